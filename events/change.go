@@ -181,7 +181,7 @@ func (c Change) checkPinned() error {
 	case c.Pin && c.Type != ChangePushed:
 		return errors.New("pin is allowed only for pushed")
 	case c.Pin && (!isCommit(c.After) || strings.Trim(c.After, "0") == ""):
-		return errors.New("pin requires after, the commit to publish, as 40 hexadecimal digits")
+		return errors.New("pin requires after, the commit to publish, as 40 or 64 hexadecimal digits")
 	case c.Ref.Commit() != "" && c.Type == ChangePushed && c.After != "" && c.After != c.Ref.Commit():
 		return errors.New("after is another commit than ref; leave it out")
 	}

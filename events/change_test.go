@@ -49,6 +49,7 @@ func TestParseChangeReadsPlainFields(t *testing.T) {
 				ID: "7", Ref: ref(t, "refs/heads/dev"), App: "docs", Credential: "bot", Before: sha1A, After: sha256,
 			}),
 		},
+		"a pin of SHA-256":              {`{"url":"` + remote + `","pin":"true","after":"` + sha256 + `"}`, wait(events.Change{Pin: true, After: sha256})},
 		"HEAD is the default branch":    {`{"url":"` + remote + `","ref":"HEAD"}`, wait(events.Change{})},
 		"the full type":                 {`{"url":"` + remote + `","type":"lockstep.change.pushed.v1"}`, wait(events.Change{})},
 		"a busy policy":                 {`{"url":"` + remote + `","on_busy":"skip"}`, skip},

@@ -21,8 +21,8 @@ type Ref struct{ name string }
 var DetachedHead = Ref{"refs/lockstep/HEAD"}
 
 // ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a branch; ""
-// and "HEAD" are the remote's default branch; 40 hexadecimal digits are a commit, as for git fetch. Beyond Git's rules it rejects a name directly below "refs/", a name that
-// is not UTF-8, because JSON cannot represent it, and a name whose [Ref.Suffix] exceeds 150 bytes.
+// and "HEAD" are the remote's default branch; 40 or 64 hexadecimal digits are a commit, as for git fetch. Beyond Git's rules it
+// rejects a name directly below "refs/", a name that is not UTF-8, because JSON cannot represent it, and a name whose [Ref.Suffix] exceeds 150 bytes.
 func ParseRef(s string) (Ref, error) {
 	if s == "" || s == "HEAD" {
 		return Ref{}, nil
@@ -71,7 +71,7 @@ func checkRefName(name string) error {
 }
 
 // isCommit reports whether s is the hash of a commit, in upper or lower case.
-func isCommit(s string) bool { return len(s) == 40 && isHash(strings.ToLower(s)) }
+func isCommit(s string) bool { return isHash(strings.ToLower(s)) }
 
 // String returns the full name, the hash of a commit in lower case, or "" for the remote's default branch.
 func (r Ref) String() string { return r.name }

@@ -28,6 +28,9 @@ func TestParseRefExpands(t *testing.T) {
 		"a commit":                      {"0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567"},
 		"a commit in upper case":        {"0123456789ABCDEF0123456789ABCDEF01234567", "0123456789abcdef0123456789abcdef01234567", "0123456789abcdef0123456789abcdef01234567"},
 		"a branch named like a commit":  {"refs/heads/0123456789abcdef0123456789abcdef01234567", "refs/heads/0123456789abcdef0123456789abcdef01234567", "refs%2Fheads%2F0123456789abcdef0123456789abcdef01234567"},
+		"a commit of SHA-256":           {strings.Repeat("0123456789ABCDEF", 4), strings.Repeat("0123456789abcdef", 4), strings.Repeat("0123456789abcdef", 4)},
+		"a branch named like that":      {"refs/heads/" + strings.Repeat("ab", 32), "refs/heads/" + strings.Repeat("ab", 32), "refs%2Fheads%2F" + strings.Repeat("ab", 32)},
+		"a branch named with 63 digits": {strings.Repeat("a", 63), "refs/heads/" + strings.Repeat("a", 63), strings.Repeat("a", 63)},
 		"a branch named with 39 digits": {"0123456789abcdef0123456789abcdef0123456", "refs/heads/0123456789abcdef0123456789abcdef0123456", "0123456789abcdef0123456789abcdef0123456"},
 		"letters beyond ASCII":          {"größe", "refs/heads/größe", "größe"},
 		"the longest":                   {strings.Repeat("a", 150), "refs/heads/" + strings.Repeat("a", 150), strings.Repeat("a", 150)},
@@ -124,7 +127,7 @@ func genRef(t *rapid.T, label string) events.Ref {
 		t.Skip(err)
 	}
 	if rapid.IntRange(0, 9).Draw(t, label+" is about a commit") == 0 {
-		name := rapid.StringMatching(`(refs/heads/)?(refs/heads/)?a{40}`).Draw(t, label)
+		name := rapid.StringMatching(`(refs/heads/)?(refs/heads/)?(a{40}|a{64})`).Draw(t, label)
 		r, err = events.ParseRef(name)
 		if err != nil {
 			t.Fatal(err)

@@ -53,7 +53,7 @@ func TestParseChangeRefusesAsMalformed(t *testing.T) {
 		"plain: a bad pin":            `{"url":"` + remote + `","after":"` + sha1A + `","pin":"perhaps"}`,
 		"plain: a pin of nothing":     plain("pin", "true"),
 		"plain: a pin of no commit":   `{"url":"` + remote + `","pin":"true","after":"` + strings.Repeat("0", 40) + `"}`,
-		"plain: a pin of SHA-256":     `{"url":"` + remote + `","pin":"true","after":"` + strings.Repeat("ab", 32) + `"}`,
+		"plain: a pin of 41 digits":   `{"url":"` + remote + `","pin":"true","after":"` + sha1A + `a"}`,
 		"plain: a pinned poll":        `{"type":"due","repo":"acme/widgets","pin":"true","after":"` + sha1A + `"}`,
 		"plain: two commits":          `{"url":"` + remote + `","ref":"` + sha1A + `","after":"` + sha1B + `"}`,
 		"plain: a bad busy policy":    plain("on_busy", "WAIT"),

@@ -28,7 +28,7 @@ type changeFlags struct {
 
 func (f *changeFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
-	flags.StringVar(&f.ref, "ref", "", "branch, full `ref`, or commit of 40 digits to sync (default: the remote's default branch)")
+	flags.StringVar(&f.ref, "ref", "", "branch, full `ref`, or commit of 40 or 64 digits to sync (default: the remote's default branch)")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.app, "app", "", "`app` to sync for")
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")

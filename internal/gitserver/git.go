@@ -2,6 +2,7 @@ package gitserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 func isolatedEnv() []string {
 	return []string{
 		"PATH=" + os.Getenv("PATH"),
+		"GIT_DEFAULT_HASH=" + cmp.Or(os.Getenv("GIT_DEFAULT_HASH"), "sha1"), // object format of new repositories: sha1 or sha256
 		"HOME=/nonexistent",
 		"LC_ALL=C",
 		"GIT_CONFIG_NOSYSTEM=1",

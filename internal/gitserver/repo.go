@@ -11,13 +11,25 @@ import (
 // Main is the default branch of repositories created by [Server.Create].
 const Main = "main"
 
-// CreateEmpty creates a bare repository without commits, with the default branch [Main].
-func (s *Server) CreateEmpty(ctx context.Context, repo string) error {
+// CreateEmpty creates a bare repository without commits, with the default branch [Main]. Its object format is that of
+// GIT_DEFAULT_HASH, which defaults to SHA-1.
+func (s *Server) CreateEmpty(ctx context.Context, repo string) error { return s.createEmpty(ctx, repo) }
+
+// CreateAs is [Server.Create] for an object format, "sha1" or "sha256".
+func (s *Server) CreateAs(ctx context.Context, format, repo string, files map[string]string) (string, error) {
+	if err := s.createEmpty(ctx, repo, "--object-format="+format); err != nil {
+		return "", err
+	}
+	return s.Commit(ctx, repo, Main, Edit{Write: files})
+}
+
+func (s *Server) createEmpty(ctx context.Context, repo string, options ...string) error {
 	dir := s.Dir(repo)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create %s: %w", repo, err)
 	}
-	if _, err := Git(ctx, dir, "", "init", "--quiet", "--bare", "--initial-branch="+Main); err != nil {
+	init := append([]string{"init", "--quiet", "--bare", "--initial-branch=" + Main}, options...)
+	if _, err := Git(ctx, dir, "", init...); err != nil {
 		return fmt.Errorf("create %s: %w", repo, err)
 	}
 	return nil

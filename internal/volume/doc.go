@@ -104,7 +104,7 @@
 //	SSH host key changed; unknown          permanent, ClassAuth; permanent, ClassConfig
 //	host not allowed by Config.Net         permanent, ClassConfig
 //	5xx, protocol error, error in a pack   retryable, ClassServer; no full fetch
-//	SHA-256 repository                     permanent, ClassConfig
+//	neither SHA-1 nor SHA-256              permanent, ClassConfig
 //	pack that does not apply               one full fetch instead; then retryable, ClassCorrupt
 //	"..", ".git" and the like in a tree,   permanent, ClassHostile
 //	or a path too long for file systems

@@ -114,8 +114,8 @@ func TestRemoteErrors(t *testing.T) {
 		"cut after one": {answer(200, "001e# service=git-upload-pack\n0000"+"0040"+strings.Repeat("1", 40)+" HEAD\x00agent=git/2.39"), events.ClassServer, events.Retryable, "too early"},
 		"negative size": {answer(200, "-001"), events.ClassServer, events.Retryable, "not Git protocol"},
 		"an error":      {answer(200, "0013ERR "+secret), events.ClassServer, events.Retryable, "Git protocol error"},
-		"SHA-256": {answer(200, "001e# service=git-upload-pack\n0000"+"0067"+strings.Repeat("1", 64)+" HEAD\x00object-format=sha256 a=b0000"),
-			events.ClassConfig, events.Permanent, "SHA-256"},
+		"a new hash function": {answer(200, "001e# service=git-upload-pack\n0000"+"0062"+strings.Repeat("1", 64)+" HEAD\x00object-format=sha512 a=b0000"),
+			events.ClassConfig, events.Permanent, "neither SHA-1 nor SHA-256"},
 		"broken off": {http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Length", "100")
 			_, _ = rw.Write([]byte("001e# service=git-upload-pack\n"))
@@ -147,30 +147,6 @@ func TestRemoteErrors(t *testing.T) {
 				t.Errorf("the error does not say %q: %v", tc.text, err)
 			}
 		})
-	}
-}
-
-// TestSHA256Repository uses git's own repositories.
-func TestSHA256Repository(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	for name, empty := range map[string]bool{"acme/full": false, "acme/empty": true} {
-		testenv.Must(0, os.MkdirAll(w.git.Dir(name), 0o755))(t)
-		testenv.Must(w.git.Git(t.Context(), name, "", "init", "-q", "--bare", "--object-format=sha256"))(t)
-		if !empty {
-			tree := testenv.Must(w.git.Git(t.Context(), name, "", "mktree"))(t)
-			testenv.Must(w.git.CommitTree(t.Context(), name, gitserver.Main, tree))(t)
-		}
-		req := w.request("")
-		req.Repo, req.URL = repoPath(t, name), w.git.URL(name)
-		_, err := w.volume.Sync(t.Context(), req)
-		if empty && events.ClassOf(err) == events.ClassNoRef {
-			continue // git before 2.41 does not report the format of an empty repository
-		}
-		testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
-		if !strings.Contains(err.Error(), "SHA-256") {
-			t.Error(err)
-		}
 	}
 }
 

@@ -147,7 +147,8 @@ func (m *mover) linkStore(ctx context.Context, theirs store) error {
 // linkTo links the store's objects, which never change, into the existing folder dst, and copies everything else. It returns
 // the paths of the copies.
 func (s store) linkTo(ctx context.Context, dst string) (copied []string, err error) {
-	if err := object.MakeBare(dst); err != nil {
+	format, _ := object.FormatOf(s.dir)
+	if err := object.MakeBare(dst, format); err != nil {
 		return nil, err
 	}
 	objects := filepath.Join(s.dir, "objects")

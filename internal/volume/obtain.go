@@ -108,7 +108,15 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 			return err
 		}
 	}
-	if err := s.f.guarded(ctx, s.req.Fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir)) }); err != nil {
+	format := s.tip.Want.Format()
+	if into.hasOtherFormat(s.tip.Want) { // the remote's repository was created again with another object format
+		var err error
+		if into, err = s.f.nextStore(s.binding.MovedAway); err != nil {
+			return err
+		}
+		haves, s.refetched = nil, true
+	}
+	if err := s.f.guarded(ctx, s.req.Fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir, format)) }); err != nil {
 		return err
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", 0)
@@ -186,6 +194,7 @@ func (s *syncer) receive(ctx context.Context, into store, haves []object.ID) (re
 	if got.q, err = object.OpenQuarantine(s.f.quarantine(s.req.Fence)); err != nil {
 		return got, err
 	}
+	got.q.Format = s.tip.Want.Format()
 	got.shallow, err = s.download(ctx, got.want, got.q)
 	return got, err
 }

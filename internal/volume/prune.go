@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
 	"lockstep/internal/disk"
@@ -234,7 +233,7 @@ func (m *marker) tree(h object.ID) error {
 	}
 	m.needed[h] = m.who
 	entries, err := m.objects.Tree(h)
-	if errors.Is(err, plumbing.ErrObjectNotFound) {
+	if errors.Is(err, object.ErrNotFound) {
 		return nil
 	}
 	if err != nil {

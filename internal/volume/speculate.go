@@ -40,7 +40,7 @@ func (s *syncer) speculate(ctx context.Context) *speculation {
 	}
 	refs, err := into.refs()
 	haves := distinct(refs, ref, s.binding.Default.String())
-	if err != nil || len(haves) == 0 || slices.Contains(haves, commit) {
+	if err != nil || len(haves) == 0 || into.hasOtherFormat(commit) || slices.Contains(haves, commit) {
 		return nil
 	}
 	var gate wire.TryGate
@@ -69,6 +69,7 @@ func (s *syncer) speculate(ctx context.Context) *speculation {
 		a.remote.Close()
 		return nil
 	}
+	a.q.Format = commit.Format()
 	ctx, a.cancel = context.WithCancel(ctx)
 	a.run = func() { a.shallow, a.err = a.fetch(ctx) }
 	return a

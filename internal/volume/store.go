@@ -77,6 +77,12 @@ func (s store) isBegun() bool {
 	return err == nil
 }
 
+// hasOtherFormat reports whether the store exists with another object format than that of an object.
+func (s store) hasOtherFormat(h object.ID) bool {
+	format, ok := object.FormatOf(s.dir)
+	return ok && format != h.Format()
+}
+
 // commitsDir is the prefix, in packed-refs, of a ref that is a commit: Git requires "refs/".
 const commitsDir = "refs/lockstep/commits/"
 

@@ -312,7 +312,7 @@ func TestStoreIsKeptIfTreeIsUnreadable(t *testing.T) {
 	res := w.sync("")
 	f := w.volume.folder(repoPath(t, widgets))
 	next := testenv.Must(f.nextStore(nil))(t)
-	testenv.Must(0, object.MakeBare(next.dir))(t)
+	testenv.Must(0, object.MakeBare(next.dir, object.SHA1))(t)
 	testenv.Must(0, os.WriteFile(filepath.Join(next.dir, "packed-refs"), nil, 0o644))(t)
 	alternates := w.path(res.Tree, ".git/objects/info/alternates")
 	testenv.Must(0, os.Rename(alternates, alternates+"-away"))(t)

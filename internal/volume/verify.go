@@ -180,8 +180,8 @@ func (c *verifier) depth(current store) (events.Depth, error) {
 }
 
 // begin creates an empty store, into which the next sync fetches everything at this depth or a greater one.
-func (s store) begin(depth events.Depth) error {
-	err := object.MakeBare(s.dir)
+func (s store) begin(depth events.Depth, format object.Format) error {
+	err := object.MakeBare(s.dir, format)
 	if err == nil && depth != 0 {
 		err = disk.Replace(filepath.Join(s.dir, depthName), []byte(depth.String()+"\n"))
 	}
@@ -203,8 +203,9 @@ func (c *verifier) mark() error {
 	if err != nil {
 		return err
 	}
+	format, _ := object.FormatOf(current.dir)
 	if !current.isBegun() && len(trees) > 0 { // the store is missing
-		if err := current.begin(depth); err != nil {
+		if err := current.begin(depth, format); err != nil {
 			return err
 		}
 	}
@@ -221,7 +222,7 @@ func (c *verifier) mark() error {
 		if damaged == current.dir { // make an empty store the current one
 			next, err := c.f.nextStore(c.movedAway)
 			if err == nil {
-				err = next.begin(depth)
+				err = next.begin(depth, format)
 			}
 			if err != nil {
 				return err

@@ -48,7 +48,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{writer: writer{objects, links, leaving}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
+	b := &builder{writer: writer{objects, p.Commit.Format(), links, leaving}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
 	last := ""
 	if p.last != nil {
 		last = p.last.path
@@ -57,7 +57,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes}, nil
+	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -110,7 +110,7 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 	b.made = make(manifest, len(b.items))
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), len(b.items)/batchSize+1) {
-		w := &worker{builder: b, ctx: ctx, writer: writer{b.objects.Fork(), b.links, b.leaving}}
+		w := &worker{builder: b, ctx: ctx, writer: writer{b.objects.Fork(), b.format, b.links, b.leaving}}
 		g.Go(func() error { return w.run(dst, last) })
 	}
 	if err := g.Wait(); err != nil {
@@ -306,6 +306,7 @@ func (w *worker) keepUnchanged(folder disk.Dir, _ *disk.Walker, it Item, name st
 // writer writes the entries of a tree.
 type writer struct {
 	objects *object.Store
+	format  object.Format // of the commit
 	links   LinkPolicy
 	leaving map[string]bool // links that lead out of the tree, by path; unused with LinksKeep
 }
@@ -332,7 +333,7 @@ func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string
 			return tracked{}, 0, buildError(err)
 		}
 		sub.Close()
-		return describe(e, unix.Stat_t{}), 0, nil
+		return describe(e, unix.Stat_t{}, w.format), 0, nil
 	case filemode.Symlink:
 		skipped, err = w.writeLink(folder, e, name)
 	default:
@@ -348,7 +349,7 @@ func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string
 	if err != nil {
 		return tracked{}, 0, buildError(err)
 	}
-	return describe(e, st), st.Size, nil
+	return describe(e, st, w.format), st.Size, nil
 }
 
 func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, err error) {
@@ -389,4 +390,5 @@ type Files struct {
 	Folders    int64    // number of folders created; 0 if a prepared tree was updated
 	made       manifest
 	modes      fileModes
+	format     object.Format
 }

@@ -24,7 +24,7 @@ func TestBuildStopsAtOnce(t *testing.T) {
 		path := fmt.Sprintf("f%04d", i)
 		testenv.Must(0, os.WriteFile(filepath.Join(last, path), nil, permRegular))(t)
 		items[i] = Item{entry: entry{path: path, mode: 0o100644}}
-		items[i].was = describe(items[i].entry, statOf(t, filepath.Join(last, path)))
+		items[i].was = describe(items[i].entry, statOf(t, filepath.Join(last, path)), object.SHA1)
 	}
 	for _, after := range []int64{1, 100, 500} {
 		wanted := errors.New("wanted")

@@ -196,7 +196,10 @@ func (d difference) status() events.FileStatus {
 	return events.FileModified
 }
 
-var emptyBlob = object.SHA1.Hash(plumbing.BlobObject, nil)
+var emptyBlobs = map[object.ID]bool{
+	object.SHA1.Hash(plumbing.BlobObject, nil):   true,
+	object.SHA256.Hash(plumbing.BlobObject, nil): true,
+}
 
 // renames pairs added files with deleted files of the same content and mode: preferably one with the same base
 // name, otherwise the first. It ignores empty files. It returns the old path of each new one.
@@ -207,7 +210,7 @@ func renames(found []difference) map[string]string {
 	}
 	deleted := map[match][]string{}
 	for _, d := range found {
-		if d.after.mode == 0 && d.before.hash != emptyBlob {
+		if d.after.mode == 0 && !emptyBlobs[d.before.hash] {
 			for _, k := range []match{{d.before, path.Base(d.path)}, {d.before, ""}} {
 				deleted[k] = append(deleted[k], d.path)
 			}

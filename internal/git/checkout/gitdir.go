@@ -46,7 +46,7 @@ const treeConfig = `[core]
 func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
 	g := GitDirOf(path)
 	contents := map[string]string{
-		"config":                  treeConfig,
+		"config":                  f.format.Configure(treeConfig),
 		"objects/info/alternates": alternates + "\n",
 		"lockstep-ref":            ref.String() + "\n",
 		"lockstep-commit":         commit.String() + "\n",
@@ -66,7 +66,7 @@ func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h Histor
 	folders := []string{".", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"}
 	written, changed, err := writeFiles(g.Dir, folders, contents, []string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
 	if err == nil {
-		err = g.writeIndex(f.made.encode())
+		err = g.writeIndex(f.made.encode(f.format))
 	}
 	if f.Changed != nil {
 		f.Changed = append(f.Changed, below(".git", changed)...)
@@ -167,12 +167,13 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 	if !ok || g.Links() != links || links != LinksKeep && !g.ResolvesLinks() {
 		return nil
 	}
-	size, err := sizeOfManifest(g.Manifest())
+	h := object.ParseID(commit)
+	size, err := sizeOfManifest(g.Manifest(), h.Format())
 	if err != nil {
 		return nil
 	}
-	read := sync.OnceValues(func() (manifest, error) { return readManifest(g.Manifest()) })
-	return &Tree{path: tree, commit: object.ParseID(commit), size: size, links: links, read: read}
+	read := sync.OnceValues(func() (manifest, error) { return readManifest(g.Manifest(), h.Format()) })
+	return &Tree{path: tree, commit: h, size: size, links: links, read: read}
 }
 
 // RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.

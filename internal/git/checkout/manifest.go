@@ -2,7 +2,6 @@ package checkout
 
 import (
 	"bytes"
-	"crypto/sha1"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -29,31 +28,36 @@ type tracked struct {
 
 const (
 	manifestHeader = 12 // bytes: "DIRC", version, number of entries
-	entryHeader    = 62 // bytes of an entry before its path
+	idOffset       = 40 // of the object ID in an entry, in bytes
 	longPath       = 0xfff
 )
+
+// entryHeader returns the number of bytes of an entry before its path.
+func entryHeader(f object.Format) int { return idOffset + f.Size() + 2 }
 
 // ErrBadManifest means that a tree's manifest is damaged.
 var ErrBadManifest = errors.New("not a Git index of version 2, or damaged")
 
 // readManifest reads a manifest and verifies its checksum.
-func readManifest(path string) (manifest, error) {
+func readManifest(path string, format object.Format) (manifest, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	count, err := countEntries(content)
+	count, err := countEntries(content, format)
 	if err != nil {
 		return nil, err
 	}
-	body := len(content) - sha1.Size
-	if sum := sha1.Sum(content[:body]); !bytes.Equal(sum[:], content[body:]) {
+	body := len(content) - format.Size()
+	sum := format.NewSum()
+	sum.Write(content[:body])
+	if !bytes.Equal(sum.Sum(nil), content[body:]) {
 		return nil, ErrBadManifest
 	}
 	text := string(content[manifestHeader:body])
 	m := make(manifest, 0, count)
 	for range count {
-		entry, rest, ok := cutTracked(text)
+		entry, rest, ok := cutTracked(text, format)
 		if !ok {
 			return nil, ErrBadManifest
 		}
@@ -63,15 +67,15 @@ func readManifest(path string) (manifest, error) {
 }
 
 // countEntries reads the number of entries from the start of a manifest.
-func countEntries(head []byte) (int, error) {
-	if len(head) < manifestHeader+sha1.Size || string(head[:8]) != "DIRC\x00\x00\x00\x02" {
+func countEntries(head []byte, format object.Format) (int, error) {
+	if len(head) < manifestHeader+format.Size() || string(head[:8]) != "DIRC\x00\x00\x00\x02" {
 		return 0, ErrBadManifest
 	}
 	return int(binary.BigEndian.Uint32(head[8:])), nil
 }
 
 // sizeOfManifest returns the number of entries of a manifest without reading them.
-func sizeOfManifest(path string) (int, error) {
+func sizeOfManifest(path string, format object.Format) (int, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -81,38 +85,39 @@ func sizeOfManifest(path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	head := make([]byte, manifestHeader+sha1.Size)
+	head := make([]byte, manifestHeader+format.Size())
 	if _, err := io.ReadFull(file, head); err != nil {
 		return 0, ErrBadManifest
 	}
-	count, err := countEntries(head)
-	if err == nil && int64(count) > info.Size()/entryHeader {
+	count, err := countEntries(head, format)
+	if err == nil && int64(count) > info.Size()/int64(entryHeader(format)) {
 		err = ErrBadManifest
 	}
 	return count, err
 }
 
 // cutTracked decodes the first entry of text.
-func cutTracked(text string) (entry tracked, rest string, ok bool) {
-	if len(text) <= entryHeader {
+func cutTracked(text string, format object.Format) (entry tracked, rest string, ok bool) {
+	header := entryHeader(format)
+	if len(text) <= header {
 		return tracked{}, "", false
 	}
-	length := strings.IndexByte(text[entryHeader:], 0)
-	size := trackedSize(length)
+	length := strings.IndexByte(text[header:], 0)
+	size := trackedSize(header, length)
 	if length <= 0 || size > len(text) {
 		return tracked{}, "", false
 	}
 	entry = tracked{
-		path: text[entryHeader : entryHeader+length],
+		path: text[header : header+length],
 		mode: filemode.FileMode(number(text[24:])),
+		hash: object.IDOf([]byte(text[idOffset : header-2])),
 		raw:  text[:size],
 	}
-	entry.hash = object.IDOf([]byte(text[40:60]))
 	return entry, text[size:], true
 }
 
-// trackedSize returns the size of an entry with a path of the given length: padded with NULs to a multiple of 8.
-func trackedSize(path int) int { return (entryHeader + path + 8) &^ 7 }
+// trackedSize returns the size of an entry with a header and path of the given lengths: padded with NULs to a multiple of 8.
+func trackedSize(header, path int) int { return (header + path + 8) &^ 7 }
 
 func number(text string) uint32 {
 	return uint32(text[0])<<24 | uint32(text[1])<<16 | uint32(text[2])<<8 | uint32(text[3])
@@ -139,23 +144,24 @@ func FileType(mode filemode.FileMode) uint32 {
 }
 
 // describe returns the entry of a file on disk; st is zero for a submodule.
-func describe(e entry, st unix.Stat_t) tracked {
-	raw := make([]byte, trackedSize(len(e.path)))
+func describe(e entry, st unix.Stat_t, format object.Format) tracked {
+	header := entryHeader(format)
+	raw := make([]byte, trackedSize(header, len(e.path)))
 	for i, field := range []uint32{
 		uint32(st.Ctim.Sec), uint32(st.Ctim.Nsec), uint32(st.Mtim.Sec), uint32(st.Mtim.Nsec),
 		uint32(st.Dev), uint32(st.Ino), uint32(e.mode), st.Uid, st.Gid, uint32(st.Size),
 	} {
 		binary.BigEndian.PutUint32(raw[4*i:], field)
 	}
-	copy(raw[40:], e.hash.Bytes())
-	binary.BigEndian.PutUint16(raw[60:], uint16(min(len(e.path), longPath)))
-	copy(raw[entryHeader:], e.path)
+	copy(raw[idOffset:], e.hash.Bytes())
+	binary.BigEndian.PutUint16(raw[header-2:], uint16(min(len(e.path), longPath)))
+	copy(raw[header:], e.path)
 	return tracked{path: e.path, mode: e.mode, hash: e.hash, raw: string(raw)}
 }
 
 // encode returns the manifest as a Git index.
-func (m manifest) encode() []byte {
-	e := newEncoder(128 * len(m))
+func (m manifest) encode(format object.Format) []byte {
+	e := newEncoder(128*len(m), format)
 	for _, t := range m {
 		e.add(t)
 	}
@@ -164,13 +170,14 @@ func (m manifest) encode() []byte {
 
 // manifestEncoder encodes a Git index of version 2.
 type manifestEncoder struct {
+	format  object.Format
 	content []byte
 	count   uint32
 }
 
 // newEncoder returns an encoder with room for size bytes of entries.
-func newEncoder(size int) *manifestEncoder {
-	e := &manifestEncoder{content: make([]byte, manifestHeader, manifestHeader+size+sha1.Size)}
+func newEncoder(size int, format object.Format) *manifestEncoder {
+	e := &manifestEncoder{format: format, content: make([]byte, manifestHeader, manifestHeader+size+format.Size())}
 	copy(e.content, "DIRC\x00\x00\x00\x02")
 	return e
 }
@@ -183,6 +190,7 @@ func (e *manifestEncoder) add(t tracked) {
 
 func (e *manifestEncoder) finish() []byte {
 	binary.BigEndian.PutUint32(e.content[8:], e.count)
-	sum := sha1.Sum(e.content)
-	return append(e.content, sum[:]...)
+	sum := e.format.NewSum()
+	sum.Write(e.content)
+	return sum.Sum(e.content)
 }

@@ -3,6 +3,7 @@ package checkout
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,12 @@ import (
 )
 
 func TestManifestRoundTrip(t *testing.T) {
+	for _, format := range []object.Format{object.SHA1, object.SHA256} {
+		t.Run(format.String(), func(t *testing.T) { checkRoundTrip(t, format) })
+	}
+}
+
+func checkRoundTrip(t *testing.T, format object.Format) {
 	dir := t.TempDir()
 	long := strings.Repeat("x", 5000)
 	var want manifest
@@ -23,25 +30,26 @@ func TestManifestRoundTrip(t *testing.T) {
 		if err := unix.Stat(dir, &st); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, describe(entry{path, filemode.Regular, object.SHA1.Hash(plumbing.BlobObject, []byte(path))}, st))
+		want = append(want, describe(entry{path, filemode.Regular, format.Hash(plumbing.BlobObject, []byte(path))}, st, format))
 	}
 	file := filepath.Join(dir, "index")
-	content := want.encode()
+	content := want.encode(format)
 	testenv.Must(0, os.WriteFile(file, content, 0o644))(t)
-	got := testenv.Must(readManifest(file))(t)
-	if len(got) != len(want) {
-		t.Fatalf("%d entries, want %d", len(got), len(want))
+	if n := testenv.Must(sizeOfManifest(file, format))(t); n != len(want) {
+		t.Errorf("%d entries, want %d", n, len(want))
 	}
-	for i := range got {
-		if got[i] != want[i] {
-			t.Errorf("entry %d: %q, want %q", i, got[i].path, want[i].path)
-		}
+	got := testenv.Must(readManifest(file, format))(t)
+	if !slices.Equal(got, want) {
+		t.Errorf("read %d entries, want %d", len(got), len(want))
+	}
+	if _, err := readManifest(file, object.SHA1+object.SHA256-format); err == nil {
+		t.Error("read as a manifest of the other format")
 	}
 
 	for i := range len(content) {
 		for _, spoilt := range [][]byte{content[:i], flipped(content, i)} {
 			testenv.Must(0, os.WriteFile(file, spoilt, 0o644))(t)
-			if _, err := readManifest(file); err == nil {
+			if _, err := readManifest(file, format); err == nil {
 				t.Fatalf("a manifest spoilt at byte %d was read", i)
 			}
 		}

@@ -84,7 +84,7 @@ func (p *Plan) Update(
 		return nil, buildError(err)
 	}
 	b := &builder{
-		writer: writer{objects: objects, links: links}, prepared: true, modes: prepared.modes,
+		writer: writer{objects: objects, format: p.Commit.Format(), links: links}, prepared: true, modes: prepared.modes,
 		maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
 	made, written, err := b.build(ctx, dst, "")
@@ -96,7 +96,7 @@ func (p *Plan) Update(
 	if err := checkNames(ctx, dst, folders); err != nil {
 		return nil, buildError(err)
 	}
-	files = &Files{Written: written, made: made, modes: b.modes}
+	files = &Files{Written: written, made: made, modes: b.modes, format: b.format}
 	if prepared.flushed {
 		files.Changed = p.changedFolders(folders, b.rewritten)
 	}

@@ -22,7 +22,7 @@ func TestTreeBytesBeyond32Bits(t *testing.T) {
 	testenv.Must(0, os.Truncate(file, size))(t)
 	var st unix.Stat_t
 	testenv.Must(0, unix.Stat(file, &st))(t)
-	large := describe(entry{path: "large", mode: filemode.Regular}, st)
+	large := describe(entry{path: "large", mode: filemode.Regular}, st, object.SHA1)
 
 	objects := object.Open(t.TempDir())
 	defer objects.Close()

@@ -11,15 +11,15 @@ import (
 	"lockstep/internal/disk"
 )
 
-// MakeBare creates a minimal bare repository for Git and go-git. It leaves existing files alone, and does not sync new ones.
-func MakeBare(dir string) error {
+// MakeBare creates a minimal bare repository. It leaves existing files alone, and does not sync new ones.
+func MakeBare(dir string, format Format) error {
 	for _, sub := range []string{"objects/pack", "objects/info", "refs"} {
 		if err := os.MkdirAll(filepath.Join(dir, filepath.FromSlash(sub)), 0o755); err != nil {
 			return err
 		}
 	}
 	for name, content := range map[string]string{
-		"config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n",
+		"config": format.Configure("[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n"),
 		"HEAD":   "ref: refs/heads/main\n",
 	} {
 		path := filepath.Join(dir, name)
@@ -31,6 +31,27 @@ func MakeBare(dir string) error {
 		}
 	}
 	return nil
+}
+
+// Configure returns the configuration of a repository of the format; config is that of a repository with SHA-1.
+func (f Format) Configure(config string) string {
+	if f == SHA1 {
+		return config
+	}
+	return strings.Replace(config, "repositoryformatversion = 0", "repositoryformatversion = 1", 1) +
+		"[extensions]\n\tobjectformat = " + f.String() + "\n"
+}
+
+// FormatOf returns the object format of a repository of [MakeBare]; ok is false if there is none.
+func FormatOf(gitDir string) (format Format, ok bool) {
+	config, err := os.ReadFile(filepath.Join(gitDir, "config"))
+	if err != nil {
+		return SHA1, false
+	}
+	if strings.Contains(string(config), "objectformat = "+SHA256.String()) {
+		return SHA256, true
+	}
+	return SHA1, true
 }
 
 // ReadShallow returns the shallow commits of a Git folder, whose parents it lacks.

@@ -5,13 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
 // direct reads small blobs that are stored in full in a pack, as nearly all are in the pack of a first clone, with one read
-// of the file. go-git reads a pack byte by byte.
+// of the file and no allocation.
 type direct struct {
 	packed, content []byte // reused
 	inflated        inflater
@@ -38,12 +37,10 @@ func (o *Store) blob(h ID) (content []byte, ok bool) {
 		if err != nil {
 			return nil, false
 		}
-		if k.direct == nil {
-			if k.direct, err = os.Open(k.path); err != nil {
-				return nil, false
-			}
+		if k.open() != nil {
+			return nil, false
 		}
-		return o.direct.read(k.direct, offset)
+		return o.direct.read(k, offset)
 	}
 	return nil, false
 }
@@ -52,13 +49,13 @@ func (o *Store) blob(h ID) (content []byte, ok bool) {
 const firstRead = 8 << 10
 
 // read reads the blob at an offset of a pack.
-func (d *direct) read(file *os.File, offset int64) (content []byte, ok bool) {
-	in, header, ok := d.header(file, offset, firstRead)
+func (d *direct) read(k *pack, offset int64) (content []byte, ok bool) {
+	in, header, ok := d.header(k, offset, firstRead)
 	if !ok || header.kind != plumbing.BlobObject || header.size > LargeObject {
 		return nil, false
 	}
 	if header.size+maxOverhead > firstRead {
-		if in, _, ok = d.header(file, offset, int(header.size)+maxOverhead); !ok {
+		if in, _, ok = d.header(k, offset, int(header.size)+maxOverhead); !ok {
 			return nil, false
 		}
 	}
@@ -79,15 +76,15 @@ func (d *direct) read(file *os.File, offset int64) (content []byte, ok bool) {
 }
 
 // header reads up to length bytes of the object at an offset, and its header.
-func (d *direct) header(file *os.File, offset int64, length int) (in *bytes.Reader, header objectHeader, ok bool) {
+func (d *direct) header(k *pack, offset int64, length int) (in *bytes.Reader, header objectHeader, ok bool) {
 	if cap(d.packed) < length {
 		d.packed = make([]byte, length)
 	}
-	n, err := file.ReadAt(d.packed[:length], offset)
+	n, err := k.file.ReadAt(d.packed[:length], offset)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, header, false
 	}
 	in = bytes.NewReader(d.packed[:n])
-	header, err = readObjectHeader(in)
+	header, err = readObjectHeader(in, k.index.format)
 	return in, header, err == nil
 }

@@ -8,32 +8,28 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 )
 
 // packIndex looks up objects in a pack index of version 2. A sync of a small push needs few objects, so the
-// index is read into memory only after many lookups, unlike go-git's. It is safe for concurrent use.
+// index is read into memory only after many lookups. It is safe for concurrent use.
 type packIndex struct {
 	file   *os.File
 	size   int64
+	format Format
 	fanout [256]uint32
 
-	lookups  atomic.Int64
-	load     sync.Once
-	cached   atomic.Pointer[[]byte] // the whole index; nil until loaded
-	reverse  sync.Once
-	byOffset []uint32 // positions of the hashes in the index, in the order of the objects in the pack
+	lookups atomic.Int64
+	load    sync.Once
+	cached  atomic.Pointer[[]byte] // the whole index; nil until loaded
 }
 
 const (
 	indexHeader = 8
 	indexNames  = indexHeader + 256*4
-	hashSize    = 20
 	cacheAfter  = 64 // lookups after which the index is read into memory
 )
 
@@ -45,6 +41,9 @@ func openPackIndex(path string) (*packIndex, error) {
 		return nil, err
 	}
 	x := &packIndex{file: file}
+	if len(filepath.Base(path)) == len("pack-.idx")+2*SHA256.Size() { // named after the pack's checksum
+		x.format = SHA256
+	}
 	if err := x.readHeader(); err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -78,7 +77,7 @@ func (x *packIndex) readHeader() error {
 			return errBadIndex
 		}
 	}
-	if x.size < x.offsets64()+2*hashSize {
+	if x.size < x.offsets64()+2*x.hashSize() {
 		return errBadIndex
 	}
 	return nil
@@ -86,8 +85,9 @@ func (x *packIndex) readHeader() error {
 
 func (x *packIndex) close() { _ = x.file.Close() }
 
+func (x *packIndex) hashSize() int64  { return int64(x.format.Size()) }
 func (x *packIndex) count() int64     { return int64(x.fanout[255]) }
-func (x *packIndex) checksums() int64 { return indexNames + x.count()*hashSize }
+func (x *packIndex) checksums() int64 { return indexNames + x.count()*x.hashSize() }
 func (x *packIndex) offsets() int64   { return x.checksums() + 4*x.count() }
 func (x *packIndex) offsets64() int64 { return x.offsets() + 4*x.count() }
 
@@ -116,7 +116,8 @@ func (x *packIndex) loadAll() {
 
 // find returns the position of a hash in the index, or -1.
 func (x *packIndex) find(h ID) (int64, error) {
-	if h.size != hashSize {
+	hashSize := x.hashSize()
+	if int64(h.size) != hashSize {
 		return -1, nil
 	}
 	if x.lookups.Add(1) == cacheAfter {
@@ -130,7 +131,7 @@ func (x *packIndex) find(h ID) (int64, error) {
 	if err != nil {
 		return -1, err
 	}
-	at := func(i int) []byte { return names[i*hashSize : (i+1)*hashSize] }
+	at := func(i int) []byte { return names[int64(i)*hashSize : int64(i+1)*hashSize] }
 	from, to := 0, int(high-low)
 	for from < to {
 		middle := (from + to) / 2
@@ -146,6 +147,7 @@ func (x *packIndex) find(h ID) (int64, error) {
 	return -1, nil
 }
 
+// contains reports whether the pack has an object.
 func (x *packIndex) contains(h ID) (bool, error) {
 	i, err := x.find(h)
 	return i >= 0, err
@@ -158,7 +160,7 @@ func (x *packIndex) findOffset(h ID) (int64, error) {
 		return 0, err
 	}
 	if i < 0 {
-		return 0, plumbing.ErrObjectNotFound
+		return 0, ErrNotFound
 	}
 	return x.offset(i)
 }
@@ -183,57 +185,26 @@ func (x *packIndex) offset(i int64) (int64, error) {
 	return int64(long), nil
 }
 
-// FindHash returns the hash of the object at an offset. go-git uses it only to look up a delta's base in its
-// cache. During the first lookups it returns a made-up hash, a cache miss, which is cheaper than sorting all offsets.
-func (x *packIndex) FindHash(offset int64) (plumbing.Hash, error) {
-	var h plumbing.Hash
-	if x.lookups.Add(1) < cacheAfter {
-		copy(h[:], "\xffnot a name\xff")
-		binary.BigEndian.PutUint64(h[12:], uint64(offset))
-		return h, nil
-	}
+// inOrder returns the IDs of all objects, in the order of the pack.
+func (x *packIndex) inOrder() ([]ID, error) {
 	x.loadAll()
-	x.reverse.Do(x.sortByOffset)
-	i, found := slices.BinarySearchFunc(x.byOffset, offset, func(i uint32, offset int64) int {
-		at, err := x.offset(int64(i))
-		if err != nil {
-			return -1
-		}
-		return cmp.Compare(at, offset)
-	})
-	if !found {
-		return h, plumbing.ErrObjectNotFound
+	names, err := x.read(indexNames, x.count()*x.hashSize())
+	if err != nil {
+		return nil, err
 	}
-	name, err := x.read(indexNames+int64(x.byOffset[i])*hashSize, hashSize)
-	copy(h[:], name)
-	return h, err
-}
-
-func (x *packIndex) sortByOffset() {
-	offsets := make([]int64, x.count())
-	x.byOffset = make([]uint32, x.count())
-	for i := range offsets {
-		x.byOffset[i] = uint32(i)
+	type object struct{ offset, i int64 }
+	objects := make([]object, x.count())
+	for i := range objects {
 		offset, err := x.offset(int64(i))
 		if err != nil {
-			x.byOffset = nil
-			return
+			return nil, err
 		}
-		offsets[i] = offset
+		objects[i] = object{offset, int64(i)}
 	}
-	slices.SortFunc(x.byOffset, func(a, b uint32) int { return cmp.Compare(offsets[a], offsets[b]) })
+	slices.SortFunc(objects, func(a, b object) int { return cmp.Compare(a.offset, b.offset) })
+	ids := make([]ID, len(objects))
+	for n, o := range objects {
+		ids[n] = IDOf(names[o.i*x.hashSize() : (o.i+1)*x.hashSize()])
+	}
+	return ids, nil
 }
-
-// Contains implements [idxfile.Index], as do the methods below.
-func (x *packIndex) Contains(h plumbing.Hash) (bool, error) { return x.contains(IDOf(h[:])) }
-
-// FindOffset returns the offset of an object in the pack.
-func (x *packIndex) FindOffset(h plumbing.Hash) (int64, error) { return x.findOffset(IDOf(h[:])) }
-
-// Count returns the number of objects.
-func (x *packIndex) Count() (int64, error) { return x.count(), nil }
-
-// The rest of [idxfile.Index] is not used.
-func (x *packIndex) FindCRC32(plumbing.Hash) (uint32, error)     { return 0, errors.ErrUnsupported }
-func (x *packIndex) Entries() (idxfile.EntryIter, error)         { return nil, errors.ErrUnsupported }
-func (x *packIndex) EntriesByOffset() (idxfile.EntryIter, error) { return nil, errors.ErrUnsupported }

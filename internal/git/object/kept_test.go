@@ -14,7 +14,7 @@ func TestKeptIsBoundedAndDropped(t *testing.T) { // not parallel: the bound is t
 	k := NewKept()
 	for i := range maxKept/LargeObject + 5 {
 		content[0] = byte(i)
-		h := SHA1.Hash(plumbing.BlobObject, content)
+		h := testFormat.Hash(plumbing.BlobObject, content)
 		k.add(h, content)
 		k.add(h, content) // a pack may have an object twice
 	}
@@ -22,7 +22,7 @@ func TestKeptIsBoundedAndDropped(t *testing.T) { // not parallel: the bound is t
 		t.Errorf("kept %d bytes", kept)
 	}
 	content[0] = 0
-	h := SHA1.Hash(plumbing.BlobObject, content)
+	h := testFormat.Hash(plumbing.BlobObject, content)
 	if got, ok := k.get(h); !ok || !bytes.Equal(got, content) {
 		t.Error("the first blob is not kept as it was")
 	}
@@ -44,7 +44,7 @@ func TestKeptBlobsAreFew(t *testing.T) { // not parallel: the bound is the proce
 	k := NewKept()
 	defer k.Drop()
 	for i := range maxKept/perKept + 5 {
-		k.add(SHA1.Hash(plumbing.BlobObject, fmt.Append(nil, i)), nil)
+		k.add(testFormat.Hash(plumbing.BlobObject, fmt.Append(nil, i)), nil)
 	}
 	if len(k.blobs) > maxKept/perKept {
 		t.Errorf("kept %d empty blobs", len(k.blobs))

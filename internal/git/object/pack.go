@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha1"
 	"encoding/binary"
 	"fmt"
 	"hash"
@@ -30,6 +29,7 @@ type receiver struct {
 	cancel   context.CancelFunc
 	limits   Limits
 	q        Quarantine
+	format   Format        // of q
 	file     *os.File      // the fetched pack
 	end      int64         // offset of the pack's checksum, behind the last object
 	loose    bool          // write every object to a loose file
@@ -73,9 +73,8 @@ const (
 	maxReceivers = 8   // goroutines per pack
 	otherObjects = 1_000_000
 
-	packHeader  = 12 // bytes before the first object
-	packTrailer = 20 // bytes of the checksum
-	minPacked   = 9  // bytes of the smallest object: its header and empty zlib data
+	packHeader = 12 // bytes before the first object
+	minPacked  = 9  // bytes of the smallest object: its header and empty zlib data
 )
 
 var packMagic = []byte("PACK\x00\x00\x00\x02")
@@ -87,7 +86,7 @@ func (q Quarantine) openReceiver(ctx context.Context, limits Limits, progress Pr
 	if err != nil {
 		return nil, disk.Error("open the fetched pack", err)
 	}
-	r := &receiver{limits: limits, q: q, file: file, received: progress.Count, full: fullObjects{spill: spill{dir: q.Dir}}}
+	r := &receiver{limits: limits, q: q, format: q.Format, file: file, received: progress.Count, full: fullObjects{spill: spill{dir: q.Dir}}}
 	if r.received == nil {
 		r.received = func(int64) {}
 	}
@@ -110,7 +109,7 @@ func (r *receiver) readHeader() error {
 	if err != nil {
 		return disk.Error("open the fetched pack", err)
 	}
-	r.end = info.Size() - packTrailer
+	r.end = info.Size() - int64(r.format.Size())
 	if r.end < packHeader {
 		return Corruptf("the fetched pack has only %d bytes", info.Size())
 	}
@@ -220,7 +219,7 @@ func (r *receiver) confirmQuota(err error) error {
 	if events.ClassOf(err) != events.ClassQuota {
 		return err
 	}
-	sum := sha1.New()
+	sum := r.format.NewSum()
 	if _, err := io.CopyBuffer(onlyWriter{sum}, io.NewSectionReader(r, 0, r.end), make([]byte, chunkSize)); err != nil {
 		return Corruptf("read the fetched pack: %w", err)
 	}
@@ -232,7 +231,7 @@ func (r *receiver) confirmQuota(err error) error {
 
 // checkSum verifies the checksum at the end of the pack.
 func (r *receiver) checkSum(sum hash.Hash) error {
-	trailer := make([]byte, packTrailer)
+	trailer := make([]byte, r.format.Size())
 	if _, err := r.ReadAt(trailer, r.end); err != nil {
 		return Corruptf("read the fetched pack: %w", err)
 	}
@@ -244,7 +243,7 @@ func (r *receiver) checkSum(sum hash.Hash) error {
 
 // addObject hashes an object in memory and writes its loose file if needed.
 func (r *receiver) addObject(i int, kind plumbing.ObjectType, content []byte) error {
-	h := SHA1.Hash(kind, content)
+	h := r.format.Hash(kind, content)
 	r.entries[i].hash = h
 	r.received(1)
 	if !r.loose {

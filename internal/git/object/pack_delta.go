@@ -60,8 +60,7 @@ func (r *receiver) withResolver(work func(*resolver) error) (err error) {
 	case w = <-r.resolvers:
 	default:
 		w = &resolver{
-			r: r, in: bufio.NewReader(nil), delta: bufio.NewReader(nil),
-			chunk: make([]byte, chunkSize), spill: spill{dir: r.q.Dir},
+			r: r, in: bufio.NewReader(nil), patcher: newPatcher(), spill: spill{dir: r.q.Dir},
 		}
 	}
 	defer func() { r.resolvers <- w }()
@@ -99,8 +98,7 @@ type resolver struct {
 	r        *receiver
 	in       *bufio.Reader // the pack, at one object
 	inflated inflater      // the inflated object
-	delta    *bufio.Reader // buffers inflated
-	chunk    []byte
+	patcher
 	inMemory int64 // bytes of content held in memory
 	spill    spill
 }
@@ -160,7 +158,7 @@ func (w *resolver) resolvePacked(e *packed) error {
 func (w *resolver) resolveStored(h ID) error {
 	root := base{}
 	if err := w.load(&root.content, h); err != nil {
-		if errors.Is(err, plumbing.ErrObjectNotFound) {
+		if errors.Is(err, ErrNotFound) {
 			return nil
 		}
 		return fmt.Errorf("base %s: %w", h, err)
@@ -181,7 +179,7 @@ func (w *resolver) resolveStored(h ID) error {
 func (w *resolver) load(c *content, h ID) error {
 	w.r.storeMu.Lock()
 	defer w.r.storeMu.Unlock()
-	obj, err := w.r.store.EncodedObject(plumbing.AnyObject, h)
+	obj, err := w.r.store.Object(h)
 	if err != nil {
 		return err
 	}
@@ -190,7 +188,7 @@ func (w *resolver) load(c *content, h ID) error {
 		return err
 	}
 	defer reader.Close()
-	*c = content{kind: obj.Type(), size: obj.Size(), large: obj.Size() > LargeObject}
+	*c = content{kind: obj.Kind, size: obj.Size, large: obj.Size > LargeObject}
 	sum, err := w.buffer(c, true, func(out io.Writer) error {
 		_, err := io.CopyBuffer(out, onlyReader{reader}, w.chunk)
 		return err
@@ -262,7 +260,7 @@ func (w *resolver) drop(c *content) {
 // open reads the header of the object at an offset and prepares to read its content.
 func (w *resolver) open(offset int64) (objectHeader, error) {
 	w.in.Reset(io.NewSectionReader(w.r, offset, w.r.end-offset))
-	header, err := readObjectHeader(w.in)
+	header, err := readObjectHeader(w.in, w.r.format)
 	if err != nil {
 		return header, noEOF(err)
 	}
@@ -275,8 +273,7 @@ func (w *resolver) apply(from *content, i int32) (content, error) {
 	if _, err := w.open(e.offset); err != nil {
 		return content{}, err
 	}
-	w.delta.Reset(&w.inflated)
-	baseSize, size, err := readDeltaSizes(w.delta)
+	baseSize, size, err := w.begin(&w.inflated)
 	if err != nil {
 		return content{}, err
 	}
@@ -309,7 +306,7 @@ func (w *resolver) buffer(c *content, hash bool, fill func(io.Writer) error) (h 
 		return w.bufferInMemory(c, hash, fill)
 	}
 	c.at = w.spill.end
-	hasher := SHA1.NewHasher(c.kind, c.size)
+	hasher := w.r.format.NewHasher(c.kind, c.size)
 	var out io.Writer = &w.spill
 	if hash {
 		out = io.MultiWriter(hasher, &w.spill)
@@ -338,121 +335,7 @@ func (w *resolver) bufferInMemory(c *content, hash bool, fill func(io.Writer) er
 	c.small = out.Bytes()
 	w.inMemory += c.size
 	if hash {
-		h = SHA1.Hash(c.kind, c.small)
+		h = w.r.format.Hash(c.kind, c.small)
 	}
 	return h, nil
-}
-
-const (
-	maxDeltaHeader = 20 // bytes of the two sizes at the start of a delta
-	maxInstruction = 8  // bytes of an instruction, which adds at least one byte to the result
-)
-
-var errDelta = errors.New("invalid delta instructions")
-
-// readDeltaSizes returns the sizes of a delta's base and result.
-func readDeltaSizes(in io.ByteReader) (from, to int64, err error) {
-	if from, err = readDeltaSize(in); err != nil {
-		return 0, 0, err
-	}
-	to, err = readDeltaSize(in)
-	return from, to, err
-}
-
-func readDeltaSize(in io.ByteReader) (size int64, err error) {
-	for shift := 0; ; shift += 7 {
-		b, err := in.ReadByte()
-		if err != nil {
-			return 0, noEOF(err)
-		}
-		if shift > 49 {
-			return 0, errDelta
-		}
-		size |= int64(b&0x7f) << shift
-		if b&0x80 == 0 {
-			return size, nil
-		}
-	}
-}
-
-// patch applies the instructions of a delta, which must produce size bytes.
-func (w *resolver) patch(out io.Writer, from io.ReaderAt, fromSize, size int64) error {
-	for size > 0 {
-		op, err := w.delta.ReadByte()
-		if err != nil {
-			return noEOF(err)
-		}
-		var n int64
-		switch {
-		case op == 0:
-			return errDelta
-		case op&0x80 == 0:
-			if n = int64(op); n > size {
-				return errDelta
-			}
-			err = w.insert(out, int(n))
-		default:
-			var offset int64
-			if offset, n, err = w.readCopy(op); err != nil {
-				return err
-			}
-			if n > size || offset+n > fromSize {
-				return errDelta
-			}
-			err = w.copy(out, from, offset, n)
-		}
-		if err != nil {
-			return err
-		}
-		size -= n
-	}
-	if _, err := w.delta.ReadByte(); !errors.Is(err, io.EOF) {
-		return cmp.Or(err, errDelta)
-	}
-	return nil
-}
-
-// insert copies n bytes (at most 127) from the delta.
-func (w *resolver) insert(out io.Writer, n int) error {
-	if _, err := io.ReadFull(w.delta, w.chunk[:n]); err != nil {
-		return noEOF(err)
-	}
-	_, err := out.Write(w.chunk[:n])
-	return err
-}
-
-// readCopy reads the arguments of a copy instruction. The bits of op say which bytes are present.
-func (w *resolver) readCopy(op byte) (offset, n int64, err error) {
-	for bit := range 7 {
-		if op>>bit&1 == 0 {
-			continue
-		}
-		b, err := w.delta.ReadByte()
-		if err != nil {
-			return 0, 0, noEOF(err)
-		}
-		if bit < 4 {
-			offset |= int64(b) << (8 * bit)
-		} else {
-			n |= int64(b) << (8 * (bit - 4))
-		}
-	}
-	if n == 0 {
-		n = 0x10000
-	}
-	return offset, n, nil
-}
-
-func (w *resolver) copy(out io.Writer, from io.ReaderAt, offset, n int64) error {
-	for n > 0 {
-		part := w.chunk[:min(n, chunkSize)]
-		if _, err := from.ReadAt(part, offset); err != nil {
-			return noEOF(err)
-		}
-		if _, err := out.Write(part); err != nil {
-			return err
-		}
-		offset, n = offset+int64(len(part)), n-int64(len(part))
-	}
-	return nil
 }

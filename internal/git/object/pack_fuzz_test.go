@@ -80,7 +80,7 @@ func FuzzPack(f *testing.F) {
 
 func mustReadBack(t *testing.T, objects *Store, e packed) {
 	t.Helper()
-	obj, err := objects.EncodedObject(e.kind, e.hash)
+	obj, err := objects.Object(e.hash)
 	if err != nil {
 		t.Fatalf("%s %s: %v", e.kind, e.hash, err)
 	}
@@ -89,7 +89,7 @@ func mustReadBack(t *testing.T, objects *Store, e packed) {
 		t.Fatalf("%s %s: %v", e.kind, e.hash, err)
 	}
 	defer reader.Close()
-	hasher := SHA1.NewHasher(e.kind, obj.Size())
+	hasher := testFormat.NewHasher(e.kind, obj.Size)
 	if _, err := io.Copy(hasher, reader); err != nil || hasher.ID() != e.hash {
 		t.Fatalf("%s %s reads as %s: %v", e.kind, e.hash, hasher.ID(), err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -23,7 +22,7 @@ import (
 
 // fullObjects are objects that the installed pack contains in full although the fetched pack does not: the
 // bases missing from a thin pack (as with git index-pack --fix-thin), and deltas with a large object among
-// their bases, because go-git would hold the large object in memory to read them.
+// their bases, which [Store] would hold in memory to read them.
 type fullObjects struct {
 	spill                     // the objects in pack format
 	entries map[int32]section // replace deltas
@@ -76,7 +75,7 @@ func (r *receiver) writeFull(c *content, from io.Reader) (s section, err error) 
 	return s, err
 }
 
-const maxObjectHeader = 32 // bytes; an upper bound
+const maxObjectHeader = 48 // bytes; an upper bound, with the ID of a base
 
 // appendObjectHeader appends the type and size of an object in a pack.
 func appendObjectHeader(b []byte, kind plumbing.ObjectType, size int64) []byte {
@@ -105,7 +104,7 @@ func appendDistance(b []byte, distance int64) []byte {
 func (r *receiver) install() error {
 	path, sum, err := r.file.Name(), []byte(nil), error(nil)
 	if r.full.end == 0 {
-		sum = make([]byte, packTrailer)
+		sum = make([]byte, r.format.Size())
 		_, err = r.ReadAt(sum, r.end)
 	} else {
 		path, sum, err = r.rewrite()
@@ -143,7 +142,7 @@ func (r *receiver) rewrite() (path string, sum []byte, err error) {
 		return "", nil, disk.Error("complete the fetched pack", err)
 	}
 	defer file.Close()
-	rw := &rewriter{r: r, sum: sha1.New()}
+	rw := &rewriter{r: r, sum: r.format.NewSum()}
 	rw.out = bufio.NewWriterSize(CancelWriter{r.ctx, io.MultiWriter(rw.sum, file)}, chunkSize)
 	err = rw.run()
 	if err == nil {
@@ -209,7 +208,7 @@ func (rw *rewriter) object(written []packed, i int) (e packed, err error) {
 		return e, err
 	}
 	rest := bytes.NewReader(start)
-	header, err := readObjectHeader(rest)
+	header, err := readObjectHeader(rest, r.format)
 	if err != nil {
 		return e, err
 	}
@@ -249,7 +248,7 @@ func (r *receiver) writeIndex(path string, packSum []byte) error {
 		return err
 	}
 	defer file.Close()
-	sum := sha1.New()
+	sum := r.format.NewSum()
 	out := bufio.NewWriterSize(io.MultiWriter(sum, file), chunkSize)
 	r.index(out, packSum)
 	if err := out.Flush(); err != nil {

@@ -3,7 +3,6 @@ package object
 import (
 	"bufio"
 	"compress/zlib"
-	"crypto/sha1"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -54,11 +53,12 @@ func TestMemoryForLargeObjects(t *testing.T) {
 // receiveAlone receives one pack and prints the peak memory of this process.
 func receiveAlone(t *testing.T, job, dir string) {
 	q := testenv.Must(OpenQuarantine(filepath.Join(dir, job)))(t)
+	q.Format = testFormat
 	s := filepath.Join(dir, "store")
 	var err error
 	switch job {
 	case "large":
-		testenv.Must(0, MakeBare(s))(t)
+		testenv.Must(0, MakeBare(s, testFormat))(t)
 		writeLargePack(t, q, plumbing.BlobObject, int64(largeBlob), randomBytes())
 		if err = q.Index(t.Context(), packDefaults(t), Progress{}); err == nil {
 			err = q.Release(s, true)
@@ -101,7 +101,7 @@ func mustBeQuota(err error) error {
 func randomBytes() io.Reader { return rand.NewChaCha8([32]byte{}) }
 
 func largeBlobHash(t *testing.T) ID {
-	hasher := SHA1.NewHasher(plumbing.BlobObject, int64(largeBlob))
+	hasher := testFormat.NewHasher(plumbing.BlobObject, int64(largeBlob))
 	testenv.Must(io.CopyN(hasher, randomBytes(), int64(largeBlob)))(t)
 	return hasher.ID()
 }
@@ -118,7 +118,7 @@ func writeLargePack(t *testing.T, q Quarantine, kind plumbing.ObjectType, size i
 	t.Helper()
 	file := testenv.Must(os.Create(q.packPath()))(t)
 	defer file.Close()
-	sum := sha1.New()
+	sum := testFormat.NewSum()
 	out := bufio.NewWriter(io.MultiWriter(file, sum))
 	testenv.Must(out.Write(binary.BigEndian.AppendUint32(append([]byte{}, packMagic...), 1)))(t)
 	testenv.Must(out.Write(appendObjectHeader(nil, kind, size)))(t)

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"compress/zlib"
 	"context"
-	"crypto/sha1"
 	"errors"
 	"hash"
 	"hash/crc32"
@@ -38,7 +37,7 @@ func (r *receiver) scan() error {
 func (r *receiver) scanObject(g *errgroup.Group, in *scanner, i int) error {
 	e := &r.entries[i]
 	e.offset = in.begin()
-	header, err := readObjectHeader(in)
+	header, err := readObjectHeader(in, r.format)
 	if err != nil {
 		return err
 	}
@@ -78,7 +77,7 @@ func (r *receiver) scanObject(g *errgroup.Group, in *scanner, i int) error {
 
 // scanLarge hashes an object while inflating it, and writes its loose file if needed.
 func (r *receiver) scanLarge(in *scanner, e *packed, header objectHeader) error {
-	hasher := SHA1.NewHasher(header.kind, header.size)
+	hasher := r.format.NewHasher(header.kind, header.size)
 	var out io.Writer = hasher
 	var file *looseFile
 	if r.loose {
@@ -157,7 +156,7 @@ type byteReader interface {
 	io.ByteReader
 }
 
-func readObjectHeader(in byteReader) (objectHeader, error) {
+func readObjectHeader(in byteReader, format Format) (objectHeader, error) {
 	b, err := in.ReadByte()
 	if err != nil {
 		return objectHeader{}, err
@@ -177,9 +176,9 @@ func readObjectHeader(in byteReader) (objectHeader, error) {
 	case plumbing.OFSDeltaObject:
 		header.distance, err = readDistance(in)
 	case plumbing.REFDeltaObject:
-		var base [hashSize]byte
-		if _, err = io.ReadFull(in, base[:]); err == nil {
-			header.base = IDOf(base[:])
+		base := make([]byte, format.Size())
+		if _, err = io.ReadFull(in, base); err == nil {
+			header.base = IDOf(base)
 		}
 	default:
 		err = errors.New("unknown type")
@@ -218,7 +217,7 @@ const chunkSize = 64 << 10 // bytes read, inflated, hashed or written at a time
 
 func newScanner(r *receiver) *scanner {
 	s := &scanner{
-		r: r, sum: sha1.New(), buf: make([]byte, 0, chunkSize),
+		r: r, sum: r.format.NewSum(), buf: make([]byte, 0, chunkSize),
 		delta: bufio.NewReader(nil), chunk: make([]byte, chunkSize),
 	}
 	header := make([]byte, packHeader)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/zlib"
 	"context"
-	"crypto/sha1"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -38,6 +37,7 @@ func received(t testing.TB, pack []byte) Quarantine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	q.Format = testFormat
 	if err := os.WriteFile(q.packPath(), pack, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func received(t testing.TB, pack []byte) Quarantine {
 func newStore(t testing.TB) string {
 	t.Helper()
 	s := filepath.Join(t.TempDir(), "store")
-	if err := MakeBare(s); err != nil {
+	if err := MakeBare(s, testFormat); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -115,7 +115,7 @@ func (h gitRepo) git(stdin string, args ...string) string {
 // inventoryOf lists all objects below a bare repository: name, type, size.
 func inventoryOf(t testing.TB, dir string) string {
 	t.Helper()
-	if err := MakeBare(dir); err != nil {
+	if err := MakeBare(dir, testFormat); err != nil {
 		t.Fatal(err)
 	}
 	out, err := gitserver.Git(t.Context(), dir, "", "cat-file", "--batch-all-objects", "--batch-check")
@@ -128,7 +128,7 @@ func inventoryOf(t testing.TB, dir string) string {
 // mustMatchGit checks a repository and its packs with git.
 func mustMatchGit(t testing.TB, dir string) {
 	t.Helper()
-	if err := MakeBare(dir); err != nil {
+	if err := MakeBare(dir, testFormat); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := gitserver.Git(t.Context(), dir, "", "fsck", "--full", "--strict", "--no-dangling"); err != nil {
@@ -136,7 +136,7 @@ func mustMatchGit(t testing.TB, dir string) {
 	}
 	packs, _ := filepath.Glob(filepath.Join(dir, "objects", "pack", "*.pack"))
 	for _, pack := range packs {
-		if _, err := gitserver.Git(t.Context(), dir, "", "index-pack", "--verify", pack); err != nil {
+		if _, err := gitserver.Git(t.Context(), dir, "", "index-pack", "--verify", "--object-format="+testFormat.String(), pack); err != nil {
 			t.Error(err)
 		}
 	}
@@ -159,7 +159,7 @@ func mustReadAll(t testing.TB, dir string) {
 			}
 			continue
 		}
-		if _, _, err := objects.read(plumbing.AnyObject, h); err != nil {
+		if _, err := objects.read(h); err != nil {
 			t.Error(err)
 		}
 	}
@@ -223,7 +223,7 @@ type chains struct{ longest, largeDeltas int }
 // chainsIn lists the deltas in the only pack of a repository with git.
 func chainsIn(t testing.TB, dir string) (c chains) {
 	t.Helper()
-	if err := MakeBare(dir); err != nil {
+	if err := MakeBare(dir, testFormat); err != nil {
 		t.Fatal(err)
 	}
 	packs, _ := filepath.Glob(filepath.Join(dir, "objects", "pack", "*.pack"))
@@ -282,7 +282,7 @@ func TestUnpackThinPacksMadeByGit(t *testing.T) {
 				t.Errorf("packs: %v", packs)
 			}
 			for _, pack := range packs { // git reads the pack without other objects
-				if _, err := gitserver.Git(t.Context(), q.Dir, "", "index-pack", "--verify", pack); err != nil {
+				if _, err := gitserver.Git(t.Context(), q.Dir, "", "index-pack", "--verify", "--object-format="+testFormat.String(), pack); err != nil {
 					t.Error(err)
 				}
 				if c := chainsIn(t, q.Dir); c.largeDeltas > 0 || c.longest == 0 {
@@ -341,6 +341,17 @@ func (m *packMaker) add(kind plumbing.ObjectType, content string) int64 {
 	return m.raw(appendObjectHeader(nil, kind, int64(len(content))), deflated(content))
 }
 
+// testFormat is the object format of the packs of the tests. To run them with SHA-256, set GIT_DEFAULT_HASH=sha256.
+var testFormat = func() Format {
+	if os.Getenv("GIT_DEFAULT_HASH") == SHA256.String() {
+		return SHA256
+	}
+	return SHA1
+}()
+
+// packTrailer is the length of the checksum of a pack, in bytes.
+var packTrailer = testFormat.Size()
+
 func (m *packMaker) blob(content string) int64 { return m.add(plumbing.BlobObject, content) }
 
 func (m *packMaker) ofs(base int64, delta string) int64 {
@@ -365,8 +376,9 @@ func (m *packMaker) done() []byte {
 }
 
 func summed(pack []byte) []byte {
-	sum := sha1.Sum(pack)
-	return append(pack[:len(pack):len(pack)], sum[:]...)
+	sum := testFormat.NewSum()
+	sum.Write(pack)
+	return sum.Sum(pack[:len(pack):len(pack)])
 }
 
 var deflaters = sync.Pool{New: func() any { return zlib.NewWriter(nil) }}
@@ -382,7 +394,7 @@ func deflated(content string) []byte {
 }
 
 func blobHash(content string) ID {
-	return SHA1.Hash(plumbing.BlobObject, []byte(content))
+	return testFormat.Hash(plumbing.BlobObject, []byte(content))
 }
 
 // delta returns a delta: the two sizes and the instructions.
@@ -431,7 +443,7 @@ func TestInvalidPacksAreCorrupt(t *testing.T) {
 		"base within an object": func(m *packMaker) { m.ofs(m.blob(base)+1, delta(8, 8, copied(0, 8))) },
 		"its own base":          func(m *packMaker) { m.blob(base); m.ofs(int64(m.Len()), delta(8, 8, copied(0, 8))) },
 		"base out of range": func(m *packMaker) {
-			m.raw(append(appendObjectHeader(nil, plumbing.OFSDeltaObject, 4), bytes.Repeat([]byte{255}, 20)...), nil)
+			m.raw(append(appendObjectHeader(nil, plumbing.OFSDeltaObject, 4), bytes.Repeat([]byte{255}, packTrailer)...), nil)
 		},
 		"base missing": func(m *packMaker) { m.ref(blobHash("nowhere"), delta(8, 8, copied(0, 8))) },
 		"bases in a circle": func(m *packMaker) {
@@ -737,11 +749,11 @@ func TestEmptyPack(t *testing.T) {
 
 // TestIndexOffsetsAbove2GiB writes the index of a pack larger than 2 GiB, without the pack.
 func TestIndexOffsetsAbove2GiB(t *testing.T) {
-	r := &receiver{entries: []packed{
+	r := &receiver{format: testFormat, entries: []packed{
 		{hash: blobHash("a"), offset: 12}, {hash: blobHash("b"), offset: 1<<31 - 1},
 		{hash: blobHash("c"), offset: 1 << 31}, {hash: blobHash("d"), offset: 5 << 40},
 	}}
-	path := filepath.Join(t.TempDir(), "pack-x.idx")
+	path := filepath.Join(t.TempDir(), "pack-"+strings.Repeat("0", 2*packTrailer)+".idx")
 	if err := r.writeIndex(path, make([]byte, packTrailer)); err != nil {
 		t.Fatal(err)
 	}
@@ -752,7 +764,7 @@ func TestIndexOffsetsAbove2GiB(t *testing.T) {
 			t.Errorf("%d: got %d, %v", e.offset, got, err)
 		}
 	}
-	listed := testenv.Must(gitserver.Git(t.Context(), t.TempDir(), string(testenv.Must(os.ReadFile(path))(t)), "show-index"))(t)
+	listed := testenv.Must(gitserver.Git(t.Context(), t.TempDir(), string(testenv.Must(os.ReadFile(path))(t)), "show-index", "--object-format="+testFormat.String()))(t)
 	if !strings.Contains(listed, fmt.Sprintf("%d %s", int64(5<<40), blobHash("d"))) {
 		t.Errorf("git lists\n%s", listed)
 	}
@@ -775,7 +787,7 @@ func TestCancelWithinObject(t *testing.T) {
 	t.Run("applying a delta", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		w := &resolver{r: &receiver{ctx: ctx}, spill: spill{dir: t.TempDir()}, chunk: make([]byte, chunkSize)}
+		w := &resolver{r: &receiver{ctx: ctx}, spill: spill{dir: t.TempDir()}, patcher: newPatcher()}
 		defer w.close()
 		base := strings.NewReader(strings.Repeat("x", size))
 		_, err := w.buffer(&content{kind: plumbing.BlobObject, size: size}, true, func(out io.Writer) error {

@@ -14,8 +14,9 @@ import (
 
 // Quarantine is a bare repository that receives one fetch. Its objects are private until [Quarantine.Release].
 type Quarantine struct {
-	Dir  string
-	Kept *Kept // see [Quarantine.Index]; optional
+	Dir    string
+	Format Format // of the fetched pack
+	Kept   *Kept  // see [Quarantine.Index]; optional
 }
 
 // OpenQuarantine creates an empty quarantine at dir and removes any previous one.
@@ -125,8 +126,8 @@ func (q Quarantine) release(store string) (changed []string, err error) {
 			}
 		}
 	}
-	// A pack is moved after its index: go-git fails on a pack without an index, while Git and go-git both ignore
-	// an index without a pack.
+	// A pack is moved after its index: [Store] fails on a pack without an index, and ignores an index without a pack, as Git
+	// does.
 	for _, path := range packs {
 		if err := os.Rename(filepath.Join(from, path), filepath.Join(to, path)); err != nil {
 			return nil, err

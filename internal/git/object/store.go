@@ -1,36 +1,37 @@
 package object
 
 import (
+	"bufio"
 	"bytes"
+	"compress/zlib"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 
-	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/cache"
-	"github.com/go-git/go-git/v5/plumbing/format/objfile"
-	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 
 	"lockstep/internal/disk"
 )
 
 // Memory limits.
 const (
-	CacheSize      = 8 * cache.MiByte
+	CacheSize      = 8 << 20  // bytes of bases that are kept
 	LargeObject    = 1 << 20  // bytes; larger objects are streamed
 	maxMetadata    = 64 << 20 // bytes in a commit, tag or tree
 	maxTagsInChain = 16
 )
 
 // Store reads Git objects from one or more bare repositories, in order. It is not safe for concurrent use: each
-// goroutine needs its own [Store.Fork]. go-git may panic on damaged files: callers defer [RecoverCorrupt].
+// goroutine needs its own [Store.Fork]. IDs say of which object format an object is. Packages of others may panic on damaged
+// files: callers defer [RecoverCorrupt].
 type Store struct {
 	repos  []*repo
-	cache  cache.Object
+	packs  *packReader // nil until needed
 	direct direct
 	kept   *Kept
 }
@@ -43,18 +44,9 @@ type repo struct {
 	err    error // of listing
 }
 
-// pack is a pack and its index. Forks share the index.
-type pack struct {
-	path   string
-	index  *packIndex
-	reader *packfile.Packfile // nil until needed
-	direct *os.File           // the same file; nil until needed
-	forked bool
-}
-
 // Open returns a Store that reads the given bare repositories in order.
 func Open(gitDirs ...string) *Store {
-	o := &Store{cache: cache.NewObjectLRU(CacheSize)}
+	o := &Store{}
 	for _, dir := range gitDirs {
 		o.repos = append(o.repos, &repo{dir: filepath.Join(dir, "objects")})
 	}
@@ -66,7 +58,7 @@ func (o *Store) Keep(kept *Kept) { o.kept = kept }
 
 // Fork returns a Store of the same repositories for another goroutine, which must be closed before o.
 func (o *Store) Fork() *Store {
-	fork := &Store{cache: cache.NewObjectLRU(CacheSize), kept: o.kept}
+	fork := &Store{kept: o.kept}
 	for _, p := range o.repos {
 		p.list()
 		same := &repo{dir: p.dir, listed: true, err: p.err}
@@ -87,18 +79,6 @@ func (o *Store) Close() {
 		for _, k := range p.packs {
 			k.close()
 		}
-	}
-}
-
-func (k *pack) close() {
-	if k.reader != nil {
-		_ = k.reader.Close()
-	}
-	if k.direct != nil {
-		_ = k.direct.Close()
-	}
-	if !k.forked {
-		k.index.close()
 	}
 }
 
@@ -128,53 +108,58 @@ func (p *repo) list() {
 	}
 }
 
-// open returns go-git's reader of the pack and opens it if necessary.
-func (k *pack) open(shared cache.Object) (*packfile.Packfile, error) {
-	if k.reader == nil {
-		fs := osfs.New("/")
-		file, err := fs.Open(k.path)
-		if err != nil {
-			return nil, err
-		}
-		k.reader = packfile.NewPackfileWithCache(k.index, fs, file, shared, LargeObject)
-	}
-	return k.reader, nil
-}
-
 func (p *repo) loosePath(h ID) string {
 	name := h.String()
 	return filepath.Join(p.dir, name[:2], name[2:])
 }
 
-// EncodedObject returns an object of the given type, or [plumbing.ErrObjectNotFound].
-func (o *Store) EncodedObject(t plumbing.ObjectType, h ID) (plumbing.EncodedObject, error) {
+// ErrNotFound means that a store does not have an object.
+var ErrNotFound = errors.New("object not found")
+
+// Object is an object of a store, whose hash is not verified.
+type Object struct {
+	Kind plumbing.ObjectType
+	Size int64
+
+	content []byte
+	open    func() (io.ReadCloser, error) // of a large object, whose content is read on demand
+}
+
+// Reader returns the content, which is valid until the store is closed.
+func (o *Object) Reader() (io.ReadCloser, error) {
+	if o.open != nil {
+		return o.open()
+	}
+	return io.NopCloser(bytes.NewReader(o.content)), nil
+}
+
+// Object returns an object, or ErrNotFound.
+func (o *Store) Object(h ID) (*Object, error) {
 	for _, p := range o.repos {
-		obj, err := o.get(p, h)
-		switch {
-		case errors.Is(err, plumbing.ErrObjectNotFound):
-		case err == nil && t != plumbing.AnyObject && obj.Type() != t:
-			return nil, plumbing.ErrObjectNotFound
-		default:
+		if obj, err := o.get(p, h); !errors.Is(err, ErrNotFound) {
 			return obj, err
 		}
 	}
-	return nil, plumbing.ErrObjectNotFound
+	return nil, ErrNotFound
 }
 
 // get searches the packs first because they hold most objects.
-func (o *Store) get(p *repo, h ID) (plumbing.EncodedObject, error) {
+func (o *Store) get(p *repo, h ID) (*Object, error) {
 	k, err := p.packOf(h)
 	if err != nil {
 		return nil, err
 	}
 	if k == nil {
-		return readLoose(p.loosePath(h), h)
+		return readLoose(p.loosePath(h))
 	}
-	reader, err := k.open(o.cache)
+	offset, err := k.index.findOffset(h)
 	if err != nil {
 		return nil, err
 	}
-	return reader.Get(plumbing.Hash(h.Bytes()))
+	if o.packs == nil {
+		o.packs = newPackReader()
+	}
+	return o.packs.get(k, offset)
 }
 
 // packOf returns the pack that contains an object, or nil if none does.
@@ -204,108 +189,146 @@ func (o *Store) Has(h ID) (bool, error) {
 }
 
 // readLoose reads a loose object. For a large object it reads only the header.
-func readLoose(path string, h ID) (plumbing.EncodedObject, error) {
+func readLoose(path string) (*Object, error) {
 	reader, err := openLoose(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, plumbing.ErrObjectNotFound
+		return nil, ErrNotFound
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer reader.Close()
-	if reader.size > LargeObject {
-		return &looseObject{path: path, hash: h, kind: reader.kind, size: reader.size}, nil
+	obj := &Object{Kind: reader.kind, Size: reader.size}
+	if obj.Size > LargeObject {
+		obj.open = func() (io.ReadCloser, error) { return openLoose(path) }
+		return obj, nil
 	}
-	obj := &plumbing.MemoryObject{}
-	obj.SetType(reader.kind)
-	obj.SetSize(reader.size)
-	if _, err := io.Copy(obj, io.LimitReader(reader, reader.size+1)); err != nil {
-		return nil, fmt.Errorf("loose object %s: %w", h, err)
+	content := bytes.NewBuffer(make([]byte, 0, obj.Size+bytes.MinRead))
+	if _, err := content.ReadFrom(io.LimitReader(reader, obj.Size+1)); err != nil {
+		return nil, fmt.Errorf("loose object: %w", err)
 	}
+	obj.content = content.Bytes()
 	return obj, nil
 }
 
 // looseReader reads the content of a loose object.
 type looseReader struct {
-	*objfile.Reader
-	file *os.File
-	kind plumbing.ObjectType
-	size int64
+	io.Reader
+	file     *os.File
+	inflated io.ReadCloser
+	kind     plumbing.ObjectType
+	size     int64
 }
+
+var inflaters sync.Pool // of zlib.Resetter
 
 func openLoose(path string) (*looseReader, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	reader, err := objfile.NewReader(file)
-	if err != nil {
+	r := &looseReader{file: file}
+	if err := r.readHeader(); err != nil {
 		_ = file.Close()
-		return nil, err
-	}
-	r := &looseReader{Reader: reader, file: file}
-	if r.kind, r.size, err = reader.Header(); err != nil {
-		_ = r.Close()
-		return nil, err
+		return nil, fmt.Errorf("loose object: %w", noEOF(err))
 	}
 	return r, nil
 }
 
-func (r *looseReader) Close() error { return errors.Join(r.Reader.Close(), r.file.Close()) }
+// maxLooseHeader is the maximum length of the type and size of a loose object, in bytes.
+const maxLooseHeader = 32
 
-// looseObject is a large loose object, whose content is read on demand.
-type looseObject struct {
-	path string
-	hash ID
-	kind plumbing.ObjectType
-	size int64
+func (r *looseReader) readHeader() error {
+	packed := bufio.NewReader(r.file)
+	var err error
+	if pooled, ok := inflaters.Get().(io.ReadCloser); ok {
+		err = pooled.(zlib.Resetter).Reset(packed, nil)
+		r.inflated = pooled
+	} else {
+		r.inflated, err = zlib.NewReader(packed)
+	}
+	if err != nil {
+		return err
+	}
+	in := bufio.NewReader(r.inflated)
+	header := make([]byte, 0, maxLooseHeader)
+	for {
+		b, err := in.ReadByte()
+		if err != nil {
+			return err
+		}
+		if b == 0 {
+			break
+		}
+		if header = append(header, b); len(header) == maxLooseHeader {
+			return errLoose
+		}
+	}
+	kind, size, _ := strings.Cut(string(header), " ")
+	if r.kind, err = plumbing.ParseObjectType(kind); err != nil || r.kind.IsDelta() {
+		return errLoose
+	}
+	if r.size, err = strconv.ParseInt(size, 10, 64); err != nil || r.size < 0 {
+		return errLoose
+	}
+	r.Reader = in
+	return nil
 }
 
-// Hash implements [plumbing.EncodedObject], as do the other methods.
-func (o *looseObject) Hash() plumbing.Hash             { return plumbing.Hash(o.hash.Bytes()) }
-func (o *looseObject) Type() plumbing.ObjectType       { return o.kind }
-func (o *looseObject) SetType(plumbing.ObjectType)     {}
-func (o *looseObject) Size() int64                     { return o.size }
-func (o *looseObject) SetSize(int64)                   {}
-func (o *looseObject) Reader() (io.ReadCloser, error)  { return openLoose(o.path) }
-func (o *looseObject) Writer() (io.WriteCloser, error) { return nil, errors.ErrUnsupported }
+var errLoose = errors.New("not a type and a size")
+
+func (r *looseReader) Close() error {
+	inflaters.Put(r.inflated)
+	return r.file.Close()
+}
 
 // read reads a commit, tag or tree and verifies its hash.
-func (o *Store) read(t plumbing.ObjectType, h ID) (kind plumbing.ObjectType, content []byte, err error) {
-	obj, err := o.EncodedObject(t, h)
-	if err != nil {
-		return 0, nil, fmt.Errorf("%s %s: %w", t, h, err)
+func (o *Store) read(h ID) (*Object, error) {
+	obj, err := o.Object(h)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("object %s: %w", h, err)
+	case obj.Size > maxMetadata && obj.Kind != plumbing.BlobObject:
+		return nil, Hostilef("%s %s is %d bytes long", obj.Kind, h, obj.Size)
+	case obj.open == nil:
+	case obj.Kind == plumbing.BlobObject:
+		return obj, nil // of no use
+	default:
+		if err := obj.load(); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", obj.Kind, h, err)
+		}
 	}
-	if obj.Size() > maxMetadata {
-		return 0, nil, Hostilef("%s %s is %d bytes long", t, h, obj.Size())
+	if sum := h.Format().Hash(obj.Kind, obj.content); sum != h {
+		return nil, fmt.Errorf("%s %s hashes to %s", obj.Kind, h, sum)
 	}
-	reader, err := obj.Reader()
+	return obj, nil
+}
+
+// load reads the content of a large object into memory.
+func (o *Object) load() error {
+	reader, err := o.open()
 	if err != nil {
-		return 0, nil, fmt.Errorf("%s %s: %w", t, h, err)
+		return err
 	}
 	defer reader.Close()
-	content, err = io.ReadAll(reader)
-	if err != nil {
-		return 0, nil, fmt.Errorf("%s %s: %w", t, h, err)
+	if o.content, err = io.ReadAll(io.LimitReader(reader, o.Size+1)); err == nil {
+		o.open = nil
 	}
-	if sum := SHA1.Hash(obj.Type(), content); sum != h {
-		return 0, nil, fmt.Errorf("%s %s hashes to %s", t, h, sum)
-	}
-	return obj.Type(), content, nil
+	return err
 }
 
 // Commit reads the commit h, or the one that the tag h points to. It returns ErrNoCommit for another object.
 func (o *Store) Commit(h ID) (*Commit, error) {
 	for range maxTagsInChain {
-		kind, content, err := o.read(plumbing.AnyObject, h)
+		obj, err := o.read(h)
 		if err != nil {
 			return nil, err
 		}
-		switch kind {
+		switch obj.Kind {
 		case plumbing.CommitObject:
-			return ParseCommit(h, content)
+			return ParseCommit(h, obj.content)
 		case plumbing.TagObject:
-			if h, err = parseTag(h, content); err != nil {
+			if h, err = parseTag(h, obj.content); err != nil {
 				return nil, err
 			}
 		default:
@@ -320,11 +343,14 @@ var ErrNoCommit = errors.New("the ref does not name a commit")
 
 // Tree returns the entries of a tree.
 func (o *Store) Tree(h ID) ([]TreeEntry, error) {
-	_, content, err := o.read(plumbing.TreeObject, h)
-	if err != nil {
-		return nil, err
+	obj, err := o.read(h)
+	if err == nil && obj.Kind != plumbing.TreeObject {
+		err = ErrNotFound
 	}
-	entries, err := ParseTree(h, content)
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", h, err)
+	}
+	entries, err := ParseTree(h, obj.content)
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)
 	}
@@ -337,29 +363,37 @@ func (o *Store) CopyBlob(w io.Writer, h ID) error {
 		_, err := w.Write(content)
 		return disk.Error("write blob "+h.String(), err)
 	}
-	if content, ok := o.blob(h); ok && SHA1.Hash(plumbing.BlobObject, content) == h {
+	if content, ok := o.blob(h); ok && h.Format().Hash(plumbing.BlobObject, content) == h {
 		_, err := w.Write(content)
 		return disk.Error("write blob "+h.String(), err)
 	}
-	blob, err := o.EncodedObject(plumbing.BlobObject, h)
+	blob, err := o.Object(h)
+	if err == nil && blob.Kind != plumbing.BlobObject {
+		err = ErrNotFound
+	}
 	if err != nil {
 		return Corruptf("blob %s: %w", h, err)
 	}
-	reader, err := blob.Reader()
+	return blob.copy(w, h)
+}
+
+// copy writes the content of the object h to w and verifies its hash.
+func (o *Object) copy(w io.Writer, h ID) error {
+	reader, err := o.Reader()
 	if err != nil {
-		return Corruptf("blob %s: %w", h, err)
+		return Corruptf("%s %s: %w", o.Kind, h, err)
 	}
 	defer reader.Close()
-	hasher := SHA1.NewHasher(plumbing.BlobObject, blob.Size())
+	hasher := h.Format().NewHasher(o.Kind, o.Size)
 	sink := &sink{w: w}
 	if _, err := io.Copy(io.MultiWriter(hasher, sink), reader); err != nil {
 		if sink.err != nil {
-			return disk.Error("write blob "+h.String(), sink.err)
+			return disk.Error(fmt.Sprintf("write %s %s", o.Kind, h), sink.err)
 		}
-		return Corruptf("read blob %s: %w", h, err)
+		return Corruptf("read %s %s: %w", o.Kind, h, err)
 	}
 	if sum := hasher.ID(); sum != h {
-		return Corruptf("blob %s hashes to %s", h, sum)
+		return Corruptf("%s %s hashes to %s", o.Kind, h, sum)
 	}
 	return nil
 }

@@ -20,6 +20,11 @@ func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
 			return Tip{}, err
 		}
 	}
+	if commit.Format() != r.refs.format {
+		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
+			"commit %s has %d digits, but the repository at %s has object format %s; check the hash: it needs %d digits",
+			commit, 2*commit.Format().Size(), r.host, r.refs.format, 2*r.refs.format.Size())
+	}
 	tip.Want, tip.Commit = commit, commit
 	switch want, ok := r.refAt(commit); {
 	case ok:

@@ -20,8 +20,8 @@
 //
 // A request names only capabilities that the server offers. Without shallow a server sends the full history; under version 0,
 // without thin-pack or side-band it sends complete or plain packs. All kinds of acknowledgement (multi_ack) work, since a fetch
-// is a single request. A list of refs must begin within 15 s and have at most 64 MiB, a list of capabilities 64 KiB. A
-// repository with SHA-256 object IDs is refused.
+// is a single request. A list of refs must begin within 15 s and have at most 64 MiB, a list of capabilities 64 KiB. The server
+// says with object-format whether a repository has object IDs of SHA-1 or SHA-256; all IDs of a session must be of that format.
 //
 // # Speculation
 //
@@ -50,7 +50,7 @@
 //	error of the server in the pack,
 //	response that ends too early, redirect
 //	that is not followed
-//	SHA-256 repository                     permanent, ClassConfig
+//	object format other than those two     permanent, ClassConfig
 //	response above Limits.MaxPackBytes     permanent, ClassQuota
 //
 // Errors contain neither credentials nor text from the remote. Those of a gate are returned unchanged.

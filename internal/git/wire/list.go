@@ -93,7 +93,7 @@ func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*adverti
 		return nil, err
 	}
 	defer body.Close()
-	refs, err := readRefs(newPktReader(body))
+	refs, err := r.offered.readRefs(newPktReader(body))
 	if err != nil {
 		r.carrier.abort(true)
 		return nil, err

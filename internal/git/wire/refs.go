@@ -32,12 +32,14 @@ func (a *advertisement) parseID(text string) (id object.ID, ok bool) {
 	return object.ParseID(text), len(text) == 2*a.format.Size() && object.IsID(text)
 }
 
-// formatOf returns the object format that a server names, which is SHA-1 if it names none.
-func formatOf(named []string) (object.Format, error) {
-	if len(named) > 0 && named[0] != object.SHA1.String() {
-		return object.SHA1, errSHA256
+// formatOf returns the object format that a server names. One that names none has SHA-1.
+func formatOf(name string) (object.Format, error) {
+	for _, format := range []object.Format{object.SHA1, object.SHA256} {
+		if name == format.String() {
+			return format, nil
+		}
 	}
-	return object.SHA1, nil
+	return object.SHA1, errFormat
 }
 
 // Refs holds the branches and tags of a remote whose names are valid according to [events.ParseRef].

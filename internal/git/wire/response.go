@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -37,8 +36,9 @@ var (
 	errTruncated    = serverFault("ended its response too early; see the server's log")
 	errSidebandText = serverFault("failed while it prepared or sent the pack; see the server's log")
 	errSideband     = serverFault("sent a pack in an unknown side-band")
-	errSHA256       = &responseFault{
-		"has SHA-256 object IDs for this repository, which are not supported; use a repository with SHA-1", events.Permanent, events.ClassConfig,
+	errFormat       = &responseFault{
+		"has an object format for this repository that is neither SHA-1 nor SHA-256, which is not supported; use a repository with one of them",
+		events.Permanent, events.ClassConfig,
 	}
 	errRedirectLoop    = serverFault("redirects 10 times in a row; check that the URL is that of the repository itself")
 	errRedirectScheme  = serverFault("redirects to a URL that is neither http nor https; correct the URL")
@@ -58,8 +58,6 @@ func faultOf(err error, prefix []byte, listing bool) error {
 	switch {
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
 		return nil
-	case listing && bytes.Contains(prefix, []byte("object-format=sha256")):
-		return errSHA256
 	case len(prefix) == 0:
 		return errEmptyReply
 	case !startsLikePktLine.Match(prefix[:min(4, len(prefix))]):

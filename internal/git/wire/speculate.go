@@ -33,7 +33,7 @@ type TryGate interface {
 // asked for this commit before. The caller must not use the pack unless the ref names the commit, and reports a wrong
 // speculation to EndSpeculation.
 func (r *Session) StartSpeculation(commit object.ID) bool {
-	if !r.carrier.canPost() || r.net.remotes.recall(r.url) == nil {
+	if offered := r.net.remotes.recall(r.url); !r.carrier.canPost() || offered == nil || offered.format != commit.Format() {
 		return false
 	}
 	start := false

@@ -56,8 +56,10 @@ func firstRef0(line string) (*advertisement, error) {
 		refs.capabilities[name] = append(refs.capabilities[name], value)
 	}
 	var err error
-	if refs.format, err = formatOf(refs.capabilities["object-format"]); err != nil {
-		return nil, err
+	if named := refs.capabilities["object-format"]; len(named) > 0 {
+		if refs.format, err = formatOf(named[0]); err != nil {
+			return nil, err
+		}
 	}
 	if strings.HasSuffix(ref, " capabilities^{}") {
 		return refs, nil

@@ -21,7 +21,8 @@ const maxCapabilities = 64 << 10
 type protocol2 struct {
 	unborn  bool // ls-refs reports the branch of HEAD in an empty repository
 	shallow bool // fetch supports shallow and deepen
-	format  bool // the server expects object-format
+	format  object.Format
+	named   bool // the server expects object-format
 }
 
 // readAdvertisement reads the answer to the first request: refs under protocol 0, capabilities under protocol 2.
@@ -92,8 +93,10 @@ func readCapabilities(lines *pktReader) (*protocol2, error) {
 		case "fetch":
 			fetched, offered.shallow = true, slices.Contains(features, "shallow")
 		case "object-format":
-			if offered.format = true; value != "sha1" {
-				return nil, errSHA256
+			offered.named = true
+			var err error
+			if offered.format, err = formatOf(value); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -103,8 +106,8 @@ func readCapabilities(lines *pktReader) (*protocol2, error) {
 func (p *protocol2) command(name string) *pktWriter {
 	w := &pktWriter{}
 	w.text("command=%s", name)
-	if p.format {
-		w.text("object-format=sha1")
+	if p.named {
+		w.text("object-format=%s", p.format)
 	}
 	w.special(pktDelim)
 	return w
@@ -126,8 +129,9 @@ func (p *protocol2) lsRefs(prefixes []string) []byte {
 }
 
 // readRefs reads the response to ls-refs. If HEAD names a branch, that branch is in the result, even if it is not listed itself.
-func readRefs(lines *pktReader) (*advertisement, error) {
+func (p *protocol2) readRefs(lines *pktReader) (*advertisement, error) {
 	refs := newAdvertisement()
+	refs.format = p.format
 	for {
 		text, kind, err := lines.next()
 		switch {
@@ -151,18 +155,17 @@ func (a *advertisement) add(fields []string) error {
 		return errGarbage
 	case fields[0] == "unborn":
 		return nil
-	case len(fields[0]) == 64:
-		return errSHA256
-	case !object.IsID(fields[0]):
+	}
+	name := fields[1]
+	id, ok := a.parseID(fields[0])
+	if !ok {
 		return errGarbage
 	}
-	id, name := object.ParseID(fields[0]), fields[1]
 	for _, attribute := range fields[2:] {
 		if peeled, ok := strings.CutPrefix(attribute, "peeled:"); ok {
-			if !object.IsID(peeled) {
+			if a.peeled[name], ok = a.parseID(peeled); !ok {
 				return errGarbage
 			}
-			a.peeled[name] = object.ParseID(peeled)
 		}
 		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok && name == "HEAD" && target != "" && a.head.IsZero() {
 			a.refs[target] = id

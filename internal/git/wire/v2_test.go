@@ -269,9 +269,9 @@ func TestHostileProtocol2(t *testing.T) {
 	}{
 		"endless capabilities":       {hello: hello(strings.Split(strings.Repeat("x"+strings.Repeat("y", 1000)+",", 100), ",")...)},
 		"no command":                 {hello: hello("agent=git/2.39")},
-		"SHA-256":                    {hello: hello("ls-refs", "fetch", "object-format=sha256"), class: events.ClassConfig, disposition: events.Permanent},
-		"SHA-256 in protocol 0":      {hello: line("# service=git-upload-pack") + "0000" + line(strings.Repeat("1", 64)+" HEAD\x00side-band-64k object-format=sha256") + "0000", class: events.ClassConfig, disposition: events.Permanent},
-		"SHA-256 refs":               {refs: line(strings.Repeat("1", 64)+" HEAD") + "0000", class: events.ClassConfig, disposition: events.Permanent},
+		"another format":             {hello: hello("ls-refs", "fetch", "object-format=sha512"), class: events.ClassConfig, disposition: events.Permanent},
+		"another in protocol 0":      {hello: line("# service=git-upload-pack") + "0000" + line(strings.Repeat("1", 128)+" HEAD\x00side-band-64k object-format=sha512") + "0000", class: events.ClassConfig, disposition: events.Permanent},
+		"IDs of another format":      {refs: line(strings.Repeat("1", 64)+" HEAD") + "0000"},
 		"a length of three":          {refs: "0003"},
 		"a length of fff1":           {refs: "fff1" + strings.Repeat("x", 70000)},
 		"no length":                  {refs: "zzzz"},

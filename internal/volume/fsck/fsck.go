@@ -91,7 +91,7 @@ func (c *Checker) CheckStore(dir string, trees []string) error {
 	if err != nil {
 		return err
 	}
-	defer objects.close()
+	defer objects.Close()
 	if err := c.checkRefs(dir, objects); err != nil {
 		return err
 	}

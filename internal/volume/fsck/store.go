@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"compress/zlib"
 	"context"
-	"crypto/sha1"
 	"errors"
 	"fmt"
 	"io"
@@ -14,14 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-billy/v5/osfs"
-	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
-	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
-	"github.com/go-git/go-git/v5/plumbing/format/packfile"
-	"github.com/go-git/go-git/v5/storage/filesystem"
-	"github.com/go-git/go-git/v5/storage/filesystem/dotgit"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/internal/disk"
@@ -29,27 +21,18 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// verified is the content of a checked store. It is read with go-git, unlike in a sync.
+// verified is the content of a checked store.
 type verified struct {
-	storage *filesystem.ObjectStorage
-	has     map[object.ID]struct{}
+	*object.Store
+	has map[object.ID]struct{}
 }
-
-func (o *verified) close() { _ = o.storage.Close() }
-
-// verifyPacks is the maximum number of packs open for reading objects.
-const verifyPacks = 16
 
 // verifyReaders returns how many files are read concurrently.
 func verifyReaders() int { return min(runtime.GOMAXPROCS(0), 8) }
 
 // checkObjects inflates every object in a store and hashes it.
 func (c *Checker) checkObjects(dir string) (*verified, error) {
-	o := &verified{
-		has: map[object.ID]struct{}{},
-		storage: filesystem.NewObjectStorageWithOptions(dotgit.New(osfs.New(dir)), cache.NewObjectLRU(object.CacheSize),
-			filesystem.Options{LargeObjectThreshold: object.LargeObject, MaxOpenDescriptors: verifyPacks}),
-	}
+	o := &verified{object.Open(dir), map[object.ID]struct{}{}}
 	objects := filepath.Join(dir, "objects")
 	groups, err := disk.ReadDir(objects)
 	if err != nil {
@@ -63,7 +46,7 @@ func (c *Checker) checkObjects(dir string) (*verified, error) {
 			err = c.checkLoose(dir, o)
 		}
 		if err != nil {
-			o.close()
+			o.Close()
 			return nil, err
 		}
 	}
@@ -112,7 +95,7 @@ func checkLooseObject(path string, h object.ID) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("does not inflate: %w", err)
 	}
-	sum := sha1.New()
+	sum := h.Format().NewSum()
 	n, err := io.Copy(sum, inflated)
 	if err != nil {
 		return n, fmt.Errorf("does not inflate: %w", err)
@@ -130,104 +113,38 @@ func (c *Checker) checkPacks(dir string, o *verified) error {
 		return disk.Error("list the store's packs", err)
 	}
 	for _, entry := range entries {
-		base, ok := strings.CutSuffix(entry.Name(), ".pack")
-		if !ok {
+		if !strings.HasSuffix(entry.Name(), ".pack") {
 			continue
 		}
 		path := filepath.Join(dir, entry.Name())
-		sum, size, err := packSum(c.ctx, path)
-		switch {
-		case c.ctx.Err() != nil:
+		if err := c.checkPack(path, o); c.ctx.Err() != nil {
 			return context.Cause(c.ctx)
-		case err != nil:
+		} else if err != nil {
 			c.Found(path, "%v", err)
-			continue
-		}
-		c.addBytes(size)
-		index, err := decodePackIndex(filepath.Join(dir, base+".idx"))
-		switch {
-		case err != nil:
-			c.Found(path, "cannot read its index: %v", err)
-		case index.PackfileChecksum != sum:
-			c.Found(path, "its index belongs to another pack")
-		default:
-			_ = c.checkPacked(path, index, o) // fails only if ctx is done, checked below
-		}
-		if c.ctx.Err() != nil {
-			return context.Cause(c.ctx)
 		}
 	}
 	return nil
 }
 
-// packSum verifies and returns the checksum at the end of a pack.
-func packSum(ctx context.Context, path string) (sum [20]byte, size int64, err error) {
-	file, err := os.Open(path)
+// checkPack checks the checksums of a pack, and then every object in its index.
+func (c *Checker) checkPack(path string, o *verified) (err error) {
+	defer object.RecoverCorrupt(&err)
+	pack, err := object.OpenPack(path)
 	if err != nil {
-		return sum, 0, err
+		return err
 	}
-	defer file.Close()
-	info, err := file.Stat()
+	defer pack.Close()
+	size, err := pack.CheckSums(c.ctx)
 	if err != nil {
-		return sum, 0, err
+		return err
 	}
-	size = info.Size()
-	if size < int64(len(sum)) {
-		return sum, 0, errors.New("too short for a pack")
-	}
-	hasher := sha1.New()
-	body := io.NewSectionReader(file, 0, size-int64(len(sum)))
-	if _, err := io.Copy(object.CancelWriter{Ctx: ctx, Writer: hasher}, body); err != nil {
-		return sum, 0, err
-	}
-	if _, err := file.ReadAt(sum[:], size-int64(len(sum))); err != nil {
-		return sum, 0, err
-	}
-	if object.IDOf(hasher.Sum(nil)) != object.IDOf(sum[:]) {
-		return sum, 0, errors.New("does not match its checksum")
-	}
-	return sum, size, nil
-}
-
-// decodePackIndex reads an index; go-git verifies its checksum.
-func decodePackIndex(path string) (index *idxfile.MemoryIndex, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v", cause)
-		}
-	}()
-	file, err := os.Open(path)
+	c.addBytes(size)
+	names, err := pack.IDs()
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("cannot read its index: %w", err)
 	}
-	defer file.Close()
-	index = idxfile.NewMemoryIndex()
-	return index, idxfile.NewDecoder(bufio.NewReaderSize(file, 1<<16)).Decode(index)
-}
-
-// shardObjects is the number of objects per concurrent reader of a pack.
-const shardObjects = 5000
-
-// checkPacked checks every object in a pack's index.
-func (c *Checker) checkPacked(path string, index *idxfile.MemoryIndex, o *verified) error {
-	var names []object.ID
-	entries, err := index.EntriesByOffset()
-	if err != nil {
-		c.Found(path, "cannot read its index: %v", err)
-		return nil
-	}
-	for {
-		entry, err := entries.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			c.Found(path, "cannot read its index: %v", err)
-			return nil
-		}
-		id := object.IDOf(entry.Hash[:])
-		names = append(names, id)
-		o.has[id] = struct{}{}
+	for _, name := range names {
+		o.has[name] = struct{}{}
 	}
 	shards := min(verifyReaders(), 1+len(names)/shardObjects)
 	each := (len(names) + shards - 1) / shards
@@ -238,20 +155,15 @@ func (c *Checker) checkPacked(path string, index *idxfile.MemoryIndex, o *verifi
 	return g.Wait()
 }
 
-// checkShard checks some of a pack's objects with its own index and reader, which are not safe for concurrent use.
+// shardObjects is the number of objects per concurrent reader of a pack.
+const shardObjects = 5000
+
+// checkShard checks some of a pack's objects with its own reader.
 func (c *Checker) checkShard(ctx context.Context, path string, names []object.ID) error {
-	index, err := decodePackIndex(strings.TrimSuffix(path, ".pack") + ".idx")
+	pack, err := object.OpenPack(path)
 	if err != nil {
-		c.Found(path, "cannot read its index: %v", err)
-		return nil
+		return err
 	}
-	fs := osfs.New(filepath.Dir(path))
-	file, err := fs.Open(filepath.Base(path))
-	if err != nil {
-		c.Found(path, "%v", err)
-		return nil
-	}
-	pack := packfile.NewPackfileWithCache(index, fs, file, cache.NewObjectLRU(object.CacheSize), object.LargeObject)
 	defer pack.Close()
 	for _, name := range names {
 		if ctx.Err() != nil {
@@ -264,29 +176,9 @@ func (c *Checker) checkShard(ctx context.Context, path string, names []object.ID
 	return nil
 }
 
-func checkPackedObject(pack *packfile.Packfile, name object.ID) (err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v", cause)
-		}
-	}()
-	obj, err := pack.Get(gitHash(name))
-	if err != nil {
-		return err
-	}
-	reader, err := obj.Reader()
-	if err != nil {
-		return err
-	}
-	defer reader.Close()
-	hasher := object.SHA1.NewHasher(obj.Type(), obj.Size())
-	if _, err := io.Copy(hasher, reader); err != nil {
-		return err
-	}
-	if hasher.ID() != name {
-		return errors.New("hash does not match its name")
-	}
-	return nil
+func checkPackedObject(pack *object.Pack, name object.ID) (err error) {
+	defer object.RecoverCorrupt(&err)
+	return pack.Check(name)
 }
 
 // checkRefs checks that the store's refs are complete, with their histories.
@@ -384,55 +276,20 @@ func (w *historyChecker) checkFolder(folder object.ID, path string) error {
 }
 
 func (o *verified) commit(h object.ID) (commit *object.Commit, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("commit %s: panic: %v", h, cause)
-		}
-	}()
-	content, err := o.read(plumbing.CommitObject, h)
-	if err != nil {
+	defer object.RecoverCorrupt(&err)
+	if commit, err = o.Commit(h); err != nil {
 		return nil, fmt.Errorf("commit %s: %w", h, err)
 	}
-	if commit, err = object.ParseCommit(h, content); err != nil {
-		return nil, fmt.Errorf("commit %s: %w", h, err)
+	if commit.Hash != h {
+		return nil, fmt.Errorf("commit %s: is a tag", h)
 	}
 	return commit, nil
 }
 
-func (o *verified) read(kind plumbing.ObjectType, h object.ID) ([]byte, error) {
-	obj, err := o.storage.EncodedObject(kind, gitHash(h))
-	if err != nil {
-		return nil, err
-	}
-	reader, err := obj.Reader()
-	if err != nil {
-		return nil, err
-	}
-	defer reader.Close()
-	return io.ReadAll(reader)
-}
-
-// gitHash converts an ID for go-git.
-func gitHash(h object.ID) (hash plumbing.Hash) {
-	copy(hash[:], h.Bytes())
-	return hash
-}
-
 // tree reads the entries of a folder.
 func (o *verified) tree(h object.ID) (entries []object.TreeEntry, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("tree %s: panic: %v", h, cause)
-		}
-	}()
-	content, err := o.read(plumbing.TreeObject, h)
-	if err != nil {
-		return nil, fmt.Errorf("tree %s: %w", h, err)
-	}
-	if entries, err = object.ParseTree(h, content); err != nil {
-		return nil, fmt.Errorf("tree %s: %w", h, err)
-	}
-	return entries, nil
+	defer object.RecoverCorrupt(&err)
+	return o.Tree(h)
 }
 
 // walkCommit calls fn for every file of a commit, with its path relative to the tree.
@@ -471,21 +328,9 @@ func (o *verified) dropLeaving(wanted map[string]object.TreeEntry, links []strin
 	return nil
 }
 
-func (o *verified) linkTarget(link object.ID) (string, error) {
-	obj, err := o.storage.EncodedObject(plumbing.BlobObject, gitHash(link))
-	if err != nil {
-		return "", fmt.Errorf("blob %s: %w", link, err)
-	}
-	reader, err := obj.Reader()
-	if err != nil {
-		return "", fmt.Errorf("blob %s: %w", link, err)
-	}
-	defer reader.Close()
-	target, err := io.ReadAll(io.LimitReader(reader, object.MaxLinkTarget+1))
-	if err != nil {
-		return "", fmt.Errorf("blob %s: %w", link, err)
-	}
-	return string(target), nil
+func (o *verified) linkTarget(link object.ID) (target string, err error) {
+	defer object.RecoverCorrupt(&err)
+	return o.ReadLink(link)
 }
 
 func (o *verified) walkTree(ctx context.Context, h object.ID, prefix string, fn func(string, object.TreeEntry) error) error {

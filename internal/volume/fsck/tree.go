@@ -1,7 +1,6 @@
 package fsck
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
-	"github.com/go-git/go-git/v5/plumbing/format/index"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -36,9 +34,10 @@ func (c *Checker) checkTree(path string, o *verified) error {
 	if err != nil || wanted == nil {
 		return err
 	}
-	c.checkIndex(checkout.GitDirOf(path).Index(), wanted)
+	format := object.ParseID(commit).Format()
+	c.checkIndex(checkout.GitDirOf(path).Index(), format, wanted)
 	if _, err := os.Lstat(checkout.GitDirOf(path).Manifest()); err == nil { // trees of older versions have none
-		c.checkIndex(checkout.GitDirOf(path).Manifest(), wanted)
+		c.checkIndex(checkout.GitDirOf(path).Manifest(), format, wanted)
 	}
 	if err := c.checkFiles(path, wanted); err != nil {
 		return err
@@ -72,16 +71,15 @@ func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.Tr
 }
 
 // checkIndex compares a tree's index with its commit.
-func (c *Checker) checkIndex(file string, wanted map[string]object.TreeEntry) {
-	decoded, err := decodeIndex(file)
+func (c *Checker) checkIndex(file string, format object.Format, wanted map[string]object.TreeEntry) {
+	entries, err := readIndex(file, format)
 	if err != nil {
 		c.Found(file, "cannot be read: %v", err)
 		return
 	}
 	matching := 0
-	for _, entry := range decoded.Entries {
-		want, ok := wanted[entry.Name]
-		if !ok || want.Hash != object.IDOf(entry.Hash[:]) || want.Mode != entry.Mode {
+	for _, entry := range entries {
+		if want, ok := wanted[entry.Name]; !ok || want.Hash != entry.Hash || want.Mode != entry.Mode {
 			c.Found(file, "%q does not match the commit", entry.Name)
 			continue
 		}
@@ -90,21 +88,6 @@ func (c *Checker) checkIndex(file string, wanted map[string]object.TreeEntry) {
 	if matching < len(wanted) {
 		c.Found(file, "%d of %d files are missing in it", len(wanted)-matching, len(wanted))
 	}
-}
-
-func decodeIndex(path string) (decoded *index.Index, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = fmt.Errorf("panic: %v", cause)
-		}
-	}()
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	decoded = &index.Index{}
-	return decoded, index.NewDecoder(bufio.NewReaderSize(file, 1<<16)).Decode(decoded)
 }
 
 // checkFiles compares a tree's files with the commit.
@@ -150,7 +133,7 @@ func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEn
 	if st.Mode&(unix.S_IFMT|0o100) != checkout.FileType(want.Mode) {
 		return fmt.Errorf("mode is %v, want that of %s", info.Mode(), want.Mode)
 	}
-	sum, err := c.hashOf(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1)
+	sum, err := c.hashOf(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1, want.Hash.Format())
 	if err != nil {
 		return err
 	}
@@ -161,7 +144,7 @@ func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEn
 }
 
 // hashOf returns a file's blob hash. A file that trees share is read once.
-func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key disk.Inode, shared bool) (object.ID, error) {
+func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key disk.Inode, shared bool, format object.Format) (object.ID, error) {
 	if shared {
 		c.mu.Lock()
 		sum, ok := c.hashes[key]
@@ -170,7 +153,7 @@ func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key
 			return sum, nil
 		}
 	}
-	sum, err := hashFile(ctx, path, info)
+	sum, err := hashFile(ctx, path, info, format)
 	if err != nil {
 		return sum, err
 	}
@@ -183,17 +166,17 @@ func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key
 	return sum, nil
 }
 
-func hashFile(ctx context.Context, path string, info fs.FileInfo) (object.ID, error) {
+func hashFile(ctx context.Context, path string, info fs.FileInfo, format object.Format) (object.ID, error) {
 	if info.Mode()&fs.ModeSymlink != 0 {
 		target, err := os.Readlink(path)
-		return object.SHA1.Hash(plumbing.BlobObject, []byte(target)), err
+		return format.Hash(plumbing.BlobObject, []byte(target)), err
 	}
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return object.ZeroID, err
 	}
 	defer file.Close()
-	hasher := object.SHA1.NewHasher(plumbing.BlobObject, info.Size())
+	hasher := format.NewHasher(plumbing.BlobObject, info.Size())
 	_, err = io.Copy(object.CancelWriter{Ctx: ctx, Writer: hasher}, file)
 	return hasher.ID(), err
 }
