@@ -29,6 +29,11 @@
 // quarter of them, a host that has not answered for 30 s gets one. Such requests have half of the total for a second; those
 // still without an answer do not count, up to twice the total. So hosts that hang leave room for others.
 //
+// A host can fail for some of its repositories only. While it has answered others within ten minutes, a repository that it has
+// not answered, or not since its last failure, leaves an eighth of the permits, at least one of several, to those, and its
+// failures do not count against the host. If the circuit is open, such an answered repository may send a probe ahead of time,
+// one in 5 s over all.
+//
 // A credential that the host has told to wait gets no permits until the end of that block. Afterwards it starts with one
 // request at a time, and one more after each success, which doubles the number every round trip. Other credentials are
 // not affected, unless the host has refused two of them within a minute: then it is blocked as a whole, for at most 5 min.

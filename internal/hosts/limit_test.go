@@ -166,6 +166,9 @@ func TestReservedPermitIsNotUsedAtALowerLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1, func(cfg *hosts.Config) { cfg.Limit = 2 })
 	p := r.processes[0]
+	for i := range 5 {
+		p.once(fmt.Sprint("a/", i), "", success)
+	}
 	first, second := p.granted("a/1", hosts.Push, ""), p.granted("a/2", hosts.Push, "")
 	p.refused("a/3", hosts.Push, "", hosts.AtLimit)
 	p.refused("a/4", hosts.Push, "", hosts.AtLimit)

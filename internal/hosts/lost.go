@@ -21,7 +21,7 @@ func (b *Budgets) endLost(ctx context.Context) {
 	b.lost = nil
 	b.mu.Unlock()
 	for i, p := range lost {
-		_, err := b.call(ctx, doneScript, p.req.Host, p.req.Credential, p.token, string(Ignored), 0, 0, 0, -1, 0, 0)
+		_, err := b.call(ctx, doneScript, p.req.Host, p.req.Credential, p.token, string(Ignored), 0, 0, 0, -1, 0, 0, p.req.Repo.Key())
 		if err != nil {
 			b.mu.Lock()
 			b.lost = append(b.lost, lost[i:]...)

@@ -155,7 +155,7 @@ func (p *Permit) report(ctx context.Context, token string, r result) {
 	}
 	known, err := b.call(context.WithoutCancel(ctx), doneScript, p.req.Host, p.req.Credential, token, string(r.outcome),
 		r.latency.Milliseconds(), b.now().Sub(p.granted).Milliseconds(),
-		r.retryAfter.Milliseconds(), r.remaining, r.quota, r.reset.Milliseconds())
+		r.retryAfter.Milliseconds(), r.remaining, r.quota, r.reset.Milliseconds(), p.req.Repo.Key())
 	if err != nil {
 		b.learnLocally(p.req, r)
 		if token != "" {

@@ -20,7 +20,9 @@ if ARGV[5] == '1' then
     redis.call('HDEL', state, 'refused')
     host.open, host.blocked = 0, 0
   end
-  for _, key in ipairs({':limited', ':waiting:work', ':waiting:polls'}) do
+  local sets = {':limited'}
+  for i, class in ipairs(CLASSES) do sets[i + 1] = ':waiting:' .. class end
+  for _, key in ipairs(sets) do
     for _, name in ipairs(redis.call('ZRANGE', state .. key, 0, 999)) do names[name] = true end
   end
 end
@@ -35,8 +37,8 @@ for name in pairs(names) do
     store(c.key, 'blocked', '0', 'strikes', '0', 'limited', '0', 'gap', '0', 'gap_ends', '0', 'next', '0')
   end
   redis.call('ZREM', state .. ':limited', name)
-  for _, class in ipairs({':work', ':polls'}) do
-    redis.call('ZADD', state .. ':waiting' .. class, 'XX', number(now + tonumber(ARGV[6])), name)
+  for _, class in ipairs(CLASSES) do
+    redis.call('ZADD', state .. ':waiting:' .. class, 'XX', number(now + tonumber(ARGV[6])), name)
   end
 end
 schedule()

@@ -3,6 +3,7 @@
 -- ARGV  5 token, or '' to learn only   6 outcome: ok, failed, overloaded, limited or none; see doc.go
 --       7 latency in ms, 0 if it says nothing   8 ms since the permit was granted
 --       9 the host's own retry delay in ms, or 0   10 remaining requests, or -1   11 of how many, or 0   12 ms until reset, or 0
+--       13 repository
 --
 -- Returns as enter.lua, with an event instead of the reason: '', 'no answer', 'answers' (again), 'rate limit',
 -- 'host rate limit', or 'accepts' (the credential again).
@@ -83,6 +84,14 @@ local function succeed()
   learn_quota()
 end
 
+-- counts reports whether a failure says something of the host: not if the host has answered other repositories lately, but
+-- not this one. While the circuit is open it always does.
+local function counts()
+  local before = is_answered(ARGV[13])
+  redis.call('ZREM', answered, ARGV[13])
+  return before or host.failures >= 5 or not any_answered()
+end
+
 local function fail()
   halve()
   host.failures = host.failures + 1
@@ -94,10 +103,12 @@ end
 
 if outcome == 'ok' then
   succeed()
+  redis.call('ZREMRANGEBYSCORE', answered, '-inf', number(now - SPAN))
+  add(answered, now, ARGV[13])
 elseif outcome == 'failed' then
-  fail()
+  if counts() then fail() end
 elseif outcome == 'overloaded' then
-  halve()
+  if counts() then halve() end
 elseif outcome == 'limited' then
   halve()
   if retry == 0 then
@@ -116,7 +127,7 @@ if outcome ~= 'none' then
     'window', number(c.window), 'gap', number(c.gap), 'gap_ends', number(c.gap_ends), 'next', number(c.next))
 end
 
-for _, class in ipairs({'work', 'polls'}) do -- a full credential may have room now
+for _, class in ipairs(CLASSES) do -- a full credential may have room now
   local waiting = state .. ':waiting:' .. class
   local at = tonumber(redis.call('ZSCORE', waiting, c.name) or '')
   if at and at > now and not block(c) then add(waiting, now, c.name) end

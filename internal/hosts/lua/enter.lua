@@ -8,13 +8,12 @@
 -- credential, {'credential:repository' to wake, …}}. The reason is '' if the permit is granted. Times are in ms of Redis' clock, 0 if none.
 
 local c, kind, repo, woken = credential(ARGV[4]), ARGV[5], ARGV[6], {}
-local class = kind == 'poll' and 'polls' or 'work'
+local class = class_of(kind, repo)
 add(KEYS[3], now, host_name)
 
 local function grant()
   take(c, class, 't:' .. ARGV[7], tonumber(ARGV[8]))
-  redis.call('ZREM', c.key .. ':work', repo)
-  redis.call('ZREM', c.key .. ':polls', repo)
+  dequeue(c, repo)
   local old = redis.call('ZRANGEBYSCORE', served, '-inf', number(now - SPAN), 'LIMIT', 0, 8)
   if old[1] then redis.call('ZREM', served, unpack(old)) end
   add(served, now, repo)
@@ -23,17 +22,29 @@ end
 
 -- claim uses the permit that is reserved for this repository, unless the host has been limited since.
 local function claim()
-  return give_back(c, reservation(c, repo)) and not host_block() and c.blocked <= now and not full(c, class)
+  return give_back(c, reservation(c, repo)) and not host_block() and c.blocked <= now
+    and not full(c, class == 'polls' and class or 'work')
 end
 
 -- first reports whether no waiter that could be served goes before this one.
 local function first()
-  local function none(of) return redis.call('ZCOUNT', state .. ':waiting:' .. of, '-inf', number(now)) == 0 end
-  return none('work') and (class == 'work' or none('polls'))
+  for _, better in ipairs(CLASSES) do
+    if redis.call('ZCOUNT', state .. ':waiting:' .. better, '-inf', number(now)) > 0 then return false end
+    if better == class then return true end
+  end
+end
+
+-- probes reports whether this request may try a host that does not answer, ahead of time: those that failed may have been for
+-- other repositories. In an outage that is one request in five seconds.
+local function probes(reason)
+  if reason ~= 'no answer' or c.blocked > now or not is_answered(repo) or now - host.probed < 5000 or redis.call('ZCARD', permits) > 0 then return false end
+  store(state, 'probed', number(now))
+  return true
 end
 
 if claim() then return grant() end
 local reason = block(c) or full(c, class)
+if probes(reason) then return grant() end
 if not reason and first() then
   pace(c)
   return grant()

@@ -9,17 +9,21 @@
 --   h:permits (zset)             permit → end of its lease in ms: "t:{token}" in use, "r:{credential}:{repo}" reserved
 --   h:permits:polls (zset)       the polls among them
 --   h:served (zset)              repository → time of its last permit, for the last 10 minutes
---   h:waiting:work|polls (zset)  credential with a wait queue → when it may be served next
+--   h:answered (zset)            repository → time of its last success, for the last 10 minutes, unless it has failed since
+--   h:waiting:{class} (zset)     credential with a wait queue → when it may be served next
 --   h:limited (zset)             blocked credential → end of the block
 --   h:c:{credential} (hash)      blocked, strikes, struck, window (slow start), gap, gap_ends, next (pace), limited
---   h:c:{credential}:permits (zset), h:c:{credential}:work|polls (zset: repository → order in the wait queue)
+--   h:c:{credential}:permits (zset), h:c:{credential}:{class} (zset: repository → order in the wait queue)
 -- All expire after a day without use.
+--
+-- The classes are work, new and polls. A change is in new if the host has not answered its repository lately, but others.
 
 local DAY, RESERVED, SPAN, STEP = 86400000, 5000, 600000, 200
+local CLASSES = {'work', 'new', 'polls'} -- from the best to the worst
 local OFFSETS = {push = 0, retry = 900000, poll = 3600000} -- how much later a kind is served; more than SPAN
 
 local state, due, maximum, host_name = KEYS[1], KEYS[2], tonumber(ARGV[2]), ARGV[3]
-local permits, poll_permits, served = state .. ':permits', state .. ':permits:polls', state .. ':served'
+local permits, poll_permits, served, answered = state .. ':permits', state .. ':permits:polls', state .. ':served', state .. ':answered'
 local function number(n) return string.format('%.0f', n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
@@ -41,7 +45,7 @@ local function add(key, score, member)
 end
 
 local host = load(state, {'limit', 'slow', 'floor', 'floor_before', 'floor_at', 'halved', 'failures', 'trips', 'open', 'blocked',
-  'refused_at'})
+  'refused_at', 'probed'})
 host.limit = math.min(host.limit > 0 and host.limit or maximum, maximum)
 redis.call('ZREMRANGEBYSCORE', permits, '-inf', number(now))
 redis.call('ZREMRANGEBYSCORE', poll_permits, '-inf', number(now))
@@ -73,9 +77,27 @@ local function block(c)
   if c.next > now then return 'quota', c.next end
 end
 
+-- is_answered reports whether the host has answered a repository lately. Another one may be the reason why it is not: a host can
+-- fail for some of its repositories only.
+local function is_answered(repo)
+  return (tonumber(redis.call('ZSCORE', answered, repo) or '') or 0) > now - SPAN
+end
+
+local function any_answered()
+  local newest = redis.call('ZREVRANGE', answered, 0, 0, 'WITHSCORES')
+  return (tonumber(newest[2] or '') or 0) > now - SPAN
+end
+
+local function class_of(kind, repo)
+  if kind == 'poll' then return 'polls' end
+  return (is_answered(repo) or not any_answered()) and 'work' or 'new'
+end
+
 -- full returns which limit of concurrent requests is reached, or nil.
 local function full(c, class)
-  if redis.call('ZCARD', permits) >= math.floor(host.limit) then return 'limit' end
+  local limit = math.floor(host.limit)
+  if class == 'new' and limit > 1 then limit = limit - math.max(1, math.floor(limit / 8)) end
+  if redis.call('ZCARD', permits) >= limit then return 'limit' end
   if class == 'polls' and redis.call('ZCARD', poll_permits) >= math.max(1, math.floor(host.limit / 2)) then return 'polls' end
   if c.window > 0 and redis.call('ZCARD', c.permits) >= c.window then return 'slow start' end
 end
@@ -102,14 +124,25 @@ end
 
 local function reservation(c, repo) return 'r:' .. c.name .. ':' .. repo end
 
+local function dequeue(c, repo)
+  for _, class in ipairs(CLASSES) do redis.call('ZREM', c.key .. ':' .. class, repo) end
+end
+
 -- enqueue orders waiters by kind, then by their last permit. A repository that has had none for ten minutes goes by its
 -- arrival. It waits once, at the better of its places.
 local function enqueue(c, kind, repo)
   local order = OFFSETS[kind] + (tonumber(redis.call('ZSCORE', served, repo) or '') or now - SPAN)
-  local of = (kind ~= 'poll' or redis.call('ZSCORE', c.key .. ':work', repo)) and 'work' or 'polls'
-  if of == 'work' then redis.call('ZREM', c.key .. ':polls', repo) end
-  local queue, waiting = c.key .. ':' .. of, state .. ':waiting:' .. of
-  add(queue, math.min(order, tonumber(redis.call('ZSCORE', queue, repo) or '') or order), repo)
+  local best = class_of(kind, repo)
+  for _, class in ipairs(CLASSES) do
+    local place = tonumber(redis.call('ZSCORE', c.key .. ':' .. class, repo) or '')
+    if place then
+      order = math.min(order, place)
+      if class == 'work' then best = 'work' end
+    end
+  end
+  dequeue(c, repo)
+  local queue, waiting = c.key .. ':' .. best, state .. ':waiting:' .. best
+  add(queue, order, repo)
   add(waiting, tonumber(redis.call('ZSCORE', waiting, c.name) or '') or now, c.name)
 end
 
@@ -140,6 +173,11 @@ local function serve(woken)
   for _ = 1, 32 do
     if host_block() or redis.call('ZCARD', permits) >= math.floor(host.limit) then return end
     local best, tried = head('work')
+    if not best or host.failures < 5 then
+      local new, tried_new = head('new')
+      tried = tried or tried_new
+      if new and (not best or new.order < best.order) then best = new end
+    end
     if redis.call('ZCARD', poll_permits) < math.max(1, math.floor(host.limit / 2)) then
       local poll, tried_polls = head('polls')
       tried = tried or tried_polls
@@ -160,7 +198,7 @@ end
 -- schedule sets when the pump must look at this host again.
 local function schedule()
   local at
-  for _, class in ipairs({'work', 'polls'}) do
+  for _, class in ipairs(CLASSES) do
     local first = redis.call('ZRANGE', state .. ':waiting:' .. class, 0, 0, 'WITHSCORES')
     if first[1] then at = math.min(at or tonumber(first[2]), tonumber(first[2])) end
   end
@@ -172,7 +210,11 @@ local function schedule()
   add(due, math.max(at, ends or 0, now + STEP), host_name)
 end
 
-local function queued(c) return redis.call('ZCARD', c.key .. ':work') + redis.call('ZCARD', c.key .. ':polls') end
+local function queued(c)
+  local n = 0
+  for _, class in ipairs(CLASSES) do n = n + redis.call('ZCARD', c.key .. ':' .. class) end
+  return n
+end
 
 -- reply returns what each process remembers of the host, and the repositories to wake.
 local function reply(verdict, c, woken)

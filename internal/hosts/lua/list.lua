@@ -7,7 +7,7 @@
 host.limit = tonumber(redis.call('HGET', state, 'limit') or '') or host.limit -- the reader may not know the maximum
 local reason, ends = host_block()
 local waiting, waits, tried = 0, '', 0
-for _, class in ipairs({'work', 'polls'}) do
+for _, class in ipairs(CLASSES) do
   for _, name in ipairs(redis.call('ZRANGE', state .. ':waiting:' .. class, 0, 255)) do
     local length = redis.call('ZCARD', state .. ':c:' .. name .. ':' .. class)
     waiting = waiting + length
