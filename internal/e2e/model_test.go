@@ -171,11 +171,14 @@ func (m *model) killWorkers(ctx context.Context, times int) error {
 func (m *model) create(n int) {
 	for i := range n {
 		r := &modelRepo{path: fmt.Sprintf("acme/r%03d", i), exists: true, watches: map[watch.Key]bool{}}
-		proctest.Must(m.git.Create(m.t.Context(), r.path, map[string]string{"README": r.path, "stays": "the same"}))(m.t)
+		proctest.Must(m.git.CreateAs(m.t.Context(), m.format(), r.path, map[string]string{"README": r.path, "stays": "the same"}))(m.t)
 		m.git.AcceptTokens(r.path, firstToken, secondToken)
 		m.repos = append(m.repos, r)
 	}
 }
+
+// format returns an object format for a new repository.
+func (m *model) format() string { return []string{"sha1", "sha256"}[m.random.IntN(2)] }
 
 // watch adds n watches of the default branch or the branch dev.
 func (m *model) watch(n int) {
@@ -311,7 +314,7 @@ func (m *model) remove(r *modelRepo) {
 
 func (m *model) recreate(r *modelRepo) {
 	m.counts["recreated"]++
-	commit := proctest.Must(m.git.Create(m.t.Context(), r.path, map[string]string{"README": "again"}))(m.t)
+	commit := proctest.Must(m.git.CreateAs(m.t.Context(), m.format(), r.path, map[string]string{"README": "again"}))(m.t)
 	r.exists = true
 	m.deliver("push", map[string]any{"ref": "refs/heads/main", "before": strings.Repeat("0", 40), "after": commit, "repository": m.repository(r)}, true)
 }

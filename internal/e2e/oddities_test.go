@@ -48,8 +48,17 @@ var oddRepositories = []struct {
 // oddRepository is an empty repository to fill.
 type oddRepository struct {
 	*testing.T
-	git  *gitserver.Server
-	repo string
+	git    *gitserver.Server
+	repo   string
+	format string // of its objects
+}
+
+// id returns an object ID of a repeated digit.
+func (r *oddRepository) id(digit string) string {
+	if r.format == "sha256" {
+		return strings.Repeat(digit, 64)
+	}
+	return strings.Repeat(digit, 40)
 }
 
 func (r *oddRepository) commit(edit gitserver.Edit) string {
@@ -111,7 +120,7 @@ func (r *oddRepository) links() {
 }
 
 func (r *oddRepository) submodules() {
-	const one, other = "1111111111111111111111111111111111111111", "2222222222222222222222222222222222222222"
+	one, other := r.id("1"), r.id("2")
 	modules := "[submodule \"sub\"]\n\tpath = sub\n\turl = ../nowhere\n"
 	r.commit(gitserver.Edit{Write: map[string]string{".gitmodules": modules, "a": "1"}, Submodule: map[string]string{"sub": one, "deep/er/sub": one, "unlisted": one}})
 	r.commit(gitserver.Edit{Submodule: map[string]string{"sub": other}})
@@ -264,7 +273,7 @@ func (r *oddRepository) commits() {
 		"author  <> 0 +0000\ncommitter  <> 0 +0000\n\n",
 		"author A <a@example.com> 99999999999999999999 +0000\ncommitter C <c@example.com> -1 +0000\n\nno line end",
 		"author A <<a@example.com>> 1700000000\ncommitter C\n\nbroken names\n",
-		"author A <a> 1700000000 +0000\ncommitter C <c> 1700000000 +0000\nmergetag object 1111111111111111111111111111111111111111\n type commit\n tag x\n tagger T <t> 1 +0000\n \n m\nencoding ISO-8859-1\n\nNUL \x00 in it\n",
+		"author A <a> 1700000000 +0000\ncommitter C <c> 1700000000 +0000\nmergetag object " + r.id("1") + "\n type commit\n tag x\n tagger T <t> 1 +0000\n \n m\nencoding ISO-8859-1\n\nNUL \x00 in it\n",
 		"author A <a> 1700000000 +0000\nauthor B <b> 1700000000 +0000\ncommitter C <c> 1700000000 +0000\n\n" + strings.Repeat("long ", 200_000) + "\n",
 	} {
 		blob := proctest.Must(r.git.Blob(r.Context(), r.repo, fmt.Sprint(i+1)))(r.T)

@@ -64,23 +64,25 @@ func TestOddRepositoriesMatchGitClone(t *testing.T) {
 	testenv.Long(t)
 	testenv.SkipUnderRace(t)
 	m := newMirror(t)
-	for _, odd := range oddRepositories {
-		t.Run(odd.name, func(t *testing.T) {
-			if odd.large && !soaking() {
-				t.Skip("large: run make test-soak")
-			}
-			repo := "odd/" + odd.name
-			if err := m.git.CreateEmpty(t.Context(), repo); err != nil {
-				t.Fatal(err)
-			}
-			odd.make(&oddRepository{T: t, git: m.git, repo: repo})
-			for _, ref := range odd.refs {
-				m.compareRef(t, repo, ref)
-			}
-			if !odd.detached {
-				m.replay(t, repo)
-			}
-		})
+	for _, format := range []string{"sha1", "sha256"} {
+		for _, odd := range oddRepositories {
+			t.Run(format+"/"+odd.name, func(t *testing.T) {
+				if odd.large && !soaking() {
+					t.Skip("large: run make test-soak")
+				}
+				repo := format + "/" + odd.name
+				if err := m.git.CreateEmptyAs(t.Context(), format, repo); err != nil {
+					t.Fatal(err)
+				}
+				odd.make(&oddRepository{T: t, git: m.git, repo: repo, format: format})
+				for _, ref := range odd.refs {
+					m.compareRef(t, repo, ref)
+				}
+				if !odd.detached {
+					m.replay(t, repo)
+				}
+			})
+		}
 	}
 }
 
@@ -145,9 +147,9 @@ func (m *mirror) compareRef(t *testing.T, repo, ref string) {
 }
 
 // compare syncs a ref, or the default branch, and compares the published tree with a clone of the commit.
-func (m *mirror) compare(t *testing.T, repo, ref, clone, commit string) {
+func (m *mirror) compare(t *testing.T, repo, ref, clone, commit string, options ...string) {
 	t.Helper()
-	args := []string{"sync", m.git.URL(repo), "--redis", m.redis, "--repo", repo, "--json"}
+	args := append([]string{"sync", m.git.URL(repo), "--redis", m.redis, "--repo", repo, "--json"}, options...)
 	if ref != "" {
 		args = append(args, "--ref", ref)
 	}
@@ -177,8 +179,9 @@ func (m *mirror) compare(t *testing.T, repo, ref, clone, commit string) {
 func (m *mirror) clone(t *testing.T, repo, ref string) string {
 	t.Helper()
 	dir := t.TempDir()
+	format := proctest.Must(m.git.Git(t.Context(), repo, "", "rev-parse", "--show-object-format"))(t)
 	for _, args := range [][]string{
-		{"init", "--quiet", "--initial-branch=clone"},
+		{"init", "--quiet", "--initial-branch=clone", "--object-format=" + format},
 		{"remote", "add", "origin", m.git.URL(repo)},
 		{"fetch", "--quiet", "--depth", "1", "origin", ref},
 	} {

@@ -15,9 +15,14 @@ const Main = "main"
 // GIT_DEFAULT_HASH, which defaults to SHA-1.
 func (s *Server) CreateEmpty(ctx context.Context, repo string) error { return s.createEmpty(ctx, repo) }
 
-// CreateAs is [Server.Create] for an object format, "sha1" or "sha256".
+// CreateEmptyAs is CreateEmpty with an object format, "sha1" or "sha256".
+func (s *Server) CreateEmptyAs(ctx context.Context, format, repo string) error {
+	return s.createEmpty(ctx, repo, "--object-format="+format)
+}
+
+// CreateAs is [Server.Create] with an object format, "sha1" or "sha256".
 func (s *Server) CreateAs(ctx context.Context, format, repo string, files map[string]string) (string, error) {
-	if err := s.createEmpty(ctx, repo, "--object-format="+format); err != nil {
+	if err := s.CreateEmptyAs(ctx, format, repo); err != nil {
 		return "", err
 	}
 	return s.Commit(ctx, repo, Main, Edit{Write: files})
