@@ -164,13 +164,17 @@ func (f folder) hasPrepared(tree string) bool {
 
 const (
 	maxPrepared = 8  // prepared trees of one repository; beyond that the oldest goes
-	spareShare  = 10 // a tree is prepared only while 1/spareShare of the volume's bytes and inodes is free
+	spareShare  = 10 // a tree is prepared only while 1/spareShare of a quota, or of the volume's bytes and inodes, is free,
+
+	spareBytes  = 1 << 30 // or these
+	spareInodes = 500_000
 )
 
 // hasRoomToPrepare reports whether the volume and the repository are far enough from their limits.
 func (v *Volume) hasRoomToPrepare(f folder) bool {
 	space, err := v.Space()
-	if err != nil || space.Free < max(v.cfg.MinFreeBytes, space.Size/spareShare) || space.FreeInodes < space.Inodes/spareShare {
+	if err != nil || space.Free < max(v.cfg.MinFreeBytes, min(space.Size/spareShare, spareBytes)) ||
+		space.FreeInodes < min(space.Inodes/spareShare, spareInodes) {
 		return false
 	}
 	if most := v.cfg.MaxVolumeBytes; most > 0 && v.Total().Bytes > most-most/spareShare {
