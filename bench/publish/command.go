@@ -25,7 +25,7 @@ type bench struct {
 	binaries, durability []string
 	repo, dir            string
 	pushes, rounds       int
-	writer               bool
+	writer, webhook      bool
 	idle                 time.Duration
 	subjects             []subject
 	versions             []binary // of Lockstep
@@ -70,6 +70,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.StringArrayVar(&b.binaries, "binary", nil, "`NAME=PATH` of another lockstep binary to compare with; repeatable")
 	flags.StringSliceVar(&b.durability, "durability", nil, "values of the setting durability: a contestant for each (default: do not set it)")
 	flags.BoolVar(&b.writer, "writer", false, "measure beside a neighbour that writes 5,000 files in a loop on the same file system")
+	flags.BoolVar(&b.webhook, "webhook", true, "announce pushes as a verified webhook does, so that Lockstep fetches the commit while it lists the refs")
 	flags.StringVar(&b.dir, "dir", "", "`folder` for the volumes and clones, on the file system to measure (default: TMPDIR)")
 	flags.DurationVar(&b.idle, "idle", 300*time.Millisecond, "duration for which Lockstep must be idle before the next turn; 0s: do not wait")
 	return cmd

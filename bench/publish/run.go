@@ -76,6 +76,9 @@ func (r *run) startServices(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if r.webhook {
+			s.source = "/hooks/bench"
+		}
 		r.services = append(r.services, s)
 	}
 	return nil

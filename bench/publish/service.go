@@ -37,6 +37,7 @@ type service struct {
 	redis    *rig.Redis
 	root     string
 	idle     time.Duration
+	source   string // of the changes
 	lastSeen string // entry ID of the last result read
 }
 
@@ -72,7 +73,7 @@ func (s *service) publish(ctx context.Context, repo events.RepoPath, url, commit
 	}
 	defer flip.Close()
 	began := time.Now()
-	if _, err := rig.Publish(ctx, s.redis.Client, events.DefaultNamespace, events.Change{Repo: repo, URL: url, After: commit}); err != nil {
+	if _, err := rig.Publish(ctx, s.redis.Client, events.DefaultNamespace, events.Change{Repo: repo, URL: url, After: commit, Source: s.source}); err != nil {
 		return p, err
 	}
 	if err := flip.await(func() error { return s.failure(ctx) }); err != nil {

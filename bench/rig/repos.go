@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,9 +144,9 @@ func (f *Fleet) spreadPolls(ctx context.Context, client redis.UniversalClient) e
 	return err
 }
 
-// Publish publishes a change with the source /lockstep/bench.
+// Publish publishes a change, with the source /lockstep/bench unless it has one.
 func Publish(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (events.Change, error) {
-	change.Source = "/lockstep/bench"
+	change.Source = cmp.Or(change.Source, "/lockstep/bench")
 	change, err := events.NewChange(change)
 	if err != nil {
 		return change, err
