@@ -496,3 +496,43 @@ func TestRefsUseOwnPreparedTrees(t *testing.T) {
 		t.Errorf("discarded: %v", left)
 	}
 }
+
+// TestPreparedGitDirIsBroughtUpToDate syncs with more history, or into another store, than the tree was prepared with.
+func TestPreparedGitDirIsBroughtUpToDate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0"})
+	w.push(map[string]string{"a": "1"})
+	w.sync("")
+	for i, change := range []func(req *SyncRequest){
+		func(req *SyncRequest) {},
+		func(req *SyncRequest) { req.Depth = 3 },
+		func(req *SyncRequest) { // into a new store
+			store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(store.dir, refetchMark), nil, 0o644))(t)
+		},
+		func(req *SyncRequest) { req.Depth = events.DepthFull },
+	} {
+		w.prepare()
+		next := inode(t, w.nextTree())
+		commit := w.push(map[string]string{"a": fmt.Sprint(i + 2)})
+		req := w.request("")
+		change(&req)
+		res := testenv.Must(w.volume.Sync(t.Context(), req))(t)
+		if inode(t, w.path(res.Tree)) != next {
+			t.Errorf("%d: the prepared tree was not used", i)
+		}
+		w.mustBeSound(widgets, commit)
+		if isThere(t, w.path(widgets, ".git", "lockstep-prepared")) {
+			t.Errorf("%d: the tree is marked as prepared", i)
+		}
+		commits := 0
+		for range strings.Lines(w.gitIn(widgets, "log", "--format=%H")) {
+			commits++
+		}
+		if want := []int{1, 3, 3, 6}[i]; commits < want {
+			t.Errorf("%d: Git sees %d commits, want %d", i, commits, want)
+		}
+	}
+	w.mustVerify()
+}
