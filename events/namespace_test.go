@@ -17,6 +17,7 @@ func TestNamespaceNamesTheKeys(t *testing.T) {
 		n.Locks() + p.Key(): "lockstep:{0}:lock:acme/widgets",
 		n.Volume():          "lockstep:{0}:volume",
 		n.Patrol():          "lockstep:{0}:patrol",
+		n.Compare():         "lockstep:{0}:compare",
 		n.Working():         "lockstep:{0}:working",
 	} {
 		if got != want {

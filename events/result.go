@@ -69,11 +69,11 @@ type Result struct {
 
 	// Synced results only.
 	Before    string // commit of this app's previous result for this ref; empty the first time
-	After     string // commit now published; equal to Before if nothing changed
+	After     string // commit now published; equal to Before if nothing changed, see Unchanged
 	Path      string // published name, relative to the root
 	Tree      string // immutable tree behind it, relative to the root
 	Files     []File // files that changed from Before to After
-	Full      bool   // Before is no longer available: Files lists the whole tree
+	Full      bool   // Before is no longer available, or its tree was altered or damaged and is replaced: Files lists the whole tree
 	Truncated bool   // Files is incomplete
 	Until     string // last entry of the changes stream when the remote was asked: the result covers changes up to it
 
@@ -85,3 +85,6 @@ type Result struct {
 	To  RepoPath // moved results: the new path
 	Due int      // polled results: number of changes requested
 }
+
+// Unchanged reports whether a synced result has nothing new for its app: the commit is the one that it has, in an intact tree.
+func (r Result) Unchanged() bool { return r.Before == r.After && !r.Full }

@@ -103,7 +103,7 @@ type SyncResult struct {
 	Path      string        // the published name, relative to the root
 	Tree      string        // the immutable tree, relative to the root
 	Files     []events.File // changed from Before to Commit
-	Full      bool          // Before is no longer known: Files lists the whole tree
+	Full      bool          // Before is no longer known, or its tree was damaged: Files lists the whole tree
 	Truncated bool          // there are more files than Files lists
 	Asked     bool          // the remote was contacted
 }

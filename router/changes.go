@@ -197,7 +197,7 @@ func outcomeOf(result events.Result) string {
 		return "moved"
 	case result.Type == events.ResultPolled:
 		return "polled"
-	case result.Type == events.ResultSynced && result.Before == result.After:
+	case result.Type == events.ResultSynced && result.Unchanged():
 		return "unchanged"
 	case result.Type == events.ResultSynced:
 		return "synced"

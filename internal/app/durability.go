@@ -2,13 +2,11 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
 	"lockstep/events"
 	"lockstep/internal/volume"
-	"lockstep/locking"
 )
 
 // syncEvery bounds what an unclean stop can damage with [volume.DurabilityProcess].
@@ -16,11 +14,9 @@ const syncEvery = time.Minute
 
 // syncer writes what was published to disk, and after an unclean stop of the machine has damage replaced.
 type syncer struct {
-	volume  *volume.Volume
-	locker  *locking.Locker
-	publish func(context.Context, events.Change) error
-	source  string // of the changes that it publishes
-	log     *slog.Logger
+	volume   *volume.Volume
+	replacer replacer
+	log      *slog.Logger
 }
 
 // Run syncs once a minute until ctx is done, and a last time then.
@@ -50,19 +46,11 @@ func (s syncer) recover(ctx context.Context) {
 	}
 }
 
-// verify marks a repository's damage and requests the syncs that replace it. An unwatched repository waits for its next
-// change.
+// verify has a repository's damage replaced.
 func (s syncer) verify(ctx context.Context, repo events.RepoPath) error {
-	return WithLease(ctx, s.volume, s.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-		report, err := s.volume.Verify(ctx, volume.VerifyRequest{Repo: repo, Fence: fence, Repair: true})
-		if events.ClassOf(err) == events.ClassNotFound {
-			return nil // removed meanwhile
-		}
-		if err != nil || report.Found == 0 {
-			return err
-		}
+	report, err := s.replacer.verify(ctx, volume.VerifyRequest{Repo: repo})
+	if report.Found > 0 {
 		s.log.WarnContext(ctx, "damaged by an unclean stop, will be replaced", "repo", repo, "problems", report.Found, "marked", report.Marked)
-		change, err := events.NewChange(events.Change{Type: events.ChangeDue, Repo: repo, Source: s.source})
-		return errors.Join(err, s.publish(ctx, change))
-	})
+	}
+	return err
 }

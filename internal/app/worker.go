@@ -151,12 +151,19 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, interval: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
 		}.Run(maintaining)
 	})
-	background.Go(func() {
-		syncer{
-			volume: volume, locker: locker, source: changes.Source, log: log,
-			publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
-		}.Run(maintaining)
-	})
+	damage := replacer{
+		volume: volume, locker: locker, states: states, source: changes.Source, log: log,
+		publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
+	}
+	background.Go(func() { syncer{volume: volume, replacer: damage, log: log}.Run(maintaining) })
+	if cfg.PatrolRate > 0 {
+		background.Go(func() {
+			comparer{
+				trees: volume.NewComparer(cfg.PatrolRate), replacer: damage, redis: commands, key: namespace.Compare(), worker: name,
+				interval: cfg.PatrolEvery, altered: cfg.Metrics.Altered,
+			}.Run(maintaining)
+		})
+	}
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })
 	background.Go(func() { budgets.Run(draining) })

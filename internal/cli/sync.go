@@ -167,7 +167,7 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 	case r.Type == events.ResultPolled:
 		_, err := fmt.Fprintf(w, "polled %s: %d changes published\n", r.Repo, r.Due)
 		return err
-	case r.Before == r.After:
+	case r.Unchanged():
 		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n", r.Repo, r.Ref, r.After, where)
 		return err
 	}

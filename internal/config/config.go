@@ -70,6 +70,7 @@ type Config struct {
 	MaxVolumeBytes int64         `koanf:"max-volume-bytes"`
 	MinFreeBytes   int64         `koanf:"min-free-bytes"`
 	PatrolEvery    time.Duration `koanf:"patrol-every"`
+	PatrolRate     int64         `koanf:"patrol-rate"`
 
 	Hosts        []string      `koanf:"hosts"`
 	Proxy        string        `koanf:"proxy"`
@@ -259,6 +260,7 @@ func (c *Config) checkWork() error {
 		atLeast("max-volume-bytes", c.MaxVolumeBytes, 0, "0 or more"),
 		atLeast("min-free-bytes", c.MinFreeBytes, 0, "0 or more"),
 		zeroOrSecond("patrol-every", c.PatrolEvery),
+		atLeast("patrol-rate", c.PatrolRate, 0, "0 or more"),
 	)
 }
 

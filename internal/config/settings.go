@@ -95,6 +95,7 @@ var settings = []entry{
 	{"max-volume-bytes", Working, basic, int64(0), "0: no limit", "`bytes` on disk of all repositories, as last measured, above which nothing is fetched"},
 	{"min-free-bytes", Working, basic, int64(512 << 20), "512 MiB", "free `bytes` on the volume below which nothing is fetched"},
 	{"patrol-every", Working, advanced, 10 * time.Minute, "", "`interval` between maintenance runs that measure all repositories and delete expired trees; 0: never"},
+	{"patrol-rate", Working, advanced, int64(16 << 20), "16 MiB", "`bytes` per second that a patrol reads to find altered files in published trees, each file counting as 4 KiB more; a quarter of that during syncs; 0: none"},
 
 	{"roles", Serving, basic, Roles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation)"},
 	{"poll-every", Serving, basic, time.Hour, "", "`interval` between polls of a watched repository, with jitter; a watch can override it; 0: poll only where a watch says so"},

@@ -57,7 +57,7 @@ func parseSettled(e redis.XMessage) (settled, bool) {
 	switch r.Type {
 	case events.ResultSynced:
 		s.Outcome, s.kind = "synced", outSynced
-		if r.Before == r.After {
+		if r.Unchanged() {
 			s.Outcome, s.kind = "unchanged", outUnchanged
 		}
 	case events.ResultFailed:

@@ -90,12 +90,15 @@ func TestOddRepositoriesMatchGitClone(t *testing.T) {
 type mirror struct {
 	git         *gitserver.Server
 	redis, root string
+	server      *redistest.Server
+	service     *proctest.Process
 }
 
 func newMirror(t *testing.T, args ...string) *mirror {
 	t.Helper()
-	m := &mirror{git: proctest.StartGit(t), redis: redistest.Start(t).URL(), root: t.TempDir()}
-	proctest.Start(t, append([]string{"serve", "--root", m.root, "--redis", m.redis}, args...)...)
+	m := &mirror{git: proctest.StartGit(t), server: redistest.Start(t), root: t.TempDir()}
+	m.redis = m.server.URL()
+	m.service = proctest.Start(t, append([]string{"serve", "--root", m.root, "--redis", m.redis}, args...)...)
 	return m
 }
 

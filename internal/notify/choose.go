@@ -17,7 +17,7 @@ var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched, events.Class
 func notable(r events.Result) bool {
 	switch r.Type {
 	case events.ResultSynced:
-		return r.App != "" && r.Before != r.After
+		return r.App != "" && !r.Unchanged()
 	case events.ResultFailed:
 		return r.App != "" && !slices.Contains(quiet, r.Class)
 	case events.ResultRemoved, events.ResultMoved:

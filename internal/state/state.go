@@ -128,6 +128,24 @@ func (r Repo) RemoteRef(url string, ref events.Ref, credential string) (RemoteRe
 	return RemoteRef{URL: url, Until: parts[0], Ref: resolved, Commit: parts[2]}, err == nil
 }
 
+// Source returns the only credential with which the remote was asked for ref, and its last answer. ok is false if there are several
+// or none.
+func (r Repo) Source(ref events.Ref) (credential string, answer RemoteRef, ok bool) {
+	found := 0
+	for field, value := range r.fields {
+		name, asked := strings.CutPrefix(field, askedField(ref, ""))
+		if !asked {
+			continue
+		}
+		if parts := strings.SplitN(value, " ", 4); len(parts) == 4 {
+			credential = name
+			answer, ok = r.RemoteRef(parts[3], ref, name)
+		}
+		found++
+	}
+	return credential, answer, ok && found == 1
+}
+
 // Newest returns the newest known entry that announces a commit of ref to app, or "".
 func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[NewestField(ref, app)] }
 

@@ -14,7 +14,7 @@ func ResultLine(r events.Result) string {
 	head := strings.Join([]string{Kind(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
 	switch r.Type {
 	case events.ResultSynced:
-		if r.Before == r.After {
+		if r.Unchanged() {
 			return head + fmt.Sprintf(" unchanged at %.12s", r.After)
 		}
 		return head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files), r.Took)

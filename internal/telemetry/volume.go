@@ -84,5 +84,8 @@ func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
 	return func() { m.registry.Unregister(v) }
 }
 
+// Altered counts altered files found by a patrol.
+func (m *Metrics) Altered(files int) { m.altered.Add(float64(files)) }
+
 // Freed counts bytes freed by a patrol.
 func (m *Metrics) Freed(bytes int64) { m.freed.Add(float64(bytes)) }

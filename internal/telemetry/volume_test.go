@@ -53,6 +53,10 @@ func TestVolumeFigures(t *testing.T) {
 		})
 	}
 	m.Freed(42)
+	m.Altered(3)
+	if !strings.Contains(scrape(t, m), "lockstep_patrol_altered_total 3\n") {
+		t.Error("altered files are not counted")
+	}
 	if !strings.Contains(scrape(t, m), "lockstep_patrol_freed_bytes_total 42\n") {
 		t.Error("freed bytes are not counted")
 	}

@@ -113,10 +113,11 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	if err != nil || known.Measured.IsZero() || known.Added > 0 || known.Contents != contents {
 		return false
 	}
-	for _, dir := range []string{f.quarantines(), f.trash()} {
-		if entries, err := disk.ReadDir(dir); err != nil || len(entries) > 0 {
-			return false
-		}
+	if trash, err := disk.ReadDir(f.trash()); err != nil || len(trash) > 0 {
+		return false
+	}
+	if leftovers, err := f.leftovers(); err != nil || len(leftovers) > 0 {
+		return false
 	}
 	if b, _, err := f.readBinding(); err != nil || b.MovedAway.isExpired(v.cfg.Grace) {
 		return false

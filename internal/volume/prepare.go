@@ -98,7 +98,7 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	s.f.notePrepared(files.Folders)
+	s.f.notePrepared(now.tree, files)
 	s.v.done("prepared")
 	return true, nil
 }
@@ -264,13 +264,19 @@ const (
 	ownFolders  = 8    // of any tree: itself and those of its .git
 )
 
-// notePrepared adds a prepared tree with this many other folders to the repository's estimated growth.
-func (f folder) notePrepared(folders int64) {
+// notePrepared adds a prepared tree to the repository's estimated growth: its folders, and copies of files that could not be linked.
+func (f folder) notePrepared(tree string, files *checkout.Files) {
 	u := readCache[Usage](f.usage())
 	if u.Measured.IsZero() {
 		return // the next sync measures
 	}
-	u.Added += (folders + ownFolders) * folderBytes
+	copies := tally{shared: map[disk.Inode]uint64{}}
+	for _, path := range pathsIn(f.next(tree), files.Written) {
+		if info, err := os.Lstat(path); err == nil {
+			copies.add(info)
+		}
+	}
+	u.Added += (files.Folders+ownFolders)*folderBytes + copies.bytes
 	_ = f.writeUsage(u) // non-critical: the next GC measures again
 }
 

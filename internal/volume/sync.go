@@ -72,7 +72,7 @@ type SyncResult struct {
 	Path      string        // the published name relative to the root, as "acme/widgets@v1"
 	Tree      string        // the immutable tree behind it, relative to the root
 	Files     []events.File // what changed from Before to After, sorted by path
-	Full      bool          // Before is no longer available: Files lists the whole tree
+	Full      bool          // Before is no longer available, or a tree of it was damaged: Files lists the whole tree
 	Truncated bool          // there are more files than Files lists
 	Published bool          // whether the name changed; false if it was up to date
 	Asked     bool          // whether the remote was contacted, so After is the current tip
@@ -171,7 +171,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 			return SyncResult{}, err
 		}
 	}
-	if commit := s.now.commit; s.isPublished(s.tip.Commit) && commit == s.base() {
+	if commit := s.now.commit; s.isPublished(s.tip.Commit) && commit == s.base() && !s.wasDamaged(commit) {
 		tree := s.v.relative(s.f.tree(s.now.tree))
 		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
@@ -268,7 +268,32 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 	}
 	all := object.Open(dirs...)
 	defer all.Close()
-	return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
+	if !s.wasDamaged(base) {
+		return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
+	}
+	changes, err := s.plan.ChangesSince(ctx, all, "", s.v.cfg.checkoutLimits())
+	changes.Full = true
+	return changes, err
+}
+
+// wasDamaged reports whether a tree of the ref at this commit is marked as damaged, so that whoever read it may have read wrong
+// files. It is unknown which apps have been told, so all are while that tree is there: until its grace has ended.
+func (s *syncer) wasDamaged(commit string) bool {
+	if !object.IsID(commit) {
+		return false
+	}
+	trees, err := disk.ReadDir(s.f.trees())
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(trees, func(tree os.DirEntry) bool {
+		if _, rest, _ := strings.Cut(tree.Name(), "-"); isPrivate(tree.Name()) || !strings.HasPrefix(rest, commit[:12]) {
+			return false
+		}
+		g := checkout.GitDirOf(s.f.tree(tree.Name()))
+		ref, err := g.BuiltFor()
+		return err == nil && ref == s.tip.Ref && g.IsMarked()
+	})
 }
 
 // isPublished reports whether one tree of the ref's commit, with the requested history, is published under every name. It

@@ -21,6 +21,9 @@ type VerifyRequest struct {
 	Repo   events.RepoPath
 	Fence  uint64 // of the lease held on Repo; above zero
 	Repair bool   // mark damage, so that the next sync of each ref repairs it
+
+	// Paths, if any, limits the check to these paths in all trees, as found by a [Comparer].
+	Paths []string
 }
 
 // Verify reads everything that the repository has on the volume and checks that objects match their names, refs are
@@ -37,6 +40,7 @@ func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, er
 	if err := c.run(); err != nil {
 		return fsck.Report{}, fmt.Errorf("verify %s: %w", req.Repo, c.f.explain(ctx, req.Fence, err))
 	}
+	v.janitor.add(c.f)
 	report := c.check.Report()
 	report.Marked = c.marked
 	return report, nil
@@ -84,6 +88,19 @@ func (c *verifier) run() error {
 	if err != nil {
 		return err
 	}
+	if len(c.req.Paths) > 0 {
+		err = c.checkPaths(trees, c.req.Paths)
+	} else {
+		err = c.checkAll(trees)
+	}
+	if err != nil || !c.req.Repair {
+		return err
+	}
+	return c.f.guarded(c.ctx, c.req.Fence, c.mark)
+}
+
+// checkAll checks all stores and these trees.
+func (c *verifier) checkAll(trees []string) error {
 	stores, err := c.stores(trees)
 	if err != nil {
 		return err
@@ -96,11 +113,7 @@ func (c *verifier) run() error {
 	if c.ctx.Err() != nil {
 		return context.Cause(c.ctx)
 	}
-	trees, damaged := c.check.Damaged()
-	if !c.req.Repair || len(trees)+len(damaged) == 0 {
-		return nil
-	}
-	return c.f.guarded(c.ctx, c.req.Fence, c.mark)
+	return nil
 }
 
 func notHere(repo events.RepoPath) error {
@@ -128,6 +141,7 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 		_, err := os.Lstat(checkout.GitDirOf(c.f.tree(name)).Ref())
 		marked := errors.Is(err, os.ErrNotExist)
 		switch {
+		case marked && len(c.req.Paths) > 0 && checkout.GitDirOf(c.f.tree(name)).IsMarked(): // by an earlier Verify
 		case marked && linked[name]:
 			c.check.Found(c.f.tree(name), "marked as damaged; sync to replace it")
 		case !marked:
@@ -191,14 +205,22 @@ func (s store) begin(depth events.Depth, format object.Format) error {
 	return disk.Error("create the next store", err)
 }
 
-// mark makes the next sync replace damaged trees, damaged stores and the trees that use them. The caller holds the file
-// lock. After a crash, the next Verify finds the rest again.
+// mark makes the next sync replace damaged trees, damaged stores and the trees that use them, and discards the prepared trees, which
+// are not checked. The caller holds the file lock. After a crash, the next Verify finds the rest again.
 func (c *verifier) mark() error {
+	trees, stores := c.check.Damaged()
+	if len(c.req.Paths) == 0 || len(trees) > 0 {
+		if err := c.f.discardPrepared(); err != nil {
+			return err
+		}
+	}
+	if len(trees)+len(stores) == 0 {
+		return nil
+	}
 	current, err := c.f.currentStore(c.movedAway)
 	if err != nil {
 		return err
 	}
-	trees, stores := c.check.Damaged()
 	depth, err := c.depth(current)
 	if err != nil {
 		return err

@@ -366,3 +366,19 @@ func TestMissingCommitIsFound(t *testing.T) {
 		t.Errorf("after the repair: %+v", report)
 	}
 }
+
+// TestRepairDiscardsPreparedTrees repairs a repository whose prepared tree alone may be damaged.
+func TestRepairDiscardsPreparedTrees(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.prepare()
+	w.verify(false)
+	if !w.isPrepared(widgets) {
+		t.Error("discarded without repair")
+	}
+	if report := w.verify(true); report.Found > 0 || w.isPrepared(widgets) {
+		t.Errorf("prepared: %v, report %+v", w.isPrepared(widgets), report)
+	}
+}

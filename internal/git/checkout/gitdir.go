@@ -222,6 +222,12 @@ func (g GitDir) Unmake() error {
 	return disk.SyncDir(g.Dir)
 }
 
+// IsMarked reports whether a tree is marked as damaged.
+func (g GitDir) IsMarked() bool {
+	_, err := os.Lstat(filepath.Join(g.Dir, damagedRef))
+	return err == nil
+}
+
 // damagedRef holds the ref of a tree that is marked as damaged. Package tree still opens such a tree.
 const damagedRef = "lockstep-damaged"
 
