@@ -177,3 +177,30 @@ func TestMovesAreRemembered(t *testing.T) {
 		t.Errorf("after the repository came back: %v", returned.Moves())
 	}
 }
+
+// TestSource finds the credential with which a ref was requested, unless there are several.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	main, err := events.ParseRef("refs/heads/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := func(fields map[string]string) state.Repo { return state.RepoOf(fields) }
+	answer := "7-1 refs/heads/main " + strings.Repeat("a", 40) + " https://example.com/acme/with space.git"
+	for name, tc := range map[string]struct {
+		fields     map[string]string
+		credential string
+		ok         bool
+	}{
+		"never":           {map[string]string{"given:refs/heads/main:docs": "x"}, "", false},
+		"anonymously":     {map[string]string{"asked:refs/heads/main:": answer, "asked::": answer}, "", true},
+		"by a credential": {map[string]string{"asked:refs/heads/main:two": answer, "asked:refs/heads/main2:one": answer}, "two", true},
+		"by two":          {map[string]string{"asked:refs/heads/main:two": answer, "asked:refs/heads/main:": answer}, "", false},
+		"damaged":         {map[string]string{"asked:refs/heads/main:two": "7-1"}, "", false},
+	} {
+		credential, got, ok := known(tc.fields).Source(main)
+		if ok != tc.ok || ok && (credential != tc.credential || got.URL != "https://example.com/acme/with space.git" || got.Ref != main) {
+			t.Errorf("%s: %q, %+v, %v", name, credential, got, ok)
+		}
+	}
+}

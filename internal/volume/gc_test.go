@@ -52,8 +52,16 @@ func TestIsTidy(t *testing.T) {
 		"nothing measured":  func(f folder) { testenv.Must(0, os.Remove(f.usage()))(t) },
 		"a quarantine":      func(f folder) { testenv.Must(0, os.MkdirAll(f.quarantine(1), 0o755))(t) },
 		"a tree half built": func(f folder) { testenv.Must(0, os.MkdirAll(f.build(1), 0o755))(t) },
-		"a store too many":  func(f folder) { testenv.Must(0, os.MkdirAll(f.generation(7).dir, 0o755))(t) },
-		"trash":             func(f folder) { testenv.Must(0, os.MkdirAll(filepath.Join(f.trash(), "x"), 0o755))(t) },
+		"a killed preparation instead of a prepared tree": func(f folder) {
+			w.push(map[string]string{"a": noise(t, 10)})
+			w.sync("")
+			w.prepare()
+			w.volume.cfg.Grace = 1
+			w.gc(false)
+			testenv.Must(0, os.Rename(w.nextTree(), f.build(1)))(t)
+		},
+		"a store too many": func(f folder) { testenv.Must(0, os.MkdirAll(f.generation(7).dir, 0o755))(t) },
+		"trash":            func(f folder) { testenv.Must(0, os.MkdirAll(filepath.Join(f.trash(), "x"), 0o755))(t) },
 		"a replaced tree": func(folder) {
 			w.push(map[string]string{"a": noise(t, 10)})
 			w.sync("")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"lockstep/internal/disk"
@@ -73,4 +74,44 @@ func TestStoppedPreparationDeletesNothing(t *testing.T) {
 	if left := len(testenv.Must(disk.ReadDir(f.trash()))(t)); left < 2*muchTrash {
 		t.Errorf("the trash has %d entries", left)
 	}
+}
+
+// TestJanitorPausesDuringSyncs has trash while something is being synced: it is deleted when the sync ends, or after maxPause.
+func TestJanitorPausesDuringSyncs(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		j := &janitor{}
+		defer j.close()
+		trash := func(name string) (isThere func() bool) {
+			f := folder{filepath.Join(root, name)}
+			testenv.Must(0, os.MkdirAll(filepath.Join(f.trash(), "tree", "sub"), 0o755))(t)
+			j.add(f)
+			synctest.Wait()
+			return func() bool { return len(testenv.Must(disk.ReadDir(f.trash()))(t)) > 0 }
+		}
+		if idle := trash("idle"); idle() {
+			t.Error("nothing is deleted while nothing is synced")
+		}
+		one, another := j.syncBegins(), j.syncBegins()
+		first := trash("first")
+		one()
+		if synctest.Wait(); !first() {
+			t.Error("deleted while another sync goes on")
+		}
+		another()
+		if synctest.Wait(); first() {
+			t.Error("not deleted after the last sync")
+		}
+		defer j.syncBegins()()
+		second := trash("second")
+		time.Sleep(maxPause - time.Millisecond)
+		if synctest.Wait(); !second() {
+			t.Error("deleted too early")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if synctest.Wait(); second() {
+			t.Error("a sync without end keeps trash")
+		}
+	})
 }
