@@ -1,0 +1,178 @@
+package object
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+)
+
+// Raw returns the type and the content of a commit, tag or tree, whose hash it verifies.
+func (o *Store) Raw(h ID) (kind string, content []byte, err error) {
+	obj, err := o.read(plumbing.AnyObject, h)
+	if err != nil {
+		return "", nil, err
+	}
+	reader, err := obj.Reader()
+	if err != nil {
+		return "", nil, err
+	}
+	defer reader.Close()
+	content, err = io.ReadAll(reader)
+	return obj.Type().String(), content, err
+}
+
+// Range is the history of a commit since an older one, as git rev-list older..newer.
+type Range struct {
+	Commits  []ID // newest first; the newer commit itself is the first, also if there are no others
+	Partial  bool // there may be more commits: history is cut off, or too long
+	Descends bool // the newer commit descends from the older one, or is it
+	Known    bool // whether Descends is known
+}
+
+// Between returns the history of newer since older. The parents of shallow commits are missing. It reads at most limit commits:
+// those that are in only one of the two histories, and a few of both.
+func (o *Store) Between(ctx context.Context, older, newer ID, shallow []ID, limit int) (r Range, err error) {
+	defer RecoverCorrupt(&err)
+	if older == newer {
+		return Range{Commits: []ID{newer}, Descends: true, Known: true}, nil
+	}
+	w := &walk{objects: o, seen: map[ID]*walked{}, shallow: map[ID]bool{}}
+	for _, h := range shallow {
+		w.shallow[h] = true
+	}
+	if err := w.add(newer, ofNewer); err != nil {
+		return Range{}, err
+	}
+	if w.seen[newer].missing {
+		return Range{}, Corruptf("read history: commit %s is missing", newer)
+	}
+	if err := w.add(older, ofOlder); err != nil {
+		return Range{}, err
+	}
+	if w.seen[older].missing {
+		return Range{Commits: []ID{newer}, Partial: true}, nil
+	}
+	return w.run(ctx, older, newer, limit)
+}
+
+// Histories that a commit belongs to.
+const (
+	ofNewer = 1 << iota
+	ofOlder
+	ofBoth = ofNewer | ofOlder
+)
+
+type walked struct {
+	id      ID
+	date    time.Time
+	parents []ID
+	of      int
+	queued  bool
+	missing bool
+	listed  bool // in walk.newest
+}
+
+// walk visits commits from the newest to the oldest and passes on to parents which histories they belong to.
+type walk struct {
+	objects *Store
+	seen    map[ID]*walked
+	shallow map[ID]bool
+	queue   byDate
+	open    int // queued commits that do not belong to both histories
+	newest  []*walked
+	cut     bool // a commit of one history alone lacks its parents
+}
+
+// add adds a commit to histories.
+func (w *walk) add(h ID, of int) error {
+	c := w.seen[h]
+	if c == nil {
+		c = &walked{id: h}
+		w.seen[h] = c
+		commit, err := w.objects.Commit(h)
+		switch {
+		case errors.Is(err, plumbing.ErrObjectNotFound):
+			c.missing = true
+		case err != nil:
+			return Corruptf("read history: %w", err)
+		case commit.Hash != h:
+			return Corruptf("read history: %s is not a commit", h)
+		default:
+			c.date, c.parents = commit.Committer.When, commit.ParentHashes
+		}
+	}
+	if c.of|of == c.of {
+		return nil
+	}
+	if c.queued && c.of != ofBoth {
+		w.open--
+	}
+	c.of |= of
+	if c.missing {
+		w.cut = w.cut || c.of != ofBoth
+		return nil
+	}
+	if !c.queued {
+		c.queued = true
+		heap.Push(&w.queue, c)
+	}
+	if c.of != ofBoth {
+		w.open++
+	}
+	return nil
+}
+
+func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, error) {
+	visits := 0
+	for ; w.open > 0 && visits < limit; visits++ {
+		if visits%64 == 0 && ctx.Err() != nil {
+			return Range{}, context.Cause(ctx)
+		}
+		c := heap.Pop(&w.queue).(*walked)
+		c.queued = false
+		if c.of != ofBoth {
+			w.open--
+		}
+		if c.of == ofNewer && !c.listed {
+			c.listed = true
+			w.newest = append(w.newest, c)
+		}
+		if w.shallow[c.id] {
+			w.cut = w.cut || c.of != ofBoth
+			continue
+		}
+		for _, parent := range c.parents {
+			if err := w.add(parent, c.of); err != nil {
+				return Range{}, err
+			}
+		}
+	}
+	incomplete := w.cut || w.open > 0
+	r := Range{Commits: []ID{newer}, Partial: incomplete}
+	r.Descends = w.seen[older].of&ofNewer != 0
+	r.Known = r.Descends || !incomplete
+	for _, c := range w.newest {
+		if c.id != newer && c.of == ofNewer { // it may have turned out to be in both
+			r.Commits = append(r.Commits, c.id)
+		}
+	}
+	return r, nil
+}
+
+// byDate is a heap with the newest commit first.
+type byDate []*walked
+
+func (q byDate) Len() int           { return len(q) }
+func (q byDate) Less(i, j int) bool { return q[i].date.After(q[j].date) }
+func (q byDate) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *byDate) Push(c any)        { *q = append(*q, c.(*walked)) }
+func (q *byDate) Pop() any {
+	last := len(*q) - 1
+	c := (*q)[last]
+	*q = (*q)[:last]
+	return c
+}
