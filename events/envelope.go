@@ -71,6 +71,9 @@ type resultData struct {
 	Retryable  bool     `json:"retryable,omitempty"`
 	To         RepoPath `json:"to,omitzero"`
 	Due        int      `json:"due,omitempty"`
+
+	Forced       bool          `json:"forced,omitempty"`
+	Verification *Verification `json:"verification,omitempty"`
 }
 
 // MarshalJSON encodes the change as a CloudEvents document.
@@ -107,6 +110,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
 			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
 			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due,
+			Forced: r.Forced, Verification: r.Verification,
 		},
 	})
 }
@@ -293,6 +297,7 @@ func parseResult(document []byte) (Result, error) {
 		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
 		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
 		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due,
+		Forced: d.Forced, Verification: d.Verification,
 	}, nil
 }
 

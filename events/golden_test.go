@@ -106,7 +106,17 @@ func goldenResults(t testing.TB) map[string]events.Result {
 		{Path: "caf\u00e9.md", From: "caf\ufffd.md", FromRaw: "Y2Fm6S5tZA==", Status: events.FileRenamed},
 		{Path: "to/etc", Status: events.FileAdded, Outside: true},
 	}
+	verified, unverified := synced, failed
+	verified.ID, verified.Files, verified.Truncated, verified.Forced = "verified:1795223511290-0", nil, false, true
+	verified.Verification = &events.Verification{
+		Verified: true, By: "Alice <alice@example.com>", Key: "ED4024A936F581F97126A49EE39454EAD5DBB72B", Format: "openpgp",
+		Object: "commit", ID: sha1B, Commits: 3, Partial: true,
+	}
+	unverified.ID, unverified.Class, unverified.Retryable = "unverified:1795223511291-0", events.ClassUnverified, false
+	unverified.Error = "sync Acme/widgets: tag 89abcdef0123 of refs/tags/v1 is not verified, as app search requires: it is not signed"
+	unverified.Verification = &events.Verification{Object: "tag", ID: sha1B, Reason: "it is not signed"}
 	return map[string]events.Result{
+		"result_verified_v1": verified, "result_unverified_v1": unverified,
 		"result_full_v1": full, "result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed,
 		"result_moved_v1": moved, "result_polled_v1": polled,
 	}

@@ -52,6 +52,19 @@ func nameOf(path, raw string) string {
 	return path
 }
 
+// Verification says who signed a commit or tag, or why it is not verified.
+type Verification struct {
+	Verified bool   `json:"verified"`
+	By       string `json:"by,omitempty"`      // signer: user ID of an OpenPGP key, or principal of an allowed_signers line
+	Key      string `json:"key,omitempty"`     // fingerprint of the signer's key
+	Format   string `json:"format,omitempty"`  // "openpgp" or "ssh"
+	Object   string `json:"object,omitempty"`  // what is signed: "commit" or, for an annotated tag, "tag"
+	ID       string `json:"id,omitempty"`      // of the object that By signed or that Reason is about
+	Commits  int    `json:"commits,omitempty"` // number of commits verified, the last one included; 0 for a tag
+	Partial  bool   `json:"partial,omitempty"` // older commits since the published one were not verified
+	Reason   string `json:"reason,omitempty"`  // why the object is not verified; empty if it is
+}
+
 // Result is the outcome of a [Change].
 type Result struct {
 	ID     string     // the same for every attempt at the same stream entry
@@ -76,6 +89,14 @@ type Result struct {
 	Full      bool   // Before is no longer available, or its tree was altered or damaged and is replaced: Files lists the whole tree
 	Truncated bool   // Files is incomplete
 	Until     string // last entry of the changes stream when the remote was asked: the result covers changes up to it
+
+	// Forced reports that history was rewritten: After does not descend from Before or, in a failed result, the refused commit
+	// does not descend from the published one. It is false if the clone's history is too short to tell.
+	Forced bool
+
+	// Verification says who signed what Ref names, or why it is not verified. It is nil unless the app's watch asks for it, or
+	// the result failed because of it.
+	Verification *Verification
 
 	// Failed results only.
 	Class     Class  // kind of fault

@@ -35,6 +35,8 @@ func TestAnyResultSurvivesMarshalling(t *testing.T) {
 			Files: rapid.SliceOf(file).Draw(rt, "files"), Full: rapid.Bool().Draw(rt, "full"), Truncated: rapid.Bool().Draw(rt, "truncated"),
 			Until: rapid.SampledFrom([]string{"", "1795223511284-0"}).Draw(rt, "until"),
 			Class: events.ClassAuth, Error: rapid.String().Draw(rt, "error"), Retryable: rapid.Bool().Draw(rt, "retryable"),
+			Forced:       rapid.Bool().Draw(rt, "forced"),
+			Verification: &events.Verification{Verified: rapid.Bool().Draw(rt, "verified"), By: rapid.String().Draw(rt, "by"), Reason: rapid.String().Draw(rt, "reason")},
 		})
 	})
 }
