@@ -15,6 +15,9 @@
 //	{dir}/{name}/githubURL              LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_URL               default https://api.github.com
 //	{dir}/{name}/signingSecret          LOCKSTEP_CREDENTIAL_{NAME}_SIGNING_SECRET           for notifications; whsec_ and base64, or any text
 //	{dir}/{name}/previousSigningSecret  LOCKSTEP_CREDENTIAL_{NAME}_PREVIOUS_SIGNING_SECRET  also signs, during rotation
+//	{dir}/{name}/openpgpKeys            LOCKSTEP_CREDENTIAL_{NAME}_OPENPGP_KEYS             public keys to verify signatures with, as gpg --export writes them
+//	{dir}/{name}/allowedSigners         LOCKSTEP_CREDENTIAL_{NAME}_ALLOWED_SIGNERS          the same for SSH, as in ssh-keygen(1), ALLOWED SIGNERS
+//	{dir}/{name}/revokedKeys            LOCKSTEP_CREDENTIAL_{NAME}_REVOKED_KEYS             SSH public keys that are not trusted any more, one per line
 //	{dir}/{name}/urls                   LOCKSTEP_CREDENTIAL_{NAME}_URLS                     URL prefixes it may be sent to, separated by white space
 //
 // Variable names use upper case, and "_" for "-" and ".", so [Check] refuses names that differ only in these. Files take
@@ -106,7 +109,11 @@ var files = map[string]string{
 	"githubAppID": "GITHUB_APP_ID", "githubInstallationID": "GITHUB_INSTALLATION_ID",
 	"githubPrivateKey": "GITHUB_PRIVATE_KEY", "githubURL": "GITHUB_URL", "urls": "URLS",
 	"signingSecret": "SIGNING_SECRET", "previousSigningSecret": "PREVIOUS_SIGNING_SECRET",
+	"openpgpKeys": "OPENPGP_KEYS", "allowedSigners": "ALLOWED_SIGNERS", "revokedKeys": "REVOKED_KEYS",
 }
+
+// publicKeys are the files with public keys, which may be longer, and are read only to verify signatures.
+var publicKeys = map[string]bool{"openpgpKeys": true, "allowedSigners": true, "revokedKeys": true}
 
 // Resolve returns the secret for name if it may be sent to remote. The empty name is anonymous. For a GitHub App it may
 // send a request, which ctx cancels. Its errors are permanent for the event, except if a file cannot be read or the API
@@ -119,7 +126,7 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential name %q: want letters, digits and ._-, at most 100", name)
 	}
-	texts, err := s.read(name)
+	texts, err := s.read(name, false)
 	if err != nil {
 		return Secret{}, err
 	}
@@ -161,12 +168,16 @@ func (s *Store) where(name, file string) string {
 	return filepath.Join(s.dir, name, file)
 }
 
-// read returns the texts of all files of a credential, of the same version if they are replaced meanwhile.
-func (s *Store) read(name string) (texts map[string]string, err error) {
+// read returns the texts of a credential's files, either its public keys or all others. They are of the same version if they are
+// replaced meanwhile.
+func (s *Store) read(name string, public bool) (texts map[string]string, err error) {
 	ofVariables := false
 	read := func() error {
 		texts, ofVariables = map[string]string{}, false
 		for file := range files {
+			if publicKeys[file] != public {
+				continue
+			}
 			text, ok, err := s.readFile(name, file)
 			if err != nil {
 				return err
@@ -198,13 +209,19 @@ func (s *Store) readFile(name, file string) (text string, ok bool, err error) {
 	if s.dir == "" {
 		return "", false, nil
 	}
-	from := filepath.Join(s.dir, name, file)
-	if info, err := os.Stat(from); err == nil && info.Size() > maxSecret {
-		return "", false, fmt.Errorf("%s is longer than %d bytes", from, maxSecret)
+	from, limit := filepath.Join(s.dir, name, file), int64(maxSecret)
+	if publicKeys[file] {
+		limit = maxKeys
+	}
+	if info, err := os.Stat(from); err == nil && info.Size() > limit {
+		return "", false, fmt.Errorf("%s is longer than %d bytes", from, limit)
 	}
 	bytes, err := os.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
+	}
+	if publicKeys[file] { // may be binary
+		return string(bytes), err == nil, err
 	}
 	return strings.TrimRight(string(bytes), "\r\n"), err == nil, err
 }

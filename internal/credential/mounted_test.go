@@ -23,7 +23,8 @@ func TestMountedSecretIsReadWhole(t *testing.T) {
 				version := fmt.Sprintf("..%d", n)
 				at := filepath.Join(mounted, version, map[bool]string{true: "ci", false: "."}[folder == "."])
 				err := os.MkdirAll(at, 0o700)
-				for file, text := range map[string]string{"username": fmt.Sprint(n), "password": fmt.Sprint(n), "urls": "https://git.example.com/"} {
+				for file, text := range map[string]string{"username": fmt.Sprint(n), "password": fmt.Sprint(n), "urls": "https://git.example.com/",
+					"openpgpKeys": fmt.Sprint(n), "allowedSigners": fmt.Sprint(n)} {
 					err = errors.Join(err, os.WriteFile(filepath.Join(at, file), []byte(text), 0o600))
 				}
 				next, link := filepath.Join(mounted, "..data_tmp"), filepath.Join(mounted, "..data")
@@ -32,7 +33,7 @@ func TestMountedSecretIsReadWhole(t *testing.T) {
 			if err := publish(0); err != nil {
 				t.Fatal(err)
 			}
-			names := []string{"username", "password", "urls"}
+			names := []string{"username", "password", "urls", "openpgpKeys", "allowedSigners"}
 			if folder == "." {
 				names = []string{"ci"}
 			}
@@ -57,6 +58,11 @@ func TestMountedSecretIsReadWhole(t *testing.T) {
 				secret, err := store.Resolve(t.Context(), "ci", "https://git.example.com/a/b")
 				if err != nil || secret.Username != secret.Password {
 					t.Errorf("user name %q, password %q, %v", secret.Username, secret.Password, err)
+					break
+				}
+				keys, err := store.VerificationKeys("ci")
+				if err != nil || keys.OpenPGPKeys != keys.AllowedSigners {
+					t.Errorf("keys %q and %q, %v", keys.OpenPGPKeys, keys.AllowedSigners, err)
 					break
 				}
 			}

@@ -14,7 +14,7 @@ func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential name %.110q: want letters, digits and ._-, at most 100", name)
 	}
-	texts, err := s.read(name)
+	texts, err := s.read(name, false)
 	if err != nil {
 		return nil, err
 	}
