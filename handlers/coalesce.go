@@ -141,7 +141,7 @@ func covering(job events.Job, known state.Repo, answer state.RemoteRef, result e
 		}
 		covered := other.Result(events.ResultSynced)
 		covered.Ref, covered.Before, covered.After = result.Ref, result.After, result.After
-		covered.Path, covered.Tree, covered.Until = result.Path, result.Tree, result.Until
+		covered.Path, covered.Tree, covered.Until, covered.Verification = result.Path, result.Tree, result.Until, result.Verification
 		return events.Outcome{Result: covered, State: fields}, true
 	}
 }

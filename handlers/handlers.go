@@ -82,6 +82,9 @@ type SyncRequest struct {
 	Base func(ref events.Ref, published string) string
 	// Announced is the commit that a verified webhook announces for Ref, or "". It may be fetched while the refs are listed.
 	Announced string
+	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is resolved; the commit is ""
+	// if the remote names only a tag of it. Nil checks nothing.
+	Check func(tip Tip, isDefault bool) Check
 	// Known, unless zero, is the remote's ref, or the pinned commit. If its commit is already published, the remote need not be contacted.
 	Known Tip
 	// Confirm returns nil once the lease is proven to be held. Call it right before publishing.
@@ -106,6 +109,7 @@ type SyncResult struct {
 	Full      bool          // Before is no longer known, or its tree was damaged: Files lists the whole tree
 	Truncated bool          // there are more files than Files lists
 	Asked     bool          // the remote was contacted
+	Forced    bool          // Commit is known not to descend from Before: history was rewritten
 }
 
 // RemoveRequest is a request to [Repos].
@@ -156,7 +160,10 @@ type Watch struct {
 	Ref        Selector        // never nil
 	Credential string          // the name of one, or ""
 	Depth      events.Depth
-	Foreign    bool // the URL comes from a webhook's payload
+	Foreign    bool   // the URL comes from a webhook's payload
+	Verify     Verify // what it demands of signatures
+	VerifyKeys string // name of the credential with the trusted keys; "" if Verify is off
+	NoRewind   bool   // it refuses rewritten history
 }
 
 // Selector selects refs of a repository.
@@ -171,7 +178,8 @@ type Handlers struct {
 	Repos       Repos
 	States      States
 	Credentials Credentials
-	Watches     Watches
+	Watches     Watches  // optional; nil has no watches
+	Keys        KeyStore // optional; nil has no keys, so nothing is verified
 
 	// Hosts limits the requests to hosts. While a request is in flight, its job gives back its work slot. Nil disables
 	// both.

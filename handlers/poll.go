@@ -26,6 +26,9 @@ import (
 //	the volume differs            likewise
 //	an unwatched ref is in the    it is removed from the state: a removal whose worker died, and that was refused when
 //	state, but not published      it was repeated
+//	a watch's rules or their      a sync is requested, which checks the published commit again
+//	keys have changed
+//	a commit was refused          nothing, until the ref, the rules or the keys change
 //	there are no watches          nothing
 func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
 	repo := job.Change.Repo
@@ -102,7 +105,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 		return events.Outcome{}, err
 	}
 	var changes []events.Change
-	wanted := map[events.Ref]bool{}
+	wanted, recheck := map[events.Ref]bool{}, h.newRecheck(watches, known, refs)
 	for _, w := range watches {
 		for _, ref := range kept(w.Ref, published) {
 			wanted[ref] = true
@@ -110,7 +113,14 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 		for _, ref := range selected(w.Ref, refs) {
 			wanted[ref] = true
 			commit, _ := refs.commit(ref)
-			if published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit {
+			needed, decided, err := recheck.decide(w, ref, commit)
+			switch {
+			case err != nil:
+				return events.Outcome{}, err
+			case decided && !needed:
+				continue
+			}
+			if !decided && published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit {
 				continue
 			}
 			if w.Ref.IsDefault() {

@@ -23,7 +23,11 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		result.Ref = events.Ref{} // the whole repository
 		return events.Outcome{Result: result}, nil
 	}
-	if err := h.checkWatched(ctx, change); err != nil {
+	watches, err := h.watches(ctx, change.Repo)
+	if err != nil {
+		return events.Outcome{}, err
+	}
+	if err := checkWatched(change, watches); err != nil {
 		return events.Outcome{}, err
 	}
 	remote, err := h.remote(ctx, job, sourceOf(change))
@@ -35,12 +39,17 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, redisError(err)
 	}
 	answer, answered := answeredBy(known, job, latest)
+	inspection := h.inspect(job, watches, known)
 	synced, err := h.Repos.Sync(ctx, SyncRequest{
 		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: change.Depth, Fence: job.Fence,
 		Announced: announcedByHook(job), Base: baseFor(known, change.App), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+		Check: inspection.checks(),
 	})
 	if behind := h.checkBehind(ctx, job, known, synced.Commit, err); behind != nil {
 		return events.Outcome{}, behind
+	}
+	if refused, ok := inspection.refusal(err); ok {
+		return refused, nil
 	}
 	if err != nil {
 		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
@@ -58,6 +67,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	result.Path, result.Tree = synced.Path, synced.Tree
 	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
 	result.Until = answer.Until
+	result.Forced, result.Verification = synced.Forced, inspection.own(change.App)
 
 	fields := state.SyncedFields(result, change.URL)
 	maps.Copy(fields, state.OriginFields(change, synced.Ref))
@@ -71,6 +81,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, err
 	}
+	checked, unchecked := inspection.fields(known, synced.Ref)
+	maps.Copy(fields, checked)
+	drop = append(drop, unchecked...)
 	return events.Outcome{Result: result, State: fields, Drop: drop, Covers: covering(job, known, answer, result)}, nil
 }
 

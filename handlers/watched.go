@@ -14,6 +14,9 @@ import (
 // If the watch is added again meanwhile, either the removal finds it or the watch requests a sync after the removal.
 
 func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, error) {
+	if h.Watches == nil {
+		return nil, nil
+	}
 	watches, err := h.Watches.Of(ctx, repo)
 	if err != nil {
 		return nil, redisError(err)
@@ -21,13 +24,9 @@ func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, 
 	return watches, nil
 }
 
-func (h *Handlers) checkWatched(ctx context.Context, change events.Change) error {
+func checkWatched(change events.Change, watches []Watch) error {
 	if !change.Watched {
 		return nil
-	}
-	watches, err := h.watches(ctx, change.Repo)
-	if err != nil {
-		return err
 	}
 	selects := func(w Watch) bool {
 		return w.App == change.App && (w.Ref.Matches(change.Ref) || w.Ref.IsDefault() && change.Ref.IsZero())

@@ -117,7 +117,12 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	}
 	result := outcome.Result
 	name := outcomeOf(result)
-	attempt.Settled(name)
+	attempt.Settled(name, result.Class)
+	if result.Type == events.ResultFailed {
+		c.Log.ErrorContext(msg.Context(), "change failed", "repo", change.Repo.String(), "job", change.ID, "class", string(result.Class), "error", result.Error,
+			"fence", result.Fence, "took", result.Took)
+		return produced, nil
+	}
 	c.Log.InfoContext(msg.Context(), "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", name,
 		"after", result.After, "fence", result.Fence, "took", result.Took)
 	if outcome.Covers != nil && delivery != nil && len(flight.leases) > 0 && msg.Context().Err() == nil { // with an error the lease is gone
@@ -193,6 +198,8 @@ func skippedPoll(change events.Change, cause error) bool {
 
 func outcomeOf(result events.Result) string {
 	switch {
+	case result.Type == events.ResultFailed:
+		return observe.Failed
 	case result.Type == events.ResultMoved:
 		return "moved"
 	case result.Type == events.ResultPolled:

@@ -41,6 +41,8 @@ func onWatches(cmd *cobra.Command, std term.Streams, fn func(context.Context, *w
 type watchFlags struct {
 	app, repo, ref, credential, depth, poll string
 	notifyURL, notifySecret                 string
+	verify, verifyKeys                      string
+	noRewind                                bool
 	paths                                   []string
 }
 
@@ -53,6 +55,9 @@ func (f *watchFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
 	flags.StringVar(&f.notifyURL, "notify-url", "", "`URL` for the app's results")
 	flags.StringVar(&f.notifySecret, "notify-secret", "", "`name` of the credential with the signing secret for posts")
+	flags.StringVar(&f.verify, "verify", "", "signatures: `off, report or require` (default: off)")
+	flags.StringVar(&f.verifyKeys, "verify-keys", "", "`name` of the credential with the trusted keys")
+	flags.BoolVar(&f.noRewind, "no-rewind", false, "refuse rewritten history; requires --depth")
 	flags.StringArrayVar(&f.paths, "path", nil, "`glob` of files whose changes are posted, such as docs/**; repeatable")
 }
 
@@ -60,6 +65,7 @@ func (f *watchFlags) Add(flags *pflag.FlagSet) {
 func (f *watchFlags) watch(url string) (watch.Watch, error) {
 	w := watch.Watch{
 		App: f.app, URL: url, Credential: f.credential, NotifyURL: f.notifyURL, NotifySecret: f.notifySecret, Paths: f.paths,
+		VerifyKeys: f.verifyKeys, NoRewind: f.noRewind,
 	}
 	if f.app == "" {
 		return w, term.UsageError(errors.New("--app is required"))
@@ -67,7 +73,7 @@ func (f *watchFlags) watch(url string) (watch.Watch, error) {
 	for _, part := range []struct {
 		flag, text string
 		into       interface{ UnmarshalText(text []byte) error }
-	}{{"--repo", f.repo, &w.Repo}, {"--ref", f.ref, &w.Ref}, {"--depth", f.depth, &w.Depth}, {"--poll", f.poll, &w.Poll}} {
+	}{{"--repo", f.repo, &w.Repo}, {"--ref", f.ref, &w.Ref}, {"--depth", f.depth, &w.Depth}, {"--poll", f.poll, &w.Poll}, {"--verify", f.verify, &w.Verify}} {
 		if err := part.into.UnmarshalText([]byte(part.text)); err != nil {
 			return w, term.UsageError(fmt.Errorf("%s: %w", part.flag, err))
 		}

@@ -19,6 +19,8 @@
 //	tombstone           stream entry of the removal that deleted the clone
 //	moved:{path}        "{entry} {remote}": the repository that was here has moved to path, where it has that remote, by the
 //	                    move with that stream entry; empty if it has come back
+//	check:{ref}         last check of ref's commit by the rules of its watches, as JSON: see [Check]
+//	refused             refs whose commit is refused, separated by spaces; may list refs that are gone
 //	failures            consecutive failures that count; "0" or absent after a success
 //	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
 //	circuit_open_until  end of the open phase, in ms of Redis' clock; "0" or absent after a success
@@ -241,7 +243,7 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 		kind, rest, _ := strings.Cut(name, ":")
 		about, _, _ := strings.Cut(rest, ":") // a ref contains no colon
 		switch kind {
-		case "head", "given", "asked", "newest", "look", "watched", "byhand":
+		case "head", "given", "asked", "newest", "look", "watched", "byhand", "check":
 			if about == ref.String() {
 				names = append(names, name)
 			}

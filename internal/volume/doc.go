@@ -43,6 +43,7 @@
 //	listed      the remote has listed its refs and accepted the credential; the names to publish are free or ours
 //	fetched     a thin pack for the commit is in quarantine, and every object that it needs is present
 //	moved       its objects are in the store, and the store's refs include the commit
+//	checked     the caller's Check, if any, has admitted the commit
 //	taken       the prepared tree is now this sync's incomplete tree; skipped if there is none
 //	checked out the changes are applied to the prepared tree, or a tree of hard links to the last one's files is made
 //	indexed     the tree has its .git and index

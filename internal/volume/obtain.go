@@ -30,7 +30,7 @@ func (s *syncer) obtain(ctx context.Context) error {
 	}
 	haves := distinct(refs, s.tip.Ref.String(), s.binding.Default.String())
 	switch {
-	case !s.tip.Commit.IsZero() && slices.Contains(haves, s.tip.Commit) && s.isDeepEnough():
+	case !s.tip.Commit.IsZero() && slices.Contains(haves, s.tip.Commit) && s.isDeepEnough() && s.hasTag(old):
 		err = s.open(ctx, old)
 	case old.needsRefetch():
 		if err = s.tryRefetch(ctx, old); err == nil || events.DispositionOf(err) == events.Contention {

@@ -18,6 +18,9 @@ func (s *syncer) publish(ctx context.Context) (tree string, published bool, err 
 	err = s.build(ctx)
 	if !s.refetched && worthRefetching(ctx, err) {
 		if err = s.refetch(ctx); err == nil {
+			err = s.checkCommit(ctx)
+		}
+		if err == nil {
 			err = s.build(ctx)
 		}
 	}

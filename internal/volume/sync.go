@@ -39,6 +39,10 @@ type SyncRequest struct {
 	// fetched while the refs are listed, and is used only if they confirm it.
 	Announced string
 
+	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is resolved; the commit is ""
+	// if the remote names only a tag of it. Optional.
+	Check func(tip Tip, isDefault bool) Check
+
 	// Known is the remote's last known tip of the ref, or the pinned commit if the credential is known to read it; optional.
 	// If that commit is published and complete, Sync does not contact the remote.
 	Known Tip
@@ -76,6 +80,7 @@ type SyncResult struct {
 	Truncated bool          // there are more files than Files lists
 	Published bool          // whether the name changed; false if it was up to date
 	Asked     bool          // whether the remote was contacted, so After is the current tip
+	Forced    bool          // After is known not to descend from Before: history was rewritten
 }
 
 // Sync fetches one ref and publishes its tree. It returns once readers see the new tree, or an error if they still see
@@ -134,6 +139,7 @@ type syncer struct {
 	tip       wire.Tip
 	names     []string // to publish under
 	published []string // see publishedPaths; nil unless read
+	check     Check    // of the tip; nil for none
 	now       current  // published under the first name at the start
 	horizon   horizon  // see queryHorizon
 
@@ -171,7 +177,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 			return SyncResult{}, err
 		}
 	}
-	if commit := s.now.commit; s.isPublished(s.tip.Commit) && commit == s.base() && !s.wasDamaged(commit) {
+	if commit := s.now.commit; s.check == nil && s.isPublished(s.tip.Commit) && commit == s.base() && !s.wasDamaged(commit) {
 		tree := s.v.relative(s.f.tree(s.now.tree))
 		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
@@ -182,6 +188,9 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 		return SyncResult{}, err
 	}
 	// obtain may have contacted the remote after all, so the tip is final only now.
+	if err := s.checkCommit(ctx); err != nil {
+		return SyncResult{}, err
+	}
 	res = SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
 	changed, err := s.changesSince(ctx, res.Before)
 	if err != nil {
@@ -189,6 +198,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 	}
 	res.After = s.plan.Commit.String()
 	res.Files, res.Full, res.Truncated = changed.Files, changed.Full, changed.Truncated
+	res.Forced = s.isForced(ctx, res.Before)
 	if s.isPublished(s.plan.Commit) {
 		res.Tree = s.v.relative(s.f.tree(s.now.tree))
 		return res, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
@@ -209,7 +219,8 @@ func (s *syncer) isKnownUpToDate() bool {
 	s.tip = wire.Tip{Ref: s.req.Known.Ref, IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	s.now = s.v.current(s.f, s.binding, s.names[0])
-	return s.isPublished(s.tip.Commit)
+	s.setCheck()
+	return s.isPublished(s.tip.Commit) && !s.needsTag() // which tag it was is not known
 }
 
 // list resolves the ref at the remote and reads what is published for it.
@@ -237,6 +248,7 @@ func (s *syncer) list(ctx context.Context) (err error) {
 		return err
 	}
 	s.now = s.v.current(s.f, s.binding, s.names[0])
+	s.setCheck()
 	s.v.done("listed")
 	return nil
 }

@@ -26,6 +26,9 @@ type entry struct {
 	NotifyURL    string   `yaml:"notify_url,omitempty"`
 	NotifySecret string   `yaml:"notify_secret,omitempty"`
 	Paths        []string `yaml:"paths,omitempty"`
+	Verify       string   `yaml:"verify,omitempty"`
+	VerifyKeys   string   `yaml:"verify_keys,omitempty"`
+	NoRewind     bool     `yaml:"no_rewind,omitempty"`
 	Auto         bool     `yaml:"auto,omitempty"`
 }
 
@@ -36,7 +39,7 @@ func WriteFile(w io.Writer, watches []Watch) error {
 		out.Watches[i] = entry{
 			App: w.App, Repo: w.Repo.String(), URL: w.URL, Ref: w.Ref.String(), Credential: w.Credential,
 			Depth: w.Depth.String(), Poll: w.Poll.String(), NotifyURL: w.NotifyURL, NotifySecret: w.NotifySecret,
-			Paths: w.Paths, Auto: w.Auto,
+			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind, Auto: w.Auto,
 		}
 	}
 	encoder := yaml.NewEncoder(w)
@@ -90,12 +93,12 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 func (e entry) watch() (Watch, error) {
 	w := Watch{
 		App: e.App, URL: e.URL, Credential: e.Credential, NotifyURL: e.NotifyURL, NotifySecret: e.NotifySecret,
-		Paths: e.Paths, Auto: e.Auto,
+		Paths: e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, Auto: e.Auto,
 	}
 	for _, f := range []struct {
 		name, text string
 		into       interface{ UnmarshalText(text []byte) error }
-	}{{"repo", e.Repo, &w.Repo}, {"ref", e.Ref, &w.Ref}, {"depth", e.Depth, &w.Depth}, {"poll", e.Poll, &w.Poll}} {
+	}{{"repo", e.Repo, &w.Repo}, {"ref", e.Ref, &w.Ref}, {"depth", e.Depth, &w.Depth}, {"poll", e.Poll, &w.Poll}, {"verify", e.Verify, &w.Verify}} {
 		if err := f.into.UnmarshalText([]byte(f.text)); err != nil {
 			return Watch{}, fmt.Errorf("%s: %w", f.name, err)
 		}

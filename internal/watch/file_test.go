@@ -15,6 +15,7 @@ func TestFileRoundTrip(t *testing.T) {
 	full, err := watch.New(watch.Watch{
 		App: "docs", URL: "https://example.com/acme/widgets.git", Ref: selector(t, "refs/tags/v*"), Credential: "bot", Depth: 50,
 		Poll: watch.Never, NotifyURL: "https://docs.example.com/in", NotifySecret: "docs", Paths: []string{"docs/**", "*.md"}, Auto: true,
+		Verify: watch.VerifyRequire, VerifyKeys: "team", NoRewind: true,
 	})
 	if err != nil {
 		t.Fatal(err)

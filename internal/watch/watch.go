@@ -33,6 +33,12 @@ type Watch struct {
 	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
 	Paths []string `json:"paths,omitempty"`
 
+	// Verify says whether the signatures of commits and tags are verified. VerifyKeys names the credential with the trusted keys.
+	Verify     Verify `json:"verify,omitempty"`
+	VerifyKeys string `json:"verify_keys,omitempty"`
+
+	NoRewind bool `json:"no_rewind,omitempty"` // refuse rewritten history
+
 	Auto bool `json:"auto,omitempty"` // created for the first webhook of a repository
 
 	// Silenced records when and why notifications to the app were disabled; empty while they are enabled.
@@ -79,6 +85,13 @@ func New(w Watch) (Watch, error) {
 		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: letters, digits and ._-, at most 100", w.NotifySecret)
 	case len(w.Paths) > maxPaths:
 		return Watch{}, fmt.Errorf("paths: want at most %d globs", maxPaths)
+	}
+	var err error
+	if w.Verify, err = ParseVerify(string(w.Verify)); err != nil {
+		return Watch{}, fmt.Errorf("verify: %w", err)
+	}
+	if err := w.checkRules(); err != nil {
+		return Watch{}, err
 	}
 	for _, glob := range w.Paths {
 		if len(glob) > maxPath || !doublestar.ValidatePattern(glob) {

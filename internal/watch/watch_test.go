@@ -25,6 +25,11 @@ func TestNewRefusesInvalidWatchesWithoutQuotingURLs(t *testing.T) {
 		"notify URL with a file scheme": {watch.Watch{App: "docs", URL: url, NotifyURL: "file:///etc/passwd", NotifySecret: "s"}, "http or https"},
 		"a notify URL with a user":      {watch.Watch{App: "docs", URL: url, NotifyURL: "https://u:hunter2@example.com/", NotifySecret: "s"}, "contains credentials"},
 		"a notify URL, unsigned":        {watch.Watch{App: "docs", URL: url, NotifyURL: "https://example.com/"}, "notify_secret"},
+		"verify, misspelled":            {watch.Watch{App: "docs", URL: url, Verify: "required", VerifyKeys: "team"}, "verify: want off, report or require"},
+		"verify without keys":           {watch.Watch{App: "docs", URL: url, Verify: watch.VerifyRequire}, "verify_keys: name the credential"},
+		"keys without verify":           {watch.Watch{App: "docs", URL: url, Verify: "off", VerifyKeys: "team"}, "verify: set report or require"},
+		"invalid name of keys":          {watch.Watch{App: "docs", URL: url, Verify: watch.VerifyReport, VerifyKeys: "a/b"}, "verify_keys"},
+		"no rewind of one commit":       {watch.Watch{App: "docs", URL: url, NoRewind: true, Depth: 1}, "no_rewind: set depth"},
 		"invalid glob":                  {watch.Watch{App: "docs", URL: url, Paths: []string{"docs/["}}, "is not a valid glob"},
 		"too many globs":                {watch.Watch{App: "docs", URL: url, Paths: make([]string, 101)}, "at most 100"},
 	} {

@@ -15,7 +15,7 @@ import (
 
 // New returns handlers that work on a volume.
 func New(volume *volume.Volume, states *state.Store, credentials *credential.Store, registry *watch.Registry) handlers.Handlers {
-	return handlers.Handlers{Repos: repos{volume}, States: states, Credentials: secrets{credentials}, Watches: Watches{registry}}
+	return handlers.Handlers{Repos: repos{volume}, States: states, Credentials: secrets{credentials}, Watches: Watches{registry}, Keys: keys{credentials}}
 }
 
 type repos struct{ *volume.Volume }
@@ -24,12 +24,31 @@ func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.Syn
 	s, err := r.Volume.Sync(ctx, volume.SyncRequest{
 		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Pin: req.Pin, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
 		Foreign: req.Remote.Foreign, Announced: req.Announced, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
-		Gate: gateOf(req.Remote),
+		Gate: gateOf(req.Remote), Check: checkOf(req),
 	})
 	return handlers.SyncResult{
 		Tip: handlers.Tip{Ref: s.Ref, Commit: s.After}, Before: s.Before, Path: s.Path, Tree: s.Tree,
-		Files: s.Files, Full: s.Full, Truncated: s.Truncated, Asked: s.Asked,
+		Files: s.Files, Full: s.Full, Truncated: s.Truncated, Asked: s.Asked, Forced: s.Forced,
 	}, err
+}
+
+// checkOf returns the check of a request for package volume, or nil if there is none.
+func checkOf(req handlers.SyncRequest) func(volume.Tip, bool) volume.Check {
+	if req.Check == nil {
+		return nil
+	}
+	return func(tip volume.Tip, isDefault bool) volume.Check {
+		check := req.Check(handlers.Tip(tip), isDefault)
+		if check == nil {
+			return nil
+		}
+		return func(ctx context.Context, c volume.Candidate) error {
+			return check(ctx, handlers.Candidate{
+				Tip: handlers.Tip(c.Tip), Default: c.Default, Object: c.Object, Published: c.Published, Commits: c.Commits,
+				Partial: c.Partial, Rewound: c.Rewound, Unknown: c.Unknown, Read: c.Read,
+			})
+		}
+	}
 }
 
 func (r repos) Remove(ctx context.Context, req handlers.RemoveRequest) error {
@@ -106,6 +125,13 @@ func (p permit) Done(ctx context.Context, a wire.Answer) error {
 	return p.HostPermit.Done(ctx, handlers.HostAnswer(a))
 }
 
+type keys struct{ *credential.Store }
+
+func (k keys) VerificationKeys(name string) (handlers.Keys, error) {
+	texts, err := k.Store.VerificationKeys(name)
+	return handlers.Keys(texts), err
+}
+
 type secrets struct{ *credential.Store }
 
 func (s secrets) Resolve(ctx context.Context, name, remote string) (handlers.Secret, error) {
@@ -127,6 +153,7 @@ func (w Watches) Of(ctx context.Context, repo events.RepoPath) ([]handlers.Watch
 	for _, one := range set.Watches {
 		watches = append(watches, handlers.Watch{
 			App: one.App, Repo: one.Repo, URL: one.URL, Ref: one.Ref, Credential: one.Credential, Depth: one.Depth, Foreign: one.Auto,
+			Verify: handlers.Verify(one.Verify), VerifyKeys: one.VerifyKeys, NoRewind: one.NoRewind,
 		})
 	}
 	return watches, err

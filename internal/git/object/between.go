@@ -1,28 +1,43 @@
 package object
 
 import (
+	"bytes"
 	"container/heap"
 	"context"
 	"errors"
-	"io"
-	"time"
-
-	"github.com/go-git/go-git/v5/plumbing"
+	"strconv"
 )
 
 // Raw returns the type and the content of a commit, tag or tree, whose hash it verifies.
 func (o *Store) Raw(h ID) (kind string, content []byte, err error) {
-	obj, err := o.read(plumbing.AnyObject, h)
-	if err != nil {
+	obj, err := o.read(h)
+	switch {
+	case err != nil:
 		return "", nil, err
+	case obj.open != nil:
+		return "", nil, ErrNoCommit // a large blob
 	}
-	reader, err := obj.Reader()
-	if err != nil {
-		return "", nil, err
+	return obj.Kind.String(), obj.content, nil
+}
+
+// dateOf returns the committer's date in the content of a commit, as Unix time; 0 if there is none.
+func dateOf(content []byte) int64 {
+	for len(content) > 0 && content[0] != '\n' {
+		line, rest, _ := bytes.Cut(content, []byte("\n"))
+		if bytes.HasPrefix(line, []byte("committer ")) {
+			fields := bytes.Fields(line[bytes.LastIndexByte(line, '>')+1:])
+			if len(fields) == 0 {
+				return 0
+			}
+			date, err := strconv.ParseInt(string(fields[0]), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return date
+		}
+		content = rest
 	}
-	defer reader.Close()
-	content, err = io.ReadAll(reader)
-	return obj.Type().String(), content, err
+	return 0
 }
 
 // Range is the history of a commit since an older one, as git rev-list older..newer.
@@ -68,7 +83,7 @@ const (
 
 type walked struct {
 	id      ID
-	date    time.Time
+	date    int64 // Unix time
 	parents []ID
 	of      int
 	queued  bool
@@ -93,16 +108,20 @@ func (w *walk) add(h ID, of int) error {
 	if c == nil {
 		c = &walked{id: h}
 		w.seen[h] = c
-		commit, err := w.objects.Commit(h)
+		kind, content, err := w.objects.Raw(h)
 		switch {
-		case errors.Is(err, plumbing.ErrObjectNotFound):
+		case errors.Is(err, ErrNotFound):
 			c.missing = true
 		case err != nil:
 			return Corruptf("read history: %w", err)
-		case commit.Hash != h:
-			return Corruptf("read history: %s is not a commit", h)
+		case kind != "commit":
+			return Corruptf("read history: %s is a %s", h, kind)
 		default:
-			c.date, c.parents = commit.Committer.When, commit.ParentHashes
+			commit, err := ParseCommit(h, content)
+			if err != nil {
+				return Corruptf("read history: %w", err)
+			}
+			c.date, c.parents = dateOf(content), commit.ParentHashes
 		}
 	}
 	if c.of|of == c.of {
@@ -167,7 +186,7 @@ func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, erro
 type byDate []*walked
 
 func (q byDate) Len() int           { return len(q) }
-func (q byDate) Less(i, j int) bool { return q[i].date.After(q[j].date) }
+func (q byDate) Less(i, j int) bool { return q[i].date > q[j].date }
 func (q byDate) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
 func (q *byDate) Push(c any)        { *q = append(*q, c.(*walked)) }
 func (q *byDate) Pop() any {

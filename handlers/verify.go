@@ -1,0 +1,358 @@
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/git/signature"
+	"lockstep/internal/state"
+)
+
+// Verify is what a watch demands of the signatures of commits and tags.
+type Verify string
+
+// The demands.
+const (
+	VerifyOff     Verify = ""        // nothing
+	VerifyReport  Verify = "report"  // results say who signed, or why it is not verified
+	VerifyRequire Verify = "require" // only what is verified is published
+)
+
+// Keys are the texts of trusted public keys.
+type Keys struct {
+	OpenPGPKeys    string // armored or binary
+	AllowedSigners string // in the format of ssh-keygen(1), ALLOWED SIGNERS
+	RevokedKeys    string // SSH public keys, one per line
+}
+
+// KeyStore resolves the names of credentials to trusted keys.
+type KeyStore interface {
+	// VerificationKeys returns the keys. A permanent error means that they are missing or invalid.
+	VerificationKeys(name string) (Keys, error)
+}
+
+// Candidate is a commit that is about to be published.
+type Candidate struct {
+	Tip
+	Default   bool     // the ref is the default branch
+	Object    string   // what the ref names: an annotated tag, or the commit
+	Published string   // the commit published for the ref; "" for none
+	Commits   []string // new since Published, newest first, beginning with Commit; at least that
+	Partial   bool     // there may be more
+	Rewound   bool     // Commit does not descend from Published
+	Unknown   bool     // whether it does is not known
+
+	// Read returns the type and the content of a commit or tag.
+	Read func(id string) (kind string, content []byte, err error)
+}
+
+// Check decides whether a commit may be published. Its error ends the sync with what is published unchanged.
+type Check func(context.Context, Candidate) error
+
+// The cost of one verification is bounded: beyond these limits, older commits are not verified.
+const (
+	maxVerified      = 1000
+	maxVerifiedBytes = 64 << 20
+)
+
+func (w Watch) hasRules() bool { return w.Verify != VerifyOff || w.NoRewind }
+
+// governs reports whether the watch's rules apply to a ref.
+func (w Watch) governs(ref events.Ref, isDefault bool) bool {
+	return w.hasRules() && (w.Ref.IsDefault() && isDefault || w.Ref.Matches(ref))
+}
+
+// rules are what the watches of a ref demand. All apps share its published tree, so the strictest demand decides.
+type rules struct {
+	watches []Watch
+	keys    map[string]Keys   // by name
+	invalid map[string]string // why keys cannot be used, by name
+	digest  string            // of the demands and keys; "" without any
+}
+
+// rulesOf returns the rules for a ref. It reads keys only if there are some.
+func (h *Handlers) rulesOf(watches []Watch, ref events.Ref, isDefault bool) (rules, error) {
+	r := rules{keys: map[string]Keys{}, invalid: map[string]string{}}
+	for _, w := range watches {
+		if w.governs(ref, isDefault) {
+			r.watches = append(r.watches, w)
+		}
+	}
+	if len(r.watches) == 0 {
+		return r, nil
+	}
+	for _, w := range r.watches {
+		if w.Verify == VerifyOff || r.has(w.VerifyKeys) {
+			continue
+		}
+		if h.Keys == nil {
+			r.invalid[w.VerifyKeys] = "this process has no keys"
+			continue
+		}
+		keys, err := h.Keys.VerificationKeys(w.VerifyKeys)
+		switch {
+		case err == nil:
+			r.keys[w.VerifyKeys] = keys
+		case events.DispositionOf(err) == events.Permanent:
+			r.invalid[w.VerifyKeys] = err.Error()
+		default:
+			return rules{}, err
+		}
+	}
+	slices.SortFunc(r.watches, func(a, b Watch) int {
+		return cmp.Or(-cmp.Compare(a.Verify, b.Verify), cmp.Compare(a.App, b.App), cmp.Compare(a.VerifyKeys, b.VerifyKeys))
+	})
+	r.digest = r.hash()
+	return r, nil
+}
+
+func (r rules) has(keys string) bool {
+	_, valid := r.keys[keys]
+	return valid || r.invalid[keys] != ""
+}
+
+func (r rules) hash() string {
+	sum := sha256.New()
+	for _, w := range r.watches {
+		fmt.Fprintf(sum, "%q %s %q %v %v\n", w.App, w.Verify, w.VerifyKeys, w.NoRewind, events.Depth(1).Covers(w.Depth))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.keys)) {
+		fmt.Fprintf(sum, "%q %q\n", name, r.keys[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.invalid)) {
+		fmt.Fprintf(sum, "%q %q\n", name, r.invalid[name])
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:12])
+}
+
+// inspection checks the commit of one sync.
+type inspection struct {
+	h       *Handlers
+	job     events.Job
+	watches []Watch // those with rules
+	known   state.Repo
+
+	err     error        // of reading keys
+	rules   rules        // of the ref
+	checked *state.Check // what was found out; nil if the ref has no rules
+}
+
+// inspect returns the inspection of a sync, or nil if no watch has rules.
+func (h *Handlers) inspect(job events.Job, watches []Watch, known state.Repo) *inspection {
+	watches = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return !w.hasRules() })
+	if len(watches) == 0 {
+		return nil
+	}
+	return &inspection{h: h, job: job, watches: watches, known: known}
+}
+
+// checkOf returns the check of a ref's commit. It is nil for a commit that was verified before, by the same rules.
+func (i *inspection) checkOf(tip Tip, isDefault bool) Check {
+	i.checked = nil
+	if i.rules, i.err = i.h.rulesOf(i.watches, tip.Ref, isDefault); i.err != nil {
+		return func(context.Context, Candidate) error { return i.err }
+	}
+	if i.rules.digest == "" {
+		return nil
+	}
+	if last, ok := i.known.Check(tip.Ref); ok && last.Commit == tip.Commit && last.Rules == i.rules.digest && last.Class == "" {
+		i.checked = &last
+		return nil
+	}
+	return i.check
+}
+
+// check verifies a commit, and refuses it if a watch demands that.
+func (i *inspection) check(ctx context.Context, c Candidate) error {
+	i.checked = &state.Check{Ref: c.Ref.String(), Commit: c.Commit, Rules: i.rules.digest, At: time.Now().UTC(), Forced: c.Rewound}
+	for _, w := range i.rules.watches {
+		if w.NoRewind && (c.Rewound || c.Unknown) {
+			return i.refuse(events.ClassRewritten, rewindText(w, c))
+		}
+	}
+	for _, w := range i.rules.watches {
+		if w.Verify == VerifyOff {
+			continue
+		}
+		v, err := i.verdictOf(ctx, w, c)
+		if err != nil {
+			i.checked = nil
+			return err
+		}
+		if w.Verify == VerifyRequire && !v.Verified && i.checked.Class == "" {
+			i.checked.Class, i.checked.App = events.ClassUnverified, w.App
+			i.checked.Reason = fmt.Sprintf("%s %.12s of %s is not verified, which app %s requires: %s; what is published stays",
+				v.Object, v.ID, c.Ref, w.App, v.Reason)
+		}
+	}
+	if i.checked.Class != "" {
+		return i.refuse(i.checked.Class, i.checked.Reason)
+	}
+	return nil
+}
+
+func (i *inspection) refuse(class events.Class, reason string) error {
+	i.checked.Class, i.checked.Reason = class, reason
+	return events.Errorf(events.Permanent, class, "%s", reason)
+}
+
+func rewindText(w Watch, c Candidate) string {
+	if c.Rewound {
+		return fmt.Sprintf("%s was rewritten: commit %.12s does not descend from the published %.12s, and app %s refuses that (no_rewind); what is published stays",
+			c.Ref, c.Commit, c.Published, w.App)
+	}
+	return fmt.Sprintf("the history of %s does not reach from commit %.12s to the published %.12s, so it may have been rewritten, which app %s refuses "+
+		"(no_rewind); what is published stays. Watch with depth full", c.Ref, c.Commit, c.Published, w.App)
+}
+
+// verdictOf returns the verdict by a watch's keys. Watches with the same keys share it.
+func (i *inspection) verdictOf(ctx context.Context, w Watch, c Candidate) (events.Verification, error) {
+	all := !events.Depth(1).Covers(w.Depth)
+	for n, v := range i.checked.Verdicts {
+		if v.Keys == w.VerifyKeys && v.All == all {
+			i.checked.Verdicts[n].Apps = append(v.Apps, w.App)
+			return v.Verification, nil
+		}
+	}
+	v, err := i.verify(ctx, w.VerifyKeys, all, c)
+	if err != nil {
+		return v, err
+	}
+	i.checked.Verdicts = append(i.checked.Verdicts, state.Verdict{Keys: w.VerifyKeys, All: all, Apps: []string{w.App}, Verification: v})
+	return v, nil
+}
+
+// verify verifies what a ref names and, if it is a commit, the other new ones too if all is set.
+func (i *inspection) verify(ctx context.Context, name string, all bool, c Candidate) (events.Verification, error) {
+	v := events.Verification{Object: "commit", ID: c.Object}
+	if v.Reason = i.rules.invalid[name]; v.Reason != "" {
+		return v, nil
+	}
+	keys, err := signature.ParseKeys(signature.Files(i.rules.keys[name]))
+	if err != nil {
+		v.Reason = fmt.Sprintf("the keys of credential %q cannot be used: %v", name, err)
+		return v, nil
+	}
+	now, read := time.Now(), 0
+	verdict := func(id string) (signature.Object, signature.Verdict, error) {
+		kind, content, err := c.Read(id)
+		if err != nil {
+			return signature.Object{}, signature.Verdict{}, err
+		}
+		read += len(content)
+		format := signature.SHA1
+		if len(id) == 2*sha256.Size {
+			format = signature.SHA256
+		}
+		o, err := signature.Parse(signature.Kind(kind), content, format)
+		if err != nil {
+			return o, signature.Verdict{}, events.Errorf(events.Permanent, events.ClassNoRef, "%.12s: %w", id, err)
+		}
+		return o, keys.Verify(o, now), nil
+	}
+	object, first, err := verdict(c.Object)
+	if err != nil {
+		return v, err
+	}
+	v.Object, v.By, v.Key, v.Format, v.Reason = string(object.Kind), first.By, first.Key, first.Format, first.Reason
+	if object.Kind == signature.Tag {
+		if tag, ok := strings.CutPrefix(c.Ref.String(), "refs/tags/"); ok && v.Reason == "" && object.Name != tag {
+			v.By, v.Key, v.Reason = "", "", fmt.Sprintf("it is the tag %.100q under another name", object.Name)
+		}
+		v.Verified = v.Reason == ""
+		return v, nil
+	}
+	older := c.Commits[min(1, len(c.Commits)):]
+	if v.Partial = c.Partial || !all && len(older) > 0; !all {
+		older = nil
+	}
+	for v.Commits = 1; v.Reason == "" && v.Commits <= len(older); v.Commits++ {
+		if v.Commits == maxVerified || read > maxVerifiedBytes {
+			v.Partial = true
+			break
+		}
+		if ctx.Err() != nil {
+			return v, context.Cause(ctx)
+		}
+		id := older[v.Commits-1]
+		_, next, err := verdict(id)
+		if err != nil {
+			return v, err
+		}
+		if !next.Verified() {
+			v.ID, v.By, v.Key, v.Format, v.Reason = id, "", "", next.Format, next.Reason
+		}
+	}
+	if v.Verified = v.Reason == ""; !v.Verified {
+		v.Commits, v.Partial = 0, false
+	}
+	return v, nil
+}
+
+// own returns the verdict for an app's results: by the strictest of its watches, or nil if none asks for one.
+func (i *inspection) own(app string) *events.Verification {
+	if i == nil || i.checked == nil {
+		return nil
+	}
+	for _, v := range i.checked.Verdicts {
+		if slices.Contains(v.Apps, app) {
+			return &v.Verification
+		}
+	}
+	return nil
+}
+
+// refusal returns the outcome of a sync that was refused, or false if err has another cause.
+func (i *inspection) refusal(err error) (events.Outcome, bool) {
+	if i == nil || i.checked == nil || i.checked.Class == "" || events.ClassOf(err) != i.checked.Class {
+		return events.Outcome{}, false
+	}
+	var told []string
+	if last, ok := i.known.Check(i.ref()); ok && last.Same(*i.checked) {
+		told = last.Told
+	}
+	app := i.job.Change.App
+	if i.checked.Told = told; !slices.Contains(told, app) {
+		i.checked.Told = append(told, app)
+	}
+	result := i.job.Result(events.ResultFailed)
+	result.Ref, result.Class, result.Error, result.Forced = i.ref(), i.checked.Class, oneLine(err), i.checked.Forced
+	result.Verification = i.own(cmp.Or(i.checked.App, app))
+	fields, _ := i.fields(i.known, i.ref())
+	maps.Copy(fields, state.FenceFields(result))
+	return events.Outcome{Result: result, State: fields}, true
+}
+
+func (i *inspection) ref() events.Ref {
+	ref, err := events.ParseRef(i.checked.Ref)
+	if err != nil {
+		return events.Ref{} // impossible: it is that of the candidate
+	}
+	return ref
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// fields returns the state to store and to drop after a check of ref.
+func (i *inspection) fields(known state.Repo, ref events.Ref) (fields map[string]string, drop []string) {
+	if i == nil {
+		return known.CheckFields(ref, nil)
+	}
+	return known.CheckFields(ref, i.checked)
+}
+
+// checks returns the checks for a request.
+func (i *inspection) checks() func(Tip, bool) Check {
+	if i == nil {
+		return nil
+	}
+	return i.checkOf
+}

@@ -1,0 +1,48 @@
+package handlers
+
+import (
+	"slices"
+
+	"lockstep/events"
+	"lockstep/internal/state"
+)
+
+// recheck says for a poll which refs the rules of watches concern. A commit that was refused is not synced again before the
+// ref, the rules or the keys change. Polls compare commits: a tag that was signed anew at the same commit is left to its webhook.
+type recheck struct {
+	h       *Handlers
+	watches []Watch // those with rules
+	known   state.Repo
+	refs    Refs
+	rules   map[events.Ref]rules
+}
+
+func (h *Handlers) newRecheck(watches []Watch, known state.Repo, refs Refs) *recheck {
+	watches = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return !w.hasRules() })
+	return &recheck{h, watches, known, refs, map[events.Ref]rules{}}
+}
+
+// decide returns whether a watch of ref, which is at commit, needs a sync. decided is false if rules have no say.
+func (r *recheck) decide(w Watch, ref events.Ref, commit string) (needed, decided bool, err error) {
+	last, wasChecked := r.known.Check(ref)
+	if len(r.watches) == 0 && !wasChecked {
+		return false, false, nil
+	}
+	of, ok := r.rules[ref]
+	if !ok {
+		if of, err = r.h.rulesOf(r.watches, ref, ref == r.refs.Default); err != nil {
+			return false, false, err
+		}
+		r.rules[ref] = of
+	}
+	isCurrent := wasChecked && last.Commit == commit && last.Rules == of.digest
+	switch {
+	case of.digest == "":
+		return true, wasChecked, nil // the last rule is gone
+	case isCurrent && last.Class != "":
+		return !slices.Contains(last.Told, w.App), true, nil
+	case !isCurrent && w.hasRules():
+		return true, true, nil
+	}
+	return false, false, nil
+}

@@ -1,0 +1,118 @@
+package volume
+
+import (
+	"context"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/git/object"
+)
+
+// Check decides whether a commit may be published. Its error ends the sync with what is published unchanged. It may be called
+// again for a commit that is already published.
+type Check func(context.Context, Candidate) error
+
+// Candidate is a commit that a [Check] decides about.
+type Candidate struct {
+	Tip                // the ref and its commit
+	Default   bool     // the ref is the default branch
+	Object    string   // what the ref names: an annotated tag, or the commit
+	Published string   // the commit published for the ref; "" for none
+	Commits   []string // new since Published, newest first: Commit, and those that the clone's depth and a limit of 20,000 include
+	Partial   bool     // there may be more
+	Rewound   bool     // Commit does not descend from Published
+	Unknown   bool     // whether it does is not known
+
+	// Read returns the type and the content of a commit or tag.
+	Read func(id string) (kind string, content []byte, err error)
+}
+
+// maxHistory limits the commits that are read to compare histories.
+const maxHistory = 20_000
+
+// setCheck asks once per tip whether it is to be checked.
+func (s *syncer) setCheck() {
+	s.check = nil
+	if s.req.Check != nil {
+		s.check = s.req.Check(Tip{s.tip.Ref, commitText(s.tip.Commit)}, s.tip.IsDefault)
+	}
+}
+
+func commitText(h object.ID) string {
+	if h.IsZero() {
+		return ""
+	}
+	return h.String()
+}
+
+// needsTag reports whether the tag itself must be in the store to be checked.
+func (s *syncer) needsTag() bool {
+	return s.check != nil && s.req.pinned() == "" && strings.HasPrefix(s.tip.Ref.String(), "refs/tags/")
+}
+
+// hasTag reports whether a store has the tag that is to be checked, if any: it may have only its commit.
+func (s *syncer) hasTag(in store) bool {
+	if !s.needsTag() {
+		return true
+	}
+	objects := object.Open(in.dir)
+	defer objects.Close()
+	ok, err := objects.Has(s.tip.Want)
+	return ok && err == nil
+}
+
+// checkCommit asks the caller whether the plan's commit may be published.
+func (s *syncer) checkCommit(ctx context.Context) error {
+	if s.check == nil {
+		return nil
+	}
+	published := ""
+	if s.now.ref == s.tip.Ref.String() {
+		published = s.now.commit
+	}
+	since, err := s.since(ctx, published)
+	if err != nil {
+		return err
+	}
+	c := Candidate{
+		Tip: Tip{s.tip.Ref, s.plan.Commit.String()}, Default: s.tip.IsDefault, Object: s.plan.Commit.String(), Published: published,
+		Partial: since.Partial, Rewound: since.Known && !since.Descends, Unknown: !since.Known, Read: s.readObject,
+	}
+	if s.needsTag() {
+		c.Object = s.tip.Want.String()
+	}
+	for _, h := range since.Commits {
+		c.Commits = append(c.Commits, h.String())
+	}
+	if err := s.check(ctx, c); err != nil {
+		return err
+	}
+	s.v.done("checked")
+	return nil
+}
+
+// since returns the history of the plan's commit since another, or since no commit if that is "".
+func (s *syncer) since(ctx context.Context, other string) (object.Range, error) {
+	if other == "" {
+		return object.Range{Commits: []object.ID{s.plan.Commit}, Descends: true, Known: true}, nil
+	}
+	return s.objects.Between(ctx, object.ParseID(other), s.plan.Commit, s.store.shallow(), maxHistory)
+}
+
+// isForced reports whether the plan's commit is known not to descend from another.
+func (s *syncer) isForced(ctx context.Context, other string) bool {
+	if other == "" || other == s.plan.Commit.String() || events.Depth(1).Covers(s.history.Depth) {
+		return false
+	}
+	since, err := s.since(ctx, other)
+	return err == nil && since.Known && !since.Descends
+}
+
+func (s *syncer) readObject(id string) (kind string, content []byte, err error) {
+	defer object.RecoverCorrupt(&err)
+	kind, content, err = s.objects.Raw(object.ParseID(id))
+	if err != nil {
+		return "", nil, object.Corruptf("read %.12s: %w", id, err)
+	}
+	return kind, content, nil
+}
