@@ -192,6 +192,9 @@ func (r repoDetail) Table(w io.Writer) {
 	for _, ref := range slices.Sorted(maps.Keys(r.Heads)) {
 		fmt.Fprintf(w, "head\t%s\t%.12s\n", ref, r.Heads[ref])
 	}
+	for _, c := range r.Checks {
+		checkRows(w, c)
+	}
 	for _, given := range r.Given {
 		app := given.App
 		if app == "" {
@@ -206,4 +209,25 @@ func (r repoDetail) Table(w io.Writer) {
 	}
 	waiterRows(w, r.Lock.Waiters)
 	r.Volume.Table(w)
+}
+
+// checkRows prints why a commit is refused, or else one row for each set of keys.
+func checkRows(w io.Writer, c state.Check) {
+	if c.Class != "" {
+		fmt.Fprintf(w, "refused\t%s\t%.12s\t%s: %s\n", c.Ref, c.Commit, c.Class, term.Printable(c.Reason))
+		return
+	}
+	for _, v := range c.Verdicts {
+		text := "not verified: " + v.Reason
+		switch {
+		case v.Verified && v.Object == "tag":
+			text = fmt.Sprintf("tag signed by %s, key %s", v.By, v.Key)
+		case v.Verified:
+			text = fmt.Sprintf("signed by %s, key %s, %d commits verified", v.By, v.Key, v.Commits)
+		}
+		if v.Partial {
+			text += ", older ones not"
+		}
+		fmt.Fprintf(w, "keys %s\t%s\t%.12s\t%s\n", v.Keys, c.Ref, c.Commit, term.Printable(text))
+	}
 }

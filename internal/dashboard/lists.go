@@ -14,6 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/server"
+	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
 
@@ -139,36 +140,71 @@ type repoPage struct {
 	server.Repo
 	Head  []head
 	Apps  []delivered
+	Rules []checkLine
 	Bytes int64
 	Sized bool // Bytes is known
 
-	MoreHeads, MoreApps int // number of rows omitted
+	MoreHeads, MoreApps, MoreRules int // number of rows omitted
 }
 
 type head struct{ Ref, Commit string }
+
+// checkLine is the verdict on a ref's commit.
+type checkLine struct {
+	Ref, Commit string
+	At          time.Time
+	Class       string // why it is refused; "" if it is not
+	Verified    bool   // all keys accept it
+	Unverified  bool   // some keys do not
+	By, Key     string // "" unless verified
+	Commits     int    // verified; 0 for a tag
+	Partial     bool
+	Reason      string // why it is refused or not verified; for admins only
+}
+
+// checkLines shows the reasons, which name apps and settings, to admins only.
+func checkLines(checks []state.Check, admin bool) []checkLine {
+	var shown []checkLine
+	for _, c := range checks {
+		line := checkLine{Ref: c.Ref, Commit: c.Commit, At: c.At, Class: string(c.Class), Reason: c.Reason, Verified: len(c.Verdicts) > 0 && c.Class == ""}
+		for _, v := range c.Verdicts {
+			line.Verified, line.Unverified = line.Verified && v.Verified, line.Unverified || !v.Verified
+			line.Reason = cmp.Or(line.Reason, v.Reason)
+			if line.By == "" {
+				line.By, line.Key, line.Commits, line.Partial = v.By, v.Key, v.Commits, v.Partial
+			}
+		}
+		if !admin {
+			line.Reason = ""
+		}
+		shown = append(shown, line)
+	}
+	return shown
+}
 
 type delivered struct{ App, Ref, Commit string }
 
 const refsShown = 200
 
-func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, _ bool) (any, error) {
+func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any, error) {
 	repo, err := events.ParseRepoPath(strings.TrimSpace(q.Get("repo")))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
 	}
-	state, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
+	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
 	if errors.Is(err, server.ErrUnknownRepo) {
 		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
 	}
 	if err != nil {
 		return nil, err
 	}
-	shown := repoPage{Repo: state}
-	shown.Bytes, shown.Sized = d.size(state.Repo)
-	for _, ref := range slices.Sorted(maps.Keys(state.Heads)) {
-		shown.Head = append(shown.Head, head{ref, state.Heads[ref]})
+	shown := repoPage{Repo: repository}
+	shown.Bytes, shown.Sized = d.size(repository.Repo)
+	for _, ref := range slices.Sorted(maps.Keys(repository.Heads)) {
+		shown.Head = append(shown.Head, head{ref, repository.Heads[ref]})
 	}
-	for _, g := range state.Given {
+	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
+	for _, g := range repository.Given {
 		shown.Apps = append(shown.Apps, delivered{cmp.Or(g.App, "no app"), g.Ref, g.Commit})
 	}
 	shown.Head, shown.MoreHeads = first(refsShown, shown.Head)

@@ -25,6 +25,7 @@ type RepoSummary struct {
 	Synced  *time.Time `json:"synced,omitempty"`  // when the last sync was settled
 	Fence   uint64     `json:"fence,omitempty"`   // of the last settled change
 	Removed string     `json:"removed,omitempty"` // stream entry of the removal that deleted the clone, if it is deleted
+	Refused []string   `json:"refused,omitempty"` // refs whose commit is refused: not verified, or rewritten
 	Circuit Circuit    `json:"circuit"`
 }
 
@@ -43,11 +44,12 @@ type Repo struct {
 	Heads  map[string]string `json:"heads"` // ref to published commit
 	Given  []state.Given     `json:"given"` // the commit last delivered to each app
 	Lock   Lock              `json:"lock"`
+	Checks []state.Check     `json:"checks,omitempty"` // of refs whose watches have rules, refused ones first; without Rules and Told
 }
 
 // NewRepoSummary converts a summary.
 func NewRepoSummary(s state.Summary) RepoSummary {
-	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed,
+	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused,
 		Circuit: Circuit{Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips}}
 	if !s.Synced.IsZero() {
 		shown.Synced = &s.Synced
@@ -75,6 +77,10 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 		return Repo{}, fmt.Errorf("%s: %w", repo, ErrUnknownRepo)
 	}
 	shown := Repo{RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(), Given: loaded.AllGiven(), Lock: NewLock(lock)}
+	for _, c := range loaded.Checks() {
+		c.Rules, c.Told = "", nil
+		shown.Checks = append(shown.Checks, c)
+	}
 	if shown.Repo == "" {
 		shown.Repo = repo.String()
 	}

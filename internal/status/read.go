@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"time"
@@ -88,7 +89,9 @@ type failureStatus struct {
 	Looked   int                  `json:"looked_at"`
 	Failing  int                  `json:"failing"`
 	Open     int                  `json:"circuits_open"`
-	Worst    []server.RepoSummary `json:"worst"` // up to 20, most failures first
+	Refused  []server.RepoSummary `json:"refused"`  // up to 20 with a refused commit, by path
+	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
+	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most failures first
 }
 
 type volumeStatus struct {
@@ -264,8 +267,8 @@ func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []st
 
 // readFailures searches for failing repositories until the timeout.
 func readFailures(ctx context.Context, store *state.Store, timeout time.Duration) (failureStatus, error) {
-	s := failureStatus{Worst: []server.RepoSummary{}}
-	failing := map[string]server.RepoSummary{} // a repository may be on two pages
+	s := failureStatus{Worst: []server.RepoSummary{}, Refused: []server.RepoSummary{}}
+	failing, refused := map[string]server.RepoSummary{}, map[string]server.RepoSummary{} // a repository may be on two pages
 	for cursor, until := uint64(0), time.Now().Add(timeout); ; {
 		page, err := store.List(ctx, "", cursor, 1000)
 		if err != nil {
@@ -275,6 +278,9 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 		for _, repo := range page.Repos {
 			if repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 {
 				failing[repo.Repo] = server.NewRepoSummary(repo)
+			}
+			if len(repo.Refused) > 0 {
+				refused[repo.Repo] = server.NewRepoSummary(repo)
 			}
 		}
 		if cursor = page.Next; cursor == 0 || time.Now().After(until) {
@@ -293,6 +299,10 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), cmp.Compare(a.Repo, b.Repo))
 	})
 	s.Worst = s.Worst[:min(len(s.Worst), maxListed)]
+	s.Refusing = len(refused)
+	for _, name := range slices.Sorted(maps.Keys(refused))[:min(len(refused), maxListed)] {
+		s.Refused = append(s.Refused, refused[name])
+	}
 	return s, nil
 }
 
@@ -368,6 +378,9 @@ func (s *Service) judge() {
 	}
 	if s.Repos.Open > 0 {
 		concern("circuits open: %d", s.Repos.Open)
+	}
+	if s.Repos.Refusing > 0 {
+		concern("commits refused: %d", s.Repos.Refusing)
 	}
 	if s.Dead > 0 {
 		concern("dead letters: %d", s.Dead)

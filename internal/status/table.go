@@ -58,6 +58,7 @@ func (s Service) Table(w io.Writer) {
 	s.contentionRows(w)
 	s.hostRows(w)
 	s.failureRows(w)
+	s.refusedRows(w)
 }
 
 func (s Service) health() string {
@@ -165,6 +166,16 @@ func (s Service) failureRows(w io.Writer) {
 			text = term.Paint(term.MarkBad, text)
 		}
 		return fmt.Sprintf("%s\t%d\t%s\t%s", r.Repo, r.Circuit.Failures, text, Synced(r))
+	})
+}
+
+func (s Service) refusedRows(w io.Writer) {
+	if len(s.Repos.Refused) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nCOMMIT REFUSED\tREFS")
+	rows(w, s.Repos.Refused, func(r server.RepoSummary) string {
+		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkBad, term.Printable(strings.Join(r.Refused, " "))))
 	})
 }
 
