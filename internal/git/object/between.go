@@ -87,6 +87,7 @@ type walked struct {
 	parents []ID
 	of      int
 	queued  bool
+	open    bool // counted in walk.open
 	missing bool
 	listed  bool // in walk.newest
 }
@@ -97,7 +98,7 @@ type walk struct {
 	seen    map[ID]*walked
 	shallow map[ID]bool
 	queue   byDate
-	open    int // queued commits that do not belong to both histories
+	open    int // queued commits that do not belong to both histories, or that were visited before they turned out to
 	newest  []*walked
 	cut     bool // a commit of one history alone lacks its parents
 }
@@ -127,9 +128,7 @@ func (w *walk) add(h ID, of int) error {
 	if c.of|of == c.of {
 		return nil
 	}
-	if c.queued && c.of != ofBoth {
-		w.open--
-	}
+	visited := c.of != 0 && !c.queued
 	c.of |= of
 	if c.missing {
 		w.cut = w.cut || c.of != ofBoth
@@ -139,10 +138,19 @@ func (w *walk) add(h ID, of int) error {
 		c.queued = true
 		heap.Push(&w.queue, c)
 	}
-	if c.of != ofBoth {
-		w.open++
-	}
+	w.count(c, c.of != ofBoth || visited) // the parents of a visited commit must hear of it
 	return nil
+}
+
+// count counts a commit as open, or not.
+func (w *walk) count(c *walked, open bool) {
+	switch {
+	case open && !c.open:
+		w.open++
+	case !open && c.open:
+		w.open--
+	}
+	c.open = open
 }
 
 func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, error) {
@@ -153,9 +161,7 @@ func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, erro
 		}
 		c := heap.Pop(&w.queue).(*walked)
 		c.queued = false
-		if c.of != ofBoth {
-			w.open--
-		}
+		w.count(c, false)
 		if c.of == ofNewer && !c.listed {
 			c.listed = true
 			w.newest = append(w.newest, c)

@@ -54,12 +54,16 @@ func history(t *testing.T, parents [][]int, dates []int) (dir string, ids []obje
 
 // TestBetweenAsGit compares random histories with git rev-list and git merge-base.
 func TestBetweenAsGit(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range uint64(6) {
+		skew := []int{1, 300, 100_000}[seed%3] // all dates in order; some or all in disorder
 		random := rand.New(rand.NewPCG(seed, 1))
 		const n = 40
 		parents, dates := make([][]int, n), make([]int, n)
 		for i := range n {
-			dates[i] = 1_700_000_000 + 60*i + random.IntN(300) // a skewed clock now and then
+			dates[i] = 1_700_000_000 + random.IntN(skew)
+			if seed < 3 {
+				dates[i] += 60 * i
+			}
 			for range min(i, random.IntN(3)) {
 				if p := max(0, i-1-random.IntN(6)); !slices.Contains(parents[i], p) {
 					parents[i] = append(parents[i], p)
