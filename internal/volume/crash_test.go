@@ -22,7 +22,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "taken", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}
+var steps = []string{"fenced", "bound", "listed", "fetched", "moved", "checked", "taken", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}
 
 // TestKilledAtEveryStep kills a process at each step of a first or a later sync, and checks that readers see a complete
 // tree and that the next sync repairs the rest.
@@ -115,7 +115,7 @@ func dieAtStep(t *testing.T, root string) {
 	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_DIE_FENCE"), &fence))(t)
 	var err error
 	if url := os.Getenv("LOCKSTEP_TEST_DIE_URL"); url != "" {
-		_, err = v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: url, Fence: fence})
+		_, err = v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: url, Fence: fence, Check: admitAll})
 	} else {
 		_, err = v.Prepare(t.Context(), PrepareRequest{
 			Repo: repoPath(t, widgets), Ref: testenv.Must(events.ParseRef(gitserver.Main))(t), Fence: fence,
@@ -165,6 +165,7 @@ func TestStaleAtEveryStep(t *testing.T) {
 			w.prepare()
 			w.push(map[string]string{"a": "2"})
 			stale := w.request("")
+			stale.Check = admitAll
 			slow := w.open(w.volume.Root(), Config{})
 			var newest string
 			slow.cfg.Step = func(at string) {

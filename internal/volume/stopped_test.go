@@ -163,7 +163,7 @@ func stopAtStep(t *testing.T, root string) {
 	}
 	var fence uint64
 	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_STOP_FENCE"), &fence))(t)
-	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("LOCKSTEP_TEST_STOP_URL"), Fence: fence})
+	_, err := v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: os.Getenv("LOCKSTEP_TEST_STOP_URL"), Fence: fence, Check: admitAll})
 	if err != nil {
 		t.Fatalf("class %s: %v", events.ClassOf(err), err)
 	}
