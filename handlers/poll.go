@@ -50,8 +50,8 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	result.Due = len(outcome.Changes)
 	outcome.Result = result
-	if len(outcome.Drop) > 0 {
-		outcome.State = state.FenceFields(result)
+	if len(outcome.State)+len(outcome.Drop) > 0 {
+		maps.Copy(outcome.State, state.FenceFields(result))
 	}
 	return outcome, nil
 }
@@ -152,7 +152,13 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 		}
 		changes = append(changes, change)
 	}
-	return events.Outcome{Changes: changes, Drop: unpublished(known, published, wanted)}, nil
+	outcome := events.Outcome{Changes: changes, Drop: unpublished(known, published, wanted)}
+	checks, unchecked := known.KeepChecks(func(ref events.Ref) bool {
+		_, there := refs.commit(ref)
+		return published.Commits[ref] != "" || there && wanted[ref]
+	})
+	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
+	return outcome, nil
 }
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.

@@ -43,7 +43,8 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	}
 	outcome := events.Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
 	if !known.IsZero() {
-		outcome.State = state.FenceFields(result)
+		outcome.State, _ = known.KeepChecks(func(ref events.Ref) bool { return ref != change.Ref })
+		maps.Copy(outcome.State, state.FenceFields(result))
 	}
 	return outcome, nil
 }

@@ -94,3 +94,23 @@ func (r Repo) CheckFields(ref events.Ref, check *Check) (fields map[string]strin
 	}
 	return fields, drop
 }
+
+// KeepChecks returns the fields to set and to drop so that only the checks of refs that keep accepts remain.
+func (r Repo) KeepChecks(keep func(events.Ref) bool) (fields map[string]string, drop []string) {
+	var refused []string
+	for _, c := range r.Checks() {
+		ref, err := events.ParseRef(c.Ref)
+		switch {
+		case err != nil || !keep(ref):
+			drop = append(drop, checkPrefix+c.Ref)
+		case c.Class != "":
+			refused = append(refused, c.Ref)
+		}
+	}
+	slices.Sort(refused)
+	fields = map[string]string{}
+	if list := strings.Join(refused, " "); list != r.fields[refusedField] {
+		fields[refusedField] = list
+	}
+	return fields, drop
+}
