@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/internal/disk"
+	"lockstep/internal/git/object"
 )
 
 // Pace is called before bytes are read, and delays the reader or stops it with an error.
@@ -95,7 +96,8 @@ func pathsOf(found []Difference) []string {
 // openManifest reads a tree's manifest; it is nil if the tree is of an older version without.
 func openManifest(tree string) (made manifest, damaged []Difference, err error) {
 	g := GitDirOf(tree)
-	made, err = readManifest(g.Manifest())
+	_, commit, _ := g.RefAndCommit() // without, its format is SHA-1 or the manifest counts as damaged
+	made, err = readManifest(g.Manifest(), object.ParseID(commit).Format())
 	switch {
 	case err == nil:
 		return made, nil, nil
