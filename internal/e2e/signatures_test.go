@@ -58,7 +58,7 @@ func (s *signing) trust(keys ...string) {
 	s.t.Helper()
 	var text strings.Builder
 	for _, key := range keys {
-		text.WriteString(filepath.Base(key) + "@example.com " + string(proctest.Must(os.ReadFile(key + ".pub"))(s.t)))
+		text.WriteString(filepath.Base(key) + "@example.com " + string(proctest.Must(os.ReadFile(key+".pub"))(s.t)))
 	}
 	next := filepath.Join(filepath.Dir(s.keys), "next")
 	proctest.Must(0, os.WriteFile(next, []byte(text.String()), 0o600))(s.t)
