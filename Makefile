@@ -24,6 +24,7 @@ test-large: ## Run the tests that the race detector makes too slow or too large,
 	LOCKSTEP_TEST=all go test ./events/stream -run Conformance $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/e2e -run 'AlteredTrees|OddRepositories' $(TESTFLAGS)
+	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
 
 validate-deploy: ## Validate manifests, Compose file and Dockerfile with the parsers of their tools
 	go -C deploy/validate vet ./...

@@ -107,7 +107,7 @@ func TestCommitThatTheRemoteRefuses(t *testing.T) {
 	_, err := w.trySync(blob)
 	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 	testenv.Must(w.git.Git(t.Context(), widgets, "", "config", "--unset", "uploadpack.allowAnySHA1InWant"))(t)
-	for name, commit := range map[string]string{"unknown": strings.Repeat("ab", 20), "unreachable": gone} {
+	for name, commit := range map[string]string{"unknown": anID("ab"), "unreachable": gone} {
 		_, err := w.trySync(commit)
 		testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 		if err != nil && !strings.Contains(err.Error(), "does not send commit") {
@@ -131,7 +131,7 @@ func TestCommitByItsHashOverSSH(t *testing.T) {
 	w.push(map[string]string{"a": "3"})
 	for _, commit := range []string{first, second} { // over protocol 2, then 0
 		w.mustBeSound(testenv.Must(w.volume.Sync(t.Context(), w.sshRequest(server, commit)))(t).Path, commit)
-		_, err := w.volume.Sync(t.Context(), w.sshRequest(server, strings.Repeat("ab", 20)))
+		_, err := w.volume.Sync(t.Context(), w.sshRequest(server, anID("ab")))
 		testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 		w.allowHashes()
 	}

@@ -270,6 +270,7 @@ func (s *forgeServer) runGit(req packRequest) (prologue, pack string, err error)
 // TestHostedForges syncs from imitations of Azure DevOps and AWS CodeCommit. Git itself clones from them and fetches, which
 // shows that the imitations keep to the protocol.
 func TestHostedForges(t *testing.T) {
+	onlySHA1(t)
 	t.Parallel()
 	for name, forge := range map[string]func(string) *forgeServer{"Azure DevOps": azureDevOps, "CodeCommit": codeCommit} {
 		t.Run(name, func(t *testing.T) {

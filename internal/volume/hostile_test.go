@@ -250,7 +250,7 @@ func TestLinksOutOfTheTree(t *testing.T) {
 			w := newWorld(t)
 			w.volume = w.open(t.TempDir(), Config{Links: policy, Grace: 1})
 			w.create(map[string]string{"file": "1", "lib/modules/tool/cli.js": "x"})
-			w.commit(gitserver.Main, gitserver.Edit{Link: links, Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
+			w.commit(gitserver.Main, gitserver.Edit{Link: links, Submodule: map[string]string{"sub": anID("aa")}})
 			res, err := w.trySync("")
 			if policy == checkout.LinksRefuse {
 				testenv.MustFail(t, err, events.ClassHostile, events.Permanent)

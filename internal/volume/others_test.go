@@ -25,6 +25,7 @@ import (
 // capabilities that it did not offer. go-git supports neither shallow fetches nor side-bands nor thin packs: it sends
 // complete histories.
 func TestOtherServers(t *testing.T) {
+	onlySHA1(t)
 	t.Parallel()
 	for name, start := range map[string]func(*world) string{"dulwich": startDulwich, "go-git": startGoGit} {
 		t.Run(name, func(t *testing.T) {
@@ -162,6 +163,7 @@ func TestGitProtocolErrors(t *testing.T) {
 
 // TestAcknowledgementFormats uses a server that acknowledges each common commit.
 func TestAcknowledgementFormats(t *testing.T) {
+	onlySHA1(t)
 	t.Parallel()
 	for name, acks := range map[string]string{
 		"one":                "ACK %s",

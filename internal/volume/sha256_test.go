@@ -20,6 +20,22 @@ func otherFormat() string {
 	return "sha256"
 }
 
+// anID returns an object ID of a repeated byte, in the format that the tests use.
+func anID(digits string) string {
+	if otherFormat() == "sha1" {
+		return strings.Repeat(digits, 32)
+	}
+	return strings.Repeat(digits, 20)
+}
+
+// onlySHA1 skips a test of servers that have no SHA-256.
+func onlySHA1(t *testing.T) {
+	t.Helper()
+	if otherFormat() == "sha1" {
+		t.Skip("this server has SHA-1 only")
+	}
+}
+
 // TestOtherFormat syncs a repository in the object format that other tests do not use: a first fetch, small and large pushes, a
 // tag, a commit by its hash, prepared trees, and shallow and full history. To run all tests in it, set GIT_DEFAULT_HASH=sha256.
 func TestOtherFormat(t *testing.T) {
@@ -115,6 +131,53 @@ func TestFormatChanges(t *testing.T) {
 		next := w.push(map[string]string{"c": "3"})
 		old, before = w.sync(""), next
 		w.mustBeSound(widgets, next)
+	}
+}
+
+// TestOtherFormatOverOldProtocol syncs from a server of protocol 0.
+func TestOtherFormatOverOldProtocol(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.git.IgnoreVersion(true)
+	first := testenv.Must(w.git.CreateAs(t.Context(), otherFormat(), widgets, map[string]string{"a": "1"}))(t)
+	testenv.Must(0, w.git.Tag(t.Context(), widgets, "v1", first))(t)
+	w.sync("")
+	commit := w.push(map[string]string{"a": "2"})
+	w.sync("")
+	w.mustBeSound(widgets, commit)
+	w.mustBeSound(w.sync("refs/tags/v1").Path, first)
+	testenv.Must(0, w.git.Delete(widgets))(t)
+	again := w.create(map[string]string{"a": "3"})
+	w.sync("")
+	w.mustBeSound(widgets, again)
+	mustVerify(t, w)
+}
+
+// TestEmptyRepositoryOfOtherFormat has no ref, over both protocols.
+func TestEmptyRepositoryOfOtherFormat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	testenv.Must(0, w.git.CreateEmptyAs(t.Context(), otherFormat(), widgets))(t)
+	for _, old := range []bool{false, true} {
+		w.git.IgnoreVersion(old)
+		_, err := w.trySync("")
+		testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
+	}
+}
+
+// TestBranchNamedLikeACommit publishes branches that are named like commits of both formats.
+func TestBranchNamedLikeACommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	for _, length := range []int{20, 32} {
+		name := "refs/heads/" + strings.Repeat("ab", length)
+		testenv.Must(0, w.git.SetRef(t.Context(), widgets, name, first))(t)
+		res := w.sync(name)
+		if !strings.HasSuffix(res.Path, "@"+strings.ReplaceAll(name, "/", "%2F")) {
+			t.Errorf("published as %s", res.Path)
+		}
+		w.mustBeSound(res.Path, first)
 	}
 }
 

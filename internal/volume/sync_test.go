@@ -177,7 +177,7 @@ func TestAllEntryKinds(t *testing.T) {
 	commit := w.commit("main", gitserver.Edit{
 		Exec:      map[string]string{"run.sh": "#!/bin/sh\n"},
 		Link:      map[string]string{"in": "run.sh", "out": "../../../../etc/passwd", "abs": "/etc/passwd", "dangling": "nowhere"},
-		Submodule: map[string]string{"sub": strings.Repeat("a", 40)},
+		Submodule: map[string]string{"sub": anID("aa")},
 	})
 
 	w.sync("")

@@ -104,7 +104,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})
 	w.commit("main", gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}, Link: map[string]string{"link": "a"},
-		Submodule: map[string]string{"sub": strings.Repeat("a", 40)}})
+		Submodule: map[string]string{"sub": anID("aa")}})
 	w.sync("")
 	commit := w.push(map[string]string{"a": "2"})
 	w.sync("")
