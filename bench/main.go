@@ -42,7 +42,7 @@ func newCommand(std term.Streams) *cobra.Command {
 	cmd.AddCommand(
 		lock.NewCommand(std), lock.NewWorkerCommand(std), lock.NewFaultsWorkerCommand(std),
 		hot.NewCommand(std), hot.NewWorkerCommand(std), pushes.NewCommand(std), stream.NewCommand(std),
-		publish.NewCommand(std), look.NewCommand(std), availability.NewCommand(std), idle.NewCommand(std), scrape.NewCommand(std), start.NewCommand(std),
+		publish.NewCommand(std), look.NewCommand(std), availability.NewCommand(std), availability.NewWorkerCommand(std), idle.NewCommand(std), scrape.NewCommand(std), start.NewCommand(std),
 		hooks.NewCommand(std), hooks.NewBareCommand(std), starve.NewCommand(std), starve.NewReaderCommand(std),
 	)
 	return cmd

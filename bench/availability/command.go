@@ -34,8 +34,8 @@ func NewCommand(std term.Streams) *cobra.Command {
 		Long: "Push to a repository whose files all name one version, every tenth time by force. Meanwhile readers open the\n" +
 			"published name once and read every file below it, over and over. Count the reads that found all files, of one\n" +
 			"version: where several workers reset a clone in place, where one worker at a time does so under a lock, and\n" +
-			"with two Lockstep workers, one of which is killed and restarted every two seconds while repos gc compacts the\n" +
-			"store. It fails if one of Lockstep's reads was not of one complete version. Needs git and redis-server, of\n" +
+			"with two Lockstep workers, one of which is killed and restarted every two seconds, and the other one kills itself\n" +
+			"at each step of a sync and of a preparation in turn, while repos gc compacts the store. It fails if one of Lockstep's reads was not of one complete version. Needs git and redis-server, of\n" +
 			"which it starts a private one.",
 		Example: "  go run ./bench availability\n" +
 			"  go run ./bench availability --duration 60s --readers 8 --plot availability.svg --json",
@@ -76,7 +76,9 @@ type Result struct {
 	Syncs  int `json:"syncs"`  // commits published, each counted once
 	Failed int `json:"failed"` // failed attempts, such as index.lock conflicts
 	Killed int `json:"killed"` // workers
-	GCs    int `json:"gcs"`    // compactions of the store
+
+	KilledAt map[string]int `json:"killed_at,omitempty"` // of them, those that killed themselves, by step
+	GCs      int            `json:"gcs"`                 // compactions of the store
 
 	OverTime []Point `json:"over_time"`
 }
@@ -142,7 +144,15 @@ func (r Report) Table(w io.Writer) error {
 		fmt.Fprintf(tw, "%s\t%d\t%s %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", c.Name, c.Reads, c.percent(), c.Missing, c.Torn, c.Mixed,
 			c.Versions, c.Pushes, c.Syncs, c.Failed, c.Killed, c.GCs)
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, c := range r.Contestants {
+		if len(c.KilledAt) > 0 {
+			fmt.Fprintf(w, "\n%s: workers that killed themselves, by step:%s\n", c.Name, c.steps())
+		}
+	}
+	return nil
 }
 
 // plotted is a report with a plot. It is not drawn if path is "".

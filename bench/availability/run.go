@@ -42,8 +42,10 @@ type syncer interface {
 
 const (
 	pushPause = 100 * time.Millisecond // between pushes
-	readPause = 10 * time.Millisecond  // between the reads of a reader, to leave CPU time for syncs
-	stretches = 40                     // of a run, in the plot
+	restPause = time.Second            // after every restEvery pushes, for preparations
+	restEvery = 5
+	readPause = 10 * time.Millisecond // between the reads of a reader, to leave CPU time for syncs
+	stretches = 40                    // of a run, in the plot
 
 	// ForcedEvery is the interval of forced pushes, in pushes.
 	ForcedEvery = 10
@@ -102,6 +104,9 @@ func (t *turn) push(during context.Context, s syncer, first string, result *Resu
 		result.Pushes++
 		if err := s.pushed(ctx, commit); err != nil {
 			return err
+		}
+		if n%restEvery == 0 {
+			app.Sleep(during, restPause)
 		}
 		app.Sleep(during, pushPause)
 	}

@@ -95,29 +95,31 @@ func (s *resetters) report(_ context.Context, result *Result) error {
 }
 
 const (
-	killEvery = 2 * time.Second
-	gcEvery   = 1500 * time.Millisecond
+	killEvery  = 2 * time.Second
+	stepWithin = 5 * time.Second // after the start of a worker that kills itself
+	gcEvery    = 1500 * time.Millisecond
 )
 
-// workers are lockstep processes, one of which is killed from time to time.
+// workers are two lockstep processes. One is killed from time to time, the other one kills itself, at each step in turn.
 type workers struct {
 	*turn
 	deployment rig.Deployment
 	first      string // commit, published before the run
-	running    [2]*rig.Process
+	running    *rig.Process
 
-	killed, gcs int
+	mu       sync.Mutex
+	killed   int
+	killedAt map[string]int // by step, those that killed themselves
+	gcs      int
 }
 
 // startWorkers starts the workers, and returns once they have published the repository.
 func startWorkers(ctx context.Context, t *turn, env *rig.Env, server *rig.Redis) (syncer, error) {
-	s := &workers{turn: t, first: t.git.Head(t.repo, "refs/heads/"+gitserver.Main)}
+	s := &workers{turn: t, first: t.git.Head(t.repo, "refs/heads/"+gitserver.Main), killedAt: map[string]int{}}
 	s.deployment = rig.Deployment{Env: env, Redis: server, Root: filepath.Join(t.dir, "root")}
-	for i := range s.running {
-		var err error
-		if s.running[i], err = s.start(ctx); err != nil {
-			return nil, err
-		}
+	var err error
+	if s.running, err = s.start(ctx); err != nil {
+		return nil, err
 	}
 	return s, s.awaitFirst(ctx)
 }
@@ -145,26 +147,26 @@ func (s *workers) awaitFirst(ctx context.Context) error {
 	return rig.AwaitResults(ctx, s.deployment.Redis.Client, events.DefaultNamespace, 1, 10*time.Millisecond)
 }
 
-// run kills the workers in turn, and compacts the store in between.
+// run has workers killed, and compacts the store in between.
 func (s *workers) run(ctx context.Context) error {
 	g, during := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.killInTurn(during) })
+	g.Go(func() error { return s.killAtTimes(during) })
+	g.Go(func() error { return s.dieInTurn(during) })
 	g.Go(func() error { return s.collect(during) })
 	return g.Wait()
 }
 
-func (s *workers) killInTurn(during context.Context) error {
-	for n := 0; app.Sleep(during, killEvery); n++ {
-		running := &s.running[n%len(s.running)]
-		if err := (*running).Kill(); err != nil {
+func (s *workers) killAtTimes(during context.Context) (err error) {
+	for app.Sleep(during, killEvery) {
+		if err := s.running.Kill(); err != nil {
 			return err
 		}
+		s.mu.Lock()
 		s.killed++
-		next, err := s.start(context.WithoutCancel(during)) // killed at the end of the run
-		if err != nil {
+		s.mu.Unlock()
+		if s.running, err = s.start(context.WithoutCancel(during)); err != nil { // killed at the end of the run
 			return err
 		}
-		*running = next
 	}
 	return nil
 }
@@ -187,7 +189,7 @@ func (s *workers) collect(during context.Context) error {
 }
 
 func (s *workers) report(ctx context.Context, result *Result) error {
-	result.Killed, result.GCs = s.killed, s.gcs
+	result.Killed, result.KilledAt, result.GCs = s.killed, s.killedAt, s.gcs
 	results, _, err := rig.ReadResults(ctx, s.deployment.Redis.Client, events.DefaultNamespace, "")
 	if err != nil {
 		return err

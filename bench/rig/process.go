@@ -144,6 +144,16 @@ func (p *Process) Kill() error {
 	return nil
 }
 
+// Ended waits for the end of the process, and returns false if ctx ends first.
+func (p *Process) Ended(ctx context.Context) bool {
+	select {
+	case <-p.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // Wait waits for the end of the process. It returns an error if the exit code is not 0.
 func (p *Process) Wait() error {
 	<-p.done
@@ -178,7 +188,12 @@ type Deployment struct {
 
 // Start starts a lockstep process on the Redis and the volume.
 func (d Deployment) Start(ctx context.Context, args ...string) (*Process, error) {
-	return d.StartLockstep(ctx, append(args, "--redis", d.Redis.URL, "--root", d.Root, "--lease", "1s", "--tree-grace", "5s", "--log-level", "error")...)
+	return d.StartLockstep(ctx, d.Args(args...)...)
+}
+
+// Args adds the settings of the deployment to arguments of lockstep.
+func (d Deployment) Args(args ...string) []string {
+	return append(args, "--redis", d.Redis.URL, "--root", d.Root, "--lease", "1s", "--tree-grace", "5s", "--log-level", "error")
 }
 
 // AwaitResults polls the number of results until it is at least n.
