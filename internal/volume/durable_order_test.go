@@ -247,6 +247,20 @@ func TestUnflushedPreparedTree(t *testing.T) { // not parallel: see observeDisk
 	}
 }
 
+// TestPreparedCopiesAreSynced prepares a tree with a file that cannot be linked. With durability process, too, it must be on disk:
+// after an unclean stop only published trees are verified.
+func TestPreparedCopiesAreSynced(t *testing.T) { // not parallel: see observeDisk
+	w := newProcessWorld(t)
+	w.create(map[string]string{"a": "1", "b": "1"})
+	w.sync("")
+	testenv.Must(0, os.WriteFile(w.path(widgets, "b"), []byte("altered"), 0o644))(t)
+	d := observeDisk(t, w)
+	w.prepare()
+	if content, known := d.files[idOf(t, filepath.Join(w.nextTree(), "b"))]; !known || content != "1" || len(d.calls) != 1 {
+		t.Errorf("synced %q", d.calls)
+	}
+}
+
 // TestNothingIsSyncedWithDurabilityProcess pushes to a repository that is on the volume.
 func TestNothingIsSyncedWithDurabilityProcess(t *testing.T) { // not parallel: see observeDisk
 	w := newProcessWorld(t)
