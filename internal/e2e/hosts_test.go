@@ -14,6 +14,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 // A host limits one credential. Status, metrics and the log say so, changes of other credentials and hosts go on, and at the
@@ -109,6 +110,7 @@ func TestLimitedHostDelaysOnlyItsCredential(t *testing.T) {
 // A host names an absurd time, and all processes remember it. Once the operator lifts the block, every change is synced:
 // those that the host refused, and those that were parked from memory.
 func TestLiftedBlockOfAHost(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	const repos = 40
 	git, server := proctest.StartGit(t), redistest.Start(t)
@@ -154,6 +156,47 @@ func TestLiftedBlockOfAHost(t *testing.T) {
 	}
 	if attempts != deliveries {
 		t.Errorf("%v deliveries with attempt numbers that add up to %v, want attempt 1 only", deliveries, attempts)
+	}
+}
+
+// Repositories hang on a host that answers others: the others go on, and their host is not taken for one that does not answer.
+func TestRepositoriesThatHangDelayNoOthersOfTheirHost(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	const hung, pushes = 80, 10
+	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
+		if strings.HasPrefix(repo, "hung/") {
+			<-ctx.Done()
+		}
+	}))
+	server := redistest.Start(t)
+	client := server.Client()
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--slots", "2")
+	p.ListenAddress("listening")
+	proctest.Must(git.Create(t.Context(), "acme/good", map[string]string{"a": "1"}))(t)
+	publish := func(name string) {
+		t.Helper()
+		change := proctest.Must(events.NewChange(events.Change{URL: git.URL(name)}))(t)
+		proctest.Must(0, app.PublishChange(context.Background(), client, events.DefaultNamespace, change))(t)
+	}
+	publish("acme/good")
+	proctest.AwaitResults(t, client, 1)
+	for n := range hung {
+		name := fmt.Sprint("hung/", n)
+		if err := git.Alias(name, "acme/good"); err != nil {
+			t.Fatal(err)
+		}
+		publish(name)
+	}
+	for n := range pushes { // one after the other
+		publish("acme/good")
+		results := proctest.AwaitResults(t, client, n+2)
+		if last := results[len(results)-1]; last.Repo.String() != "acme/good" || last.Type != events.ResultSynced {
+			t.Fatalf("%s %s: %s", last.Type, last.Repo, last.Error)
+		}
+	}
+	if status := hostStatus(t, server.URL(), strings.Split(git.URL(""), "/")[2]); status["reason"] == "no answer" {
+		t.Errorf("status shows %v", status)
 	}
 }
 

@@ -104,7 +104,7 @@ end
 if outcome == 'ok' then
   succeed()
   redis.call('ZREMRANGEBYSCORE', answered, '-inf', number(now - SPAN))
-  add(answered, now, ARGV[13])
+  if ARGV[5] ~= '' then add(answered, now, ARGV[13]) end -- otherwise the job's next request has failed
 elseif outcome == 'failed' then
   if counts() then fail() end
 elseif outcome == 'overloaded' then
