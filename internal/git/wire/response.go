@@ -83,14 +83,21 @@ func endsInLength(response []byte) bool {
 // maxRedirects is the redirect of a request that is not followed.
 const maxRedirects = 10
 
-// redirectFault returns the reason not to follow a redirect, or nil. redirects counts this one and the previous ones.
+// redirectFault returns the reason not to follow a redirect of a session, or nil. redirects counts this one and the previous
+// ones.
 func redirectFault(res *http.Response, redirects int) error {
+	if _, err := res.Location(); err == nil && res.Request.Method != http.MethodGet {
+		return errRedirectFetch
+	}
+	return redirectFaultOf(res, redirects)
+}
+
+// redirectFaultOf is redirectFault for requests of any method.
+func redirectFaultOf(res *http.Response, redirects int) error {
 	to, err := res.Location()
 	switch {
 	case err != nil:
 		return errRedirectNowhere
-	case res.Request.Method != http.MethodGet:
-		return errRedirectFetch
 	case to.Scheme != "http" && to.Scheme != "https":
 		return errRedirectScheme
 	case res.Request.URL.Scheme == "https" && to.Scheme == "http":
