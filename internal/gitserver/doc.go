@@ -10,6 +10,8 @@
 // fetch was avoided or that two fetches overlapped. It can also delay a request, answer with a given status and
 // require credentials.
 //
+// Each repository also has a Git LFS server for downloads ([Server.LFS]).
+//
 // The server does not accept pushes: commits are written directly to the bare repository. It needs a git
 // binary in PATH. It does not import package testing, so commands can use it too.
 package gitserver

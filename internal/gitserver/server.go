@@ -49,6 +49,7 @@ type repoState struct {
 	user, password string   // set by RequireAuth; both empty if no credentials are required
 	tokens         []string // see AcceptTokens
 	usedTokens     []string // see TokensSeen
+	lfs            *LFS     // see LFS
 	status         int      // status to respond with instead of serving, unless 0
 }
 
@@ -187,6 +188,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many requests", status)
 	case status != 0:
 		http.Error(w, http.StatusText(status), status)
+	case strings.HasPrefix(service, lfsPrefix):
+		s.LFS(repo).serve(w, r, strings.TrimPrefix(service, lfsPrefix))
 	default:
 		s.backend.ServeHTTP(w, r)
 	}
