@@ -58,6 +58,7 @@ const (
 	ClassCircuit   Class = "circuit"   // the repository failed too often in a row and is suspended for a while
 	ClassLimited   Class = "limited"   // the remote's host is at a limit of requests, its own or ours
 	ClassUnwatched Class = "unwatched" // the requesting app no longer watches the repository
+	ClassLFS       Class = "lfs"       // an object in Git LFS is missing
 
 	ClassUnverified Class = "unverified" // a watch requires signatures, and no trusted key signed a commit or tag
 	ClassRewritten  Class = "rewritten"  // a watch refuses rewritten history

@@ -51,6 +51,10 @@ type Remote struct {
 	Secret  Secret // for this operation only; zero is anonymous
 	Foreign bool   // the URL comes from a webhook's payload, not from the operator
 	Gate    Gate   // admits the requests; nil for no limits
+
+	// SecretFor returns the secret for another URL that belongs to the repository, such as that of its LFS server; zero if the
+	// credential may not be sent there. Nil if there is none for any URL.
+	SecretFor func(ctx context.Context, url string) (Secret, error)
 }
 
 // Secret authenticates to a remote. It prints as a placeholder.
@@ -76,6 +80,7 @@ type SyncRequest struct {
 	Ref    events.Ref   // zero for the remote's default branch
 	Pin    string       // commit to publish for Ref, whatever Ref points to; "" for what Ref points to
 	Depth  events.Depth // history to fetch
+	LFS    LFS          // files in Git LFS to fetch the content of
 	Fence  uint64       // fence of the lease on Repo
 
 	// Base returns the commit to list changed files from, or "" for all files. published is the published commit of ref, or "".
@@ -147,9 +152,10 @@ type Refs struct {
 // Published is what readers see of a repository.
 type Published struct {
 	Commits map[events.Ref]string
-	Plain   events.Ref // ref published under the plain name; zero if none
-	Remote  string     // remote that the repository is bound to
-	Fetched bool       // whether anything was ever fetched from it
+	LFS     map[events.Ref]LFS // what the trees were published with; no entry for none
+	Plain   events.Ref         // ref published under the plain name; zero if none
+	Remote  string             // remote that the repository is bound to
+	Fetched bool               // whether anything was ever fetched from it
 }
 
 // Watch is an app's subscription to refs of a repository.
@@ -160,10 +166,11 @@ type Watch struct {
 	Ref        Selector        // never nil
 	Credential string          // the name of one, or ""
 	Depth      events.Depth
-	Foreign    bool   // the URL comes from a webhook's payload
-	Verify     Verify // what it demands of signatures
-	VerifyKeys string // name of the credential with the trusted keys; "" if Verify is off
-	NoRewind   bool   // it refuses rewritten history
+	LFS        *LFSFilter // files in Git LFS whose content the app wants; nil for none
+	Foreign    bool       // the URL comes from a webhook's payload
+	Verify     Verify     // what it demands of signatures
+	VerifyKeys string     // name of the credential with the trusted keys; "" if Verify is off
+	NoRewind   bool       // it refuses rewritten history
 }
 
 // Selector selects refs of a repository.
@@ -215,7 +222,7 @@ func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.For
 // remote returns the remote that a job may contact.
 func (h *Handlers) remote(ctx context.Context, job events.Job, from source) (Remote, error) {
 	secret, err := h.Credentials.Resolve(ctx, from.credential, from.url)
-	remote := Remote{URL: from.url, Secret: secret, Foreign: from.foreign}
+	remote := Remote{URL: from.url, Secret: secret, Foreign: from.foreign, SecretFor: h.secretFor(from)}
 	if h.Hosts != nil {
 		remote.Gate = gate{h.Hosts, job, from.credential, &yielded{}}
 	}

@@ -120,7 +120,8 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 			case decided && !needed:
 				continue
 			}
-			if !decided && published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit {
+			if !decided && published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit &&
+				published.LFS[ref].equal(lfsOf(watches, ref, ref == refs.Default)) {
 				continue
 			}
 			if w.Ref.IsDefault() {

@@ -44,6 +44,8 @@ type watchFlags struct {
 	verify, verifyKeys                      string
 	noRewind                                bool
 	paths                                   []string
+	lfs                                     string
+	lfsInclude, lfsExclude                  []string
 }
 
 func (f *watchFlags) Add(flags *pflag.FlagSet) {
@@ -53,6 +55,9 @@ func (f *watchFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
+	flags.StringVar(&f.lfs, "lfs", "pointers", "`pointers or fetch`: whether the tree has the pointers or the content of files in Git LFS")
+	flags.StringArrayVar(&f.lfsInclude, "lfs-include", nil, "`glob` of files to fetch from Git LFS; repeatable (default: as .lfsconfig says, else all)")
+	flags.StringArrayVar(&f.lfsExclude, "lfs-exclude", nil, "`glob` of files to leave as pointers; repeatable (default: as .lfsconfig says, else none)")
 	flags.StringVar(&f.notifyURL, "notify-url", "", "`URL` for the app's results")
 	flags.StringVar(&f.notifySecret, "notify-secret", "", "`name` of the credential with the signing secret for posts")
 	flags.StringVar(&f.verify, "verify", "", "signatures: `off, report or require` (default: off)")
@@ -66,6 +71,7 @@ func (f *watchFlags) watch(url string) (watch.Watch, error) {
 	w := watch.Watch{
 		App: f.app, URL: url, Credential: f.credential, NotifyURL: f.notifyURL, NotifySecret: f.notifySecret, Paths: f.paths,
 		VerifyKeys: f.verifyKeys, NoRewind: f.noRewind,
+		LFS: watch.LFSMode(f.lfs), LFSInclude: f.lfsInclude, LFSExclude: f.lfsExclude,
 	}
 	if f.app == "" {
 		return w, term.UsageError(errors.New("--app is required"))

@@ -119,6 +119,14 @@ func (d Dir) Link(from Dir, name string) error {
 	return nil
 }
 
+// LinkFile creates a hard link in d to the file at path. The name must not exist.
+func (d Dir) LinkFile(path, name string) error {
+	if err := unix.Linkat(unix.AT_FDCWD, path, d.fd, name, 0); err != nil {
+		return d.failed("link", name, err)
+	}
+	return nil
+}
+
 // Stat describes an entry. It does not follow symbolic links.
 func (d Dir) Stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t

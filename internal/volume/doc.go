@@ -31,6 +31,7 @@
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
 //	    quarantine/{fence}/            fetched objects that are not verified yet
 //	    trash/                         being deleted
+//	    lfs/                           LFS objects and incomplete downloads: see package lfs
 //	    usage                          disk usage when last measured, and growth since; may be lost
 //	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
 //
@@ -44,6 +45,7 @@
 //	fetched     a thin pack for the commit is in quarantine, and every object that it needs is present
 //	moved       its objects are in the store, and the store's refs include the commit
 //	checked     the caller's Check, if any, has admitted the commit
+//	lfs         the LFS objects of the tree are in the repository's LFS store; skipped if none are selected
 //	taken       the prepared tree is now this sync's incomplete tree; skipped if there is none
 //	checked out the changes are applied to the prepared tree, or a tree of hard links to the last one's files is made
 //	indexed     the tree has its .git and index
@@ -106,6 +108,7 @@
 //	host not allowed by Config.Net         permanent, ClassConfig
 //	5xx, protocol error, error in a pack   retryable, ClassServer; no full fetch
 //	neither SHA-1 nor SHA-256              permanent, ClassConfig
+//	LFS object missing on its server       permanent, ClassLFS; those received stay. See package lfs
 //	pack that does not apply               one full fetch instead; then retryable, ClassCorrupt
 //	"..", ".git" and the like in a tree,   permanent, ClassHostile
 //	or a path too long for file systems
@@ -145,6 +148,6 @@
 // # Limits
 //
 // Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A move checks no
-// quota, because links take little space. Remove gives trees no grace, but keeps pinned ones. LFS files stay pointers,
-// and submodules stay empty folders.
+// quota, because links take little space. Remove gives trees no grace, but keeps pinned ones. LFS files stay pointers
+// unless [SyncRequest].LFS selects them, and submodules stay empty folders.
 package volume

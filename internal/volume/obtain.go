@@ -234,6 +234,7 @@ func (s *syncer) use(from store) {
 func (s *syncer) close() {
 	s.preload.Wait()
 	s.objects.Close()
+	s.largeObjects.Close()
 	s.kept.Drop()
 	s.ahead.drop()
 	if s.remote != nil {

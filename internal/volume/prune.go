@@ -29,6 +29,9 @@ const (
 // prune deletes the loose objects that neither the store's refs nor any tree needs. It may also delete objects that a stale
 // holder just added, which cannot publish them.
 func (s *syncer) prune(ctx context.Context) error {
+	if err := s.pruneLFS(ctx); err != nil {
+		return err
+	}
 	current, err := s.f.currentStore(s.binding.MovedAway)
 	if err != nil {
 		return err

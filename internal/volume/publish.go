@@ -15,13 +15,13 @@ import (
 // publish builds the plan's tree where readers cannot see it, and links every name to it. It returns the tree's path
 // relative to the root.
 func (s *syncer) publish(ctx context.Context) (tree string, published bool, err error) {
-	err = s.build(ctx)
+	err = s.obtainAndBuild(ctx)
 	if !s.refetched && worthRefetching(ctx, err) {
 		if err = s.refetch(ctx); err == nil {
 			err = s.checkCommit(ctx)
 		}
 		if err == nil {
-			err = s.build(ctx)
+			err = s.obtainAndBuild(ctx)
 		}
 	}
 	if err != nil {
@@ -39,6 +39,13 @@ func (s *syncer) publish(ctx context.Context) (tree string, published bool, err 
 	_ = s.retireReplaced(ctx) // non-critical: the next holder cleans up
 	s.v.done("retired")
 	return s.v.relative(s.f.tree(tree)), true, nil
+}
+
+func (s *syncer) obtainAndBuild(ctx context.Context) error {
+	if err := s.obtainLarge(ctx); err != nil {
+		return err
+	}
+	return s.build(ctx)
 }
 
 // confirm returns nil if the caller still holds its leases according to check, which is optional.
@@ -81,7 +88,7 @@ func (s *syncer) build(ctx context.Context) error {
 		return disk.Error("build the tree", err)
 	}
 	s.tree = filepath.Base(path)
-	return disk.Error("build the tree", s.flushTree(ctx, path, files))
+	return disk.Error("build the tree", errors.Join(s.flushLarge(), s.flushTree(ctx, path, files)))
 }
 
 // pathsIn returns the full paths of files in a tree.

@@ -14,6 +14,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wire"
 )
@@ -50,6 +51,13 @@ type SyncRequest struct {
 	// Confirm returns nil if the lease is still held. It is called right before the new tree is published and should be
 	// fast. Optional.
 	Confirm func(context.Context) error
+
+	// LFS selects the files in Git LFS whose content the tree has. All others stay pointers.
+	LFS lfs.Selection
+
+	// AuthFor returns the credential for another URL that belongs to the repository, such as that of its LFS server; zero if the
+	// credential may not be sent there. It defaults to none for any URL.
+	AuthFor func(ctx context.Context, url string) (wire.Auth, error)
 
 	// Gate limits the requests to the remote; optional. Its errors are returned as they are, and end the operation.
 	Gate wire.Gate
@@ -153,8 +161,11 @@ type syncer struct {
 	preload   sync.WaitGroup   // reads last while the remote is asked
 	prepared  string           // last is the tree prepared from this published one; "" for none
 	tree      string           // name of the tree built, until it is published
-	meter     meter
-	progress  *reporter
+	large     *largeFiles      // LFS files of the plan's tree; nil for none
+
+	largeObjects *object.Store // the store, opened again for large
+	meter        meter
+	progress     *reporter
 }
 
 func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
@@ -308,10 +319,11 @@ func (s *syncer) wasDamaged(commit string) bool {
 	})
 }
 
-// isPublished reports whether one tree of the ref's commit, with the requested history, is published under every name. It
+// isPublished reports whether one tree of the ref's commit, with the requested history and LFS files, is published under every name. It
 // returns false for the zero commit.
 func (s *syncer) isPublished(commit object.ID) bool {
-	if s.now.tree == "" || s.now.ref != s.tip.Ref.String() || s.now.commit != commit.String() || !s.isDeepEnough() {
+	if s.now.tree == "" || s.now.ref != s.tip.Ref.String() || s.now.commit != commit.String() || !s.isDeepEnough() ||
+		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() {
 		return false
 	}
 	for _, name := range s.names {

@@ -16,6 +16,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/lfs"
 )
 
 // Usage is a repository's disk usage. [Volume.GC] measures it by counting all files; a sync adds what it wrote.
@@ -122,7 +123,11 @@ func (f folder) contents() (string, int, error) {
 	if len(trees) > 0 {
 		oldest, youngest = trees[0].Name(), trees[len(trees)-1].Name()
 	}
-	return fmt.Sprintf("stores %v, %d trees of %d, %s to %s", generations, len(trees), len(entries), oldest, youngest), len(trees), nil
+	text := fmt.Sprintf("stores %v, %d trees of %d, %s to %s", generations, len(trees), len(entries), oldest, youngest)
+	if begun, err := (&lfs.Store{Dir: f.lfs()}).Incomplete(); err != nil || begun {
+		text += ", LFS downloads"
+	}
+	return text, len(trees), nil
 }
 
 // tally adds up a folder. A file with several hard links counts once; if own is set, it counts only if all its links are
@@ -266,8 +271,28 @@ func (s *syncer) checkFetched(ctx context.Context, dir string) error {
 	return s.checkSize(ctx)
 }
 
-func (s *syncer) checkSize(ctx context.Context) error {
-	u, most := &s.meter.usage, s.v.cfg.MaxRepoBytes
+func (s *syncer) checkSize(ctx context.Context) error { return s.checkGrowth(ctx, 0) }
+
+// checkRoom fails if this many bytes more do not fit on the volume or into the repository's limit.
+func (s *syncer) checkRoom(ctx context.Context, more int64) error {
+	space, err := s.v.Space()
+	if err != nil {
+		return err
+	}
+	if least := s.v.cfg.MinFreeBytes; space.Free-more < least {
+		return events.Errorf(events.Retryable, events.ClassQuota, "the volume has %s free, and %s are to be fetched, which leaves less than min-free-bytes %s: "+
+			"free space, or lower the setting", BytesText(space.Free), BytesText(more), BytesText(least))
+	}
+	if most := s.v.cfg.MaxVolumeBytes; most > 0 && s.v.Total().Bytes > most-more {
+		return events.Errorf(events.Retryable, events.ClassQuota, "all repositories together would use more than max-volume-bytes %s: run "+
+			"lockstep repos gc --all, remove repositories, or raise the setting", BytesText(most))
+	}
+	return s.checkGrowth(ctx, more)
+}
+
+// checkGrowth fails if the repository with this many bytes more is above its limit.
+func (s *syncer) checkGrowth(ctx context.Context, more int64) error {
+	u, most := &s.meter.usage, s.v.cfg.MaxRepoBytes-more
 	if u.Bytes+u.Added+s.meter.own <= most {
 		return nil
 	}
@@ -282,7 +307,7 @@ func (s *syncer) checkSize(ctx context.Context) error {
 		return nil
 	}
 	return events.Errorf(events.Permanent, events.ClassQuota, "the repository uses %s, more than max-repo-bytes %s: run lockstep repos gc, "+
-		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes), BytesText(most))
+		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes+more), BytesText(most+more))
 }
 
 // countBuilt counts what a new tree at dst does not share.

@@ -12,6 +12,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/lfs"
 )
 
 // ErrNoVolume means that there is no volume at a root.
@@ -66,9 +67,10 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 // Published lists the commits at which a repository's names are published.
 type Published struct {
 	Commits map[events.Ref]string
-	Plain   events.Ref // ref of the plain name; zero if there is no plain name
-	Remote  string     // remote as first given
-	Fetched bool       // whether anything was ever fetched from Remote
+	LFS     map[events.Ref]lfs.Selection // of the trees that have LFS files
+	Plain   events.Ref                   // ref of the plain name; zero if there is no plain name
+	Remote  string                       // remote as first given
+	Fetched bool                         // whether anything was ever fetched from Remote
 }
 
 // Published returns the published commits, or false if the repository is not on the volume or has moved away. It needs
@@ -83,12 +85,16 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	if err != nil {
 		return Published{}, false, err
 	}
-	p := Published{Commits: map[events.Ref]string{}, Remote: b.Remote}
+	p := Published{Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Remote: b.Remote}
 	// The plain name sorts first, so going backward it overrides the others.
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
 		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
 		if ref, err := events.ParseRef(name); ok && err == nil {
 			p.Commits[ref] = commit
+			delete(p.LFS, ref)
+			if selection := lfsOf(f.tree(links[path])); len(selection) > 0 {
+				p.LFS[ref] = selection
+			}
 		}
 	}
 	if p.Fetched = len(p.Commits) > 0; !p.Fetched {

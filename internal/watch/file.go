@@ -29,6 +29,9 @@ type entry struct {
 	Verify       string   `yaml:"verify,omitempty"`
 	VerifyKeys   string   `yaml:"verify_keys,omitempty"`
 	NoRewind     bool     `yaml:"no_rewind,omitempty"`
+	LFS          LFSMode  `yaml:"lfs,omitempty"`
+	LFSInclude   []string `yaml:"lfs_include,omitempty"`
+	LFSExclude   []string `yaml:"lfs_exclude,omitempty"`
 	Auto         bool     `yaml:"auto,omitempty"`
 }
 
@@ -39,7 +42,8 @@ func WriteFile(w io.Writer, watches []Watch) error {
 		out.Watches[i] = entry{
 			App: w.App, Repo: w.Repo.String(), URL: w.URL, Ref: w.Ref.String(), Credential: w.Credential,
 			Depth: w.Depth.String(), Poll: w.Poll.String(), NotifyURL: w.NotifyURL, NotifySecret: w.NotifySecret,
-			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind, Auto: w.Auto,
+			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind,
+			LFS: w.LFS, LFSInclude: w.LFSInclude, LFSExclude: w.LFSExclude, Auto: w.Auto,
 		}
 	}
 	encoder := yaml.NewEncoder(w)
@@ -93,7 +97,7 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 func (e entry) watch() (Watch, error) {
 	w := Watch{
 		App: e.App, URL: e.URL, Credential: e.Credential, NotifyURL: e.NotifyURL, NotifySecret: e.NotifySecret,
-		Paths: e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, Auto: e.Auto,
+		Paths: e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, LFS: e.LFS, LFSInclude: e.LFSInclude, LFSExclude: e.LFSExclude, Auto: e.Auto,
 	}
 	for _, f := range []struct {
 		name, text string

@@ -26,6 +26,12 @@ type Watch struct {
 	Depth      events.Depth    `json:"depth,omitempty"`      // history to fetch
 	Poll       Interval        `json:"poll,omitzero"`        // zero for the setting poll-every
 
+	// LFS is LFSFetch if the files in Git LFS have their content in the tree. LFSInclude and LFSExclude are globs of those
+	// files, by default those of .lfsconfig, else all and none.
+	LFS        LFSMode  `json:"lfs,omitempty"`
+	LFSInclude []string `json:"lfs_include,omitempty"`
+	LFSExclude []string `json:"lfs_exclude,omitempty"`
+
 	// NotifyURL receives the results, if not empty. NotifySecret names the credential that signs them.
 	NotifyURL    string `json:"notify_url,omitempty"`
 	NotifySecret string `json:"notify_secret,omitempty"`
@@ -83,8 +89,10 @@ func New(w Watch) (Watch, error) {
 		return Watch{}, fmt.Errorf("credential %.110q: want letters, digits and ._-, at most 100", w.Credential)
 	case w.NotifySecret != "" && !appPattern.MatchString(w.NotifySecret):
 		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: letters, digits and ._-, at most 100", w.NotifySecret)
-	case len(w.Paths) > maxPaths:
-		return Watch{}, fmt.Errorf("paths: want at most %d globs", maxPaths)
+	case w.LFS != "" && w.LFS != LFSPointers && w.LFS != LFSFetch:
+		return Watch{}, fmt.Errorf("lfs %.20q: want pointers or fetch", w.LFS)
+	case w.LFS != LFSFetch && len(w.LFSInclude)+len(w.LFSExclude) > 0:
+		return Watch{}, errors.New("lfs_include, lfs_exclude: only with lfs fetch")
 	}
 	var err error
 	if w.Verify, err = ParseVerify(string(w.Verify)); err != nil {
@@ -93,9 +101,12 @@ func New(w Watch) (Watch, error) {
 	if err := w.checkRules(); err != nil {
 		return Watch{}, err
 	}
-	for _, glob := range w.Paths {
-		if len(glob) > maxPath || !doublestar.ValidatePattern(glob) {
-			return Watch{}, fmt.Errorf("paths: %.110q is not a valid glob", glob)
+	if w.LFS == LFSPointers {
+		w.LFS = ""
+	}
+	for name, globs := range map[string][]string{"paths": w.Paths, "lfs_include": w.LFSInclude, "lfs_exclude": w.LFSExclude} {
+		if err := checkGlobs(globs); err != nil {
+			return Watch{}, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	if err := checkNotifyURL(w.NotifyURL); err != nil {
@@ -106,6 +117,27 @@ func New(w Watch) (Watch, error) {
 	}
 	return w, nil
 }
+
+func checkGlobs(globs []string) error {
+	if len(globs) > maxPaths {
+		return fmt.Errorf("want at most %d globs", maxPaths)
+	}
+	for _, glob := range globs {
+		if len(glob) > maxPath || !doublestar.ValidatePattern(glob) {
+			return fmt.Errorf("%.110q is not a valid glob", glob)
+		}
+	}
+	return nil
+}
+
+// LFSMode is what a tree has of the files in Git LFS. The zero mode is LFSPointers.
+type LFSMode string
+
+// The modes.
+const (
+	LFSPointers LFSMode = "pointers" // the pointers that the commit has
+	LFSFetch    LFSMode = "fetch"    // their content
+)
 
 func checkNotifyURL(text string) error {
 	if text == "" {

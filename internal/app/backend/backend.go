@@ -7,6 +7,7 @@ import (
 	"lockstep/events"
 	"lockstep/handlers"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
@@ -24,7 +25,7 @@ func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.Syn
 	s, err := r.Volume.Sync(ctx, volume.SyncRequest{
 		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Pin: req.Pin, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
 		Foreign: req.Remote.Foreign, Announced: req.Announced, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
-		Gate: gateOf(req.Remote), Check: checkOf(req),
+		LFS: selectionOf(req.LFS), AuthFor: authFor(req.Remote), Gate: gateOf(req.Remote), Check: checkOf(req),
 	})
 	return handlers.SyncResult{
 		Tip: handlers.Tip{Ref: s.Ref, Commit: s.After}, Before: s.Before, Path: s.Path, Tree: s.Tree,
@@ -79,8 +80,32 @@ func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handle
 }
 
 func (r repos) Published(repo events.RepoPath) (handlers.Published, bool, error) {
-	published, ok, err := r.Volume.Published(repo)
-	return handlers.Published(published), ok, err
+	p, ok, err := r.Volume.Published(repo)
+	published := handlers.Published{Commits: p.Commits, LFS: map[events.Ref]handlers.LFS{}, Plain: p.Plain, Remote: p.Remote, Fetched: p.Fetched}
+	for ref, selection := range p.LFS {
+		for _, f := range selection {
+			published.LFS[ref] = append(published.LFS[ref], handlers.LFSFilter(f))
+		}
+	}
+	return published, ok, err
+}
+
+func selectionOf(wanted handlers.LFS) (s lfs.Selection) {
+	for _, f := range wanted {
+		s = append(s, lfs.Filter(f))
+	}
+	return s
+}
+
+// authFor returns [volume.SyncRequest.AuthFor] for a remote.
+func authFor(remote handlers.Remote) func(context.Context, string) (wire.Auth, error) {
+	if remote.SecretFor == nil {
+		return nil
+	}
+	return func(ctx context.Context, url string) (wire.Auth, error) {
+		secret, err := remote.SecretFor(ctx, url)
+		return wire.Auth(secret), err
+	}
 }
 
 // gateOf returns the gate of a remote for package wire, or nil if there is none.
@@ -151,10 +176,14 @@ func (w Watches) Of(ctx context.Context, repo events.RepoPath) ([]handlers.Watch
 	set, err := w.Registry.Of(ctx, repo)
 	watches := make([]handlers.Watch, 0, len(set.Watches))
 	for _, one := range set.Watches {
-		watches = append(watches, handlers.Watch{
+		w := handlers.Watch{
 			App: one.App, Repo: one.Repo, URL: one.URL, Ref: one.Ref, Credential: one.Credential, Depth: one.Depth, Foreign: one.Auto,
 			Verify: handlers.Verify(one.Verify), VerifyKeys: one.VerifyKeys, NoRewind: one.NoRewind,
-		})
+		}
+		if one.LFS == watch.LFSFetch {
+			w.LFS = &handlers.LFSFilter{Include: one.LFSInclude, Exclude: one.LFSExclude}
+		}
+		watches = append(watches, w)
 	}
 	return watches, err
 }

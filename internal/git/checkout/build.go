@@ -29,7 +29,6 @@ type builder struct {
 	maxBytes int64             // in all files
 	count    func(files int64) // counts created files
 	items    []Item
-	modes    fileModes
 	made     manifest     // parallel to items
 	folders  int64        // created
 	bytes    atomic.Int64 // in the created files
@@ -48,7 +47,10 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{writer: writer{objects, p.Commit.Format(), links, leaving}, maxBytes: limits.MaxTreeBytes, items: items, count: count}
+	b := &builder{
+		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, leaving: leaving, large: p.large},
+		maxBytes: limits.MaxTreeBytes, items: items, count: count,
+	}
 	last := ""
 	if p.last != nil {
 		last = p.last.path
@@ -57,7 +59,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format}, nil
+	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format, large: p.selects}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -110,14 +112,14 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 	b.made = make(manifest, len(b.items))
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), len(b.items)/batchSize+1) {
-		w := &worker{builder: b, ctx: ctx, writer: writer{b.objects.Fork(), b.format, b.links, b.leaving}}
+		w := &worker{builder: b, ctx: ctx, writer: b.writer.fork()}
 		g.Go(func() error { return w.run(dst, last) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, nil, err
 	}
 	for i, t := range b.made {
-		if t.raw != b.items[i].was.raw && t.mode != filemode.Submodule && !t.isSkipped() {
+		if t.raw != b.items[i].was.raw && t.mode != filemode.Submodule && !t.isSkipped() && !t.linked {
 			written = append(written, t.path)
 		}
 	}
@@ -309,6 +311,14 @@ type writer struct {
 	format  object.Format // of the commit
 	links   LinkPolicy
 	leaving map[string]bool // links that lead out of the tree, by path; unused with LinksKeep
+	large   Large           // optional
+	modes   fileModes
+}
+
+// fork returns the writer for another goroutine, which closes its objects.
+func (w writer) fork() writer {
+	w.objects = w.objects.Fork()
+	return w
 }
 
 // LinkPolicy is the policy for symbolic links that lead out of the tree or into its .git. Lockstep follows none of
@@ -325,7 +335,7 @@ const (
 // write creates a file, link or submodule. A submodule becomes an empty folder, as in Git without
 // --recurse-submodules. For a skipped link it returns a zero tracked. size is that of the file.
 func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (t tracked, size int64, err error) {
-	skipped := false
+	skipped, linked := false, false
 	switch e.mode {
 	case filemode.Submodule:
 		sub, err := folder.Make(name)
@@ -337,7 +347,10 @@ func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string
 	case filemode.Symlink:
 		skipped, err = w.writeLink(folder, e, name)
 	default:
-		err = w.writeFile(ctx, folder, e, name)
+		done := false
+		if done, linked, err = w.writeLarge(ctx, folder, e, name); err == nil && !done {
+			err = w.writeFile(ctx, folder, e, name)
+		}
 	}
 	if err != nil {
 		return tracked{}, 0, fmt.Errorf("check out %q: %w", e.path, err)
@@ -349,7 +362,9 @@ func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string
 	if err != nil {
 		return tracked{}, 0, buildError(err)
 	}
-	return describe(e, st, w.format), st.Size, nil
+	t = describe(e, st, w.format)
+	t.linked = linked
+	return t, st.Size, nil
 }
 
 func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, err error) {
@@ -367,13 +382,9 @@ func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, 
 }
 
 func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name string) error {
-	perm := uint32(permRegular)
-	if e.mode == filemode.Executable {
-		perm = permExecutable
-	}
-	file, err := folder.Create(name, perm)
+	file, err := w.create(folder, e, name)
 	if err != nil {
-		return buildError(err)
+		return err
 	}
 	err = w.objects.CopyBlob(object.CancelWriter{Ctx: ctx, Writer: file}, e.hash)
 	if closeErr := file.Close(); err == nil {
@@ -382,13 +393,23 @@ func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name st
 	return err
 }
 
+func (w writer) create(folder disk.Dir, e entry, name string) (*os.File, error) {
+	perm := uint32(permRegular)
+	if e.mode == filemode.Executable {
+		perm = permExecutable
+	}
+	file, err := folder.Create(name, perm)
+	return file, buildError(err)
+}
+
 // Files describes the files of a new tree.
 type Files struct {
-	Written    []string // paths of the files that are not linked from another tree
+	Written    []string // paths of the files that are not hard links
 	GitWritten []string // paths of the new or overwritten files of its .git; set by WriteGit
 	Changed    []string // of a flushed prepared tree, the folders that are new or have new or removed names; nil: all
 	Folders    int64    // number of folders created; 0 if a prepared tree was updated
 	made       manifest
 	modes      fileModes
 	format     object.Format
+	large      string // see [GitDir.Large]
 }

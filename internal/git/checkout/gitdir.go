@@ -63,6 +63,9 @@ func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h Histor
 	if len(h.Shallow) > 0 {
 		contents["shallow"] = string(object.EncodeShallow(h.Shallow))
 	}
+	if f.large != "" {
+		contents[largeName] = f.large + "\n"
+	}
 	folders := []string{".", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"}
 	written, changed, err := writeFiles(g.Dir, folders, contents, []string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
 	if err == nil {
@@ -105,6 +108,18 @@ func (g GitDir) Links() LinkPolicy {
 		return LinksKeep // written by an older version
 	}
 	return LinkPolicy(links)
+}
+
+// largeName is a file in trees that have large files.
+const largeName = "lockstep-lfs"
+
+// Large returns what of Git LFS the tree was built with, "" for nothing.
+func (g GitDir) Large() string {
+	text, err := readLine(filepath.Join(g.Dir, largeName))
+	if err != nil {
+		return ""
+	}
+	return text
 }
 
 // resolvedLinks is an empty file in trees whose links were checked by [Links]. Older versions checked targets only.
@@ -173,7 +188,7 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 		return nil
 	}
 	read := sync.OnceValues(func() (manifest, error) { return readManifest(g.Manifest(), h.Format()) })
-	return &Tree{path: tree, commit: h, size: size, links: links, read: read}
+	return &Tree{path: tree, commit: h, size: size, links: links, large: g.Large(), read: read}
 }
 
 // RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.

@@ -24,6 +24,8 @@ type tracked struct {
 	mode filemode.FileMode
 	hash object.ID
 	raw  string // encoded entry of the index; empty if the file was skipped
+
+	linked bool // only in a build: the file is a hard link to a [LargeFile]
 }
 
 const (

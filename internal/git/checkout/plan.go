@@ -22,6 +22,10 @@ type Plan struct {
 
 	sinceLast    []difference // differences from last, sorted by path, if comparesLast
 	comparesLast bool         // last's objects are readable
+
+	large     Large                  // optional
+	selects   string                 // see [GitDir.Large]
+	converted func(path string) bool // nil if no unchanged file is to be written anew; see SetLarge
 }
 
 // Tree is a published tree, whose files a new tree may share.
@@ -30,7 +34,8 @@ type Tree struct {
 	commit object.ID
 	size   int // number of files
 	links  LinkPolicy
-	mark   *mark // of a prepared tree, or nil
+	mark   *mark  // of a prepared tree, or nil
+	large  string // see [GitDir.Large]
 
 	read func() (manifest, error) // returns the files; reads them once
 }
@@ -136,13 +141,13 @@ func (p *Plan) Items() ([]Item, error) {
 	for _, d := range p.changed {
 		for len(last) > 0 && last[0].path < d.path {
 			if p.incremental {
-				items = append(items, unchanged(last[0]))
+				items = append(items, p.unchanged(last[0]))
 			}
 			last = last[1:]
 		}
 		it := Item{entry: entry{d.path, d.after.mode, d.after.hash}}
 		if len(last) > 0 && last[0].path == d.path {
-			if last[0].mode == it.mode && last[0].hash == it.hash {
+			if last[0].mode == it.mode && last[0].hash == it.hash && !p.converts(it.path, it.mode) {
 				it.was = last[0]
 			}
 			last = last[1:]
@@ -153,13 +158,19 @@ func (p *Plan) Items() ([]Item, error) {
 	}
 	if p.incremental {
 		for _, t := range last {
-			items = append(items, unchanged(t))
+			items = append(items, p.unchanged(t))
 		}
 	}
 	return items, nil
 }
 
-func unchanged(t tracked) Item { return Item{entry{t.path, t.mode, t.hash}, t} }
+func (p *Plan) unchanged(t tracked) Item {
+	it := Item{entry{t.path, t.mode, t.hash}, t}
+	if p.converts(t.path, t.mode) {
+		it.was = tracked{}
+	}
+	return it
+}
 
 // difference is a path at which two trees differ.
 type difference struct {

@@ -64,7 +64,7 @@ func (p *Plan) Update(
 	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
 ) (files *Files, err error) {
 	defer object.RecoverCorrupt(&err)
-	if !p.incremental {
+	if !p.incremental || p.converted != nil {
 		return nil, errNotPrepared
 	}
 	prepared := p.last.mark
@@ -84,8 +84,8 @@ func (p *Plan) Update(
 		return nil, buildError(err)
 	}
 	b := &builder{
-		writer: writer{objects: objects, format: p.Commit.Format(), links: links}, prepared: true, modes: prepared.modes,
-		maxBytes: limits.MaxTreeBytes, items: items, count: count,
+		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, large: p.large, modes: prepared.modes},
+		prepared: true, maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
 	made, written, err := b.build(ctx, dst, "")
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *Plan) Update(
 	if err := checkNames(ctx, dst, folders); err != nil {
 		return nil, buildError(err)
 	}
-	files = &Files{Written: written, made: made, modes: b.modes, format: b.format}
+	files = &Files{Written: written, made: made, modes: b.modes, format: b.format, large: p.selects}
 	if prepared.flushed {
 		files.Changed = p.changedFolders(folders, b.rewritten)
 	}

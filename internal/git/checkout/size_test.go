@@ -26,11 +26,11 @@ func TestTreeBytesBeyond32Bits(t *testing.T) {
 
 	objects := object.Open(t.TempDir())
 	defer objects.Close()
-	b := &builder{writer: writer{objects: objects, links: LinksKeep}, maxBytes: size - 1, items: []Item{unchanged(large)}, count: func(int64) {}}
+	b := &builder{writer: writer{objects: objects, links: LinksKeep}, maxBytes: size - 1, items: []Item{(&Plan{}).unchanged(large)}, count: func(int64) {}}
 	_, _, err := b.build(t.Context(), dst, last)
 	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 
-	b = &builder{writer: b.writer, prepared: true, modes: b.modes, maxBytes: size - 1, items: b.items, count: b.count}
+	b = &builder{writer: b.writer, prepared: true, maxBytes: size - 1, items: b.items, count: b.count}
 	_, _, err = b.build(t.Context(), last, "") // as a prepared tree
 	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
 }

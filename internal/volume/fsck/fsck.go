@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync"
 
-	"lockstep/internal/git/object"
-
 	"lockstep/internal/disk"
+	"lockstep/internal/git/lfs"
+	"lockstep/internal/git/object"
 )
 
 // Report is the result of a check.
@@ -40,11 +40,12 @@ type Checker struct {
 	mu     sync.Mutex // guards what follows
 	report Report
 	hashes map[disk.Inode]object.ID // of shared files
+	large  map[disk.Inode]lfs.OID   // of files in LFS
 }
 
 // New returns a Checker whose report names paths as relative returns them. Checks stop when ctx is done.
 func New(ctx context.Context, relative func(path string) string) *Checker {
-	return &Checker{ctx: ctx, relative: relative, hashes: map[disk.Inode]object.ID{}}
+	return &Checker{ctx: ctx, relative: relative, hashes: map[disk.Inode]object.ID{}, large: map[disk.Inode]lfs.OID{}}
 }
 
 // Report returns the results so far.

@@ -17,6 +17,7 @@ import (
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/object"
 )
 
@@ -39,7 +40,15 @@ func (c *Checker) checkTree(path string, o *verified) error {
 	if _, err := os.Lstat(checkout.GitDirOf(path).Manifest()); err == nil { // trees of older versions have none
 		c.checkIndex(checkout.GitDirOf(path).Manifest(), format, wanted)
 	}
-	if err := c.checkFiles(path, wanted); err != nil {
+	pointers, err := c.pointers(path, commit, o, wanted)
+	switch {
+	case c.ctx.Err() != nil:
+		return context.Cause(c.ctx)
+	case err != nil:
+		c.Found(path, "cannot read which files are in LFS: %v", err)
+		return nil
+	}
+	if err := c.checkFiles(path, wanted, pointers); err != nil {
 		return err
 	}
 	c.report.Files += int64(len(wanted))
@@ -90,8 +99,8 @@ func (c *Checker) checkIndex(file string, format object.Format, wanted map[strin
 	}
 }
 
-// checkFiles compares a tree's files with the commit.
-func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry) error {
+// checkFiles compares a tree's files with the commit, and with the LFS objects that some are pointers to.
+func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry, pointers map[string]lfs.Pointer) error {
 	g, ctx := errgroup.WithContext(c.ctx)
 	g.SetLimit(verifyReaders())
 	for name, want := range wanted {
@@ -100,7 +109,11 @@ func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry) er
 		}
 		g.Go(func() error {
 			file := filepath.Join(path, filepath.FromSlash(name))
-			if err := c.checkFile(ctx, file, want); err != nil && ctx.Err() == nil {
+			pointer, isLarge := pointers[name]
+			if !isLarge {
+				pointer.Size = -1
+			}
+			if err := c.checkFile(ctx, file, want, pointer); err != nil && ctx.Err() == nil {
 				c.Found(file, "%v", err)
 			}
 			return nil
@@ -112,7 +125,8 @@ func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry) er
 	return context.Cause(c.ctx)
 }
 
-func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEntry) error {
+// checkFile compares a file with its entry, or with its LFS object unless the size of the pointer is negative.
+func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEntry, pointer lfs.Pointer) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
@@ -132,6 +146,9 @@ func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEn
 	}
 	if st.Mode&(unix.S_IFMT|0o100) != checkout.FileType(want.Mode) {
 		return fmt.Errorf("mode is %v, want that of %s", info.Mode(), want.Mode)
+	}
+	if pointer.Size >= 0 {
+		return c.checkLarge(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1, pointer)
 	}
 	sum, err := c.hashOf(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1, want.Hash.Format())
 	if err != nil {

@@ -1,0 +1,148 @@
+package lfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/git/wire"
+)
+
+// spareBytes are read of a response that is longer than its object, so that the error says so.
+const spareBytes = 1 << 20
+
+// get downloads a task's object into the store. It continues where an earlier attempt has stopped.
+func (c *Client) get(ctx context.Context, t *task, optional bool) error {
+	d, err := c.Store.begin(ctx, t.Pointer)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	for {
+		if d.size < t.Size || t.Size == 0 {
+			err = c.attempt(ctx, t, d, optional)
+		}
+		if err == nil {
+			ok, err := d.finish()
+			if err != nil || ok {
+				return err
+			}
+			err = c.failed(events.Retryable, events.ClassServer, "it sent other content than object %s of %q", t.OID, t.Path)
+			if restartErr := d.restart(); restartErr != nil {
+				return restartErr
+			}
+			if t.tries++; t.tries >= maxTries {
+				return err
+			}
+			continue
+		}
+		if t.tries++; t.tries >= maxTries || !worthRetrying(err) {
+			return err
+		}
+		if err := pause(ctx, t.tries); err != nil {
+			return err
+		}
+		err = nil
+	}
+}
+
+// attempt sends one request for the rest of an object.
+func (c *Client) attempt(ctx context.Context, t *task, d *download, optional bool) error {
+	if t.action.isExpired() {
+		if err := c.renew(ctx, t, optional); err != nil {
+			return err
+		}
+	}
+	header := t.action.header.Clone()
+	header.Del("Range")
+	if d.size > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-", d.size))
+	}
+	err := c.Sender.Send(ctx, wire.Request{
+		Method: http.MethodGet, URL: t.action.href, Header: header, NoAuth: t.action.authenticated,
+		MaxBytes: t.Size + spareBytes, Optional: optional,
+	}, func(res *http.Response) error { return c.receive(res, d) })
+	return c.downloadError(t, d, err)
+}
+
+// renew asks for another action of an object whose action has expired.
+func (c *Client) renew(ctx context.Context, t *task, optional bool) error {
+	actions, missing, err := c.batch(ctx, []Object{t.Object}, optional)
+	switch {
+	case err != nil:
+		return err
+	case len(missing) > 0:
+		return c.missing([]Object{t.Object}, missing)
+	}
+	t.action = actions[t.OID]
+	if t.action.isExpired() {
+		return c.failed(events.Retryable, events.ClassServer, "its download of object %s has expired already; check both clocks", t.OID)
+	}
+	return nil
+}
+
+// receive reads a response into the download.
+func (c *Client) receive(res *http.Response, d *download) error {
+	if res.StatusCode != http.StatusPartialContent || !strings.HasPrefix(res.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", d.size)) {
+		if res.StatusCode == http.StatusPartialContent { // another range than requested
+			return errors.Join(errRange, d.restart())
+		}
+		if err := d.restart(); err != nil {
+			return err
+		}
+	}
+	w := io.Writer(d)
+	if c.Count != nil {
+		w = countingWriter{d, c.Count}
+	}
+	buffer := make([]byte, 64<<10)
+	_, err := io.CopyBuffer(w, onlyReader{res.Body}, buffer)
+	return err
+}
+
+var errRange = errors.New("it sent another range than requested")
+
+// onlyReader hides the other methods of a reader, so that io.CopyBuffer uses its buffer.
+type onlyReader struct{ io.Reader }
+
+type countingWriter struct {
+	io.Writer
+	count func(bytes int64)
+}
+
+func (w countingWriter) Write(b []byte) (int, error) {
+	n, err := w.Writer.Write(b)
+	w.count(int64(n))
+	return n, err
+}
+
+// downloadError classifies an error of a download.
+func (c *Client) downloadError(t *task, d *download, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errTooLong), errors.Is(err, errRange):
+		if restartErr := d.restart(); restartErr != nil {
+			return restartErr
+		}
+		return c.failed(events.Retryable, events.ClassServer, "object %s of %q: %w", t.OID, t.Path, err)
+	}
+	status, ok := errors.AsType[*wire.Status](err)
+	if !ok {
+		return err
+	}
+	switch status.Code {
+	case http.StatusRequestedRangeNotSatisfiable:
+		if restartErr := d.restart(); restartErr != nil {
+			return restartErr
+		}
+		return c.failed(events.Retryable, events.ClassServer, "object %s of %q: it refuses to continue a download", t.OID, t.Path)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return c.refused(status)
+	}
+	return c.missing([]Object{t.Object}, map[OID]int{t.OID: status.Code})
+}

@@ -1,0 +1,150 @@
+package lfs
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/internal/git/object"
+)
+
+// Objects reads the objects of a repository.
+type Objects interface {
+	Tree(tree object.ID) ([]object.TreeEntry, error)
+	// SmallBlob returns the content of a blob of at most limit bytes; ok is false if it is larger.
+	SmallBlob(blob object.ID, limit int64) (content []byte, ok bool, err error)
+}
+
+// Files knows which files of a tree are in LFS and selected. It is safe for concurrent use if nothing else uses its objects.
+type Files struct {
+	Config Config
+
+	selection Selection
+	mu        sync.Mutex
+	objects   Objects
+	match     matcher
+	stack     []frame // the folders of the last path, from the top
+}
+
+// frame is a folder.
+type frame struct {
+	folderRules
+	entries []object.TreeEntry
+}
+
+const attributesName = ".gitattributes"
+
+// NewFiles reads the .lfsconfig of a tree, unless the selection is zero.
+func NewFiles(objects Objects, tree object.ID, selection Selection) (*Files, error) {
+	f := &Files{objects: objects, selection: selection}
+	if len(selection) == 0 {
+		return f, nil
+	}
+	if err := f.enter(tree, ""); err != nil {
+		return nil, err
+	}
+	content, err := f.read(f.stack[0].entries, configName, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	f.Config = parseConfig(content)
+	return f, nil
+}
+
+// Decides reports whether a file with this path decides which files are in LFS and selected, or where they are.
+func Decides(path string) bool {
+	return path == configName || path == attributesName || strings.HasSuffix(path, "/"+attributesName)
+}
+
+// Selects reports whether the file at path is fetched if its blob is a pointer.
+func (f *Files) Selects(path string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.selects(path)
+}
+
+func (f *Files) selects(path string) (bool, error) {
+	if len(f.selection) == 0 {
+		return false, nil
+	}
+	if err := f.goTo(path); err != nil {
+		return false, err
+	}
+	stack := make([]folderRules, len(f.stack))
+	for i, folder := range f.stack {
+		stack[i] = folder.folderRules
+	}
+	selected := isLFS(&f.match, path, stack) && f.selection.selects(&f.match, f.Config, path)
+	if err := f.match.err(); err != nil {
+		return false, object.Hostilef("%w", err)
+	}
+	return selected, nil
+}
+
+// Pointer returns the pointer that the file at path has as its blob. It returns false if the file is not in LFS, or is not
+// selected.
+func (f *Files) Pointer(path string, blob object.ID) (Pointer, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if selected, err := f.selects(path); err != nil || !selected {
+		return Pointer{}, false, err
+	}
+	content, small, err := f.objects.SmallBlob(blob, maxPointer-1)
+	if err != nil || !small {
+		return Pointer{}, false, err
+	}
+	p, ok := ParsePointer(content)
+	return p, ok, nil
+}
+
+// goTo reads the attributes of the folders above path. Visiting paths in order reads each folder once.
+func (f *Files) goTo(path string) error {
+	keep := 1
+	for keep < len(f.stack) && strings.HasPrefix(path, f.stack[keep].path) {
+		keep++
+	}
+	f.stack = f.stack[:keep]
+	for {
+		top := f.stack[len(f.stack)-1]
+		name, _, inFolder := strings.Cut(path[len(top.path):], "/")
+		if !inFolder {
+			return nil
+		}
+		i := slices.IndexFunc(top.entries, func(e object.TreeEntry) bool { return e.Name == name && e.Mode == filemode.Dir })
+		if i < 0 {
+			return object.Corruptf("folder %q is not in the tree", top.path+name)
+		}
+		if err := f.enter(top.entries[i].Hash, top.path+name+"/"); err != nil {
+			return err
+		}
+	}
+}
+
+// enter adds a folder to the stack.
+func (f *Files) enter(tree object.ID, path string) error {
+	entries, err := f.objects.Tree(tree)
+	if err != nil {
+		return object.Corruptf("folder %q: %w", path, err)
+	}
+	content, err := f.read(entries, attributesName, maxAttributes)
+	if err != nil {
+		return err
+	}
+	f.stack = append(f.stack, frame{folderRules{parseRules(content), path}, entries})
+	return nil
+}
+
+// read returns the content of a file in a folder; nil if there is none, it is too long or not a regular file.
+func (f *Files) read(entries []object.TreeEntry, name string, limit int64) ([]byte, error) {
+	i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
+	if i < 0 || entries[i].Mode&0o170000 != filemode.Regular&0o170000 { // also of an unusual mode, as 100664
+		return nil, nil
+	}
+	content, ok, err := f.objects.SmallBlob(entries[i].Hash, limit)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return slices.Clone(content), nil
+}
