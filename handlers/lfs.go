@@ -64,6 +64,10 @@ func (h *Handlers) wantedLFS(change events.Change, watches []Watch) (LFS, error)
 // secretFor returns [Remote.SecretFor] for the credential of a source.
 func (h *Handlers) secretFor(from source) func(ctx context.Context, url string) (Secret, error) {
 	return func(ctx context.Context, url string) (Secret, error) {
+		place, _, _ := strings.Cut(url, "?")
+		if events.CheckRemote(place) != nil { // such as one with "..;", which could escape a prefix
+			return Secret{}, nil
+		}
 		secret, err := h.Credentials.Resolve(ctx, from.credential, url)
 		if events.ClassOf(err) == events.ClassConfig && events.DispositionOf(err) == events.Permanent {
 			return Secret{}, nil // not among its URL prefixes

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
+	"lockstep/internal/git/lfs"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
@@ -93,9 +94,19 @@ func (w *world) dieAt(step string) {
 // die is dieAt for a sync from url, or for a preparation if url is empty.
 func (w *world) die(step, url string) {
 	w.t.Helper()
+	w.mustBeKilled(w.dying(step, url), step)
+}
+
+// dying returns the command of a process that kills itself at the step of a sync.
+func (w *world) dying(step, url string) *exec.Cmd {
 	cmd := exec.CommandContext(testenv.Context(w.t), os.Args[0], "-test.run=^TestKilledAtEveryStep$")
 	cmd.Env = append(os.Environ(), "LOCKSTEP_TEST_DIE_ROOT="+w.volume.Root(), "LOCKSTEP_TEST_DIE_STEP="+step,
 		"LOCKSTEP_TEST_DIE_URL="+url, fmt.Sprintf("LOCKSTEP_TEST_DIE_FENCE=%d", w.fence.Add(1)))
+	return cmd
+}
+
+func (w *world) mustBeKilled(cmd *exec.Cmd, step string) {
+	w.t.Helper()
 	out, err := cmd.CombinedOutput()
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
@@ -115,7 +126,8 @@ func dieAtStep(t *testing.T, root string) {
 	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_DIE_FENCE"), &fence))(t)
 	var err error
 	if url := os.Getenv("LOCKSTEP_TEST_DIE_URL"); url != "" {
-		_, err = v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: url, Fence: fence, Check: admitAll})
+		selection := testenv.Must(lfs.ParseSelection(os.Getenv("LOCKSTEP_TEST_DIE_LFS")))(t)
+		_, err = v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: url, Fence: fence, LFS: selection, Check: admitAll})
 	} else {
 		_, err = v.Prepare(t.Context(), PrepareRequest{
 			Repo: repoPath(t, widgets), Ref: testenv.Must(events.ParseRef(gitserver.Main))(t), Fence: fence,
