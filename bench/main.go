@@ -12,6 +12,7 @@ import (
 	"lockstep/bench/hooks"
 	"lockstep/bench/hot"
 	"lockstep/bench/idle"
+	"lockstep/bench/lfs"
 	"lockstep/bench/lock"
 	"lockstep/bench/look"
 	"lockstep/bench/publish"
@@ -42,6 +43,7 @@ func newCommand(std term.Streams) *cobra.Command {
 	cmd.AddCommand(
 		lock.NewCommand(std), lock.NewWorkerCommand(std), lock.NewFaultsWorkerCommand(std),
 		hot.NewCommand(std), hot.NewWorkerCommand(std), pushes.NewCommand(std), stream.NewCommand(std),
+		lfs.NewCommand(std), lfs.NewWorkerCommand(std),
 		publish.NewCommand(std), look.NewCommand(std), availability.NewCommand(std), availability.NewWorkerCommand(std), idle.NewCommand(std), scrape.NewCommand(std), start.NewCommand(std),
 		hooks.NewCommand(std), hooks.NewBareCommand(std), starve.NewCommand(std), starve.NewReaderCommand(std),
 	)

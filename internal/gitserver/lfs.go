@@ -1,23 +1,24 @@
 package gitserver
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 )
 
-// LFS is the Git LFS server of a repository: the batch API for downloads, and the objects, below {URL}/info/lfs.
+// LFS is the Git LFS server of a repository: the batch API for downloads, and the objects, below {URL}/info/lfs. Objects are
+// files in the repository's folder.
 type LFS struct {
 	base string // URL of the objects
+	dir  string // with a file for each object
 
 	mu      sync.Mutex
-	objects map[string][]byte
 	batches []int
 	gets    []string
 	hooks   LFSHooks
@@ -39,18 +40,31 @@ func (s *Server) LFS(repo string) *LFS {
 	defer s.mu.Unlock()
 	state := s.state(repo)
 	if state.lfs == nil {
-		state.lfs = &LFS{base: s.URL(repo) + "/" + lfsPrefix + "objects/", objects: map[string][]byte{}}
+		state.lfs = &LFS{base: s.URL(repo) + "/" + lfsPrefix + "objects/", dir: filepath.Join(s.Dir(repo), "lfs")}
 	}
 	return state.lfs
 }
 
-// Put stores an object and returns its pointer.
+// Put stores an object and returns its pointer. It panics if the object cannot be written.
 func (l *LFS) Put(content string) (pointer string) {
 	pointer, oid := LFSPointer(content)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.objects[oid] = []byte(content)
+	err := os.MkdirAll(l.dir, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(l.dir, oid), []byte(content), 0o644)
+	}
+	if err != nil {
+		panic(err)
+	}
 	return pointer
+}
+
+// has reports whether there is an object.
+func (l *LFS) has(oid string) bool {
+	if !filepath.IsLocal(oid) {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(l.dir, oid))
+	return err == nil
 }
 
 // LFSPointer returns the pointer to an object with this content, and its OID.
@@ -58,13 +72,6 @@ func LFSPointer(content string) (pointer, oid string) {
 	sum := sha256.Sum256([]byte(content))
 	oid = hex.EncodeToString(sum[:])
 	return fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(content)), oid
-}
-
-// Delete removes an object.
-func (l *LFS) Delete(oid string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.objects, oid)
 }
 
 // Set replaces the hooks.
@@ -95,16 +102,15 @@ func (l *LFS) serve(w http.ResponseWriter, r *http.Request, path string) {
 		}
 	case isObject:
 		l.mu.Lock()
-		content, ok := l.objects[oid]
 		l.gets = append(l.gets, strings.TrimSpace(oid+" "+r.Header.Get("Range")))
 		l.mu.Unlock()
 		switch {
 		case hooks.Get != nil && hooks.Get(w, r, oid):
-		case !ok:
+		case !l.has(oid):
 			http.NotFound(w, r)
 		default:
 			w.Header().Set("Content-Type", "application/octet-stream")
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
+			http.ServeFile(w, r, filepath.Join(l.dir, oid))
 		}
 	default:
 		http.NotFound(w, r)
@@ -127,7 +133,7 @@ func (l *LFS) serveBatch(w http.ResponseWriter, r *http.Request, hooks LFSHooks)
 	objects := []map[string]any{}
 	for _, o := range request.Objects {
 		object := map[string]any{"oid": o.OID, "size": o.Size}
-		if _, ok := l.objects[o.OID]; ok {
+		if l.has(o.OID) {
 			object["actions"] = map[string]any{"download": map[string]any{"href": l.base + o.OID}}
 		} else {
 			object["error"] = map[string]any{"code": http.StatusNotFound, "message": "Object does not exist"}
