@@ -101,10 +101,16 @@ func (c *Client) receive(res *http.Response, d *download) error {
 	}
 	buffer := make([]byte, 64<<10)
 	_, err := io.CopyBuffer(w, onlyReader{res.Body}, buffer)
+	if err == nil && d.size < d.want.Size {
+		return errShort
+	}
 	return err
 }
 
-var errRange = errors.New("it sent another range than requested")
+var (
+	errRange = errors.New("it sent another range than requested")
+	errShort = errors.New("it ended the download early")
+)
 
 // onlyReader hides the other methods of a reader, so that io.CopyBuffer uses its buffer.
 type onlyReader struct{ io.Reader }
@@ -125,6 +131,8 @@ func (c *Client) downloadError(t *task, d *download, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errShort): // the rest is requested next
+		return c.failed(events.Retryable, events.ClassServer, "object %s of %q: %w", t.OID, t.Path, err)
 	case errors.Is(err, errTooLong), errors.Is(err, errRange):
 		if restartErr := d.restart(); restartErr != nil {
 			return restartErr
