@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"lockstep/events"
 	"lockstep/internal/git/wire"
 )
@@ -51,20 +49,34 @@ func (c *Client) Download(ctx context.Context, objects []Object) (stored []strin
 	return q.stored, err
 }
 
-// run starts the workers and waits for them. An optional worker may give a task back after the others have ended.
+// run starts the workers, waits for them and returns their first error, which cancels the requests of the others: a gate must
+// not take that for an answer of the host. An optional worker may give a task back after the others have ended.
 func (q *queue) run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var group sync.WaitGroup
+	start := func(optional bool) {
+		group.Go(func() {
+			if err := q.work(ctx, optional); err != nil {
+				q.mu.Lock()
+				q.failed = cmp.Or(q.failed, err)
+				q.mu.Unlock()
+				cancel()
+			}
+		})
+	}
 	q.spawn = func() {
 		q.active++
-		g.Go(func() error { return q.work(ctx, true) })
+		start(true)
 	}
 	q.mu.Lock()
 	for range min(workers, len(q.waiting)+len(q.ready)) - 1 {
 		q.spawn()
 	}
 	q.mu.Unlock()
-	g.Go(func() error { return q.work(ctx, false) })
-	return g.Wait()
+	start(false)
+	group.Wait()
+	return q.failed
 }
 
 func (q *queue) isUnfinished() bool {
@@ -87,6 +99,7 @@ type queue struct {
 	active  int // optional workers
 	ramped  time.Time
 	stored  []string
+	failed  error // the first error of a worker
 }
 
 // task is an object to download.

@@ -1,0 +1,216 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/git/wire"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
+)
+
+// hostGate counts requests by host, and admits a number of optional ones at a time.
+type hostGate struct {
+	mu       sync.Mutex
+	requests map[string]int
+	open     int // in flight
+	most     int // of open
+	optional int // optional requests to admit at a time
+	answers  []wire.Answer
+}
+
+func (g *hostGate) Enter(_ context.Context, host string) (wire.Permit, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.admit(host), nil
+}
+
+func (g *hostGate) TryEnter(_ context.Context, host string) (wire.Permit, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open > g.optional {
+		return nil, errHostLimited
+	}
+	return g.admit(host), nil
+}
+
+func (g *hostGate) admit(host string) wire.Permit {
+	if g.requests == nil {
+		g.requests = map[string]int{}
+	}
+	g.requests[host]++
+	g.open++
+	g.most = max(g.most, g.open)
+	return g
+}
+
+func (g *hostGate) Done(_ context.Context, a wire.Answer) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open--
+	g.answers = append(g.answers, a)
+	return nil
+}
+
+func TestLFSRequestsNeedPermits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	files := map[string]string{".gitattributes": lfsAttributes}
+	for i := range 30 {
+		files[fmt.Sprint(i, ".bin")] = server.Put(fmt.Sprint("object ", i))
+	}
+	w.create(files)
+	for _, optional := range []int{0, 3} {
+		gate := &hostGate{optional: optional}
+		req := w.requestLFS(allLFS)
+		req.Repo, req.Gate = repoPath(t, fmt.Sprint("acme/widgets-", optional)), gate
+		testenv.Must(w.volume.Sync(t.Context(), req))(t)
+		host := strings.TrimPrefix(strings.TrimSuffix(w.git.URL(widgets), "/acme/widgets.git"), "http://")
+		if n := gate.requests[host]; len(gate.requests) != 1 || n < 33 || n > 33+1 || gate.open != 0 || gate.most > optional+1 {
+			t.Errorf("%v requests, %d at most, %d still open; want 33 with at most %d", gate.requests, gate.most, gate.open, optional+1)
+		}
+	}
+
+	server.Set(gitserver.LFSHooks{Get: func(w http.ResponseWriter, _ *http.Request, _ string) bool {
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	}})
+	w.push(map[string]string{"1.bin": server.Put("limited")})
+	gate := &hostGate{}
+	req := w.requestLFS(allLFS)
+	req.Gate = gate
+	_, err := w.volume.Sync(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassLimited, events.Contention)
+	limited := slices.ContainsFunc(gate.answers, func(a wire.Answer) bool {
+		return a.Status == http.StatusTooManyRequests && a.Header.Get("Retry-After") == "7" && events.ClassOf(a.Err) == events.ClassLimited
+	})
+	if events.RetryAfter(err) != 7*time.Second || !limited {
+		t.Errorf("retry after %v, answers %+v", events.RetryAfter(err), gate.answers)
+	}
+}
+
+func TestOddLFSFiles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	pointer, empty := server.Put("content"), "version https://git-lfs.github.com/spec/v1\noid sha256:"+strings.Repeat("ab", 32)+"\nsize 0\n"
+	extension := strings.Replace(pointer, "oid", "ext-0-foo sha256:"+strings.Repeat("ab", 32)+"\noid", 1)
+	want := map[string]string{".gitattributes": lfsAttributes}
+	check := func(edit gitserver.Edit, downloads int, changes map[string]string) {
+		t.Helper()
+		commit := w.commit(gitserver.Main, edit)
+		maps.Copy(want, changes)
+		maps.DeleteFunc(want, func(_, content string) bool { return content == "deleted" })
+		server.Requests()
+		w.syncLFS(allLFS)
+		w.mustRead(widgets, want)
+		if _, gets := server.Requests(); len(gets) != downloads {
+			t.Errorf("%d downloads, want %d", len(gets), downloads)
+		}
+		for line := range strings.Lines(w.gitIn(widgets, "status", "--porcelain")) {
+			if !strings.Contains(line, "empty.bin") { // git takes the size 0 in an index as unknown; so after git lfs pull
+				t.Errorf("git status: %s", line)
+			}
+		}
+		w.mustVerify()
+		if got := w.published(); got != commit {
+			t.Errorf("published %s", got)
+		}
+	}
+	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	check(gitserver.Edit{Write: map[string]string{".gitattributes": lfsAttributes, "a.bin": pointer}}, 1, map[string]string{"a.bin": "content"})
+	// Renamed, copied, with another mode: nothing is fetched.
+	check(gitserver.Edit{Delete: []string{"a.bin"}, Write: map[string]string{"b/c/d.bin": pointer, "e.bin": pointer}, Exec: map[string]string{"x.bin": pointer}}, 0,
+		map[string]string{"a.bin": "deleted", "b/c/d.bin": "content", "e.bin": "content", "x.bin": "content"})
+	// A link with a pointer as its target, a folder with the name of a file before, an empty object, extensions.
+	check(gitserver.Edit{Delete: []string{"e.bin"}, Link: map[string]string{"link.bin": "b/c/d.bin"},
+		Write: map[string]string{"e.bin/f.bin": pointer, "empty.bin": empty, "ext.bin": extension, "none.bin": ""}}, 0,
+		map[string]string{"e.bin": "deleted", "link.bin": "→ b/c/d.bin", "e.bin/f.bin": "content", "empty.bin": "", "ext.bin": extension, "none.bin": ""})
+	// A pointer becomes an ordinary file and back; a name that is not UTF-8.
+	check(gitserver.Edit{Write: map[string]string{"b/c/d.bin": "text", "\xff.bin": pointer}}, 0, map[string]string{"b/c/d.bin": "text", "\xff.bin": "content"})
+	check(gitserver.Edit{Write: map[string]string{"b/c/d.bin": pointer}}, 0, map[string]string{"b/c/d.bin": "content"})
+	// The attributes are a link, which Git ignores, or gone.
+	check(gitserver.Edit{Delete: []string{".gitattributes"}, Link: map[string]string{".gitattributes": "b/c/d.bin"}}, 0, map[string]string{
+		".gitattributes": "→ b/c/d.bin", "b/c/d.bin": pointer, "e.bin/f.bin": pointer, "x.bin": pointer, "\xff.bin": pointer, "empty.bin": empty})
+	check(gitserver.Edit{Delete: []string{".gitattributes"}}, 0, map[string]string{".gitattributes": "deleted"})
+
+	other := strings.Replace(pointer, "size 7", "size 8", 1)
+	w.push(map[string]string{".gitattributes": lfsAttributes, "other.bin": other})
+	_, err := w.trySyncLFS(allLFS)
+	testenv.MustFail(t, err, events.ClassLFS, events.Permanent)
+}
+
+func TestLFSFilesMoveWithTheirRepository(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	commit := w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("content")})
+	w.syncLFS(allLFS)
+	w.rename(widgets, gadgets)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	w.mustRead(gadgets, map[string]string{".gitattributes": lfsAttributes, "a.bin": "content"})
+	w.mustBeSound(gadgets, commit)
+	server = w.git.LFS(gadgets)
+	next := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"b.txt": "more"}}))(t)
+	testenv.Must(0, os.WriteFile(w.path(gadgets, "a.bin"), []byte("altered"), 0o644))(t) // also the file at the old path
+	server.Put("content")
+	req := w.requestAt(gadgets, "")
+	req.LFS = allLFS
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	w.mustRead(gadgets, map[string]string{".gitattributes": lfsAttributes, "a.bin": "content", "b.txt": "more"})
+	w.mustBeSound(gadgets, next)
+}
+
+func TestGCRemovesLFSDownloadsThatWereGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("content")})
+	server.Set(gitserver.LFSHooks{Get: func(w http.ResponseWriter, _ *http.Request, _ string) bool {
+		_, _ = w.Write([]byte("con"))
+		return true
+	}})
+	_, err := w.trySyncLFS(allLFS)
+	testenv.MustFail(t, err, events.ClassServer, events.Retryable)
+	incoming := filepath.Join(w.volume.folder(repoPath(t, widgets)).lfs(), "incoming", "*", "*")
+	if left := testenv.Must(filepath.Glob(incoming))(t); len(left) != 1 || w.volume.IsTidy(repoPath(t, widgets)) {
+		t.Errorf("%q is left, tidy %v; want the download that broke off", left, w.volume.IsTidy(repoPath(t, widgets)))
+	}
+	testenv.Must(w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1)}))(t)
+	if left := testenv.Must(filepath.Glob(incoming))(t); len(left) > 0 || !w.volume.IsTidy(repoPath(t, widgets)) {
+		t.Errorf("%q is left, tidy %v", left, w.volume.IsTidy(repoPath(t, widgets)))
+	}
+}
+
+func TestManyLFSObjects(t *testing.T) {
+	t.Parallel()
+	testenv.Long(t)
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	files := map[string]string{".gitattributes": lfsAttributes}
+	want := maps.Clone(files)
+	for i := range 2000 {
+		path, content := fmt.Sprintf("%d/%d.bin", i%30, i), fmt.Sprint("object ", i)
+		files[path], want[path] = server.Put(content), content
+	}
+	commit := w.create(files)
+	w.syncLFS(allLFS)
+	w.mustRead(widgets, want)
+	w.mustBeSound(widgets, commit)
+	w.mustVerify()
+	if batches, gets := server.Requests(); len(batches) != 20 || slices.Max(batches) != 100 || len(gets) != 2000 {
+		t.Errorf("%d batches of at most %d, and %d downloads", len(batches), slices.Max(batches), len(gets))
+	}
+}
