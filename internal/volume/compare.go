@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"iter"
 	"maps"
@@ -11,6 +12,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/lfs"
+	"lockstep/internal/git/object"
 )
 
 // Altered is a repository whose published trees are not as they were built.
@@ -90,7 +93,7 @@ func (c *Comparer) compareTree(ctx context.Context, f folder, tree string) (path
 		}
 		return []string{".git"}, nil
 	}
-	now, found, err := checkout.Compare(ctx, path, c.known[path], c.pace)
+	now, found, err := checkout.Compare(ctx, path, c.known[path], c.pace, pointedIn(path))
 	if len(found) > 0 || err != nil {
 		if _, gone := os.Lstat(path); errors.Is(gone, os.ErrNotExist) {
 			found, err = slices.DeleteFunc(found, func(d checkout.Difference) bool { return d.Missing }), nil
@@ -112,7 +115,7 @@ func (c *Comparer) compareTree(ctx context.Context, f folder, tree string) (path
 func (c *verifier) checkPaths(trees, paths []string) error {
 	for _, tree := range trees {
 		path := c.f.tree(tree)
-		differ, err := checkout.CompareSome(c.ctx, path, paths)
+		differ, err := checkout.CompareSome(c.ctx, path, paths, pointedIn(path))
 		if err != nil {
 			return err
 		}
@@ -124,6 +127,20 @@ func (c *verifier) checkPaths(trees, paths []string) error {
 		}
 	}
 	return nil
+}
+
+// pointedIn returns what the LFS pointers in a tree's store point to.
+func pointedIn(tree string) checkout.Pointed {
+	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
+		store, err := checkout.GitDirOf(tree).Store()
+		if err != nil {
+			return false
+		}
+		objects := object.Open(store)
+		defer objects.Close()
+		pointer, ok, err := lfs.ReadPointer(objects, blob)
+		return err == nil && ok && pointer.Size == size && (pointer.OID == sum || size == 0) // git-lfs ignores the OID of an empty object
+	}
 }
 
 // pacer limits how fast one goroutine reads.

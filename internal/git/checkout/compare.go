@@ -3,6 +3,7 @@ package checkout
 import (
 	"context"
 	"crypto/sha1"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"hash"
@@ -21,6 +22,9 @@ import (
 	"lockstep/internal/disk"
 	"lockstep/internal/git/object"
 )
+
+// Pointed reports whether a blob is a pointer to content with this SHA-256 and size in bytes, as with Git LFS.
+type Pointed func(blob object.ID, sum [sha256.Size]byte, size int64) bool
 
 // Pace is called before bytes are read, and delays the reader or stops it with an error.
 type Pace func(ctx context.Context, bytes int64) error
@@ -47,13 +51,13 @@ const (
 // Compare compares the files of a published tree with its manifest: their type and content, and that there are no other names. It
 // reads no content if the tree still has the fingerprint known, with which it was compared before. It returns the tree's
 // fingerprint, which is zero if the tree has to be read again, and the differences. Trees of older versions, which have no manifest,
-// have none. A tree that is deleted meanwhile has missing files.
-func Compare(ctx context.Context, tree string, known Fingerprint, pace Pace) (Fingerprint, []Difference, error) {
+// have none. A tree that is deleted meanwhile has missing files. pointed is asked about the files of trees with large files.
+func Compare(ctx context.Context, tree string, known Fingerprint, pace Pace, pointed Pointed) (Fingerprint, []Difference, error) {
 	made, found, err := openManifest(tree)
 	if err != nil || found != nil || made == nil {
 		return Fingerprint{}, found, err
 	}
-	c := &comparison{ctx: ctx, tree: tree, pace: pace, made: made}
+	c := &comparison{ctx: ctx, tree: tree, pace: pace, pointed: pointed, hasLarge: GitDirOf(tree).Large() != "", made: made}
 	now, found, err := c.look()
 	if err != nil || found == nil && now == known && known != (Fingerprint{}) {
 		return known, found, err
@@ -69,7 +73,7 @@ func Compare(ctx context.Context, tree string, known Fingerprint, pace Pace) (Fi
 }
 
 // CompareSome returns which of the paths differ in a tree, as [Compare] finds them.
-func CompareSome(ctx context.Context, tree string, paths []string) (differ []string, err error) {
+func CompareSome(ctx context.Context, tree string, paths []string, pointed Pointed) (differ []string, err error) {
 	made, found, err := openManifest(tree)
 	if err != nil || found != nil {
 		return pathsOf(found), err
@@ -77,7 +81,7 @@ func CompareSome(ctx context.Context, tree string, paths []string) (differ []str
 	if made == nil {
 		return nil, nil
 	}
-	c := &comparison{ctx: ctx, tree: tree, made: made, pace: func(context.Context, int64) error { return nil }}
+	c := &comparison{ctx: ctx, tree: tree, made: made, pointed: pointed, hasLarge: GitDirOf(tree).Large() != "", pace: func(context.Context, int64) error { return nil }}
 	if found, err = c.read(paths); err != nil {
 		return nil, err
 	}
@@ -111,11 +115,13 @@ func openManifest(tree string) (made manifest, damaged []Difference, err error) 
 
 // comparison is one comparison of a tree with its manifest.
 type comparison struct {
-	ctx    context.Context // of the comparison
-	tree   string
-	pace   Pace
-	made   manifest
-	newest time.Time // the newest ctime
+	ctx      context.Context // of the comparison
+	tree     string
+	pace     Pace
+	pointed  Pointed
+	hasLarge bool // pointed is to be asked
+	made     manifest
+	newest   time.Time // the newest ctime
 }
 
 // look returns the tree's fingerprint and its additional names.
@@ -276,13 +282,16 @@ func (c *comparison) isSame(at *disk.Walker, t tracked, buffer []byte) (bool, er
 		return false, err
 	}
 	defer file.Close()
-	sum := t.hash.Format().NewHasher(plumbing.BlobObject, st.Size)
+	sum, large := t.hash.Format().NewHasher(plumbing.BlobObject, st.Size), sha256.New()
 	for {
 		n, err := file.Read(buffer)
 		_, _ = sum.Write(buffer[:n])
+		if c.hasLarge {
+			_, _ = large.Write(buffer[:n])
+		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return sum.ID() == t.hash, nil
+			return sum.ID() == t.hash || c.hasLarge && c.pointed(t.hash, [sha256.Size]byte(large.Sum(nil)), st.Size), nil
 		case err != nil:
 			return false, err
 		}

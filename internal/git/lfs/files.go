@@ -91,11 +91,17 @@ func (f *Files) Pointer(path string, blob object.ID) (Pointer, bool, error) {
 	if selected, err := f.selects(path); err != nil || !selected {
 		return Pointer{}, false, err
 	}
-	content, small, err := f.objects.SmallBlob(blob, maxPointer-1)
+	return ReadPointer(f.objects, blob)
+}
+
+// ReadPointer returns the pointer that a blob is; ok is false if it is none.
+func ReadPointer(objects Objects, blob object.ID) (p Pointer, ok bool, err error) {
+	defer object.RecoverCorrupt(&err)
+	content, small, err := objects.SmallBlob(blob, maxPointer-1)
 	if err != nil || !small {
 		return Pointer{}, false, err
 	}
-	p, ok := ParsePointer(content)
+	p, ok = ParsePointer(content)
 	return p, ok, nil
 }
 
