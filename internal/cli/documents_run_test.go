@@ -53,7 +53,8 @@ var documents = map[string]document{
 			"lockstep watch import watches.yaml": "uses the file in docs/watches.md",
 			"# stop all workers;":                "uses another volume",
 			"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "needs an adopted clone",
-			"HOST ": "output of lockstep status",
+			"HOST ":               "output of lockstep status",
+			"lockstep hosts ls  ": "needs a blocked host",
 		},
 		exits: map[string]int{
 			"lockstep repos show owner/name": term.ExitFailed, // unknown repository

@@ -33,6 +33,10 @@ func TestCluster(t *testing.T) {
 	}
 	r.advance(2 * time.Second)
 	hosts.Pump(context.Background(), p.Budgets)
+	if got := p.popped(); !slices.Equal(got, []string{"a/1"}) {
+		t.Errorf("woken %q; want the refused push before the poll; log:\n%s", got, p.log)
+	}
+	done(p.granted("a/1", hosts.Push, "token"), success)
 	if got := p.popped(); !slices.Equal(got, []string{"a/2"}) {
 		t.Errorf("woken %q; log:\n%s", got, p.log)
 	}
