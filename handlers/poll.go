@@ -26,6 +26,8 @@ import (
 //	the volume differs            likewise
 //	an unwatched ref is in the    it is removed from the state: a removal whose worker died, and that was refused when
 //	state, but not published      it was repeated
+//	there is neither a clone nor  the state forgets the clone, for the same reason
+//	anything to sync
 //	a watch's rules or their      a sync is requested, which checks the published commit again
 //	keys have changed
 //	a commit was refused          nothing, until the ref, the rules or the keys change
@@ -100,7 +102,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	published, _, err := h.Repos.Published(repo)
+	published, cloned, err := h.Repos.Published(repo)
 	if err != nil {
 		return events.Outcome{}, err
 	}
@@ -159,6 +161,9 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 		return published.Commits[ref] != "" || there && wanted[ref]
 	})
 	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
+	if !cloned && len(changes) == 0 {
+		outcome.Drop = append(outcome.Drop, known.CloneFields()...)
+	}
 	return outcome, nil
 }
 

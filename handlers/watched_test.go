@@ -274,6 +274,29 @@ func TestPollForgetsRefsOfAnInterruptedRemoval(t *testing.T) {
 	}
 }
 
+// TestPollForgetsTheCloneOfAnInterruptedRemoval is the same with a watch of a branch that the remote does not have.
+func TestPollForgetsTheCloneOfAnInterruptedRemoval(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	docs := w.watch("docs", "")
+	w.due("a-0")
+	w.unwatch(docs)
+	removal := events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true}
+	w.handleUnsettled("b-0", removal)
+	w.watch("docs", "dev")
+	if _, err := w.handle("b-0", removal); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("the repeated removal: %v, want it refused", err)
+	}
+	if got := w.due("c-0"); len(got) != 0 {
+		t.Errorf("requested %q, want nothing", requested(got))
+	}
+	known, err := w.states.Load(context.Background(), w.repo())
+	must(t, err)
+	if names := known.CloneFields(); len(names) != 0 || !known.Synced().IsZero() {
+		t.Errorf("the state still has %v", names)
+	}
+}
+
 func mainRef(t *testing.T) events.Ref {
 	t.Helper()
 	ref, err := events.ParseRef("main")

@@ -253,6 +253,18 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 	return names
 }
 
+// CloneFields returns the sorted names of the fields that say what is on the volume, and what apps have received of it.
+func (r Repo) CloneFields() []string {
+	var names []string
+	for name := range r.fields {
+		if name == "synced" || strings.HasPrefix(name, "head:") || strings.HasPrefix(name, "given:") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // MovedFields returns the fields to set at the new path after a move: all except those that belong to the old path, its
 // remote or its changes. It includes unknown fields written by newer versions. It omits the fields that the new path
 // already has, which are those of there.
