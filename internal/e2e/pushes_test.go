@@ -22,7 +22,7 @@ import (
 // in full, and kills the worker at random times.
 func TestRandomPushesMatchGitClone(t *testing.T) {
 	testenv.Long(t)
-	pushes := 100
+	pushes := 30
 	if soaking() {
 		pushes = 1000
 	}
