@@ -157,7 +157,7 @@ func TestDurableBeforeTheFlip(t *testing.T) { // not parallel: see observeDisk
 	for i := range 200 { // more than the largest number of concurrent fsyncs
 		files[filepath.Join("d"+string(rune('a'+i%20)), "f"+strings.Repeat("x", i/20))] = "1"
 	}
-	w.create(files)
+	idLen := len(w.create(files))
 	testenv.Must(0, os.MkdirAll(w.path("acme"), 0o755))(t) // as a sync that was killed leaves it
 	w.sync("")
 	w.push(map[string]string{"da/f": "2", "new/folder/file": "1"})
@@ -168,8 +168,8 @@ func TestDurableBeforeTheFlip(t *testing.T) { // not parallel: see observeDisk
 		{Delete: []string{"a/b/c/file", "db/f", "new"}},
 		{Write: map[string]string{"a/b/c": "1"}, Delete: []string{"a/b/empty"}},
 		{Delete: []string{"dc"}, Link: map[string]string{"dc": "dd", "l/i/nk": "x"}, Exec: map[string]string{"da/f": "3"}},
-		{Submodule: map[string]string{"s/u/b": strings.Repeat("1", 40)}, Delete: []string{"de/f", "df"}, Write: map[string]string{"df": "1"}},
-		{Submodule: map[string]string{"s/u/b": strings.Repeat("2", 40)}},
+		{Submodule: map[string]string{"s/u/b": strings.Repeat("1", idLen)}, Delete: []string{"de/f", "df"}, Write: map[string]string{"df": "1"}},
+		{Submodule: map[string]string{"s/u/b": strings.Repeat("2", idLen)}},
 		{Delete: []string{"s"}, Write: map[string]string{"s/u": "", "empty": "no more"}},
 	} {
 		w.prepare()
