@@ -27,7 +27,7 @@
 //	    stores/{n}/                    bare repository; the next n replaces a damaged or oversized one
 //	    trees/{fence}-{commit}/        a tree with its own small .git
 //	    trees/.building-{fence}/       an incomplete tree
-//	    trees/.next-{fence}-{commit}/  a private copy of that published tree, which the next sync of its ref will change
+//	    trees/.building-next-{tree}/   a private copy of that published tree, which the next sync of its ref will change
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
 //	    quarantine/{fence}/            fetched objects that are not verified yet
 //	    trash/                         being deleted

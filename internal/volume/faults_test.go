@@ -228,7 +228,7 @@ func mustBeTidy(t *testing.T, w *world) {
 	for _, dir := range []string{f.trees(), f.dir} {
 		for _, entry := range testenv.Must(disk.ReadDir(dir))(t) {
 			name := entry.Name()
-			if strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
+			if isIncomplete(name) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				t.Errorf("%s holds %s", dir, name)
 			}
 		}

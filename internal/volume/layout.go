@@ -53,7 +53,7 @@ func (f folder) quarantine(n uint64) string {
 
 const (
 	buildPrefix = ".building-"
-	nextPrefix  = ".next-"
+	nextPrefix  = buildPrefix + "next-" // versions that know no prepared trees take them for incomplete ones
 	flipPrefix  = "flip-"
 )
 

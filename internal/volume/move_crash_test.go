@@ -191,7 +191,7 @@ func (w *world) mustBeMoved(main, v1 string) {
 	f := w.volume.folder(repoPath(w.t, gadgets))
 	for _, dir := range []string{f.trees(), f.dir} {
 		for _, entry := range testenv.Must(disk.ReadDir(dir))(w.t) {
-			if name := entry.Name(); strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
+			if name := entry.Name(); isIncomplete(name) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				w.t.Errorf("%s holds %s", dir, name)
 			}
 		}

@@ -284,8 +284,8 @@ func (f folder) notePrepared(tree string, files *checkout.Files) {
 }
 
 // isPrivate reports whether a name in the folder of trees is of one that is incomplete or prepared, which no reader opens.
-func isPrivate(name string) bool {
-	return strings.HasPrefix(name, buildPrefix) || strings.HasPrefix(name, nextPrefix)
-}
+func isPrivate(name string) bool { return strings.HasPrefix(name, buildPrefix) }
+
+func isIncomplete(name string) bool { return isPrivate(name) && !strings.HasPrefix(name, nextPrefix) }
 
 func (f folder) next(tree string) string { return filepath.Join(f.trees(), nextPrefix+tree) }

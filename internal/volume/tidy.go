@@ -92,7 +92,7 @@ func (f folder) leftovers() (paths []string, err error) {
 	isTemp := func(name string) bool { return strings.Contains(name, disk.TempInfix) }
 	places := map[string]func(name string) bool{
 		f.quarantines(): func(string) bool { return true },
-		f.trees():       func(name string) bool { return strings.HasPrefix(name, buildPrefix) },
+		f.trees():       isIncomplete,
 		f.dir:           func(name string) bool { return strings.HasPrefix(name, flipPrefix) || isTemp(name) },
 	}
 	generations, err := f.generations()
