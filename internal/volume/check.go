@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 )
 
@@ -66,10 +67,7 @@ func (s *syncer) checkCommit(ctx context.Context) error {
 	if s.check == nil {
 		return nil
 	}
-	published := ""
-	if s.now.ref == s.tip.Ref.String() {
-		published = s.now.commit
-	}
+	published := s.shown()
 	since, err := s.since(ctx, published)
 	if err != nil {
 		return err
@@ -89,6 +87,22 @@ func (s *syncer) checkCommit(ctx context.Context) error {
 	}
 	s.v.done("checked")
 	return nil
+}
+
+// shown returns the commit that readers have of the ref, or "": also if its tree is marked as damaged, or if it is published under
+// the second name only, because the ref has become the default branch.
+func (s *syncer) shown() string {
+	for _, name := range s.names {
+		tree := s.v.linkedTree(s.f, s.v.publishedPath(name))
+		if tree == "" || s.binding.MovedAway.covers(tree) {
+			continue
+		}
+		g := checkout.GitDirOf(s.f.tree(tree))
+		if ref, err := g.BuiltFor(); err == nil && ref == s.tip.Ref {
+			return g.BuiltFrom()
+		}
+	}
+	return ""
 }
 
 // since returns the history of the plan's commit since another, or since no commit if that is "".

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
@@ -125,5 +126,45 @@ func TestTagIsReadForItsCheck(t *testing.T) {
 		if kind, content, err := c.Read(c.Object); err != nil || kind != "tag" || !strings.HasPrefix(string(content), "object "+commit) {
 			t.Errorf("read %s %q, %v", kind, content, err)
 		}
+	}
+}
+
+// TestHistorySinceDamage rewrites history while the published tree is marked as damaged.
+func TestHistorySinceDamage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	second := w.push(map[string]string{"a": "2"})
+	_, res, err := w.checked("", events.DepthFull, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Must(0, checkout.GitDirOf(w.path(res.Tree)).Unmake())(t)
+	w.commit(gitserver.Main, gitserver.Edit{Parent: first, Write: map[string]string{"a": "3"}})
+	if c, _, err := w.checked("", events.DepthFull, nil); err != nil || c.Published != second || !c.Rewound || c.Unknown {
+		t.Errorf("want published %s, rewound; got %+v, %v", second, c, err)
+	}
+}
+
+// TestHistorySinceOtherName rewrites a branch that becomes the default branch at the same time.
+func TestHistorySinceOtherName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	second := w.push(map[string]string{"a": "2"})
+	head := func(branch string) {
+		testenv.Must(w.git.Git(t.Context(), widgets, "", "symbolic-ref", "HEAD", "refs/heads/"+branch))(t)
+	}
+	w.commit("other", gitserver.Edit{Parent: first, Write: map[string]string{"b": "1"}})
+	head("other")
+	for _, ref := range []string{"", "refs/heads/" + gitserver.Main} {
+		if _, _, err := w.checked(ref, events.DepthFull, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	head(gitserver.Main)
+	w.commit(gitserver.Main, gitserver.Edit{Parent: first, Write: map[string]string{"a": "3"}})
+	if c, _, err := w.checked("", events.DepthFull, nil); err != nil || !c.Default || c.Published != second || !c.Rewound {
+		t.Errorf("want published %s, rewound; got %+v, %v", second, c, err)
 	}
 }

@@ -229,6 +229,15 @@ func (g GitDir) BuiltFor() (events.Ref, error) {
 	return events.ParseRef(line)
 }
 
+// BuiltFrom returns the commit of a tree, even if the tree is marked as damaged; "" if it is not known.
+func (g GitDir) BuiltFrom() string {
+	commit, err := readLine(filepath.Join(g.Dir, "lockstep-commit"))
+	if err != nil || !object.IsID(commit) {
+		return ""
+	}
+	return commit
+}
+
 // Unmake marks a tree as damaged. Git can still be used in it.
 func (g GitDir) Unmake() error {
 	if err := os.Rename(g.Ref(), filepath.Join(g.Dir, damagedRef)); err != nil && !errors.Is(err, os.ErrNotExist) {
