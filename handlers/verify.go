@@ -242,10 +242,10 @@ func (i *inspection) verify(ctx context.Context, name string, all bool, c Candid
 		return v, nil
 	}
 	now, read := time.Now(), 0
-	verdict := func(id string) (signature.Object, signature.Verdict, error) {
+	parse := func(id string) (signature.Object, error) {
 		kind, content, err := c.Read(id)
 		if err != nil {
-			return signature.Object{}, signature.Verdict{}, err
+			return signature.Object{}, err
 		}
 		read += len(content)
 		format := signature.SHA1
@@ -254,7 +254,14 @@ func (i *inspection) verify(ctx context.Context, name string, all bool, c Candid
 		}
 		o, err := signature.Parse(signature.Kind(kind), content, format)
 		if err != nil {
-			return o, signature.Verdict{}, events.Errorf(events.Permanent, events.ClassNoRef, "%.12s: %w", id, err)
+			return o, events.Errorf(events.Permanent, events.ClassNoRef, "%.12s: %w", id, err)
+		}
+		return o, nil
+	}
+	verdict := func(id string) (signature.Object, signature.Verdict, error) {
+		o, err := parse(id)
+		if err != nil {
+			return o, signature.Verdict{}, err
 		}
 		return o, keys.Verify(o, now), nil
 	}
@@ -264,7 +271,14 @@ func (i *inspection) verify(ctx context.Context, name string, all bool, c Candid
 	}
 	v.Object, v.By, v.Key, v.Format, v.Reason = string(object.Kind), first.By, first.Key, first.Format, first.Reason
 	if object.Kind == signature.Tag {
-		if tag, ok := strings.CutPrefix(c.Ref.String(), "refs/tags/"); ok && v.Reason == "" && object.Name != tag {
+		tag, isTag := strings.CutPrefix(c.Ref.String(), "refs/tags/")
+		switch target, err := peel(object, parse); {
+		case err != nil:
+			return v, err
+		case v.Reason != "":
+		case target != c.Commit: // the remote says which commit its tag is of
+			v.By, v.Key, v.Reason = "", "", fmt.Sprintf("it is a tag of %.12s, not of commit %.12s", target, c.Commit)
+		case isTag && object.Name != tag:
 			v.By, v.Key, v.Reason = "", "", fmt.Sprintf("it is the tag %.100q under another name", object.Name)
 		}
 		v.Verified = v.Reason == ""
@@ -295,6 +309,21 @@ func (i *inspection) verify(ctx context.Context, name string, all bool, c Candid
 		v.Commits, v.Partial = 0, false
 	}
 	return v, nil
+}
+
+// maxTags limits how many tags may point to each other.
+const maxTags = 10
+
+// peel returns what a tag points to, in the end.
+func peel(tag signature.Object, parse func(id string) (signature.Object, error)) (target string, err error) {
+	for range maxTags {
+		next, err := parse(tag.Target)
+		if err != nil || next.Kind != signature.Tag {
+			return tag.Target, err
+		}
+		tag = next
+	}
+	return tag.Target, nil
 }
 
 // own returns the verdict for an app's results: by the strictest of its watches, or nil if none asks for one.

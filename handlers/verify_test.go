@@ -78,6 +78,62 @@ func signedCommit(t *testing.T, seed byte) (content []byte, allowed string) {
 	return []byte(strings.Replace(payload, "\n\n", "\n"+header+"\n", 1)), fmt.Sprintf("key%d %s", seed, ssh.MarshalAuthorizedKey(signer.PublicKey()))
 }
 
+// TestSignedTagOfAnotherCommit has a remote that says that a signed tag is of a commit which it is not of.
+func TestSignedTagOfAnotherCommit(t *testing.T) {
+	t.Parallel()
+	signer, err := ssh.NewSignerFromKey(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, evil, inner, outer := strings.Repeat("1", 40), strings.Repeat("2", 40), strings.Repeat("3", 40), strings.Repeat("4", 40)
+	sign := func(target, kind string) []byte {
+		payload := "object " + target + "\ntype " + kind + "\ntag v1\ntagger T <t> 1704164645 +0000\n\nx\n"
+		sig, err := sshsig.Sign(strings.NewReader(payload), signer, sshsig.HashSHA512, "git")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append([]byte(payload), sshsig.Armor(sig)...)
+	}
+	objects := map[string][]byte{inner: sign(good, "commit"), outer: sign(inner, "tag")}
+	ref, err := events.ParseRef("refs/tags/v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ object, commit, want string }{
+		{inner, good, ""}, {outer, good, ""}, {inner, evil, "not of commit 2222"}, {outer, evil, "not of commit 2222"},
+	} {
+		candidate := handlers.Candidate{
+			Tip: handlers.Tip{Ref: ref, Commit: tc.commit}, Object: tc.object, Commits: []string{tc.commit},
+			Read: func(id string) (string, []byte, error) {
+				if tag := objects[id]; tag != nil {
+					return "tag", tag, nil
+				}
+				return "commit", []byte("tree 4b825dc642cb6eb9a060e54bf8d69288fbee4904\n\nx\n"), nil
+			},
+		}
+		h := handlers.Handlers{
+			Repos: checkedRepos{candidate: candidate}, States: stateOf{}, Credentials: anonymous{},
+			Watches: watchesOf{{App: "docs", Ref: selector{"refs/tags/v1"}, Verify: handlers.VerifyRequire, VerifyKeys: "team"}},
+			Keys:    keysOf{"team": {AllowedSigners: "key " + string(ssh.MarshalAuthorizedKey(signer.PublicKey()))}},
+		}
+		outcome, err := h.Sync(t.Context(), events.Job{
+			Change: events.Change{ID: "1", Type: events.ChangePushed, Repo: repo, URL: "https://example.com/acme/widgets.git", Ref: ref, App: "docs"},
+			Entry:  "1-0", Attempt: 1, Fence: 7,
+			Latest: func(context.Context) (string, error) { return "", nil }, Newest: func(context.Context) (string, error) { return "", nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := outcome.Result; !strings.Contains(r.Error, tc.want) || (r.Error == "") != (tc.want == "") {
+			t.Errorf("%.4s of %.4s: got %q, want %q", tc.object, tc.commit, r.Error, tc.want)
+		}
+	}
+}
+
 func TestVerificationOfWatches(t *testing.T) {
 	t.Parallel()
 	main, err := events.ParseRef("refs/heads/main")
