@@ -45,7 +45,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	answer, answered := answeredBy(known, job, latest)
 	inspection := h.inspect(job, watches, known)
 	synced, err := h.Repos.Sync(ctx, SyncRequest{
-		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: change.Depth, LFS: large, Fence: job.Fence,
+		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: inspection.depth(change.Depth), LFS: large, Fence: job.Fence,
 		Announced: announcedByHook(job), Base: baseFor(known, change.App), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 		Check: inspection.checks(),
 	})

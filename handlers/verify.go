@@ -154,6 +154,20 @@ func (h *Handlers) inspect(job events.Job, watches []Watch, known state.Repo) *i
 	return &inspection{h: h, job: job, watches: watches, known: known}
 }
 
+// depth returns the history that a sync needs: the apps share the store, so one app's depth must not limit what is checked for
+// another.
+func (i *inspection) depth(wanted events.Depth) events.Depth {
+	if i == nil {
+		return wanted
+	}
+	for _, w := range i.watches {
+		if !wanted.Covers(w.Depth) {
+			wanted = w.Depth
+		}
+	}
+	return wanted
+}
+
 // checkOf returns the check of a ref's commit. It is nil for a commit that was verified before, by the same rules.
 func (i *inspection) checkOf(tip Tip, isDefault bool) Check {
 	i.checked = nil

@@ -233,3 +233,15 @@ func (s selector) Ref() (events.Ref, bool) {
 	ref, err := events.ParseRef(s.name)
 	return ref, err == nil
 }
+
+// TestChecksSeeTheDepthOfTheirWatch has a change of another app, with less history, come before the first one of a watch with rules.
+func TestChecksSeeTheDepthOfTheirWatch(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.mustHandle("1-0", events.Change{URL: w.git.URL("acme/widgets"), App: "docs"})
+	w.handlers.Watches = watchesOf{{App: "docs", Ref: selector{}}, {App: "deploy", Ref: selector{}, NoRewind: true, Depth: events.DepthFull}}
+	second := w.push(map[string]string{"a": "2"})
+	if r := w.mustHandle("2-0", events.Change{URL: w.git.URL("acme/widgets"), App: "docs"}); r.After != second {
+		t.Errorf("got %+v, want %s", r, second)
+	}
+}
