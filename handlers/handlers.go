@@ -152,10 +152,11 @@ type Refs struct {
 // Published is what readers see of a repository.
 type Published struct {
 	Commits map[events.Ref]string
-	LFS     map[events.Ref]LFS // what the trees were published with; no entry for none
-	Plain   events.Ref         // ref published under the plain name; zero if none
-	Remote  string             // remote that the repository is bound to
-	Fetched bool               // whether anything was ever fetched from it
+	LFS     map[events.Ref]LFS  // what the trees were published with; no entry for none
+	Damaged map[events.Ref]bool // refs that are not in Commits because their published tree is damaged
+	Plain   events.Ref          // ref published under the plain name; zero if none
+	Remote  string              // remote that the repository is bound to
+	Fetched bool                // whether anything was ever fetched from it
 }
 
 // Watch is an app's subscription to refs of a repository.

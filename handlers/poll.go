@@ -158,7 +158,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 	outcome := events.Outcome{Changes: changes, Drop: unpublished(known, published, wanted)}
 	checks, unchecked := known.KeepChecks(func(ref events.Ref) bool {
 		_, there := refs.commit(ref)
-		return published.Commits[ref] != "" || there && wanted[ref]
+		return published.Commits[ref] != "" || published.Damaged[ref] || there && wanted[ref]
 	})
 	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
 	if !cloned && len(changes) == 0 {

@@ -119,10 +119,10 @@ func (h *Handlers) replaced(known state.Repo, change events.Change, now events.R
 	return unpublished(known, published, nil), nil
 }
 
-// unpublished returns the state fields of refs that are neither published nor wanted.
+// unpublished returns the state fields of refs that are neither published, even if damaged, nor wanted.
 func unpublished(known state.Repo, published Published, wanted map[events.Ref]bool) (drop []string) {
 	for name := range known.Heads() {
-		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" && !wanted[ref] {
+		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" && !published.Damaged[ref] && !wanted[ref] {
 			drop = append(drop, known.FieldsOf(ref)...)
 		}
 	}

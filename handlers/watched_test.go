@@ -384,3 +384,38 @@ func TestMoveSettledAfterRemoval(t *testing.T) {
 		t.Errorf("synced %v, heads %v; want no clone", known.Synced(), known.Heads())
 	}
 }
+
+// A poll that cannot see what is published forgets nothing: the tree of a ref is marked as damaged, or the volume is not mounted.
+func TestPollForgetsNothingThatIsPublished(t *testing.T) {
+	for name, hide := range map[string]func(w *world, tree string){
+		"damaged": func(w *world, tree string) {
+			git := filepath.Join(w.root, tree, ".git")
+			must(w.t, os.Rename(filepath.Join(git, "lockstep-ref"), filepath.Join(git, "lockstep-damaged")))
+		},
+		"not mounted": func(w *world, _ string) {
+			must(w.t, os.Rename(w.root, w.root+"-away"))
+			must(w.t, os.Mkdir(w.root, 0o755))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			first := w.create(map[string]string{"a": "1"})
+			w.tag(first, "v1")
+			w.watch("docs", "")
+			w.due("a-0")
+			tag, err := events.ParseRef("refs/tags/v1")
+			must(t, err)
+			r := w.mustHandle("2-0", events.Change{URL: w.git.URL("acme/widgets"), Ref: tag, App: "ci"})
+			hide(w, r.Tree)
+			_, err = w.handle("3-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
+			if hidden := name == "not mounted"; (err != nil) != hidden {
+				t.Errorf("the poll returns %v", err)
+			}
+			known, err := w.states.Load(t.Context(), w.repo())
+			must(t, err)
+			if known.Given("ci", tag) != first || known.Head(tag) != first {
+				t.Error("the state has forgotten the tag")
+			}
+		})
+	}
+}

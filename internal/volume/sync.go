@@ -125,6 +125,10 @@ func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
 	if repo.IsZero() || fence == 0 {
 		return events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository or a fence")
 	}
+	return v.checkMounted()
+}
+
+func (v *Volume) checkMounted() error {
 	id, err := os.ReadFile(filepath.Join(v.root, adminDir, idName))
 	switch {
 	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:

@@ -68,16 +68,20 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 type Published struct {
 	Commits map[events.Ref]string
 	LFS     map[events.Ref]lfs.Selection // of the trees that have LFS files
+	Damaged map[events.Ref]bool          // refs whose published tree is marked as damaged, and so is not in Commits
 	Plain   events.Ref                   // ref of the plain name; zero if there is no plain name
 	Remote  string                       // remote as first given
 	Fetched bool                         // whether anything was ever fetched from Remote
 }
 
-// Published returns the published commits, or false if the repository is not on the volume or has moved away. It needs
-// no lease and reads only a few small files.
+// Published returns the published commits, or false if the repository is not on the volume or has moved away. It fails if the
+// volume is not mounted. It needs no lease and reads only a few small files.
 func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	f := v.folder(repo)
 	b, bound, err := f.readBinding()
+	if err == nil && !bound {
+		err = v.checkMounted()
+	}
 	if err != nil || !bound {
 		return Published{}, false, err
 	}
@@ -85,7 +89,7 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	if err != nil {
 		return Published{}, false, err
 	}
-	p := Published{Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Remote: b.Remote}
+	p := Published{Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Damaged: map[events.Ref]bool{}, Remote: b.Remote}
 	// The plain name sorts first, so going backward it overrides the others.
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
 		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
@@ -94,6 +98,10 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 			delete(p.LFS, ref)
 			if selection := lfsOf(f.tree(links[path])); len(selection) > 0 {
 				p.LFS[ref] = selection
+			}
+		} else if g := checkout.GitDirOf(f.tree(links[path])); !ok && g.IsMarked() {
+			if ref, err := g.BuiltFor(); err == nil {
+				p.Damaged[ref] = true
 			}
 		}
 	}

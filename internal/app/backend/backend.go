@@ -81,7 +81,7 @@ func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handle
 
 func (r repos) Published(repo events.RepoPath) (handlers.Published, bool, error) {
 	p, ok, err := r.Volume.Published(repo)
-	published := handlers.Published{Commits: p.Commits, LFS: map[events.Ref]handlers.LFS{}, Plain: p.Plain, Remote: p.Remote, Fetched: p.Fetched}
+	published := handlers.Published{Commits: p.Commits, LFS: map[events.Ref]handlers.LFS{}, Damaged: p.Damaged, Plain: p.Plain, Remote: p.Remote, Fetched: p.Fetched}
 	for ref, selection := range p.LFS {
 		for _, f := range selection {
 			published.LFS[ref] = append(published.LFS[ref], handlers.LFSFilter(f))
