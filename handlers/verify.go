@@ -65,6 +65,9 @@ const (
 
 func (w Watch) hasRules() bool { return w.Verify != VerifyOff || w.NoRewind }
 
+// verifiesAll reports whether all new commits are verified, not only the last one.
+func (w Watch) verifiesAll() bool { return !events.Depth(1).Covers(w.Depth) }
+
 // governs reports whether the watch's rules apply to a ref.
 func (w Watch) governs(ref events.Ref, isDefault bool) bool {
 	return w.hasRules() && (w.Ref.IsDefault() && isDefault || w.Ref.Matches(ref))
@@ -229,7 +232,7 @@ func rewindText(w Watch, c Candidate) string {
 
 // verdictOf returns the verdict by a watch's keys. Watches with the same keys share it.
 func (i *inspection) verdictOf(ctx context.Context, w Watch, c Candidate) (events.Verification, error) {
-	all := !events.Depth(1).Covers(w.Depth)
+	all := w.verifiesAll()
 	for n, v := range i.checked.Verdicts {
 		if v.Keys == w.VerifyKeys && v.All == all {
 			i.checked.Verdicts[n].Apps = append(v.Apps, w.App)
@@ -340,17 +343,25 @@ func peel(tag signature.Object, parse func(id string) (signature.Object, error))
 	return tag.Target, nil
 }
 
-// own returns the verdict for an app's results: by the strictest of its watches, or nil if none asks for one.
-func (i *inspection) own(app string) *events.Verification {
+// own returns the verdict for an app's results: by the strictest of its watches, or nil if none asks for one. Of several that
+// require one, it is by one that is not satisfied.
+func (i *inspection) own(app string) (own *events.Verification) {
 	if i == nil || i.checked == nil {
 		return nil
 	}
-	for _, v := range i.checked.Verdicts {
-		if slices.Contains(v.Apps, app) {
-			return &v.Verification
+	for _, w := range i.rules.watches { // the strictest first
+		if w.App != app || w.Verify == VerifyOff {
+			continue
+		}
+		n := slices.IndexFunc(i.checked.Verdicts, func(v state.Verdict) bool { return v.Keys == w.VerifyKeys && v.All == w.verifiesAll() })
+		if n < 0 {
+			continue
+		}
+		if v := &i.checked.Verdicts[n].Verification; own == nil || w.Verify == VerifyRequire && !v.Verified && own.Verified {
+			own = v
 		}
 	}
-	return nil
+	return own
 }
 
 // refusal returns the outcome of a sync that was refused, or false if err has another cause.

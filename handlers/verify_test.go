@@ -142,7 +142,7 @@ func TestVerificationOfWatches(t *testing.T) {
 	}
 	content, allowed := signedCommit(t, 1)
 	_, other := signedCommit(t, 2)
-	keys := keysOf{"team": {AllowedSigners: allowed}, "others": {AllowedSigners: other}, "broken": {AllowedSigners: "x"}}
+	keys := keysOf{"all": {AllowedSigners: allowed}, "team": {AllowedSigners: allowed}, "others": {AllowedSigners: other}, "broken": {AllowedSigners: "x"}}
 	commits := make([]string, 10_000)
 	for i := range commits {
 		commits[i] = fmt.Sprintf("%040x", i+1)
@@ -178,6 +178,7 @@ func TestVerificationOfWatches(t *testing.T) {
 		"each with its keys":         {watchesOf{w("docs", "require", "team"), w("deploy", "require", "others")}, candidate(1), events.ClassUnverified, "app deploy requires"},
 		"another app reports":        {watchesOf{w("docs", "", ""), w("deploy", "report", "others")}, candidate(1), "", "<nil>"},
 		"one app, strictest":         {watchesOf{w("docs", "report", "others"), w("docs", "require", "team")}, candidate(1), "", "{true key1"},
+		"two required by one app":    {watchesOf{w("docs", "require", "all"), w("docs", "require", "others")}, candidate(1), events.ClassUnverified, "app docs requires"},
 		"10,000 commits":             {watchesOf{w("docs", "require", "team")}, candidate(10_000), "", " 1000 true }"},
 		"depth 1":                    {watchesOf{shallow}, candidate(10), "", " 1 true }"},
 		"large commits":              {watchesOf{w("docs", "require", "team")}, large, events.ClassUnverified, "does not match"},
@@ -217,6 +218,9 @@ func TestVerificationOfWatches(t *testing.T) {
 		}
 		if r.Class != tc.class || !strings.Contains(got, tc.want) || (r.Type == events.ResultFailed) != (tc.class != "") {
 			t.Errorf("%s: got %s, %s, want %q", name, r.Class, got, tc.want)
+		}
+		if r.Verification != nil && r.Class == events.ClassUnverified && r.Verification.Verified {
+			t.Errorf("%s: refused as not verified, with %+v", name, *r.Verification)
 		}
 		if refused := outcome.State["refused"]; (refused == "refs/heads/main") != (tc.class != "") {
 			t.Errorf("%s: refused %q", name, refused)
