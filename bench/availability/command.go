@@ -34,9 +34,10 @@ func NewCommand(std term.Streams) *cobra.Command {
 		Long: "Push to a repository whose files all name one version, every tenth time by force. Meanwhile readers open the\n" +
 			"published name once and read every file below it, over and over. Count the reads that found all files, of one\n" +
 			"version: where several workers reset a clone in place, where one worker at a time does so under a lock, and\n" +
-			"with two Lockstep workers, one of which is killed and restarted every two seconds, and the other one kills itself\n" +
-			"at each step of a sync and of a preparation in turn, while repos gc compacts the store. It fails if one of Lockstep's reads was not of one complete version. Needs git and redis-server, of\n" +
-			"which it starts a private one.",
+			"with two Lockstep workers, while repos gc compacts the store. One worker is killed and restarted every two seconds,\n" +
+			"the other one kills itself at a step of a sync or of a preparation, another step after each restart. It fails if\n" +
+			"one of Lockstep's reads was not of one complete version. Needs git and redis-server, of which it starts a private\n" +
+			"one.",
 		Example: "  go run ./bench availability\n" +
 			"  go run ./bench availability --duration 60s --readers 8 --plot availability.svg --json",
 	}, b.check, b.run)

@@ -20,8 +20,8 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-// The steps at which a worker kills itself; see package volume. Those of prepared trees are passed less often, so every other worker
-// is for one of them.
+// The steps at which a worker kills itself; see package volume. Those of prepared trees are reached less often, so every
+// second worker dies at one of them.
 var (
 	preparedSteps = []string{"linked", "taken", "prepared"}
 	syncSteps     = []string{"fenced", "bound", "listed", "fetched", "moved", "checked out", "indexed", "built", "confirmed", "flipped", "retired"}

@@ -88,7 +88,7 @@ func (t *turn) run(ctx context.Context, start func(*turn) (syncer, error)) (resu
 	return result, s.report(ctx, &result)
 }
 
-// push pushes one version after the other, every tenth by force onto the first commit.
+// push pushes one version after the other. Every tenth is a forced push of a child of the first commit.
 func (t *turn) push(during context.Context, s syncer, first string, result *Result) error {
 	ctx := context.WithoutCancel(during) // finish a push that has begun
 	for n := 1; during.Err() == nil; n++ {

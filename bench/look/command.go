@@ -1,4 +1,4 @@
-// Package look measures a look at one ref of a remote with many refs.
+// Package look measures how fast one ref of a remote with many refs is listed.
 package look
 
 import (
@@ -26,7 +26,7 @@ const (
 	sideWarmup = 1 // rounds that do not count
 )
 
-// Targets of a later look.
+// Targets of SideLater.
 const (
 	maxBytes = 2000
 	maxRatio = 1.2
@@ -42,14 +42,14 @@ func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
 	cmd := rig.Command(std, &cobra.Command{
 		Use:   "look",
-		Short: "Measure a look at one ref of a remote with many refs",
-		Long: "Serve a repository with many refs by Git's own http-backend, and look at one ref: with a new connection\n" +
+		Short: "Measure how fast one ref of a remote with many refs is listed",
+		Long: "Serve a repository with many refs by Git's own http-backend, and list one ref: with a new connection\n" +
 			"that asks for the capabilities first, with one that knows them, and with git ls-remote. Prints the time\n" +
 			"and the bytes on the wire, in both directions and with headers. Needs git.",
 		Example: "  go run ./bench look\n  go run ./bench look --refs 1000000 --json",
 	}, b.check, b.run)
 	cmd.Flags().IntVar(&b.refs, "refs", 100_000, "number of refs")
-	cmd.Flags().IntVar(&b.rounds, "rounds", 30, "number of looks by each contestant")
+	cmd.Flags().IntVar(&b.rounds, "rounds", 30, "number of requests by each contestant")
 	return cmd
 }
 
@@ -65,7 +65,7 @@ type Figures struct {
 	Side  string          `json:"side"`
 	Took  []time.Duration `json:"took_ns"`
 	P50   time.Duration   `json:"p50_ns"`
-	Bytes int64           `json:"bytes"` // the most of a look
+	Bytes int64           `json:"bytes"` // maximum of the rounds
 	ToGit float64         `json:"to_git"`
 }
 
@@ -130,11 +130,11 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	return report, nil
 }
 
-// looker looks at the ref.
+// looker lists the ref.
 type looker struct {
 	env            *rig.Env
 	url, ref, head string
-	known          *wire.Network // knows the capabilities after its first look
+	known          *wire.Network // knows the capabilities after its first use
 }
 
 func (l looker) look(ctx context.Context, side string) error {
@@ -173,11 +173,11 @@ func (l looker) resolve(ctx context.Context, n *wire.Network) error {
 	return err
 }
 
-// Verdict returns an error if a later look costs more than the targets.
+// Verdict returns an error if SideLater exceeds its targets.
 func (r Report) Verdict() error {
 	later := r.Sides[1]
 	if later.Bytes > maxBytes || later.ToGit > maxRatio {
-		return fmt.Errorf("a look takes %d bytes and %.2f × git ls-remote; want at most %d and %.1f", later.Bytes, later.ToGit, maxBytes, maxRatio)
+		return fmt.Errorf("listing one ref takes %d bytes and %.2f × the time of git ls-remote; want at most %d and %.1f", later.Bytes, later.ToGit, maxBytes, maxRatio)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (r *run) stopServices() {
 }
 
 // turns calls each contestant in turn, beginning with the nth. Before each turn it syncs the file system, so that no contestant
-// waits for what another has written; beside a writer that would be of no use.
+// waits for the writes of another. It does not with a writer, which dirties the file system again at once.
 func (r *run) turns(n int, contestants []string, turn func(i int) error) error {
 	order := make([]int, len(contestants))
 	for i := range order {

@@ -31,7 +31,7 @@ func (b binary) hasSetting(ctx context.Context, setting string) (bool, error) {
 	return strings.Contains(string(help), "--"+setting+" "), nil
 }
 
-// service is a running lockstep serve with a Redis and a volume of its own.
+// service is a running lockstep serve with a private Redis and volume.
 type service struct {
 	process  *rig.Process
 	redis    *rig.Redis
@@ -157,7 +157,7 @@ func (l *link) await(check func() error) error {
 		n, err := unix.Poll(poll, 1000)
 		switch {
 		case err != nil && !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("poll: %w", err)
+			return fmt.Errorf("wait for %s to change: %w", l.path, err)
 		case n == 0:
 			if err := check(); err != nil {
 				return err

@@ -24,7 +24,7 @@ type side interface {
 	tidy(ctx context.Context) error
 }
 
-// serviceSide is Lockstep.
+// serviceSide publishes with a running lockstep serve.
 type serviceSide struct {
 	*service
 	repo events.RepoPath

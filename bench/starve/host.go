@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-// host is an HTTP server with a loopback address of its own, so that it is another host than the others.
+// host is an HTTP server with a separate loopback address, so that it counts as a separate host.
 type host struct {
 	base     string
 	requests atomic.Int64

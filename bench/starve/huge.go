@@ -143,7 +143,7 @@ func (c *huge) await(ctx context.Context, server *rig.Redis, workers rig.Workers
 	return acked, again, peak, errors.Join(err, errPeak, context.Cause(ctx))
 }
 
-// pings measures PINGs of a client of its own.
+// pings measures the latency of PING, over a separate connection.
 type pings struct {
 	stop    context.CancelFunc
 	done    chan struct{}

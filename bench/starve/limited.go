@@ -111,7 +111,7 @@ func (c *limited) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig
 	return report, report.addFates(ctx, changes, ids, synced, time.Since(lifted))
 }
 
-// addFates adds what became of the limited changes.
+// addFates adds the outcomes of the limited changes.
 func (r *Report) addFates(ctx context.Context, changes *ledger, ids []string, synced Latency, took time.Duration) error {
 	dead, err := changes.client.XLen(ctx, changes.namespace.Dead()).Result()
 	if err != nil {
