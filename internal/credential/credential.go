@@ -124,7 +124,7 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 	}
 	if !namePattern.MatchString(name) {
 		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential name %q: want letters, digits and ._-, at most 100", name)
+			"credential name %q: want at most 100 letters, digits, dots, underscores or hyphens", name)
 	}
 	texts, err := s.read(name, false)
 	if err != nil {

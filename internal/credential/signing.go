@@ -12,7 +12,7 @@ import (
 func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 	if !namePattern.MatchString(name) {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential name %.110q: want letters, digits and ._-, at most 100", name)
+			"credential name %.110q: want at most 100 letters, digits, dots, underscores or hyphens", name)
 	}
 	texts, err := s.read(name, false)
 	if err != nil {

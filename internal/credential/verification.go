@@ -13,7 +13,7 @@ type VerificationKeys struct{ OpenPGPKeys, AllowedSigners, RevokedKeys string }
 func (s *Store) VerificationKeys(name string) (VerificationKeys, error) {
 	if !namePattern.MatchString(name) {
 		return VerificationKeys{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential name %.110q: want letters, digits and ._-, at most 100", name)
+			"credential name %.110q: want at most 100 letters, digits, dots, underscores or hyphens", name)
 	}
 	texts, err := s.read(name, true)
 	if err != nil {

@@ -99,7 +99,7 @@ func TestInvalidSources(t *testing.T) {
 		"a URL with a password":   {map[string]string{"forge": "github", "secret": secret, "urls": "https://a:" + short + "@github.com/"}, "remove it"},
 		"an app for nothing":      {map[string]string{"forge": "github", "secret": secret, "autoApp": "docs"}, "autoURLs"},
 		"URLs for no app":         {map[string]string{"forge": "github", "secret": secret, "autoURLs": "https://github.com/"}, "autoApp"},
-		"a credential of no name": {map[string]string{"forge": "github", "secret": secret, "autoApp": "a", "autoCredential": "../x", "autoURLs": "https://github.com/"}, "want the name"},
+		"a credential of no name": {map[string]string{"forge": "github", "secret": secret, "autoApp": "a", "autoCredential": "../x", "autoURLs": "https://github.com/"}, "want a credential's name"},
 		"an odd automatic URL":    {map[string]string{"forge": "github", "secret": secret, "autoApp": "a", "autoURLs": "/"}, "https://"},
 		"a file without end":      {map[string]string{"forge": "github", "secret": strings.Repeat("x", 1<<17)}, "longer than"},
 	} {

@@ -148,7 +148,7 @@ func (s *Sources) find() ([]string, error) {
 				return nil, fmt.Errorf("webhook sources: %s is not a directory; a source is a directory with the files forge and secret", at)
 			}
 			if !namePattern.MatchString(name) {
-				return nil, fmt.Errorf("webhook sources: invalid name %s: want letters, digits and ._-, at most 100", at)
+				return nil, fmt.Errorf("webhook sources: invalid name %s: want at most 100 letters, digits, dots, underscores or hyphens", at)
 			}
 			key := variable(name, "forge")
 			if other, taken := variables[key]; taken {
@@ -165,7 +165,7 @@ func (s *Sources) find() ([]string, error) {
 		}
 		name := strings.ToLower(parts[1])
 		if !namePattern.MatchString(name) {
-			return nil, fmt.Errorf("webhook sources: invalid name in %s: want letters, digits and _, at most 100", key)
+			return nil, fmt.Errorf("webhook sources: invalid name in %s: want at most 100 letters, digits or underscores", key)
 		}
 		names = append(names, name)
 		variables[key] = name
@@ -287,7 +287,7 @@ func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
 	case len(auto.App) > 255 || !isPrintable(auto.App):
 		return nil, fmt.Errorf("%s: want at most 255 printable bytes", s.where(name, "autoApp"))
 	case auto.Credential != "" && !namePattern.MatchString(auto.Credential):
-		return nil, fmt.Errorf("%s: want the name of a credential: letters, digits and ._-, at most 100", s.where(name, "autoCredential"))
+		return nil, fmt.Errorf("%s: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", s.where(name, "autoCredential"))
 	}
 	for _, prefix := range auto.URLs {
 		if err := checkPrefix(prefix); err != nil {

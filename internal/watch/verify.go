@@ -44,7 +44,7 @@ func (v *Verify) UnmarshalText(text []byte) (err error) {
 func (w Watch) checkRules() error {
 	switch {
 	case w.VerifyKeys != "" && !appPattern.MatchString(w.VerifyKeys):
-		return fmt.Errorf("verify_keys %.110q: want a credential's name: letters, digits and ._-, at most 100", w.VerifyKeys)
+		return fmt.Errorf("verify_keys %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", w.VerifyKeys)
 	case w.Verify != VerifyOff && w.VerifyKeys == "":
 		return errors.New("verify_keys: name the credential whose allowedSigners or openpgpKeys are trusted")
 	case w.Verify == VerifyOff && w.VerifyKeys != "":

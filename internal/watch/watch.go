@@ -84,11 +84,11 @@ func New(w Watch) (Watch, error) {
 	}
 	switch {
 	case !appPattern.MatchString(w.App):
-		return Watch{}, fmt.Errorf("app %.110q: want letters, digits and ._-, at most 100", w.App)
+		return Watch{}, fmt.Errorf("app %.110q: want at most 100 letters, digits, dots, underscores or hyphens", w.App)
 	case w.Credential != "" && !appPattern.MatchString(w.Credential):
-		return Watch{}, fmt.Errorf("credential %.110q: want letters, digits and ._-, at most 100", w.Credential)
+		return Watch{}, fmt.Errorf("credential %.110q: want at most 100 letters, digits, dots, underscores or hyphens", w.Credential)
 	case w.NotifySecret != "" && !appPattern.MatchString(w.NotifySecret):
-		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: letters, digits and ._-, at most 100", w.NotifySecret)
+		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", w.NotifySecret)
 	case w.LFS != "" && w.LFS != LFSPointers && w.LFS != LFSFetch:
 		return Watch{}, fmt.Errorf("lfs %.20q: want pointers or fetch", w.LFS)
 	case w.LFS != LFSFetch && len(w.LFSInclude)+len(w.LFSExclude) > 0:

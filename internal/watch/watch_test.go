@@ -17,7 +17,7 @@ func TestNewRefusesInvalidWatchesWithoutQuotingURLs(t *testing.T) {
 		says string
 	}{
 		"no app":                        {watch.Watch{URL: url}, "app"},
-		"an app with a space":           {watch.Watch{App: "a b", URL: url}, "want letters"},
+		"an app with a space":           {watch.Watch{App: "a b", URL: url}, "want at most 100 letters"},
 		"no URL":                        {watch.Watch{App: "docs"}, "url"},
 		"URL with a password":           {watch.Watch{App: "docs", URL: "https://u:hunter2@git.example.com/acme/widgets"}, "credentials"},
 		"no path in the URL":            {watch.Watch{App: "docs", URL: "https://git.example.com/widgets"}, "no repo given"},
