@@ -30,7 +30,7 @@ func (c *SubscriberConfig) contain() {
 func contained(log *slog.Logger, name string, call func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			log.Error("a function of the subscriber's configuration panicked", "function", name, "error", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			log.Error("callback of SubscriberConfig panicked", "function", name, "error", fmt.Sprint(cause), "stack", string(debug.Stack()))
 		}
 	}()
 	call()

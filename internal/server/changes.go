@@ -56,7 +56,7 @@ func showChange(changes Changes, running context.Context) http.Handler {
 			defer func() { <-places }()
 		default:
 			w.Header().Set("Retry-After", "1")
-			fail(w, http.StatusTooManyRequests, fmt.Errorf("this process already serves %d requests for results; try again, or use another process", maxWaiters))
+			fail(w, http.StatusTooManyRequests, fmt.Errorf("this process already serves %d requests for results; retry, or send the request to another process", maxWaiters))
 			return
 		}
 		// Test recorders do not support deadlines.

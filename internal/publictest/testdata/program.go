@@ -79,7 +79,7 @@ type hosts struct{}
 
 func (hosts) Enter(_ context.Context, req handlers.HostRequest) (handlers.HostPermit, error) {
 	if req.Kind == handlers.HostPoll {
-		return nil, events.Errorf(events.Contention, events.ClassLimited, "no polls of %s", req.Host)
+		return nil, events.Errorf(events.Contention, events.ClassLimited, "polls of %s are not allowed", req.Host)
 	}
 	return hosts{}, nil
 }
