@@ -143,7 +143,7 @@ type Walker struct {
 	open    []Dir  // from the root to the current folder
 }
 
-// NewWalker starts at the root of a tree.
+// NewWalker returns a Walker at the root of the tree at path.
 func NewWalker(path string) (*Walker, error) {
 	root, err := openDir(path)
 	if err != nil {

@@ -82,7 +82,7 @@ func Ratio(a, b time.Duration) float64 {
 	return float64(a) / float64(b)
 }
 
-// MedianRatio returns the median of the ratios of two contestants' durations in the same turn, or 0 if there are none.
+// MedianRatio returns the median of of[i]/to[i], or 0 if of or to is empty.
 func MedianRatio(of, to []time.Duration) float64 {
 	ratios := make([]float64, min(len(of), len(to)))
 	for i := range ratios {

@@ -27,7 +27,7 @@ type Comparer struct {
 	v       *Volume
 	pace    checkout.Pace
 	known   map[string]checkout.Fingerprint // of trees without differences in the last pass, by path
-	current map[string]checkout.Fingerprint // likewise, in this pass
+	current map[string]checkout.Fingerprint // of those in this pass
 }
 
 // NewComparer returns a Comparer that reads at most rate bytes a second, and a quarter of that while this process syncs. Looking at

@@ -187,7 +187,7 @@ func TestAlteredInodeOfAnotherRef(t *testing.T) {
 	w.mustVerify()
 }
 
-// TestCompareReadsChangedFilesOnly compares a tree again that nobody has touched.
+// TestCompareReadsChangedFilesOnly compares an unmodified tree a second time.
 func TestCompareReadsChangedFilesOnly(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -58,8 +58,8 @@
 // file, or one stat if it is prepared.
 //
 // A tree shares the files of the one before only if they are unmodified: type, permissions, size, modification time and inode
-// are compared with the manifest, when a file is linked and, in a prepared tree, again before the flip. Others are written
-// anew from the store. A prepared tree with missing or additional names is not used.
+// are compared with the manifest, when a file is linked and, in a prepared tree, again before the flip. Others are
+// rewritten from the store. A prepared tree with missing or additional names is not used.
 //
 // # Steps of a preparation
 //

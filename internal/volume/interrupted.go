@@ -43,10 +43,10 @@ func (v *Volume) Recover(ctx context.Context, verify func(ctx context.Context, r
 	return verified, stop.done()
 }
 
-// interrupted is what earlier boots of this machine may have left damaged: see [DurabilityProcess].
+// interrupted selects the repositories that an unclean stop of this machine may have damaged: see [DurabilityProcess].
 type interrupted struct {
 	v       *Volume
-	records []string  // paths
+	records []string  // paths of the records of other boots
 	since   time.Time // everything older is on disk
 	lock    *os.File
 }
@@ -60,8 +60,8 @@ const (
 	remoteSilence = 5 * time.Minute
 )
 
-// interrupted returns what has to be verified after an unclean stop, or nil if there is nothing or another process does
-// it. The caller closes it.
+// interrupted returns the repositories to verify after an unclean stop, or nil if there was none or another process verifies
+// them. The caller must close the result.
 func (v *Volume) interrupted() (*interrupted, error) {
 	records, since, err := v.foreignRecords()
 	if err != nil || len(records) == 0 {

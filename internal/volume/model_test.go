@@ -30,8 +30,8 @@ type refModel struct {
 	editGenerator    *editGenerator
 }
 
-// TestRandomActions pushes, syncs, prepares, collects, verifies, alters, compares and removes at random. After each action the trees
-// that nobody has altered must be those of their commits, and the repository must be within its bounds.
+// TestRandomActions pushes, syncs, prepares, collects, verifies, alters, compares and removes at random. After each action all
+// unmodified trees must equal their commits, and the repository must be within its bounds.
 func TestRandomActions(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

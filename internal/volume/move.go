@@ -15,7 +15,7 @@ type MoveRequest struct {
 	From, To events.RepoPath
 	URL      string    // the new remote
 	Auth     wire.Auth // for the new remote, used only for this operation; zero is anonymous
-	OldAuth  wire.Auth // likewise for the old remote, because credentials must not be shared between remotes
+	OldAuth  wire.Auth // for the old remote, because credentials must not be shared between remotes
 	Fence    uint64    // fence of the lease on From; above zero
 	ToFence  uint64    // fence of the lease on To; may be 0 if the paths differ only in case
 

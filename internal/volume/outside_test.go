@@ -127,7 +127,7 @@ func TestLinksCheckedByOlderVersionsAreCheckedAgain(t *testing.T) {
 	}
 }
 
-// TestManyLinksResolveQuickly nests links so that following each anew would take 2^100 steps, and one chain of 5,000.
+// TestManyLinksResolveQuickly nests links so that resolving each separately would take 2^100 steps, and chains 5,000.
 func TestManyLinksResolveQuickly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -303,8 +303,8 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 	return changes, err
 }
 
-// wasDamaged reports whether a tree of the ref at this commit is marked as damaged, so that whoever read it may have read wrong
-// files. It is unknown which apps have been told, so all are while that tree is there: until its grace has ended.
+// wasDamaged reports whether a tree of the ref at this commit is marked as damaged, so that readers may have read wrong files. It
+// is unknown which apps were notified, so all are notified until that tree's grace has ended.
 func (s *syncer) wasDamaged(commit string) bool {
 	if !object.IsID(commit) {
 		return false

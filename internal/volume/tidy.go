@@ -11,7 +11,7 @@ import (
 
 // tidy retires trees that are no longer published, and discards retired trees and stores that are no longer needed, and
 // leftovers of crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence. If
-// there is nothing to do, as after most syncs, it takes no lock.
+// none exist, as after most syncs, it takes no lock.
 func (s *syncer) tidy(ctx context.Context) error {
 	due, err := s.isDue()
 	if err != nil {

@@ -230,7 +230,7 @@ type meter struct {
 // remeasureAfter is the maximum age of a measurement; an older one is repeated before a repository is refused.
 const remeasureAfter = time.Minute
 
-// checkSpace fails if the volume or the repository is over a limit, else starts the meter.
+// checkSpace fails if the volume or the repository exceeds a limit, and otherwise starts the meter.
 func (s *syncer) checkSpace(ctx context.Context) error {
 	if s.isPublished(s.tip.Commit) {
 		return nil // only changed files will be listed

@@ -29,8 +29,8 @@ type Pointed func(blob object.ID, sum [sha256.Size]byte, size int64) bool
 // Pace is called before bytes are read, and delays the reader or stops it with an error.
 type Pace func(ctx context.Context, bytes int64) error
 
-// Fingerprint summarizes the stats of all files and the number of names in all folders of a tree. Whoever changes a file also
-// changes its ctime, which cannot be restored. The zero Fingerprint matches no tree.
+// Fingerprint summarizes the stats of all files and the number of names in all folders of a tree. Changing a file also changes
+// its ctime, which cannot be restored. The zero Fingerprint matches no tree.
 type Fingerprint [sha1.Size]byte
 
 // Difference is a name at which a tree is not as it was built.

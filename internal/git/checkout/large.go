@@ -27,7 +27,7 @@ type LargeFile struct {
 }
 
 // SetLarge sets what has the content of large files, and what [GitDir.Large] of the tree returns, before it is built. converted,
-// if not nil, reports whether the content of a file changes although its blob does not. Then every such file is written anew,
+// if not nil, reports whether the content of a file changes although its blob does not. Then every such file is rewritten,
 // and no prepared tree is used.
 func (p *Plan) SetLarge(large Large, selects string, converted func(path string) bool) {
 	p.large, p.selects, p.converted = large, selects, converted

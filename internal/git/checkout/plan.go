@@ -25,7 +25,7 @@ type Plan struct {
 
 	large     Large                  // optional
 	selects   string                 // see [GitDir.Large]
-	converted func(path string) bool // nil if no unchanged file is to be written anew; see SetLarge
+	converted func(path string) bool // optional; see SetLarge
 }
 
 // Tree is a published tree, whose files a new tree may share.

@@ -184,7 +184,7 @@ func (d *download) copy(ctx context.Context, from io.Reader) error {
 	return err
 }
 
-// restart discards what was received.
+// restart discards the bytes received so far.
 func (d *download) restart() error {
 	d.hash.Reset()
 	d.size = 0

@@ -8,7 +8,7 @@
 // # Protocol
 //
 // It speaks Git protocol version 2, and version 0 with servers that answer in it. Under version 2, List asks only for the refs
-// that it needs, so the cost of a look does not depend on the number of refs. HEAD names the default branch; if its branch
+// that it needs, so the cost of a listing does not depend on the number of refs. HEAD names the default branch; if its branch
 // does not exist, or HEAD names none, all refs are listed, and the default branch is chosen from them as under version 0.
 //
 // Over HTTP, the first request to a remote asks for its capabilities. A Network remembers them for 10,000 remotes, so later
@@ -26,9 +26,9 @@
 // # Speculation
 //
 // A remote that is known to speak version 2 over HTTP may be asked for a commit before its refs are listed
-// ([Session.StartSpeculation]), by a session of its own beside the one that lists. The caller uses the pack only if the list
-// names the commit. Each commit is asked for so at most once. A pack of a commit that the ref does not name, or two refusals of
-// commits that are advertised, end it for that remote for an hour.
+// ([Session.StartSpeculation]), in a separate session, concurrently with the one that lists. The caller uses the pack only if the
+// list names the commit. Each commit is requested this way at most once. Speculation with a remote is suspended for an hour after
+// it sent a pack of a commit that the ref does not name, or refused advertised commits twice.
 //
 // [Config.Hosts] is checked against the address when it is dialled.
 //

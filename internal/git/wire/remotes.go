@@ -2,11 +2,11 @@ package wire
 
 import "sync"
 
-// maxRemotes is the maximum number of remotes to remember something of.
+// maxRemotes is the maximum number of remembered remotes.
 const maxRemotes = 10_000
 
-// remotes remembers by URL which remotes speak protocol 2 over HTTP, so that requests are sent to them without asking for the
-// capabilities first, and what became of speculation. It contains nothing that depends on a credential. It is safe for
+// remotes remembers, by URL, which remotes speak protocol 2 over HTTP, so that requests to them need not ask for the
+// capabilities first, and whether speculation succeeded. It contains nothing that depends on a credential. It is safe for
 // concurrent use.
 type remotes struct {
 	mu sync.Mutex

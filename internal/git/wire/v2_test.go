@@ -168,7 +168,7 @@ func hide(ref string) func(s *gitserver.Server, head string) error {
 	}
 }
 
-// TestOneRefOfMany limits the bytes of a look at one ref of 100,000, including headers.
+// TestOneRefOfMany limits the bytes of listing one ref of 100,000, including headers.
 func TestOneRefOfMany(t *testing.T) {
 	server, head := startGit(t)
 	testenv.Must(0, server.ManyRefs(widgets, head, 100_000))(t)

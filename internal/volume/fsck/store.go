@@ -21,7 +21,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// verified is the content of a checked store.
+// verified is a checked store with the IDs of its intact objects.
 type verified struct {
 	*object.Store
 	has map[object.ID]struct{}
