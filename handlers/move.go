@@ -78,7 +78,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		rest, err := events.NewChange(events.Change{
 			ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
 			URL: successor.Remote, Credential: change.Credential, Foreign: change.Foreign,
-			Force: successor.Fetched, // if nothing was fetched, there is nothing to remove, or a later sync to check
+			Force: successor.Fetched, // without a fetch, a clone can only be that of a later sync, so the removal checks the remote
 		})
 		if err != nil {
 			return events.Outcome{}, err

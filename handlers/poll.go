@@ -20,10 +20,10 @@ import (
 //	the repository is not found   a failure is reported and the clone kept: a forge answers the same to a token that
 //	                              lost access. The forge's own webhook removes the clone
 //	a published ref is gone       its removal is requested, which checks again; not for the default branch
-//	a published ref is unwatched  likewise, if it was published for watches only; a pattern watches its latest refs
+//	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern watches its latest refs
 //	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
-//	an app never received it      likewise
-//	the volume differs            likewise
+//	an app never received it      a sync is requested for that app
+//	the volume differs            a sync is requested
 //	an unwatched ref is in the    it is removed from the state: a removal whose worker died, and that was refused when
 //	state, but not published      it was repeated
 //	there is neither a clone nor  the state forgets the clone, for the same reason

@@ -7,8 +7,8 @@ import (
 	"lockstep/internal/state"
 )
 
-// recheck says for a poll which refs the rules of watches concern. A commit that was refused is not synced again before the
-// ref, the rules or the keys change. Polls compare commits: a tag that was signed anew at the same commit is left to its webhook.
+// recheck decides for a poll which refs to verify again by the rules of watches. A refused commit is not synced again before the
+// ref, the rules or the keys change. Polls compare commits: only a webhook announces that a tag of the same commit was re-signed.
 type recheck struct {
 	h       *Handlers
 	watches []Watch // those with rules
@@ -22,7 +22,7 @@ func (h *Handlers) newRecheck(watches []Watch, known state.Repo, refs Refs) *rec
 	return &recheck{h, watches, known, refs, map[events.Ref]rules{}}
 }
 
-// decide returns whether a watch of ref, which is at commit, needs a sync. decided is false if rules have no say.
+// decide returns whether a watch of ref, which is at commit, needs a sync. decided is false if no rules apply.
 func (r *recheck) decide(w Watch, ref events.Ref, commit string) (needed, decided bool, err error) {
 	last, wasChecked := r.known.Check(ref)
 	if len(r.watches) == 0 && !wasChecked {

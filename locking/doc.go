@@ -30,7 +30,7 @@
 //
 // A lease that expires goes to the first waiter at once, if the process that asks has had steady contact with Redis: no gap
 // longer than half a lease during the last half lease (5 s at most). Otherwise the fault may have been Redis', and living
-// holders are about to renew: the process leaves expired leases alone until its contact has been steady for so long. A call
+// holders are about to renew: the process leaves expired leases alone until its contact has been steady that long. A call
 // also carries a deadline by Redis' clock: if Redis runs it after the caller has given up, it changes nothing.
 //
 // A wait is logged at level debug, and after a second as a warning, unless the holder has the same [Request.Group].

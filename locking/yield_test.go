@@ -14,7 +14,7 @@ func yielding(key string) locking.Request {
 	return locking.Request{Key: key, Job: "optional", IfHeld: locking.Skip, Yields: true}
 }
 
-// A request waits for a holder that yields, even with Skip. The holder is told, also in another process.
+// A request waits for a holder that yields, even with Skip. The holder is notified, also in another process.
 func TestHolderThatYieldsIsToldOfWaiters(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]locking.Policy{"wait": locking.WaitInLine, "skip": locking.Skip} {

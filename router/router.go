@@ -45,7 +45,7 @@ type Config struct {
 	Log          *slog.Logger  // default slog.Default
 }
 
-// New returns a Watermill router. Its Close drains it within the subscribers' Grace.
+// New returns a Watermill router. Its Close waits for in-flight handlers, which the subscribers cancel after their Grace.
 func New(cfg Config) (*message.Router, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, errors.New("router: Config.Routes is empty")

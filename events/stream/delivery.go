@@ -76,7 +76,7 @@ func (d *Delivery) Delivered() int { return d.times }
 // Began returns when this consumer received the entry.
 func (d *Delivery) Began() time.Time { return d.since }
 
-// Now returns the current time by Redis' clock, with which the IDs of entries begin.
+// Now returns the current time by Redis' clock, the clock of the timestamps in entry IDs.
 func (d *Delivery) Now() time.Time { return d.sub.group.clock.now() }
 
 // Latest returns the ID most recently assigned in the stream. Its entry may already be deleted.

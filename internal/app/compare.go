@@ -17,8 +17,8 @@ import (
 	"lockstep/locking"
 )
 
-// comparer is the part of a patrol that compares published trees with what was published, and has altered ones replaced. One
-// worker of a deployment compares at a time. It reads without a lease, and acquires one to confirm and mark what it has found.
+// comparer is the part of a patrol that finds modified published trees and requests their replacement. Only one worker of a
+// deployment compares at a time. It reads without a lease, and acquires one to confirm and mark the differences.
 type comparer struct {
 	trees    *volume.Comparer
 	replacer replacer

@@ -62,7 +62,7 @@ func (h *health) volumeOpened(id string) {
 
 // healthChecks returns the checks for /livez and /readyz. The process begins to stop when running ends. It is
 //
-//   - live unless one of its own loops hangs: a failing dependency is no reason for a restart;
+//   - live unless one of its loops hangs: a failing dependency is no reason for a restart;
 //   - ready when it can accept work: all its handlers run, and Redis answers or webhooks can be spooled to disk. A missing
 //     volume does not keep webhooks from a process that accepts them.
 //

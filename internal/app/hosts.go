@@ -24,7 +24,7 @@ func hostBudgets(
 	})
 }
 
-// wakeChanges makes parked changes due that wait for a host, and reports for each waiter whether there were some.
+// wakeChanges makes the parked changes of the waiters due. It reports for each waiter whether any were parked.
 func wakeChanges(ctx context.Context, subscriber *stream.Subscriber, namespace events.Namespace, waiters []hosts.Waiter) ([]bool, error) {
 	changes := make([]stream.Waiter, len(waiters))
 	for i, w := range waiters {

@@ -69,7 +69,7 @@ func TestWatchdogTimeoutIgnoresOtherProcesses(t *testing.T) {
 	}
 }
 
-// A process without a worker stops serving as soon as it is told to stop, so both contexts end together.
+// A process without a worker stops serving as soon as it is stopped, so both contexts end together.
 func TestSystemdIsNotifiedOfStopWithoutWorker(t *testing.T) {
 	for range 20 { // which context is noticed first is random
 		socket, next := proctest.NotifySocket(t)

@@ -168,7 +168,7 @@ func (w *window) series(since, before time.Time) series {
 	return s
 }
 
-// json returns the series as JSON. It consists of numbers only, so there is nothing to escape.
+// json returns the series as JSON. It consists of numbers only, so it needs no escaping.
 func (s series) json() template.HTML {
 	text, _ := json.Marshal(s)
 	return template.HTML(text)

@@ -10,7 +10,7 @@ import (
 	"lockstep/events"
 )
 
-// azureEvent is a service hook delivery of Azure DevOps. It has no signature and no headers of its own.
+// azureEvent is a service hook delivery of Azure DevOps. It has no signature and no custom headers.
 type azureEvent struct {
 	ID       string          `json:"id"`
 	Type     string          `json:"eventType"`

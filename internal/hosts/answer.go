@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/egress"
 )
 
-// Answer is what became of a request.
+// Answer is the outcome of a request.
 type Answer struct {
 	Status  int // 0 if there is none, as with SSH
 	Header  http.Header

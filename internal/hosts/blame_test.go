@@ -95,7 +95,7 @@ func TestProbeAheadOfTimeClosesTheCircuit(t *testing.T) {
 	}
 }
 
-// A host that fails for everybody is found out, whoever asks.
+// A host is blocked when it fails for repositories that it has served before.
 func TestHostThatFailsForAllIsLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)

@@ -21,7 +21,7 @@ func TestCluster(t *testing.T) {
 	}
 	client := server.Open()
 	defer client.Close()
-	r := &rig{t: t} // without a server of its own
+	r := &rig{t: t} // without a server
 	p := r.start(one, func(cfg *hosts.Config) { cfg.Redis = client })
 	first := p.granted("a/1", hosts.Push, "token")
 	p.refused("a/2", hosts.Poll, "token", hosts.AtLimit)

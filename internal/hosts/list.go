@@ -43,7 +43,7 @@ func (h Host) Why() (reason Reason, until time.Time) {
 	return cmp.Or(reason, h.Waits), until
 }
 
-// Idle reports whether there is nothing to tell about the host: no request is in flight, none waits, and nothing is limited.
+// Idle reports whether no request to the host is in flight or waiting, and nothing is limited.
 func (h Host) Idle() bool {
 	return h.InUse == 0 && h.Waiting == 0 && h.Reason == "" && len(h.Limited) == 0
 }
@@ -53,7 +53,7 @@ type Reader struct {
 	Redis     redis.UniversalClient
 	Prefix    string
 	Limit     int               // as in Config, for hosts that have not answered yet; default 16
-	Overrides map[string]Limits // likewise
+	Overrides map[string]Limits // per host, as in Config
 
 	offset int64 // added to both clocks, ms; only tests set it
 }

@@ -19,7 +19,7 @@ const maxChanges = 1000
 type Plan struct {
 	Changes []events.Change
 	Auto    []watch.Watch // to put into the registry first
-	Ignored string        // why there is nothing to do; one line
+	Ignored string        // why the delivery has no effect; one line
 }
 
 // Concerned returns the URLs of the remotes whose watches determine the plan of a delivery.

@@ -1,3 +1,3 @@
-// Package proctest runs lockstep processes for tests. The TestMain of a test binary that uses it must make the binary the
-// lockstep command, with testscript.Main.
+// Package proctest runs lockstep processes for tests. It starts the test binary itself as the lockstep command, so the
+// TestMain of a package that uses it must register that command with testscript.Main.
 package proctest

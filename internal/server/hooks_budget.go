@@ -9,8 +9,8 @@ import (
 // lone sender can fill three quarters of the budget, and any number of greedy ones leaves room for the next.
 const share = 4
 
-// budget limits the memory of all request bodies, and divides it between sources and their senders: whoever holds much
-// is refused first. It is safe for concurrent use.
+// budget limits the memory of all request bodies, and divides it between sources and their senders: the largest
+// holders are refused first. It is safe for concurrent use.
 type budget struct {
 	limit int64
 

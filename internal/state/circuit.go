@@ -58,7 +58,7 @@ func (c Circuit) Phase() CircuitPhase {
 // Remaining returns how long the circuit stays open, or 0 if it is not open.
 func (c Circuit) Remaining() time.Duration { return max(0, c.Until.Sub(c.Now)) }
 
-// ResetFields returns the fields to set after a success, or nil if there is nothing to reset.
+// ResetFields returns the fields to set after a success, or nil if none needs a reset.
 func (c Circuit) ResetFields() map[string]string {
 	if c.Failures == 0 && c.Trips == 0 {
 		return nil
