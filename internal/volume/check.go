@@ -51,15 +51,26 @@ func (s *syncer) needsTag() bool {
 	return s.check != nil && s.req.pinned() == "" && strings.HasPrefix(s.tip.Ref.String(), "refs/tags/")
 }
 
-// hasTag reports whether a store has the tag that is to be checked, if any: it may have only its commit.
+// hasTag reports whether a store has the tag that is to be checked, if any: it may have only its commit. It is false if the tag names
+// another commit than the remote says, which would be published by the check of the tag.
 func (s *syncer) hasTag(in store) bool {
 	if !s.needsTag() {
 		return true
 	}
 	objects := object.Open(in.dir)
 	defer objects.Close()
-	ok, err := objects.Has(s.tip.Want)
-	return ok && err == nil
+	commit, err := peel(objects, s.tip.Want)
+	return err == nil && commit == s.tip.Commit
+}
+
+// peel returns the commit that an object is or, as a tag, names.
+func peel(objects *object.Store, h object.ID) (commit object.ID, err error) {
+	defer object.RecoverCorrupt(&err)
+	c, err := objects.Commit(h)
+	if err != nil {
+		return object.ZeroID, err
+	}
+	return c.Hash, nil
 }
 
 // checkCommit asks the caller whether the plan's commit may be published.

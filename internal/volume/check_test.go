@@ -168,3 +168,11 @@ func TestHistorySinceOtherName(t *testing.T) {
 		t.Errorf("want published %s, rewound; got %+v, %v", second, c, err)
 	}
 }
+
+// recordCandidate returns a check that admits each candidate and keeps it.
+func recordCandidate(to *Candidate) Check {
+	return func(_ context.Context, c Candidate) error {
+		*to = c
+		return nil
+	}
+}

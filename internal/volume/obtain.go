@@ -153,6 +153,10 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if s.req.pinned() != "" && s.plan.Commit != s.tip.Commit {
 		return events.Errorf(events.Permanent, events.ClassNoRef, "%s is a tag; use the hash of its commit, %s", s.tip.Commit, s.plan.Commit)
 	}
+	if s.plan.Commit != s.tip.Commit { // the remote did not peel the tag, or not to its commit: the check is that of another
+		s.tip.Commit = s.plan.Commit
+		s.setCheck()
+	}
 	s.v.done("fetched")
 	if err := s.checkFetched(ctx, q.Dir); err != nil {
 		return err
