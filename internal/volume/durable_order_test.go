@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -279,4 +280,29 @@ func TestNothingIsSyncedWithDurabilityProcess(t *testing.T) { // not parallel: s
 	if len(seen.calls) == 0 || !strings.HasPrefix(seen.calls[0], "syncfs") {
 		t.Errorf("SyncPublished: %q", seen.calls)
 	}
+}
+
+// TestLFSFromAFailedSyncIsDurable has a sync that stores one object and fails for another.
+func TestLFSFromAFailedSyncIsDurable(t *testing.T) { // not parallel: see observeDisk
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	w.mustBeDurable(observeDisk(t, w))
+	_, bad := gitserver.LFSPointer("second")
+	w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("first"), "b.bin": server.Put("second")})
+	w.commit(gitserver.Main, gitserver.Edit{Exec: map[string]string{"x.bin": server.Put("first")}})
+	server.Set(gitserver.LFSHooks{Get: func(w http.ResponseWriter, _ *http.Request, oid string) bool {
+		if oid != bad {
+			return false
+		}
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	}})
+	for len(w.lfsObjects()) == 0 { // the other object may fail first
+		if _, err := w.trySyncLFS(allLFS); err == nil {
+			t.Fatal("synced without an object")
+		}
+	}
+	server.Set(gitserver.LFSHooks{})
+	w.syncLFS(allLFS)
+	w.mustVerify()
 }

@@ -27,8 +27,10 @@ type largeFiles struct {
 	store  *lfs.Store
 	client *lfs.Client // nil if objects cannot be downloaded
 
-	mu   sync.Mutex // held while an object is made available
-	made []string   // paths of new files in the store that are not flushed
+	mu sync.Mutex // held while an object is made available
+
+	usedMu sync.Mutex
+	used   []string // paths of files in the store that the new tree may link: an earlier sync may not have flushed them
 }
 
 // useLarge opens what the plan's tree needs of LFS. Without a selection it does nothing, unless the last tree has LFS files. The
@@ -114,7 +116,6 @@ func (s *syncer) obtainLarge(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fetch LFS objects: %w", err)
 	}
-	l.made = stored
 	s.v.done("lfs")
 	return l.store.Clear()
 }
@@ -202,10 +203,10 @@ func (l *largeFiles) Find(ctx context.Context, path string, blob object.ID, exec
 			return nil, err
 		}
 	}
-	file, made, err := l.store.File(ctx, p, executable)
-	if made != "" {
-		l.made = append(l.made, made)
-	}
+	file, err := l.store.File(ctx, p, executable)
+	l.usedMu.Lock()
+	defer l.usedMu.Unlock()
+	l.used = append(l.used, file)
 	return &checkout.LargeFile{Path: file, Size: p.Size}, err
 }
 
@@ -216,20 +217,21 @@ func (l *largeFiles) download(ctx context.Context, path string, p lfs.Pointer) e
 	if l.client == nil {
 		return object.Corruptf("the LFS object of %q is missing or damaged", path)
 	}
-	stored, err := l.client.Download(ctx, []lfs.Object{{Pointer: p, Path: path}})
-	l.made = append(l.made, stored...)
+	_, err := l.client.Download(ctx, []lfs.Object{{Pointer: p, Path: path}})
 	return err
 }
 
-// flushLarge makes new objects durable.
+// flushLarge makes the objects durable that the new tree links, also those of earlier syncs, which may have ended before they
+// flushed them.
 func (s *syncer) flushLarge() error {
 	l := s.large
-	if l == nil || len(l.made) == 0 || !s.v.syncs() {
+	if l == nil || len(l.used) == 0 {
 		return nil
 	}
-	made := l.made
-	l.made = nil
-	return disk.Error("store LFS objects", disk.FlushChanged(made, nil))
+	slices.Sort(l.used)
+	used := slices.Compact(l.used)
+	l.used = nil
+	return disk.Error("store LFS objects", disk.FlushChanged(used, nil))
 }
 
 func sizeOf(paths []string) (bytes int64) {

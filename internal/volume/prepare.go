@@ -110,6 +110,9 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 // not be linked are always synced: after an unclean stop only published trees are verified.
 func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
 	g, copies := checkout.GitDirOf(dst), pathsIn(dst, files.Written)
+	if err := s.flushLarge(); err != nil {
+		return err
+	}
 	if !s.v.syncs() {
 		return errors.Join(disk.FlushChanged(copies, nil), files.MarkPrepared(g, false))
 	}

@@ -93,20 +93,19 @@ func (s *Store) setVerified(path string) {
 	s.verified[path] = true
 }
 
-// File returns the path of an object that the store has, with the permissions for a mode. made is the path of a file that was
-// written for that, or "".
-func (s *Store) File(ctx context.Context, p Pointer, executable bool) (path, made string, err error) {
+// File returns the path of an object that the store has, with the permissions for a mode. It may write a file for that.
+func (s *Store) File(ctx context.Context, p Pointer, executable bool) (path string, err error) {
 	path = s.path(p.OID)
 	if !executable {
-		return path, "", nil
+		return path, nil
 	}
 	with := path + executableSuffix
 	if ok, err := s.has(ctx, with, p); err != nil || ok {
-		return with, "", err
+		return with, err
 	}
 	temp, err := s.create(p.OID.String()+executableSuffix, 0o755)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	defer temp.Close()
 	from, err := os.Open(path)
@@ -118,10 +117,10 @@ func (s *Store) File(ctx context.Context, p Pointer, executable bool) (path, mad
 		err = os.Rename(temp.Name(), with)
 	}
 	if err != nil {
-		return "", "", disk.Error("copy an LFS object", err)
+		return "", disk.Error("copy an LFS object", err)
 	}
 	s.setVerified(with)
-	return with, with, nil
+	return with, nil
 }
 
 // create creates a file in the folder of this holder's downloads. It replaces an older one.
