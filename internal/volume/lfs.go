@@ -40,6 +40,9 @@ func (s *syncer) useLarge(ctx context.Context, selection lfs.Selection) (*largeF
 	if len(selection) == 0 && last == "" {
 		return nil, nil
 	}
+	if err := s.forgetUnreadable(ctx); err != nil {
+		return nil, err
+	}
 	s.largeObjects.Close()
 	s.largeObjects = object.Open(s.store.dir)
 	files, err := lfs.NewFiles(s.largeObjects, s.plan.Tree(), selection)
@@ -57,6 +60,17 @@ func (s *syncer) useLarge(ctx context.Context, selection lfs.Selection) (*largeF
 	l := &largeFiles{files: files, store: &lfs.Store{Dir: s.f.lfs(), Fence: s.req.Fence}}
 	s.plan.SetLarge(l, selection.String(), converted)
 	return l, nil
+}
+
+// forgetUnreadable replaces the plan by one without the last tree if that tree's manifest is damaged. A later replacement would lack
+// what is set of LFS.
+func (s *syncer) forgetUnreadable(ctx context.Context) (err error) {
+	if s.last == nil || s.last.IsReadable() {
+		return nil
+	}
+	s.last, s.prepared = nil, ""
+	s.plan, err = checkout.NewPlan(ctx, s.objects, s.plan.Commit, nil, s.v.cfg.MaxTreeFiles)
+	return err
 }
 
 // converted returns a function that reports whether a file is now in LFS, or selected, and was not in the last tree, or the

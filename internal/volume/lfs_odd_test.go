@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"fmt"
+	"lockstep/internal/git/checkout"
 	"maps"
 	"net/http"
 	"os"
@@ -212,5 +213,36 @@ func TestManyLFSObjects(t *testing.T) {
 	w.mustVerify()
 	if batches, gets := server.Requests(); len(batches) != 20 || slices.Max(batches) != 100 || len(gets) != 2000 {
 		t.Errorf("%d batches of at most %d, and %d downloads", len(batches), slices.Max(batches), len(gets))
+	}
+}
+
+// TestLFSAfterADamagedManifest damages the manifest of the published tree, which the next one is then not built from.
+func TestLFSAfterADamagedManifest(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(w *world, server *gitserver.LFS) map[string]string{
+		"a file": func(*world, *gitserver.LFS) map[string]string { return map[string]string{"b.txt": "2"} },
+		"attributes": func(*world, *gitserver.LFS) map[string]string {
+			return map[string]string{".gitattributes": lfsAttributes + "*.txt -text\n"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			server := w.git.LFS(widgets)
+			w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("content"), "b.txt": "1"})
+			res := w.syncLFS(allLFS)
+			manifest := checkout.GitDirOf(w.path(res.Tree)).Manifest()
+			content := testenv.Must(os.ReadFile(manifest))(t)
+			content[len(content)-1] ^= 1
+			testenv.Must(0, os.WriteFile(manifest, content, 0o644))(t)
+			commit := w.push(edit(w, server))
+			if _, err := w.trySyncLFS(allLFS); err != nil {
+				t.Fatal(err)
+			}
+			w.mustBeSound(widgets, commit)
+			if got := readTree(t, w.path(widgets))["a.bin"]; got != "content" {
+				t.Errorf("published %q instead of the content", got)
+			}
+		})
 	}
 }

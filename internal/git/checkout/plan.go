@@ -43,6 +43,12 @@ type Tree struct {
 // Preload reads the list of files, which plans of other trees need.
 func (t *Tree) Preload() { _, _ = t.read() }
 
+// IsReadable reports whether the list of files is not damaged, without which a plan has no items.
+func (t *Tree) IsReadable() bool {
+	_, err := t.read()
+	return err == nil
+}
+
 // entry is a file, link or submodule of a commit.
 type entry struct {
 	path string
