@@ -115,6 +115,9 @@ func (s *syncer) obtainLarge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := l.store.Retain(missing); err != nil {
+		return err
+	}
 	if err := s.checkLarge(ctx, missing); err != nil {
 		return err
 	}

@@ -106,3 +106,28 @@ func TestKilledDuringAnLFSDownload(t *testing.T) {
 		t.Errorf("%q is left", left)
 	}
 }
+
+// TestBrokenLFSDownloadsDoNotPileUp has a server that breaks off each download.
+func TestBrokenLFSDownloadsDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	content := strings.Repeat("0123456789", 100_000)
+	w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put(content)})
+	server.Set(gitserver.LFSHooks{Get: func(w http.ResponseWriter, r *http.Request, _ string) bool {
+		w.Header().Set("Content-Length", "1000000")
+		if r.Header.Get("Range") == "" {
+			_, _ = w.Write([]byte(content[:900_000]))
+		}
+		panic(http.ErrAbortHandler)
+	}})
+	for range 3 {
+		if _, err := w.trySyncLFS(allLFS); err == nil {
+			t.Fatal("synced without the object")
+		}
+	}
+	left := testenv.Must(filepath.Glob(filepath.Join(w.volume.folder(repoPath(t, widgets)).lfs(), "incoming", "*", "*")))(t)
+	if bytes := sizeOf(left); bytes > 1_000_000 {
+		t.Errorf("%d bytes in %q", bytes, left)
+	}
+}

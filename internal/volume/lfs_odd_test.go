@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"fmt"
-	"lockstep/internal/git/checkout"
 	"maps"
 	"net/http"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"

@@ -146,7 +146,7 @@ type download struct {
 }
 
 // begin starts or continues the download of an object. What an earlier holder has received is copied, because that holder may
-// still be writing to its file.
+// still be writing to its file, and removed: otherwise each broken download would leave another copy.
 func (s *Store) begin(ctx context.Context, p Pointer) (*download, error) {
 	file, err := s.create(p.OID.String(), 0o644)
 	if err != nil {
@@ -167,6 +167,9 @@ func (s *Store) begin(ctx context.Context, p Pointer) (*download, error) {
 			err = errors.Join(d.restart(), d.copy(ctx, from))
 		}
 		_ = from.Close()
+		if err == nil && s.isEarlier(filepath.Base(filepath.Dir(path))) {
+			err = disk.Error("download an LFS object", removed(os.Remove(path)))
+		}
 		if err != nil {
 			d.close()
 			return nil, err
@@ -225,6 +228,49 @@ func (d *download) finish() (ok bool, err error) {
 }
 
 func (d *download) close() { _ = d.file.Close() }
+
+// isEarlier reports whether a folder in incoming is that of an earlier holder.
+func (s *Store) isEarlier(name string) bool {
+	fence, err := strconv.ParseUint(name, 10, 64)
+	return err == nil && fence < s.Fence
+}
+
+// removed returns an error of os.Remove, unless there was nothing to remove.
+func removed(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Retain removes what earlier holders have received of other objects than these.
+func (s *Store) Retain(objects []Object) error {
+	wanted := map[string]bool{}
+	for _, o := range objects {
+		wanted[o.OID.String()] = true
+	}
+	holders, err := disk.ReadDir(s.incomings())
+	if err != nil {
+		return disk.Error("clear LFS downloads", err)
+	}
+	for _, holder := range holders {
+		if !s.isEarlier(holder.Name()) {
+			continue
+		}
+		dir := filepath.Join(s.incomings(), holder.Name())
+		entries, err := disk.ReadDir(dir)
+		for _, entry := range entries {
+			if err == nil && !wanted[entry.Name()] {
+				err = removed(os.Remove(filepath.Join(dir, entry.Name())))
+			}
+		}
+		if err != nil {
+			return disk.Error("clear LFS downloads", err)
+		}
+		_ = os.Remove(dir) // unless something is left
+	}
+	return nil
+}
 
 // Clear removes the downloads of this holder and earlier ones that are not complete.
 func (s *Store) Clear() error {
