@@ -43,7 +43,10 @@ func remove(path string, mayGoOn func() bool) (goOn bool) {
 	if os.Remove(path) == nil {
 		return true
 	}
-	entries, _ := disk.ReadDir(path) // none unless path is a folder
+	if info, err := os.Lstat(path); err != nil || !info.IsDir() { // a link that cannot be removed must not be followed
+		return true
+	}
+	entries, _ := disk.ReadDir(path)
 	for _, entry := range entries {
 		if !remove(filepath.Join(path, entry.Name()), mayGoOn) {
 			return false

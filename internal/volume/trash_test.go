@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/internal/disk"
 	"lockstep/internal/testenv"
@@ -114,4 +117,35 @@ func TestJanitorPausesDuringSyncs(t *testing.T) {
 			t.Error("a sync without end keeps trash")
 		}
 	})
+}
+
+// TestDeletionFollowsNoLink deletes a folder of a tree that may not be written to, and has a link that leads out of it.
+func TestDeletionFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	victim, trash := filepath.Join(root, "victim"), filepath.Join(root, "trash")
+	for _, dir := range []string{victim, trash} {
+		testenv.Must(0, os.Mkdir(dir, 0o755))(t)
+	}
+	testenv.Must(0, os.WriteFile(filepath.Join(victim, "file"), nil, 0o644))(t)
+	testenv.Must(0, os.Symlink(victim, filepath.Join(trash, "link")))(t)
+	testenv.Must(0, os.Chmod(trash, 0o555))(t)
+	t.Cleanup(func() { _ = os.Chmod(trash, 0o755) })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if os.Geteuid() == 0 { // for whom no folder is read-only
+			const nobody = 65534
+			for _, path := range []string{filepath.Dir(root), root, victim, trash, filepath.Join(victim, "file")} {
+				_ = os.Chown(path, nobody, nobody)
+			}
+			runtime.LockOSThread() // the thread ends with the goroutine
+			_, _ = unix.SetfsuidRetUid(nobody)
+		}
+		remove(trash, func() bool { return true })
+	}()
+	<-done
+	if _, err := os.Lstat(filepath.Join(victim, "file")); err != nil {
+		t.Errorf("a file outside the trash: %v", err)
+	}
 }
