@@ -141,6 +141,12 @@ func isLFS(m *matcher, path string, stack []folderRules) bool {
 	var set func(sets []setting)
 	set = func(sets []setting) {
 		for _, s := range slices.Backward(sets) {
+			if len(values) > manyAttributes {
+				m.steps += macroSteps
+			}
+			if m.steps > maxSteps {
+				return
+			}
 			if _, known := values[s.name]; known {
 				continue
 			}

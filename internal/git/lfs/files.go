@@ -32,6 +32,20 @@ type Files struct {
 type frame struct {
 	folderRules
 	entries []object.TreeEntry
+	folders []object.TreeEntry // those of the entries that are folders, sorted by name; nil until needed
+}
+
+// folder returns the ID of a subfolder.
+func (f *frame) folder(name string) (id object.ID, ok bool) {
+	if f.folders == nil {
+		f.folders = slices.DeleteFunc(slices.Clone(f.entries), func(e object.TreeEntry) bool { return e.Mode != filemode.Dir })
+		slices.SortFunc(f.folders, func(a, b object.TreeEntry) int { return strings.Compare(a.Name, b.Name) })
+	}
+	i, ok := slices.BinarySearchFunc(f.folders, name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+	if !ok {
+		return object.ZeroID, false
+	}
+	return f.folders[i].Hash, true
 }
 
 const attributesName = ".gitattributes"
@@ -113,16 +127,16 @@ func (f *Files) goTo(path string) error {
 	}
 	f.stack = f.stack[:keep]
 	for {
-		top := f.stack[len(f.stack)-1]
+		top := &f.stack[len(f.stack)-1]
 		name, _, inFolder := strings.Cut(path[len(top.path):], "/")
 		if !inFolder {
 			return nil
 		}
-		i := slices.IndexFunc(top.entries, func(e object.TreeEntry) bool { return e.Name == name && e.Mode == filemode.Dir })
-		if i < 0 {
+		tree, ok := top.folder(name)
+		if !ok {
 			return object.Corruptf("folder %q is not in the tree", top.path+name)
 		}
-		if err := f.enter(top.entries[i].Hash, top.path+name+"/"); err != nil {
+		if err := f.enter(tree, top.path+name+"/"); err != nil {
 			return err
 		}
 	}
@@ -138,7 +152,11 @@ func (f *Files) enter(tree object.ID, path string) error {
 	if err != nil {
 		return err
 	}
-	f.stack = append(f.stack, frame{folderRules{parseRules(content), path}, entries})
+	f.match.steps += parseSteps * len(content)
+	f.stack = append(f.stack, frame{folderRules: folderRules{parseRules(content), path}, entries: entries})
+	if err := f.match.err(); err != nil {
+		return object.Hostilef("%w", err)
+	}
 	return nil
 }
 

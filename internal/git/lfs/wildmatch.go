@@ -6,7 +6,13 @@ import (
 )
 
 // maxSteps bounds the work of matching patterns for one tree. A hostile pattern needs exponential time.
-const maxSteps = 500_000_000
+const (
+	maxSteps   = 500_000_000
+	parseSteps = 2    // that a byte of a .gitattributes file counts as
+	macroSteps = 1000 // that setting an attribute counts as, beyond manyAttributes of one file
+
+	manyAttributes = 64 // more than files have
+)
 
 var errTooComplex = errors.New("its .gitattributes or .lfsconfig take too long to match")
 

@@ -1,0 +1,95 @@
+package lfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"lockstep/internal/git/object"
+)
+
+// wide is a repository of trees and blobs with any IDs.
+type wide struct {
+	trees map[object.ID][]object.TreeEntry
+	blobs map[object.ID]string
+}
+
+func wideID(n int) object.ID {
+	var raw [20]byte
+	binary.BigEndian.PutUint64(raw[:], uint64(n)+1)
+	return object.IDOf(raw[:])
+}
+
+func (w wide) Tree(id object.ID) ([]object.TreeEntry, error) { return w.trees[id], nil }
+
+func (w wide) SmallBlob(id object.ID, limit int64) ([]byte, bool, error) {
+	return []byte(w.blobs[id]), int64(len(w.blobs[id])) <= limit, nil
+}
+
+// TestManyFoldersInOne takes minutes if each is searched for among the others.
+func TestManyFoldersInOne(t *testing.T) {
+	t.Parallel()
+	const n = 200_000
+	top, below := make([]object.TreeEntry, n), []object.TreeEntry{{Name: "a", Mode: filemode.Regular, Hash: wideID(1)}}
+	for i := range n {
+		top[i] = object.TreeEntry{Name: fmt.Sprintf("%08d", i), Mode: filemode.Dir, Hash: wideID(2)}
+	}
+	w := wide{trees: map[object.ID][]object.TreeEntry{wideID(0): top, wideID(2): below}}
+	files, err := NewFiles(w, wideID(0), Selection{{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for _, e := range top {
+		if _, err := files.Selects(e.Name + "/a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// TestHostileAttributesAreRefused has attributes that take long for each file without a pattern that does.
+func TestHostileAttributesAreRefused(t *testing.T) {
+	t.Parallel()
+	var macros strings.Builder
+	for next, m := 0, 0; macros.Len() < maxAttributes-2*maxLine; m++ {
+		line := fmt.Sprintf("[attr]a%x", m)
+		for len(line) < maxLine-20 {
+			next++
+			line += fmt.Sprintf(" a%x", next)
+		}
+		macros.WriteString(line + "\n")
+	}
+	macros.WriteString("* a0\n")
+	for name, content := range map[string]string{"macros": macros.String(), "comments": strings.Repeat("#\n", maxAttributes/2)} {
+		attributes := object.TreeEntry{Name: attributesName, Mode: filemode.Regular, Hash: wideID(1)}
+		w := wide{map[object.ID][]object.TreeEntry{}, map[object.ID]string{wideID(1): content}}
+		w.trees[wideID(2)] = []object.TreeEntry{attributes}
+		for i := range 1000 {
+			w.trees[wideID(0)] = append(w.trees[wideID(0)], object.TreeEntry{Name: fmt.Sprint(i), Mode: filemode.Dir, Hash: wideID(2)})
+		}
+		if name == "macros" {
+			w.trees[wideID(0)] = append(w.trees[wideID(0)], attributes)
+			w.trees[wideID(2)] = nil
+		}
+		files, err := NewFiles(w, wideID(0), Selection{{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			if _, err = files.Selects(fmt.Sprint(i, "/a")); err != nil {
+				break
+			}
+		}
+		if !errors.Is(err, errTooComplex) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
