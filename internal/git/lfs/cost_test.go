@@ -93,3 +93,28 @@ func TestHostileAttributesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestManyFilesAndPatterns has as many as repositories of games have.
+func TestManyFilesAndPatterns(t *testing.T) {
+	t.Parallel()
+	var attributes strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&attributes, "*.ext%d filter=lfs diff=lfs merge=lfs -text\n", i)
+	}
+	w := wide{
+		map[object.ID][]object.TreeEntry{wideID(0): {{Name: attributesName, Mode: filemode.Regular, Hash: wideID(1)}}},
+		map[object.ID]string{wideID(1): attributes.String()},
+	}
+	files, err := NewFiles(w, wideID(0), Selection{{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 150_000 {
+		if selected, err := files.Selects(fmt.Sprintf("source_file_%08d.c", i)); err != nil || selected {
+			t.Fatalf("file %d: %v, %v", i, selected, err)
+		}
+	}
+	if selected, err := files.Selects("a.ext0"); err != nil || !selected {
+		t.Error(selected, err)
+	}
+}

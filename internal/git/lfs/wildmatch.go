@@ -38,6 +38,14 @@ const (
 )
 
 func (m *matcher) match(pattern, text string) bool {
+	tail, star := strings.CutPrefix(pattern, "*")
+	if !strings.ContainsAny(tail, `*?[\`) { // as most are: a name, or the end of one
+		if m.steps++; m.steps > maxSteps {
+			return false
+		}
+		start, ends := strings.CutSuffix(text, tail)
+		return ends && (start == "" || star && !strings.Contains(start, "/"))
+	}
 	return m.wild(pattern, text, 0) == matched
 }
 

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -36,10 +38,11 @@ func (c *Checker) pointers(path, commit string, o *verified, wanted map[string]o
 		return nil, err
 	}
 	pointers = map[string]lfs.Pointer{}
-	for name, entry := range wanted {
+	for _, name := range slices.Sorted(maps.Keys(wanted)) { // in order, each folder is read once
 		if c.ctx.Err() != nil {
 			return nil, context.Cause(c.ctx)
 		}
+		entry := wanted[name]
 		if !entry.Mode.IsFile() || checkout.FileType(entry.Mode)&unix.S_IFMT != unix.S_IFREG {
 			continue
 		}
