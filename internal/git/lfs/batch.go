@@ -16,9 +16,12 @@ import (
 
 const (
 	maxBatch    = 100 // objects in a request; GitHub's limit
-	maxResponse = 8 << 20
 	mediaType   = "application/vnd.git-lfs+json"
 	expirySlack = 5 * time.Second // an action is not used in its last seconds
+
+	// Bytes of a response. Decoding empty objects takes 60 times as much memory.
+	maxResponse  = 64 << 10
+	maxPerObject = 16 << 10
 )
 
 // batchRequest asks for download actions.
@@ -88,7 +91,7 @@ func (c *Client) batch(ctx context.Context, objects []Object, optional bool) (ac
 	var response batchResponse
 	asked := time.Now()
 	err = c.Sender.Send(ctx, wire.Request{
-		Method: http.MethodPost, URL: c.Server + "/objects/batch", Body: body, MaxBytes: maxResponse, Optional: optional,
+		Method: http.MethodPost, URL: c.Server + "/objects/batch", Body: body, MaxBytes: maxResponse + int64(len(objects))*maxPerObject, Optional: optional,
 		Header: http.Header{"Accept": {mediaType}, "Content-Type": {mediaType}},
 	}, func(res *http.Response) error {
 		if err := json.NewDecoder(res.Body).Decode(&response); err != nil {
