@@ -246,3 +246,42 @@ func TestLFSAfterADamagedManifest(t *testing.T) {
 		})
 	}
 }
+
+// TestLFSObjectsGoWithTheirRepository removes or moves a repository. Another one at its path must not find its objects, which it
+// might name without having access to them.
+func TestLFSObjectsGoWithTheirRepository(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(w *world){
+		"removed": func(w *world) {
+			testenv.Must(w.volume.Remove(t.Context(), w.removal()))(t)
+		},
+		"moved": func(w *world) {
+			w.rename(widgets, gadgets)
+			testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+			w.mustRead(gadgets, map[string]string{".gitattributes": lfsAttributes, "a.bin": "secret"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			pointer := w.git.LFS(widgets).Put("secret")
+			w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": pointer})
+			w.syncLFS(allLFS)
+			if name == "removed" {
+				testenv.Must(0, w.git.Delete(widgets))(t)
+			}
+			leave(w)
+			if left := w.lfsObjects(); len(left) > 0 {
+				t.Errorf("%q are left", left)
+			}
+			w.create(map[string]string{".gitattributes": lfsAttributes, "b.bin": pointer, "c": "another repository"})
+			w.git.LFS(widgets).Set(gitserver.LFSHooks{Batch: func(w http.ResponseWriter, _ *http.Request) bool {
+				w.WriteHeader(http.StatusForbidden)
+				return true
+			}})
+			if _, err := w.trySyncLFS(allLFS); err == nil {
+				t.Error("another repository has the object without its server")
+			}
+		})
+	}
+}

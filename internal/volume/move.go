@@ -115,7 +115,12 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("flipped")
-	markMoved := func() error { return m.from.markMovedAway(m.old, m.req.To, m.req.Fence) }
+	markMoved := func() error {
+		if err := m.from.discard(m.from.lfs()); err != nil { // To has links; another repository that takes the path must not find them
+			return err
+		}
+		return m.from.markMovedAway(m.old, m.req.To, m.req.Fence)
+	}
 	if err := m.from.guarded(ctx, m.req.Fence, markMoved); err != nil {
 		return MoveResult{}, err
 	}

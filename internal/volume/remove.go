@@ -133,6 +133,9 @@ func (v *Volume) unpublishAll(f folder, b binding) error {
 	if err := f.discardStores(func(n int) bool { return n > b.MovedAway.Store }); err != nil {
 		return err
 	}
+	if err := f.discard(f.lfs()); err != nil { // that which moved away took its own along
+		return err
+	}
 	return f.writeBinding(binding{Repo: b.Repo, MovedAway: b.MovedAway})
 }
 

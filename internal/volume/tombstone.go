@@ -123,7 +123,7 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 // discardAll discards everything but the fence and adopted clones. The binding goes last, so that an interrupted removal
 // can be repeated.
 func (f folder) discardAll() error {
-	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.usage(), f.binding()} {
+	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.lfs(), f.usage(), f.binding()} {
 		if err := f.discard(path); err != nil {
 			return err
 		}
