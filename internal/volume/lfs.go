@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -320,10 +323,36 @@ func (m *mover) linkLFS(ctx context.Context) error {
 		}
 		target := filepath.Join(to, rel)
 		err = cmp.Or(os.MkdirAll(filepath.Dir(target), 0o755), os.Link(path, target))
-		if errors.Is(err, os.ErrExist) {
+		switch {
+		case errors.Is(err, os.ErrExist):
 			return nil
+		case errors.Is(err, unix.EMLINK): // trees have as many links as the file system allows
+			return copyFile(ctx, path, target)
 		}
 		return err
 	})
 	return disk.Error("link the LFS objects", err)
+}
+
+// copyFile copies a file to a path that does not exist.
+func copyFile(ctx context.Context, path, target string) error {
+	from, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	temp := target + disk.TempInfix + "copy"
+	to, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(object.CancelWriter{Ctx: ctx, Writer: to}, from)
+	if err = cmp.Or(err, to.Close()); err == nil {
+		err = os.Rename(temp, target)
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
@@ -284,4 +287,27 @@ func TestLFSObjectsGoWithTheirRepository(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMoveOfAnObjectWithAllLinks moves a repository with an object that cannot get another link.
+func TestMoveOfAnObjectWithAllLinks(t *testing.T) {
+	t.Parallel()
+	testenv.Long(t)
+	w := newWorld(t)
+	commit := w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": w.git.LFS(widgets).Put("content")})
+	w.syncLFS(allLFS)
+	links := testenv.Must(os.MkdirTemp(w.volume.Root(), ".links-"))(t)
+	for i := 0; ; i++ {
+		err := os.Link(w.path(widgets, "a.bin"), filepath.Join(links, fmt.Sprint(i)))
+		if errors.Is(err, unix.EMLINK) {
+			break
+		}
+		if testenv.Must(0, err)(t); i > 70_000 {
+			t.Skip("the file system has no limit of links like that of ext4")
+		}
+	}
+	w.rename(widgets, gadgets)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	w.mustRead(gadgets, map[string]string{".gitattributes": lfsAttributes, "a.bin": "content"})
+	w.mustBeSound(gadgets, commit)
 }
