@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
 )
 
 const (
@@ -60,7 +61,7 @@ func (s *Spool) Adopt() (items int, err error) {
 	if err := s.ready(); err != nil {
 		return 0, err
 	}
-	paths, err := filepath.Glob(filepath.Join(s.dir, "*"+suffix))
+	paths, err := disk.Glob(s.dir, "*"+suffix)
 	if err != nil {
 		return 0, fmt.Errorf("spool: %w", err)
 	}

@@ -153,7 +153,7 @@ func (s *Store) begin(ctx context.Context, p Pointer) (*download, error) {
 		return nil, err
 	}
 	d := &download{store: s, file: file, hash: sha256.New(), want: p}
-	earlier, _ := filepath.Glob(filepath.Join(s.incomings(), "*", p.OID.String()))
+	earlier, _ := disk.Glob(s.incomings(), "*/"+p.OID.String())
 	for _, path := range earlier {
 		if path == file.Name() {
 			continue

@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 )
 
@@ -89,6 +90,7 @@ type walked struct {
 	queued  bool
 	open    bool // counted in walk.open
 	missing bool
+	cut     bool // it has more parents
 	listed  bool // in walk.newest
 }
 
@@ -102,6 +104,10 @@ type walk struct {
 	newest  []*walked
 	cut     bool // a commit of one history alone lacks its parents
 }
+
+// maxParents is how many parents of a commit are followed. No known merge has a tenth of them, but a commit that repeats one a
+// million times compresses to kilobytes.
+const maxParents = 1000
 
 // add adds a commit to histories.
 func (w *walk) add(h ID, of int) error {
@@ -122,7 +128,8 @@ func (w *walk) add(h ID, of int) error {
 			if err != nil {
 				return Corruptf("read history: %w", err)
 			}
-			c.date, c.parents = dateOf(content), commit.ParentHashes
+			c.date, c.parents = dateOf(content), slices.Clone(commit.ParentHashes[:min(len(commit.ParentHashes), maxParents)])
+			c.cut = len(commit.ParentHashes) > maxParents
 		}
 	}
 	if c.of|of == c.of {
@@ -166,8 +173,10 @@ func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, erro
 			c.listed = true
 			w.newest = append(w.newest, c)
 		}
-		if w.shallow[c.id] {
+		if w.shallow[c.id] || c.cut {
 			w.cut = w.cut || c.of != ofBoth
+		}
+		if w.shallow[c.id] {
 			continue
 		}
 		for _, parent := range c.parents {

@@ -154,3 +154,24 @@ func TestBetweenIncomplete(t *testing.T) {
 		t.Errorf("got %s %q, %v", kind, content, err)
 	}
 }
+
+// TestBetweenFollowsALimitedNumberOfParents has a commit that merges more than others do.
+func TestBetweenFollowsALimitedNumberOfParents(t *testing.T) {
+	const roots = 1100
+	parents, dates := make([][]int, roots+1), make([]int, roots+1)
+	for i := range parents {
+		dates[i] = 1_700_000_000 + i
+		if i < roots {
+			parents[roots] = append(parents[roots], i)
+		}
+	}
+	dir, ids := history(t, parents, dates)
+	objects := object.Open(dir)
+	defer objects.Close()
+	if r, err := objects.Between(t.Context(), ids[3], ids[roots], nil, 5000); err != nil || !r.Descends || !r.Known || !r.Partial || len(r.Commits) != 1000 {
+		t.Errorf("since the fourth parent: %d commits, descends %v, partial %v, %v", len(r.Commits), r.Descends, r.Partial, err)
+	}
+	if r, err := objects.Between(t.Context(), ids[roots-1], ids[roots], nil, 5000); err != nil || r.Descends || r.Known || !r.Partial {
+		t.Errorf("since the last parent: descends %v, known %v, partial %v, %v; want it unknown", r.Descends, r.Known, r.Partial, err)
+	}
+}

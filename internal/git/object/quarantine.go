@@ -76,7 +76,7 @@ func (q Quarantine) Release(store string, durable bool) error {
 		_, err := q.release(store)
 		return disk.Error("move fetched objects into the store", err)
 	}
-	fetched, err := filepath.Glob(filepath.Join(q.Dir, "objects", "*", "*"))
+	fetched, err := disk.Glob(q.Dir, "objects/*/*")
 	if err == nil {
 		err = disk.FlushChanged(fetched, nil)
 	}
