@@ -3,14 +3,15 @@
 #   docker build -t lockstep .
 #   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/lockstep:1.0 .
 #
-# lockstep version prints the commit, which the build reads from .git. VERSION and REVISION set the image's labels.
+# lockstep version prints the commit, which the build reads from .git. VERSION, REVISION, CREATED and
+# SOURCE set the image's labels.
 
 # Cross-compile from the build platform.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS TARGETARCH
 WORKDIR /src
-RUN --mount=type=bind,source=go.mod,target=go.mod \
-    --mount=type=bind,source=go.sum,target=go.sum \
+RUN --mount=type=bind,source=go.mod,target=/src/go.mod \
+    --mount=type=bind,source=go.sum,target=/src/go.sum \
     --mount=type=cache,target=/go/pkg/mod \
     go mod download
 RUN --mount=type=bind,target=/src \
@@ -21,12 +22,14 @@ RUN --mount=type=bind,target=/src \
 RUN mkdir -p /out/volume/repos /out/volume/spool
 
 FROM scratch
-ARG VERSION=dev REVISION=unknown
+ARG VERSION=dev REVISION=unknown CREATED=unknown SOURCE=unknown
 LABEL org.opencontainers.image.title="Lockstep" \
       org.opencontainers.image.description="Keeps shared Git clones in step with their remotes" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.version=$VERSION \
-      org.opencontainers.image.revision=$REVISION
+      org.opencontainers.image.revision=$REVISION \
+      org.opencontainers.image.created=$CREATED \
+      org.opencontainers.image.source=$SOURCE
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build --chown=65532:65532 /out/volume/ /
 COPY --from=build /out/lockstep /lockstep
@@ -38,6 +41,6 @@ USER 65532:65532
 EXPOSE 8080
 # SIGTERM drains: allow 40 s before killing the container.
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=4s --start-period=30s --start-interval=1s --retries=3 CMD ["/lockstep", "healthcheck"]
+HEALTHCHECK --interval=10s --timeout=4s --start-period=30s --retries=3 CMD ["/lockstep", "healthcheck"]
 ENTRYPOINT ["/lockstep"]
 CMD ["serve"]

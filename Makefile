@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-race test-large test-soak validate-deploy bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,25 +15,45 @@ build: ## Build the static binary bin/lockstep
 test: ## Run the everyday tests
 	go test ./... $(TESTFLAGS)
 
-test-all: test-race test-large validate-deploy ## Run all tests: long forms, race detector, memory, manifests
+test-all: test test-race test-large validate-deploy ## Run all tests: everyday and long forms, race detector, memory, manifests
 
-test-race: ## Run all tests in their long form with the race detector
-	LOCKSTEP_TEST=all go test -race ./... $(TESTFLAGS)
+test-race: ## Run all tests in their long form with the race detector, but those of programs that are built without it
+	LOCKSTEP_TEST=all go test -race $$(go list ./... | grep -vE "^$$(go list -m)/(bench|deploy|examples|internal/publictest)(/|\$$)") $(TESTFLAGS)
 
 test-large: ## Run the tests that the race detector makes too slow or too large, or fails
 	LOCKSTEP_TEST=all go test ./events/stream -run Conformance $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/e2e -run 'AlteredTrees|OddRepositories' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/e2e ./internal/cli ./internal/archive -run 'AlteredTrees|OddRepositories|TenThousand|CommandsInDocuments|OtherFileSystems|SameFiles|DemoDraws|WebDemoEnded|RedisIsGone|StoppedWorkers|RandomPushes|ConstantPushes|MaintenanceCommands|TestScripts' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./bench/... ./deploy ./examples/... $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
 
 validate-deploy: ## Validate manifests, Compose file and Dockerfile with the parsers of their tools
 	go -C deploy/validate vet ./...
 	go -C deploy/validate test ./... $(TESTFLAGS)
 
-test-soak: ## Run the soak tests: 1,000 pushes, odd and real repositories, 1,000 killed workers, Redis killed 20 times under load
-	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run ManyPushes -v $(TESTFLAGS)
-	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees' -v $(TESTFLAGS)
+test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, Redis killed 20 times under load
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules' -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/git/serve -run RandomHistories -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./handlers -run ViewsAgainstOracle -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees|GitClientsOfAReader|ManyFollowers' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./deploy/module -v $(TESTFLAGS)
+	$(MAKE) test-forge
+
+forge: ## Build Gitea from the Go module proxy into the cache, for test-forge: minutes, once
+	internal/gitea/build.sh
+
+test-forge: ## Test with a real forge: hooks, renames, deletions, tokens and LFS of Gitea; skipped unless make forge has built it
+	LOCKSTEP_SOAK=1 go test -count=1 -timeout 20m ./internal/gitea -v $(TESTFLAGS)
+
+test-matrix: ## Test with several Redis and Valkey servers: those of Debian releases, and SERVERS="redis-6.2.14=/path/of/redis-server …"
+	internal/redistest/matrix.sh $(SERVERS)
+
+test-filesystems: ## Test the volume on ext4, XFS, btrfs, tmpfs, overlay and FUSE, by loop mounts; needs root
+	internal/volume/filesystems.sh
+
+module: ## Move the tree to the module path MODULE
+	go run ./deploy/module '$(MODULE)'
 
 bench-lock: ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
 	go -C bench/peers build -o ../../bin/peers .

@@ -19,6 +19,7 @@ import (
 func TestBenchAvailabilityOfLockstepIsComplete(t *testing.T) {
 	testenv.Long(t)
 	skipUnderRace(t)
+	t.Parallel()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)
 	}

@@ -11,6 +11,8 @@ import (
 
 func TestWebhookStormEndsInPublishedTrees(t *testing.T) {
 	testenv.Long(t)
+	testenv.SkipUnderRace(t)
+	t.Parallel()
 	redistest.StartReal(t) // skips the test without redis-server; the benchmark starts its own
 	stdout, stderr, code := runProcess(t, "hooks", "--storm", "300", "--repos", "10", "--json", "--timeout", "2m")
 	if code != term.ExitDone {

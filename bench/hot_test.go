@@ -15,6 +15,7 @@ import (
 )
 
 func TestBenchHotWithoutFaults(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	stdout, stderr, code := runProcess(t, "hot", "--redis", server.URL(), "--events", "40", "--repos", "5", "--work", "1ms",
 		"--processes", "2", "--slots", "2", "--rounds", "1", "--peer", "again=bench hot-worker", "--json")

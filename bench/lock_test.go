@@ -28,6 +28,7 @@ func runBench(t *testing.T, stdin io.Reader, stdout io.Writer, args ...string) e
 }
 
 func TestBenchLockMeasuresProcessesAndPeers(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	var report lock.Report
 	proctest.WithLongerTimeouts(t, 300*time.Millisecond, func(d time.Duration) error {
@@ -99,19 +100,23 @@ func TestBenchLockUncontendedComparesWithRawScripts(t *testing.T) {
 func TestBenchLockWithFaults(t *testing.T) {
 	testenv.Long(t)
 	redistest.StartReal(t).Stop() // skips the test without redis-server; the benchmark starts its own
-	stdout, stderr, code := runProcess(t, "lock", "--faults", "--processes", "3", "--waiters", "2",
-		"--duration", "3s", "--lease", "500ms", "--json")
-	if code != term.ExitDone {
-		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
-	}
 	var report lock.FaultReport
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
-		t.Fatalf("%v in %q", err, stdout)
-	}
-	f := report.Figures
-	if f.Grants == 0 || f.LongestGap <= 0 || f.LongestGap < f.LongestGapUp || f.Down <= 0 || f.MayGap != 1500*time.Millisecond {
-		t.Errorf("%+v; want grants, gaps, and a Redis that was down", f)
-	}
+	proctest.WithLongerTimeouts(t, 500*time.Millisecond, func(lease time.Duration) error {
+		stdout, stderr, code := runProcess(t, "lock", "--faults", "--processes", "3", "--waiters", "2",
+			"--duration", (6 * lease).String(), "--lease", lease.String(), "--json")
+		report = lock.FaultReport{}
+		if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+			t.Fatalf("%v in %q\n%s", err, stdout, stderr)
+		}
+		f := report.Figures
+		if f.Inversions+f.TwoOwners+f.BegunTwice > 0 || f.MayGap != lease+time.Second {
+			t.Fatalf("%+v, exit code %d\n%s", f, code, stderr)
+		}
+		if code != term.ExitDone || f.Grants == 0 || f.LongestGap <= 0 || f.LongestGap < f.LongestGapUp || f.Down <= 0 {
+			return fmt.Errorf("%+v; want grants, gaps no longer than a lease, and a Redis that was down; exit code %d\n%s", f, code, stderr)
+		}
+		return nil
+	})
 	kinds := map[string]int{}
 	for _, fault := range report.Faults {
 		kinds[fault.Kind]++

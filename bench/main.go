@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lockstep/bench/archive"
 	"lockstep/bench/availability"
 	"lockstep/bench/hooks"
 	"lockstep/bench/hot"
@@ -21,6 +22,7 @@ import (
 	"lockstep/bench/start"
 	"lockstep/bench/starve"
 	"lockstep/bench/stream"
+	"lockstep/bench/workspace"
 	"lockstep/internal/cli/term"
 )
 
@@ -45,7 +47,8 @@ func newCommand(std term.Streams) *cobra.Command {
 		hot.NewCommand(std), hot.NewWorkerCommand(std), pushes.NewCommand(std), stream.NewCommand(std),
 		lfs.NewCommand(std), lfs.NewWorkerCommand(std),
 		publish.NewCommand(std), look.NewCommand(std), availability.NewCommand(std), availability.NewWorkerCommand(std), idle.NewCommand(std), scrape.NewCommand(std), start.NewCommand(std),
-		hooks.NewCommand(std), hooks.NewBareCommand(std), starve.NewCommand(std), starve.NewReaderCommand(std),
+		hooks.NewCommand(std), hooks.NewBareCommand(std), starve.NewCommand(std), starve.NewReaderCommand(std), workspace.NewCommand(std),
+		archive.NewCommand(std), archive.NewWorkerCommand(std),
 	)
 	return cmd
 }

@@ -9,10 +9,12 @@ import (
 	"lockstep/internal/cli"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 // TestMain makes this test binary the bench and lockstep commands too; testscript puts it into PATH by those names.
 func TestMain(m *testing.M) {
+	testenv.Parallel(4)
 	testscript.Main(m, map[string]func(){
 		"bench":    func() { term.Main(run) },
 		"lockstep": func() { term.Main(cli.Run) },
@@ -20,6 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": proctest.Exits},

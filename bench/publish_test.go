@@ -19,6 +19,7 @@ import (
 func TestBenchPublishComparesPushesAndFirstClones(t *testing.T) {
 	testenv.Long(t) // it syncs the file system, which can take long
 	skipUnderRace(t)
+	t.Parallel()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)
 	}

@@ -58,6 +58,7 @@ func (a *commandCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis
 
 // TestScrapeCostIsIndependentOfRepositories reads metrics and API pages with ten repositories and with a hundred thousand.
 func TestScrapeCostIsIndependentOfRepositories(t *testing.T) {
+	t.Parallel()
 	many := 100_000
 	if testing.Short() {
 		many = 2_000

@@ -14,6 +14,7 @@ import (
 )
 
 func TestBenchStreamComparesAndCleansUp(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, tc := range map[string]struct {
 		args []string

@@ -303,6 +303,7 @@ func exposition(t *testing.T) string {
 	m.Change("failed", string(events.ClassAuth))
 	m.Circuit(state.CircuitOpen)
 	m.Worked("sync", time.Second, 1, events.Errorf(events.Contention, events.ClassStale, "a newer one"))
+	m.MissingSubmodule(events.ClassAuth)
 	m.Settled("synced", time.Second)
 	m.Stage("queue", time.Second)
 	m.Handlers(func() map[string]bool { return map[string]bool{"changes": true} })
@@ -315,6 +316,11 @@ func exposition(t *testing.T) string {
 	hooks := m.Hooks(func() (int, int64) { return 1, 1 })
 	hooks.Request("github", "accepted", time.Second)
 	hooks.Drained("accepted")
+	t.Cleanup(m.Slots(func() int { return 1 }))
+	t.Cleanup(m.Follower(func() telemetry.FollowerFigures { return telemetry.FollowerFigures{} }))
+	reading := m.Reading(func() int { return 1 })
+	reading.Request("git", 200, 1)
+	reading.Pack(true)
 	t.Cleanup(m.Volume(func() (telemetry.VolumeFigures, error) {
 		return telemetry.VolumeFigures{Size: 2, Free: 1, FreeInodes: 1, Patrolled: time.Now()}, nil
 	}))

@@ -62,7 +62,7 @@ mount -t tmpfs -o uid=65532,gid=65532,mode=755 tmpfs "$root/repos"
 mount -t tmpfs -o uid=65532,gid=65532,mode=755 tmpfs "$root/spool"
 mount -o remount,bind,ro "$root"
 exec setpriv --no-new-privs --bounding-set=-all,+sys_chroot,+setuid,+setgid chroot --userspec=65532:65532 --groups=65532 "$root" /lockstep "$@"`
-	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation=private", "sh", "-c", contain, "sh", root}, args...)...)
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation=slave", "sh", "-c", contain, "sh", root}, args...)...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environ...)
 	return cmd
 }

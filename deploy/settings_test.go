@@ -49,7 +49,7 @@ func known(t *testing.T) map[string]bool {
 func deployed(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	for _, root := range []string{"../compose.yaml", "../Dockerfile", "kubernetes", "systemd"} {
+	for _, root := range []string{"../compose.yaml", "../Dockerfile", "kubernetes", "chart", "systemd"} {
 		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {
 				files[path] = string(read(t, path))
@@ -167,8 +167,46 @@ func TestPodSettings(t *testing.T) {
 			}
 		})
 	}
-	if got := slices.Sorted(maps.Keys(played)); !slices.Equal(got, slices.Sorted(slices.Values(config.Roles))) {
-		t.Errorf("the Pods have the roles %q, want all", got)
+	if got := slices.Sorted(maps.Keys(played)); !slices.Equal(got, slices.Sorted(slices.Values(config.DefaultRoles))) {
+		t.Errorf("the Pods have the roles %q, want the default ones", got)
+	}
+}
+
+// TestChartSettings loads the settings of the chart, and of its examples, like the program.
+func TestChartSettings(t *testing.T) {
+	type values struct {
+		Settings map[string]any
+		Worker   struct {
+			DrainSeconds int `yaml:"terminationGracePeriodSeconds"`
+		}
+	}
+	var defaults values
+	if err := yaml.Unmarshal(read(t, "chart/values.yaml"), &defaults); err != nil {
+		t.Fatal(err)
+	}
+	examples, err := filepath.Glob("chart/ci/*.yaml")
+	if err != nil || len(examples) < 5 {
+		t.Fatalf("%d examples: %v", len(examples), err)
+	}
+	for _, path := range append(examples, "chart/values.yaml") {
+		var own values
+		if err := yaml.Unmarshal(read(t, path), &own); err != nil {
+			t.Fatal(err)
+		}
+		settings := maps.Clone(defaults.Settings)
+		maps.Copy(settings, own.Settings)
+		content, err := yaml.Marshal(settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "lockstep.yaml")
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := loadWith(t, file, []variable{{Name: "LOCKSTEP_API_TOKEN_FILE"}})
+		if given := time.Duration(defaults.Worker.DrainSeconds) * time.Second; given <= cfg.Grace+afterGrace {
+			t.Errorf("%s: grace period %v, but draining may take %v", path, given, cfg.Grace+afterGrace)
+		}
 	}
 }
 
@@ -265,7 +303,7 @@ func TestProbedPathsAreServed(t *testing.T) {
 		}
 	}
 	for p := range checked {
-		if p == "/hooks/" || strings.HasPrefix(p, "/spec/") { // paths of webhooks and of a patch
+		if p == "/hooks/" || strings.HasPrefix(p, "/spec/") || strings.HasPrefix(p, "/var/") { // of webhooks, a patch, a node's folder
 			continue
 		}
 		resp, err := http.Get(served.URL + p)

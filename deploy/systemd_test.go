@@ -1,6 +1,8 @@
 package deploy
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,15 +11,21 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lockstep/internal/cli"
+	"lockstep/internal/cli/term"
 )
 
-const unitFile = "systemd/lockstep.service"
+const (
+	unitFile       = "systemd/lockstep.service"
+	followUnitFile = "systemd/lockstep-follow.service"
+)
 
-// unit returns the values of each key of the unit file.
-func unit(t *testing.T) map[string][]string {
+// unit returns the values of each key of a unit file.
+func unit(t *testing.T, file string) map[string][]string {
 	t.Helper()
 	set := map[string][]string{}
-	for line := range strings.Lines(string(read(t, unitFile))) {
+	for line := range strings.Lines(string(read(t, file))) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(key, "#") {
 			set[key] = append(set[key], value)
 		}
@@ -26,7 +34,7 @@ func unit(t *testing.T) map[string][]string {
 }
 
 func TestUnitMatchesItsSettings(t *testing.T) {
-	u, cfg := unit(t), loadWith(t, "systemd/lockstep.yaml", nil)
+	u, cfg := unit(t, unitFile), loadWith(t, "systemd/lockstep.yaml", nil)
 	if stop, err := time.ParseDuration(u["TimeoutStopSec"][0]); err != nil || stop < cfg.Grace+afterGrace {
 		t.Errorf("TimeoutStopSec=%s, but draining may take %v", u["TimeoutStopSec"][0], cfg.Grace+afterGrace)
 	}
@@ -51,8 +59,35 @@ func TestUnitMatchesItsSettings(t *testing.T) {
 	}
 }
 
-// analyze runs systemd-analyze on a copy of the unit with an existing program.
-func analyze(t *testing.T, args ...string) (output string, err error) {
+// TestFollowUnitDiffersWhereItMust compares the unit of a follower with that of the service: it has another command, and no Redis, spool or
+// settings.
+func TestFollowUnitDiffersWhereItMust(t *testing.T) {
+	u, service := unit(t, followUnitFile), unit(t, unitFile)
+	own := []string{"Description", "Documentation", "After", "RequiresMountsFor", "EnvironmentFile", "LoadCredential", "ExecStart", "RestartPreventExitStatus", "StateDirectoryMode"}
+	for _, keys := range []map[string][]string{u, service} {
+		for key := range keys {
+			if !slices.Contains(own, key) && !slices.Equal(u[key], service[key]) {
+				t.Errorf("%s is %q, and %q for the service", key, u[key], service[key])
+			}
+		}
+	}
+	if got := u["RestartPreventExitStatus"][0]; got != fmt.Sprint(term.ExitUsage, " ", term.ExitRevoked) {
+		t.Errorf("RestartPreventExitStatus=%s", got)
+	}
+	_, args, _ := strings.Cut(u["ExecStart"][0], " follow ")
+	var help bytes.Buffer
+	if code := cli.Run(t.Context(), []string{"follow", "--help"}, term.Streams{Stdout: &help, Stderr: &help}); code != term.ExitDone {
+		t.Fatal(help.String())
+	}
+	for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAllString(args, -1) {
+		if !strings.Contains(help.String(), flag+" ") {
+			t.Errorf("lockstep follow has no flag %s", flag)
+		}
+	}
+}
+
+// analyze runs systemd-analyze on a copy of a unit with an existing program.
+func analyze(t *testing.T, file string, args ...string) (output string, err error) {
 	t.Helper()
 	program, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -60,9 +95,9 @@ func analyze(t *testing.T, args ...string) (output string, err error) {
 	}
 	dir := t.TempDir()
 	lockstep := filepath.Join(dir, "lockstep")
-	text := strings.ReplaceAll(string(read(t, unitFile)), "/usr/bin/lockstep", lockstep)
+	text := strings.ReplaceAll(string(read(t, file)), "/usr/bin/lockstep", lockstep)
 	for path, content := range map[string]string{
-		lockstep: "#!/bin/true\n", filepath.Join(dir, "lockstep.service"): text,
+		lockstep: "#!/bin/true\n", filepath.Join(dir, filepath.Base(file)): text,
 		filepath.Join(dir, "lockstep.service.d", "credentials.conf"): string(read(t, "systemd/credentials.conf")),
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -76,29 +111,33 @@ func analyze(t *testing.T, args ...string) (output string, err error) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), program, append(args, filepath.Join(dir, "lockstep.service"))...)
+	cmd := exec.CommandContext(t.Context(), program, append(args, filepath.Join(dir, filepath.Base(file)))...)
 	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
 func TestSystemdAnalyzeVerify(t *testing.T) {
-	out, err := analyze(t, "--man=no", "verify")
-	for line := range strings.Lines(out) {
-		if strings.Contains(line, "lockstep") { // ignore other units of this machine
-			t.Errorf("systemd-analyze verify: %s", line)
+	for _, file := range []string{unitFile, followUnitFile} {
+		out, err := analyze(t, file, "--man=no", "verify")
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, "lockstep") { // ignore other units of this machine
+				t.Errorf("systemd-analyze verify: %s", line)
+			}
 		}
-	}
-	if err != nil {
-		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+		if err != nil {
+			t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+		}
 	}
 }
 
 // TestUnitIsHardened requires an exposure level of at most 1.5 out of 10.
 func TestUnitIsHardened(t *testing.T) {
-	out, err := analyze(t, "security", "--offline=true", "--threshold=15")
-	if err != nil {
-		t.Errorf("systemd-analyze security: %v\n%s", err, out)
+	for _, file := range []string{unitFile, followUnitFile} {
+		out, err := analyze(t, file, "security", "--offline=true", "--threshold=15")
+		if err != nil {
+			t.Errorf("systemd-analyze security: %v\n%s", err, out)
+		}
+		t.Log(regexp.MustCompile(`Overall exposure level.*`).FindString(out))
 	}
-	t.Log(regexp.MustCompile(`Overall exposure level.*`).FindString(out))
 }

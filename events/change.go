@@ -63,6 +63,7 @@ type Change struct {
 	Pin        bool       // publish After under the ref's name, whatever the ref names now
 	Force      bool       // remove the clone even if the remote still has the repository
 	Depth      Depth      // history to keep; the deepest request of all apps wins
+	Submodules Submodules // whether the tree has the files of its submodules, if no watch of the ref is stricter
 	OnBusy     BusyPolicy // what to do when another job holds the repository
 	Watched    bool       // drop the change if App no longer watches the repository
 	Foreign    bool       // URL comes from a webhook's payload, not from the operator
@@ -85,6 +86,10 @@ func NewChange(c Change) (Change, error) {
 	}
 	if c.Time.IsZero() {
 		c.Time = time.Now().UTC()
+	}
+	var err error
+	if c.Submodules, err = ParseSubmodules(string(c.Submodules)); err != nil {
+		return Change{}, malformed(err)
 	}
 	c.URL = RemoteURL(c.URL)
 	if c.Repo.IsZero() && c.URL != "" && c.Type != ChangeMoved {
@@ -172,6 +177,9 @@ func (c Change) check() error {
 	}
 	if err := c.Depth.check(); err != nil {
 		return err
+	}
+	if c.Submodules != SubmodulesOff && c.Type != ChangePushed {
+		return errors.New("submodules is allowed only for pushed")
 	}
 	return checkTime(c.Time)
 }

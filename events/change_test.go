@@ -63,6 +63,8 @@ func TestParseChangeReadsPlainFields(t *testing.T) {
 				URL: "https://github.com/Acme/gadgets.git", OnBusy: events.BusyWait,
 			},
 		},
+		"submodules":    {`{"url":"` + remote + `","submodules":"best-effort"}`, wait(events.Change{Submodules: events.SubmodulesBestEffort})},
+		"no submodules": {`{"url":"` + remote + `","submodules":"off"}`, wait(events.Change{})},
 		"a pinned commit": {
 			`{"url":"` + remote + `","ref":"main","after":"` + sha1A + `","pin":"true"}`,
 			wait(events.Change{Ref: ref(t, "main"), After: sha1A, Pin: true}),

@@ -48,6 +48,7 @@ type changeData struct {
 	Watched    bool       `json:"watched,omitempty"`
 	Pin        bool       `json:"pin,omitempty"`
 	Foreign    bool       `json:"foreign,omitempty"`
+	Submodules Submodules `json:"submodules,omitempty"`
 }
 
 type resultData struct {
@@ -74,6 +75,12 @@ type resultData struct {
 
 	Forced       bool          `json:"forced,omitempty"`
 	Verification *Verification `json:"verification,omitempty"`
+
+	Missing []MissingSubmodule `json:"missing_submodules,omitempty"`
+	Views   *ViewCounts        `json:"views,omitempty"`
+	View    string             `json:"view,omitempty"`
+	Subtree string             `json:"subtree,omitempty"`
+	Commit  string             `json:"commit,omitempty"`
 }
 
 // MarshalJSON encodes the change as a CloudEvents document.
@@ -84,7 +91,7 @@ func (c Change) MarshalJSON() ([]byte, error) {
 		Data: changeData{
 			Repo: c.Repo, URL: c.URL, To: c.To, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
 			Before: c.Before, After: c.After, Force: c.Force, Depth: c.Depth.String(), OnBusy: c.OnBusy,
-			Watched: c.Watched, Foreign: c.Foreign, Pin: c.Pin,
+			Watched: c.Watched, Foreign: c.Foreign, Pin: c.Pin, Submodules: c.Submodules,
 		},
 	})
 }
@@ -93,8 +100,14 @@ func (c Change) MarshalJSON() ([]byte, error) {
 // what the ref names, leave it to newer ones.
 const changePinned ChangeType = "lockstep.change.pinned.v1"
 
+// changeSubmodules is likewise the type of a ChangePushed with submodules, pinned or not.
+const changeSubmodules ChangeType = "lockstep.change.submodules.v1"
+
 func (c Change) wireType() ChangeType {
-	if c.Pinned() != "" {
+	switch {
+	case c.Submodules != SubmodulesOff:
+		return changeSubmodules
+	case c.Pinned() != "":
 		return changePinned
 	}
 	return c.Type
@@ -110,13 +123,13 @@ func (r Result) MarshalJSON() ([]byte, error) {
 			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
 			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
 			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due,
-			Forced: r.Forced, Verification: r.Verification,
+			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View, Subtree: r.Subtree, Commit: r.Commit,
 		},
 	})
 }
 
 // ParseChange parses a CloudEvents document, or a flat JSON object with the fields repo, url, to, ref, type, id,
-// app, credential, before, after, pin, force, depth and on_busy, all strings, as redis-cli's XADD writes them. The flat
+// app, credential, before, after, pin, force, depth, submodules and on_busy, all strings, as redis-cli's XADD writes them. The flat
 // form may omit id; the caller then uses the ID of the stream entry. An error has the disposition [Malformed],
 // or, for a type or version newer than this program, [Contention] and the class [ClassNewer].
 func ParseChange(document []byte) (Change, error) {
@@ -177,11 +190,14 @@ func parseCloudEvent(document []byte) (Change, error) {
 	if err != nil {
 		return Change{}, fmt.Errorf("depth: %w", err)
 	}
+	if d.Submodules, err = ParseSubmodules(string(d.Submodules)); err != nil {
+		return Change{}, err
+	}
 	return Change{
 		ID: doc.ID, Type: documentType(doc.Type), Source: doc.Source, Time: at,
 		Repo: d.Repo, URL: d.URL, To: d.To, Ref: ref, App: d.App, Credential: d.Credential,
 		Before: d.Before, After: d.After, Force: d.Force, Depth: depth, OnBusy: d.OnBusy,
-		Watched: d.Watched, Foreign: d.Foreign, Pin: d.Pin,
+		Watched: d.Watched, Foreign: d.Foreign, Pin: d.Pin, Submodules: d.Submodules,
 	}, nil
 }
 
@@ -201,6 +217,7 @@ func parsePlain(document []byte) (Change, error) {
 		Force      string     `json:"force"`
 		Depth      Depth      `json:"depth"`
 		OnBusy     BusyPolicy `json:"on_busy"`
+		Submodules string     `json:"submodules"`
 	}
 	if err := decode(document, &f); err != nil {
 		return Change{}, err
@@ -224,7 +241,10 @@ func parsePlain(document []byte) (Change, error) {
 	if c.Force, err = parseBool("force", f.Force); err != nil {
 		return Change{}, err
 	}
-	c.Pin, err = parseBool("pin", f.Pin)
+	if c.Pin, err = parseBool("pin", f.Pin); err != nil {
+		return Change{}, err
+	}
+	c.Submodules, err = ParseSubmodules(f.Submodules)
 	return c, err
 }
 
@@ -256,7 +276,7 @@ func plainType(s string) ChangeType {
 
 // documentType returns the type of a change by that of its document.
 func documentType(s string) ChangeType {
-	if s == string(changePinned) {
+	if s == string(changePinned) || s == string(changeSubmodules) {
 		return ChangePushed
 	}
 	return ChangeType(s)
@@ -297,7 +317,7 @@ func parseResult(document []byte) (Result, error) {
 		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
 		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
 		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due,
-		Forced: d.Forced, Verification: d.Verification,
+		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View, Subtree: d.Subtree, Commit: d.Commit,
 	}, nil
 }
 

@@ -55,6 +55,10 @@ func goldenChanges(t testing.TB) map[string]events.Change {
 			ID: "cli/2", Type: events.ChangePushed, Source: "/lockstep/cli", Time: goldenTime, Repo: repo(t, "Acme/widgets"),
 			URL: "https://github.com/Acme/widgets.git", Ref: ref(t, "refs/heads/main"), After: sha1B, Pin: true, OnBusy: events.BusyWait,
 		},
+		"change_submodules_v1": {
+			ID: "cli/4", Type: events.ChangePushed, Source: "/lockstep/cli", Time: goldenTime, Repo: repo(t, "Acme/widgets"),
+			URL: "https://github.com/Acme/widgets.git", After: sha1B, Pin: true, Submodules: events.SubmodulesRequired, OnBusy: events.BusyWait,
+		},
 		"change_commit_v1": {
 			ID: "cli/3", Type: events.ChangePushed, Source: "/lockstep/cli", Time: goldenTime, Repo: repo(t, "Acme/widgets"),
 			URL: "https://github.com/Acme/widgets.git", Ref: ref(t, sha1B), OnBusy: events.BusyWait,
@@ -97,6 +101,10 @@ func goldenResults(t testing.TB) map[string]events.Result {
 		Repo: repo(t, "Acme/widgets"), Deliveries: []string{"poll/1"}, Attempts: 1, Took: 5 * time.Millisecond,
 		Fence: 1795223511284005, Due: 2,
 	}
+	purged := events.Result{
+		ID: "purge/Acme/widgets/1795223511284006", Type: events.ResultPurged, Source: "/lockstep/cli", Time: goldenTime,
+		Repo: repo(t, "Acme/widgets"), Took: 40 * time.Millisecond, Fence: 1795223511284006, Commit: sha1A,
+	}
 	full := synced
 	full.ID, full.Full, full.Truncated = "synced:1795223511289-0", true, false
 	full.Files = []events.File{
@@ -115,10 +123,22 @@ func goldenResults(t testing.TB) map[string]events.Result {
 	unverified.ID, unverified.Class, unverified.Retryable = "unverified:1795223511291-0", events.ClassUnverified, false
 	unverified.Error = "sync Acme/widgets: tag 89abcdef0123 of refs/tags/v1 is not verified, as app search requires: it is not signed"
 	unverified.Verification = &events.Verification{Object: "tag", ID: sha1B, Reason: "it is not signed"}
+	missing := synced
+	missing.ID, missing.Files, missing.Truncated = "synced:1795223511292-0", []events.File{{Path: "libs/a", Status: events.FileModified}}, false
+	missing.Missing = []events.MissingSubmodule{
+		{Path: "libs/a", Class: events.ClassAuth, Error: "git.example.com requires a credential; name one in the change"},
+		{Path: "caf\ufffd", Raw: "Y2Fm6Q==", Class: events.ClassNetwork, Error: "dial git.example.com: timeout"},
+	}
+	counted, view := synced, synced
+	counted.ID, counted.Files, counted.Truncated, counted.Views = "synced:1795223511292-0", nil, false, &events.ViewCounts{Changed: 1, Unchanged: 9999}
+	view.ID, view.Type, view.View, view.Subtree = counted.ID+"/guide", events.ResultView, "guide", sha1A
+	view.Deliveries = nil
+	view.Files, view.Truncated = []events.File{{Path: "docs/guide/start.md", Status: events.FileModified}}, false
 	return map[string]events.Result{
+		"result_missing_v1": missing, "result_views_v1": counted, "result_view_v1": view,
 		"result_verified_v1": verified, "result_unverified_v1": unverified,
 		"result_full_v1": full, "result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed,
-		"result_moved_v1": moved, "result_polled_v1": polled,
+		"result_moved_v1": moved, "result_polled_v1": polled, "result_purged_v1": purged,
 	}
 }
 

@@ -70,9 +70,12 @@ type Outcome struct {
 	Result  Result
 	State   map[string]string
 	Drop    []string          // fields to remove from the state
-	Forget  bool              // clear the state before applying State
+	Forget  bool              // clear the state, and that of views, before applying State and Views
 	StateTo map[string]string // fields to set in the state of Change.To
 	Changes []Change          // changes to publish in the same step
+	More    []Result          // further results, published after Result
+	Views   map[string]string // fields to set in the state of the repository's views; "" removes one
+	ViewsTo map[string]string // likewise for Change.To
 
 	// Covers reports whether this outcome also answers another waiting job for the same repository, and returns
 	// that job's outcome. It is called after the outcome itself is settled, by one goroutine. Optional.

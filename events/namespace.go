@@ -37,6 +37,12 @@ func (n Namespace) Dead() string { return string(n) + "dead" }
 // Repo is the hash with the state of a repository.
 func (n Namespace) Repo(p RepoPath) string { return string(n) + "repo:" + p.Key() }
 
+// Failing is the sorted set of the repositories whose state has failures, scored by the time of the newest, in ms.
+func (n Namespace) Failing() string { return string(n) + "failing" }
+
+// Views is the hash with the state of a repository's views.
+func (n Namespace) Views(p RepoPath) string { return string(n) + "views:" + p.Key() }
+
 // Locks is the prefix of the lock keys; a repository's [RepoPath.Key] follows it.
 func (n Namespace) Locks() string { return string(n) + "lock:" }
 
@@ -66,3 +72,6 @@ func (n Namespace) Compare() string { return string(n) + "compare" }
 
 // Patrol is the lock of the worker that maintains idle repositories. It also records the last run.
 func (n Namespace) Patrol() string { return string(n) + "patrol" }
+
+// Tokens is the hash of the tokens of apps, and the prefix of the times of their last use.
+func (n Namespace) Tokens() string { return string(n) + "tokens" }

@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	changeTypes = []ChangeType{ChangePushed, changePinned, ChangeRemoved, ChangeMoved, ChangeDue}
-	resultTypes = []ResultType{ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled}
+	changeTypes = []ChangeType{ChangePushed, changePinned, changeSubmodules, ChangeRemoved, ChangeMoved, ChangeDue}
+	resultTypes = []ResultType{ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled, ResultView, ResultPurged}
 
 	changeType = regexp.MustCompile(`^lockstep\.change\.[a-z_]{1,40}\.v[1-9][0-9]{0,3}$`)
 	resultType = regexp.MustCompile(`^lockstep\.result\.[a-z_]{1,40}\.v[1-9][0-9]{0,3}$`)

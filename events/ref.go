@@ -95,8 +95,10 @@ func (r Ref) Suffix() string {
 	if short, ok := strings.CutPrefix(name, "refs/heads/"); ok && !strings.HasPrefix(short, "refs/") && !isCommit(short) {
 		name = short
 	}
-	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(name)
+	return escapeRef.Replace(name)
 }
+
+var escapeRef = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // MarshalText returns the full name.
 func (r Ref) MarshalText() ([]byte, error) { return []byte(r.name), nil }

@@ -54,6 +54,8 @@ func TestParseChangeRefusesAsMalformed(t *testing.T) {
 		"plain: a pin of nothing":     plain("pin", "true"),
 		"plain: a pin of no commit":   `{"url":"` + remote + `","pin":"true","after":"` + strings.Repeat("0", 40) + `"}`,
 		"plain: a pin of 41 digits":   `{"url":"` + remote + `","pin":"true","after":"` + sha1A + `a"}`,
+		"plain: submodules":           `{"url":"https://example.com/acme/widgets","submodules":"recursive"}`,
+		"plain: submodules of a poll": `{"type":"due","repo":"acme/widgets","submodules":"required"}`,
 		"plain: a pinned poll":        `{"type":"due","repo":"acme/widgets","pin":"true","after":"` + sha1A + `"}`,
 		"plain: two commits":          `{"url":"` + remote + `","ref":"` + sha1A + `","after":"` + sha1B + `"}`,
 		"plain: a bad busy policy":    plain("on_busy", "WAIT"),

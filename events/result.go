@@ -2,6 +2,7 @@ package events
 
 import (
 	"encoding/base64"
+	"strings"
 	"time"
 )
 
@@ -15,6 +16,8 @@ const (
 	ResultRemoved ResultType = "lockstep.result.removed.v1" // the clone is removed, or only the tree of Ref if Ref is set
 	ResultMoved   ResultType = "lockstep.result.moved.v1"   // the clone is now at To
 	ResultPolled  ResultType = "lockstep.result.polled.v1"  // the remote was polled; see Due
+	ResultView    ResultType = "lockstep.result.view.v1"    // View of the published tree has changed; follows a synced result
+	ResultPurged  ResultType = "lockstep.result.purged.v1"  // an operator had Commit deleted; delete what was taken from it
 )
 
 // FileStatus is how a file changed between two commits.
@@ -65,6 +68,23 @@ type Verification struct {
 	Reason   string `json:"reason,omitempty"`  // why the object is not verified; empty if it is
 }
 
+// MissingSubmodule is a submodule that could not be had.
+type MissingSubmodule struct {
+	Path  string `json:"path"`          // relative to the tree
+	Raw   string `json:"raw,omitempty"` // the path in base64, if it is not UTF-8
+	Class Class  `json:"class"`         // kind of fault
+	Error string `json:"error"`         // one line, as in a failed result
+}
+
+// Name returns the path in its own bytes, even if they are not UTF-8.
+func (m MissingSubmodule) Name() string { return nameOf(m.Path, m.Raw) }
+
+// ViewCounts counts the views of a watch, whose changes have results of their own.
+type ViewCounts struct {
+	Changed   int `json:"changed"`
+	Unchanged int `json:"unchanged"`
+}
+
 // Result is the outcome of a [Change].
 type Result struct {
 	ID     string     // the same for every attempt at the same stream entry
@@ -80,10 +100,10 @@ type Result struct {
 	Took       time.Duration // duration of the work, in whole milliseconds
 	Fence      uint64        // fence of the lease
 
-	// Synced results only.
+	// Synced and view results only. For a view, Before is the commit of the app's previous result for it, and Files are the view's.
 	Before    string // commit of this app's previous result for this ref; empty the first time
 	After     string // commit now published; equal to Before if nothing changed, see Unchanged
-	Path      string // published name, relative to the root
+	Path      string // published name, relative to the root; for a view that of its own tree, if it has one
 	Tree      string // immutable tree behind it, relative to the root
 	Files     []File // files that changed from Before to After
 	Full      bool   // Before is no longer available, or its tree was altered or damaged and is replaced: Files lists the whole tree
@@ -98,13 +118,30 @@ type Result struct {
 	// the result failed because of it.
 	Verification *Verification
 
+	// Missing lists submodules whose folders are empty because they could not be had; at most 100 of them, and for a view those in
+	// it. A watch that asks for submodules with best-effort accepts that.
+	Missing []MissingSubmodule
+
+	Views *ViewCounts // synced results only: of the app's views of Ref; nil if it has none
+
+	// View results only. The view's files are in Tree, among others unless the watch asks for trees of views.
+	View    string // its name
+	Subtree string // ID of the tree object with only the view's files
+
 	// Failed results only.
 	Class     Class  // kind of fault
 	Error     string // one line: what failed and what to do; never contains a secret
 	Retryable bool   // a retry might succeed, but attempts ran out
 
-	To  RepoPath // moved results: the new path
-	Due int      // polled results: number of changes requested
+	To     RepoPath // moved results: the new path
+	Due    int      // polled results: number of changes requested
+	Commit string   // purged results: hash of the commit that must not be kept, nor what descends from it
+}
+
+// IsDefault reports whether a synced or view result is of the default branch: its Path has no ref.
+func (r Result) IsDefault() bool {
+	_, suffix, _ := strings.Cut(r.Path, "@")
+	return suffix == "" || suffix[0] == '~' // of a view
 }
 
 // Unchanged reports whether a synced result has nothing new for its app: the commit is the one that it has, in an intact tree.

@@ -91,7 +91,7 @@ func pinsName(change events.Change) bool { return change.Pinned() != "" && chang
 // asksTheSame reports whether a sync of done also does what change asks for, if it is recent enough.
 func asksTheSame(change, done events.Change) bool {
 	return change.Type == events.ChangePushed && change.URL == done.URL && change.Ref == done.Ref &&
-		change.Credential == done.Credential && change.App == done.App && done.Depth.Covers(change.Depth)
+		change.Credential == done.Credential && change.App == done.App && done.Depth.Covers(change.Depth) && change.Submodules == done.Submodules
 }
 
 // covering returns a function that settles other jobs of the same app with a sync's answer, as results without changes. Jobs
@@ -142,6 +142,7 @@ func covering(job events.Job, known state.Repo, answer state.RemoteRef, result e
 		covered := other.Result(events.ResultSynced)
 		covered.Ref, covered.Before, covered.After = result.Ref, result.After, result.After
 		covered.Path, covered.Tree, covered.Until, covered.Verification = result.Path, result.Tree, result.Until, result.Verification
+		covered.Missing, covered.Views = result.Missing, noneChanged(result.Views)
 		return events.Outcome{Result: covered, State: fields}, true
 	}
 }

@@ -19,7 +19,7 @@
 // the change, or an error, whose [events.Disposition] decides what happens to the change. It may run again after a crash at
 // any point: repeating it completes the work.
 //
-// The interfaces ([Repos], [States], [Credentials], [Watches], [Hosts], [CircuitStore]) and their types are public, so any program
+// The interfaces ([Repos], [States], [Credentials], [Watches], [Hosts], [Views], [CircuitStore]) and their types are public, so any program
 // can implement them. Lockstep's own implementation is a volume and Redis.
 //
 // # Failures

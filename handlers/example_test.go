@@ -19,12 +19,15 @@ func (memory) Sync(_ context.Context, req handlers.SyncRequest) (handlers.SyncRe
 func (memory) Fields(context.Context, events.RepoPath) (map[string]string, error) { return nil, nil }
 
 func (memory) SetMisses(context.Context, events.RepoPath, events.Ref, string, int) error { return nil }
+func (memory) Deny(context.Context, events.RepoPath, string, string, events.Class) error { return nil }
 
 func (memory) Resolve(context.Context, string, string) (handlers.Secret, error) {
 	return handlers.Secret{}, nil
 }
 
 func (memory) Refused(string, handlers.Secret) bool { return false }
+
+func (memory) URLs(string) ([]string, error) { return nil, nil }
 
 // Handlers with a custom implementation of the interfaces. The router makes the job from a change on the stream.
 func Example() {

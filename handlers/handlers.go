@@ -2,12 +2,14 @@ package handlers
 
 import (
 	"context"
+	"errors"
 
 	"lockstep/events"
 	"lockstep/internal/credential"
 )
 
-// Repos manages the clones on a volume. Its errors carry an [events.Disposition] and class.
+// Repos manages the clones on a volume. Its errors carry an [events.Disposition] and class. One about a submodule has the method
+// Submodule() string, which returns its path.
 type Repos interface {
 	// Sync fetches one ref and publishes its tree.
 	Sync(ctx context.Context, req SyncRequest) (SyncResult, error)
@@ -27,6 +29,8 @@ type States interface {
 	Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error)
 	// SetMisses stores how often the remote lacked the commit that an entry announces for ref.
 	SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, times int) error
+	// Deny stores that the remote refuses a credential of an app, until an outcome drops the field.
+	Deny(ctx context.Context, repo events.RepoPath, app, credential string, class events.Class) error
 }
 
 // Credentials resolves credential names to secrets.
@@ -35,6 +39,8 @@ type Credentials interface {
 	Resolve(ctx context.Context, name, remote string) (Secret, error)
 	// Refused reports that a remote refused a secret, and returns whether Resolve may return a better one now.
 	Refused(name string, secret Secret) bool
+	// URLs returns the URL prefixes that a credential may be sent to. It fails if there are none, or no such credential.
+	URLs(name string) ([]string, error)
 }
 
 // Watches is the registry of watches.
@@ -55,6 +61,17 @@ type Remote struct {
 	// SecretFor returns the secret for another URL that belongs to the repository, such as that of its LFS server; zero if the
 	// credential may not be sent there. Nil if there is none for any URL.
 	SecretFor func(ctx context.Context, url string) (Secret, error)
+}
+
+// SubmoduleRemote is where a submodule is fetched from, and how.
+type SubmoduleRemote struct {
+	Remote
+
+	// Credential is the name of the credential for submodules whose secret it is; "" if none covers the URL. The secret is then that
+	// of the change, if its URL prefixes cover the URL, else zero.
+	Credential string
+	// Refused returns the error to report for one of the remote, and whether another try may succeed, with another secret.
+	Refused func(err error) (report error, again bool)
 }
 
 // Secret authenticates to a remote. It prints as a placeholder.
@@ -83,6 +100,10 @@ type SyncRequest struct {
 	LFS    LFS          // files in Git LFS to fetch the content of
 	Fence  uint64       // fence of the lease on Repo
 
+	// Submodules says whether the tree has the files of its submodules.
+	Submodules events.Submodules
+	// Submodule returns how to fetch a submodule from a URL. It is safe for concurrent use.
+	Submodule func(ctx context.Context, url string) (SubmoduleRemote, error)
 	// Base returns the commit to list changed files from, or "" for all files. published is the published commit of ref, or "".
 	Base func(ref events.Ref, published string) string
 	// Announced is the commit that a verified webhook announces for Ref, or "". It may be fetched while the refs are listed.
@@ -90,6 +111,8 @@ type SyncRequest struct {
 	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is resolved; the commit is ""
 	// if the remote names only a tag of it. Nil checks nothing.
 	Check func(tip Tip, isDefault bool) Check
+	// Refetch fetches everything again, because of an error of [events.ClassCorrupt] of Views.
+	Refetch bool
 	// Known, unless zero, is the remote's ref, or the pinned commit. If its commit is already published, the remote need not be contacted.
 	Known Tip
 	// Confirm returns nil once the lease is proven to be held. Call it right before publishing.
@@ -115,6 +138,9 @@ type SyncResult struct {
 	Truncated bool          // there are more files than Files lists
 	Asked     bool          // the remote was contacted
 	Forced    bool          // Commit is known not to descend from Before: history was rewritten
+	Damaged   bool          // a tree of Before was damaged, so that whoever read it may have read wrong files
+
+	Missing []events.MissingSubmodule // submodules that could not be had
 }
 
 // RemoveRequest is a request to [Repos].
@@ -147,6 +173,7 @@ type MoveResult struct {
 type Refs struct {
 	Default events.Ref        // the default branch; zero if unknown or missing
 	Commits map[string]string // by full name
+	Moved   string            // URL that the remote permanently redirects to; "" for none
 }
 
 // Published is what readers see of a repository.
@@ -157,6 +184,16 @@ type Published struct {
 	Plain   events.Ref          // ref published under the plain name; zero if none
 	Remote  string              // remote that the repository is bound to
 	Fetched bool                // whether anything was ever fetched from it
+
+	Submodules map[events.Ref]events.Submodules // what the trees were published with; no entry for off
+	Incomplete map[events.Ref]bool              // submodules are missing that can perhaps be had now
+	Missing    map[events.Ref][]MissingRemote   // submodules that are missing
+}
+
+// MissingRemote is the remote of a submodule that is missing.
+type MissingRemote struct {
+	URL        string // "" if none is known
+	Credential string // see [SubmoduleRemote]
 }
 
 // Watch is an app's subscription to refs of a repository.
@@ -167,11 +204,22 @@ type Watch struct {
 	Ref        Selector        // never nil
 	Credential string          // the name of one, or ""
 	Depth      events.Depth
-	LFS        *LFSFilter // files in Git LFS whose content the app wants; nil for none
-	Foreign    bool       // the URL comes from a webhook's payload
-	Verify     Verify     // what it demands of signatures
-	VerifyKeys string     // name of the credential with the trusted keys; "" if Verify is off
-	NoRewind   bool       // it refuses rewritten history
+	LFS        *LFSFilter        // files in Git LFS whose content the app wants; nil for none
+	Submodules events.Submodules // whether it wants the files of submodules
+
+	// SubmoduleCredentials are names of credentials for submodules. The one with the longest URL prefix that covers a submodule's URL
+	// is used for it, instead of Credential.
+	SubmoduleCredentials []string
+
+	Views      ViewSet // parts of the tree whose changes have results of their own; nil for none
+	ViewTrees  bool    // and are published as trees of their own
+	Foreign    bool    // the URL comes from a webhook's payload
+	Verify     Verify  // what it demands of signatures
+	VerifyKeys string  // name of the credential with the trusted keys; "" if Verify is off
+	NoRewind   bool    // it refuses rewritten history
+
+	// FollowMoves asks to move the repository to where its remote permanently redirects to.
+	FollowMoves bool
 }
 
 // Selector selects refs of a repository.
@@ -188,6 +236,7 @@ type Handlers struct {
 	Credentials Credentials
 	Watches     Watches  // optional; nil has no watches
 	Keys        KeyStore // optional; nil has no keys, so nothing is verified
+	Views       Views    // optional; nil has no views
 
 	// Hosts limits the requests to hosts. While a request is in flight, its job gives back its work slot. Nil disables
 	// both.
@@ -232,13 +281,19 @@ func (h *Handlers) remote(ctx context.Context, job events.Job, from source) (Rem
 
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, secret Secret, err error) error {
+	if _, ok := errors.AsType[submoduleError](err); ok {
+		return err // it was perhaps sent none
+	}
 	if events.ClassOf(err) != events.ClassAuth || !h.Credentials.Refused(name, secret) {
 		return err
 	}
 	return events.Errorf(events.Retryable, events.ClassAuth, "%w; will retry with a new token", err)
 }
 
-// redisError wraps an error returned by Redis, so that the change is not blamed for it.
+// redisError wraps an error returned by Redis, so that the change is not blamed for it. It returns nil for nil.
 func redisError(err error) error {
+	if err == nil {
+		return nil
+	}
 	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
 }

@@ -40,6 +40,7 @@ type world struct {
 	states   *state.Store
 	watches  *watch.Registry
 	next     []events.Change // requested by the last outcome
+	more     []events.Result // further results of the last outcome
 }
 
 // newWorld also lets the test run in parallel with others.
@@ -112,8 +113,32 @@ func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 	if err == nil && len(outcome.StateTo) > 0 {
 		w.redis.HSet(context.Background(), events.DefaultNamespace.Repo(outcome.Result.To), outcome.StateTo)
 	}
-	w.next = outcome.Changes
+	w.next, w.more = outcome.Changes, outcome.More
+	if err == nil {
+		w.settleViews(outcome)
+	}
 	return outcome.Result, err
+}
+
+// settleViews stores the state of views.
+func (w *world) settleViews(outcome events.Outcome) {
+	w.t.Helper()
+	ctx, key := context.Background(), events.DefaultNamespace.Views(outcome.Result.Repo)
+	if outcome.Forget {
+		must(w.t, w.redis.Del(ctx, key).Err())
+	}
+	for field, value := range outcome.Views {
+		if value == "" {
+			must(w.t, w.redis.HDel(ctx, key, field).Err())
+			delete(outcome.Views, field)
+		}
+	}
+	if len(outcome.Views) > 0 {
+		must(w.t, w.redis.HSet(ctx, key, outcome.Views).Err())
+	}
+	if len(outcome.ViewsTo) > 0 {
+		must(w.t, w.redis.HSet(ctx, events.DefaultNamespace.Views(outcome.Result.To), outcome.ViewsTo).Err())
+	}
 }
 
 func (w *world) mustHandle(entry string, c events.Change) events.Result {

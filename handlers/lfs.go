@@ -38,34 +38,42 @@ func (l LFS) equal(other LFS) bool { return slices.Equal(l.keys(), other.keys())
 // lfsOf returns what the watches of a ref select.
 func lfsOf(watches []Watch, ref events.Ref, isDefault bool) (wanted LFS) {
 	for _, w := range watches {
-		if w.LFS != nil && (w.Ref.Matches(ref) || isDefault && w.Ref.IsDefault()) {
+		if w.LFS != nil && w.selects(ref, isDefault) {
 			wanted = append(wanted, *w.LFS)
 		}
 	}
 	return wanted
 }
 
-// wantedLFS returns what the watches of a change's ref select.
-func (h *Handlers) wantedLFS(change events.Change, watches []Watch) (LFS, error) {
-	if !slices.ContainsFunc(watches, func(w Watch) bool { return w.LFS != nil }) {
-		return nil, nil
+// wanted is what a sync gets besides the commit.
+type wanted struct {
+	lfs        LFS
+	submodules events.Submodules
+	scopes     scopes
+}
+
+// wanted returns what a change and the watches of its ref want.
+func (h *Handlers) wanted(change events.Change, watches []Watch) (wanted, error) {
+	if !slices.ContainsFunc(watches, func(w Watch) bool { return w.LFS != nil || w.Submodules != events.SubmodulesOff }) {
+		return wanted{submodules: change.Submodules}, nil
 	}
 	ref := change.Ref
 	published, _, err := h.Repos.Published(change.Repo)
 	if err != nil {
-		return nil, err
+		return wanted{}, err
 	}
 	if ref.IsZero() {
 		ref = published.Plain
 	}
-	return lfsOf(watches, ref, change.Ref.IsZero() || change.Ref == published.Plain), nil
+	isDefault := change.Ref.IsZero() || change.Ref == published.Plain
+	named, err := h.scopesOf(watches, ref, isDefault, change.App)
+	return wanted{lfsOf(watches, ref, isDefault), submodulesOf(watches, ref, isDefault).Or(change.Submodules), named}, err
 }
 
 // secretFor returns [Remote.SecretFor] for the credential of a source.
 func (h *Handlers) secretFor(from source) func(ctx context.Context, url string) (Secret, error) {
 	return func(ctx context.Context, url string) (Secret, error) {
-		place, _, _ := strings.Cut(url, "?")
-		if events.CheckRemote(place) != nil { // such as one with "..;", which could escape a prefix
+		if !mayHaveSecret(url) {
 			return Secret{}, nil
 		}
 		secret, err := h.Credentials.Resolve(ctx, from.credential, url)
@@ -74,4 +82,10 @@ func (h *Handlers) secretFor(from source) func(ctx context.Context, url string) 
 		}
 		return secret, err
 	}
+}
+
+// mayHaveSecret returns false for URLs that no credential is sent to, such as one with "..;", which could escape a prefix.
+func mayHaveSecret(url string) bool {
+	place, _, _ := strings.Cut(url, "?")
+	return events.CheckRemote(place) == nil
 }

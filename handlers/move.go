@@ -73,6 +73,9 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		fields := known.MovedFields(there, change.To, change.URL, job.FenceTo)
 		maps.Copy(fields, outcome.StateTo)
 		outcome.StateTo = fields
+		if outcome.ViewsTo, err = h.movedViews(ctx, change.Repo, change.To); err != nil {
+			return events.Outcome{}, err
+		}
 	}
 	if succeeded {
 		rest, err := events.NewChange(events.Change{

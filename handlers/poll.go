@@ -22,14 +22,29 @@ import (
 //	a published ref is gone       its removal is requested, which checks again; not for the default branch
 //	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern watches its latest refs
 //	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
-//	an app never received it      a sync is requested for that app
-//	the volume differs            a sync is requested
+//	an app never received it, or  a sync is requested for that app
+//	may not have
+//	the credential of an app was  a sync is requested for that app
+//	refused
+//	other apps have other         one of them is tried too, at random, and what the remote refuses is recorded
+//	credentials
+//	the volume differs            a sync is requested, also if its LFS files or submodules do
+//	a submodule's remote did not  a sync is requested
+//	answer
+//	another credential covers a   a sync is requested
+//	missing submodule's URL
 //	an unwatched ref is in the    it is removed from the state: a removal whose worker died, and that was refused when
 //	state, but not published      it was repeated
 //	there is neither a clone nor  the state forgets the clone, for the same reason
 //	anything to sync
 //	a watch's rules or their      a sync is requested, which checks the published commit again
 //	keys have changed
+//	the views of a watch have     a sync is requested, which compares the published commit again
+//	changed, or lack trees        and publishes them
+//	an app has no more views of   what it has received of them is forgotten
+//	a ref
+//	the remote redirects to       the move is requested, if a watch asks for it
+//	another path, permanently
 //	a commit was refused          nothing, until the ref, the rules or the keys change
 //	there are no watches          nothing
 func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
@@ -46,9 +61,19 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
+	if err := h.proveOther(ctx, job, watches, admitted); err != nil {
+		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+	}
 	outcome, err := h.missing(ctx, job, watches, admitted, refs)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+	}
+	move, moved, err := h.redirected(ctx, job, watches, admitted, refs.Moved, nextID(job, outcome.Changes))
+	if err != nil {
+		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+	}
+	if moved { // after the syncs, which still find their watches
+		outcome.Changes = append(outcome.Changes, move)
 	}
 	result.Due = len(outcome.Changes)
 	outcome.Result = result
@@ -80,6 +105,9 @@ func (h *Handlers) listAsAnyone(ctx context.Context, job events.Job, watches []W
 		case class != events.ClassAuth && class != events.ClassConfig && class != events.ClassNotFound:
 			return w, Refs{}, err
 		}
+		if failed := h.denyAll(ctx, job, watches, watched(w), err); failed != nil {
+			return w, Refs{}, failed
+		}
 		first = cmp.Or(first, err)
 	}
 	return Watch{}, Refs{}, cmp.Or(limited, first)
@@ -106,6 +134,10 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 	if err != nil {
 		return events.Outcome{}, err
 	}
+	compared, err := h.comparedViews(ctx, repo, known)
+	if err != nil {
+		return events.Outcome{}, err
+	}
 	var changes []events.Change
 	wanted, recheck := map[events.Ref]bool{}, h.newRecheck(watches, known, refs)
 	for _, w := range watches {
@@ -122,9 +154,17 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 			case decided && !needed:
 				continue
 			}
-			if !decided && published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit &&
-				published.LFS[ref].equal(lfsOf(watches, ref, ref == refs.Default)) {
-				continue
+			if !decided && published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit && !known.Repeats(w.App, ref) && known.Denied(w.App, w.Credential) == "" &&
+				published.LFS[ref].equal(lfsOf(watches, ref, ref == refs.Default)) &&
+				published.Submodules[ref] == submodulesOf(watches, ref, ref == refs.Default) && !published.Incomplete[ref] &&
+				!h.missesCredential(watches, w, ref, ref == refs.Default, published.Missing[ref]) {
+				due, err := h.viewsAreDue(compared, watches, w, ref, ref == refs.Default, commit)
+				if err != nil {
+					return events.Outcome{}, err
+				}
+				if !due {
+					continue
+				}
 			}
 			if w.Ref.IsDefault() {
 				ref = events.Ref{}
@@ -161,10 +201,19 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 		return published.Commits[ref] != "" || published.Damaged[ref] || there && wanted[ref]
 	})
 	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
+	missing, had := known.KeepMissing(func(ref events.Ref) bool { return published.Commits[ref] != "" })
+	maps.Copy(outcome.State, missing)
+	outcome.Drop = append(outcome.Drop, had...)
 	if !cloned && len(changes) == 0 {
 		outcome.Drop = append(outcome.Drop, known.CloneFields()...)
 	}
-	return outcome, nil
+	outcome.Views, err = h.forgottenViews(ctx, repo, compared, func(field string) bool {
+		app, ref, err := state.ParseViewsField(field)
+		isDefault := ref == refs.Default || ref == published.Plain
+		views, _ := viewsOf(watches, app, ref, isDefault)
+		return err == nil && views == nil || state.DropsViews(outcome.Drop, field)
+	})
+	return outcome, err
 }
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.

@@ -23,6 +23,8 @@ func (c *issued) Refused(_ string, secret handlers.Secret) bool {
 	return true
 }
 
+func (c *issued) URLs(string) ([]string, error) { return nil, nil }
+
 func TestRevokedTokenIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	head := w.create(map[string]string{"a": "1"})

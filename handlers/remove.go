@@ -42,8 +42,14 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		return events.Outcome{Result: result, State: fields, Forget: true}, nil
 	}
 	outcome := events.Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
+	if outcome.Views, err = h.droppedViews(ctx, change.Repo, known, outcome.Drop); err != nil {
+		return events.Outcome{}, err
+	}
 	if !known.IsZero() {
-		outcome.State, _ = known.KeepChecks(func(ref events.Ref) bool { return ref != change.Ref })
+		others := func(ref events.Ref) bool { return ref != change.Ref }
+		outcome.State, _ = known.KeepChecks(others)
+		missing, _ := known.KeepMissing(others)
+		maps.Copy(outcome.State, missing)
 		maps.Copy(outcome.State, state.FenceFields(result))
 	}
 	return outcome, nil

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -30,9 +31,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err := checkWatched(change, watches); err != nil {
 		return events.Outcome{}, err
 	}
-	large, err := h.wantedLFS(change, watches)
+	wanted, err := h.wanted(change, watches)
 	if err != nil {
-		return events.Outcome{}, err
+		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
 	remote, err := h.remote(ctx, job, sourceOf(change))
 	if err != nil {
@@ -43,12 +44,17 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, redisError(err)
 	}
 	answer, answered := answeredBy(known, job, latest)
+	denied := known.Denied(change.App, change.Credential) != ""
+	if denied {
+		answer, answered = state.RemoteRef{}, false // only the remote can say that it accepts the credential again
+	}
 	inspection := h.inspect(job, watches, known)
-	synced, err := h.Repos.Sync(ctx, SyncRequest{
-		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: inspection.depth(change.Depth), LFS: large, Fence: job.Fence,
-		Announced: announcedByHook(job), Base: baseFor(known, change.App), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
-		Check: inspection.checks(),
-	})
+	request := SyncRequest{
+		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: inspection.depth(change.Depth), LFS: wanted.lfs, Submodules: wanted.submodules, Fence: job.Fence,
+		Announced: announcedByHook(job), Base: baseFor(known, change), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+		Check: inspection.checks(), Submodule: h.submoduleRemote(sourceOf(change), remote, wanted.scopes),
+	}
+	synced, err := h.Repos.Sync(ctx, request)
 	if behind := h.checkBehind(ctx, job, known, synced.Commit, err); behind != nil {
 		return events.Outcome{}, behind
 	}
@@ -56,7 +62,8 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return refused, nil
 	}
 	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
+		err = h.afterRefusal(change.Credential, remote.Secret, err)
+		return events.Outcome{}, cmp.Or(h.deny(ctx, job, known, change.App, change.Credential, err), err)
 	}
 	fresh := synced.Asked || !answered
 	switch {
@@ -70,8 +77,21 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	result.Before, result.After = synced.Before, synced.Commit
 	result.Path, result.Tree = synced.Path, synced.Tree
 	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
-	result.Until = answer.Until
+	result.Until, result.Missing = answer.Until, synced.Missing
 	result.Forced, result.Verification = synced.Forced, inspection.own(change.App)
+	more, views, err := h.compareViews(ctx, watches, known, &result, synced.Damaged)
+	if events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil {
+		request.Refetch = true
+		if _, err = h.Repos.Sync(ctx, request); err == nil {
+			more, views, err = h.compareViews(ctx, watches, known, &result, synced.Damaged)
+		}
+	}
+	if err == nil {
+		err = h.publishViews(ctx, job, watches, result, more)
+	}
+	if err != nil {
+		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
+	}
 
 	fields := state.SyncedFields(result, change.URL)
 	maps.Copy(fields, state.OriginFields(change, synced.Ref))
@@ -81,14 +101,27 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if announces(job, known) {
 		maps.Copy(fields, state.NewestFields(change.Ref, change.App, job.Entry))
 	}
-	drop, err := h.replaced(known, change, synced.Ref)
+	drop, poll, err := h.replaced(job, known, watches, result)
 	if err != nil {
 		return events.Outcome{}, err
+	}
+	forgotten, err := h.droppedViews(ctx, change.Repo, known, drop)
+	if err != nil {
+		return events.Outcome{}, err
+	}
+	maps.Copy(forgotten, views)
+	if denied {
+		drop = append(drop, state.DeniedField(change.App, change.Credential))
 	}
 	checked, unchecked := inspection.fields(known, synced.Ref)
 	maps.Copy(fields, checked)
 	drop = append(drop, unchecked...)
-	return events.Outcome{Result: result, State: fields, Drop: drop, Covers: covering(job, known, answer, result)}, nil
+	missing, had := known.MissingFields(result)
+	maps.Copy(fields, missing)
+	drop = append(append(drop, had...), known.RepeatFields(change.App, synced.Ref)...)
+	return events.Outcome{
+		Result: result, State: fields, Drop: drop, Changes: poll, More: more, Views: forgotten, Covers: covering(job, known, answer, result),
+	}, nil
 }
 
 // announcedByHook returns the commit that a verified webhook announces, or "". Only the first attempt may rely on it.
@@ -107,18 +140,6 @@ func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo,
 	return state.RepoOf(fields), nil
 }
 
-// replaced returns the state fields of refs that are no longer published because the default branch has changed.
-func (h *Handlers) replaced(known state.Repo, change events.Change, now events.Ref) (drop []string, err error) {
-	if !change.Ref.IsZero() || known.Head(now) != "" || len(known.Heads()) == 0 {
-		return nil, nil
-	}
-	published, _, err := h.Repos.Published(change.Repo)
-	if err != nil {
-		return nil, err
-	}
-	return unpublished(known, published, nil), nil
-}
-
 // unpublished returns the state fields of refs that are neither published, even if damaged, nor wanted.
 func unpublished(known state.Repo, published Published, wanted map[events.Ref]bool) (drop []string) {
 	for name := range known.Heads() {
@@ -127,15 +148,4 @@ func unpublished(known state.Repo, published Published, wanted map[events.Ref]bo
 		}
 	}
 	return drop
-}
-
-// baseFor returns the commit to report changes from: the last one that the app received. The nameless app reads the volume
-// itself, so its base is the published commit.
-func baseFor(known state.Repo, app string) func(ref events.Ref, published string) string {
-	return func(ref events.Ref, published string) string {
-		if given := known.Given(app, ref); given != "" || app != "" {
-			return given
-		}
-		return published
-	}
 }

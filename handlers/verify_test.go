@@ -36,6 +36,10 @@ func (r checkedRepos) Sync(ctx context.Context, req handlers.SyncRequest) (handl
 type stateOf map[string]string
 
 func (s stateOf) Fields(context.Context, events.RepoPath) (map[string]string, error) { return s, nil }
+func (s stateOf) Deny(context.Context, events.RepoPath, string, string, events.Class) error {
+	return nil
+}
+
 func (s stateOf) SetMisses(context.Context, events.RepoPath, events.Ref, string, int) error {
 	return nil
 }
@@ -50,6 +54,8 @@ type anonymous struct{}
 func (anonymous) Resolve(context.Context, string, string) (handlers.Secret, error) {
 	return handlers.Secret{}, nil
 }
+func (anonymous) URLs(string) ([]string, error) { return nil, nil }
+
 func (anonymous) Refused(string, handlers.Secret) bool { return false }
 
 // keysOf returns keys by name; a missing name is an error that is retried.

@@ -61,6 +61,7 @@ type Config struct {
 	Cluster bool
 
 	Log      *slog.Logger // optional; silent by default
+	KeyName  string       // name of the log attribute with the key; defaults to "key"
 	Observer Observer     // optional
 }
 
@@ -78,6 +79,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.KeyName = cmp.Or(cfg.KeyName, "key")
 	if cfg.Observer == nil {
 		cfg.Observer = noObserver{}
 	}

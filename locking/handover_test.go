@@ -50,6 +50,9 @@ func TestHandOverLooksPastDeadAndUnreachableWaiters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
+			if tc.ahead > 1000 && !server.Real {
+				t.Skip("the embedded Redis may take longer than the timeout of a call")
+			}
 			client := server.Client()
 			a, b := start(t, server, "a", lease(time.Hour)), start(t, server, "b")
 			awaitSubscription(t, b, a)

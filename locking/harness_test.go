@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
@@ -24,7 +23,7 @@ func TestMain(m *testing.M) {
 		os.Exit(child(role))
 	}
 	testenv.Parallel(16)
-	goleak.VerifyTestMain(m)
+	testenv.Main(m)
 }
 
 const (

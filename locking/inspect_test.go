@@ -29,6 +29,8 @@ func TestStatusListsHolderAndWaitersInOrder(t *testing.T) {
 		t.Errorf("a key nobody asked for: %+v, %v", s, err)
 	}
 	w1, w2, w3 := start(t, server, "w1"), start(t, server, "w2"), start(t, server, "w3")
+	awaitSubscription(t, w2, w1) // the release passes over a waiter that does not listen yet
+	awaitSubscription(t, w3, w1)
 	held := must(t, w1, "k", "37")
 	second := queueUp(t, w2, t.Context(), locking.Request{Key: "k", Job: "42", Operation: "sync"})
 	third := queueUp(t, w3, t.Context(), locking.Request{Key: "k", Job: "43"})

@@ -167,7 +167,7 @@ func (l *Locker) releaseOnce(ctx context.Context, lease *Lease) error {
 }
 
 func (l *Locker) logReleased(ctx context.Context, lease *Lease, held time.Duration) {
-	l.cfg.Log.DebugContext(ctx, "lock released", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "held", held)
+	l.cfg.Log.DebugContext(ctx, "lock released", l.cfg.KeyName, lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "held", held)
 }
 
 // end records why the lease ended, unless it has already ended. The caller holds mu.

@@ -86,13 +86,13 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 		if req.Yields { // nobody misses optional work
 			level = slog.LevelDebug
 		}
-		l.cfg.Log.Log(ctx, level, "lock timeout", "key", req.Key, "job", req.Job, "waited", waited,
+		l.cfg.Log.Log(ctx, level, "lock timeout", l.cfg.KeyName, req.Key, "job", req.Job, "waited", waited,
 			"holder_job", timeout.Holder.Job, "holder_worker", timeout.Holder.Worker)
 	}
 	if err != nil {
 		return nil, err
 	}
-	l.cfg.Log.DebugContext(ctx, "lock acquired", "key", req.Key, "job", req.Job, "fence", lease.fence, "waited", waited)
+	l.cfg.Log.DebugContext(ctx, "lock acquired", l.cfg.KeyName, req.Key, "job", req.Job, "fence", lease.fence, "waited", waited)
 	return lease, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"testing"
+	"time"
 
 	"lockstep/internal/redistest"
 	"lockstep/locking"
@@ -68,7 +69,7 @@ func TestRenewalDuringMarkReleasedLosesNothing(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			observed := &tally{}
-			p := start(t, server, "w1", func(cfg *locking.Config) { cfg.Observer = observed })
+			p := start(t, server, "w1", lease(time.Hour), func(cfg *locking.Config) { cfg.Observer = observed }) // renewed by the test alone
 			l := must(t, p, "k", "1")
 			server.Client().HDel(t.Context(), l.Guard().Key, "owner", "expires")
 			if tc.taken {

@@ -164,7 +164,7 @@ func (l *Locker) noteRenewed(lease *Lease, until time.Time) {
 	lease.setHeldUntil(until)
 	l.mu.Unlock()
 	if again {
-		l.cfg.Log.InfoContext(lease.ctx, "lease held again", "key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence)
+		l.cfg.Log.InfoContext(lease.ctx, "lease held again", l.cfg.KeyName, lease.req.Key, "job", lease.req.Job, "fence", lease.fence)
 	}
 }
 
@@ -177,7 +177,7 @@ func (l *Locker) noteLost(lease *Lease, forced bool) {
 	l.mu.Unlock()
 	if first {
 		l.cfg.Observer.Lost(time.Since(lease.began), forced)
-		l.cfg.Log.ErrorContext(lease.ctx, "lease lost", "key", lease.req.Key, "job", lease.req.Job,
+		l.cfg.Log.ErrorContext(lease.ctx, "lease lost", l.cfg.KeyName, lease.req.Key, "job", lease.req.Job,
 			"fence", lease.fence, "forced", forced)
 	}
 }
@@ -209,6 +209,6 @@ func (l *Locker) noteUnrenewed(leases []*Lease, err error) {
 	for _, lease := range inDoubt {
 		l.cfg.Observer.InDoubt()
 		l.cfg.Log.WarnContext(lease.ctx, "lease in doubt",
-			"key", lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "error", err)
+			l.cfg.KeyName, lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "error", err)
 	}
 }

@@ -65,8 +65,9 @@ func TestMutualExclusionUnderStress(t *testing.T) {
 		nothingQueued(t, server, processes[k], fmt.Sprint(k))
 	}
 	seen := observed.all()
-	if seen["began"] != 24*rounds || seen["acquired"]+seen["cancelled"] != 24*rounds || seen["released"] < seen["acquired"] {
-		t.Fatalf("observed %v", seen)
+	// A request that is cancelled early does not begin to wait.
+	if n := seen["began"]; n < granted || n > 24*rounds || seen["acquired"]+seen["cancelled"] != n || seen["released"] < seen["acquired"] {
+		t.Fatalf("observed %v of %d requests, %d of them granted", seen, 24*rounds, granted)
 	}
 }
 

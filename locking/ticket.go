@@ -60,7 +60,7 @@ func (l *Locker) acquireFor(t *ticket, a answer, err error) {
 			pause = retryPause
 			wait = l.noteHeld(t, a)
 		case a.verdict == late: // the answer corrects the clock
-			l.cfg.Log.Debug("lock request was late, will retry", "key", t.queue.key)
+			l.cfg.Log.Debug("lock request was late, will retry", l.cfg.KeyName, t.queue.key)
 			wait, pause = jitter(pause), min(2*pause, maxPause)
 		}
 		a, err = l.ask(t, wait)

@@ -311,8 +311,9 @@ func TestOnACluster(t *testing.T) {
 		}
 		a, c := on("a", prefix), on("c", prefix)
 		awaitSubscription(t, c, a)
-		slow := 0 // number of slow rounds, of which one is tolerated
-		for round := range testenv.Form(1, 4) {
+		fastest := time.Hour // the machine may be slow temporarily
+		rounds := testenv.Form(1, 4)
+		for round := range rounds {
 			held := must(t, a, "k", "1")
 			dead := exec.Command(os.Args[0])
 			dead.Env = append(os.Environ(), childRole+"=holder", childRedis+"="+cluster.URL())
@@ -338,13 +339,11 @@ func TestOnACluster(t *testing.T) {
 			if took < 500*time.Millisecond {
 				t.Errorf("the living waiter had to wait for %v; want 0.7 s", took)
 			}
-			if took > time.Second {
-				slow++
-			}
+			fastest = min(fastest, took)
 			release(t, l)
 		}
-		if slow > 1 {
-			t.Errorf("the living waiter had to wait for more than a second %d times; want 0.7 s", slow)
+		if rounds > 1 && fastest > time.Second {
+			t.Errorf("the living waiter had to wait for %v at best; want 0.7 s", fastest)
 		}
 	})
 }

@@ -100,7 +100,7 @@ func (l *Locker) noteFailure(q *waitQueue, err error) {
 	fresh = fresh && slices.ContainsFunc(q.waiters, func(w *waiter) bool { return !w.req.Yields })
 	l.mu.Unlock()
 	if fresh && l.ctx.Err() == nil {
-		l.cfg.Log.Warn("cannot request lock, will retry", "key", q.key, "error", err)
+		l.cfg.Log.Warn("cannot request lock, will retry", l.cfg.KeyName, q.key, "error", err)
 	}
 }
 
@@ -156,7 +156,7 @@ func (l *Locker) unlockAndLog(q *waitQueue) {
 	}
 	l.mu.Unlock()
 	for _, w := range waiting {
-		l.cfg.Log.DebugContext(w.ctx, "waiting for lock", "key", q.key, "job", w.req.Job,
+		l.cfg.Log.DebugContext(w.ctx, "waiting for lock", l.cfg.KeyName, q.key, "job", w.req.Job,
 			"holder_job", holder.Job, "holder_worker", holder.Worker)
 	}
 }
@@ -174,7 +174,7 @@ func (l *Locker) warn(w *waiter, began time.Time) bool {
 	if holder == (Holder{}) || holder.group != "" && holder.group == w.req.Group {
 		return false
 	}
-	l.cfg.Log.WarnContext(w.ctx, "still waiting for lock", "key", w.req.Key, "job", w.req.Job, "waited", time.Since(began),
+	l.cfg.Log.WarnContext(w.ctx, "still waiting for lock", l.cfg.KeyName, w.req.Key, "job", w.req.Job, "waited", time.Since(began),
 		"holder_job", holder.Job, "holder_worker", holder.Worker)
 	return true
 }

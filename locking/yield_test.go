@@ -123,18 +123,19 @@ func TestOptionalWorkDoesNotLogErrorsWhileRedisHangs(t *testing.T) {
 func TestOptionalWorkDoesNotWarnThatRedisIsAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	a := start(t, server, "a")
-	a.calls.spoil = func(string) bool { return true }
 	for _, req := range []locking.Request{yielding("k1"), {Key: "k2", Job: "1"}} {
+		a := start(t, server, "a")
+		a.calls.spoil = func(string) bool { return true }
 		req.Wait = 300 * time.Millisecond
-		_, err := a.Acquire(t.Context(), req)
-		wantErr(t, err, locking.ErrUnavailable)
-		warned, want := len(a.log.all("cannot request lock, will retry")), 1
-		if req.Yields {
-			want = 0
+		warnings := func() int {
+			_, err := a.Acquire(t.Context(), req)
+			wantErr(t, err, locking.ErrUnavailable)
+			return a.log.count("cannot request lock, will retry")
 		}
-		if warned != want {
-			t.Errorf("yields %t: %d warnings; want %d", req.Yields, warned, want)
+		if n := warnings(); req.Yields && n > 0 {
+			t.Errorf("%d warnings of a request that yields", n)
+		} else if !req.Yields {
+			until(t, "a warning", func() bool { return warnings() > 0 }) // Redis may be too slow for so short a wait
 		}
 	}
 }

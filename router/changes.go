@@ -27,6 +27,11 @@ type Changes struct {
 	// change's URL, as by [events.HostPort]. It must not block. Optional.
 	Limited func(host string, job events.Job) error
 
+	// Notes returns what to note of a change when an attempt has ended: of a failed result that its class and error are the last
+	// ones of its repository and app, of any other that they are no longer. It is called with a class and an error instead of a
+	// complete result for an attempt that failed. It may return nil. Optional.
+	Notes func(change events.Change, result events.Result, attempts int) *stream.Notes
+
 	Log *slog.Logger // required
 }
 
@@ -108,6 +113,9 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 		return nil, err
 	}
 	outcome.Result.Source, outcome.Result.Took = c.Source, took
+	for i := range outcome.More {
+		outcome.More[i].Source, outcome.More[i].Took = c.Source, took
+	}
 	settlement, err := c.settlement(change, outcome)
 	if err != nil {
 		return nil, err
@@ -117,7 +125,7 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	}
 	result := outcome.Result
 	name := outcomeOf(result)
-	attempt.Settled(name, result.Class)
+	attempt.Settled(name, result)
 	if result.Type == events.ResultFailed {
 		c.Log.ErrorContext(msg.Context(), "change failed", "repo", change.Repo.String(), "job", change.ID, "class", string(result.Class), "error", result.Error,
 			"fence", result.Fence, "took", result.Took)
@@ -131,13 +139,20 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	return produced, nil
 }
 
-// settlement settles an outcome: the result and the changes to publish, the state to remember.
+// settlement settles an outcome: the results and the changes to publish, the state to remember.
 func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stream.Settlement, error) {
-	out, err := stream.ResultMessage(outcome.Result)
-	if err != nil {
-		return stream.Settlement{}, err
+	s := stream.Settlement{Outputs: make([]stream.Output, 0, 1+len(outcome.More)+len(outcome.Changes))}
+	for i := range 1 + len(outcome.More) {
+		result := outcome.Result
+		if i > 0 {
+			result = outcome.More[i-1]
+		}
+		out, err := stream.ResultMessage(result)
+		if err != nil {
+			return stream.Settlement{}, err
+		}
+		s.Outputs = append(s.Outputs, stream.Output{Stream: c.Namespace.Results(), Message: out})
 	}
-	s := stream.Settlement{Outputs: []stream.Output{{Stream: c.Namespace.Results(), Message: out}}}
 	for _, next := range outcome.Changes {
 		out, err := stream.ChangeMessage(next)
 		if err != nil {
@@ -145,13 +160,35 @@ func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stre
 		}
 		s.Outputs = append(s.Outputs, stream.Output{Stream: c.Namespace.Changes(), Message: out})
 	}
+	if c.Notes != nil {
+		s.Notes = c.Notes(change, outcome.Result, 0)
+	}
 	if len(outcome.State)+len(outcome.Drop) > 0 {
 		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Repo(change.Repo), Fields: outcome.State, Drop: outcome.Drop, Clear: outcome.Forget})
 	}
 	if len(outcome.StateTo) > 0 {
 		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Repo(change.To), Fields: outcome.StateTo})
 	}
+	if len(outcome.Views) > 0 || outcome.Forget {
+		s.State = append(s.State, viewsUpdate(c.Namespace.Views(change.Repo), outcome.Views, outcome.Forget))
+	}
+	if len(outcome.ViewsTo) > 0 {
+		s.State = append(s.State, viewsUpdate(c.Namespace.Views(change.To), outcome.ViewsTo, false))
+	}
 	return s, nil
+}
+
+// viewsUpdate returns the update of the state of a repository's views.
+func viewsUpdate(key string, fields map[string]string, clear bool) stream.HashUpdate {
+	update := stream.HashUpdate{Key: key, Fields: map[string]string{}, Clear: clear}
+	for field, value := range fields {
+		if value == "" {
+			update.Drop = append(update.Drop, field)
+		} else {
+			update.Fields[field] = value
+		}
+	}
+	return update
 }
 
 // Failed returns the result of a change that is given up because of cause.
@@ -177,6 +214,39 @@ func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stre
 	outputs := []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
 	observe.Inject(msg.Context(), outputs)
 	return outputs
+}
+
+// Note returns the notes of a failed attempt, for [Disposer]. Waiting for a lease is a failure only of a change that is given up.
+func (c *Changes) Note(msg *message.Message, cause error, attempts int, final bool) *stream.Notes {
+	change, err := parseOnce(msg)
+	if err != nil || c.Notes == nil {
+		return nil
+	}
+	result := events.Result{Type: events.ResultFailed, Class: events.ClassOf(cause), Error: observe.OneLine(cause)}
+	switch {
+	case result.Class == events.ClassUnwatched:
+		result.Type = events.ResultRemoved // of no interest any more
+	case observe.Skipped(cause), waitsInTurn(cause), errors.Is(cause, locking.ErrTimeout) && !final:
+		return nil
+	}
+	return c.Notes(change, result, attempts)
+}
+
+// waitsInTurn reports whether a change is delayed for a reason that is no failure, or that another note already tells: our own
+// limits of requests, a remote that is behind its webhook, an open circuit.
+func waitsInTurn(cause error) bool {
+	switch events.ClassOf(cause) {
+	case events.ClassBehind, events.ClassCircuit:
+		return true
+	case events.ClassLimited:
+		outer, ok := errors.AsType[*events.Error](cause)
+		if !ok || outer.Disposition != events.Contention {
+			return false
+		}
+		_, hosts := errors.AsType[*events.Error](outer.Err)
+		return !hosts
+	}
+	return false
 }
 
 // OnGiveUp observes a change that was given up.

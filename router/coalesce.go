@@ -100,7 +100,7 @@ func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibli
 			continue
 		}
 		settled := a.observed.Coalesce(change, sibling, s.Outputs)
-		batch = append(batch, stream.SiblingSettlement{Sibling: sibling, Outputs: s.Outputs, State: s.State, Settled: settled})
+		batch = append(batch, stream.SiblingSettlement{Sibling: sibling, Outputs: s.Outputs, State: s.State, Notes: s.Notes, Settled: settled})
 	}
 	return batch
 }

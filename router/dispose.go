@@ -24,7 +24,10 @@ type Disposer struct {
 	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another consumer has taken
 	// over the message meanwhile. Optional.
 	OnGiveUp func(msg *message.Message, err error, attempts int)
-	Log      *slog.Logger // default slog.Default
+	// Note returns the notes to change, in the step that settles or gives back the message, because an attempt ended with err. final
+	// means that the message is given up. It may return nil. Optional.
+	Note func(msg *message.Message, err error, attempts int, final bool) *stream.Notes
+	Log  *slog.Logger // default slog.Default
 }
 
 // Middleware applies the disposer. With Lockstep's own subscriber it returns an error only if it could not carry out its
@@ -55,7 +58,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(msg.Context()), disposeTimeout)
 		defer cancel()
 		if err = d.dispose(ctx, msg, delivery, err); errors.Is(err, stream.ErrNotOwner) {
-			d.Log.WarnContext(ctx, "another consumer has taken over the message", "job", msg.UUID, "entry", delivery.Entry(), "error", observe.OneLine(err))
+			d.logger(msg).WarnContext(ctx, "another consumer has taken over the message", "job", msg.UUID, "entry", delivery.Entry(), "error", observe.OneLine(err))
 			err = nil
 		}
 		return nil, err
@@ -85,8 +88,16 @@ const disposeTimeout = 10 * time.Second
 // metadataAttempt counts attempts with a Pub/Sub that redelivers the same message in memory.
 const metadataAttempt = "lockstep_attempt"
 
+// logger returns the logger for a message; if it is a change, with its repository.
+func (d Disposer) logger(msg *message.Message) *slog.Logger {
+	if change, err := parseOnce(msg); err == nil {
+		return d.Log.With("repo", change.Repo.String())
+	}
+	return d.Log
+}
+
 func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
-	log := d.Log.With("job", msg.UUID, "entry", delivery.Entry(), "attempt", delivery.Attempt(),
+	log := d.logger(msg).With("job", msg.UUID, "entry", delivery.Entry(), "attempt", delivery.Attempt(),
 		"class", string(events.ClassOf(err)), "error", observe.OneLine(err))
 	switch disposition := events.DispositionOf(err); {
 	case errors.Is(err, stream.ErrNotOwner):
@@ -116,12 +127,14 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	case events.ClassOf(err) == events.ClassLimited && disposition == events.Contention:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
 		log.DebugContext(ctx, "host is limited, will retry", "delay", wait) // may concern thousands of messages
+		delivery.Note(d.notes(msg, delivery, err, false))
 		request(msg, wait, false)
 		msg.Nack() // the subscriber writes many of these at a time
 		return nil
 	case disposition == events.Contention:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
 		log.InfoContext(ctx, "lock or remote is busy, will retry", "delay", wait)
+		delivery.Note(d.notes(msg, delivery, err, false))
 		return giveBack(ctx, msg, delivery, wait, false)
 	case delivery.Attempt() >= d.Retry.MaxAttempts:
 		log.ErrorContext(ctx, "attempts used up, now a dead letter")
@@ -129,6 +142,7 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	default:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Attempt()))
 		log.WarnContext(ctx, "attempt failed, will retry", "delay", wait)
+		delivery.Note(d.notes(msg, delivery, err, false))
 		return giveBack(ctx, msg, delivery, wait, true)
 	}
 }
@@ -146,9 +160,16 @@ func request(msg *message.Message, wait time.Duration, failed bool) {
 	msg.Metadata.Set(stream.MetadataUncounted, strconv.FormatBool(!failed))
 }
 
+func (d Disposer) notes(msg *message.Message, delivery *stream.Delivery, err error, final bool) *stream.Notes {
+	if d.Note == nil {
+		return nil
+	}
+	return d.Note(msg, err, delivery.Attempt(), final)
+}
+
 // giveUp settles a message with its failed result and, if a reason is given, dead-letters it.
 func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string) (err error) {
-	var s stream.Settlement
+	s := stream.Settlement{Notes: d.notes(msg, delivery, cause, true)}
 	if d.Failed != nil {
 		s.Outputs = d.Failed(msg, cause, delivery.Attempt())
 	}

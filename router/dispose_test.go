@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 	"lockstep/router"
@@ -82,6 +85,34 @@ func work(t *testing.T, payload []byte, handler events.Handler) worked {
 		t.Fatal(err)
 	}
 	return w
+}
+
+// TestLogOfFailureNamesTheRepository covers a change that is retried and then fails.
+func TestLogOfFailureNamesTheRepository(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), startRedis(t)
+	var text logtest.Buffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	changes := router.Changes{
+		Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: log,
+		Handler: func(context.Context, events.Job) (events.Outcome, error) {
+			return events.Outcome{}, errors.New("a hiccup")
+		},
+	}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: changes.Handle, Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
+		Dispose: router.Disposer{Failed: changes.Failed, Log: log, Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
+	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() > 0 })
+	for _, message := range []string{"attempt failed, will retry", "attempts used up, now a dead letter"} {
+		found := false
+		for line := range strings.Lines(text.String()) {
+			found = found || strings.Contains(line, `msg="`+message+`" repo=acme/widgets job=`)
+		}
+		if !found {
+			t.Errorf("no line %q with the repository in\n%s", message, text.String())
+		}
+	}
 }
 
 func TestDispositions(t *testing.T) {
@@ -226,9 +257,9 @@ func TestLostLeaseSettlesNothing(t *testing.T) {
 
 func stopWhen(t *testing.T, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("not within 15 s")
+			t.Fatal("not within a minute")
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -26,7 +27,7 @@ const (
 
 func TestMain(m *testing.M) {
 	// go-redis keeps one goroutine per process that it has no way to stop.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.startGlobalTimeCache.func1"))
+	testenv.Main(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.startGlobalTimeCache.func1"))
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -38,7 +39,7 @@ func newLocker(t *testing.T, client redis.UniversalClient, wait time.Duration) *
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := locker.Close(ctx); err != nil {
 			t.Error(err)
@@ -117,14 +118,14 @@ func changeOf(t *testing.T, id, repo string) []byte {
 	return document
 }
 
-// within receives from ch, or fails the test after 20 s.
+// within receives from ch, or fails the test after a minute.
 func within[T any](t *testing.T, ch <-chan T, what string) T {
 	t.Helper()
 	select {
 	case v := <-ch:
 		return v
-	case <-time.After(20 * time.Second):
-		t.Fatalf("no %s after 20 s", what)
+	case <-time.After(time.Minute):
+		t.Fatalf("no %s after a minute", what)
 		panic("unreachable")
 	}
 }

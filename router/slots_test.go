@@ -40,7 +40,7 @@ func TestCloseSlotsReturnsWaitersAndLetsWorkFinish(t *testing.T) {
 
 func TestZeroSlotsMeansOne(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	msg := message.NewMessage("1", nil)
 	msg.SetContext(ctx)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"lockstep/events"
@@ -19,7 +20,7 @@ var (
 	ErrGone = errors.New("the tree is gone")
 )
 
-// Tree is an open tree: one commit of one ref. The caller closes it. It is safe for concurrent use.
+// Tree is an open tree: one commit of one ref, or what a view has of it. The caller closes it. It is safe for concurrent use.
 type Tree struct {
 	dir    *os.Root
 	path   string
@@ -29,7 +30,8 @@ type Tree struct {
 }
 
 // Open opens the tree that is now published below root under a name. The name is spelled as on disk: "acme/widgets", or
-// "acme/widgets@v1" for a ref other than the default branch, with %2F for a slash in the ref.
+// "acme/widgets@v1" for a ref other than the default branch, with %2F for a slash in the ref. That of a view follows a ~, as in
+// "acme/widgets@~/app/view" and "acme/widgets@v1~/app/view".
 func Open(root, name string) (*Tree, error) {
 	t, err := openName(root, name)
 	if err != nil {
@@ -65,7 +67,7 @@ func openName(root, name string) (*Tree, error) {
 // tries limits how often Open reads the name. A tree is never replaced that often during one call.
 const tries = 100
 
-// OpenResult opens the tree that a synced result names, whatever is published now.
+// OpenResult opens the tree that the result of a sync or a view names, whatever is published now.
 func OpenResult(root string, r events.Result) (*Tree, error) {
 	t, err := openResult(root, r)
 	if err != nil {
@@ -75,8 +77,8 @@ func OpenResult(root string, r events.Result) (*Tree, error) {
 }
 
 func openResult(root string, r events.Result) (*Tree, error) {
-	if r.Type != events.ResultSynced {
-		return nil, fmt.Errorf("a result of type %q names no tree; only synced results do", r.Type)
+	if r.Type != events.ResultSynced && r.Type != events.ResultView {
+		return nil, fmt.Errorf("a result of type %q names no tree; only those of syncs and views do", r.Type)
 	}
 	if err := checkTreePath(r.Tree, r.Repo); err != nil {
 		return nil, err
@@ -90,6 +92,9 @@ func openResult(root string, r events.Result) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.Subtree != "" && strings.HasPrefix(filepath.Base(t.path), r.Subtree) { // other commits may have the same view
+		t.commit, t.ref = r.After, r.Ref
+	}
 	if t.commit != r.After {
 		return nil, errors.Join(fmt.Errorf("%w: another commit is in its place", ErrGone), t.Close())
 	}
@@ -99,7 +104,8 @@ func openResult(root string, r events.Result) (*Tree, error) {
 // Dir returns the tree's absolute path, for child processes. It is valid until Close.
 func (t *Tree) Dir() string { return t.path }
 
-// Commit returns the tree's commit, in hexadecimal.
+// Commit returns the tree's commit, in hexadecimal. That of a view is one of those with these files: the one of the result, or else
+// the first.
 func (t *Tree) Commit() string { return t.commit }
 
 // Ref returns the ref that the commit was published for.
@@ -125,11 +131,19 @@ func (t *Tree) Close() error {
 func repoOf(name string) (events.RepoPath, error) {
 	path, suffix, suffixed := strings.Cut(name, "@")
 	repo, err := events.ParseRepoPath(path)
-	if err == nil && suffixed && (suffix == "" || strings.ContainsAny(suffix, "/\x00")) {
+	ref, view, isView := strings.Cut(suffix, "~")
+	switch {
+	case err != nil:
+	case isView && !viewPattern.MatchString(view):
+		err = fmt.Errorf("%w: want /app/view after the ~", events.ErrBadRepoPath)
+	case suffixed && (ref == "" && !isView || strings.ContainsAny(ref, "/\x00")):
 		err = fmt.Errorf("%w: want a ref after the @, with %%2F for a slash", events.ErrBadRepoPath)
 	}
 	return repo, err
 }
+
+// viewPattern matches the names of an app and a view.
+var viewPattern = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*){2}$`)
 
 type volume struct {
 	dir  *os.Root

@@ -34,11 +34,15 @@ func TestOpenedByNameOrByResult(t *testing.T) {
 	opened(t, now, err)
 	byResult, err := OpenResult(s.root, first)
 	opened(t, byResult, err)
+	ofView := first
+	ofView.Type = events.ResultView
+	byView, err := OpenResult(s.root, ofView)
+	opened(t, byView, err)
 	for _, tc := range []struct {
 		name            string
 		tree            *Tree
 		commit, content string
-	}{{"by name, before", byName, commit("a"), "1"}, {"by name", now, commit("b"), "2"}, {"by result", byResult, commit("a"), "1"}} {
+	}{{"by name, before", byName, commit("a"), "1"}, {"by name", now, commit("b"), "2"}, {"by result", byResult, commit("a"), "1"}, {"by the result of a view", byView, commit("a"), "1"}} {
 		content, err := os.ReadFile(filepath.Join(tc.tree.Dir(), "README"))
 		if tc.tree.Commit() != tc.commit || tc.tree.Ref() != first.Ref || string(content) != tc.content || err != nil {
 			t.Errorf("%s: %s of %s, README %q, %v", tc.name, tc.tree.Commit(), tc.tree.Ref(), content, err)
@@ -55,6 +59,23 @@ func TestNamesOfEveryKind(t *testing.T) {
 	s.flip("Group/sub/widgets@v1%2Fx", deep.Tree) // spelled as first seen
 	tree, err := Open(s.root, "Group/sub/widgets@v1%2Fx")
 	opened(t, tree, err)
+	view := s.build("group/sub/widgets", "2", "b", map[string]string{"a": "1"})
+	view.Subtree = commit("c")
+	trees := filepath.Join(".lockstep/repos/group/sub%2Fwidgets", "views/trees")
+	s.check(os.MkdirAll(filepath.Join(s.root, trees), 0o755))
+	s.check(os.Rename(filepath.Join(s.root, view.Tree), filepath.Join(s.root, trees, view.Subtree)))
+	view.Tree, view.Type, view.After = filepath.Join(trees, view.Subtree), events.ResultView, commit("d")
+	for _, view.Path = range []string{"Group/sub/widgets@~/app/view", "Group/sub/widgets@v1%2Fx~/a.pp/vi-ew"} {
+		s.flip(view.Path, view.Tree)
+		tree, err := Open(s.root, view.Path)
+		if opened(t, tree, err); tree.Commit() != commit("b") {
+			t.Errorf("%s is at %s", view.Path, tree.Commit())
+		}
+		tree, err = OpenResult(s.root, view)
+		if opened(t, tree, err); tree.Commit() != commit("d") { // which has the same view
+			t.Errorf("the result names %s", tree.Commit())
+		}
+	}
 	long := strings.Repeat("n", 90)
 	folder := ".lockstep/repos/g/" + (long + "%2F" + long + "%2F" + long)[:180] + "%0123456789abcdef/trees/1-" + commit("a")[:12]
 	if err := checkTreePath(folder, repo(t, "g/"+long+"/"+long+"/"+long)); err != nil {
@@ -87,7 +108,10 @@ func TestNamesThatOpenNothing(t *testing.T) {
 		"acme/other": ErrNotPublished, "acme/file": ErrNotPublished, "acme/absolute": ErrNotPublished,
 		"": events.ErrBadRepoPath, "acme": events.ErrBadRepoPath, "../acme/widgets": events.ErrBadRepoPath, "/acme/widgets": events.ErrBadRepoPath,
 		".lockstep/repos": events.ErrBadRepoPath, "acme/widgets@": events.ErrBadRepoPath, "acme/widgets@v1/x": events.ErrBadRepoPath,
-		"acme/widgets@../../etc": events.ErrBadRepoPath,
+		"acme/widgets@../../etc": events.ErrBadRepoPath, "acme/widgets@~": events.ErrBadRepoPath, "acme/widgets@~/app": events.ErrBadRepoPath,
+		"acme/widgets@~/app/view": ErrNotPublished, "acme/widgets@~/../view": events.ErrBadRepoPath, "acme/widgets@~/app/..": events.ErrBadRepoPath,
+		"acme/widgets@~/app/view/x": events.ErrBadRepoPath, "acme/widgets@~app/view": events.ErrBadRepoPath, "acme/widgets@a/b~/app/view": events.ErrBadRepoPath,
+		"acme/widgets~/app/view": ErrNotPublished, "acme/widgets@v~1": events.ErrBadRepoPath,
 	} {
 		if tree, err := Open(s.root, name); !errors.Is(err, want) {
 			t.Errorf("%q: %v, %v; want %v", name, tree, err, want)

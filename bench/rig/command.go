@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
 )
@@ -61,7 +60,6 @@ func Command(std term.Streams, cmd *cobra.Command, check check, run func(context
 		if err := check(cmd.Flags().Changed); err != nil {
 			return term.UsageError(err)
 		}
-		app.SilenceRedis()
 		if env.Dir, err = os.MkdirTemp("", "lockstep-bench-"); err != nil {
 			return err
 		}
@@ -100,7 +98,6 @@ func WorkerCommand(cmd *cobra.Command, args cobra.PositionalArgs, run func(*cobr
 	cmd.Flags().StringVar(&url, "redis", "", "`URL` of the Redis to use")
 	cmd.Hidden, cmd.Args = true, term.WrongUse(args)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		app.SilenceRedis()
 		server, err := redisx.Parse(url, "")
 		if err != nil {
 			return term.UsageError(err)

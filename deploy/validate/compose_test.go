@@ -32,6 +32,9 @@ func TestComposeFile(t *testing.T) {
 		if service.HealthCheck == nil || len(service.HealthCheck.Test) < 2 {
 			t.Errorf("%s has no healthcheck", name)
 		}
+		if service.HealthCheck != nil && service.HealthCheck.StartInterval != nil {
+			t.Errorf("%s: Podman 4 and Docker before 25 refuse the start interval", name)
+		}
 		if name == "redis" {
 			continue
 		}

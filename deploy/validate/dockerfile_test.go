@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -99,6 +100,27 @@ func TestImageIsOneStaticBinary(t *testing.T) {
 	}
 	if !compiles {
 		t.Error("the binary is not static, or not for the target platform")
+	}
+}
+
+// Podman 4 refuses relative targets of mounts and the start interval of health checks; Docker before 25 refuses the latter, too.
+func TestDockerfileBuildsWithPodman4(t *testing.T) {
+	content, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := regexp.MustCompile(`--mount=\S*target=([^,\s]*)`).FindAllSubmatch(content, -1)
+	if len(targets) < 4 {
+		t.Errorf("%d mounts", len(targets))
+	}
+	for _, target := range targets {
+		if !strings.HasPrefix(string(target[1]), "/") {
+			t.Errorf("%s: want an absolute target", target[0])
+		}
+	}
+	all := stages(t)
+	if check := last[*instructions.HealthCheckCommand](t, all[len(all)-1]).Health; check.StartInterval != 0 {
+		t.Errorf("the health check has a start interval of %v", check.StartInterval)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestKubernetesManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for folder, least := range map[string]int{"base": 12, "overlays/trial": 15, "overlays/example": 15} {
+	for folder, least := range map[string]int{"base": 12, "follow": 1, "overlays/trial": 15, "overlays/example": 15} {
 		t.Run(folder, func(t *testing.T) {
 			objects := build(t, folder)
 			if len(objects) < least {
@@ -197,7 +197,7 @@ func dangling(objects, elsewhere []object) (problems []string) {
 	}
 	for _, o := range objects {
 		switch o.kind() {
-		case "Deployment", "StatefulSet":
+		case "Deployment", "StatefulSet", "DaemonSet":
 			pod := podOf(o)
 			if !matches(labels(at(o, "spec", "selector", "matchLabels")), labels(at(pod, "metadata", "labels"))) {
 				report("%s does not select its own Pods", o)
@@ -230,6 +230,22 @@ func dangling(objects, elsewhere []object) (problems []string) {
 						}
 					}
 				}
+			}
+		case "ServiceMonitor":
+			found := 0
+			for _, service := range objects {
+				named := labels(at(service, "metadata", "labels"))
+				if _, headless := named["lockstep/headless"]; service.kind() != "Service" || headless || !matches(labels(at(o, "spec", "selector", "matchLabels")), named) {
+					continue
+				}
+				for _, endpoint := range each(at(o, "spec", "endpoints")) {
+					if slices.ContainsFunc(each(at(service, "spec", "ports")), func(p map[string]any) bool { return p["name"] == endpoint["port"] }) {
+						found++
+					}
+				}
+			}
+			if found != 1 {
+				report("%s selects %d ports of Services, want 1", o, found)
 			}
 		case "PodMonitor":
 			for _, pod := range selects(o, labels(at(o, "spec", "selector", "matchLabels"))) {

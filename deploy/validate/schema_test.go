@@ -20,7 +20,7 @@ import (
 // kubernetes is the version of the schemas, the newest in kubectl-validate. Newer versions accept the same objects.
 const kubernetes = "1.30"
 
-// schemas maps apiVersion and kind to the schemas of Kubernetes and the Prometheus operator.
+// schemas maps apiVersion and kind to the schemas of Kubernetes, the Prometheus operator and KEDA.
 type schemas map[string]*jsonschema.Schema
 
 // load loads the schemas once, from the modules listed in ../schemas.
@@ -31,16 +31,19 @@ var load = sync.OnceValues(func() (schemas, error) {
 	}
 	all := schemas{}
 	builtin := filepath.Join(dirs["sigs.k8s.io/kubectl-validate"], "pkg/openapiclient/builtins", kubernetes)
-	for _, group := range []string{"api/v1", "apis/apps/v1", "apis/networking.k8s.io/v1", "apis/policy/v1"} {
+	for _, group := range []string{"api/v1", "apis/apps/v1", "apis/autoscaling/v2", "apis/networking.k8s.io/v1", "apis/policy/v1"} {
 		if err := all.addBuiltin(filepath.Join(builtin, filepath.FromSlash(group)+".json")); err != nil {
 			return nil, err
 		}
 	}
 	operator := filepath.Join(dirs["github.com/prometheus-operator/prometheus-operator"], "example/prometheus-operator-crd")
-	for _, kind := range []string{"podmonitors", "prometheusrules"} {
+	for _, kind := range []string{"podmonitors", "prometheusrules", "servicemonitors"} {
 		if err := all.addCustom(filepath.Join(operator, "monitoring.coreos.com_"+kind+".yaml")); err != nil {
 			return nil, err
 		}
+	}
+	if err := all.addCustom(filepath.Join(dirs["github.com/kedacore/keda/v2"], "config/crd/bases/keda.sh_scaledobjects.yaml")); err != nil {
+		return nil, err
 	}
 	return all, nil
 })

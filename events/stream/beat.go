@@ -71,8 +71,8 @@ func (s *subscription) sweep(ctx context.Context) {
 	s.removeDeadConsumers(ctx)
 }
 
-// removeDeadConsumers removes consumers, such as those of killed processes, that have long been idle and
-// have nothing pending. It is safe for live consumers: reading re-creates them.
+// removeDeadConsumers removes consumers, such as those of killed processes, that have sent no heartbeat for long and have
+// nothing pending. It is safe for live consumers: their next heartbeat re-creates them.
 func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	err := withTimeout(ctx, func(ctx context.Context) error {
 		all, err := s.group.redis.XInfoConsumers(ctx, s.group.stream, s.group.name).Result()

@@ -59,17 +59,16 @@ func TestNewEntryWakesIdleConsumer(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
-	const rounds = 5
-	var took time.Duration
-	for range rounds {
+	fastest := time.Hour
+	for range 5 { // the machine may be slow temporarily
 		w.none(200 * time.Millisecond)
 		began := time.Now()
 		publish(t, client, 1)
 		w.next().Ack()
-		took += time.Since(began)
+		fastest = min(fastest, time.Since(began))
 	}
-	if took > rounds*time.Second/2 {
-		t.Errorf("%d took %v; want less than the second it takes to look around", rounds, took)
+	if fastest > 500*time.Millisecond {
+		t.Errorf("it took %v at best; want less than what is left of the second between two looks", fastest)
 	}
 }
 
@@ -110,7 +109,7 @@ func TestNackedMessageIsRedeliveredAfterItsDelay(t *testing.T) {
 	}
 	other.Ack()
 	again := w.next()
-	if took := time.Since(began); again.UUID != "m0" || took < 400*time.Millisecond {
+	if took := time.Since(began); again.UUID != "m0" || took < 400*time.Millisecond-rounding {
 		t.Errorf("%s comes after %v; want m0 after 400 ms", again.UUID, took)
 	}
 	if again.Metadata.Get(delay.DelayedForKey) != "" {
@@ -126,12 +125,22 @@ func TestDelayedMessagesAreDeliveredInOrderOfDueTime(t *testing.T) {
 	client := server.Client()
 	w := start(t, server, "a", nil)
 	publish(t, client, 3)
-	for _, after := range []time.Duration{450, 150, 300} {
+	ctx, keep := context.Background(), func(z redis.Z) redis.Z {
+		return redis.Z{Score: z.Score - float64((4 * time.Hour).Milliseconds()), Member: z.Member}
+	}
+	for _, after := range []time.Duration{3, 1, 2} {
 		m := w.next()
-		if err := delivery(t, m).Nack(context.Background(), after*time.Millisecond, true); err != nil {
+		if err := delivery(t, m).Nack(ctx, after*time.Hour, true); err != nil {
 			t.Fatal(err)
 		}
 		m.Nack()
+	}
+	later, err := client.ZRangeWithScores(ctx, due, 0, -1).Result()
+	if err != nil || len(later) != 3 {
+		t.Fatalf("%v, %v; want three due times", later, err)
+	}
+	if err := client.ZAdd(ctx, due, keep(later[0]), keep(later[1]), keep(later[2])).Err(); err != nil { // all are due, in one step
+		t.Fatal(err)
 	}
 	for _, want := range []string{"m1", "m2", "m0"} {
 		m := w.next()
@@ -243,12 +252,11 @@ func TestLostEntryCancelsItsHandlerAndIsSettledOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
-	a := start(t, server, "a", short)
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
 	publish(t, client, 1)
 	m := a.next()
 	a.gate.cut.Store(true)
-	b := start(t, server, "b", short)
+	b := start(t, server, "b", nil)
 	second := b.next()
 	a.gate.cut.Store(false)
 	select {
@@ -278,12 +286,11 @@ func TestLateAckIsRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond }
-	a := start(t, server, "a", short)
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
 	publish(t, client, 1)
 	m := a.next()
 	a.gate.cut.Store(true)
-	b := start(t, server, "b", short)
+	b := start(t, server, "b", nil)
 	second := b.next()
 	m.Ack()
 	a.gate.cut.Store(false)

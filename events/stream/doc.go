@@ -37,6 +37,9 @@
 // allows, and at most 8 MiB at a time; the last entries of a read may exceed either. A read that Redis runs so late that the
 // consumer may have given up takes nothing: it has a deadline by Redis' clock.
 //
+// A consumer exists in the group from Subscribe to Close. Its reads are also heartbeats, every 2 s at least, even if nothing
+// arrives: [GroupStatistics] tells which consumers are live. Dead ones are removed after ten times the visibility.
+//
 // At most KeyLimit messages with the same Key are in flight, 4 by default, and one while more than half of the window is in
 // use. The others are parked in an index by key. New entries of the key are parked behind them, and the oldest is unparked
 // when there is room. A handler can read the waiting entries of its key and settle them together with its own:

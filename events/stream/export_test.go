@@ -3,10 +3,10 @@ package stream
 import "github.com/redis/go-redis/v9"
 
 // Settles reports whether a command runs the settle script.
-func Settles(cmd redis.Cmder) bool { return runs(cmd, settleScript, "groups", "settle") }
+func Settles(cmd redis.Cmder) bool { return runs(cmd, settleScript, "groups", "notes", "settle") }
 
 // Takes reports whether a command runs the take script.
-func Takes(cmd redis.Cmder) bool { return runs(cmd, takeScript, "take") }
+func Takes(cmd redis.Cmder) bool { return runs(cmd, takeScript, "alive", "take") }
 
 // Unparks reports whether a command runs the unpark script.
 func Unparks(cmd redis.Cmder) bool { return runs(cmd, unparkScript, "unpark") }

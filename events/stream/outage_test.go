@@ -301,17 +301,17 @@ func TestLostDueIndexTakesNothingFromALiveConsumer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 400*time.Millisecond, 10*time.Millisecond }
+	short := func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 2*time.Second, 10*time.Millisecond }
 	a := start(t, server, "a", short)
 	publish(t, client, 1)
 	m := a.next()
 	b := start(t, server, "b", short)
-	b.none(600 * time.Millisecond) // by now the entry is older than the visibility timeout
+	b.none(2500 * time.Millisecond) // by now the entry is older than the visibility timeout
 	for range 10 {
 		client.Del(context.Background(), due)
 		b.none(40 * time.Millisecond)
 	}
-	b.none(600 * time.Millisecond)
+	b.none(2500 * time.Millisecond)
 	if err := m.Context().Err(); err != nil {
 		t.Errorf("the message's context: %v", context.Cause(m.Context()))
 	}

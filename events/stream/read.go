@@ -28,6 +28,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		count := min(s.cfg.Window-s.flight.len(), s.cfg.Room(), batch)
 		bytes := min(s.cfg.Bytes-s.flight.bytes(), readBytes)
 		if count <= 0 || bytes <= 0 {
+			s.touch(stop)
 			s.full(stop)
 			continue
 		}
@@ -70,11 +71,15 @@ func (s *subscription) drained(got takeResult, count int, bytes int64) bool {
 func (s *subscription) take(stop context.Context, count, share int, bytes int64) (got takeResult, all taken, err error) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
+	beat := s.heartbeatIn() == 0
 	err = withTimeout(s.base, func(ctx context.Context) error {
-		got, err = s.group.take(ctx, count, share, bytes, s.cfg.Visibility)
+		got, err = s.group.take(ctx, count, share, bytes, s.cfg.Visibility, beat)
 		return err
 	})
 	if err == nil {
+		if beat || len(got.entries) > 0 {
+			s.heard = time.Now()
+		}
 		s.outage.answered(stop, s.cfg.Visibility/2)
 		all = s.admit(stop, got.entries)
 	}
@@ -120,7 +125,7 @@ func (s *subscription) idle(stop context.Context, nextMS int64) {
 	case nextMS > 0 && nextMS < pollInterval.Milliseconds():
 		wait = time.Duration(nextMS) * time.Millisecond
 	}
-	timer := time.NewTimer(wait)
+	timer := time.NewTimer(min(wait, max(s.heartbeatIn(), time.Millisecond)))
 	defer timer.Stop()
 	select {
 	case <-s.wake:

@@ -19,10 +19,11 @@ import (
 var lua embed.FS
 
 var (
-	takeScript       = redis.NewScript(source("take"))
+	takeScript       = redis.NewScript(source("alive", "take"))
+	touchScript      = redis.NewScript(source("alive", "touch"))
 	beatScript       = redis.NewScript(source("beat"))
 	ackScript        = redis.NewScript(source("ack"))
-	nackScript       = redis.NewScript(source("nack"))
+	nackScript       = redis.NewScript(source("notes", "nack"))
 	sweepScript      = redis.NewScript(source("sweep"))
 	leaveScript      = redis.NewScript(source("leave"))
 	siblingsScript   = redis.NewScript(source("siblings"))
@@ -30,7 +31,7 @@ var (
 	wakeScript       = redis.NewScript(source("wake"))
 	retryScript      = redis.NewScript(source("retry"))
 	trimDeadScript   = redis.NewScript(source("trim_dead"))
-	settleScript     = redis.NewScript(source("groups", "settle"))
+	settleScript     = redis.NewScript(source("groups", "notes", "settle"))
 	locateScript     = redis.NewScript(source("groups", "locate"))
 	trimScript       = redis.NewScript(source("groups", "trim"))
 	forgetScript     = redis.NewScript(source("groups", "forget"))
@@ -138,11 +139,15 @@ func (t takeResult) bytes() (n int64) {
 var errLate = errors.New("Redis was slow to run the script")
 
 // take reads up to count entries, of which up to share come from the due index, and stops once it has read the given number
-// of bytes.
-func (g *group) take(ctx context.Context, count, share int, bytes int64, visibility time.Duration) (takeResult, error) {
+// of bytes. It sends a heartbeat if beat is true.
+func (g *group) take(ctx context.Context, count, share int, bytes int64, visibility time.Duration, beat bool) (takeResult, error) {
 	deadline := g.clock.deadline(min(tryTimeout, max(time.Second, visibility/2)))
+	alive := 0
+	if beat {
+		alive = 1
+	}
 	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels},
-		g.name, g.consumer, parked, count, share, visibility.Milliseconds(), bytes, deadline, g.subscribed).Slice()
+		g.name, g.consumer, parked, count, share, visibility.Milliseconds(), bytes, deadline, g.subscribed, alive).Slice()
 	if err != nil {
 		return takeResult{}, err
 	}
@@ -234,6 +239,7 @@ type giveBack struct {
 	key     string
 	delayMS int64
 	how     string // one of the following
+	notes   *Notes
 }
 
 const (
@@ -273,11 +279,12 @@ const (
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
-	args := append(make([]any, 0, 3+4*len(backs)), g.name, g.consumer, parked)
+	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
+	args := append(make([]any, 0, 3+5*len(backs)), g.name, g.consumer, parked)
 	for _, b := range backs {
-		args = append(args, b.id, b.delayMS, b.how, b.label())
+		keys, args = b.notes.Append(keys, append(args, b.id, b.delayMS, b.how, b.label()))
 	}
-	return nackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}, args...).StringSlice()
+	return nackScript.Run(ctx, g.redis, keys, args...).StringSlice()
 }
 
 // sweep repairs the due index for one batch of pending entries, and returns where to continue, or "". Unless it is

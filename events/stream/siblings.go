@@ -22,6 +22,7 @@ type SiblingSettlement struct {
 	Sibling Sibling
 	Outputs []Output     // messages to publish, in order
 	State   []HashUpdate // hashes to update
+	Notes   *Notes       // notes to change; optional
 
 	Settled func() // called once the sibling is known to be settled; must not block; optional
 }
@@ -135,7 +136,7 @@ func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []Siblin
 			}
 			owner = d.sub.group.consumer
 		}
-		if err := call.add(s.Sibling.Entry, owner, nil, s.Outputs, s.State); err != nil {
+		if err := call.add(s.Sibling.Entry, owner, nil, s.Outputs, s.State, s.Notes); err != nil {
 			return 0, err
 		}
 		mine, callbacks = append(mine, own), append(callbacks, s.Settled)

@@ -73,7 +73,7 @@ func TestStatisticsReportLagPerGroup(t *testing.T) {
 		t.Errorf("done: %+v", g)
 	}
 	g, ok := s.Group(group)
-	lag := int64(6) // the window stays full until the other messages are received
+	lag := redistest.Lag(6) // the window stays full until the other messages are received
 	if !server.Real {
 		lag = -1 // the embedded Redis does not report the lag
 	}
@@ -140,7 +140,7 @@ func TestLettersTrimmingAndStatisticsOnACluster(t *testing.T) {
 	if done, err := deadLetters(t, client).Retry(ctx, letter); err != nil || done[0].Err != nil {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if s := stats(t, client); s.Dead != 0 || s.Groups[0].Lag != 1 {
+	if s := stats(t, client); s.Dead != 0 || s.Groups[0].Lag != redistest.Lag(1) {
 		t.Errorf("after the retry: %+v", s)
 	}
 }

@@ -30,7 +30,8 @@ const (
 	due   = "lockstep:{0}:due:changes:workers"
 	tries = "lockstep:{0}:tries:changes:workers"
 
-	patience = 30 * time.Second // timeout for events that must happen
+	patience = 30 * time.Second     // timeout for events that must happen
+	rounding = 2 * time.Millisecond // of a delay: Redis' clock is read in whole milliseconds at both ends
 )
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	testenv.Parallel(16)
-	goleak.VerifyTestMain(m,
+	testenv.Main(m,
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/pubsub/tests.TestReconnect.func2"), // never ends
 		// Watermill's suite leaves unread messages behind, and the stock subscriber sleeps on after Close.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),

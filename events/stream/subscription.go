@@ -35,6 +35,7 @@ type subscription struct {
 	wake     chan struct{} // has a token if read should try again
 	sweeps   int           // sweeps so far
 	lastBeat atomic.Int64  // start of the last successful heartbeat round, Unix ns
+	heard    time.Time     // last heartbeat of the consumer, or read that returned entries; used by read alone
 
 	graceOver context.Context // done when the grace period ends
 	abandon   context.CancelFunc

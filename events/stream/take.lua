@@ -1,11 +1,11 @@
--- Take: claim due entries and read new ones, and assign each a due time, in one step.
+-- Take: claim due entries and read new ones, and assign each a due time, in one step. alive.lua precedes this script.
 --
 -- KEYS    1 stream   2 due index (ZSET: entry ID -> ms)   3 failed attempts (HASH: entry ID -> n)
 --         4 parked index   5 labels; see nack.lua
 -- ARGV    1 group   2 consumer   3 the name that parked entries are pending under
 --         4 maximum number of entries   5 how many of them may come from the due index   6 visibility, ms
 --         7 bytes of fields and values after which no more is read   8 deadline in ms of Redis' clock, 0 for none
---         9 when this process subscribed as the consumer, in ms of Redis' clock
+--         9 when this process subscribed as the consumer, in ms of Redis' clock   10 1 to send the consumer's heartbeat, or 0
 -- Returns {now, again, new, next, last}, or {now} after the deadline, without changing anything: the caller may have
 --         given up, and other consumers may have been unable to send heartbeats
 --         now: Redis' clock, ms
@@ -34,6 +34,8 @@ if deadline > 0 and now > deadline then return {now} end
 
 -- Fail now if Redis is out of memory: reading needs none, but indexing what was read does.
 redis.call('ZADD', due, 'XX', '0', '-')
+
+if ARGV[10] == '1' then heartbeat(stream, group, consumer) end
 
 local again, new, moments, at = {}, {}, {}, ms(now + visibility)
 local function index(id)

@@ -56,12 +56,12 @@ func NewTracker(cfg TrackerConfig) (*Tracker, error) {
 
 const (
 	recheckInterval = 5 * time.Second // of Wait: the change may be settled without a result, or lost by Redis
-	maxScan         = 10_000          // results to search, both forward from the time of the change and back from the newest
+	maxScan         = 25_000          // results to search, both forward from the time of the change and back from the newest; two changes may have 10,000 for views each
 	scanBatch       = 200
 )
 
 // Progress returns the state of a change. For a change that is no longer waiting it searches the results:
-// the first 10,000 since the change was published, by Redis' clock, and the last 10,000. Trimmed results are
+// the first 25,000 since the change was published, by Redis' clock, and the last 25,000. Trimmed results are
 // not found. It returns [ErrBadEntry] or an error of Redis.
 func (t *Tracker) Progress(ctx context.Context, entry string) (Progress, error) {
 	ms, _, ok := events.ParseEntryID(entry)
@@ -173,7 +173,7 @@ func (p *Progress) read(msg *message.Message, entry string) bool {
 		return false
 	}
 	result, err := events.ParseResult(msg.Payload)
-	if err != nil {
+	if err != nil || result.Type == events.ResultView || result.Type == events.ResultPurged { // a view may have any name
 		return false
 	}
 	*p = Progress{State: ChangeAnswered, Result: result}

@@ -107,22 +107,40 @@ func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 
 func TestProgressFindsAResultAmongManyOthers(t *testing.T) {
 	t.Parallel()
-	for _, others := range []int{450, 12_000} { // many other results precede that of a change that waited long
-		t.Run(fmt.Sprint(others), func(t *testing.T) { findBehind(t, others) })
+	for name, many := range map[string]struct{ before, after int }{
+		"few":                       {before: 450},
+		"a change that waited long": {before: 26_000},
+		"views of two changes":      {before: 10_001, after: 10_000},
+	} {
+		t.Run(name, func(t *testing.T) { findAmong(t, many.before, many.after) })
 	}
 }
 
-func findBehind(t *testing.T, others int) {
+func findAmong(t *testing.T, before, after int) {
 	client := redistest.Start(t).Client()
 	addResult(t, client, "c", "1-1")
-	pipe := client.Pipeline()
-	for n := range others {
-		pipe.XAdd(context.Background(), &redis.XAddArgs{Stream: results, Values: []string{"_watermill_message_uuid", fmt.Sprint("other/", n), "payload", "x"}})
+	others := func(n int) {
+		pipe := client.Pipeline()
+		for i := range n {
+			pipe.XAdd(context.Background(), &redis.XAddArgs{Stream: results, Values: []string{"_watermill_message_uuid", fmt.Sprint("other/", i), "payload", "x"}})
+			if pipe.Len() < 500 && i < n-1 {
+				continue
+			}
+			if _, err := pipe.Exec(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if _, err := pipe.Exec(context.Background()); err != nil {
+	others(before)
+	view := resultOf(t, "c", "1-2")
+	view.ID, view.Type = "c/1-1/1-2", events.ResultView
+	document, err := json.Marshal(view)
+	if err != nil {
 		t.Fatal(err)
 	}
+	add(t, client, results, view.ID, string(document))
 	addResult(t, client, "c", "1-2")
+	others(max(1, after))
 	p, err := newTracker(t, client).Progress(context.Background(), "1-2")
 	if err != nil || p.Result.ID != "c/1-2" {
 		t.Errorf("%+v, error %v", p, err)
@@ -178,11 +196,16 @@ func TestWaitReturnsTheOutcomeOfAChange(t *testing.T) {
 func TestWaitReturnsTheLastKnownProgress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	tracker := newTracker(t, server.Client())
+	ctx, cancel := context.WithCancel(context.Background())
+	client := server.Client()
+	client.AddHook(commands{sent: func(name string) {
+		if name == "xread" { // the tracker found the change queued
+			cancel()
+		}
+	}})
+	tracker := newTracker(t, client)
 	entry := add(t, server.Client(), topic, "c1", "")
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
-	if p, err := tracker.Wait(ctx, entry); !errors.Is(err, context.DeadlineExceeded) || p.State != stream.ChangeQueued {
+	if p, err := tracker.Wait(ctx, entry); !errors.Is(err, context.Canceled) || p.State != stream.ChangeQueued {
 		t.Errorf("%+v, error %v", p, err)
 	}
 	server.Stop()

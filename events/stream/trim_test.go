@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 // wholeNodes limits nodes to one entry, so that trimming with "~" is exact, as in the embedded Redis.
@@ -324,6 +327,69 @@ func TestDeadLettersAreTrimmedByAgeAndNumber(t *testing.T) {
 	}
 	if n := length(t, client, dead); n != 201 || got.Aged != 7 || got.Capped != 49 {
 		t.Errorf("%d letters left, observed %d too old and %d too many; want 201, 7, 49", n, got.Aged, got.Capped)
+	}
+}
+
+func TestDeadLettersAreTrimmedByMemory(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	client := redistest.StartReal(t).Client() // the embedded Redis does not support MEMORY USAGE
+	const most = 300_000
+	for i := range 100 {
+		size := 100 // some letters are small, and the newest alone is too large
+		if i%3 == 0 {
+			size = 20_000
+		}
+		if i == 99 {
+			size = 2 * most
+		}
+		client.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []string{"n", fmt.Sprint(i), "original:payload", strings.Repeat("x", size)}})
+	}
+	log, got := &logged{}, &trims{stream: dead}
+	trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, DeadBytes: most, Observe: got.observe, Log: slog.New(slog.NewTextHandler(log, nil))})
+	pass := func() (left int64) {
+		t.Helper()
+		if err := trimmer.Pass(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return length(t, client, dead)
+	}
+	if left := pass(); left != 1 || got.Capped != 99 || log.count("too_large=99") != 1 {
+		t.Errorf("%d letters left, %d too large; want the newest alone; log:\n%s", left, got.Capped, log)
+	}
+	client.XTrimMaxLen(ctx, dead, 0)
+	for range 100 {
+		client.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []string{"original:payload", strings.Repeat("x", 10_000)}})
+	}
+	left := pass()
+	if bytes := client.MemoryUsage(ctx, dead, 0).Val(); bytes > most || left < 15 {
+		t.Errorf("%d letters left, %d bytes; want as many as fit in %d bytes", left, bytes, most)
+	}
+	if again := pass(); again != left {
+		t.Errorf("%d letters left after another pass, %d before", again, left)
+	}
+}
+
+// TestManyLargeDeadLettersAreTrimmedInSteps has four times as many as one step of a pass removes.
+func TestManyLargeDeadLettersAreTrimmedInSteps(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	ctx := context.Background()
+	client := redistest.StartReal(t).Client() // the embedded Redis does not support MEMORY USAGE
+	const most = 16 << 20
+	for range 272 {
+		client.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []string{"original:payload", strings.Repeat("x", 1<<20)}})
+	}
+	got := &trims{stream: dead}
+	client.ConfigResetStat(ctx)
+	if err := trimmer(t, stream.TrimmerConfig{Redis: client, DeadBytes: most, Observe: got.observe}).Pass(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if bytes, left := client.MemoryUsage(ctx, dead, 0).Val(), length(t, client, dead); bytes > most || left < 8 || got.Capped != 272-left {
+		t.Errorf("%d letters left, %d bytes, %d removed", left, bytes, got.Capped)
+	}
+	if stats := client.Info(ctx, "commandstats").Val(); !regexp.MustCompile(`cmdstat_memory\|usage:calls=([5-9]|1\d),`).MatchString(stats) {
+		t.Errorf("want a step of 64 MiB for each call: %s", stats)
 	}
 }
 

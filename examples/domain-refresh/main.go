@@ -1,7 +1,9 @@
 // Command domain-refresh periodically resolves domains, with at most one refresh per domain at a time: a cron tick skips a
 // domain that is being refreshed, a manual trigger waits. Any number of processes may share the work. It only uses
-// Lockstep's public packages and does not involve Git.
+// Lockstep's public packages and does not involve Git. Without -redis, run starts an embedded Redis and prints its address
+// for the other commands.
 //
+//	domain-refresh run example.com example.org
 //	domain-refresh -redis 127.0.0.1:6379 run example.com example.org
 //	domain-refresh -redis 127.0.0.1:6379 trigger example.com
 //	domain-refresh -redis 127.0.0.1:6379 status
@@ -22,13 +24,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
+	"lockstep/examples/internal/redisserver"
 	"lockstep/locking"
 )
 
 func main() {
-	address := flag.String("redis", "127.0.0.1:6379", "`address` of the Redis")
+	address := flag.String("redis", "", "`address` of the Redis (default: run starts an embedded one)")
 	every := flag.Duration("every", time.Minute, "interval between refreshes of a domain")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: domain-refresh [flags] run DOMAIN… | trigger DOMAIN | status | release DOMAIN")
@@ -47,10 +48,18 @@ func command(ctx context.Context, out io.Writer, address string, every time.Dura
 	if len(args) == 0 {
 		return errors.New("missing command: run, trigger, status or release")
 	}
-	open := func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1}) // a retry could repeat a write whose reply was lost
+	if address == "" && args[0] != "run" {
+		return fmt.Errorf("%s needs -redis, with the address that run prints", args[0])
 	}
-	client := open()
+	server, err := redisserver.Connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if address == "" {
+		fmt.Fprintf(out, "embedded Redis at %s; give the other commands -redis %[1]s\n", server.Address)
+	}
+	client := server.Open()
 	defer client.Close()
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: locks})
 	if err != nil {
@@ -58,7 +67,7 @@ func command(ctx context.Context, out io.Writer, address string, every time.Dura
 	}
 	switch verb, domains := args[0], args[1:]; {
 	case verb == "run" && len(domains) > 0:
-		s := service{open: open, log: slog.Default(), refresh: lookUp}
+		s := service{open: server.Open, log: slog.Default(), refresh: lookUp}
 		return s.run(ctx, every, domains)
 	case verb == "trigger" && len(domains) == 1:
 		return ask(ctx, client, domains[0], "hand")

@@ -146,12 +146,9 @@ func TestReaderKeepsItsGenerationAfterTwoRebuilds(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	server := redistest.Start(t)
-	b := bench{docs: 2 * page, readers: 2, rounds: 5, pause: time.Millisecond, log: slog.New(slog.DiscardHandler),
-		open: func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
-		}}
+	b := bench{docs: 2 * page, readers: 2, rounds: 5, pause: time.Millisecond, log: slog.New(slog.DiscardHandler)}
 	var out strings.Builder
-	if err := b.table(context.Background(), &out); err != nil {
+	if err := b.run(context.Background(), server.Addr, &out); err != nil {
 		t.Fatal(err)
 	}
 	rows := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -169,5 +166,16 @@ func TestTable(t *testing.T) {
 	}
 	if left := server.Client().DBSize(context.Background()).Val(); left != 0 {
 		t.Errorf("%d keys left behind", left)
+	}
+}
+
+func TestEmbeddedRedis(t *testing.T) {
+	b := bench{docs: page, readers: 1, rounds: 1, log: slog.New(slog.DiscardHandler)}
+	var out strings.Builder
+	if err := b.run(t.Context(), "", &out); err != nil || strings.Count(out.String(), "\n") != 1+len(strategies) {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	if err := b.run(t.Context(), "127.0.0.1:1", &out); err == nil || !strings.Contains(err.Error(), "the Redis at 127.0.0.1:1 does not answer") {
+		t.Error(err)
 	}
 }

@@ -3,8 +3,10 @@
 // atomic step is always available and complete; this is how Lockstep publishes trees. The index is a hash in Redis;
 // requests to rebuild it are events.
 //
+//	reindex
 //	reindex -redis 127.0.0.1:6379
 //
+// Without -redis it uses an embedded Redis, which is slower than a real one.
 // It only uses Lockstep's public packages and leaves nothing in Redis.
 package main
 
@@ -20,26 +22,34 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"lockstep/examples/internal/redisserver"
 )
 
 func main() {
-	address := flag.String("redis", "127.0.0.1:6379", "`address` of the Redis")
+	address := flag.String("redis", "", "`address` of the Redis (default: an embedded one)")
 	b := bench{log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	flag.IntVar(&b.docs, "docs", 500, "documents in the index")
 	flag.IntVar(&b.readers, "readers", 4, "concurrent readers, each of which reads all documents repeatedly")
 	flag.IntVar(&b.rounds, "rounds", 50, "rounds for each strategy; each has two concurrent requests to rebuild the index")
 	flag.DurationVar(&b.pause, "pause", 20*time.Millisecond, "time between rounds")
 	flag.Parse()
-	b.open = func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // a retry could repeat a write whose reply was lost
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := b.table(ctx, os.Stdout); err != nil {
+	if err := b.run(ctx, *address, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "reindex:", err)
 		os.Exit(1)
 	}
+}
+
+// run measures with the Redis at an address or, without one, with an embedded one.
+func (b *bench) run(ctx context.Context, address string, out io.Writer) error {
+	server, err := redisserver.Connect(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	b.open = server.Open
+	return b.table(ctx, out)
 }
 
 // table measures every strategy and prints a row for each.

@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"lockstep/events"
 )
@@ -38,9 +39,10 @@ func main() {
 	s := service{
 		root: *root, indexes: indexes(*index), log: slog.Default(), prefix: *prefix,
 		open: func() redis.UniversalClient {
-			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1}) // no retries: a command whose reply was lost may have been executed
+			return redis.NewClient(&redis.Options{Addr: *address, MaxRetries: -1, DialerRetries: 1}) // no retries: a command whose reply was lost may have been executed
 		},
 	}
+	redis.SetLogger(&logging.VoidLogger{}) // it would log errors that it also returns
 	if err := command(ctx, os.Stdout, s, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "search-indexer:", err)
 		os.Exit(1)
@@ -50,6 +52,11 @@ func main() {
 func command(ctx context.Context, out io.Writer, s service, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "run":
+		client := s.open()
+		defer client.Close()
+		if err := client.Ping(ctx).Err(); err != nil {
+			return fmt.Errorf("the workers' Redis does not answer; start it, or name another with -redis: %w", err)
+		}
 		return s.run(ctx)
 	case len(args) == 2 && args[0] == "search":
 		hits, err := s.indexes.search(args[1])

@@ -123,7 +123,7 @@ func (r replacer) request(ctx context.Context, repo events.RepoPath) error {
 			continue
 		}
 		if change, ok := resync(known, given.App, ref); ok {
-			change.Repo = repo
+			change.Repo, change.Submodules = repo, published.Submodules[ref]
 			changes = append(changes, change)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/config"
 	"lockstep/internal/dashboard"
+	"lockstep/internal/feed"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
@@ -24,13 +25,19 @@ func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Locks: api.Locks, Dead: api.Dead, Streams: api.Streams, Hosts: api.Hosts, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
-		PollEvery: cfg.PollEvery,
-		Guard:     server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},
-		Proxy:     dashboard.Proxy{Header: cfg.AdminHeader, Users: cfg.AdminUsers, From: cfg.Proxies()},
-		Realm:     string(namespace), Version: ReadBuild().Version, Log: cfg.Log,
+		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, namespace),
+		Guard: server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},
+		Proxy: dashboard.Proxy{Header: cfg.AdminHeader, Users: cfg.AdminUsers, From: cfg.Proxies()},
+		Realm: string(namespace), Version: ReadBuild().Version, Log: cfg.Log,
 	}
 	if cfg.Has(config.RoleWorker) {
-		dashboardConfig.Size = (&repoSizes{ctx: ctx, cfg: cfg.Config, redis: client}).size
+		local := &localVolume{ctx: ctx, cfg: cfg.Config, redis: client}
+		dashboardConfig.Size, dashboardConfig.Tree = local.size, local.tree
+	}
+	if api.Publisher != nil {
+		dashboardConfig.Publish = func(ctx context.Context, change events.Change) (string, error) {
+			return Enqueue(ctx, client, namespace, change)
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	board, err := dashboard.New(ctx, dashboardConfig)
@@ -41,8 +48,8 @@ func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient
 	return board, func() { cancel(); board.Wait() }, nil
 }
 
-// repoSizes reads the sizes of repositories from the volume of this process's worker, which may open it later.
-type repoSizes struct {
+// localVolume reads about repositories from the volume of this process's worker, which may open it later.
+type localVolume struct {
 	ctx   context.Context
 	cfg   config.Config
 	redis redis.UniversalClient
@@ -53,7 +60,7 @@ type repoSizes struct {
 }
 
 // size returns the last measured size plus what was added since; false if unknown.
-func (s *repoSizes) size(repo events.RepoPath) (int64, bool) {
+func (s *localVolume) size(repo events.RepoPath) (int64, bool) {
 	volume := s.open()
 	if volume == nil {
 		return 0, false
@@ -62,8 +69,21 @@ func (s *repoSizes) size(repo events.RepoPath) (int64, bool) {
 	return usage.Bytes + usage.Added, !usage.Measured.IsZero() || usage.Added > 0
 }
 
+// tree returns the tree of a published commit, relative to the root, or "" if another commit is published.
+func (s *localVolume) tree(repo events.RepoPath, ref events.Ref, commit string) string {
+	volume := s.open()
+	if volume == nil {
+		return ""
+	}
+	located, ok, err := volume.Locate(repo, ref)
+	if err != nil || !ok || located.Commit != commit {
+		return ""
+	}
+	return located.Tree
+}
+
 // open returns the volume, or nil while there is none. It retries at most every 5 s.
-func (s *repoSizes) open() *volume.Volume {
+func (s *localVolume) open() *volume.Volume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.volume == nil && time.Since(s.tried) > 5*time.Second {

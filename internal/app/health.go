@@ -19,7 +19,8 @@ const (
 	changesHandler   = "changes"
 	schedulerHandler = "scheduler"
 	notifierHandler  = "notifier"
-	hooksHandler     = "hooks" // drains the spool of webhooks
+	hooksHandler     = "hooks"    // drains the spool of webhooks
+	followerHandler  = "follower" // follows a reader
 )
 
 // health tracks the state of a process. A nil health ignores reports.
@@ -35,13 +36,16 @@ func newHealth(cfg Config) *health {
 		schedulerHandler: cfg.Has(config.RoleScheduler),
 		notifierHandler:  cfg.Has(config.RoleNotifier),
 		hooksHandler:     cfg.hooks.spools(),
+		followerHandler:  cfg.follow != nil,
 	} {
 		if enabled {
 			h.heartbeats[handler] = newHeartbeat()
 		}
 	}
-	if hb := h.heartbeats[hooksHandler]; hb != nil {
-		hb.irregular = true // one iteration drains many deliveries, however slow Redis is
+	for _, handler := range []string{hooksHandler, followerHandler} {
+		if hb := h.heartbeats[handler]; hb != nil {
+			hb.irregular = true // one iteration drains many deliveries, or lists many repositories, however slow Redis or the reader is
+		}
 	}
 	return h
 }
@@ -93,8 +97,16 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 			return checkVolume(cfg.Root, h.volume.Load())
 		}})
 	}
+	if cfg.Has(config.RoleReader) && !cfg.Has(config.RoleWorker) {
+		checks = append(checks, server.Check{Name: "volume", DependsOn: "redis", NonCritical: cfg.Has(config.RoleReceiver), Run: func(ctx context.Context) error {
+			if vol, err := ViewVolume(ctx, cfg.Config, client); err != nil || vol == nil {
+				return errors.New("is not the deployment's volume, or cannot be read")
+			}
+			return nil
+		}})
+	}
 	var alive []server.Check
-	for _, handler := range []string{changesHandler, schedulerHandler, notifierHandler, hooksHandler} {
+	for _, handler := range []string{changesHandler, schedulerHandler, notifierHandler, hooksHandler, followerHandler} {
 		hb := h.heartbeat(handler)
 		if hb == nil {
 			continue

@@ -18,10 +18,11 @@ import (
 
 // hookReceiver receives webhooks, and spools them to disk while Redis is unavailable.
 type hookReceiver struct {
-	http   server.Hooks
-	intake *intake.Intake
-	client redis.UniversalClient
-	spool  *spool.Spool // optional
+	http    server.Hooks
+	intake  *intake.Intake
+	client  redis.UniversalClient
+	journal *intake.Journal
+	spool   *spool.Spool // optional
 }
 
 // openHooks returns nil if no webhook sources are configured. The caller must close the receiver.
@@ -56,7 +57,8 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
-	h.http = server.Hooks{Sources: sources, Intake: h.intake, Observe: metrics.Request}
+	h.journal = intake.NewJournal(h.client, cfg.Namespace())
+	h.http = server.Hooks{Sources: sources, Intake: h.intake, Observe: metrics.Request, Record: h.journal.Record}
 	return h, nil
 }
 
@@ -80,6 +82,9 @@ func (h *hookReceiver) drainSpool(ctx context.Context, hb *heartbeat) (stop func
 func (h *hookReceiver) Close() error {
 	if h == nil {
 		return nil
+	}
+	if h.journal != nil {
+		h.journal.Close()
 	}
 	var err error
 	if h.spool != nil {

@@ -5,15 +5,9 @@ import (
 	"io"
 	"log/slog"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/logging"
-
 	"lockstep/internal/config"
 	"lockstep/internal/telemetry"
 )
-
-// SilenceRedis stops go-redis from logging errors that it also returns.
-func SilenceRedis() { redis.SetLogger(&logging.VoidLogger{}) }
 
 // NewLogger returns a logger at the configured level, which defaults to defaultLevel.
 func NewLogger(w io.Writer, cfg config.Config, defaultLevel slog.Level) *slog.Logger {

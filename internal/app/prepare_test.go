@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/volume"
 	"lockstep/locking"
@@ -39,14 +40,20 @@ func TestPreparationGivesItsSlotBackWhileRedisIsAway(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- p.prepare(t.Context(), repo, ref) }()
-	time.Sleep(50 * time.Millisecond) // until it has the slot
-	p.slots.Close()                   // wants the slot, as a message does
+	proctest.Eventually(t, func() bool {
+		spare := p.slots.Spare()
+		if spare != nil {
+			spare.Release()
+		}
+		return spare == nil || len(done) > 0
+	}, "the preparation has the slot")
+	p.slots.Close() // wants the slot, as a message does
 	select {
 	case err := <-done:
 		if !errors.Is(err, errWanted) {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the preparation keeps its slot")
 	}
 }

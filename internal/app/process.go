@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -23,18 +24,24 @@ import (
 
 // Serve runs the roles of cfg until ctx is done, then drains. It returns nil after a clean stop.
 func Serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	return serve(ctx, Config{Config: cfg, Log: log})
+}
+
+// serve runs a process. It sets all fields of its configuration but Config, Log and follow.
+func serve(ctx context.Context, process Config) error {
+	cfg, log := process.Config, process.Log
 	switch {
-	case cfg.Listen == "" && len(cfg.Roles) == 1 && cfg.Has(config.RoleReceiver):
-		return invalid(errors.New("nothing to do: the receiver role requires --listen"))
+	case cfg.Listen == "" && cfg.HasOnly(config.RoleReceiver, config.RoleReader):
+		return invalid(fmt.Errorf("nothing to do: the %s role requires %s", strings.Join(cfg.Roles, " or "), config.Names("listen")))
 	case cfg.Redis == "" && !cfg.Has(config.RoleWorker):
-		return invalid(errors.New("a process without the worker role requires --redis: no other process can use an embedded Redis"))
+		return invalid(fmt.Errorf("a process without the worker role requires %s: no other process can use an embedded Redis", config.Names("redis")))
 	}
-	redisServer, closeRedis, err := openRedis(ctx, cfg, log)
+	redisServer, closeRedis, err := openRedis(ctx, process)
 	if err != nil {
 		return err
 	}
 	defer closeRedis()
-	process := Config{Config: cfg, Redis: redisServer, Log: log, Metrics: telemetry.New(), Traces: OpenTraces(ctx, log)}
+	process.Redis, process.Metrics, process.Traces = redisServer, telemetry.New(), OpenTraces(ctx, log)
 	defer process.Traces.Close()
 	if cfg.Listen != "" && cfg.Has(config.RoleReceiver) {
 		if process.hooks, err = openHooks(process); err != nil {
@@ -88,6 +95,9 @@ func Serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if cfg.Has(config.RoleNotifier) {
 		g.Go(func() error { return runNotifier(ctx, process) })
 	}
+	if process.follow != nil {
+		g.Go(func() error { return runFollower(ctx, process) })
+	}
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil // stopped before Redis was available
@@ -119,8 +129,8 @@ func listen(setting, address string) (net.Listener, error) {
 }
 
 // openRedis returns the configured Redis, or starts an embedded one.
-func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (redisx.Server, func(), error) {
-	if cfg.Redis != "" {
+func openRedis(ctx context.Context, cfg Config) (redisx.Server, func(), error) {
+	if cfg.Config.Redis != "" {
 		server, err := cfg.RedisServer()
 		return server, func() {}, err
 	}
@@ -128,7 +138,9 @@ func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (redisx
 	if err != nil {
 		return redisx.Server{}, nil, err
 	}
-	log.WarnContext(ctx, "no --redis given, using an embedded one: its data is lost when this process ends", "redis", embedded.String())
+	if cfg.follow == nil { // a follower finds out anew what is missing
+		cfg.Log.WarnContext(ctx, "no --redis given, using an embedded one: its data is lost when this process ends", "redis", embedded.String())
+	}
 	return embedded.Server, embedded.Close, nil
 }
 
@@ -156,11 +168,26 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		return err
 	}
 	httpConfig := server.Config{
-		Changes: tracker, Repos: state.NewStore(client, namespace),
-		Locks: server.ShareLocks(inspector), Dead: dead, Streams: figures, Hosts: limits, Watches: watch.NewRegistry(client, namespace),
-		Topic: cfg.Namespace().Changes(), Token: cfg.APIToken(), Proxies: cfg.Proxies(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
-		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"),
+		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken(), Proxies: cfg.Proxies(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
+		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"), Propagator: cfg.Traces.Propagator(),
 	}
+	if cfg.Has(config.RoleReader) {
+		tailing := cfg.Redis.Open() // not shared either: it always waits for results
+		defer tailing.Close()
+		if httpConfig.Reading, err = openReading(ctx, cfg, client, tailing, listener); err != nil {
+			return err
+		}
+		defer httpConfig.Reading.Close()
+	}
+	states, locks := state.NewStore(client, namespace), server.ShareLocks(inspector)
+	if cfg.HasOnly(config.RoleReader) || cfg.follow != nil {
+		if httpConfig.Reading != nil {
+			httpConfig.Reading.Repos, httpConfig.Reading.Locks = states, locks
+		}
+		return server.Serve(ctx, listener, httpConfig) // without the endpoints that anybody may ask about all repositories
+	}
+	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, states, watch.NewRegistry(client, namespace)
+	httpConfig.Locks, httpConfig.Dead, httpConfig.Streams, httpConfig.Hosts = locks, dead, figures, limits
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http
 		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()
@@ -199,7 +226,9 @@ func serveAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
 // streamMetrics reads the metrics of the deployment's streams.
 func streamMetrics(cfg Config, client redis.UniversalClient) *telemetry.Streams {
 	namespace := cfg.Namespace()
-	return telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
+	streams := telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results())
+	streams.Slots = cfg.Slots
+	return streams
 }
 
 func invalid(err error) error { return &config.InvalidError{Err: err} }

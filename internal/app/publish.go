@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/propagation"
@@ -28,6 +30,24 @@ func Enqueue(ctx context.Context, client redis.UniversalClient, namespace events
 	}
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(msg.Metadata))
 	return publisher.Add(ctx, namespace.Changes(), msg)
+}
+
+// AnnouncePurge appends a result that tells all who read a repository that a commit was purged from it. fence is that of the lease
+// under which it was.
+func AnnouncePurge(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, repo events.RepoPath, fence uint64, commit string) error {
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	if err != nil {
+		return err
+	}
+	msg, err := stream.ResultMessage(events.Result{
+		ID: fmt.Sprintf("purge/%s/%d", repo.Key(), fence), Type: events.ResultPurged, Source: "/lockstep/cli", Time: time.Now(),
+		Repo: repo, Fence: fence, Commit: commit,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = publisher.Add(ctx, namespace.Results(), msg)
+	return err
 }
 
 // NewTracker returns a tracker of the changes of a deployment.

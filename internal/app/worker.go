@@ -21,7 +21,9 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/hosts"
+	"lockstep/internal/pressure"
 	"lockstep/internal/redisx"
+	"lockstep/internal/rollup"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
@@ -40,6 +42,7 @@ type Config struct {
 	Metrics *telemetry.Metrics
 	Traces  *telemetry.Traces // nil disables tracing
 
+	follow      *FollowConfig  // nil unless this process follows a reader
 	hooks       *hookReceiver  // nil if this process receives no webhooks
 	health      *health        // nil outside Serve
 	live, ready *server.Health // checks of health
@@ -86,7 +89,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	defer pubsub.Close()
 	locker, err := locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: namespace.Locks(),
-		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: name, Log: log, Observer: cfg.Metrics.Locks(),
+		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: name, Log: log, KeyName: "repo", Observer: cfg.Metrics.Locks(),
 	})
 	if err != nil {
 		return err
@@ -97,7 +100,12 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	states := state.NewStore(commands, namespace)
 	reporter := state.NewReporter(commands, namespace, name, log)
-	credentials := credential.NewStore(cfg.Credentials, os.Getenv, credential.WithTransport(volume.Transport()))
+	rollups := rollup.NewRecorder(commands, namespace)
+	getenv := os.Getenv
+	if cfg.follow != nil {
+		getenv = cfg.follow.variables(getenv)
+	}
+	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(volume.Transport()))
 	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
 	var subscriber *stream.Subscriber
 	budgets, err := hostBudgets(cfg, commands, name, log, func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
@@ -114,7 +122,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	changes := router.Changes{
 		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
-		Floor: volume.Floor, Limited: limits.Limited, Log: log,
+		Floor: volume.Floor, Limited: limits.Limited, Notes: state.FailureNotes(namespace), Log: log,
 	}
 	slots := router.NewSlots(cfg.Slots)
 	prepares.volume, prepares.locker, prepares.slots = volume, locker, slots
@@ -131,9 +139,9 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		Routes: []router.Route{{
 			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
 			Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
-			Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter)},
+			Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter, rollups)},
 			Dispose: router.Disposer{
-				Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: log,
+				Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Note: changes.Note, Log: log,
 				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
 			},
 		}},
@@ -164,10 +172,13 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			}.Run(maintaining)
 		})
 	}
+	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log)
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })
+	background.Go(func() { rollups.Run(draining) })
 	background.Go(func() { budgets.Run(draining) })
 	defer cfg.Metrics.Volume(volumeFigures(volume))()
+	defer cfg.Metrics.Slots(slots.Size)()
 	defer background.Wait()
 	defer stopDraining()
 	defer stopMaintaining()
@@ -204,7 +215,7 @@ func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) strea
 			{Topic: namespace.Changes(), MaxLen: maxLen},
 			{Topic: namespace.Results(), MaxLen: maxLen, Keep: cfg.ResultsKeep, Age: 24 * time.Hour},
 		},
-		Dead: namespace.Dead(), DeadAge: cfg.DeadMaxAge, DeadLen: int64(cfg.DeadMaxLength),
+		Dead: namespace.Dead(), DeadAge: cfg.DeadMaxAge, DeadLen: int64(cfg.DeadMaxLength), DeadBytes: cfg.DeadMaxBytes,
 	}
 }
 

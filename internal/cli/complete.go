@@ -19,6 +19,7 @@ import (
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
+	"lockstep/internal/workspace"
 	"lockstep/locking"
 )
 
@@ -59,17 +60,17 @@ func newCompletionCommand(std term.Streams) *cobra.Command {
 
 // flagValues maps flags to their values.
 var flagValues = map[string][]string{
-	"output":        term.Forms,
 	"roles":         config.Roles,
 	"log-level":     {"debug", "info", "warn", "error"},
 	"log-format":    {"text", "json"},
 	"durability":    {"power", "process"},
+	"kind":          {"auto", string(workspace.KindOverlay), string(workspace.KindReflink), string(workspace.KindCopy)},
 	"outside-links": {"keep", "skip", "refuse"},
 	"on-busy":       {string(events.BusyWait), string(events.BusySkip)},
 }
 
 // folderFlags take a directory.
-var folderFlags = []string{"root", "credentials", "hooks", "spool"}
+var folderFlags = []string{"root", "credentials", "hooks", "spool", "scratch"}
 
 // fileFlags take a file. All other flags complete no file names.
 var fileFlags = []string{"config", "redis-password-file", "api-token-file", "ca-file", "known-hosts", "result", "plot"}
@@ -97,6 +98,9 @@ func setDefaults(cmd *cobra.Command, std term.Streams) {
 
 func flagCompletion(f *pflag.Flag, std term.Streams) cobra.CompletionFunc {
 	values, enumerated := flagValues[f.Name]
+	if out, ok := f.Value.(*term.Output); ok {
+		values, enumerated = out.Forms(), true
+	}
 	switch {
 	case f.Name == "roles":
 		return completeList(values)

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -36,6 +37,7 @@ func newConfigPrintCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			warnOfUnknown(cmd, std, cfg)
 			values := settingsInForce(cfg.Values())
 			return out.Show(std, values, values.Table)
 		},
@@ -82,13 +84,19 @@ func newConfigValidateCommand(std term.Streams) *cobra.Command {
 		Use:   "validate",
 		Short: "Check the settings and the webhook sources",
 		Long: "Run the checks that lockstep serve makes at the start: the settings, the files and hosts in them, and the webhook\n" +
-			"sources. It opens no connections; lockstep doctor does.",
+			"sources. In addition, it refuses unknown LOCKSTEP_* variables. It opens no connections; lockstep doctor does.",
 		Example: "  lockstep config validate --config lockstep.yaml\n" +
 			"  lockstep config validate --config lockstep.yaml -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := settings(cmd, std)
+			cfg, err := loadSettings(cmd, std)
 			if err != nil {
 				return err
+			}
+			if len(cfg.Unknown) > 0 {
+				return term.UsageError(errors.New(cfg.Unknown[0].String()))
+			}
+			if err := checkNamed(cfg, std); err != nil {
+				return term.UsageError(err)
 			}
 			sources, err := forge.LoadSources(cfg.Hooks, std.Environ)
 			if err != nil {

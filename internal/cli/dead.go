@@ -8,6 +8,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
-	"lockstep/internal/status"
 )
 
 // deadTimeout limits commands that may go through all letters.
@@ -28,7 +28,8 @@ const deadTimeout = 5 * time.Minute
 func newDeadCommand(std term.Streams) *cobra.Command {
 	return newGroup("dead", "Show, retry or drop dead letters",
 		"An event that fails permanently, or too often, becomes a dead letter: the original event with the reason and the\n"+
-			"error. See --dead-max-age and --dead-max-length of lockstep serve for how long letters are kept.",
+			"error. See --dead-max-age, --dead-max-length and --dead-max-bytes of lockstep serve for how long letters are\n"+
+			"kept.",
 		newDeadListCommand(std), newDeadShowCommand(std), newDeadRetryCommand(std), newDeadDropCommand(std))
 }
 
@@ -43,7 +44,6 @@ func (f *deadFlags) Add(cmd *cobra.Command) {
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&f.repo, "repo", "", "repository `owner/name` of the letters")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "`reason` of the letters, as ls prints it")
-	f.out.Add(cmd)
 }
 
 func (f *deadFlags) query(dead *stream.DeadLetters) (stream.Query, error) {
@@ -89,7 +89,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				query.Oldest = oldest
-				list, more := deadList{}, false
+				list, more := []server.DeadLetter{}, false
 				for letter, err := range letters(ctx, dead, query) {
 					if err != nil {
 						return err
@@ -102,11 +102,12 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
-				return flags.out.Show(std, list, list.Table)
+				return term.ShowList(std, &flags.out, list, list, deadColumns)
 			})
 		},
 	}
 	flags.Add(cmd)
+	flags.out.AddList(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum `number` of letters")
 	cmd.Flags().BoolVar(&oldest, "oldest", false, "list oldest letters first")
 	return cmd
@@ -141,7 +142,7 @@ func newDeadRetryCommand(std term.Streams) *cobra.Command {
 			"starts with a new attempt count and goes to every consumer group of its stream, including groups that had\n" +
 			"settled it. A letter is retried at most once.",
 		Example: "  lockstep dead retry 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
-			"  lockstep dead retry --repo acme/widgets --redis redis://127.0.0.1:6379\n" +
+			"  lockstep dead retry --repo acme/widgets --dry-run --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --all --redis redis://127.0.0.1:6379",
 	}, "retry all letters", func(ctx context.Context, dead *stream.DeadLetters, _, ids []string, out term.Output) error {
 		done, err := dead.Retry(ctx, ids...)
@@ -188,10 +189,11 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 	})
 }
 
-// newDeadAction sets up a command that applies fn to the selected letters.
+// newDeadAction sets up a command that applies fn to the selected letters, or lists them with --dry-run.
 func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 	fn func(ctx context.Context, dead *stream.DeadLetters, args, ids []string, out term.Output) error) *cobra.Command {
 	var flags deadFlags
+	var dryRun bool
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, completeFrom(std, deadIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := flags.validate(args); err != nil {
@@ -202,12 +204,30 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 			if err != nil {
 				return err
 			}
+			if dryRun {
+				return showSelected(ctx, std, dead, ids, flags.out)
+			}
 			return fn(ctx, dead, args, ids, flags.out)
 		})
 	}
 	flags.Add(cmd)
+	flags.out.Add(cmd)
 	cmd.Flags().BoolVar(&flags.all, "all", false, all)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "list the selected letters and change nothing")
 	return cmd
+}
+
+// showSelected lists letters as dead ls does.
+func showSelected(ctx context.Context, std term.Streams, dead *stream.DeadLetters, ids []string, out term.Output) error {
+	list := []server.DeadLetter{}
+	for _, id := range ids {
+		letter, err := dead.Get(ctx, id)
+		if err != nil {
+			return deadError(err)
+		}
+		list = append(list, server.NewDeadLetter(dead, letter, false))
+	}
+	return term.ShowList(std, &out, list, list, deadColumns)
 }
 
 // onDead runs fn with the dead letters of the configured Redis.
@@ -275,21 +295,26 @@ func deadError(err error) error {
 	return err
 }
 
-type deadList []server.DeadLetter
-
-func (l deadList) Table(w io.Writer) {
-	fmt.Fprintln(w, "ID\tAGE\tREPOSITORY\tREASON\tATTEMPTS\tSTREAM\tGROUP\tERROR")
-	for _, letter := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", letter.ID, status.Duration(time.Since(letter.At)), term.Dash(letter.Repo),
-			term.Printable(letter.Reason), letter.Attempts, term.Printable(letter.Stream), term.Printable(letter.Group), term.Printable(letter.Error))
-	}
+var deadColumns = term.List[server.DeadLetter]{
+	Columns: []term.Column[server.DeadLetter]{
+		{Head: "ID", Text: func(l server.DeadLetter) string { return l.ID }},
+		{Head: "GIVEN UP", Time: func(l server.DeadLetter) time.Time { return l.At }},
+		{Head: "REPOSITORY", Text: func(l server.DeadLetter) string { return l.Repo }},
+		{Head: "REASON", Text: func(l server.DeadLetter) string { return term.Printable(l.Reason) }},
+		{Head: "ATTEMPTS", Text: func(l server.DeadLetter) string { return strconv.Itoa(l.Attempts) }},
+		{Head: "STREAM", Text: func(l server.DeadLetter) string { return term.Printable(l.Stream) }, Wide: true},
+		{Head: "GROUP", Text: func(l server.DeadLetter) string { return term.Printable(l.Group) }, Wide: true},
+		{Head: "ERROR", Text: func(l server.DeadLetter) string { return term.Printable(l.Error) }},
+	},
+	Name:  func(l server.DeadLetter) string { return l.ID },
+	Empty: "no dead letters; see lockstep status for what fails but is still retried",
 }
 
 type deadDetail server.DeadLetter
 
 func (d deadDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "letter\t%s\n", d.ID)
-	fmt.Fprintf(w, "given up\t%s (%s ago), after %d attempts\n", d.At.Format(time.RFC3339), status.Duration(time.Since(d.At)), d.Attempts)
+	fmt.Fprintf(w, "given up\t%s, after %d attempts\n", term.When(d.At), d.Attempts)
 	fmt.Fprintf(w, "reason\t%s\n", term.Printable(d.Reason))
 	fmt.Fprintf(w, "error\t%s\n", term.Printable(d.Error))
 	fmt.Fprintf(w, "from\t%s, entry %s\n", term.Printable(d.Stream), term.Printable(d.Entry))

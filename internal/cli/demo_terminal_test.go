@@ -46,10 +46,11 @@ func (d *terminalDemo) assertRestored() {
 
 func TestDemoDrawsOnTerminal(t *testing.T) {
 	testenv.Long(t)
+	testenv.SkipUnderRace(t)
 	d := demoOnATerminal(t, nil, "--duration", "1s")
 	d.AwaitLog("repository")
 	d.AwaitLog(" killed with kill -9 while it held demo/hot")
-	if code := d.AwaitExit(time.Minute); code != term.ExitDone {
+	if code := d.AwaitExit(3 * time.Minute); code != term.ExitDone {
 		t.Errorf("exit code %d, want 0:\n%s", code, d.Log)
 	}
 	d.AwaitLog(demo.ShowCursor) // output may arrive after the exit
@@ -79,6 +80,7 @@ func TestDemoInterruptedFromKeyboard(t *testing.T) {
 // Ctrl-C is the regular end of a web demo. It must not reach a running git process.
 func TestWebDemoEndedFromKeyboard(t *testing.T) {
 	testenv.Long(t)
+	testenv.SkipUnderRace(t)
 	d := demoOnATerminal(t, nil, "--web")
 	d.AwaitLog("all of them cloned")
 	proctest.Must(d.terminal.Keyboard.Write([]byte{3}))(t)

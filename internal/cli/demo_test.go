@@ -46,7 +46,7 @@ func assertNothingLeft(t *testing.T, tmp string, workers []int) {
 		t.Errorf("left behind: %v", left)
 	}
 	for _, pid := range workers {
-		if err := syscall.Kill(pid, 0); err == nil {
+		if !ended(pid) {
 			t.Errorf("worker %d is still running", pid)
 		}
 	}
@@ -94,9 +94,14 @@ func ended(pid int) bool {
 func TestWebDemo(t *testing.T) {
 	testenv.Long(t)
 	p, tmp, workers := startDemo(t, "--web")
-	found := regexp.MustCompile(`dashboard at (http://127\.0\.0\.1:\d+)/ ; log in with (\S+) to`).FindStringSubmatch(p.Log.String())
+	found := regexp.MustCompile(`(?m)^.*dashboard at (http://127\.0\.0\.1:\d+)/\n.*log in with (\S+) to .*$`).FindStringSubmatch(p.Log.String())
 	if found == nil {
 		t.Fatal("no address and token in the log")
+	}
+	for line := range strings.Lines(found[0]) {
+		if len(line) > 80 {
+			t.Errorf("%q is cut on a terminal of 80 columns", line)
+		}
 	}
 	base, token := found[1], found[2]
 	get := func(path, token string) int {

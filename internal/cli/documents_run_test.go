@@ -33,6 +33,7 @@ type document struct {
 	notRun map[string]string // reasons for skipping blocks, by the start of the first line
 	exits  map[string]int    // exit codes other than 0, by a part of the line
 	given  []string          // commands to run before
+	logged string            // what a background command prints in the end
 }
 
 // documents has the documents to run.
@@ -46,12 +47,12 @@ var documents = map[string]document{
 	},
 	"docs/operations.md": {
 		notRun: map[string]string{
-			"appendonly yes":                     "settings of Redis",
-			"scrape_configs:":                    "settings of Prometheus",
-			"sum by (":                           "a query",
-			"curl -s http://worker-1:9090":       "names a machine",
-			"lockstep watch import watches.yaml": "uses the file in docs/watches.md",
-			"# stop all workers;":                "uses another volume",
+			"appendonly yes":               "settings of Redis",
+			"scrape_configs:":              "settings of Prometheus",
+			"sum by (":                     "a query",
+			"curl -s http://worker-1:9090": "names a machine",
+			"(echo watches:":               "needs jq; redis_gone_test.go of internal/e2e does the same",
+			"# stop all workers;":          "uses another volume",
 			"git -C /srv/repos/.lockstep/repos/acme/widgets/adopted": "needs an adopted clone",
 			"HOST ":               "output of lockstep status",
 			"lockstep hosts ls  ": "needs a blocked host",
@@ -59,6 +60,7 @@ var documents = map[string]document{
 		exits: map[string]int{
 			"lockstep repos show owner/name": term.ExitFailed, // unknown repository
 			"lockstep dead show ID":          term.ExitUsage,
+			"lockstep repos purge COMMIT":    term.ExitUsage,
 		},
 		given: runningService,
 	},
@@ -71,6 +73,30 @@ var documents = map[string]document{
 		given: []string{"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "echo a-token-of-the-api > api-token",
 			"lockstep serve --listen 127.0.0.1:8080 --api-token-file api-token", "lockstep publish https://git.example.com/acme/widgets.git --wait"},
 	},
+	"docs/tutorial.md": {
+		notRun: map[string]string{"./lockstep init --check": "waits for a forge; testdata/script/init.txtar runs it"},
+		logged: "lockstep.result.synced.v1 acme/widgets",
+	},
+	"docs/guides/docs-on-push.md": {},
+	"docs/guides/gitops.md": {
+		notRun: map[string]string{"lockstep exec acme/widgets@~/deploy/prod -- kubectl": "needs a cluster"},
+	},
+	"docs/guides/ci-cache.md":      {},
+	"docs/guides/from-git-sync.md": {},
+	"docs/guides/from-a-pool.md":   {},
+	"docs/following.md": {
+		notRun: map[string]string{"lockstep follow https://lockstep.example.org --root /srv/copies --token-file token --reader": "needs a second root"},
+	},
+	"docs/reader.md": {
+		notRun: map[string]string{"curl -sN": "does not end; reading_results_test.go of internal/server reads streams", "id: MSB": "what it prints"},
+		exits: map[string]int{
+			"lockstep tokens rm 3f6b2c91d0aa": term.ExitFailed, // unknown token
+			"git clone http://any":            128,             // kept at depth 1
+		},
+		given: []string{"export LOCKSTEP_REDIS=redis://127.0.0.1:6379 LOCKSTEP_ROOT=/srv/repos", "lockstep serve --roles worker",
+			"lockstep watch add https://git.example.com/acme/widgets.git --app docs", "lockstep publish https://git.example.com/acme/widgets.git --app docs --wait",
+			"lockstep tokens create --app docs --json | sed 's/.*\"token\":\"//; s/\".*//' > token"},
+	},
 }
 
 // elsewhere has the documents whose commands are not run here, with the reason.
@@ -80,13 +106,16 @@ var elsewhere = map[string]string{
 	"docs/publishing.md":    "the tests of examples/publish run its programs",
 	"docs/recipes.md":       "the tests of the examples run its programs",
 	"docs/reading.md":       "tested by exec_test.go and package tree",
+	"docs/workspaces.md":    "tested by workspace_test.go and testdata/script/workspace.txtar",
 	"docs/benchmarks.md":    "its benchmarks take minutes",
 	"docs/scaling.md":       "its benchmarks take minutes",
 	"docs/security.md":      "needs secrets in /etc and /run",
 	"docs/migrating.md":     "needs existing clones and git-sync; the tests of internal/volume adopt clones",
 	"docs/failure-modes.md": "mentions commands in a table",
 	"docs/dashboard.md":     "needs a proxy and secrets; tested by internal/dashboard",
-	"docs/deploying.md":     "needs machines and clusters; the tests of deploy check its files",
+	"docs/deploying.md":     "needs machines; the tests of deploy check its files",
+	"docs/kubernetes.md":    "needs a cluster; the tests of deploy/validate check its objects",
+	"docs/releasing.md":     "needs a forge and a registry; the tests of deploy build and run its binaries",
 }
 
 // runningService starts a service and syncs a repository.
@@ -99,6 +128,7 @@ var runningService = []string{
 // as lockstep serve, run in the background.
 func TestCommandsInDocumentsRun(t *testing.T) {
 	testenv.Long(t)
+	testenv.SkipUnderRace(t)
 	if _, err := exec.LookPath("curl"); err != nil {
 		if os.Getenv("LOCKSTEP_TEST_REDIS") == "real" {
 			t.Fatal("curl is not in PATH; install it")
@@ -113,8 +143,9 @@ func TestCommandsInDocumentsRun(t *testing.T) {
 // TestEveryDocumentWithCommandsIsRunOrListed checks that each document in docs with commands is in documents or elsewhere.
 func TestEveryDocumentWithCommandsIsRunOrListed(t *testing.T) {
 	t.Parallel()
-	for _, file := range proctest.Must(filepath.Glob("../../docs/*.md"))(t) {
-		path := "docs/" + filepath.Base(file)
+	files := append(proctest.Must(filepath.Glob("../../docs/*.md"))(t), proctest.Must(filepath.Glob("../../docs/guides/*.md"))(t)...)
+	for _, file := range files {
+		path := strings.TrimPrefix(filepath.ToSlash(file), "../../")
 		_, listed := elsewhere[path]
 		if _, run := documents[path]; run || listed {
 			continue
@@ -157,6 +188,7 @@ func (d document) Run(t *testing.T, path string) {
 			sh.line(line, want)
 		}
 	}
+	proctest.Eventually(t, func() bool { return sh.logged(d.logged) }, "a background command of %s prints %q", path, d.logged)
 	for part := range d.notRun {
 		if !used[part] {
 			t.Errorf("%s has no block that begins with %q; remove it from notRun", path, part)
@@ -182,7 +214,7 @@ type shell struct {
 }
 
 // unending matches commands to run in the background.
-var unending = regexp.MustCompile(`lockstep (serve|tail)\b|redis-cli --latency`)
+var unending = regexp.MustCompile(`lockstep (serve|follow|tail)\b|redis-cli --latency|examples/notified`)
 
 func openShell(t *testing.T) *shell {
 	t.Helper()
@@ -193,25 +225,30 @@ func openShell(t *testing.T) *shell {
 	ca := filepath.Join(dir, "ca.pem")
 	proctest.Must(0, os.WriteFile(ca, git.CA(), 0o644))(t)
 	s := &shell{t: t, dir: dir, redis: redistest.StartReal(t)}
-	address := proctest.FreeAddress(t)
+	address, app := proctest.FreeAddress(t), proctest.FreeAddress(t)
 	s.put = strings.NewReplacer("redis://127.0.0.1:6379", s.redis.URL(), "/srv/repos", filepath.Join(dir, "volume"),
-		"127.0.0.1:8080", address, " :8080", " "+address, "=…", "=0123456789abcdef0123456789abcdef")
+		"/srv/copies", filepath.Join(dir, "copies"), "https://lockstep.example.org", "http://"+address, "127.0.0.1:8080", address, "127.0.0.1:9000", app, " :8080", " "+address, "=…", "=0123456789abcdef0123456789abcdef")
 
 	bin := filepath.Join(dir, "bin")
 	proctest.Must(0, os.Mkdir(bin, 0o755))(t)
 	for name, script := range map[string]string{
-		"go":        "case \"$1 $2 $3 $4\" in 'run ./cmd/lockstep '*) shift 2; exec lockstep \"$@\" ;; 'build -o lockstep ./cmd/lockstep') exec cp \"$(command -v lockstep)\" lockstep ;; esac\nexit 97\n",
+		"go":        "case \"$1 $2 $3 $4\" in 'run ./cmd/lockstep '*) shift 2; exec lockstep \"$@\" ;; 'build -o lockstep ./cmd/lockstep') exec cp \"$(command -v lockstep)\" lockstep ;; 'run ./examples/notified'*) shift 2; exec \"$NOTIFIED\" -listen \"$NOTIFIED_ADDRESS\" ;; esac\nexit 97\n",
 		"redis-cli": fmt.Sprintf("PATH=%s exec redis-cli -p %d \"$@\"\n", os.Getenv("PATH"), s.redis.Port()),
 	} {
 		proctest.Must(0, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script), 0o755))(t)
 	}
 	proctest.Must(0, os.WriteFile(filepath.Join(dir, ".curlrc"), []byte("fail\nsilent\nshow-error\nnoproxy = \"*\"\n"), 0o644))(t)
 
+	notified := filepath.Join(dir, "notified")
+	if text, err := exec.Command("go", "build", "-o", notified, "../../examples/notified").CombinedOutput(); err != nil {
+		t.Fatalf("build the app: %v\n%s", err, text)
+	}
+
 	cmd := exec.Command("bash")
 	cmd.Dir = filepath.Join(dir, "work")
 	proctest.Must(0, os.Mkdir(cmd.Dir, 0o755))(t)
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+dir, "LOCKSTEP_PROXY="+startProxy(t, git), "LOCKSTEP_CA_FILE="+ca,
-		"LOCKSTEP_LOG_FORMAT=text")
+		"LOCKSTEP_LOG_FORMAT=text", "NOTIFIED="+notified, "NOTIFIED_ADDRESS="+app)
 	in := proctest.Must(cmd.StdinPipe())(t)
 	out := proctest.Must(cmd.StdoutPipe())(t)
 	cmd.Stderr = cmd.Stdout
@@ -238,6 +275,16 @@ func openShell(t *testing.T) *shell {
 
 func (s *shell) log(n int) string { return filepath.Join(s.dir, "log-"+strconv.Itoa(n)) }
 
+// logged reports whether a background command has printed text. It returns true if text is empty.
+func (s *shell) logged(text string) bool {
+	for n := range s.left {
+		if log, _ := os.ReadFile(s.log(n)); strings.Contains(string(log), text) {
+			return true
+		}
+	}
+	return text == ""
+}
+
 // line runs a line until it exits. A background command runs until it is ready.
 func (s *shell) line(line string, want int) {
 	s.t.Helper()
@@ -251,16 +298,29 @@ func (s *shell) line(line string, want int) {
 		}
 		return
 	}
+	line = strings.Replace(line, "lockstep follow", "env -u LOCKSTEP_PROXY lockstep follow", 1) // the proxy leads to the Git server only
 	log := s.log(len(s.left))
 	proctest.Must(0, os.WriteFile(log+".sh", []byte(line+"\n"), 0o644))(s.t)
 	// In a new session, so that cleanup can kill the whole group.
 	out, _ := s.typed(fmt.Sprintf("setsid bash %[1]s.sh </dev/null >%[1]s 2>&1 & echo $!", log))
 	s.left = append(s.left, proctest.Must(strconv.Atoi(strings.TrimSpace(out)))(s.t))
-	if strings.Contains(line, "lockstep serve") {
+	if strings.Contains(line, "lockstep serve") && !strings.Contains(line, "--roles reader") {
 		proctest.Eventually(s.t, func() bool {
 			text, _ := os.ReadFile(log)
 			return strings.Contains(string(text), "worker takes changes")
 		}, "%s takes changes", line)
+	}
+	if strings.Contains(line, "lockstep follow") {
+		proctest.Eventually(s.t, func() bool {
+			text, _ := os.ReadFile(log)
+			return strings.Contains(string(text), "caught up with the reader")
+		}, "%s has caught up", line)
+	}
+	if strings.Contains(line, "examples/notified") {
+		proctest.Eventually(s.t, func() bool {
+			text, _ := os.ReadFile(log)
+			return strings.Contains(string(text), "waiting for notifications")
+		}, "the app runs")
 	}
 	if _, address, listens := strings.Cut(line, "--listen "); listens {
 		address, _, _ = strings.Cut(address, " ")

@@ -18,7 +18,7 @@ func TestCommandsInDocumentsParse(t *testing.T) {
 	paths := proctest.Must(filepath.Glob("../../docs/*.md"))(t)
 	paths = append(paths, proctest.Must(filepath.Glob("../../docs/adr/*.md"))(t)...)
 	paths = append(paths, "../../README.md", "../../CONTRIBUTING.md")
-	typed := regexp.MustCompile(`(?:^|[;&|(] *|\b[A-Z_]+=\S+ +|\b(?:exec|sudo) )(?:\./|bin/|go run \./cmd/)?lockstep ([a-z][^\n]*)`)
+	typed := regexp.MustCompile(`(?:^|[;&|(] *|\b[A-Z_]+=\S+ +|\b(?:exec|sudo) |-- /)(?:\./|bin/|go run \./cmd/)?lockstep ([a-z][^\n]*)`)
 	found := 0
 	for _, path := range paths {
 		for _, code := range codeOf(string(proctest.Must(os.ReadFile(path))(t))) {

@@ -68,7 +68,7 @@ func healthTarget(cmd *cobra.Command, std term.Streams, address string) (string,
 	return "", term.UsageError(errors.New("no address: set --listen or --admin-listen as for the process, or --url"))
 }
 
-// readyURL returns the /readyz URL for a listen address. It uses the loopback interface if the process listens on all.
+// readyURL returns the /readyz URL for a listen address.
 func readyURL(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	switch {
@@ -77,13 +77,19 @@ func readyURL(listen string) (string, error) {
 	case port == "0" || port == "":
 		return "", term.UsageError(fmt.Errorf("listen %s: the port is chosen at the start; set it with --url", listen))
 	}
+	return localURL(host, port, "/readyz").String(), nil
+}
+
+// localURL returns the URL at which a process on this machine answers that listens on the host. It uses the loopback interface if the
+// process listens on all.
+func localURL(host, port, path string) *url.URL {
 	switch ip := net.ParseIP(host); {
 	case host == "" || ip.Equal(net.IPv4zero):
 		host = "127.0.0.1"
 	case ip.Equal(net.IPv6unspecified):
 		host = "::1"
 	}
-	return (&url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: "/readyz"}).String(), nil
+	return &url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: path}
 }
 
 // askHealth returns the first line of a 200 response; for other responses the line is part of the error. It uses no proxy and

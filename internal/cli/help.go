@@ -22,6 +22,7 @@ var exitCodes = []struct {
 	{term.ExitUsage, "wrong usage: an invalid command, argument or setting; nothing was done"},
 	{term.ExitUnavailable, "Redis is unavailable"},
 	{term.ExitTimedOut, "timed out: no result within --timeout; the change may still be handled"},
+	{term.ExitRevoked, "the token was removed: the reader refuses it (lockstep follow)"},
 }
 
 // newExitCodesTopic returns a help page without a command.
@@ -57,7 +58,7 @@ func newEnvironmentTopic() *cobra.Command {
 	config.AddFlags(all, allSettings)
 	all.VisitAll(func(f *pflag.Flag) {
 		_, usage := pflag.UnquoteUsage(f)
-		row(config.EnvPrefix+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")), usage)
+		row(config.VariableName(f.Name), usage)
 	})
 	text.WriteByte('\n')
 	for _, v := range ownVariables {

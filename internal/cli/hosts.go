@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ func newHostsCommand(std term.Streams) *cobra.Command {
 
 func newHostsListCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	return withFlags(&cobra.Command{
+	return withListFlags(&cobra.Command{
 		Use:     "ls",
 		Short:   "List the hosts used within a day, with their limits",
 		Example: "  lockstep hosts ls --redis redis://127.0.0.1:6379",
@@ -34,12 +35,12 @@ func newHostsListCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list := make(hostList, len(all))
+				list := make([]server.Host, len(all))
 				for i, h := range all {
 					list[i] = server.NewHost(h)
 				}
 				server.SortHosts(list)
-				return out.Show(std, list, list.Table)
+				return term.ShowList(std, &out, list, list, hostColumns)
 			})
 		},
 	}, config.Common, &out)
@@ -93,13 +94,17 @@ func notLimited(host string, credential *string) error {
 	return fmt.Errorf("%s does not block the credential %s; see lockstep hosts ls", host, status.CredentialName(*credential))
 }
 
-type hostList []server.Host
-
-func (l hostList) Table(w io.Writer) {
-	fmt.Fprintln(w, status.HostHeading)
-	for _, h := range l {
-		fmt.Fprintln(w, status.HostRow(h, time.Now()))
-	}
+var hostColumns = term.List[server.Host]{
+	Columns: []term.Column[server.Host]{
+		{Head: "HOST", Text: func(h server.Host) string { return h.Host }},
+		{Head: "IN USE", Text: func(h server.Host) string { return fmt.Sprintf("%d/%d", h.InUse, h.Limit) }},
+		{Head: "WAITING", Text: func(h server.Host) string { return strconv.Itoa(h.Waiting) }},
+		{Head: "REASON", Text: func(h server.Host) string { return status.HostReason(h) }},
+		{Head: "UNTIL", Time: func(h server.Host) time.Time { return timeOf(h.Until) }, None: "-"},
+		{Head: "CREDENTIALS", Text: status.HostCredentials},
+	},
+	Name:  func(h server.Host) string { return h.Host },
+	Empty: "no hosts were asked within a day; sync a repository with lockstep sync URL, or watch one with lockstep watch add URL --app NAME",
 }
 
 type liftedBlock struct {

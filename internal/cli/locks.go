@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,7 +15,6 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
-	"lockstep/internal/status"
 	"lockstep/locking"
 )
 
@@ -25,7 +25,7 @@ func newLocksCommand(std term.Streams) *cobra.Command {
 
 func newLocksListCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	return withFlags(&cobra.Command{
+	return withListFlags(&cobra.Command{
 		Use:     "ls",
 		Short:   "List held leases",
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
@@ -35,11 +35,11 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list := make(lockList, 0, len(held))
+				list := make([]server.Lock, 0, len(held))
 				for _, status := range held {
 					list = append(list, server.NewLock(status))
 				}
-				return out.Show(std, list, list.Table)
+				return term.ShowList(std, &out, list, list, lockColumns)
 			})
 		},
 	}, config.Common, &out)
@@ -92,6 +92,9 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 					if err != nil {
 						return err
 					}
+					if !status.Held {
+						return fmt.Errorf("%s is not held; there is nothing to release", repo)
+					}
 					fence = status.Fence
 				}
 				former, err := inspector.ForceRelease(ctx, repo.Key(), fence)
@@ -123,14 +126,19 @@ func inspect(cmd *cobra.Command, std term.Streams, fn func(context.Context, *loc
 	})
 }
 
-type lockList []server.Lock
-
-func (l lockList) Table(w io.Writer) {
-	fmt.Fprintln(w, "REPOSITORY\tOPERATION\tJOB\tWORKER\tHELD FOR\tREMAINING\tWAITING\tFENCE")
-	for _, lock := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%v\t%d\t%d\n", lock.Repo, lock.Holder.Operation, lock.Holder.Job, lock.Holder.Worker,
-			status.Duration(time.Since(*lock.Since)), remaining(server.Lock(lock)), len(lock.Waiters), lock.Fence)
-	}
+var lockColumns = term.List[server.Lock]{
+	Columns: []term.Column[server.Lock]{
+		{Head: "REPOSITORY", Text: func(l server.Lock) string { return l.Repo }},
+		{Head: "OPERATION", Text: func(l server.Lock) string { return l.Holder.Operation }},
+		{Head: "JOB", Text: func(l server.Lock) string { return l.Holder.Job }},
+		{Head: "WORKER", Text: func(l server.Lock) string { return l.Holder.Worker }},
+		{Head: "SINCE", Time: func(l server.Lock) time.Time { return timeOf(l.Since) }},
+		{Head: "WAITING", Text: func(l server.Lock) string { return strconv.Itoa(len(l.Waiters)) }},
+		{Head: "REMAINING", Text: func(l server.Lock) string { return remaining(l).String() }, Wide: true},
+		{Head: "FENCE", Text: func(l server.Lock) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
+	},
+	Name:  func(l server.Lock) string { return l.Repo },
+	Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
 }
 
 type lockDetail server.Lock
@@ -139,7 +147,7 @@ func (l lockDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "repository\t%s\n", l.Repo)
 	if l.Held {
 		fmt.Fprintf(w, "held by\tjob %s (%s) on %s\n", l.Holder.Job, l.Holder.Operation, l.Holder.Worker)
-		fmt.Fprintf(w, "since\t%s (%s)\n", l.Since.Format(time.RFC3339), status.Duration(time.Since(*l.Since)))
+		fmt.Fprintf(w, "since\t%s\n", term.When(*l.Since))
 		fmt.Fprintf(w, "remaining\t%v\n", remaining(server.Lock(l)))
 	} else {
 		fmt.Fprintf(w, "held by\tnobody\n")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
@@ -20,8 +21,10 @@ import (
 
 // maintainer works on the repositories of a volume, each under its lease.
 type maintainer struct {
-	volume *volume.Volume
-	locker *locking.Locker // nil if offline
+	volume    *volume.Volume
+	locker    *locking.Locker       // nil if offline
+	redis     redis.UniversalClient // nil if offline
+	namespace events.Namespace
 }
 
 // maintenanceFlags select repositories on the volume.
@@ -31,8 +34,12 @@ type maintenanceFlags struct {
 }
 
 func (f *maintenanceFlags) Add(cmd *cobra.Command) {
-	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
 	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories on the volume")
+	f.addCommon(cmd)
+}
+
+func (f *maintenanceFlags) addCommon(cmd *cobra.Command) {
+	config.AddFlags(cmd.Flags(), config.Common|config.Keeping)
 	cmd.Flags().BoolVar(&f.offline, "offline", false, "work without Redis; no worker may be running")
 	f.out.Add(cmd)
 }
@@ -42,6 +49,10 @@ func (f *maintenanceFlags) repos(args []string) ([]events.RepoPath, error) {
 	if f.all != (len(args) == 0) {
 		return nil, term.UsageError(errors.New("name repositories or use --all"))
 	}
+	return parseRepos(args)
+}
+
+func parseRepos(args []string) ([]events.RepoPath, error) {
 	repos := make([]events.RepoPath, 0, len(args))
 	for _, arg := range args {
 		repo, err := events.ParseRepoPath(arg)
@@ -73,10 +84,10 @@ func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn fun
 			return err
 		}
 		defer volume.Close()
-		return fn(ctx, maintainer{volume: volume})
+		return fn(ctx, maintainer{volume: volume, namespace: cfg.Namespace()})
 	}
 	if cfg.Redis == "" {
-		return term.UsageError(errors.New("--redis is required; use the same URL as the service, or stop all workers and use --offline"))
+		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service, or stop all workers and use --offline", config.Names("redis")))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -96,13 +107,13 @@ func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn fun
 	}
 	locker, err := locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
-		Worker: "cli-" + app.NewWorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError),
+		Worker: "cli-" + app.NewWorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError), KeyName: "repo",
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
-	return redisx.Explain(server, fn(ctx, maintainer{volume, locker}))
+	return redisx.Explain(server, fn(ctx, maintainer{volume, locker, commands, cfg.Namespace()}))
 }
 
 // each calls fn for the given repositories, or for all if there are none, and counts the errors. Only ctx ends it early.
@@ -131,15 +142,16 @@ func (m maintainer) each(ctx context.Context, repos []events.RepoPath, fn func(r
 
 // onDisk is the disk usage of a repository, as ls, show and gc print it.
 type onDisk struct {
-	Bytes   int64            `json:"bytes"` // last measured size plus what was added since
-	Files   int64            `json:"files"` // last measured
-	Trees   int              `json:"trees"`
-	Store   int              `json:"store,omitempty"` // generation
-	Adopted []volume.Adopted `json:"adopted,omitempty"`
+	Bytes      int64            `json:"bytes"` // last measured size plus what was added since
+	Files      int64            `json:"files"` // last measured
+	Trees      int              `json:"trees"`
+	Store      int              `json:"store,omitempty"` // generation
+	Adopted    []volume.Adopted `json:"adopted,omitempty"`
+	Workspaces int              `json:"workspaces,omitempty"` // that pin trees
 }
 
 func newOnDisk(u volume.Usage, store int) *onDisk {
-	return &onDisk{Bytes: u.Bytes + u.Added, Files: u.Files, Trees: u.Trees, Store: store, Adopted: u.Adopted}
+	return &onDisk{Bytes: u.Bytes + u.Added, Files: u.Files, Trees: u.Trees, Store: store, Adopted: u.Adopted, Workspaces: u.Workspaces}
 }
 
 func (d *onDisk) adopted() string {
@@ -153,14 +165,6 @@ func (d *onDisk) adopted() string {
 	return volume.BytesText(bytes)
 }
 
-// columns returns the cells that ls adds if the volume is mounted.
-func (d *onDisk) columns() string {
-	if d == nil {
-		return "-\t-\t-\t-\t-"
-	}
-	return fmt.Sprintf("%s\t%d\t%d\t%d\t%s", volume.BytesText(d.Bytes), d.Files, d.Trees, d.Store, d.adopted())
-}
-
 func (d *onDisk) Table(w io.Writer) {
 	if d == nil {
 		return
@@ -168,6 +172,9 @@ func (d *onDisk) Table(w io.Writer) {
 	fmt.Fprintf(w, "on disk\t%s in %d files\n", volume.BytesText(d.Bytes), d.Files)
 	fmt.Fprintf(w, "trees\t%d\n", d.Trees)
 	fmt.Fprintf(w, "store\tgeneration %d\n", d.Store)
+	if d.Workspaces > 0 {
+		fmt.Fprintf(w, "workspaces\t%d, which keep their trees: see lockstep workspace ls\n", d.Workspaces)
+	}
 	for _, clone := range d.Adopted {
 		fmt.Fprintf(w, "adopted clone\t%s (%s); no longer used: delete it when you do not need it\n", clone.Path, volume.BytesText(clone.Bytes))
 	}

@@ -12,6 +12,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/follow"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 )
@@ -34,6 +35,7 @@ var labels = map[events.Phase]string{
 	events.PhaseRemove:  "remove",
 	events.PhaseMove:    "move",
 	events.PhasePoll:    "poll",
+	follow.PhaseFollow:  "sync",
 }
 
 // view draws progress.
@@ -164,7 +166,7 @@ func amount(p events.Progress) string {
 	switch {
 	case p.Unit == "bytes":
 		return volume.BytesText(p.Done)
-	case p.Unit != "objects" && p.Unit != "files":
+	case p.Unit != "objects" && p.Unit != "files" && p.Unit != "refs":
 		return ""
 	case p.Total > 0:
 		return fmt.Sprintf("%d of %d %s", p.Done, p.Total, p.Unit)
@@ -185,6 +187,9 @@ func (l *lines) draw(p events.Progress, _, total time.Duration) {
 	}
 	l.last = total
 	text := label(p)
+	if p.Phase == "" {
+		text += "; see lockstep status"
+	}
 	if done := amount(p); done != "" {
 		text += ", " + done
 	}

@@ -25,6 +25,7 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 )
 
 // gated is a proxy for the Git server. It sends the start of a pack, and the rest once it is opened.
@@ -91,7 +92,7 @@ func onTerminal(t *testing.T, p *pty, env []string, args ...string) (stdout *log
 	return stdout, ended
 }
 
-var movingBar = regexp.MustCompile(`fetch +[|/\\-] \d+\.\d KiB  \d+s`)
+var movingBar = regexp.MustCompile(`fetch +[|/\\-] [\d.]+KiB  \d+s`)
 
 func TestLongSyncShowsProgressBar(t *testing.T) {
 	t.Parallel()
@@ -117,9 +118,9 @@ func TestLongSyncShowsProgressBar(t *testing.T) {
 			if !strings.HasPrefix(stdout.String(), "synced acme/widgets: ") || strings.Count(stdout.String(), "\n") != 1 {
 				t.Errorf("stdout %q", stdout)
 			}
-			if !strings.Contains(p.Output.String(), "\x1b[1A") || !strings.HasSuffix(p.Output.String(), "\r\n") {
-				t.Errorf("the terminal shows %q, want bars redrawn in place and a final newline", p.Output)
-			}
+			proctest.Eventually(t, func() bool { // output may arrive after the exit
+				return strings.Contains(p.Output.String(), "\x1b[1A") && strings.HasSuffix(p.Output.String(), "\r\n")
+			}, "the terminal shows bars redrawn in place and a final newline; it shows %q", p.Output)
 		})
 	}
 }
@@ -186,11 +187,33 @@ func TestProgressLinesWithoutTerminal(t *testing.T) {
 		d.Show(events.Progress{Phase: events.PhasePublish})
 		time.Sleep(8 * time.Second)
 		d.Close(false)
-		want := "acme/widgets after 10s: fetch, 3.0 MiB\nacme/widgets after 20s: build, 59 of 100 files\nacme/widgets after 30s: publish\n"
+		want := "acme/widgets after 10s: fetch, 3MiB\nacme/widgets after 20s: build, 59 of 100 files\nacme/widgets after 30s: publish\n"
 		if got := text.String(); got != want {
 			t.Errorf("got\n%swant\n%s", got, want)
 		}
 	})
+}
+
+// TestPublishAndWaitShowsProgress has no worker.
+func TestPublishAndWaitShowsProgress(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	p, server := openPTY(t), redistest.Start(t)
+	stdout, ended := onTerminal(t, p, nil, "publish", "https://example.com/acme/widgets.git", "--wait", "--redis", server.URL())
+	proctest.Eventually(t, func() bool { return strings.Contains(p.Output.String(), "wait for a worker") }, "bar of the wait")
+	_ = ended.Cmd.Process.Signal(os.Interrupt)
+	if code := ended.AwaitExit(time.Minute); code != term.ExitFailed || stdout.String() != "" {
+		t.Errorf("exit code %d, %q", code, stdout)
+	}
+}
+
+func TestProgressLineNamesTheStatus(t *testing.T) {
+	var text strings.Builder
+	l := &lines{w: &text, repo: proctest.Must(events.ParseRepoPath("acme/widgets"))(t)}
+	l.draw(events.Progress{}, 11*time.Second, 11*time.Second)
+	if text.String() != "acme/widgets after 11s: wait for a worker; see lockstep status\n" {
+		t.Errorf("got %q", text.String())
+	}
 }
 
 func TestProgressFallsBackToOtherChangeOfRepository(t *testing.T) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -20,8 +21,8 @@ import (
 
 // changeFlags are flags that describe a change.
 type changeFlags struct {
-	repo, ref, app, credential, after, id, depth string
-	pin                                          bool
+	repo, ref, app, credential, after, id, depth, submodules string
+	pin                                                      bool
 
 	to events.RepoPath // new path of a moved repository
 }
@@ -30,6 +31,7 @@ func (f *changeFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
 	flags.StringVar(&f.ref, "ref", "", "branch, full `ref`, or commit of 40 or 64 digits to sync (default: the remote's default branch)")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
+	flags.StringVar(&f.submodules, "submodules", "off", "`off, best-effort or required`: whether the tree has the files of its submodules")
 	flags.StringVar(&f.app, "app", "", "`app` to sync for")
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 }
@@ -52,6 +54,9 @@ func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change,
 	if c.Depth, err = events.ParseDepth(f.depth); err != nil {
 		return c, term.UsageError(fmt.Errorf("--depth: %w", err))
 	}
+	if c.Submodules, err = events.ParseSubmodules(f.submodules); err != nil {
+		return c, term.UsageError(fmt.Errorf("--%w", err))
+	}
 	if c, err = events.NewChange(c); err != nil {
 		return c, term.UsageError(err)
 	}
@@ -72,8 +77,8 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish URL",
 		Short: "Publish one change",
-		Long: "Publish one change to the stream that workers read. With --wait, wait for its result and print that; otherwise\n" +
-			"return at once.",
+		Long: "Publish one change to the stream that workers read. With --wait, wait for its result and print that, with progress\n" +
+			"as sync shows it, and in its output forms; otherwise return at once.",
 		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --ref main --after d670460b4b4aece5915caf5c68d12f560a9fe3e4 --pin --redis redis://127.0.0.1:6379\n" +
@@ -107,6 +112,9 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 			}
 			_, end := traced(cmd, std)
 			defer func() { end(err) }()
+			if out.Form == term.FormEvent && !wait {
+				return term.UsageError(errors.New("-o event prints a result, and needs --wait"))
+			}
 			if wait {
 				return publishAndWait(cmd, std, change, timeout, out)
 			}
@@ -136,7 +144,7 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even if the remote still exists")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result and print it")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
-	out.Add(cmd)
+	out.Add(cmd, term.FormEvent)
 	return cmd
 }
 
@@ -150,17 +158,10 @@ type publishedChange struct {
 // publishAndWait prints the result as sync does, except that a removal counts as success.
 func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
+		progress := newDisplay(std, cfg, change.Repo, out)
+		result, err := enqueueAndAwait(ctx, client, cfg, change, timeout, progress)
+		progress.Close(err != nil || result.Type == events.ResultFailed)
 		switch {
-		case err != nil && timedOut(ctx):
-			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s: redis did not confirm it within %v, but may have stored it", change.ID, change.Repo, timeout)}
-		case err != nil:
-			return err
-		}
-		result, err := await(ctx, client, cfg, entry)
-		switch {
-		case err != nil && timedOut(ctx):
-			return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s was published, but has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
 		case err != nil:
 			return err
 		case change.Type == events.ChangeRemoved && result.Type == events.ResultRemoved && out.IsTable():
@@ -169,4 +170,21 @@ func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, 
 		}
 		return report(std.Stdout, cfg, result, out)
 	})
+}
+
+// enqueueAndAwait publishes the change and waits for its result. The error says whether the change was published.
+func enqueueAndAwait(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change, timeout time.Duration, progress *display) (events.Result, error) {
+	defer progress.follow(ctx, client, cfg, change)()
+	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
+	switch {
+	case err != nil && timedOut(ctx):
+		return events.Result{}, &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s: redis did not confirm it within %v, but may have stored it", change.ID, change.Repo, timeout)}
+	case err != nil:
+		return events.Result{}, err
+	}
+	result, err := await(ctx, client, cfg, entry)
+	if err != nil && timedOut(ctx) {
+		err = &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s was published, but has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
+	}
+	return result, err
 }

@@ -16,6 +16,8 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	views "lockstep/internal/view"
+	"lockstep/internal/volume"
 	"lockstep/tree"
 )
 
@@ -79,6 +81,50 @@ func TestShellRecipeForReaders(t *testing.T) {
 }
 
 // A tree stays as long as a consumer group has not acknowledged a result that names it. The next sync then removes it.
+// Trees of views are read like others.
+func TestRecipesForReadersOfViews(t *testing.T) {
+	t.Parallel()
+	requirePrograms(t, "realpath", "flock", "cat")
+	script := filepath.Join(t.TempDir(), "in-tree.sh")
+	proctest.Must(0, os.WriteFile(script, []byte(snippet(t, "../../docs/reading.md", "in-tree.sh")), 0o700))(t)
+	p := newPublished(t, "1")
+	publish := func() events.Result {
+		synced, _ := p.sync()
+		p.fence++
+		proctest.Must(0, p.volume.PublishViews(t.Context(), volume.ViewTreesRequest{
+			Repo: synced.Repo, App: "argo", Path: synced.Path, Tree: synced.Tree, Fence: p.fence,
+			Views: proctest.Must(views.New(map[string][]string{"v": {"a"}}))(t),
+		}))(t)
+		return synced
+	}
+	synced := publish()
+	name, root := "acme/widgets@~/argo/v", p.volume.Root()
+	recipe := exec.Command("sh", script, name, "sh", "-c", `while read -r _; do echo "$(cat a)"; done`)
+	recipe.Env = append(os.Environ(), "LOCKSTEP_ROOT="+root)
+	c := converse(t, recipe)
+	if got := c.ask(""); got != "1" {
+		t.Errorf("read %q", got)
+	}
+	stdout, stderr, code := proctest.RunLockstep(t, nil, "exec", name, "--root", root, "--", "sh", "-c", "cat a; echo $LOCKSTEP_COMMIT $LOCKSTEP_REF; ls")
+	if want := "1" + synced.After + " refs/heads/main\na\n"; code != 0 || strings.TrimSpace(stdout) != strings.TrimSpace(want) {
+		t.Errorf("exit code %d, %q, want %q; %s", code, stdout, want, stderr)
+	}
+	p.push("2")
+	publish()
+	for range 3 {
+		p.fence++
+		proctest.Must(p.volume.GC(t.Context(), volume.GCRequest{Repo: synced.Repo, Fence: p.fence}))(t)
+	}
+	if got := c.ask(""); got != "1" { // pinned
+		t.Errorf("read %q", got)
+	}
+	if stdout, stderr, code := proctest.RunLockstep(t, nil, "exec", name, "--root", root, "--", "cat", "a"); code != 0 || stdout != "2" {
+		t.Errorf("exit code %d, %q: %s", code, stdout, stderr)
+	}
+	proctest.Must(0, c.in.Close())(t)
+	proctest.Must(0, c.cmd.Wait())(t)
+}
+
 func TestServiceKeepsTreesOfUnacknowledgedResults(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

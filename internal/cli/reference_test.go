@@ -39,6 +39,11 @@ func reference() string {
 		"  These and the flags listed as *settings* are described in [configuration.md](configuration.md). The examples assume `LOCKSTEP_REDIS`.\n" +
 		"- Commands that print data accept `-o table`, `json` or `yaml`, and `--json`. Data goes to standard output, logs and errors to standard\n" +
 		"  error. With `-o json` each document is one line.\n" +
+		"- Lists also accept `-o wide`, with all columns and full times, and `-o name` or `-q`, with names only. An empty table is replaced by a line on\n" +
+		"  standard error; JSON is then `[]`.\n" +
+		"- `ls` is also `list`; `rm` and `drop` are also `remove` and `delete`. Sizes are numbers of bytes or have a unit: `8GiB`.\n" +
+		"- `-o json` of `sync` and `publish --wait` has the fields of the result's data on one level. `-o event` has the result as in the stream and in\n" +
+		"  the HTTP API, a CloudEvent.\n" +
 		"- `source <(lockstep completion bash)` completes commands, flags, repositories, leases, dead letters and apps.\n\n" +
 		"| exit code | meaning |\n|---|---|\n")
 	for _, c := range exitCodes {
@@ -75,7 +80,7 @@ func describeFlags(b *strings.Builder, cmd *cobra.Command) {
 			}
 			return
 		}
-		if f.Name == "help" || f.Name == "json" || f.Name == "output" && f.DefValue == "table" || f.Hidden {
+		if f.Name == "help" || f.Name == "json" || f.Name == "quiet" || f.Name == "output" && f.DefValue == "table" || f.Hidden {
 			return
 		}
 		value, usage := pflag.UnquoteUsage(f)

@@ -1,12 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -20,13 +20,13 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
-	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
 func newReposCommand(std term.Streams) *cobra.Command {
 	return newGroup("repos", "Show and maintain repositories", "",
-		newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std))
+		newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std),
+		newReposPurgeCommand(std))
 }
 
 func newReposListCommand(std term.Streams) *cobra.Command {
@@ -35,10 +35,12 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [prefix]",
 		Short: "List repositories",
-		Long: "List all known repositories, or those with a path prefix: when each was last synced, and whether its circuit\n" +
-			"breaker is closed, open or half-open. If --root is the volume of the deployment, also the disk usage of each.",
+		Long: "List all known repositories, or those with a path prefix: the default branch, its published commit, when each was\n" +
+			"last synced, and its last error. If --root is the volume of the deployment, also the disk usage of each. -o wide\n" +
+			"adds fences, failures in a row and circuit breakers.",
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
-			"  lockstep repos ls acme/ --limit 20 --json --redis redis://127.0.0.1:6379",
+			"  lockstep repos ls acme/ --limit 20 -o wide --redis redis://127.0.0.1:6379\n" +
+			"  lockstep repos ls -q --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArgAtMost),
 		ValidArgsFunction: completeFirst(std, repositories),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,24 +52,23 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				volume, err := app.ViewVolume(ctx, cfg, client)
-				if err != nil {
+				list, err := describeRepos(ctx, cfg, client, summaries)
+				if list == nil {
 					return err
 				}
-				list, err := newRepoList(summaries, volume)
 				if err != nil { // some could not be measured; list all of them anyway
 					fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
 				}
 				if more {
 					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")
 				}
-				return out.Show(std, list, list.Table)
+				return term.ShowList(std, &out, list, list, repoColumns(list, len(args) > 0))
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
 	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of `repositories`")
-	out.Add(cmd)
+	out.AddList(cmd)
 	return cmd
 }
 
@@ -96,7 +97,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
 		Use:   "show owner/name",
-		Short: "Show one repository: its heads, last result per app, circuit breaker and lease",
+		Short: "Show one repository: its failures, heads, last result per app, circuit breaker and lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
@@ -115,45 +116,6 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 			})
 		},
 	}, config.Common|config.Reading, &out)
-}
-
-// repoList is the output of ls.
-type repoList struct {
-	Repos    []listedRepo
-	onVolume bool // list disk usage
-}
-
-type listedRepo struct {
-	server.RepoSummary
-	Volume *onDisk `json:"volume,omitempty"`
-}
-
-// newRepoList returns the complete list, even if err reports that the disk usage of some repositories cannot be read.
-func newRepoList(summaries []server.RepoSummary, volume *volume.Volume) (list repoList, err error) {
-	list = repoList{Repos: make([]listedRepo, 0, len(summaries)), onVolume: volume != nil}
-	for _, summary := range summaries {
-		disk, diskErr := describe(volume, summary.Repo)
-		err = errors.Join(err, diskErr)
-		list.Repos = append(list.Repos, listedRepo{summary, disk})
-	}
-	return list, err
-}
-
-// MarshalJSON implements [json.Marshaler].
-func (l repoList) MarshalJSON() ([]byte, error) { return json.Marshal(l.Repos) }
-
-func (l repoList) Table(w io.Writer) {
-	more := ""
-	if l.onVolume {
-		more = "\tSIZE\tFILES\tTREES\tSTORE\tADOPTED"
-	}
-	fmt.Fprintln(w, "REPOSITORY\tSYNCED\tFENCE\tFAILURES\tCIRCUIT"+more)
-	for _, repo := range l.Repos {
-		if l.onVolume {
-			more = "\t" + repo.Volume.columns()
-		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s%s\n", repo.Repo, status.Synced(repo.RepoSummary), repo.Fence, repo.Circuit.Failures, status.Circuit(repo.Circuit), more)
-	}
 }
 
 // repoDetail is the output of show.
@@ -184,16 +146,21 @@ func (r repoDetail) Table(w io.Writer) {
 	if r.Remote != "" {
 		fmt.Fprintf(w, "remote\t%s\n", r.Remote)
 	}
-	fmt.Fprintf(w, "synced\t%s\n", status.Synced(r.RepoSummary))
-	if r.Fence != 0 {
-		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
-	}
-	fmt.Fprintf(w, "circuit\t%s, %d failures in a row\n", status.Circuit(r.Circuit), r.Circuit.Failures)
 	for _, ref := range slices.Sorted(maps.Keys(r.Heads)) {
 		fmt.Fprintf(w, "head\t%s\t%.12s\n", ref, r.Heads[ref])
 	}
+	fmt.Fprintf(w, "synced\t%s\n", syncedText(r.RepoSummary))
+	for _, f := range r.Failing {
+		fmt.Fprintf(w, "failing\t%s\t%s\t%s\n", appOf(f), refOf(f), term.Paint(term.MarkBad, status.FailureText(f, math.MaxInt)))
+	}
+	if r.Poll != nil {
+		fmt.Fprintf(w, "next poll\t%s\n", term.When(*r.Poll))
+	}
 	for _, c := range r.Checks {
 		checkRows(w, c)
+	}
+	for _, m := range r.Lacks {
+		missingRows(w, m)
 	}
 	for _, given := range r.Given {
 		app := given.App
@@ -203,12 +170,40 @@ func (r repoDetail) Table(w io.Writer) {
 		fmt.Fprintf(w, "given to %s\t%s\t%.12s\n", app, given.Ref, given.Commit)
 	}
 	if r.Lock.Held {
-		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job, r.Lock.Holder.Worker, r.Lock.Since.Format(time.RFC3339))
+		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job, r.Lock.Holder.Worker, term.When(*r.Lock.Since))
 	} else {
 		fmt.Fprintf(w, "lease\tfree\n")
 	}
 	waiterRows(w, r.Lock.Waiters)
+	fmt.Fprintf(w, "circuit\t%s, %d failures in a row\n", status.Circuit(r.Circuit), r.Circuit.Failures)
+	if r.Fence != 0 {
+		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
+	}
 	r.Volume.Table(w)
+}
+
+func appOf(f state.Failure) string {
+	if f.Operation == "poll" {
+		return "all apps"
+	}
+	return cmp.Or(term.Printable(f.App), "(no app)")
+}
+
+func refOf(f state.Failure) string {
+	if f.Operation != "sync" {
+		return f.Operation
+	}
+	return cmp.Or(term.Printable(f.Ref), "default branch")
+}
+
+// missingRows prints the submodules that a tree lacks.
+func missingRows(w io.Writer, m state.Missing) {
+	for _, one := range m.Submodules {
+		fmt.Fprintf(w, "missing\t%s\t%.12s\t%s: %s: %s\n", m.Ref, m.Commit, term.Printable(one.Path), one.Class, term.Printable(one.Error))
+	}
+	if more := m.Count - len(m.Submodules); more > 0 {
+		fmt.Fprintf(w, "missing\t%s\t%.12s\tand %d more\n", m.Ref, m.Commit, more)
+	}
 }
 
 // checkRows prints why a commit is refused, or else one row for each set of keys.

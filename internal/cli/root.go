@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
@@ -22,25 +22,61 @@ func Run(ctx context.Context, args []string, std term.Streams) int {
 
 func newRootCommand(std term.Streams) *cobra.Command {
 	root := term.NewRoot(std, &cobra.Command{
-		Use:   "lockstep",
-		Short: "Keep shared Git clones in step with their remotes",
-		Long: "Lockstep turns a push into one fresh checkout on a shared volume and one event for every consumer:\n" +
-			"one worker at a time per repository, all repositories in parallel, nothing lost.\n\n" +
-			"Every setting is a flag, a LOCKSTEP_* variable or a key in lockstep.yaml, in that order of precedence.",
-		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n  lockstep serve --redis redis://127.0.0.1:6379 --root repos",
+		Use:     "lockstep",
+		Short:   "Keep shared Git clones in step with their remotes",
+		Long:    "Lockstep turns a push into one fresh checkout on a shared volume and one event for every consumer.",
+		Version: versionLine(app.ReadBuild()),
 	})
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().String("config", "", "settings `file` (default lockstep.yaml if it exists)")
-	root.AddCommand(
-		newSyncCommand(std), newServeCommand(std), newHealthcheckCommand(std), newPublishCommand(std), newExecCommand(std),
-		newStatusCommand(std), newTailCommand(std), newLocksCommand(std), newHostsCommand(std), newReposCommand(std), newWatchCommand(std), newReconcileCommand(std),
-		newDoctorCommand(std), newConfigCommand(std), newDeadCommand(std), newDemoCommand(std), newVersionCommand(std), newCompletionCommand(std),
-		newExitCodesTopic(), newEnvironmentTopic(),
-	)
+	addGroup(root, &cobra.Group{ID: "basic", Title: "Basic commands:"},
+		newInitCommand(std), newServeCommand(std), newWatchCommand(std), newSyncCommand(std), newStatusCommand(std),
+		newTailCommand(std), newReposCommand(std), newDeadCommand(std), newDoctorCommand(std), newExecCommand(std), newDemoCommand(std))
+	addGroup(root, &cobra.Group{ID: "advanced", Title: "Advanced commands:"},
+		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std), newTokensCommand(std), newFollowCommand(std),
+		newWorkspaceCommand(std), newReconcileCommand(std), newExportCommand(std), newImportCommand(std), newConfigCommand(std), newHealthcheckCommand(std),
+		newCompletionCommand(std), newVersionCommand(std))
+	root.AddCommand(newExitCodesTopic(), newEnvironmentTopic())
+	addAliases(root)
 	root.SetHelpCommand(newHelpCommand())
 	columns, _ := term.TerminalSize(std.Stdout)
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", fmt.Sprintf("Flags.FlagUsagesWrapped %d ", columns)))
+	root.SetUsageTemplate("{{if .HasParent}}" + strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", fmt.Sprintf("Flags.FlagUsagesWrapped %d ", columns)) +
+		"{{else}}" + rootUsage + "{{end}}")
 	setDefaults(root, std)
 	return root
+}
+
+// rootUsage is the usage of the root command, on one screen.
+const rootUsage = `Usage: {{.Name}} COMMAND [flags]
+{{range $group := .Groups}}
+{{.Title}}
+{{- range $.Commands}}{{if and (eq .GroupID $group.ID) .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
+{{end}}
+Flags: --config FILE (default lockstep.yaml if it exists), --version, --help
+
+{{.Name}} COMMAND --help describes a command; {{.Name}} help environment and {{.Name}} help exit-codes
+describe all variables and exit codes.
+`
+
+// addGroup adds commands under a heading of the help, in this order.
+func addGroup(root *cobra.Command, group *cobra.Group, commands ...*cobra.Command) {
+	root.AddGroup(group)
+	for _, cmd := range commands {
+		cmd.GroupID = group.ID
+	}
+	root.AddCommand(commands...)
+}
+
+// aliases are other names of subcommands.
+var aliases = map[string][]string{"ls": {"list"}, "rm": {"remove", "delete"}, "drop": {"rm", "remove", "delete"}}
+
+// addAliases adds the aliases to all subcommands of cmd.
+func addAliases(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		sub.Aliases = append(sub.Aliases, aliases[sub.Name()]...)
+		addAliases(sub)
+	}
 }
 
 // newGroup returns a command that only has subcommands.
@@ -60,6 +96,13 @@ func withFlags(cmd *cobra.Command, settings config.Group, out *term.Output) *cob
 	return cmd
 }
 
+// withListFlags adds settings and the output forms of a list to a command.
+func withListFlags(cmd *cobra.Command, settings config.Group, out *term.Output) *cobra.Command {
+	config.AddFlags(cmd.Flags(), settings)
+	out.AddList(cmd)
+	return cmd
+}
+
 // onRedis runs fn with a client of the configured Redis. It returns an error with advice if none is configured or if Redis does not
 // answer within the timeout.
 func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
@@ -68,7 +111,7 @@ func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn fun
 		return err
 	}
 	if cfg.Redis == "" {
-		return term.UsageError(errors.New("--redis is required; use the same URL as the service"))
+		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service", config.Names("redis")))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {

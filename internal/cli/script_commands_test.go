@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
+	"lockstep/internal/forge"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 
@@ -18,13 +22,14 @@ import (
 //	exits CODE COMMAND…          run the command and check its exit code; stdout and stderr apply to its output
 //	eventually PATTERN COMMAND…  run the command until it succeeds and its output matches
 //	keep NAME PATTERN            set a variable to the group of the pattern in the last stdout
-//	asked                        wait until $SLOW receives a request, which hangs until "answer"
+//	asked                        wait until $SLOW receives a fetch, which hangs until "answer", for a minute at most
 //	answer                       let $SLOW respond
 //	limit SECONDS                let $HOST answer 429 with this Retry-After, or as usual with 0
 //	answers URL                  wait until the URL responds with 200
+//	deliver KIND URL SECRET REMOTE  send a webhook to the URL, signed with the secret in that file: a push to main of the remote
 func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"exits": proctest.Exits, "eventually": eventualOutput, "keep": keepMatch, "asked": awaitAsked, "answer": letAnswer, "answers": answers, "limit": limitHost,
+		"exits": proctest.Exits, "eventually": eventualOutput, "keep": keepMatch, "asked": awaitAsked, "answer": letAnswer, "answers": answers, "limit": limitHost, "deliver": deliver,
 	}
 }
 
@@ -34,7 +39,7 @@ func eventualOutput(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if ts.Exec(args[1], args[2:]...) == nil && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
 		}
@@ -55,6 +60,27 @@ func keepMatch(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], match[1])
 }
 
+// deliver sends a delivery as a forge does.
+func deliver(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 4 {
+		ts.Fatalf("usage: deliver KIND URL SECRET REMOTE")
+	}
+	kind, err := forge.ParseKind(args[0])
+	ts.Check(err)
+	src := forge.Source{Name: "forge", Kind: kind, Secrets: []string{strings.TrimSpace(ts.ReadFile(args[2]))}}
+	header, body, err := forge.Compose(src, rand.Text(), args[3], "refs/heads/main", time.Now())
+	ts.Check(err)
+	req, err := http.NewRequest(http.MethodPost, args[1], bytes.NewReader(body))
+	ts.Check(err)
+	req.Header = header
+	resp, err := http.DefaultClient.Do(req)
+	ts.Check(err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		ts.Fatalf("%s answered %s", args[1], resp.Status)
+	}
+}
+
 type gitKey struct{}
 
 func limitHost(ts *testscript.TestScript, neg bool, args []string) {
@@ -66,7 +92,7 @@ func limitHost(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Value(gitKey{}).(*gitserver.Server).LimitToken("", time.Duration(seconds)*time.Second)
 }
 
-// gate holds requests for repositories in slow/.
+// gate holds fetches from repositories in slow/.
 type gate struct {
 	asked, open chan struct{}
 }
@@ -75,8 +101,8 @@ type gateKey struct{}
 
 func newGate() *gate { return &gate{asked: make(chan struct{}, 1000), open: make(chan struct{})} }
 
-func (g *gate) before(ctx context.Context, repo, _ string) {
-	if !strings.HasPrefix(repo, "slow/") {
+func (g *gate) before(ctx context.Context, repo, service string) {
+	if !strings.HasPrefix(repo, "slow/") || service != "git-upload-pack" { // the list of refs must begin within 15 s
 		return
 	}
 	g.asked <- struct{}{}

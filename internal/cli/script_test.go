@@ -19,12 +19,20 @@ import (
 
 // TestScripts runs testdata/script, which tests each subcommand as a user types it. $REMOTE is the URL of a repository
 // acme/widgets, $SLOW that of slow/widgets, $HOST their host, $REDIS that of an empty Redis, and $PORT is a free port. See scriptCommands for
-// additional commands. The condition [long] holds for the long forms.
+// additional commands. The condition [long] holds for the long forms. With the race detector it runs only commands that do several things
+// at once; make test-large runs all scripts without it.
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	scripts := proctest.Must(filepath.Glob("testdata/script/*.txtar"))(t)
+	if testenv.UnderRace() {
+		scripts = nil
+		for _, name := range []string{"demo", "locks", "reconcile", "serve", "status", "sync", "tail", "workspace"} {
+			scripts = append(scripts, filepath.Join("testdata/script", name+".txtar"))
+		}
+	}
 	testscript.Run(t, testscript.Params{
-		Dir:  "testdata/script",
-		Cmds: scriptCommands(),
+		Files: scripts,
+		Cmds:  scriptCommands(),
 		Condition: func(name string) (bool, error) {
 			if name == "long" {
 				return testenv.All(), nil
@@ -32,6 +40,7 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
 		Setup: func(env *testscript.Env) error {
+			env.Defer(func() { proctest.UnmountBelow(env.WorkDir) }) // else a failed script leaves workspaces
 			slow := newGate()
 			env.Values[gateKey{}] = slow
 			git, err := gitserver.Start(filepath.Join(env.WorkDir, ".remote"), gitserver.WithBefore(slow.before))

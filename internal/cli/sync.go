@@ -8,10 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
@@ -19,6 +21,7 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
+	"lockstep/internal/status"
 	"lockstep/internal/telemetry"
 )
 
@@ -38,8 +41,10 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 		Use:   "sync URL",
 		Short: "Sync one repository now",
 		Long: "Enqueue a change for one repository, wait for its result and print it. With --redis, the workers of a running\n" +
-			"service handle it; otherwise an embedded worker and Redis do. A long sync shows its progress on standard error: bars\n" +
-			"on a terminal, otherwise a line every 10 s.",
+			"service handle it, with their own settings; otherwise an embedded worker and Redis do. A long sync shows its progress\n" +
+			"on standard error: bars on a terminal, otherwise a line every 10 s.\n\n" +
+			"-o event prints the result as a CloudEvent, as the stream and the HTTP API have it. -o json and --json print the fields\n" +
+			"of its data on one level, with its id and type, and the fence.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref release/1.2 --json\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref d670460b4b4aece5915caf5c68d12f560a9fe3e4\n" +
@@ -56,6 +61,9 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 			}
 			if timeout <= 0 {
 				return term.UsageError(fmt.Errorf("--timeout %v: want more than 0s", timeout))
+			}
+			if err := checkEmbeddedFlags(cmd, cfg, std); err != nil {
+				return err
 			}
 			traces, end := traced(cmd, std)
 			defer func() { end(err) }()
@@ -85,9 +93,34 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Working)
 	flags.Add(cmd.Flags())
-	out.Add(cmd)
+	out.Add(cmd, term.FormEvent)
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "maximum time to wait for the result")
 	return cmd
+}
+
+// checkEmbeddedFlags refuses flags of the embedded worker beside --redis. If the Redis comes from the environment or a file, it only
+// warns that they have no effect.
+func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams) error {
+	if cfg.Redis == "" {
+		return nil
+	}
+	worker := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.AddFlags(worker, config.Working)
+	var typed []string
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if worker.Lookup(flag.Name) != nil {
+			typed = append(typed, "--"+flag.Name)
+		}
+	})
+	if len(typed) == 0 {
+		return nil
+	}
+	if cmd.Flags().Changed("redis") {
+		return term.UsageError(fmt.Errorf("%s cannot be combined with --redis: the workers of the service have their own settings", strings.Join(typed, ", ")))
+	}
+	app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "flags have no effect, as the workers of the service have their own settings; "+
+		"to sync with an embedded worker, add --redis ''", "flags", typed)
+	return nil
 }
 
 // syncThrough lets the workers of a running service handle the change.
@@ -168,20 +201,35 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 		_, err := fmt.Fprintf(w, "polled %s: %d changes published\n", r.Repo, r.Due)
 		return err
 	case r.Unchanged():
-		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n", r.Repo, r.Ref, r.After, where)
+		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n%s", r.Repo, r.Ref, r.After, where, missing(r))
 		return err
 	}
 	more := ""
 	if r.Truncated {
 		more = " or more"
 	}
-	_, err := fmt.Fprintf(w, "synced %s: %s at %.12s, %d%s files changed, in %s (%v)\n",
-		r.Repo, r.Ref, r.After, len(r.Files), more, where, r.Took.Round(time.Millisecond))
+	views := ""
+	if r.Views != nil {
+		views = fmt.Sprintf(", %d of %d views changed", r.Views.Changed, r.Views.Changed+r.Views.Unchanged)
+	}
+	_, err := fmt.Fprintf(w, "synced %s: %s at %.12s, %d%s files changed%s, in %s (%v)\n%s",
+		r.Repo, r.Ref, r.After, len(r.Files), more, views, where, r.Took.Round(time.Millisecond), missing(r))
 	return err
 }
 
-// reportData prints the fields of the result without the envelope.
+// missing returns lines about the submodules that could not be had.
+func missing(r events.Result) (lines string) {
+	for _, m := range r.Missing {
+		lines += status.OneLine("without submodule", m.Path+":", m.Error) + "\n"
+	}
+	return lines
+}
+
+// reportData prints the result: with -o event as the API and the stream have it, otherwise the fields of its data, with id and type.
 func reportData(w io.Writer, r events.Result, out term.Output) error {
+	if out.Form == term.FormEvent {
+		return out.Document(w, r)
+	}
 	document, err := json.Marshal(r)
 	if err != nil {
 		return err

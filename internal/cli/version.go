@@ -19,10 +19,14 @@ func newVersionCommand(std term.Streams) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			b := app.ReadBuild()
 			return out.Show(std, b, func(w io.Writer) {
-				fmt.Fprintf(w, "lockstep %s %.12s %s %s\n", b.Version, b.Revision, b.Go, b.Platform)
+				fmt.Fprintln(w, versionLine(b))
 			})
 		},
 	}
 	out.Add(cmd)
 	return cmd
+}
+
+func versionLine(b app.Build) string {
+	return fmt.Sprintf("lockstep %s %.12s %s %s", b.Version, b.Revision, b.Go, b.Platform)
 }

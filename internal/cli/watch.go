@@ -42,10 +42,14 @@ type watchFlags struct {
 	app, repo, ref, credential, depth, poll string
 	notifyURL, notifySecret                 string
 	verify, verifyKeys                      string
-	noRewind                                bool
+	noRewind, followMoves                   bool
 	paths                                   []string
 	lfs                                     string
 	lfsInclude, lfsExclude                  []string
+	submodules                              string
+	submoduleCredentials                    []string
+	views                                   []string
+	viewTrees                               bool
 }
 
 func (f *watchFlags) Add(flags *pflag.FlagSet) {
@@ -58,20 +62,26 @@ func (f *watchFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.lfs, "lfs", "pointers", "`pointers or fetch`: whether the tree has the pointers or the content of files in Git LFS")
 	flags.StringArrayVar(&f.lfsInclude, "lfs-include", nil, "`glob` of files to fetch from Git LFS; repeatable (default: as .lfsconfig says, else all)")
 	flags.StringArrayVar(&f.lfsExclude, "lfs-exclude", nil, "`glob` of files to leave as pointers; repeatable (default: as .lfsconfig says, else none)")
+	flags.StringVar(&f.submodules, "submodules", "off", "`off, best-effort or required`: whether the tree has the files of its submodules")
+	flags.StringArrayVar(&f.submoduleCredentials, "submodule-credential", nil, "`name` of a credential for the submodules below its urls; repeatable")
 	flags.StringVar(&f.notifyURL, "notify-url", "", "`URL` for the app's results")
 	flags.StringVar(&f.notifySecret, "notify-secret", "", "`name` of the credential with the signing secret for posts")
 	flags.StringVar(&f.verify, "verify", "", "signatures: `off, report or require` (default: off)")
 	flags.StringVar(&f.verifyKeys, "verify-keys", "", "`name` of the credential with the trusted keys")
 	flags.BoolVar(&f.noRewind, "no-rewind", false, "refuse rewritten history; requires --depth")
+	flags.BoolVar(&f.followMoves, "follow-moves", false, "move the repository when its remote permanently redirects to another path")
 	flags.StringArrayVar(&f.paths, "path", nil, "`glob` of files whose changes are posted, such as docs/**; repeatable")
+	flags.StringArrayVar(&f.views, "view", nil, "`name=path` of a part of the tree whose changes have results, such as api=services/api; repeatable, also for one name")
+	flags.BoolVar(&f.viewTrees, "view-trees", false, "publish each view as a tree with only its files")
 }
 
 // watch returns the watch, or a usage error.
 func (f *watchFlags) watch(url string) (watch.Watch, error) {
 	w := watch.Watch{
 		App: f.app, URL: url, Credential: f.credential, NotifyURL: f.notifyURL, NotifySecret: f.notifySecret, Paths: f.paths,
-		VerifyKeys: f.verifyKeys, NoRewind: f.noRewind,
-		LFS: watch.LFSMode(f.lfs), LFSInclude: f.lfsInclude, LFSExclude: f.lfsExclude,
+		VerifyKeys: f.verifyKeys, NoRewind: f.noRewind, FollowMoves: f.followMoves, ViewTrees: f.viewTrees,
+		LFS: watch.LFSMode(f.lfs), LFSInclude: f.lfsInclude, LFSExclude: f.lfsExclude, Submodules: events.Submodules(f.submodules),
+		SubmoduleCredentials: f.submoduleCredentials,
 	}
 	if f.app == "" {
 		return w, term.UsageError(errors.New("--app is required"))
@@ -84,8 +94,11 @@ func (f *watchFlags) watch(url string) (watch.Watch, error) {
 			return w, term.UsageError(fmt.Errorf("%s: %w", part.flag, err))
 		}
 	}
-	w, err := watch.New(w)
-	if err != nil {
+	var err error
+	if w.Views, err = watch.ParseViews(f.views); err != nil {
+		return w, term.UsageError(err)
+	}
+	if w, err = watch.New(w); err != nil {
 		return w, term.UsageError(err)
 	}
 	return w, nil
@@ -94,11 +107,14 @@ func (f *watchFlags) watch(url string) (watch.Watch, error) {
 func newWatchAddCommand(std term.Streams) *cobra.Command {
 	var flags watchFlags
 	var out term.Output
+	var unchecked bool
 	cmd := &cobra.Command{
 		Use:   "add URL",
 		Short: "Add or replace a watch",
 		Long: "Add an app's watch of a repository, or replace the app's watch of the same refs. Omitted options are reset to their\n" +
-			"defaults. Adding a watch again resumes its notifications if they were silenced.",
+			"defaults. Adding a watch again resumes its notifications if they were silenced.\n\n" +
+			"Afterwards it asks the remote for its branches, for at most 10 s, and warns if that fails. It does not if the watch's\n" +
+			"credential is not configured on this machine.",
 		Example: "  lockstep watch add https://example.com/acme/widgets.git --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch add git@example.com:acme/widgets.git --app ci --ref 'refs/tags/v*' --credential bot --poll 5m --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
@@ -107,7 +123,8 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
+			return onRedis(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				registry := watch.NewRegistry(client, cfg.Namespace())
 				before, err := registry.Of(ctx, w.Repo)
 				if err != nil {
 					return err
@@ -123,12 +140,17 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 				case slices.ContainsFunc(before.Watches, func(b watch.Watch) bool { return b.App == w.App && b.Ref == w.Ref }):
 					outcome.Outcome = "changed"
 				}
-				return out.Show(std, outcome, outcome.Table)
+				if err := out.Show(std, outcome, outcome.Table); err != nil || unchecked {
+					return err
+				}
+				warnOfRemote(ctx, std, cfg, w)
+				return nil
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	flags.Add(cmd.Flags())
+	cmd.Flags().BoolVar(&unchecked, "no-check", false, "do not ask the remote")
 	out.Add(cmd)
 	return cmd
 }
@@ -166,23 +188,17 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 		Args:              term.WrongUse(term.OneArg),
 		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			repo, err := events.ParseRepoPath(args[0])
-			if err != nil {
-				return term.UsageError(err)
-			}
-			selector, err := watch.ParseSelector(ref)
+			key, err := watchKey(args[0], app, ref)
 			switch {
 			case err != nil:
-				return term.UsageError(fmt.Errorf("--ref: %w", err))
-			case app == "":
-				return term.UsageError(errors.New("--app is required"))
+				return term.UsageError(err)
 			case allRefs && cmd.Flags().Changed("ref"):
 				return term.UsageError(errors.New("use either --ref or --all-refs"))
 			}
 			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
-				keys := []watch.Key{{App: app, Repo: repo, Ref: selector}}
+				keys := []watch.Key{key}
 				if allRefs {
-					if keys, err = registry.Keys(ctx, repo, app); err != nil {
+					if keys, err = registry.Keys(ctx, key.Repo, app); err != nil {
 						return err
 					}
 				}
@@ -191,7 +207,7 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if removed == 0 {
-					return notWatched(ctx, registry, repo, app)
+					return notWatched(ctx, registry, key.Repo, app)
 				}
 				return out.Show(std, map[string]int{"removed": removed}, func(w io.Writer) { fmt.Fprintf(w, "removed\t%d\n", removed) })
 			})
@@ -203,6 +219,22 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&allRefs, "all-refs", false, "remove all watches of the app for the repository")
 	out.Add(cmd)
 	return cmd
+}
+
+// watchKey returns the key of the watch that an argument and the flags --app and --ref name.
+func watchKey(repoPath, app, ref string) (watch.Key, error) {
+	repo, err := events.ParseRepoPath(repoPath)
+	if err != nil {
+		return watch.Key{}, err
+	}
+	selector, err := watch.ParseSelector(ref)
+	switch {
+	case err != nil:
+		return watch.Key{}, fmt.Errorf("--ref: %w", err)
+	case app == "":
+		return watch.Key{}, errors.New("--app is required")
+	}
+	return watch.Key{App: app, Repo: repo, Ref: selector}, nil
 }
 
 // notWatched returns an error that lists what the app does watch.

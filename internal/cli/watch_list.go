@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -36,14 +35,14 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; add a prefix or raise --limit\n", limit)
 				}
-				return out.Show(std, list, list.Table)
+				return term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0))
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&app, "app", "", "only watches of that `app`")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum `number` of watches")
-	out.Add(cmd)
+	out.AddList(cmd)
 	return cmd
 }
 
@@ -74,15 +73,28 @@ func listWatches(ctx context.Context, registry *watch.Registry, prefix, app stri
 
 type watchList []watch.Watch
 
-func (l watchList) Table(w io.Writer) {
-	fmt.Fprintln(w, "REPOSITORY\tAPP\tREF\tCREDENTIAL\tDEPTH\tPOLL\tNOTIFY\tREMOTE")
-	for _, one := range l {
-		remote := one.URL
-		if one.Auto {
-			remote += " (automatic)"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Repo, one.App, refText(one.Ref), term.Dash(one.Credential),
-			term.Dash(one.Depth.String()), term.Dash(one.Poll.String()), notifyText(one), remote)
+func watchColumns(filtered bool) term.List[watch.Watch] {
+	empty := "no watches yet; add one with lockstep watch add URL --app NAME"
+	if filtered {
+		empty = "no such watches; see lockstep watch ls"
+	}
+	return term.List[watch.Watch]{
+		Columns: []term.Column[watch.Watch]{
+			{Head: "REPOSITORY", Text: func(w watch.Watch) string { return w.Repo.String() }},
+			{Head: "APP", Text: func(w watch.Watch) string { return w.App }},
+			{Head: "REF", Text: func(w watch.Watch) string { return refText(w.Ref) }},
+			{Head: "POLL", Text: func(w watch.Watch) string { return w.Poll.String() }},
+			{Head: "NOTIFY", Text: notifyText},
+			{Head: "CREDENTIAL", Text: func(w watch.Watch) string { return w.Credential }, Wide: true},
+			{Head: "DEPTH", Text: func(w watch.Watch) string { return w.Depth.String() }, Wide: true},
+			{Head: "REMOTE", Text: func(w watch.Watch) string {
+				if w.Auto {
+					return w.URL + " (automatic)"
+				}
+				return w.URL
+			}},
+		},
+		Name: func(w watch.Watch) string { return w.Repo.String() }, Empty: empty,
 	}
 }
 

@@ -10,9 +10,11 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 func TestInputErrorsAreOneActionableLine(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, content string) string {

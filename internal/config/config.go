@@ -34,7 +34,8 @@ const DefaultFile = "lockstep.yaml"
 
 // Config holds every setting, checked. The table in settings.go documents each.
 type Config struct {
-	Warnings []string `koanf:"-"` // of settings that have no effect
+	Warnings []string          `koanf:"-"` // of settings that have no effect
+	Unknown  []UnknownVariable `koanf:"-"` // LOCKSTEP_ variables that set nothing
 
 	Redis             string `koanf:"redis"`
 	RedisPasswordFile string `koanf:"redis-password-file"`
@@ -47,6 +48,7 @@ type Config struct {
 	Credentials string        `koanf:"credentials"`
 	Worker      string        `koanf:"worker"`
 	Slots       int           `koanf:"slots"`
+	SlotsMin    int           `koanf:"slots-min"`
 	Lease       time.Duration `koanf:"lease"`
 	LockWait    time.Duration `koanf:"lock-wait"`
 	MaxAttempts int           `koanf:"max-attempts"`
@@ -107,6 +109,7 @@ type Config struct {
 	ResultsKeep     time.Duration `koanf:"results-keep"`
 	DeadMaxAge      time.Duration `koanf:"dead-max-age"`
 	DeadMaxLength   int           `koanf:"dead-max-length"`
+	DeadMaxBytes    int64         `koanf:"dead-max-bytes"`
 
 	proxies       []netip.Prefix // parsed trusted-proxies
 	redisPassword string
@@ -139,7 +142,13 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 		}
 	}
 	if flags != nil {
-		if err := k.Load(posflag.Provider(flags, "\x00", k), nil); err != nil {
+		values := posflag.ProviderWithFlag(flags, "\x00", k, func(f *pflag.Flag) (string, any) {
+			if size, ok := f.Value.(*Size); ok {
+				return f.Name, *size
+			}
+			return f.Name, posflag.FlagVal(flags, f)
+		})
+		if err := k.Load(values, nil); err != nil {
 			return Config{}, fmt.Errorf("flags: %w", err)
 		}
 		for name, instead := range map[string]string{"redis": "--redis-password-file or LOCKSTEP_REDIS", "proxy": "LOCKSTEP_PROXY or the file"} {
@@ -148,7 +157,7 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 			}
 		}
 	}
-	c := Config{Warnings: warnings}
+	c := Config{Warnings: warnings, Unknown: unknownVariables(environ)}
 	if err := k.Unmarshal("", &c); err != nil {
 		return Config{}, fmt.Errorf("settings: %w", err)
 	}
@@ -179,32 +188,45 @@ func loadFile(k *koanf.Koanf, path string) error {
 			if err := s.fits(value); err != nil {
 				return fmt.Errorf("config file %s: %w", path, err)
 			}
+			if err := fromFile.Set(key, s.typed(value)); err != nil {
+				return fmt.Errorf("config file %s: %w", path, err)
+			}
 		}
 	}
 	return k.Merge(fromFile)
 }
 
 // setting returns the setting that a variable sets, or "" if the variable is empty or unknown. An
-// unknown variable is not an error, unlike an unknown key in a file: if a Kubernetes namespace has a
-// service called lockstep, every container in it gets LOCKSTEP_PORT and similar variables.
+// unknown variable is not an error, unlike an unknown key in a file: see Config.Unknown.
 func setting(variable, value string) (string, any) {
-	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, EnvPrefix), "_", "-"))
-	if _, ok := find(name); !ok || value == "" {
+	name := settingName(strings.TrimPrefix(variable, EnvPrefix))
+	s, ok := find(name)
+	if !ok || value == "" {
 		return "", nil
 	}
-	return name, value
+	return name, s.typed(value)
+}
+
+// typed returns a size as such, and any other value of a file or variable as it is.
+func (s entry) typed(value any) any {
+	if _, ok := s.value.(Size); ok {
+		if size, err := ParseSize(fmt.Sprint(value)); err == nil {
+			return size
+		}
+	}
+	return value
 }
 
 func (c *Config) check(environ []string) error {
 	if _, err := events.ParseNamespace(c.Prefix); err != nil {
-		return err
+		return Named(err)
 	}
 	var err error
 	if c.redisPassword, err = readSecret(c.RedisPasswordFile); err != nil {
-		return fmt.Errorf("redis-password-file: %w", err)
+		return Named(fmt.Errorf("redis-password-file: %w", err))
 	}
 	if c.apiToken, err = readSecret(c.APITokenFile); err != nil {
-		return fmt.Errorf("api-token-file: %w", err)
+		return Named(fmt.Errorf("api-token-file: %w", err))
 	}
 	if c.apiToken == "" {
 		c.apiToken = Variable(environ, EnvPrefix+"API_TOKEN")
@@ -212,10 +234,10 @@ func (c *Config) check(environ []string) error {
 	c.hasHooks = c.Hooks != "" || slices.ContainsFunc(environ, func(pair string) bool { return strings.HasPrefix(pair, EnvPrefix+"HOOK_") })
 	if c.Redis != "" {
 		if _, err := redisx.Parse(c.Redis, c.redisPassword); err != nil {
-			return err
+			return Named(err)
 		}
 	}
-	return errors.Join(c.checkWork(), c.checkServe())
+	return errors.Join(Named(c.checkWork()), Named(c.checkServe()))
 }
 
 func (c *Config) checkWork() error {
@@ -225,6 +247,8 @@ func (c *Config) checkWork() error {
 		return errors.New("root: want a folder")
 	case c.Slots < 1 || c.Slots > 4096:
 		return fmt.Errorf("slots %d: want 1 to 4096", c.Slots)
+	case c.SlotsMin < 0 || c.SlotsMin > c.Slots:
+		return fmt.Errorf("slots-min %d: want 1 to the number of slots, %d, or 0 to use all of them always", c.SlotsMin, c.Slots)
 	case c.Lease < time.Second || c.Lease > 10*time.Minute:
 		return fmt.Errorf("lease %v: want 1s to 10m", c.Lease)
 	case c.LockWait < c.Lease:
@@ -247,20 +271,20 @@ func (c *Config) checkWork() error {
 		atLeast("max-attempts", c.MaxAttempts, 1, "at least 1"),
 		atLeast("circuit-failures", c.CircuitFailures, 1, "at least 1"),
 		atLeast("circuit-open", c.CircuitOpen, time.Second, "at least 1s"),
-		atLeast("max-tree-bytes", c.MaxTreeBytes, 1<<20, "at least 1048576"),
-		atLeast("max-file-bytes", c.MaxFileBytes, 1<<20, "at least 1048576"),
-		atLeast("max-pack-bytes", c.MaxPackBytes, 1<<20, "at least 1048576"),
-		atLeast("max-inflated-bytes", c.MaxInflatedBytes, 1<<20, "at least 1048576"),
-		atLeast("max-repo-bytes", c.MaxRepoBytes, 1<<20, "at least 1048576"),
+		atLeast("max-tree-bytes", Size(c.MaxTreeBytes), 1<<20, "at least 1MiB"),
+		atLeast("max-file-bytes", Size(c.MaxFileBytes), 1<<20, "at least 1MiB"),
+		atLeast("max-pack-bytes", Size(c.MaxPackBytes), 1<<20, "at least 1MiB"),
+		atLeast("max-inflated-bytes", Size(c.MaxInflatedBytes), 1<<20, "at least 1MiB"),
+		atLeast("max-repo-bytes", Size(c.MaxRepoBytes), 1<<20, "at least 1MiB"),
 		atLeast("max-tree-files", c.MaxTreeFiles, 1, "at least 1"),
 		atLeast("fetch-timeout", c.FetchTimeout, time.Second, "at least 1s"),
 		atLeast("tree-grace", c.TreeGrace, 0, "0s or more"),
 		atLeast("tree-keep", c.TreeKeep, 0, "0s or more"),
 		atLeast("tree-prepare", c.TreePrepare, 0, "0s or more"),
-		atLeast("max-volume-bytes", c.MaxVolumeBytes, 0, "0 or more"),
-		atLeast("min-free-bytes", c.MinFreeBytes, 0, "0 or more"),
+		atLeast("max-volume-bytes", Size(c.MaxVolumeBytes), 0, "0 or more"),
+		atLeast("min-free-bytes", Size(c.MinFreeBytes), 0, "0 or more"),
 		zeroOrSecond("patrol-every", c.PatrolEvery),
-		atLeast("patrol-rate", c.PatrolRate, 0, "0 or more"),
+		atLeast("patrol-rate", Size(c.PatrolRate), 0, "0 or more"),
 	)
 }
 
@@ -300,11 +324,12 @@ func (c *Config) checkServe() error {
 		atLeast("grace", c.Grace, 0, "0s or more"),
 		zeroOrSecond("poll-every", c.PollEvery),
 		zeroOrSecond("reconcile-every", c.ReconcileEvery),
-		atLeast("spool-max-bytes", c.SpoolMaxBytes, 1<<20, "at least 1048576"),
+		atLeast("spool-max-bytes", Size(c.SpoolMaxBytes), 1<<20, "at least 1MiB"),
 		atLeast("deliveries-keep", c.DeliveriesKeep, time.Hour, "at least 1h"),
 		atLeast("stream-max-length", c.StreamMaxLength, 1000, "at least 1000"),
 		atLeast("results-keep", c.ResultsKeep, time.Minute, "at least 1m"),
 		atLeast("dead-max-age", c.DeadMaxAge, time.Hour, "at least 1h"),
+		atLeast("dead-max-bytes", Size(c.DeadMaxBytes), 1<<20, "at least 1MiB"),
 	)
 	if err != nil {
 		return err
@@ -348,6 +373,11 @@ func (c *Config) APIToken() string { return c.apiToken }
 
 // Has reports whether the process has a role.
 func (c *Config) Has(role string) bool { return slices.Contains(c.Roles, role) }
+
+// HasOnly reports whether the process has none but the given roles.
+func (c *Config) HasOnly(roles ...string) bool {
+	return !slices.ContainsFunc(c.Roles, func(role string) bool { return !slices.Contains(roles, role) })
+}
 
 func hasPassword(redisURL string) bool {
 	if !strings.Contains(redisURL, "://") {

@@ -14,13 +14,14 @@ var headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
 // notIdentity lists headers that any client sends or that do not identify a user.
 var notIdentity = []string{"authorization", "cookie", "host", "origin", "referer", "user-agent", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
 
-// checkProxies parses trusted-proxies and returns an error if only some of the three settings are set.
+// checkProxies parses trusted-proxies and returns an error if only some of the three settings are set. A reader needs no admin-header:
+// it asks trusted proxies whether a request came over TLS.
 func (c *Config) checkProxies() error {
 	switch {
 	case c.AdminHeader != "" && len(c.TrustedProxies) == 0:
 		return fmt.Errorf("admin-header %s: any client could send it; set trusted-proxies to the addresses of the proxy", c.AdminHeader)
-	case c.AdminHeader == "" && len(c.TrustedProxies) > 0:
-		return errors.New("trusted-proxies: set admin-header to the header in which the proxy names the user")
+	case c.AdminHeader == "" && len(c.TrustedProxies) > 0 && !c.Has(RoleReader):
+		return errors.New("trusted-proxies: set admin-header to the header in which the proxy names the user, or add the role reader")
 	case c.AdminHeader == "" && len(c.AdminUsers) > 0:
 		return errors.New("admin-users: requires admin-header and trusted-proxies")
 	case c.AdminHeader != "" && (!headerName.MatchString(c.AdminHeader) || slices.Contains(notIdentity, strings.ToLower(c.AdminHeader))):
@@ -47,5 +48,5 @@ func (c *Config) checkProxies() error {
 	return nil
 }
 
-// Proxies returns the addresses of the proxies whose admin-header is trusted.
+// Proxies returns the addresses of the proxies whose headers are trusted.
 func (c *Config) Proxies() []netip.Prefix { return slices.Clone(c.proxies) }

@@ -18,22 +18,29 @@ const (
 	RoleWorker    = "worker"    // processes changes
 	RoleNotifier  = "notifier"  // posts results to apps
 	RoleScheduler = "scheduler" // polls watched repositories and reconciles
+	RoleReader    = "reader"    // serves published trees over HTTP
 )
 
+// DefaultRoles are the roles of a process that names none. Serving content is opted into.
+var DefaultRoles = []string{RoleReceiver, RoleWorker, RoleNotifier, RoleScheduler}
+
 // Roles lists all roles.
-var Roles = []string{RoleReceiver, RoleWorker, RoleNotifier, RoleScheduler}
+var Roles = append(slices.Clone(DefaultRoles), RoleReader)
 
 // Group is a set of settings that a command accepts as flags.
 type Group int
 
 // The groups.
 const (
-	Common  Group = 1 << iota // commands that connect to Redis
-	Working                   // commands that run a worker
-	Serving                   // serve
-	Reading                   // commands that read published trees
-	Keeping                   // commands that maintain the volume
-	Probing                   // commands that query a running process
+	Common    Group = 1 << iota // commands that connect to Redis
+	Working                     // commands that run a worker
+	Serving                     // serve
+	Reading                     // commands that read published trees
+	Keeping                     // commands that maintain the volume
+	Probing                     // commands that query a running process
+	Following                   // follow
+	Receiving                   // commands that read the webhook sources
+	Posting                     // commands that post to apps
 )
 
 // tier is where a setting is documented.
@@ -58,13 +65,14 @@ var settings = []entry{
 	{"redis", Common, basic, "", "none", "Redis `URL`: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://; without it, serve and sync run an embedded Redis that keeps nothing"},
 	{"redis-password-file", Common, basic, "", "none", "`file` with the Redis password"},
 	{"prefix", Common, advanced, "lockstep:{0}:", "", "`prefix` of all Redis keys, with one {hash tag}"},
-	{"log-level", Common, basic, "", "info; sync logs nothing", "minimum `level` to log: debug, info, warn or error"},
-	{"log-format", Common, basic, "text", "", "`format` of the log on standard error: text or json"},
+	{"log-level", Common | Following, basic, "", "info; sync logs nothing", "minimum `level` to log: debug, info, warn or error"},
+	{"log-format", Common | Following, basic, "text", "", "`format` of the log on standard error: text or json"},
 
 	{"root", Working | Reading | Keeping, basic, "repos", "", "`folder` in which repositories are published"},
-	{"credentials", Working, basic, "", "none", "`folder` of credentials: one subfolder each, with files such as username, password, sshKey, urls"},
+	{"credentials", Working | Posting, basic, "", "none", "`folder` of credentials: one subfolder each, with files such as username, password, sshKey, urls"},
 	{"worker", Working, advanced, "", "host-pid-random", "`name` of this process in leases and results"},
 	{"slots", Working, basic, 4 * runtime.NumCPU(), "4 per core", "maximum number of repositories processed at once"},
+	{"slots-min", Working, advanced, 0, "0: always slots", "minimum number of slots; between it and slots, their number adapts to the memory limit and to Linux' pressure stall information for memory and CPU"},
 	{"lease", Working | Keeping, advanced, 10 * time.Second, "", "`duration` after which a crashed worker's repositories and messages go to other workers"},
 	{"lock-wait", Working | Keeping, advanced, 60 * time.Second, "", "maximum `duration` to wait for a repository's lease before the message is redelivered later"},
 	{"max-attempts", Working, advanced, 8, "", "failed attempts before a change becomes a dead letter"},
@@ -73,7 +81,7 @@ var settings = []entry{
 	{"max-age", Working, advanced, 7 * 24 * time.Hour, "", "age after which a failing change becomes a dead letter instead of being retried"},
 	{"hosts", Working, basic, []string{}, "any", "`hosts` that may be contacted, including redirect targets: names, *.example.org, addresses or ranges, optionally with :port; if empty, any host, but webhooks and redirects may not lead to private networks"},
 	{"proxy", Working, basic, "", "as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say", "proxy `URL` for all remotes, SSH included: http, https or socks5; the proxy resolves host names"},
-	{"ca-file", Working, basic, "", "none", "PEM `file` of certificate authorities to trust in addition to the system's"},
+	{"ca-file", Working | Receiving | Posting, basic, "", "none", "PEM `file` of certificate authorities to trust in addition to the system's"},
 	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
 	{"fetch-timeout", Working, advanced, 30 * time.Minute, "", "maximum `duration` for a remote to send its refs, or its objects"},
 	{"host-requests", Working, advanced, 16, "", "maximum requests in flight to one host, over all processes; fewer while the host is slow or limits them"},
@@ -87,36 +95,37 @@ var settings = []entry{
 	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: keep, skip, or refuse to publish the commit; applies from a ref's next commit on"},
 	{"adopt", Working, advanced, true, "", "replace a plain clone of the same remote found at a repository's path, and keep it below .lockstep; false: fail"},
 	{"max-tree-files", Working, advanced, 1_000_000, "", "maximum number of files in a tree"},
-	{"max-tree-bytes", Working, advanced, int64(8 << 30), "8 GiB", "maximum size of all files in a tree, in `bytes`"},
-	{"max-file-bytes", Working, advanced, int64(512 << 20), "512 MiB", "maximum size of a single file, in `bytes`"},
-	{"max-pack-bytes", Working, advanced, int64(2 << 30), "2 GiB", "maximum `bytes` that a remote may send in one fetch"},
-	{"max-inflated-bytes", Working, advanced, int64(8 << 30), "8 GiB", "maximum size of the objects of one fetch once decompressed, in `bytes`"},
-	{"max-repo-bytes", Working, advanced, int64(32 << 30), "32 GiB", "`bytes` on disk above which a repository is no longer fetched"},
-	{"max-volume-bytes", Working, basic, int64(0), "0: no limit", "`bytes` on disk of all repositories, as last measured, above which nothing is fetched"},
-	{"min-free-bytes", Working, basic, int64(512 << 20), "512 MiB", "free `bytes` on the volume below which nothing is fetched"},
+	{"max-tree-bytes", Working, advanced, Size(8 << 30), "", "maximum size of all files in a tree, in `bytes`"},
+	{"max-file-bytes", Working, advanced, Size(512 << 20), "", "maximum size of a single file, in `bytes`"},
+	{"max-pack-bytes", Working, advanced, Size(2 << 30), "", "maximum `bytes` that a remote may send in one fetch"},
+	{"max-inflated-bytes", Working, advanced, Size(8 << 30), "", "maximum size of the objects of one fetch once decompressed, in `bytes`"},
+	{"max-repo-bytes", Working, advanced, Size(32 << 30), "", "`bytes` on disk above which a repository is no longer fetched"},
+	{"max-volume-bytes", Working, basic, Size(0), "0: no limit", "`bytes` on disk of all repositories, as last measured, above which nothing is fetched"},
+	{"min-free-bytes", Working, basic, Size(512 << 20), "", "free `bytes` on the volume below which nothing is fetched"},
 	{"patrol-every", Working, advanced, 10 * time.Minute, "", "`interval` between maintenance runs that measure all repositories and delete expired trees; 0: never"},
-	{"patrol-rate", Working, advanced, int64(16 << 20), "16 MiB", "`bytes` per second that a patrol reads to find altered files in published trees, each file counting as 4 KiB more; a quarter of that during syncs; 0: none"},
+	{"patrol-rate", Working, advanced, Size(16 << 20), "", "`bytes` per second that a patrol reads to find altered files in published trees, each file counting as 4 KiB more; a quarter of that during syncs; 0: none"},
 
-	{"roles", Serving, basic, Roles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation)"},
+	{"roles", Serving, basic, DefaultRoles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation), reader (serves published trees over HTTP to apps with a token; needs the volume read-only)"},
 	{"poll-every", Serving, basic, time.Hour, "", "`interval` between polls of a watched repository, with jitter; a watch can override it; 0: poll only where a watch says so"},
 	{"reconcile-every", Serving, advanced, 6 * time.Hour, "", "`interval` between comparisons of watches, state and volume; 0: never"},
-	{"listen", Serving | Probing, basic, "", "none", "`address` for HTTP: webhooks, API, dashboard, metrics, health"},
-	{"admin-listen", Serving | Probing, basic, "", "none", "`address` for operators only: profiles, metrics, health; for example 127.0.0.1:6060"},
-	{"api-token-file", Serving, basic, "", "none", "`file` with the bearer token of the HTTP API and the dashboard (or set LOCKSTEP_API_TOKEN)"},
+	{"listen", Serving | Probing | Following, basic, "", "none", "`address` for HTTP: webhooks, API, dashboard, metrics, health"},
+	{"admin-listen", Serving | Probing | Following, basic, "", "none", "`address` for operators only: profiles, metrics, health; for example 127.0.0.1:6060"},
+	{"api-token-file", Serving | Following, basic, "", "none", "`file` with the bearer token of the HTTP API and the dashboard (or set LOCKSTEP_API_TOKEN)"},
 	{"dashboard", Serving, advanced, true, "true", "serve the dashboard at /"},
 	{"admin-header", Serving, advanced, "", "none", "`header` in which a trusted proxy names the user who may make changes on the dashboard, such as X-Forwarded-User; requires trusted-proxies"},
 	{"admin-users", Serving, advanced, []string{}, "any user that the proxy names", "`users` accepted in admin-header; if empty, any"},
-	{"trusted-proxies", Serving, advanced, []string{}, "none", "`addresses` and ranges of the proxies whose admin-header is trusted, such as 10.0.0.0/8"},
-	{"hooks", Serving, basic, "", "none", "`folder` of webhook sources: one subfolder each, with files such as forge, secret; see docs/webhooks.md"},
+	{"trusted-proxies", Serving | Following, advanced, []string{}, "none", "`addresses` and ranges of the proxies whose admin-header and X-Forwarded-Proto are trusted, such as 10.0.0.0/8"},
+	{"hooks", Serving | Receiving, basic, "", "none", "`folder` of webhook sources: one subfolder each, with files such as forge, secret; see docs/webhooks.md"},
 	{"spool", Serving, basic, "spool", "", "`folder` on a local disk that holds webhooks while Redis is unavailable; empty: refuse them instead"},
-	{"spool-max-bytes", Serving, advanced, int64(1 << 30), "1 GiB", "maximum `bytes` of webhooks that each process holds in the spool"},
+	{"spool-max-bytes", Serving, advanced, Size(1 << 30), "", "maximum `bytes` of webhooks that each process holds in the spool"},
 	{"deliveries-keep", Serving, advanced, 72 * time.Hour, "", "`duration` for which webhook delivery IDs are remembered for deduplication"},
-	{"grace", Serving, advanced, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
-	{"notify-hosts", Serving, basic, []string{}, "any outside private networks", "`hosts` to which notifications may be posted: names, *.example.org, addresses or ranges, optionally with :port; if empty, any host outside private networks"},
+	{"grace", Serving | Following, advanced, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
+	{"notify-hosts", Serving | Posting, basic, []string{}, "any outside private networks", "`hosts` to which notifications may be posted: names, *.example.org, addresses or ranges, optionally with :port; if empty, any host outside private networks"},
 	{"stream-max-length", Serving, advanced, 1_000_000, "", "maximum `entries` in a stream; beyond that the oldest are dropped, even if unsettled"},
 	{"results-keep", Serving, advanced, time.Hour, "", "minimum `duration` for which results stay readable"},
 	{"dead-max-age", Serving, advanced, 30 * 24 * time.Hour, "720h", "`duration` after which a dead letter is dropped"},
 	{"dead-max-length", Serving, advanced, 50_000, "", "maximum number of dead `letters`; beyond that the oldest are dropped"},
+	{"dead-max-bytes", Serving, advanced, Size(256 << 20), "", "maximum memory of all dead letters in Redis, in `bytes`; beyond that the oldest are dropped"},
 }
 
 // obsolete lists settings of earlier versions, which are still accepted but have no effect. usage says what to do instead.
@@ -148,8 +157,11 @@ func (s entry) fits(value any) error {
 	switch s.value.(type) {
 	case string, time.Duration:
 		_, ok = value.(string)
-	case int, int64:
+	case int:
 		_, ok = value.(int)
+	case Size:
+		_, err := ParseSize(fmt.Sprint(value))
+		ok = err == nil
 	case bool:
 		_, ok = value.(bool)
 	case []string:
@@ -175,8 +187,8 @@ func AddFlags(flags *pflag.FlagSet, groups Group) {
 			flags.String(s.name, value, s.usage)
 		case int:
 			flags.Int(s.name, value, s.usage)
-		case int64:
-			flags.Int64(s.name, value, s.usage)
+		case Size:
+			flags.Var(&value, s.name, s.usage)
 		case bool:
 			flags.Bool(s.name, value, s.usage)
 		case time.Duration:

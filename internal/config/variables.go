@@ -30,8 +30,8 @@ func (s entry) parses(text string) bool {
 	switch s.value.(type) {
 	case int:
 		_, err = strconv.Atoi(text)
-	case int64:
-		_, err = strconv.ParseInt(text, 10, 64)
+	case Size:
+		_, err = ParseSize(text)
 	case bool:
 		_, err = strconv.ParseBool(text)
 	case time.Duration:
@@ -42,8 +42,10 @@ func (s entry) parses(text string) bool {
 
 func (s entry) want() string {
 	switch s.value.(type) {
-	case int, int64:
+	case int:
 		return "a whole number"
+	case Size:
+		return wantSize
 	case bool:
 		return "true or false"
 	case time.Duration:

@@ -122,24 +122,13 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 	if name == "" {
 		return Secret{}, nil
 	}
-	if !namePattern.MatchString(name) {
-		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential name %q: want at most 100 letters, digits, dots, underscores or hyphens", name)
-	}
-	texts, err := s.read(name, false)
+	texts, err := s.known(name)
 	if err != nil {
 		return Secret{}, err
 	}
-	secret := Secret{
-		Username: texts["username"], Password: texts["password"], BearerToken: texts["bearerToken"],
-		SSHKey: texts["sshKey"], SSHKeyPassphrase: texts["sshKeyPassphrase"], KnownHosts: texts["knownHosts"],
-	}
+	secret := secretOf(texts)
 	app := app{id: texts["githubAppID"], installation: texts["githubInstallationID"], key: texts["githubPrivateKey"], api: texts["githubURL"]}
-	if secret == (Secret{}) && app.key == "" {
-		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"unknown credential %q; add %s or %s", name, s.where(name, "password"), variable(name, "password"))
-	}
-	if !allowed(strings.Fields(texts["urls"]), remote) {
+	if Covers(strings.Fields(texts["urls"]), remote) == 0 {
 		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential %q may not be sent to this remote; add its URL prefix to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
 	}
@@ -152,6 +141,30 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error
 	}
 	secret.Username, secret.Password, secret.BearerToken = "x-access-token", token, ""
 	return secret, nil
+}
+
+// known returns the texts of a credential's files. It fails if there is no secret for a remote among them.
+func (s *Store) known(name string) (map[string]string, error) {
+	if !namePattern.MatchString(name) {
+		return nil, events.Errorf(events.Permanent, events.ClassConfig,
+			"credential name %q: want at most 100 letters, digits, dots, underscores or hyphens", name)
+	}
+	texts, err := s.read(name, false)
+	if err != nil {
+		return nil, err
+	}
+	if secretOf(texts) == (Secret{}) && texts["githubPrivateKey"] == "" {
+		return nil, events.Errorf(events.Permanent, events.ClassConfig,
+			"unknown credential %q; add %s or %s", name, s.where(name, "password"), variable(name, "password"))
+	}
+	return texts, nil
+}
+
+func secretOf(texts map[string]string) Secret {
+	return Secret{
+		Username: texts["username"], Password: texts["password"], BearerToken: texts["bearerToken"],
+		SSHKey: texts["sshKey"], SSHKeyPassphrase: texts["sshKeyPassphrase"], KnownHosts: texts["knownHosts"],
+	}
 }
 
 // Refused reports that a remote has refused a secret returned by [Store.Resolve]. It returns true if a retry with a new
@@ -226,12 +239,27 @@ func (s *Store) readFile(name, file string) (text string, ok bool, err error) {
 	return strings.TrimRight(string(bytes), "\r\n"), err == nil, err
 }
 
-// allowed reports whether one of the prefixes covers remote: it has the same scheme and host, the same user if the prefix
-// names one, and a path that is equal or continues with a slash.
-func allowed(prefixes []string, remote string) bool {
+// URLs returns the URL prefixes that a credential may be sent to, at least one. Its errors are as those of [Store.Resolve].
+func (s *Store) URLs(name string) ([]string, error) {
+	texts, err := s.known(name)
+	if err != nil {
+		return nil, err
+	}
+	prefixes := strings.Fields(texts["urls"])
+	if len(prefixes) == 0 {
+		return nil, events.Errorf(events.Permanent, events.ClassConfig,
+			"credential %q has no URL prefixes, so it is never sent; add them to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
+	}
+	return prefixes, nil
+}
+
+// Covers returns the length of the longest of the URL prefixes that covers remote, at least 1, or 0 if none does. A prefix covers
+// it that has the same scheme and host, the same user if the prefix names one, and a path that is equal or continues with a slash.
+// Of two prefixes with the same path, one with a user is longer.
+func Covers(prefixes []string, remote string) (length int) {
 	to, err := url.Parse(remote)
 	if err != nil {
-		return false
+		return 0
 	}
 	target := path.Clean("/" + to.Path) // servers may resolve ".."
 	for _, prefix := range prefixes {
@@ -243,9 +271,14 @@ func allowed(prefixes []string, remote string) bool {
 			continue
 		}
 		below := strings.TrimSuffix(p.Path, "/")
-		if target == below || strings.HasPrefix(target, below+"/") {
-			return true
+		if target != below && !strings.HasPrefix(target, below+"/") {
+			continue
 		}
+		own := 1 + 2*len(below)
+		if p.User != nil {
+			own++
+		}
+		length = max(length, own)
 	}
-	return false
+	return length
 }

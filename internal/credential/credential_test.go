@@ -2,10 +2,12 @@ package credential_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -175,3 +177,48 @@ func TestNamesThatShareVariables(t *testing.T) {
 }
 
 func errorOf[T any](_ T, err error) error { return err }
+
+func TestLongestPrefixThatCovers(t *testing.T) {
+	const remote = "https://git.example.com/acme/libs/x.git"
+	for name, tc := range map[string]struct {
+		remote string
+		longer []string // covers with a longer prefix than shorter does
+		short  []string
+	}{
+		"a host, against none":                {remote, []string{"https://git.example.com"}, nil},
+		"a folder, against its host":          {remote, []string{"https://git.example.com/acme"}, []string{"https://git.example.com/"}},
+		"the repository, against its folder":  {remote, []string{"https://git.example.com/", remote}, []string{"https://git.example.com/acme/libs"}},
+		"a long prefix that does not cover":   {remote, []string{"https://git.example.com/acme"}, []string{"https://git.example.com/", "https://git.example.com/acme/libs/x"}},
+		"one with a user, against without it": {"ssh://git@git.example.com/acme/x", []string{"ssh://git@git.example.com/acme"}, []string{"ssh://git.example.com/acme"}},
+		"a longer path, against a user":       {"ssh://git@git.example.com/acme/x", []string{"ssh://git.example.com/acme"}, []string{"ssh://git@git.example.com/"}},
+	} {
+		if a, b := credential.Covers(tc.longer, tc.remote), credential.Covers(tc.short, tc.remote); a <= b {
+			t.Errorf("%s: %d, want more than %d", name, a, b)
+		}
+	}
+	if a, b := credential.Covers([]string{"https://git.example.com/acme/"}, remote), credential.Covers([]string{"https://git.example.com/acme"}, remote); a != b {
+		t.Errorf("with a slash at the end %d, without %d", a, b)
+	}
+}
+
+func TestURLsOfACredential(t *testing.T) {
+	dir := folder(t, "ci", map[string]string{"password": "s3cret\n", "urls": " https://a.example/\n\nhttps://b.example/x\thttps://c.example/ "})
+	for name, files := range map[string]map[string]string{"nowhere": {"password": "s3cret", "urls": " \n"}, "keys": {"urls": "https://a.example/", "signingSecret": "s3cret"}} {
+		for file, content := range files {
+			path := filepath.Join(dir, name, file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	store := credential.NewStore(dir, none)
+	if urls, err := store.URLs("ci"); err != nil || !slices.Equal(urls, []string{"https://a.example/", "https://b.example/x", "https://c.example/"}) {
+		t.Errorf("%q, %v", urls, err)
+	}
+	for name, says := range map[string]string{"nowhere": filepath.Join(dir, "nowhere", "urls"), "keys": "unknown credential", "nobody": "unknown credential", "../ci": "want at most", "": "want at most"} {
+		urls, err := store.URLs(name)
+		if err == nil || !strings.Contains(err.Error(), says) || events.ClassOf(err) != events.ClassConfig || events.DispositionOf(err) != events.Permanent {
+			t.Errorf("%q: %q, %v", name, urls, err)
+		}
+	}
+}

@@ -22,7 +22,7 @@ func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 	case texts["signingSecret"] == "":
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential %q has no signing secret; add %s or %s", name, s.where(name, "signingSecret"), variable(name, "signingSecret"))
-	case !allowed(strings.Fields(texts["urls"]), url):
+	case Covers(strings.Fields(texts["urls"]), url) == 0:
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential %q may not sign for this URL; add its prefix to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
 	case texts["previousSigningSecret"] == "":

@@ -16,12 +16,14 @@ type access struct {
 	guard    server.Guard
 	proxy    Proxy
 	sessions sessions
+	ended    endedSessions
 	attempts *attempts
 }
 
 func newAccess(cfg Config) (access, error) {
 	sessions, err := newSessions(cfg.Guard.Token, cfg.Realm)
-	return access{guard: cfg.Guard, proxy: cfg.Proxy, sessions: sessions, attempts: newAttempts()}, err
+	ended := endedSessions{cfg.Redis, cfg.Realm}
+	return access{guard: cfg.Guard, proxy: cfg.Proxy, sessions: sessions, ended: ended, attempts: newAttempts()}, err
 }
 
 // visitor is the sender of a request. The zero visitor is anonymous and sees only public data.
@@ -44,8 +46,10 @@ func (a *access) visitor(r *http.Request) visitor {
 	if r.Header.Get("Authorization") != "" && a.guard.Token != "" && a.guard.Check(r) == nil {
 		return visitor{name: "token"}
 	}
-	if s, ok := a.sessions.read(r); ok {
-		return visitor{name: "token", binding: "session " + s.id, expires: s.expires, logout: true}
+	for _, s := range a.sessions.read(r) {
+		if !a.ended.has(r.Context(), s) {
+			return visitor{name: "token", binding: "session " + s.id, expires: s.expires, logout: true}
+		}
 	}
 	if a.guard.Token == "" && !a.proxied(r) && a.guard.Check(r) == nil {
 		return visitor{name: "localhost", binding: "localhost"}

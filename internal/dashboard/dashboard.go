@@ -11,6 +11,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/intake"
+	"lockstep/internal/notify"
+	"lockstep/internal/rollup"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -27,14 +31,21 @@ type Config struct {
 	Streams    server.Streams
 	Repos      Repos
 	Watches    Watches
-	Activities Activities                          // work in progress; optional
-	Hosts      server.Hosts                        // limits of requests to hosts; optional
-	Size       func(events.RepoPath) (int64, bool) // bytes on the local volume, false if unknown; optional
-	PollEvery  time.Duration                       // poll interval of watches that do not set one
-	Guard      server.Guard                        // authenticates admins by token or loopback address
-	Proxy      Proxy                               // authenticates admins by a proxy's header; optional
-	Realm      string                              // separates this deployment's sessions from those of others
-	Version    string                              // shown in the footer
+	Activities Activities                                                       // work in progress; optional
+	Hosts      server.Hosts                                                     // limits of requests to hosts; optional
+	Consumers  func(context.Context) ([]stream.Consumer, error)                 // of Group; by default read from Redis
+	Outboxes   Outboxes                                                         // notifications; by default read from Redis
+	Webhooks   func(context.Context) ([]intake.Received, error)                 // newest first; by default read from Redis
+	Rollups    Rollups                                                          // charts of more than 15 min; by default read from Redis
+	Followers  Followers                                                        // shown to admins; optional
+	Size       func(events.RepoPath) (int64, bool)                              // bytes on the local volume, false if unknown; optional
+	Tree       func(repo events.RepoPath, ref events.Ref, commit string) string // published tree on the local volume, "" if unknown; optional
+	Publish    func(context.Context, events.Change) (entry string, err error)   // adds a change to Changes; nil disables Sync now
+	PollEvery  time.Duration                                                    // poll interval of watches that do not set one
+	Guard      server.Guard                                                     // authenticates admins by token or loopback address
+	Proxy      Proxy                                                            // authenticates admins by a proxy's header; optional
+	Realm      string                                                           // separates this deployment's sessions from those of others
+	Version    string                                                           // shown in the footer
 	Log        *slog.Logger
 }
 
@@ -42,6 +53,7 @@ type Config struct {
 type Repos interface {
 	server.Repos
 	ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error)
+	Failing(ctx context.Context, limit int) (state.FailingRepos, error)
 }
 
 // Watches lists watches. [watch.Registry] implements it.
@@ -70,6 +82,11 @@ type Dashboard struct {
 	hub    *hub
 	tail   *tail
 	access access
+
+	histories histories
+	index     *repoIndex
+	rollups   sharedRollups
+	followers *sharedFollowers
 }
 
 // New returns a Dashboard that runs until ctx is done; [Dashboard.Wait] waits for its background work to end.
@@ -84,6 +101,22 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	case cfg.Log == nil:
 		return nil, errors.New("dashboard: Config.Log is required")
 	}
+	if cfg.Consumers == nil {
+		cfg.Consumers = func(ctx context.Context) ([]stream.Consumer, error) {
+			return stream.Consumers(ctx, cfg.Redis, cfg.Changes, cfg.Group)
+		}
+	}
+	if cfg.Outboxes == nil {
+		cfg.Outboxes = notify.Outboxes{Redis: cfg.Redis, Namespace: events.Namespace(cfg.Realm)}
+	}
+	if cfg.Webhooks == nil {
+		cfg.Webhooks = func(ctx context.Context) ([]intake.Received, error) {
+			return intake.Recent(ctx, cfg.Redis, events.Namespace(cfg.Realm))
+		}
+	}
+	if cfg.Rollups == nil {
+		cfg.Rollups = rollup.Reader{Redis: cfg.Redis, Namespace: events.Namespace(cfg.Realm)}
+	}
 	access, err := newAccess(cfg)
 	if err != nil {
 		return nil, err
@@ -92,8 +125,10 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results)}
+	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results), followers: &sharedFollowers{list: cfg.Followers},
+		histories: histories{redis: cfg.Redis, topic: cfg.Results}, rollups: sharedRollups{rollups: cfg.Rollups, kept: rollupsKept, last: map[string]readPoints{}}}
 	d.hub = newHub(ctx, cfg.Log, d.tail)
+	d.index = &repoIndex{repos: cfg.Repos, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {
 		return nil, err
 	}
@@ -119,8 +154,12 @@ func (d *Dashboard) routes() *http.ServeMux {
 	mux.Handle("POST /dashboard/logout", d.action(d.logout))
 	mux.Handle("GET /dashboard/leases/release", d.forAdmins(d.confirmRelease))
 	mux.Handle("POST /dashboard/leases/release", d.action(d.release))
+	mux.Handle("POST /dashboard/repo/sync", d.action(d.syncNow))
+	mux.Handle("POST /dashboard/outbox/send", d.action(d.sendNow))
 	mux.Handle("GET /dashboard/dead/letter", d.forAdmins(d.showLetter))
 	mux.Handle("POST /dashboard/dead/retry", d.action(d.retry))
+	mux.Handle("GET /dashboard/dead/retry-all", d.forAdmins(d.confirmRetryAll))
+	mux.Handle("POST /dashboard/dead/retry-all", d.action(d.retryAll))
 	mux.Handle("GET /dashboard/dead/drop", d.forAdmins(d.confirmDrop))
 	mux.Handle("POST /dashboard/dead/drop", d.action(d.drop))
 	mux.HandleFunc("/", d.notFound)

@@ -22,6 +22,7 @@ type deadPage struct {
 	Letters []server.DeadLetter
 	Next    string // cursor of the next page; "" on the last one
 	Oldest  bool   // sorted oldest first
+	Total   int64  // letters, also those that do not match; -1 if unknown
 }
 
 const (
@@ -31,13 +32,9 @@ const (
 
 // loadDead loads a page of dead letters, without their payloads.
 func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, error) {
-	query := stream.Query{Reason: q.Get("reason"), After: q.Get("after"), Oldest: q.Get("order") == "oldest", Limit: lettersShown}
-	if text := strings.TrimSpace(q.Get("repo")); text != "" {
-		repo, err := events.ParseRepoPath(text)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-		}
-		query.Match = server.DeadOf(d.cfg.Dead, repo)
+	query, err := d.deadQuery(q)
+	if err != nil {
+		return nil, err
 	}
 	page, err := d.cfg.Dead.List(ctx, query)
 	if errors.Is(err, stream.ErrBadID) {
@@ -46,11 +43,33 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 	if err != nil {
 		return nil, err
 	}
-	shown := deadPage{Next: page.Next, Oldest: query.Oldest}
+	shown := deadPage{Next: page.Next, Oldest: query.Oldest, Total: -1}
+	if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 {
+		shown.Total = streams[0].Dead
+	}
 	for _, l := range page.Letters {
 		shown.Letters = append(shown.Letters, server.NewDeadLetter(d.cfg.Dead, l, false))
 	}
 	return shown, nil
+}
+
+// deadQuery parses the filters by repository, reason and app.
+func (d *Dashboard) deadQuery(q url.Values) (stream.Query, error) {
+	query := stream.Query{Reason: q.Get("reason"), After: q.Get("after"), Oldest: q.Get("order") == "oldest", Limit: lettersShown}
+	app := strings.TrimSpace(q.Get("app"))
+	ofApp := func(l stream.Letter) bool { return server.NewDeadLetter(d.cfg.Dead, l, false).App == app }
+	if app != "" {
+		query.Match = ofApp
+	}
+	if text := strings.TrimSpace(q.Get("repo")); text != "" {
+		repo, err := events.ParseRepoPath(text)
+		if err != nil {
+			return stream.Query{}, fmt.Errorf("%w: %w", errBadQuery, err)
+		}
+		ofRepo := server.DeadOf(d.cfg.Dead, repo)
+		query.Match = func(l stream.Letter) bool { return ofRepo(l) && (app == "" || ofApp(l)) }
+	}
+	return query, nil
 }
 
 type letterPage struct {

@@ -57,6 +57,9 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 		case part := <-c.parts:
 			ok = send(event(part))
 		case <-heartbeats.C:
+			if v.logout && !d.access.visitor(r).logout { // logged out meanwhile, here or at another replica
+				return
+			}
 			ok = send(": heartbeat\n\n")
 		case <-c.dropped:
 			return

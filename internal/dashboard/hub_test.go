@@ -107,7 +107,13 @@ func startHub(t *testing.T, load func() any) (*hub, *page) {
 func TestSlowClientIsDropped(t *testing.T) {
 	t.Parallel()
 	var n atomic.Int64
-	h, p := startHub(t, func() any { return overview{More: int(n.Add(1)), Busy: someBusy} })
+	turn := make(chan struct{}, 1) // of a load: after the quick client has read what was loaded before
+	turn <- struct{}{}
+	h, p := startHub(t, func() any {
+		<-turn
+		return overview{More: int(n.Add(1)), Busy: someBusy}
+	})
+	defer close(turn)
 	slow, leave, err := h.subscribe(p, url.Values{}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +128,10 @@ func TestSlowClientIsDropped(t *testing.T) {
 	for {
 		select {
 		case <-quick.parts:
+			select {
+			case turn <- struct{}{}:
+			default:
+			}
 		case <-slow.dropped:
 			if len(slow.parts) != maxQueued {
 				t.Errorf("dropped with %d parts queued, want %d", len(slow.parts), maxQueued)

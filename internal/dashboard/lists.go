@@ -45,14 +45,18 @@ func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (
 	}
 	shown := watchesPage{Next: page.Next}
 	for _, w := range page.Watches {
-		line := watchLine{App: w.App, Repo: w.Repo.String(), Ref: w.Ref.String(), Poll: d.pollOf(w.Poll)}
-		if admin {
-			line.URL, line.Credential, line.Notify, line.Signed, line.Silenced = w.URL, w.Credential, w.NotifyURL, w.NotifySecret, w.Silenced
-			line.Paths, line.Auto = w.Paths, w.Auto
-		}
-		shown.Watches = append(shown.Watches, line)
+		shown.Watches = append(shown.Watches, d.watchLine(w, admin))
 	}
 	return shown, nil
+}
+
+func (d *Dashboard) watchLine(w watch.Watch, admin bool) watchLine {
+	line := watchLine{App: w.App, Repo: w.Repo.String(), Ref: w.Ref.String(), Poll: d.pollOf(w.Poll)}
+	if admin {
+		line.URL, line.Credential, line.Notify, line.Signed, line.Silenced = w.URL, w.Credential, w.NotifyURL, w.NotifySecret, w.Silenced
+		line.Paths, line.Auto = w.Paths, w.Auto
+	}
+	return line
 }
 
 func (d *Dashboard) pollOf(i watch.Interval) string {
@@ -75,34 +79,112 @@ type repoLine struct {
 
 type reposPage struct {
 	Repos []repoLine
-	Next  string
-	Sizes bool // sizes are available in this process
+	Next  string // cursor; "" on the last page, and if there is an index
+	Sizes bool   // sizes are available in this process
+
+	// With an index of all repositories only.
+	Indexed                        bool
+	Total, Failing, Never, Removed int
+	Found                          int // repositories that match
+	From, To                       int // positions among those that match, from 1
+	Before, After                  string
+	At                             time.Time // age of the index
+	Full                           bool      // there are too many for an index
 }
 
+const (
+	indexWait       = 100 * time.Millisecond // for an index, when the list can do without
+	indexSearchWait = 4 * time.Second        // when it cannot
+)
+
+// loadRepos loads a page of repositories from the index of all. While that is not ready, it scans Redis for a page.
 func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, error) {
-	var cursor uint64
-	if text := q.Get("after"); text != "" {
-		var err error
-		if cursor, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return nil, fmt.Errorf("%w: after: want the cursor from the previous page", errBadQuery)
-		}
+	wait := indexWait
+	if q.Get("q") != "" || q.Get("sort") != "" || q.Get("state") != "" || q.Get("n") != "" {
+		wait = indexSearchWait
 	}
-	page, err := d.cfg.Repos.List(ctx, strings.TrimSpace(q.Get("prefix")), cursor, listShown)
+	cursor, err := numberOf(q, "after", 0)
 	if err != nil {
 		return nil, err
 	}
-	shown := reposPage{Repos: make([]repoLine, len(page.Repos)), Sizes: d.cfg.Size != nil}
-	if page.Next != 0 {
-		shown.Next = strconv.FormatUint(page.Next, 10)
+	number, err := numberOf(q, "n", 1)
+	if err != nil {
+		return nil, err
 	}
-	paths := make([]string, len(page.Repos))
-	for i, s := range page.Repos {
+	all, err := d.index.get(ctx, wait)
+	if err != nil {
+		return nil, err
+	}
+	shown := reposPage{Sizes: d.cfg.Size != nil}
+	var found []state.Summary
+	switch prefix := strings.TrimSpace(q.Get("prefix")); {
+	case all != nil && !all.full && cursor == 0:
+		found = shown.cut(all, q, prefix, int(min(number, maxIndexed)), d.size)
+	default:
+		shown.Full = all != nil && all.full
+		page, err := d.cfg.Repos.List(ctx, cmp.Or(prefix, strings.TrimSpace(q.Get("q"))), cursor, listShown)
+		if err != nil {
+			return nil, err
+		}
+		found = slices.DeleteFunc(page.Repos, func(s state.Summary) bool { return !hasState(s, q.Get("state")) })
+		if page.Next != 0 {
+			shown.Next = strconv.FormatUint(page.Next, 10)
+		}
+	}
+	if err := d.describe(ctx, &shown, found); err != nil {
+		return nil, err
+	}
+	return shown, nil
+}
+
+func numberOf(q url.Values, name string, otherwise uint64) (uint64, error) {
+	text := q.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s: want the number from a link of the list", errBadQuery, name)
+	}
+	return n, nil
+}
+
+// cut sets the totals and returns the repositories of a page, from 1.
+func (p *reposPage) cut(all *indexed, q url.Values, prefix string, number int, size func(string) (int64, bool)) (found []state.Summary) {
+	p.Indexed, p.At = true, all.at
+	p.Total, p.Failing, p.Never, p.Removed = len(all.all), all.failing, all.never, all.removed
+	match := all.find(cmp.Or(strings.TrimSpace(q.Get("q")), prefix), q.Get("state"), q.Get("sort"), size)
+	if prefix != "" {
+		match = slices.DeleteFunc(match, func(i int) bool { return !strings.HasPrefix(all.keys[i], strings.ToLower(prefix)) })
+	}
+	p.Found = len(match)
+	number = max(1, min(number, (len(match)+listShown-1)/listShown))
+	from := (number - 1) * listShown
+	to := min(from+listShown, len(match))
+	for _, i := range match[from:to] {
+		found = append(found, all.all[i])
+	}
+	p.From, p.To = min(from+1, to), to
+	if number > 1 {
+		p.Before = strconv.Itoa(number - 1)
+	}
+	if to < len(match) {
+		p.After = strconv.Itoa(number + 1)
+	}
+	return found
+}
+
+// describe adds the lines of repositories, with sizes and one published ref each.
+func (d *Dashboard) describe(ctx context.Context, shown *reposPage, found []state.Summary) error {
+	shown.Repos = make([]repoLine, len(found))
+	paths := make([]string, len(found))
+	for i, s := range found {
 		shown.Repos[i].RepoSummary, paths[i] = server.NewRepoSummary(s), s.Repo
 		shown.Repos[i].Bytes, shown.Repos[i].Sized = d.size(s.Repo)
 	}
 	heads, err := d.cfg.Repos.ManyHeads(ctx, paths)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i, byRef := range heads {
 		line := &shown.Repos[i]
@@ -110,7 +192,7 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 			line.Commit, line.Refs = byRef[line.Ref], len(byRef)-1
 		}
 	}
-	return shown, nil
+	return nil
 }
 
 // mainRef returns the ref with a common default-branch name, else the first ref, or "" if there is none.
@@ -134,82 +216,6 @@ func (d *Dashboard) size(path string) (int64, bool) {
 		return 0, false
 	}
 	return d.cfg.Size(repo)
-}
-
-type repoPage struct {
-	server.Repo
-	Head  []head
-	Apps  []delivered
-	Rules []checkLine
-	Bytes int64
-	Sized bool // Bytes is known
-
-	MoreHeads, MoreApps, MoreRules int // number of rows omitted
-}
-
-type head struct{ Ref, Commit string }
-
-// checkLine is the verdict on a ref's commit.
-type checkLine struct {
-	Ref, Commit string
-	At          time.Time
-	Class       string // why it is refused; "" if it is not
-	Verified    bool   // all keys accept it
-	Unverified  bool   // some keys do not
-	By, Key     string // "" unless verified
-	Commits     int    // verified; 0 for a tag
-	Partial     bool
-	Reason      string // why it is refused or not verified; for admins only
-}
-
-// checkLines shows the reasons, which name apps and settings, to admins only.
-func checkLines(checks []state.Check, admin bool) []checkLine {
-	var shown []checkLine
-	for _, c := range checks {
-		line := checkLine{Ref: c.Ref, Commit: c.Commit, At: c.At, Class: string(c.Class), Reason: c.Reason, Verified: len(c.Verdicts) > 0 && c.Class == ""}
-		for _, v := range c.Verdicts {
-			line.Verified, line.Unverified = line.Verified && v.Verified, line.Unverified || !v.Verified
-			line.Reason = cmp.Or(line.Reason, v.Reason)
-			if line.By == "" {
-				line.By, line.Key, line.Commits, line.Partial = v.By, v.Key, v.Commits, v.Partial
-			}
-		}
-		if !admin {
-			line.Reason = ""
-		}
-		shown = append(shown, line)
-	}
-	return shown
-}
-
-type delivered struct{ App, Ref, Commit string }
-
-const refsShown = 200
-
-func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any, error) {
-	repo, err := events.ParseRepoPath(strings.TrimSpace(q.Get("repo")))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-	}
-	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
-	if errors.Is(err, server.ErrUnknownRepo) {
-		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
-	}
-	if err != nil {
-		return nil, err
-	}
-	shown := repoPage{Repo: repository}
-	shown.Bytes, shown.Sized = d.size(repository.Repo)
-	for _, ref := range slices.Sorted(maps.Keys(repository.Heads)) {
-		shown.Head = append(shown.Head, head{ref, repository.Heads[ref]})
-	}
-	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
-	for _, g := range repository.Given {
-		shown.Apps = append(shown.Apps, delivered{cmp.Or(g.App, "no app"), g.Ref, g.Commit})
-	}
-	shown.Head, shown.MoreHeads = first(refsShown, shown.Head)
-	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
-	return shown, nil
 }
 
 // first returns the first n elements of a list, and the number of those omitted.

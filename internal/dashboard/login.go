@@ -40,17 +40,17 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case d.cfg.Guard.Token == "":
 		d.answerLogin(w, r, http.StatusForbidden, next, "No API token is configured.")
-	case !d.access.attempts.allowed(from):
-		w.Header().Set("Retry-After", "60")
-		d.answerLogin(w, r, http.StatusTooManyRequests, next, "Too many wrong tokens. Wait a minute, then try again.")
-	case !d.cfg.Guard.Is(strings.TrimSpace(r.PostForm.Get("token"))):
-		d.access.attempts.failed(from)
-		log.WarnContext(r.Context(), "dashboard login refused")
-		d.answerLogin(w, r, http.StatusUnauthorized, next, "That is not the API token.")
-	default:
+	case d.cfg.Guard.Is(strings.TrimSpace(r.PostForm.Get("token"))): // whoever else sends wrong ones from this address
 		d.access.sessions.start(w, d.access.secure(r))
 		log.InfoContext(r.Context(), "dashboard login")
 		http.Redirect(w, r, next, http.StatusSeeOther)
+	case !d.access.attempts.allowed(from):
+		w.Header().Set("Retry-After", "60")
+		d.answerLogin(w, r, http.StatusTooManyRequests, next, "That is not the API token, and too many others were not either. Wait a minute, then try again.")
+	default:
+		d.access.attempts.failed(from)
+		log.WarnContext(r.Context(), "dashboard login refused")
+		d.answerLogin(w, r, http.StatusUnauthorized, next, "That is not the API token.")
 	}
 }
 
@@ -63,7 +63,14 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	d.access.sessions.end(w, d.access.secure(r))
 	d.cfg.Log.InfoContext(r.Context(), "dashboard logout", "by", v.name)
-	d.setFlash(w, "You are logged out.")
+	flash := "You are logged out."
+	for _, s := range d.access.sessions.read(r) {
+		if err := d.access.ended.add(r.Context(), s); err != nil {
+			d.cfg.Log.WarnContext(r.Context(), "logout not recorded, copies of the session's cookie stay valid", "until", s.expires, "error", err)
+			flash = "You are logged out in this browser. Copies of its cookie stay valid, because Redis did not answer."
+		}
+	}
+	d.setFlash(w, flash)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"lockstep/events"
 	"lockstep/events/stream"
@@ -25,11 +24,12 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const token = "t0ken-of-the-api"
 

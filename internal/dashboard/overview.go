@@ -15,16 +15,22 @@ import (
 // livePages returns the pages that are updated while a browser shows them.
 func (d *Dashboard) livePages() []*page {
 	return []*page{
-		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview,
-			parts: []string{"tiles", "charts", "edge", "minutes", "busy", "hosts", "results"}},
+		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview, params: []string{"range"},
+			parts: []string{"tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers"}},
 		{name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases, parts: []string{"leases"}},
+		{name: "workers", path: "/dashboard/workers", title: "Workers", every: 2 * refreshEvery, load: d.loadWorkers, parts: []string{"workers", "groups"}},
+		{name: "hosts", path: "/dashboard/hosts", title: "Hosts", every: 2 * refreshEvery, load: d.loadHosts, parts: []string{"hosts"}},
+		{name: "outbox", path: "/dashboard/outbox", title: "Outbox", every: 2 * refreshEvery, load: d.loadOutbox, params: []string{"app"}, parts: []string{"apps", "boxes"}},
+		{name: "webhooks", path: "/dashboard/webhooks", title: "Webhooks", every: 2 * refreshEvery, load: d.loadWebhooks, params: []string{"q", "verdict"}, parts: []string{"hooks"}},
+		{name: "results", path: "/dashboard/results", title: "Results", every: refreshEvery, load: d.loadResults,
+			params: []string{"repo", "outcome", "app"}, parts: []string{"results"}},
 		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true, load: d.loadDead,
-			params: []string{"repo", "reason", "order", "after"}, parts: []string{"letters"}},
+			params: []string{"repo", "reason", "app", "order", "after"}, parts: []string{"letters"}},
 		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * refreshEvery, expensive: true, load: d.loadWatches,
 			params: []string{"prefix", "app", "after"}, parts: []string{"watches"}},
 		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * refreshEvery, expensive: true, load: d.loadRepos,
-			params: []string{"prefix", "after"}, parts: []string{"repos"}},
-		{name: "repo", path: "/dashboard/repo", title: "Repository", every: 2 * refreshEvery, load: d.loadRepo,
+			params: []string{"q", "prefix", "state", "sort", "n", "after"}, parts: []string{"repos"}},
+		{name: "repo", path: "/dashboard/repo", title: "Repository", every: 2 * refreshEvery, expensive: true, load: d.loadRepo,
 			params: []string{"repo"}, parts: []string{"repo"}},
 	}
 }
@@ -39,14 +45,31 @@ type overview struct {
 	Kept     int64
 	Dead     int64
 
+	Failing     []failingRepo
+	MoreFailing int64 // number of repositories omitted from Failing
+
 	Busy      []state.Activity
 	More      int           // number of activities omitted from Busy
 	Hosts     []server.Host // in use, limited or waited for
 	MoreHosts int           // number of hosts omitted from Hosts
-	Recent    []settled
-	Charts    template.HTML // series of completed buckets, as JSON
-	Edge      template.HTML // series of the newest buckets, which still change
-	Minutes   []minute
+	Recent    []resultRow
+
+	Followers     []followerLine // for admins only
+	MoreFollowers int            // number of followers omitted from Followers
+
+	Charts  template.HTML // series of completed buckets, as JSON
+	Edge    template.HTML // series of the newest buckets, which still change
+	Minutes []minute
+
+	Range      timeRange
+	Unrecorded bool // nothing is recorded of the range
+}
+
+// failingRepo is the last failure of a repository.
+type failingRepo struct {
+	Repo string
+	state.Failure
+	More int // number of further failures of the repository
 }
 
 // outcomeCount is the number of results with an outcome in the last 15 min.
@@ -55,6 +78,9 @@ type outcomeCount struct {
 	Count int64
 }
 
+var outcomeNames = []string{"synced", "unchanged", "failed", "other"}
+
+// minute is a row of the charts' table: a minute, or a step of a longer range.
 type minute struct {
 	At            time.Time
 	Counts        [outcomes]int64
@@ -63,11 +89,13 @@ type minute struct {
 }
 
 const (
-	busyShown  = 30
-	hostsShown = 30
+	busyShown    = 30
+	failingShown = 10
+	hostsShown   = 30
+	resultsShown = 20
 )
 
-func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any, error) {
+func (d *Dashboard) loadOverview(ctx context.Context, q url.Values, admin bool) (any, error) {
 	results, err := d.tail.snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -76,7 +104,8 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any
 	if err != nil {
 		return nil, err
 	}
-	o := overview{Recent: results.Recent}
+	o := overview{}
+	o.Recent, _ = groupResults(results.Recent, resultsShown)
 	for _, s := range streams {
 		o.Dead = s.Dead
 		if s.Stream == d.cfg.Changes {
@@ -92,11 +121,32 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, _ bool) (any
 		return nil, err
 	}
 	o.Busy, o.More = first(busyShown, o.Busy)
+	failing, err := d.cfg.Repos.Failing(ctx, failingShown)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range failing.Repos {
+		o.Failing = append(o.Failing, failingRepo{r.Repo, r.Failing[0], len(r.Failing) - 1})
+	}
+	o.MoreFailing = failing.Total - int64(len(failing.Repos))
 	if o.Hosts, err = d.hosts(ctx); err != nil {
 		return nil, err
 	}
 	o.Hosts, o.MoreHosts = first(hostsShown, o.Hosts)
+	if admin {
+		if o.Followers, o.MoreFollowers, err = d.followersShown(ctx); err != nil {
+			return nil, err
+		}
+	}
 	o.setFigures(results)
+	longer := false
+	if o.Range, longer = rangeOf(q); longer {
+		points, err := d.rollups.read(ctx, o.Range, results.Now)
+		if err != nil {
+			return nil, err
+		}
+		o.setRange(points)
+	}
 	return o, nil
 }
 
@@ -127,7 +177,7 @@ func (o *overview) setFigures(p snapshot) {
 	o.P50, o.Known = recent.quantile(0.5)
 	o.P95, _ = recent.quantile(0.95)
 	all := p.window.total(p.Now, span)
-	for i, name := range []string{"synced", "unchanged", "failed", "other"} {
+	for i, name := range outcomeNames {
 		o.Outcomes = append(o.Outcomes, outcomeCount{name, int64(all.counts[i] + 0.5)})
 	}
 	edge := p.Now.Truncate(step).Add(-step)

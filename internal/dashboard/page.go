@@ -54,10 +54,15 @@ type tab struct{ Name, Path, Title string }
 
 var tabs = []tab{
 	{"overview", "/", "Overview"},
-	{"leases", "/dashboard/leases", "Leases"},
-	{"dead", "/dashboard/dead", "Dead letters"},
 	{"repos", "/dashboard/repos", "Repositories"},
 	{"watches", "/dashboard/watches", "Watches"},
+	{"webhooks", "/dashboard/webhooks", "Webhooks"},
+	{"results", "/dashboard/results", "Results"},
+	{"dead", "/dashboard/dead", "Dead letters"},
+	{"outbox", "/dashboard/outbox", "Outbox"},
+	{"workers", "/dashboard/workers", "Workers"},
+	{"leases", "/dashboard/leases", "Leases"},
+	{"hosts", "/dashboard/hosts", "Hosts"},
 }
 
 // parsePages returns all pages by name, each with its templates parsed.

@@ -54,6 +54,7 @@ func (d *desk) addHostileData() {
 
 func (d *desk) everyPage() []string {
 	pages := []string{"/", "/dashboard/leases", "/dashboard/dead", "/dashboard/repos", "/dashboard/watches", "/dashboard/repo?repo=acme/widgets",
+		"/dashboard/results", "/dashboard/workers", "/dashboard/hosts", "/dashboard/outbox", "/dashboard/webhooks", "/dashboard/results?repo=" + url.QueryEscape(evil), "/dashboard/repos?q=" + url.QueryEscape(evil),
 		"/dashboard/login", "/dashboard/dead?reason=" + url.QueryEscape(evil), "/dashboard/repos?prefix=" + url.QueryEscape(evil)}
 	for _, e := range d.client.XRange(d.t.Context(), events.DefaultNamespace.Dead(), "-", "+").Val() {
 		pages = append(pages, "/dashboard/dead/letter?id="+e.ID, "/dashboard/dead/drop?id="+e.ID)

@@ -23,7 +23,7 @@ const (
 	plainCookie  = "lockstep"
 )
 
-// sessions issues and verifies session cookies and CSRF tokens. Sessions are not stored but signed with a key derived from
+// sessions issues and verifies session cookies and CSRF tokens. Sessions are not stored, except for ended ones, but signed with a key derived from
 // the API token, so every replica accepts them, and changing the token ends all of them. Without a token there are no
 // sessions, and CSRF tokens are signed with a random key.
 type sessions struct {
@@ -73,10 +73,14 @@ func cookie(secure bool, value string, maxAge int) *http.Cookie {
 	return &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: maxAge, Secure: secure, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 }
 
-// read returns the request's session, or false if there is none with a valid signature that has not expired.
-func (s sessions) read(r *http.Request) (session, bool) {
+// maxSessions bounds the cookies of a request that are looked up.
+const maxSessions = 8
+
+// read returns the request's sessions, each with a valid signature and not expired. There are several after logins over HTTP and HTTPS,
+// or for several hosts of a domain.
+func (s sessions) read(r *http.Request) (valid []session) {
 	if s.disabled {
-		return session{}, false
+		return nil
 	}
 	for _, name := range []string{secureCookie, plainCookie} {
 		for _, c := range r.CookiesNamed(name) {
@@ -86,12 +90,12 @@ func (s sessions) read(r *http.Request) (session, bool) {
 			}
 			content, signature := value[:8+sessionID], value[8+sessionID:]
 			expires := time.Unix(int64(binary.BigEndian.Uint64(content)), 0)
-			if hmac.Equal(signature, s.sign("session", content)) && time.Now().Before(expires) {
-				return session{string(content[8:]), expires}, true
+			if hmac.Equal(signature, s.sign("session", content)) && time.Now().Before(expires) && len(valid) < maxSessions {
+				valid = append(valid, session{string(content[8:]), expires})
 			}
 		}
 	}
-	return session{}, false
+	return valid
 }
 
 // csrfToken returns the CSRF token for forms bound to a visitor. See visitor.binding.

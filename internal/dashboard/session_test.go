@@ -27,10 +27,10 @@ func TestSessionExpires(t *testing.T) {
 		r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
 		return r
 	}
-	if _, ok := s.read(signed(time.Now().Add(time.Minute))); !ok {
+	if len(s.read(signed(time.Now().Add(time.Minute)))) == 0 {
 		t.Error("a session that has not expired is refused")
 	}
-	if _, ok := s.read(signed(time.Now().Add(-time.Second))); ok {
+	if len(s.read(signed(time.Now().Add(-time.Second)))) > 0 {
 		t.Error("an expired session is accepted")
 	}
 	// A value signed for a form is not a valid session.
@@ -39,7 +39,7 @@ func TestSessionExpires(t *testing.T) {
 	binary.BigEndian.PutUint64(value, uint64(time.Now().Add(time.Hour).Unix()))
 	value = append(value, s.sign("form", value)...)
 	r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
-	if _, ok := s.read(r); ok {
+	if len(s.read(r)) > 0 {
 		t.Error("a form's signature is accepted for a session")
 	}
 }

@@ -17,6 +17,7 @@ type settled struct {
 	Ref     string
 	After   string
 	To      string
+	Tree    string
 	Took    time.Duration
 	Delay   time.Duration // from the change's entry to the result's
 	Delayed bool          // Delay is known
@@ -35,17 +36,18 @@ type settled struct {
 	polled bool
 }
 
-// parseSettled parses an entry of the results stream. It returns false if the entry is not a valid result.
+// parseSettled parses an entry of the results stream. It returns false if the entry is not the valid result of a change. Views are
+// not: one change may have 10,000, which would hide all others. Nor are purges: they answer no change.
 func parseSettled(e redis.XMessage) (settled, bool) {
 	payload, _ := e.Values["payload"].(string)
 	r, err := events.ParseResult([]byte(payload))
-	if err != nil {
+	if err != nil || r.Type == events.ResultView || r.Type == events.ResultPurged {
 		return settled{}, false
 	}
 	at := events.EntryTime(e.ID)
 	s := settled{
 		Entry: e.ID, At: at, Class: clip(40, string(r.Class)), Repo: clip(300, r.Repo.String()), Ref: clip(200, r.Ref.String()),
-		After: clip(64, r.After), To: clip(300, r.To.String()), Took: r.Took, App: clip(100, r.App), Worker: clip(100, workerOf(r.Source)),
+		After: clip(64, r.After), To: clip(300, r.To.String()), Tree: clip(600, r.Tree), Took: r.Took, App: clip(100, r.App), Worker: clip(100, workerOf(r.Source)),
 		Error: clip(300, r.Error), Files: len(r.Files), More: r.Truncated, Attempts: r.Attempts, kind: outOther,
 	}
 	s.Job, _, _ = strings.Cut(r.ID, "/")

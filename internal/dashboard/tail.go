@@ -19,7 +19,7 @@ import (
 const (
 	idleTimeout     = 15 * time.Second // after the last snapshot, the tail stops
 	firstWait       = time.Second      // maximum wait of a page for the first results
-	recentKept      = 50
+	recentKept      = 1000
 	readBytes       = 2 << 20 // approximate limit of one read
 	readMaxResults  = 1000
 	readMinResults  = 10
@@ -44,7 +44,7 @@ type tail struct {
 	ready    chan struct{} // closed after the first read, even a failed one
 	err      error         // of the last read
 	window   window
-	recent   []settled     // newest first
+	recent   []settled     // oldest first; the last recentKept count
 	skew     time.Duration // Redis' clock minus ours
 
 	// Used only by the reading goroutine.
@@ -61,7 +61,7 @@ func newTail(client redis.UniversalClient, topic string) *tail {
 
 type snapshot struct {
 	Now    time.Time // by Redis' clock
-	Recent []settled
+	Recent []settled // newest first, at most recentKept
 	window *window
 }
 
@@ -88,7 +88,9 @@ func (t *tail) snapshot(ctx context.Context) (snapshot, error) {
 		return snapshot{}, t.err
 	}
 	w := t.window
-	return snapshot{Now: time.Now().Add(t.skew), Recent: append([]settled(nil), t.recent...), window: &w}, nil
+	recent := slices.Clone(t.recent[max(0, len(t.recent)-recentKept):])
+	slices.Reverse(recent)
+	return snapshot{Now: time.Now().Add(t.skew), Recent: recent, window: &w}, nil
 }
 
 // follow reads new results until ctx is done or no snapshot has been taken for idleTimeout.
@@ -255,11 +257,9 @@ func (t *tail) add(s settled, weight float64) {
 	if s.polled {
 		return // the poll found no changes
 	}
-	if len(t.recent) < recentKept {
-		t.recent = append(t.recent, settled{})
+	if t.recent = append(t.recent, s); len(t.recent) >= 2*recentKept {
+		t.recent = append([]settled(nil), t.recent[recentKept:]...)
 	}
-	copy(t.recent[1:], t.recent)
-	t.recent[0] = s
 }
 
 // batchSize returns how many results to read for about the given number of bytes, at least readMinResults.

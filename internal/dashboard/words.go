@@ -9,13 +9,42 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"lockstep/internal/state"
 )
 
 func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration, "percent": percent,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "word": word, "ref": refName,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "word": word, "ref": refName, "failure": failureAt, "rows": rowsAt,
+		"repoOrders": func() [][2]string { return repoOrders },
+		"ranges":     func() []timeRange { return ranges },
+		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
+		"outcomes":   func() []string { return outcomeNames },
 	}
+}
+
+// failureLine is a failure as a visitor sees it.
+type failureLine struct {
+	state.Failure
+	Now   time.Time
+	Admin bool
+}
+
+func failureAt(now time.Time, admin bool, f state.Failure) failureLine {
+	return failureLine{f, now, admin}
+}
+
+// resultRows are rows of results as a visitor sees them.
+type resultRows struct {
+	Rows  []resultRow
+	Now   time.Time
+	Admin bool
+	Named bool // each row names its repository
+}
+
+func rowsAt(now time.Time, admin, named bool, rows []resultRow) resultRows {
+	return resultRows{rows, now, admin, named}
 }
 
 // clip sanitizes untrusted text and truncates it to at most n characters.

@@ -261,6 +261,7 @@ func (d *demo) openWeb(ctx context.Context, address string, tasks *errgroup.Grou
 	tasks.Go(func() error {
 		return d.failing(app.ServeHTTP(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()}))
 	})
-	d.view.event("dashboard at http://%s/ ; log in with %s to release leases and retry letters", listener.Addr(), token)
+	d.view.event("dashboard at http://%s/", listener.Addr()) // the terminal cuts long lines
+	d.view.event("log in with %s to make changes", token)
 	return nil
 }

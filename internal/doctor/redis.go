@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
@@ -54,6 +56,7 @@ func examineRedis(ctx context.Context, cfg config.Config) []Check {
 	if needsVolume(cfg) {
 		checks = append(checks, sameVolume(ctx, client, cfg))
 	}
+	checks = append(checks, workers(ctx, client, cfg))
 	return checks
 }
 
@@ -90,6 +93,20 @@ func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 		return refused(name, "%s is volume %s, but workers under prefix %s publish to volume %s: mount that one there or choose another --prefix", cfg.Root, volume.ID(), cfg.Prefix, id)
 	}
 	return passed(name, "%s", id)
+}
+
+// workers counts the workers that take changes. None is fine: they may not have been started yet.
+func workers(ctx context.Context, client redis.UniversalClient, cfg config.Config) Check {
+	const name = "workers of this prefix"
+	changes, err := stream.Stats(ctx, client, cfg.Prefix, cfg.Namespace().Changes())
+	if err != nil {
+		return refused(name, "%w", err)
+	}
+	group, _ := changes.Group(events.WorkersGroup)
+	if group.Live == 0 {
+		return passed(name, "none takes changes at the moment")
+	}
+	return passed(name, "%d take changes", group.Live)
 }
 
 // RedisClock compares Redis' clock with the local time at the middle of the call. at is the time that Redis returned.

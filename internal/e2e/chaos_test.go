@@ -17,10 +17,6 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// soaking reports whether LOCKSTEP_SOAK is set, which runs the soak tests at full length. LOCKSTEP_SEED reproduces the pushes and
-// kills of a run, but not their timing.
-func soaking() bool { return os.Getenv("LOCKSTEP_SOAK") != "" }
-
 var durable = []string{"--appendonly", "yes", "--appendfsync", "always"}
 
 // TestWorkerKilledAtAnyStepLosesNothing kills workers with SIGKILL before and after every step, and at random times, while
@@ -31,10 +27,7 @@ func TestWorkerKilledAtAnyStepLosesNothing(t *testing.T) {
 	}
 	s := newStorm(t, durable...)
 	f := s.follow()
-	kills, atOnce := testenv.Form(6, 28), 4
-	if soaking() {
-		kills = 1000
-	}
+	kills, atOnce := testenv.Soak(testenv.Form(6, 28), 1000), 4
 	began := time.Now()
 	killed := s.killWorkers(kills, atOnce)
 	t.Logf("%d kills in %v: %v", kills, time.Since(began).Round(time.Second), killed)
@@ -45,7 +38,7 @@ func TestWorkerKilledAtAnyStepLosesNothing(t *testing.T) {
 		}
 	}
 	// In a short storm, a worker may not reach its kill point, for example because it never parks a message.
-	if len(missed) > 0 && (soaking() || len(missed) == len(killPoints)) {
+	if len(missed) > 0 && (testenv.Soaking() || len(missed) == len(killPoints)) {
 		t.Errorf("no worker was killed at %q", missed)
 	}
 	s.finish(f)
@@ -173,10 +166,7 @@ func TestRedisKilledUnderLoadLosesNothing(t *testing.T) {
 	}
 	s := newStorm(t, durable...)
 	f := s.follow()
-	restarts := testenv.Form(1, 2)
-	if soaking() {
-		restarts = 20
-	}
+	restarts := testenv.Soak(testenv.Form(1, 2), 20)
 	for range 3 {
 		proctest.Start(t, append([]string{"serve"}, s.serve()...)...)
 	}
@@ -215,10 +205,7 @@ func TestNextChangeRepairsWritesLostByRedis(t *testing.T) {
 		t.Skip("the embedded Redis does not write to disk")
 	}
 	f := s.follow()
-	cuts := 1
-	if soaking() {
-		cuts = 10
-	}
+	cuts := testenv.Soak(1, 10)
 	for range 3 {
 		proctest.Start(t, append([]string{"serve"}, s.serve()...)...)
 	}

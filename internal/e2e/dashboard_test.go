@@ -71,8 +71,8 @@ func liveSync(t *testing.T, b *board, open func(*testing.T) *tab) {
 	}
 	slices.Sort(took)
 	t.Logf("results appear after %v ms", took)
-	if best := took[0]; best > 1000 { // the machine may be busy
-		t.Errorf("the fastest result appears after %d ms, want at most 1000", best)
+	if best, most := took[0], margin().Milliseconds(); int64(best) > most {
+		t.Errorf("the fastest result appears after %d ms, want at most %d", best, most)
 	}
 	page.await(`document.querySelectorAll("#throughput canvas").length === 1 && document.querySelectorAll("#latency canvas").length === 1`)
 	page.await(`["#throughput", "#latency"].every((c) => !document.querySelector(c + " .u-legend").innerText.includes("–"))`)
@@ -164,6 +164,10 @@ func releaseWithoutScript(t *testing.T, b *board, open func(*testing.T) *tab) {
 	page.scripts(false)
 	page.open("/dashboard/login?next=/dashboard/leases")
 	page.logIn(boardToken)
+	page.scripts(true) // to see that the page is complete: a click on one that is being laid out may miss
+	page.await(`location.pathname === "/dashboard/leases" && document.readyState === "complete"`)
+	page.scripts(false)
+	page.open("/dashboard/leases")
 	page.click(fmt.Sprintf("#l-r-%d", fence))
 	page.click("#sure")
 	page.scripts(true)
@@ -276,7 +280,8 @@ func everyPage(t *testing.T, b *board, open func(*testing.T) *tab) {
 	page := asAdmin(t, open, "/")
 	for name, path := range map[string]string{
 		"overview": "/", "leases": "/dashboard/leases", "dead": "/dashboard/dead", "repos": "/dashboard/repos", "watches": "/dashboard/watches",
-		"repo": "/dashboard/repo?repo=acme/widgets", "letter": "/dashboard/dead/letter?id=" + ids[0],
+		"results": "/dashboard/results", "workers": "/dashboard/workers", "hosts": "/dashboard/hosts", "outbox": "/dashboard/outbox", "webhooks": "/dashboard/webhooks",
+		"week": "/?range=7d", "repo": "/dashboard/repo?repo=acme/widgets", "letter": "/dashboard/dead/letter?id=" + ids[0],
 		"confirm": fmt.Sprintf("/dashboard/leases/release?repo=acme/monorepo&fence=%d", fence), "absent": "/dashboard/absent",
 	} {
 		page.expect("404")
@@ -284,6 +289,11 @@ func everyPage(t *testing.T, b *board, open func(*testing.T) *tab) {
 		page.scheme("light")
 		page.open(path)
 		if page.text(`document.getElementById("live") !== null`) == "true" {
+			page.live()
+		}
+		if name == "repo" {
+			page.click("#sync")
+			page.await(`document.querySelector(".note")?.innerText.startsWith("A sync of acme/widgets is requested")`)
 			page.live()
 		}
 		if name == "overview" {
@@ -317,9 +327,9 @@ func redisAway(t *testing.T, b *board, open func(*testing.T) *tab) {
 	page := open(t)
 	page.open("/")
 	page.live()
+	page.expect("503", "ERR_", "[object Event]") // logged by the browser and htmx when a request fails or a stream breaks
 	b.redis.Stop()
 	page.await(`document.getElementById("alert").innerText.startsWith("Redis does not answer.")`)
-	page.expect("503")
 	value[int](page, `reload(), 0`) // as when a tab becomes visible
 	page.live()
 	page.await(`document.getElementById("alert").innerText.startsWith("Redis does not answer.")`)
@@ -327,7 +337,6 @@ func redisAway(t *testing.T, b *board, open func(*testing.T) *tab) {
 	page.await(`document.getElementById("alert").innerText === ""`)
 	b.push("acme/afterwards")
 	page.await(`document.getElementById("results").innerText.includes("acme/afterwards")`)
-	page.expect("ERR_", "[object Event]") // logged by the browser and htmx when a stream breaks
 	if code := b.serve.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d with an open stream of events, want 0", code)
 	}

@@ -35,10 +35,10 @@ import (
 
 // scriptFiles has the sources of each script.
 var scriptFiles = map[string][]string{
-	"read":    {"events/stream/take.lua"},
+	"read":    {"events/stream/alive.lua", "events/stream/take.lua"},
 	"acquire": {"locking/lua/clock.lua", "locking/lua/deadline.lua", "locking/lua/atonce.lua", "locking/lua/queue.lua", "locking/lua/acquire.lua"},
-	"settle":  {"events/stream/groups.lua", "events/stream/settle.lua"},
-	"park":    {"events/stream/nack.lua"},
+	"settle":  {"events/stream/groups.lua", "events/stream/notes.lua", "events/stream/settle.lua"},
+	"park":    {"events/stream/notes.lua", "events/stream/nack.lua"},
 	"release": {"locking/lua/free.lua", "locking/lua/clock.lua", "locking/lua/queue.lua", "locking/lua/release.lua"},
 }
 

@@ -12,15 +12,11 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
-// margin is the tolerance for a late hand-over. Soak tests have the machine to themselves, so it is short there.
-func margin() time.Duration {
-	if soaking() {
-		return time.Second
-	}
-	return 30 * time.Second
-}
+// margin is the tolerance for what a busy machine does late. Soak tests have the machine to themselves, so it is short there.
+func margin() time.Duration { return testenv.Soak(30*time.Second, time.Second) }
 
 // arrival is a request that reached the Git server.
 type arrival struct {
@@ -61,7 +57,7 @@ func TestChangeOfKilledWorkerRunsElsewhereWithinLease(t *testing.T) {
 	t.Parallel()
 	lease := 2 * time.Second
 	args := []string{"serve", "--lease", lease.String()}
-	if soaking() {
+	if testenv.Soaking() {
 		lease, args = 10*time.Second, args[:1] // the default
 	}
 	git, requests := startStuckGit(t)

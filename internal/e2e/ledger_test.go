@@ -66,11 +66,11 @@ func (f *follower) received() []events.Result {
 	return slices.Clone(f.results)
 }
 
-// await waits until all these changes have results. It fails the test after a minute without progress.
+// await waits until all these changes have results. It fails the test after three minutes without progress.
 func (f *follower) await(t *testing.T, ids []string) {
 	t.Helper()
 	missing := len(ids)
-	for progress := time.Now(); time.Since(progress) < time.Minute; time.Sleep(20 * time.Millisecond) {
+	for progress := time.Now(); time.Since(progress) < 3*time.Minute; time.Sleep(20 * time.Millisecond) {
 		counts := f.resultCounts()
 		n := 0
 		for _, id := range ids {
@@ -85,7 +85,7 @@ func (f *follower) await(t *testing.T, ids []string) {
 			missing, progress = n, time.Now()
 		}
 	}
-	t.Fatalf("%d of %d changes have no result, and none has come for a minute", missing, len(ids))
+	t.Fatalf("%d of %d changes have no result, and none has come for three minutes", missing, len(ids))
 }
 
 // chain identifies the sequence of results for one app and ref.

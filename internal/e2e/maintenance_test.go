@@ -14,6 +14,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
@@ -21,6 +22,7 @@ import (
 // TestVolumeMaintenanceCommands adopts a clone, finds and repairs a damaged tree, and removes replaced trees, while the
 // service runs and offline.
 func TestVolumeMaintenanceCommands(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	git := proctest.StartGit(t)
@@ -59,17 +61,17 @@ func TestVolumeMaintenanceCommands(t *testing.T) {
 	if out := lockstep(term.ExitDone, with("repos", "show", "acme/widgets")...); !strings.Contains(out, "adopted clone") || !strings.Contains(out, "generation 1") {
 		t.Errorf("show:\n%s", out)
 	}
-	if out := lockstep(term.ExitDone, with("repos", "ls")...); !strings.Contains(out, "ADOPTED") || !strings.Contains(out, "KiB") {
+	if out := lockstep(term.ExitDone, with("repos", "ls", "-o", "wide")...); !strings.Contains(out, "ADOPTED") || !strings.Contains(out, "KiB") {
 		t.Errorf("ls:\n%s", out)
 	}
-	if out := lockstep(term.ExitDone, "repos", "ls", "--redis", server.URL(), "--root", t.TempDir()); strings.Contains(out, "ADOPTED") || !strings.Contains(out, "acme/widgets") {
+	if out := lockstep(term.ExitDone, "repos", "ls", "-o", "wide", "--redis", server.URL(), "--root", t.TempDir()); strings.Contains(out, "ADOPTED") || !strings.Contains(out, "acme/widgets") {
 		t.Errorf("ls without the volume:\n%s", out)
 	}
 
 	binding := filepath.Join(root, ".lockstep/repos/acme/widgets/repo.json")
 	bound := proctest.Must(os.ReadFile(binding))(t)
 	proctest.Must(0, os.WriteFile(binding, bound[:10], 0o644))(t)
-	if out := lockstep(term.ExitDone, with("repos", "ls")...); !strings.Contains(out, "repo.json is damaged") || !strings.Contains(out, "closed") {
+	if out := lockstep(term.ExitDone, with("repos", "ls", "-o", "wide")...); !strings.Contains(out, "repo.json is damaged") || !strings.Contains(out, "closed") {
 		t.Errorf("ls of a damaged repository:\n%s", out)
 	}
 	proctest.Must(0, os.WriteFile(binding, bound, 0o644))(t)
@@ -134,6 +136,7 @@ func TestVerifyIgnoresRepositoryRemovedMeanwhile(t *testing.T) {
 }
 
 func TestMaintenanceCommandsRefuseInvalidRequests(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	root, server := t.TempDir(), redistest.Start(t)
 	for name, tc := range map[string]struct {

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
 )
 
 // oddRepositories have contents, histories and refs that are rare but that git clones.
@@ -297,10 +298,10 @@ func (r *oddRepository) modes() {
 // deltas has long chains of deltas within a commit and between commits.
 func (r *oddRepository) deltas() {
 	var text bytes.Buffer
-	for i := range 3000 {
+	for i := range testenv.Soak(500, 3000) {
 		fmt.Fprintf(&text, "line %d of a text that repeats itself\n", i*7919%3000)
 	}
-	for push := range 12 {
+	for push := range testenv.Soak(4, 12) {
 		files := map[string]string{}
 		for i := range 80 {
 			fmt.Fprintf(&text, "push %d, file %d\n", push, i)

@@ -22,18 +22,13 @@ import (
 // in full, and kills the worker at random times.
 func TestRandomPushesMatchGitClone(t *testing.T) {
 	testenv.Long(t)
-	pushes := 30
-	if soaking() {
-		pushes = 1000
-	}
+	testenv.SkipUnderRace(t)
+	t.Parallel()
+	pushes := testenv.Soak(15, 1000)
 	for _, format := range []string{"sha1", "sha256"} {
 		t.Run(format, func(t *testing.T) {
-			seed := rand.Uint64()
-			if text := os.Getenv("LOCKSTEP_SEED"); text != "" {
-				proctest.Must(fmt.Sscan(text, &seed))(t)
-			}
-			t.Logf("LOCKSTEP_SEED=%d", seed)
-			p := &pusher{T: t, random: rand.New(rand.NewPCG(seed, 4))}
+			t.Parallel()
+			p := &pusher{T: t, random: rand.New(rand.NewPCG(testenv.Seed(t), 4))}
 			p.mirror = mirror{git: proctest.StartGit(t), redis: redistest.Start(t, durable...).URL(), root: t.TempDir()}
 			p.serve()
 			p.history = []string{proctest.Must(p.git.CreateAs(t.Context(), format, pushedRepo, map[string]string{"README": format}))(t)}

@@ -143,7 +143,7 @@ func TestMissedWebhookIsCaughtByNextPoll(t *testing.T) {
 		return strings.TrimSpace(string(content)) == head
 	}, "the push is published")
 	for _, r := range proctest.AwaitResults(t, client, 4) {
-		if r.Type == events.ResultFailed {
+		if r.Type == events.ResultFailed && r.Class != events.ClassBusy { // a poll is skipped while the repository is busy
 			t.Errorf("a poll fails: %+v", r)
 		}
 	}

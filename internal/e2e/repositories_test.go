@@ -67,7 +67,7 @@ func TestOddRepositoriesMatchGitClone(t *testing.T) {
 	for _, format := range []string{"sha1", "sha256"} {
 		for _, odd := range oddRepositories {
 			t.Run(format+"/"+odd.name, func(t *testing.T) {
-				if odd.large && !soaking() {
+				if odd.large && !testenv.Soaking() {
 					t.Skip("large: run make test-soak")
 				}
 				repo := format + "/" + odd.name
@@ -190,8 +190,9 @@ func (m *mirror) clone(t *testing.T, repo, ref string) string {
 	} {
 		proctest.Must(gitserver.Git(t.Context(), dir, "", args...))(t)
 	}
-	attributes := filepath.Join(dir, ".git/info/attributes")
-	proctest.Must(0, os.WriteFile(attributes, []byte("* -text -eol -ident -filter -working-tree-encoding\n"), 0o600))(t)
+	info := filepath.Join(dir, ".git/info")
+	proctest.Must(0, os.MkdirAll(info, 0o755))(t)
+	proctest.Must(0, os.WriteFile(filepath.Join(info, "attributes"), []byte("* -text -eol -ident -filter -working-tree-encoding\n"), 0o600))(t)
 	resetTo(t, dir, "FETCH_HEAD")
 	return dir
 }

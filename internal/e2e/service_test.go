@@ -62,7 +62,7 @@ type load struct {
 }
 
 func newLoad(t *testing.T, git *gitserver.Server, client redis.UniversalClient) *load {
-	l := &load{repos: testenv.Form(10, 50), pushes: testenv.Form(5, 20), git: git, client: client}
+	l := &load{repos: testenv.Soak(testenv.Form(10, 20), 50), pushes: testenv.Soak(testenv.Form(5, 10), 20), git: git, client: client}
 	l.heads = make([]string, l.repos)
 	return l
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
@@ -58,14 +58,9 @@ var (
 func newStorm(t *testing.T, redisArgs ...string) *storm {
 	t.Helper()
 	s := &storm{
-		t: t, git: proctest.StartGit(t), server: redistest.Start(t, redisArgs...), root: t.TempDir(), seed: rand.Uint64(),
+		t: t, git: proctest.StartGit(t), server: redistest.Start(t, redisArgs...), root: t.TempDir(), seed: testenv.Seed(t),
 		trees: map[string]map[string]string{}, first: map[string]string{},
 	}
-	if text := os.Getenv("LOCKSTEP_SEED"); text != "" {
-		proctest.Must(fmt.Sscan(text, &s.seed))(t)
-	}
-	t.Logf("seed %d", s.seed)
-	app.SilenceRedis()
 	s.rand = rand.New(rand.NewPCG(s.seed, 0))
 	s.client = s.server.Client()
 	for i := range 8 {
@@ -167,7 +162,7 @@ func (s *storm) announce(repo, ref, name, commit string) error {
 		s.mu.Lock()
 		s.sent = append(s.sent, announcement{id, err == nil})
 		s.mu.Unlock()
-		if err == nil || time.Since(began) > 30*time.Second {
+		if err == nil || time.Since(began) > 2*time.Minute {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond) // Redis is down, and there is no signal for its return

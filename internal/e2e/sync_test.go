@@ -17,6 +17,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
@@ -101,10 +102,10 @@ func TestSyncThroughRunningService(t *testing.T) {
 	if code != term.ExitDone || !strings.Contains(stdout, head[:12]) {
 		t.Fatalf("exit code %d, output %q %q", code, stdout, stderr)
 	}
-	stdout, stderr, code = proctest.RunLockstep(t, nil, "status", "acme/widgets", "--redis", server.URL())
-	if code != term.ExitDone || !strings.Contains(stdout, head[:12]) || !strings.Contains(stdout, "free") {
-		t.Errorf("status of the repository: exit code %d, output %q %q", code, stdout, stderr)
-	}
+	proctest.Eventually(t, func() bool { // the lease is released after the result
+		stdout, stderr, code = proctest.RunLockstep(t, nil, "status", "acme/widgets", "--redis", server.URL())
+		return code == term.ExitDone && strings.Contains(stdout, head[:12]) && strings.Contains(stdout, "free")
+	}, "the status shows the repository, which is free")
 	stdout, _, code = proctest.RunLockstep(t, nil, "status", "--redis", server.URL(), "--json")
 	if report := proctest.DecodeJSON(t, stdout); code != term.ExitDone || report["results"] != 1.0 || report["pending"] != 0.0 || report["workers"] != 1.0 {
 		t.Errorf("status: exit code %d, output %q", code, stdout)
@@ -112,6 +113,7 @@ func TestSyncThroughRunningService(t *testing.T) {
 }
 
 func TestSyncErrorsAreOneActionableLine(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	ctx := context.Background()
 	git := proctest.StartGit(t)
@@ -138,7 +140,7 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 		code int
 		want string
 	}{
-		"two invalid settings":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, term.ExitUsage, "slots 0: want 1 to 4096; log-level"},
+		"two invalid settings":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, term.ExitUsage, "in lockstep.yaml); log-level"},
 		"an invalid variable":   {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, term.ExitUsage, "LOCKSTEP_SLOTS \"many\": want a whole number"},
 		"zero timeout":          {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, term.ExitUsage, "timeout 0s"},
 		"a path that escapes":   {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, term.ExitUsage, "not a repository path"},
@@ -157,8 +159,8 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 		"an unreachable Redis":  {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, term.ExitUnavailable, "does not answer; start it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := append([]string{"sync", tc.url, "--root", t.TempDir(), "--timeout", "30s"}, tc.args...)
-			_, stderr, code := proctest.RunLockstep(t, tc.env, args...)
+			args := append([]string{"sync", tc.url, "--timeout", "30s"}, tc.args...)
+			_, stderr, code := proctest.RunLockstep(t, append(tc.env, "LOCKSTEP_ROOT="+t.TempDir()), args...)
 			if code != tc.code || !strings.Contains(stderr, tc.want) {
 				t.Errorf("exit code %d, want %d; error %q, want one with %q", code, tc.code, stderr, tc.want)
 			}
@@ -177,10 +179,13 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 func TestSyncTimesOutWithoutWorkers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	_, stderr, code := proctest.RunLockstep(t, nil, "sync", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--timeout", (300 * time.Millisecond).String())
-	if code != term.ExitTimedOut || !strings.Contains(stderr, "is a worker running?") {
-		t.Errorf("exit code %d, error %q", code, stderr)
-	}
+	proctest.WithLongerTimeouts(t, 300*time.Millisecond, func(d time.Duration) error {
+		_, stderr, code := proctest.RunLockstep(t, nil, "sync", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--timeout", d.String())
+		if code != term.ExitTimedOut || !strings.Contains(stderr, "is a worker running?") {
+			return fmt.Errorf("exit code %d, error %q", code, stderr)
+		}
+		return nil
+	})
 }
 
 func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
@@ -195,10 +200,13 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 	})
 	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // accepts connections but never replies
 	defer silent.Close()
-	_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", silent.Addr().String(), "--wait", "--timeout", "100ms")
-	if code != term.ExitTimedOut || !strings.Contains(stderr, "redis did not confirm it within 100ms, but may have stored it") {
-		t.Errorf("exit code %d, error %q", code, stderr)
-	}
+	proctest.WithLongerTimeouts(t, 100*time.Millisecond, func(d time.Duration) error {
+		_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", silent.Addr().String(), "--wait", "--timeout", d.String())
+		if code != term.ExitTimedOut || !strings.Contains(stderr, "redis did not confirm it within "+d.String()+", but may have stored it") {
+			return fmt.Errorf("exit code %d, error %q", code, stderr)
+		}
+		return nil
+	})
 }
 
 func TestCancelledSyncEndsAtOnce(t *testing.T) {
@@ -217,11 +225,14 @@ func TestCancelledSyncEndsAtOnce(t *testing.T) {
 	settings := filepath.Join(t.TempDir(), "lockstep.yaml")
 	proctest.Must(0, os.WriteFile(settings, []byte("grace: 5m\n"), 0o600))(t) // applies to services only
 
-	p := proctest.Start(t, "sync", git.URL("acme/widgets"), "--timeout", "1s", "--config", settings)
-	if code := p.AwaitExit(time.Minute); code != term.ExitTimedOut || !strings.Contains(p.Log.String(), "no result within 1s; the remote or the volume is slow") {
-		t.Errorf("exit code %d, want 4: %s", code, p.Log)
-	}
-	p = proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", settings)
+	proctest.WithLongerTimeouts(t, time.Second, func(d time.Duration) error {
+		_, stderr, code := proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--timeout", d.String(), "--config", settings)
+		if code != term.ExitTimedOut || !strings.Contains(stderr, "no result within "+d.String()+"; the remote or the volume is slow") {
+			return fmt.Errorf("exit code %d, want 4: %s", code, stderr)
+		}
+		return nil
+	})
+	p := proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", settings)
 	<-held
 	_ = p.Cmd.Process.Signal(os.Interrupt)
 	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || strings.Count(p.Log.String(), "\n") != 1 {
@@ -274,6 +285,7 @@ func TestErrorNamesRedisThatRefuses(t *testing.T) {
 }
 
 func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	for _, args := range [][]string{
 		{"frobnicate"}, {"sync"}, {"sync", "--nonsense"}, {"serve", "--roles", "receiver"}, {"serve", "--roles", "receiver", "--listen", "127.0.0.1:0"}, {"serve", "more"}, {"status"},

@@ -49,6 +49,7 @@ func TestEachAppUsesItsOwnToken(t *testing.T) {
 	}
 	awaitGiven("docs", head)
 	awaitGiven("scan", head)
+	proctest.Eventually(t, func() bool { return isQuiet(ctx, client) }, "all is settled")
 
 	announce := func(name, commit string) error {
 		change, err := apps[name].Change(name+"-"+commit, "/test", events.Ref{}, commit)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -68,7 +69,7 @@ func former(dir string) (program string, err error) {
 	}
 	program = filepath.Join(dir, "lockstep-former")
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", program, "./cmd/lockstep") // with -trimpath, builds in other directories use the cache
-	build.Dir = dir
+	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0")                                     // so do builds by make build
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w\n%s", revision, err, out)
 	}
@@ -147,7 +148,7 @@ func (f *fleet) start(cmd *exec.Cmd, env []string) *proctest.Process {
 	return p
 }
 
-// assertQuiet checks that no process logged unknown or malformed data, or errors other than Redis outages.
+// assertQuiet checks that no process logged unknown or malformed data, or errors other than Redis outages and lost leases.
 func (f *fleet) assertQuiet() {
 	f.t.Helper()
 	for _, p := range f.started {
@@ -155,7 +156,8 @@ func (f *fleet) assertQuiet() {
 			text := strings.ToLower(line)
 			incompatible := slices.ContainsFunc([]string{"unknown", "malformed", "newer version", "cannot be read", "passed over"},
 				func(word string) bool { return strings.Contains(text, word) })
-			if incompatible || strings.Contains(text, "level=error") && !strings.Contains(text, "redis") {
+			slow := strings.Contains(text, "redis") || strings.Contains(text, "lease lost") // a busy machine has not renewed it in time
+			if incompatible || strings.Contains(text, "level=error") && !slow {
 				f.t.Errorf("%s logged: %s", filepath.Base(p.Cmd.Path), line)
 			}
 		}
@@ -225,6 +227,13 @@ func (a *upgradeApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	a.received[key] = append(a.received[key], result)
 }
 
+// all returns what was received.
+func (a *upgradeApp) all() map[string][]events.Result {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.received)
+}
+
 // last returns the commit in the app's last notification for a repository.
 func (a *upgradeApp) last(app, repo string) string {
 	a.mu.Lock()
@@ -251,8 +260,8 @@ func upgradesReceivers(t *testing.T, fleet *fleet) {
 	notifiers := []*proctest.Process{fleet.before(u.env, notify...), fleet.now(u.env, notify...)}
 	u.push(receivers, 24)
 
-	// Replace old processes; a new receiver delivers what an old one spooled. The notifier stops with SIGTERM, because
-	// another would take over its notifications only a minute after a kill.
+	// Replace old processes; a new receiver delivers what an old one spooled. Notifiers stop with SIGTERM, because
+	// another would take over their notifications only a minute after a kill.
 	workers[0].Kill()
 	if code := notifiers[0].Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d", code)
@@ -266,9 +275,12 @@ func upgradesReceivers(t *testing.T, fleet *fleet) {
 	u.awaitNotifications()
 
 	// Roll back; old receivers deliver what new ones spooled.
+	if code := notifiers[1].Terminate(); code != term.ExitDone {
+		t.Errorf("exit code %d", code)
+	}
 	u.server.Stop()
 	u.push(receivers, 6)
-	for _, p := range []*proctest.Process{workers[1], notifiers[1], receivers[0].Process, receivers[1].Process} {
+	for _, p := range []*proctest.Process{workers[1], receivers[0].Process, receivers[1].Process} {
 		p.Kill()
 	}
 	u.server.Restart()

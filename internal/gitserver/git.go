@@ -21,6 +21,7 @@ func isolatedEnv() []string {
 		"LC_ALL=C",
 		"GIT_CONFIG_NOSYSTEM=1",
 		"GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_TEMPLATE_DIR=", // no sample hooks, which are 14 files for each repository
 		"GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=" + author, "GIT_AUTHOR_EMAIL=" + email,
 		"GIT_COMMITTER_NAME=" + author, "GIT_COMMITTER_EMAIL=" + email,

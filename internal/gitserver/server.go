@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/cgi"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,6 +52,7 @@ type repoState struct {
 	usedTokens     []string // see TokensSeen
 	lfs            *LFS     // see LFS
 	status         int      // status to respond with instead of serving, unless 0
+	location       string   // URL to redirect to with that status; see Redirect
 }
 
 // Option configures a [Server].
@@ -63,10 +65,20 @@ func WithBefore(hook func(ctx context.Context, repo, service string)) Option {
 	return func(s *Server) { s.before = hook }
 }
 
+// backend returns the path of git-http-backend. Starting it through git would be another process for each request.
+var backend = sync.OnceValues(func() (string, error) {
+	dir, err := Git(context.Background(), "", "", "--exec-path")
+	return filepath.Join(dir, "git-http-backend"), err
+})
+
 // Start serves the bare repositories in dir on a free port of 127.0.0.1. It creates dir if necessary. The caller must close
 // the server.
 func Start(dir string, opts ...Option) (*Server, error) {
 	git, err := exec.LookPath("git")
+	if err != nil {
+		return nil, fmt.Errorf("start git server: %w", err)
+	}
+	backend, err := backend()
 	if err != nil {
 		return nil, fmt.Errorf("start git server: %w", err)
 	}
@@ -88,8 +100,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 		}
 	}
 	s.backend = cgi.Handler{
-		Path:   git,
-		Args:   []string{"http-backend"},
+		Path:   backend,
 		Env:    append(isolatedEnv(), "GIT_PROJECT_ROOT="+dir, "GIT_HTTP_EXPORT_ALL=1"),
 		Stderr: io.Discard,
 		Logger: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // clients may disconnect
@@ -129,6 +140,13 @@ func (s *Server) Answer(repo string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state(repo).status = status
+}
+
+// Redirect responds to requests for repo with a redirect of that status to the repository at url, as forges do after a rename.
+func (s *Server) Redirect(repo, url string, status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state(repo).status, s.state(repo).location = status, url
 }
 
 // IgnoreVersion makes the server ignore the protocol version that clients ask for, as servers before Git 2.18 do.
@@ -186,6 +204,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	case retryAfter > 0:
 		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 		http.Error(w, "too many requests", status)
+	case status >= 300 && status < 400:
+		http.Redirect(w, r, s.redirect(repo, r.URL), status)
 	case status != 0:
 		http.Error(w, http.StatusText(status), status)
 	case strings.HasPrefix(service, lfsPrefix):
@@ -193,6 +213,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.backend.ServeHTTP(w, r)
 	}
+}
+
+func (s *Server) redirect(repo string, of *url.URL) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state(repo).location + strings.TrimPrefix(of.RequestURI(), "/"+repo+".git")
 }
 
 func splitRequest(path string) (repo, service string, err error) {

@@ -17,7 +17,7 @@ import (
 func TestConcurrentRepositoriesAreAllServed(t *testing.T) {
 	t.Parallel()
 	const repos, limit = 200, 4
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	wake := map[string]chan struct{}{}
 	for i := range repos {

@@ -63,14 +63,15 @@
 // reserved for the first repository for 5 s, and the process that noticed calls Config.Wake with it. If no change of the
 // repository is parked, because it is in flight again, has been settled meanwhile or is not parked yet, the permit goes to the
 // next waiter, and the process looks for the change again, once a second for 5 s. Done notices at once; Run of any process notices
-// ends of blocks and lapsed leases within about 200 ms, and lifted blocks within a second. A reservation that is not used
-// lapses; the repository's change then comes when it is due by itself.
+// ends of blocks and lapsed leases within about 200 ms, and lifted blocks within a second. A reservation that is neither used nor
+// given up lapses, and the repository is queued again, because the process that was to wake it may have been killed. After the
+// second time its change comes when it is due by itself.
 //
 // No script call depends on the number of waiters, except by a logarithm.
 //
 // # Failures
 //
-//	a process is killed      its permits lapse after 20 s, its reservations after 5 s
+//	a process is killed      its permits lapse after 20 s; another one wakes whom it was to wake after 5 s
 //	a caller forgets Done    its permit is in use for as long as the process runs
 //	Redis is away            no error, a warning in the log: each process uses its part of the last known limit, at least one
 //	                         permit per host, and remembers blocks by itself. Nothing is queued; RetryAfter is short.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"syscall"
 	"testing"
@@ -18,10 +19,14 @@ import (
 	"lockstep/internal/hosts"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.startGlobalTimeCache.func1"))
+	if url := os.Getenv(wakerRedis); url != "" {
+		waker(url)
+	}
+	testenv.Main(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.startGlobalTimeCache.func1"))
 }
 
 const host = "forge.example"
@@ -149,11 +154,31 @@ func (p *process) refused(repo string, kind hosts.Kind, credential string, want 
 	return limited
 }
 
+// known returns the block that the process remembers. If this test was slow, it has asked Redis once more.
+func (p *process) known(credential string) *hosts.Limited {
+	p.t.Helper()
+	for range 10 {
+		if l := p.blocked(credential); l != nil {
+			return l
+		}
+		req := request(p.t, "a/1", hosts.Push, credential)
+		req.Optional = true
+		if permit, err := p.Enter(context.Background(), req); err == nil {
+			done(permit, hosts.Answer{Err: context.Canceled})
+			return nil
+		}
+	}
+	return nil
+}
+
 // blocked asks only the memory of the process.
 func (p *process) blocked(credential string) *hosts.Limited {
 	p.t.Helper()
 	return p.Blocked(request(p.t, "a/1", hosts.Push, credential))
 }
+
+// remembers reports whether a process certainly trusts what it learned of a block; it asks Redis again after half a second.
+func remembers(learned time.Time) bool { return time.Since(learned) < 400*time.Millisecond }
 
 func done(permit *hosts.Permit, a hosts.Answer) { permit.Done(context.Background(), a) }
 

@@ -109,7 +109,7 @@ func TestABlockIsLoggedOnceWithItsCause(t *testing.T) {
 	p, other := r.processes[0], r.processes[1]
 	late := p.granted("a/0", hosts.Push, "token") // its refusal comes during the block
 	p.once("a/1", "token", tooMany(time.Minute))
-	until := p.blocked("token").Until
+	until := p.known("token").Until
 	done(late, tooMany(time.Minute))
 	for n := range 20 { // the number of waiters changes
 		other.refused("a/"+strconv.Itoa(n), hosts.Push, "token", hosts.RateLimit)

@@ -20,6 +20,7 @@ type model struct {
 	permits  []*heldPermit
 	reserved map[string]time.Time // end of the reservation, by waiter
 	waiting  map[string]hosts.Request
+	slowest  time.Duration // of the operations so far
 }
 
 type heldPermit struct {
@@ -27,9 +28,8 @@ type heldPermit struct {
 	permit *hosts.Permit
 	req    hosts.Request
 	ends   time.Time
+	unsure bool // renewed at about the moment at which it would have ended
 }
-
-const fuzzy = 100 * time.Millisecond // uncertainty of an end: real time passes during a call
 
 // TestModel runs random operations, and compares the permits in use with the model after each. At the end the host
 // recovers, and every waiting repository must get a permit.
@@ -43,7 +43,9 @@ func TestModel(t *testing.T) {
 			}
 			m.processes[0].once("r/0", "", success)
 			for range 300 {
+				began := time.Now()
 				m.operate()
+				m.took(began)
 				m.check()
 			}
 			m.recover()
@@ -78,9 +80,12 @@ func (m *model) operate() {
 		m.processes[i], m.processes = fresh, m.processes[:3]
 		hosts.Advance(fresh.Budgets, hosts.Now(m.processes[(i+1)%3].Budgets).Sub(hosts.Now(fresh.Budgets)).Round(time.Millisecond))
 	case n < 95:
+		began := time.Now()
 		hosts.Renew(context.Background(), p.Budgets)
+		m.took(began)
 		for _, held := range m.permits {
-			if held.owner == p && held.ends.After(m.now()) {
+			if left := held.ends.Sub(m.now()); held.owner == p && left > -m.fuzzy() {
+				held.unsure = held.unsure || left < m.fuzzy()
 				held.ends = m.now().Add(20 * time.Second)
 			}
 		}
@@ -102,6 +107,7 @@ func waiterOf(req hosts.Request) string { return req.Credential + " " + req.Repo
 
 func (m *model) enter(p *process, req hosts.Request) bool {
 	m.t.Helper()
+	began := time.Now()
 	permit, err := p.Enter(context.Background(), req)
 	m.collect()
 	delete(m.reserved, waiterOf(req)) // used, or given back
@@ -110,8 +116,9 @@ func (m *model) enter(p *process, req hosts.Request) bool {
 		return false
 	}
 	delete(m.waiting, waiterOf(req))
-	m.permits = append(m.permits, &heldPermit{p, permit, req, m.now().Add(20 * time.Second)})
+	m.permits = append(m.permits, &heldPermit{owner: p, permit: permit, req: req, ends: m.now().Add(20 * time.Second)})
 	state := m.state()
+	m.took(began)
 	if low, _, polls := m.count(); low > state.Limit || req.Kind == hosts.Poll && polls > max(1, state.Limit/2) {
 		m.t.Fatalf("granted %d permits, %d of them to polls; the limit is %d", low, polls, state.Limit)
 	}
@@ -136,13 +143,19 @@ func (m *model) collect() {
 	}
 }
 
+// took notes how long an operation took, of which the model cannot know the moments of its calls.
+func (m *model) took(began time.Time) { m.slowest = max(m.slowest, time.Since(began)) }
+
+// fuzzy returns the uncertainty of an end: real time passes during calls, and before a process learns Redis' clock.
+func (m *model) fuzzy() time.Duration { return 100*time.Millisecond + 2*m.slowest }
+
 // count returns the number of permits certainly in use, the most there may be, and how many polls are certain.
 func (m *model) count() (low, high, polls int) {
 	now := m.now()
-	m.permits = slices.DeleteFunc(m.permits, func(held *heldPermit) bool { return now.After(held.ends.Add(fuzzy)) })
+	m.permits = slices.DeleteFunc(m.permits, func(held *heldPermit) bool { return now.After(held.ends.Add(m.fuzzy())) })
 	for _, held := range m.permits {
 		high++
-		if now.Before(held.ends.Add(-fuzzy)) {
+		if !held.unsure && now.Before(held.ends.Add(-m.fuzzy())) {
 			low++
 			if held.req.Kind == hosts.Poll {
 				polls++
@@ -150,7 +163,7 @@ func (m *model) count() (low, high, polls int) {
 		}
 	}
 	for name, ends := range m.reserved {
-		if now.After(ends.Add(fuzzy)) {
+		if now.After(ends.Add(m.fuzzy())) {
 			delete(m.reserved, name)
 			continue
 		}
@@ -161,8 +174,11 @@ func (m *model) count() (low, high, polls int) {
 
 func (m *model) check() {
 	m.t.Helper()
+	began := time.Now()
+	h := m.state()
+	m.took(began)
 	low, high, _ := m.count()
-	if h := m.state(); h.InUse < low || h.InUse > high || h.Limit < 1 || h.Limit > 6 {
+	if h.InUse < low || h.InUse > high || h.Limit < 1 || h.Limit > 6 {
 		m.t.Fatalf("%d permits in use with a limit of %d; the model says %d to %d", h.InUse, h.Limit, low, high)
 	}
 }

@@ -72,7 +72,12 @@ func TestPermitOfAVanishedChangeGoesToTheNext(t *testing.T) {
 	}
 	done(first, success)
 	for _, repo := range []string{"a/2", "a/3", "a/4", "b/1"} {
-		changes.expect(p, 0, repo)
+		hosts.Flush(context.Background(), p.Budgets)
+		// If the machine is slow, it looks again for an earlier one.
+		if !slices.Contains(changes.calls, repo) || repo != "b/1" && slices.Contains(changes.calls, "b/1") {
+			t.Errorf("looked for changes of %q; want %s", changes.calls, repo)
+		}
+		changes.calls = nil
 	}
 	p.granted("b/1", hosts.Push, "")
 }

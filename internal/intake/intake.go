@@ -21,11 +21,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-const (
-	redisTimeout = 400 * time.Millisecond // for all Redis calls of one delivery
-	spoolTimeout = 500 * time.Millisecond // for the disk write that follows
-	maxStale     = 5                      // attempts while the registry changes concurrently
-)
+const maxStale = 5 // attempts while the registry changes concurrently
 
 // Config configures an [Intake]. Registry and Sources are required.
 type Config struct {
@@ -37,6 +33,9 @@ type Config struct {
 	Log      *slog.Logger
 	Drained  func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
 	Tracer   trace.Tracer         // records a span of each delivery that leaves the spool; nil disables it
+
+	RedisTimeout time.Duration // for all Redis calls of one delivery; default 400 ms
+	SpoolTimeout time.Duration // for the disk write that follows; default 500 ms
 }
 
 // Intake accepts deliveries. It is safe for concurrent use.
@@ -52,6 +51,7 @@ func New(cfg Config) (*Intake, error) {
 		return nil, errors.New("intake: Config.Registry and Config.Sources are required")
 	}
 	cfg.Keep, cfg.Adopt = cmp.Or(cfg.Keep, 72*time.Hour), cmp.Or(cfg.Adopt, 15*time.Second)
+	cfg.RedisTimeout, cfg.SpoolTimeout = cmp.Or(cfg.RedisTimeout, 400*time.Millisecond), cmp.Or(cfg.SpoolTimeout, 500*time.Millisecond)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Drained == nil {
 		cfg.Drained = func(string) {}
@@ -75,7 +75,7 @@ type Outcome struct {
 	Why      string // reason, if ignored; one line
 }
 
-// Take sends a verified delivery to Redis or, if that fails, to the spool. It takes less than a second and ignores
+// Take sends a verified delivery to Redis or, if that fails, to the spool. It takes less than a second by default and ignores
 // ctx's cancellation. An error means that neither accepted the delivery; the forge may retry.
 func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) (Outcome, error) {
 	ctx = context.WithoutCancel(ctx) // the delivery should be accepted even if the client gives up
@@ -92,7 +92,7 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 			return Outcome{Result: Spooled, Delivery: d.ID}, nil
 		}
 	}
-	redisCtx, cancel := context.WithTimeout(ctx, redisTimeout)
+	redisCtx, cancel := context.WithTimeout(ctx, in.cfg.RedisTimeout)
 	defer cancel()
 	out, err := in.deliver(redisCtx, src, d, received)
 	if err == nil {
@@ -129,7 +129,7 @@ func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Tim
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, spoolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, in.cfg.SpoolTimeout)
 	defer cancel()
 	return in.cfg.Spool.Append(ctx, item)
 }

@@ -1,6 +1,8 @@
 package intake_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,23 +15,32 @@ import (
 func TestChangeHasTheTimeOfReception(t *testing.T) {
 	r := newRig(t, t.TempDir(), spool.Config{})
 	r.server.Stop()
-	before := time.Now()
-	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
-	after := time.Now()
+	before, after := map[string]time.Time{}, map[string]time.Time{}
+	for n := range 10 {
+		id := fmt.Sprintf("d%d", n)
+		before[id] = time.Now()
+		r.must(push(t, id, "acme/widgets"), intake.Spooled)
+		after[id] = time.Now()
+	}
 	r.server.Restart()
 	r.run(r.in)
-	r.awaitIDs(1)
+	r.awaitIDs(len(before))
+	atOnce := 0
 	for _, entry := range r.client.XRange(t.Context(), events.DefaultNamespace.Changes(), "-", "+").Val() {
 		payload, _ := entry.Values["payload"].(string)
 		change, err := events.ParseChange([]byte(payload))
-		if err == nil && change.ID != "hub/d1/0" { // queued by the watch
+		id := strings.TrimSuffix(strings.TrimPrefix(change.ID, "hub/"), "/0")
+		if err == nil && before[id].IsZero() { // queued by the watch
 			continue
 		}
-		if err != nil || change.Time.Before(before) || change.Time.After(after) {
-			t.Errorf("received at %v, %v; want it between %v and %v", change.Time, err, before, after)
+		if err != nil || change.Time.Before(before[id]) || change.Time.After(after[id]) {
+			t.Errorf("received at %v, %v; want it between %v and %v", change.Time, err, before[id], after[id])
 		}
-		if change.Time.Sub(before) > after.Sub(change.Time) { // the attempt to reach Redis took longest
-			t.Errorf("received %v after its arrival and %v before it was spooled", change.Time.Sub(before), after.Sub(change.Time))
+		if change.Time.Sub(before[id]) < after[id].Sub(change.Time) { // the attempt to reach Redis took longest
+			atOnce++
 		}
+	}
+	if atOnce == 0 { // the machine may be slow temporarily
+		t.Error("each was received nearer to the moment at which it was spooled than to its arrival")
 	}
 }

@@ -2,6 +2,7 @@ package intake_test
 
 import (
 	"testing"
+	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -21,7 +22,7 @@ func TestSpooledDeliveryKeepsItsTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := intake.New(intake.Config{Registry: r.registry, Sources: sources, Spool: r.spool, Tracer: tracer})
+	in, err := intake.New(intake.Config{Registry: r.registry, Sources: sources, Spool: r.spool, Tracer: tracer, RedisTimeout: time.Minute, SpoolTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,12 @@ import (
 	"lockstep/events"
 )
 
-// maxBody is the maximum size of a post, in bytes. Standard Webhooks recommends at most 20 kB.
+// maxBody is the maximum size of a document, in bytes. Standard Webhooks recommends at most 20 kB.
 const maxBody = 20_000
 
-// bodyOf returns the CloudEvents document of a result. To fit, it drops files, error text, then deliveries.
-func bodyOf(r events.Result) ([]byte, error) {
+// Document returns the CloudEvents document of a result as apps get it, on one line and shorter than 20,000 bytes. To fit, it drops
+// files, missing submodules, error text, then deliveries.
+func Document(r events.Result) ([]byte, error) {
 	body, err := json.Marshal(r)
 	if err != nil || len(body) < maxBody {
 		return body, err
@@ -23,6 +24,12 @@ func bodyOf(r events.Result) ([]byte, error) {
 			return body, err
 		}
 		r.Files = nil
+	}
+	if missing := r.Missing; len(missing) > 0 {
+		if body, err = longestFit(len(missing), func(n int) events.Result { r.Missing = missing[:n]; return r }); err != nil || len(body) < maxBody {
+			return body, err
+		}
+		r.Missing = nil
 	}
 	if len(r.Error) > 1000 {
 		r.Error = strings.ToValidUTF8(r.Error[:1000], "")

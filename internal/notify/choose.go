@@ -3,36 +3,10 @@ package notify
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/watch"
 )
-
-// quiet lists the classes of failures that apps are not notified of: the repository is fine and another
-// result follows, or the app no longer watches it.
-var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched, events.ClassShutdown}
-
-// notable reports whether apps are notified of results like r.
-func notable(r events.Result) bool {
-	switch r.Type {
-	case events.ResultSynced:
-		return r.App != "" && !r.Unchanged()
-	case events.ResultFailed:
-		return r.App != "" && !slices.Contains(quiet, r.Class)
-	case events.ResultRemoved, events.ResultMoved:
-		return true
-	}
-	return false
-}
-
-// about returns the repository whose watches a result concerns.
-func about(r events.Result) events.RepoPath {
-	if r.Type == events.ResultMoved {
-		return r.To
-	}
-	return r.Repo
-}
 
 // recipients returns the watches to notify of a result: for each app, the one that selects the ref most specifically.
 func recipients(r events.Result, set watch.Set) []watch.Watch {
@@ -41,11 +15,11 @@ func recipients(r events.Result, set watch.Set) []watch.Watch {
 		if w.NotifyURL == "" || w.Silenced != "" || r.App != "" && r.App != w.App {
 			continue
 		}
-		if r.Type == events.ResultSynced && !r.Full && !r.Truncated && !w.Concerns(r.Files) {
+		if !concerns(w, r) {
 			continue
 		}
-		rank := selects(w.Ref, r)
-		if other, ok := best[w.App]; rank > 0 && (!ok || rank > selects(other.Ref, r)) {
+		rank := w.Ref.Rank(r)
+		if other, ok := best[w.App]; rank > 0 && (!ok || rank > other.Ref.Rank(r)) {
 			best[w.App] = w
 		}
 	}
@@ -57,26 +31,14 @@ func recipients(r events.Result, set watch.Set) []watch.Watch {
 	return chosen
 }
 
-// selects ranks how specifically a selector matches a result; 0 means that it does not match.
-func selects(s watch.Selector, r events.Result) int {
-	whole := r.Ref.IsZero() && (r.Type == events.ResultRemoved || r.Type == events.ResultMoved)
-	switch {
-	case whole: // concerns every watch of the repository
-		return 1
-	case s.IsDefault():
-		// A tree published under the plain name belongs to the default branch. A failure has no published name: it counts for
-		// the default branch unless another watch of the app selects its ref.
-		switch {
-		case r.Ref.IsZero(), r.Type == events.ResultSynced && !strings.Contains(r.Path, "@"):
-			return 3
-		case r.Type == events.ResultFailed:
-			return 1
-		}
-	case !s.Matches(r.Ref):
-	case s.IsPattern():
-		return 2
-	default:
-		return 4
+// concerns reports whether a result that a watch selects by its ref is to be posted. If the watch has views, those are posted
+// instead of the sync.
+func concerns(w watch.Watch, r events.Result) bool {
+	switch r.Type {
+	case events.ResultSynced:
+		return w.Views == nil && (r.Full || r.Truncated || w.Concerns(r.Files))
+	case events.ResultView:
+		return w.Views.Has(r.View)
 	}
-	return 0
+	return true
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/view"
 	"lockstep/internal/watch"
 )
 
@@ -46,6 +47,11 @@ func TestRecipients(t *testing.T) {
 	}
 	docsOnly := on("docs", "")
 	docsOnly.Paths = []string{"docs/**"}
+	withViews := on("docs", "")
+	withViews.Views = must(view.New(map[string][]string{"api": {"api"}}))(t)
+	ofView := func(name string) events.Result {
+		return result(func(r *events.Result) { r.Type, r.View = events.ResultView, name })
+	}
 	silenced := on("docs", "")
 	silenced.Silenced = "2026-11-21T18:00:00Z answered 410 Gone"
 	for name, tc := range map[string]struct {
@@ -69,6 +75,12 @@ func TestRecipients(t *testing.T) {
 		"no file of interest to the exact watch": {result(same), set(docsOnly, on("docs", "refs/heads/*")), []string{"docs refs/heads/*"}},
 		"a file of interest":                     {result(func(r *events.Result) { r.Files[0].Path = "docs/x/y.md" }), set(docsOnly), []string{"docs "}},
 		"truncated list of files":                {result(func(r *events.Result) { r.Truncated = true }), set(docsOnly), []string{"docs "}},
+		"a sync with views":                      {result(same), set(withViews), nil},
+		"a view":                                 {ofView("api"), set(withViews, on("docs", "refs/heads/*"), on("site", "")), []string{"docs "}},
+		"a view with a tree":                     {result(func(r *events.Result) { r.Type, r.View, r.Path = events.ResultView, "api", "acme/a@~/docs/api" }), set(withViews), []string{"docs "}},
+		"a view with a tree of another ref":      {result(func(r *events.Result) { r.Type, r.View, r.Path = events.ResultView, "api", "acme/a@v1~/docs/api" }), set(withViews), nil},
+		"a view that was removed":                {ofView("web"), set(withViews), nil},
+		"a failure with views":                   {result(failed(events.ClassAuth, "")), set(withViews), []string{"docs "}},
 		"full sync":                              {result(func(r *events.Result) { r.Full = true }), set(docsOnly), []string{"docs "}},
 		"failed":                                 {result(failed(events.ClassAuth, "")), set(on("docs", ""), on("docs", "main")), []string{"docs "}},
 		"failed ref":                             {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
@@ -83,7 +95,7 @@ func TestRecipients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			if notable(tc.result) {
+			if watch.Notable(tc.result) {
 				for _, w := range recipients(tc.result, tc.set) {
 					got = append(got, w.App+" "+w.Ref.String())
 				}
@@ -111,6 +123,11 @@ func TestBodyFitsTheLimit(t *testing.T) {
 		"short":                     {func(r *events.Result) { r.Files = many(3) }, false, false, false},
 		"many files":                {func(r *events.Result) { r.Files = many(5000) }, true, true, true},
 		"one file that is too long": {func(r *events.Result) { r.Files = []events.File{{Path: strings.Repeat("x", 30_000), Status: "added"}} }, true, true, false},
+		"many missing submodules": {func(r *events.Result) {
+			for i := range 100 {
+				r.Missing = append(r.Missing, events.MissingSubmodule{Path: fmt.Sprint("libs/", i), Class: events.ClassNetwork, Error: strings.Repeat("x", 400)})
+			}
+		}, true, true, false},
 		"everything too long": {func(r *events.Result) {
 			r.Files, r.Error = many(100), strings.Repeat("é", 30_000)
 			for i := range 5000 {
@@ -121,7 +138,7 @@ func TestBodyFitsTheLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := synced(t, "r", "docs", "acme/a")
 			tc.change(&r)
-			body := must(bodyOf(r))(t)
+			body := must(Document(r))(t)
 			got := must(events.ParseResult(body))(t)
 			if len(body) >= maxBody || got.Truncated != tc.truncated || (len(got.Files) < len(r.Files)) != tc.files || got.ID != r.ID {
 				t.Errorf("%d bytes, truncated %v, %d of %d files", len(body), got.Truncated, len(got.Files), len(r.Files))

@@ -181,7 +181,7 @@ func TestQueuedItemsFollowARename(t *testing.T) {
 	w.publish(events.Result{ID: "moved", Type: events.ResultMoved, Source: "/x", Time: time.Now().UTC(), Repo: from, To: to})
 	w.redis.ZAdd(t.Context(), namespace.Notifications()+":due:docs", redis.Z{Score: 1, Member: "acme/a"})
 	w.redis.ZAdd(t.Context(), namespace.Notifications()+":apps", redis.Z{Score: 1, Member: "docs"})
-	w.run(func(c *Config) { c.hold = 2 * time.Second })
+	w.run(func(c *Config) { c.hold = 10 * time.Second })
 	w.await(OutcomeDelivered, 2)
 	sent := map[string]bool{}
 	for _, p := range apps.await(atLeast(3)) {

@@ -190,10 +190,10 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 		n.cfg.Log.DebugContext(ctx, "result skipped", "entry", entry.ID, "error", err)
 		return nil
 	}
-	if !notable(result) {
+	if !watch.Notable(result) {
 		return nil
 	}
-	repo := about(result)
+	repo := watch.ConcernedRepo(result)
 	if result.Type == events.ResultMoved && !result.To.Equal(result.Repo) {
 		b.renames = append(b.renames, [2]string{result.Repo.Key(), result.To.Key()})
 	}
@@ -213,7 +213,7 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	if len(chosen) == 0 {
 		return nil
 	}
-	body, err := bodyOf(result)
+	body, err := Document(result)
 	if err != nil {
 		return fmt.Errorf("result %s: %w", entry.ID, err)
 	}

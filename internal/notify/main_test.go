@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"lockstep/events"
 	"lockstep/events/stream"
@@ -36,7 +35,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	testenv.Parallel(8)
-	goleak.VerifyTestMain(m)
+	testenv.Main(m)
 }
 
 const (

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
@@ -52,7 +53,7 @@ type Config struct {
 	Timeout   time.Duration   // of one post; default 15 s, at most 20 s
 	PerApp    int             // posts in flight to one app; default 4; a slow app gets 1
 	Total     int             // posts in flight; default 256, at most half of them to slow apps
-	BoxItems  int             // queued notifications of one repository for one app; default 1,000
+	BoxItems  int             // queued notifications of one repository for one app; default 12,000, for all views of a repository
 	AppItems  int             // queued notifications for one app; default 100,000
 	AppBytes  int             // their size; default 64 MiB
 	DeadItems int             // dead letters that are kept; default 50,000
@@ -61,6 +62,8 @@ type Config struct {
 	Log     *slog.Logger                             // default slog.Default
 	Observe func(outcome string, took time.Duration) // called after each attempt or drop, with one of the Outcome constants; optional
 	Tracer  trace.Tracer                             // records a span of each attempt in the result's trace and propagates it to the app; nil disables it
+
+	Propagator propagation.TextMapPropagator // writes the trace to the headers of posts; defaults to W3C Trace Context
 
 	claim time.Duration // duration of a claim; shorter in tests
 	hold  time.Duration // how long items outlive their watch; see outbox.held
@@ -79,6 +82,7 @@ const (
 const (
 	claimDuration   = time.Minute
 	dialTimeout     = 5 * time.Second
+	defaultTimeout  = 15 * time.Second
 	renameRetention = 30 * 24 * time.Hour
 )
 
@@ -96,14 +100,17 @@ type Notifier struct {
 func New(cfg Config) (*Notifier, error) {
 	cfg.Namespace = cmp.Or(cfg.Namespace, events.DefaultNamespace)
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, "lockstep")
-	cfg.Timeout = cmp.Or(cfg.Timeout, 15*time.Second)
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.PerApp, cfg.Total = cmp.Or(cfg.PerApp, 4), cmp.Or(cfg.Total, 256)
-	cfg.BoxItems, cfg.AppItems = cmp.Or(cfg.BoxItems, 1_000), cmp.Or(cfg.AppItems, 100_000)
+	cfg.BoxItems, cfg.AppItems = cmp.Or(cfg.BoxItems, 12_000), cmp.Or(cfg.AppItems, 100_000)
 	cfg.AppBytes, cfg.DeadItems = cmp.Or(cfg.AppBytes, 64<<20), cmp.Or(cfg.DeadItems, 50_000)
 	cfg.Grace = cmp.Or(cfg.Grace, 25*time.Second)
 	cfg.claim, cfg.hold = cmp.Or(cfg.claim, claimDuration), cmp.Or(cfg.hold, time.Minute)
 	cfg.newer = cmp.Or(cfg.newer, newerWait)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
+	if cfg.Propagator == nil {
+		cfg.Propagator = propagation.TraceContext{}
+	}
 	if cfg.Schedule == nil {
 		cfg.Schedule = DefaultSchedule()
 	}

@@ -52,30 +52,11 @@ func newClient(cfg Config, policy egress.Policy) *http.Client {
 // post sends one notification to the watch's URL. It returns the Retry-After of the response, if any. Errors are short
 // and contain neither the URL nor the response.
 func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (wait time.Duration, err error) {
-	secrets, err := n.cfg.Secrets.SigningSecrets(w.NotifySecret, w.NotifyURL)
-	if err != nil {
-		return 0, err
-	}
 	now := time.Now()
-	signed, err := signature(secrets, i.ID, now, []byte(i.Body))
+	resp, err := n.request(ctx, w, i, now)
 	if err != nil {
 		return 0, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.NotifyURL, strings.NewReader(i.Body))
-	if err != nil {
-		return 0, errors.New("notify_url is not a valid URL")
-	}
-	req.Header.Set("Content-Type", "application/cloudevents+json")
-	req.Header.Set("User-Agent", n.cfg.UserAgent)
-	req.Header.Set("webhook-id", i.ID)
-	req.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
-	req.Header.Set("webhook-signature", signed)
-	span := traced(req)
-	resp, err := n.client.Do(req)
-	if err != nil {
-		return 0, n.fault(err)
-	}
-	span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))
 	// The status decides; a slow or broken body does not matter.
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
 	_ = resp.Body.Close()
@@ -89,6 +70,34 @@ func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (wait time.D
 	default:
 		return retryAfter(status, resp.Header, now), errors.New(strings.TrimSpace(fmt.Sprintf("answered %d %s", status, http.StatusText(status))))
 	}
+}
+
+// request posts a notification, signed at the time now. The caller closes the response's body.
+func (n *Notifier) request(ctx context.Context, w watch.Watch, i item, now time.Time) (*http.Response, error) {
+	secrets, err := n.cfg.Secrets.SigningSecrets(w.NotifySecret, w.NotifyURL)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := signature(secrets, i.ID, now, []byte(i.Body))
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.NotifyURL, strings.NewReader(i.Body))
+	if err != nil {
+		return nil, errors.New("notify_url is not a valid URL")
+	}
+	req.Header.Set("Content-Type", "application/cloudevents+json")
+	req.Header.Set("User-Agent", n.cfg.UserAgent)
+	req.Header.Set("webhook-id", i.ID)
+	req.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
+	req.Header.Set("webhook-signature", signed)
+	span := n.traced(req)
+	resp, err := n.client.Do(req)
+	if err != nil {
+		return nil, n.fault(err)
+	}
+	span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))
+	return resp, nil
 }
 
 // fault returns a short error without the URL.

@@ -62,7 +62,7 @@ func (n *Notifier) trace(ctx context.Context, c claim) (_ context.Context, end f
 }
 
 // traced propagates the trace of its context to a request. It records only the host of the URL.
-func traced(req *http.Request) trace.Span {
+func (n *Notifier) traced(req *http.Request) trace.Span {
 	span := trace.SpanFromContext(req.Context())
 	if span.IsRecording() {
 		span.SetAttributes(semconv.ServerAddress(req.URL.Hostname()))
@@ -70,6 +70,6 @@ func traced(req *http.Request) trace.Span {
 			span.SetAttributes(semconv.ServerPort(port))
 		}
 	}
-	propagator.Inject(req.Context(), propagation.HeaderCarrier(req.Header))
+	n.cfg.Propagator.Inject(req.Context(), propagation.HeaderCarrier(req.Header))
 	return span
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ type Server struct {
 	exited chan struct{} // closed once cmd is reaped
 	log    *logtest.Buffer
 	mem    *miniredis.Miniredis
+	held   *os.File // a socket that keeps the port of a stopped server, nil while the server runs
 }
 
 // Start starts a Redis server for the test. Extra arguments are passed to redis-server and ignored by the embedded
@@ -72,13 +74,13 @@ func startEmbedded(t testing.TB) *Server {
 		t.Fatalf("start the embedded Redis: %v", err)
 	}
 	s := &Server{Addr: m.Addr(), t: t, mem: m}
-	t.Cleanup(s.Stop)
+	t.Cleanup(s.end)
 	return s
 }
 
 func startReal(t testing.TB, args []string) *Server {
 	s := &Server{Real: true, t: t, dir: t.TempDir(), args: args}
-	t.Cleanup(s.Stop)
+	t.Cleanup(s.end)
 	// Another process may take the port before redis-server binds it.
 	for range 5 {
 		s.Addr = freeAddr(t)
@@ -104,7 +106,7 @@ func (s *Server) launch() error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--daemonize", "no"}, s.args...)
+	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--daemonize", "no"}, argsFor(s.args)...)
 	s.log = &logtest.Buffer{}
 	cmd := exec.Command("redis-server", args...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
@@ -134,7 +136,8 @@ func (s *Server) launch() error {
 	}
 }
 
-// Stop kills the server as kill -9 does: connections break, and nothing more is written to disk.
+// Stop kills the server as kill -9 does: connections break, and nothing more is written to disk. Until Restart or the end of the test
+// its port refuses connections.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,12 +150,51 @@ func (s *Server) Stop() {
 			server.Close()
 		}
 		s.mem.Close()
-		return
 	}
 	if s.cmd != nil {
 		_ = s.cmd.Process.Kill()
 		<-s.exited
 		s.cmd = nil
+	}
+	if s.held == nil {
+		s.held = hold(s.Port())
+	}
+}
+
+// hold binds a socket to a port of 127.0.0.1 and does not listen: connections to it are refused, and no server of another test can take
+// the port. It returns nil if the port is taken already.
+func hold(port int) *os.File {
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil
+	}
+	socket := os.NewFile(uintptr(fd), "port "+strconv.Itoa(port))
+	// Connections of the stopped server that are not forgotten yet do not matter.
+	if syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) != nil ||
+		syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}) != nil {
+		_ = socket.Close()
+		return nil
+	}
+	return socket
+}
+
+// end stops the server and gives its port back.
+func (s *Server) end() {
+	s.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.release()
+}
+
+func (s *Server) release() {
+	if s.held != nil {
+		_ = s.held.Close()
+		s.held = nil
 	}
 }
 
@@ -161,6 +203,7 @@ func (s *Server) Restart() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.release()
 	start := s.launch
 	if s.mem != nil {
 		// miniredis does not renew its cancelled context, and blocking commands would hang.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,6 +108,30 @@ func TestRestartWaitsForItsPort(t *testing.T) {
 	time.AfterFunc(200*time.Millisecond, func() { _ = other.Close() })
 	server.Restart()
 	if err := server.Client().Ping(context.Background()).Err(); err != nil {
+		t.Errorf("after the restart: %v", err)
+	}
+}
+
+// TestPortOfStoppedServer binds as a server of another test would, without the option that lets two sockets share a port.
+func TestPortOfStoppedServer(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	server.Stop()
+	var alone net.ListenConfig
+	alone.Control = func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 0) })
+	}
+	other, err := alone.Listen(t.Context(), "tcp", server.Addr)
+	if err == nil {
+		_ = other.Close()
+		t.Error("another server can take the port of a stopped one")
+	}
+	if conn, err := net.Dial("tcp", server.Addr); err == nil {
+		_ = conn.Close()
+		t.Error("a stopped server accepts a connection")
+	}
+	server.Restart()
+	if err := server.Client().Ping(t.Context()).Err(); err != nil {
 		t.Errorf("after the restart: %v", err)
 	}
 }

@@ -35,7 +35,7 @@ type Sentinel struct {
 func StartSentinel(t testing.TB) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, Master: StartReal(t, "--repl-diskless-sync-delay", "0")}
-	s.Replica = StartReal(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Master.Port()))
+	s.Replica = StartReal(t, "--replicaof", "127.0.0.1", strconv.Itoa(s.Master.Port()))
 	eventually(t, "the replica follows the master", func() bool { return info(s.Replica, "master_link_status") == "up" })
 	for range 3 {
 		s.addrs = append(s.addrs, startSentinel(t, s.Master.Port()))
@@ -147,7 +147,14 @@ func StartCluster(t testing.TB) *Cluster {
 		c.Nodes = append(c.Nodes, node)
 		client := node.Client()
 		run(client, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
-		run(client, "CLUSTER", "ADDSLOTSRANGE", i*slots/nodes, (i+1)*slots/nodes-1)
+		if major() == 6 {
+			bus = strconv.Itoa(node.Port() + 10000)
+		}
+		own := []any{"CLUSTER", "ADDSLOTS"} // a range needs Redis 7
+		for slot := i * slots / nodes; slot < (i+1)*slots/nodes; slot++ {
+			own = append(own, slot)
+		}
+		run(client, own...)
 		if i == 0 {
 			first = []any{"CLUSTER", "MEET", "127.0.0.1", node.Port(), bus}
 		} else {

@@ -14,18 +14,23 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"lockstep/events/stream"
 )
 
 const (
-	dialTimeout  = 2 * time.Second
+	dialTimeout  = 4 * time.Second // of the only dial: a lost SYN is sent again after 1 s and after 3 s
 	readTimeout  = 3 * time.Second
 	writeTimeout = 3 * time.Second
 	poolTimeout  = 10 * time.Second
 	poolSize     = 32
 )
+
+// go-redis logs errors that it also returns. Its logger is a global variable that its clients read without synchronization, so it
+// is replaced before there is any.
+func init() { redis.SetLogger(&logging.VoidLogger{}) }
 
 // Server is the address of a Redis deployment. Only [Parse] creates one.
 type Server struct {
@@ -83,7 +88,8 @@ func (s Server) String() string { return s.address }
 
 // Open returns a new client, which the caller must close. Use separate clients for blocking reads, pub/sub and commands,
 // because a blocking read occupies its connection. The client never retries: if a reply is lost, the command may have
-// been executed, and only the caller knows whether it may run twice.
+// been executed, and only the caller knows whether it may run twice. It dials once, so that a refused connection is an
+// error at once.
 func (s Server) Open() redis.UniversalClient { return s.open() }
 
 // With returns a Server with the same address whose clients use the hook.
@@ -106,6 +112,7 @@ func standalone(rawURL, password string) (func() redis.UniversalClient, error) {
 	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
+	opt.DialerRetries = 1
 	opt.MaintNotificationsConfig = noNotifications()
 	return func() redis.UniversalClient { o := *opt; return redis.NewClient(&o) }, nil
 }
@@ -124,6 +131,7 @@ func sentinel(rawURL, password string) (func() redis.UniversalClient, error) {
 	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
+	opt.DialerRetries = 1
 	return func() redis.UniversalClient { o := *opt; return redis.NewFailoverClient(&o) }, nil
 }
 
@@ -138,6 +146,7 @@ func cluster(rawURL, password string) (func() redis.UniversalClient, error) {
 	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
+	opt.DialerRetries = 1
 	opt.MaintNotificationsConfig = noNotifications()
 	return func() redis.UniversalClient {
 		o := *opt

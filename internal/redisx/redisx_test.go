@@ -160,3 +160,48 @@ func TestCommandWithoutReplyIsNotResent(t *testing.T) {
 		})
 	}
 }
+
+// countDials is a hook that counts dials.
+type countDials struct{ n *atomic.Int32 }
+
+func (c countDials) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c.n.Add(1)
+		return next(ctx, network, addr)
+	}
+}
+
+func (countDials) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (countDials) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestUnavailableServerIsDialledOnce counts the dials of a call. More of them, with pauses, would delay every error.
+func TestUnavailableServerIsDialledOnce(t *testing.T) {
+	server, err := redisx.Parse("redis://127.0.0.1:1", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dials atomic.Int32
+	client := server.With(countDials{&dials}).Open()
+	defer client.Close()
+	if err := client.Ping(t.Context()).Err(); !redisx.Unavailable(err) || dials.Load() != 1 {
+		t.Errorf("%d dials, %v", dials.Load(), err)
+	}
+	for _, url := range []string{"redis+sentinel://127.0.0.1:1?master_name=m&dialer_retries=7", "redis+cluster://127.0.0.1:1?dialer_retries=7"} {
+		server, err := redisx.Parse(url, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch client := server.Open().(type) {
+		case *redis.Client:
+			dials.Store(int32(client.Options().DialerRetries))
+		case *redis.ClusterClient:
+			dials.Store(int32(client.Options().DialerRetries))
+		}
+		if dials.Load() != 1 {
+			t.Errorf("%s: %d dials", url, dials.Load())
+		}
+	}
+}

@@ -12,15 +12,15 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"lockstep/events"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // script simulates the registry and the backlog, and records calls. In a synctest bubble it shares the poller's clock.
 type script struct {

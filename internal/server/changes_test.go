@@ -115,7 +115,7 @@ func TestWaitForResult(t *testing.T) {
 		if err != nil || len(result.Deliveries) != 1 || result.Deliveries[0] != id {
 			t.Errorf("%v: %s", err, text)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the waiting request gets no result")
 	}
 	if status, text := do(t, "GET", srv.URL+location, "", nil); status != http.StatusOK || !strings.Contains(text, id) {

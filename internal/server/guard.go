@@ -126,7 +126,7 @@ func Loopback(listener net.Listener) bool {
 
 // forwarded reports whether the request came through a proxy, and so possibly from another machine.
 func forwarded(r *http.Request) bool {
-	return slices.ContainsFunc([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"}, func(name string) bool {
+	return slices.ContainsFunc([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"}, func(name string) bool {
 		return len(r.Header.Values(name)) > 0
 	})
 }

@@ -25,6 +25,7 @@ type Hooks struct {
 	Sources *forge.Sources
 	Intake  Intake
 	Observe func(kind, outcome string, took time.Duration) // called at the end of each request; optional
+	Record  func(intake.Received)                          // called at the end of each request; optional
 }
 
 // Intake turns deliveries into changes. [intake.Intake] implements it.
@@ -48,6 +49,9 @@ func receiveHook(hooks Hooks, cfg Config) http.Handler {
 	if hooks.Observe == nil {
 		hooks.Observe = func(string, string, time.Duration) {}
 	}
+	if hooks.Record == nil {
+		hooks.Record = func(intake.Received) {}
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		src, ok, err := hooks.Sources.Get(r.PathValue("source"))
@@ -55,9 +59,10 @@ func receiveHook(hooks Hooks, cfg Config) http.Handler {
 			refuseUnread(w)
 			fail(w, http.StatusNotFound, errors.New("no such webhook source"))
 			hooks.Observe("", "unknown", time.Since(start))
+			hooks.Record(intake.Received{Source: r.PathValue("source"), Outcome: "unknown", Why: "no such webhook source"})
 			return
 		}
-		h := hook{w: w, r: r, src: src, log: log}
+		h := hook{w: w, r: r, src: src, log: log, received: intake.Received{Source: src.Name, Forge: string(src.Kind)}}
 		if err != nil {
 			log.ErrorContext(r.Context(), "webhook source cannot be read", "error", err)
 			refuseUnread(w)
@@ -67,6 +72,8 @@ func receiveHook(hooks Hooks, cfg Config) http.Handler {
 			h.receive(hooks.Intake, &body{w: w, r: r, memory: memory, source: src.Name, sender: sender}, cfg.Tracer, start)
 		}
 		hooks.Observe(string(src.Kind), h.outcome, time.Since(start))
+		h.received.Outcome = h.outcome
+		hooks.Record(h.received)
 	})
 }
 
@@ -76,6 +83,8 @@ type hook struct {
 	src     forge.Source
 	log     *slog.Logger
 	outcome string
+
+	received intake.Received
 }
 
 func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Time) {
@@ -102,6 +111,7 @@ func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Ti
 		h.refuse(http.StatusBadRequest, "unreadable", err)
 		return
 	}
+	h.received.Verified, h.received.Event, h.received.Delivery, h.received.Repo = true, d.Event, d.ID, intake.Repo(d).String()
 	span := h.trace(tracer, start, d)
 	defer span.End()
 	if d.Ping {
@@ -119,6 +129,7 @@ func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Ti
 		return
 	}
 	setStatus(span, http.StatusAccepted)
+	h.received.Delivery = out.Delivery
 	h.done(d, out.Result, out.Changes, out.Why)
 	reply(h.w, http.StatusAccepted, hookAnswer{
 		Delivery: out.Delivery, Accepted: out.Changes, Ignored: out.Why,
@@ -128,7 +139,7 @@ func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Ti
 
 // done logs the outcome of a verified delivery.
 func (h *hook) done(d forge.Delivery, outcome string, changes int, why string) {
-	h.outcome = outcome
+	h.outcome, h.received.Changes, h.received.Why = outcome, changes, why
 	if ctx := h.r.Context(); h.log.Enabled(ctx, slog.LevelInfo) {
 		h.log.InfoContext(ctx, "webhook handled", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
 			"repo", intake.Repo(d).String(), "outcome", outcome, "changes", changes, "why", why)
@@ -151,13 +162,13 @@ func (h *hook) refuseBody(err error) {
 
 // refuse responds to a delivery that is not processed. It logs nothing from the request, because its sender is unverified.
 func (h *hook) refuse(status int, outcome string, err error) {
-	h.outcome = outcome
+	h.outcome, h.received.Why = outcome, err.Error()
 	h.log.InfoContext(h.r.Context(), "webhook refused", "source", h.src.Name, "outcome", outcome, "error", err)
 	fail(h.w, status, err)
 }
 
 func (h *hook) unavailable(why string) {
-	h.outcome = "unavailable"
+	h.outcome, h.received.Why = "unavailable", why
 	h.w.Header().Set("Retry-After", retryAfter)
 	fail(h.w, http.StatusServiceUnavailable, errors.New(why))
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/forge"
@@ -65,7 +66,7 @@ func registered(t *testing.T) (*redistest.Server, *watch.Registry) {
 func TestWebhookResponses(t *testing.T) {
 	t.Parallel()
 	_, registry := registered(t)
-	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
+	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t), RedisTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +200,7 @@ func TestBodyLimits(t *testing.T) {
 func TestDeliveryWithoutIDGetsOne(t *testing.T) {
 	t.Parallel()
 	_, registry := registered(t)
-	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t)})
+	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t), RedisTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,5 +219,44 @@ func TestDeliveryWithoutIDGetsOne(t *testing.T) {
 	}
 	if len(ids) != 2 {
 		t.Errorf("two deliveries without an ID get the same one: %v", ids)
+	}
+}
+
+// TestWebhooksAreRecorded records what became of each request, and nothing of an unverified one but why it was refused.
+func TestWebhooksAreRecorded(t *testing.T) {
+	t.Parallel()
+	_, registry := registered(t)
+	in, err := intake.New(intake.Config{Registry: registry, Sources: hubSources(t), RedisTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := make(chan intake.Received, 1)
+	srv := httptest.NewServer(server.Handler(server.Config{
+		Hooks:   &server.Hooks{Sources: hubSources(t), Intake: in, Record: func(r intake.Received) { records <- r }},
+		Metrics: http.NotFoundHandler(), Log: slog.New(slog.DiscardHandler),
+	}))
+	t.Cleanup(srv.Close)
+	unwatched := strings.ReplaceAll(pushOfWidgets, "widgets", "others")
+	for name, tc := range map[string]struct {
+		path, body string
+		header     http.Header
+		want       intake.Received
+	}{
+		"accepted": {"hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"),
+			intake.Received{Source: "hub", Forge: "github", Outcome: intake.Accepted, Event: "push", Delivery: "d1", Repo: "acme/widgets", Changes: 1, Verified: true}},
+		"ignored": {"hub", unwatched, hubHeader(unwatched, "push", "d2"),
+			intake.Received{Source: "hub", Forge: "github", Outcome: intake.Ignored, Event: "push", Delivery: "d2", Repo: "acme/others", Why: "nobody watches acme/others", Verified: true}},
+		"refused": {"hub", pushOfWidgets + " ", hubHeader(pushOfWidgets, "push", "d3"),
+			intake.Received{Source: "hub", Forge: "github", Outcome: "unauthorized"}},
+		"unknown": {"none", pushOfWidgets, nil, intake.Received{Source: "none", Outcome: "unknown", Why: "no such webhook source"}},
+	} {
+		do(t, "POST", srv.URL+"/hooks/"+tc.path, tc.body, tc.header)
+		got := <-records
+		if tc.want.Outcome == "unauthorized" && got.Why != "" {
+			tc.want.Why = got.Why
+		}
+		if got != tc.want {
+			t.Errorf("%s: recorded %+v, want %+v", name, got, tc.want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -20,6 +22,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/access"
+	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -162,12 +166,14 @@ func check(r *http.Request, body []byte, answer *recording) error {
 	request := r.Clone(r.Context())
 	request.Body = io.NopCloser(bytes.NewReader(body))
 	request.Header.Set("Content-Type", "application/json")
+	isGit := strings.HasPrefix(path, "/git/")
 	input := &openapi3filter.RequestValidationInput{
 		Request: request, PathParams: params,
 		Route: &routers.Route{Spec: document(), Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)},
 		Options: &openapi3filter.Options{
 			AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, SkipSettingDefaults: true,
-			ExcludeRequestBody: strings.HasPrefix(path, "/hooks/"), // defined by the forge
+			ExcludeRequestBody:  strings.HasPrefix(path, "/hooks/") || isGit, // defined by the forge, and by Git
+			ExcludeResponseBody: isGit,
 		},
 	}
 	if answer.status < http.StatusBadRequest {
@@ -218,10 +224,17 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 // everything returns a configuration with all endpoints enabled.
 func everything() server.Config {
 	return server.Config{
-		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: struct{ server.Repos }{}, Locks: struct{ server.Locks }{},
+		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: noRepos{}, Reading: &server.Reading{}, Locks: struct{ server.Locks }{},
 		Dead: struct{ server.Dead }{}, Streams: struct{ server.Streams }{}, Hosts: struct{ server.Hosts }{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 	}
+}
+
+// noRepos knows no repository.
+type noRepos struct{ server.Repos }
+
+func (noRepos) LoadAt(context.Context, events.RepoPath) (state.Repo, time.Time, error) {
+	return state.Repo{}, time.Time{}, nil
 }
 
 func TestOpenAPIDocumentsEveryRoute(t *testing.T) {
@@ -248,11 +261,11 @@ func TestOpenAPIDocumentsEveryRoute(t *testing.T) {
 
 // targetOf fills in the parameters of a path.
 func targetOf(path string) string {
-	return strings.NewReplacer("{repo}", "acme/widgets", "{entry}", "1-0", "{id}", "1-0").Replace(path)
+	return strings.NewReplacer("{repo}", "acme/widgets", "{path}", "docs/README.md", "{entry}", "1-0", "{id}", "1-0", "{name}", "node-1").Replace(path)
 }
 
 // TestProtectedEndpointsNeedTheToken sends requests without the token to a server with a token, and to a public server
-// without one.
+// without one, which does not say that tokens of apps are of no use.
 func TestProtectedEndpointsNeedTheToken(t *testing.T) {
 	t.Parallel()
 	cfg := everything()
@@ -265,7 +278,11 @@ func TestProtectedEndpointsNeedTheToken(t *testing.T) {
 				continue
 			}
 			target := targetOf(path)
+			_, forApps := (*op.Security)[0]["appToken"]
 			for want, handler := range map[int]http.Handler{http.StatusUnauthorized: withToken, http.StatusForbidden: public} {
+				if forApps {
+					want = http.StatusUnauthorized
+				}
 				w := httptest.NewRecorder()
 				handler.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader("{}")))
 				if w.Code != want {
@@ -301,11 +318,16 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	}
 	cfg.Repos, cfg.Locks, cfg.Dead, cfg.Watches = state.NewStore(client, namespace), inspector, dead, watch.NewRegistry(client, namespace)
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
+	cfg.Reading = &server.Reading{Tokens: access.NewTokens(client, namespace), Reader: &access.Reader{
+		Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace),
+	}}
+	cfg.Reading.Feed, cfg.Reading.Followers = newFeed(t, redisServer, cfg.Reading), feed.NewFollowers(client, namespace)
 	cfg.Hosts = telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(namespace)})
 	handler := documented(t, cfg)
 	redisServer.Stop()
 	var requests sync.WaitGroup
-	bodies := map[string]string{"/api/v1/changes": plain, "/api/v1/watches": `{"app":"docs","url":"https://example.com/acme/widgets.git"}`}
+	bodies := map[string]string{"/api/v1/changes": plain, "/api/v1/watches": `{"app":"docs","url":"https://example.com/acme/widgets.git"}`,
+		"/api/v1/followers/{name}": `{"cursor":"MiBhIGIgYw"}`}
 	queries := map[string]string{"DELETE /api/v1/watches": "?repo=acme/widgets&app=docs", "DELETE /api/v1/locks/{repo}": "?fence=1"}
 	for path, item := range document().Paths.Map() {
 		for method, op := range item.Operations() {

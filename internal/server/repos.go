@@ -17,6 +17,7 @@ import (
 type Repos interface {
 	List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error)
 	LoadAt(ctx context.Context, repo events.RepoPath) (state.Repo, time.Time, error)
+	NextPoll(ctx context.Context, repo events.RepoPath) (time.Time, error)
 }
 
 // RepoSummary is a repository in a list, as shown by the API and the command line.
@@ -26,7 +27,10 @@ type RepoSummary struct {
 	Fence   uint64     `json:"fence,omitempty"`   // of the last settled change
 	Removed string     `json:"removed,omitempty"` // stream entry of the removal that deleted the clone, if it is deleted
 	Refused []string   `json:"refused,omitempty"` // refs whose commit is refused: not verified, or rewritten
+	Missing []string   `json:"missing,omitempty"` // refs whose trees lack submodules
 	Circuit Circuit    `json:"circuit"`
+
+	Failing []state.Failure `json:"failing,omitempty"` // last failure of each app, newest first
 }
 
 // Circuit is a circuit breaker as shown by the API and the command line.
@@ -41,15 +45,17 @@ type Circuit struct {
 type Repo struct {
 	RepoSummary
 	Remote string            `json:"remote,omitempty"`
-	Heads  map[string]string `json:"heads"` // ref to published commit
-	Given  []state.Given     `json:"given"` // the commit last delivered to each app
+	Poll   *time.Time        `json:"next_poll,omitempty"` // by Redis' clock; nil if it is not polled
+	Heads  map[string]string `json:"heads"`               // ref to published commit
+	Given  []state.Given     `json:"given"`               // the commit last delivered to each app
 	Lock   Lock              `json:"lock"`
-	Checks []state.Check     `json:"checks,omitempty"` // of refs whose watches have rules, refused ones first; without Rules and Told
+	Checks []state.Check     `json:"checks,omitempty"`             // of refs whose watches have rules, refused ones first; without Rules and Told
+	Lacks  []state.Missing   `json:"missing_submodules,omitempty"` // by ref
 }
 
 // NewRepoSummary converts a summary.
 func NewRepoSummary(s state.Summary) RepoSummary {
-	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused,
+	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused, Missing: s.Missing, Failing: s.Failing,
 		Circuit: Circuit{Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips}}
 	if !s.Synced.IsZero() {
 		shown.Synced = &s.Synced
@@ -76,7 +82,7 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 	if loaded.IsZero() && !lock.Held {
 		return Repo{}, fmt.Errorf("%s: %w", repo, ErrUnknownRepo)
 	}
-	shown := Repo{RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(), Given: loaded.AllGiven(), Lock: NewLock(lock)}
+	shown := Repo{RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(), Given: loaded.AllGiven(), Lock: NewLock(lock), Lacks: loaded.Missing()}
 	for _, c := range loaded.Checks() {
 		c.Rules, c.Told = "", nil
 		shown.Checks = append(shown.Checks, c)
@@ -84,10 +90,22 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 	if shown.Repo == "" {
 		shown.Repo = repo.String()
 	}
-	return shown, nil
+	next, err := repos.NextPoll(ctx, repo)
+	if !next.IsZero() {
+		shown.Poll = &next
+	}
+	return shown, err
 }
 
-func listRepos(repos Repos) http.Handler {
+// hideErrors removes the texts of failures, which name hosts and credentials: anybody can read the rest.
+func hideErrors(failing []state.Failure) {
+	for i := range failing {
+		failing[i].Error = ""
+	}
+}
+
+// listRepos lists repositories, with the errors of those that fail if admin permits it.
+func listRepos(repos Repos, admin func(*http.Request) bool) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		query := r.URL.Query()
 		limit, err := pageLimit(r)
@@ -109,6 +127,9 @@ func listRepos(repos Repos) http.Handler {
 			Next  string        `json:"next,omitempty"`
 		}{Repos: make([]RepoSummary, 0, len(page.Repos))}
 		for _, summary := range page.Repos {
+			if !admin(r) {
+				hideErrors(summary.Failing)
+			}
 			shown.Repos = append(shown.Repos, NewRepoSummary(summary))
 		}
 		if page.Next != 0 {
@@ -118,7 +139,8 @@ func listRepos(repos Repos) http.Handler {
 	})
 }
 
-func showRepo(repos Repos, locks Locks) http.Handler {
+// showRepo shows a repository, with the errors of its failures if admin permits it.
+func showRepo(repos Repos, locks Locks, admin func(*http.Request) bool) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))
 		if err != nil {
@@ -127,6 +149,14 @@ func showRepo(repos Repos, locks Locks) http.Handler {
 		shown, err := ReadRepo(r.Context(), repos, locks, repo)
 		if errors.Is(err, ErrUnknownRepo) {
 			return nil, problem{err, http.StatusNotFound}
+		}
+		if !admin(r) {
+			hideErrors(shown.Failing)
+		}
+		for _, m := range shown.Lacks {
+			for i := range m.Submodules {
+				m.Submodules[i].Error = "" // names hosts and credentials; anybody can read this
+			}
 		}
 		return shown, err
 	})

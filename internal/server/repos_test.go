@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/events"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -113,6 +115,60 @@ func TestInvalidRepositoryRequests(t *testing.T) {
 	for _, path := range []string{"", "/acme/other"} {
 		if status, text := do(t, "GET", url+"/api/v1/repos"+path, "", nil); status != http.StatusServiceUnavailable {
 			t.Errorf("%s without Redis: %d %s", path, status, text)
+		}
+	}
+}
+
+// TestMissingSubmodulesOfARepository shows paths and classes to everybody, but no errors, which name hosts and credentials.
+func TestMissingSubmodulesOfARepository(t *testing.T) {
+	t.Parallel()
+	url, redisServer := startRepos(t)
+	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "acme/widgets", "missing", "refs/heads/main",
+		"missing:refs/heads/main", `{"ref":"refs/heads/main","commit":"`+strings.Repeat("1", 40)+`","at":"2026-11-23T01:02:03Z","count":12,
+			"submodules":[{"path":"libs/a","class":"auth","error":"git.example.com refused it"}]}`).Err()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var repo server.Repo
+	_, text := do(t, "GET", url+"/api/v1/repos/acme/widgets", "", nil)
+	if err := json.Unmarshal([]byte(text), &repo); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if len(repo.Missing) != 1 || len(repo.Lacks) != 1 || repo.Lacks[0].Count != 12 || repo.Lacks[0].Submodules[0] != (events.MissingSubmodule{Path: "libs/a", Class: events.ClassAuth}) {
+		t.Errorf("%s", text)
+	}
+	if _, text := do(t, "GET", url+"/api/v1/repos", "", nil); !strings.Contains(text, `"missing":["refs/heads/main"]`) {
+		t.Errorf("%s", text)
+	}
+}
+
+// TestFailuresOfARepository checks the list and the state of a repository that never synced: only the operator reads the errors.
+func TestFailuresOfARepository(t *testing.T) {
+	t.Parallel()
+	redisServer := redistest.Start(t)
+	client := redisServer.Client()
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: events.DefaultNamespace.Locks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(documented(t, server.Config{
+		Repos: state.NewStore(client, events.DefaultNamespace), Locks: inspector, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "secret",
+	}))
+	t.Cleanup(srv.Close)
+	line := " docs\t1000\t2000\t" + `{"repo":"Acme/Widgets","app":"docs","operation":"sync","class":"auth","error":"host.internal refuses","attempts":2,"job":"j1"}`
+	client.HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "failing", line)
+	client.ZAdd(context.Background(), "lockstep:{0}:poll", redis.Z{Score: 5000, Member: "acme/widgets"})
+	for _, path := range []string{"/api/v1/repos", "/api/v1/repos/acme/widgets"} {
+		for _, header := range []http.Header{nil, {"Authorization": {"Bearer secret"}}} {
+			status, text := do(t, "GET", srv.URL+path, "", header)
+			for part, want := range map[string]bool{
+				`"repo":"Acme/Widgets"`: true, `"class":"auth"`: true, `"at":"1970-01-01T00:00:01Z","next":"1970-01-01T00:00:02Z"`: true,
+				`"next_poll":"1970-01-01T00:00:05Z"`: strings.HasSuffix(path, "widgets"), "host.internal": header != nil,
+			} {
+				if status != http.StatusOK || strings.Contains(text, part) != want {
+					t.Errorf("%s with %v: %d, %s: want %v\n%s", path, header, status, part, want, text)
+				}
+			}
 		}
 	}
 }

@@ -47,18 +47,22 @@ type Config struct {
 	Locks     Locks
 	Dead      Dead
 	Streams   Streams
+	Slots     int // slots of each worker, for /api/v1/scale
 	Hosts     Hosts
 	Watches   Watches
 	Hooks     *Hooks
+	Reading   *Reading       // serves published trees
 	Dashboard http.Handler   // serves / and /dashboard/
 	Token     string         // bearer token for protected endpoints; empty allows local requests only
-	Proxies   []netip.Prefix // addresses of proxies that authenticate users and forward any Host
+	Proxies   []netip.Prefix // addresses of proxies that authenticate users, forward any Host, and say whether clients use TLS
 	Loopback  bool           // the listener accepts local connections only; set by Serve
 	Live      *Health        // nil always passes
 	Ready     *Health        // nil always passes
 	Metrics   http.Handler
 	Log       *slog.Logger
 	Tracer    trace.Tracer // traces requests that make changes; nil disables tracing
+
+	Propagator propagation.TextMapPropagator // reads the trace of a request from its headers; defaults to W3C Trace Context
 
 	running context.Context // done when Serve stops; nil means never
 }
@@ -105,7 +109,7 @@ func serve(ctx context.Context, listener net.Listener, srv *http.Server) error {
 // Handler returns the handler of [Serve].
 func Handler(cfg Config) http.Handler {
 	// Another site's page in a local browser must not reach a server that trusts local requests.
-	return http.NewCrossOriginProtection().Handler(forLocalhost(cfg, mount(cfg)))
+	return http.NewCrossOriginProtection().Handler(forLocalhost(cfg, plainRepos(cfg, mount(cfg))))
 }
 
 // routes is a mux that records its patterns, so that tests can compare them with openapi.yaml.
@@ -126,7 +130,7 @@ func (r *routes) HandleFunc(pattern string, handler func(http.ResponseWriter, *h
 func mount(cfg Config) *routes {
 	mux := &routes{}
 	if cfg.Publisher != nil {
-		mux.Handle("POST /api/v1/changes", guarded(cfg, traced(cfg.Tracer, receive(cfg))))
+		mux.Handle("POST /api/v1/changes", guarded(cfg, traced(cfg, receive(cfg))))
 	}
 	if cfg.Changes != nil {
 		running := cfg.running
@@ -135,9 +139,9 @@ func mount(cfg Config) *routes {
 		}
 		mux.Handle("GET /api/v1/changes/{entry}", guarded(cfg, showChange(cfg.Changes, running)))
 	}
-	if cfg.Repos != nil && cfg.Locks != nil {
-		mux.Handle("GET /api/v1/repos", listRepos(cfg.Repos))
-		mux.Handle("GET /api/v1/repos/{repo...}", showRepo(cfg.Repos, cfg.Locks))
+	mountRepos(mux, cfg)
+	if cfg.Reading != nil {
+		cfg.Reading.mount(mux, cfg)
 	}
 	if cfg.Locks != nil {
 		mux.Handle("GET /api/v1/locks", listLocks(cfg.Locks))
@@ -152,14 +156,15 @@ func mount(cfg Config) *routes {
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
+		mux.Handle("GET /api/v1/scale", showScale(cfg))
 	}
 	if cfg.Hosts != nil {
 		mux.Handle("GET /api/v1/hosts", guarded(cfg, listHosts(cfg.Hosts)))
 	}
 	if cfg.Watches != nil {
 		mux.Handle("GET /api/v1/watches", guarded(cfg, listWatches(cfg.Watches)))
-		mux.Handle("PUT /api/v1/watches", guarded(cfg, traced(cfg.Tracer, putWatch(cfg.Watches))))
-		mux.Handle("DELETE /api/v1/watches", guarded(cfg, traced(cfg.Tracer, removeWatch(cfg.Watches))))
+		mux.Handle("PUT /api/v1/watches", guarded(cfg, traced(cfg, putWatch(cfg.Watches))))
+		mux.Handle("DELETE /api/v1/watches", guarded(cfg, traced(cfg, removeWatch(cfg.Watches))))
 	}
 	if cfg.Hooks != nil {
 		mux.Handle("POST /hooks/{source}", receiveHook(*cfg.Hooks, cfg))
@@ -172,6 +177,23 @@ func mount(cfg Config) *routes {
 	probes(mux, cfg.Live, cfg.Ready)
 	mux.Handle("GET /api/v1/openapi.yaml", describe())
 	return mux
+}
+
+// mountRepos serves the state of repositories: to anybody, except that apps see only their own.
+func mountRepos(mux *routes, cfg Config) {
+	var list, show http.Handler
+	if cfg.Repos != nil && cfg.Locks != nil {
+		guard := Guard{cfg.Token, cfg.Loopback}
+		admin := func(r *http.Request) bool { return guard.Check(r) == nil }
+		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, cfg.Locks, admin)
+	}
+	if s := cfg.Reading; s != nil {
+		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.showReadable)
+	}
+	if list != nil {
+		mux.Handle("GET /api/v1/repos", list)
+		mux.Handle("GET /api/v1/repos/{repo...}", show)
+	}
 }
 
 func receive(cfg Config) http.Handler {

@@ -124,7 +124,7 @@ func TestWithoutTokenOnlyLocalRequests(t *testing.T) {
 			t.Errorf("host %s: %d %s, want %d", host, status, text, want)
 		}
 	}
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip"} {
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 		if status, text := do(t, "POST", url+"/api/v1/changes", plain, http.Header{"Host": {"localhost"}, name: {"192.0.2.1"}}); status != http.StatusForbidden {
 			t.Errorf("through a proxy that sends %s: %d %s, want 403", name, status, text)
 		}

@@ -31,6 +31,7 @@ type Group struct {
 	Due       int64  `json:"due"`
 	Late      int64  `json:"late"`
 	Consumers int    `json:"consumers"`
+	Live      int    `json:"live"`
 	OldestMS  int64  `json:"oldest_unsettled_ms"` // age of the oldest unsettled entry
 }
 
@@ -38,7 +39,7 @@ type Group struct {
 func NewStream(s stream.Statistics) Stream {
 	shown := Stream{Stream: s.Stream, Length: s.Length, First: s.First, Last: s.Last, Bytes: s.Bytes, Groups: make([]Group, len(s.Groups))}
 	for i, g := range s.Groups {
-		shown.Groups[i] = Group{g.Name, g.Lag, g.Pending, g.Parked, g.Due, g.Late, g.Consumers, g.Oldest.Milliseconds()}
+		shown.Groups[i] = Group{g.Name, g.Lag, g.Pending, g.Parked, g.Due, g.Late, g.Consumers, g.Live, g.Oldest.Milliseconds()}
 	}
 	return shown
 }

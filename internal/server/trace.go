@@ -19,13 +19,16 @@ import (
 
 // traced starts a span for each request, as a child of the trace in its headers. Use it inside guarded, so that only
 // authenticated clients can cause spans.
-func traced(tracer trace.Tracer, next http.Handler) http.Handler {
-	if tracer == nil {
+func traced(cfg Config, next http.Handler) http.Handler {
+	if cfg.Tracer == nil {
 		return next
 	}
+	if cfg.Propagator == nil {
+		cfg.Propagator = propagation.TraceContext{}
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-		ctx, span := tracer.Start(ctx, r.Pattern, spanOptions(r)...)
+		ctx := cfg.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx, span := cfg.Tracer.Start(ctx, r.Pattern, spanOptions(r)...)
 		defer span.End()
 		answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(answer, r.WithContext(ctx))

@@ -23,7 +23,7 @@ type Watches interface {
 	List(ctx context.Context, q watch.Query) (watch.Page, error)
 }
 
-const maxWatch = 64 << 10 // bytes per document
+const maxWatch = 2 << 20 // bytes per document; enough for 10,000 views
 
 func listWatches(watches Watches) http.Handler {
 	return answering(func(r *http.Request) (any, error) {

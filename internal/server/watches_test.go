@@ -85,7 +85,7 @@ func TestInvalidWatchesAreRefused(t *testing.T) {
 		"no app":                      {"PUT", "", `{"url":"https://example.com/a/b"}`, auth, http.StatusBadRequest},
 		"a secret in the URL":         {"PUT", "", `{"app":"docs","url":"https://u:hunter2@example.com/a/b"}`, auth, http.StatusBadRequest},
 		"a path that escapes":         {"PUT", "", `{"app":"docs","repo":"a/..","url":"https://example.com/a/b"}`, auth, http.StatusBadRequest},
-		"too long":                    {"PUT", "", `{"app":"` + strings.Repeat("x", 65<<10) + `"}`, auth, http.StatusRequestEntityTooLarge},
+		"too long":                    {"PUT", "", `{"app":"` + strings.Repeat("x", 2<<20) + `"}`, auth, http.StatusRequestEntityTooLarge},
 		"no limit":                    {"GET", "?limit=0", "", auth, http.StatusBadRequest},
 		"no place to go on":           {"GET", "?after=x", "", auth, http.StatusBadRequest},
 		"a removal of no repository":  {"DELETE", "?app=docs", "", auth, http.StatusBadRequest},

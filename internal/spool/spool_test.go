@@ -15,11 +15,11 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"lockstep/internal/spool"
+	"lockstep/internal/testenv"
 )
 
 // appendForever makes the test binary append and print each item until it is killed.
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	testenv.Main(m)
 }
 
 func open(t *testing.T, dir string, cfg spool.Config) *spool.Spool {

@@ -33,7 +33,7 @@ func newBreaker(t *testing.T) *breaker {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := locker.Close(ctx); err != nil {
 			t.Error(err)

@@ -20,6 +20,8 @@ type Summary struct {
 	Synced  time.Time // when the last sync was settled; zero if none was
 	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced since
 	Refused []string  // refs whose commit is refused: not verified, or rewritten
+	Missing []string  // refs whose trees lack submodules
+	Failing []Failure // newest first
 	Circuit Circuit
 }
 
@@ -35,7 +37,7 @@ const (
 )
 
 // summaryFields are the fields that List reads of each repository.
-var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, failuresField, tripsField, openUntilField}
+var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, failingField, failuresField, tripsField, openUntilField}
 
 // List returns a page of about limit repositories whose path has the prefix, ignoring case. cursor is 0 for the first
 // page. List scans at most 100,000 keys of Redis, so a page may be short or empty without being the last. Repositories
@@ -125,8 +127,9 @@ func (r Repo) IsZero() bool { return len(r.fields) == 0 }
 
 // Summary returns the repository's summary at a time of Redis' clock.
 func (r Repo) Summary(now time.Time) Summary {
-	summary := Summary{Repo: r.Path(), Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
-	summary.Refused = strings.Fields(r.fields[refusedField])
+	summary := Summary{Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
+	summary.Failing, summary.Repo = r.Failing()
+	summary.Refused, summary.Missing = strings.Fields(r.fields[refusedField]), strings.Fields(r.fields[missingField])
 	if summary.Synced.IsZero() {
 		summary.Removed = r.fields["tombstone"]
 	}

@@ -8,7 +8,10 @@
 //	fence               fence of the lease under which the last change was settled
 //	synced              time of the last settled sync, RFC 3339
 //	head:{ref}          published commit of ref
+//	default             ref that was last published under the plain name; absent if an older version has written the state
 //	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
+//	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it: commit that the app
+//	                    received before, or "none"; absent after that sync
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
 //	                    last entry of the stream before the request, resolved ref, commit, and remote
 //	newest:{ref}:{app}  newest known entry that announces a commit of ref to app
@@ -19,8 +22,12 @@
 //	tombstone           stream entry of the removal that deleted the clone
 //	moved:{path}        "{entry} {remote}": the repository that was here has moved to path, where it has that remote, by the
 //	                    move with that stream entry; empty if it has come back
+//	denied:{app}:{cred} class of the error with which the remote last refused that credential of app; absent after a success
 //	check:{ref}         last check of ref's commit by the rules of its watches, as JSON: see [Check]
 //	refused             refs whose commit is refused, separated by spaces; may list refs that are gone
+//	missing:{ref}       submodules that the published tree of ref lacks, as JSON: see [Missing]
+//	missing             refs whose trees lack submodules, separated by spaces; may list refs that are gone
+//	failing             last failures, at most 16, as [stream.Notes]: see [Failure]
 //	failures            consecutive failures that count; "0" or absent after a success
 //	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
 //	circuit_open_until  end of the open phase, in ms of Redis' clock; "0" or absent after a success
@@ -64,18 +71,9 @@ func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	return Repo{fields}, err
 }
 
-// Fields returns the fields of repo's state, none if it has no state.
+// Fields returns the fields of repo's state, none if it has no state. More than some 8,000 are not read at one moment: see [Store.read].
 func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
-	fields, err := s.redis.HGetAll(ctx, s.namespace.Repo(repo)).Result()
-	if err != nil {
-		return nil, fmt.Errorf("load the state of %s: %w", repo, err)
-	}
-	return fields, nil
-}
-
-// Given returns the commit of ref last delivered to app, or "".
-func (r Repo) Given(app string, ref events.Ref) string {
-	return r.fields[givenField(app, ref)]
+	return s.read(ctx, repo, "")
 }
 
 // Heads returns the published commit of each ref.
@@ -236,6 +234,11 @@ func (r Repo) OnlyWatched(ref events.Ref) bool {
 // Head returns the published commit of ref, or "".
 func (r Repo) Head(ref events.Ref) string { return r.fields["head:"+ref.String()] }
 
+// Default returns the ref that was last published under the plain name, or "" if that is unknown.
+func (r Repo) Default() string { return r.fields[defaultField] }
+
+const defaultField = "default"
+
 // FieldsOf returns the sorted names of the fields that belong to ref.
 func (r Repo) FieldsOf(ref events.Ref) []string {
 	var names []string
@@ -243,8 +246,12 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 		kind, rest, _ := strings.Cut(name, ":")
 		about, _, _ := strings.Cut(rest, ":") // a ref contains no colon
 		switch kind {
-		case "head", "given", "asked", "newest", "look", "watched", "byhand", "check":
+		case "head", "given", "repeat", "asked", "newest", "look", "watched", "byhand", "check", "missing":
 			if about == ref.String() {
+				names = append(names, name)
+			}
+		case defaultField:
+			if r.fields[name] == ref.String() {
 				names = append(names, name)
 			}
 		}
@@ -257,7 +264,7 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 func (r Repo) CloneFields() []string {
 	var names []string
 	for name := range r.fields {
-		if name == "synced" || strings.HasPrefix(name, "head:") || strings.HasPrefix(name, "given:") {
+		if name == "synced" || name == defaultField || strings.HasPrefix(name, "head:") || strings.HasPrefix(name, givenPrefix) || strings.HasPrefix(name, repeatPrefix) {
 			names = append(names, name)
 		}
 	}
@@ -273,7 +280,7 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", failuresField, tripsField, openUntilField:
+		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", failingField, failuresField, tripsField, openUntilField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value
@@ -293,7 +300,7 @@ func FenceFields(result events.Result) map[string]string {
 
 // SyncedFields returns the fields to set for a settled sync.
 func SyncedFields(result events.Result, url string) map[string]string {
-	return map[string]string{
+	fields := map[string]string{
 		"repo":   result.Repo.String(),
 		"url":    url,
 		"fence":  strconv.FormatUint(result.Fence, 10),
@@ -302,6 +309,10 @@ func SyncedFields(result events.Result, url string) map[string]string {
 		"head:" + result.Ref.String():      result.After,
 		givenField(result.App, result.Ref): result.After,
 	}
+	if result.IsDefault() {
+		fields[defaultField] = result.Ref.String()
+	}
+	return fields
 }
 
 // RemovedFields returns the fields to keep after a settled removal, which clears all others.
@@ -312,5 +323,3 @@ func RemovedFields(result events.Result, entry string) map[string]string {
 		"tombstone": entry,
 	}
 }
-
-func givenField(app string, ref events.Ref) string { return "given:" + ref.String() + ":" + app }

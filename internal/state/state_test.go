@@ -142,7 +142,7 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 	moved := known.MovedFields(state.Repo{}, gadgets, "https://example.com/acme/gadgets", 8)
 	want := map[string]string{"mood": "good", "mood:refs/heads/main": "better", "repo": "acme/gadgets", "url": "https://example.com/acme/gadgets",
-		"fence": "8", "synced": moved["synced"], "head:refs/heads/main": "c1", "given:refs/heads/main:docs": "c1"}
+		"fence": "8", "synced": moved["synced"], "head:refs/heads/main": "c1", "default": "refs/heads/main", "given:refs/heads/main:docs": "c1"}
 	if !maps.Equal(moved, want) || moved["synced"] == "" {
 		t.Errorf("%v, want %v", moved, want)
 	}

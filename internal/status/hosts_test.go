@@ -57,7 +57,7 @@ func TestReadListsLimitedHosts(t *testing.T) {
 	if got := fields["busy.example"]; got != "1/1 1 limit - -" {
 		t.Errorf("busy.example: %s", got)
 	}
-	if got := fields["git.example"]; got != "0/1 2 rate limit in 1h0m robot" && got != "0/1 2 rate limit in 59m59s robot" {
+	if got := fields["git.example"]; got != "0/1 2 rate limit in 60m robot" && got != "0/1 2 rate limit in 59m robot" {
 		t.Errorf("git.example: %s", got)
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/cli/term"
+	"lockstep/internal/state"
 )
 
 // ResultLine formats a result in a few words.
@@ -17,15 +19,36 @@ func ResultLine(r events.Result) string {
 		if r.Unchanged() {
 			return head + fmt.Sprintf(" unchanged at %.12s", r.After)
 		}
-		return head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files), r.Took)
+		line := head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files), r.Took)
+		if n := len(r.Missing); n > 0 {
+			line += fmt.Sprintf(", %d submodules missing", n)
+		}
+		return line
+	case events.ResultView:
+		return head + fmt.Sprintf(" %s %.12s to %.12s, subtree %.12s, %d files", r.View, cmp.Or(r.Before, "nothing"), r.After, r.Subtree, len(r.Files))
 	case events.ResultFailed:
 		return head + " " + string(r.Class) + ": " + r.Error
 	case events.ResultMoved:
 		return head + " to " + r.To.String()
+	case events.ResultPurged:
+		return head + fmt.Sprintf(" %.12s", r.Commit)
 	case events.ResultPolled:
 		return head + fmt.Sprintf(" %d due %s", r.Due, r.Class)
 	}
 	return head
+}
+
+// FailureText formats the class, time and next attempt of a repository's last failure, and the first bytes of its error, up to limit.
+func FailureText(f state.Failure, limit int) string {
+	next := "given up until the next push or poll"
+	if f.Next != nil {
+		next = "next attempt " + f.Next.Format(time.RFC3339)
+	}
+	text := term.Printable(f.Error)
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "…"
+	}
+	return fmt.Sprintf("%s at %s, %s: %s", f.Class, f.At.Format(time.RFC3339), next, text)
 }
 
 // Kind returns the kind from an event type, such as "synced" from lockstep.result.synced.v1.

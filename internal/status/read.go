@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
 	"lockstep/internal/server"
@@ -38,7 +39,7 @@ type Service struct {
 	Pending int64 `json:"pending"` // delivered but not settled
 	Due     int64 `json:"due"`     // pending with a due time
 	Late    int64 `json:"late"`    // pending past their due time
-	Workers int   `json:"workers"` // consumers of the workers group
+	Workers int   `json:"workers"` // that take changes: live consumers of the workers group
 	Results int64 `json:"results"`
 	Dead    int64 `json:"dead"`
 
@@ -54,6 +55,7 @@ type Service struct {
 	Watched       int64            `json:"watched"`         // repositories
 	Hosts         []server.Host    `json:"hosts,omitempty"` // in use, limited or waited for
 	Volume        *volumeStatus    `json:"volume,omitempty"`
+	Followers     []feed.Follower  `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
 	now   time.Time // Redis time
 	local time.Time // when the hosts were read
@@ -73,6 +75,7 @@ type groupStatus struct {
 	Pending   int64  `json:"pending"`
 	Late      int64  `json:"late"`
 	Consumers int    `json:"consumers"`
+	Live      int    `json:"live"` // consumers that were heard within stream.LiveFor
 	OldestMS  int64  `json:"oldest_unsettled_ms"`
 }
 
@@ -90,8 +93,10 @@ type failureStatus struct {
 	Failing  int                  `json:"failing"`
 	Open     int                  `json:"circuits_open"`
 	Refused  []server.RepoSummary `json:"refused"`  // up to 20 with a refused commit, by path
+	Missing  []server.RepoSummary `json:"missing"`  // up to 20 whose trees lack submodules, by path
+	Lacking  int                  `json:"lacking"`  // number of repositories whose trees lack submodules
 	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
-	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most failures first
+	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
 }
 
 type volumeStatus struct {
@@ -99,6 +104,8 @@ type volumeStatus struct {
 	Root string `json:"root,omitempty"` // empty if not mounted, like the sizes below
 	Free int64  `json:"free_bytes,omitempty"`
 	Size int64  `json:"size_bytes,omitempty"`
+
+	Workspaces int `json:"workspaces,omitempty"` // that pin trees, at the last patrol
 }
 
 const (
@@ -153,6 +160,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
 		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
+		func() (err error) { s.Followers, err = feed.NewFollowers(client, namespace).List(ctx); return },
 	} {
 		if err := read(); err != nil {
 			return Service{}, err
@@ -190,13 +198,13 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 	s.Changes, s.Results, s.Dead = changes.Length, results.Length, changes.Dead
 	s.Unread = changes.Length // no worker has created the group yet
 	if g, ok := changes.Group(events.WorkersGroup); ok {
-		s.Unread, s.Pending, s.Workers = g.Lag, g.Pending, g.Consumers
+		s.Unread, s.Pending, s.Workers = g.Lag, g.Pending, g.Live
 		s.Due, s.Late, s.OldestMS = g.Due, g.Late, g.Oldest.Milliseconds()
 	}
 	s.Groups = []groupStatus{}
 	for _, one := range []stream.Statistics{changes, results} {
 		for _, g := range one.Groups {
-			s.Groups = append(s.Groups, groupStatus{one.Stream, g.Name, g.Lag, g.Pending, g.Late, g.Consumers, g.Oldest.Milliseconds()})
+			s.Groups = append(s.Groups, groupStatus{one.Stream, g.Name, g.Lag, g.Pending, g.Late, g.Consumers, g.Live, g.Oldest.Milliseconds()})
 		}
 	}
 	return nil
@@ -267,8 +275,8 @@ func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []st
 
 // readFailures searches for failing repositories until the timeout.
 func readFailures(ctx context.Context, store *state.Store, timeout time.Duration) (failureStatus, error) {
-	s := failureStatus{Worst: []server.RepoSummary{}, Refused: []server.RepoSummary{}}
-	failing, refused := map[string]server.RepoSummary{}, map[string]server.RepoSummary{} // a repository may be on two pages
+	s := failureStatus{Worst: []server.RepoSummary{}}
+	failing, refused, lacking := map[string]server.RepoSummary{}, map[string]server.RepoSummary{}, map[string]server.RepoSummary{} // a repository may be on two pages
 	for cursor, until := uint64(0), time.Now().Add(timeout); ; {
 		page, err := store.List(ctx, "", cursor, 1000)
 		if err != nil {
@@ -276,11 +284,14 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 		}
 		s.Looked += len(page.Repos)
 		for _, repo := range page.Repos {
-			if repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 {
+			if repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 || len(repo.Failing) > 0 {
 				failing[repo.Repo] = server.NewRepoSummary(repo)
 			}
 			if len(repo.Refused) > 0 {
 				refused[repo.Repo] = server.NewRepoSummary(repo)
+			}
+			if len(repo.Missing) > 0 {
+				lacking[repo.Repo] = server.NewRepoSummary(repo)
 			}
 		}
 		if cursor = page.Next; cursor == 0 || time.Now().After(until) {
@@ -296,14 +307,28 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 		s.Worst = append(s.Worst, repo)
 	}
 	slices.SortFunc(s.Worst, func(a, b server.RepoSummary) int {
-		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), cmp.Compare(a.Repo, b.Repo))
+		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), failedAt(b).Compare(failedAt(a)), cmp.Compare(a.Repo, b.Repo))
 	})
 	s.Worst = s.Worst[:min(len(s.Worst), maxListed)]
-	s.Refusing = len(refused)
-	for _, name := range slices.Sorted(maps.Keys(refused))[:min(len(refused), maxListed)] {
-		s.Refused = append(s.Refused, refused[name])
-	}
+	s.Refused, s.Refusing = firstByPath(refused), len(refused)
+	s.Missing, s.Lacking = firstByPath(lacking), len(lacking)
 	return s, nil
+}
+
+// failedAt returns the time of the last failure, or the zero time.
+func failedAt(r server.RepoSummary) time.Time {
+	if len(r.Failing) == 0 {
+		return time.Time{}
+	}
+	return r.Failing[0].At
+}
+
+func firstByPath(repos map[string]server.RepoSummary) []server.RepoSummary {
+	listed := []server.RepoSummary{}
+	for _, name := range slices.Sorted(maps.Keys(repos))[:min(len(repos), maxListed)] {
+		listed = append(listed, repos[name])
+	}
+	return listed
 }
 
 func (s *Service) readHosts(ctx context.Context, reader hosts.Reader) error {
@@ -345,7 +370,7 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	}
 	space, err := volume.Space()
 	if err == nil {
-		s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
+		s.Root, s.Free, s.Size, s.Workspaces = volume.Root(), space.Free, space.Size, volume.Total().Workspaces
 	}
 	return s, nil // an unknown size does not fail the status
 }
@@ -378,6 +403,9 @@ func (s *Service) judge() {
 	}
 	if s.Repos.Open > 0 {
 		concern("circuits open: %d", s.Repos.Open)
+	}
+	if s.Repos.Failing > 0 {
+		concern("repositories failing: %d", s.Repos.Failing)
 	}
 	if s.Repos.Refusing > 0 {
 		concern("commits refused: %d", s.Repos.Refusing)

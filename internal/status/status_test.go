@@ -75,7 +75,7 @@ func TestTableFitsScreen(t *testing.T) {
 		Redis: "redis://redis.example.com:6379", Prefix: "lockstep:{0}:", Changes: 1204, Unread: 3, Pending: 12, Due: 12, Late: 1, Workers: 4, Results: 5000, Dead: 3, OldestMS: 8200,
 		Settled: rate{PerSecond: 12.3, Results: 100, OverMS: 8100},
 		Groups: []groupStatus{
-			{Stream: "lockstep:{0}:changes", Group: "workers", Lag: 3, Pending: 12, Late: 1, Consumers: 4, OldestMS: 8200},
+			{Stream: "lockstep:{0}:changes", Group: "workers", Lag: 3, Pending: 12, Late: 1, Consumers: 5, Live: 4, OldestMS: 8200},
 			{Stream: "lockstep:{0}:results", Group: "indexer", Lag: -1, Pending: 2, Consumers: 1, OldestMS: 1200},
 			{Stream: "lockstep:{0}:results", Group: "notify", Consumers: 1},
 		},
@@ -88,13 +88,16 @@ func TestTableFitsScreen(t *testing.T) {
 		}}},
 		Repos:       failureStatus{Complete: true, Looked: 840},
 		DeadReasons: map[string]int{"attempts used up": 2, "malformed": 1},
-		Watched:     800, Volume: &volumeStatus{ID: "L2PBKDNHBOIV6LKR2QXJB4PNWE", Root: "/srv/repos", Free: 12 << 30, Size: 40 << 30},
+		Watched:     800, Volume: &volumeStatus{ID: "L2PBKDNHBOIV6LKR2QXJB4PNWE", Root: "/srv/repos", Free: 12 << 30, Size: 40 << 30, Workspaces: 3},
 		now: now,
 	}
 	s.judge()
 	var rows strings.Builder
 	s.Table(&rows)
 	screen := term.Align(rows.String(), false)
+	if !strings.Contains(screen, "3 workspaces keep trees, at the last patrol") {
+		t.Errorf("no workspaces:\n%s", screen)
+	}
 	lines := strings.Split(strings.TrimSuffix(screen, "\n"), "\n")
 	if len(lines) > 24 {
 		t.Errorf("%d lines, want 24:\n%s", len(lines), screen)
@@ -106,7 +109,7 @@ func TestTableFitsScreen(t *testing.T) {
 	}
 	for _, want := range []string{
 		"health   attention: dead letters: 3", "dead     3 (attempts used up: 2, malformed: 1)", "results  5000 kept, 12.3/s: the last 100 in 8.1s",
-		"sync acme/widgets  1m30s  fetch 12.0 MiB of 40.0 MiB  w1", "sync acme/gadgets  1m30s  build 10 files", "acme/widgets  2   1m30s     sync, job c1 on w1",
+		"sync acme/widgets  1m30s  fetch 12MiB of 40MiB  w1", "sync acme/gadgets  1m30s  build 10 files", "acme/widgets  2   1m30s     sync, job c1 on w1",
 		"indexer  results  unknown  2 ",
 	} {
 		if !strings.Contains(screen, want) {

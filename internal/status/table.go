@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cli/term"
+	"lockstep/internal/feed"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
@@ -19,6 +20,9 @@ import (
 
 // maxRows limits each list on the screen.
 const maxRows = 4
+
+// maxErrorText limits the text of an error in a row, in bytes.
+const maxErrorText = 100
 
 // Table prints the state of the service. It fits 80 columns and 24 rows unless much is wrong.
 func (s Service) Table(w io.Writer) {
@@ -28,7 +32,7 @@ func (s Service) Table(w io.Writer) {
 	if s.OldestMS > 0 {
 		oldest = "; the oldest for " + Duration(time.Duration(s.OldestMS)*time.Millisecond)
 	}
-	unread := "unread unknown"
+	unread := "some unread"
 	if s.Unread >= 0 {
 		unread = fmt.Sprintf("%d unread", s.Unread)
 	}
@@ -52,13 +56,18 @@ func (s Service) Table(w io.Writer) {
 			free = fmt.Sprintf(", %s of %s free at %s", volume.BytesText(v.Free), volume.BytesText(v.Size), v.Root)
 		}
 		fmt.Fprintf(w, "volume\t%s%s\n", v.ID, free)
+		if v.Workspaces > 0 {
+			fmt.Fprintf(w, "pinned\t%d workspaces keep trees, at the last patrol\n", v.Workspaces)
+		}
 	}
 	s.groupRows(w)
 	s.activityRows(w)
 	s.contentionRows(w)
 	s.hostRows(w)
+	s.followerRows(w)
 	s.failureRows(w)
-	s.refusedRows(w)
+	refRows(w, "COMMIT REFUSED", s.Repos.Refused, func(r server.RepoSummary) []string { return r.Refused })
+	refRows(w, "SUBMODULES MISSING", s.Repos.Missing, func(r server.RepoSummary) []string { return r.Missing })
 }
 
 func (s Service) health() string {
@@ -101,9 +110,16 @@ func (s Service) groupRows(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\nGROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS")
 	rows(w, s.Groups, func(g groupStatus) string {
+		consumers := g.Consumers
+		if g.Group == events.WorkersGroup { // others need not be live: a plain XREADGROUP is not heard while it waits
+			consumers = g.Live
+		}
 		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,
-			Duration(time.Duration(g.OldestMS)*time.Millisecond), g.Consumers)
+			Duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
 	})
+	if slices.ContainsFunc(s.Groups, func(g groupStatus) bool { return g.Lag < 0 }) {
+		fmt.Fprintln(w, "lag unknown: Redis does not count unread after deletions, or before 7.0")
+	}
 }
 
 func (s Service) activityRows(w io.Writer) {
@@ -130,24 +146,57 @@ func (s Service) hostRows(w io.Writer) {
 	if len(s.Hosts) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "\n"+HostHeading)
-	rows(w, s.Hosts, func(h server.Host) string { return HostRow(h, s.local) })
+	fmt.Fprintln(w, "\nHOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS")
+	rows(w, s.Hosts, func(h server.Host) string { return hostRow(h, s.local) })
 }
 
-// HostHeading is the heading of a table of hosts.
-const HostHeading = "HOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS"
-
-// HostRow returns the row of a host that was read at the time now.
-func HostRow(h server.Host, now time.Time) string {
-	reason, left := orNone(term.Printable(h.Reason)), "-"
-	if h.Until != nil {
-		reason, left = term.Paint(term.MarkWarn, reason), "in "+Duration(h.Until.Sub(now).Round(time.Second))
+func (s Service) followerRows(w io.Writer) {
+	if len(s.Followers) == 0 {
+		return
 	}
+	fmt.Fprintln(w, "\nFOLLOWER\tAPP\tSTATE\tBEHIND\tLAG\tCURSOR\tREPORTED\tVERSION")
+	rows(w, s.Followers, func(f feed.Follower) string {
+		lag := "-" // of a first copy, or unknown
+		if f.LagMS >= 0 {
+			lag = Duration(time.Duration(f.LagMS) * time.Millisecond)
+		}
+		state := string(f.State)
+		switch f.State {
+		case feed.FollowerOK:
+		case feed.FollowerAway, feed.FollowerRevoked:
+			state = term.Paint(term.MarkBad, state)
+		default:
+			state = term.Paint(term.MarkWarn, state)
+		}
+		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), orNone(term.Printable(f.App)), state, f.Behind, f.Repos, lag,
+			orNone(f.Entry()), Duration(s.now.Sub(f.Seen).Round(time.Second)), orNone(term.Printable(f.Version)))
+	})
+}
+
+// hostRow returns the row of a host that was read at the time now.
+func hostRow(h server.Host, now time.Time) string {
+	until := "-"
+	if h.Until != nil {
+		until = term.Relative(*h.Until, now)
+	}
+	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, orNone(HostReason(h)), until, orNone(HostCredentials(h)))
+}
+
+// HostReason returns why a host is limited, or "".
+func HostReason(h server.Host) string {
+	if h.Until == nil {
+		return term.Printable(h.Reason)
+	}
+	return term.Paint(term.MarkWarn, term.Printable(h.Reason))
+}
+
+// HostCredentials returns the names of the credentials that a host limits, or "".
+func HostCredentials(h server.Host) string {
 	names := make([]string, len(h.Limited))
 	for i, c := range h.Limited {
 		names[i] = CredentialName(c.Credential)
 	}
-	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, reason, left, orNone(strings.Join(names, ", ")))
+	return strings.Join(names, ", ")
 }
 
 // CredentialName returns the name of a credential as shown to users.
@@ -159,23 +208,28 @@ func (s Service) failureRows(w io.Writer) {
 	if len(s.Repos.Worst) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "\nFAILING\tIN A ROW\tCIRCUIT\tSYNCED")
+	fmt.Fprintln(w, "\nFAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR")
 	rows(w, s.Repos.Worst, func(r server.RepoSummary) string {
 		text := Circuit(r.Circuit)
 		if r.Circuit.OpenUntil != nil {
 			text = term.Paint(term.MarkBad, text)
 		}
-		return fmt.Sprintf("%s\t%d\t%s\t%s", r.Repo, r.Circuit.Failures, text, Synced(r))
+		last := "-"
+		if len(r.Failing) > 0 {
+			last = FailureText(r.Failing[0], maxErrorText)
+		}
+		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.Circuit.Failures, text, s.synced(r), last)
 	})
 }
 
-func (s Service) refusedRows(w io.Writer) {
-	if len(s.Repos.Refused) == 0 {
+// refRows prints repositories with some of their refs.
+func refRows(w io.Writer, heading string, repos []server.RepoSummary, refs func(server.RepoSummary) []string) {
+	if len(repos) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "\nCOMMIT REFUSED\tREFS")
-	rows(w, s.Repos.Refused, func(r server.RepoSummary) string {
-		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkBad, term.Printable(strings.Join(r.Refused, " "))))
+	fmt.Fprintf(w, "\n%s\tREFS\n", heading)
+	rows(w, repos, func(r server.RepoSummary) string {
+		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkBad, term.Printable(strings.Join(refs(r), " "))))
 	})
 }
 
@@ -193,7 +247,7 @@ func rows[T any](w io.Writer, all []T, row func(T) string) {
 	}
 }
 
-// progressText formats progress, as "fetch 12 MiB of 40 MiB".
+// progressText formats progress, as "fetch 12MiB of 40MiB".
 func progressText(p events.Progress) string {
 	amount := func(n int64) string {
 		if p.Unit == "bytes" {
@@ -241,15 +295,14 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
-// Synced formats when a repository was last synced.
-func Synced(r server.RepoSummary) string {
+func (s Service) synced(r server.RepoSummary) string {
 	switch {
 	case r.Removed != "":
-		return "removed by entry " + r.Removed
+		return "removed"
 	case r.Synced == nil:
 		return "never"
 	}
-	return r.Synced.Format(time.RFC3339)
+	return term.Relative(*r.Synced, s.now)
 }
 
 // Circuit formats the state of a circuit breaker.

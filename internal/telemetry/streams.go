@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/events"
 	"lockstep/events/stream"
 )
 
@@ -42,6 +43,8 @@ func (s *shared[T]) get(ctx context.Context, read func(context.Context) ([]T, er
 // Streams reads the statistics of a deployment's streams on demand, caches them, and exports them as metrics. Every
 // process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Streams struct {
+	Slots int // slots of each worker, for lockstep_workers_wanted; at least 1. Set it before use.
+
 	redis  redis.UniversalClient
 	prefix string
 	topics []string
@@ -73,6 +76,7 @@ var (
 	perGroup  = []string{"stream", "group"}
 
 	streamsUp = prometheus.NewDesc("lockstep_streams_up", "Whether the stream statistics could be read from Redis.", nil, nil)
+	wanted    = prometheus.NewDesc("lockstep_workers_wanted", "Workers needed for the changes that are ready or running, by the slots of each.", nil, nil)
 	deadNow   = prometheus.NewDesc("lockstep_dead_letters", "Letters in the dead stream.", nil, nil)
 
 	streamLength = prometheus.NewDesc("lockstep_stream_entries", "Entries kept in a stream.", perStream, nil)
@@ -84,6 +88,7 @@ var (
 	groupDue       = prometheus.NewDesc("lockstep_stream_due", "Pending entries with a due time.", perGroup, nil)
 	groupLate      = prometheus.NewDesc("lockstep_stream_late", "Pending entries whose due time has passed.", perGroup, nil)
 	groupConsumers = prometheus.NewDesc("lockstep_stream_consumers", "Consumers of a group.", perGroup, nil)
+	groupLive      = prometheus.NewDesc("lockstep_stream_live_consumers", "Consumers of a group that were heard within 15 s.", perGroup, nil)
 	groupOldest    = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds", "Age of the oldest entry not settled by a group.", perGroup, nil)
 )
 
@@ -99,6 +104,9 @@ func (s *Streams) collect(gauge gauge) {
 		if i == 0 { // identical for all streams
 			gauge(deadNow, float64(one.Dead))
 		}
+		if one.Stream == events.Namespace(s.prefix).Changes() {
+			gauge(wanted, float64(one.Demand(events.WorkersGroup).Consumers(s.Slots)))
+		}
 		gauge(streamLength, float64(one.Length), one.Stream)
 		if one.Bytes >= 0 {
 			gauge(streamBytes, float64(one.Bytes), one.Stream)
@@ -112,6 +120,7 @@ func (s *Streams) collect(gauge gauge) {
 			gauge(groupDue, float64(g.Due), one.Stream, g.Name)
 			gauge(groupLate, float64(g.Late), one.Stream, g.Name)
 			gauge(groupConsumers, float64(g.Consumers), one.Stream, g.Name)
+			gauge(groupLive, float64(g.Live), one.Stream, g.Name)
 			gauge(groupOldest, g.Oldest.Seconds(), one.Stream, g.Name)
 		}
 	}
@@ -120,8 +129,8 @@ func (s *Streams) collect(gauge gauge) {
 // Export adds the stream statistics to the metrics. It must be called at most once.
 func (m *Metrics) Export(s *Streams) {
 	m.registry.MustRegister(&collector{collect: s.collect, descs: []*prometheus.Desc{
-		streamsUp, deadNow, streamLength, streamBytes,
-		groupLag, groupPending, groupParked, groupDue, groupLate, groupConsumers, groupOldest,
+		streamsUp, wanted, deadNow, streamLength, streamBytes,
+		groupLag, groupPending, groupParked, groupDue, groupLate, groupConsumers, groupLive, groupOldest,
 	}})
 }
 

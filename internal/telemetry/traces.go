@@ -56,6 +56,9 @@ func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 	if kind == "" {
 		return nil
 	}
+	if _, err := propagatorOf(os.Getenv("OTEL_PROPAGATORS")); err != nil {
+		cfg.Log.WarnContext(ctx, "invalid tracing variable", "error", err)
+	}
 	sdk := &sdkLog{log: cfg.Log}
 	otel.SetErrorHandler(sdk)
 	otel.SetLogger(sdk.logger())
@@ -104,7 +107,7 @@ func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end
 	if t == nil {
 		return ctx, func(error) {}
 	}
-	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{
+	ctx = t.Propagator().Extract(ctx, propagation.MapCarrier{
 		"traceparent": os.Getenv("TRACEPARENT"), "tracestate": os.Getenv("TRACESTATE"),
 	})
 	ctx, span := t.Tracer("cli").Start(ctx, name)

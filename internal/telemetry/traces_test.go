@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
@@ -26,7 +27,8 @@ import (
 func clearOTel(t *testing.T, env map[string]string) {
 	t.Helper()
 	for _, name := range []string{"OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-		"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_HEADERS", "TRACEPARENT", "TRACESTATE"} {
+		"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_PROPAGATORS",
+		"TRACEPARENT", "TRACESTATE"} {
 		t.Setenv(name, env[name])
 	}
 }
@@ -82,6 +84,42 @@ func TestCommandSpanHasPipelineParent(t *testing.T) {
 	}
 }
 
+func TestPropagatorsAreSelectedByEnvironment(t *testing.T) {
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for selected, tc := range map[string]struct {
+		carried bool
+		log     string // expected log text
+	}{
+		"":                       {carried: true},
+		"tracecontext":           {carried: true},
+		"baggage, tracecontext ": {carried: true},
+		"b3,tracecontext":        {carried: true, log: `OTEL_PROPAGATORS: [\"b3\"] ignored: want tracecontext or none`},
+		"b3":                     {log: "want tracecontext or none"},
+		"baggage":                {},
+		"none":                   {},
+	} {
+		t.Run(selected, func(t *testing.T) {
+			clearOTel(t, map[string]string{"OTEL_TRACES_EXPORTER": "console", "TRACEPARENT": parent, "OTEL_PROPAGATORS": selected})
+			var log logtest.Buffer
+			traces := OpenTraces(t.Context(), TracesConfig{Log: logger(&log), Console: &logtest.Buffer{}})
+			defer traces.Close()
+			ctx, end := traces.Begin(t.Context(), "lockstep sync")
+			end(nil)
+			if carried := trace.SpanContextFromContext(ctx).TraceID().String() == parent[3:35]; carried != tc.carried {
+				t.Errorf("the trace is continued: %v", carried)
+			}
+			header := propagation.HeaderCarrier{}
+			traces.Propagator().Inject(ctx, header)
+			if sent := header.Get("traceparent") != ""; sent != tc.carried {
+				t.Errorf("headers %v", header)
+			}
+			if !strings.Contains(log.String(), tc.log) || tc.log == "" && log.String() != "" {
+				t.Errorf("log: %s", log.String())
+			}
+		})
+	}
+}
+
 // grpcCollector receives spans by OTLP over gRPC.
 type grpcCollector struct {
 	collectorpb.UnimplementedTraceServiceServer
@@ -106,6 +144,7 @@ func TestSpansAreSentOverGRPC(t *testing.T) {
 	defer server.Stop()
 	clearOTel(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://" + listener.Addr().String(), "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 	traces := OpenTraces(t.Context(), TracesConfig{})
+	traces.flush = time.Minute
 	_, span := traces.Tracer("test").Start(t.Context(), "work")
 	span.End()
 	traces.Close() // sends the span
@@ -141,7 +180,7 @@ func TestUnreachableCollectorIsLoggedOnceAndDoesNotBlockClose(t *testing.T) {
 	span := func() { _, s := traces.Tracer("test").Start(t.Context(), "work"); s.End() }
 	awaitLine := func(text string, each func()) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), text); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); !strings.Contains(log.String(), text); time.Sleep(5 * time.Millisecond) {
 			if each(); time.Now().After(deadline) {
 				t.Fatalf("no %q in the log: %s", text, log.String())
 			}

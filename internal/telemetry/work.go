@@ -13,6 +13,7 @@ type work struct {
 	duration *prometheus.HistogramVec
 	bytes    prometheus.Counter
 	fenced   prometheus.Counter
+	missing  *prometheus.CounterVec
 	endToEnd *prometheus.HistogramVec
 	stages   *prometheus.HistogramVec
 }
@@ -25,8 +26,9 @@ func newWork(r registrar) work {
 		total: r.counters("lockstep_sync_total", "Attempts at changes under their lease, by operation, result and error class.", "op", "result", "reason"),
 		duration: r.histograms("lockstep_sync_duration_seconds", "Duration of attempts at changes, from the work slot to the settlement.",
 			longSeconds, "op", "result"),
-		bytes:  r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
-		fenced: r.counter("lockstep_fencing_rejected_total", "Attempts rejected by the volume or Redis because a newer lease was granted."),
+		bytes:   r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
+		fenced:  r.counter("lockstep_fencing_rejected_total", "Attempts rejected by the volume or Redis because a newer lease was granted."),
+		missing: r.counters("lockstep_submodules_missing_total", "Submodules that could not be had, in settled syncs, by error class.", "class"),
 		endToEnd: r.histograms("lockstep_end_to_end_seconds", "Time from a change's arrival, or else its stream entry, to its settlement, over all attempts.",
 			longSeconds, "outcome"),
 		stages: r.histograms("lockstep_stage_seconds", "End-to-end time of changes, by stage.", longSeconds, "stage"),
@@ -45,6 +47,11 @@ func (m *Metrics) Worked(operation string, took time.Duration, received int64, e
 	if reason == events.ClassStale {
 		m.work.fenced.Inc()
 	}
+}
+
+// MissingSubmodule counts a submodule that a published tree lacks.
+func (m *Metrics) MissingSubmodule(class events.Class) {
+	m.work.missing.WithLabelValues(string(class)).Inc()
 }
 
 // Settled records the end-to-end time of a settled change.

@@ -5,11 +5,15 @@ package testenv
 import (
 	"context"
 	"flag"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"lockstep/events"
 )
@@ -25,12 +29,34 @@ func Long(t testing.TB) {
 	}
 }
 
+// Seed returns LOCKSTEP_SEED, or a random number, and logs it: setting it repeats the random choices of a test that failed.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("LOCKSTEP_SEED"); text != "" {
+		seed = Must(strconv.ParseUint(text, 10, 64))(t)
+	}
+	t.Logf("LOCKSTEP_SEED=%d", seed)
+	return seed
+}
+
 // Form returns everyday, or long if the long forms are asked for: a number of rounds, a duration.
 func Form[T any](everyday, long T) T {
 	if All() {
 		return long
 	}
 	return everyday
+}
+
+// Soaking reports whether LOCKSTEP_SOAK asks for the soak tests, which have the machine to themselves.
+func Soaking() bool { return os.Getenv("LOCKSTEP_SOAK") != "" }
+
+// Soak returns usual, or soak in the soak tests.
+func Soak[T any](usual, soak T) T {
+	if Soaking() {
+		return soak
+	}
+	return usual
 }
 
 // Parallel lets n tests run at a time, for a package whose tests mostly wait. TestMain calls it before it
@@ -41,7 +67,24 @@ func Parallel(n int) {
 	}
 }
 
-// SkipUnderRace skips a test that takes minutes under the race detector; make test-large runs it without.
+// Main runs the tests of a package and exits, with code 1 if goroutines are left. It waits longer than goleak does for those that are
+// about to end, as a busy machine needs.
+func Main(m *testing.M, options ...goleak.Option) {
+	code := m.Run()
+	if code == 0 {
+		err := goleak.Find(options...)
+		for deadline := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(deadline); {
+			err = goleak.Find(options...)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// SkipUnderRace skips a test that the race detector makes too slow; make test-large runs it without.
 func SkipUnderRace(t testing.TB) {
 	t.Helper()
 	if underRace {

@@ -41,7 +41,7 @@ func mustKeep(t *testing.T, path string, want map[string]string) {
 	}
 }
 
-// snapshot reads a folder, including its .git, modes and times.
+// snapshot reads a folder, including its .git, modes and times, but not its own time.
 func snapshot(t *testing.T, root string) map[string]string {
 	t.Helper()
 	entries := map[string]string{}
@@ -54,6 +54,9 @@ func snapshot(t *testing.T, root string) map[string]string {
 			return err
 		}
 		text := fmt.Sprint(info.Mode(), info.ModTime())
+		if path == root {
+			text = info.Mode().String() // XFS sets its time when it is moved, as its entry ".." changes
+		}
 		switch {
 		case info.Mode().IsRegular():
 			content, err := os.ReadFile(path)

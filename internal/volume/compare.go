@@ -81,6 +81,9 @@ func (c *Comparer) compare(ctx context.Context, repo events.RepoPath) ([]string,
 			differ[path] = true
 		}
 	}
+	if err := c.compareViews(ctx, f, b, differ); err != nil {
+		return nil, err
+	}
 	return slices.Sorted(maps.Keys(differ)), nil
 }
 
@@ -93,7 +96,12 @@ func (c *Comparer) compareTree(ctx context.Context, f folder, tree string) (path
 		}
 		return []string{".git"}, nil
 	}
-	now, found, err := checkout.Compare(ctx, path, c.known[path], c.pace, pointedIn(path))
+	return c.compareFiles(ctx, path, f.pointedIn(path))
+}
+
+// compareFiles returns the paths that differ in the tree at path.
+func (c *Comparer) compareFiles(ctx context.Context, path string, pointed checkout.Pointed) (paths []string, err error) {
+	now, found, err := checkout.Compare(ctx, path, c.known[path], c.pace, pointed)
 	if len(found) > 0 || err != nil {
 		if _, gone := os.Lstat(path); errors.Is(gone, os.ErrNotExist) {
 			found, err = slices.DeleteFunc(found, func(d checkout.Difference) bool { return d.Missing }), nil
@@ -111,11 +119,21 @@ func (c *Comparer) compareTree(ctx context.Context, f folder, tree string) (path
 	return paths, nil
 }
 
-// checkPaths compares these paths of the trees with their manifests.
-func (c *verifier) checkPaths(trees, paths []string) error {
+// checkPaths compares the requested paths of trees with their manifests.
+func (c *verifier) checkPaths(trees []string) error {
 	for _, tree := range trees {
 		path := c.f.tree(tree)
-		differ, err := checkout.CompareSome(c.ctx, path, paths, pointedIn(path))
+		if err := c.checkPathsOf([]string{path}, c.req.Paths, c.f.pointedIn(path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPathsOf compares some paths of the trees at others with their manifests.
+func (c *verifier) checkPathsOf(trees, paths []string, pointed checkout.Pointed) error {
+	for _, path := range trees {
+		differ, err := checkout.CompareSome(c.ctx, path, paths, pointed)
 		if err != nil {
 			return err
 		}
@@ -129,15 +147,26 @@ func (c *verifier) checkPaths(trees, paths []string) error {
 	return nil
 }
 
-// pointedIn returns what the LFS pointers in a tree's store point to.
-func pointedIn(tree string) checkout.Pointed {
+// pointedIn returns what the LFS pointers in a tree's store, and in those of its submodules, point to.
+func (f folder) pointedIn(tree string) checkout.Pointed {
 	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
 		store, err := checkout.GitDirOf(tree).Store()
 		if err != nil {
 			return false
 		}
-		objects := object.Open(store)
+		parts, err := checkout.GitDirOf(tree).Parts()
+		if err != nil {
+			return false
+		}
+		objects := object.Open(append([]string{store}, f.partsOf(parts)...)...)
 		defer objects.Close()
+		return pointedBy(objects)(blob, sum, size)
+	}
+}
+
+// pointedBy returns what the LFS pointers in a store point to.
+func pointedBy(objects *object.Store) checkout.Pointed {
+	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
 		pointer, ok, err := lfs.ReadPointer(objects, blob)
 		return err == nil && ok && pointer.Size == size && (pointer.OID == sum || size == 0) // git-lfs ignores the OID of an empty object
 	}

@@ -193,6 +193,7 @@ func TestCompareReadsChangedFilesOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "same", "b": "1"})
+	began := time.Now()
 	res := w.sync("")
 	var read int64
 	c := w.volume.NewComparer(1)
@@ -201,16 +202,18 @@ func TestCompareReadsChangedFilesOnly(t *testing.T) {
 	if read != 5 {
 		t.Errorf("read %d bytes", read)
 	}
-	if pass(t, c); read != 10 { // the tree was new
+	isNew := time.Since(began) < time.Second // a slow machine may have taken longer than ctimes take to settle
+	if pass(t, c); isNew && read != 10 {
 		t.Errorf("read %d bytes", read)
 	}
 	time.Sleep(2100 * time.Millisecond) // until its ctimes are in the past
 	pass(t, c)
-	if pass(t, c); read != 15 {
+	read = 0
+	if pass(t, c); read != 0 {
 		t.Errorf("read %d bytes", read)
 	}
 	testenv.Must(0, rewrite(w.path(res.Tree, "a")))(t)
-	if found := pass(t, c); read != 20 || !slices.Equal(found, []string{"a"}) {
+	if found := pass(t, c); read != 5 || !slices.Equal(found, []string{"a"}) {
 		t.Errorf("read %d bytes, found %v", read, found)
 	}
 }

@@ -116,24 +116,33 @@ func (w *world) mustBeKilled(cmd *exec.Cmd, step string) {
 
 func dieAtStep(t *testing.T, root string) {
 	v := testenv.Must(OpenVolume(root, Config{}))(t)
-	v.cfg.Step = func(step string) {
-		if step == os.Getenv("LOCKSTEP_TEST_DIE_STEP") {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {}
-		}
-	}
+	v.cfg.Step = killAt(os.Getenv("LOCKSTEP_TEST_DIE_STEP"))
 	var fence uint64
 	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_DIE_FENCE"), &fence))(t)
 	var err error
-	if url := os.Getenv("LOCKSTEP_TEST_DIE_URL"); url != "" {
+	if commit := os.Getenv("LOCKSTEP_TEST_DIE_PURGE"); commit != "" {
+		_, err = v.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Commit: commit, Fence: fence})
+	} else if url := os.Getenv("LOCKSTEP_TEST_DIE_URL"); url != "" {
 		selection := testenv.Must(lfs.ParseSelection(os.Getenv("LOCKSTEP_TEST_DIE_LFS")))(t)
-		_, err = v.Sync(t.Context(), SyncRequest{Repo: repoPath(t, widgets), URL: url, Fence: fence, LFS: selection, Check: admitAll})
+		_, err = v.Sync(t.Context(), SyncRequest{
+			Repo: repoPath(t, widgets), URL: url, Fence: fence, LFS: selection, Check: admitAll, Submodules: events.Submodules(os.Getenv("LOCKSTEP_TEST_DIE_SUBMODULES")),
+		})
 	} else {
 		_, err = v.Prepare(t.Context(), PrepareRequest{
 			Repo: repoPath(t, widgets), Ref: testenv.Must(events.ParseRef(gitserver.Main))(t), Fence: fence,
 		})
 	}
 	t.Fatalf("not killed: %v", err)
+}
+
+// killAt kills this process at a step.
+func killAt(last string) func(step string) {
+	return func(step string) {
+		if step == last {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
 }
 
 // TestKilledWhilePreparing kills a process at each step of a preparation.

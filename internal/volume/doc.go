@@ -5,7 +5,7 @@
 //
 // Readers never see a gap or a mix of versions. {root}/{owner}/{name} is a symbolic link to a complete, immutable tree of
 // one commit; publishing renames a new link over it. A replaced tree stays for [Config].Grace, while a reader pins it
-// (package tree), and while an unsettled result names it, up to [Config].KeepNamed.
+// (package tree), while a [Workspace] exists, and while an unsettled result names it, up to [Config].KeepNamed.
 //
 // A stale lease holder does no harm. [Volume.Sync], [Volume.Remove], [Volume.RemoveRef] and [Volume.Move] first record the
 // caller's fence on the volume, a move on both paths. Shared state changes only under the repository's file lock, after
@@ -17,6 +17,7 @@
 //
 //	{root}/{owner}/{name}              → the tree of the remote's default branch
 //	{root}/{owner}/{name}@{ref}        → the trees of other refs; a slash in a ref is %2F
+//	{root}/{owner}/{name}@{ref}~/{app}/{view} → the tree of a view of an app; without {ref} for the default branch
 //	{root}/.lockstep/volume            the volume's ID
 //	{root}/.lockstep/bind.lock         held while a path is first bound to a remote
 //	{root}/.lockstep/usage             disk usage of all repositories at the last patrol
@@ -31,7 +32,14 @@
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
 //	    quarantine/{fence}/            fetched objects that are not verified yet
 //	    trash/                         being deleted
+//	    parts/{remote}-{commit}/       submodules: a bare repository of one commit, which no tree reads from
 //	    lfs/                           LFS objects and incomplete downloads: see package lfs
+//	    views/trees/{subtree}/         a tree of a view: files that are links to those of a whole tree, and a .git that is no repository
+//	    views/trees/.building-{fence}/ trees of views that are incomplete
+//	    views/retired/                 as retired/, for trees of views
+//	    views/links/{ref}~/{app}.json  the whole tree that an app's views were published from; without it if that is unfinished
+//	    workspaces/{id}.json           a workspace, which pins a tree and its store's objects: see [Workspace]
+//	    purges/{commit}                a purge that GC completes
 //	    usage                          disk usage when last measured, and growth since; may be lost
 //	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
 //
@@ -45,6 +53,8 @@
 //	fetched     a thin pack for the commit is in quarantine, and every object that it needs is present
 //	moved       its objects are in the store, and the store's refs include the commit
 //	checked     the caller's Check, if any, has admitted the commit
+//	part        a submodule's commit is in its store; for each that is fetched
+//	parts       all submodules are in their stores; skipped if none are wanted
 //	lfs         the LFS objects of the tree are in the repository's LFS store; skipped if none are selected
 //	taken       the prepared tree is now this sync's incomplete tree; skipped if there is none
 //	checked out the changes are applied to the prepared tree, or a tree of hard links to the last one's files is made
@@ -88,10 +98,25 @@
 //	left        the old path is free: its binding says where the repository moved
 //	noted       the usage of both is measured
 //
+// The trees of views are linked to the new path after the others, and named with them.
+//
 // Repeating the request completes an interrupted move: each step reuses what exists. [Volume.GC] or the next Sync at the
 // old path removes the old names after [Config].Grace, the trees after another grace, then everything but the fence.
 // Another repository may take the old path earlier: it starts with the next store generation and replaces names as it
 // publishes them. Trees up to the fence of the move belong to the old repository.
+//
+// # Steps of a purge
+//
+// [Volume.Purge] deletes a leaked commit. Trees keep their stores, so these are rewritten in place: what has a pack open reads on.
+//
+//	purge noted         the purge is recorded, so that GC completes it
+//	purge trees         replaced trees with the commit are discarded, pinned ones marked; so are all prepared ones
+//	purge refs          a store's refs that have the commit are dropped
+//	purge pack written  a new pack with what is needed of an old one is in quarantine, and checked
+//	purge pack placed   it is in the store, on disk
+//	purge pack removed  a file of the old pack is deleted, the pack before its index
+//	purge loose         some loose objects that are not needed are deleted; after all stores: purge stores
+//	purge trash         what was discarded is deleted; then submodules and LFS objects that no tree has, and everything is read again
 //
 // # Failures
 //
@@ -109,6 +134,10 @@
 //	5xx, protocol error, error in a pack   retryable, ClassServer; no full fetch
 //	neither SHA-1 nor SHA-256              permanent, ClassConfig
 //	LFS object missing on its server       permanent, ClassLFS; those received stay. See package lfs
+//	submodule that cannot be had, with     as above, and the error names it; a commit that its remote does
+//	events.SubmodulesRequired              not have: retryable, ClassNotFound; a broken pack: ClassServer
+//	more than 1,000 submodules, or 8       permanent, ClassQuota
+//	levels of them
 //	pack that does not apply               one full fetch instead; then retryable, ClassCorrupt
 //	"..", ".git" and the like in a tree,   permanent, ClassHostile
 //	or a path too long for file systems
@@ -131,8 +160,8 @@
 //	bit rot                                found only by Verify; the next Sync replaces what it marks
 //	removing a ref that still exists, or   permanent, ClassConflict; nothing changed
 //	that the plain name is published for
-//	removing while a reader pins a tree    contention, ClassBusy; all names are gone, and a repeated
-//	                                       request removes that tree
+//	removing while a reader or workspace   contention, ClassBusy; all names are gone, and a repeated
+//	pins a tree                            request removes that tree
 //	move to another host, to a path of     permanent, ClassConflict; nothing changed
 //	another remote, or of a repository
 //	not proved to be the same
@@ -149,5 +178,24 @@
 //
 // Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A move checks no
 // quota, because links take little space. Remove gives trees no grace, but keeps pinned ones. LFS files stay pointers
-// unless [SyncRequest].LFS selects them, and submodules stay empty folders.
+// unless [SyncRequest].LFS selects them, and submodules stay empty folders unless [SyncRequest].Submodules says otherwise.
+//
+// # Views
+//
+// [Volume.PublishViews] links each view of an app to a tree with only its files, named by its content. Steps:
+//
+//	views checked out   the trees that do not exist yet are built aside
+//	view placed         one is flushed to disk and has its name; after all of them: views built
+//	confirmed           the caller has confirmed its lease
+//	views unfinished    the links are marked as unfinished, so that the next publication compares each
+//	view flipped        one of the names links to its tree; after all of them: views flipped
+//
+// Only [Volume.GC] retires and deletes these trees. If a file was altered in the whole tree, the view gets a new one of the
+// commit; if that is impossible, the whole tree is marked as damaged, and the next sync builds another.
+//
+// # Submodules
+//
+// The files of submodules are files of the tree: linked from the last one, prepared, compared and verified like all others, from a
+// manifest beside the index. A submodule's commit is fetched into a store of its own, which belongs to the repository, so the
+// one lease, the one quota and the one removal cover it. Stores of commits that no tree names any more are pruned.
 package volume

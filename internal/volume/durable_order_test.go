@@ -67,7 +67,9 @@ func (d *durable) synced(call, path string) {
 	case info.IsDir():
 		names := map[string]fileID{}
 		for _, entry := range testenv.Must(os.ReadDir(path))(d.t) {
-			names[entry.Name()] = idOf(d.t, filepath.Join(path, entry.Name()))
+			if at := filepath.Join(path, entry.Name()); isThere(d.t, at) { // not a temporary file of another goroutine
+				names[entry.Name()] = idOf(d.t, at)
+			}
 		}
 		d.folders[idOf(d.t, path)] = names
 	default:

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -30,7 +33,7 @@ func TestCredentials(t *testing.T) {
 		"right password": {auth: wire.Auth{Username: "ada", Password: secret}, ok: true},
 		"right token":    {auth: wire.Auth{BearerToken: secret}, ok: true},
 		"wrong password": {auth: wire.Auth{Username: "ada", Password: "wrong-" + secret}, says: "check that it is current"},
-		"none":           {says: "name one in the change"},
+		"none":           {says: "name one in the watch or change"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,9 +157,7 @@ func TestUnreachableRemote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	req := w.request("")
-	server := httptest.NewServer(nil)
-	server.Close()
-	req.URL = server.URL + "/acme/widgets"
+	req.URL = "http://" + refusingAddress(t) + "/acme/widgets"
 	_, err := w.volume.Sync(t.Context(), req)
 	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
 
@@ -164,6 +165,16 @@ func TestUnreachableRemote(t *testing.T) {
 	req.Repo = repoPath(t, "acme/other")
 	_, err = w.volume.Sync(t.Context(), req)
 	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
+}
+
+// refusingAddress returns an address where nobody listens, nor can until the test ends.
+func refusingAddress(t *testing.T) string {
+	t.Helper()
+	fd := testenv.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	testenv.Must(0, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))(t)
+	bound := testenv.Must(unix.Getsockname(fd))(t).(*unix.SockaddrInet4)
+	return fmt.Sprintf("127.0.0.1:%d", bound.Port)
 }
 
 func TestServerErrorThenRecovery(t *testing.T) {
@@ -219,7 +230,9 @@ func TestTooManyFiles(t *testing.T) {
 func mustBeTidy(t *testing.T, w *world) {
 	t.Helper()
 	f := w.volume.folder(repoPath(t, widgets))
-	w.volume.AwaitDeletions()
+	for _, v := range w.opened {
+		v.AwaitDeletions()
+	}
 	for _, dir := range []string{f.quarantines(), f.trash()} {
 		if entries := testenv.Must(disk.ReadDir(dir))(t); len(entries) != 0 {
 			t.Errorf("%s holds %v", dir, entries)

@@ -119,24 +119,30 @@ func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	if err != nil {
 		return nil, disk.Error("open the lock file", err)
 	}
-	begun := time.Now()
+	if err := awaitLock(ctx, file, unix.LOCK_EX); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+// awaitLock locks a file, shared or exclusively. It fails when ctx is done, or after lockPatience.
+func awaitLock(ctx context.Context, file *os.File, how int) error {
+	path, begun := file.Name(), time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, lockPause) {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			return func() { _ = file.Close() }, nil
+			return nil
 		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			_ = file.Close()
-			return nil, disk.Error("lock "+path, err)
+			return disk.Error("lock "+path, err)
 		case time.Since(begun) > lockPatience:
-			_ = file.Close()
-			return nil, events.Errorf(events.Contention, events.ClassBusy, "another process has locked %s for more than %v: "+
+			return events.Errorf(events.Contention, events.ClassBusy, "another process has locked %s for more than %v: "+
 				"if it is stopped, resume or kill it (lsof %s)", path, lockPatience, path)
 		}
 		select {
 		case <-ctx.Done():
-			_ = file.Close()
-			return nil, fmt.Errorf("wait for the lock on %s: %w", path, context.Cause(ctx))
+			return fmt.Errorf("wait for the lock on %s: %w", path, context.Cause(ctx))
 		case <-time.After(pause):
 		}
 	}

@@ -65,10 +65,17 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
+	if err := s.tidyViews(ctx); err != nil {
+		return GCResult{}, err
+	}
 	if err := s.tidy(ctx); err != nil {
 		return GCResult{}, err
 	}
+	if err := v.resumePurges(ctx, f, req); err != nil {
+		return GCResult{}, err
+	}
 	f.emptyTrash()
+	f.views().emptyTrash()
 	if !bound && s.binding.MovedAway == nil { // the repository that had moved away is now gone
 		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
 	}
@@ -79,7 +86,9 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err != nil {
 		return GCResult{}, err
 	}
+	workspaces := f.countWorkspaces()
 	if known && !req.Full && contents == before.Contents {
+		before.Workspaces = workspaces
 		return GCResult{Usage: before}, nil
 	}
 	if err := s.prune(ctx); err != nil {
@@ -92,6 +101,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err := f.guarded(ctx, req.Fence, func() error { return f.writeUsage(now) }); err != nil {
 		return GCResult{}, err
 	}
+	now.Workspaces = workspaces
 	return GCResult{Usage: now, Freed: max(0, before.Bytes-now.Bytes), Trees: max(0, before.Trees-now.Trees)}, nil
 }
 
@@ -119,7 +129,14 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	if leftovers, err := f.leftovers(); err != nil || len(leftovers) > 0 {
 		return false
 	}
-	if b, _, err := f.readBinding(); err != nil || b.MovedAway.isExpired(v.cfg.Grace) {
+	if purges, err := f.pendingPurges(); err != nil || len(purges) > 0 {
+		return false
+	}
+	b, _, err := f.readBinding()
+	if err != nil || b.MovedAway.isExpired(v.cfg.Grace) {
+		return false
+	}
+	if due, err := v.viewsAreDue(f, b); err != nil || due {
 		return false
 	}
 	expired, err := f.expired(nil, v.cfg.Grace)

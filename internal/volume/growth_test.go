@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -21,10 +20,7 @@ import (
 func TestManyPushes(t *testing.T) {
 	t.Parallel()
 	testenv.SkipUnderRace(t)
-	pushes, each := testenv.Form(30, 150), testenv.Form(15, 50)
-	if os.Getenv("LOCKSTEP_SOAK") != "" {
-		pushes = 1000
-	}
+	pushes, each := testenv.Soak(testenv.Form(30, 150), 1000), testenv.Form(15, 50)
 	w := newWorld(t)
 	var at time.Time
 	var fetches []time.Duration
@@ -59,6 +55,7 @@ func TestManyPushes(t *testing.T) {
 		w.sync("")
 		if i%each == each-1 {
 			testenv.Must(w.git.Git(t.Context(), widgets, "", "repack", "-adq"))(t) // so that the server does not slow down
+			w.volume.AwaitDeletions()
 			most = max(most, diskUse(t, w.volume.folder(repoPath(t, widgets)).dir))
 			w.mustBeSound(widgets, commit)
 		}

@@ -63,7 +63,7 @@ func TestPathTooLongBelowTheRoot(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	w.sync("")
-	w.push(map[string]string{strings.Repeat(strings.Repeat("n", 250)+"/", 16) + "file": "2"})
+	w.push(map[string]string{strings.Repeat(strings.Repeat("n", 250)+"/", 16) + strings.Repeat("f", 75): "2"})
 
 	_, err := w.trySync("")
 

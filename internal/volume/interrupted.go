@@ -134,8 +134,11 @@ func (i *interrupted) done() error {
 	return disk.Error("drop the record of an earlier boot", disk.SyncDir(i.v.unsyncedDir()))
 }
 
-// close lets other processes verify.
-func (i *interrupted) close() { _ = i.lock.Close() }
+// close lets other processes verify. It unlocks explicitly, since a child process that is being started may share the open file.
+func (i *interrupted) close() {
+	_ = unix.Flock(int(i.lock.Fd()), unix.LOCK_UN)
+	_ = i.lock.Close()
+}
 
 // changedSince reports whether a repository's trees, stores or published names may have changed since a moment. A name
 // whose tree is missing counts as changed, as does whatever cannot be read.
@@ -145,10 +148,17 @@ func (v *Volume) changedSince(repo events.RepoPath, since time.Time) bool {
 	if err != nil {
 		return true
 	}
-	paths := []string{f.trees(), f.stores()}
+	paths := []string{f.trees(), f.stores(), f.views().trees()}
 	links, err := v.allLinks(f, b)
 	if err != nil {
 		return true
+	}
+	views, err := v.allViewLinks(f, b)
+	if err != nil {
+		return true
+	}
+	for _, l := range views {
+		paths = append(paths, l.file(f))
 	}
 	for path, tree := range links {
 		paths = append(paths, path)

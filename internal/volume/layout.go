@@ -51,6 +51,12 @@ func (f folder) quarantine(n uint64) string {
 	return filepath.Join(f.quarantines(), fmt.Sprint(n))
 }
 
+// views is where the trees of views are: they have the places of other trees, below this folder.
+func (f folder) views() folder { return folder{filepath.Join(f.dir, "views")} }
+
+// viewLinks has a file for each published folder of links to them: see viewLinks.
+func (f folder) viewLinks() string { return filepath.Join(f.views().dir, "links") }
+
 const (
 	buildPrefix = ".building-"
 	nextPrefix  = buildPrefix + "next-" // versions that know no prepared trees take them for incomplete ones

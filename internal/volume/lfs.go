@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,11 +25,11 @@ import (
 // lfs is the folder of the repository's LFS objects.
 func (f folder) lfs() string { return filepath.Join(f.dir, "lfs") }
 
-// largeFiles has the LFS files of one tree.
+// largeFiles has the LFS files of one tree and of its submodules.
 type largeFiles struct {
-	files  *lfs.Files
-	store  *lfs.Store
-	client *lfs.Client // nil if objects cannot be downloaded
+	files *lfs.Forest
+	store *lfs.Store
+	dial  func(ctx context.Context, folder string) (*lfs.Client, error) // for the tree at a folder; nil if objects cannot be downloaded
 
 	mu sync.Mutex // held while an object is made available
 
@@ -47,15 +48,12 @@ func (s *syncer) useLarge(ctx context.Context, selection lfs.Selection) (*largeF
 		return nil, err
 	}
 	s.largeObjects.Close()
-	s.largeObjects = object.Open(s.store.dir)
-	files, err := lfs.NewFiles(s.largeObjects, s.plan.Tree(), selection)
-	if err != nil {
-		return nil, err
+	s.largeObjects = object.Open(append([]string{s.store.dir}, s.partDirs...)...)
+	files, ok := s.forest(s.plan.Tree(), s.plan.Parts(), selection)
+	if !ok {
+		return nil, object.Corruptf("the commit of a submodule is missing")
 	}
-	converted, err := s.converted(files, selection, last)
-	if err != nil {
-		return nil, err
-	}
+	converted := s.converted(files, selection, last)
 	if len(selection) == 0 {
 		s.plan.SetLarge(nil, "", converted)
 		return nil, nil
@@ -66,7 +64,7 @@ func (s *syncer) useLarge(ctx context.Context, selection lfs.Selection) (*largeF
 }
 
 // forgetUnreadable replaces the plan by one without the last tree if that tree's manifest is damaged. A later replacement would lack
-// what is set of LFS.
+// what is set of LFS and of submodules.
 func (s *syncer) forgetUnreadable(ctx context.Context) (err error) {
 	if s.last == nil || s.last.IsReadable() {
 		return nil
@@ -78,85 +76,174 @@ func (s *syncer) forgetUnreadable(ctx context.Context) (err error) {
 
 // converted returns a function that reports whether a file is now in LFS, or selected, and was not in the last tree, or the
 // reverse. It returns nil if that is so for no file.
-func (s *syncer) converted(files *lfs.Files, selection lfs.Selection, last string) (func(path string) bool, error) {
+func (s *syncer) converted(files *lfs.Forest, selection lfs.Selection, last string) func(path string) bool {
 	if s.last == nil {
-		return nil, nil
+		return nil
 	}
+	all := func(string) bool { return true }
 	tree, changed, known := s.plan.LastTree(s.largeObjects, lfs.Decides)
 	if !known {
-		return func(string) bool { return true }, nil
+		return all
 	}
-	if !changed && last == selection.String() {
-		return nil, nil
+	if !changed && !s.plan.PartsDiffer(lfs.MayDecide) && last == selection.String() {
+		return nil
 	}
 	was, err := lfs.ParseSelection(last)
 	if err != nil {
-		return func(string) bool { return true }, nil
+		return all
 	}
-	before, err := lfs.NewFiles(s.largeObjects, tree, was)
-	if err != nil {
-		return nil, err
+	before, ok := s.forest(tree, s.last.Parts(), was)
+	if !ok {
+		return all
 	}
 	return func(path string) bool {
 		then, err := before.Selects(path)
 		now, nowErr := files.Selects(path)
 		return err != nil || nowErr != nil || then != now
-	}, nil
+	}
 }
 
-// obtainLarge downloads the LFS objects that the plan's tree needs and the repository does not have.
+// forest returns what a tree and its submodules have in LFS. It returns false if the commit of a submodule cannot be read.
+func (s *syncer) forest(tree object.ID, parts checkout.Parts, selection lfs.Selection) (*lfs.Forest, bool) {
+	trees := map[string]object.ID{"": tree}
+	for _, part := range parts.Filled() {
+		tree, ok := s.largeObjects.TreeOf(part.Commit)
+		if !ok {
+			return nil, false
+		}
+		trees[part.Path] = tree
+	}
+	return lfs.NewForest(s.largeObjects, trees, selection), true
+}
+
+// obtainLarge downloads the LFS objects that the plan's tree needs and the repository does not have. Submodules whose objects cannot be
+// had are then missing, if that is accepted.
 func (s *syncer) obtainLarge(ctx context.Context) error {
-	l, err := s.useLarge(ctx, s.req.LFS)
-	if s.large = l; err != nil || l == nil {
-		return err
+	for {
+		l, err := s.useLarge(ctx, s.req.LFS)
+		if s.large = l; err != nil || l == nil {
+			return err
+		}
+		s.progress.begin(events.PhaseFetch, "", 0)
+		l.dial = func(ctx context.Context, folder string) (*lfs.Client, error) { return s.lfsClient(ctx, l, folder) }
+		missing, failed, err := l.missing(ctx, s.plan, s.v.cfg.MaxFileBytes)
+		if err != nil {
+			return err
+		}
+		if len(failed) == 0 {
+			failed, err = s.downloadLarge(ctx, l, missing)
+		}
+		switch {
+		case err != nil:
+			return err
+		case len(failed) == 0:
+			s.v.done("lfs")
+			return l.store.Clear()
+		}
+		if err := s.lackParts(ctx, failed); err != nil {
+			return err
+		}
 	}
-	s.progress.begin(events.PhaseFetch, "", 0)
-	if l.client, err = s.lfsClient(ctx, l); err != nil {
-		return err
-	}
-	missing, err := l.missing(ctx, s.plan, s.v.cfg.MaxFileBytes)
-	if err != nil {
-		return err
-	}
+}
+
+// downloadLarge downloads objects, by tree. failed has the errors of submodules by path.
+func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs.Object) (failed map[string]error, err error) {
 	if err := l.store.Retain(missing); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.checkLarge(ctx, missing); err != nil {
-		return err
+		return nil, err
 	}
 	bytes := int64(0)
+	byFolder := map[string][]lfs.Object{"": nil}
 	for _, o := range missing {
 		bytes += o.Size
+		folder := l.files.FolderOf(o.Path)
+		byFolder[folder] = append(byFolder[folder], o)
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", bytes)
-	stored, err := l.client.Download(ctx, missing)
-	if s.meter.running {
-		s.meter.own += sizeOf(stored)
+	failed = map[string]error{}
+	for _, folder := range slices.Sorted(maps.Keys(byFolder)) {
+		client, err := l.dial(ctx, folder)
+		if err == nil {
+			var stored []string
+			stored, err = client.Download(ctx, byFolder[folder])
+			if s.meter.running {
+				s.meter.own += sizeOf(stored)
+			}
+			if err != nil {
+				err = fmt.Errorf("fetch LFS objects: %w", err)
+			}
+		}
+		switch {
+		case err == nil:
+		case folder == "" || ctx.Err() != nil:
+			return nil, err
+		default:
+			failed[folder] = s.refusedLarge(ctx, folder, err)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("fetch LFS objects: %w", err)
-	}
-	s.v.done("lfs")
-	return l.store.Clear()
+	return failed, nil
 }
 
-// lfsClient returns the client for the tree's LFS server.
-func (s *syncer) lfsClient(ctx context.Context, l *largeFiles) (*lfs.Client, error) {
-	server, err := l.files.Config.Server(s.req.URL)
+// lfsClient returns the client for the LFS server of the tree at a folder: that of a submodule, or "" for the top.
+func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*lfs.Client, error) {
+	config, err := l.files.Config(folder)
 	if err != nil {
 		return nil, err
 	}
-	auth := s.req.AuthFor
-	if auth == nil {
-		auth = func(context.Context, string) (wire.Auth, error) { return wire.Auth{}, nil }
+	url, ref, foreign := s.req.URL, s.tip.Ref.String(), s.req.Foreign
+	from := PartRemote{AuthFor: s.req.AuthFor, Gate: s.req.Gate}
+	if folder != "" {
+		url, ref = s.partAt(folder).URL, ""
+		foreign = s.isForeign(url)
+		if from, err = s.partRemote(ctx, url); err != nil {
+			return nil, err
+		}
 	}
-	sender := &wire.Sender{Network: s.v.net, Remote: s.req.URL, Foreign: s.req.Foreign, Limits: s.v.cfg.wireLimits(s.req.Gate), Auth: auth}
-	return &lfs.Client{Server: server, Ref: s.tip.Ref.String(), Sender: sender, Store: l.store, Count: s.progress.count}, nil
+	server, err := config.Server(url)
+	if err != nil {
+		return nil, err
+	}
+	if from.AuthFor == nil {
+		from.AuthFor = func(context.Context, string) (wire.Auth, error) { return wire.Auth{}, nil }
+	}
+	sender := &wire.Sender{Network: s.v.net, Remote: url, Foreign: foreign, Limits: s.v.cfg.wireLimits(from.Gate), Auth: from.AuthFor}
+	return &lfs.Client{Server: server, Ref: ref, Sender: sender, Store: l.store, Count: s.progress.count}, nil
 }
 
-// missing returns the objects that the store does not have, each once.
-func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes int64) (missing []lfs.Object, err error) {
+// refusedLarge returns the error to report for one of a submodule's LFS server.
+func (s *syncer) refusedLarge(ctx context.Context, folder string, err error) error {
+	from, resolveErr := s.partRemote(ctx, s.partAt(folder).URL)
+	if resolveErr == nil && from.Refused != nil && events.ClassOf(err) == events.ClassAuth {
+		err, _ = from.Refused(err)
+	}
+	return err
+}
+
+// partAt returns the submodule of the plan at a path.
+func (s *syncer) partAt(path string) checkout.Part {
+	for _, part := range s.plan.Parts().List {
+		if part.Path == path {
+			return part
+		}
+	}
+	return checkout.Part{}
+}
+
+// missing returns the objects that the store does not have, each once. failed has the errors of submodules by path.
+func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes int64) (missing []lfs.Object, failed map[string]error, err error) {
 	defer object.RecoverCorrupt(&err)
+	failed = map[string]error{}
+	fail := func(path string, class events.Class, format string, args ...any) error {
+		err := events.Errorf(events.Permanent, class, format, args...)
+		folder := l.files.FolderOf(path)
+		if folder == "" {
+			return err
+		}
+		failed[folder] = cmp.Or(failed[folder], err)
+		return nil
+	}
 	sizes := map[lfs.OID]int64{}
 	err = plan.NewFiles(func(path string, _ bool, blob object.ID) error {
 		if ctx.Err() != nil {
@@ -168,12 +255,12 @@ func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes 
 		}
 		if size, known := sizes[p.OID]; known {
 			if size != p.Size {
-				return events.Errorf(events.Permanent, events.ClassLFS, "the LFS pointer %q has another size for object %s than another pointer; correct it", path, p.OID)
+				return fail(path, events.ClassLFS, "the LFS pointer %q has another size for object %s than another pointer; correct it", path, p.OID)
 			}
 			return nil
 		}
 		if p.Size > maxBytes {
-			return events.Errorf(events.Permanent, events.ClassQuota, "the LFS object of %q has %s, more than max-file-bytes %s; exclude it or raise the setting",
+			return fail(path, events.ClassQuota, "the LFS object of %q has %s, more than max-file-bytes %s; exclude it or raise the setting",
 				path, BytesText(p.Size), BytesText(maxBytes))
 		}
 		sizes[p.OID] = p.Size
@@ -183,7 +270,7 @@ func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes 
 		}
 		return err
 	})
-	return missing, err
+	return missing, failed, err
 }
 
 // checkLarge fails if the objects to download do not fit into the limits.
@@ -234,10 +321,13 @@ func (l *largeFiles) download(ctx context.Context, path string, p lfs.Pointer) e
 	if has, err := l.store.Has(ctx, p); err != nil || has { // another goroutine has it now
 		return err
 	}
-	if l.client == nil {
+	if l.dial == nil {
 		return object.Corruptf("the LFS object of %q is missing or damaged", path)
 	}
-	_, err := l.client.Download(ctx, []lfs.Object{{Pointer: p, Path: path}})
+	client, err := l.dial(ctx, l.files.FolderOf(path))
+	if err == nil {
+		_, err = client.Download(ctx, []lfs.Object{{Pointer: p, Path: path}})
+	}
 	return err
 }
 

@@ -201,6 +201,7 @@ func TestGCRemovesLFSDownloadsThatWereGivenUp(t *testing.T) {
 func TestManyLFSObjects(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
+	testenv.SkipUnderRace(t)
 	w := newWorld(t)
 	server := w.git.LFS(widgets)
 	files := map[string]string{".gitattributes": lfsAttributes}

@@ -185,21 +185,29 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return v.adopt(f, path, target, fence)
 	}
-	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := relink(path, target, temp); err != nil {
 		return disk.Error("publish "+name, err)
-	}
-	// The relative target is valid at path, where the link is moved to.
-	if err := os.Symlink(target, temp); err != nil {
-		return disk.Error("publish "+name, err)
-	}
-	if err := os.Rename(temp, path); err != nil {
-		// A network file system may report failure although the rename succeeded.
-		if now, readErr := os.Readlink(path); readErr != nil || now != target {
-			return disk.Error("publish "+name, err)
-		}
 	}
 	if !v.syncs() {
 		return nil
 	}
 	return disk.Error("publish "+name, disk.SyncPath(v.root, filepath.Dir(path)))
+}
+
+// relink makes path a link to the target with one rename, from the path temp.
+func relink(path, target, temp string) error {
+	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	// The relative target is valid at path, where the link is moved to.
+	if err := os.Symlink(target, temp); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, path); err != nil {
+		// A network file system may report failure although the rename succeeded.
+		if now, readErr := os.Readlink(path); readErr != nil || now != target {
+			return err
+		}
+	}
+	return nil
 }

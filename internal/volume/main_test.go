@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"lockstep/events"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
@@ -17,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testenv.Parallel(8) // most tests wait for the disk and for git
-	goleak.VerifyTestMain(m)
+	testenv.Main(m)
 }
 
 // world is a volume, a Git server with the repository acme/widgets, and a source of fences.
@@ -25,6 +23,7 @@ type world struct {
 	t      *testing.T
 	git    *gitserver.Server
 	volume *Volume
+	opened []*Volume // all, each of which deletes in the background
 	fence  atomic.Uint64
 }
 
@@ -49,6 +48,7 @@ func (w *world) open(root string, cfg Config) *Volume {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(v.Close)
+	w.opened = append(w.opened, v)
 	return v
 }
 

@@ -80,6 +80,7 @@ type mover struct {
 	links map[string]string // published trees of From, by path
 	at    *syncer           // builds and publishes at To
 	built map[string]string // new trees at To, by the name to publish
+	views []movedViews
 }
 
 func (m *mover) run(ctx context.Context) (MoveResult, error) {
@@ -116,7 +117,7 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 	}
 	m.v.done("flipped")
 	markMoved := func() error {
-		if err := m.from.discard(m.from.lfs()); err != nil { // To has links; another repository that takes the path must not find them
+		if err := m.from.discardExtras(); err != nil { // To has links
 			return err
 		}
 		return m.from.markMovedAway(m.old, m.req.To, m.req.Fence)
@@ -205,6 +206,9 @@ func (m *mover) flip() error {
 			return err
 		}
 		m.v.done("named")
+	}
+	if err := m.flipViews(); err != nil {
+		return err
 	}
 	if b := &m.at.binding; b.Default.IsZero() && !m.old.Default.IsZero() {
 		b.Default = m.old.Default

@@ -25,6 +25,12 @@ func (m *mover) build(ctx context.Context) error {
 	if err := m.linkLFS(ctx); err != nil {
 		return err
 	}
+	if err := m.linkParts(ctx); err != nil {
+		return err
+	}
+	if err := m.copyPurges(ctx); err != nil {
+		return err
+	}
 	made := map[string]string{} // trees of To by From's
 	m.built = map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(m.links)) {
@@ -45,6 +51,9 @@ func (m *mover) build(ctx context.Context) error {
 		if made[tree] != "" {
 			m.built[name] = made[tree]
 		}
+	}
+	if err := m.buildViews(ctx); err != nil {
+		return err
 	}
 	m.v.done("built")
 	return nil
@@ -69,6 +78,9 @@ func (m *mover) buildTree(ctx context.Context, tree string) error {
 	s.history = checkout.History{Depth: checkout.GitDirOf(path).Depth(), Shallow: object.ReadShallow(checkout.GitDirOf(path).Dir)}
 	s.plan, err = checkout.NewPlan(ctx, s.objects, h, checkout.OpenTree(path, m.v.cfg.Links), m.v.cfg.MaxTreeFiles)
 	if err != nil {
+		return err
+	}
+	if err := s.keepParts(ctx, path); err != nil {
 		return err
 	}
 	if err := s.keepLarge(ctx, path); err != nil {

@@ -341,7 +341,7 @@ func TestFetchTimeout(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer slow.Close()
-	w.volume = w.open(t.TempDir(), Config{FetchTimeout: 300 * time.Millisecond})
+	w.volume = w.open(t.TempDir(), Config{FetchTimeout: time.Second})
 	defer w.volume.Close()
 	overHTTP := w.request("")
 	overHTTP.URL = slow.URL + "/acme/other"
@@ -349,7 +349,7 @@ func TestFetchTimeout(t *testing.T) {
 	for _, req := range []SyncRequest{overHTTP, w.sshRequest(server, "")} {
 		_, err := w.volume.Sync(testenv.Context(t), req)
 		testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
-		if !strings.Contains(err.Error(), "fetch-timeout") || !strings.Contains(err.Error(), "300ms") {
+		if !strings.Contains(err.Error(), "fetch-timeout") || !strings.Contains(err.Error(), " 1s") {
 			t.Errorf("error: %v", err)
 		}
 	}

@@ -20,6 +20,9 @@ import (
 // commit, else only what is new. If that does not yield a complete commit, it fetches everything once into a new store,
 // in case the old one is damaged.
 func (s *syncer) obtain(ctx context.Context) error {
+	if s.req.Refetch {
+		return s.obtainAfresh(ctx)
+	}
 	old, err := s.f.currentStore(s.binding.MovedAway)
 	if err != nil {
 		return err
@@ -47,6 +50,17 @@ func (s *syncer) obtain(ctx context.Context) error {
 		return s.refetch(ctx)
 	}
 	return err
+}
+
+// obtainAfresh fetches everything into a new store, and discards those of the published tree's submodules.
+func (s *syncer) obtainAfresh(ctx context.Context) (err error) {
+	if s.parts, err = checkout.GitDirOf(s.f.tree(s.now.tree)).Parts(); err != nil {
+		return disk.Error("read the submodules of a tree", err)
+	}
+	if err := s.dropParts(ctx); err != nil {
+		return err
+	}
+	return s.refetch(ctx)
 }
 
 func (s *syncer) refetch(ctx context.Context) error {
@@ -199,7 +213,7 @@ func (s *syncer) receive(ctx context.Context, into store, haves []object.ID) (re
 		return got, err
 	}
 	got.q.Format = s.tip.Want.Format()
-	got.shallow, err = s.download(ctx, got.want, got.q)
+	got.shallow, err = s.download(ctx, s.remote, got.want, got.q)
 	return got, err
 }
 
@@ -214,11 +228,11 @@ func (s *syncer) wanted(tip object.ID, into store, haves []object.ID) wire.Fetch
 	return want
 }
 
-// download writes the remote's pack to the quarantine.
-func (s *syncer) download(ctx context.Context, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
+// download writes a remote's pack to the quarantine.
+func (s *syncer) download(ctx context.Context, remote *wire.Session, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
 	file, err := q.CreatePack()
 	if err == nil {
-		shallow, err = s.remote.Fetch(ctx, want, countingWriter{file, s.progress})
+		shallow, err = remote.Fetch(ctx, want, countingWriter{file, s.progress})
 		if closeErr := file.Close(); err == nil {
 			err = closeErr
 		}

@@ -10,17 +10,27 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// claim locks a retired tree against readers. ok is false if a reader has it pinned; otherwise no reader can pin it until
-// release, and the caller must move it away first. The caller holds the file lock. Trees of older versions without a pin
-// file count as unpinned.
+// claim locks a retired tree against readers. ok is false if a reader or a workspace has it pinned; otherwise none can pin it
+// until release, and the caller must move it away first. The caller holds the file lock. Trees of older versions without a pin
+// file count as unpinned by readers.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
+	release, ok, err = claimFile(checkout.GitDirOf(f.tree(tree)).Pin())
+	if ok && f.isPinnedByWorkspace(tree) {
+		release()
+		return nil, false, nil
+	}
+	return release, ok, disk.Error("claim a retired tree", err)
+}
+
+// claimFile locks a file exclusively, without waiting. ok is false if others have locked it. A missing file counts as locked.
+func claimFile(path string) (release func(), ok bool, err error) {
 	// NFS requires a file to be open for writing to lock it exclusively.
-	file, err := os.OpenFile(checkout.GitDirOf(f.tree(tree)).Pin(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return func() {}, true, nil
 	case err != nil:
-		return nil, false, disk.Error("claim a retired tree", err)
+		return nil, false, err
 	}
 	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
@@ -31,10 +41,10 @@ func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
 		return nil, false, nil
 	}
-	return nil, false, disk.Error("claim a retired tree", err)
+	return nil, false, err
 }
 
-// discardUnpinned discards a tree unless a reader has it pinned.
+// discardUnpinned discards a tree unless a reader or a workspace has it pinned.
 func (f folder) discardUnpinned(tree string) (gone bool, err error) {
 	release, ok, err := f.claim(tree)
 	if err != nil || !ok {

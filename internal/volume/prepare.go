@@ -71,6 +71,9 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if err := s.keepParts(ctx, tree); err != nil {
+		return false, err
+	}
 	if err := s.keepLarge(ctx, tree); err != nil {
 		return false, err
 	}

@@ -26,10 +26,13 @@ const (
 	pruneStep = 256 // objects deleted per file lock
 )
 
-// prune deletes the loose objects that neither the store's refs nor any tree needs. It may also delete objects that a stale
-// holder just added, which cannot publish them.
+// prune deletes the loose objects that neither the store's refs nor any tree needs, unless a workspace may use them. It may also
+// delete objects that a stale holder just added, which cannot publish them.
 func (s *syncer) prune(ctx context.Context) error {
 	if err := s.pruneLFS(ctx); err != nil {
+		return err
+	}
+	if err := s.pruneParts(ctx); err != nil {
 		return err
 	}
 	current, err := s.f.currentStore(s.binding.MovedAway)
@@ -47,8 +50,15 @@ func (s *syncer) prune(ctx context.Context) error {
 	if err != nil {
 		return disk.Error("prune the store", err)
 	}
+	inUse := false
 	for step := range slices.Chunk(loose.unneeded, pruneStep) {
 		err := s.f.guarded(ctx, s.req.Fence, func() error {
+			release, ok, err := s.f.claimObjects(current)
+			if err != nil || !ok {
+				inUse = true
+				return disk.Error("prune the store", err)
+			}
+			defer release()
 			for _, path := range step {
 				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 					return disk.Error("prune the store", err)
@@ -59,6 +69,9 @@ func (s *syncer) prune(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+	if inUse {
+		loose.kept += loose.spare // or each sync would try again
 	}
 	return s.f.guarded(ctx, s.req.Fence, func() error {
 		return disk.Error("prune the store", current.notePruned(loose, len(needed)-loose.count))
@@ -99,6 +112,7 @@ func (s store) requestRefetch() error {
 // looseObjects describes the loose objects of a store.
 type looseObjects struct {
 	unneeded     []string // paths
+	spare        int64    // bytes on disk of the unneeded ones
 	kept, byRefs int64    // bytes on disk of the needed ones, and of those that the refs need
 	count        int      // number of needed ones
 }
@@ -126,6 +140,7 @@ func (s store) sortLoose(needed map[object.ID]need) (loose looseObjects, err err
 			switch needed[id] {
 			case byNone:
 				loose.unneeded = append(loose.unneeded, filepath.Join(objects, group.Name(), name.Name()))
+				loose.spare += bytes
 				continue
 			case byRefs:
 				loose.byRefs += bytes

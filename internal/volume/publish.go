@@ -15,17 +15,16 @@ import (
 // publish builds the plan's tree where readers cannot see it, and links every name to it. It returns the tree's path
 // relative to the root.
 func (s *syncer) publish(ctx context.Context) (tree string, published bool, err error) {
-	err = s.obtainAndBuild(ctx)
-	if !s.refetched && worthRefetching(ctx, err) {
-		if err = s.refetch(ctx); err == nil {
-			err = s.checkCommit(ctx)
-		}
-		if err == nil {
+	if err = s.obtainAndBuild(ctx); err != nil {
+		if err = s.obtainAgain(ctx, err); err == nil {
 			err = s.obtainAndBuild(ctx)
 		}
 	}
 	if err != nil {
 		return "", false, err
+	}
+	if s.tree == "" {
+		return s.v.relative(s.f.tree(s.now.tree)), false, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
 	s.v.done("built")
 	if err := s.v.confirm(ctx, s.req.Confirm); err != nil {
@@ -41,8 +40,27 @@ func (s *syncer) publish(ctx context.Context) (tree string, published bool, err 
 	return s.v.relative(s.f.tree(tree)), true, nil
 }
 
+// obtainAgain fetches everything again if cause shows that the store, or that of a submodule, is damaged. It returns cause if that
+// cannot help.
+func (s *syncer) obtainAgain(ctx context.Context, cause error) error {
+	if s.refetched || !worthRefetching(ctx, cause) {
+		return cause
+	}
+	if err := s.dropParts(ctx); err != nil {
+		return err
+	}
+	if err := s.refetch(ctx); err != nil {
+		return err
+	}
+	if err := s.checkCommit(ctx); err != nil {
+		return err
+	}
+	return s.obtainParts(ctx)
+}
+
+// obtainAndBuild builds the tree, unless it is published already: perhaps without submodules whose LFS objects cannot be had.
 func (s *syncer) obtainAndBuild(ctx context.Context) error {
-	if err := s.obtainLarge(ctx); err != nil {
+	if err := s.obtainLarge(ctx); err != nil || s.isPublished(s.plan.Commit) {
 		return err
 	}
 	return s.build(ctx)

@@ -123,17 +123,23 @@ func (v *Volume) unpublishAll(f folder, b binding) error {
 			return err
 		}
 	}
+	if err := v.unpublishViews(f, b, func(l viewLinks) bool { return !l.isOf(b.MovedAway, true) }); err != nil {
+		return err
+	}
 	v.done("unpublished")
 	if err := f.discardTrees(b.MovedAway); err != nil {
 		return err
 	}
 	if b.MovedAway == nil {
+		if err := f.views().discardTrees(nil); err != nil {
+			return err
+		}
 		return f.discardAll()
 	}
 	if err := f.discardStores(func(n int) bool { return n > b.MovedAway.Store }); err != nil {
 		return err
 	}
-	if err := f.discard(f.lfs()); err != nil { // that which moved away took its own along
+	if err := f.discardExtras(); err != nil { // that which moved away took its own along
 		return err
 	}
 	return f.writeBinding(binding{Repo: b.Repo, MovedAway: b.MovedAway})
@@ -169,7 +175,7 @@ func (f folder) discardTrees(left *tombstone) error {
 		}
 	}
 	if pinned > 0 {
-		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; they are removed after the readers close them", pinned)
+		return events.Errorf(events.Contention, events.ClassBusy, "readers or workspaces have %d of its trees pinned; they are removed after these are closed", pinned)
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package volume
 import (
 	"cmp"
 	"context"
+	"slices"
+	"strings"
 
 	"lockstep/events"
 )
@@ -44,7 +46,15 @@ func (v *Volume) removeRef(ctx context.Context, f folder, b binding, req RemoveR
 	if err := v.checkGone(ctx, req); err != nil {
 		return false, err
 	}
-	err = f.guarded(ctx, req.Fence, func() error { return s.unpublishRef(req.Ref, published) })
+	isOf := func(l viewLinks) bool {
+		return !l.isOf(b.MovedAway, true) && slices.Contains(published, strings.TrimSuffix(v.publishedPath(b.Repo.String()+"@"+l.suffix), "@"))
+	}
+	err = f.guarded(ctx, req.Fence, func() error {
+		if err := v.unpublishViews(f, b, isOf); err != nil {
+			return err
+		}
+		return s.unpublishRef(req.Ref, published)
+	})
 	if err != nil {
 		return false, err
 	}

@@ -28,19 +28,26 @@ func (w *world) announced(commit string) SyncRequest {
 
 // meeting holds a list of refs and a fetch until both have arrived.
 type meeting struct {
-	on   atomic.Bool
-	here map[string]chan struct{}
+	on     atomic.Bool
+	here   map[string]chan struct{}
+	arrive map[string]func() // closes it
 }
 
 func newMeeting() *meeting {
-	return &meeting{here: map[string]chan struct{}{"info/refs": make(chan struct{}), "git-upload-pack": make(chan struct{})}}
+	m := &meeting{here: map[string]chan struct{}{}, arrive: map[string]func(){}}
+	for _, service := range []string{"info/refs", "git-upload-pack"} {
+		arrived := make(chan struct{})
+		m.here[service] = arrived
+		m.arrive[service] = sync.OnceFunc(func() { close(arrived) }) // a cancelled request may arrive late
+	}
+	return m
 }
 
 func (m *meeting) pass(ctx context.Context, _, service string) {
 	if !m.on.Load() {
 		return
 	}
-	close(m.here[service])
+	m.arrive[service]()
 	for _, other := range m.here {
 		select {
 		case <-other:

@@ -127,7 +127,7 @@ func TestSSHKeysAndHosts(t *testing.T) {
 		"a changed key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: otherKey}, events.ClassAuth, "somebody may be in between"},
 		"a revoked key":     {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: "@revoked " + server.KnownHosts()}, events.ClassAuth, "in between"},
 		"another's key":     {trusting, wire.Auth{SSHKey: other.ClientKey}, events.ClassAuth, "refused the credential"},
-		"no credential":     {trusting, wire.Auth{}, events.ClassAuth, "sshKey in the change"},
+		"no credential":     {trusting, wire.Auth{}, events.ClassAuth, "has an sshKey"},
 		"a password alone":  {trusting, wire.Auth{Username: "git", Password: secret}, events.ClassConfig, "no sshKey"},
 		"no key":            {trusting, wire.Auth{SSHKey: "-----BEGIN " + secret}, events.ClassConfig, "cannot be read"},
 		"bad known hosts":   {trusting, wire.Auth{SSHKey: server.ClientKey, KnownHosts: "@what " + secret}, events.ClassConfig, "knownHosts"},

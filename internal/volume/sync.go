@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -48,12 +49,21 @@ type SyncRequest struct {
 	// If that commit is published and complete, Sync does not contact the remote.
 	Known Tip
 
+	// Refetch fetches everything again, because [Volume.Views] misses objects that Sync does not need.
+	Refetch bool
+
 	// Confirm returns nil if the lease is still held. It is called right before the new tree is published and should be
 	// fast. Optional.
 	Confirm func(context.Context) error
 
 	// LFS selects the files in Git LFS whose content the tree has. All others stay pointers.
 	LFS lfs.Selection
+
+	// Submodules says whether the tree has the files of its submodules.
+	Submodules events.Submodules
+
+	// Submodule returns how to fetch a submodule from a URL. It must be safe for concurrent use. It defaults to AuthFor and Gate.
+	Submodule func(ctx context.Context, url string) (PartRemote, error)
 
 	// AuthFor returns the credential for another URL that belongs to the repository, such as that of its LFS server; zero if the
 	// credential may not be sent there. It defaults to none for any URL.
@@ -89,6 +99,9 @@ type SyncResult struct {
 	Published bool          // whether the name changed; false if it was up to date
 	Asked     bool          // whether the remote was contacted, so After is the current tip
 	Forced    bool          // After is known not to descend from Before: history was rewritten
+	Damaged   bool          // a tree of Before was damaged, so that whoever read it may have read wrong files
+
+	Missing []checkout.Part // submodules that could not be had, sorted by path
 }
 
 // Sync fetches one ref and publishes its tree. It returns once readers see the new tree, or an error if they still see
@@ -155,17 +168,23 @@ type syncer struct {
 	now       current  // published under the first name at the start
 	horizon   horizon  // see queryHorizon
 
-	store     store         // where the commit's objects are
-	objects   *object.Store // open on it
-	kept      *object.Kept  // blobs of a first fetch
-	refetched bool          // everything has been fetched again
-	plan      *checkout.Plan
-	history   checkout.History // of the plan's commit
-	last      *checkout.Tree   // see lastTree
-	preload   sync.WaitGroup   // reads last while the remote is asked
-	prepared  string           // last is the tree prepared from this published one; "" for none
-	tree      string           // name of the tree built, until it is published
-	large     *largeFiles      // LFS files of the plan's tree; nil for none
+	store      store         // where the commit's objects are
+	objects    *object.Store // open on it
+	kept       *object.Kept  // blobs of a first fetch
+	refetched  bool          // everything has been fetched again
+	plan       *checkout.Plan
+	history    checkout.History // of the plan's commit
+	last       *checkout.Tree   // see lastTree
+	preload    sync.WaitGroup   // reads last while the remote is asked
+	prepared   string           // last is the tree prepared from this published one; "" for none
+	tree       string           // name of the tree built, until it is published
+	large      *largeFiles      // LFS files of the plan's tree; nil for none
+	parts      checkout.Parts   // submodules of the plan's tree; see obtainParts
+	partDirs   []string         // their stores, and those of the last tree
+	collected  bool             // parts is set
+	reading    sync.Mutex       // held while the commit of a submodule is checked, as that takes memory
+	partNumber atomic.Int64     // of the last submodule fetched
+	damaged    bool             // see wasDamaged; of the base, once compared
 
 	largeObjects *object.Store // the store, opened again for large
 	meter        meter
@@ -187,12 +206,12 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 		return SyncResult{}, err
 	}
 	s.v.done("bound")
-	if !s.isKnownUpToDate() {
+	if s.req.Refetch || !s.isKnownUpToDate() {
 		if err := s.list(ctx); err != nil {
 			return SyncResult{}, err
 		}
 	}
-	if commit := s.now.commit; s.check == nil && s.isPublished(s.tip.Commit) && commit == s.base() && !s.wasDamaged(commit) {
+	if commit := s.now.commit; s.check == nil && !s.req.Refetch && s.isPublished(s.tip.Commit) && commit == s.base() && !s.wasDamaged(commit) {
 		tree := s.v.relative(s.f.tree(s.now.tree))
 		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
@@ -206,13 +225,25 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 	if err := s.checkCommit(ctx); err != nil {
 		return SyncResult{}, err
 	}
+	if err := s.obtainParts(ctx); err != nil {
+		if err := s.obtainAgain(ctx, err); err != nil {
+			return SyncResult{}, err
+		}
+	}
 	res = SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
+	defer func() { res.Missing = s.parts.Missing() }()
 	changed, err := s.changesSince(ctx, res.Before)
+	if err != nil {
+		if err = s.obtainAgain(ctx, err); err == nil {
+			changed, err = s.changesSince(ctx, res.Before)
+		}
+	}
 	if err != nil {
 		return SyncResult{}, err
 	}
 	res.After = s.plan.Commit.String()
 	res.Files, res.Full, res.Truncated = changed.Files, changed.Full, changed.Truncated
+	res.Damaged = s.damaged
 	res.Forced = s.isForced(ctx, res.Before)
 	if s.isPublished(s.plan.Commit) {
 		res.Tree = s.v.relative(s.f.tree(s.now.tree))
@@ -293,9 +324,9 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 			dirs = append(dirs, older.dir)
 		}
 	}
-	all := object.Open(dirs...)
+	all := object.Open(append(dirs, s.partDirs...)...)
 	defer all.Close()
-	if !s.wasDamaged(base) {
+	if s.damaged = s.wasDamaged(base); !s.damaged {
 		return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
 	}
 	changes, err := s.plan.ChangesSince(ctx, all, "", s.v.cfg.checkoutLimits())
@@ -323,11 +354,11 @@ func (s *syncer) wasDamaged(commit string) bool {
 	})
 }
 
-// isPublished reports whether one tree of the ref's commit, with the requested history and LFS files, is published under every name. It
-// returns false for the zero commit.
+// isPublished reports whether one tree of the ref's commit, with the requested history, LFS files and submodules, is published under
+// every name. It returns false for the zero commit.
 func (s *syncer) isPublished(commit object.ID) bool {
 	if s.now.tree == "" || s.now.ref != s.tip.Ref.String() || s.now.commit != commit.String() || !s.isDeepEnough() ||
-		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() {
+		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(s.now.tree)) {
 		return false
 	}
 	for _, name := range s.names {

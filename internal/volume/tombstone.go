@@ -1,7 +1,9 @@
 package volume
 
 import (
+	"cmp"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,6 +78,9 @@ func (s *syncer) forgetMovedAway() error {
 		}
 	}
 	if s.binding.Remote == "" {
+		if views, err := disk.ReadDir(s.f.views().trees()); err != nil || len(views) > 0 {
+			return disk.Error("list the trees of views", err)
+		}
 		s.binding.MovedAway = nil
 		return s.f.discardAll()
 	}
@@ -123,12 +128,27 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 // discardAll discards everything but the fence and adopted clones. The binding goes last, so that an interrupted removal
 // can be repeated.
 func (f folder) discardAll() error {
-	for _, path := range []string{f.trees(), f.retired(), f.quarantines(), f.stores(), f.lfs(), f.usage(), f.binding()} {
+	for _, path := range []string{
+		f.trees(), f.retired(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.workspaces(), f.purges(), f.usage(), f.binding(),
+	} {
 		if err := f.discard(path); err != nil {
 			return err
 		}
 	}
 	return disk.Error("remove", disk.SyncDir(f.dir))
+}
+
+// discardExtras discards the LFS objects and the submodules of a repository that leaves. Another one that takes its path must not
+// find them: it could name them without having access to them.
+func (f folder) discardExtras() error { return cmp.Or(f.discard(f.lfs()), f.discard(f.parts())) }
+
+// tookParts reports whether a tree is of a repository that has moved away with the stores of the tree's submodules.
+func (f folder) tookParts(left *tombstone, tree string) bool {
+	if !left.covers(tree) {
+		return false
+	}
+	parts, err := checkout.GitDirOf(f.tree(tree)).Parts()
+	return err == nil && slices.ContainsFunc(parts.List, checkout.Part.IsFilled)
 }
 
 // generationOf returns the generation of the store that a tree uses, or 0 if unknown.

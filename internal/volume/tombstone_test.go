@@ -160,7 +160,7 @@ func TestPinnedTreeOfMovedRepositoryStays(t *testing.T) {
 		t.Error("the old name outlived its grace")
 	}
 	w.mustBeSound(res.Tree, res.After)
-	testenv.Must(0, reader.Close())(t)
+	closeTree(t, reader)
 	w.gcAt(widgets)
 	if isThere(t, w.path(res.Tree)) {
 		t.Error("the tree outlived its pin")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,8 @@ type Usage struct {
 	Measured time.Time `json:"measured,omitzero"`  // zero: never
 	Added    int64     `json:"added,omitempty"`    // estimated growth since, in bytes
 	Contents string    `json:"contents,omitempty"` // summary of trees and stores, to detect changes
+
+	Workspaces int `json:"-"` // that pin trees; counted anew each time
 }
 
 // Adopted is a clone that a published name replaced. It is kept until an operator deletes it.
@@ -59,7 +62,12 @@ func (v *Volume) Space() (Space, error) {
 }
 
 // Usage returns repo's last measured usage and its estimated growth since. It reads one small file and may be zero.
-func (v *Volume) Usage(repo events.RepoPath) Usage { return readCache[Usage](v.folder(repo).usage()) }
+func (v *Volume) Usage(repo events.RepoPath) Usage {
+	f := v.folder(repo)
+	u := readCache[Usage](f.usage())
+	u.Workspaces = f.countWorkspaces()
+	return u
+}
 
 func (f folder) usage() string { return filepath.Join(f.dir, "usage") }
 
@@ -72,13 +80,13 @@ func readCache[T any](path string) (value T) {
 	return value
 }
 
-// writeUsage replaces the file without syncing it to disk.
+// writeUsage replaces the file, which other processes may be reading, without syncing it to disk.
 func (f folder) writeUsage(u Usage) error {
 	content, err := json.Marshal(u)
 	if err != nil {
 		return err
 	}
-	return disk.Error("write the repository's usage", os.WriteFile(f.usage(), append(content, '\n'), 0o644))
+	return disk.Error("write the repository's usage", disk.ReplaceUnsynced(f.usage(), append(content, '\n')))
 }
 
 // measure counts the repository's files, with one system call per file.
@@ -126,6 +134,20 @@ func (f folder) contents() (string, int, error) {
 	text := fmt.Sprintf("stores %v, %d trees of %d, %s to %s", generations, len(trees), len(entries), oldest, youngest)
 	if begun, err := (&lfs.Store{Dir: f.lfs()}).Incomplete(); err != nil || begun {
 		text += ", LFS downloads"
+	}
+	parts, err := f.listParts()
+	if err != nil {
+		return "", 0, err
+	}
+	if len(parts) > 0 {
+		text += fmt.Sprintf(", %d submodules", len(parts))
+	}
+	views, err := disk.ReadDir(f.views().trees())
+	if err != nil {
+		return "", 0, disk.Error("list the trees of views", err)
+	}
+	if len(views) > 0 {
+		text += fmt.Sprintf(", %d trees of views", len(views))
 	}
 	return text, len(trees), nil
 }
@@ -186,12 +208,13 @@ func (c *tally) add(info fs.FileInfo) {
 
 // Total is the usage of all repositories of a volume at the last patrol.
 type Total struct {
-	Repos     int       `json:"repos"`
-	Trees     int       `json:"trees"`
-	Bytes     int64     `json:"bytes"`
-	Files     int64     `json:"files"`
-	Adopted   int64     `json:"adopted"` // bytes in adopted clones, not in Bytes
-	Patrolled time.Time `json:"patrolled,omitzero"`
+	Repos      int       `json:"repos"`
+	Trees      int       `json:"trees"`
+	Bytes      int64     `json:"bytes"`
+	Files      int64     `json:"files"`
+	Adopted    int64     `json:"adopted"`              // bytes in adopted clones, not in Bytes
+	Workspaces int       `json:"workspaces,omitempty"` // that pin trees
+	Patrolled  time.Time `json:"patrolled,omitzero"`
 }
 
 // Add adds one repository.
@@ -200,6 +223,7 @@ func (t *Total) Add(u Usage) {
 	t.Trees += u.Trees
 	t.Bytes += u.Bytes + u.Added
 	t.Files += u.Files
+	t.Workspaces += u.Workspaces
 	for _, clone := range u.Adopted {
 		t.Adopted += clone.Bytes
 	}
@@ -235,19 +259,9 @@ func (s *syncer) checkSpace(ctx context.Context) error {
 	if s.isPublished(s.tip.Commit) {
 		return nil // only changed files will be listed
 	}
-	space, err := s.v.Space()
+	err := s.v.checkFree(0)
 	if err != nil {
 		return err
-	}
-	if least := s.v.cfg.MinFreeBytes; space.Free < least {
-		return events.Errorf(events.Retryable, events.ClassQuota, "the volume has %s free, less than min-free-bytes %s: free space, "+
-			"run lockstep repos gc --all, or lower the setting", BytesText(space.Free), BytesText(least))
-	}
-	if most := s.v.cfg.MaxVolumeBytes; most > 0 {
-		if total := s.v.Total(); total.Bytes > most {
-			return events.Errorf(events.Retryable, events.ClassQuota, "all repositories together use %s, more than max-volume-bytes %s: run "+
-				"lockstep repos gc --all, remove repositories, or raise the setting", BytesText(total.Bytes), BytesText(most))
-		}
 	}
 	s.meter = meter{running: true, usage: readCache[Usage](s.f.usage())}
 	if s.meter.usage.Measured.IsZero() {
@@ -263,29 +277,50 @@ func (s *syncer) checkFetched(ctx context.Context, dir string) error {
 	if !s.meter.running {
 		return nil
 	}
-	fetched := tally{ctx: ctx, shared: map[disk.Inode]uint64{}}
-	if err := fetched.count(dir); err != nil {
+	fetched, err := spaceBelow(ctx, dir)
+	if err != nil {
 		return disk.Error("measure what was fetched", err)
 	}
-	s.meter.own += fetched.bytes
+	s.meter.own += fetched
 	return s.checkSize(ctx)
+}
+
+// spaceBelow returns the bytes on disk of a folder and everything in it.
+func spaceBelow(ctx context.Context, dir string) (int64, error) {
+	c := tally{ctx: ctx, shared: map[disk.Inode]uint64{}}
+	err := c.count(dir)
+	return c.bytes, err
 }
 
 func (s *syncer) checkSize(ctx context.Context) error { return s.checkGrowth(ctx, 0) }
 
-// checkRoom fails if this many bytes more do not fit on the volume or into the repository's limit.
-func (s *syncer) checkRoom(ctx context.Context, more int64) error {
-	space, err := s.v.Space()
+// checkFree fails if this many bytes more do not fit on the volume.
+func (v *Volume) checkFree(more int64) error {
+	fetch := ""
+	if more > 0 {
+		fetch = fmt.Sprintf(" before %s are fetched", BytesText(more))
+	}
+	space, err := v.Space()
 	if err != nil {
 		return err
 	}
-	if least := s.v.cfg.MinFreeBytes; space.Free-more < least {
-		return events.Errorf(events.Retryable, events.ClassQuota, "the volume has %s free, and %s are to be fetched, which leaves less than min-free-bytes %s: "+
-			"free space, or lower the setting", BytesText(space.Free), BytesText(more), BytesText(least))
+	if least := v.cfg.MinFreeBytes; space.Free-more < least {
+		return events.Errorf(events.Retryable, events.ClassQuota, "the volume has %s free%s, and min-free-bytes is %s: free space, "+
+			"run lockstep repos gc --all, or lower the setting", BytesText(space.Free), fetch, BytesText(least))
 	}
-	if most := s.v.cfg.MaxVolumeBytes; most > 0 && s.v.Total().Bytes > most-more {
-		return events.Errorf(events.Retryable, events.ClassQuota, "all repositories together would use more than max-volume-bytes %s: run "+
-			"lockstep repos gc --all, remove repositories, or raise the setting", BytesText(most))
+	if most := v.cfg.MaxVolumeBytes; most > 0 {
+		if total := v.Total(); total.Bytes > most-more {
+			return events.Errorf(events.Retryable, events.ClassQuota, "all repositories together use %s%s, and max-volume-bytes is %s: run "+
+				"lockstep repos gc --all, remove repositories, or raise the setting", BytesText(total.Bytes), fetch, BytesText(most))
+		}
+	}
+	return nil
+}
+
+// checkRoom fails if this many bytes more do not fit on the volume or into the repository's limit.
+func (s *syncer) checkRoom(ctx context.Context, more int64) error {
+	if err := s.v.checkFree(more); err != nil {
+		return err
 	}
 	return s.checkGrowth(ctx, more)
 }
@@ -344,7 +379,7 @@ func (s *syncer) noteGrowth(res SyncResult) {
 	_ = s.f.writeUsage(s.meter.usage) // non-critical: the next GC measures again
 }
 
-// BytesText formats a number of bytes, such as "1.5 MiB".
+// BytesText formats a number of bytes, such as "1.5MiB".
 func BytesText(n int64) string {
 	const units = "KMGTPE"
 	if n < 1<<10 {
@@ -354,5 +389,5 @@ func BytesText(n int64) string {
 	for ; value >= 1<<10 && unit < len(units)-1; unit++ {
 		value /= 1 << 10
 	}
-	return fmt.Sprintf("%.1f %ciB", value, units[unit])
+	return fmt.Sprintf("%s%ciB", strings.TrimSuffix(fmt.Sprintf("%.1f", value), ".0"), units[unit])
 }

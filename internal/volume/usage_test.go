@@ -197,9 +197,36 @@ func TestDamagedUsageFileIsRewritten(t *testing.T) {
 	}
 }
 
+func TestUsageIsReadWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	f := folder{dir: t.TempDir()}
+	const bytes = 1 << 40
+	testenv.Must(0, f.writeUsage(Usage{Bytes: bytes}))(t)
+	written := make(chan error)
+	go func() {
+		var err error
+		for i := 0; i < 300 && err == nil; i++ {
+			err = f.writeUsage(Usage{Bytes: bytes})
+		}
+		written <- err
+	}()
+	for {
+		select {
+		case err := <-written:
+			testenv.Must(0, err)(t)
+			return
+		default:
+			if u := readCache[Usage](f.usage()); u.Bytes != bytes {
+				testenv.Must(0, <-written)(t)
+				t.Fatalf("read %+v", u)
+			}
+		}
+	}
+}
+
 func TestBytesText(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1.0 KiB", 512 << 20: "512.0 MiB", 32 << 30: "32.0 GiB", 1 << 60: "1.0 EiB"} {
+	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1KiB", 3 << 19: "1.5MiB", 512 << 20: "512MiB", 32 << 30: "32GiB", 1 << 60: "1EiB"} {
 		if got := BytesText(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}

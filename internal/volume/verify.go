@@ -37,6 +37,7 @@ func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, er
 		return fsck.Report{}, err
 	}
 	c := &verifier{ctx: ctx, v: v, f: v.folder(req.Repo), req: req, check: fsck.New(ctx, v.relative)}
+	c.check.PartStore = c.f.part
 	if err := c.run(); err != nil {
 		return fsck.Report{}, fmt.Errorf("verify %s: %w", req.Repo, c.f.explain(ctx, req.Fence, err))
 	}
@@ -55,6 +56,8 @@ type verifier struct {
 
 	check     *fsck.Checker
 	movedAway *tombstone
+	binding   binding
+	views     bool     // trees of views are damaged or missing
 	marked    []string // trees and stores to be replaced, relative to the root
 }
 
@@ -79,7 +82,7 @@ func (c *verifier) run() error {
 	case !bound && b.MovedAway == nil:
 		return notHere(c.req.Repo)
 	}
-	c.movedAway = b.MovedAway
+	c.movedAway, c.binding = b.MovedAway, b
 	links, err := c.v.allLinks(c.f, b)
 	if err != nil {
 		return err
@@ -88,10 +91,14 @@ func (c *verifier) run() error {
 	if err != nil {
 		return err
 	}
+	c.checkWorkspaces()
 	if len(c.req.Paths) > 0 {
-		err = c.checkPaths(trees, c.req.Paths)
+		err = c.checkPaths(trees)
 	} else {
 		err = c.checkAll(trees)
+	}
+	if err == nil {
+		err = c.checkViews()
 	}
 	if err != nil || !c.req.Repair {
 		return err
@@ -114,6 +121,17 @@ func (c *verifier) checkAll(trees []string) error {
 		return context.Cause(c.ctx)
 	}
 	return nil
+}
+
+// checkWorkspaces checks that the records of workspaces can be read, and that their trees are there.
+func (c *verifier) checkWorkspaces() {
+	for w, err := range c.f.listWorkspaces() {
+		if err != nil {
+			c.check.Found(w.Record, "%v", err)
+		} else if _, err := os.Lstat(w.Source); err != nil {
+			c.check.Found(w.Record, "the tree %s of the workspace at %s on %s is missing: save what it needs from there, then run lockstep workspace rm %s", w.Tree, w.Dir, w.Host, w.ID)
+		}
+	}
 }
 
 func notHere(repo events.RepoPath) error {
@@ -144,7 +162,7 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 		case marked && len(c.req.Paths) > 0 && checkout.GitDirOf(c.f.tree(name)).IsMarked(): // by an earlier Verify
 		case marked && linked[name]:
 			c.check.Found(c.f.tree(name), "marked as damaged; sync to replace it")
-		case !marked:
+		case !marked && !c.f.tookParts(c.movedAway, name): // else its files are verified at its new path
 			trees = append(trees, name)
 		}
 	}
@@ -208,6 +226,11 @@ func (s store) begin(depth events.Depth, format object.Format) error {
 // mark makes the next sync replace damaged trees, damaged stores and the trees that use them, and discards the prepared trees, which
 // are not checked. The caller holds the file lock. After a crash, the next Verify finds the rest again.
 func (c *verifier) mark() error {
+	if len(c.req.Paths) == 0 || c.views {
+		if err := c.v.unfinishViews(c.f, c.binding); err != nil {
+			return err
+		}
+	}
 	trees, stores := c.check.Damaged()
 	if len(c.req.Paths) == 0 || len(trees) > 0 {
 		if err := c.f.discardPrepared(); err != nil {
@@ -216,6 +239,12 @@ func (c *verifier) mark() error {
 	}
 	if len(trees)+len(stores) == 0 {
 		return nil
+	}
+	for _, part := range c.check.DamagedParts() { // a tree that has it is damaged, too
+		if err := c.f.discard(part); err != nil {
+			return err
+		}
+		c.marked = append(c.marked, c.v.relative(part))
 	}
 	current, err := c.f.currentStore(c.movedAway)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // ErrNoVolume means that there is no volume at a root.
 var ErrNoVolume = errors.New("no volume")
 
-// ViewVolume opens the volume at root read-only. The returned Volume supports only ID, Root, Repos, Describe, Published,
-// Usage, Total and Space. It fails with [ErrNoVolume] if there is no volume at root.
+// ViewVolume opens the volume at root read-only. The returned Volume supports only ID, Root, Repos, Describe, Published, Locate,
+// TreesAt, Usage, Total and Space. It fails with [ErrNoVolume] if there is no volume at root.
 func ViewVolume(root string) (*Volume, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -50,7 +50,7 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 	if err != nil {
 		return Detail{}, false, err
 	}
-	d := Detail{Usage: readCache[Usage](f.usage()), Remote: events.CanonicalRemote(b.Remote)}
+	d := Detail{Usage: v.Usage(repo), Remote: events.CanonicalRemote(b.Remote)}
 	if d.Adopted, err = v.adoptedNow(f, d.Adopted); err != nil || !bound && len(d.Adopted) == 0 {
 		return Detail{}, false, err
 	}
@@ -72,6 +72,10 @@ type Published struct {
 	Plain   events.Ref                   // ref of the plain name; zero if there is no plain name
 	Remote  string                       // remote as first given
 	Fetched bool                         // whether anything was ever fetched from Remote
+
+	Submodules map[events.Ref]events.Submodules // of the trees that were asked for with submodules, also if they are damaged
+	Incomplete map[events.Ref]bool              // trees without some submodule that can perhaps be had now
+	Missing    map[events.Ref][]checkout.Part   // submodules that are missing, sorted by path
 }
 
 // Published returns the published commits, or false if the repository is not on the volume or has moved away. It fails if the
@@ -89,7 +93,10 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	if err != nil {
 		return Published{}, false, err
 	}
-	p := Published{Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Damaged: map[events.Ref]bool{}, Remote: b.Remote}
+	p := Published{
+		Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Damaged: map[events.Ref]bool{}, Remote: b.Remote,
+		Submodules: map[events.Ref]events.Submodules{}, Incomplete: map[events.Ref]bool{}, Missing: map[events.Ref][]checkout.Part{},
+	}
 	// The plain name sorts first, so going backward it overrides the others.
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
 		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
@@ -99,9 +106,13 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 			if selection := lfsOf(f.tree(links[path])); len(selection) > 0 {
 				p.LFS[ref] = selection
 			}
+			p.noteParts(ref, f.tree(links[path]))
 		} else if g := checkout.GitDirOf(f.tree(links[path])); !ok && g.IsMarked() {
 			if ref, err := g.BuiltFor(); err == nil {
 				p.Damaged[ref] = true
+				if p.Commits[ref] == "" {
+					p.noteParts(ref, f.tree(links[path]))
+				}
 			}
 		}
 	}

@@ -3,20 +3,31 @@ package watch
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/view"
 )
 
 func conflict(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassConflict, format, args...)
 }
 
-func checkCount(repo events.RepoPath, n int) error {
-	if n <= maxWatches {
-		return nil
+// checkLimits returns an error if a repository would have too many watches or views.
+func checkLimits(repo events.RepoPath, watches []Watch) error {
+	if n := len(watches); n > maxWatches {
+		return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern", repo, n, maxWatches)
 	}
-	return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern", repo, n, maxWatches)
+	views := 0
+	for _, w := range watches {
+		views += w.Views.Len()
+	}
+	if views > view.MaxViews {
+		return conflict("%s would have %d views, the limit is %d", repo, views, view.MaxViews)
+	}
+	return nil
 }
 
 // twoRemotes returns the conflict error of two watches of a path whose remotes differ, even if only in case.
@@ -46,7 +57,7 @@ func nested(repo, other string) error {
 func checkCompatible(watches []Watch, name func(i int) string) error {
 	var failed []error
 	keys := map[string]int{} // first watch by repository and field
-	repos := map[string]int{}
+	repos, of := map[string]int{}, map[string][]Watch{}
 	for i, w := range watches {
 		at := position{w.Repo.Key(), w.Key().field()}.String()
 		if first, ok := keys[at]; ok {
@@ -54,6 +65,7 @@ func checkCompatible(watches []Watch, name func(i int) string) error {
 			continue
 		}
 		keys[at] = i
+		of[w.Repo.Key()] = append(of[w.Repo.Key()], w)
 		if first, ok := repos[w.Repo.Key()]; ok {
 			if events.CanonicalRemote(watches[first].URL) != events.CanonicalRemote(w.URL) {
 				failed = append(failed, fmt.Errorf("%s: %w", name(i), twoRemotes(w, watches[first])))
@@ -68,6 +80,11 @@ func checkCompatible(watches []Watch, name func(i int) string) error {
 			if above, ok := repos[key[:end]]; ok && repos[key] == i {
 				failed = append(failed, fmt.Errorf("%s: %w", name(i), nested(w.Repo.String(), watches[above].Repo.String())))
 			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		if err := checkLimits(of[key][0].Repo, of[key]); err != nil {
+			failed = append(failed, err)
 		}
 	}
 	return errors.Join(failed...)

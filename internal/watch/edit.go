@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,12 +18,13 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/state"
 )
 
 var (
 	//go:embed write.lua
 	writeSource string
-	writeScript = redis.NewScript(writeSource)
+	writeScript = redis.NewScript(stream.NotesLua + writeSource)
 )
 
 const source = "/lockstep/watch" // source of the changes that the registry queues
@@ -81,7 +83,7 @@ type rewrite struct {
 	docs map[string]string
 }
 
-// args returns the arguments of write.lua for this repository.
+// args returns the arguments of write.lua for this repository, without those of its notes.
 func (w rewrite) args() []any {
 	repo := w.was.repo
 	if len(w.docs) == 0 {
@@ -107,6 +109,33 @@ func (w rewrite) args() []any {
 	}
 	args := append([]any{repo.Key(), w.was.version, "1", polled, len(drop)}, drop...)
 	return append(append(args, len(set)), set...)
+}
+
+// notes returns the notes of failures to remove: those of the watches that are removed. It returns nil if there are none.
+func (w rewrite) notes(namespace events.Namespace) *stream.Notes {
+	apps := map[string]bool{} // with other watches
+	for field := range w.docs {
+		app, _, _ := strings.Cut(field, " ")
+		apps[app] = true
+	}
+	removed := map[string][]string{} // refs by app
+	for field := range w.was.docs {
+		if _, stays := w.docs[field]; !stays {
+			app, ref, _ := strings.Cut(field, " ")
+			removed[app] = append(removed[app], ref)
+		}
+	}
+	var names []string
+	for app, refs := range removed {
+		names = append(names, state.UnwatchedNotes(app, refs, !apps[app])...)
+	}
+	switch {
+	case len(names) == 0:
+		return nil
+	case len(w.docs) == 0:
+		names = []string{"*"} // of polls, too
+	}
+	return state.NotesOf(namespace, w.was.repo, names...)
 }
 
 // remotes returns the remote keys before and after the write. If one of them does not exist, both are the same.
@@ -145,11 +174,13 @@ func pollOf(docs map[string]string) (every time.Duration, usual string) {
 func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites ...rewrite) error {
 	keys := []string{r.namespace.Changes(), r.index(), r.namespace.Poll()}
 	args := []any{rand.Text(), len(rewrites)}
+	var noted []string
 	for _, w := range rewrites {
 		before, after := w.remotes()
 		keys = append(keys, r.of(w.was.repo), r.at(before), r.at(after))
-		args = append(args, w.args()...)
+		noted, args = w.notes(r.namespace).Append(noted, append(args, w.args()...))
 	}
+	keys = append(keys, noted...)
 	args, err := appendChanges(ctx, args, changes)
 	if err != nil {
 		return err

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"lockstep/events"
+	"lockstep/internal/view"
 )
 
 const maxFile = 16 << 20
@@ -29,10 +32,16 @@ type entry struct {
 	Verify       string   `yaml:"verify,omitempty"`
 	VerifyKeys   string   `yaml:"verify_keys,omitempty"`
 	NoRewind     bool     `yaml:"no_rewind,omitempty"`
+	FollowMoves  bool     `yaml:"follow_moves,omitempty"`
 	LFS          LFSMode  `yaml:"lfs,omitempty"`
 	LFSInclude   []string `yaml:"lfs_include,omitempty"`
 	LFSExclude   []string `yaml:"lfs_exclude,omitempty"`
 	Auto         bool     `yaml:"auto,omitempty"`
+
+	Submodules           events.Submodules   `yaml:"submodules,omitempty"`
+	SubmoduleCredentials []string            `yaml:"submodule_credentials,omitempty"`
+	Views                map[string][]string `yaml:"views,omitempty"`
+	ViewTrees            bool                `yaml:"view_trees,omitempty"`
 }
 
 // WriteFile writes watches as YAML that [ReadFile] reads. It omits Silenced.
@@ -42,8 +51,9 @@ func WriteFile(w io.Writer, watches []Watch) error {
 		out.Watches[i] = entry{
 			App: w.App, Repo: w.Repo.String(), URL: w.URL, Ref: w.Ref.String(), Credential: w.Credential,
 			Depth: w.Depth.String(), Poll: w.Poll.String(), NotifyURL: w.NotifyURL, NotifySecret: w.NotifySecret,
-			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind,
+			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind, FollowMoves: w.FollowMoves,
 			LFS: w.LFS, LFSInclude: w.LFSInclude, LFSExclude: w.LFSExclude, Auto: w.Auto,
+			Submodules: w.Submodules, SubmoduleCredentials: w.SubmoduleCredentials, Views: w.Views.Map(), ViewTrees: w.ViewTrees,
 		}
 	}
 	encoder := yaml.NewEncoder(w)
@@ -97,7 +107,8 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 func (e entry) watch() (Watch, error) {
 	w := Watch{
 		App: e.App, URL: e.URL, Credential: e.Credential, NotifyURL: e.NotifyURL, NotifySecret: e.NotifySecret,
-		Paths: e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, LFS: e.LFS, LFSInclude: e.LFSInclude, LFSExclude: e.LFSExclude, Auto: e.Auto,
+		Paths: e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, FollowMoves: e.FollowMoves, LFS: e.LFS, LFSInclude: e.LFSInclude, LFSExclude: e.LFSExclude, Auto: e.Auto,
+		Submodules: e.Submodules, SubmoduleCredentials: e.SubmoduleCredentials, ViewTrees: e.ViewTrees,
 	}
 	for _, f := range []struct {
 		name, text string
@@ -106,6 +117,10 @@ func (e entry) watch() (Watch, error) {
 		if err := f.into.UnmarshalText([]byte(f.text)); err != nil {
 			return Watch{}, fmt.Errorf("%s: %w", f.name, err)
 		}
+	}
+	var err error
+	if w.Views, err = view.New(e.Views); err != nil {
+		return Watch{}, fmt.Errorf("views: %w", err)
 	}
 	return New(w)
 }

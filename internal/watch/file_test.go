@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/events"
 	"lockstep/internal/watch"
 )
 
@@ -15,7 +16,7 @@ func TestFileRoundTrip(t *testing.T) {
 	full, err := watch.New(watch.Watch{
 		App: "docs", URL: "https://example.com/acme/widgets.git", Ref: selector(t, "refs/tags/v*"), Credential: "bot", Depth: 50,
 		Poll: watch.Never, NotifyURL: "https://docs.example.com/in", NotifySecret: "docs", Paths: []string{"docs/**", "*.md"}, Auto: true,
-		Verify: watch.VerifyRequire, VerifyKeys: "team", NoRewind: true,
+		Verify: watch.VerifyRequire, VerifyKeys: "team", NoRewind: true, FollowMoves: true, Submodules: events.SubmodulesRequired, SubmoduleCredentials: []string{"libs", "tools"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +58,7 @@ func TestReadFileErrorsNameTheLine(t *testing.T) {
 		"a second document":   {"watches:\n" + good + "---\nwatches: []\n", "more than one"},
 		"two invalid watches": {"watches:\n- app: docs\n- app: ci\n", "line 3: url"},
 		"too long":            {"# " + strings.Repeat("x", 17<<20), "longer than 16 MiB"},
+		"a credential twice":  {"watches:\n- {app: docs, url: https://example.com/acme/widgets, submodules: required, submodule_credentials: [a, b, a]}\n", `line 2: submodule_credentials: "a" is named twice`},
 		"a secret in the URL": {"watches:\n- {app: docs, url: 'https://u:hunter2@example.com/acme/widgets'}\n", "line 2: url carries credentials"},
 	} {
 		_, err := watch.ReadFile(strings.NewReader(tc.text))

@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"lockstep/events"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // bench is a registry on a private Redis, with helpers to inspect what it writes.
 type bench struct {

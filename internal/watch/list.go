@@ -88,19 +88,26 @@ func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
 // after yielding a Redis error. Repositories that are added or removed meanwhile may be missing.
 func (r *Registry) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
 	return func(yield func(events.RepoPath, error) bool) {
+		for kept, err := range r.all(ctx) {
+			if !yield(kept.path(), err) {
+				return
+			}
+		}
+	}
+}
+
+// all iterates over the contents of the watched repositories in order. It stops after yielding a Redis error.
+func (r *Registry) all(ctx context.Context) iter.Seq2[contents, error] {
+	return func(yield func(contents, error) bool) {
 		for after := (position{}); ; {
 			found, err := r.sets(ctx, "", after)
 			if err != nil {
-				yield(events.RepoPath{}, err)
+				yield(contents{}, err)
 				return
 			}
 			for _, kept := range found {
 				after = position{kept.repo.Key(), lastField}
-				repo, err := events.ParseRepoPath(kept.spelled)
-				if err != nil {
-					repo = kept.repo
-				}
-				if len(kept.docs) > 0 && !yield(repo, nil) {
+				if len(kept.docs) > 0 && !yield(kept, nil) {
 					return
 				}
 			}
@@ -109,6 +116,14 @@ func (r *Registry) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] 
 			}
 		}
 	}
+}
+
+// path returns the repository's path as first watched.
+func (c contents) path() events.RepoPath {
+	if repo, err := events.ParseRepoPath(c.spelled); err == nil {
+		return repo
+	}
+	return c.repo
 }
 
 // position is the position of a watch in the list. Fields sort by app, then ref, because the space after the app is
@@ -134,6 +149,19 @@ func parsePosition(text string) (position, error) {
 
 // sets reads up to 100 repositories with the prefix, from after on, or after it if after.field is lastField.
 func (r *Registry) sets(ctx context.Context, prefix string, after position) ([]contents, error) {
+	keys, err := r.keys(ctx, prefix, after)
+	if err != nil {
+		return nil, err
+	}
+	found, err := r.loadAll(ctx, keys)
+	if err != nil {
+		return nil, fmt.Errorf("list watches: %w", err)
+	}
+	return found, nil
+}
+
+// keys reads the keys of the repositories that sets reads.
+func (r *Registry) keys(ctx context.Context, prefix string, after position) ([]string, error) {
 	from, to := "-", "+"
 	if prefix != "" {
 		from, to = "["+prefix, "("+prefix+"\xff"
@@ -149,9 +177,5 @@ func (r *Registry) sets(ctx context.Context, prefix string, after position) ([]c
 	if err != nil {
 		return nil, fmt.Errorf("list watches: %w", err)
 	}
-	found, err := r.loadAll(ctx, keys)
-	if err != nil {
-		return nil, fmt.Errorf("list watches: %w", err)
-	}
-	return found, nil
+	return keys, nil
 }

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -57,7 +58,8 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 		if n == 0 {
 			return nil
 		}
-		if err := checkCount(to, len(docs)); err != nil {
+		all, err := contents{repo: to, docs: docs}.watches()
+		if err = cmp.Or(err, checkLimits(to, all)); err != nil {
 			return err
 		}
 		rewrites := []rewrite{{there, docs}}

@@ -21,6 +21,7 @@ import (
 type Registry struct {
 	redis     redis.UniversalClient
 	namespace events.Namespace
+	large     largeSets
 }
 
 // NewRegistry returns a Registry. The client must not retry commands by itself.
@@ -52,12 +53,25 @@ func (r *Registry) index() string { return r.namespace.Watches() + "index" }
 
 // Of returns the watches of a repository.
 func (r *Registry) Of(ctx context.Context, repo events.RepoPath) (Set, error) {
+	if set, ok := r.large.get(repo); ok {
+		version, err := r.redis.HGet(ctx, r.of(repo), "version").Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return Set{}, fmt.Errorf("read the watches of %s: %w", repo, err)
+		}
+		if version == set.Version {
+			return set, nil
+		}
+	}
 	kept, err := r.load(ctx, repo)
 	if err != nil {
 		return Set{}, err
 	}
 	watches, err := kept.watches()
-	return Set{Version: kept.version, Watches: watches}, err
+	set := Set{Version: kept.version, Watches: watches}
+	if err == nil {
+		r.large.put(repo, set, kept.size())
+	}
+	return set, err
 }
 
 // ByRemote returns the watches of all repositories whose remotes have the [RemoteKey] of url. They are not necessarily
@@ -222,7 +236,7 @@ func (e *edit) check(docs map[string]string) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(checkSameRemote(e.first, watches), checkCount(e.repo, len(watches)))
+	return cmp.Or(checkSameRemote(e.first, watches), checkLimits(e.repo, watches))
 }
 
 // field returns the field of a watch in its repository's hash. Only such fields contain a space.
@@ -275,6 +289,14 @@ func newContents(repo events.RepoPath, fields map[string]string) contents {
 	maps.DeleteFunc(fields, func(name, _ string) bool { return !strings.Contains(name, " ") })
 	kept.docs = fields
 	return kept
+}
+
+// size returns the bytes in the documents.
+func (c contents) size() (n int) {
+	for _, doc := range c.docs {
+		n += len(doc)
+	}
+	return n
 }
 
 var errUnreadable = errors.New("cannot be decoded; remove it with lockstep watch rm and add it again")

@@ -14,6 +14,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"lockstep/events"
+	"lockstep/internal/view"
 )
 
 // Watch is an app's subscription to refs of a repository. [New] validates one.
@@ -32,6 +33,11 @@ type Watch struct {
 	LFSInclude []string `json:"lfs_include,omitempty"`
 	LFSExclude []string `json:"lfs_exclude,omitempty"`
 
+	// Submodules says whether the tree has the files of its submodules. SubmoduleCredentials names credentials for their remotes: of
+	// those of all watches of a ref, the one with the longest URL prefix that covers a remote is used, else Credential.
+	Submodules           events.Submodules `json:"submodules,omitempty"`
+	SubmoduleCredentials []string          `json:"submodule_credentials,omitempty"`
+
 	// NotifyURL receives the results, if not empty. NotifySecret names the credential that signs them.
 	NotifyURL    string `json:"notify_url,omitempty"`
 	NotifySecret string `json:"notify_secret,omitempty"`
@@ -39,11 +45,21 @@ type Watch struct {
 	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
 	Paths []string `json:"paths,omitempty"`
 
+	// Views are parts of the tree. Each view that a sync changes has a result of its own, which is posted instead of that of the
+	// sync. Nil for none. A repository has at most [view.MaxViews].
+	Views *view.Set `json:"views,omitempty"`
+
+	ViewTrees bool `json:"view_trees,omitempty"` // publish each view as a tree of its own
+
 	// Verify says whether the signatures of commits and tags are verified. VerifyKeys names the credential with the trusted keys.
 	Verify     Verify `json:"verify,omitempty"`
 	VerifyKeys string `json:"verify_keys,omitempty"`
 
 	NoRewind bool `json:"no_rewind,omitempty"` // refuse rewritten history
+
+	// FollowMoves moves the repository, with all its watches, when a poll finds that its remote permanently redirects to another path
+	// of the same host.
+	FollowMoves bool `json:"follow_moves,omitempty"`
 
 	Auto bool `json:"auto,omitempty"` // created for the first webhook of a repository
 
@@ -82,9 +98,10 @@ func New(w Watch) (Watch, error) {
 		}
 		w.Repo = repo
 	}
+	if err := CheckApp(w.App); err != nil {
+		return Watch{}, err
+	}
 	switch {
-	case !appPattern.MatchString(w.App):
-		return Watch{}, fmt.Errorf("app %.110q: want at most 100 letters, digits, dots, underscores or hyphens", w.App)
 	case w.Credential != "" && !appPattern.MatchString(w.Credential):
 		return Watch{}, fmt.Errorf("credential %.110q: want at most 100 letters, digits, dots, underscores or hyphens", w.Credential)
 	case w.NotifySecret != "" && !appPattern.MatchString(w.NotifySecret):
@@ -98,11 +115,26 @@ func New(w Watch) (Watch, error) {
 	if w.Verify, err = ParseVerify(string(w.Verify)); err != nil {
 		return Watch{}, fmt.Errorf("verify: %w", err)
 	}
+	if w.Submodules, err = events.ParseSubmodules(string(w.Submodules)); err != nil {
+		return Watch{}, err
+	}
+	if err := w.checkSubmoduleCredentials(); err != nil {
+		return Watch{}, err
+	}
 	if err := w.checkRules(); err != nil {
 		return Watch{}, err
 	}
 	if w.LFS == LFSPointers {
 		w.LFS = ""
+	}
+	if w.Views.Len() == 0 {
+		w.Views = nil
+	}
+	if w.Views == nil && w.ViewTrees {
+		return Watch{}, errors.New("view_trees: only with views")
+	}
+	if w.Views != nil && len(w.Paths) > 0 {
+		return Watch{}, errors.New("paths: leave them out, as only results of views are posted")
 	}
 	for name, globs := range map[string][]string{"paths": w.Paths, "lfs_include": w.LFSInclude, "lfs_exclude": w.LFSExclude} {
 		if err := checkGlobs(globs); err != nil {
@@ -116,6 +148,49 @@ func New(w Watch) (Watch, error) {
 		return Watch{}, errors.New("notify_secret: name the credential whose signingSecret signs notifications to notify_url")
 	}
 	return w, nil
+}
+
+const maxSubmoduleCredentials = 100
+
+func (w Watch) checkSubmoduleCredentials() error {
+	switch {
+	case len(w.SubmoduleCredentials) == 0:
+		return nil
+	case w.Submodules == events.SubmodulesOff:
+		return errors.New("submodule_credentials: only with submodules best-effort or required")
+	case len(w.SubmoduleCredentials) > maxSubmoduleCredentials:
+		return fmt.Errorf("submodule_credentials: want at most %d", maxSubmoduleCredentials)
+	}
+	for i, name := range w.SubmoduleCredentials {
+		if !appPattern.MatchString(name) {
+			return fmt.Errorf("submodule_credentials %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", name)
+		}
+		if slices.Contains(w.SubmoduleCredentials[:i], name) {
+			return fmt.Errorf("submodule_credentials: %q is named twice", name)
+		}
+	}
+	return nil
+}
+
+// CheckApp returns an error unless app can be the name of one.
+func CheckApp(app string) error {
+	if !appPattern.MatchString(app) {
+		return fmt.Errorf("app %.110q: want at most 100 letters, digits, dots, underscores or hyphens", app)
+	}
+	return nil
+}
+
+// ParseViews parses views, each of whose paths is given as "name=path".
+func ParseViews(values []string) (*view.Set, error) {
+	views := map[string][]string{}
+	for _, value := range values {
+		name, path, ok := strings.Cut(value, "=")
+		if !ok {
+			return nil, fmt.Errorf("view %.110q: want name=path, such as api=services/api", value)
+		}
+		views[name] = append(views[name], path)
+	}
+	return view.New(views)
 }
 
 func checkGlobs(globs []string) error {
@@ -281,6 +356,7 @@ func (i *Interval) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// parse decodes and validates a document.
 func parse(document []byte) (Watch, error) {
 	var w Watch
 	if err := json.Unmarshal(document, &w); err != nil {

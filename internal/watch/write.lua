@@ -1,12 +1,13 @@
 -- write.lua replaces the watches of one or more repositories and queues changes, in one step, if all of these sets are
--- still the ones that the caller has read.
+-- still the ones that the caller has read. It also removes the notes of failures that concern removed watches only. notes.lua of
+-- package stream precedes this script.
 --
 -- KEYS    1 changes (stream)   2 index (ZSET of repository keys, all scores 0)   3 poll (ZSET: repository key -> ms)
 --         then for each set: the set (hash), the remote before and the remote after (hashes); if there is none before
---         or none after, both are the same
+--         or none after, both are the same; then for each set with notes to remove, the hash and the index of the notes
 -- ARGV    1 a new version   2 number of sets; then for each: repository key, the version read ('' for none), '1' if
 --         the set stays and '0' if it is removed, '1' if it is polled, number of fields to remove, those, number of
---         names and values to set, those in turn
+--         names and values to set, those in turn, and 0, or 1 followed by its notes
 --         then the number of changes; then for each: number of names and values of its entry, those in turn
 -- Returns {verdict, …}
 --         'written'              success
@@ -32,9 +33,12 @@ local function list()
 end
 
 local sets, messages = {}, {}
-local version = arg()
-for i = 1, tonumber(arg()) do
+local version, count = arg(), tonumber(arg())
+local keyAt = 3 + 3 * count
+local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
+for i = 1, count do
   sets[i] = {hash = KEYS[1 + 3 * i], before = KEYS[2 + 3 * i], after = KEYS[3 + 3 * i], key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', drop = list(), set = list()}
+  sets[i].notes = arg() == '1' and notes_of(key, arg)
 end
 for i = 1, tonumber(arg()) do messages[i] = list() end
 
@@ -44,6 +48,7 @@ redis.call('ZCARD', poll)
 for _, s in ipairs(sets) do
   redis.call('HLEN', s.before)
   redis.call('HLEN', s.after)
+  if s.notes then redis.call('HLEN', s.notes.hash); redis.call('ZCARD', s.notes.index) end
   if (redis.call('HGET', s.hash, 'version') or '') ~= s.read then return {'raced', s.key} end
 end
 for _, s in ipairs(sets) do
@@ -61,6 +66,7 @@ local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 for _, fields in ipairs(messages) do redis.call('XADD', changes, '*', unpack(fields)) end
 for _, s in ipairs(sets) do
+  if s.notes then change_notes(s.notes, now, '0') end
   if not s.stays then
     redis.call('DEL', s.hash)
     redis.call('ZREM', index, s.key)

@@ -100,14 +100,14 @@ func (a *Attempt) Returned(err error) time.Duration {
 	return a.published.Sub(a.began)
 }
 
-// Settled reports that the change is settled with an outcome. class is that of a failed result, else "".
-func (a *Attempt) Settled(outcome string, class events.Class) {
+// Settled reports that the change is settled with an outcome and a result.
+func (a *Attempt) Settled(outcome string, result events.Result) {
 	a.mu.Lock()
 	a.settled = time.Now()
 	t := a.delivery.timeline(a.job.Change)
 	t.Leased, t.Began, t.Fetched, t.Published = a.delivery.leased, a.began, a.fetched, a.published
 	a.mu.Unlock()
-	a.delivery.ended(t.ended(outcome, a.settled), class)
+	a.delivery.ended(t.ended(outcome, a.settled), result.Class, result.Missing)
 }
 
 // End reports the end of the attempt. err is nil if the change is settled.

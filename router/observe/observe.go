@@ -51,8 +51,9 @@ type Event struct {
 	Err      error         // nil if the change is settled
 
 	// In Ended.
-	Timeline Timeline     // with the outcome
-	Class    events.Class // of the error, "" for none
+	Timeline Timeline                  // with the outcome
+	Class    events.Class              // of the error, "" for none
+	Missing  []events.MissingSubmodule // that the published tree lacks
 }
 
 // Kind is the kind of an [Event].
@@ -100,7 +101,7 @@ func (d *Delivery) Context() context.Context { return d.ctx }
 
 // Ended reports the outcome of a change that this delivery settled without an attempt: failed or left.
 func (d *Delivery) Ended(change events.Change, outcome string, class events.Class) {
-	d.ended(d.timeline(change).ended(outcome, time.Now()), class)
+	d.ended(d.timeline(change).ended(outcome, time.Now()), class, nil)
 }
 
 // LeftToNewer reports a change of a version that this program does not know.
@@ -108,9 +109,9 @@ func (d *Delivery) LeftToNewer() {
 	d.events(Event{Kind: Ended, Timeline: Timeline{Outcome: Newer}, Class: events.ClassNewer})
 }
 
-func (d *Delivery) ended(t Timeline, class events.Class) {
+func (d *Delivery) ended(t Timeline, class events.Class, missing []events.MissingSubmodule) {
 	d.span.SetAttributes(attrOutcome.String(t.Outcome))
-	d.events(Event{Kind: Ended, Timeline: t, Class: class})
+	d.events(Event{Kind: Ended, Timeline: t, Class: class, Missing: missing})
 }
 
 // timeline is the change's timeline up to the delivery.

@@ -3,10 +3,13 @@ package backend
 
 import (
 	"context"
+	"encoding/base64"
+	"unicode/utf8"
 
 	"lockstep/events"
 	"lockstep/handlers"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
@@ -16,7 +19,10 @@ import (
 
 // New returns handlers that work on a volume.
 func New(volume *volume.Volume, states *state.Store, credentials *credential.Store, registry *watch.Registry) handlers.Handlers {
-	return handlers.Handlers{Repos: repos{volume}, States: states, Credentials: secrets{credentials}, Watches: Watches{registry}, Keys: keys{credentials}}
+	return handlers.Handlers{
+		Repos: repos{volume}, States: states, Credentials: secrets{credentials}, Watches: Watches{registry}, Keys: keys{credentials},
+		Views: views{volume, states},
+	}
 }
 
 type repos struct{ *volume.Volume }
@@ -25,12 +31,41 @@ func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.Syn
 	s, err := r.Volume.Sync(ctx, volume.SyncRequest{
 		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Pin: req.Pin, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
 		Foreign: req.Remote.Foreign, Announced: req.Announced, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
-		LFS: selectionOf(req.LFS), AuthFor: authFor(req.Remote), Gate: gateOf(req.Remote), Check: checkOf(req),
+		LFS: selectionOf(req.LFS), Submodules: req.Submodules, Refetch: req.Refetch, AuthFor: authFor(req.Remote), Gate: gateOf(req.Remote), Check: checkOf(req),
+		Submodule: submoduleOf(req),
 	})
 	return handlers.SyncResult{
 		Tip: handlers.Tip{Ref: s.Ref, Commit: s.After}, Before: s.Before, Path: s.Path, Tree: s.Tree,
-		Files: s.Files, Full: s.Full, Truncated: s.Truncated, Asked: s.Asked, Forced: s.Forced,
+		Files: s.Files, Full: s.Full, Truncated: s.Truncated, Asked: s.Asked, Forced: s.Forced, Damaged: s.Damaged,
+		Missing: missingOf(s.Missing),
 	}, err
+}
+
+// maxMissing is the maximum number of missing submodules in a result.
+const maxMissing = 100
+
+func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
+	for _, part := range parts[:min(len(parts), maxMissing)] {
+		m := events.MissingSubmodule{Path: part.Path, Class: part.Class, Error: part.Why}
+		if !utf8.ValidString(part.Path) {
+			m.Raw = base64.StdEncoding.EncodeToString([]byte(part.Path))
+		}
+		missing = append(missing, m)
+	}
+	return missing
+}
+
+// submoduleOf returns [volume.SyncRequest.Submodule] for a request, or nil if there is none.
+func submoduleOf(req handlers.SyncRequest) func(context.Context, string) (volume.PartRemote, error) {
+	if req.Submodule == nil {
+		return nil
+	}
+	return func(ctx context.Context, url string) (volume.PartRemote, error) {
+		r, err := req.Submodule(ctx, url)
+		return volume.PartRemote{
+			Auth: wire.Auth(r.Secret), AuthFor: authFor(r.Remote), Gate: gateOf(r.Remote), Credential: r.Credential, Refused: r.Refused,
+		}, err
+	}
 }
 
 // checkOf returns the check of a request for package volume, or nil if there is none.
@@ -81,7 +116,16 @@ func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handle
 
 func (r repos) Published(repo events.RepoPath) (handlers.Published, bool, error) {
 	p, ok, err := r.Volume.Published(repo)
-	published := handlers.Published{Commits: p.Commits, LFS: map[events.Ref]handlers.LFS{}, Damaged: p.Damaged, Plain: p.Plain, Remote: p.Remote, Fetched: p.Fetched}
+	published := handlers.Published{
+		Commits: p.Commits, LFS: map[events.Ref]handlers.LFS{}, Submodules: p.Submodules, Incomplete: p.Incomplete, Damaged: p.Damaged,
+		Plain: p.Plain, Remote: p.Remote, Fetched: p.Fetched,
+		Missing: map[events.Ref][]handlers.MissingRemote{},
+	}
+	for ref, parts := range p.Missing {
+		for _, part := range parts {
+			published.Missing[ref] = append(published.Missing[ref], handlers.MissingRemote{URL: part.URL, Credential: part.Credential})
+		}
+	}
 	for ref, selection := range p.LFS {
 		for _, f := range selection {
 			published.LFS[ref] = append(published.LFS[ref], handlers.LFSFilter(f))
@@ -178,10 +222,14 @@ func (w Watches) Of(ctx context.Context, repo events.RepoPath) ([]handlers.Watch
 	for _, one := range set.Watches {
 		w := handlers.Watch{
 			App: one.App, Repo: one.Repo, URL: one.URL, Ref: one.Ref, Credential: one.Credential, Depth: one.Depth, Foreign: one.Auto,
-			Verify: handlers.Verify(one.Verify), VerifyKeys: one.VerifyKeys, NoRewind: one.NoRewind,
+			Verify: handlers.Verify(one.Verify), VerifyKeys: one.VerifyKeys, NoRewind: one.NoRewind, Submodules: one.Submodules,
+			SubmoduleCredentials: one.SubmoduleCredentials, FollowMoves: one.FollowMoves,
 		}
 		if one.LFS == watch.LFSFetch {
 			w.LFS = &handlers.LFSFilter{Include: one.LFSInclude, Exclude: one.LFSExclude}
+		}
+		if one.Views.Len() > 0 {
+			w.Views, w.ViewTrees = one.Views, one.ViewTrees
 		}
 		watches = append(watches, w)
 	}

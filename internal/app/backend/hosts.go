@@ -39,7 +39,18 @@ func limited(err error) error {
 	if !ok {
 		return err
 	}
-	return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: l}
+	return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: hostFault(l)}
+}
+
+// hostFault returns a retryable error if it is the host that does not answer, or tells its clients to wait.
+func hostFault(l *hosts.Limited) error {
+	switch l.Reason {
+	case hosts.NoAnswer:
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%w", l)
+	case hosts.RateLimit, hosts.HostLimit:
+		return events.Errorf(events.Retryable, events.ClassLimited, "%w", l)
+	}
+	return l
 }
 
 type hostPermit struct{ held *hosts.Permit }

@@ -2,6 +2,7 @@ package term
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 
 	"lockstep/internal/config"
@@ -32,15 +33,21 @@ const (
 	ExitUsage       = 2
 	ExitUnavailable = 3 // Redis
 	ExitTimedOut    = 4
+	ExitRevoked     = 5 // token
 )
 
 // ExitError is an error with an exit code.
 type ExitError struct {
 	Code int
-	Err  error
+	Err  error // nil prints nothing
 }
 
-func (e *ExitError) Error() string { return e.Err.Error() }
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return "exit code " + strconv.Itoa(e.Code)
+	}
+	return e.Err.Error()
+}
 
 func (e *ExitError) Unwrap() error { return e.Err }
 

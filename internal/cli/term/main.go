@@ -11,5 +11,5 @@ import (
 func Main(run func(ctx context.Context, args []string, std Streams) int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], Streams{os.Stdout, os.Stderr, os.Environ()}))
+	os.Exit(run(ctx, os.Args[1:], Streams{os.Stdout, os.Stderr, os.Environ(), os.Stdin}))
 }

@@ -19,17 +19,41 @@ const (
 	formTable = "table"
 	formJSON  = "json"
 	FormYAML  = "yaml"
+	formWide  = "wide"  // a table with all columns and full times
+	formName  = "name"  // names only
+	FormEvent = "event" // a result with its CloudEvents envelope, as JSON
 )
 
-// Forms lists the output forms.
+// Forms lists the output forms that each command has.
 var Forms = []string{formTable, formJSON, FormYAML}
 
 // Output is the form selected by --output. The zero value is a table.
-type Output struct{ Form string }
+type Output struct {
+	Form string
+	more []string // forms beyond Forms
+}
 
-// Add adds --output and its shorthand --json to a subcommand.
-func (o *Output) Add(cmd *cobra.Command) {
-	cmd.Flags().VarP(o, "output", "o", "output `form`: table, json or yaml")
+// Forms returns the forms of this output.
+func (o *Output) Forms() []string { return slices.Concat(Forms, o.more) }
+
+// AddList adds the flags of a list: those of Add, with the forms wide and name, and -q.
+func (o *Output) AddList(cmd *cobra.Command) {
+	o.Add(cmd, formWide, formName)
+	cmd.Flags().BoolFuncP("quiet", "q", "names only, short for -o name", func(text string) error {
+		if text == "true" {
+			o.Form = formName
+		}
+		return nil
+	})
+	cmd.MarkFlagsMutuallyExclusive("output", "json", "quiet")
+}
+
+// Add adds --output and its shorthand --json to a subcommand. more are forms beyond table, JSON and YAML.
+func (o *Output) Add(cmd *cobra.Command, more ...string) {
+	o.more = more
+	forms := o.Forms()
+	last := len(forms) - 1
+	cmd.Flags().VarP(o, "output", "o", "output `form`: "+strings.Join(forms[:last], ", ")+" or "+forms[last])
 	cmd.Flags().BoolFunc("json", "JSON output, short for -o json", func(text string) error {
 		if text == "true" {
 			o.Form = formJSON
@@ -41,8 +65,8 @@ func (o *Output) Add(cmd *cobra.Command) {
 
 // Set is part of [pflag.Value].
 func (o *Output) Set(text string) error {
-	if !slices.Contains(Forms, text) {
-		return fmt.Errorf("want %s", strings.Join(Forms, ", "))
+	if !slices.Contains(o.Forms(), text) {
+		return fmt.Errorf("want %s", strings.Join(o.Forms(), ", "))
 	}
 	o.Form = text
 	return nil
@@ -60,7 +84,11 @@ func (o *Output) String() string {
 func (o *Output) Type() string { return "form" }
 
 // IsTable reports whether the output is a table, not JSON.
-func (o *Output) IsTable() bool { return o.String() == formTable }
+func (o *Output) IsTable() bool { return !o.isDocument() && o.Form != formName }
+
+func (o *Output) isDocument() bool {
+	return o.Form == formJSON || o.Form == FormYAML || o.Form == FormEvent
+}
 
 // Show prints data, or its table: one row per line, cells separated by tabs.
 func (o *Output) Show(std Streams, data any, table func(io.Writer)) error {

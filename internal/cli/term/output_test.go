@@ -27,10 +27,10 @@ func TestYAMLSaysWhatJSONSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var asJSON, asYAML bytes.Buffer
 		data := value(3).Draw(t, "data")
-		if err := (&Output{formJSON}).Document(&asJSON, data); err != nil {
+		if err := (&Output{Form: formJSON}).Document(&asJSON, data); err != nil {
 			t.Fatal(err)
 		}
-		if err := (&Output{FormYAML}).Document(&asYAML, data); err != nil {
+		if err := (&Output{Form: FormYAML}).Document(&asYAML, data); err != nil {
 			t.Fatal(err)
 		}
 		var read any
@@ -54,7 +54,7 @@ func TestYAMLSaysWhatJSONSays(t *testing.T) {
 func TestYAMLKeepsTheOrderOfKeysAndTheDigitsOfNumbers(t *testing.T) {
 	var b bytes.Buffer
 	data := json.RawMessage(`{"z":1795223511284000999,"a":[],"m":{"y":{},"b":[1.50,"1.50"]}}`)
-	if err := (&Output{FormYAML}).Document(&b, data); err != nil {
+	if err := (&Output{Form: FormYAML}).Document(&b, data); err != nil {
 		t.Fatal(err)
 	}
 	const want = "z: 1795223511284000999\na: []\nm:\n  y: {}\n  b:\n    - 1.50\n    - \"1.50\"\n"

@@ -2,6 +2,7 @@ package term
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,8 @@ func NewRoot(std Streams, root *cobra.Command) *cobra.Command {
 func Execute(ctx context.Context, root *cobra.Command, args []string, std Streams) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err != nil {
+	silent, ok := errors.AsType[*ExitError](err)
+	if err != nil && !(ok && silent.Err == nil) {
 		fmt.Fprintf(std.Stderr, "%s: %s\n", root.Name(), Rendered(OneLine(err), false))
 	}
 	return ExitCode(err)

@@ -9,10 +9,11 @@ import (
 	"lockstep/internal/config"
 )
 
-// Streams are the outputs and the environment of a command.
+// Streams are the outputs, the environment and the input of a command.
 type Streams struct {
 	Stdout, Stderr io.Writer
 	Environ        []string
+	Stdin          io.Reader // nil if there is none
 }
 
 // Colours reports whether to use colours on w: it is a terminal, and neither NO_COLOR nor TERM=dumb disables them.

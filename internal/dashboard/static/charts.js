@@ -25,7 +25,7 @@
 		for (let t = newest - known.span; t <= newest; t += known.step) {
 			const [part, i] = at.get(t) || [null, 0];
 			x.push(t);
-			counts.forEach((c, n) => c.push(part ? part.counts[n][i] : t < known.from ? null : 0));
+			counts.forEach((c, n) => c.push(part ? part.counts[n][i] : t < known.from || known.gaps ? null : 0));
 			delays.forEach((d, n) => d.push(part ? part.delays[n][i] : null));
 		}
 		return { x, counts, delays };
@@ -41,8 +41,8 @@
 
 	// Times are UTC, as in the tables and logs.
 	const utc = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
-	const clock = (u, values) => values.map((v) => utc(v).slice(0, 5));
-	const moment = { value: (u, v) => (v ? utc(v) : "–") };
+	const clock = (u, values) => values.map((v) => ((completed || edge)?.span > 86400 ? new Date(v * 1000).toISOString().slice(5, 10) + " " : "") + utc(v).slice(0, 5));
+	const moment = { value: (u, v) => (v ? clock(u, [v])[0] + (completed?.gaps ? "" : utc(v).slice(5)) : "–") };
 
 	// latest shows the newest completed, non-empty bucket in the legend while the cursor is outside the chart.
 	function latest(u) {
@@ -55,6 +55,8 @@
 	// tens keeps only the grid lines at powers of ten.
 	const tens = (u, splits) => splits.map((v) => (Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null));
 
+	const high = () => (innerWidth > 720 ? 170 : 110);
+
 	function draw() {
 		const data = table();
 		if (!data) return;
@@ -62,7 +64,7 @@
 		plots = [];
 		const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
 		const common = (box) => ({
-			width: box.clientWidth, height: 170, padding: [8, 6, 0, 0],
+			width: box.clientWidth, height: high(), padding: [8, 6, 0, 0],
 			cursor: { sync: { key: "lockstep" }, drag: { x: false, y: false }, points: { size: 5 } },
 			legend: { live: true },
 			hooks: { setCursor: [latest] },
@@ -72,7 +74,7 @@
 		plots.push(new uPlot({
 			...common(first),
 			scales: { y: { range: (u, min, max) => [0, Math.max(5, max * 1.1)] } },
-			axes: [{ ...axis, values: clock, space: 60, size: 28 }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000] }],
+			axes: [{ ...axis, values: clock, space: 80, size: 28 }, { ...axis, size: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000] }],
 			series: [moment].concat(outcomes.map((label, n) => ({
 				label, stroke: shades[n], fill: shades[n] + "55", width: 1.25, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }),
 				value: (u, v, s, i) => (i === null ? "–" : u.counts?.[n][i] ?? "–"),
@@ -84,9 +86,9 @@
 		plots.push(new uPlot({
 			...common(second),
 			scales: { y: { distr: 3, range: (u, min, max) => [Math.min(10, min ?? 10), Math.max(1000, (max ?? 1000) * 1.2)] } },
-			axes: [{ ...axis, values: clock, space: 60, size: 28 }, { ...axis, size: 52, filter: tens, grid: { ...axis.grid, filter: tens }, values: (u, v) => v.map((ms) => (ms === null ? "" : span(ms))) }],
+			axes: [{ ...axis, values: clock, space: 80, size: 28 }, { ...axis, size: 52, filter: tens, grid: { ...axis.grid, filter: tens }, values: (u, v) => v.map((ms) => (ms === null ? "" : span(ms))) }],
 			series: [moment].concat(percentiles.map((label, n) => ({
-				label, stroke: lines[n], width: 1.5, spanGaps: true, points: { show: true, size: 3.5, fill: lines[n], stroke: lines[n] },
+				label, stroke: lines[n], width: 1.5, spanGaps: false, points: { show: true, size: 3.5, fill: lines[n], stroke: lines[n] },
 				value: (u, v) => (v === null || v === undefined ? "–" : span(v)),
 			}))),
 		}, [data.x, ...data.delays], second));
@@ -122,7 +124,7 @@
 
 	const watcher = new ResizeObserver(() => plots.forEach((p) => {
 		const width = p.root.parentElement.clientWidth;
-		if (width !== p.width) p.setSize({ width, height: 170 });
+		if (width !== p.width) p.setSize({ width, height: high() });
 	}));
 
 	function begin() {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"golang.org/x/sync/errgroup"
@@ -48,7 +49,7 @@ func (p *Plan) Build(
 		return nil, err
 	}
 	b := &builder{
-		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, leaving: leaving, large: p.large},
+		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, leaving: leaving, large: p.large, filled: p.filled},
 		maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
 	last := ""
@@ -59,7 +60,7 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format, large: p.selects}, nil
+	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -72,7 +73,7 @@ func (p *Plan) leavingLinks(
 		return nil, nil
 	}
 	leaving = map[string]bool{}
-	links := linksOf(objects, p.tree)
+	links := p.linksOf(objects)
 	for _, it := range items {
 		if it.mode != filemode.Symlink {
 			continue
@@ -101,6 +102,9 @@ func inParts[T any](list []T) iter.Seq[[]T] {
 // build checks out the items into dst, an empty folder. It returns the manifest and the paths of new files. last is
 // the tree to link from; "" for none.
 func (b *builder) build(ctx context.Context, dst, last string) (made manifest, written []string, err error) {
+	if err := checkLengths(dst, b.items); err != nil {
+		return nil, nil, err
+	}
 	if !b.prepared {
 		if b.modes, err = probeModes(dst); err != nil {
 			return nil, nil, buildError(err)
@@ -124,6 +128,17 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 		}
 	}
 	return slices.DeleteFunc(b.made, tracked.isSkipped), written, nil
+}
+
+// checkLengths fails if readers could not open an item by its path, although folder by folder it can be created on some file systems.
+func checkLengths(dst string, items []Item) error {
+	const spare = 16 // the final name of the tree is a little longer than that of dst
+	for _, it := range items {
+		if len(dst)+spare+len("/")+len(it.path) > maxPath {
+			return buildError(syscall.ENAMETOOLONG)
+		}
+	}
+	return nil
 }
 
 // makeFolders creates all folders: those of one depth concurrently, because creating a folder takes much longer than linking
@@ -264,6 +279,7 @@ func (w *worker) make(to, from *disk.Walker, it Item) (tracked, int64, error) {
 			return tracked{}, 0, buildError(err)
 		}
 		if ok {
+			it.was.inPart = it.inPart
 			return it.was, size, nil
 		}
 	}
@@ -312,6 +328,7 @@ type writer struct {
 	links   LinkPolicy
 	leaving map[string]bool // links that lead out of the tree, by path; unused with LinksKeep
 	large   Large           // optional
+	filled  map[string]bool // paths of the submodules that have files
 	modes   fileModes
 }
 
@@ -333,12 +350,16 @@ const (
 )
 
 // write creates a file, link or submodule. A submodule becomes an empty folder, as in Git without
-// --recurse-submodules. For a skipped link it returns a zero tracked. size is that of the file.
+// --recurse-submodules, unless its files are entries too. For a skipped link it returns a zero tracked. size is that of the file.
 func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (t tracked, size int64, err error) {
 	skipped, linked := false, false
 	switch e.mode {
 	case filemode.Submodule:
-		sub, err := folder.Make(name)
+		create := disk.Dir.Make
+		if w.filled[e.path] { // its first file may have made it
+			create = disk.Dir.OpenOrMake
+		}
+		sub, err := create(folder, name)
 		if err != nil {
 			return tracked{}, 0, buildError(err)
 		}
@@ -412,4 +433,5 @@ type Files struct {
 	modes      fileModes
 	format     object.Format
 	large      string // see [GitDir.Large]
+	parts      Parts
 }

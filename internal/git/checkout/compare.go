@@ -101,7 +101,7 @@ func pathsOf(found []Difference) []string {
 func openManifest(tree string) (made manifest, damaged []Difference, err error) {
 	g := GitDirOf(tree)
 	_, commit, _ := g.RefAndCommit() // without, its format is SHA-1 or the manifest counts as damaged
-	made, err = readManifest(g.Manifest(), object.ParseID(commit).Format())
+	made, err = g.readFiles(object.ParseID(commit).Format())
 	switch {
 	case err == nil:
 		return made, nil, nil
@@ -203,9 +203,7 @@ func (c *comparison) has(path string) bool {
 	if found {
 		return true
 	}
-	// Files below the folder follow those whose names begin with its name and a byte before the slash.
-	j, _ := slices.BinarySearchFunc(c.made[i:], path+"/", func(t tracked, path string) int { return strings.Compare(t.path, path) })
-	return i+j < len(c.made) && strings.HasPrefix(c.made[i+j].path, path+"/")
+	return c.made[i:].hasBelow(path)
 }
 
 // additional returns those of the paths that exist, but not in the manifest.

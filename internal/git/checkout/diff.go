@@ -61,11 +61,11 @@ func (p *Plan) ChangesSince(ctx context.Context, objects *object.Store, base str
 	if len(c.Files) > limits.MaxFiles {
 		c.Files, c.Truncated = slices.Clone(c.Files[:limits.MaxFiles]), true
 	}
-	return c, p.markLinks(objects, found, c.Files)
+	return c, markLinks(p.linksOf(objects), found, c.Files)
 }
 
 // markLinks sets Outside for symbolic links that lead out of the tree.
-func (p *Plan) markLinks(objects *object.Store, found []difference, files []events.File) (err error) {
+func markLinks(links *Links, found []difference, files []events.File) (err error) {
 	defer object.RecoverCorrupt(&err)
 	isLink := map[string]bool{}
 	for _, d := range found {
@@ -73,7 +73,6 @@ func (p *Plan) markLinks(objects *object.Store, found []difference, files []even
 			isLink[d.path] = true
 		}
 	}
-	links := linksOf(objects, p.tree)
 	for i, file := range files {
 		if isLink[file.Path] {
 			if files[i].Outside, err = links.Leave(file.Path); err != nil {
@@ -111,7 +110,7 @@ func (p *Plan) differencesFrom(ctx context.Context, objects *object.Store, base 
 // all lists all files of the tree.
 func (p *Plan) all(ctx context.Context, objects *object.Store, limit int) (found []difference, err error) {
 	if !p.incremental {
-		return p.changed, nil
+		return p.own, nil
 	}
 	defer object.RecoverCorrupt(&err)
 	return differences(ctx, objects, object.ZeroID, p.tree, limit)
@@ -131,6 +130,8 @@ func (p *Plan) changedSinceLast() ([]difference, error) {
 	if err != nil {
 		return nil, err
 	}
+	last = slices.DeleteFunc(slices.Clone(last), func(t tracked) bool { return t.inPart })
+	items = slices.DeleteFunc(items, func(it Item) bool { return it.inPart })
 	var found []difference
 	cut := func(until func(path string) bool) {
 		for len(last) > 0 && until(last[0].path) {
@@ -145,7 +146,7 @@ func (p *Plan) changedSinceLast() ([]difference, error) {
 			was, last = side{last[0].mode, last[0].hash}, last[1:]
 		}
 		if now != was {
-			found = append(found, difference{it.path, was, now})
+			found = append(found, difference{path: it.path, before: was, after: now})
 		}
 	}
 	cut(func(string) bool { return true })
@@ -201,8 +202,8 @@ var emptyBlobs = map[object.ID]bool{
 	object.SHA256.Hash(plumbing.BlobObject, nil): true,
 }
 
-// renames pairs added files with deleted files of the same content and mode: preferably one with the same base
-// name, otherwise the first. It ignores empty files. It returns the old path of each new one.
+// renames pairs added files, in order, with deleted files of the same content and mode, as git diff-tree -M100% does: with one of the same
+// base name if there is any, otherwise with the first. It ignores empty files. It returns the old path of each new one.
 func renames(found []difference) map[string]string {
 	type match struct {
 		side
@@ -220,20 +221,17 @@ func renames(found []difference) map[string]string {
 	if len(deleted) == 0 {
 		return origins
 	}
-	for _, sameName := range []bool{true, false} {
-		for _, d := range found {
-			if _, done := origins[d.path]; done || d.before.mode != 0 {
-				continue
-			}
-			k := match{side: d.after}
-			if sameName {
-				k.name = path.Base(d.path)
-			}
+	for _, d := range found {
+		if d.before.mode != 0 {
+			continue
+		}
+		for _, k := range []match{{d.after, path.Base(d.path)}, {d.after, ""}} {
 			for len(deleted[k]) > 0 && used[deleted[k][0]] {
 				deleted[k] = deleted[k][1:]
 			}
 			if len(deleted[k]) > 0 {
 				origins[d.path], used[deleted[k][0]] = deleted[k][0], true
+				break
 			}
 		}
 	}

@@ -5,6 +5,10 @@
 // applies the changes to a private copy of it instead. [GitDir] is the tree's small .git, whose index Git and later plans
 // read. [Plan.ChangesSince] lists the files that a push changed.
 //
+// [Tree.Select] selects files of a published tree, and [Subset.Build] makes a tree of only these.
+//
+// [Plan.SetParts] adds the files of submodules to a plan. Without it they are empty folders.
+//
 // A file is never modified after it is created, because trees share it.
 //
 // # Failures

@@ -52,7 +52,7 @@ func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h Histor
 		"lockstep-commit":         commit.String() + "\n",
 		"lockstep-depth":          h.Depth.String() + "\n",
 		"HEAD":                    commit.String() + "\n",
-		"lockstep-links":          string(links) + "\n",
+		linksName:                 string(links) + "\n",
 		resolvedLinks:             "",
 		pinFile:                   "",
 	}
@@ -66,10 +66,18 @@ func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h Histor
 	if f.large != "" {
 		contents[largeName] = f.large + "\n"
 	}
+	own, inParts := f.made, manifest(nil)
+	if f.parts.Mode != events.SubmodulesOff {
+		contents[partsName] = f.parts.String()
+	}
+	if f.parts.isFilled() {
+		own, inParts = f.made.split()
+		contents[filepath.Base(g.PartsManifest())] = string(inParts.encode(f.format))
+	}
 	folders := []string{".", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"}
 	written, changed, err := writeFiles(g.Dir, folders, contents, []string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
 	if err == nil {
-		err = g.writeIndex(f.made.encode(f.format))
+		err = g.writeIndex(own.encode(f.format))
 	}
 	if f.Changed != nil {
 		f.Changed = append(f.Changed, below(".git", changed)...)
@@ -103,7 +111,7 @@ func (g GitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lo
 
 // Links returns the policy with which the tree was built.
 func (g GitDir) Links() LinkPolicy {
-	links, err := readLine(filepath.Join(g.Dir, "lockstep-links"))
+	links, err := readLine(filepath.Join(g.Dir, linksName))
 	if err != nil {
 		return LinksKeep // written by an older version
 	}
@@ -121,6 +129,9 @@ func (g GitDir) Large() string {
 	}
 	return text
 }
+
+// linksName is a file with the policy with which the tree was built.
+const linksName = "lockstep-links"
 
 // resolvedLinks is an empty file in trees whose links were checked by [Links]. Older versions checked targets only.
 const resolvedLinks = "lockstep-links-resolved"
@@ -187,8 +198,16 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 	if err != nil {
 		return nil
 	}
-	read := sync.OnceValues(func() (manifest, error) { return readManifest(g.Manifest(), h.Format()) })
-	return &Tree{path: tree, commit: h, size: size, links: links, large: g.Large(), read: read}
+	parts, err := g.Parts()
+	inParts := 0
+	if err == nil && parts.isFilled() {
+		inParts, err = sizeOfManifest(g.PartsManifest(), h.Format())
+	}
+	if err != nil {
+		return nil
+	}
+	read := sync.OnceValues(func() (manifest, error) { return g.readFiles(h.Format()) })
+	return &Tree{path: tree, commit: h, size: size, links: links, large: g.Large(), parts: parts, inParts: inParts, read: read}
 }
 
 // RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"golang.org/x/sys/unix"
@@ -33,8 +34,8 @@ func (p *Plan) SetLarge(large Large, selects string, converted func(path string)
 	p.large, p.selects, p.converted = large, selects, converted
 }
 
-func (p *Plan) converts(path string, mode filemode.FileMode) bool {
-	return p.converted != nil && isFile(mode) && p.converted(path)
+func (p *Plan) converts(e entry) bool {
+	return p.converted != nil && isFile(e.mode) && p.converted(e.path)
 }
 
 func isFile(mode filemode.FileMode) bool {
@@ -55,6 +56,19 @@ func (p *Plan) LastTree(objects *object.Store, changes func(path string) bool) (
 	}
 	id, known = objects.TreeOf(p.last.commit)
 	return id, changed, known
+}
+
+// PartsDiffer reports whether other submodules have files than in the last tree, or a path within one, at which it differs,
+// satisfies a condition.
+func (p *Plan) PartsDiffer(changes func(path string) bool) bool {
+	before, after := p.last.Parts().filled(), p.parts.filled()
+	for path := range after {
+		if _, stays := before[path]; !stays {
+			return true
+		}
+	}
+	return len(before) != len(after) ||
+		slices.ContainsFunc(p.changed, func(d difference) bool { return d.inPart && changes(d.path) })
 }
 
 // Large returns what the tree selects, see [GitDir.Large].

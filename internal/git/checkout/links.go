@@ -12,6 +12,9 @@ import (
 // Links resolves the symbolic links of a commit. A target may pass through other links, so each verdict depends on all
 // links of the commit, and on nothing else. Each link is resolved once. It is not safe for concurrent use.
 type Links struct {
+	// Part returns the tree of a submodule's commit, if its folder has the files of that tree. Nil for none.
+	Part func(commit object.ID) (tree object.ID, ok bool)
+
 	root   *place
 	folder func(object.ID) ([]object.TreeEntry, error)
 	target func(object.ID) (string, error)
@@ -24,9 +27,14 @@ func NewLinks(
 	return &Links{root: &place{hash: tree}, folder: folder, target: target}
 }
 
-// linksOf returns the links of a tree object in a store.
-func linksOf(objects *object.Store, tree object.ID) *Links {
-	return NewLinks(tree, objects.Tree, objects.ReadLink)
+// linksOf returns the links of the plan's tree.
+func (p *Plan) linksOf(objects *object.Store) *Links { return p.parts.links(objects, p.tree) }
+
+// links returns the links of a tree with these submodules.
+func (p Parts) links(objects *object.Store, tree object.ID) *Links {
+	links := NewLinks(tree, objects.Tree, objects.ReadLink)
+	links.Part = p.TreeIn(objects)
+	return links
 }
 
 // place is a folder or a link.
@@ -172,8 +180,13 @@ func (l *Links) enter(folder *place, name string) (*place, error) {
 		}
 		folder.entries = map[string]*place{}
 		for _, e := range entries {
-			if e.Mode == filemode.Dir || e.Mode == filemode.Symlink {
+			switch {
+			case e.Mode == filemode.Dir || e.Mode == filemode.Symlink:
 				folder.entries[e.Name] = &place{parent: folder, link: e.Mode == filemode.Symlink, hash: e.Hash}
+			case e.Mode == filemode.Submodule && l.Part != nil:
+				if tree, ok := l.Part(e.Hash); ok {
+					folder.entries[e.Name] = &place{parent: folder, hash: tree}
+				}
 			}
 		}
 	}

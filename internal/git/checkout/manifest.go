@@ -25,6 +25,7 @@ type tracked struct {
 	hash object.ID
 	raw  string // encoded entry of the index; empty if the file was skipped
 
+	inPart bool // it belongs to a submodule, at any depth
 	linked bool // only in a build: the file is a hard link to a [LargeFile]
 }
 
@@ -158,7 +159,7 @@ func describe(e entry, st unix.Stat_t, format object.Format) tracked {
 	copy(raw[idOffset:], e.hash.Bytes())
 	binary.BigEndian.PutUint16(raw[header-2:], uint16(min(len(e.path), longPath)))
 	copy(raw[header:], e.path)
-	return tracked{path: e.path, mode: e.mode, hash: e.hash, raw: string(raw)}
+	return tracked{path: e.path, mode: e.mode, hash: e.hash, raw: string(raw), inPart: e.inPart}
 }
 
 // encode returns the manifest as a Git index.

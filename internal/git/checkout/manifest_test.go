@@ -30,7 +30,7 @@ func checkRoundTrip(t *testing.T, format object.Format) {
 		if err := unix.Stat(dir, &st); err != nil {
 			t.Fatal(err)
 		}
-		want = append(want, describe(entry{path, filemode.Regular, format.Hash(plumbing.BlobObject, []byte(path))}, st, format))
+		want = append(want, describe(entry{path: path, mode: filemode.Regular, hash: format.Hash(plumbing.BlobObject, []byte(path))}, st, format))
 	}
 	file := filepath.Join(dir, "index")
 	content := want.encode(format)
@@ -45,12 +45,20 @@ func checkRoundTrip(t *testing.T, format object.Format) {
 	if _, err := readManifest(file, object.SHA1+object.SHA256-format); err == nil {
 		t.Error("read as a manifest of the other format")
 	}
+	if listed, err := listManifest(file, format); err != nil || !slices.EqualFunc(listed, want, func(f TreeFile, t tracked) bool {
+		return f.Path == t.path && f.Mode == uint32(t.mode) && f.Blob == t.hash && f.Size == number(t.raw[36:]) && !f.InPart
+	}) {
+		t.Errorf("listed %d entries, %v; want %d", len(listed), err, len(want))
+	}
 
 	for i := range len(content) {
 		for _, spoilt := range [][]byte{content[:i], flipped(content, i)} {
 			testenv.Must(0, os.WriteFile(file, spoilt, 0o644))(t)
 			if _, err := readManifest(file, format); err == nil {
 				t.Fatalf("a manifest spoilt at byte %d was read", i)
+			}
+			if _, err := listManifest(file, format); err == nil {
+				t.Fatalf("a manifest spoilt at byte %d was listed", i)
 			}
 		}
 		if i == 300 { // later bytes are similar
@@ -63,4 +71,18 @@ func flipped(content []byte, i int) []byte {
 	spoilt := append([]byte(nil), content...)
 	spoilt[i] ^= 0x40
 	return spoilt
+}
+
+// listManifest reads a manifest as a stream.
+func listManifest(file string, format object.Format) (listed []TreeFile, err error) {
+	m, err := readingManifest(file, format)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	err = m.each(func(f TreeFile) error {
+		listed = append(listed, f)
+		return nil
+	})
+	return listed, err
 }

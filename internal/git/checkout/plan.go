@@ -19,9 +19,14 @@ type Plan struct {
 	last        *Tree        // nil for none
 	incremental bool         // changed lists the differences from last, otherwise all files
 	changed     []difference // sorted by path
+	size        int          // number of files, without those of submodules
 
 	sinceLast    []difference // differences from last, sorted by path, if comparesLast
 	comparesLast bool         // last's objects are readable
+
+	parts  Parts
+	own    []difference    // changed without the files of submodules
+	filled map[string]bool // paths of the submodules that have files; see SetParts
 
 	large     Large                  // optional
 	selects   string                 // see [GitDir.Large]
@@ -30,18 +35,29 @@ type Plan struct {
 
 // Tree is a published tree, whose files a new tree may share.
 type Tree struct {
-	path   string
-	commit object.ID
-	size   int // number of files
-	links  LinkPolicy
-	mark   *mark  // of a prepared tree, or nil
-	large  string // see [GitDir.Large]
+	path    string
+	commit  object.ID
+	size    int // number of files, without those of submodules
+	inParts int // number of files of submodules
+	links   LinkPolicy
+	mark    *mark  // of a prepared tree, or nil
+	large   string // see [GitDir.Large]
+	parts   Parts
 
 	read func() (manifest, error) // returns the files; reads them once
 }
 
+// Size returns the number of files, without those of submodules.
+func (p *Plan) Size() int { return p.size }
+
 // Preload reads the list of files, which plans of other trees need.
 func (t *Tree) Preload() { _, _ = t.read() }
+
+// Path returns the path of the tree.
+func (t *Tree) Path() string { return t.path }
+
+// Links returns the policy with which the tree was built.
+func (t *Tree) Links() LinkPolicy { return t.links }
 
 // IsReadable reports whether the list of files is not damaged, without which a plan has no items.
 func (t *Tree) IsReadable() bool {
@@ -51,9 +67,10 @@ func (t *Tree) IsReadable() bool {
 
 // entry is a file, link or submodule of a commit.
 type entry struct {
-	path string
-	mode filemode.FileMode
-	hash object.ID
+	path   string
+	mode   filemode.FileMode
+	hash   object.ID
+	inPart bool // it belongs to a submodule, at any depth
 }
 
 // Item is an entry to create, with the same entry of the last tree.
@@ -61,8 +78,6 @@ type Item struct {
 	entry
 	was tracked // same content and mode; zero if the last tree has no such file
 }
-
-var errTooManyFiles = errors.New("too many files")
 
 // NewPlan plans the tree of the commit h, or of the commit that the tag h points to, with at most limit entries.
 // The plan starts from last if its objects are readable. A missing object is an error of ClassCorrupt.
@@ -97,22 +112,43 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 	if err != nil {
 		return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
 	}
+	p.own = p.changed
 	return p, nil
 }
 
-// check verifies that the blobs of all changed files are present, and that the tree is within the file limit.
+// check verifies that the blobs of all changed files are present, and that the tree, without the files of submodules, is within
+// the file limit.
 func (p *Plan) check(objects *object.Store, limit int) error {
-	size := 0
+	p.size = 0
 	if p.incremental {
-		size = p.last.size
+		p.size = p.last.size
 	}
-	for _, d := range p.changed {
+	p.size += growth(p.changed)
+	if err := checkPresent(objects, p.changed); err != nil {
+		return err
+	}
+	if p.size > limit {
+		return TooManyFiles(limit)
+	}
+	return nil
+}
+
+// growth returns by how many entries a tree grows with differences.
+func growth(found []difference) (entries int) {
+	for _, d := range found {
 		if d.before.mode != 0 {
-			size--
+			entries--
 		}
 		if d.after.mode != 0 {
-			size++
+			entries++
 		}
+	}
+	return entries
+}
+
+// checkPresent verifies that the blobs of all changed files are present.
+func checkPresent(objects *object.Store, found []difference) error {
+	for _, d := range found {
 		if d.after.mode == 0 || d.after.mode == filemode.Submodule {
 			continue
 		}
@@ -124,14 +160,12 @@ func (p *Plan) check(objects *object.Store, limit int) error {
 			return object.Corruptf("%s: blob %s is missing", d.path, d.after.hash)
 		}
 	}
-	if size > limit {
-		return tooManyFiles(limit)
-	}
 	return nil
 }
 
-func tooManyFiles(limit int) error {
-	return object.Quotaf("%w: more than %d; raise max-tree-files if the repository is meant to be that large", errTooManyFiles, limit)
+// TooManyFiles returns the error of a tree with more files than the limit.
+func TooManyFiles(limit int) error {
+	return object.Quotaf("too many files: more than %d; raise max-tree-files if the repository is meant to be that large", limit)
 }
 
 // Items lists all entries of the tree, sorted by path. It returns an error if the last tree's manifest is damaged.
@@ -151,9 +185,9 @@ func (p *Plan) Items() ([]Item, error) {
 			}
 			last = last[1:]
 		}
-		it := Item{entry: entry{d.path, d.after.mode, d.after.hash}}
+		it := Item{entry: entry{d.path, d.after.mode, d.after.hash, d.inPart}}
 		if len(last) > 0 && last[0].path == d.path {
-			if last[0].mode == it.mode && last[0].hash == it.hash && !p.converts(it.path, it.mode) {
+			if last[0].mode == it.mode && last[0].hash == it.hash && !p.converts(it.entry) {
 				it.was = last[0]
 			}
 			last = last[1:]
@@ -171,8 +205,8 @@ func (p *Plan) Items() ([]Item, error) {
 }
 
 func (p *Plan) unchanged(t tracked) Item {
-	it := Item{entry{t.path, t.mode, t.hash}, t}
-	if p.converts(t.path, t.mode) {
+	it := Item{entry{t.path, t.mode, t.hash, t.inPart}, t}
+	if p.converts(it.entry) {
 		it.was = tracked{}
 	}
 	return it
@@ -182,6 +216,7 @@ func (p *Plan) unchanged(t tracked) Item {
 type difference struct {
 	path          string
 	before, after side
+	inPart        bool // after belongs to a submodule
 }
 
 // side is the entry of one of two trees at a path; a zero mode means none.
@@ -197,6 +232,7 @@ type walker struct {
 	limit   int // entries
 	size    int // entries read
 	bytes   int // in all paths
+	inPart  bool
 	found   []difference
 }
 
@@ -260,7 +296,7 @@ func (w *walker) read(tree object.ID, path string) ([]object.TreeEntry, error) {
 		return nil, object.Corruptf("folder %q: %w", path, err)
 	}
 	if w.size += len(entries); w.size > 2*w.limit {
-		return nil, tooManyFiles(w.limit)
+		return nil, TooManyFiles(w.limit)
 	}
 	return entries, nil
 }
@@ -289,7 +325,7 @@ func (w *walker) compareEntry(path string, before, after side, depth int) error 
 		}
 	}
 	if before != after {
-		w.found = append(w.found, difference{path, before, after})
+		w.found = append(w.found, difference{path, before, after, w.inPart})
 	}
 	return w.compare(below[0], below[1], path+"/", depth+1)
 }

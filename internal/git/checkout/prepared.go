@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -84,7 +85,7 @@ func (p *Plan) Update(
 		return nil, buildError(err)
 	}
 	b := &builder{
-		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, large: p.large, modes: prepared.modes},
+		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, large: p.large, filled: p.filled, modes: prepared.modes},
 		prepared: true, maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
 	made, written, err := b.build(ctx, dst, "")
@@ -96,7 +97,7 @@ func (p *Plan) Update(
 	if err := checkNames(ctx, dst, folders); err != nil {
 		return nil, buildError(err)
 	}
-	files = &Files{Written: written, made: made, modes: b.modes, format: b.format, large: p.selects}
+	files = &Files{Written: written, made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts}
 	if prepared.flushed {
 		files.Changed = p.changedFolders(folders, b.rewritten)
 	}
@@ -134,7 +135,18 @@ func (p *Plan) makeRoom(dst string) error {
 	}
 	defer to.Close()
 	for _, d := range p.changed {
+		if d.before.mode == filemode.Submodule {
+			continue
+		}
 		if err := clearPath(to, d); err != nil {
+			return err
+		}
+	}
+	for _, d := range slices.Backward(p.changed) { // once they are empty, those within others first
+		if d.before.mode != filemode.Submodule {
+			continue
+		}
+		if err := clearPath(to, d); err != nil && !(p.filled[d.path] && errors.Is(err, unix.ENOTEMPTY)) {
 			return err
 		}
 	}
@@ -156,6 +168,9 @@ func clearPath(d *disk.Walker, change difference) error {
 		return nil
 	}
 	folder, err := d.Enter(disk.Parent(change.path), disk.Dir.Open)
+	if errors.Is(err, os.ErrNotExist) && change.before.mode == filemode.Submodule {
+		return nil // it went with the last file below it
+	}
 	if err != nil {
 		return err
 	}
@@ -191,7 +206,10 @@ type namesIn struct {
 func foldersOf(made manifest) []namesIn {
 	folders := []namesIn{{"", 0}}
 	open := []int{0} // indexes of the current folder and its parents
-	for _, t := range made {
+	for i, t := range made {
+		if t.mode == filemode.Submodule && made[i+1:].hasBelow(t.path) {
+			continue // a folder with files
+		}
 		for top := len(open) - 1; top > 0 && !strings.HasPrefix(t.path, folders[open[top]].folder+"/"); top-- {
 			open = open[:top]
 		}

@@ -4,12 +4,22 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"lockstep/internal/git/wildmatch"
 )
 
 // Limits of Git on attributes.
 const (
 	maxAttributes = 1 << 20 // bytes in a .gitattributes file; Git allows 100 MiB
 	maxLine       = 2048    // bytes; longer ones are ignored
+)
+
+// The work on attributes, in steps of the matcher.
+const (
+	parseSteps = 2    // that a byte of a .gitattributes file counts as
+	macroSteps = 1000 // that setting an attribute counts as, beyond manyAttributes of one file
+
+	manyAttributes = 64 // more than files have
 )
 
 // rule is a line of a .gitattributes file.
@@ -135,16 +145,16 @@ func parseSettings(text string) (sets []setting, ok bool) {
 
 // isLFS reports whether the attribute filter of a path is lfs. stack has the rules of the folders from the top to the
 // file's, and their paths with a slash at the end.
-func isLFS(m *matcher, path string, stack []folderRules) bool {
+func isLFS(m *wildmatch.Matcher, path string, stack []folderRules) bool {
 	values := map[string]string{}
 	macros := stack[0].macros
 	var set func(sets []setting)
 	set = func(sets []setting) {
 		for _, s := range slices.Backward(sets) {
 			if len(values) > manyAttributes {
-				m.steps += macroSteps
+				m.Steps += macroSteps
 			}
-			if m.steps > maxSteps {
+			if m.IsExhausted() {
 				return
 			}
 			if _, known := values[s.name]; known {
@@ -163,7 +173,7 @@ func isLFS(m *matcher, path string, stack []folderRules) bool {
 			if !line.basename {
 				text = path[len(folder.path):]
 			}
-			if m.match(line.pattern, text) {
+			if m.Match(line.pattern, text) {
 				set(line.sets)
 			}
 			if value, known := values["filter"]; known {

@@ -11,6 +11,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
 	"lockstep/events"
+	"lockstep/internal/git/wildmatch"
 )
 
 // Config is what counts of a .lfsconfig file. Anybody who can push can write one.
@@ -52,7 +53,7 @@ func splitPatterns(text string) (patterns []string) {
 }
 
 // anyPattern reports whether one of the patterns matches the path or a folder above it.
-func anyPattern(m *matcher, patterns []string, file string) bool {
+func anyPattern(m *wildmatch.Matcher, patterns []string, file string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		anchored := strings.Contains(strings.TrimSuffix(pattern, "/"), "/")
 		folder := strings.HasSuffix(pattern, "/")
@@ -62,7 +63,7 @@ func anyPattern(m *matcher, patterns []string, file string) bool {
 			if !anchored {
 				text = path.Base(at)
 			}
-			if (at != file || !folder) && m.match(pattern, text) {
+			if (at != file || !folder) && m.Match(pattern, text) {
 				return true
 			}
 		}

@@ -40,10 +40,7 @@ func TestManyFoldersInOne(t *testing.T) {
 		top[i] = object.TreeEntry{Name: fmt.Sprintf("%08d", i), Mode: filemode.Dir, Hash: wideID(2)}
 	}
 	w := wide{trees: map[object.ID][]object.TreeEntry{wideID(0): top, wideID(2): below}}
-	files, err := NewFiles(w, wideID(0), Selection{{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := NewForest(w, map[string]object.ID{"": wideID(0)}, Selection{{}})
 	began := time.Now()
 	for _, e := range top {
 		if _, err := files.Selects(e.Name + "/a"); err != nil {
@@ -79,10 +76,8 @@ func TestHostileAttributesAreRefused(t *testing.T) {
 			w.trees[wideID(0)] = append(w.trees[wideID(0)], attributes)
 			w.trees[wideID(2)] = nil
 		}
-		files, err := NewFiles(w, wideID(0), Selection{{}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := NewForest(w, map[string]object.ID{"": wideID(0)}, Selection{{}})
+		var err error
 		for i := range 1000 {
 			if _, err = files.Selects(fmt.Sprint(i, "/a")); err != nil {
 				break
@@ -105,10 +100,7 @@ func TestManyFilesAndPatterns(t *testing.T) {
 		map[object.ID][]object.TreeEntry{wideID(0): {{Name: attributesName, Mode: filemode.Regular, Hash: wideID(1)}}},
 		map[object.ID]string{wideID(1): attributes.String()},
 	}
-	files, err := NewFiles(w, wideID(0), Selection{{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := NewForest(w, map[string]object.ID{"": wideID(0)}, Selection{{}})
 	for i := range 150_000 {
 		if selected, err := files.Selects(fmt.Sprintf("source_file_%08d.c", i)); err != nil || selected {
 			t.Fatalf("file %d: %v, %v", i, selected, err)

@@ -1,7 +1,7 @@
 // Package lfs gets the files of a repository that are stored in Git LFS: it decides which files those are, downloads their
 // objects, and keeps each object once per repository.
 //
-//	files, err := lfs.NewFiles(objects, tree, selection)
+//	files := lfs.NewForest(objects, map[string]object.ID{"": tree}, selection)
 //	pointer, ok, err := files.Pointer("art/logo.psd", blob)
 //	…
 //	client := &lfs.Client{Server: server, Send: send, Store: store}
@@ -28,6 +28,8 @@
 //
 // A download that breaks off is continued with a range, also by the next process. Its content is hashed as it arrives; it
 // enters the store only with the pointer's size and SHA-256.
+//
+// In a tree with submodules, each has its own attributes, .lfsconfig and server.
 //
 // # Failures
 //

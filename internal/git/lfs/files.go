@@ -1,13 +1,14 @@
 package lfs
 
 import (
+	"errors"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/wildmatch"
 )
 
 // Objects reads the objects of a repository.
@@ -17,14 +18,13 @@ type Objects interface {
 	SmallBlob(blob object.ID, limit int64) (content []byte, ok bool, err error)
 }
 
-// Files knows which files of a tree are in LFS and selected. It is safe for concurrent use if nothing else uses its objects.
-type Files struct {
-	Config Config
-
+// attributed is one tree of a [Forest], whose mutex guards it.
+type attributed struct {
+	config    Config
 	selection Selection
-	mu        sync.Mutex
 	objects   Objects
-	match     matcher
+	match     *wildmatch.Matcher
+	folder    string  // of the tree, with a slash at the end; "" for the top
 	stack     []frame // the folders of the last path, from the top
 }
 
@@ -50,21 +50,20 @@ func (f *frame) folder(name string) (id object.ID, ok bool) {
 
 const attributesName = ".gitattributes"
 
-// NewFiles reads the .lfsconfig of a tree, unless the selection is zero.
-func NewFiles(objects Objects, tree object.ID, selection Selection) (*Files, error) {
-	f := &Files{objects: objects, selection: selection}
-	if len(selection) == 0 {
-		return f, nil
+// open reads the .lfsconfig, unless the selection is zero.
+func (f *attributed) open(tree object.ID) error {
+	if len(f.selection) == 0 {
+		return nil
 	}
 	if err := f.enter(tree, ""); err != nil {
-		return nil, err
+		return err
 	}
 	content, err := f.read(f.stack[0].entries, configName, maxConfig)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	f.Config = parseConfig(content)
-	return f, nil
+	f.config = parseConfig(content)
+	return nil
 }
 
 // Decides reports whether a file with this path decides which files are in LFS and selected, or where they are.
@@ -72,14 +71,12 @@ func Decides(path string) bool {
 	return path == configName || path == attributesName || strings.HasSuffix(path, "/"+attributesName)
 }
 
-// Selects reports whether the file at path is fetched if its blob is a pointer.
-func (f *Files) Selects(path string) (bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.selects(path)
+// MayDecide reports the same of a file in a submodule. It is also true for a .lfsconfig that is not at the top, which decides nothing.
+func MayDecide(path string) bool {
+	return Decides(path) || strings.HasSuffix(path, "/"+configName)
 }
 
-func (f *Files) selects(path string) (bool, error) {
+func (f *attributed) selects(path string) (bool, error) {
 	if len(f.selection) == 0 {
 		return false, nil
 	}
@@ -90,22 +87,11 @@ func (f *Files) selects(path string) (bool, error) {
 	for i, folder := range f.stack {
 		stack[i] = folder.folderRules
 	}
-	selected := isLFS(&f.match, path, stack) && f.selection.selects(&f.match, f.Config, path)
-	if err := f.match.err(); err != nil {
-		return false, object.Hostilef("%w", err)
+	selected := isLFS(f.match, path, stack) && f.selection.selects(f.match, f.config, f.folder, path)
+	if err := f.checkCost(); err != nil {
+		return false, err
 	}
 	return selected, nil
-}
-
-// Pointer returns the pointer that the file at path has as its blob. It returns false if the file is not in LFS, or is not
-// selected.
-func (f *Files) Pointer(path string, blob object.ID) (Pointer, bool, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if selected, err := f.selects(path); err != nil || !selected {
-		return Pointer{}, false, err
-	}
-	return ReadPointer(f.objects, blob)
 }
 
 // ReadPointer returns the pointer that a blob is; ok is false if it is none.
@@ -120,7 +106,7 @@ func ReadPointer(objects Objects, blob object.ID) (p Pointer, ok bool, err error
 }
 
 // goTo reads the attributes of the folders above path. Visiting paths in order reads each folder once.
-func (f *Files) goTo(path string) error {
+func (f *attributed) goTo(path string) error {
 	keep := 1
 	for keep < len(f.stack) && strings.HasPrefix(path, f.stack[keep].path) {
 		keep++
@@ -143,7 +129,7 @@ func (f *Files) goTo(path string) error {
 }
 
 // enter adds a folder to the stack.
-func (f *Files) enter(tree object.ID, path string) error {
+func (f *attributed) enter(tree object.ID, path string) error {
 	entries, err := f.objects.Tree(tree)
 	if err != nil {
 		return object.Corruptf("folder %q: %w", path, err)
@@ -152,16 +138,23 @@ func (f *Files) enter(tree object.ID, path string) error {
 	if err != nil {
 		return err
 	}
-	f.match.steps += parseSteps * len(content)
+	f.match.Steps += parseSteps * len(content)
 	f.stack = append(f.stack, frame{folderRules: folderRules{parseRules(content), path}, entries: entries})
-	if err := f.match.err(); err != nil {
-		return object.Hostilef("%w", err)
+	return f.checkCost()
+}
+
+var errTooComplex = errors.New("its .gitattributes or .lfsconfig take too long to match")
+
+// checkCost returns an error once matching the patterns of the tree has taken too long.
+func (f *attributed) checkCost() error {
+	if f.match.IsExhausted() {
+		return object.Hostilef("%w", errTooComplex)
 	}
 	return nil
 }
 
 // read returns the content of a file in a folder; nil if there is none, it is too long or not a regular file.
-func (f *Files) read(entries []object.TreeEntry, name string, limit int64) ([]byte, error) {
+func (f *attributed) read(entries []object.TreeEntry, name string, limit int64) ([]byte, error) {
 	i := slices.IndexFunc(entries, func(e object.TreeEntry) bool { return e.Name == name })
 	if i < 0 || entries[i].Mode&0o170000 != filemode.Regular&0o170000 { // also of an unusual mode, as 100664
 		return nil, nil

@@ -16,6 +16,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/wildmatch"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
@@ -123,7 +124,7 @@ func attributesOf(t *testing.T, dir string, files map[string]string, paths []str
 			want = append(want, fields[i])
 		}
 	}
-	decided := testenv.Must(NewFiles(all, memoryID(""), Selection{{}}))(t)
+	decided := NewForest(all, map[string]object.ID{"": memoryID("")}, Selection{{}})
 	for _, path := range paths {
 		if testenv.Must(decided.Selects(path))(t) {
 			got = append(got, path)
@@ -175,8 +176,8 @@ func TestHostilePatternsEnd(t *testing.T) {
 		fmt.Fprintf(&lines, "%s filter=lfs\n", strings.Repeat("**/*a", 60))
 	}
 	objects := memory{".gitattributes": lines.String()}
-	decided := testenv.Must(NewFiles(objects, memoryID(""), Selection{{}}))(t)
-	decided.match.steps = maxSteps - 1_000_000
+	decided := NewForest(objects, map[string]object.ID{"": memoryID("")}, Selection{{}})
+	decided.match.Steps = wildmatch.MaxSteps - 1_000_000
 	path := strings.Repeat("a", 200) + "b"
 	var err error
 	for i := 0; err == nil && i < 10_000; i++ {
@@ -248,7 +249,7 @@ func TestExcludesOfLFSConfigAreThoseOfGitLFS(t *testing.T) {
 					want = append(want, line)
 				}
 			}
-			m := &matcher{}
+			m := &wildmatch.Matcher{}
 			for _, path := range paths {
 				if !anyPattern(m, splitPatterns(pattern), path) {
 					got = append(got, path)

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/bmatcuk/doublestar/v4"
+
+	"lockstep/internal/git/wildmatch"
 )
 
 // Selection selects the LFS files of a tree whose content is fetched: those that at least one filter selects. All others
@@ -51,10 +53,11 @@ func ParseSelection(text string) (s Selection, err error) {
 	return s, json.Unmarshal([]byte(text), &s)
 }
 
-// selects reports whether a file is selected. m matches the globs of config.
-func (s Selection) selects(m *matcher, config Config, path string) bool {
+// selects reports whether a file is selected, given its path in the tree at a folder. m matches the globs of config, which are of that
+// tree.
+func (s Selection) selects(m *wildmatch.Matcher, config Config, folder, path string) bool {
 	return slices.ContainsFunc(s, func(f Filter) bool {
-		included := len(f.Include) == 0 || anyGlob(f.Include, path)
+		included := len(f.Include) == 0 || anyGlob(f.Include, folder+path)
 		if len(f.Include) == 0 && len(config.Include) > 0 {
 			included = anyPattern(m, config.Include, path)
 		}
@@ -62,7 +65,7 @@ func (s Selection) selects(m *matcher, config Config, path string) bool {
 		case !included:
 			return false
 		case len(f.Exclude) > 0:
-			return !anyGlob(f.Exclude, path)
+			return !anyGlob(f.Exclude, folder+path)
 		}
 		return !anyPattern(m, config.Exclude, path)
 	})

@@ -22,7 +22,8 @@ const maxOverhead = maxObjectHeader + 64 + LargeObject/1000
 // blob returns a blob's content, which is valid until the next call. ok is false if it has to be read in another way, or is
 // damaged. It does not verify the hash.
 func (o *Store) blob(h ID) (content []byte, ok bool) {
-	for _, p := range o.repos {
+	for n := range o.repos {
+		p := o.repos[o.index(n)]
 		k, err := p.packOf(h)
 		if err != nil {
 			return nil, false
@@ -35,9 +36,6 @@ func (o *Store) blob(h ID) (content []byte, ok bool) {
 		}
 		offset, err := k.index.findOffset(h)
 		if err != nil {
-			return nil, false
-		}
-		if k.open() != nil {
 			return nil, false
 		}
 		return o.direct.read(k, offset)

@@ -22,7 +22,12 @@ func OpenPack(path string) (*Pack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("index: %w", err)
 	}
-	return &Pack{pack{path: path, index: index}, newPackReader()}, nil
+	p := &Pack{pack{path: path, index: index}, newPackReader()}
+	if err := p.open(); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
 }
 
 // Close closes the files.
@@ -41,9 +46,6 @@ var (
 
 // CheckSums verifies the checksums of the pack and of its index, and that they belong together. It returns the size of the pack.
 func (p *Pack) CheckSums(ctx context.Context) (size int64, err error) {
-	if err := p.open(); err != nil {
-		return 0, err
-	}
 	info, err := p.file.Stat()
 	if err != nil {
 		return 0, err

@@ -14,27 +14,26 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// pack is a pack and its index. Forks share the index.
+// pack is a pack and its index. Forks share both files.
 type pack struct {
 	path   string
 	index  *packIndex
-	file   *os.File // nil until needed
+	file   *os.File // nil until opened
 	forked bool
 }
 
 func (k *pack) close() {
+	if k.forked {
+		return
+	}
 	if k.file != nil {
 		_ = k.file.Close()
 	}
-	if !k.forked {
-		k.index.close()
-	}
+	k.index.close()
 }
 
 func (k *pack) open() (err error) {
-	if k.file == nil {
-		k.file, err = os.Open(k.path)
-	}
+	k.file, err = os.Open(k.path)
 	return err
 }
 
@@ -58,9 +57,6 @@ func newPackReader() *packReader {
 
 // get reads the object at an offset of a pack. Only objects that are stored in full may be larger than memory.
 func (p *packReader) get(k *pack, offset int64) (*Object, error) {
-	if err := k.open(); err != nil {
-		return nil, err
-	}
 	var deltas []int64 // offsets of the deltas that lead to the base
 	for {
 		if known := p.bases.get(place{k, offset}); known != nil {

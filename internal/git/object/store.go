@@ -26,11 +26,12 @@ const (
 	maxTagsInChain = 16
 )
 
-// Store reads Git objects from one or more bare repositories, in order. It is not safe for concurrent use: each
+// Store reads Git objects from one or more bare repositories. It is not safe for concurrent use: each
 // goroutine needs its own [Store.Fork]. IDs say of which object format an object is. Packages of others may panic on damaged
 // files: callers defer [RecoverCorrupt].
 type Store struct {
 	repos  []*repo
+	recent int         // the repository that had the last object: that of the next one in the same folder
 	packs  *packReader // nil until needed
 	direct direct
 	kept   *Kept
@@ -44,7 +45,7 @@ type repo struct {
 	err    error // of listing
 }
 
-// Open returns a Store that reads the given bare repositories in order.
+// Open returns a Store that reads the given bare repositories.
 func Open(gitDirs ...string) *Store {
 	o := &Store{}
 	for _, dir := range gitDirs {
@@ -52,6 +53,23 @@ func Open(gitDirs ...string) *Store {
 	}
 	return o
 }
+
+// Add adds bare repositories, unless o reads them already. Stores that were forked before do not read them.
+func (o *Store) Add(gitDirs ...string) {
+	known := map[string]bool{}
+	for _, p := range o.repos {
+		known[p.dir] = true
+	}
+	for _, gitDir := range gitDirs {
+		if dir := filepath.Join(gitDir, "objects"); !known[dir] {
+			known[dir] = true
+			o.repos = append(o.repos, &repo{dir: dir})
+		}
+	}
+}
+
+// index returns which repository to read in the nth place: the recent one first.
+func (o *Store) index(n int) int { return (o.recent + n) % len(o.repos) }
 
 // Keep lets o return the blobs of kept without reading them.
 func (o *Store) Keep(kept *Kept) { o.kept = kept }
@@ -63,7 +81,7 @@ func (o *Store) Fork() *Store {
 		p.list()
 		same := &repo{dir: p.dir, listed: true, err: p.err}
 		for _, k := range p.packs {
-			same.packs = append(same.packs, &pack{path: k.path, index: k.index, forked: true})
+			same.packs = append(same.packs, &pack{path: k.path, index: k.index, file: k.file, forked: true})
 		}
 		fork.repos = append(fork.repos, same)
 	}
@@ -82,17 +100,31 @@ func (o *Store) Close() {
 	}
 }
 
-// list opens the indexes of the packs.
+// maxListings is how often the packs are listed if one is replaced meanwhile.
+const maxListings = 5
+
+// list opens the packs and their indexes. Files that are deleted afterwards can still be read.
 func (p *repo) list() {
 	if p.listed {
 		return
 	}
 	p.listed = true
+	for range maxListings {
+		if p.err = p.openPacks(); !errors.Is(p.err, os.ErrNotExist) {
+			return
+		}
+		for _, k := range p.packs {
+			k.close()
+		}
+		p.packs = nil
+	}
+}
+
+func (p *repo) openPacks() error {
 	dir := filepath.Join(p.dir, "pack")
 	names, err := disk.ReadDir(dir)
 	if err != nil {
-		p.err = err
-		return
+		return err
 	}
 	for _, name := range names {
 		base, ok := strings.CutSuffix(name.Name(), ".pack")
@@ -101,11 +133,15 @@ func (p *repo) list() {
 		}
 		index, err := openPackIndex(filepath.Join(dir, base+".idx"))
 		if err != nil {
-			p.err = fmt.Errorf("index of %s: %w", base, err)
-			return
+			return fmt.Errorf("index of %s: %w", base, err)
 		}
-		p.packs = append(p.packs, &pack{path: filepath.Join(dir, name.Name()), index: index})
+		k := &pack{path: filepath.Join(dir, name.Name()), index: index}
+		p.packs = append(p.packs, k)
+		if err := k.open(); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 func (p *repo) loosePath(h ID) string {
@@ -135,8 +171,10 @@ func (o *Object) Reader() (io.ReadCloser, error) {
 
 // Object returns an object, or ErrNotFound.
 func (o *Store) Object(h ID) (*Object, error) {
-	for _, p := range o.repos {
-		if obj, err := o.get(p, h); !errors.Is(err, ErrNotFound) {
+	for n := range o.repos {
+		i := o.index(n)
+		if obj, err := o.get(o.repos[i], h); !errors.Is(err, ErrNotFound) {
+			o.recent = i
 			return obj, err
 		}
 	}
@@ -177,11 +215,15 @@ func (p *repo) packOf(h ID) (*pack, error) {
 
 // Has reports whether an object is present.
 func (o *Store) Has(h ID) (bool, error) {
-	for _, p := range o.repos {
+	for n := range o.repos {
+		i := o.index(n)
+		p := o.repos[i]
 		if k, err := p.packOf(h); k != nil || err != nil {
+			o.recent = i
 			return err == nil, err
 		}
 		if _, err := os.Lstat(p.loosePath(h)); err == nil {
+			o.recent = i
 			return true, nil
 		}
 	}

@@ -57,7 +57,7 @@ func (a Auth) hasPassword() bool { return a.Username != "" || a.Password != "" }
 func (a Auth) checkScheme(scheme string) error {
 	switch {
 	case scheme == "ssh" && a.SSHKey == "" && a.IsZero():
-		return events.Errorf(events.Permanent, events.ClassAuth, "a remote over SSH requires a key; name a credential with an sshKey in the change")
+		return events.Errorf(events.Permanent, events.ClassAuth, "a remote over SSH requires a key; name a credential that has an sshKey in the watch or change (--credential)")
 	case scheme == "ssh" && a.SSHKey == "":
 		return events.Errorf(events.Permanent, events.ClassConfig, "the credential has no sshKey, which a remote over SSH requires; add one")
 	case scheme != "ssh" && !a.IsZero() && a.BearerToken == "" && !a.hasPassword():

@@ -86,7 +86,7 @@ func statusFailure(host string, auth Auth, status statusError) error {
 }
 
 func credentialRequired(host string) error {
-	return events.Errorf(events.Permanent, events.ClassAuth, "%s requires a credential; name one in the change", host)
+	return events.Errorf(events.Permanent, events.ClassAuth, "%s requires a credential; name one in the watch or change (--credential)", host)
 }
 
 // networkCause describes a network error without text from the remote: net/http quotes responses that it cannot

@@ -27,6 +27,7 @@ type httpCarrier struct {
 	v2   bool // the server speaks protocol 2
 
 	redirected bool
+	newURL     string // that the server permanently redirects base to; "" for none
 }
 
 func (c *httpCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
@@ -43,7 +44,7 @@ func (c *httpCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.moveTo(res.Request.URL); err != nil {
+	if err := c.moveTo(res.Request); err != nil {
 		_ = res.Body.Close()
 		return nil, err
 	}
@@ -85,7 +86,8 @@ func (c *httpCarrier) at(path string) *url.URL {
 }
 
 // moveTo continues at the URL that answered the first request.
-func (c *httpCarrier) moveTo(u *url.URL) error {
+func (c *httpCarrier) moveTo(answered *http.Request) error {
+	u := answered.URL
 	moved := *u
 	var ok bool
 	if moved.Path, ok = strings.CutSuffix(u.Path, infoRefsPath); !ok {
@@ -99,7 +101,20 @@ func (c *httpCarrier) moveTo(u *url.URL) error {
 		c.auth = Auth{}
 	}
 	c.base, c.redirected = &moved, true
+	if isPermanent(answered) {
+		c.newURL = moved.String()
+	}
 	return nil
+}
+
+// isPermanent reports whether all redirects that led to a request are permanent.
+func isPermanent(req *http.Request) bool {
+	for res := req.Response; res != nil; res = res.Request.Response {
+		if res.StatusCode != http.StatusMovedPermanently && res.StatusCode != http.StatusPermanentRedirect {
+			return false
+		}
+	}
+	return true
 }
 
 // refuseRedirect is http.Client.CheckRedirect. The monitor has refused the redirect already.
@@ -140,5 +155,6 @@ func (c *httpCarrier) drain(body io.Reader) {
 func (c *httpCarrier) speak(v2 bool) { c.v2 = v2 }
 func (c *httpCarrier) isReady() bool { return true }
 func (c *httpCarrier) canPost() bool { return !c.redirected }
+func (c *httpCarrier) moved() string { return c.newURL }
 func (c *httpCarrier) abort(bool)    {}
 func (c *httpCarrier) close()        {}

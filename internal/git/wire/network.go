@@ -150,6 +150,17 @@ func (r *route) pool(req *http.Request) (http.RoundTripper, error) {
 	return r.net.operator, nil
 }
 
+// SameOrigin reports whether two URLs name the same host and port. A URL of another origin than a remote's, that the remote or
+// its content names, is foreign; see [Network.Dial].
+func SameOrigin(remote, other string) bool {
+	a, err := url.Parse(remote)
+	if err != nil {
+		return false
+	}
+	b, err := url.Parse(other)
+	return err == nil && egress.SameOrigin(a, b)
+}
+
 // Transport returns a transport for URLs of the operator.
 func (n *Network) Transport() http.RoundTripper { return &route{net: n} }
 

@@ -46,6 +46,7 @@ func formatOf(name string) (object.Format, error) {
 type Refs struct {
 	Default events.Ref        // the default branch, or events.DetachedHead; zero if unknown or missing
 	Commits map[string]string // of branches, tags and a detached HEAD, by full name; for an annotated tag the commit, or the tag if the server does not peel tags
+	Moved   string            // URL of the repository that the server permanently redirects to, over HTTP; "" for none
 }
 
 // Has reports whether the remote listed a ref.
@@ -76,9 +77,9 @@ func (r *Session) ListsAny(commits map[object.ID]bool) bool {
 // BranchesAndTags returns the listed branches and tags.
 func (r *Session) BranchesAndTags() Refs {
 	if r.refs == nil {
-		return Refs{}
+		return Refs{Moved: r.carrier.moved()}
 	}
-	refs := Refs{Commits: make(map[string]string, len(r.refs.refs))}
+	refs := Refs{Commits: make(map[string]string, len(r.refs.refs)), Moved: r.carrier.moved()}
 	for name, hash := range r.refs.refs {
 		if !strings.HasPrefix(name, "refs/heads/") && !strings.HasPrefix(name, "refs/tags/") {
 			continue

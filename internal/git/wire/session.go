@@ -44,6 +44,7 @@ type carrier interface {
 	isReady() bool
 	speak(v2 bool) // announces the protocol of the next post
 	canPost() bool // with the same URL, post needs no advertise in any session
+	moved() string // URL that the server permanently redirected advertise to; "" for none
 
 	drain(body io.Reader) // reads the end of a valid response of advertise or post
 	abort(listing bool)   // a response was not valid

@@ -68,6 +68,7 @@ func (s *sshCarrier) isReady() bool { return s.command != nil && !s.spent }
 
 // canPost is false: each session has its own connection, which begins with an advertisement.
 func (s *sshCarrier) canPost() bool { return false }
+func (s *sshCarrier) moved() string { return "" }
 
 func (s *sshCarrier) speak(bool) {}
 

@@ -22,7 +22,7 @@ end
 
 -- claim uses the permit that is reserved for this repository, unless the host has been limited since.
 local function claim()
-  return give_back(c, reservation(c, repo)) and not host_block() and c.blocked <= now
+  return unreserve(c, repo) and not host_block() and c.blocked <= now
     and not full(c, class == 'polls' and class or 'work')
 end
 

@@ -8,6 +8,8 @@
 --                                halved, failures, trips, open, blocked, refused, refused_at
 --   h:permits (zset)             permit → end of its lease in ms: "t:{token}" in use, "r:{credential}:{repo}" reserved
 --   h:permits:polls (zset)       the polls among them
+--   h:reserved (zset)            "{class}:{credential}:{repo}", reserved → end of the reservation, when it is queued again;
+--                                "again:{credential}:{repo}", queued again → a day later
 --   h:served (zset)              repository → time of its last permit, for the last 10 minutes
 --   h:answered (zset)            repository → time of its last success, for the last 10 minutes, unless it has failed since
 --   h:waiting:{class} (zset)     credential with a wait queue → when it may be served next
@@ -24,6 +26,7 @@ local OFFSETS = {push = 0, retry = 900000, poll = 3600000} -- how much later a k
 
 local state, due, maximum, host_name = KEYS[1], KEYS[2], tonumber(ARGV[2]), ARGV[3]
 local permits, poll_permits, served, answered = state .. ':permits', state .. ':permits:polls', state .. ':served', state .. ':answered'
+local reserved = state .. ':reserved'
 local function number(n) return string.format('%.0f', n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
@@ -124,7 +127,15 @@ end
 
 local function reservation(c, repo) return 'r:' .. c.name .. ':' .. repo end
 
+-- unreserve ends the reservation of a repository, and reports whether it had a permit.
+local function unreserve(c, repo)
+  local waiter = c.name .. ':' .. repo
+  redis.call('ZREM', reserved, 'work:' .. waiter, 'new:' .. waiter, 'polls:' .. waiter)
+  return give_back(c, reservation(c, repo))
+end
+
 local function dequeue(c, repo)
+  redis.call('ZREM', reserved, 'again:' .. c.name .. ':' .. repo)
   for _, class in ipairs(CLASSES) do redis.call('ZREM', c.key .. ':' .. class, repo) end
 end
 
@@ -144,6 +155,19 @@ local function enqueue(c, kind, repo)
   local queue, waiting = c.key .. ':' .. best, state .. ':waiting:' .. best
   add(queue, order, repo)
   add(waiting, tonumber(redis.call('ZSCORE', waiting, c.name) or '') or now, c.name)
+end
+
+-- requeue queues repositories again whose reservation was neither used nor given up: the process that was to wake them may have been
+-- killed. It does so once, as the reason may be another.
+local function requeue()
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', reserved, '-inf', number(now), 'LIMIT', 0, 32)) do
+    local class, name, repo = string.match(member, '^(%l+):([^:]*):(.*)$')
+    redis.call('ZREM', reserved, member)
+    if class ~= 'again' then
+      enqueue(credential(name), class == 'polls' and 'poll' or 'push', repo)
+      add(reserved, now + DAY, 'again:' .. name .. ':' .. repo)
+    end
+  end
 end
 
 -- head returns the best of the next few credentials' first waiters of a class. It postpones credentials that cannot be
@@ -170,6 +194,7 @@ end
 
 -- serve reserves permits for waiting repositories while there are any, and appends their credentials and keys to woken.
 local function serve(woken)
+  requeue()
   for _ = 1, 32 do
     if host_block() or redis.call('ZCARD', permits) >= math.floor(host.limit) then return end
     local best, tried = head('work')
@@ -187,6 +212,8 @@ local function serve(woken)
       redis.call('ZREM', best.c.key .. ':' .. best.class, best.repo)
       add(state .. ':waiting:' .. best.class, now, best.c.name) -- behind the other credentials
       take(best.c, best.class, reservation(best.c, best.repo), RESERVED)
+      local waiter = best.c.name .. ':' .. best.repo
+      if redis.call('ZREM', reserved, 'again:' .. waiter) == 0 then add(reserved, now + RESERVED, best.class .. ':' .. waiter) end
       pace(best.c)
       woken[#woken + 1] = best.c.name .. ':' .. best.repo
     elseif not tried then
@@ -202,6 +229,8 @@ local function schedule()
     local first = redis.call('ZRANGE', state .. ':waiting:' .. class, 0, 0, 'WITHSCORES')
     if first[1] then at = math.min(at or tonumber(first[2]), tonumber(first[2])) end
   end
+  local lapses = redis.call('ZRANGE', reserved, 0, 0, 'WITHSCORES')
+  if lapses[1] and not string.find(lapses[1], '^again:') then at = math.min(at or tonumber(lapses[2]), tonumber(lapses[2])) end
   if not at then
     redis.call('ZREM', due, host_name)
     return

@@ -6,7 +6,7 @@
 
 local c, woken = credential(ARGV[4]), {}
 for i = 5, #ARGV, 2 do
-  give_back(c, reservation(c, ARGV[i + 1]))
+  unreserve(c, ARGV[i + 1])
   if ARGV[i] ~= '' then enqueue(c, ARGV[i], ARGV[i + 1]) end
 end
 serve(woken)

@@ -44,6 +44,7 @@ type states struct{}
 func (states) Fields(context.Context, events.RepoPath) (map[string]string, error) { return nil, nil }
 
 func (states) SetMisses(context.Context, events.RepoPath, events.Ref, string, int) error { return nil }
+func (states) Deny(context.Context, events.RepoPath, string, string, events.Class) error { return nil }
 
 func (states) Circuit(context.Context, events.RepoPath) (handlers.CircuitState, error) {
 	return handlers.CircuitState{}, nil
@@ -60,6 +61,8 @@ func (credentials) Resolve(context.Context, string, string) (handlers.Secret, er
 }
 
 func (credentials) Refused(string, handlers.Secret) bool { return false }
+
+func (credentials) URLs(string) ([]string, error) { return nil, nil }
 
 type everything struct{}
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/object"
 )
@@ -35,7 +36,11 @@ type Checker struct {
 	ctx      context.Context // of one check
 	relative func(path string) string
 
-	damagedTrees, damagedStores []string // paths
+	// PartStore returns the folder of a submodule's store. It must be set if trees have files of submodules.
+	PartStore func(checkout.Part) string
+
+	damagedTrees, damagedStores []string        // paths
+	parts                       map[string]bool // stores of submodules by path: whether they are sound
 
 	mu     sync.Mutex // guards what follows
 	report Report
@@ -45,7 +50,9 @@ type Checker struct {
 
 // New returns a Checker whose report names paths as relative returns them. Checks stop when ctx is done.
 func New(ctx context.Context, relative func(path string) string) *Checker {
-	return &Checker{ctx: ctx, relative: relative, hashes: map[disk.Inode]object.ID{}, large: map[disk.Inode]lfs.OID{}}
+	return &Checker{
+		ctx: ctx, relative: relative, parts: map[string]bool{}, hashes: map[disk.Inode]object.ID{}, large: map[disk.Inode]lfs.OID{},
+	}
 }
 
 // Report returns the results so far.

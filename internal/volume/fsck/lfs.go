@@ -18,8 +18,8 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// pointers returns the pointers of the files that have the content of an LFS object in a tree.
-func (c *Checker) pointers(path, commit string, o *verified, wanted map[string]object.TreeEntry) (pointers map[string]lfs.Pointer, err error) {
+// pointers returns the pointers of the files that have the content of an LFS object in a tree with submodules.
+func (c *Checker) pointers(path, commit string, parts checkout.Parts, o *verified, wanted map[string]object.TreeEntry) (pointers map[string]lfs.Pointer, err error) {
 	selection, err := lfs.ParseSelection(checkout.GitDirOf(path).Large())
 	if err != nil {
 		c.Found(path, "its .git does not say which files are in LFS: %v", err)
@@ -33,10 +33,15 @@ func (c *Checker) pointers(path, commit string, o *verified, wanted map[string]o
 	if err != nil {
 		return nil, err
 	}
-	files, err := lfs.NewFiles(o.Store, decoded.TreeHash, selection)
-	if err != nil {
-		return nil, err
+	trees := map[string]object.ID{"": decoded.TreeHash}
+	for _, part := range parts.Filled() {
+		decoded, err := o.commit(part.Commit)
+		if err != nil {
+			return nil, err
+		}
+		trees[part.Path] = decoded.TreeHash
 	}
+	files := lfs.NewForest(o.Store, trees, selection)
 	pointers = map[string]lfs.Pointer{}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) { // in order, each folder is read once
 		if c.ctx.Err() != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -301,28 +302,38 @@ func (o *verified) walkCommit(ctx context.Context, commit object.ID, fn func(pat
 	return o.walkTree(ctx, decoded.TreeHash, "", fn)
 }
 
-// dropLeaving deletes the links that lead out of the tree; unless resolved, those whose targets point out of it, as in trees of
-// older versions.
-func (o *verified) dropLeaving(wanted map[string]object.TreeEntry, links []string, commit object.ID, resolved bool) error {
+// dropLeaving deletes the links that lead out of the tree of a commit and its submodules; unless resolved, those whose targets
+// point out of it, as in trees of older versions.
+func (o *verified) dropLeaving(own, inParts map[string]object.TreeEntry, commit object.ID, parts checkout.Parts, resolved bool) error {
 	decoded, err := o.commit(commit)
 	if err != nil {
 		return err
 	}
-	slices.Sort(links) // as in a build
-	leave := checkout.NewLinks(decoded.TreeHash, o.tree, o.linkTarget).Leave
-	if !resolved {
-		leave = func(at string) (bool, error) {
-			target, err := o.linkTarget(wanted[at].Hash)
-			return checkout.TargetLeaves(at, target), err
+	all := checkout.NewLinks(decoded.TreeHash, o.tree, o.linkTarget)
+	all.Part = parts.TreeIn(o.Store)
+	links := map[string]object.ID{}
+	for _, wanted := range []map[string]object.TreeEntry{own, inParts} {
+		for name, entry := range wanted {
+			if entry.Mode == filemode.Symlink {
+				links[name] = entry.Hash
+			}
 		}
 	}
-	for _, name := range links {
-		leaves, err := leave(name)
+	for _, name := range slices.Sorted(maps.Keys(links)) { // as in a build
+		leaves, err := false, error(nil)
+		if resolved {
+			leaves, err = all.Leave(name)
+		} else {
+			var target string
+			target, err = o.linkTarget(links[name])
+			leaves = checkout.TargetLeaves(name, target)
+		}
 		if err != nil {
 			return err
 		}
 		if leaves {
-			delete(wanted, name)
+			delete(own, name)
+			delete(inParts, name)
 		}
 	}
 	return nil

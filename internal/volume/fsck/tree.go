@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,16 +32,25 @@ func (c *Checker) checkTree(path string, o *verified) error {
 	if head, err := checkout.GitDirOf(path).Head(); err != nil || head.Commit != commit || head.Ref != "" && head.Ref != ref {
 		c.Found(path, "its HEAD is not %s at %.12s", ref, commit)
 	}
-	wanted, err := c.wanted(path, commit, o)
-	if err != nil || wanted == nil {
+	parts, err := c.partsOf(path, o)
+	if err != nil {
+		return err
+	}
+	own, inParts, err := c.wanted(path, commit, parts, o)
+	if err != nil || own == nil {
 		return err
 	}
 	format := object.ParseID(commit).Format()
-	c.checkIndex(checkout.GitDirOf(path).Index(), format, wanted)
+	c.checkIndex(checkout.GitDirOf(path).Index(), format, own)
 	if _, err := os.Lstat(checkout.GitDirOf(path).Manifest()); err == nil { // trees of older versions have none
-		c.checkIndex(checkout.GitDirOf(path).Manifest(), format, wanted)
+		c.checkIndex(checkout.GitDirOf(path).Manifest(), format, own)
 	}
-	pointers, err := c.pointers(path, commit, o, wanted)
+	if len(inParts) > 0 {
+		c.checkIndex(checkout.GitDirOf(path).PartsManifest(), format, inParts)
+	}
+	wanted := own
+	maps.Copy(wanted, inParts)
+	pointers, err := c.pointers(path, commit, parts, o, wanted)
 	switch {
 	case c.ctx.Err() != nil:
 		return context.Cause(c.ctx)
@@ -55,28 +65,32 @@ func (c *Checker) checkTree(path string, o *verified) error {
 	return c.checkExtras(path, wanted)
 }
 
-// wanted returns the files that the commit has in the tree, or nil if the commit cannot be read.
-func (c *Checker) wanted(path, commit string, o *verified) (map[string]object.TreeEntry, error) {
-	wanted := map[string]object.TreeEntry{}
-	var links []string
-	err := o.walkCommit(c.ctx, object.ParseID(commit), func(name string, entry object.TreeEntry) error {
-		wanted[name] = entry
-		if entry.Mode == filemode.Symlink {
-			links = append(links, name)
+// wanted returns the files that the commit has in the tree, and those of its submodules, or nil if one cannot be read.
+func (c *Checker) wanted(path, commit string, parts checkout.Parts, o *verified) (own, inParts map[string]object.TreeEntry, err error) {
+	own, inParts = map[string]object.TreeEntry{}, map[string]object.TreeEntry{}
+	add := func(wanted map[string]object.TreeEntry, commit object.ID, prefix string) error {
+		return o.walkCommit(c.ctx, commit, func(name string, entry object.TreeEntry) error {
+			wanted[prefix+name] = entry
+			return nil
+		})
+	}
+	err = add(own, object.ParseID(commit), "")
+	for _, part := range parts.List {
+		if err == nil && part.IsFilled() {
+			err = add(inParts, part.Commit, part.Path+"/")
 		}
-		return nil
-	})
+	}
 	if err == nil && checkout.GitDirOf(path).Links() == checkout.LinksSkip {
-		err = o.dropLeaving(wanted, links, object.ParseID(commit), checkout.GitDirOf(path).ResolvesLinks())
+		err = o.dropLeaving(own, inParts, object.ParseID(commit), parts, checkout.GitDirOf(path).ResolvesLinks())
 	}
 	switch {
 	case c.ctx.Err() != nil:
-		return nil, context.Cause(c.ctx)
+		return nil, nil, context.Cause(c.ctx)
 	case err != nil:
 		c.Found(path, "cannot read its commit from the store: %v", err)
-		return nil, nil
+		return nil, nil, nil
 	}
-	return wanted, nil
+	return own, inParts, nil
 }
 
 // checkIndex compares a tree's index with its commit.

@@ -1,30 +1,51 @@
-package lfs
+// Package wildmatch matches patterns with paths as Git does, for example in .gitignore and .gitattributes.
+//
+//	var m wildmatch.Matcher
+//	m.Match("docs/**/*.md", "docs/guide/start.md") // true
+package wildmatch
 
-import (
-	"errors"
-	"strings"
-)
+import "strings"
 
-// maxSteps bounds the work of matching patterns for one tree. A hostile pattern needs exponential time.
-const (
-	maxSteps   = 500_000_000
-	parseSteps = 2    // that a byte of a .gitattributes file counts as
-	macroSteps = 1000 // that setting an attribute counts as, beyond manyAttributes of one file
+// MaxSteps bounds the work of a Matcher. A hostile pattern needs exponential time.
+const MaxSteps = 500_000_000
 
-	manyAttributes = 64 // more than files have
-)
+// Matcher matches patterns as Git's wildmatch with WM_PATHNAME: neither * nor ? nor a class matches a slash, and ** as a
+// whole segment matches any number of them. After [MaxSteps] it only fails. It is not safe for concurrent use.
+type Matcher struct {
+	Steps int // so far
+}
 
-var errTooComplex = errors.New("its .gitattributes or .lfsconfig take too long to match")
+// IsExhausted reports whether the Matcher has reached its limit, so that some of its answers may be wrong.
+func (m *Matcher) IsExhausted() bool { return m.Steps > MaxSteps }
 
-// matcher matches patterns as Git's wildmatch with WM_PATHNAME: neither * nor ? nor a class matches a slash, and ** as a
-// whole segment matches any number of them. After maxSteps it only fails.
-type matcher struct{ steps int }
-
-func (m *matcher) err() error {
-	if m.steps > maxSteps {
-		return errTooComplex
+// Match reports whether the whole text matches the pattern.
+func (m *Matcher) Match(pattern, text string) bool {
+	tail, star := strings.CutPrefix(pattern, "*")
+	if !strings.ContainsAny(tail, `*?[\`) { // as most are: a name, or the end of one
+		if m.Steps++; m.Steps > MaxSteps {
+			return false
+		}
+		start, ends := strings.CutSuffix(text, tail)
+		return ends && (start == "" || star && !strings.Contains(start, "/"))
 	}
-	return nil
+	return m.wild(pattern, text, 0) == matched
+}
+
+// IsValid reports whether a pattern without slashes can match anything: each [ has its ], and each \ a character to quote.
+func IsValid(pattern string) bool {
+	for at := 0; at < len(pattern); at++ {
+		switch pattern[at] {
+		case '\\':
+			if at++; at == len(pattern) {
+				return false
+			}
+		case '[':
+			if at, _ = matchClass(pattern, at+1, 0); at < 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // outcome is the result of a match. The others end the search of the stars around it.
@@ -37,22 +58,10 @@ const (
 	beyondSlash         // only a ** can help
 )
 
-func (m *matcher) match(pattern, text string) bool {
-	tail, star := strings.CutPrefix(pattern, "*")
-	if !strings.ContainsAny(tail, `*?[\`) { // as most are: a name, or the end of one
-		if m.steps++; m.steps > maxSteps {
-			return false
-		}
-		start, ends := strings.CutSuffix(text, tail)
-		return ends && (start == "" || star && !strings.Contains(start, "/"))
-	}
-	return m.wild(pattern, text, 0) == matched
-}
-
 // wild matches pattern[at:] with text. It needs the start of the pattern to recognize a ** that is a segment.
-func (m *matcher) wild(pattern, text string, at int) outcome {
+func (m *Matcher) wild(pattern, text string, at int) outcome {
 	for ; at < len(pattern); at++ {
-		if m.steps++; m.steps > maxSteps {
+		if m.Steps++; m.Steps > MaxSteps {
 			return endOfText
 		}
 		c := pattern[at]
@@ -93,7 +102,7 @@ func (m *matcher) wild(pattern, text string, at int) outcome {
 }
 
 // star matches a * or ** at pattern[at].
-func (m *matcher) star(pattern, text string, at int) outcome {
+func (m *Matcher) star(pattern, text string, at int) outcome {
 	end := at
 	for end < len(pattern) && pattern[end] == '*' {
 		end++
@@ -120,7 +129,7 @@ func (m *matcher) star(pattern, text string, at int) outcome {
 		return m.wild(pattern, text[slash+1:], end+1)
 	}
 	for {
-		if m.steps++; m.steps > maxSteps {
+		if m.Steps++; m.Steps > MaxSteps {
 			return endOfText
 		}
 		switch result := m.wild(pattern, text, end); {

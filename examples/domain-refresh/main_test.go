@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestEmbeddedRedis runs a process without a Redis, and requests a refresh from another.
+func TestEmbeddedRedis(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- command(ctx, w, "", time.Hour, []string{"run", "localhost"}) }()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(line)
+	address := fields[len(fields)-1]
+	for _, args := range [][]string{{"trigger", "localhost"}, {"status"}} {
+		if err := command(ctx, io.Discard, address, time.Hour, args); err != nil {
+			t.Errorf("%s at %s: %v", args, address, err)
+		}
+	}
+	cancel()
+	if err := within(t, ended, "end"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCommandsWithoutRedis(t *testing.T) {
+	for name, tc := range map[string]struct {
+		address string
+		args    []string
+		want    string
+	}{
+		"nobody answers":      {"127.0.0.1:1", []string{"run", "localhost"}, "the Redis at 127.0.0.1:1 does not answer"},
+		"trigger, no address": {"", []string{"trigger", "localhost"}, "trigger needs -redis"},
+		"wrong command":       {"", []string{"run"}, "invalid arguments: run"},
+	} {
+		if err := command(t.Context(), io.Discard, tc.address, time.Hour, tc.args); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package handlers
+
+import (
+	"slices"
+
+	"lockstep/events"
+	"lockstep/internal/state"
+)
+
+// When the default branch changes, the first sync that finds out publishes the new one under the plain name, for all apps. The former one
+// may be published no longer, so what other apps have received of it says nothing any more. A poll is requested in the same step, which
+// requests a sync for each of them: they may have no change of their own waiting.
+
+// replaced returns the state fields to drop and the changes to request because a sync has published another default branch: of refs
+// that are no longer published, and what other apps that watch the default branch have received of the new one under its own name, so
+// that their next result lists all of its files.
+func (h *Handlers) replaced(job events.Job, known state.Repo, watches []Watch, result events.Result) (drop []string, requested []events.Change, err error) {
+	switch former := known.Default(); {
+	case !result.IsDefault(), former == result.Ref.String():
+		return nil, nil, nil
+	case former == "" && (known.Head(result.Ref) != "" || len(known.Heads()) == 0): // unknown, or the first sync
+		return nil, nil, nil
+	}
+	published, _, err := h.Repos.Published(result.Repo)
+	if err != nil {
+		return nil, nil, err
+	}
+	drop = unpublished(known, published, nil)
+	others := false
+	for _, w := range watches {
+		if w.App == job.Change.App && w.Ref.IsDefault() {
+			continue
+		}
+		others = true
+		if w.App != job.Change.App && w.Ref.IsDefault() {
+			drop = append(drop, known.GivenFields(w.App, result.Ref)...)
+		}
+	}
+	if !others {
+		return drop, nil, nil
+	}
+	poll, err := events.NewChange(events.Change{ID: nextID(job, nil), Type: events.ChangeDue, Source: job.Change.Source, Repo: result.Repo})
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.Sort(drop)
+	return slices.Compact(drop), []events.Change{poll}, nil
+}
+
+// baseFor returns the commit to report a change's differences from: the last one that the app received, or none if another branch has
+// become the default one. The nameless app reads the volume itself, so its base is the published commit.
+func baseFor(known state.Repo, change events.Change) func(ref events.Ref, published string) string {
+	return func(ref events.Ref, published string) string {
+		given := known.Received(change.App, ref)
+		if change.Ref.IsZero() && known.Default() != "" && known.Default() != ref.String() {
+			given = ""
+		}
+		if given != "" || change.App != "" || known.Repeats("", ref) {
+			return given
+		}
+		return published
+	}
+}

@@ -1,0 +1,51 @@
+package handlers
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"lockstep/events"
+)
+
+// redirected returns the move of a repository whose remote permanently redirects to another path of the same host, if a watch
+// asks to follow it. It returns false if the move would be refused: if a credential of a watch may not be sent to the new URL, or the new
+// path is watched at another remote. Then the repository stays where it is, and is fetched through the redirect.
+func (h *Handlers) redirected(ctx context.Context, job events.Job, watches []Watch, admitted Watch, moved, id string) (events.Change, bool, error) {
+	if moved == "" || !slices.ContainsFunc(watches, func(w Watch) bool { return w.FollowMoves }) {
+		return events.Change{}, false, nil
+	}
+	if events.CanonicalHost(moved) != events.CanonicalHost(admitted.URL) ||
+		strings.EqualFold(events.CanonicalRemote(moved), events.CanonicalRemote(admitted.URL)) || events.CheckRemote(moved) != nil {
+		return events.Change{}, false, nil
+	}
+	if strings.HasSuffix(admitted.URL, ".git") && !strings.HasSuffix(moved, ".git") {
+		moved += ".git" // Gitea leaves it out
+	}
+	to := job.Change.Repo // a path chosen by the user stays
+	if was, err := events.RepoPathFromURL(admitted.URL); err == nil && was.Equal(to) {
+		if to, err = events.RepoPathFromURL(moved); err != nil {
+			return events.Change{}, false, nil
+		}
+	}
+	change, err := events.NewChange(events.Change{
+		ID: id, Type: events.ChangeMoved, Source: job.Change.Source, Repo: job.Change.Repo, To: to, URL: moved,
+		Credential: admitted.Credential, Foreign: admitted.Foreign,
+	})
+	if err != nil {
+		return events.Change{}, false, err
+	}
+	_, err = h.remote(ctx, job, sourceOf(change))
+	for _, w := range watches { // the move changes the URL of them all
+		if err == nil && w.Credential != "" {
+			_, err = h.Credentials.Resolve(ctx, w.Credential, moved)
+		}
+	}
+	if err == nil {
+		err = h.checkTarget(ctx, change)
+	}
+	if events.DispositionOf(err) == events.Permanent {
+		return events.Change{}, false, nil
+	}
+	return change, err == nil, err
+}

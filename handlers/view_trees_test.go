@@ -1,0 +1,280 @@
+package handlers_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/handlers"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
+	"lockstep/tree"
+)
+
+// watchTrees adds a watch whose views are published as trees.
+func (w *world) watchTrees(app, ref string, views map[string][]string) watch.Watch {
+	w.t.Helper()
+	return w.watchAs(watch.Watch{App: app, URL: w.git.URL("acme/widgets"), Views: viewSet(w.t, views), ViewTrees: true}, ref)
+}
+
+// filesIn returns the sorted files of a tree below the root, each with its type and content.
+func (w *world) filesIn(name string) []string {
+	w.t.Helper()
+	top, err := filepath.EvalSymlinks(filepath.Join(w.root, name))
+	if err != nil {
+		return []string{"not there"}
+	}
+	files := []string{}
+	must(w.t, filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.Name() == ".git":
+			return fs.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		file, kind := strings.TrimPrefix(path, top+"/"), "100644"
+		info, err := entry.Info()
+		must(w.t, err)
+		var content []byte
+		switch {
+		case entry.Type() == fs.ModeSymlink:
+			kind = "120000"
+			target, err := os.Readlink(path)
+			must(w.t, err)
+			content = []byte(target)
+		case info.Mode()&0o100 != 0:
+			kind = "100755"
+			fallthrough
+		default:
+			content, err = os.ReadFile(path)
+			must(w.t, err)
+		}
+		files = append(files, fmt.Sprintf("%s %s %s", kind, file, content))
+		return nil
+	}))
+	slices.Sort(files)
+	return files
+}
+
+// TestViewTreesAgainstOracle pushes random changes, as TestViewsAgainstOracle does. Each name of a view must have the files of its
+// commit, each result of a view must name the tree with them, and views without a result must keep theirs.
+func TestViewTreesAgainstOracle(t *testing.T) {
+	random := rand.New(rand.NewPCG(testenv.Seed(t), 4))
+	w := newWorld(t)
+	p := &viewPusher{world: w, random: random}
+	p.begin()
+	views := randomViews(random, testenv.Form(40, 100))
+	argo := w.watchTrees("argo", "", views)
+	set := viewSet(t, views)
+	o := &oracle{paths: set.Map(), has: map[string][]int{}}
+	for name := range set.All() {
+		o.views = append(o.views, name)
+	}
+	trees := map[string]string{}
+	for i := range testenv.Form(8, 25) {
+		if i > 0 {
+			p.push(i)
+		}
+		if i > 0 && random.IntN(6) == 0 {
+			continue // no webhook
+		}
+		change, err := argo.Change("c", "/test", events.Ref{}, "")
+		must(t, err)
+		entry := fmt.Sprintf("%d-0", i+1)
+		if random.IntN(4) == 0 {
+			w.handleUnsettled(entry, change)
+			p.push(i)
+		}
+		r := w.mustHandle(entry, change)
+		want := make([][]string, len(o.views))
+		for file := range strings.SplitSeq(strings.TrimSuffix(p.mustGit("ls-tree", "-r", "-z", r.After), "\x00"), "\x00") {
+			meta, name, _ := strings.Cut(file, "\t")
+			fields := strings.Fields(meta)
+			for _, view := range o.viewsOfFile(name) {
+				want[view] = append(want[view], fmt.Sprintf("%s %s %s", fields[0], name, p.mustGit("cat-file", "blob", fields[2])))
+			}
+		}
+		for _, one := range w.more {
+			trees[one.View] = one.Tree
+			if one.Path != "acme/widgets@~/argo/"+one.View || !strings.Contains(one.Tree, "/views/trees/"+one.Subtree) {
+				t.Fatalf("push %d: the result of %s names %s, %s", i, one.View, one.Path, one.Tree)
+			}
+		}
+		for v, name := range o.views {
+			slices.Sort(want[v])
+			for _, at := range []string{"acme/widgets@~/argo/" + name, trees[name]} {
+				if got := w.filesIn(at); !slices.Equal(got, want[v]) {
+					t.Fatalf("push %d: %s has %q, want %q", i, at, got, want[v])
+				}
+			}
+		}
+	}
+}
+
+func TestViewTreesComeAndGo(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"api/a": "1", "web/a": "1"})
+	views := map[string][]string{"api": {"api"}}
+	want := func(when string, names map[string]string) {
+		t.Helper()
+		for name, file := range names {
+			got := w.filesIn("acme/" + name)
+			if file == "" {
+				file = "not there"
+			}
+			if !slices.Equal(got, []string{file}) {
+				t.Errorf("%s: %s has %q, want %q", when, name, got, file)
+			}
+		}
+		if w.mustHandle("z-0", events.Change{Type: events.ChangeDue, Repo: w.repo()}); len(w.next) != 0 {
+			t.Errorf("%s: the next poll requested %+v", when, w.next)
+		}
+	}
+	w.watchViews("argo", "", views)
+	w.due("a-0")
+	want("without trees", map[string]string{"widgets@~/argo/api": ""})
+	argo := w.watchTrees("argo", "", views)
+	if got := w.polled("b-0"); got != "" {
+		t.Errorf("turning trees on gave results: %s", got)
+	}
+	want("with trees", map[string]string{"widgets@~/argo/api": "100644 api/a 1"})
+
+	flux := w.watchTrees("flux", "refs/heads/*", map[string][]string{"api": {"web"}})
+	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", commit))
+	w.due("c-0")
+	want("another app", map[string]string{
+		"widgets@~/argo/api": "100644 api/a 1", "widgets@~/flux/api": "100644 web/a 1", "widgets@dev~/flux/api": "100644 web/a 1", "widgets@dev~/argo/api": "",
+	})
+	must(t, w.git.SetHead("acme/widgets", "dev"))
+	_, err := w.git.Commit(context.Background(), "acme/widgets", "dev", gitserver.Edit{Write: map[string]string{"api/a": "dev", "web/a": "dev"}})
+	must(t, err)
+	w.due("d-0")
+	want("another default branch", map[string]string{
+		"widgets@~/argo/api": "100644 api/a dev", "widgets@~/flux/api": "100644 web/a dev", "widgets@dev~/flux/api": "100644 web/a dev",
+		"widgets@main~/flux/api": "100644 web/a 1",
+	})
+	w.unwatch(flux)
+	w.due("e-0")
+	w.mustHandle("e-9", events.Change{URL: w.git.URL("acme/widgets"), App: "argo"})
+	want("one app left", map[string]string{
+		"widgets@~/argo/api": "100644 api/a dev", "widgets@~/flux/api": "", "widgets@dev~/flux/api": "", "widgets@main~/flux/api": "",
+	})
+	w.watchViews("argo", "", views)
+	w.mustHandle("f-0", events.Change{URL: w.git.URL("acme/widgets"), App: "argo"})
+	want("without trees again", map[string]string{"widgets@~/argo/api": ""})
+	w.unwatch(argo)
+}
+
+// The tree of a view's result can be opened, whatever has become of the view.
+func TestViewTreesOfResultsAreOpened(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"api/a": "1", "other": "1"})
+	argo := w.watchTrees("argo", "", map[string][]string{"api": {"api"}})
+	w.due("a-0")
+	w.push(map[string]string{"other": "2"})
+	change, err := argo.Change("c", "/test", events.Ref{}, "")
+	must(t, err)
+	r := w.mustHandle("b-0", change)
+	if len(w.more) != 0 || strings.Contains(r.Tree, "views") || r.Path != "acme/widgets" {
+		t.Errorf("%+v, %+v", r, w.more)
+	}
+	third := w.push(map[string]string{"api/a": "2"})
+	w.mustHandle("c-0", change)
+	result := w.more[0]
+	w.push(map[string]string{"api/a": "3"})
+	w.mustHandle("d-0", change)
+	opened, err := tree.OpenResult(w.root, result)
+	must(t, err)
+	content, err := fs.ReadFile(opened.FS(), "api/a")
+	must(t, err)
+	if string(content) != "2" || opened.Commit() != third || opened.Ref().String() != "refs/heads/main" || opened.Pin() == nil {
+		t.Errorf("read %q at %s of %s, not %s, %s", content, opened.Commit(), opened.Ref(), third, first)
+	}
+	must(t, opened.Close())
+	now, err := tree.Open(w.root, result.Path)
+	must(t, err)
+	defer now.Close()
+	if content, err := fs.ReadFile(now.FS(), "api/a"); err != nil || string(content) != "3" {
+		t.Errorf("read %q, %v", content, err)
+	}
+	if _, err := fs.Stat(now.FS(), "other"); err == nil {
+		t.Error("the view has a file of others")
+	}
+}
+
+// A view whose own tree was altered has a result that lists it whole; the others have none.
+func TestAlteredViewsHaveResults(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a/f": "1", "a/g": "1", "b/f": "1"})
+	argo := w.watchTrees("argo", "", map[string][]string{"a": {"a"}, "b": {"b"}})
+	w.due("a-0")
+	must(t, os.WriteFile(filepath.Join(w.root, "acme/widgets@~/argo/a/more"), nil, 0o644))
+	volume, err := volume.OpenVolume(w.root, volume.Config{})
+	must(t, err)
+	defer volume.Close()
+	w.fence++
+	report, err := volume.Verify(context.Background(), verifyRequest(w))
+	must(t, err)
+	if report.Found != 1 || len(report.Marked) != 1 {
+		t.Errorf("report %+v", report)
+	}
+	w.push(map[string]string{"b/f": "2"})
+	change, err := argo.Change("c", "/test", events.Ref{}, "")
+	must(t, err)
+	r := w.mustHandle("b-0", change)
+	if got := w.told(); got != "a: added a/f, added a/g (full); b: added b/f (full)" || *r.Views != (events.ViewCounts{Changed: 2}) {
+		t.Errorf("%s, %+v", got, r.Views)
+	}
+	if got := w.filesIn("acme/widgets@~/argo/a"); !slices.Equal(got, []string{"100644 a/f 1", "100644 a/g 1"}) {
+		t.Errorf("the view has %q", got)
+	}
+	if w.mustHandle("c-0", change); len(w.more) != 0 {
+		t.Errorf("told again: %s", w.told())
+	}
+}
+
+func verifyRequest(w *world) volume.VerifyRequest {
+	return volume.VerifyRequest{Repo: w.repo(), Fence: w.fence, Repair: true}
+}
+
+// olderViews is a worker that knows no trees of views.
+type olderViews struct{ handlers.Views }
+
+func (olderViews) Unpublish(context.Context, events.RepoPath, uint64, func(string, events.Ref, bool) bool) error {
+	return nil
+}
+
+// An older worker ignores the trees of views. What it has synced is published by the next poll of a newer one.
+func TestViewTreesCatchUpWithOlderWorkers(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1", "b": "1"})
+	views := map[string][]string{"a": {"a"}, "b": {"b"}}
+	w.watchTrees("argo", "", views)
+	w.due("a-0")
+	w.push(map[string]string{"b": "2"})
+	change, err := w.watchViews("argo", "", views).Change("c", "/test", events.Ref{}, "")
+	must(t, err)
+	newer := w.handlers.Views
+	w.handlers.Views = olderViews{newer} // which also takes the watch for one without trees
+	w.mustHandle("b-0", change)
+	w.handlers.Views = newer
+	w.push(map[string]string{"a": "3"})
+	w.watchTrees("argo", "", views)
+	w.due("c-0")
+	for name, want := range map[string]string{"a": "100644 a 3", "b": "100644 b 2"} {
+		if got := w.filesIn("acme/widgets@~/argo/" + name); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+}

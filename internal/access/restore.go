@@ -1,0 +1,94 @@
+package access
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"lockstep/internal/watch"
+)
+
+// Hashed is a token as it is stored: by its hash, from which it cannot be derived.
+type Hashed struct {
+	Hash    string    `json:"token"` // SHA-256, in hexadecimal
+	App     string    `json:"app"`
+	Created time.Time `json:"created"`
+	Used    time.Time `json:"used,omitzero"` // last use, up to a minute old; zero if there was none
+}
+
+// ID returns the ID of the token.
+func (h Hashed) ID() string { return h.Hash[:min(idLength, len(h.Hash))] }
+
+// Check returns an error unless h can be a token.
+func (h Hashed) Check() error {
+	if sum, err := hex.DecodeString(h.Hash); err != nil || len(sum) != 32 || hex.EncodeToString(sum) != h.Hash {
+		return fmt.Errorf("token %.12q: want a SHA-256 hash, 64 hexadecimal digits in lower case", h.Hash)
+	}
+	return watch.CheckApp(h.App)
+}
+
+// Each calls yield for each token that is accepted, in no order, and returns its error. It reads some hundred tokens at a time. Tokens that
+// are added or removed meanwhile may be missing, and a token may be yielded twice.
+func (t *Tokens) Each(ctx context.Context, yield func(Hashed) error) error {
+	for cursor := uint64(0); ; {
+		found, next, err := t.redis.HScan(ctx, t.key, cursor, "", 500).Result()
+		if err != nil {
+			return fmt.Errorf("list tokens: %w", err)
+		}
+		var some []Hashed
+		var ids []string
+		for i := 0; i+1 < len(found); i += 2 {
+			var kept record
+			err := json.Unmarshal([]byte(found[i+1]), &kept)
+			if one := (Hashed{Hash: found[i], App: kept.App, Created: kept.Created}); err == nil && one.Check() == nil {
+				some, ids = append(some, one), append(ids, one.ID())
+			}
+		}
+		if len(some) > 0 {
+			used, err := t.redis.HMGet(ctx, t.used, ids...).Result()
+			if err != nil {
+				return fmt.Errorf("list tokens: %w", err)
+			}
+			for i, one := range some {
+				text, _ := used[i].(string)
+				if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
+					one.Used = time.UnixMilli(ms).UTC()
+				}
+				if err := yield(one); err != nil {
+					return err
+				}
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// Restore adds a token unless it exists, and reports whether it did not. With dryRun it writes nothing. The caller has called
+// [Hashed.Check].
+func (t *Tokens) Restore(ctx context.Context, one Hashed, dryRun bool) (added bool, err error) {
+	document, err := json.Marshal(record{App: one.App, Created: one.Created})
+	if err != nil {
+		return false, err
+	}
+	if dryRun {
+		exists, err := t.redis.HExists(ctx, t.key, one.Hash).Result()
+		if err != nil {
+			return false, fmt.Errorf("look up a token: %w", err)
+		}
+		return !exists, nil
+	}
+	if !one.Used.IsZero() { // before the token: what an interrupted call leaves is overwritten by the next use
+		if err := t.redis.HSetNX(ctx, t.used, one.ID(), one.Used.UnixMilli()).Err(); err != nil {
+			return false, fmt.Errorf("store a token: %w", err)
+		}
+	}
+	if added, err = t.redis.HSetNX(ctx, t.key, one.Hash, document).Result(); err != nil {
+		return false, fmt.Errorf("store a token: %w", err)
+	}
+	return added, nil
+}

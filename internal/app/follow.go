@@ -1,0 +1,176 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/config"
+	"lockstep/internal/follow"
+	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
+	"lockstep/locking"
+)
+
+// FollowConfig says which reader [Follow] follows, and how.
+type FollowConfig struct {
+	Reader *follow.Reader
+	Repos  []string     // globs; none selects all that the token reads
+	Depth  events.Depth // history to keep
+	Name   string       // in reports to the reader
+
+	TokenWait    time.Duration // how long a refused token may be replaced
+	WipeOnRevoke bool          // then delete the copies
+
+	Progress func(events.Progress) // called while it catches up, at last with the zero value; optional
+
+	volume *volume.Volume
+	record *follow.Record
+}
+
+// credentialReader is the name of the credential with the token.
+const credentialReader = "reader"
+
+// variables returns the variables of the credential with the token, and those of the process.
+func (f *FollowConfig) variables(getenv func(string) string) func(string) string {
+	return func(name string) string {
+		switch name {
+		case "LOCKSTEP_CREDENTIAL_READER_BEARER_TOKEN":
+			token, _ := f.Reader.Token()
+			return token
+		case "LOCKSTEP_CREDENTIAL_READER_URLS":
+			return f.Reader.GitURLs()
+		case "LOCKSTEP_CREDENTIAL_READER_PASSWORD", "LOCKSTEP_CREDENTIAL_READER_USERNAME":
+			return ""
+		}
+		return getenv(name)
+	}
+}
+
+// Follow keeps the volume at cfg.Root in step with a reader until ctx is done, then drains. It is a service with a worker, an embedded Redis
+// and, if cfg has that role, a reader. It returns nil after a clean stop, and [follow.ErrRevoked] once the token counts as removed.
+func Follow(ctx context.Context, cfg config.Config, f FollowConfig, log *slog.Logger) error {
+	cfg.Redis, cfg.Credentials = "", ""
+	vol, err := volume.OpenVolume(cfg.Root, VolumeConfig(cfg))
+	if err != nil {
+		return err
+	}
+	defer vol.Close()
+	record, err := follow.OpenRecord(vol.Root(), f.Reader.URL(), f.Depth, func() (bool, error) { return isEmpty(vol) })
+	switch {
+	case events.ClassOf(err) == events.ClassVolume: // it may pass
+		return err
+	case err != nil:
+		return invalid(err)
+	}
+	defer record.Close()
+	f.volume, f.record = vol, record
+	return serve(ctx, Config{Config: cfg, Log: log, follow: &f})
+}
+
+// runFollower follows until ctx is done.
+func runFollower(ctx context.Context, cfg Config) error {
+	hb := cfg.health.heartbeat(followerHandler)
+	defer hb.notReady(errEnded)
+	reader, vol := cfg.follow.Reader, cfg.follow.volume
+	reader.Through(vol.Transport())
+	client := cfg.Redis.Open()
+	defer client.Close()
+	pubsub := cfg.Redis.Open()
+	defer pubsub.Close()
+	locker, err := locking.New(locking.Config{
+		Redis: client, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait, Worker: NewWorkerName(), Log: cfg.Log, KeyName: "repo",
+	})
+	if err != nil {
+		return invalid(err)
+	}
+	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
+	f, err := follow.New(follow.Config{
+		Reader: reader, Volume: vol, Record: cfg.follow.record,
+		Publish: func(ctx context.Context, change events.Change) error {
+			return PublishChange(ctx, client, cfg.Namespace(), change)
+		},
+		Purge: func(ctx context.Context, repo events.RepoPath, commit string) (bool, error) {
+			return purgeFollowed(ctx, vol, locker, repo, commit)
+		},
+		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),
+		CompareEvery: cfg.PollEvery, TokenWait: cfg.follow.TokenWait, Name: cfg.follow.Name, Version: ReadBuild().Version,
+		State: hb.notReady, Progress: cfg.follow.Progress, Log: cfg.Log,
+	})
+	if err != nil {
+		return invalid(err)
+	}
+	defer cfg.Metrics.Follower(func() telemetry.FollowerFigures {
+		s := f.Status()
+		return telemetry.FollowerFigures{Connected: s.Connected, Repos: s.Repos, Behind: s.Behind, Lag: s.Lag()}
+	})()
+	g, ctx := errgroup.WithContext(ctx)
+	settling, stop := context.WithCancel(ctx)
+	defer stop()
+	g.Go(func() error { return settleFollowed(settling, cfg, f) })
+	g.Go(func() error {
+		defer stop()
+		err := f.Run(ctx)
+		if errors.Is(err, follow.ErrRevoked) {
+			err = revoked(ctx, cfg, f, err)
+		}
+		return err
+	})
+	return g.Wait()
+}
+
+// purgeFollowed purges a commit from a copy, unless the copy is in use: the caller tries again. What readers pin is purged by a patrol
+// after they have closed it.
+func purgeFollowed(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, commit string) (done bool, err error) {
+	err = WithLease(ctx, vol, locker, repo, "purge", locking.Skip, func(ctx context.Context, fence uint64) error {
+		result, err := vol.Purge(ctx, volume.PurgeRequest{Repo: repo, Commit: commit, Fence: fence, Replaced: true})
+		done = err == nil && result.State != volume.PurgePublished
+		return err
+	})
+	return done, err
+}
+
+// revoked deletes the copies of a follower whose token was removed, if that is asked for, and returns the error that says so.
+func revoked(ctx context.Context, cfg Config, f *follow.Follower, err error) error {
+	if !cfg.follow.WipeOnRevoke {
+		cfg.Log.ErrorContext(ctx, "token removed, stopping; the copies stay", "root", cfg.Root)
+		return err
+	}
+	cfg.Log.ErrorContext(ctx, "token removed, deleting the copies", "root", cfg.Root)
+	if wiped := f.Wipe(ctx); wiped != nil {
+		return fmt.Errorf("the token was removed, but not all copies are deleted yet; the next start continues: %w", wiped)
+	}
+	cfg.Log.InfoContext(ctx, "copies deleted", "root", cfg.Root)
+	return err
+}
+
+// settleFollowed passes the results of the worker to a follower until ctx is done.
+func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower) error {
+	client := cfg.Redis.Open() // the read blocks
+	defer client.Close()
+	_, err := stream.Await(ctx, client, cfg.Namespace().Results(), "0", func(msg *message.Message) bool {
+		if result, err := events.ParseResult(msg.Payload); err == nil {
+			f.Settle(ctx, result)
+		}
+		return false
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// isEmpty reports whether there is no repository on a volume.
+func isEmpty(vol *volume.Volume) (bool, error) {
+	for _, err := range vol.Repos() {
+		return false, err
+	}
+	return true, nil
+}

@@ -1,0 +1,21 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"lockstep/internal/pressure"
+	"lockstep/router"
+)
+
+// adaptSlots moves the number of slots between slots-min and slots until ctx is done. Without slots-min it does nothing.
+func adaptSlots(
+	ctx context.Context, background *sync.WaitGroup, cfg Config, slots *router.Slots, read func() (pressure.Reading, error), log *slog.Logger,
+) {
+	if cfg.SlotsMin == 0 || cfg.SlotsMin == cfg.Slots {
+		return
+	}
+	controller := pressure.Controller{Min: cfg.SlotsMin, Max: cfg.Slots, Read: read, Resize: slots.Resize, Log: log}
+	background.Go(func() { controller.Run(ctx) })
+}

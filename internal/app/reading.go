@@ -1,0 +1,74 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/access"
+	"lockstep/internal/config"
+	"lockstep/internal/feed"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
+)
+
+// openReading returns what serves published trees and results. It opens the volume at the first request that needs it. blocking is for
+// blocking reads.
+func openReading(ctx context.Context, cfg Config, client, blocking redis.UniversalClient, listener net.Listener) (*server.Reading, error) {
+	if !server.Loopback(listener) && len(cfg.Proxies()) == 0 {
+		cfg.Log.WarnContext(ctx, "tokens of apps will be refused: they need TLS; list the addresses of the TLS proxy in trusted-proxies, or listen on 127.0.0.1")
+	}
+	namespace := cfg.Namespace()
+	opener := &volumeViewer{cfg: cfg.Config, redis: client}
+	reading := &server.Reading{
+		Tokens: access.NewTokens(client, namespace),
+		Reader: &access.Reader{
+			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: opener.open, Copies: cfg.follow != nil,
+		},
+	}
+	reading.Followers = feed.NewFollowers(client, namespace)
+	var observer *telemetry.Reading
+	var err error
+	reading.Feed, err = feed.New(feed.Config{
+		Redis: client, Reader: blocking, Namespace: namespace, Audiences: reading.Reader.Audiences, Removed: reading.Tokens.Removed, Log: cfg.Log,
+		Observe: func(bytes int) { observer.Sent("results", int64(bytes)) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	observer = cfg.Metrics.Reading(reading.Feed.Open)
+	reading.Observer = observer
+	return reading, nil
+}
+
+// volumeViewer opens the deployment's volume for reading, once it is there.
+type volumeViewer struct {
+	cfg   config.Config
+	redis redis.UniversalClient
+
+	mu     sync.Mutex
+	volume *volume.Volume
+}
+
+var errNoVolume = errors.New("the root of this process is not the deployment's volume, or is not mounted; see root")
+
+func (v *volumeViewer) open(ctx context.Context) (*volume.Volume, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.volume != nil {
+		return v.volume, nil
+	}
+	opened, err := ViewVolume(ctx, v.cfg, v.redis)
+	if err == nil && opened == nil {
+		err = &events.Error{Disposition: events.Retryable, Class: events.ClassVolume, Err: errNoVolume}
+	}
+	v.volume = opened
+	return opened, err
+}

@@ -1,0 +1,32 @@
+// Package archive writes the files of a published tree as an archive.
+//
+//	contents := archive.New(t, archive.Options{Paths: []string{"docs"}}) // t is pinned
+//	summary, err := contents.Summary(ctx)                               // reads the list of files only
+//	w.Header().Set("ETag", summary.ETag(archive.TarZst))
+//	err = contents.Write(ctx, w, archive.TarZst)
+//
+// # Bytes
+//
+// An archive is a pure function of the selected files, their modes, the format and [Version]: two processes, machines or moments give
+// the same bytes, also for another commit with the same files. Entries are sorted by path as in Git's index, have the modes 0644 and
+// 0755, no owner, and the time 2000-01-01. There are no entries for folders, except for submodules. Files are as in the
+// tree: those of Git LFS have their content if a watch asks for it.
+//
+// [Summary.Digest] depends on the same, without reading a file: on paths, modes and blobs, and on what of Git LFS and of submodules the
+// tree was built with.
+//
+// # Costs
+//
+// Nothing is written to disk. The list of files is read as a stream. Two goroutines read files ahead of the encoder, in chunks of 128 KiB
+// of which at most four are in use, and the encoder compresses in up to two goroutines, with about 4 MB; so memory depends neither on
+// the size nor on the number of files, and a client that reads slowly stops the readers. All of them have ended when Write returns. The bytes do
+// not depend on timing: chunks are compressed in order, and blocks of the encoder begin at fixed places.
+//
+// # Failures
+//
+//	the tree is of a version without a list of files   ErrNoList
+//	the list is damaged, or a file is not as built     ErrAltered; a patrol has the tree replaced
+//	the reader is gone                                 the error of the writer
+//
+// A Write that fails leaves an archive without its end, which no decoder accepts.
+package archive

@@ -1,0 +1,349 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/access"
+	"lockstep/internal/redistest"
+	"lockstep/internal/watch"
+)
+
+const namespace = events.DefaultNamespace
+
+func must[T any](value T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func put(t *testing.T, client redis.UniversalClient, watches ...watch.Watch) {
+	t.Helper()
+	for i, w := range watches {
+		watches[i] = must(watch.New(w))(t)
+	}
+	must(watch.NewRegistry(client, namespace).Put(t.Context(), watches...))(t)
+}
+
+func set(t *testing.T, client redis.UniversalClient, key string, fields ...string) {
+	t.Helper()
+	must(client.HSet(t.Context(), prefix+key, fields).Result())(t)
+}
+
+const (
+	older = "1111111111111111111111111111111111111111"
+	newer = "2222222222222222222222222222222222222222"
+)
+
+// fill stores watches, states and a token, whose secret it returns.
+func fill(t *testing.T, client redis.UniversalClient) (secret string) {
+	t.Helper()
+	put(t, client,
+		watch.Watch{App: "docs", URL: "https://git.example.com/Acme/Widgets.git"},
+		watch.Watch{App: "docs", URL: "https://git.example.com/Acme/Widgets.git", Ref: must(watch.ParseSelector("refs/tags/v*"))(t), Poll: watch.Never},
+		watch.Watch{App: "ci", URL: "https://git.example.com/acme/gadgets.git", Credential: "robot", NotifyURL: "https://ci.example.com/hook?a=b", NotifySecret: "signing"},
+		watch.Watch{App: "ci", URL: "https://git.example.com/acme/never-synced.git"})
+	set(t, client, "repo:acme/widgets", "repo", "Acme/Widgets", "url", "https://git.example.com/Acme/Widgets.git", "synced", "2026-11-23T10:00:00Z", "fence", "7",
+		"head:refs/heads/main", newer, "given:refs/heads/main:docs", newer, "watched:refs/heads/main", "1", "failures", "3", "asked:refs/heads/main:robot", "1-0 x y z",
+		"newest:refs/heads/main:docs", "1-0", "look:refs/heads/main", "1-0 3", "denied:docs:robot", "auth", "tombstone", "1-0", "circuit_open_until", "9")
+	set(t, client, "views:acme/widgets", "refs/heads/main:docs", newer+" digest", "refs/heads/main:docs:api", older)
+	set(t, client, "repo:acme/by-hand", "repo", "acme/by-hand", "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", older, "given:refs/heads/main:", older,
+		"byhand:refs/heads/main", "1")
+	set(t, client, "repo:acme/removed", "repo", "acme/removed", "tombstone", "1-0", "fence", "3")
+	must(client.Set(t.Context(), prefix+"volume", "volume-1", 0).Result())(t)
+	_, secret, err := access.NewTokens(client, namespace).Create(t.Context(), "docs")
+	return must(secret, err)(t)
+}
+
+func export(t *testing.T, client redis.UniversalClient) string {
+	t.Helper()
+	var out bytes.Buffer
+	must(Export(t.Context(), client, namespace, "v1", &out))(t)
+	must(0, errorOf(Check(bytes.NewReader(out.Bytes()))))(t)
+	return out.String()
+}
+
+func errorOf(_ Header, _ Counts, err error) error { return err }
+
+// restore imports a document, and returns what is reported.
+func restore(t *testing.T, client redis.UniversalClient, document string, cfg ImportConfig) (Summary, []string) {
+	t.Helper()
+	var items []string
+	cfg.Report = func(i Item) error {
+		items = append(items, strings.Join(strings.Fields(fmt.Sprintln(i.Outcome, i.What, i.Repo, i.App, i.Ref)), " "))
+		return nil
+	}
+	return must(Import(t.Context(), client, namespace, strings.NewReader(document), cfg))(t), items
+}
+
+// body returns the values of a document after the header, sorted.
+func body(document string) []string {
+	lines := strings.Split(strings.TrimSpace(document), "\n")[1:]
+	slices.Sort(lines)
+	return lines
+}
+
+// dump returns all keys with their values.
+func dump(t *testing.T, client redis.UniversalClient) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, key := range must(client.Keys(t.Context(), "*").Result())(t) {
+		switch must(client.Type(t.Context(), key).Result())(t) {
+		case "hash":
+			all[key] = fmt.Sprint(must(client.HGetAll(t.Context(), key).Result())(t))
+		case "zset":
+			all[key] = fmt.Sprint(must(client.ZRangeWithScores(t.Context(), key, 0, -1).Result())(t))
+		case "stream":
+			all[key] = fmt.Sprint(must(client.XRange(t.Context(), key, "-", "+").Result())(t))
+		default:
+			all[key] = must(client.Get(t.Context(), key).Result())(t)
+		}
+	}
+	return all
+}
+
+func TestWhatIsImportedIsExportedTheSame(t *testing.T) {
+	t.Parallel()
+	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
+	secret := fill(t, from)
+	document := export(t, from)
+	for _, no := range []string{secret, "asked:", "newest:", "look:", "fence", "failures", "tombstone", "circuit", "acme/removed"} {
+		if strings.Contains(document, no) {
+			t.Errorf("the document contains %q:\n%s", no, document)
+		}
+	}
+	for _, want := range []string{"Acme/Widgets", `"denied:docs:robot":"auth"`, "hook?a=b", `"byhand:refs/heads/main":"1"`, `"volume":"volume-1"`} {
+		if !strings.Contains(document, want) {
+			t.Errorf("the document lacks %q:\n%s", want, document)
+		}
+	}
+	summary, items := restore(t, to, document, ImportConfig{})
+	if want := (Summary{Repos: 4, Watches: 4, States: 2, Tokens: 1}); summary != want {
+		t.Errorf("%+v, want %+v: %v", summary, want, items)
+	}
+	if got, want := body(export(t, to)), body(document); !slices.Equal(got, want) {
+		t.Errorf("exported again:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if app, ok, err := access.NewTokens(to, namespace).App(t.Context(), secret); app != "docs" || !ok || err != nil {
+		t.Errorf("the token is of %q, %v, %v", app, ok, err)
+	}
+	if n := must(to.ZCard(t.Context(), prefix+"poll").Result())(t); n != 3 {
+		t.Errorf("%d repositories are polled, want 3", n)
+	}
+	if n := must(to.XLen(t.Context(), prefix+"changes").Result())(t); n != 3 {
+		t.Errorf("%d polls are queued, want one for each watched repository", n)
+	}
+	kinds(t, slices.Collect(maps.Keys(dump(t, to))))
+
+	summary, items = restore(t, to, document, ImportConfig{})
+	if want := (Summary{Repos: 4, Unchanged: 7}); summary != want || len(items) > 0 {
+		t.Errorf("imported again: %+v, %v", summary, items)
+	}
+}
+
+func TestDryRunListsWhatImportAdds(t *testing.T) {
+	t.Parallel()
+	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
+	fill(t, from)
+	put(t, from, watch.Watch{App: "ci", URL: "https://git.example.com/x/y/z.git", Repo: path(t, "x/y/z")}, watch.Watch{App: "ci", URL: "https://git.example.com/up/per.git"})
+	put(t, to, watch.Watch{App: "docs", URL: "https://git.example.com/Acme/Widgets.git", Depth: 5}, // differs
+		watch.Watch{App: "ci", URL: "https://git.example.com/other/gadgets.git", Repo: path(t, "acme/gadgets")}, // another remote
+		watch.Watch{App: "ci", URL: "https://git.example.com/x/y.git"}, watch.Watch{App: "ci", URL: "https://git.example.com/up/per/below.git"})
+	set(t, to, "repo:acme/by-hand", "repo", "acme/by-hand", "head:refs/heads/main", newer)
+	document, before := export(t, from), dump(t, to)
+	planned, listed := restore(t, to, document, ImportConfig{DryRun: true})
+	if after := dump(t, to); !maps.Equal(before, after) {
+		t.Errorf("a dry run changes %v to %v", before, after)
+	}
+	done, items := restore(t, to, document, ImportConfig{})
+	planned.DryRun = false
+	if planned != done || !slices.Equal(listed, items) {
+		t.Errorf("dry run: %+v\n%v\nimport: %+v\n%v", planned, listed, done, items)
+	}
+	want := []string{
+		"conflict watch acme/gadgets", "added watch acme/never-synced ci", "added watch Acme/Widgets docs refs/tags/v*", "kept watch Acme/Widgets docs", "added state Acme/Widgets",
+		"conflict watch up/per", "conflict watch x/y/z", "kept state acme/by-hand", "added token docs",
+	}
+	if !slices.Equal(items, want) {
+		t.Errorf("%q, want\n%q", items, want)
+	}
+	if depth := must(watch.NewRegistry(to, namespace).Of(t.Context(), path(t, "acme/widgets")))(t).Watches[0].Depth; depth != 5 {
+		t.Errorf("the existing watch was replaced: depth %v", depth)
+	}
+	if head := must(to.HGet(t.Context(), prefix+"repo:acme/by-hand", "head:refs/heads/main").Result())(t); head != newer {
+		t.Errorf("newer state was replaced: head %s", head)
+	}
+}
+
+func path(t *testing.T, text string) events.RepoPath {
+	t.Helper()
+	return must(events.ParseRepoPath(text))(t)
+}
+
+func TestStateOfAnotherVolumeIsRefused(t *testing.T) {
+	t.Parallel()
+	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
+	fill(t, from)
+	document := export(t, from)
+	must(to.Set(t.Context(), prefix+"volume", "volume-2", 0).Result())(t)
+	before := dump(t, to)
+	for _, dry := range []bool{true, false} {
+		if _, err := Import(t.Context(), to, namespace, strings.NewReader(document), ImportConfig{DryRun: dry}); !errors.Is(err, ErrOtherVolume) {
+			t.Errorf("dry run %v: %v", dry, err)
+		}
+	}
+	if after := dump(t, to); !maps.Equal(before, after) {
+		t.Errorf("something was imported: %v", after)
+	}
+	summary, _ := restore(t, to, document, ImportConfig{NoState: true, NoTokens: true})
+	if want := (Summary{Repos: 4, Watches: 4}); summary != want {
+		t.Errorf("without state and tokens: %+v, want %+v", summary, want)
+	}
+}
+
+// An unwatched clone that has been watched would be removed.
+func TestClonesWithoutWatchesAreImportedAsNeverWatched(t *testing.T) {
+	t.Parallel()
+	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
+	set(t, from, "repo:acme/orphan", "repo", "acme/orphan", "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", newer, "watched:refs/heads/main", "1")
+	restore(t, to, export(t, from), ImportConfig{})
+	fields := must(to.HGetAll(t.Context(), prefix+"repo:acme/orphan").Result())(t)
+	if fields["head:refs/heads/main"] != newer || fields["watched:refs/heads/main"] != "" {
+		t.Errorf("imported as %v", fields)
+	}
+}
+
+func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	fill(t, client)
+	document := export(t, client)
+	for at := range document {
+		if _, _, err := Check(strings.NewReader(document[:at])); err == nil && at < len(document)-1 {
+			t.Fatalf("a document that ends after %d of %d bytes is accepted", at, len(document))
+		}
+	}
+	lines := strings.SplitAfter(document, "\n")
+	for name, tc := range map[string]struct{ document, want string }{
+		"empty":                     {"", "the document is empty"},
+		"not JSON":                  {"watches:\n  - app: docs\n", "no document of lockstep export"},
+		"compressed":                {"\x1f\x8b\x08", "uncompress it"},
+		"another kind of document":  {"{}\n", "no document of lockstep export"},
+		"a list":                    {"[]\n", "no document of lockstep export"},
+		"newer format":              {strings.Replace(document, `{"lockstep_export":1,"version":"v1"`, `{"lockstep_export":2,"version":"v9","new":1`, 1), "a newer version wrote this document (v9): it has format 2, and this version reads up to 1; upgrade lockstep"},
+		"a line is missing":         {strings.Join(slices.Delete(slices.Clone(lines), 2, 3), ""), "the document is damaged: it ends after 3 repositories"},
+		"a line twice":              {strings.Join(slices.Insert(slices.Clone(lines), 2, lines[2]), ""), "the document is damaged: it ends after 5 repositories"},
+		"two documents":             {document + document, "follows the end of the document"},
+		"without its end":           {strings.Join(lines[:len(lines)-2], ""), ErrIncomplete.Error()},
+		"unknown value":             {strings.Replace(document, `{"token"`, `{"cell":1,"tokens"`, 1), "neither a repository nor a token"},
+		"unknown rule of a watch":   {strings.Replace(document, `"credential":"robot"`, `"credential":"robot","approve":"two"`, 1), `unknown field "approve"; if a newer version wrote it`},
+		"unknown field of a state":  {strings.Replace(document, `"denied:docs:robot"`, `"forbidden:docs"`, 1), `field "forbidden:docs" of a repository's state is unknown`},
+		"left out field of a state": {strings.Replace(document, `"denied:docs:robot"`, `"tombstone"`, 1), `field "tombstone"`},
+		"a token in clear":          {strings.Replace(document, `{"token":"`, `{"token":"lockstep_`, 1), "want a SHA-256 hash"},
+		"a watch of another path":   {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"acme/other"`, 1), "acme/other: watch 1: it is of acme/gadgets"},
+		"a path outside":            {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"../gadgets"`, 1), "repository path"},
+	} {
+		if _, _, err := Check(strings.NewReader(tc.document)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+// result adds a result to the stream.
+func result(t *testing.T, client redis.UniversalClient, r events.Result) {
+	t.Helper()
+	payload := must(r.MarshalJSON())(t)
+	must(client.XAdd(t.Context(), &redis.XAddArgs{Stream: prefix + "results", Values: []any{"payload", payload}}).Result())(t)
+}
+
+func TestResultsThatWereNotAcknowledgedAreExportedToBeRepeated(t *testing.T) {
+	t.Parallel()
+	from := redistest.Start(t).Client()
+	ctx := t.Context()
+	main := must(events.ParseRef("main"))(t)
+	for _, app := range []string{"done", "late", "first", "posted"} {
+		repo := path(t, "acme/"+app)
+		put(t, from, watch.Watch{App: app, URL: "https://git.example.com/acme/" + app, NotifyURL: "https://app.example.com", NotifySecret: "s"})
+		set(t, from, "repo:acme/"+app, "repo", repo.String(), "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", newer, "given:refs/heads/main:"+app, newer)
+		set(t, from, "views:acme/"+app, "refs/heads/main:"+app, newer+" digest", "refs/heads/main:"+app+":api", older, "refs/heads/main:"+app+"x", "another app's")
+	}
+	synced := func(app, before, after string) events.Result {
+		return events.Result{ID: app, Type: events.ResultSynced, Source: "/test", Repo: path(t, "acme/"+app), App: app, Ref: main, Before: before, After: after, Path: "acme/" + app, Tree: "t"}
+	}
+	result(t, from, synced("done", older, newer))
+	must(from.XGroupCreate(ctx, prefix+"results", "consumers", "$").Result())(t)
+	result(t, from, synced("late", older, "3333333333333333333333333333333333333333"))
+	result(t, from, synced("late", "3333333333333333333333333333333333333333", newer))
+	result(t, from, synced("first", "", newer))
+	posted := must(synced("posted", older, newer).MarshalJSON())(t)
+	must(from.RPush(ctx, prefix+"notify:box:posted acme/posted", fmt.Sprintf(`7 {"version":1,"app":"posted","repo":"acme/posted","body":%q}`, posted)).Result())(t)
+
+	to := redistest.Start(t).Client()
+	restore(t, to, export(t, from), ImportConfig{})
+	for app, want := range map[string]string{"done": "", "late": older, "first": "none", "posted": older} {
+		fields := must(to.HGetAll(ctx, prefix+"repo:acme/"+app).Result())(t)
+		given, repeat := fields["given:refs/heads/main:"+app], fields["repeat:refs/heads/main:"+app]
+		views := must(to.HGetAll(ctx, prefix+"views:acme/"+app).Result())(t)
+		if kept := views["refs/heads/main:"+app] != "" && views["refs/heads/main:"+app+":api"] != ""; given != newer || repeat != want || kept != (want == "") || len(views) == 0 {
+			t.Errorf("%s was given %q, and its result is repeated from %q, want %q; its views: %v", app, given, repeat, want, views)
+		}
+	}
+	again := redistest.Start(t).Client()
+	restore(t, again, export(t, to), ImportConfig{})
+	if before := must(again.HGet(ctx, prefix+"repo:acme/late", "repeat:refs/heads/main:late").Result())(t); before != older {
+		t.Errorf("exported before it was repeated: from %q, want %q", before, older)
+	}
+}
+
+// An app that does not know of a removal or a move has received nothing of what is there now.
+func TestRemovalThatWasNotAcknowledgedIsExportedAsNothingReceived(t *testing.T) {
+	t.Parallel()
+	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
+	ctx := t.Context()
+	must(from.XGroupCreateMkStream(ctx, prefix+"results", "consumers", "$").Result())(t)
+	result(t, from, events.Result{ID: "1", Type: events.ResultRemoved, Source: "/test", Repo: path(t, "acme/back")})
+	set(t, from, "repo:acme/back", "repo", "acme/back", "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", newer, "given:refs/heads/main:docs", newer)
+	restore(t, to, export(t, from), ImportConfig{})
+	fields := must(to.HGetAll(ctx, prefix+"repo:acme/back").Result())(t)
+	if fields["given:refs/heads/main:docs"] != newer || fields["repeat:refs/heads/main:docs"] != "none" {
+		t.Errorf("imported as %v", fields)
+	}
+}
+
+func TestWatchThatCannotBeDecodedIsNotLeftOutSilently(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	fill(t, client)
+	set(t, client, "watch:of:acme/gadgets", "ci main", "{")
+	if _, err := Export(t.Context(), client, namespace, "", io.Discard); err == nil || !strings.Contains(err.Error(), `watch of acme/gadgets by app "ci"`) {
+		t.Errorf("export: %v", err)
+	}
+}
+
+func TestExportStopsWhenItCannotWrite(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	fill(t, client)
+	full := errors.New("no space left")
+	if _, err := Export(context.Background(), client, namespace, "", failing{full}); !errors.Is(err, full) {
+		t.Errorf("export: %v", err)
+	}
+}
+
+type failing struct{ error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.error }

@@ -1,0 +1,207 @@
+package backup
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/access"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+)
+
+// Format is the version of the documents that this version writes, and the newest that it reads.
+const Format = 1
+
+// Header is the first value of a document.
+type Header struct {
+	Format  int       `json:"lockstep_export"`   // [Format]
+	Version string    `json:"version,omitempty"` // of the program
+	Time    time.Time `json:"time"`
+	Volume  string    `json:"volume,omitempty"` // ID of the volume that the states describe; empty if none was bound
+}
+
+// Repository is a repository with watches, state or both.
+type Repository struct {
+	Repo    events.RepoPath   `json:"repo"`              // as first spelled
+	Watches []json.RawMessage `json:"watches,omitempty"` // documents of package watch
+	State   map[string]string `json:"state,omitempty"`   // fields of package state
+	Views   map[string]string `json:"views,omitempty"`   // fields of package state
+}
+
+// End is the last value of a document.
+type End struct {
+	End bool `json:"end"`
+	Counts
+}
+
+// Counts are the numbers of what a document has.
+type Counts struct {
+	Repos   int `json:"repos"`
+	Watches int `json:"watches"`
+	Tokens  int `json:"tokens"`
+}
+
+// ErrIncomplete means that a document ends early.
+var ErrIncomplete = errors.New("the document is incomplete, its last line is missing; export again")
+
+// value is any value of a document after the header; only one of its fields is set.
+type value struct {
+	repo    *Repository
+	watches []watch.Watch // of repo
+	token   *access.Hashed
+	end     *End
+}
+
+// reader reads a document.
+type reader struct {
+	decoder *json.Decoder
+	header  Header
+	counts  Counts
+	number  int // of the last value, from 1
+	ended   bool
+}
+
+// newReader reads the header.
+func newReader(in io.Reader) (*reader, error) {
+	r := &reader{decoder: json.NewDecoder(in), number: 1}
+	var first json.RawMessage
+	err := r.decoder.Decode(&first)
+	_, garbled := errors.AsType[*json.SyntaxError](err)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("the document is empty")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, ErrIncomplete
+	case err != nil && !garbled:
+		return nil, err
+	}
+	if garbled || json.Unmarshal(first, &r.header) != nil || r.header.Format == 0 {
+		return nil, errors.New("this is no document of lockstep export: its first line is no header; uncompress it, or use lockstep watch import for a YAML file of watches")
+	}
+	if r.header.Format > Format {
+		return nil, fmt.Errorf("a newer version wrote this document (%s): it has format %d, and this version reads up to %d; upgrade lockstep", r.header.Version, r.header.Format, Format)
+	}
+	return r, r.failed(strict(first, &r.header))
+}
+
+// next reads the next value. It returns io.EOF after the last one, and an error if something follows that or if it is missing.
+func (r *reader) next() (value, error) {
+	r.number++
+	var text json.RawMessage
+	err := r.decoder.Decode(&text)
+	switch {
+	case errors.Is(err, io.EOF) && r.ended:
+		return value{}, io.EOF
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return value{}, ErrIncomplete
+	case err != nil:
+		return value{}, r.failed(err)
+	case r.ended:
+		return value{}, r.failed(errors.New("follows the end of the document"))
+	}
+	v, err := parseValue(text)
+	if err != nil {
+		return value{}, r.failed(err)
+	}
+	switch {
+	case v.repo != nil:
+		r.counts.Repos++
+		r.counts.Watches += len(v.watches)
+	case v.token != nil:
+		r.counts.Tokens++
+	case v.end.Counts != r.counts:
+		return value{}, fmt.Errorf("the document is damaged: it ends after %d repositories, %d watches and %d tokens, and should have %d, %d and %d; export again",
+			r.counts.Repos, r.counts.Watches, r.counts.Tokens, v.end.Repos, v.end.Watches, v.end.Tokens)
+	default:
+		r.ended = true
+	}
+	return v, nil
+}
+
+func (r *reader) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("value %d: %w", r.number, err)
+}
+
+func parseValue(text []byte) (v value, err error) {
+	var kind struct {
+		Repo  *json.RawMessage `json:"repo"`
+		Token *json.RawMessage `json:"token"`
+		End   bool             `json:"end"`
+	}
+	if err := json.Unmarshal(text, &kind); err != nil {
+		return v, err
+	}
+	switch {
+	case kind.Repo != nil:
+		v.repo = &Repository{}
+		if err := strict(text, v.repo); err != nil {
+			return v, err
+		}
+		v.watches, err = v.repo.check()
+		return v, err
+	case kind.Token != nil:
+		v.token = &access.Hashed{}
+		if err := strict(text, v.token); err != nil {
+			return v, err
+		}
+		return v, v.token.Check()
+	case kind.End:
+		v.end = &End{}
+		return v, strict(text, v.end)
+	}
+	return v, errors.New("neither a repository nor a token; if a newer version wrote it, import with that one")
+}
+
+// check validates a repository and returns its watches.
+func (r Repository) check() ([]watch.Watch, error) {
+	if r.Repo.IsZero() {
+		return nil, errors.New("a repository without a path")
+	}
+	if err := state.CheckExported(r.State); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Repo, err)
+	}
+	watches := make([]watch.Watch, len(r.Watches))
+	for i, document := range r.Watches {
+		w, err := watch.ParseDocument(document)
+		if err == nil && !w.Repo.Equal(r.Repo) {
+			err = fmt.Errorf("it is of %s", w.Repo)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: watch %d: %w", r.Repo, i+1, err)
+		}
+		watches[i] = w
+	}
+	return watches, nil
+}
+
+// strict decodes a value without unknown fields.
+func strict(text []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(into)
+}
+
+// Check reads a document to its end. It returns an error for anything that [Import] would refuse, whatever Redis has.
+func Check(in io.Reader) (Header, Counts, error) {
+	r, err := newReader(in)
+	if err != nil {
+		return Header{}, Counts{}, err
+	}
+	for {
+		_, err := r.next()
+		if errors.Is(err, io.EOF) {
+			return r.header, r.counts, nil
+		}
+		if err != nil {
+			return Header{}, Counts{}, err
+		}
+	}
+}

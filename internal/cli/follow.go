@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/follow"
+)
+
+// followFlags are the flags of lockstep follow that are not settings.
+type followFlags struct {
+	tokenFile, name string
+	depth           string
+	repos           []string
+	tokenWait       time.Duration
+	wipe, reader    bool
+}
+
+func newFollowCommand(std term.Streams) *cobra.Command {
+	var flags followFlags
+	cmd := &cobra.Command{
+		Use:   "follow URL",
+		Short: "Keep a copy of what a token reads from another deployment",
+		Long: "Keep this machine's copy of the repositories that a token reads from the process with the role reader at a URL, until\n" +
+			"SIGTERM. It lists them, syncs what differs, and follows the reader's results: each push becomes the same immutable tree\n" +
+			"with the same commit as there, for lockstep exec, package tree and all other readers. It needs neither Redis nor access to\n" +
+			"the forges. After hours without a connection it catches up. What the token no longer reads is removed.\n\n" +
+			"The token file is read at each request. If the reader refuses the token for longer than --token-wait, the process\n" +
+			"stops with exit code 5. The copies stay, unless --wipe-on-revoke is given: then they are deleted first, a pinned tree\n" +
+			"once its last pin is released.",
+		Example: "  lockstep follow https://lockstep.example.org --root /srv/repos --token-file /etc/lockstep/token\n" +
+			"  lockstep follow https://lockstep.example.org --root /srv/repos --token-file token --repo 'acme/*' --listen 127.0.0.1:8080",
+		Args: term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			roles := config.RoleWorker
+			if flags.reader {
+				roles += "," + config.RoleReader
+			}
+			if err := cmd.Flags().Set("roles", roles); err != nil {
+				return err
+			}
+			cfg, err := settings(cmd, std)
+			if err != nil {
+				return err
+			}
+			if flags.reader && cfg.Listen == "" {
+				return term.UsageError(errors.New("--reader requires --listen"))
+			}
+			following, err := flags.config(args[0])
+			if err != nil {
+				return term.UsageError(err)
+			}
+			level := slog.LevelInfo
+			if term.Terminal(std.Stderr) && cfg.LogLevel == "" {
+				level = slog.LevelWarn
+				progress := newDisplay(std, cfg, events.RepoPath{}, term.Output{})
+				var once sync.Once
+				end := func(failed bool) { once.Do(func() { progress.Close(failed) }) }
+				defer end(true)
+				following.Progress = func(p events.Progress) {
+					progress.Show(p)
+					if p.Phase == "" {
+						end(false)
+						fmt.Fprintf(std.Stderr, "following %s in %s\n", following.Reader.URL(), cfg.Root)
+					}
+				}
+			}
+			err = app.Follow(cmd.Context(), cfg, following, app.NewLogger(std.Stderr, cfg, level))
+			if errors.Is(err, follow.ErrRevoked) {
+				err = &term.ExitError{Code: term.ExitRevoked, Err: err}
+			}
+			return err
+		},
+	}
+	config.AddFlags(cmd.Flags(), config.Following|config.Working)
+	cmd.Flags().StringSlice("roles", nil, "")
+	_ = cmd.Flags().MarkHidden("roles") // the flag exists
+	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "`file` with the token of an app, as printed by lockstep tokens create (required)")
+	cmd.Flags().StringSliceVar(&flags.repos, "repo", nil, "`glob` of repositories to keep, such as acme/* or acme/**; may be repeated (default all)")
+	cmd.Flags().StringVar(&flags.depth, "depth", "1", "`commits` of history to keep, or full; not more than the reader keeps")
+	cmd.Flags().StringVar(&flags.name, "name", "", "`name` in the reader's list of followers (default the host name)")
+	cmd.Flags().DurationVar(&flags.tokenWait, "token-wait", 2*time.Minute, "`duration` for which a refused token may be replaced in its file before it counts as removed")
+	cmd.Flags().BoolVar(&flags.wipe, "wipe-on-revoke", false, "delete the copies once the token counts as removed")
+	cmd.Flags().BoolVar(&flags.reader, "reader", false, "serve the copies to others over HTTP, to the API token; requires --listen")
+	return cmd
+}
+
+var followerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+
+// config returns the configuration for following the reader at a URL.
+func (f followFlags) config(url string) (app.FollowConfig, error) {
+	cfg := app.FollowConfig{Repos: f.repos, Name: f.name, TokenWait: f.tokenWait, WipeOnRevoke: f.wipe}
+	if f.tokenFile == "" {
+		return cfg, errors.New("--token-file is required; create a token with lockstep tokens create --app NAME")
+	}
+	if f.tokenWait <= 0 {
+		return cfg, fmt.Errorf("--token-wait %v: want more than 0s", f.tokenWait)
+	}
+	for _, glob := range f.repos {
+		if err := follow.CheckGlob(glob); err != nil {
+			return cfg, err
+		}
+	}
+	var err error
+	if cfg.Depth, err = events.ParseDepth(f.depth); err != nil {
+		return cfg, fmt.Errorf("--depth: %w", err)
+	}
+	if cfg.Name == "" {
+		if cfg.Name, err = os.Hostname(); err != nil {
+			return cfg, fmt.Errorf("--name is required: %w", err)
+		}
+	}
+	if !followerName.MatchString(cfg.Name) {
+		return cfg, fmt.Errorf("--name %q: want at most 100 letters, digits, dots, underscores or hyphens", cfg.Name)
+	}
+	cfg.Reader, err = follow.NewReader(url, f.tokenFile)
+	return cfg, err
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/backup"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+)
+
+func newImportCommand(std term.Streams) *cobra.Command {
+	var flags backup.ImportConfig
+	var out term.Output
+	cmd := withFlags(&cobra.Command{
+		Use:   "import FILE",
+		Short: "Import a file of lockstep export",
+		Long: "Add what Redis lacks of a file of lockstep export (- for standard input), and poll each repository with a new watch.\n" +
+			"Nothing that Redis has is changed: what differs is listed as kept. Tokens and watches that were removed after the export\n" +
+			"are added again. The whole file is checked before anything is added. An import that was interrupted can be repeated.\n" +
+			"Exit code 1 if a repository conflicts with watches that Redis has; the others are imported.",
+		Example: "  lockstep import lockstep.export --dry-run --redis redis://127.0.0.1:6379\n" +
+			"  gunzip -c lockstep.export.gz | lockstep import - --redis redis://127.0.0.1:6379",
+		Args:              term.WrongUse(term.OneArg),
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onRedis(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				file, err := openExport(cmd, args[0])
+				if err != nil {
+					return term.UsageError(fmt.Errorf("%s: %w", args[0], err))
+				}
+				defer file.Close()
+				list := importList{out: &out, std: std, all: flags.DryRun}
+				flags.Report = list.add
+				summary, err := backup.Import(ctx, client, cfg.Namespace(), file, flags)
+				if flushed := list.flush(); err == nil {
+					err = flushed
+				}
+				if err != nil {
+					return fmt.Errorf("import %s: %w", args[0], err)
+				}
+				return list.end(summary)
+			})
+		},
+	}, config.Common, &out)
+	cmd.Flags().BoolVar(&flags.DryRun, "dry-run", false, "list what would be added, and change nothing")
+	cmd.Flags().BoolVar(&flags.NoState, "no-state", false, "leave out what apps have received: for another volume, or another deployment")
+	cmd.Flags().BoolVar(&flags.NoTokens, "no-tokens", false, "leave out tokens")
+	return cmd
+}
+
+// openExport opens a file, or a copy of standard input, that has been checked to its end.
+func openExport(cmd *cobra.Command, name string) (*os.File, error) {
+	file, err := openSeekable(cmd, name)
+	if err != nil {
+		return nil, err
+	}
+	_, _, err = backup.Check(file)
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+func openSeekable(cmd *cobra.Command, name string) (*os.File, error) {
+	in := cmd.InOrStdin()
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := file.Seek(0, io.SeekCurrent); err == nil {
+			return file, nil
+		}
+		defer file.Close() // a pipe
+		in = file
+	}
+	temp, err := os.CreateTemp("", "lockstep-import-*") // with mode 0600
+	if err != nil {
+		return nil, err
+	}
+	_ = os.Remove(temp.Name())
+	if _, err = io.Copy(temp, in); err == nil {
+		_, err = temp.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		_ = temp.Close()
+		return nil, err
+	}
+	return temp, nil
+}
+
+// importList prints the items of an import, some at a time.
+type importList struct {
+	out  *term.Output
+	std  term.Streams
+	all  bool // also what was added
+	rows []backup.Item
+}
+
+const importRows = 500 // rows whose columns are aligned
+
+func (l *importList) add(item backup.Item) error {
+	if !l.all && item.Outcome == backup.Added && item.What != backup.ItemToken {
+		return nil
+	}
+	if !l.out.IsTable() {
+		return l.out.Next(l.std.Stdout, item)
+	}
+	if l.rows = append(l.rows, item); len(l.rows) < importRows {
+		return nil
+	}
+	return l.flush()
+}
+
+func (l *importList) flush() error {
+	rows := l.rows
+	l.rows = nil
+	if len(rows) == 0 {
+		return nil
+	}
+	return l.out.Show(l.std, nil, func(w io.Writer) {
+		for _, item := range rows {
+			of := item.Repo
+			switch item.What {
+			case backup.ItemToken:
+				of = item.ID + " of " + item.App
+			case backup.ItemWatch:
+				of = strings.TrimSpace(of + " " + item.App + " " + item.Ref)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", item.Outcome, item.What, of, item.Error)
+		}
+	})
+}
+
+// importSummary is the last document of an import.
+type importSummary struct {
+	Summary backup.Summary `json:"summary"`
+}
+
+func (l *importList) end(s backup.Summary) error {
+	var err error
+	if l.out.IsTable() {
+		err = l.out.Show(l.std, nil, func(w io.Writer) {
+			fmt.Fprintf(w, "added\t%d watches, %d states, %d tokens\nkept\t%d\nunchanged\t%d\n", s.Watches, s.States, s.Tokens, s.Kept, s.Unchanged)
+			if s.DryRun {
+				fmt.Fprintln(w, "dry run: nothing was changed")
+			}
+		})
+	} else {
+		err = l.out.Next(l.std.Stdout, importSummary{s})
+	}
+	if err == nil && s.Conflicts > 0 {
+		err = fmt.Errorf("%d repositories were left out: they conflict with watches that Redis has; remove those, or import them with another path", s.Conflicts)
+	}
+	return err
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/credential"
+	"lockstep/internal/egress"
+	"lockstep/internal/notify"
+	"lockstep/internal/watch"
+)
+
+func newNotifyCommand(std term.Streams) *cobra.Command {
+	return newGroup("notify", "Test notifications", "", newNotifyTestCommand(std))
+}
+
+func newNotifyTestCommand(std term.Streams) *cobra.Command {
+	var name, ref string
+	var out term.Output
+	cmd := withFlags(&cobra.Command{
+		Use:   "test owner/name",
+		Short: "Send a test notification to an app and print its answer",
+		Long: "Send a notification of type " + notify.TestType + " to the URL of an app's watch, signed with the watch's credential, and\n" +
+			"print what the app answers. It has no commit, and is sent once, also if the watch's notifications are silenced. Run it\n" +
+			"with the settings of a notifier, for the credential and the hosts that may be posted to. Exit code 1 if the answer is not\n" +
+			"2xx.",
+		Example: "  lockstep notify test acme/widgets --app docs --credentials credentials --redis redis://127.0.0.1:6379\n" +
+			"  lockstep notify test acme/widgets --app docs --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379",
+		Args:              term.WrongUse(term.OneArg),
+		ValidArgsFunction: completeFirst(std, watched),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			key, err := watchKey(args[0], name, ref)
+			if err != nil {
+				return term.UsageError(err)
+			}
+			return onRedis(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key)
+				if err != nil {
+					return err
+				}
+				trusted, err := egress.Trust(cfg.CAFile)
+				if err != nil {
+					return err
+				}
+				got, err := notify.Test(ctx, notify.Config{
+					Secrets: credential.NewStore(cfg.Credentials, std.Variable), Hosts: cfg.NotifyHosts, TLS: trusted, UserAgent: "lockstep/" + app.ReadBuild().Version,
+				}, w)
+				if err != nil {
+					return fmt.Errorf("%s: %w", term.Printable(w.NotifyURL), err)
+				}
+				answer := testAnswer{w.NotifyURL, got.Status, got.Body, got.Took.Milliseconds()}
+				if err := out.Show(std, answer, answer.Table); err != nil {
+					return err
+				}
+				if got.Status/100 != 2 {
+					return fmt.Errorf("the app answered %d: notifications would be sent again; want 2xx", got.Status)
+				}
+				return nil
+			})
+		},
+	}, config.Common|config.Posting, &out)
+	cmd.Flags().StringVar(&name, "app", "", "`app` of the watch; required")
+	cmd.Flags().StringVar(&ref, "ref", "", "watched `branch, ref, commit or pattern` (default: the remote's default branch)")
+	return cmd
+}
+
+// findWatch returns the watch with this key, which must have a notify URL.
+func findWatch(ctx context.Context, registry *watch.Registry, key watch.Key) (watch.Watch, error) {
+	set, err := registry.Of(ctx, key.Repo)
+	if err != nil {
+		return watch.Watch{}, err
+	}
+	i := slices.IndexFunc(set.Watches, func(w watch.Watch) bool { return w.App == key.App && w.Ref == key.Ref })
+	switch {
+	case i < 0:
+		return watch.Watch{}, notWatched(ctx, registry, key.Repo, key.App)
+	case set.Watches[i].NotifyURL == "":
+		return watch.Watch{}, fmt.Errorf("this watch of %s has no URL for notifications; see --notify-url in lockstep watch add --help", term.Printable(key.App))
+	}
+	return set.Watches[i], nil
+}

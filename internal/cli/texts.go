@@ -1,0 +1,23 @@
+package cli
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"lockstep/internal/cli/term"
+	"lockstep/internal/server"
+)
+
+// shortRef returns a branch without refs/heads/, and another ref in full.
+func shortRef(ref string) string { return strings.TrimPrefix(ref, "refs/heads/") }
+
+func timeOf(t *time.Time) time.Time { return *cmp.Or(t, &time.Time{}) }
+
+// syncedText says when a repository was last synced.
+func syncedText(r server.RepoSummary) string {
+	if r.Removed != "" {
+		return "removed by entry " + r.Removed
+	}
+	return term.When(timeOf(r.Synced))
+}

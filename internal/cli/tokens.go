@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/access"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/watch"
+)
+
+func newTokensCommand(std term.Streams) *cobra.Command {
+	return newGroup("tokens", "Create, list or remove tokens with which apps read over HTTP",
+		"A token of an app reads what the app watches, and nothing else, from processes with the role reader: archives, files and\n"+
+			"listings. It is sent as a bearer token or as the password of HTTP Basic, over TLS or from the same machine.",
+		newTokensCreateCommand(std), newTokensListCommand(std), newTokensRemoveCommand(std))
+}
+
+func newTokensCreateCommand(std term.Streams) *cobra.Command {
+	var app string
+	var out term.Output
+	cmd := withFlags(&cobra.Command{
+		Use:   "create",
+		Short: "Create a token for an app and print it once",
+		Long: "Create a token for an app and print it. It is not shown again: Redis keeps only its SHA-256 hash. An app can have several\n" +
+			"tokens, so that one can be replaced without an interruption: create, distribute, remove the old one.",
+		Example: "  lockstep tokens create --app docs --redis redis://127.0.0.1:6379\n" +
+			"  lockstep tokens create --app docs --json | jq -r .token > token",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if app == "" {
+				return term.UsageError(errors.New("--app is required; name the app of the watches whose repositories the token may read"))
+			}
+			if err := watch.CheckApp(app); err != nil {
+				return term.UsageError(fmt.Errorf("--app: %w", err))
+			}
+			return onTokens(cmd, std, func(ctx context.Context, tokens *access.Tokens, registry *watch.Registry) error {
+				token, secret, err := tokens.Create(ctx, app)
+				if err != nil {
+					return err
+				}
+				if page, err := registry.List(ctx, watch.Query{App: app, Limit: 1}); err == nil && len(page.Watches) == 0 && page.Next == "" {
+					defer fmt.Fprintf(std.Stderr, "lockstep: %s watches nothing yet, so the token reads nothing; see lockstep watch add --help\n", app)
+				}
+				created := createdToken{token.ID, token.App, token.Created, secret}
+				return out.Show(std, created, created.Table)
+			})
+		},
+	}, config.Common, &out)
+	cmd.Flags().StringVar(&app, "app", "", "`app` whose watches decide what the token reads")
+	return cmd
+}
+
+func newTokensListCommand(std term.Streams) *cobra.Command {
+	var app string
+	var out term.Output
+	cmd := withListFlags(&cobra.Command{
+		Use:   "ls",
+		Short: "List tokens with their last use",
+		Long:  "List the tokens of all apps or of one, with the time of their last use, which may be a minute old.",
+		Example: "  lockstep tokens ls --redis redis://127.0.0.1:6379\n" +
+			"  lockstep tokens ls --app docs --json --redis redis://127.0.0.1:6379",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onTokens(cmd, std, func(ctx context.Context, tokens *access.Tokens, _ *watch.Registry) error {
+				all, err := tokens.List(ctx)
+				if err != nil {
+					return err
+				}
+				list := []access.Token{}
+				for _, token := range all {
+					if app == "" || token.App == app {
+						list = append(list, token)
+					}
+				}
+				return term.ShowList(std, &out, list, list, tokenColumns)
+			})
+		},
+	}, config.Common, &out)
+	cmd.Flags().StringVar(&app, "app", "", "only tokens of that `app`")
+	return cmd
+}
+
+func newTokensRemoveCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	return withFlags(&cobra.Command{
+		Use:   "rm ID",
+		Short: "Remove a token, which is refused at once",
+		Long: "Remove the token with that ID, as shown by tokens ls. Requests that begin later are refused; a transfer in\n" +
+			"progress ends by itself.",
+		Example:           "  lockstep tokens rm 3f6b2c91d0aa --redis redis://127.0.0.1:6379",
+		Args:              term.WrongUse(term.OneArg),
+		ValidArgsFunction: completeFirst(std, tokenIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !access.IsTokenID(args[0]) { // perhaps a token, which is not repeated
+				return term.UsageError(errors.New("ID is invalid; want 12 hexadecimal digits, as shown by lockstep tokens ls"))
+			}
+			return onTokens(cmd, std, func(ctx context.Context, tokens *access.Tokens, _ *watch.Registry) error {
+				token, err := tokens.Remove(ctx, args[0])
+				if err != nil {
+					return fmt.Errorf("%s: %w", args[0], err)
+				}
+				removed := removedToken(token)
+				return out.Show(std, token, removed.Table)
+			})
+		},
+	}, config.Common, &out)
+}
+
+func onTokens(cmd *cobra.Command, std term.Streams, fn func(context.Context, *access.Tokens, *watch.Registry) error) error {
+	return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		return fn(ctx, access.NewTokens(client, cfg.Namespace()), watch.NewRegistry(client, cfg.Namespace()))
+	})
+}
+
+type createdToken struct {
+	ID      string    `json:"id"`
+	App     string    `json:"app"`
+	Created time.Time `json:"created"`
+	Token   string    `json:"token"`
+}
+
+func (c createdToken) Table(w io.Writer) {
+	fmt.Fprintf(w, "id\t%s\napp\t%s\ntoken\t%s\n", c.ID, c.App, c.Token)
+	fmt.Fprintln(w, "\nThe token is not shown again.")
+}
+
+var tokenColumns = term.List[access.Token]{
+	Columns: []term.Column[access.Token]{
+		{Head: "ID", Text: func(t access.Token) string { return t.ID }},
+		{Head: "APP", Text: func(t access.Token) string { return t.App }},
+		{Head: "CREATED", Time: func(t access.Token) time.Time { return t.Created }},
+		{Head: "LAST USED", Time: func(t access.Token) time.Time { return t.Used }},
+	},
+	Name:  func(t access.Token) string { return t.ID },
+	Empty: "no tokens; create one with lockstep tokens create --app NAME",
+}
+
+type removedToken access.Token
+
+func (r removedToken) Table(w io.Writer) {
+	fmt.Fprintf(w, "removed\t%s of %s\n", r.ID, r.App)
+}
+
+// tokenIDs lists the IDs of tokens.
+func tokenIDs(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
+	all, err := access.NewTokens(client, cfg.Namespace()).List(ctx)
+	var ids []string
+	for _, token := range all {
+		if strings.HasPrefix(token.ID, prefix) {
+			ids = append(ids, token.ID)
+		}
+	}
+	return ids, err
+}

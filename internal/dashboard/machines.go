@@ -1,0 +1,148 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/events/stream"
+	"lockstep/internal/notify"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+)
+
+// worker is a consumer of changes.
+type worker struct {
+	stream.Consumer
+	Heard time.Time // by this process's clock, to the second
+	Busy  []state.Activity
+	More  int // number of activities omitted from Busy
+}
+
+type workersPage struct {
+	Workers     []worker
+	MoreWorkers int
+	Streams     []stream.Statistics
+}
+
+const (
+	workersShown  = 200
+	activityShown = 10 // of a worker
+	outboxesShown = 200
+)
+
+// loadWorkers loads the workers, live ones first, and the consumer groups of all streams.
+func (d *Dashboard) loadWorkers(ctx context.Context, _ url.Values, _ bool) (any, error) {
+	p := workersPage{}
+	var err error
+	if p.Streams, err = d.cfg.Streams.Read(ctx); err != nil {
+		return nil, err
+	}
+	busy, err := d.activities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, err := d.cfg.Consumers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(all, func(a, b stream.Consumer) int { // stable rows: not by the last heartbeat
+		if a.Live() != b.Live() {
+			return map[bool]int{true: -1, false: 1}[a.Live()]
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	all, p.MoreWorkers = first(workersShown, all)
+	now := time.Now()
+	for _, c := range all {
+		w := worker{Consumer: c, Heard: now.Add(-c.Heard).Truncate(time.Second)}
+		for _, a := range busy {
+			if a.Worker == c.Name {
+				w.Busy = append(w.Busy, a)
+			}
+		}
+		w.Busy, w.More = first(activityShown, w.Busy)
+		p.Workers = append(p.Workers, w)
+	}
+	return p, nil
+}
+
+type hostsPage struct {
+	Hosts []server.Host
+	Some  bool // the process reads the limits of hosts
+}
+
+// loadHosts loads all hosts used within a day, limited and busy ones first.
+func (d *Dashboard) loadHosts(ctx context.Context, _ url.Values, _ bool) (any, error) {
+	if d.cfg.Hosts == nil {
+		return hostsPage{}, nil
+	}
+	all, err := d.cfg.Hosts.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := hostsPage{Some: true}
+	for _, h := range all {
+		p.Hosts = append(p.Hosts, server.NewHost(h))
+	}
+	slices.SortStableFunc(p.Hosts, func(a, b server.Host) int { return cmp.Compare(b.InUse, a.InUse) })
+	server.SortHosts(p.Hosts)
+	return p, nil
+}
+
+// Outboxes reads and hastens notifications. [notify.Outboxes] implements it.
+type Outboxes interface {
+	Apps(ctx context.Context) ([]notify.App, error)
+	Boxes(ctx context.Context, app string, limit int) ([]notify.Box, error)
+	SendNow(ctx context.Context, app string) (int, error)
+}
+
+type outboxPage struct {
+	Apps  []notify.App
+	Total int64
+	App   string // whose boxes are shown; "" for none
+	Boxes []notify.Box
+	More  bool // there are more boxes
+}
+
+// loadOutbox loads what waits for each app, and the repositories of the one that is chosen.
+func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, _ bool) (any, error) {
+	p := outboxPage{App: q.Get("app")}
+	var err error
+	if p.Apps, err = d.cfg.Outboxes.Apps(ctx); err != nil {
+		return nil, err
+	}
+	for _, a := range p.Apps {
+		p.Total += a.Items
+	}
+	if p.App == "" && len(p.Apps) == 1 {
+		p.App = p.Apps[0].Name
+	}
+	if p.App != "" {
+		if p.Boxes, err = d.cfg.Outboxes.Boxes(ctx, p.App, outboxesShown+1); err != nil {
+			return nil, err
+		}
+		var more int
+		p.Boxes, more = first(outboxesShown, p.Boxes)
+		p.More = more > 0
+	}
+	return p, nil
+}
+
+// sendNow makes the notifications of an app due.
+func (d *Dashboard) sendNow(w http.ResponseWriter, r *http.Request, v visitor) {
+	app := strings.TrimSpace(r.PostForm.Get("app"))
+	n, err := d.cfg.Outboxes.SendNow(r.Context(), app)
+	if err != nil {
+		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
+		return
+	}
+	d.cfg.Log.InfoContext(r.Context(), "notifications sent now on the dashboard", "by", v.name, "app", app, "repos", n)
+	d.setFlash(w, fmt.Sprintf("The notifications of %s repositories to %s are due now; others were already.", count(n), app))
+	http.Redirect(w, r, link("/dashboard/outbox", "app", app), http.StatusSeeOther)
+}

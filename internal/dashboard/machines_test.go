@@ -1,0 +1,131 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/notify"
+	"lockstep/internal/state"
+)
+
+type busyWith []state.Activity
+
+func (b busyWith) Activities(context.Context) ([]state.Activity, error) { return b, nil }
+
+func TestWorkersAndGroupsAreShown(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, func(cfg *Config) {
+		cfg.Activities = busyWith(someBusy)
+		cfg.Consumers = func(context.Context) ([]stream.Consumer, error) {
+			return []stream.Consumer{{Name: "w9", Heard: time.Second}, {Name: "w0-" + evil, Heard: time.Minute}, {Name: "w1", Pending: 3, Heard: 2 * time.Second}}, nil
+		}
+	})
+	if err := d.client.XGroupCreateMkStream(t.Context(), events.DefaultNamespace.Changes(), "other-group", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	page := d.page("/dashboard/workers", nil)
+	if found := findHarm(t, page); len(found) > 0 {
+		t.Errorf("the page contains %q", found)
+	}
+	w1, w9, w0 := strings.Index(page, `<tr id="w-w1"`), strings.Index(page, `<tr id="w-w9"`), strings.Index(page, `<tr id="w-w0-`)
+	if w1 < 0 || w9 < w1 || w0 < w9 {
+		t.Errorf("rows at %d, %d, %d, want live ones first, by name", w1, w9, w0)
+	}
+	for _, want := range []string{`/dashboard/repo?repo=acme%2Fwidgets`, "not heard", "other-group"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+}
+
+// TestConsumersAreReadFromRedis covers the default of Config.Consumers.
+func TestConsumersAreReadFromRedis(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, nil)
+	if page := d.page("/dashboard/workers", nil); !strings.Contains(page, "No worker takes changes") {
+		t.Error("want no workers before the group exists")
+	}
+	changes := events.DefaultNamespace.Changes()
+	if err := d.client.XGroupCreateMkStream(t.Context(), changes, "workers", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	d.client.XAdd(t.Context(), &redis.XAddArgs{Stream: changes, Values: []string{"a", "b"}})
+	if err := d.client.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: "workers", Consumer: "w1", Streams: []string{changes, ">"}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if page := d.page("/dashboard/workers", nil); !strings.Contains(page, `<tr id="w-w1"`) || !strings.Contains(page, `<td data-l="Pending" class="n">1</td>`) {
+		t.Errorf("want w1 with a pending change: %s", page)
+	}
+}
+
+func TestAllHostsAreShown(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, nil)
+	d.ask("idle.example", "acme/widgets", "", http.StatusOK)
+	d.ask("limited.example", "acme/widgets", "bot", http.StatusTooManyRequests)
+	page := d.page("/dashboard/hosts", nil)
+	limited, idle := strings.Index(page, "limited.example"), strings.Index(page, "idle.example")
+	if limited < 0 || idle < limited || !strings.Contains(page, "rate limit") || strings.Contains(page, "bot") {
+		t.Errorf("want the limited host first, without its credential: %s", page)
+	}
+	if !strings.Contains(d.page("/dashboard/hosts", bearer), "bot") {
+		t.Error("admins do not see the limited credential")
+	}
+}
+
+type fakeOutboxes struct {
+	sent []string
+	err  error
+}
+
+func (o *fakeOutboxes) Apps(context.Context) ([]notify.App, error) {
+	return []notify.App{{Name: "docs", Items: 3, Bytes: 2048, Repos: 2, Next: time.Now()}, {Name: evil, Items: 1}}, nil
+}
+
+func (o *fakeOutboxes) Boxes(_ context.Context, app string, _ int) ([]notify.Box, error) {
+	if app != "docs" {
+		return nil, nil
+	}
+	return []notify.Box{{Repo: "acme/widgets", Items: 2, Failed: 4, Next: time.Now()}, {Repo: evil, Items: 1, Posting: true}}, nil
+}
+
+func (o *fakeOutboxes) SendNow(_ context.Context, app string) (int, error) {
+	o.sent = append(o.sent, app)
+	return 2, o.err
+}
+
+func TestOutboxIsShownAndSent(t *testing.T) {
+	t.Parallel()
+	boxes := &fakeOutboxes{}
+	d := startDesk(t, func(cfg *Config) { cfg.Outboxes = boxes })
+	cookie, csrf := d.logIn()
+	for path, want := range map[string]string{"/dashboard/outbox": "<strong>4</strong> waiting", "/dashboard/outbox?app=docs": `<tr id="b-acme/widgets"`} {
+		page := d.page(path, cookie)
+		if found := findHarm(t, page); len(found) > 0 || !strings.Contains(page, want) {
+			t.Errorf("%s: harm %q, or no %q", path, found, want)
+		}
+	}
+	if page := d.page("/dashboard/outbox", nil); strings.Contains(page, "Send now") {
+		t.Error("visitors can send notifications")
+	}
+	if resp, _ := d.visit("POST", "/dashboard/outbox/send", url.Values{"app": {"docs"}}, cookie); resp.StatusCode != http.StatusForbidden || len(boxes.sent) > 0 {
+		t.Errorf("without CSRF: %d, want 403", resp.StatusCode)
+	}
+	form := url.Values{"app": {"docs"}, "csrf": {csrf}}
+	if resp, _ := d.visit("POST", "/dashboard/outbox/send", form, cookie); resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/dashboard/outbox?app=docs" || len(boxes.sent) != 1 {
+		t.Errorf("%d, sent %q", resp.StatusCode, boxes.sent)
+	}
+	boxes.err = errors.New("no")
+	if resp, _ := d.visit("POST", "/dashboard/outbox/send", form, cookie); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("failed: %d, want 503", resp.StatusCode)
+	}
+}

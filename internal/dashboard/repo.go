@@ -1,0 +1,234 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/server"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+)
+
+type repoPage struct {
+	server.Repo
+	Head  []head
+	Apps  []delivered
+	Rules []checkLine
+
+	Missing []missingLine
+
+	Bytes int64
+	Sized bool // Bytes is known
+
+	Watches []watchLine
+	Letters []server.DeadLetter
+	More    bool // there are more letters
+
+	Results []resultRow
+	Bars    []bar
+	Since   time.Time // older results were not searched; zero if the whole stream was
+
+	MoreHeads, MoreApps, MoreRules, MoreMissing, MoreWatches int // number of rows omitted
+}
+
+// head is a published ref.
+type head struct {
+	Ref, Commit string
+	Tree        string // relative to the volume's root; "" if unknown; for admins only
+}
+
+// missingLine is a submodule that a published tree lacks.
+type missingLine struct {
+	Ref, Commit, Path, Class string
+	At                       time.Time
+	Error                    string // names hosts and credentials; for admins only
+}
+
+func missingLines(lacks []state.Missing, admin bool) (shown []missingLine, more int) {
+	for _, m := range lacks {
+		for _, one := range m.Submodules {
+			line := missingLine{Ref: m.Ref, Commit: m.Commit, Path: one.Path, Class: string(one.Class), At: m.At}
+			if admin {
+				line.Error = one.Error
+			}
+			shown = append(shown, line)
+		}
+		more += m.Count - len(m.Submodules)
+	}
+	shown, omitted := first(refsShown, shown)
+	return shown, more + omitted
+}
+
+// checkLine is the verdict on a ref's commit.
+type checkLine struct {
+	Ref, Commit string
+	At          time.Time
+	Class       string // why it is refused; "" if it is not
+	Verified    bool   // all keys accept it
+	Unverified  bool   // some keys do not
+	By, Key     string // "" unless verified
+	Commits     int    // verified; 0 for a tag
+	Partial     bool
+	Reason      string // why it is refused or not verified; for admins only
+}
+
+// checkLines shows the reasons, which name apps and settings, to admins only.
+func checkLines(checks []state.Check, admin bool) []checkLine {
+	var shown []checkLine
+	for _, c := range checks {
+		line := checkLine{Ref: c.Ref, Commit: c.Commit, At: c.At, Class: string(c.Class), Reason: c.Reason, Verified: len(c.Verdicts) > 0 && c.Class == ""}
+		for _, v := range c.Verdicts {
+			line.Verified, line.Unverified = line.Verified && v.Verified, line.Unverified || !v.Verified
+			line.Reason = cmp.Or(line.Reason, v.Reason)
+			if line.By == "" {
+				line.By, line.Key, line.Commits, line.Partial = v.By, v.Key, v.Commits, v.Partial
+			}
+		}
+		if !admin {
+			line.Reason = ""
+		}
+		shown = append(shown, line)
+	}
+	return shown
+}
+
+// delivered is the commit of a ref that an app received last.
+type delivered struct {
+	App, Ref, Commit string
+	State            string // "up to date", "behind", "failing", or "" if the ref is not published
+	Class            string // of the failure
+}
+
+// Badge returns the style of the state.
+func (d delivered) Badge() string {
+	switch d.State {
+	case "up to date":
+		return "ok"
+	case "failing":
+		return "bad"
+	}
+	return "warn"
+}
+
+const (
+	refsShown        = 200
+	repoResultsShown = 15
+	repoLettersShown = 10
+	repoWatchesShown = 100
+)
+
+func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any, error) {
+	repo, err := events.ParseRepoPath(strings.TrimSpace(q.Get("repo")))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+	}
+	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
+	unknown := errors.Is(err, server.ErrUnknownRepo)
+	if err != nil && !unknown {
+		return nil, err
+	}
+	shown := repoPage{Repo: repository}
+	if err := shown.readWatches(ctx, d, repo, admin); err != nil {
+		return nil, err
+	}
+	if unknown && len(shown.Watches) == 0 {
+		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
+	}
+	shown.Repo.Repo = cmp.Or(shown.Repo.Repo, repo.String())
+	if shown.Circuit.Phase == "" {
+		shown.Circuit.Phase = state.CircuitClosed
+	}
+	shown.Bytes, shown.Sized = d.size(repository.Repo)
+	past, err := d.histories.of(ctx, repo)
+	if err != nil {
+		return nil, err
+	}
+	shown.Results, _ = groupResults(past.results, repoResultsShown)
+	shown.Bars, shown.Since = past.bars(), past.since
+	refs, more := first(refsShown, slices.Sorted(maps.Keys(repository.Heads)))
+	for _, ref := range refs {
+		commit := repository.Heads[ref]
+		line := head{Ref: ref, Commit: commit}
+		if admin {
+			line.Tree = cmp.Or(d.treeOf(repo, ref, commit), past.tree(ref, commit))
+		}
+		shown.Head = append(shown.Head, line)
+	}
+	if err := shown.readLetters(ctx, d, repo); err != nil {
+		return nil, err
+	}
+	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
+	shown.Missing, shown.MoreMissing = missingLines(repository.Lacks, admin)
+	for _, g := range repository.Given {
+		shown.Apps = append(shown.Apps, deliveredTo(g, repository))
+	}
+	shown.MoreHeads = more
+	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
+	return shown, nil
+}
+
+// deliveredTo compares what an app received with what is published.
+func deliveredTo(g state.Given, repo server.Repo) delivered {
+	shown := delivered{App: cmp.Or(g.App, "no app"), Ref: g.Ref, Commit: g.Commit}
+	switch published := repo.Heads[g.Ref]; {
+	case published == g.Commit && published != "":
+		shown.State = "up to date"
+	case published != "":
+		shown.State = "behind"
+	}
+	for _, f := range repo.Failing {
+		if f.App == g.App && f.Operation != "poll" && (f.Ref == "" || f.Ref == g.Ref) {
+			shown.State, shown.Class = "failing", string(f.Class)
+			break
+		}
+	}
+	return shown
+}
+
+// readWatches reads the watches of the repository, also of one that no worker has met yet.
+func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.RepoPath, admin bool) error {
+	page, err := d.cfg.Watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: repoWatchesShown})
+	if err != nil {
+		return err
+	}
+	for _, w := range page.Watches {
+		if w.Repo.Equal(repo) {
+			p.Watches = append(p.Watches, d.watchLine(w, admin))
+		}
+	}
+	if page.Next != "" && len(p.Watches) == repoWatchesShown {
+		p.MoreWatches = 1
+	}
+	return nil
+}
+
+// readLetters reads the newest dead letters of the repository.
+func (p *repoPage) readLetters(ctx context.Context, d *Dashboard, repo events.RepoPath) error {
+	page, err := d.cfg.Dead.List(ctx, stream.Query{Match: server.DeadOf(d.cfg.Dead, repo), Limit: repoLettersShown})
+	if err != nil {
+		return err
+	}
+	for _, l := range page.Letters {
+		p.Letters = append(p.Letters, server.NewDeadLetter(d.cfg.Dead, l, false))
+	}
+	p.More = page.Next != "" && len(p.Letters) == repoLettersShown
+	return nil
+}
+
+// treeOf returns the tree of a published commit on the local volume, relative to its root, or "".
+func (d *Dashboard) treeOf(repo events.RepoPath, ref, commit string) string {
+	parsed, err := events.ParseRef(ref)
+	if err != nil || d.cfg.Tree == nil {
+		return ""
+	}
+	return d.cfg.Tree(repo, parsed, commit)
+}

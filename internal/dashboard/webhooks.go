@@ -1,0 +1,81 @@
+package dashboard
+
+import (
+	"context"
+	"net/url"
+	"strings"
+
+	"lockstep/internal/intake"
+)
+
+// webhook is a received webhook as shown.
+type webhook struct {
+	intake.Received
+	Verdict string // accepted, ignored or refused
+}
+
+// Badge returns the style of the verdict.
+func (w webhook) Badge() string {
+	return map[string]string{"accepted": "ok", "ignored": "plain", "refused": "bad"}[w.Verdict]
+}
+
+// verdictOf sums up an outcome.
+func verdictOf(r intake.Received) string {
+	switch {
+	case !r.Verified || r.Outcome == "unavailable":
+		return "refused"
+	case r.Outcome == intake.Ignored:
+		return "ignored"
+	}
+	return "accepted"
+}
+
+type webhooksPage struct {
+	Hooks   []webhook
+	More    int // number of webhooks omitted
+	Counts  [3]verdictCount
+	Skipped int64 // not recorded among the others
+}
+
+type verdictCount struct {
+	Verdict string
+	Count   int
+}
+
+const hooksShown = 100
+
+// loadWebhooks loads the webhooks received last. Only admins see them, because of what strangers may have put into refused ones.
+func (d *Dashboard) loadWebhooks(ctx context.Context, q url.Values, admin bool) (any, error) {
+	p := webhooksPage{Counts: [3]verdictCount{{Verdict: "accepted"}, {Verdict: "ignored"}, {Verdict: "refused"}}}
+	if !admin {
+		return p, nil
+	}
+	all, err := d.cfg.Webhooks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, verdict := strings.ToLower(strings.TrimSpace(q.Get("q"))), q.Get("verdict")
+	for _, r := range all {
+		w := webhook{r, verdictOf(r)}
+		for i := range p.Counts {
+			if p.Counts[i].Verdict == w.Verdict {
+				p.Counts[i].Count++
+			}
+		}
+		p.Skipped += r.Skipped
+		if (verdict == "" || verdict == w.Verdict) && w.contains(text) {
+			p.Hooks = append(p.Hooks, w)
+		}
+	}
+	p.Hooks, p.More = first(hooksShown, p.Hooks)
+	return p, nil
+}
+
+func (w webhook) contains(text string) bool {
+	for _, field := range []string{w.Repo, w.Source, w.Delivery, w.Event} {
+		if strings.Contains(strings.ToLower(field), text) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,296 @@
+package feed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/access"
+)
+
+// Config configures a [Feed]. Redis, Reader, Audiences and Removed are required.
+type Config struct {
+	Redis     redis.UniversalClient // never closed; must not retry by itself
+	Reader    redis.UniversalClient // for blocking reads; never closed
+	Namespace events.Namespace      // default "lockstep:{0}:"
+
+	// Audiences returns for each result the apps that may read it. [access.Reader.Audiences] implements it.
+	Audiences func(ctx context.Context, results []events.Result, failed func(events.Result, error)) ([]access.Audience, error)
+	// Removed returns the tokens that were removed, of those with the given hashes. [access.Tokens.Removed] implements it.
+	Removed func(ctx context.Context, hashes []string) ([]string, error)
+
+	Max       int           // streams; default 20,000, or three quarters of the limit of open files if that is less
+	MaxApp    int           // streams of an app; default half of Max
+	Heartbeat time.Duration // between heartbeats of a stream; default 15 s
+	Check     time.Duration // between checks of tokens and connections; default 2 s
+	Stall     time.Duration // how long a client may take to accept a batch; default 1 min
+
+	Log     *slog.Logger    // default slog.Default
+	Observe func(bytes int) // called with the number of bytes sent to a client; optional
+}
+
+// Feed sends results to clients. It is safe for concurrent use.
+type Feed struct {
+	cfg               Config
+	results, epochKey string
+
+	ctx    context.Context // done when Close is called
+	cancel context.CancelFunc
+	work   sync.WaitGroup // tail, ticker and clients that are sending
+	reads  chan struct{}  // limits batches for clients that are behind
+
+	mu       sync.Mutex
+	closed   bool
+	reserved int
+	byApp    map[string]int // streams, reserved or attached
+	clients  map[*client]struct{}
+	groups   map[string]map[*client]struct{} // clients by app, "" for the operator
+	behind   map[string]chan struct{}        // like reads, by app
+	running  bool                            // the tail and the ticker
+	recent   recent
+
+	tailing outage
+}
+
+// Limits of streams, as errors of [Feed.Reserve].
+var (
+	ErrBusy    = errors.New("this process has as many streams of results as it allows; try again, or ask another process")
+	ErrBusyApp = errors.New("this app has as many streams of results at this process as one app may have; close some, or ask another process")
+	ErrClosed  = errors.New("this process is stopping; ask another process")
+)
+
+const (
+	defaultMax  = 20_000
+	maxReads    = 256 // batches read from Redis that are being sent
+	maxReadsApp = 64
+	readTimeout = 10 * time.Second
+)
+
+// New returns a Feed. The caller closes it.
+func New(cfg Config) (*Feed, error) {
+	cfg.Namespace = cmp.Or(cfg.Namespace, events.DefaultNamespace)
+	cfg.Max = cmp.Or(cfg.Max, min(defaultMax, openFiles()/4*3))
+	cfg.MaxApp = cmp.Or(cfg.MaxApp, max(1, cfg.Max/2))
+	cfg.Heartbeat, cfg.Check = cmp.Or(cfg.Heartbeat, 15*time.Second), cmp.Or(cfg.Check, 2*time.Second)
+	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
+	if cfg.Observe == nil {
+		cfg.Observe = func(int) {}
+	}
+	switch {
+	case cfg.Redis == nil || cfg.Reader == nil || cfg.Audiences == nil || cfg.Removed == nil:
+		return nil, errors.New("feed: Config.Redis, Reader, Audiences and Removed are required")
+	case min(cfg.Max, cfg.MaxApp) < 0 || min(cfg.Heartbeat, cfg.Check, cfg.Stall) < 0:
+		return nil, errors.New("feed: a limit is negative")
+	}
+	f := &Feed{
+		cfg: cfg, results: cfg.Namespace.Results(), epochKey: cfg.Namespace.Results() + ":epoch",
+		reads: make(chan struct{}, maxReads), byApp: map[string]int{}, clients: map[*client]struct{}{}, groups: map[string]map[*client]struct{}{},
+		behind: map[string]chan struct{}{}, tailing: outage{log: cfg.Log},
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f, nil
+}
+
+// Close closes all streams, and waits until nothing is sent any more.
+func (f *Feed) Close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.cancel()
+	for _, c := range f.all() {
+		f.remove(c)
+	}
+	f.work.Wait()
+}
+
+// Reserve counts a stream of an app, "" for the operator, until release is called. It returns [ErrBusy], [ErrBusyApp] or [ErrClosed].
+func (f *Feed) Reserve(app string) (release func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.closed:
+		return nil, ErrClosed
+	case f.reserved >= f.cfg.Max:
+		return nil, ErrBusy
+	case f.byApp[app] >= f.cfg.MaxApp:
+		return nil, ErrBusyApp
+	}
+	f.reserved++
+	f.byApp[app]++
+	return sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.reserved--
+		if f.byApp[app]--; f.byApp[app] == 0 {
+			delete(f.byApp, app)
+		}
+	}), nil
+}
+
+// Open returns the number of open streams.
+func (f *Feed) Open() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.clients)
+}
+
+// Client is the reader of a stream.
+type Client struct {
+	App     string   // whose results it reads; "" for the operator, who reads all
+	Token   string   // hash of the token, whose removal ends the stream; "" for the operator
+	From    Position // where the stream begins
+	Release func()   // called when the stream has ended; optional
+}
+
+// Attach sends first, which are the response's headers and the client's position, and then results to a connection, which it takes
+// over, until the client leaves.
+func (f *Feed) Attach(conn net.Conn, who Client, first []byte) {
+	c := &client{conn: conn, app: who.App, token: who.Token, release: who.Release, at: who.From, first: first}
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		c.close()
+		return
+	}
+	c.beatAt = time.Now().Add(rand.N(f.cfg.Heartbeat)) // so that clients that come together do not all get heartbeats together
+	f.clients[c] = struct{}{}
+	if f.groups[c.app] == nil {
+		f.groups[c.app] = map[*client]struct{}{}
+	}
+	f.groups[c.app][c] = struct{}{}
+	if !f.running {
+		f.running = true
+		f.work.Go(f.run)
+	}
+	f.mu.Unlock()
+	f.wake(c)
+}
+
+// remove ends a stream.
+func (f *Feed) remove(c *client) {
+	f.mu.Lock()
+	delete(f.clients, c)
+	if group := f.groups[c.app]; group != nil {
+		if delete(group, c); len(group) == 0 {
+			delete(f.groups, c.app)
+		}
+	}
+	f.mu.Unlock()
+	c.close()
+}
+
+// all returns all clients.
+func (f *Feed) all() []*client {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := make([]*client, 0, len(f.clients))
+	for c := range f.clients {
+		list = append(list, c)
+	}
+	return list
+}
+
+// run tails the results and ticks, while there are clients.
+func (f *Feed) run() {
+	stop := make(chan struct{})
+	defer close(stop)
+	f.work.Go(func() { f.tick(stop) })
+	for f.isNeeded() {
+		err := f.tail()
+		f.tailing.report(f.ctx, err)
+		if err != nil {
+			pause(f.ctx, tailPause)
+		}
+	}
+}
+
+// isNeeded reports whether there are clients. If there are none, the next one starts run again.
+func (f *Feed) isNeeded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running = !f.closed && len(f.clients) > 0; !f.running {
+		f.recent = recent{}
+	}
+	return f.running
+}
+
+// tick sends heartbeats, and checks tokens and connections.
+func (f *Feed) tick(stop <-chan struct{}) {
+	ticker := time.NewTicker(min(time.Second, f.cfg.Heartbeat, f.cfg.Check))
+	defer ticker.Stop()
+	checked := time.Now()
+	for {
+		select {
+		case <-ticker.C:
+		case <-stop:
+			return
+		}
+		now := time.Now()
+		for _, c := range f.due(now) {
+			f.wake(c)
+		}
+		if now.Sub(checked) >= f.cfg.Check {
+			f.check()
+			checked = time.Now()
+		}
+	}
+}
+
+// due returns the clients that get a heartbeat, or for which Redis did not answer.
+func (f *Feed) due(now time.Time) (due []*client) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.clients {
+		isDue := c.retry.Swap(false)
+		if !c.beatAt.After(now) {
+			c.beatAt, isDue = now.Add(f.cfg.Heartbeat), true
+			c.beat.Store(true)
+		}
+		if isDue {
+			due = append(due, c)
+		}
+	}
+	return due
+}
+
+// check ends the streams of clients that have left, and of tokens that were removed.
+func (f *Feed) check() {
+	byToken := map[string][]*client{}
+	for _, c := range f.all() {
+		switch {
+		case hasLeft(c.conn):
+			f.remove(c)
+		case c.token != "":
+			byToken[c.token] = append(byToken[c.token], c)
+		}
+	}
+	if len(byToken) == 0 {
+		return
+	}
+	hashes := make([]string, 0, len(byToken))
+	for hash := range byToken {
+		hashes = append(hashes, hash)
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
+	defer cancel()
+	removed, err := f.cfg.Removed(ctx, hashes)
+	if err != nil {
+		return // the tail logs that Redis does not answer, and nothing can be read meanwhile
+	}
+	for _, hash := range removed {
+		for _, c := range byToken[hash] {
+			f.remove(c)
+		}
+		f.cfg.Log.InfoContext(ctx, "streams of results ended, their token was removed", "token", fmt.Sprintf("%.12s", hash), "streams", len(byToken[hash]))
+	}
+}

@@ -1,0 +1,283 @@
+package feed
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+)
+
+// Report is what a follower, a program that keeps copies of repositories by the stream of results, reports about itself.
+type Report struct {
+	Cursor  string `json:"cursor"`            // the last one that it has applied
+	Repos   int    `json:"repos"`             // that it keeps
+	Behind  int    `json:"behind"`            // of these, whose copies are not up to date
+	Version string `json:"version,omitempty"` // of the program
+}
+
+// Follower is a follower and its last report.
+type Follower struct {
+	Name string `json:"name"`
+	App  string `json:"app,omitempty"` // empty for the operator's
+	Report
+	Seen  time.Time     `json:"seen"`   // when it reported
+	LagMS int64         `json:"lag_ms"` // age of the oldest result after its cursor; 0 if there is none, -1 if the cursor is gone
+	State FollowerState `json:"state"`
+}
+
+// FollowerState says whether a follower needs attention.
+type FollowerState string
+
+// States of followers. The first that applies counts.
+const (
+	FollowerRevoked FollowerState = "revoked"    // the token of its last report was removed
+	FollowerAway    FollowerState = "away"       // no report for a minute
+	FollowerFirst   FollowerState = "first copy" // nothing is complete yet
+	FollowerAnew    FollowerState = "lists anew" // the results after its cursor are no longer kept
+	FollowerBehind  FollowerState = "behind"     // copies are not up to date, or a result has waited for a minute
+	FollowerOK      FollowerState = "ok"
+)
+
+const (
+	awayAfter   = time.Minute
+	behindAfter = time.Minute
+)
+
+// stateAt returns the state of a follower whose token was not removed.
+func (f Follower) stateAt(now time.Time) FollowerState {
+	switch {
+	case now.Sub(f.Seen) > awayAfter:
+		return FollowerAway
+	case f.Cursor == "":
+		return FollowerFirst
+	case f.LagMS < 0:
+		return FollowerAnew
+	case f.Behind > 0 || f.LagMS > behindAfter.Milliseconds():
+		return FollowerBehind
+	}
+	return FollowerOK
+}
+
+// Entry returns the stream entry of the last result that it has applied, or "" if that is unknown.
+func (f Follower) Entry() string {
+	if at, err := ParsePosition(f.Cursor); err == nil && at.entry != (entryID{}) {
+		return at.Entry()
+	}
+	return ""
+}
+
+// Followers stores the reports of followers in Redis. A report is kept for seven days. It is safe for concurrent use by any number of
+// processes.
+type Followers struct {
+	redis     redis.Cmdable
+	namespace events.Namespace
+	max       int
+	keep      time.Duration
+}
+
+// NewFollowers returns the followers kept below the keys of namespace.
+func NewFollowers(client redis.Cmdable, namespace events.Namespace) *Followers {
+	return &Followers{redis: client, namespace: namespace, max: 1000, keep: 7 * 24 * time.Hour}
+}
+
+var (
+	//go:embed report.lua
+	reportSource string
+	reportScript = redis.NewScript(reportSource)
+
+	followerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+	versionText  = regexp.MustCompile(`^[ -~]{0,100}$`)
+)
+
+// Errors of [Followers.Put].
+var (
+	ErrBadReport        = errors.New("invalid report")
+	ErrTooManyFollowers = errors.New("this app has 1,000 followers already; followers are forgotten seven days after their last report")
+)
+
+const maxFollowersListed = 5000
+
+func (f *Followers) apps() string { return string(f.namespace) + "followers" }
+
+func (f *Followers) of(app string) string { return f.apps() + ":of:" + app }
+
+// Put stores the report of a follower of an app, "" for the operator, sent with the token that has the given hash, "" for the operator's.
+// It returns [ErrBadReport], [ErrTooManyFollowers], or an error of Redis.
+func (f *Followers) Put(ctx context.Context, app, name, token string, report Report) error {
+	if !followerName.MatchString(name) {
+		return fmt.Errorf("%w: name: want at most 100 letters, digits, dots, underscores or hyphens", ErrBadReport)
+	}
+	if _, err := ParsePosition(report.Cursor); err != nil && report.Cursor != "" { // "": nothing is complete yet
+		return fmt.Errorf("%w: %w", ErrBadReport, err)
+	}
+	const most = 1 << 30
+	switch {
+	case min(report.Repos, report.Behind) < 0, max(report.Repos, report.Behind) > most:
+		return fmt.Errorf("%w: repos, behind: want numbers of repositories", ErrBadReport)
+	case !versionText.MatchString(report.Version):
+		return fmt.Errorf("%w: version: want at most 100 printable ASCII characters", ErrBadReport)
+	}
+	document, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	keys := []string{f.of(app), f.apps(), f.namespace.Tokens()}
+	stored, err := reportScript.Run(ctx, f.redis, keys, app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()).Int()
+	if err != nil {
+		return fmt.Errorf("store the report of a follower: %w", err)
+	}
+	if stored == 0 {
+		return ErrTooManyFollowers
+	}
+	return nil
+}
+
+// List returns the followers, at most 5,000: those that need attention first, then those whose token was removed, each with the largest
+// lag first.
+func (f *Followers) List(ctx context.Context) ([]Follower, error) {
+	list, err := f.list(ctx)
+	if err == nil {
+		err = f.setLags(ctx, list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list followers: %w", err)
+	}
+	rank := map[FollowerState]int{FollowerRevoked: 1, FollowerOK: 2}
+	lag := func(one Follower) int64 {
+		if one.LagMS < 0 {
+			return 1 << 62
+		}
+		return one.LagMS
+	}
+	slices.SortFunc(list, func(a, b Follower) int {
+		return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), cmp.Compare(lag(b), lag(a)), cmp.Compare(b.Behind, a.Behind), strings.Compare(a.App, b.App), strings.Compare(a.Name, b.Name))
+	})
+	return list, nil
+}
+
+// list returns the followers without their lags, and only the state of those whose token was removed.
+func (f *Followers) list(ctx context.Context) ([]Follower, error) {
+	apps, err := f.redis.ZRevRange(ctx, f.apps(), 0, maxFollowersListed-1).Result()
+	if err != nil || len(apps) == 0 {
+		return nil, err
+	}
+	now, err := f.redis.Time(ctx).Result()
+	if err != nil {
+		return nil, err
+	}
+	var list []Follower
+	for _, app := range apps {
+		reports, err := f.redis.HGetAll(ctx, f.of(app)).Result()
+		if err != nil {
+			return nil, err
+		}
+		removed, err := f.removedTokens(ctx, reports)
+		if err != nil {
+			return nil, err
+		}
+		for name, text := range reports {
+			one, token, ok := parseReport(text)
+			one.Name, one.App = name, app
+			switch {
+			case !ok || now.Sub(one.Seen) > f.keep:
+			case len(list) < maxFollowersListed:
+				if removed[token] {
+					one.State = FollowerRevoked
+				}
+				list = append(list, one)
+			}
+		}
+	}
+	return list, nil
+}
+
+// parseReport parses what report.lua stores.
+func parseReport(text string) (one Follower, token string, ok bool) {
+	parts := strings.SplitN(text, " ", 3)
+	if len(parts) != 3 {
+		return Follower{}, "", false
+	}
+	ms, err := strconv.ParseInt(parts[0], 10, 64)
+	if err != nil || json.Unmarshal([]byte(parts[2]), &one.Report) != nil {
+		return Follower{}, "", false
+	}
+	one.Seen = time.UnixMilli(ms).UTC()
+	return one, parts[1], true
+}
+
+// removedTokens returns the tokens of reports that were removed.
+func (f *Followers) removedTokens(ctx context.Context, reports map[string]string) (map[string]bool, error) {
+	var hashes []string
+	for _, text := range reports {
+		if _, token, ok := parseReport(text); ok && token != "-" && !slices.Contains(hashes, token) {
+			hashes = append(hashes, token)
+		}
+	}
+	removed := map[string]bool{}
+	if len(hashes) == 0 {
+		return removed, nil
+	}
+	records, err := f.redis.HMGet(ctx, f.namespace.Tokens(), hashes...).Result()
+	if err != nil {
+		return nil, err
+	}
+	for i, record := range records {
+		removed[hashes[i]] = record == nil
+	}
+	return removed, nil
+}
+
+// setLags compares the cursors with the stream of results.
+func (f *Followers) setLags(ctx context.Context, list []Follower) error {
+	if len(list) == 0 {
+		return nil
+	}
+	epoch, err := f.redis.Get(ctx, f.namespace.Results()+":epoch").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	now, err := f.redis.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(list, 500) {
+		replies := make([]*redis.XMessageSliceCmd, len(some))
+		_, _ = f.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, one := range some {
+				at, err := ParsePosition(one.Cursor)
+				if some[i].LagMS = -1; err == nil && at.epoch == epoch {
+					replies[i] = pipe.XRangeN(ctx, f.namespace.Results(), "("+at.Entry(), "+", 1)
+				}
+			}
+			return nil // each reply has its own error
+		})
+		for i, reply := range replies {
+			if reply == nil {
+				continue
+			}
+			next, err := reply.Result()
+			if err != nil {
+				return err
+			}
+			some[i].LagMS = 0
+			if len(next) > 0 {
+				some[i].LagMS = max(0, now.Sub(events.EntryTime(next[0].ID)).Milliseconds())
+			}
+		}
+		for i := range some {
+			some[i].State = cmp.Or(some[i].State, some[i].stateAt(now))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package follow
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/testenv"
+)
+
+// TestSlowListStallsNothing holds the reader's first list back: the stream and the results of the local worker go on, and what the stream
+// has said of a repository meanwhile is not overruled by the older list.
+func TestSlowListStallsNothing(t *testing.T) {
+	t.Parallel()
+	older, newer := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	refs := func(commit string) string {
+		return fmt.Sprintf(`"refs":[{"ref":"refs/heads/main","commit":"%s","default":true}]`, commit)
+	}
+	listed, answer := make(chan struct{}, 1), make(chan struct{})
+	f, _ := newFollower(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/refs") {
+			fmt.Fprintf(w, `{%s}`, refs(newer))
+			return
+		}
+		listed <- struct{}{}
+		select {
+		case <-answer:
+			fmt.Fprintf(w, `{"repos":[{"repo":"acme/widgets",%s},{"repo":"acme/gadgets",%s}]}`, refs(older), refs(older))
+		case <-r.Context().Done():
+		}
+	})
+	requested := make(chan events.Change, 10)
+	f.ask = f.inBackground
+	f.cfg.Publish = func(_ context.Context, change events.Change) error {
+		requested <- change
+		return nil
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- f.apply(ctx) }()
+	next := func() events.Change {
+		t.Helper()
+		select {
+		case change := <-requested:
+			return change
+		case <-ctx.Done():
+			t.Fatal("nothing is requested")
+			return events.Change{}
+		}
+	}
+
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c1"}, opened: true, anew: true})
+	<-listed
+	pushed := events.Result{
+		ID: "1", Type: events.ResultSynced, Source: "/test", Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(t),
+		Ref: testenv.Must(events.ParseRef("main"))(t), After: newer, Path: "acme/widgets",
+	}
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c2", Data: testenv.Must(pushed.MarshalJSON())(t)}})
+	first := next()
+	if first.Repo.String() != "acme/widgets" || first.After != newer {
+		t.Errorf("requested %+v, want the pushed commit", first)
+	}
+	f.Settle(ctx, events.Result{ID: first.ID + "/1", Type: events.ResultSynced})
+	if status := f.Status(); status.CaughtUp || status.Cursor != "" {
+		t.Errorf("%+v before anything was listed", status)
+	}
+	close(answer)
+	commits := map[string]string{}
+	for range 2 {
+		change := next()
+		commits[change.Repo.String()] = change.After
+	}
+	if commits["acme/widgets"] != newer || commits["acme/gadgets"] != older {
+		t.Errorf("requested %v, want what was listed, and what was pushed later", commits)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,333 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/internal/git/wildmatch"
+	"lockstep/internal/volume"
+)
+
+// ErrRevoked means that the reader has refused the token for longer than [Config.TokenWait].
+var ErrRevoked = errors.New("the token was removed: the reader refuses it; create one with lockstep tokens create, and put it into the token file")
+
+// Volume shows what is published here. [volume.Volume] implements it.
+type Volume interface {
+	Repos() iter.Seq2[events.RepoPath, error]
+	Published(repo events.RepoPath) (volume.Published, bool, error)
+}
+
+// Config configures a [Follower]. Reader, Volume, Record, Publish, Purge and Log are required.
+type Config struct {
+	Reader *Reader
+	Volume Volume
+	Record *Record
+
+	// Publish publishes a change for the local worker.
+	Publish func(ctx context.Context, change events.Change) error
+	// Purge deletes a commit, and all that is replaced, from a repository. It returns false while a published ref has the commit.
+	Purge func(ctx context.Context, repo events.RepoPath, commit string) (done bool, err error)
+
+	Select       []string      // globs of repositories, as in Git: * within a segment, ** across; none selects all
+	Depth        events.Depth  // history to keep
+	Credential   string        // name under which the worker finds the token
+	SyncAll      bool          // sync at the start even what is published already, so that the local Redis has its state
+	CompareEvery time.Duration // interval at which everything is compared; default an hour
+	TokenWait    time.Duration // how long a refused token may be replaced; default two minutes
+
+	Name    string // of the follower, for its reports; "" sends none
+	Version string // of the program, likewise
+
+	State    func(why error)       // called when Status.Err may have changed; optional
+	Progress func(events.Progress) // called while the follower catches up, at last with the zero value; optional
+	Log      *slog.Logger
+}
+
+// Follower keeps a volume in step with a reader.
+type Follower struct {
+	cfg      Config
+	incoming chan incoming
+	settled  chan events.Result
+
+	// Owned by the goroutine of apply.
+	position   position
+	jobs       map[string]job       // changes without a result, by ID
+	checks     map[string]*check    // repositories to compare again, by key
+	gone       map[string]time.Time // since when the reader shows no more of a repository, or of its default branch, by key
+	purges     map[string]*purge    // commits to delete, by key in the position
+	missing    []events.RepoPath    // published here and not listed, to be compared when the stream has caught up
+	listed     uint64               // number of the frame of the first complete list; 0 before
+	repos      map[string]Listed    // as listed last, by key
+	comparedAt time.Time            // when all was compared last
+	all        bool                 // the next list compares all
+	listAt     time.Time            // when to list next; zero before the stream is open
+	listTry    int                  // failed lists in a row
+	live       bool                 // what arrives is newer than the list
+	requested  int                  // changes so far
+	listing    bool                 // a list is requested
+	listAgain  bool                 // what it has may be too old for the stream that has begun since
+	anew       bool                 // the stream began at a cursor that was not reached, and nothing was listed since
+	compared   map[string]bool      // repositories whose refs are requested, by key
+	touched    map[string]uint64    // last frame about a repository while anything is requested, by key
+
+	// ask requests something of the reader without making apply wait, which then calls what is returned. A test may call both at once.
+	ask      func(ctx context.Context, request func() (note func()))
+	asking   sync.WaitGroup
+	answers  chan func()
+	requests chan struct{} // limits requests for refs
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status describes a follower.
+type Status struct {
+	Connected bool
+	Since     time.Time // of Connected
+	CaughtUp  bool      // what was listed first is published, or has failed
+	Refused   bool      // the reader refuses the token
+	Repos     int       // listed
+	Behind    int       // refs that are not published yet
+	Cursor    string    // everything up to here is published; "" if unknown
+	Level     time.Time // when nothing was behind, last, or the start
+}
+
+// Err returns nil while the follower follows, and a few words otherwise. A connection may be lost for as long as a stream may be silent.
+func (s Status) Err() error {
+	switch {
+	case s.Refused:
+		return ErrRefused
+	case !s.Connected && (!s.CaughtUp || time.Since(s.Since) > maxSilence):
+		return errors.New("not connected to the reader")
+	case !s.CaughtUp:
+		return errors.New("catching up")
+	}
+	return nil
+}
+
+// Lag is how long ago everything was published that the reader has: 0 if it is now.
+func (s Status) Lag() time.Duration {
+	if s.Connected && s.Behind == 0 && s.CaughtUp {
+		return 0
+	}
+	return time.Since(s.Level)
+}
+
+// incoming is what the connection tells.
+type incoming struct {
+	frame  *Frame // nil if only the state has changed
+	opened bool   // the frame is the first of a stream
+	anew   bool   // list: what came before the frame is not known
+	resume bool   // the frame is at an earlier position
+	err    error  // why the connection is lost
+}
+
+// New returns a follower.
+func New(cfg Config) (*Follower, error) {
+	if cfg.Reader == nil || cfg.Volume == nil || cfg.Record == nil || cfg.Publish == nil || cfg.Purge == nil || cfg.Log == nil {
+		return nil, errors.New("follow: Reader, Volume, Record, Publish, Purge and Log of Config are required")
+	}
+	for _, glob := range cfg.Select {
+		if err := CheckGlob(glob); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.CompareEvery == 0 {
+		cfg.CompareEvery = time.Hour
+	}
+	if cfg.TokenWait == 0 {
+		cfg.TokenWait = 2 * time.Minute
+	}
+	f := &Follower{
+		cfg: cfg, compared: map[string]bool{}, touched: map[string]uint64{}, answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming), settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{}, purges: map[string]*purge{},
+		position: position{open: map[string]span{}, cursor: cfg.Record.Cursor()}, status: Status{Since: time.Now(), Level: time.Now()},
+	}
+	f.ask = f.inBackground
+	return f, nil
+}
+
+// CheckGlob returns an error unless a glob can select a repository.
+func CheckGlob(glob string) error {
+	for segment := range strings.SplitSeq(glob, "/") {
+		if segment == "" || !wildmatch.IsValid(segment) {
+			return fmt.Errorf("--repo %q: want a glob of repositories, such as acme/* or acme/**", glob)
+		}
+	}
+	if !strings.Contains(glob, "/") && glob != "**" {
+		return fmt.Errorf("--repo %q: selects nothing, since repositories are owner/name; want a glob such as %s/*", glob, glob)
+	}
+	return nil
+}
+
+// selects reports whether the globs select a repository.
+func (f *Follower) selects(repo events.RepoPath) bool {
+	var m wildmatch.Matcher
+	for _, glob := range f.cfg.Select {
+		if m.Match(strings.ToLower(glob), repo.Key()) {
+			return true
+		}
+	}
+	return len(f.cfg.Select) == 0
+}
+
+// Run follows until ctx is done, and then returns nil. It returns [ErrRevoked] if the reader keeps refusing the token.
+func (f *Follower) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.connect(ctx) })
+	g.Go(func() error { return f.apply(ctx) })
+	g.Go(func() error { f.report(ctx); return nil })
+	return g.Wait()
+}
+
+// Status returns the current status.
+func (f *Follower) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+func (f *Follower) setStatus(set func(*Status)) {
+	f.mu.Lock()
+	was := f.status.Connected
+	set(&f.status)
+	if f.status.Connected != was {
+		f.status.Since = time.Now()
+	}
+	err := f.status.Err()
+	f.mu.Unlock()
+	if f.cfg.State != nil {
+		f.cfg.State(err)
+	}
+}
+
+const (
+	firstBackoff = 500 * time.Millisecond
+	lastBackoff  = 30 * time.Second
+)
+
+// connect keeps a stream of results open, and passes on what it sends.
+func (f *Follower) connect(ctx context.Context) error {
+	after, anew, backoff := f.cfg.Record.Cursor(), true, firstBackoff
+	for ctx.Err() == nil {
+		token, _ := f.cfg.Reader.Token()
+		s, err := f.cfg.Reader.Results(ctx, after)
+		if err == nil {
+			opened := false
+			after, opened, err = f.receive(ctx, s, after, anew)
+			s.Close()
+			if opened {
+				anew, backoff = false, firstBackoff
+			}
+		}
+		if gone, ok := errors.AsType[*GoneError](err); ok {
+			after, anew = gone.Cursor, true
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		f.send(ctx, incoming{err: err})
+		if errors.Is(err, ErrRefused) {
+			if err := f.awaitToken(ctx, token); err != nil {
+				return err
+			}
+			continue
+		}
+		pause := waitOf(err) + backoff/2 + rand.N(backoff/2)
+		f.cfg.Log.WarnContext(ctx, "connection to the reader lost, will retry", "error", err, "next", pause.Round(time.Millisecond))
+		sleep(ctx, pause)
+		backoff = min(2*backoff, lastBackoff)
+	}
+	return nil
+}
+
+// receive passes on the frames of a stream until it ends. It returns the last cursor, and whether there was a frame.
+func (f *Follower) receive(ctx context.Context, s *Stream, after string, anew bool) (last string, opened bool, err error) {
+	for resume := after != ""; ; {
+		frame, err := s.Next()
+		if err != nil {
+			return after, opened, err
+		}
+		if !opened && frame.Data != nil { // it continues after the cursor without saying so
+			f.send(ctx, incoming{frame: &Frame{Cursor: after}, opened: true, anew: anew, resume: resume})
+			opened = true
+		}
+		after = frame.Cursor
+		f.send(ctx, incoming{frame: &frame, opened: !opened, anew: anew && !opened, resume: resume})
+		opened = true
+	}
+}
+
+func (f *Follower) send(ctx context.Context, in incoming) {
+	select {
+	case f.incoming <- in:
+	case <-ctx.Done():
+	}
+}
+
+// tokenInterval is how often the token file is read while its token is refused.
+const tokenInterval = time.Second
+
+// awaitToken waits until the token file has another token than the refused one. It returns [ErrRevoked] if that takes too long.
+func (f *Follower) awaitToken(ctx context.Context, refused string) error {
+	f.cfg.Log.ErrorContext(ctx, "the reader refuses the token, fetching nothing until the token file has another one", "wait", f.cfg.TokenWait)
+	for began := time.Now(); ctx.Err() == nil; {
+		if token, err := f.cfg.Reader.Token(); err == nil && token != refused {
+			f.cfg.Log.InfoContext(ctx, "the token file has another token")
+			return nil
+		}
+		if time.Since(began) >= f.cfg.TokenWait {
+			return ErrRevoked
+		}
+		sleep(ctx, min(tokenInterval, f.cfg.TokenWait))
+	}
+	return nil
+}
+
+const reportEvery = 10 * time.Second
+
+// report tells the reader how far the follower is, regularly and once it has caught up.
+func (f *Follower) report(ctx context.Context) {
+	if f.cfg.Name == "" {
+		return
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var last Status
+	var sent time.Time
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := f.Status()
+		level := now.Behind == 0 && now.CaughtUp && (last.Behind > 0 || !last.CaughtUp)
+		if !now.Connected || !level && time.Since(sent) < reportEvery {
+			continue
+		}
+		last, sent = now, time.Now()
+		err := f.cfg.Reader.Report(ctx, f.cfg.Name, Report{Cursor: now.Cursor, Repos: now.Repos, Behind: now.Behind, Version: f.cfg.Version})
+		if err != nil && !failed && ctx.Err() == nil {
+			f.cfg.Log.WarnContext(ctx, "the reader does not accept reports of this follower", "error", err)
+		}
+		failed = err != nil
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,180 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// listRequests is the number of requests at a time for the refs of repositories.
+	listRequests = 8
+
+	// listEvery and listEach are the interval of lists: no result tells an app that it does not watch a repository any more. A list of
+	// many repositories costs the reader more.
+	listEvery = 30 * time.Second
+	listEach  = 10 * time.Millisecond // for each repository
+)
+
+// list lists what the token reads, and compares it with what is published here: everything at first, when the stream starts anew and every
+// [Config.CompareEvery], else what differs from the last list. What is no longer listed is compared once more before it is removed.
+func (f *Follower) list(ctx context.Context, all bool) {
+	f.all = f.all || all
+	if f.listing {
+		f.listAgain = true
+		return
+	}
+	f.listing = true
+	all, number := f.all, f.position.number
+	f.ask(ctx, func() func() {
+		repos, err := f.listAll(ctx)
+		return func() { f.noteList(ctx, listing{repos, all, number}, err) }
+	})
+}
+
+// listing is what was listed.
+type listing struct {
+	repos  []Listed
+	all    bool   // to be compared with all that is published
+	number uint64 // of the last frame before the request
+}
+
+// noteList takes note of a list, or of the error that there is none.
+func (f *Follower) noteList(ctx context.Context, l listing, err error) {
+	again := f.listAgain
+	f.listing, f.listAgain = false, false
+	if err != nil {
+		f.listTry++
+		pause := min(firstBackoff<<min(f.listTry, 10), lastBackoff)
+		f.listAt = time.Now().Add(waitOf(err) + pause/2 + rand.N(pause)) // apart from other followers that have started at the same time
+		if ctx.Err() == nil {
+			f.cfg.Log.WarnContext(ctx, "the reader's repositories cannot be listed, will retry", "error", err)
+		}
+		return
+	}
+	if l.all {
+		maps.DeleteFunc(f.position.open, func(key string, s span) bool { return s.last <= l.number && !isPurge(key) }) // lists do not find these
+		f.comparedAt, f.all, f.anew = time.Now(), again, f.anew && again
+	}
+	before := f.repos
+	f.repos = map[string]Listed{}
+	for _, one := range l.repos {
+		f.repos[one.Repo.Key()] = one
+		switch same := slices.Equal(before[one.Repo.Key()].Refs, one.Refs); {
+		case (l.all || !same) && f.touched[one.Repo.Key()] > l.number:
+			f.compare(ctx, one.Repo)
+		case l.all:
+			f.compareWith(ctx, one.Repo, one.Refs)
+		case !same:
+			f.forget(one.Repo)
+			f.compareWith(ctx, one.Repo, one.Refs)
+		}
+	}
+	f.findMissing(ctx, before, l.all)
+	if f.listed == 0 {
+		f.listed = f.position.number
+	}
+	pause := listEvery + time.Duration(len(f.repos))*listEach
+	f.listTry, f.listAt = 0, time.Now().Add(pause*3/4+rand.N(pause/2))
+	if again {
+		f.listAt = time.Now()
+	}
+	f.setStatus(func(s *Status) { s.Repos = len(f.repos) })
+}
+
+// findMissing finds what is published here, or was listed before, and is not listed. It is compared at the next heartbeat, before which the
+// stream may say that it was moved.
+func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, all bool) {
+	if !all {
+		for key, one := range before {
+			if _, ok := f.repos[key]; !ok {
+				f.missing = append(f.missing, one.Repo)
+			}
+		}
+	} else {
+		f.missing = nil
+		for repo, err := range f.cfg.Volume.Repos() {
+			if err != nil {
+				f.cfg.Log.WarnContext(ctx, "repository on the volume cannot be read, skipped", "repo", repo.String(), "error", err)
+			} else if _, ok := f.repos[repo.Key()]; !ok {
+				f.missing = append(f.missing, repo)
+			}
+		}
+	}
+}
+
+// listAll lists the selected repositories with their refs, in order.
+func (f *Follower) listAll(ctx context.Context) (repos []Listed, err error) {
+	all, err := f.cfg.Reader.Repos(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range all {
+		if f.selects(one.Repo) {
+			repos = append(repos, one)
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(listRequests)
+	for i, one := range repos {
+		if one.Refs != nil {
+			continue
+		}
+		g.Go(func() error {
+			refs, err := f.cfg.Reader.Refs(ctx, one.Repo)
+			if errors.Is(err, ErrNotFound) { // removed since
+				return nil
+			}
+			repos[i].Refs = refs
+			return err
+		})
+	}
+	err = g.Wait()
+	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), err
+}
+
+// checkMissing compares what is published and was not listed.
+func (f *Follower) checkMissing(ctx context.Context) {
+	for _, repo := range f.missing {
+		f.compare(ctx, repo)
+	}
+	f.missing = nil
+}
+
+// Wipe removes all copies of the reader's repositories, and returns once they are gone: a pinned tree is deleted when its last pin is
+// released. Run must have returned.
+func (f *Follower) Wipe(ctx context.Context) error {
+	clear(f.jobs)
+	clear(f.checks)
+	var unreadable error
+	for repo, err := range f.cfg.Volume.Repos() {
+		if err != nil {
+			unreadable = errors.Join(unreadable, err)
+			continue
+		}
+		f.remove(ctx, repo, true)
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for len(f.jobs) > 0 || len(f.checks) > 0 {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case result := <-f.settled:
+			f.settle(result)
+		case <-tick.C:
+			for key, c := range f.checks {
+				if time.Now().After(c.at) {
+					delete(f.checks, key)
+					f.remove(ctx, c.repo, true)
+				}
+			}
+		}
+	}
+	return unreadable
+}

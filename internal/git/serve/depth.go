@@ -1,0 +1,220 @@
+package serve
+
+import (
+	"strings"
+
+	"lockstep/internal/git/object"
+)
+
+// boundary is where the history of a client ends.
+type boundary struct {
+	shallow   []object.ID        // new shallow commits
+	unshallow []object.ID        // of the client's shallow commits, those that get parents
+	reopened  []*commit          // the parents of unshallow
+	ends      map[object.ID]bool // all shallow commits of the client afterwards
+}
+
+// boundary returns where the client's history ends after a request.
+func (n *negotiation) boundary(wants []*commit) (b boundary, err error) {
+	defer object.RecoverCorrupt(&err)
+	had := setOf(n.req.shallow)
+	b.ends = had
+	if !n.req.deepens() {
+		return b, nil
+	}
+	// A client may name any commit as shallow. Only below those that it may see does it get parents.
+	reachable, err := n.find(n.req.shallow, maxCommits)
+	if err != nil {
+		return b, err
+	}
+	inside, last, err := n.measure(wants, reachable)
+	if err != nil {
+		return b, err
+	}
+	b.ends = make(map[object.ID]bool, len(had)+len(last))
+	for _, c := range last {
+		if b.ends[c.id] = true; !had[c.id] {
+			b.shallow = append(b.shallow, c.id)
+		}
+	}
+	for _, id := range n.req.shallow {
+		if b.ends[id] {
+			continue
+		}
+		c := n.history.known[id]
+		opens := reachable[id] && inside(c)
+		if opens {
+			if opens, err = n.hasParents(c); err != nil {
+				return b, err
+			}
+		}
+		if opens {
+			b.unshallow = append(b.unshallow, id)
+			b.reopened = append(b.reopened, c.parents...)
+		} else {
+			b.ends[id] = true
+		}
+	}
+	return b, nil
+}
+
+// hasParents reports whether the store has the parents of a commit. It may lack those of refs that are not wanted, and have less history
+// of them.
+func (n *negotiation) hasParents(c *commit) (bool, error) {
+	for _, parent := range c.parents {
+		if err := n.history.load(parent); err != nil {
+			return false, err
+		}
+		if parent.flags&absent != 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// measure returns which commits have parents after a request that deepens, and the last ones, which have none any more.
+func (n *negotiation) measure(wants []*commit, reachable map[object.ID]bool) (inside func(*commit) bool, last []*commit, err error) {
+	if n.req.depth == 0 {
+		return n.bySelection(wants)
+	}
+	if n.req.depth == unlimited && len(n.store.Shallow) == 0 {
+		return func(*commit) bool { return true }, nil, nil
+	}
+	from, depth := wants, n.req.depth
+	if n.req.relative {
+		from = nil
+		for id := range reachable {
+			from = append(from, n.history.node(id))
+		}
+		depth = min(depth, unlimited-1) + 1
+	}
+	last, err = n.descend(from, int32(depth))
+	return func(c *commit) bool { return c.depth > 0 && int(c.depth) < depth }, last, err
+}
+
+// descend sets the depths of commits up to a depth, and returns those at that depth and those whose parents are not kept.
+func (n *negotiation) descend(from []*commit, depth int32) (last []*commit, err error) {
+	var level []*commit
+	for _, c := range from {
+		if c.depth == 0 {
+			c.depth = 1
+			level = append(level, c)
+		}
+	}
+	for len(level) > 0 {
+		var next []*commit
+		for _, c := range level {
+			if err := n.history.load(c); err != nil {
+				return nil, err
+			}
+			if n.history.cut[c.id] || c.depth == depth && len(c.parents) > 0 {
+				last = append(last, c)
+				continue
+			}
+			for _, parent := range c.parents {
+				if parent.depth == 0 {
+					parent.depth = c.depth + 1
+					next = append(next, parent)
+				}
+			}
+		}
+		level = next
+	}
+	return last, nil
+}
+
+// bySelection selects commits by deepen-since and deepen-not.
+func (n *negotiation) bySelection(wants []*commit) (inside func(*commit) bool, last []*commit, err error) {
+	excluded, err := n.excluded()
+	if err != nil {
+		return nil, nil, err
+	}
+	selected := map[*commit]bool{}
+	isIn := func(c *commit) bool { return !excluded[c] && c.date >= n.req.since }
+	var order, stack []*commit
+	visit := func(c *commit) error {
+		if err := n.history.load(c); err != nil {
+			return err
+		}
+		if !selected[c] && isIn(c) {
+			selected[c] = true
+			order, stack = append(order, c), append(stack, c)
+		}
+		return nil
+	}
+	for _, c := range wants {
+		if err := visit(c); err != nil {
+			return nil, nil, err
+		}
+	}
+	for len(stack) > 0 {
+		c := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for _, parent := range c.parents {
+			if err := visit(parent); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if len(selected) == 0 {
+		return nil, nil, refusef("no commits selected for shallow requests")
+	}
+	ends := map[*commit]bool{}
+	for _, c := range order {
+		isLast := n.history.cut[c.id]
+		for _, parent := range c.parents {
+			isLast = isLast || !selected[parent]
+		}
+		if isLast {
+			ends[c] = true
+			last = append(last, c)
+		}
+	}
+	return func(c *commit) bool { return selected[c] && !ends[c] }, last, nil
+}
+
+// excluded returns the history of the refs in deepen-not.
+func (n *negotiation) excluded() (map[*commit]bool, error) {
+	excluded := map[*commit]bool{}
+	var stack []*commit
+	for _, name := range n.req.not {
+		id, ok := n.expand(name)
+		if !ok {
+			return nil, refusef("unknown ref %.200q in deepen-not", name)
+		}
+		c, err := n.history.commitOf(id)
+		if err != nil {
+			return nil, err
+		}
+		if c != nil {
+			excluded[c] = true
+			stack = append(stack, c)
+		}
+	}
+	for len(stack) > 0 {
+		c := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if err := n.history.load(c); err != nil {
+			return nil, err
+		}
+		for _, parent := range c.parents {
+			if !excluded[parent] {
+				excluded[parent] = true
+				stack = append(stack, parent)
+			}
+		}
+	}
+	return excluded, nil
+}
+
+// expand returns the visible ref that a possibly shortened name means.
+func (n *negotiation) expand(name string) (object.ID, bool) {
+	for _, prefix := range []string{"", "refs/", "refs/tags/", "refs/heads/"} {
+		if !strings.HasPrefix(name, "refs/") || prefix == "" {
+			if id, ok := n.repo.ref(prefix + name); ok {
+				return id, true
+			}
+		}
+	}
+	return object.ZeroID, false
+}

@@ -1,0 +1,301 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/internal/git/object"
+)
+
+// negotiation finds out what one request is answered with. Its store is open until close.
+type negotiation struct {
+	repo    *Repo
+	store   *Pinned
+	req     *fetchRequest
+	objects *object.Store
+	history *history
+	reach   *reach // from the visible refs, once started
+	started bool
+}
+
+// negotiate pins the objects of a repository. It adds the refs that the request wants by name to its wants.
+func negotiate(ctx context.Context, repo *Repo, req *fetchRequest) (*negotiation, error) {
+	for _, name := range req.wantRefs {
+		id, ok := repo.ref(name)
+		if !ok {
+			return nil, refusef("unknown ref %.200s", name)
+		}
+		req.wants = append(req.wants, id)
+	}
+	store, err := repo.Pin(ctx, req.wants)
+	if err != nil {
+		return nil, err
+	}
+	objects := object.Open(store.Dirs...)
+	history := newHistory(ctx, objects, store.Shallow)
+	return &negotiation{repo: repo, store: store, req: req, objects: objects, history: history, reach: &reach{history: history}}, nil
+}
+
+// close closes the store and releases the objects.
+func (n *negotiation) close() {
+	n.objects.Close()
+	if n.store.Close != nil {
+		n.store.Close()
+	}
+}
+
+// targets are what a request wants.
+type targets struct {
+	commits []*commit
+	others  []object.ID // tags, and trees and blobs that tags name
+}
+
+// targets resolves the wants, and refuses those that the sender may not have.
+func (n *negotiation) targets() (t targets, err error) {
+	defer object.RecoverCorrupt(&err)
+	if err := n.refuseIncomplete(); err != nil {
+		return t, err
+	}
+	if err := n.admit(n.req.wants); err != nil {
+		return t, err
+	}
+	added := map[object.ID]bool{}
+	for _, id := range n.req.wants {
+		if err := n.resolve(id, &t, added); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// refuseIncomplete refuses to serve a shallow store to clients that would take it for complete.
+func (n *negotiation) refuseIncomplete() error {
+	r := n.req
+	if len(n.store.Shallow) == 0 || r.deepens() && !r.relative && r.depth != unlimited || len(r.wants) == 0 {
+		return nil
+	}
+	return refusef("kept at depth %d: use --depth, or watch with full depth", n.store.Depth)
+}
+
+// admit refuses wants that are not reachable from a visible ref.
+func (n *negotiation) admit(wants []object.ID) error {
+	tips := map[object.ID]bool{n.repo.HeadID: true}
+	for _, ref := range n.repo.Refs {
+		tips[ref.ID], tips[ref.Peeled] = true, true
+	}
+	for _, id := range n.store.Earlier {
+		tips[id] = true
+	}
+	delete(tips, object.ZeroID)
+	var others []object.ID
+	for _, id := range wants {
+		if !tips[id] {
+			others = append(others, id)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	reachable, err := n.find(others, maxCommits)
+	if err != nil {
+		return err
+	}
+	for _, id := range others {
+		if !reachable[id] {
+			return refusef("upload-pack: not our ref %s", id)
+		}
+	}
+	return nil
+}
+
+// find returns which commits are reachable from visible refs: see [reach.find].
+func (n *negotiation) find(ids []object.ID, limit int) (map[object.ID]bool, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	if !n.started {
+		n.started = true
+		for _, id := range n.tips() {
+			c, err := n.history.commitOf(id)
+			if err != nil {
+				return nil, err
+			}
+			if c != nil {
+				if err := n.reach.add(c); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return n.reach.find(ids, limit)
+}
+
+// tips returns what the visible refs name, peeled.
+func (n *negotiation) tips() (ids []object.ID) {
+	if !n.repo.HeadID.IsZero() {
+		ids = append(ids, n.repo.HeadID)
+	}
+	for _, ref := range n.repo.Refs {
+		if ref.Peeled.IsZero() {
+			ids = append(ids, ref.ID)
+		} else {
+			ids = append(ids, ref.Peeled)
+		}
+	}
+	return ids
+}
+
+// maxTags is the maximum number of tags of tags that are followed.
+const maxTags = 16
+
+// resolve adds a want, and what it names if it is a tag.
+func (n *negotiation) resolve(id object.ID, t *targets, added map[object.ID]bool) error {
+	for range maxTags {
+		if added[id] {
+			return nil
+		}
+		added[id] = true
+		c := n.history.node(id)
+		if err := n.history.load(c); err != nil {
+			return err
+		}
+		if c.flags&absent == 0 {
+			t.commits = append(t.commits, c)
+			return nil
+		}
+		t.others = append(t.others, id)
+		target, err := n.tagged(id)
+		if err != nil || target.IsZero() {
+			return err
+		}
+		id = target
+	}
+	return nil
+}
+
+// tagged returns what a tag names; the zero ID if the object is no tag.
+func (n *negotiation) tagged(id object.ID) (object.ID, error) {
+	kind, content, err := n.objects.Raw(id)
+	switch {
+	case errors.Is(err, object.ErrNoCommit) || err == nil && kind != plumbing.TagObject.String():
+		return object.ZeroID, nil // a tree or blob
+	case err != nil:
+		return object.ZeroID, object.Corruptf("read tag %s: %w", id, err)
+	}
+	target, err := object.TagTarget(id, content)
+	if err != nil {
+		return object.ZeroID, object.Corruptf("read tag %s: %w", id, err)
+	}
+	return target, nil
+}
+
+// common returns the haves that are acknowledged, each once, and their commits.
+func (n *negotiation) common() (acks []object.ID, haves []*commit, err error) {
+	defer object.RecoverCorrupt(&err)
+	seen := map[object.ID]bool{}
+	known := func(object.ID) bool { return true }
+	if n.store.Restricted {
+		reachable, err := n.find(n.req.haves, haveWalk)
+		if err != nil {
+			return nil, nil, err
+		}
+		former := setOf(n.store.Former)
+		known = func(id object.ID) bool { return reachable[id] || former[id] }
+	}
+	for _, id := range n.req.haves {
+		if seen[id] || !known(id) {
+			continue
+		}
+		seen[id] = true
+		c, err := n.history.commitOf(id)
+		if err != nil {
+			return nil, nil, err
+		}
+		if c != nil {
+			acks, haves = append(acks, id), append(haves, c)
+		}
+	}
+	return acks, haves, nil
+}
+
+// plan is what a pack consists of.
+type plan struct {
+	difference
+	others    []object.ID // objects that are sent besides those of the commits
+	thin, ofs bool
+}
+
+// maxEdges is the number of commits of the client that are compared with those it lacks.
+const maxEdges = 32
+
+// plan returns what to send for targets to a client that has haves.
+func (n *negotiation) plan(t targets, haves []*commit, b boundary) (p plan, err error) {
+	defer object.RecoverCorrupt(&err)
+	wants := slices.Concat(t.commits, b.reopened)
+	p = plan{others: t.others, thin: n.req.thin, ofs: n.req.ofs}
+	if p.difference, err = n.history.without(wants, haves, b.ends, setOf(n.req.shallow)); err != nil {
+		return p, err
+	}
+	p.edges = p.edges[:min(len(p.edges), maxEdges)]
+	p.thin = p.thin && len(p.edges) > 0
+	if n.req.tags {
+		err = n.includeTags(&p)
+	}
+	return p, err
+}
+
+// includeTags adds the annotated tags of the commits that are sent.
+func (n *negotiation) includeTags(p *plan) error {
+	sent := setOf(p.others)
+	for _, ref := range n.repo.Refs {
+		c := n.history.known[ref.Peeled]
+		if ref.Peeled.IsZero() || c == nil || c.flags&(wanted|held) != wanted {
+			continue
+		}
+		t := targets{}
+		if err := n.resolve(ref.ID, &t, sent); err != nil {
+			return err
+		}
+		p.others = append(p.others, t.others...)
+	}
+	return nil
+}
+
+// key identifies the pack of a plan: equal keys are equal packs.
+func (p *plan) key(dirs []string) [sha256.Size]byte {
+	sum := sha256.New()
+	add := func(ids []object.ID) {
+		_ = binary.Write(sum, binary.BigEndian, uint64(len(ids)))
+		for _, id := range ids {
+			sum.Write(id.Bytes())
+		}
+	}
+	for _, dir := range dirs {
+		sum.Write([]byte(dir + "\x00"))
+	}
+	sum.Write([]byte{0, boolByte(p.thin), boolByte(p.ofs)})
+	add(idsOf(p.commits))
+	add(idsOf(p.edges))
+	add(p.others)
+	return [sha256.Size]byte(sum.Sum(nil))
+}
+
+func idsOf(commits []*commit) []object.ID {
+	ids := make([]object.ID, len(commits))
+	for i, c := range commits {
+		ids[i] = c.id
+	}
+	return ids
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}

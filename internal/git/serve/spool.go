@@ -1,0 +1,250 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// spoolHead is the number of bytes of a spool that are kept in memory: most packs of a push need no file.
+const spoolHead = 128 << 10
+
+// minSpool is the size in bytes that the file of a spool has if all of their space is used.
+const minSpool = 1 << 20
+
+// spool passes a stream from one writer to any number of readers, each at its own pace. What is beyond its head is in a
+// temporary file, used as a ring of limit bytes: a writer that is further ahead of the slowest reader waits.
+type spool struct {
+	dir  string
+	rest func(ctx context.Context, wait func() error) error // runs a wait of the writer for readers; optional
+	free []*atomic.Int64                                    // bytes that the files of all spools, and of those of a sender, may still take
+
+	mu      sync.Mutex
+	limit   int64         // becomes the size of the file once nothing is free
+	taken   int64         // of free
+	changed chan struct{} // closed at the next change
+	head    []byte
+	file    *os.File // nil until needed; already unlinked
+	size    int64    // bytes written
+	claimed int64    // bytes written or about to be
+	readers map[*spoolReader]bool
+	done    bool
+	err     error // of the writer, once done
+}
+
+func newSpool(dir string, limit int64) *spool {
+	return &spool{dir: dir, limit: limit, changed: make(chan struct{}), readers: map[*spoolReader]bool{}}
+}
+
+// notify wakes all who wait. The caller holds mu.
+func (s *spool) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// spoolReader reads a spool from its start.
+type spoolReader struct {
+	spool *spool
+	at    int64
+}
+
+// join returns a new reader; nil if the start is no longer there or the writer has failed.
+func (s *spool) join() *spoolReader {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claimed > spoolHead+s.limit || s.err != nil {
+		return nil
+	}
+	r := &spoolReader{spool: s}
+	s.readers[r] = true
+	return r
+}
+
+// leave removes a reader and returns how many are left.
+func (s *spool) leave(r *spoolReader) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.readers, r)
+	s.notify()
+	return len(s.readers)
+}
+
+// finish ends the stream with the writer's error, if any.
+func (s *spool) finish(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done, s.err = true, err
+	s.notify()
+}
+
+// close frees the file. There is neither a writer nor a reader any more.
+func (s *spool) close() {
+	if s.file != nil {
+		_ = s.file.Close()
+	}
+	for _, free := range s.free {
+		free.Add(s.taken)
+	}
+}
+
+// write appends to the stream. It waits for readers that are more than limit behind until ctx is done.
+func (s *spool) write(ctx context.Context, b []byte) (n int, err error) {
+	for n < len(b) {
+		part := b[n:min(len(b), n+int(min(s.limit, minSpool)))]
+		if err := s.makeRoom(ctx, int64(len(part))); err != nil {
+			return n, err
+		}
+		written, err := s.put(part)
+		if n += written; err != nil {
+			return n, err
+		}
+		s.mu.Lock()
+		s.size += int64(written)
+		s.notify()
+		s.mu.Unlock()
+	}
+	return n, nil
+}
+
+// makeRoom claims room for the next need bytes, and waits until there is some.
+func (s *spool) makeRoom(ctx context.Context, need int64) error {
+	hasRoom, _ := s.claim(need)
+	switch {
+	case hasRoom:
+		return nil
+	case s.rest == nil:
+		return s.waitForRoom(ctx, need)
+	}
+	return s.rest(ctx, func() error { return s.waitForRoom(ctx, need) })
+}
+
+// claim claims room if there is some. changed is closed when there may be more.
+func (s *spool) claim(need int64) (ok bool, changed chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.size
+	for r := range s.readers {
+		first = min(first, r.at)
+	}
+	s.take(s.size + need - spoolHead)
+	if ok = s.size-max(first, min(s.size, spoolHead))+need <= s.limit; ok {
+		s.claimed = s.size + need
+	}
+	return ok, s.changed
+}
+
+// take makes the file up to size bytes long, or lets it stay as long as it is if that is enough and nothing is free. The caller holds mu.
+func (s *spool) take(size int64) {
+	more := min(size, s.limit) - s.taken
+	if more <= 0 {
+		return
+	}
+	used := false
+	for _, free := range s.free {
+		used = free.Add(-more) < 0 || used
+	}
+	if used && s.taken >= minSpool {
+		for _, free := range s.free {
+			free.Add(more)
+		}
+		s.limit = s.taken
+		return
+	}
+	s.taken += more
+}
+
+func (s *spool) waitForRoom(ctx context.Context, need int64) error {
+	for {
+		hasRoom, changed := s.claim(need)
+		if hasRoom {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// put stores the next bytes, as many as are contiguous. Only the writer calls it.
+func (s *spool) put(b []byte) (int, error) {
+	if room := spoolHead - len(s.head); room > 0 {
+		b = b[:min(len(b), room)]
+		s.mu.Lock()
+		s.head = append(s.head, b...)
+		s.mu.Unlock()
+		return len(b), nil
+	}
+	if s.file == nil {
+		file, err := os.CreateTemp(s.dir, "lockstep-pack-*")
+		if err != nil {
+			return 0, err
+		}
+		_ = os.Remove(file.Name())
+		s.file = file
+	}
+	at := (s.size - spoolHead) % s.limit
+	return s.file.WriteAt(b[:min(int64(len(b)), s.limit-at)], at)
+}
+
+// errIdle means that nothing was read for a while.
+var errIdle = errors.New("nothing to read yet")
+
+// read reads what is there, at least one byte. It returns io.EOF at the end, errIdle after a time without data, and the
+// writer's error.
+func (r *spoolReader) read(ctx context.Context, b []byte, idle time.Duration) (int, error) {
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	s := r.spool
+	for {
+		s.mu.Lock()
+		changed, left, done, err := s.changed, s.size-r.at, s.done, s.err
+		n := 0
+		if left > 0 && r.at < int64(len(s.head)) {
+			n = copy(b, s.head[r.at:])
+			r.at += int64(n)
+		}
+		s.mu.Unlock()
+		switch {
+		case n > 0:
+			return n, nil
+		case left > 0:
+			return r.readFile(b[:min(int64(len(b)), left)])
+		case err != nil:
+			return 0, err
+		case done:
+			return 0, io.EOF
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return 0, errIdle
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+func (r *spoolReader) readFile(b []byte) (int, error) {
+	s := r.spool
+	s.mu.Lock()
+	limit := s.limit
+	s.mu.Unlock()
+	at := (r.at - spoolHead) % limit
+	n, err := s.file.ReadAt(b[:min(int64(len(b)), limit-at)], at)
+	if n == 0 {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.at += int64(n)
+	if s.size-r.at > s.limit/2 || !s.done {
+		s.notify()
+	}
+	return n, nil
+}

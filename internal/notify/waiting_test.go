@@ -1,0 +1,63 @@
+package notify
+
+import (
+	"testing"
+	"time"
+
+	"lockstep/events"
+)
+
+func TestOutboxesShowWhatWaits(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	boxes := Outboxes{Redis: w.redis, Namespace: namespace}
+	if apps := must(boxes.Apps(ctx))(t); len(apps) != 0 {
+		t.Fatalf("%+v before anything waits", apps)
+	}
+	if list := must(boxes.Boxes(ctx, "docs", 10))(t); len(list) != 0 {
+		t.Fatalf("%+v before anything waits", list)
+	}
+	w.watch("docs", "http://127.0.0.1:1/", "acme/a", "acme/b")
+	w.watch("ci", "http://127.0.0.1:1/", "acme/a")
+	n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/a"), synced(t, "3", "docs", "acme/b"), synced(t, "4", "ci", "acme/a"))
+	apps := must(boxes.Apps(ctx))(t)
+	if len(apps) != 2 || apps[0].Name != "docs" || apps[0].Items != 3 || apps[0].Repos != 2 || apps[0].Bytes < 100 || apps[1].Name != "ci" || apps[1].Items != 1 {
+		t.Errorf("%+v, want docs with 3 of 2 repositories, then ci with 1", apps)
+	}
+	claims, _, err := n.outbox.claim(ctx, nobody())
+	if err != nil || len(claims) != 3 {
+		t.Fatalf("%d claims, %v, want 3", len(claims), err)
+	}
+	var failed, posting claim
+	for _, c := range claims {
+		switch c.app + " " + c.repo {
+		case "docs acme/a":
+			failed = c
+		case "docs acme/b":
+			posting = c
+		}
+	}
+	if err := n.outbox.settle(ctx, failed, settlement{what: isFailed, delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	list := must(boxes.Boxes(ctx, "docs", 10))(t)
+	if len(list) != 2 || list[0].Repo != "acme/a" || list[0].Items != 2 || list[0].Failed != 1 || list[0].Posting || time.Until(list[0].Next) < 50*time.Minute ||
+		list[0].Queued != events.EntryTime(failed.item.Entry) || list[1].Repo != "acme/b" || !list[1].Posting {
+		t.Errorf("%+v, want a failed box and one that is being posted", list)
+	}
+	if list := must(boxes.Boxes(ctx, "docs", 1))(t); len(list) != 1 {
+		t.Errorf("%d boxes, want 1", len(list))
+	}
+	if hastened := must(boxes.SendNow(ctx, "docs"))(t); hastened != 1 {
+		t.Errorf("%d boxes are sent now, want the one that waits for a retry", hastened)
+	}
+	if again := w.claimOne(n); again.failed != 1 || again.number != failed.number {
+		t.Errorf("claimed %+v, want the failed item", again)
+	}
+	if err := n.outbox.settle(ctx, posting, settlement{what: isDone}); err != nil {
+		t.Errorf("the claim of an item that was being posted: %v", err)
+	}
+	if hastened := must(boxes.SendNow(ctx, "none"))(t); hastened != 0 {
+		t.Errorf("%d boxes of an unknown app", hastened)
+	}
+}

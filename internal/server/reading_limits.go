@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	stallTimeout = time.Minute // how long a client may take to accept a buffer of a response
+	minRate      = 64 << 10    // bytes that it must accept per second, beyond that minute
+)
+
+// patient is a response that may take long, as long as the client keeps reading: it holds a tree in place.
+type patient struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	sent    int64
+	waited  time.Duration // for the client
+}
+
+func newPatient(w http.ResponseWriter) *patient {
+	return &patient{ResponseWriter: w, control: http.NewResponseController(w)}
+}
+
+// Write postpones the deadline of the response.
+func (p *patient) Write(b []byte) (int, error) {
+	begin := time.Now()
+	_ = p.control.SetWriteDeadline(begin.Add(patience(p.sent, p.waited))) // not supported in tests without a connection
+	n, err := p.ResponseWriter.Write(b)
+	p.waited += time.Since(begin)
+	p.sent += int64(n)
+	return n, err
+}
+
+// patience returns how much longer to wait for a client that took a time to accept a number of bytes.
+func patience(sent int64, waited time.Duration) time.Duration {
+	return min(stallTimeout, stallTimeout+time.Duration(sent/minRate)*time.Second-waited)
+}
+
+// slots limits how many requests are answered, or archives are sent, at once, in all and for each app.
+type slots struct {
+	mu    sync.Mutex
+	total int
+	by    map[string]int
+}
+
+const (
+	maxArchives    = 16 // each needs about 5 MB
+	maxArchivesApp = 4
+
+	maxRequests    = 256 // each may hold a tree in place, with three open files
+	maxRequestsApp = 64
+
+	maxLists    = 16 // each scans up to 10,000 repositories in Redis, or 1,000 results
+	maxListsApp = 4
+)
+
+var (
+	errBusyArchives = fmt.Errorf("this process makes %d archives already, or %d for this app; try again, or ask another process", maxArchives, maxArchivesApp)
+	errBusy         = fmt.Errorf("this process has %d requests already, or %d of this app; try again, or ask another process", maxRequests, maxRequestsApp)
+	errBusyLists    = fmt.Errorf("this process reads %d lists of repositories already, or %d for this app; try again, or ask another process", maxLists, maxListsApp)
+)
+
+// take takes a slot for an app, or returns busy. Call release when done.
+func (s *slots) take(app string, most, mostApp int, busy error) (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.total >= most || s.by[app] >= mostApp {
+		return nil, busy
+	}
+	if s.by == nil {
+		s.by = map[string]int{}
+	}
+	s.total++
+	s.by[app]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.total--
+		if s.by[app]--; s.by[app] == 0 {
+			delete(s.by, app)
+		}
+	}, nil
+}
+
+// turns limits how many lists of files are read at once for each app, to half of the CPUs: with many globs, a list of many files takes
+// seconds. The zero value is ready to use.
+type turns struct {
+	mu sync.Mutex
+	by map[string]*turn
+}
+
+type turn struct {
+	running chan struct{}
+	users   int // that run or wait
+}
+
+// run calls f, after others of the app if too many run.
+func (t *turns) run(ctx context.Context, app string, f func() error) error {
+	one := t.join(app)
+	defer t.leave(app, one)
+	select {
+	case one.running <- struct{}{}:
+		defer func() { <-one.running }()
+		return f()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (t *turns) join(app string) *turn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	one := t.by[app]
+	if one == nil {
+		one = &turn{running: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		if t.by == nil {
+			t.by = map[string]*turn{}
+		}
+		t.by[app] = one
+	}
+	one.users++
+	return one
+}
+
+func (t *turns) leave(app string, one *turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if one.users--; one.users == 0 {
+		delete(t.by, app)
+	}
+}

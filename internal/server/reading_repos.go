@@ -1,0 +1,189 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/access"
+	"lockstep/internal/feed"
+	"lockstep/internal/watch"
+)
+
+// ReadableRepo is a repository as shown to an app that reads it.
+type ReadableRepo struct {
+	Repo    string       `json:"repo"`
+	Git     string       `json:"git"`               // URL for Git
+	Default string       `json:"default,omitempty"` // default branch, if the app reads it
+	Refs    []VisibleRef `json:"refs"`
+}
+
+// ReadableState is the state of a repository as far as an app is concerned.
+type ReadableState struct {
+	ReadableRepo
+	Last   *ReadableResult `json:"last,omitempty"`   // the app's last result, if it is among the newest
+	Failed *ReadableResult `json:"failed,omitempty"` // the app's last failure, if it is among the newest
+}
+
+// ReadableResult is a result of an app.
+type ReadableResult struct {
+	Type  string       `json:"type"` // such as synced
+	ID    string       `json:"id"`
+	Time  time.Time    `json:"time"`
+	Ref   string       `json:"ref,omitempty"`
+	After string       `json:"after,omitempty"` // commit
+	Class events.Class `json:"class,omitempty"` // of a failure
+	Error string       `json:"error,omitempty"`
+}
+
+// orForApps serves requests with the token of an app with next, and others with open. If open is nil, only the operator and apps are
+// served.
+func (s *Reading) orForApps(cfg Config, open http.Handler, next reader) http.Handler {
+	guard, forApps := Guard{Token: cfg.Token}, s.authenticated(cfg, "repos", next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if open != nil && (len(r.Header.Values("Authorization")) == 0 || guard.Is(access.TokenOf(r))) {
+			open.ServeHTTP(w, r)
+			return
+		}
+		forApps.ServeHTTP(w, r)
+	})
+}
+
+// listReadable lists the repositories that an app reads. It sends each as soon as it is read.
+func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from request) error {
+	if from.who.Operator {
+		return s.asOperator(w, r, func(repos Repos, _ Locks) http.Handler { return listRepos(repos, anyRequest) })
+	}
+	limit, err := pageLimit(r)
+	if err != nil {
+		return badRequest(err)
+	}
+	release, err := s.lists.take(from.who.App, maxLists, maxListsApp, errBusyLists)
+	if err != nil {
+		return err
+	}
+	defer release()
+	query := r.URL.Query()
+	answer := newPatient(w)
+	w.Header().Set("Content-Type", "application/json")
+	before := `{"repos":[`
+	next, err := s.Reader.List(r.Context(), watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: query.Get("after"), Limit: cmp.Or(limit, 100)},
+		func(visible access.Visible) error {
+			shown, err := s.readable(r, from, visible)
+			if err != nil {
+				return err
+			}
+			document, err := json.Marshal(shown)
+			if err == nil {
+				_, err = io.WriteString(answer, before+string(document))
+			}
+			before = ","
+			return err
+		})
+	if errors.Is(err, watch.ErrBadAfter) {
+		return badRequest(err)
+	}
+	if err != nil {
+		return s.abort(answer, r, from, err)
+	}
+	if before != "," {
+		_, _ = io.WriteString(answer, before)
+	}
+	end := "]}\n"
+	if next != "" {
+		document, err := json.Marshal(next)
+		if err != nil {
+			return s.abort(answer, r, from, err)
+		}
+		end = `],"next":` + string(document) + "}\n"
+	}
+	_, _ = io.WriteString(answer, end) // the client may have left
+	return nil
+}
+
+// showReadable shows the state of a repository to an app that watches it.
+func (s *Reading) showReadable(w http.ResponseWriter, r *http.Request, from request) error {
+	if from.who.Operator {
+		return s.asOperator(w, r, func(repos Repos, locks Locks) http.Handler { return showRepo(repos, locks, anyRequest) })
+	}
+	repo, err := events.ParseRepoPath(r.PathValue("repo"))
+	if err != nil {
+		return access.ErrNotFound
+	}
+	visible, err := s.Reader.Watched(r.Context(), from.who, repo)
+	if err != nil {
+		return err
+	}
+	described, err := s.readable(r, from, visible)
+	if err != nil {
+		return err
+	}
+	shown := ReadableState{ReadableRepo: described}
+	if s.Feed != nil {
+		release, err := s.lists.take(from.who.App, maxLists, maxListsApp, errBusyLists)
+		if err != nil {
+			return err
+		}
+		defer release()
+		newest, err := s.Feed.Newest(r.Context(), from.who.App, repo)
+		if err != nil {
+			return err
+		}
+		shown.Last, shown.Failed = readableResult(newest.Last), readableResult(newest.Failed)
+	}
+	reply(w, http.StatusOK, shown)
+	return nil
+}
+
+// asOperator serves the operator at a process without open endpoints.
+func (s *Reading) asOperator(w http.ResponseWriter, r *http.Request, handler func(Repos, Locks) http.Handler) error {
+	if s.Repos == nil || s.Locks == nil {
+		return access.ErrNotFound
+	}
+	handler(s.Repos, s.Locks).ServeHTTP(w, r)
+	return nil
+}
+
+// anyRequest admits each request.
+func anyRequest(*http.Request) bool { return true }
+
+// readable describes a repository to an app.
+func (s *Reading) readable(r *http.Request, from request, visible access.Visible) (shown ReadableRepo, err error) {
+	shown.Repo = visible.Repo.String()
+	shown.Git = from.cfg.baseURL(r) + gitPath + (&url.URL{Path: shown.Repo}).EscapedPath() + ".git"
+	shown.Refs, err = s.readableRefs(r.Context(), visible)
+	for _, ref := range shown.Refs {
+		if ref.Default {
+			shown.Default = ref.Ref
+		}
+	}
+	return shown, err
+}
+
+func (s *Reading) readableRefs(ctx context.Context, visible access.Visible) ([]VisibleRef, error) {
+	if len(visible.Refs) == 0 { // nothing is read from the volume
+		return []VisibleRef{}, nil
+	}
+	depths, err := s.Reader.Depths(ctx, visible)
+	if err != nil {
+		return nil, err
+	}
+	refs := make([]VisibleRef, 0, len(visible.Refs))
+	for i, ref := range visible.Refs {
+		refs = append(refs, VisibleRef{ref.Ref.String(), ref.Commit, ref.Default, depths[i]})
+	}
+	return refs, nil
+}
+
+func readableResult(r *events.Result) *ReadableResult {
+	if r == nil {
+		return nil
+	}
+	return &ReadableResult{feed.KindOf(r.Type), r.ID, r.Time, r.Ref.String(), r.After, r.Class, r.Error}
+}

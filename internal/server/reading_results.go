@@ -1,0 +1,86 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"lockstep/internal/access"
+	"lockstep/internal/feed"
+)
+
+// sendResults streams results as server-sent events. A stream is not held by a goroutine: it leaves the HTTP server.
+func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from request) error {
+	if s.Feed == nil {
+		return access.ErrNotFound
+	}
+	start, err := startOf(r)
+	if err != nil {
+		return err
+	}
+	release, err := s.Feed.Reserve(from.who.App)
+	if err != nil {
+		return err
+	}
+	at, err := s.Feed.Locate(r.Context(), start)
+	if err != nil {
+		release()
+		return refusedStart(w, err)
+	}
+	header := w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "private, no-store")
+	header.Set("X-Accel-Buffering", "no") // nginx
+	if r.Method == http.MethodHead {
+		release()
+		return nil
+	}
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		release()
+		return problem{errors.New("results are streamed over HTTP/1.1 only"), http.StatusHTTPVersionNotSupported}
+	}
+	var head bytes.Buffer
+	head.WriteString("HTTP/1.1 200 OK\r\n")
+	header.Set("Connection", "close")
+	header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	_ = header.Write(&head) // never fails
+	fmt.Fprintf(&head, "\r\n%s", feed.PositionFrame(at))
+	who := feed.Client{App: from.who.App, From: at, Release: release}
+	if !from.who.Operator {
+		who.Token = access.HashOf(access.TokenOf(r))
+	}
+	s.Feed.Attach(conn, who, head.Bytes())
+	return nil
+}
+
+// startOf returns where a stream begins. Last-Event-ID comes first: browsers send it when they repeat a request.
+func startOf(r *http.Request) (feed.Start, error) {
+	query := r.URL.Query()
+	cursor, oldest := query.Get("cursor"), query.Get("from")
+	switch {
+	case oldest != "" && oldest != "start":
+		return feed.Start{}, badRequest(errors.New("from: want start"))
+	case oldest != "" && cursor != "":
+		return feed.Start{}, badRequest(errors.New("cursor, from: give one of them"))
+	}
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		cursor = last
+	}
+	return feed.Start{Cursor: cursor, Oldest: oldest != ""}, nil
+}
+
+// refusedStart responds that a cursor is gone, or returns another error.
+func refusedStart(w http.ResponseWriter, err error) error {
+	gone, ok := errors.AsType[*feed.GoneError](err)
+	switch {
+	case ok:
+		reply(w, http.StatusGone, map[string]string{"error": gone.Error(), "cursor": gone.End.String()})
+		return nil
+	case errors.Is(err, feed.ErrMalformed):
+		return badRequest(err)
+	}
+	return err
+}

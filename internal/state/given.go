@@ -1,0 +1,51 @@
+package state
+
+import "lockstep/events"
+
+const (
+	givenPrefix     = "given:"
+	repeatPrefix    = "repeat:"
+	nothingReceived = "none" // value of a field with repeatPrefix
+)
+
+func givenField(app string, ref events.Ref) string  { return givenPrefix + ref.String() + ":" + app }
+func repeatField(app string, ref events.Ref) string { return repeatPrefix + ref.String() + ":" + app }
+
+// Given returns the commit of ref last delivered to app, or "". The app may read it.
+func (r Repo) Given(app string, ref events.Ref) string {
+	return r.fields[givenField(app, ref)]
+}
+
+// Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an earlier one if Repeats.
+func (r Repo) Received(app string, ref events.Ref) string {
+	given := r.Given(app, ref)
+	switch before := r.fields[repeatField(app, ref)]; {
+	case given == "", before == nothingReceived:
+		return ""
+	case before != "":
+		return before
+	}
+	return given
+}
+
+// Repeats reports whether app may have missed the last result of ref, so that the next sync must repeat it.
+func (r Repo) Repeats(app string, ref events.Ref) bool { return r.fields[repeatField(app, ref)] != "" }
+
+// RepeatFields returns the field to remove once the last result of ref was repeated for app, if there is one.
+func (r Repo) RepeatFields(app string, ref events.Ref) []string {
+	return r.present(repeatField(app, ref))
+}
+
+// GivenFields returns the fields to remove so that nothing of ref was delivered to app.
+func (r Repo) GivenFields(app string, ref events.Ref) []string {
+	return r.present(givenField(app, ref), repeatField(app, ref))
+}
+
+func (r Repo) present(names ...string) (present []string) {
+	for _, name := range names {
+		if r.fields[name] != "" {
+			present = append(present, name)
+		}
+	}
+	return present
+}

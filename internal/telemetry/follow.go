@@ -1,0 +1,38 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// FollowerFigures say how far a follower of a reader is.
+type FollowerFigures struct {
+	Connected bool
+	Repos     int           // that the token reads
+	Behind    int           // refs that are not published yet
+	Lag       time.Duration // since everything was published that the reader has; 0 if it is now
+}
+
+var (
+	followerConnected = prometheus.NewDesc("lockstep_follower_connected", "Whether this follower is connected to its reader.", nil, nil)
+	followerRepos     = prometheus.NewDesc("lockstep_follower_repositories", "Repositories that this follower keeps, as of its last list.", nil, nil)
+	followerBehind    = prometheus.NewDesc("lockstep_follower_behind", "Refs that the reader has and this follower has not published yet.", nil, nil)
+	followerLag       = prometheus.NewDesc("lockstep_follower_lag_seconds", "Time since this follower had published everything that its reader has; 0 if it has now.", nil, nil)
+)
+
+// Follower exports the figures of a follower until stop is called.
+func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
+	c := &collector{descs: []*prometheus.Desc{followerConnected, followerRepos, followerBehind, followerLag}, collect: func(gauge gauge) {
+		f, connected := read(), 0.0
+		if f.Connected {
+			connected = 1
+		}
+		gauge(followerConnected, connected)
+		gauge(followerRepos, float64(f.Repos))
+		gauge(followerBehind, float64(f.Behind))
+		gauge(followerLag, f.Lag.Seconds())
+	}}
+	m.registry.MustRegister(c)
+	return func() { m.registry.Unregister(c) }
+}

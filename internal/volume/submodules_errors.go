@@ -1,0 +1,57 @@
+package volume
+
+import (
+	"errors"
+
+	"lockstep/events"
+)
+
+// namedPart is an error that names a submodule.
+type namedPart struct {
+	error
+	path string
+}
+
+func (e *namedPart) Unwrap() error { return e.error }
+
+// Submodule returns the path of the submodule.
+func (e *namedPart) Submodule() string { return e.path }
+
+// partError classifies an error about the remote of a submodule, of which more is unknown than about the repository's own: nothing
+// says that its commit was pushed before.
+func partError(err error) error {
+	switch events.ClassOf(err) {
+	case events.ClassNoRef:
+		return events.Errorf(events.Retryable, events.ClassNotFound, "%w", err)
+	case events.ClassCorrupt:
+		return events.Errorf(events.Retryable, events.ClassServer, "its remote sent a pack that is not complete: %w", err)
+	}
+	return err
+}
+
+// hostFault returns the fault of a host that does not answer, or limits requests, instead of the error of the gate that makes a job
+// wait for the host. It returns other errors as they are, such as one about a limit of ours, which does not last long.
+func hostFault(err error) error {
+	waiting, ok := errors.AsType[*events.Error](err)
+	if !ok || waiting.Class != events.ClassLimited || waiting.Disposition != events.Contention {
+		return err
+	}
+	if fault, ok := errors.AsType[*events.Error](waiting.Err); ok {
+		return fault
+	}
+	return err
+}
+
+// cannotBeHad reports whether an error is about one submodule, rather than about the volume, the lease or the limits of its host.
+func cannotBeHad(err error) bool {
+	if events.DispositionOf(err) == events.Contention {
+		return false
+	}
+	switch events.ClassOf(err) {
+	case events.ClassNetwork, events.ClassServer, events.ClassNotFound, events.ClassLimited:
+		return true
+	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota, events.ClassLFS:
+		return events.DispositionOf(err) == events.Permanent
+	}
+	return false
+}

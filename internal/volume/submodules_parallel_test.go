@@ -1,0 +1,238 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/git/wire"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
+)
+
+// before returns a proxy of the Git server that calls wait before each request is served.
+func (w *world) before(wait func(r *http.Request)) (base string) {
+	w.t.Helper()
+	target := testenv.Must(url.Parse(strings.TrimSuffix(w.git.URL("x"), "/x.git")))(w.t)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of requests that were cancelled
+	server := httptest.NewServer(http.HandlerFunc(func(res http.ResponseWriter, req *http.Request) {
+		wait(req)
+		proxy.ServeHTTP(res, req)
+	}))
+	w.t.Cleanup(server.Close)
+	return server.URL
+}
+
+// many makes acme/widgets with n submodules, each of a repository of its own, and returns their paths.
+func (w *world) many(n int) (paths []string) {
+	w.t.Helper()
+	commits, urls := map[string]string{}, map[string]string{}
+	for i := range n {
+		path := fmt.Sprintf("part%02d", i)
+		commits[path], urls[path] = w.createAt("parts/"+path, map[string]string{"f": path}), "../../parts/"+path+".git"
+		paths = append(paths, path)
+	}
+	testenv.Must(0, w.git.CreateEmpty(w.t.Context(), widgets))(w.t)
+	w.withParts(widgets, commits, urls, map[string]string{"a": "1"})
+	return paths
+}
+
+func (w *world) mustHave(paths []string) {
+	w.t.Helper()
+	tree := readTree(w.t, w.path(widgets))
+	for _, path := range paths {
+		if tree[path+"/f"] != path {
+			w.t.Errorf("%s/f is %q", path, tree[path+"/f"])
+		}
+	}
+}
+
+// together blocks requests until n are in flight at once.
+type together struct {
+	mu      sync.Mutex
+	n, most int
+	now     int
+	once    sync.Once
+	enough  chan struct{}
+}
+
+func (g *together) wait(r *http.Request) {
+	if !strings.Contains(r.URL.Path, "/parts/") {
+		return
+	}
+	g.mu.Lock()
+	g.now++
+	if g.most = max(g.most, g.now); g.now == g.n {
+		g.once.Do(func() { close(g.enough) }) // as many may be in flight again
+	}
+	g.mu.Unlock()
+	select {
+	case <-g.enough:
+	case <-r.Context().Done():
+	case <-time.After(time.Minute):
+	}
+	g.mu.Lock()
+	g.now--
+	g.mu.Unlock()
+}
+
+// TestSubmodulesAreFetchedAtOnce has a server that answers once eight requests for submodules are in flight.
+func TestSubmodulesAreFetchedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	paths := w.many(crewSize)
+	requests := &together{n: crewSize, enough: make(chan struct{})}
+	req := w.requestParts(events.SubmodulesRequired)
+	req.URL = w.before(requests.wait) + "/acme/widgets.git"
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	w.mustHave(paths)
+	if requests.most != crewSize {
+		t.Errorf("%d requests at once, want %d", requests.most, crewSize)
+	}
+	mustBeTidy(t, w)
+}
+
+// narrow is a gate with a number of permits. Like that of a host, it refuses others with an error.
+type narrow struct {
+	mu       sync.Mutex
+	permits  int
+	now      int
+	most     int
+	refused  int // optional requests
+	required int // requests that were refused, and end the sync
+}
+
+func (g *narrow) enter(optional bool) (wire.Permit, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.now == g.permits {
+		if optional {
+			g.refused++
+		} else {
+			g.required++
+		}
+		return nil, events.Errorf(events.Contention, events.ClassLimited, "at the limit")
+	}
+	g.now++
+	g.most = max(g.most, g.now)
+	return g, nil
+}
+
+func (g *narrow) Enter(context.Context, string) (wire.Permit, error)    { return g.enter(false) }
+func (g *narrow) TryEnter(context.Context, string) (wire.Permit, error) { return g.enter(true) }
+
+func (g *narrow) Done(context.Context, wire.Answer) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now--
+	return nil
+}
+
+// TestSubmodulesRespectPermits fetches submodules from a host with few permits, which are never exceeded nor waited for.
+func TestSubmodulesRespectPermits(t *testing.T) {
+	t.Parallel()
+	for _, permits := range testenv.Form([]int{2}, []int{1, 2, 3}) {
+		t.Run(fmt.Sprint(permits), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			paths := w.many(testenv.Form(6, 12))
+			gate := &narrow{permits: permits}
+			req := w.requestParts(events.SubmodulesRequired)
+			req.Gate = gate
+			testenv.Must(w.volume.Sync(t.Context(), req))(t)
+			w.mustHave(paths)
+			if gate.most != permits || gate.required > 0 || gate.now > 0 {
+				t.Errorf("%d permits in use at most, %d still, %d requests were refused", gate.most, gate.now, gate.required)
+			}
+		})
+	}
+}
+
+// TestSubmodulesWaitForABlockedHost has no permits for the host of submodules: the sync is repeated, not failed.
+func TestSubmodulesWaitForABlockedHost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.many(3)
+	gate := &narrow{}
+	req := w.requestParts(events.SubmodulesBestEffort)
+	req.Submodule = func(context.Context, string) (PartRemote, error) { return PartRemote{Gate: gate}, nil }
+	_, err := w.volume.Sync(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassLimited, events.Contention)
+	if w.published() != "" || gate.required == 0 {
+		t.Errorf("published %q; %d requests that wait", w.published(), gate.required)
+	}
+}
+
+// TestOneCommitInManySubmodules has one commit at many paths, some of them nested.
+func TestOneCommitInManySubmodules(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	w := newWorld(t)
+	leaf := w.createAt("acme/leaf", map[string]string{"f": "1"})
+	w.createAt("acme/mid", map[string]string{"m": "1"})
+	mid := w.withParts("acme/mid", map[string]string{"leaf": leaf}, map[string]string{"leaf": "../leaf.git"}, nil)
+	commits, urls := map[string]string{}, map[string]string{}
+	for i := range 6 {
+		path := fmt.Sprintf("p%02d", i)
+		commits[path], urls[path] = leaf, "../leaf.git"
+		if i%2 == 0 {
+			commits[path], urls[path] = mid, "../mid.git"
+		}
+	}
+	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	w.withParts(widgets, commits, urls, map[string]string{"a": "1"})
+	w.syncParts(events.SubmodulesRequired)
+	w.mustBeAsCloned("many")
+	if got := len(w.parts()); got != 2 {
+		t.Errorf("%d stores, want one for each commit", got)
+	}
+	w.mustVerify()
+}
+
+// TestFirstFailureOfManySubmodulesEndsTheSync has submodules that do not exist beside one that never answers.
+func TestFirstFailureOfManySubmodulesEndsTheSync(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.many(4)
+	testenv.Must(0, w.git.Delete("parts/part02"))(t)
+	req := w.requestParts(events.SubmodulesRequired)
+	req.URL = w.before(func(r *http.Request) {
+		if strings.Contains(r.URL.Path, "/parts/") && !strings.Contains(r.URL.Path, "part02") {
+			<-r.Context().Done()
+		}
+	}) + "/acme/widgets.git"
+	_, err := w.volume.Sync(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
+	if !strings.Contains(err.Error(), `submodule "part02"`) {
+		t.Errorf("%v, want it to name the submodule", err)
+	}
+	mustBeTidy(t, w)
+}
+
+// TestTimeOfManySubmodules measures 20 submodules on a server that answers 100 ms late.
+func TestTimeOfManySubmodules(t *testing.T) {
+	testenv.Long(t)
+	testenv.SkipUnderRace(t)
+	w := newWorld(t)
+	paths := w.many(20)
+	base := w.before(func(*http.Request) { time.Sleep(100 * time.Millisecond) })
+	began := time.Now()
+	req := w.requestParts(events.SubmodulesRequired)
+	req.URL = base + "/acme/widgets.git"
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	took := time.Since(began)
+	w.mustHave(paths)
+	began = time.Now()
+	testenv.Must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "-q", "--depth", "1", "--recurse-submodules", "--shallow-submodules", "--jobs", fmt.Sprint(crewSize), base+"/acme/widgets.git", "."))(t)
+	t.Logf("lockstep %v, git %v", took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+}

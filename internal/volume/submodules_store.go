@@ -1,0 +1,117 @@
+package volume
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+)
+
+// parts is the folder of the repository's submodules.
+func (f folder) parts() string { return filepath.Join(f.dir, "parts") }
+
+// part is the store of one commit of a submodule. It is complete, and never changes: trees read nothing from it.
+func (f folder) part(p checkout.Part) string {
+	sum := sha256.Sum256([]byte(events.CanonicalRemote(p.URL)))
+	return filepath.Join(f.parts(), hex.EncodeToString(sum[:16])+"-"+p.Commit.String())
+}
+
+// partsOf returns the stores of the submodules that have files.
+func (f folder) partsOf(parts checkout.Parts) (dirs []string) {
+	for _, part := range parts.Filled() {
+		dirs = append(dirs, f.part(part))
+	}
+	return dirs
+}
+
+// dropParts discards the stores of the plan's submodules, because one may be damaged.
+func (s *syncer) dropParts(ctx context.Context) error {
+	return s.f.guarded(ctx, s.req.Fence, func() error {
+		for _, dir := range s.f.partsOf(s.parts) {
+			if err := s.f.discard(dir); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// listParts lists the stores of submodules.
+func (f folder) listParts() (dirs []string, err error) {
+	entries, err := disk.ReadDir(f.parts())
+	if err != nil {
+		return nil, disk.Error("list the submodules", err)
+	}
+	for _, entry := range entries {
+		dirs = append(dirs, filepath.Join(f.parts(), entry.Name()))
+	}
+	return dirs, nil
+}
+
+// pruneParts discards the stores of submodules that no tree has.
+func (s *syncer) pruneParts(ctx context.Context) error {
+	dirs, err := s.f.listParts()
+	if err != nil || len(dirs) == 0 {
+		return err
+	}
+	trees, err := disk.ReadDir(s.f.trees())
+	if err != nil {
+		return disk.Error("list the trees", err)
+	}
+	needed := map[string]bool{}
+	for _, tree := range trees {
+		parts, err := checkout.GitDirOf(s.f.tree(tree.Name())).Parts()
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil // unknown what the tree has: keep them all
+		}
+		for _, part := range parts.List {
+			needed[s.f.part(part)] = true
+		}
+	}
+	return s.f.guarded(ctx, s.req.Fence, func() error {
+		for _, dir := range dirs {
+			if needed[dir] {
+				continue
+			}
+			if err := s.f.discard(dir); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// linkParts links the stores of From's submodules to To.
+func (m *mover) linkParts(ctx context.Context) error {
+	dirs, err := m.from.listParts()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		place := filepath.Join(m.to.parts(), filepath.Base(dir))
+		if _, err := os.Lstat(place); err == nil {
+			continue
+		}
+		q, err := object.OpenQuarantine(m.to.quarantine(m.req.ToFence))
+		if err != nil {
+			return err
+		}
+		if _, err := (store{dir}).linkTo(ctx, q.Dir); err != nil {
+			return disk.Error("link a submodule", err)
+		}
+		err = m.to.guarded(ctx, m.req.ToFence, func() error {
+			return errors.Join(os.MkdirAll(m.to.parts(), 0o755), os.Rename(q.Dir, place))
+		})
+		if err != nil {
+			return disk.Error("link a submodule", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package volume
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+)
+
+// tidyViews retires the trees of views that no name links to, discards those whose grace has ended, and removes the names of a
+// repository that has moved away, once theirs has. A sync leaves that to [Volume.GC]: reading thousands of links takes it too long.
+func (s *syncer) tidyViews(ctx context.Context) error {
+	due, err := s.v.viewsAreDue(s.f, s.binding)
+	if err != nil || !due {
+		return err
+	}
+	s.queryResults(ctx)
+	return s.f.guarded(ctx, s.req.Fence, s.clearViews)
+}
+
+// viewsAreDue reports whether tidyViews has work to do.
+func (v *Volume) viewsAreDue(f folder, b binding) (bool, error) {
+	w := f.views()
+	trees, err := disk.ReadDir(w.trees())
+	if err != nil {
+		return false, disk.Error("list the trees of views", err)
+	}
+	if len(trees) == 0 {
+		return false, nil
+	}
+	links, err := v.viewTreeLinks(f, b)
+	if err != nil {
+		return false, err
+	}
+	leftovers, err := w.leftovers()
+	if err != nil || len(leftovers) > 0 {
+		return true, err
+	}
+	unlinked, err := w.unlinked(links)
+	if err != nil || len(unlinked) > 0 {
+		return true, err
+	}
+	marks, err := disk.ReadDir(w.retired())
+	if err != nil {
+		return false, disk.Error("list the retired trees of views", err)
+	}
+	linked := linkedTrees(links)
+	for _, mark := range marks {
+		if linked[mark.Name()] {
+			return true, nil
+		}
+	}
+	expired, err := w.expired(links, v.cfg.Grace)
+	return len(expired) > 0 || b.MovedAway.isExpired(v.cfg.Grace), err
+}
+
+func (s *syncer) clearViews() error {
+	w := s.f.views()
+	if s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
+		bound := s.binding.Remote != ""
+		err := s.v.unpublishViews(s.f, s.binding, func(l viewLinks) bool { return l.isOf(s.binding.MovedAway, bound) })
+		if err != nil {
+			return err
+		}
+	}
+	leftovers, err := w.leftovers()
+	if err != nil {
+		return err
+	}
+	for _, path := range leftovers {
+		if err := s.f.discard(path); err != nil {
+			return err
+		}
+	}
+	temporary, err := filepath.Glob(filepath.Join(s.f.viewLinks(), "*", "*"+linksExt+disk.TempInfix+"*"))
+	for _, path := range temporary {
+		_ = os.Remove(path) // left behind by crashed holders
+	}
+	if err != nil {
+		return err
+	}
+	links, err := s.v.viewTreeLinks(s.f, s.binding)
+	if err != nil {
+		return err
+	}
+	expired, err := w.expired(links, s.v.cfg.Grace)
+	if err != nil {
+		return err
+	}
+	for _, tree := range expired {
+		if tree.isNamed(s.horizon) && !s.isUnprotected(tree) {
+			continue
+		}
+		if _, err := w.discardUnpinned(tree.name); err != nil {
+			return err
+		}
+	}
+	unlinked, err := w.unlinked(links)
+	if err != nil {
+		return err
+	}
+	if err := w.markRetired(unlinked, s.horizon.Latest); err != nil {
+		return err
+	}
+	if err := w.dropMarks(links); err != nil {
+		return err
+	}
+	for _, tree := range links {
+		_ = os.Remove(w.mark(tree)) // published again
+	}
+	return nil
+}
+
+// compareViews adds the paths that differ in the published trees of views.
+func (c *Comparer) compareViews(ctx context.Context, f folder, b binding, differ map[string]bool) error {
+	links, err := c.v.viewTreeLinks(f, b)
+	if err != nil || len(links) == 0 {
+		return err
+	}
+	objects, err := f.openStores()
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	for tree := range linkedTrees(links) {
+		path := f.views().tree(tree)
+		if g := checkout.GitDirOf(path); g.IsMarked() {
+			continue
+		} else if _, err := os.Lstat(g.Ref()); err != nil {
+			differ[".git"] = true
+			continue
+		}
+		paths, err := c.compareFiles(ctx, path, pointedBy(objects))
+		if err != nil {
+			return err
+		}
+		for _, name := range paths {
+			differ[name] = true
+		}
+	}
+	return nil
+}
+
+// checkViews checks the trees of views, or the requested paths in them.
+func (c *verifier) checkViews() error {
+	w := c.f.views()
+	links, err := c.v.viewTreeLinks(c.f, c.binding)
+	if err != nil {
+		return err
+	}
+	linked := linkedTrees(links)
+	for path, tree := range links {
+		if _, err := os.Stat(w.tree(tree)); err != nil {
+			c.check.Found(path, "its tree is missing; sync to build it again")
+			c.views = true
+		}
+	}
+	entries, err := disk.ReadDir(w.trees())
+	if err != nil {
+		return disk.Error("list the trees of views", err)
+	}
+	objects, err := c.f.openStores()
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	var paths []string
+	for _, entry := range entries {
+		g := checkout.GitDirOf(w.tree(entry.Name()))
+		_, err := os.Lstat(g.Ref())
+		switch damaged := err != nil; {
+		case isPrivate(entry.Name()), !linked[entry.Name()] && (damaged || g.Large() != ""): // its pointers may be gone
+		case damaged && len(c.req.Paths) > 0 && g.IsMarked(): // by an earlier Verify
+		case damaged:
+			c.check.Found(w.tree(entry.Name()), "marked as damaged; sync to replace it")
+			c.views = true
+		default:
+			paths = append(paths, w.tree(entry.Name()))
+		}
+	}
+	before := c.check.Report().Found
+	if len(c.req.Paths) > 0 {
+		only := slices.DeleteFunc(slices.Clone(c.req.Paths), func(path string) bool { return path == ".git" }) // that of another tree
+		err = c.checkPathsOf(paths, only, pointedBy(objects))
+	} else {
+		err = c.check.CheckViews(paths, objects)
+	}
+	c.views = c.views || c.check.Report().Found > before
+	return err
+}

@@ -1,0 +1,161 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+)
+
+// Stored is the watches of one repository, decoded and as stored, in the same order.
+type Stored struct {
+	Repo      events.RepoPath // as first watched
+	Watches   []Watch         // by app, then ref
+	Documents []json.RawMessage
+}
+
+// All iterates over the watches of all repositories in order. It stops after yielding an error: that of Redis, or that of a watch that
+// cannot be decoded. Repositories that are added or removed meanwhile may be missing.
+func (r *Registry) All(ctx context.Context) iter.Seq2[Stored, error] {
+	return func(yield func(Stored, error) bool) {
+		for kept, err := range r.all(ctx) {
+			found := Stored{}
+			if err == nil {
+				found, err = kept.stored()
+			}
+			if !yield(found, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (c contents) stored() (Stored, error) {
+	watches, err := c.watches()
+	if err != nil {
+		return Stored{}, err
+	}
+	found := Stored{Repo: c.path(), Watches: watches}
+	for _, w := range watches {
+		found.Documents = append(found.Documents, json.RawMessage(c.docs[w.Key().field()]))
+	}
+	return found, nil
+}
+
+// ParseDocument decodes and validates one of [Stored.Documents]. It returns an error for a field that this version does not know, because
+// a watch without it might publish or notify more than the app wants.
+func ParseDocument(document []byte) (Watch, error) {
+	decoder := json.NewDecoder(bytes.NewReader(document))
+	decoder.DisallowUnknownFields()
+	var w Watch
+	if err := decoder.Decode(&w); err != nil {
+		return Watch{}, fmt.Errorf("%s; if a newer version wrote it, import with that one", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if w.Repo.IsZero() {
+		return Watch{}, fmt.Errorf("a watch of %.100q without repo", w.App)
+	}
+	return New(w)
+}
+
+// Restored is the outcome of [Registry.Restore].
+type Restored struct {
+	Added []Watch // did not exist
+	Kept  []Watch // exist and differ: left as they are
+	Same  int
+}
+
+// Restore adds those watches of a repository whose [Key] does not exist, and queues a poll if there are any. It changes no existing watch.
+// All watches must name that repository. Like [Registry.Put] it returns an error of the class [events.ClassConflict] for two remotes at
+// one path, a path above or below another watched path, and too many watches. With dryRun it writes nothing.
+func (r *Registry) Restore(ctx context.Context, watches []Watch, dryRun bool) (Restored, error) {
+	if len(watches) == 0 {
+		return Restored{}, nil
+	}
+	edits, err := editsOf(watches, nil)
+	if err != nil {
+		return Restored{}, err
+	}
+	if len(edits) != 1 {
+		return Restored{}, fmt.Errorf("restore watches of %d repositories at once: want one", len(edits))
+	}
+	e := edits[0]
+	var outcome Restored
+	add := func(docs map[string]string) error {
+		outcome = e.addTo(docs, watches)
+		if len(outcome.Added)+len(outcome.Kept) == 0 {
+			return nil
+		}
+		return e.check(docs) // those that are kept may name another remote
+	}
+	if !dryRun {
+		err := r.edit(ctx, e.repo, true, add)
+		return outcome, err
+	}
+	was, err := r.load(ctx, e.repo)
+	if err == nil && len(was.docs) == 0 {
+		err = r.checkNesting(ctx, e.repo)
+	}
+	if err != nil {
+		return Restored{}, err
+	}
+	err = add(maps.Clone(was.docs))
+	return outcome, err
+}
+
+// addTo adds the watches that are not in docs.
+func (e *edit) addTo(docs map[string]string, watches []Watch) (outcome Restored) {
+	for _, w := range watches {
+		field := w.Key().field()
+		there, ok := docs[field]
+		if !ok {
+			docs[field] = e.put[field]
+			outcome.Added = append(outcome.Added, w)
+			continue
+		}
+		existing, err := parse([]byte(there))
+		if err == nil {
+			there, err = existing.document()
+		}
+		if err == nil && there == e.put[field] {
+			outcome.Same++
+		} else {
+			outcome.Kept = append(outcome.Kept, w)
+		}
+	}
+	slices.SortFunc(outcome.Added, byAppAndRef)
+	return outcome
+}
+
+// checkNesting returns the error with which write.lua refuses a repository that is not watched yet.
+func (r *Registry) checkNesting(ctx context.Context, repo events.RepoPath) error {
+	key := repo.Key()
+	var above []events.RepoPath
+	for at, c := range key {
+		if path, err := events.ParseRepoPath(key[:at]); c == '/' && err == nil {
+			above = append(above, path)
+		}
+	}
+	watched, err := r.AreWatched(ctx, above)
+	if err != nil {
+		return err
+	}
+	if at := slices.Index(watched, true); at >= 0 {
+		return nested(key, above[at].Key())
+	}
+	below, err := r.redis.ZRangeByLex(ctx, r.index(), &redis.ZRangeBy{Min: "[" + key + "/", Max: "(" + key + "0", Count: 1}).Result()
+	if err != nil {
+		return fmt.Errorf("find repositories below %s: %w", repo, err)
+	}
+	if len(below) > 0 {
+		return nested(key, below[0])
+	}
+	return nil
+}
