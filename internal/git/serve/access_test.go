@@ -30,7 +30,7 @@ func TestWants(t *testing.T) {
 	hidden := testenv.Must(w.forge.Commit(t.Context(), widgets, "secret", gitserver.Edit{Write: map[string]string{"s": "1"}, Parent: first}))(t)
 	secret := testenv.Must(w.forge.Commit(t.Context(), widgets, "secret", gitserver.Edit{Write: map[string]string{"s": "2"}}))(t)
 	blob := w.git(w.forge.Dir(widgets), "rev-parse", second+":a")
-	w.change = hide("refs/heads/secret")
+	w.onOpen(hide("refs/heads/secret"))
 	for protocol, option := range protocols {
 		for name, tc := range map[string]struct {
 			want   string
@@ -58,7 +58,7 @@ func TestHiddenHaves(t *testing.T) {
 	first := testenv.Must(w.forge.Create(t.Context(), widgets, map[string]string{"a": "1"}))(t)
 	parent := testenv.Must(w.forge.Commit(t.Context(), widgets, "secret", gitserver.Edit{Write: map[string]string{"s": "1"}, Orphan: true}))(t)
 	secret := testenv.Must(w.forge.Commit(t.Context(), widgets, "secret", gitserver.Edit{Write: map[string]string{"s": "2"}}))(t)
-	w.change = hide("refs/heads/secret")
+	w.onOpen(hide("refs/heads/secret"))
 	for _, have := range []string{secret, parent, strings.Repeat("12", len(first)/2)} {
 		answer := w.post("version=2", pkts("command=fetch", "0001", "want "+first, "have "+have, "0000"))
 		if !strings.Contains(answer, "NAK") || strings.Contains(answer, "ACK "+have) {
@@ -71,10 +71,10 @@ func TestHiddenHaves(t *testing.T) {
 			}
 		}
 	}
-	w.change = func(r *Repo, store *Pinned) {
+	w.onOpen(func(r *Repo, store *Pinned) {
 		hide("refs/heads/secret")(r, store)
 		store.Former = []object.ID{object.ParseID(secret)}
-	}
+	})
 	if answer := w.post("version=2", pkts("command=fetch", "0001", "want "+first, "have "+secret, "0000")); !strings.Contains(answer, "ACK "+secret) {
 		t.Errorf("former commit: %q", answer)
 	}
@@ -174,7 +174,7 @@ func TestOtherDepth(t *testing.T) {
 	first := testenv.Must(w.forge.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
 	second := testenv.Must(w.forge.Commit(t.Context(), widgets, "main", gitserver.Edit{Write: map[string]string{"b": "2"}}))(t)
 	w.git(w.forge.Dir(widgets), "fetch", "-q", "--depth=1", "file://"+w.forge.Dir("acme/origin"), "+refs/heads/side:refs/heads/side")
-	w.change = func(_ *Repo, store *Pinned) { store.Shallow = nil } // as for main alone
+	w.onOpen(func(_ *Repo, store *Pinned) { store.Shallow = nil }) // as for main alone
 	answer := w.post("version=2", pkts("command=fetch", "0001", "want "+second, "shallow "+second, "shallow "+side, "deepen 2147483647", "done", "0000"))
 	if !strings.Contains(answer, "unshallow "+second) || strings.Contains(answer, "unshallow "+side) || !strings.Contains(answer, "PACK") {
 		t.Errorf("%q (parent %s)", answer, first)

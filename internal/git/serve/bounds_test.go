@@ -94,7 +94,7 @@ func TestSlowReaders(t *testing.T) {
 			cut++
 		}
 	}
-	w.handler.cfg.Stall = time.Hour // a busy machine may not run the next one for as long
+	w.update(func() { w.handler.cfg.Stall = time.Hour }) // a busy machine may not run the next one for as long
 	w.git(t.TempDir(), "clone", "-q", w.url(widgets), "clone")
 }
 
@@ -195,11 +195,11 @@ func TestBusy(t *testing.T) {
 	w := newWorld(t, func(cfg *Config) { cfg.MaxRequests = 4 })
 	var mu sync.Mutex
 	sender := "a"
-	w.change = func(r *Repo, _ *Pinned) {
+	w.onOpen(func(r *Repo, _ *Pinned) {
 		mu.Lock()
 		defer mu.Unlock()
 		r.Sender = sender
-	}
+	})
 	get := func() *http.Response {
 		answer := testenv.Must(http.Get(w.url(widgets) + "/info/refs?service=git-upload-pack"))(t)
 		answer.Body.Close()
@@ -285,11 +285,11 @@ func TestHeldLines(t *testing.T) {
 		if answer := w.post("version=2", pkts(small...)); !strings.Contains(answer, "PACK") {
 			t.Errorf("small request: %.200q", answer)
 		}
-		w.change = func(r *Repo, _ *Pinned) {
+		w.onOpen(func(r *Repo, _ *Pinned) {
 			for i := range linesStep {
 				r.Refs = append(r.Refs, Ref{Name: fmt.Sprintf("refs/heads/z%d", i), ID: object.ParseID(commit)})
 			}
-		}
+		})
 		if answer := w.post("version=2", pkts("command=ls-refs", "0000")); !strings.Contains(answer, wantList) {
 			t.Errorf("ls-refs: %.200q, want %s", answer, wantList)
 		}
@@ -299,7 +299,7 @@ func TestHeldLines(t *testing.T) {
 		if body := testenv.Must(io.ReadAll(answer.Body))(t); !bytes.Contains(body, []byte(wantList)) {
 			t.Errorf("refs: %.200q, want %s", body, wantList)
 		}
-		w.change = nil
+		w.onOpen(nil)
 	}
 	h := w.handler
 	others := func(lines int) {
@@ -331,7 +331,7 @@ func TestReplacedStore(t *testing.T) {
 	a.commits(20)
 	g := &generations{w: w, root: t.TempDir(), pins: map[int]int{}}
 	g.next()
-	w.handler.cfg.Source = g
+	w.update(func() { w.handler.cfg.Source = g })
 	ctx, stop := context.WithCancel(t.Context())
 	var writer, readers sync.WaitGroup
 	writer.Go(func() {
@@ -411,7 +411,7 @@ func (g *generations) Open(ctx context.Context, r *http.Request) (*Repo, error) 
 // TestSlowRequest cuts off a client that does not send all of its request in time.
 func TestSlowRequest(t *testing.T) {
 	w := newWorld(t, func(cfg *Config) { cfg.Stall, cfg.MaxTime = time.Hour, 100*time.Millisecond })
-	w.handler.cfg.Source = fixed{&Repo{Name: widgets}}
+	w.update(func() { w.handler.cfg.Source = fixed{&Repo{Name: widgets}} })
 	host, _, _ := strings.Cut(strings.TrimPrefix(w.base, "http://"), "/")
 	conn := testenv.Must(net.Dial("tcp", host))(t)
 	defer conn.Close()

@@ -46,7 +46,10 @@ func newWorld(t *testing.T, configure func(*Config)) *world {
 	}
 	w.handler = testenv.Must(New(cfg))(t)
 	mux := http.NewServeMux()
-	mux.Handle("/git/", w.handler)
+	mux.HandleFunc("/git/", func(rw http.ResponseWriter, r *http.Request) {
+		w.update(func() {}) // to see earlier updates: requests of other processes do not order memory
+		w.handler.ServeHTTP(rw, r)
+	})
 	server := httptest.NewServer(mux)
 	w.base = server.URL + "/git/"
 	t.Cleanup(func() {
@@ -55,6 +58,16 @@ func newWorld(t *testing.T, configure func(*Config)) *world {
 	})
 	return w
 }
+
+// update changes what later requests meet.
+func (w *world) update(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// onOpen sets what changes each repository that is opened.
+func (w *world) onOpen(change func(*Repo, *Pinned)) { w.update(func() { w.change = change }) }
 
 func (w *world) observe(s Served) {
 	w.mu.Lock()
