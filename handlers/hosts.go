@@ -14,8 +14,9 @@ import (
 // Hosts limits the requests to the hosts of remotes. It must be safe for concurrent use.
 type Hosts interface {
 	// Enter returns a permit for one request. It must not wait for another permit to become free: if the request may not
-	// be sent now, it returns an [events.Error] with the disposition Contention and the class [events.ClassLimited], which wraps a
-	// retryable one if that is the host's doing: of the class network if it does not answer, limited if it tells its clients to wait.
+	// be sent now, it returns an [events.Error] with the disposition Contention and the class [events.ClassLimited],
+	// which wraps a retryable one if the host is the cause: of the class network if it does not answer, limited if it
+	// tells its clients to wait.
 	Enter(ctx context.Context, req HostRequest) (HostPermit, error)
 	// Leave ends the permits that are kept for further requests of a job. It is called when the job has ended.
 	Leave(ctx context.Context, repo events.RepoPath)

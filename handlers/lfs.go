@@ -45,7 +45,7 @@ func lfsOf(watches []Watch, ref events.Ref, isDefault bool) (wanted LFS) {
 	return wanted
 }
 
-// wanted is what a sync gets besides the commit.
+// wanted is what a sync fetches in addition to the commit.
 type wanted struct {
 	lfs        LFS
 	submodules events.Submodules

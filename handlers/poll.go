@@ -41,8 +41,8 @@ import (
 //	keys have changed
 //	the views of a watch have     a sync is requested, which compares the published commit again
 //	changed, or lack trees        and publishes them
-//	an app has no more views of   what it has received of them is forgotten
-//	a ref
+//	an app no longer has views    the state of these views is dropped
+//	of a ref
 //	the remote redirects to       the move is requested, if a watch asks for it
 //	another path, permanently
 //	a commit was refused          nothing, until the ref, the rules or the keys change

@@ -40,7 +40,7 @@ const (
 	Conflict = "conflict" // the watches of a repository cannot be added, and neither is its state
 )
 
-// Item is a part of a document and what became of it.
+// Item is a part of a document and its outcome.
 type Item struct {
 	Outcome string `json:"outcome"`
 	What    string `json:"what"`

@@ -35,7 +35,7 @@ const (
 	serviceNone    = "none"
 )
 
-// setup is what lockstep init is told.
+// setup has the answers given to lockstep init.
 type setup struct {
 	dir                    string
 	redis, listen          string

@@ -87,8 +87,8 @@ type purgeRun struct {
 	moved   []events.RepoPath // where repositories have moved
 }
 
-// purgeAll purges a commit from the given repositories, or from the whole volume if there are none. A repository that has moved is
-// followed: it may be where this run has been before.
+// purgeAll purges a commit from the given repositories, or from the whole volume if there are none.
+// It follows a repository that has moved, even to a path that this run has already visited.
 func (m maintainer) purgeAll(ctx context.Context, repos []events.RepoPath, purge volume.PurgeRequest) (list purgedList, failed int) {
 	r := purgeRun{maintainer: m, request: purge, named: len(repos) > 0, list: purgedList{}, rows: map[string]int{}}
 	visit := func(repo events.RepoPath, err error) error { return r.visit(ctx, repo, err) }

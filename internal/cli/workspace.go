@@ -125,7 +125,7 @@ func newWorkspaceExecCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// endLike returns the error with which this process ends as a command did. It does not return after a signal.
+// endLike ends this process as the command ended: it returns the error with the same exit code, or raises the same signal and does not return.
 func endLike(status syscall.WaitStatus, err error) error {
 	if failed, ok := errors.AsType[*workspace.NotStarted](err); ok {
 		return commandError(failed.Err)

@@ -40,7 +40,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case d.cfg.Guard.Token == "":
 		d.answerLogin(w, r, http.StatusForbidden, next, "No API token is configured.")
-	case d.cfg.Guard.Is(strings.TrimSpace(r.PostForm.Get("token"))): // whoever else sends wrong ones from this address
+	case d.cfg.Guard.Is(strings.TrimSpace(r.PostForm.Get("token"))): // even if the address has too many failed attempts
 		d.access.sessions.start(w, d.access.secure(r))
 		log.InfoContext(r.Context(), "dashboard login")
 		http.Redirect(w, r, next, http.StatusSeeOther)

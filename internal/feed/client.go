@@ -42,7 +42,7 @@ func (c *client) close() {
 	}
 }
 
-// wake sends a client what follows its position, in a goroutine of its own.
+// wake starts a goroutine that sends a client the results after its position.
 func (f *Feed) wake(c *client) {
 	for {
 		switch state := c.state.Load(); {
@@ -66,7 +66,7 @@ func (f *Feed) start(fn func()) {
 	}
 }
 
-// send sends until there is nothing to send and nobody has woken the client meanwhile.
+// send sends batches until the client is up to date and was not woken meanwhile.
 func (f *Feed) send(c *client) {
 	for {
 		for !c.closed.Load() && f.sendNext(c) {
@@ -107,7 +107,7 @@ func (f *Feed) sendNext(c *client) (more bool) {
 // catchUpStall is how long a client may take to accept a batch, of 256 KiB at most, that was read for it from Redis: others wait.
 const catchUpStall = 10 * time.Second
 
-// deliver sends a batch within a time, after which the client is at its end.
+// deliver sends a batch within a time limit, and then moves the client's position to its end.
 func (f *Feed) deliver(c *client, next batch, limit time.Duration) bool {
 	if len(next.frames) > 0 && !f.writeWithin(c, limit, next.frames) {
 		return false

@@ -7,9 +7,9 @@
 //
 // # Guarantees
 //
-// A client gets each result that its app may read, in the order of the stream, from its position on, or is told that results are
-// missing: it gets the event gone, the stream ends, and the next request with its position gets a [GoneError]. It may get a result again
-// after it has reconnected.
+// A client gets each result that its app may read, in the order of the stream, from its position
+// on. If results are missing, it gets the event gone, the stream ends, and the next request with
+// its position gets a [GoneError]. It may get a result again after it has reconnected.
 //
 // # Positions
 //
@@ -37,7 +37,7 @@
 //
 // # Failures
 //
-//	Redis does not answer         streams stay open, with heartbeats at their positions; they go on once Redis is back
+//	Redis does not answer         streams stay open, with heartbeats at their positions; they continue once Redis is back
 //	the process stops             Close closes all connections; clients resume elsewhere
 //	a result cannot be decoded    it is skipped, as is one of an unknown newer type
 //	a watch cannot be decoded     the repository's results are skipped for apps, and logged

@@ -35,7 +35,7 @@ const (
 // keyOf identifies a ref in the position; the zero ref the whole repository.
 func keyOf(repo events.RepoPath, ref events.Ref) string { return repo.Key() + " " + ref.String() }
 
-// Settle takes a result of the local worker. It returns once Run or Wipe has taken note of it, or ctx is done.
+// Settle passes a result of the local worker to the follower. It returns once Run or Wipe has recorded it, or ctx is done.
 func (f *Follower) Settle(ctx context.Context, result events.Result) {
 	select {
 	case f.settled <- result:
@@ -43,7 +43,7 @@ func (f *Follower) Settle(ctx context.Context, result events.Result) {
 	}
 }
 
-// apply turns what arrives into changes, and tracks their results.
+// apply turns frames and lists into changes, and tracks their results.
 func (f *Follower) apply(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -68,7 +68,7 @@ func (f *Follower) apply(ctx context.Context) error {
 	}
 }
 
-// take handles what the connection tells.
+// take handles a message from connect.
 func (f *Follower) take(ctx context.Context, in incoming) {
 	if in.frame == nil {
 		f.setStatus(func(s *Status) { s.Connected, s.Refused = false, errors.Is(in.err, ErrRefused) })
@@ -77,7 +77,7 @@ func (f *Follower) take(ctx context.Context, in incoming) {
 	f.position.frame(in.frame.Cursor)
 	switch {
 	case in.opened:
-		f.live = !in.resume // until a heartbeat, the stream repeats what was there
+		f.live = !in.resume // until a heartbeat, the stream repeats older results
 		f.cfg.Log.InfoContext(ctx, "connected to the reader", "url", f.cfg.Reader.URL())
 		f.setStatus(func(s *Status) { s.Connected, s.Refused = true, false })
 		if in.anew {
@@ -88,7 +88,7 @@ func (f *Follower) take(ctx context.Context, in incoming) {
 		if in.frame.Data == nil {
 			return
 		}
-	case in.frame.Data == nil: // a heartbeat: what came before was read
+	case in.frame.Data == nil: // a heartbeat: all earlier results were read
 		f.live = true
 		f.checkMissing(ctx)
 		return
@@ -101,7 +101,7 @@ func (f *Follower) take(ctx context.Context, in incoming) {
 	f.follow(ctx, result)
 }
 
-// follow does what a result of the reader asks for.
+// follow requests the changes that a result of the reader requires.
 func (f *Follower) follow(ctx context.Context, result events.Result) {
 	f.touch(result)
 	switch result.Type {
@@ -116,7 +116,7 @@ func (f *Follower) follow(ctx context.Context, result events.Result) {
 		f.compare(ctx, result.Repo)
 	case events.ResultFailed:
 		if result.Class == events.ClassAuth || result.Class == events.ClassNotFound { // the app may read nothing any more
-			delete(f.repos, result.Repo.Key()) // a 404 needs no list to be believed
+			delete(f.repos, result.Repo.Key()) // so that a 404 is believed without a list
 			f.compare(ctx, result.Repo)
 		}
 	case events.ResultMoved:
@@ -159,7 +159,7 @@ func (f *Follower) isOurs(published volume.Published) bool {
 	return strings.HasPrefix(published.Remote, f.cfg.Reader.GitURLs())
 }
 
-// compare compares a repository with what the token reads of it, and requests what is missing and what is too much.
+// compare compares a repository with what the token reads of it, and requests the syncs and removals that are needed.
 func (f *Follower) compare(ctx context.Context, repo events.RepoPath) {
 	if !f.selects(repo) {
 		f.remove(ctx, repo, true)
@@ -186,7 +186,7 @@ func (f *Follower) compare(ctx context.Context, repo events.RepoPath) {
 	})
 }
 
-// noteRefs takes note of the refs that the token reads of a repository.
+// noteRefs records the refs that the token reads of a repository.
 func (f *Follower) noteRefs(ctx context.Context, repo events.RepoPath, refs []Ref, err error) {
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -239,15 +239,16 @@ func (f *Follower) compareWith(ctx context.Context, repo events.RepoPath, refs [
 	}
 }
 
-// removeAfter is how long the reader must have shown no more of a repository: while its default branch changes, an app reads nothing of
-// it until its own sync is settled.
+// removeAfter is how long a repository, or its default branch, must be missing at the reader before
+// it is removed here. While the default branch changes, an app reads nothing of a repository until
+// its own sync is settled.
 const removeAfter = 30 * time.Second
 
-// knownGone is since when the reader shows no more of a repository of which it has said that it was removed.
+// knownGone is the value in gone of a repository that the reader has reported as removed.
 var knownGone = time.Time{}.Add(1)
 
-// mayBeListed reports whether the reader's list may have a repository: only a list shows that a response 404 is the reader's, and not that
-// of a proxy.
+// mayBeListed reports whether the reader's list may have a repository. Only a list proves that a
+// response 404 is from the reader and not from a proxy.
 func (f *Follower) mayBeListed(repo events.RepoPath) bool {
 	_, listed := f.repos[repo.Key()]
 	return (listed || f.listed == 0) && !f.gone[repo.Key()].Equal(knownGone)
@@ -271,7 +272,7 @@ func (f *Follower) postpones(repo events.RepoPath, listed bool) bool {
 	return true
 }
 
-// forget drops what is open of a repository, which is about to be compared.
+// forget drops the open requests of a repository, which is about to be compared.
 func (f *Follower) forget(repo events.RepoPath) {
 	for key := range f.position.open {
 		if strings.HasPrefix(key, repo.Key()+" ") {
@@ -328,7 +329,7 @@ func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	}
 }
 
-// settle takes note of a result of the worker.
+// settle records a result of the worker.
 func (f *Follower) settle(result events.Result) {
 	id := result.ID[:max(0, strings.LastIndexByte(result.ID, '/'))]
 	j, ok := f.jobs[id]
@@ -351,13 +352,13 @@ func (f *Follower) settle(result events.Result) {
 	}
 }
 
-// retry compares a repository later, before which the cursor does not pass.
+// retry compares a repository later. Until then, the cursor does not advance past it.
 func (f *Follower) retry(repo events.RepoPath) {
 	f.position.ask(keyOf(repo, events.Ref{}))
 	f.checkLater(repo)
 }
 
-// checkLater compares a repository later: the more often that has failed, the later.
+// checkLater schedules another comparison of a repository, with a backoff that grows with each failure.
 func (f *Follower) checkLater(repo events.RepoPath) {
 	c := f.checks[repo.Key()]
 	if c == nil {
@@ -377,7 +378,7 @@ func (f *Follower) checkSoon(repo events.RepoPath) {
 	f.checks[repo.Key()] = &check{repo: repo}
 }
 
-// due does what is due while the reader is there.
+// due runs the work that is due while the reader is connected.
 func (f *Follower) due(ctx context.Context) {
 	if !f.Status().Connected {
 		return
@@ -398,7 +399,7 @@ func (f *Follower) due(ctx context.Context) {
 	}
 }
 
-// isOpen reports whether anything of a repository is open.
+// isOpen reports whether a repository has an open request.
 func (f *Follower) isOpen(repo events.RepoPath) bool {
 	for key := range f.position.open {
 		if strings.HasPrefix(key, repo.Key()+" ") {
@@ -408,8 +409,7 @@ func (f *Follower) isOpen(repo events.RepoPath) bool {
 	return false
 }
 
-// keepFirst writes the position at which a follower without one begins: from then on no purge is missed. What is published before it is
-// compared at each start.
+// keepFirst writes the first position of a new follower, from which on no purge is missed. Earlier publications are compared at each start.
 func (f *Follower) keepFirst(ctx context.Context, cursor string) {
 	if f.cfg.Record.Cursor() != "" || f.cfg.Record.Deepened() {
 		return
@@ -437,7 +437,7 @@ func (f *Follower) update(ctx context.Context) {
 	caughtUp, hasFirst := false, f.hasFirst()
 	f.setStatus(func(s *Status) {
 		s.Behind, s.Cursor = len(f.position.open), f.position.cursor
-		if f.anew || len(f.compared) > 0 { // what is behind is not known yet
+		if f.anew || len(f.compared) > 0 { // how many are behind is not known yet
 			s.Behind = max(s.Behind, 1)
 		}
 		if !s.CaughtUp && hasFirst {
@@ -460,7 +460,7 @@ func (f *Follower) update(ctx context.Context) {
 	}
 }
 
-// hasFirst reports whether what was listed first is settled.
+// hasFirst reports whether the repositories of the first list are settled.
 func (f *Follower) hasFirst() bool {
 	if len(f.compared) > 0 {
 		return false

@@ -71,7 +71,7 @@
 //
 // # Failures
 //
-//	a process is killed      its permits lapse after 20 s; another one wakes whom it was to wake after 5 s
+//	a process is killed      its permits lapse after 20 s; another process wakes its waiters after 5 s
 //	a caller forgets Done    its permit is in use for as long as the process runs
 //	Redis is away            no error, a warning in the log: each process uses its part of the last known limit, at least one
 //	                         permit per host, and remembers blocks by itself. Nothing is queued; RetryAfter is short.

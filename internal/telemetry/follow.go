@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// FollowerFigures say how far a follower of a reader is.
+// FollowerFigures has the progress of a follower of a reader.
 type FollowerFigures struct {
 	Connected bool
 	Repos     int           // that the token reads
 	Behind    int           // refs that are not published yet
-	Lag       time.Duration // since everything was published that the reader has; 0 if it is now
+	Lag       time.Duration // time since everything that the reader has was published here; 0 if it still is
 }
 
 var (

@@ -15,7 +15,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// PurgeRequest asks to delete a commit that must not be kept, such as one with a secret.
+// PurgeRequest requests the deletion of a commit, such as one with a secret.
 type PurgeRequest struct {
 	Repo   events.RepoPath
 	Commit string // hash
@@ -28,7 +28,7 @@ type PurgeRequest struct {
 	DryRun bool // change nothing
 }
 
-// PurgeState is what has become of a commit in one repository.
+// PurgeState is the outcome of a purge in one repository.
 type PurgeState string
 
 // The states.
@@ -59,10 +59,10 @@ type PurgeResult struct {
 	// Unknown are the commits of replaced trees whose history is cut, so that they may descend from the commit.
 	Unknown []string
 
-	MovedTo events.RepoPath // where the repository has moved from this path; it needs a purge of its own
+	MovedTo events.RepoPath // where the repository has moved to; it needs a separate purge
 }
 
-// waits reports whether a later purge may delete more, because of pins that end.
+// waits reports whether a later purge may delete more, once pins are released.
 func (r PurgeResult) waits() bool {
 	return slices.ContainsFunc(r.Pins, func(pin Pin) bool { return pin.Kind == PinProcess || pin.Kind == PinWorkspace })
 }
@@ -245,7 +245,7 @@ func (p *purge) delete(ctx context.Context) error {
 	return p.s.prune(ctx) // submodules and LFS objects, too
 }
 
-// checkKind refuses the hash of anything but a commit: what has it could not be found out.
+// checkKind refuses the hash of an object that is not a commit, because the commits that contain it could not be determined.
 func (p *purge) checkKind() error {
 	kind, _, err := p.objects.Raw(p.commit)
 	switch {
@@ -359,8 +359,7 @@ func (p *purge) discardTree(in folder, tree string) error {
 	return disk.Error("retire a tree", os.Chtimes(in.mark(tree), long, long))
 }
 
-// discardViews discards all trees of views that no name links to: which commit they are of is not known, and they are quickly built
-// again.
+// discardViews discards all trees of views that no name links to: their commits are unknown, and building them again is cheap.
 func (p *purge) discardViews() error {
 	moved := func(l viewLinks) bool { return p.affected[l.Tree] && p.binding.MovedAway.covers(l.Tree) }
 	if err := p.v.unpublishViews(p.f, p.binding, moved); err != nil {
@@ -392,7 +391,7 @@ func (p *purge) replaced() (bool, error) {
 	return slices.ContainsFunc(p.trees, func(tree string) bool { return !linked[tree] }), nil
 }
 
-// survey finds what has the commit: published names, replaced trees.
+// survey finds the published names and replaced trees that have the commit.
 func (p *purge) survey(ctx context.Context) (err error) {
 	if p.links, err = p.v.allLinks(p.f, p.binding); err != nil {
 		return err

@@ -49,7 +49,7 @@ func (s *syncer) obtainParts(ctx context.Context) error {
 	return nil
 }
 
-// planParts adds the files of submodules that the repository has to the plan.
+// planParts adds the files of the submodules that the repository already has to the plan.
 func (s *syncer) planParts(ctx context.Context, parts checkout.Parts) error {
 	s.partDirs = nil
 	for _, dir := range slices.Concat(s.f.partsOf(s.last.Parts()), s.f.partsOf(parts)) {
@@ -77,7 +77,7 @@ func (s *syncer) keepParts(ctx context.Context, tree string) error {
 }
 
 // hasParts reports whether a tree has the submodules that are asked for. Until they are collected, it is false if some are
-// missing: perhaps they can be had now.
+// missing: they may be available now.
 func (s *syncer) hasParts(tree string) bool {
 	parts, err := checkout.GitDirOf(tree).Parts()
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *syncer) hasParts(tree string) bool {
 	return parts.Mode == s.req.Submodules && len(parts.Missing()) == 0
 }
 
-// noteParts records what the tree of a ref has of its submodules. A submodule whose remote did not answer can perhaps be had
-// now, unlike one that does not exist.
+// noteParts records the submodules of the tree of a ref. A submodule whose remote did not answer may be available now, unlike
+// one that does not exist.
 func (p *Published) noteParts(ref events.Ref, tree string) {
 	delete(p.Submodules, ref)
 	delete(p.Incomplete, ref)
@@ -335,7 +335,7 @@ func (c *collector) add(ctx context.Context, in super, part *checkout.Part) erro
 	return nil
 }
 
-// lack keeps a submodule that cannot be had, or ends the sync.
+// lack keeps a submodule that cannot be fetched, or ends the sync.
 func (c *collector) lack(ctx context.Context, part checkout.Part, err error) {
 	if err := c.s.accept(ctx, &part, err); err != nil {
 		c.fail(err)
@@ -363,7 +363,7 @@ func (s *syncer) accept(ctx context.Context, part *checkout.Part, err error) err
 	return named
 }
 
-// lackParts removes the files of submodules whose LFS objects cannot be had, given as errors by path, from the plan. It returns an error
+// lackParts removes the files of submodules whose LFS objects cannot be downloaded, given as errors by path, from the plan. It returns an error
 // that ends the sync.
 func (s *syncer) lackParts(ctx context.Context, failed map[string]error) error {
 	var parts []checkout.Part

@@ -30,7 +30,7 @@ type Usage struct {
 	Added    int64     `json:"added,omitempty"`    // estimated growth since, in bytes
 	Contents string    `json:"contents,omitempty"` // summary of trees and stores, to detect changes
 
-	Workspaces int `json:"-"` // that pin trees; counted anew each time
+	Workspaces int `json:"-"` // number of workspaces that pin trees; counted at each measurement
 }
 
 // Adopted is a clone that a published name replaced. It is kept until an operator deletes it.

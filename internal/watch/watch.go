@@ -45,11 +45,11 @@ type Watch struct {
 	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
 	Paths []string `json:"paths,omitempty"`
 
-	// Views are parts of the tree. Each view that a sync changes has a result of its own, which is posted instead of that of the
+	// Views are parts of the tree. Each view that a sync changes has its own result, which is posted instead of that of the
 	// sync. Nil for none. A repository has at most [view.MaxViews].
 	Views *view.Set `json:"views,omitempty"`
 
-	ViewTrees bool `json:"view_trees,omitempty"` // publish each view as a tree of its own
+	ViewTrees bool `json:"view_trees,omitempty"` // publish each view as a separate tree
 
 	// Verify says whether the signatures of commits and tags are verified. VerifyKeys names the credential with the trusted keys.
 	Verify     Verify `json:"verify,omitempty"`

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step is a step to an overlay that the kernel may forbid.
+// step is a step in mounting an overlay that the kernel may forbid.
 type step string
 
 const (

@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// State is what has become of a workspace.
+// State is the state of a workspace.
 type State string
 
 // The states.
@@ -41,7 +41,7 @@ type Listed struct {
 	Err     string // why a record cannot be read
 }
 
-// IsStale reports whether the workspace is of no use any more.
+// IsStale reports whether the workspace is no longer usable.
 func (l Listed) IsStale() bool { return l.State == StateKilled || l.State == StateGone }
 
 // List lists the workspaces that were created from trees of a volume and, if scratch is not empty, those of this user's [Exec]s

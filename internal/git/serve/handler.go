@@ -21,14 +21,13 @@ import (
 type Config struct {
 	Source Source // required
 
-	// TempDir is where packs are kept while they are sent. It defaults to that of the system. Files in it have no name, so
-	// that none is left behind.
+	// TempDir is where packs are kept while they are sent. Defaults to the temporary folder of the system. Files in it are unlinked, so a crash leaves none behind.
 	TempDir string
-	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. All clients that get a longer pack together
-	// wait for the slowest of them.
+	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. Clients that share a longer pack proceed
+	// at the pace of the slowest of them.
 	SpoolBytes int64
-	// SpoolTotal is the maximum size of all files in TempDir, but for 1 MiB of each, of which those of one sender have at most a quarter.
-	// Once they have it, the others stay as small as they are. Defaults to 16 GiB.
+	// SpoolTotal is the maximum total size of all files in TempDir, not counting the first 1 MiB of each. The files of one
+	// sender use at most a quarter of it. Once it is used up, no file grows. Defaults to 16 GiB.
 	SpoolTotal int64
 	// MaxRequests is the number of requests served at a time, of which one sender has at most a quarter. Others get 503. Defaults to
 	// 1,000.
@@ -98,7 +97,7 @@ func New(cfg Config) (*Handler, error) {
 	return h, nil
 }
 
-// Close ends the making of packs, whose clients get an error, and waits for it. New fetches are refused.
+// Close stops the packs in progress, whose clients get an error, and waits for them. New fetches are refused.
 func (h *Handler) Close() { h.shared.close() }
 
 // exchange is one request and its response.
@@ -215,7 +214,7 @@ func (x *exchange) serve(service string) error {
 	return err
 }
 
-// enter counts a request of a sender, unless that has a quarter of all.
+// enter counts a request of a sender, unless the sender already has a quarter of all.
 func (h *Handler) enter(sender string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -234,7 +233,7 @@ func (h *Handler) leave(sender string) {
 	}
 }
 
-// check refuses requests that are none of Git's clients.
+// check refuses requests that are not from a Git client.
 func (x *exchange) check(service string) error {
 	switch {
 	case service == infoRefs && x.r.URL.Query().Get("service") != "git-upload-pack":
@@ -266,7 +265,7 @@ const (
 	retryAfter = "5" // seconds
 )
 
-// clientText returns what a client is told about an error.
+// clientText returns the text of an error as sent to the client.
 func clientText(err error) string {
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return refused.text

@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// negotiation finds out what one request is answered with. Its store is open until close.
+// negotiation determines the response to one request. Its store is open until close.
 type negotiation struct {
 	repo    *Repo
 	store   *Pinned
@@ -73,7 +73,7 @@ func (n *negotiation) targets() (t targets, err error) {
 	return t, nil
 }
 
-// refuseIncomplete refuses to serve a shallow store to clients that would take it for complete.
+// refuseIncomplete refuses to serve a shallow store to clients that would assume that it is complete.
 func (n *negotiation) refuseIncomplete() error {
 	r := n.req
 	if len(n.store.Shallow) == 0 || r.deepens() && !r.relative && r.depth != unlimited || len(r.wants) == 0 {
@@ -233,7 +233,7 @@ type plan struct {
 // maxEdges is the number of commits of the client that are compared with those it lacks.
 const maxEdges = 32
 
-// plan returns what to send for targets to a client that has haves.
+// plan returns the pack to send for targets to a client that has haves.
 func (n *negotiation) plan(t targets, haves []*commit, b boundary) (p plan, err error) {
 	defer object.RecoverCorrupt(&err)
 	wants := slices.Concat(t.commits, b.reopened)
