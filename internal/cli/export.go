@@ -22,7 +22,7 @@ func newExportCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
 		Use:   "export FILE",
-		Short: "Export what only Redis has to a file",
+		Short: "Export the state that only Redis has to a file",
 		Long: "Write watches, hashes of tokens, and what apps have received of each repository to a file for lockstep import, or to\n" +
 			"standard output for -. The file has no secrets and only its owner can read it; it replaces an older one when it is complete.\n" +
 			"Processes need not be stopped.",

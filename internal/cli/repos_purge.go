@@ -141,7 +141,7 @@ func (r *purgeRun) purge(ctx context.Context, repo events.RepoPath, p *purged) e
 			return err
 		}
 		if err := app.AnnouncePurge(ctx, r.redis, r.namespace, repo, fence, purge.Commit); err != nil {
-			return fmt.Errorf("it is %s here, but apps and followers are not told: run the command again: %w", result.State, err)
+			return fmt.Errorf("it is %s here, but apps and followers are not notified: run the command again: %w", result.State, err)
 		}
 		return nil
 	})

@@ -150,7 +150,7 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	flags.Add(cmd.Flags())
-	cmd.Flags().BoolVar(&unchecked, "no-check", false, "do not ask the remote")
+	cmd.Flags().BoolVar(&unchecked, "no-check", false, "do not check the remote")
 	out.Add(cmd)
 	return cmd
 }

@@ -156,7 +156,7 @@ func newWorkspaceCreateCommand(std term.Streams) *cobra.Command {
 		Use:   "create NAME DIR",
 		Short: "Make a writable copy of a published tree that stays",
 		Long: "Make a private, writable copy of the tree published under a name in a new or empty folder, and print its kind: an overlay\n" +
-			"mount if lockstep has CAP_SYS_ADMIN, with what is written in a hidden folder beside DIR; else files that share their blocks\n" +
+			"mount if lockstep has CAP_SYS_ADMIN, with its written files in a hidden folder beside DIR; else files that share their blocks\n" +
 			"with the volume's (reflink), if DIR is on the same XFS or btrfs; else a copy. A line on standard error says why it is no\n" +
 			"overlay.\n\n" +
 			"The copy has a .git of its own, as with workspace exec. The tree is kept until workspace rm, also if the repository is\n" +

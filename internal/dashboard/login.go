@@ -46,7 +46,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 	case !d.access.attempts.allowed(from):
 		w.Header().Set("Retry-After", "60")
-		d.answerLogin(w, r, http.StatusTooManyRequests, next, "That is not the API token, and too many others were not either. Wait a minute, then try again.")
+		d.answerLogin(w, r, http.StatusTooManyRequests, next, "That is not the API token, after too many failed attempts. Wait a minute, then try again.")
 	default:
 		d.access.attempts.failed(from)
 		log.WarnContext(r.Context(), "dashboard login refused")

@@ -415,7 +415,7 @@ func (f *Follower) keepFirst(ctx context.Context, cursor string) {
 		return
 	}
 	if err := f.cfg.Record.SetCursor(cursor); err != nil {
-		f.cfg.Log.WarnContext(ctx, "position cannot be kept; the next start begins anew", "error", err)
+		f.cfg.Log.WarnContext(ctx, "position cannot be stored; the next start compares everything again", "error", err)
 	}
 }
 
@@ -425,7 +425,7 @@ func (f *Follower) keep(ctx context.Context) {
 		return
 	}
 	if err := f.cfg.Record.SetCursor(f.position.cursor); err != nil {
-		f.cfg.Log.WarnContext(ctx, "position cannot be kept; the next start resumes from an earlier one", "error", err)
+		f.cfg.Log.WarnContext(ctx, "position cannot be stored; the next start resumes from an earlier one", "error", err)
 	}
 }
 

@@ -75,7 +75,7 @@ type groupStatus struct {
 	Pending   int64  `json:"pending"`
 	Late      int64  `json:"late"`
 	Consumers int    `json:"consumers"`
-	Live      int    `json:"live"` // consumers that were heard within stream.LiveFor
+	Live      int    `json:"live"` // consumers with a heartbeat or read within stream.LiveFor
 	OldestMS  int64  `json:"oldest_unsettled_ms"`
 }
 

@@ -186,7 +186,7 @@ func checkMountedElsewhere(w volume.Workspace) error {
 		seen[space] = true
 		pid := filepath.Base(process)
 		if at := mountsOf(w, pid); len(at) > 0 {
-			return fmt.Errorf("the overlay is mounted at %s in the mount namespace of process %s: end that, or use lockstep there (nsenter --target %s --mount)", at[0], pid, pid)
+			return fmt.Errorf("the overlay is mounted at %s in the mount namespace of process %s: end that process, or use lockstep there (nsenter --target %s --mount)", at[0], pid, pid)
 		}
 	}
 	return nil
