@@ -180,7 +180,7 @@ type Refs struct {
 // Published is what readers see of a repository.
 type Published struct {
 	Commits map[events.Ref]string
-	LFS     map[events.Ref]LFS  // what the trees were published with; no entry for none
+	LFS     map[events.Ref]LFS  // LFS files of the trees; no entry for none
 	Damaged map[events.Ref]bool // refs that are not in Commits because their published tree is damaged
 	Plain   events.Ref          // ref published under the plain name; zero if none
 	Remote  string              // remote that the repository is bound to

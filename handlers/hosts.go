@@ -29,7 +29,7 @@ type HostRequest struct {
 	Repo       events.RepoPath
 	Kind       HostKind
 
-	// Optional is set if the job goes on without the request. If it may not be sent now, the job must not wait for it.
+	// Optional is set if the job can continue without the request. If it may not be sent now, the job must not wait for it.
 	Optional bool
 }
 
@@ -77,7 +77,7 @@ func (g gate) Enter(ctx context.Context, host string) (HostPermit, error) {
 	return g.enter(ctx, host, false)
 }
 
-// TryEnter is as Enter for a request without which the job goes on.
+// TryEnter is like Enter for an optional request, without which the job can continue.
 func (g gate) TryEnter(ctx context.Context, host string) (HostPermit, error) {
 	return g.enter(ctx, host, true)
 }

@@ -26,7 +26,7 @@ import (
 //	may not have
 //	the credential of an app was  a sync is requested for that app
 //	refused
-//	other apps have other         one of them is tried too, at random, and what the remote refuses is recorded
+//	other apps have other         one of them is tried too, at random, and a refusal is recorded
 //	credentials
 //	the volume differs            a sync is requested, also if its LFS files or submodules do
 //	a submodule's remote did not  a sync is requested

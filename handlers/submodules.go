@@ -15,7 +15,7 @@ type submoduleError interface {
 	Submodule() string // its path
 }
 
-// submodulesOf returns what the watches of a ref want of submodules. The strictest decides, as with [Verify].
+// submodulesOf returns the strictest setting of the watches of a ref, as with [Verify].
 func submodulesOf(watches []Watch, ref events.Ref, isDefault bool) (wanted events.Submodules) {
 	for _, w := range watches {
 		if w.selects(ref, isDefault) {

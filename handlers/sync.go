@@ -69,7 +69,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	fresh := synced.Asked || !answered
 	switch {
 	case pinsName(change):
-		fresh, answer = false, state.RemoteRef{} // says nothing about what the ref points to
+		fresh, answer = false, state.RemoteRef{} // unknown what the ref points to now
 	case fresh:
 		answer = state.RemoteRef{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.Commit}
 	}

@@ -206,7 +206,7 @@ func (r *Reader) watches(ctx context.Context, who Identity, repo events.RepoPath
 	return watches, err
 }
 
-// limit sets what the watches of an app let it read of a ref. It returns false if that is nothing.
+// limit restricts a ref to what the watches of an app allow. It returns false if the app may not read the ref.
 func (f *Ref) limit(known state.Repo, watches []watch.Watch, app string) bool {
 	f.Commit, f.Submodules = known.Given(app, f.Ref), false
 	if f.Commit == "" {

@@ -39,7 +39,7 @@ type End struct {
 	Counts
 }
 
-// Counts are the numbers of what a document has.
+// Counts has the numbers of items in a document.
 type Counts struct {
 	Repos   int `json:"repos"`
 	Watches int `json:"watches"`

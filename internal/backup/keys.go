@@ -5,7 +5,7 @@ import "strings"
 // Key is a kind of key in Redis.
 type Key struct {
 	Pattern  string // of the key without the prefix; a * at its end matches any rest
-	Exported string // what a document has of it; "" if it is left out
+	Exported string // the part of a document that has it; "" if it is left out
 	Reason   string // why it is left out, wholly or in part
 }
 

@@ -51,8 +51,8 @@ func newExportCommand(std term.Streams) *cobra.Command {
 	}, config.Common, &out)
 }
 
-// exportTo replaces a file once its new content is complete and on disk. Only its owner can read it. It writes to what is not a file, such
-// as a pipe or a device, as it is.
+// exportTo replaces a file once its new content is complete and on disk. Only its owner can read it. If the path is not a
+// regular file, such as a pipe or a device, it writes to that directly.
 func exportTo(path string, write func(io.Writer) (backup.Counts, error)) (backup.Counts, error) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target

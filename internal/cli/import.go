@@ -104,7 +104,7 @@ func openSeekable(cmd *cobra.Command, name string) (*os.File, error) {
 type importList struct {
 	out  *term.Output
 	std  term.Streams
-	all  bool // also what was added
+	all  bool // also the added items
 	rows []backup.Item
 }
 

@@ -78,7 +78,7 @@ func (f *Feed) send(c *client) {
 	}
 }
 
-// batch is what a client gets next.
+// batch has the next results for a client.
 type batch struct {
 	frames [][]byte
 	to     Position // the client's position once it has them
@@ -123,7 +123,7 @@ func (f *Feed) sendBeat(c *client) {
 	}
 }
 
-// catchUp sends the next batch to a client whose position is not in what the tail keeps. It reports whether there may be more.
+// catchUp sends the next batch to a client whose position is older than the results that the tail keeps. It reports whether there may be more.
 func (f *Feed) catchUp(c *client) (more bool) {
 	leave, ok := f.enter(c.app)
 	if !ok {

@@ -13,17 +13,17 @@
 //
 // # Positions
 //
-// A [Position] is the ID of an entry, how many entries had been added to the stream up to it, and the epoch of the deployment. Its text
-// is the opaque cursor. The epoch is a random text in Redis, so a cursor of another deployment, or from before Redis was emptied, is
-// gone. The number tells whether a trimmed entry came after the position: entries are only trimmed from the front, so it did if more were
-// removed in all than had been added. A Redis before 7, and the embedded one, do not count: there a position is gone once its own entry is
-// trimmed. read.lua compares the position and reads what follows in one step, so nothing can be trimmed in between.
+// A [Position] is the ID of an entry, how many entries had been added to the stream up to it, and the epoch of the deployment. Its text is
+// the opaque cursor. The epoch is a random text in Redis, so a cursor of another deployment, or from before Redis was emptied, is gone. The
+// number shows whether a trimmed entry came after the position: entries are only trimmed from the front, so one did if more entries were
+// removed in total than had been added. A Redis before 7, and the embedded one, do not count: there a position is gone once its own entry is
+// trimmed. read.lua compares the position and reads the next entries in one step, so nothing can be trimmed in between.
 //
 // # Design
 //
 //	tail      one goroutine, while there is a client: waits for entries, reads them, asks which apps may read them, keeps the newest
 //	          1,000, at most 4 MiB, and wakes the clients of these apps
-//	client    a connection and a position, without a goroutine or a buffer while nothing is sent. When woken, it sends what follows its
+//	client    a connection and a position, without a goroutine or a buffer while nothing is sent. When woken, it sends the results after its
 //	          position from what the tail keeps or, if it is further behind, from Redis, a batch at a time
 //	ticker    wakes each client every 15 s to send its position; closes connections whose client has left or whose token was removed,
 //	          every 2 s

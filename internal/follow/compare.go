@@ -95,7 +95,7 @@ func (f *Follower) compareWith(ctx context.Context, repo events.RepoPath, refs [
 		f.request(ctx, job{repo: repo, key: keyOf(repo, ref)}, events.Change{
 			Type: events.ChangeRemoved, Repo: repo, URL: published.Remote, Ref: ref, Force: isPlain,
 		})
-		if listed[ref] { // no longer the default branch: it goes on under its own name
+		if listed[ref] { // no longer the default branch: published under its own name
 			f.sync(ctx, repo, refs[slices.IndexFunc(refs, func(r Ref) bool { return r.Ref == ref })])
 		}
 	}

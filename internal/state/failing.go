@@ -76,7 +76,7 @@ func NotesOf(namespace events.Namespace, repo events.RepoPath, remove ...string)
 	}
 }
 
-// noteName returns the name of a failure's note: "{ref} {app}", without the ref if the failure says nothing about the ref.
+// noteName returns the name of a failure's note: "{ref} {app}", without the ref if the failure does not concern one.
 func noteName(change events.Change, class events.Class) string {
 	if change.Type == events.ChangeDue {
 		return pollNote

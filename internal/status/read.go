@@ -294,7 +294,7 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return s, nil // an unknown size does not fail the status
 }
 
-// limitedHosts returns the number of hosts that have told a credential to wait, or that do not answer.
+// limitedHosts returns the number of hosts that limit a credential or do not answer.
 func (s *Service) limitedHosts() int {
 	n := 0
 	for _, h := range s.Hosts {

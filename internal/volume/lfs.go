@@ -33,7 +33,7 @@ type largeFiles struct {
 	used   []string // paths of files in the store that the new tree may link: an earlier sync may not have flushed them
 }
 
-// useLarge opens what the plan's tree needs of LFS. Without a selection it does nothing, unless the last tree has LFS files. The
+// useLarge opens the LFS files of the plan's tree. Without a selection it does nothing, unless the last tree has LFS files. The
 // returned value is nil if the tree has none.
 func (s *syncer) useLarge(ctx context.Context, selection lfs.Selection) (*largeFiles, error) {
 	last := s.last.Large()
@@ -99,7 +99,7 @@ func (s *syncer) converted(files *lfs.Forest, selection lfs.Selection, last stri
 	}
 }
 
-// forest returns what a tree and its submodules have in LFS. It returns false if the commit of a submodule cannot be read.
+// forest returns the LFS files of a tree and its submodules. It returns false if the commit of a submodule cannot be read.
 func (s *syncer) forest(tree object.ID, parts checkout.Parts, selection lfs.Selection) (*lfs.Forest, bool) {
 	trees := map[string]object.ID{"": tree}
 	for _, part := range parts.Filled() {
@@ -184,7 +184,7 @@ func (s *syncer) keepLarge(ctx context.Context, tree string) (err error) {
 	return err
 }
 
-// lfsOf returns what a tree selects of LFS. It returns nil if that is not readable.
+// lfsOf returns the LFS selection of a tree, or nil if it cannot be read.
 func lfsOf(tree string) lfs.Selection {
 	selection, err := lfs.ParseSelection(checkout.GitDirOf(tree).Large())
 	if err != nil {

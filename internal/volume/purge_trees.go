@@ -58,7 +58,7 @@ func (p *purge) discardTree(in folder, tree string) error {
 		return nil
 	}
 	p.pin(p.pinsOf(in, tree)...)
-	if in.isPurgeMarked(tree) { // a new mark would not tell readers for a moment
+	if in.isPurgeMarked(tree) { // replacing the mark would hide it from readers for a moment
 		return nil
 	}
 	if err := in.markRetired([]string{tree}, ""); err != nil {

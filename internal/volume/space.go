@@ -138,7 +138,7 @@ func (s *syncer) checkGrowth(ctx context.Context, more int64) error {
 		"shorten tree-grace, or raise the setting if the repository is meant to be that large", BytesText(u.Bytes+more), BytesText(most+more))
 }
 
-// countBuilt counts what a new tree at dst does not share.
+// countBuilt counts the files of a new tree at dst that it does not share.
 func (m *meter) countBuilt(dst string, files *checkout.Files) {
 	if !m.running {
 		return

@@ -1,4 +1,4 @@
-// Package watch is the registry of watches: which app wants which refs of which repository kept up to date.
+// Package watch is the registry of watches: which refs of which repository to keep up to date for which app.
 //
 // A [Watch] names the remote, the refs, the credential to fetch with and the URL to notify. Watches decide which
 // changes a webhook leads to, which remotes are polled and which clones are kept. The registry stores credential

@@ -203,7 +203,7 @@ func checkGlobs(globs []string) error {
 	return nil
 }
 
-// LFSMode is what a tree has of the files in Git LFS. The zero mode is LFSPointers.
+// LFSMode selects pointers or content for files in Git LFS. The zero mode is LFSPointers.
 type LFSMode string
 
 // The modes.

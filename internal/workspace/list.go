@@ -26,7 +26,7 @@ const (
 	StateRunning    State = "running"    // Exec's, in use
 	StateKilled     State = "killed"     // a leftover of an Exec or Create that was killed
 	StateReady      State = "ready"      // Create's
-	StateUnmounted  State = "unmounted"  // an overlay that is not mounted, as after a reboot; what was written is there
+	StateUnmounted  State = "unmounted"  // an overlay that is not mounted, as after a reboot; its written files remain
 	StateIncomplete State = "incomplete" // Create has not finished
 	StateGone       State = "gone"       // its folder was removed, but its tree is still pinned
 	StateElsewhere  State = "elsewhere"  // on another machine
@@ -138,7 +138,7 @@ func stateOf(w volume.Workspace) State {
 	return StateReady
 }
 
-// stateOfIncomplete tells a Create that runs, which has locked the folder, from one that was killed.
+// stateOfIncomplete distinguishes a running Create, which has locked the folder, from one that was killed.
 func stateOfIncomplete(w volume.Workspace) State {
 	if unlock, free := claim(w.Dir); free {
 		unlock()

@@ -71,7 +71,7 @@ func (p *Plan) PartsDiffer(changes func(path string) bool) bool {
 		slices.ContainsFunc(p.changed, func(d difference) bool { return d.inPart && changes(d.path) })
 }
 
-// Large returns what the tree selects, see [GitDir.Large].
+// Large returns the LFS selection of the tree, see [GitDir.Large].
 func (t *Tree) Large() string {
 	if t == nil {
 		return ""

@@ -273,7 +273,7 @@ func clientText(err error) string {
 	return unreadable
 }
 
-// fail tells the client about an error, as far as the protocol still allows.
+// fail sends an error to the client, as far as the protocol still allows.
 func (x *exchange) fail(err error) {
 	if x.out.inPack { // see stream
 		return

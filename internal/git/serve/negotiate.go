@@ -49,7 +49,7 @@ func (n *negotiation) close() {
 	}
 }
 
-// targets are what a request wants.
+// targets are the objects that a request wants.
 type targets struct {
 	commits []*commit
 	others  []object.ID // tags, and trees and blobs that tags name
@@ -135,7 +135,7 @@ func (n *negotiation) find(ids []object.ID, limit int) (map[object.ID]bool, erro
 	return n.reach.find(ids, limit)
 }
 
-// tips returns what the visible refs name, peeled.
+// tips returns the peeled targets of the visible refs.
 func (n *negotiation) tips() (ids []object.ID) {
 	if !n.repo.HeadID.IsZero() {
 		ids = append(ids, n.repo.HeadID)
@@ -178,7 +178,7 @@ func (n *negotiation) resolve(id object.ID, t *targets, added map[object.ID]bool
 	return nil
 }
 
-// tagged returns what a tag names; the zero ID if the object is no tag.
+// tagged returns the target of a tag; the zero ID if the object is not a tag.
 func (n *negotiation) tagged(id object.ID) (object.ID, error) {
 	kind, content, err := n.objects.Raw(id)
 	switch {
@@ -223,7 +223,7 @@ func (n *negotiation) common() (acks []object.ID, haves []*commit, err error) {
 	return acks, haves, nil
 }
 
-// plan is what a pack consists of.
+// plan lists the contents of a pack.
 type plan struct {
 	difference
 	others    []object.ID // objects that are sent besides those of the commits

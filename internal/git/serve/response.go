@@ -109,7 +109,7 @@ func (x *exchange) stream(pack *packReader, sideband int) error {
 	}
 }
 
-// breakOff tells the client that a pack is incomplete.
+// breakOff signals to the client that a pack is incomplete.
 func (x *exchange) breakOff(err error, sideband int) {
 	if sideband == 0 {
 		x.out.broken = true
