@@ -51,10 +51,10 @@ func newInitCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Write the settings and secrets of a new deployment",
-		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs the service, and print\n" +
-			"the form of the forge's webhook. On a terminal it asks for values that no flag sets. It changes no existing file: secrets are\n" +
-			"kept, and if another file differs, it writes nothing. All paths in lockstep.yaml are relative to its folder: run lockstep\n" +
-			"there.\n\n" +
+		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs the service, and\n" +
+			"print the values for the forge's webhook form. On a terminal it prompts for values that no flag sets. It changes no\n" +
+			"existing file: it keeps secrets, and if another file differs, it writes nothing. All paths in lockstep.yaml are\n" +
+			"relative to its folder: run lockstep there.\n\n" +
 			"--check waits until a push arrives by webhook and is published, or reports at once that one was. Pushes of\n" +
 			"lockstep hook test do not count. It needs the running service.",
 		Example: "  lockstep init\n" +

@@ -25,12 +25,12 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge COMMIT [owner/name…]",
 		Short: "Delete a leaked commit from the volume",
-		Long: "Delete a commit that must not be kept, such as one with a secret, from all repositories on the volume or those\n" +
-			"named, also where they have moved: the commit, the replaced ones that descend from it, and what only these have, from\n" +
-			"stores, replaced trees and submodules, at once. Rewrite history at the forge and sync first: while a published ref has\n" +
-			"the commit, nothing of its repository is deleted. What readers and workspaces pin is listed and deleted by the first\n" +
-			"patrol after they are closed. A purged result tells apps and followers of the commit. Exit code 1 unless it is gone\n" +
-			"from all repositories.",
+		Long: "Delete a commit that must not be kept, such as one with a secret, from all repositories on the volume or from the named\n" +
+			"ones, following those that have moved. Deletes the commit, the replaced commits that descend from it, and everything\n" +
+			"that only these contain, from stores, replaced trees and submodules, at once. Rewrite history at the forge and sync\n" +
+			"first: while a published ref contains the commit, nothing of its repository is deleted. Trees that readers and\n" +
+			"workspaces pin are listed, and deleted by the first patrol after they are released. A purged result notifies apps and\n" +
+			"followers of the commit. Exit code 1 unless all repositories are free of it.",
 		Example: "  lockstep repos purge d670460b4b4aece5915caf5c68d12f560a9fe3e4 --dry-run --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos purge d670460b4b4aece5915caf5c68d12f560a9fe3e4 acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379",
 		Args: func(_ *cobra.Command, args []string) error {

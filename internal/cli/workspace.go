@@ -16,8 +16,8 @@ import (
 
 func newWorkspaceCommand(std term.Streams) *cobra.Command {
 	return newGroup("workspace", "Make writable copies of published trees",
-		"Make writable copies of published trees, with a .git that commits and pushes. Their cost does not depend on the size of\n"+
-			"the tree where an overlay can be mounted. What is written to one is seen in no other and not in the tree.",
+		"Make writable copies of published trees, with a .git that commits and pushes. Where an overlay can be mounted, their\n"+
+			"cost does not depend on the size of the tree. Writes are visible only in that copy.",
 		newWorkspaceExecCommand(std), newWorkspaceCreateCommand(std), newWorkspaceListCommand(std), newWorkspaceRemoveCommand(std), newWorkspaceInsideCommand())
 }
 

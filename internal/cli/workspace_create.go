@@ -16,13 +16,13 @@ func newWorkspaceCreateCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME DIR",
 		Short: "Make a writable copy of a published tree that stays",
-		Long: "Make a private, writable copy of the tree published under a name in a new or empty folder, and print its kind: an overlay\n" +
-			"mount if lockstep has CAP_SYS_ADMIN, with its written files in a hidden folder beside DIR; else files that share their blocks\n" +
-			"with the volume's (reflink), if DIR is on the same XFS or btrfs; else a copy. A line on standard error says why it is no\n" +
-			"overlay.\n\n" +
-			"The copy has a .git of its own, as with workspace exec. The tree is kept until workspace rm, also if the repository is\n" +
-			"removed, by a file on the volume, which must be writable. An overlay is not mounted any more after a reboot: the same\n" +
-			"command mounts it again, with everything that was written.",
+		Long: "Make a private, writable copy of the tree published under a name in a new or empty folder, and print its kind: an\n" +
+			"overlay mount if lockstep has CAP_SYS_ADMIN, with its written files in a hidden folder beside DIR; otherwise files that\n" +
+			"share their blocks with the volume's (reflink), if DIR is on the same XFS or btrfs; otherwise a copy. If it is not an\n" +
+			"overlay, a line on standard error says why.\n\n" +
+			"The copy has its own .git, as with workspace exec. A file on the volume, which must be writable, keeps the tree until\n" +
+			"workspace rm, even if the repository is removed. After a reboot an overlay is not mounted: run the same command to\n" +
+			"mount it again, with all written files.",
 		Example: "  lockstep workspace create acme/widgets /work/widgets --root /srv/repos\n" +
 			"  lockstep workspace create acme/widgets --ref v1 --kind reflink /srv/work/v1",
 		Args: term.WrongUse(func(_ *cobra.Command, args []string) error {

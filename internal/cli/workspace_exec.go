@@ -18,14 +18,16 @@ func newWorkspaceExecCommand(std term.Streams) *cobra.Command {
 		Use:   "exec NAME -- COMMAND [ARG]...",
 		Short: "Run a command in a writable copy of a published tree",
 		Long: "Run a command in a private, writable copy of the tree published under a name, and remove the copy afterwards. The copy\n" +
-			"has a .git of its own: commits stay in it until the command pushes them, to the remote of the repository and with the\n" +
-			"user's own credentials.\n\n" +
-			"The copy is an overlay mount that only the command and its child processes see, made in milliseconds, with CAP_SYS_ADMIN\n" +
-			"or else in a user namespace with the same user; there, the repository's folder on the volume is read-only. If the kernel\n" +
-			"forbids that, the files are copied, and a line on standard error says why and what to do. --kind overlay fails instead.\n\n" +
-			"Signals reach the command, and its exit code or signal ends lockstep too. Processes that the command leaves behind lose\n" +
-			"their files. The command gets LOCKSTEP_WORKSPACE, the copy's path, and LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF as in\n" +
-			"lockstep exec, but not Lockstep's secrets, nor variables such as GIT_DIR by which git would use another repository.\n\n" +
+			"has its own .git: commits stay in it until the command pushes them to the repository's remote, with the user's own\n" +
+			"credentials.\n\n" +
+			"The copy is an overlay mount that only the command and its child processes see. It takes milliseconds to create, and\n" +
+			"uses CAP_SYS_ADMIN or else a user namespace with the same user; the repository's folder on the volume is read-only in\n" +
+			"it. If the kernel forbids that, the files are copied, and a line on standard error says why and what to do. --kind\n" +
+			"overlay fails instead.\n\n" +
+			"Signals reach the command, and lockstep ends with its exit code or signal. Processes that the command leaves behind\n" +
+			"lose their files. The command gets LOCKSTEP_WORKSPACE, the copy's path, and LOCKSTEP_TREE, LOCKSTEP_COMMIT and\n" +
+			"LOCKSTEP_REF as in lockstep exec, but neither Lockstep's secrets nor variables such as GIT_DIR that would make git use\n" +
+			"another repository.\n\n" +
 			"Exit codes when the command does not run: 1 nothing is published under the name, or the copy failed, 2 wrong usage,\n" +
 			"126 the command cannot be run, 127 command not found.",
 		Example: "  lockstep workspace exec acme/widgets --root /srv/repos -- make test\n" +
