@@ -74,7 +74,7 @@ func (b *bench) check(func(string) bool) error {
 	return nil
 }
 
-// Figures are those of one contestant.
+// Figures has the measurements of one contestant.
 type Figures struct {
 	Side string          `json:"side"`
 	Took []time.Duration `json:"took_ns"`

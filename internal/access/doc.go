@@ -24,8 +24,9 @@
 //
 // # Not found
 //
-// What an app does not watch does not exist for it: [Reader.Visible] returns the same error, after the same single lookup in Redis and the same time,
-// for a repository that others watch and for one that nobody has heard of.
+// What an app does not watch does not exist for it: [Reader.Visible] returns the same error, after
+// the same single lookup in Redis and the same time, for a repository that only others watch and
+// for one that does not exist.
 //
 // # Failures
 //

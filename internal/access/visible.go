@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// ErrNotFound means that a repository, ref or commit does not exist, or that its existence is none of the app's business.
+	// ErrNotFound means that a repository, ref or commit does not exist, or is hidden from the app.
 	ErrNotFound = errors.New("not found, or not watched by the app of this token")
 
 	// ErrReplaced means that the tree of a visible commit is gone, and that the app's next sync is not settled yet.
@@ -60,8 +60,8 @@ type Ref struct {
 	Submodules bool   // the files of submodules are visible
 }
 
-// notFoundStep is what the time of a lookup that finds nothing is rounded up to: Redis takes a little longer for a repository that other
-// apps watch.
+// notFoundStep is the multiple to which the duration of an unsuccessful lookup is rounded up,
+// because Redis takes a little longer for a repository that other apps watch.
 const notFoundStep = 10 * time.Millisecond
 
 // Visible returns what an identity may read of a repository. It returns [ErrNotFound] if that is nothing, whatever the reason, and to
@@ -106,7 +106,7 @@ func (r *Reader) visible(ctx context.Context, who Identity, repo events.RepoPath
 		}
 	}
 	heads := known.Heads()
-	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) { // the same without reading the volume, so that time tells less
+	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) { // the same without reading the volume, so that timing reveals less
 		return Visible{}, ErrNotFound
 	}
 	vol, err := r.Volume(ctx)
@@ -154,8 +154,8 @@ func (r *Reader) checkSettled(ctx context.Context, repo events.RepoPath, known s
 	return err
 }
 
-// Watched is like [Reader.Visible] for an app, but also returns a repository of which nothing is visible yet, or any more, without refs.
-// It returns [ErrNotFound] if the app does not watch the repository.
+// Watched is like [Reader.Visible] for an app, but also returns a repository that has no visible
+// refs, now or yet. It returns [ErrNotFound] if the app does not watch the repository.
 func (r *Reader) Watched(ctx context.Context, who Identity, repo events.RepoPath) (Visible, error) {
 	begin := time.Now()
 	watches, err := r.watches(ctx, who, repo)
@@ -206,7 +206,7 @@ func (r *Reader) watches(ctx context.Context, who Identity, repo events.RepoPath
 	return watches, err
 }
 
-// limit sets what the watches of an app let it read of a ref. It returns false if that is nothing.
+// limit restricts a ref to what the watches of an app allow. It returns false if the app may not read the ref.
 func (f *Ref) limit(known state.Repo, watches []watch.Watch, app string) bool {
 	f.Commit, f.Submodules = known.Given(app, f.Ref), false
 	if f.Commit == "" {

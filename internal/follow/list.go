@@ -15,14 +15,15 @@ const (
 	// listRequests is the number of requests at a time for the refs of repositories.
 	listRequests = 8
 
-	// listEvery and listEach are the interval of lists: no result tells an app that it does not watch a repository any more. A list of
-	// many repositories costs the reader more.
+	// listEvery and listEach determine the interval of lists, which are needed because no result notifies an app that it no
+	// longer watches a repository. Lists of many repositories are less frequent, because they cost the reader more.
 	listEvery = 30 * time.Second
 	listEach  = 10 * time.Millisecond // for each repository
 )
 
-// list lists what the token reads, and compares it with what is published here: everything at first, when the stream starts anew and every
-// [Config.CompareEvery], else what differs from the last list. What is no longer listed is compared once more before it is removed.
+// list lists what the token reads, and compares it with what is published here: everything at first, when the stream restarts,
+// and every [Config.CompareEvery]; otherwise only the differences from the last list. A repository that is no longer listed is
+// compared once more before it is removed.
 func (f *Follower) list(ctx context.Context, all bool) {
 	f.all = f.all || all
 	if f.listing {
@@ -37,10 +38,10 @@ func (f *Follower) list(ctx context.Context, all bool) {
 	})
 }
 
-// listing is what was listed.
+// listing is a list of the reader.
 type listing struct {
 	repos  []Listed
-	all    bool   // to be compared with all that is published
+	all    bool   // compare it with everything that is published
 	number uint64 // of the last frame before the request
 }
 
@@ -51,7 +52,7 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	if err != nil {
 		f.listTry++
 		pause := min(firstBackoff<<min(f.listTry, 10), lastBackoff)
-		f.listAt = time.Now().Add(waitOf(err) + pause/2 + rand.N(pause)) // apart from other followers that have started at the same time
+		f.listAt = time.Now().Add(waitOf(err) + pause/2 + rand.N(pause)) // not together with other followers that started at the same time
 		if ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "the reader's repositories cannot be listed, will retry", "error", err)
 		}
@@ -87,8 +88,8 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	f.setStatus(func(s *Status) { s.Repos = len(f.repos) })
 }
 
-// findMissing finds what is published here, or was listed before, and is not listed. It is compared at the next heartbeat, before which the
-// stream may say that it was moved.
+// findMissing finds the repositories that are published here or were listed before, and are not listed now. They are compared
+// at the next heartbeat; until then, the stream may report that they were moved.
 func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, all bool) {
 	if !all {
 		for key, one := range before {
@@ -138,7 +139,7 @@ func (f *Follower) listAll(ctx context.Context) (repos []Listed, err error) {
 	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), err
 }
 
-// checkMissing compares what is published and was not listed.
+// checkMissing compares the repositories that are published and were not listed.
 func (f *Follower) checkMissing(ctx context.Context) {
 	for _, repo := range f.missing {
 		f.compare(ctx, repo)

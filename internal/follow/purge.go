@@ -12,7 +12,7 @@ import (
 type purge struct {
 	check
 	commit string
-	number uint64 // of the frame that asks for it
+	number uint64 // of the frame that requests it
 }
 
 // purgeKey identifies a purge in the position. Unlike that of a ref, it does not start with a repository.
@@ -29,7 +29,7 @@ func (f *Follower) followPurge(repo events.RepoPath, commit string) {
 	f.purges[key] = &purge{check{repo: repo}, commit, f.position.number}
 }
 
-// purgeDue deletes purged commits. A copy that is still published at such a commit has first to sync what replaced it.
+// purgeDue deletes purged commits. A copy that is still published at such a commit must first sync the replacement.
 func (f *Follower) purgeDue(ctx context.Context) {
 	now := time.Now()
 	for key, p := range f.purges {

@@ -15,7 +15,7 @@ import (
 )
 
 // fieldKinds has the kinds of fields, by their names up to the first colon. Exported fields record what neither the volume nor the remote
-// knows. The others are found out again, or name entries of a stream that is gone.
+// knows. The others are determined again, or name entries of a lost stream.
 var fieldKinds = map[string]bool{
 	"repo": true, "url": true, "synced": true, "head": true, "given": true, "repeat": true, "watched": true, "byhand": true, "moved": true, "denied": true,
 	"check": true, defaultField: true, refusedField: true, missingField: true,
@@ -24,7 +24,7 @@ var fieldKinds = map[string]bool{
 	failingField: false, failuresField: false, tripsField: false, openUntilField: false,
 }
 
-// Exported returns the fields to export. They are none if they say nothing about a clone or its moves.
+// Exported returns the fields to export. It returns none if there is no information about a clone or its moves.
 func (r Repo) Exported() map[string]string {
 	fields, says := map[string]string{}, false
 	for name, value := range r.fields {
@@ -61,7 +61,7 @@ func Repeat(fields, views map[string]string, app string, ref events.Ref, before 
 	maps.DeleteFunc(views, func(field, _ string) bool { return field == all || strings.HasPrefix(field, all+":") })
 }
 
-// RepeatAll makes exported fields and views those of a repository of which no app may have received anything.
+// RepeatAll changes exported fields and views to those of a repository of which perhaps no app has received anything.
 func RepeatAll(fields, views map[string]string) {
 	for name := range fields {
 		if of, ok := strings.CutPrefix(name, givenPrefix); ok {
@@ -71,12 +71,12 @@ func RepeatAll(fields, views map[string]string) {
 	clear(views)
 }
 
-// Unwatched removes from exported fields that watches have requested syncs: a clone that has been watched, and is not, is removed.
+// Unwatched removes the fields that mark a repository as watched: a clone that was watched and no longer is would be removed.
 func Unwatched(fields map[string]string) {
 	maps.DeleteFunc(fields, func(name, _ string) bool { return strings.HasPrefix(name, "watched:") })
 }
 
-// Read returns the states of repositories, and the fields of their views, each repository's at one moment.
+// Read returns the states of repositories and the fields of their views. Each repository is read atomically.
 func (s *Store) Read(ctx context.Context, repos []events.RepoPath) (states []Repo, views []map[string]string, err error) {
 	if len(repos) == 0 {
 		return nil, nil, nil

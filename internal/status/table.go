@@ -111,7 +111,7 @@ func (s Service) groupRows(w io.Writer) {
 	fmt.Fprintln(w, "\nGROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS")
 	rows(w, s.Groups, func(g groupStatus) string {
 		consumers := g.Consumers
-		if g.Group == events.WorkersGroup { // others need not be live: a plain XREADGROUP is not heard while it waits
+		if g.Group == events.WorkersGroup { // others may be idle: a plain XREADGROUP sends no heartbeat while it waits
 			consumers = g.Live
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,

@@ -11,8 +11,9 @@ import (
 
 const crewSize = 8 // submodules of one tree that are fetched at once
 
-// crew fetches several repositories at once, as many as their hosts have permits for. A fetch that is alone asks for its permits like any
-// other request, and waits in the host's queue; one beside others does without that, and is repeated when there are fewer.
+// crew fetches several repositories concurrently, as far as their hosts have permits. A fetch that runs alone waits for permits
+// in the host's queue, like any other request. A fetch beside others does not wait: without a permit it fails, and is repeated
+// when fewer run.
 type crew struct {
 	mu      sync.Mutex
 	left    *sync.Cond // a fetch has ended
@@ -102,14 +103,14 @@ func (g crewGate) Enter(ctx context.Context, host string) (wire.Permit, error) {
 // maxSilent is the number of submodules after which a host is not asked for more in the same sync, if it did not answer.
 const maxSilent = 3
 
-// patience limits for how many submodules a host is asked that does not answer. Until its first answer, no more are asked for at once.
+// patience limits the requests for submodules to a host that does not answer. The limit also applies to concurrent requests before the first answer.
 type patience struct {
 	mu    sync.Mutex
 	ended *sync.Cond // a request has
 	hosts map[string]*asked
 }
 
-// asked is what is known of a host.
+// asked counts the requests to a host.
 type asked struct {
 	now, silent int // submodules that it is being asked for, and for which it did not answer
 	answered    bool
@@ -135,7 +136,7 @@ func (p *patience) answers(host string) {
 	p.of(host).answered = true
 }
 
-// ask calls fetch, which asks the host for a submodule, unless it has not answered for too many.
+// ask calls fetch, which requests a submodule from the host, unless too many requests to the host were not answered.
 func (p *patience) ask(host string, fetch func() error) error {
 	p.mu.Lock()
 	h := p.of(host)

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// ancestry is what is known of the ancestors of a commit, itself included.
+// ancestry describes the ancestors of a commit, including itself, as far as they are stored.
 type ancestry uint8
 
 const (
@@ -207,7 +207,7 @@ func (p *purge) keptRefs(ctx context.Context, s store) (kept map[string]object.I
 	return kept, nil
 }
 
-// doom adds an object that is not needed, and what is in it, to those to be deleted.
+// doom adds an unneeded object, and the objects in it, to those to delete.
 func (p *purge) doom(h object.ID) error {
 	if p.needed[h] != byNone || p.doomed[h] {
 		return nil

@@ -33,7 +33,7 @@ func (w *world) before(wait func(r *http.Request)) (base string) {
 	return server.URL
 }
 
-// many makes acme/widgets with n submodules, each of a repository of its own, and returns their paths.
+// many makes acme/widgets with n submodules, each of a separate repository, and returns their paths.
 func (w *world) many(n int) (paths []string) {
 	w.t.Helper()
 	commits, urls := map[string]string{}, map[string]string{}

@@ -11,7 +11,8 @@ import (
 )
 
 // tidyViews retires the trees of views that no name links to, discards those whose grace has ended, and removes the names of a
-// repository that has moved away, once theirs has. A sync leaves that to [Volume.GC]: reading thousands of links takes it too long.
+// repository that has moved away, once their grace has ended. Only [Volume.GC] calls it: reading thousands of links would delay
+// a sync.
 func (s *syncer) tidyViews(ctx context.Context) error {
 	due, err := s.v.viewsAreDue(s.f, s.binding)
 	if err != nil || !due {
