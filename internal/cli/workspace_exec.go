@@ -61,7 +61,7 @@ func newWorkspaceExecCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&scratch, "scratch", "", "`folder` for what is written (default $TMPDIR or /tmp)")
+	cmd.Flags().StringVar(&scratch, "scratch", "", "`folder` for written files (default $TMPDIR or /tmp)")
 	return cmd
 }
 

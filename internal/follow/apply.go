@@ -64,8 +64,8 @@ func (f *Follower) take(ctx context.Context, in incoming) {
 		f.live = !in.resume // until a heartbeat, the stream repeats older results
 		f.cfg.Log.InfoContext(ctx, "connected to the reader", "url", f.cfg.Reader.URL())
 		f.setStatus(func(s *Status) { s.Connected, s.Refused = true, false })
-		if in.anew {
-			f.anew = true
+		if in.restart {
+			f.restart = true
 			f.keepFirst(ctx, in.frame.Cursor)
 			f.list(ctx, true)
 		}

@@ -54,7 +54,7 @@ func TestSlowListStallsNothing(t *testing.T) {
 		}
 	}
 
-	f.send(ctx, incoming{frame: &Frame{Cursor: "c1"}, opened: true, anew: true})
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c1"}, opened: true, restart: true})
 	<-listed
 	pushed := events.Result{
 		ID: "1", Type: events.ResultSynced, Source: "/test", Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(t),

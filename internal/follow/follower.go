@@ -76,7 +76,7 @@ type Follower struct {
 	requested  int                  // number of changes so far
 	listing    bool                 // a list is requested
 	listAgain  bool                 // the requested list may be older than the current stream
-	anew       bool                 // the stream began at a cursor that was not reached, and there has been no list since
+	restart    bool                 // the stream began at a cursor that was not reached, and there has been no list since
 	compared   map[string]bool      // repositories whose refs are requested, by key
 	touched    map[string]uint64    // last frame about a repository while anything is requested, by key
 
@@ -126,11 +126,11 @@ func (s Status) Lag() time.Duration {
 
 // incoming is a message from connect to apply.
 type incoming struct {
-	frame  *Frame // nil if only the state has changed
-	opened bool   // the frame is the first of a stream
-	anew   bool   // list, because earlier frames are unknown
-	resume bool   // the frame is at an earlier position
-	err    error  // why the connection is lost
+	frame   *Frame // nil if only the state has changed
+	opened  bool   // the frame is the first of a stream
+	restart bool   // list, because earlier frames are unknown
+	resume  bool   // the frame is at an earlier position
+	err     error  // why the connection is lost
 }
 
 // New returns a follower.
@@ -218,20 +218,20 @@ const (
 
 // connect keeps a stream of results open, and passes its frames on.
 func (f *Follower) connect(ctx context.Context) error {
-	after, anew, backoff := f.cfg.Record.Cursor(), true, firstBackoff
+	after, restart, backoff := f.cfg.Record.Cursor(), true, firstBackoff
 	for ctx.Err() == nil {
 		token, _ := f.cfg.Reader.Token()
 		s, err := f.cfg.Reader.Results(ctx, after)
 		if err == nil {
 			opened := false
-			after, opened, err = f.receive(ctx, s, after, anew)
+			after, opened, err = f.receive(ctx, s, after, restart)
 			s.Close()
 			if opened {
-				anew, backoff = false, firstBackoff
+				restart, backoff = false, firstBackoff
 			}
 		}
 		if gone, ok := errors.AsType[*GoneError](err); ok {
-			after, anew = gone.Cursor, true
+			after, restart = gone.Cursor, true
 		}
 		if ctx.Err() != nil {
 			break
@@ -252,18 +252,18 @@ func (f *Follower) connect(ctx context.Context) error {
 }
 
 // receive passes on the frames of a stream until it ends. It returns the last cursor, and whether there was a frame.
-func (f *Follower) receive(ctx context.Context, s *Stream, after string, anew bool) (last string, opened bool, err error) {
+func (f *Follower) receive(ctx context.Context, s *Stream, after string, restart bool) (last string, opened bool, err error) {
 	for resume := after != ""; ; {
 		frame, err := s.Next()
 		if err != nil {
 			return after, opened, err
 		}
 		if !opened && frame.Data != nil { // the stream continues after the cursor without a frame
-			f.send(ctx, incoming{frame: &Frame{Cursor: after}, opened: true, anew: anew, resume: resume})
+			f.send(ctx, incoming{frame: &Frame{Cursor: after}, opened: true, restart: restart, resume: resume})
 			opened = true
 		}
 		after = frame.Cursor
-		f.send(ctx, incoming{frame: &frame, opened: !opened, anew: anew && !opened, resume: resume})
+		f.send(ctx, incoming{frame: &frame, opened: !opened, restart: restart && !opened, resume: resume})
 		opened = true
 	}
 }

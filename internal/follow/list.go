@@ -60,7 +60,7 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	}
 	if l.all {
 		maps.DeleteFunc(f.position.open, func(key string, s span) bool { return s.last <= l.number && !isPurge(key) }) // lists do not find these
-		f.comparedAt, f.all, f.anew = time.Now(), again, f.anew && again
+		f.comparedAt, f.all, f.restart = time.Now(), again, f.restart && again
 	}
 	before := f.repos
 	f.repos = map[string]Listed{}

@@ -29,13 +29,13 @@ func (f *Follower) keep(ctx context.Context) {
 
 // update updates the status.
 func (f *Follower) update(ctx context.Context) {
-	if f.listed > 0 && f.listTry == 0 && !f.anew && len(f.compared) == 0 {
+	if f.listed > 0 && f.listTry == 0 && !f.restart && len(f.compared) == 0 {
 		f.position.advance()
 	}
 	caughtUp, hasFirst := false, f.hasFirst()
 	f.setStatus(func(s *Status) {
 		s.Behind, s.Cursor = len(f.position.open), f.position.cursor
-		if f.anew || len(f.compared) > 0 { // how many are behind is not known yet
+		if f.restart || len(f.compared) > 0 { // how many are behind is not known yet
 			s.Behind = max(s.Behind, 1)
 		}
 		if !s.CaughtUp && hasFirst {

@@ -21,10 +21,10 @@ import (
 
 // collector finds the submodules of a tree.
 type collector struct {
-	s    *syncer
-	last []checkout.Part // of the last tree
-	crew *crew
-	asks *patience
+	s      *syncer
+	last   []checkout.Part // of the last tree
+	pool   *fetchPool
+	silent *silentHosts
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -63,11 +63,11 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := &collector{
-		s: s, last: s.last.Parts().List, crew: newCrew(s.req.Gate), asks: newPatience(), cancel: cancel,
+		s: s, last: s.last.Parts().List, pool: newFetchPool(s.req.Gate), silent: newSilentHosts(), cancel: cancel,
 		claims: map[string]*sync.Mutex{}, files: s.plan.Size(),
 	}
 	if s.remote != nil {
-		c.asks.answers(events.CanonicalHost(s.req.URL))
+		c.silent.answers(events.CanonicalHost(s.req.URL))
 	}
 	c.collect(ctx, top)
 	c.running.Wait()
@@ -261,7 +261,7 @@ func (s *syncer) accept(ctx context.Context, part *checkout.Part, err error) err
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case !cannotBeHad(err):
+	case !isUnavailable(err):
 		return named
 	case s.req.Submodules == events.SubmodulesBestEffort:
 		part.Class, part.Why = events.ClassOf(err), err.Error()

@@ -42,8 +42,8 @@ func hostFault(err error) error {
 	return err
 }
 
-// cannotBeHad reports whether an error is about one submodule, rather than about the volume, the lease or the limits of its host.
-func cannotBeHad(err error) bool {
+// isUnavailable reports whether an error is about one submodule, rather than about the volume, the lease or the limits of its host.
+func isUnavailable(err error) bool {
 	if events.DispositionOf(err) == events.Contention {
 		return false
 	}

@@ -67,9 +67,9 @@ func (c *collector) openPart(ctx context.Context, part *checkout.Part, within *s
 		if err != nil {
 			return err
 		}
-		from.Gate = c.crew.gate(from.Gate)
-		err = c.asks.ask(events.CanonicalHost(part.URL), func() error {
-			return c.crew.do(ctx, func() error {
+		from.Gate = c.pool.gate(from.Gate)
+		err = c.silent.do(events.CanonicalHost(part.URL), func() error {
+			return c.pool.do(ctx, func() error {
 				if err := s.fetchPart(ctx, *part, from); err != nil {
 					return err
 				}
