@@ -83,3 +83,49 @@ func TestSlowListStallsNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSlowPurgeStallsNothing holds a purge back, which reads all of a repository: the stream and the results of the local worker go on, and
+// the position does not pass it.
+func TestSlowPurgeStallsNothing(t *testing.T) {
+	t.Parallel()
+	f, _ := newFollower(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"repos":[]}`) })
+	began, finish := make(chan struct{}, 1), make(chan struct{})
+	f.ask = f.inBackground
+	f.cfg.Purge = func(ctx context.Context, _ events.RepoPath, _ string) (bool, error) {
+		began <- struct{}{}
+		select {
+		case <-finish:
+		case <-ctx.Done():
+		}
+		return true, nil
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- f.apply(ctx) }()
+	purged := events.Result{
+		ID: "1", Type: events.ResultPurged, Source: "/test", Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(t), Commit: strings.Repeat("a", 40),
+	}
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c1"}, opened: true})
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c2", Data: testenv.Must(purged.MarshalJSON())(t)}})
+	select {
+	case <-began:
+	case <-ctx.Done():
+		t.Fatal("nothing is purged")
+	}
+	within, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	f.Settle(within, events.Result{ID: "another/1", Type: events.ResultSynced})
+	f.send(within, incoming{frame: &Frame{Cursor: "c3"}})
+	if within.Err() != nil {
+		t.Error("a result or a frame waits for the purge")
+	}
+	if behind := f.Status().Behind; behind != 1 {
+		t.Errorf("%d are behind, want the purge", behind)
+	}
+	close(finish)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
