@@ -100,12 +100,12 @@ func (r *Reader) visible(ctx context.Context, who Identity, repo events.RepoPath
 	if err != nil {
 		return Visible{}, err
 	}
-	if r.Copies {
+	heads := known.Heads()
+	if r.Copies || who.Operator && len(heads) == 0 { // Redis may have lost the state: a follower must not take that for a removal
 		if err := r.checkSettled(ctx, repo, known); err != nil {
 			return Visible{}, err
 		}
 	}
-	heads := known.Heads()
 	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) { // the same without reading the volume, so that time tells less
 		return Visible{}, ErrNotFound
 	}
