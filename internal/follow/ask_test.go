@@ -129,3 +129,35 @@ func TestSlowPurgeStallsNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHotRepositoryIsCompared has more results of a repository than the reader has answers: each answer may be older than a frame. What such
+// a frame asks for stays open.
+func TestHotRepositoryIsCompared(t *testing.T) {
+	t.Parallel()
+	older, newer := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	f, requested := newFollower(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"refs":[{"ref":"refs/heads/main","commit":"%s","default":true},{"ref":"refs/heads/dev","commit":"%s"}]}`, older, older)
+	})
+	repo, main := testenv.Must(events.ParseRepoPath("acme/widgets"))(t), testenv.Must(events.ParseRef("main"))(t)
+	asks := 0
+	f.ask = func(ctx context.Context, request func() func()) {
+		if asks++; asks > 20 {
+			t.Fatal("the refs of a hot repository are requested for ever")
+		}
+		note := request()
+		f.position.frame(fmt.Sprintf("c%d", asks+1))
+		f.follow(ctx, events.Result{Type: events.ResultSynced, Repo: repo, Ref: main, After: newer, Path: "acme/widgets"})
+		note()
+	}
+	f.position.frame("c1")
+	f.compare(t.Context(), repo)
+	if len(f.compared) > 0 {
+		t.Errorf("still to be compared: %v", f.compared)
+	}
+	if last := (*requested)[len(*requested)-1]; last.Ref.String() != "refs/heads/dev" {
+		t.Errorf("requested %v at last, want what the answer has", last.Ref)
+	}
+	if _, open := f.position.open[keyOf(repo, main)]; !open {
+		t.Error("what a newer frame asks for is taken for done")
+	}
+}

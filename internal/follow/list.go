@@ -71,7 +71,7 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 		case l.all:
 			f.compareWith(ctx, one.Repo, one.Refs)
 		case !same:
-			f.forget(one.Repo)
+			f.forget(one.Repo, l.number)
 			f.compareWith(ctx, one.Repo, one.Refs)
 		}
 	}
