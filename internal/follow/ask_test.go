@@ -161,3 +161,31 @@ func TestHotRepositoryIsCompared(t *testing.T) {
 		t.Error("what a newer frame asks for is taken for done")
 	}
 }
+
+// TestRepositoryThatCannotBeReadDelaysNoOther has one of the repositories that an API token lists unavailable.
+func TestRepositoryThatCannotBeReadDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	f, requested := newFollower(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.Contains(r.URL.EscapedPath(), "widgets"):
+			http.Error(w, `{"error":"published, but Redis does not have its state"}`, http.StatusServiceUnavailable)
+		case strings.HasSuffix(r.URL.Path, "/refs"):
+			fmt.Fprintf(w, `{"refs":[{"ref":"refs/heads/main","commit":"%s","default":true}]}`, strings.Repeat("a", 40))
+		default:
+			fmt.Fprint(w, `{"repos":[{"repo":"acme/widgets"},{"repo":"acme/gadgets"}]}`)
+		}
+	})
+	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
+	f.position.frame("c1")
+	f.list(t.Context(), true)
+	f.checkMissing(t.Context())
+	if f.listed == 0 || f.listTry > 0 {
+		t.Error("nothing is listed")
+	}
+	if len(*requested) != 1 || (*requested)[0].Repo.String() != "acme/gadgets" || (*requested)[0].Type != events.ChangePushed {
+		t.Errorf("requested %+v, want a sync of the other", *requested)
+	}
+	if !f.isOpen(repo) || f.checks[repo.Key()] == nil || !f.mayBeListed(repo) {
+		t.Error("the repository is not compared again")
+	}
+}
