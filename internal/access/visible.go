@@ -21,6 +21,9 @@ var (
 
 	// ErrReplaced means that the tree of a visible commit is gone, and that the app's next sync is not settled yet.
 	ErrReplaced = errors.New("the tree of this commit was replaced, and the next sync for this app is not settled yet; try again")
+
+	// ErrNoState means that a repository is published, and that Redis does not have the state of what is: it may have lost its data.
+	ErrNoState = errors.New("published, but Redis does not have its state: after a start, or if Redis has lost its data, the next sync restores it; try again")
 )
 
 // Watches finds watches. [watch.Registry] implements it.
@@ -42,7 +45,7 @@ type Reader struct {
 	States  States
 	Volume  func(context.Context) (*volume.Volume, error) // returns the volume, opened by [volume.ViewVolume] at least
 
-	// Copies means that Redis starts empty, as that of a follower: what is published and not in the state yet is [ErrReplaced], not absent.
+	// Copies means that Redis starts empty, as that of a follower: what is published and not in the state yet is [ErrNoState], not absent.
 	Copies bool
 }
 
@@ -100,12 +103,12 @@ func (r *Reader) visible(ctx context.Context, who Identity, repo events.RepoPath
 	if err != nil {
 		return Visible{}, err
 	}
-	if r.Copies {
+	heads := known.Heads()
+	if r.Copies || who.Operator && len(heads) == 0 { // Redis may have lost the state: a follower must not take that for a removal
 		if err := r.checkSettled(ctx, repo, known); err != nil {
 			return Visible{}, err
 		}
 	}
-	heads := known.Heads()
 	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) { // the same without reading the volume, so that timing reveals less
 		return Visible{}, ErrNotFound
 	}
@@ -138,7 +141,7 @@ func (r *Reader) visible(ctx context.Context, who Identity, repo events.RepoPath
 	return visible, nil
 }
 
-// checkSettled returns [ErrReplaced] if a published ref is not in the state.
+// checkSettled returns [ErrNoState] if a published ref is not in the state.
 func (r *Reader) checkSettled(ctx context.Context, repo events.RepoPath, known state.Repo) error {
 	vol, err := r.Volume(ctx)
 	if err != nil {
@@ -148,7 +151,7 @@ func (r *Reader) checkSettled(ctx context.Context, repo events.RepoPath, known s
 	heads := known.Heads()
 	for ref := range published.Commits {
 		if heads[ref.String()] == "" {
-			return ErrReplaced
+			return ErrNoState
 		}
 	}
 	return err

@@ -20,6 +20,7 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
+	"lockstep/internal/disk"
 	"lockstep/internal/forge"
 	"lockstep/internal/redisx"
 	"lockstep/internal/watch"
@@ -179,7 +180,7 @@ func (s *setup) adopt(cmd *cobra.Command) error {
 	}
 	set("redis", &s.redis, before.Redis)
 	set("listen", &s.listen, before.Listen)
-	if found, err := filepath.Glob(filepath.Join(s.dir, "hooks", "*", "forge")); err == nil && len(found) == 1 {
+	if found, err := disk.Glob(filepath.Join(s.dir, "hooks"), "*/forge"); err == nil && len(found) == 1 {
 		set("forge", &s.forge, filepath.Base(filepath.Dir(found[0])))
 	}
 	for name, service := range map[string]string{composeFile: serviceCompose, unitFile: serviceSystemd} {
@@ -192,7 +193,7 @@ func (s *setup) adopt(cmd *cobra.Command) error {
 			set("image", &s.image, string(image[1]))
 		}
 	}
-	if found, err := filepath.Glob(filepath.Join(s.dir, "credentials", "*", "signingSecret")); err == nil && len(found) == 1 {
+	if found, err := disk.Glob(filepath.Join(s.dir, "credentials"), "*/signingSecret"); err == nil && len(found) == 1 {
 		set("app", &s.app, filepath.Base(filepath.Dir(found[0])))
 	}
 	if urls, err := os.ReadFile(filepath.Join(s.dir, "credentials", s.app, "urls")); err == nil {

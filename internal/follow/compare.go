@@ -27,29 +27,35 @@ func (f *Follower) compare(ctx context.Context, repo events.RepoPath) {
 		f.remove(ctx, repo, true)
 		return
 	}
-	key := repo.Key()
-	if f.compared[key] {
-		return
+	if !f.compared[repo.Key()] {
+		f.compared[repo.Key()] = true
+		f.askRefs(ctx, repo, 1)
 	}
-	f.compared[key] = true
-	number := f.position.number
+}
+
+// maxAsks is how often the refs of a repository are requested because a frame about it has arrived before the answer. A repository may
+// have more results than the reader has answers.
+const maxAsks = 3
+
+func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath, try int) {
+	key, number := repo.Key(), f.position.number
 	f.ask(ctx, func() func() {
 		f.requests <- struct{}{}
 		refs, err := f.cfg.Reader.Refs(ctx, repo)
 		<-f.requests
 		return func() {
-			delete(f.compared, key)
-			if f.touched[key] > number { // it may have been answered before that
-				f.compare(ctx, repo)
+			if f.touched[key] > number && try < maxAsks { // it may have been answered before that
+				f.askRefs(ctx, repo, try+1)
 				return
 			}
-			f.noteRefs(ctx, repo, refs, err)
+			delete(f.compared, key)
+			f.noteRefs(ctx, repo, refs, err, number)
 		}
 	})
 }
 
-// noteRefs records the refs that the token reads of a repository.
-func (f *Follower) noteRefs(ctx context.Context, repo events.RepoPath, refs []Ref, err error) {
+// noteRefs records the refs that the token reads of a repository, requested after the frame with this number.
+func (f *Follower) noteRefs(ctx context.Context, repo events.RepoPath, refs []Ref, err error, number uint64) {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		if !f.postpones(repo, f.mayBeListed(repo)) {
@@ -59,7 +65,7 @@ func (f *Follower) noteRefs(ctx context.Context, repo events.RepoPath, refs []Re
 		f.cfg.Log.WarnContext(ctx, "refs of the reader cannot be listed, will retry", "repo", repo.String(), "error", err)
 		f.retry(repo)
 	default:
-		f.forget(repo)
+		f.forget(repo, number)
 		f.compareWith(ctx, repo, refs)
 	}
 }
@@ -134,11 +140,11 @@ func (f *Follower) postpones(repo events.RepoPath, listed bool) bool {
 	return true
 }
 
-// forget drops the open requests of a repository, which is about to be compared.
-func (f *Follower) forget(repo events.RepoPath) {
+// forget drops the requests that frames up to a number opened for a repository, which is about to be compared.
+func (f *Follower) forget(repo events.RepoPath, number uint64) {
 	for key := range f.position.open {
 		if strings.HasPrefix(key, repo.Key()+" ") {
-			delete(f.position.open, key)
+			f.position.settled(key, number)
 		}
 	}
 }
@@ -157,7 +163,7 @@ func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
 
 // remove requests the removal of a repository that is published here. Unless forced, the reader is asked once more, under the lease.
 func (f *Follower) remove(ctx context.Context, repo events.RepoPath, force bool) {
-	f.forget(repo)
+	f.forget(repo, f.position.number)
 	published, here, err := f.cfg.Volume.Published(repo)
 	switch {
 	case err != nil:

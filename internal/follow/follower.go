@@ -65,6 +65,7 @@ type Follower struct {
 	checks     map[string]*check    // repositories to compare again, by key
 	gone       map[string]time.Time // when the reader stopped listing a repository, or its default branch, by key; see knownGone
 	purges     map[string]*purge    // commits to delete, by key in the position
+	purging    bool                 // one is being deleted
 	missing    []events.RepoPath    // published here and not listed, to be compared when the stream has caught up
 	listed     uint64               // number of the frame of the first complete list; 0 before
 	repos      map[string]Listed    // as listed last, by key

@@ -6,9 +6,12 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
 )
 
 const (
@@ -33,16 +36,17 @@ func (f *Follower) list(ctx context.Context, all bool) {
 	f.listing = true
 	all, number := f.all, f.position.number
 	f.ask(ctx, func() func() {
-		repos, err := f.listAll(ctx)
-		return func() { f.noteList(ctx, listing{repos, all, number}, err) }
+		repos, unknown, err := f.listAll(ctx)
+		return func() { f.noteList(ctx, listing{repos, unknown, all, number}, err) }
 	})
 }
 
 // listing is a list of the reader.
 type listing struct {
-	repos  []Listed
-	all    bool   // compare it with everything that is published
-	number uint64 // of the last frame before the request
+	repos   []Listed
+	unknown []events.RepoPath // listed, but their refs could not be
+	all     bool              // compare it with everything that is published
+	number  uint64            // of the last frame before the request
 }
 
 // noteList takes note of a list, or of the error that there is none.
@@ -72,9 +76,13 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 		case l.all:
 			f.compareWith(ctx, one.Repo, one.Refs)
 		case !same:
-			f.forget(one.Repo)
+			f.forget(one.Repo, l.number)
 			f.compareWith(ctx, one.Repo, one.Refs)
 		}
+	}
+	for _, repo := range l.unknown {
+		f.repos[repo.Key()] = Listed{repo, before[repo.Key()].Refs}
+		f.compare(ctx, repo)
 	}
 	f.findMissing(ctx, before, l.all)
 	if f.listed == 0 {
@@ -109,17 +117,21 @@ func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, al
 	}
 }
 
-// listAll lists the selected repositories with their refs, in order.
-func (f *Follower) listAll(ctx context.Context) (repos []Listed, err error) {
+// maxUnknown is the number of repositories whose refs cannot be listed, for a reason of their own, beyond which there is no list.
+const maxUnknown = 16
+
+// listAll lists the selected repositories with their refs, in order. unknown are those whose refs cannot be listed.
+func (f *Follower) listAll(ctx context.Context) (repos []Listed, unknown []events.RepoPath, err error) {
 	all, err := f.cfg.Reader.Repos(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, one := range all {
 		if f.selects(one.Repo) {
 			repos = append(repos, one)
 		}
 	}
+	var mu sync.Mutex // guards unknown
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(listRequests)
 	for i, one := range repos {
@@ -128,15 +140,20 @@ func (f *Follower) listAll(ctx context.Context) (repos []Listed, err error) {
 		}
 		g.Go(func() error {
 			refs, err := f.cfg.Reader.Refs(ctx, one.Repo)
-			if errors.Is(err, ErrNotFound) { // removed since
+			if err == nil || errors.Is(err, ErrNotFound) { // removed since
+				repos[i].Refs = refs
 				return nil
 			}
-			repos[i].Refs = refs
-			return err
+			mu.Lock()
+			defer mu.Unlock()
+			if unknown = append(unknown, one.Repo); len(unknown) > maxUnknown || ctx.Err() != nil {
+				return err
+			}
+			return nil
 		})
 	}
 	err = g.Wait()
-	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), err
+	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), unknown, err
 }
 
 // checkMissing compares the repositories that are published and were not listed.

@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"lockstep/internal/disk"
@@ -76,7 +75,7 @@ func (s *syncer) clearViews() error {
 			return err
 		}
 	}
-	temporary, err := filepath.Glob(filepath.Join(s.f.viewLinks(), "*", "*"+linksExt+disk.TempInfix+"*"))
+	temporary, err := disk.Glob(s.f.viewLinks(), "*/*"+linksExt+disk.TempInfix+"*")
 	for _, path := range temporary {
 		_ = os.Remove(path) // left behind by crashed holders
 	}
