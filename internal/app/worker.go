@@ -172,7 +172,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			}.Run(maintaining)
 		})
 	}
-	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log)
+	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log, reporter.RunSlots)
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })
 	background.Go(func() { rollups.Run(draining) })
