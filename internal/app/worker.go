@@ -159,7 +159,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
 	}
 	maintainVolume(maintaining, &background, cfg, damage, commands, name)
-	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log)
+	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log, reporter.RunSlots)
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })
 	background.Go(func() { rollups.Run(draining) })

@@ -43,6 +43,9 @@ func (s Service) Table(w io.Writer) {
 		leases = fmt.Sprintf("at least %d held (search incomplete)", s.Leases.Held)
 	}
 	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases, len(s.Leases.Contended))
+	rows(w, s.LoweredSlots, func(l state.LoweredSlots) string {
+		return fmt.Sprintf("slots\t%d of %d on %s, because of memory or CPU pressure", l.Slots, l.Of, term.Printable(l.Worker))
+	})
 	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
 	if !s.Repos.Complete {
 		failing = fmt.Sprintf("%d failing of %d searched (incomplete)", s.Repos.Failing, s.Repos.Looked)
