@@ -92,9 +92,14 @@ func (p *viewPublisher) reserve(view, subtree string, files *checkout.Subset) (t
 	for n := 2; ; n++ {
 		path := p.f.views().tree(tree)
 		_, err := os.Lstat(checkout.GitDirOf(path).Ref())
-		exists = err == nil
-		if _, err := os.Lstat(path); exists || errors.Is(err, os.ErrNotExist) {
+		if exists = err == nil; exists {
 			break
+		}
+		if _, err = os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return "", disk.Error("look for the tree of a view", err)
 		}
 		tree = fmt.Sprintf("%s-%d", name, n) // instead of the damaged one, which readers may have open
 	}

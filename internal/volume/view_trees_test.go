@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git/wildmatch"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/view"
@@ -319,5 +321,31 @@ func TestViewsOnAVolumeWithAnOddPath(t *testing.T) {
 	w.viewsAfterGC(Config{Grace: 1})
 	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a temporary file of a crashed process is left: %v", err)
+	}
+}
+
+// TestUnreadableTreesOfViewsAreAnError has a file in place of the folder of trees, so that no name can be looked for.
+func TestUnreadableTreesOfViewsAreAnError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"api/a": "1"})
+	p := &viewPublisher{v: w.volume, f: w.volume.folder(repoPath(t, widgets)), req: w.viewRequest(w.sync(""), map[string][]string{"api": {"api"}})}
+	defer p.close()
+	testenv.Must(0, p.open())(t)
+	files := testenv.Must(p.whole.Select(viewPosition{p.req.Views.Only("api").Top(), &wildmatch.Matcher{}}))(t)
+	trees := p.f.views().trees()
+	testenv.Must(0, errors.Join(os.MkdirAll(filepath.Dir(trees), 0o755), os.WriteFile(trees, nil, 0o644)))(t)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := p.reserve("api", strings.Repeat("a", 40), files)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if events.ClassOf(err) != events.ClassVolume {
+			t.Errorf("%v, want an error of the volume", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("names are tried for ever")
 	}
 }
