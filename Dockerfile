@@ -14,9 +14,11 @@ RUN --mount=type=bind,source=go.mod,target=/src/go.mod \
     --mount=type=bind,source=go.sum,target=/src/go.sum \
     --mount=type=cache,target=/go/pkg/mod \
     go mod download
+# Podman mounts the folder with its owner on the host, which may be another user than root: Git must trust it.
 RUN --mount=type=bind,target=/src \
     --mount=type=cache,target=/go/pkg/mod \
     --mount=type=cache,target=/root/.cache/go-build \
+    GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=/src \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags=-s -o /out/lockstep ./cmd/lockstep
 # A new volume inherits the owner of its folder, so that user 65532 can write to it.
 RUN mkdir -p /out/volume/repos /out/volume/spool

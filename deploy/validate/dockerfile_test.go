@@ -119,6 +119,17 @@ func TestDockerfileBuildsWithPodman4(t *testing.T) {
 		}
 	}
 	all := stages(t)
+	trusts := slices.ContainsFunc(all[0].Commands, func(command instructions.Command) bool {
+		run, ok := command.(*instructions.RunCommand)
+		line := ""
+		if ok {
+			line = strings.Join(run.CmdLine, " ")
+		}
+		return strings.Contains(line, "go build") && strings.Contains(line, "GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=/src")
+	})
+	if !trusts {
+		t.Error("Git does not trust a folder of another user, and go build fails to read the commit")
+	}
 	if check := last[*instructions.HealthCheckCommand](t, all[len(all)-1]).Health; check.StartInterval != 0 {
 		t.Errorf("the health check has a start interval of %v", check.StartInterval)
 	}

@@ -15,6 +15,7 @@ command -v "${CC:-cc}" >/dev/null || { echo "make forge: there is no C compiler;
 mkdir -p "$cache"
 work=$(mktemp -d "$cache/building.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM # sh runs the trap of EXIT only then
 cd "$work"
 export GOFLAGS=-buildvcs=false GOWORK=off
 go mod download -json "code.gitea.io/gitea@v$version" >module.json
