@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,12 +96,41 @@ func (o *fakeOutboxes) Boxes(_ context.Context, app string, _ int) ([]notify.Box
 	if app != "docs" {
 		return nil, nil
 	}
-	return []notify.Box{{Repo: "acme/widgets", Items: 2, Failed: 4, Next: time.Now()}, {Repo: evil, Items: 1, Posting: true}}, nil
+	return []notify.Box{{Repo: "acme/widgets", Items: 2, Failed: 4, Next: time.Now(), Error: "http://docs.internal/ answered 503 " + evil, ErrorAt: time.Now()}, {Repo: evil, Items: 1, Posting: true}}, nil
+}
+
+func (o *fakeOutboxes) About(ctx context.Context, _ events.RepoPath, apps []string) (map[string]notify.Box, error) {
+	found := map[string]notify.Box{}
+	if boxes, err := o.Boxes(ctx, "docs", 1); err != nil || slices.Contains(apps, "docs") {
+		found["docs"] = boxes[0]
+	}
+	return found, o.err
 }
 
 func (o *fakeOutboxes) SendNow(_ context.Context, app string) (int, error) {
 	o.sent = append(o.sent, app)
 	return 2, o.err
+}
+
+// Why an app has not received a push is on the page of the repository and in the outbox; the error, which names the app's URL, is for
+// admins only.
+func TestRefusedNotificationsAreExplained(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, func(cfg *Config) { cfg.Outboxes = &fakeOutboxes{} })
+	d.watchOf("docs", "acme/widgets")
+	d.watchOf("search", "acme/gadgets")
+	for _, path := range []string{"/dashboard/repo?repo=acme/widgets", "/dashboard/outbox?app=docs"} {
+		page := d.page(path, bearer)
+		if found := findHarm(t, page); len(found) > 0 || !strings.Contains(page, "docs.internal/ answered 503") || !strings.Contains(page, ">failing</span>") {
+			t.Errorf("%s: harm %q, or no error", path, found)
+		}
+		if page := d.page(path, nil); strings.Contains(page, "docs.internal") || !strings.Contains(page, ">failing</span>") {
+			t.Errorf("%s: visitors see the URL of an app, or not that it fails", path)
+		}
+	}
+	if page := d.page("/dashboard/repo?repo=acme/gadgets", bearer); strings.Contains(page, "Waiting notifications") {
+		t.Error("a repository of which nothing waits has a list of notifications")
+	}
 }
 
 func TestOutboxIsShownAndSent(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/notify"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -29,6 +30,7 @@ type repoPage struct {
 	Bytes int64
 	Sized bool // Bytes is known
 
+	Boxes   []repoBox // of apps with waiting notifications, by app
 	Watches []watchLine
 	Letters []server.DeadLetter
 	More    bool // there are more letters
@@ -108,6 +110,12 @@ type delivered struct {
 	Class            string // of the failure
 }
 
+// repoBox is what waits to be posted to an app about the repository.
+type repoBox struct {
+	App string
+	notify.Box
+}
+
 // Badge returns the style of the state.
 func (d delivered) Badge() string {
 	switch d.State {
@@ -166,6 +174,9 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	if err := shown.readLetters(ctx, d, repo); err != nil {
 		return nil, err
 	}
+	if err := shown.readBoxes(ctx, d, repo, admin); err != nil {
+		return nil, err
+	}
 	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
 	shown.Missing, shown.MoreMissing = missingLines(repository.Lacks, admin)
 	for _, g := range repository.Given {
@@ -207,6 +218,32 @@ func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.Re
 	}
 	if page.Next != "" && len(p.Watches) == repoWatchesShown {
 		p.MoreWatches = 1
+	}
+	return nil
+}
+
+// readBoxes reads what waits to be posted to the apps that watch the repository, or have received anything of it.
+func (p *repoPage) readBoxes(ctx context.Context, d *Dashboard, repo events.RepoPath, admin bool) error {
+	known := map[string]bool{}
+	for _, w := range p.Watches {
+		known[w.App] = true
+	}
+	for _, g := range p.Given {
+		known[g.App] = g.App != ""
+	}
+	maps.DeleteFunc(known, func(_ string, named bool) bool { return !named })
+	apps, _ := first(refsShown, slices.Sorted(maps.Keys(known)))
+	boxes, err := d.cfg.Outboxes.About(ctx, repo, apps)
+	if err != nil {
+		return err
+	}
+	for _, app := range apps {
+		if box, waits := boxes[app]; waits {
+			if !admin {
+				box.Error = "" // names URLs and credentials
+			}
+			p.Boxes = append(p.Boxes, repoBox{app, box})
+		}
 	}
 	return nil
 }

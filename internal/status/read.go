@@ -50,10 +50,12 @@ type Service struct {
 	Activities    []state.Activity `json:"activities"` // work in progress for half a second or more
 	Leases        leaseStatus      `json:"leases"`
 	Repos         failureStatus    `json:"repositories"`
-	DeadReasons   map[string]int   `json:"dead_by_reason"`  // in the newest 200
-	Notifications int64            `json:"notifications"`   // waiting to be posted
-	Watched       int64            `json:"watched"`         // repositories
-	Hosts         []server.Host    `json:"hosts,omitempty"` // in use, limited or waited for
+	DeadReasons   map[string]int   `json:"dead_by_reason"`        // in the newest 200
+	Notifications int64            `json:"notifications"`         // waiting to be posted
+	FailingBoxes  int64            `json:"notifications_failing"` // repositories whose next notification to an app has failed, of all apps
+	FailingApps   []string         `json:"apps_failing"`          // some of these apps
+	Watched       int64            `json:"watched"`               // repositories
+	Hosts         []server.Host    `json:"hosts,omitempty"`       // in use, limited or waited for
 	Volume        *volumeStatus    `json:"volume,omitempty"`
 	Followers     []feed.Follower  `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
@@ -157,6 +159,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() error { return r.search(ctx, store, s.Activities) },
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
+		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
 		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
@@ -182,6 +185,12 @@ func (r *Reader) search(ctx context.Context, store *state.Store, activities []st
 	}
 	r.repos, err = readFailures(ctx, store, cmp.Or(r.Search, searchTimeout))
 	r.searched = time.Now()
+	return err
+}
+
+func (s *Service) readFailingApps(ctx context.Context, boxes notify.Outboxes) error {
+	n, apps, err := boxes.Failing(ctx)
+	s.FailingBoxes, s.FailingApps = n, append([]string{}, apps...) // [] instead of null in JSON
 	return err
 }
 
@@ -409,6 +418,9 @@ func (s *Service) judge() {
 	}
 	if s.Repos.Refusing > 0 {
 		concern("commits refused: %d", s.Repos.Refusing)
+	}
+	if s.FailingBoxes > 0 {
+		concern("notifications failing: %d", s.FailingBoxes)
 	}
 	if s.Dead > 0 {
 		concern("dead letters: %d", s.Dead)
