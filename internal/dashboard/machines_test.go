@@ -128,6 +128,13 @@ func TestRefusedNotificationsAreExplained(t *testing.T) {
 			t.Errorf("%s: visitors see the URL of an app, or not that it fails", path)
 		}
 	}
+	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Repo(mustRepo(t, "acme/widgets")), "repo", "acme/widgets", "head:refs/heads/main", strings.Repeat("1", 40),
+		"given:refs/heads/main:docs", strings.Repeat("1", 40)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if page := d.page("/dashboard/repo?repo=acme/widgets", nil); !strings.Contains(page, ">up to date</span>") || !strings.Contains(page, ">not notified</a>") {
+		t.Error("the app is up to date without a hint that it was not notified")
+	}
 	if page := d.page("/dashboard/repo?repo=acme/gadgets", bearer); strings.Contains(page, "Waiting notifications") {
 		t.Error("a repository of which nothing waits has a list of notifications")
 	}

@@ -108,6 +108,7 @@ type delivered struct {
 	App, Ref, Commit string
 	State            string // "up to date", "behind", "failing", or "" if the ref is not published
 	Class            string // of the failure
+	Waits            bool   // for notifications: this or an earlier commit was not posted yet
 }
 
 // repoBox is what waits to be posted to an app about the repository.
@@ -174,9 +175,6 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	if err := shown.readLetters(ctx, d, repo); err != nil {
 		return nil, err
 	}
-	if err := shown.readBoxes(ctx, d, repo, admin); err != nil {
-		return nil, err
-	}
 	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
 	shown.Missing, shown.MoreMissing = missingLines(repository.Lacks, admin)
 	for _, g := range repository.Given {
@@ -184,6 +182,9 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	}
 	shown.MoreHeads = more
 	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
+	if err := shown.readBoxes(ctx, d, repo, admin); err != nil {
+		return nil, err
+	}
 	return shown, nil
 }
 
@@ -243,6 +244,9 @@ func (p *repoPage) readBoxes(ctx context.Context, d *Dashboard, repo events.Repo
 				box.Error = "" // names URLs and credentials
 			}
 			p.Boxes = append(p.Boxes, repoBox{app, box})
+			for i := range p.Apps {
+				p.Apps[i].Waits = p.Apps[i].Waits || p.Apps[i].App == app
+			}
 		}
 	}
 	return nil
