@@ -35,6 +35,7 @@ const (
 	workersShown  = 200
 	activityShown = 10 // of a worker
 	outboxesShown = 200
+	appsShown     = 10 // with failing notifications, on the overview
 )
 
 // loadWorkers loads the workers, live ones first, and the consumer groups of all streams.
@@ -101,6 +102,7 @@ type Outboxes interface {
 	Apps(ctx context.Context) ([]notify.App, error)
 	Boxes(ctx context.Context, app string, limit int) ([]notify.Box, error)
 	About(ctx context.Context, repo events.RepoPath, apps []string) (map[string]notify.Box, error)
+	Failing(ctx context.Context) (boxes int64, apps []string, err error)
 	SendNow(ctx context.Context, app string) (int, error)
 }
 

@@ -107,6 +107,10 @@ func (o *fakeOutboxes) About(ctx context.Context, _ events.RepoPath, apps []stri
 	return found, o.err
 }
 
+func (o *fakeOutboxes) Failing(context.Context) (int64, []string, error) {
+	return 3, []string{"docs", evil}, o.err
+}
+
 func (o *fakeOutboxes) SendNow(_ context.Context, app string) (int, error) {
 	o.sent = append(o.sent, app)
 	return 2, o.err
@@ -134,6 +138,12 @@ func TestRefusedNotificationsAreExplained(t *testing.T) {
 	}
 	if page := d.page("/dashboard/repo?repo=acme/widgets", nil); !strings.Contains(page, ">up to date</span>") || !strings.Contains(page, ">not notified</a>") {
 		t.Error("the app is up to date without a hint that it was not notified")
+	}
+	if page := d.page("/", nil); len(findHarm(t, page)) > 0 || !strings.Contains(page, "Failing notifications") || !strings.Contains(page, `href="/dashboard/outbox?app=docs"`) {
+		t.Error("the overview does not lead to the app that fails")
+	}
+	if page := startDesk(t, nil).page("/", nil); strings.Contains(page, "Failing notifications") {
+		t.Error("the overview reports failing notifications, and there are none")
 	}
 	if page := d.page("/dashboard/repo?repo=acme/gadgets", bearer); strings.Contains(page, "Waiting notifications") {
 		t.Error("a repository of which nothing waits has a list of notifications")
