@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -131,6 +132,9 @@ func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Conf
 		return repoDetail{}, err
 	}
 	recorded, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
+	if errors.Is(err, server.ErrUnknownRepo) {
+		return repoDetail{}, fmt.Errorf("%w; see lockstep repos ls and lockstep watch ls", err)
+	}
 	if err != nil {
 		return repoDetail{}, err
 	}
