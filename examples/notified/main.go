@@ -65,7 +65,7 @@ func handler(secret string, out io.Writer) http.Handler {
 		if event.Data.After == "" { // a test, a removal or a failure
 			fmt.Fprintf(out, "%s %s\n", event.Type, event.Subject)
 		} else {
-			fmt.Fprintf(out, "%s %s %.12s, %d files\n", event.Type, event.Subject, event.Data.After, len(event.Data.Files))
+			fmt.Fprintf(out, "%s %s %.12s, changed files: %d\n", event.Type, event.Subject, event.Data.After, len(event.Data.Files))
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
@@ -158,6 +159,7 @@ type publishedChange struct {
 // publishAndWait prints the result as sync does, except that a removal counts as success.
 func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
 	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		warnWithoutWorker(ctx, client, cfg, std)
 		progress := newDisplay(std, cfg, change.Repo, out)
 		result, err := enqueueAndAwait(ctx, client, cfg, change, timeout, progress)
 		progress.Close(err != nil || result.Type == events.ResultFailed)
@@ -170,6 +172,14 @@ func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, 
 		}
 		return report(std.Stdout, cfg, result, out)
 	})
+}
+
+// warnWithoutWorker says that a change will wait because no worker runs. Errors of Redis are left to what follows.
+func warnWithoutWorker(ctx context.Context, client redis.UniversalClient, cfg config.Config, std term.Streams) {
+	changes, err := stream.Stats(ctx, client, cfg.Prefix, cfg.Namespace().Changes())
+	if workers, _ := changes.Group(events.WorkersGroup); err == nil && workers.Live == 0 {
+		fmt.Fprintln(std.Stderr, "lockstep: warning: no worker takes changes, so this one waits; start one with lockstep serve, with the same --redis and --prefix")
+	}
 }
 
 // enqueueAndAwait publishes the change and waits for its result. The error says whether the change was published.

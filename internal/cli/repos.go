@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -121,7 +122,8 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 // repoDetail is the output of show.
 type repoDetail struct {
 	server.Repo
-	Volume *onDisk `json:"volume,omitempty"`
+	Waiting []waitingNotifications `json:"waiting_notifications,omitempty"` // by app
+	Volume  *onDisk                `json:"volume,omitempty"`
 }
 
 func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath) (repoDetail, error) {
@@ -130,6 +132,9 @@ func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Conf
 		return repoDetail{}, err
 	}
 	recorded, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
+	if errors.Is(err, server.ErrUnknownRepo) {
+		return repoDetail{}, fmt.Errorf("%w; see lockstep repos ls and lockstep watch ls", err)
+	}
 	if err != nil {
 		return repoDetail{}, err
 	}
@@ -138,7 +143,11 @@ func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Conf
 		return repoDetail{}, err
 	}
 	disk, err := describe(volume, repo.String())
-	return repoDetail{recorded, disk}, err
+	if err != nil {
+		return repoDetail{}, err
+	}
+	waiting, err := readWaiting(ctx, client, cfg, recorded)
+	return repoDetail{recorded, waiting, disk}, err
 }
 
 func (r repoDetail) Table(w io.Writer) {
@@ -154,7 +163,7 @@ func (r repoDetail) Table(w io.Writer) {
 		fmt.Fprintf(w, "failing\t%s\t%s\t%s\n", appOf(f), refOf(f), term.Paint(term.MarkBad, status.FailureText(f, math.MaxInt)))
 	}
 	if r.Poll != nil {
-		fmt.Fprintf(w, "next poll\t%s\n", term.When(*r.Poll))
+		fmt.Fprintf(w, "next poll\t%s\n", nextPoll(*r.Poll, time.Now()))
 	}
 	for _, c := range r.Checks {
 		checkRows(w, c)
@@ -169,6 +178,9 @@ func (r repoDetail) Table(w io.Writer) {
 		}
 		fmt.Fprintf(w, "given to %s\t%s\t%.12s\n", app, given.Ref, given.Commit)
 	}
+	for _, n := range r.Waiting {
+		fmt.Fprintf(w, "notify %s\t%s\n", term.Printable(n.App), n)
+	}
 	if r.Lock.Held {
 		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job, r.Lock.Holder.Worker, term.When(*r.Lock.Since))
 	} else {
@@ -180,6 +192,14 @@ func (r repoDetail) Table(w io.Writer) {
 		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
 	}
 	r.Volume.Table(w)
+}
+
+// nextPoll says when a poll is due. One that is overdue is queued within seconds.
+func nextPoll(at, now time.Time) string {
+	if at.Before(now) {
+		return "due"
+	}
+	return term.When(at)
 }
 
 func appOf(f state.Failure) string {

@@ -79,7 +79,7 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 				}
 				result, err = syncEmbedded(ctx, cfg, std, traces, change, progress)
 			} else {
-				result, err = syncThrough(ctx, cfg, change, progress)
+				result, err = syncThrough(ctx, cfg, std, change, progress)
 			}
 			progress.Close(err != nil || result.Type == events.ResultFailed)
 			if err != nil && timedOut(ctx) {
@@ -124,13 +124,14 @@ func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams)
 }
 
 // syncThrough lets the workers of a running service handle the change.
-func syncThrough(ctx context.Context, cfg config.Config, change events.Change, progress *display) (events.Result, error) {
+func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, change events.Change, progress *display) (events.Result, error) {
 	server, err := cfg.RedisServer()
 	if err != nil {
 		return events.Result{}, term.UsageError(err)
 	}
 	client := server.Open()
 	defer client.Close()
+	warnWithoutWorker(ctx, client, cfg, std)
 	defer progress.follow(ctx, client, cfg, change)()
 	result, err := request(ctx, client, cfg, change)
 	return result, redisx.Explain(server, err)
@@ -204,16 +205,19 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n%s", r.Repo, r.Ref, r.After, where, missing(r))
 		return err
 	}
-	more := ""
-	if r.Truncated {
+	more, noun := "", "files"
+	switch {
+	case r.Truncated:
 		more = " or more"
+	case len(r.Files) == 1:
+		noun = "file"
 	}
 	views := ""
 	if r.Views != nil {
 		views = fmt.Sprintf(", %d of %d views changed", r.Views.Changed, r.Views.Changed+r.Views.Unchanged)
 	}
-	_, err := fmt.Fprintf(w, "synced %s: %s at %.12s, %d%s files changed%s, in %s (%v)\n%s",
-		r.Repo, r.Ref, r.After, len(r.Files), more, views, where, r.Took.Round(time.Millisecond), missing(r))
+	_, err := fmt.Fprintf(w, "synced %s: %s at %.12s, %d%s %s changed%s, in %s (%v)\n%s",
+		r.Repo, r.Ref, r.After, len(r.Files), more, noun, views, where, r.Took.Round(time.Millisecond), missing(r))
 	return err
 }
 

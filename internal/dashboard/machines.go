@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/notify"
 	"lockstep/internal/server"
@@ -34,6 +35,7 @@ const (
 	workersShown  = 200
 	activityShown = 10 // of a worker
 	outboxesShown = 200
+	appsShown     = 10 // with failing notifications, on the overview
 )
 
 // loadWorkers loads the workers, live ones first, and the consumer groups of all streams.
@@ -99,6 +101,8 @@ func (d *Dashboard) loadHosts(ctx context.Context, _ url.Values, _ bool) (any, e
 type Outboxes interface {
 	Apps(ctx context.Context) ([]notify.App, error)
 	Boxes(ctx context.Context, app string, limit int) ([]notify.Box, error)
+	About(ctx context.Context, repo events.RepoPath, apps []string) (map[string]notify.Box, error)
+	Failing(ctx context.Context) (boxes int64, apps []string, err error)
 	SendNow(ctx context.Context, app string) (int, error)
 }
 
@@ -111,7 +115,7 @@ type outboxPage struct {
 }
 
 // loadOutbox loads what waits for each app, and the repositories of the one that is chosen.
-func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, _ bool) (any, error) {
+func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, admin bool) (any, error) {
 	p := outboxPage{App: q.Get("app")}
 	var err error
 	if p.Apps, err = d.cfg.Outboxes.Apps(ctx); err != nil {
@@ -130,6 +134,11 @@ func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, _ bool) (any, 
 		var more int
 		p.Boxes, more = first(outboxesShown, p.Boxes)
 		p.More = more > 0
+	}
+	for i := range p.Boxes {
+		if !admin {
+			p.Boxes[i].Error = "" // names URLs and credentials
+		}
 	}
 	return p, nil
 }

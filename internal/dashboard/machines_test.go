@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,12 +96,58 @@ func (o *fakeOutboxes) Boxes(_ context.Context, app string, _ int) ([]notify.Box
 	if app != "docs" {
 		return nil, nil
 	}
-	return []notify.Box{{Repo: "acme/widgets", Items: 2, Failed: 4, Next: time.Now()}, {Repo: evil, Items: 1, Posting: true}}, nil
+	return []notify.Box{{Repo: "acme/widgets", Items: 2, Failed: 4, Next: time.Now(), Error: "http://docs.internal/ answered 503 " + evil, ErrorAt: time.Now()}, {Repo: evil, Items: 1, Posting: true}}, nil
+}
+
+func (o *fakeOutboxes) About(ctx context.Context, _ events.RepoPath, apps []string) (map[string]notify.Box, error) {
+	found := map[string]notify.Box{}
+	if boxes, err := o.Boxes(ctx, "docs", 1); err != nil || slices.Contains(apps, "docs") {
+		found["docs"] = boxes[0]
+	}
+	return found, o.err
+}
+
+func (o *fakeOutboxes) Failing(context.Context) (int64, []string, error) {
+	return 3, []string{"docs", evil}, o.err
 }
 
 func (o *fakeOutboxes) SendNow(_ context.Context, app string) (int, error) {
 	o.sent = append(o.sent, app)
 	return 2, o.err
+}
+
+// Why an app has not received a push is on the page of the repository and in the outbox; the error, which names the app's URL, is for
+// admins only.
+func TestRefusedNotificationsAreExplained(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, func(cfg *Config) { cfg.Outboxes = &fakeOutboxes{} })
+	d.watchOf("docs", "acme/widgets")
+	d.watchOf("search", "acme/gadgets")
+	for _, path := range []string{"/dashboard/repo?repo=acme/widgets", "/dashboard/outbox?app=docs"} {
+		page := d.page(path, bearer)
+		if found := findHarm(t, page); len(found) > 0 || !strings.Contains(page, "docs.internal/ answered 503") || !strings.Contains(page, ">failing</span>") {
+			t.Errorf("%s: harm %q, or no error", path, found)
+		}
+		if page := d.page(path, nil); strings.Contains(page, "docs.internal") || !strings.Contains(page, ">failing</span>") {
+			t.Errorf("%s: visitors see the URL of an app, or not that it fails", path)
+		}
+	}
+	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Repo(mustRepo(t, "acme/widgets")), "repo", "acme/widgets", "head:refs/heads/main", strings.Repeat("1", 40),
+		"given:refs/heads/main:docs", strings.Repeat("1", 40)).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if page := d.page("/dashboard/repo?repo=acme/widgets", nil); !strings.Contains(page, ">up to date</span>") || !strings.Contains(page, ">not notified</a>") {
+		t.Error("the app is up to date without a hint that it was not notified")
+	}
+	if page := d.page("/", nil); len(findHarm(t, page)) > 0 || !strings.Contains(page, "Failing notifications") || !strings.Contains(page, `href="/dashboard/outbox?app=docs"`) {
+		t.Error("the overview does not lead to the app that fails")
+	}
+	if page := startDesk(t, nil).page("/", nil); strings.Contains(page, "Failing notifications") {
+		t.Error("the overview reports failing notifications, and there are none")
+	}
+	if page := d.page("/dashboard/repo?repo=acme/gadgets", bearer); strings.Contains(page, "Waiting notifications") {
+		t.Error("a repository of which nothing waits has a list of notifications")
+	}
 }
 
 func TestOutboxIsShownAndSent(t *testing.T) {

@@ -48,6 +48,10 @@ type overview struct {
 	Failing     []failingRepo
 	MoreFailing int64 // number of repositories omitted from Failing
 
+	FailingBoxes int64    // repositories whose next notification to an app has failed, of all apps
+	FailingApps  []string // some of these apps
+	MoreApps     int      // number of apps omitted from FailingApps
+
 	Busy      []state.Activity
 	More      int           // number of activities omitted from Busy
 	Hosts     []server.Host // in use, limited or waited for
@@ -129,6 +133,10 @@ func (d *Dashboard) loadOverview(ctx context.Context, q url.Values, admin bool) 
 		o.Failing = append(o.Failing, failingRepo{r.Repo, r.Failing[0], len(r.Failing) - 1})
 	}
 	o.MoreFailing = failing.Total - int64(len(failing.Repos))
+	if o.FailingBoxes, o.FailingApps, err = d.cfg.Outboxes.Failing(ctx); err != nil {
+		return nil, err
+	}
+	o.FailingApps, o.MoreApps = first(appsShown, o.FailingApps)
 	if o.Hosts, err = d.hosts(ctx); err != nil {
 		return nil, err
 	}

@@ -278,8 +278,8 @@ func TestRetryAndDropDeadLetters(t *testing.T) {
 	}
 	fields := map[string]string{"_watermill_message_uuid": "c1", "payload": asJSON(t, change)}
 	first, second := d.bury("failed", "no", fields), d.bury("failed", "no", fields)
-	if page := d.page("/dashboard/dead/letter?id="+first, cookie); !strings.Contains(page, "https://example.org/acme/widgets.git") {
-		t.Error("the letter's page does not show its payload")
+	if page := d.page("/dashboard/dead/letter?id="+first, cookie); !strings.Contains(page, "https://example.org/acme/widgets.git") || !strings.Contains(page, `href="/dashboard/repo?repo=acme%2Fwidgets"`) {
+		t.Error("the letter's page does not show its payload, or not lead to its repository")
 	}
 	for name, tc := range map[string]struct {
 		path, id, csrf string

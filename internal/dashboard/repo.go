@@ -13,6 +13,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/notify"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -29,6 +30,7 @@ type repoPage struct {
 	Bytes int64
 	Sized bool // Bytes is known
 
+	Boxes   []repoBox // of apps with waiting notifications, by app
 	Watches []watchLine
 	Letters []server.DeadLetter
 	More    bool // there are more letters
@@ -106,6 +108,13 @@ type delivered struct {
 	App, Ref, Commit string
 	State            string // "up to date", "behind", "failing", or "" if the ref is not published
 	Class            string // of the failure
+	Waits            bool   // for notifications: this or an earlier commit was not posted yet
+}
+
+// repoBox is what waits to be posted to an app about the repository.
+type repoBox struct {
+	App string
+	notify.Box
 }
 
 // Badge returns the style of the state.
@@ -173,6 +182,9 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	}
 	shown.MoreHeads = more
 	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
+	if err := shown.readBoxes(ctx, d, repo, admin); err != nil {
+		return nil, err
+	}
 	return shown, nil
 }
 
@@ -207,6 +219,35 @@ func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.Re
 	}
 	if page.Next != "" && len(p.Watches) == repoWatchesShown {
 		p.MoreWatches = 1
+	}
+	return nil
+}
+
+// readBoxes reads what waits to be posted to the apps that watch the repository, or have received anything of it.
+func (p *repoPage) readBoxes(ctx context.Context, d *Dashboard, repo events.RepoPath, admin bool) error {
+	known := map[string]bool{}
+	for _, w := range p.Watches {
+		known[w.App] = true
+	}
+	for _, g := range p.Given {
+		known[g.App] = g.App != ""
+	}
+	maps.DeleteFunc(known, func(_ string, named bool) bool { return !named })
+	apps, _ := first(refsShown, slices.Sorted(maps.Keys(known)))
+	boxes, err := d.cfg.Outboxes.About(ctx, repo, apps)
+	if err != nil {
+		return err
+	}
+	for _, app := range apps {
+		if box, waits := boxes[app]; waits {
+			if !admin {
+				box.Error = "" // names URLs and credentials
+			}
+			p.Boxes = append(p.Boxes, repoBox{app, box})
+			for i := range p.Apps {
+				p.Apps[i].Waits = p.Apps[i].Waits || p.Apps[i].App == app
+			}
+		}
 	}
 	return nil
 }

@@ -10,19 +10,28 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"lockstep/internal/notify"
 	"lockstep/internal/state"
 )
 
 func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration, "percent": percent,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "word": word, "ref": refName, "failure": failureAt, "rows": rowsAt,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "word": word, "ref": refName, "failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"ranges":     func() []timeRange { return ranges },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
 		"outcomes":   func() []string { return outcomeNames },
 	}
 }
+
+// boxLine is an outbox at a time.
+type boxLine struct {
+	notify.Box
+	Now time.Time
+}
+
+func boxAt(now time.Time, box notify.Box) boxLine { return boxLine{box, now} }
 
 // failureLine is a failure as a visitor sees it.
 type failureLine struct {

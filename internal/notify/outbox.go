@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -189,6 +190,9 @@ const (
 	isDead   = "dead"
 )
 
+// maxKept is the length of an error that is kept while an item waits for the next attempt, in bytes.
+const maxKept = 500
+
 type settlement struct {
 	what     string
 	delay    time.Duration
@@ -200,7 +204,11 @@ type settlement struct {
 // settle records the outcome of a claim. It is safe to call again if it got no reply.
 func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
 	args := append([]any{}, o.common...)
-	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, s.err, s.attempts)
+	text := s.err
+	if s.what == isFailed {
+		text = strings.ToValidUTF8(text[:min(len(text), maxKept)], "")
+	}
+	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, text, s.attempts)
 	return settleScript.Run(ctx, o.redis, o.keys, args...).Err()
 }
 

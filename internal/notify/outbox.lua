@@ -10,6 +10,7 @@
 --       due:{app}         zset: repo -> when its first item may be sent, ms; if claimed, when the claim ends
 --       heads:{app}       zset: repo -> number of its first item
 --       box:{app} {repo}  list of items: number, space, JSON object
+--       errors:{app}      hash: repo -> last error of its first item: number of the item, space, ms, space, error
 --       unwatched:{app} {repo}  exists for some time after the box's watch was found missing
 --       moved:{repo}      new key of a renamed repository
 -- Neither app names nor repository keys contain a space.
@@ -31,6 +32,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function due_of(app) return prefix .. 'due:' .. app end
 local function heads_of(app) return prefix .. 'heads:' .. app end
+local function errors_of(app) return prefix .. 'errors:' .. app end
 local function name_of(app, repo) return app .. ' ' .. repo end
 local function box_of(app, repo) return prefix .. 'box:' .. name_of(app, repo) end
 
@@ -89,6 +91,7 @@ local function forget(app, repo)
   redis.call('ZREM', due_of(app), repo)
   redis.call('HDEL', tries, name_of(app, repo))
   redis.call('HDEL', claims, name_of(app, repo))
+  redis.call('HDEL', errors_of(app), repo)
   if redis.call('EXISTS', heads_of(app)) == 0 then
     redis.call('HDEL', counts, app)
     redis.call('HDEL', sizes, app)
@@ -100,6 +103,7 @@ local function pop(app, repo, at)
   local _, gone = head_of(app, repo)
   redis.call('LPOP', box_of(app, repo))
   redis.call('HDEL', tries, name_of(app, repo))
+  redis.call('HDEL', errors_of(app), repo)
   redis.call('HINCRBY', counts, app, -1)
   redis.call('HINCRBY', sizes, app, -#gone)
   local following = head_of(app, repo)

@@ -2,7 +2,7 @@
 --
 -- KEYS  1-6 see outbox.lua
 -- ARGV  1-2 see outbox.lua   3 app   4 repo   5 number of the item   6 the claim
---       7 "done": remove it   "failed": retry after the delay, count an attempt   "back": retry after the delay
+--       7 "done": remove it   "failed": retry after the delay, count an attempt, keep the error   "back": retry after the delay
 --         "dead": move it to the dead letters
 --       8 delay, ms   9 reason   10 error   11 attempts
 -- Returns "settled"
@@ -24,7 +24,10 @@ if not ours then
 end
 
 if same and what == 'dead' then bury(app, repo, ARGV[9], ARGV[10], ARGV[11]) end
-if same and what == 'failed' then redis.call('HINCRBY', tries, name_of(app, repo), 1) end
+if same and what == 'failed' then
+  redis.call('HINCRBY', tries, name_of(app, repo), 1)
+  redis.call('HSET', errors_of(app), repo, n .. ' ' .. number(now) .. ' ' .. ARGV[10])
+end
 if same and (what == 'done' or what == 'dead') then
   pop(app, repo, number(now))
 else

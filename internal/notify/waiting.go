@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed" // the script
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -45,6 +46,9 @@ type Box struct {
 	Posting bool      // the first item is being posted
 	Next    time.Time // of the next attempt, by Redis' clock
 	Queued  time.Time // when the result of the first item was settled; zero if unknown
+
+	Error   string    // of the last attempt at the first item; "" if it did not fail, or only at a version that does not keep it
+	ErrorAt time.Time // by Redis' clock
 }
 
 func (o Outboxes) key(name string) string { return o.Namespace.Notifications() + ":" + name }
@@ -97,31 +101,98 @@ func (o Outboxes) Boxes(ctx context.Context, app string, limit int) ([]Box, erro
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox of %s: %w", app, err)
 	}
-	boxes := make([]Box, len(heads))
-	if len(heads) == 0 {
+	keys := make([]boxKey, len(heads))
+	for i, repo := range heads {
+		keys[i] = boxKey{app, repo}
+	}
+	return o.read(ctx, keys)
+}
+
+// About returns what waits to be posted about a repository, by app, in one round trip. Apps without waiting notifications are absent.
+func (o Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string) (map[string]Box, error) {
+	keys := make([]boxKey, len(apps))
+	for i, app := range apps {
+		keys[i] = boxKey{app, repo.Key()}
+	}
+	boxes, err := o.read(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	waiting := map[string]Box{}
+	for i, box := range boxes {
+		if box.Items > 0 {
+			waiting[apps[i]] = box
+		}
+	}
+	return waiting, nil
+}
+
+// Failing returns the number of outboxes whose first item has failed, and some of their apps, sorted, in constant time.
+func (o Outboxes) Failing(ctx context.Context) (boxes int64, apps []string, err error) {
+	const scanned = 100 // names of boxes
+	pipe := o.Redis.Pipeline()
+	count, names := pipe.HLen(ctx, o.key("tries")), pipe.HScan(ctx, o.key("tries"), 0, "", scanned)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return 0, nil, fmt.Errorf("count failing notifications: %w", err)
+	}
+	fields, _ := names.Val()
+	for i, name := range fields {
+		if app, _, _ := strings.Cut(name, " "); i%2 == 0 && !slices.Contains(apps, app) { // odd ones are values
+			apps = append(apps, app)
+		}
+	}
+	slices.Sort(apps)
+	return count.Val(), apps, nil
+}
+
+type boxKey struct{ app, repo string }
+
+// read reads boxes in one round trip, also empty ones.
+func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
+	boxes := make([]Box, len(keys))
+	if len(keys) == 0 {
 		return boxes, nil
 	}
-	pipe := o.Redis.Pipeline()
-	due := pipe.ZMScore(ctx, o.key("due:"+app), heads...)
-	names, lengths, firsts := make([]string, len(heads)), make([]*redis.IntCmd, len(heads)), make([]*redis.StringCmd, len(heads))
-	for i, repo := range heads {
-		names[i] = app + " " + repo
-		lengths[i], firsts[i] = pipe.LLen(ctx, o.key("box:"+names[i])), pipe.LIndex(ctx, o.key("box:"+names[i]), 0)
+	type reply struct {
+		due                         *redis.FloatCmd
+		length                      *redis.IntCmd
+		first, tries, claim, failed *redis.StringCmd
 	}
-	tries, claims := pipe.HMGet(ctx, o.key("tries"), names...), pipe.HMGet(ctx, o.key("claims"), names...)
-	if _, err := pipe.Exec(ctx); err != nil && err != redis.Nil { //nolint:errorlint // of an empty box, exactly
-		return nil, fmt.Errorf("read the outbox of %s: %w", app, err)
+	replies, pipe := make([]reply, len(keys)), o.Redis.Pipeline()
+	for i, k := range keys {
+		name := k.app + " " + k.repo
+		replies[i] = reply{pipe.ZScore(ctx, o.key("due:"+k.app), k.repo), pipe.LLen(ctx, o.key("box:"+name)), pipe.LIndex(ctx, o.key("box:"+name), 0),
+			pipe.HGet(ctx, o.key("tries"), name), pipe.HGet(ctx, o.key("claims"), name), pipe.HGet(ctx, o.key("errors:"+k.app), k.repo)}
 	}
-	for i, repo := range heads {
-		boxes[i] = Box{Repo: repo, Items: lengths[i].Val(), Posting: claims.Val()[i] != nil, Queued: queuedAt(firsts[i].Val())}
-		if text, ok := tries.Val()[i].(string); ok {
-			boxes[i].Failed, _ = strconv.Atoi(text)
+	commands, _ := pipe.Exec(ctx) // its error may be redis.Nil, of an absent field, and hide others
+	for _, c := range commands {
+		if err := c.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("read the outboxes: %w", err)
 		}
-		if score := due.Val()[i]; score > 0 {
+	}
+	for i, r := range replies {
+		first := r.first.Val()
+		boxes[i] = Box{Repo: keys[i].repo, Items: r.length.Val(), Posting: r.claim.Err() == nil, Queued: queuedAt(first)}
+		boxes[i].Failed, _ = strconv.Atoi(r.tries.Val())
+		if score := r.due.Val(); score > 0 {
 			boxes[i].Next = time.UnixMilli(int64(score)).UTC()
 		}
+		boxes[i].ErrorAt, boxes[i].Error = errorOf(first, r.failed.Val())
 	}
 	return boxes, nil
+}
+
+// errorOf returns the kept error of a box's first item, or "" if it is that of an earlier item, which a version that keeps no errors
+// has removed.
+func errorOf(first, kept string) (time.Time, string) {
+	number, _, _ := strings.Cut(first, " ")
+	of, rest, _ := strings.Cut(kept, " ")
+	at, text, ok := strings.Cut(rest, " ")
+	ms, err := strconv.ParseInt(at, 10, 64)
+	if !ok || of != number || err != nil {
+		return time.Time{}, ""
+	}
+	return time.UnixMilli(ms).UTC(), text
 }
 
 // queuedAt returns when the result of an item was settled.

@@ -1,8 +1,11 @@
 package notify
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"lockstep/events"
 )
@@ -37,13 +40,23 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 			posting = c
 		}
 	}
-	if err := n.outbox.settle(ctx, failed, settlement{what: isFailed, delay: time.Hour}); err != nil {
+	if err := n.outbox.settle(ctx, failed, settlement{what: isFailed, delay: time.Hour, err: "the app answered 503 " + strings.Repeat("é", maxKept)}); err != nil {
 		t.Fatal(err)
 	}
 	list := must(boxes.Boxes(ctx, "docs", 10))(t)
 	if len(list) != 2 || list[0].Repo != "acme/a" || list[0].Items != 2 || list[0].Failed != 1 || list[0].Posting || time.Until(list[0].Next) < 50*time.Minute ||
 		list[0].Queued != events.EntryTime(failed.item.Entry) || list[1].Repo != "acme/b" || !list[1].Posting {
 		t.Errorf("%+v, want a failed box and one that is being posted", list)
+	}
+	if e := list[0].Error; !strings.HasPrefix(e, "the app answered 503 é") || len(e) > maxKept || !utf8.ValidString(e) || time.Since(list[0].ErrorAt).Abs() > time.Minute || list[1].Error != "" {
+		t.Errorf("errors %+v, want the first one's, of at most %d bytes", list, maxKept)
+	}
+	about := must(boxes.About(ctx, must(events.ParseRepoPath("Acme/A"))(t), []string{"docs", "ci", "none"}))(t)
+	if len(about) != 2 || about["docs"] != list[0] || !about["ci"].Posting {
+		t.Errorf("%+v, want the boxes of docs and ci", about)
+	}
+	if failing, apps, err := boxes.Failing(ctx); err != nil || failing != 1 || !slices.Equal(apps, []string{"docs"}) {
+		t.Errorf("%d boxes of %q fail, %v; want one of docs", failing, apps, err)
 	}
 	if list := must(boxes.Boxes(ctx, "docs", 1))(t); len(list) != 1 {
 		t.Errorf("%d boxes, want 1", len(list))
@@ -59,5 +72,36 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 	}
 	if hastened := must(boxes.SendNow(ctx, "none"))(t); hastened != 0 {
 		t.Errorf("%d boxes of an unknown app", hastened)
+	}
+}
+
+// The error belongs to the first item: once that is delivered, or was by a process that keeps no errors, it is not shown for the next.
+func TestErrorsEndWithTheirItem(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	boxes := Outboxes{Redis: w.redis, Namespace: namespace}
+	w.watch("docs", "http://127.0.0.1:1/", "acme/a")
+	n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/a"), synced(t, "3", "docs", "acme/a"))
+	fail := func() string {
+		if err := n.outbox.settle(ctx, w.claimOne(n), settlement{what: isFailed, err: "refused"}); err != nil {
+			t.Fatal(err)
+		}
+		return must(boxes.Boxes(ctx, "docs", 1))(t)[0].Error
+	}
+	if got := fail(); got != "refused" {
+		t.Fatalf("error %q after a failure", got)
+	}
+	if err := w.redis.LPop(ctx, boxes.key("box:docs acme/a")).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(boxes.Boxes(ctx, "docs", 1))(t)[0]; got.Error != "" || !got.ErrorAt.IsZero() {
+		t.Errorf("%+v, want no error of an earlier item", got)
+	}
+	fail()
+	if err := n.outbox.settle(ctx, w.claimOne(n), settlement{what: isDone}); err != nil {
+		t.Fatal(err)
+	}
+	if kept := w.redis.Exists(ctx, boxes.key("errors:docs")).Val(); kept != 0 {
+		t.Error("the error of a delivered item is kept")
 	}
 }

@@ -18,7 +18,7 @@ type Summary struct {
 	Repo    string    // path as last reported
 	Fence   uint64    // of the last settled change, or 0
 	Synced  time.Time // when the last sync was settled; zero if none was
-	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced since
+	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced since, or could not be
 	Refused []string  // refs whose commit is refused: not verified, or rewritten
 	Missing []string  // refs whose trees lack submodules
 	Failing []Failure // newest first
@@ -130,7 +130,7 @@ func (r Repo) Summary(now time.Time) Summary {
 	summary := Summary{Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
 	summary.Failing, summary.Repo = r.Failing()
 	summary.Refused, summary.Missing = strings.Fields(r.fields[refusedField]), strings.Fields(r.fields[missingField])
-	if summary.Synced.IsZero() {
+	if summary.Synced.IsZero() && len(summary.Failing) == 0 { // a removal clears failures, so later ones are of a repository that is watched again
 		summary.Removed = r.fields["tombstone"]
 	}
 	return summary

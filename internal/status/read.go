@@ -77,6 +77,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() error { return r.search(ctx, store, s.Activities) },
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
+		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
 		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
@@ -102,6 +103,12 @@ func (r *Reader) search(ctx context.Context, store *state.Store, activities []st
 	}
 	r.repos, err = readFailures(ctx, store, cmp.Or(r.Search, searchTimeout))
 	r.searched = time.Now()
+	return err
+}
+
+func (s *Service) readFailingApps(ctx context.Context, boxes notify.Outboxes) error {
+	n, apps, err := boxes.Failing(ctx)
+	s.FailingBoxes, s.FailingApps = n, append([]string{}, apps...) // [] instead of null in JSON
 	return err
 }
 
@@ -329,6 +336,9 @@ func (s *Service) judge() {
 	}
 	if s.Repos.Refusing > 0 {
 		concern("commits refused: %d", s.Repos.Refusing)
+	}
+	if s.FailingBoxes > 0 {
+		concern("notifications failing: %d", s.FailingBoxes)
 	}
 	if s.Dead > 0 {
 		concern("dead letters: %d", s.Dead)

@@ -33,10 +33,12 @@ type Service struct {
 	LoweredSlots  []state.LoweredSlots `json:"lowered_slots,omitempty"` // workers under memory or CPU pressure
 	Leases        leaseStatus          `json:"leases"`
 	Repos         failureStatus        `json:"repositories"`
-	DeadReasons   map[string]int       `json:"dead_by_reason"`  // in the newest 200
-	Notifications int64                `json:"notifications"`   // waiting to be posted
-	Watched       int64                `json:"watched"`         // repositories
-	Hosts         []server.Host        `json:"hosts,omitempty"` // in use, limited or waited for
+	DeadReasons   map[string]int       `json:"dead_by_reason"`        // in the newest 200
+	Notifications int64                `json:"notifications"`         // waiting to be posted
+	FailingBoxes  int64                `json:"notifications_failing"` // repositories whose next notification to an app has failed, of all apps
+	FailingApps   []string             `json:"apps_failing"`          // some of these apps
+	Watched       int64                `json:"watched"`               // repositories
+	Hosts         []server.Host        `json:"hosts,omitempty"`       // in use, limited or waited for
 	Volume        *volumeStatus        `json:"volume,omitempty"`
 	Followers     []feed.Follower      `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 

@@ -87,8 +87,8 @@ func TestTableFitsScreen(t *testing.T) {
 			Repo: "acme/widgets", Held: true, Since: &since, Holder: &server.Party{Worker: "w1", Job: "c1", Operation: "sync"}, Waiters: make([]server.Party, 2),
 		}}},
 		Repos:       failureStatus{Complete: true, Looked: 840},
-		DeadReasons: map[string]int{"attempts used up": 2, "malformed": 1},
-		Watched:     800, Volume: &volumeStatus{ID: "L2PBKDNHBOIV6LKR2QXJB4PNWE", Root: "/srv/repos", Free: 12 << 30, Size: 40 << 30, Workspaces: 3},
+		DeadReasons: map[string]int{"attempts used up": 2, "malformed": 1}, Notifications: 12, FailingBoxes: 7, FailingApps: []string{"ci", "docs", "scan", "search"},
+		Watched: 800, Volume: &volumeStatus{ID: "L2PBKDNHBOIV6LKR2QXJB4PNWE", Root: "/srv/repos", Free: 12 << 30, Size: 40 << 30, Workspaces: 3},
 		now: now,
 	}
 	s.judge()
@@ -108,7 +108,7 @@ func TestTableFitsScreen(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"health   attention: dead letters: 3", "dead     3 (attempts used up: 2, malformed: 1)", "results  5000 kept, 12.3/s: the last 100 in 8.1s",
+		"health   attention: notifications failing: 7; dead letters: 3", "notify   12 waiting to be posted, 7 failing: ci, docs, scan and others", "dead     3 (attempts used up: 2, malformed: 1)", "results  5000 kept, 12.3/s: the last 100 in 8.1s",
 		"sync acme/widgets  1m30s  fetch 12MiB of 40MiB  w1", "sync acme/gadgets  1m30s  build 10 files", "acme/widgets  2   1m30s     sync, job c1 on w1",
 		"indexer  results  unknown  2 ",
 	} {

@@ -52,7 +52,7 @@ func (s Service) Table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "repos\t%s, %d circuits open; %d watched\n", failing, s.Repos.Open, s.Watched)
 	fmt.Fprintf(w, "dead\t%s\n", s.dead())
-	fmt.Fprintf(w, "notify\t%d waiting to be posted\n", s.Notifications)
+	fmt.Fprintf(w, "notify\t%d waiting to be posted%s\n", s.Notifications, s.failingBoxes())
 	if v := s.Volume; v != nil {
 		free := ""
 		if v.Root != "" {
@@ -87,6 +87,24 @@ func (r rate) String() string {
 		return fmt.Sprintf("%.1f/s in the last minute", r.PerSecond)
 	}
 	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, Duration(over))
+}
+
+// failingApps names at most three apps.
+func (s Service) failingApps() string {
+	const named = 3
+	text := term.Printable(strings.Join(s.FailingApps[:min(len(s.FailingApps), named)], ", "))
+	if len(s.FailingApps) > named {
+		text += " and others"
+	}
+	return text
+}
+
+// failingBoxes says how many repositories have a notification that failed, and of which apps.
+func (s Service) failingBoxes() string {
+	if s.FailingBoxes == 0 {
+		return ""
+	}
+	return ", " + term.Paint(term.MarkBad, fmt.Sprintf("%d failing", s.FailingBoxes)) + ": " + s.failingApps()
 }
 
 func (s Service) dead() string {

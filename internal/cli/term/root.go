@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // NewRoot configures a root command: usage errors get their own exit code, and only [Execute] prints errors.
@@ -18,9 +19,29 @@ func NewRoot(std Streams, root *cobra.Command) *cobra.Command {
 	root.SetOut(std.Stdout)
 	root.SetErr(std.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return UsageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+		if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 { // the flag is one of that unknown command
+			err = NoArgs(cmd, args)
+		}
+		return UsageError(fmt.Errorf("%w; see %s --help", readable(err), cmd.CommandPath()))
 	})
 	return root
+}
+
+// readable replaces the errors of package strconv and time in the errors of flags.
+func readable(err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	flag := invalid.GetFlag()
+	want := map[string]string{
+		"int": "a whole number", "int64": "a whole number", "uint64": "a whole number, without sign",
+		"float64": "a number", "bool": "true or false", "duration": "a duration, such as 30s or 5m",
+	}[flag.Value.Type()]
+	if want == "" {
+		return err
+	}
+	return fmt.Errorf("invalid argument %q for %q flag: want %s", invalid.GetValue(), "--"+flag.Name, want)
 }
 
 // Execute runs a command, prints its error and returns its exit code.
