@@ -73,5 +73,12 @@ func (n Namespace) Compare() string { return string(n) + "compare" }
 // Patrol is the lock of the worker that maintains idle repositories. It also records the last run.
 func (n Namespace) Patrol() string { return string(n) + "patrol" }
 
+// Departed is the sorted set of the repositories that were moved to other cells and whose files are still here, scored by the time of the
+// move in ms.
+func (n Namespace) Departed() string { return string(n) + "departed" }
+
+// Arrivals is the prefix of the keys of moves to this cell.
+func (n Namespace) Arrivals() string { return string(n) + "arrivals" }
+
 // Tokens is the hash of the tokens of apps, and the prefix of the times of their last use.
 func (n Namespace) Tokens() string { return string(n) + "tokens" }

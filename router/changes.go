@@ -236,7 +236,7 @@ func (c *Changes) Note(msg *message.Message, cause error, attempts int, final bo
 // limits of requests, a remote that is behind its webhook, an open circuit.
 func waitsInTurn(cause error) bool {
 	switch events.ClassOf(cause) {
-	case events.ClassBehind, events.ClassCircuit:
+	case events.ClassBehind, events.ClassCircuit, events.ClassMoved:
 		return true
 	case events.ClassLimited:
 		outer, ok := errors.AsType[*events.Error](cause)

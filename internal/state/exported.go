@@ -22,10 +22,14 @@ var fieldKinds = map[string]bool{
 
 	"fence": false, "asked": false, "newest": false, "look": false, "tombstone": false,
 	failingField: false, failuresField: false, tripsField: false, openUntilField: false,
+	cellField: false, followsField: false,
 }
 
 // Exported returns the fields to export. They are none if they say nothing about a clone or its moves.
 func (r Repo) Exported() map[string]string {
+	if _, _, moved := r.MovedToCell(); moved {
+		return nil // the other cell exports it
+	}
 	fields, says := map[string]string{}, false
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
