@@ -45,6 +45,10 @@ var Keys = []Key{
 	{Pattern: "deliveries:*", Reason: "a repeated webhook costs one sync that finds nothing new"},
 	{Pattern: "notify", Reason: "repeated from what the app last received"},
 	{Pattern: "notify:*", Reason: "repeated from what the app last received"},
+
+	// Below the prefix of the directory of cells.
+	{Pattern: "cells", Reason: "add the cells again"},
+	{Pattern: "cells:*", Reason: "repositories are placed by the weights of the cells"},
 }
 
 // KeyOf returns the kind of a key without the prefix. It returns false if it belongs to none.
