@@ -41,3 +41,16 @@ func (r *Registry) move(ctx context.Context, repo events.RepoPath, docs map[stri
 		return r.write(ctx, nil, rewrite{was: was, docs: docs, moves: true})
 	})
 }
+
+// CheckReceive returns an error of the class [events.ClassConflict] if [Registry.Receive] would be refused, because a path above or below
+// that of the watches is watched here.
+func (r *Registry) CheckReceive(ctx context.Context, watches []Watch) error {
+	if len(watches) == 0 {
+		return nil
+	}
+	was, err := r.load(ctx, watches[0].Repo)
+	if err != nil || len(was.docs) > 0 {
+		return err
+	}
+	return r.checkNesting(ctx, watches[0].Repo)
+}
