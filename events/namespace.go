@@ -52,6 +52,9 @@ func (n Namespace) Volume() string { return string(n) + "volume" }
 // Watches is the prefix of the registry's keys.
 func (n Namespace) Watches() string { return string(n) + "watch:" }
 
+// Forwarded is the prefix of the marks of changes that other cells have forwarded to this one.
+func (n Namespace) Forwarded() string { return string(n) + "forwarded:" }
+
 // Poll is the sorted set of polled repositories, scored by the time of the next poll.
 func (n Namespace) Poll() string { return string(n) + "poll" }
 

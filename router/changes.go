@@ -27,6 +27,10 @@ type Changes struct {
 	// change's URL, as by [events.HostPort]. It must not block. Optional.
 	Limited func(host string, job events.Job) error
 
+	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that, or "" if
+	// it belongs to this one; see [Forward]. entry is the message's stream entry. Optional.
+	Elsewhere func(msg *message.Message, entry string, repo events.RepoPath) (to string, err error)
+
 	// Notes returns what to note of a change when an attempt has ended: of a failed result that its class and error are the last
 	// ones of its repository and app, of any other that they are no longer. It is called with a class and an error instead of a
 	// complete result for an attempt that failed. It may return nil. Optional.

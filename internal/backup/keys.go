@@ -32,6 +32,7 @@ var Keys = []Key{
 	{Pattern: "lock:*", Reason: "leases end with Redis; fences continue from the volume"},
 	{Pattern: "host:*", Reason: "hosts tell again"},
 	{Pattern: "hosts:*", Reason: "hosts tell again"},
+	{Pattern: "forwarded:*", Reason: "entries of a lost stream"},
 	{Pattern: "working", Reason: "reported by running processes"},
 	{Pattern: "patrol", Reason: "reported by running processes"},
 	{Pattern: "compare", Reason: "reported by running processes"},

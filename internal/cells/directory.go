@@ -122,10 +122,16 @@ func (d *Directory) cell(name string) (Cell, bool) {
 
 // Place returns the cell of a repository. It returns the zero Cell if no cell has a weight.
 func (d *Directory) Place(repo events.RepoPath) Cell {
+	c, _ := d.placeAt(repo)
+	return c
+}
+
+// placeAt returns the cell of a repository, and the epoch of the copy that says so.
+func (d *Directory) placeAt(repo events.RepoPath) (Cell, int64) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	c, _ := d.cell(d.place(repo.Key()))
-	return c
+	return c, d.epoch
 }
 
 func (d *Directory) place(key string) string {
