@@ -211,3 +211,14 @@ func (s *Store) Activate(ctx context.Context, move CellMove, guard locking.Guard
 	_, err := s.runCell(ctx, s.redis, activateScript, move, guard, "active", []string{s.namespace.Views(move.Repo)}, args...)
 	return err
 }
+
+// IsVacated reports whether only the mark of [Store.Depart] is left.
+func (r Repo) IsVacated() bool {
+	for name := range r.fields {
+		if name != cellField && name != "repo" && name != "fence" {
+			return false
+		}
+	}
+	_, _, departed := r.MovedToCell()
+	return departed
+}
