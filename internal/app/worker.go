@@ -18,6 +18,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/app/backend"
+	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/hosts"
@@ -42,7 +43,9 @@ type Config struct {
 	Metrics *telemetry.Metrics
 	Traces  *telemetry.Traces // nil disables tracing
 
-	follow      *FollowConfig  // nil unless this process follows a reader
+	follow      *FollowConfig    // nil unless this process follows a reader
+	cells       *cells.Directory // nil without cells; closeCells closes its client
+	closeCells  func() error
 	hooks       *hookReceiver  // nil if this process receives no webhooks
 	health      *health        // nil outside Serve
 	live, ready *server.Health // checks of health
@@ -134,18 +137,24 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	r, err := router.New(router.Config{
-		Log: log, CloseTimeout: cfg.Grace + drainMargin,
-		Routes: []router.Route{{
-			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-			Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
-			Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter, rollups)},
-			Dispose: router.Disposer{
-				Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Note: changes.Note, Log: log,
-				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
-			},
-		}},
-	})
+	route := router.Route{
+		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
+		Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
+		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter, rollups)},
+		Dispose: router.Disposer{
+			Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Note: changes.Note, Log: log,
+			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
+		},
+	}
+	if cfg.cells != nil {
+		if err := cfg.cells.Register(ctx, cfg.Cell, "", volume.ID()); err != nil {
+			return err
+		}
+		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * cfg.MaxAge}
+		changes.Elsewhere, changes.Handler = forwarder.Forward, circuit.Wrap(forwarder.Renaming(handle.Handle))
+		route.Forward, route.Forwarded = changes.Forward, changes.OnForward
+	}
+	r, err := router.New(router.Config{Log: log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
 	if err != nil {
 		return err
 	}

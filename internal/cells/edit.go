@@ -156,6 +156,12 @@ func (d *Directory) Pin(ctx context.Context, repo events.RepoPath, cell string) 
 	})
 }
 
+// Adopt pins a repository to a cell, wherever it was placed before. It is for a repository that was renamed within the cell: the new path
+// has been confirmed by the remote, so what had that path is no longer it. It can be repeated.
+func (d *Directory) Adopt(ctx context.Context, repo events.RepoPath, cell string) (epoch int64, err error) {
+	return d.override(ctx, repo, func(string, override) (string, error) { return override{cell, true}.String(), nil })
+}
+
 // Unpin ends a pin. The repository stays where it is until it is moved.
 func (d *Directory) Unpin(ctx context.Context, repo events.RepoPath) (epoch int64, err error) {
 	return d.override(ctx, repo, func(current string, _ override) (string, error) {

@@ -88,6 +88,21 @@ func (f *Forwarder) add(ctx context.Context, msg *message.Message, entry string,
 	return forwardScript.Run(ctx, f.Directory.redis, []string{mark, to.Prefix.Changes()}, args...).Err()
 }
 
+// Renaming wraps the handler of the cell's changes, so that a repository that was renamed there stays there: before the move is settled, its
+// new path is pinned to the cell. If that fails, the change is tried again.
+func (f *Forwarder) Renaming(handle events.Handler) events.Handler {
+	return func(ctx context.Context, job events.Job) (events.Outcome, error) {
+		outcome, err := handle(ctx, job)
+		if err != nil || outcome.Result.Type != events.ResultMoved || outcome.Result.To.IsZero() {
+			return outcome, err
+		}
+		if _, err := f.Directory.Adopt(ctx, outcome.Result.To, f.Cell); err != nil {
+			return events.Outcome{}, &events.Error{Disposition: events.Retryable, Class: events.ClassInternal, Err: err}
+		}
+		return outcome, nil
+	}
+}
+
 // Origin returns the cell and the stream entry to which a forwarded message was added first, separated by a space, or "".
 func Origin(msg *message.Message) string { return msg.Metadata.Get(metadataOrigin) }
 

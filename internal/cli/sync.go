@@ -131,6 +131,15 @@ func syncThrough(ctx context.Context, cfg config.Config, change events.Change, p
 	}
 	client := server.Open()
 	defer client.Close()
+	set, err := app.OpenCells(ctx, cfg, client)
+	if err != nil {
+		return events.Result{}, redisx.Explain(server, err)
+	}
+	cell, err := set.Of(change.Repo)
+	if err != nil {
+		return events.Result{}, err
+	}
+	cfg = app.InCell(cfg, cell)
 	defer progress.follow(ctx, client, cfg, change)()
 	result, err := request(ctx, client, cfg, change)
 	return result, redisx.Explain(server, err)

@@ -40,6 +40,8 @@ type Config struct {
 	Redis             string `koanf:"redis"`
 	RedisPasswordFile string `koanf:"redis-password-file"`
 	Prefix            string `koanf:"prefix"`
+	Cell              string `koanf:"cell"`
+	CellsPrefix       string `koanf:"cells-prefix"`
 
 	LogLevel  string `koanf:"log-level"`
 	LogFormat string `koanf:"log-format"`
@@ -87,6 +89,7 @@ type Config struct {
 	CircuitOpen     time.Duration `koanf:"circuit-open"`
 
 	Roles          []string      `koanf:"roles"`
+	CellReader     string        `koanf:"cell-reader"`
 	PollEvery      time.Duration `koanf:"poll-every"`
 	ReconcileEvery time.Duration `koanf:"reconcile-every"`
 	Listen         string        `koanf:"listen"`
@@ -219,6 +222,9 @@ func (s entry) typed(value any) any {
 
 func (c *Config) check(environ []string) error {
 	if _, err := events.ParseNamespace(c.Prefix); err != nil {
+		return Named(err)
+	}
+	if err := c.checkCells(); err != nil {
 		return Named(err)
 	}
 	var err error
