@@ -80,6 +80,9 @@ func (n Namespace) Patrol() string { return string(n) + "patrol" }
 // move in ms.
 func (n Namespace) Departed() string { return string(n) + "departed" }
 
+// Rebalance is the lock of the worker that requests moves to other cells.
+func (n Namespace) Rebalance() string { return string(n) + "rebalance" }
+
 // Arrivals is the prefix of the keys of moves to this cell.
 func (n Namespace) Arrivals() string { return string(n) + "arrivals" }
 

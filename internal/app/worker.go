@@ -181,6 +181,14 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			}.Run(maintaining)
 		})
 	}
+	if cfg.cells != nil {
+		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, log: log}
+		background.Go(func() {
+			if err := m.run(maintaining); err != nil {
+				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
+			}
+		})
+	}
 	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log)
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })

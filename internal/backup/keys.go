@@ -43,6 +43,7 @@ var Keys = []Key{
 	{Pattern: "failing", Reason: "the next attempts tell again"},
 	{Pattern: "rollup:*", Reason: "history of counts"},
 	{Pattern: "departed", Reason: "files of repositories that are in another cell; remove them by hand"},
+	{Pattern: "rebalance", Reason: "reported by running processes"},
 	{Pattern: "arrivals", Reason: "request the moves again"},
 	{Pattern: "arrivals:due", Reason: "request the moves again"},
 	{Pattern: "hooks:*", Reason: "a record of webhooks that were received"},

@@ -27,7 +27,7 @@ import (
 func newReposCommand(std term.Streams) *cobra.Command {
 	return newGroup("repos", "Show and maintain repositories", "",
 		newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std),
-		newReposPurgeCommand(std))
+		newReposMoveCommand(std), newReposPurgeCommand(std))
 }
 
 func newReposListCommand(std term.Streams) *cobra.Command {

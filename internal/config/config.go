@@ -90,6 +90,7 @@ type Config struct {
 
 	Roles          []string      `koanf:"roles"`
 	CellReader     string        `koanf:"cell-reader"`
+	MoveRate       int           `koanf:"move-rate"`
 	PollEvery      time.Duration `koanf:"poll-every"`
 	ReconcileEvery time.Duration `koanf:"reconcile-every"`
 	Listen         string        `koanf:"listen"`
@@ -290,6 +291,7 @@ func (c *Config) checkWork() error {
 		atLeast("max-volume-bytes", Size(c.MaxVolumeBytes), 0, "0 or more"),
 		atLeast("min-free-bytes", Size(c.MinFreeBytes), 0, "0 or more"),
 		zeroOrSecond("patrol-every", c.PatrolEvery),
+		atLeast("move-rate", c.MoveRate, 1, "1 or more"),
 		atLeast("patrol-rate", Size(c.PatrolRate), 0, "0 or more"),
 	)
 }

@@ -1,7 +1,7 @@
 // Package move moves repositories between cells.
 //
 //	queue := move.NewQueue(client, target.Prefix)
-//	_, err := queue.Request(ctx, move.Request{Repo: repo, From: "eu-1"})   // from any process
+//	_, err := queue.Request(ctx, move.Request{Repo: repo, From: "eu-1"}, true)   // from any process
 //
 //	mover, err := move.New(move.Config{Cell: "eu-2", Directory: directory, …})   // in a worker of the new cell
 //	err = mover.Run(ctx)

@@ -48,8 +48,9 @@ func (q *Queue) requests() string { return q.namespace.Arrivals() }
 
 func (q *Queue) due() string { return q.namespace.Arrivals() + ":due" }
 
-// Request adds a request, due now. If one is kept for the repository already, it is only made due, and Request returns false.
-func (q *Queue) Request(ctx context.Context, r Request) (added bool, err error) {
+// Request adds a request, due now. If one is kept for the repository already, Request returns false, and makes that one due now if again is
+// set.
+func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool, err error) {
 	if r.Requested.IsZero() {
 		r.Requested = time.Now().UTC()
 	}
@@ -60,7 +61,7 @@ func (q *Queue) Request(ctx context.Context, r Request) (added bool, err error) 
 	var set *redis.BoolCmd
 	_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 		set = pipe.HSetNX(ctx, q.requests(), r.Repo.Key(), document)
-		pipe.ZAddArgs(ctx, q.due(), redis.ZAddArgs{LT: true, Members: []redis.Z{{Score: 0, Member: r.Repo.Key()}}})
+		pipe.ZAddArgs(ctx, q.due(), redis.ZAddArgs{LT: again, NX: !again, Members: []redis.Z{{Score: 0, Member: r.Repo.Key()}}})
 		return nil
 	})
 	if err != nil {

@@ -163,7 +163,7 @@ func (r Retirer) isReady(ctx context.Context, self cells.Cell, move state.CellMo
 	}
 	follows := there.Follows()
 	if _, _, leftAgain := there.MovedToCell(); !leftAgain && (follows == nil || follows.Cell != self.Name || follows.Entry != last) {
-		_, err := NewQueue(r.Redis, to.Prefix).Request(ctx, Request{Repo: move.Repo, From: self.Name, Epoch: move.Epoch})
+		_, err := NewQueue(r.Redis, to.Prefix).Request(ctx, Request{Repo: move.Repo, From: self.Name, Epoch: move.Epoch}, false)
 		return false, err
 	}
 	set, err := watch.NewRegistry(r.Redis, self.Prefix).Of(ctx, move.Repo)
