@@ -95,12 +95,16 @@ func moveRepo(ctx context.Context, client redis.UniversalClient, directory *cell
 		return movedRepo{}, err
 	}
 	queue := move.NewQueue(client, target.Prefix)
+	before, _, err := queue.Get(ctx, repo) // may be an earlier request that was refused
+	if err != nil {
+		return movedRepo{}, err
+	}
 	if _, err := queue.Request(ctx, move.Request{Repo: repo, From: from.Name, Epoch: directory.Epoch(), Pin: true}, true); err != nil || !wait {
 		return moved, err
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	tries, began := -1, time.Now()
+	tries, began := before.Tries, time.Now()
 	for {
 		r, waiting, err := queue.Get(ctx, repo)
 		switch {
@@ -109,9 +113,9 @@ func moveRepo(ctx context.Context, client redis.UniversalClient, directory *cell
 		case !waiting:
 			moved.Moved, moved.Seconds = true, int64(time.Since(began).Seconds())
 			return moved, nil
-		case r.Refused && r.Tries > max(tries, 0):
+		case r.Refused && r.Tries > tries:
 			return moved, errors.New(term.OneLine(errors.New(r.Error)))
-		case r.Error != "" && r.Tries != tries && tries >= 0:
+		case r.Error != "" && r.Tries > tries:
 			progress(fmt.Sprintf("attempt failed after step %q, will retry: %s", r.Step, term.OneLine(errors.New(r.Error))))
 		}
 		tries = r.Tries

@@ -70,6 +70,9 @@ func (a *attempt) stage(ctx context.Context) error {
 		return err
 	}
 	return a.cfg.Locker.Do(ctx, a.request(floor), func(ctx context.Context, lease *locking.Lease) error {
+		if requested, err := a.isRequested(ctx); err != nil || !requested {
+			return err
+		}
 		if err := a.new.states.Arrive(ctx, a.move, lease.Guard()); err != nil {
 			return err
 		}
@@ -108,9 +111,18 @@ func (a *attempt) withBoth(ctx context.Context, fn func(ctx context.Context, old
 	})
 }
 
+// isRequested reports whether the request is still kept: another worker may have completed the move while this one waited for a lease.
+func (a *attempt) isRequested(ctx context.Context) (bool, error) {
+	_, kept, err := a.queue.Get(ctx, a.req.Repo)
+	return kept, err
+}
+
 // commit takes the steps from "leased" on.
 func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	a.done("leased")
+	if requested, err := a.isRequested(ctx); err != nil || !requested {
+		return err
+	}
 	known, err := a.old.states.Load(ctx, a.req.Repo)
 	if err != nil {
 		return err
@@ -124,8 +136,8 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	case !known.IsHere():
 		return events.Errorf(events.Retryable, events.ClassMoved, "%s has not arrived in cell %s yet", a.req.Repo, a.old.Name)
 	}
-	active, err := a.isActive(ctx, last)
-	if err != nil {
+	active, gone, err := a.isActive(ctx, last)
+	if err != nil || gone {
 		return err
 	}
 	if !departed {
@@ -150,11 +162,16 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	return a.complete(ctx, known, last, old, here, active)
 }
 
-// isActive reports whether the move has been completed in the new cell.
-func (a *attempt) isActive(ctx context.Context, last string) (bool, error) {
+// isActive reports whether the move has been completed in the new cell, and whether the repository has left that one since: it was marked
+// as arriving there before the old cell marked it as moved.
+func (a *attempt) isActive(ctx context.Context, last string) (active, gone bool, err error) {
 	known, err := a.new.states.Load(ctx, a.req.Repo)
+	if err != nil || !a.marked {
+		return false, false, err
+	}
+	_, _, gone = known.MovedToCell()
 	follows := known.Follows()
-	return a.marked && known.IsHere() && follows != nil && follows.Cell == a.old.Name && follows.Entry == last, err
+	return known.IsHere() && follows != nil && follows.Cell == a.old.Name && follows.Entry == last, gone, nil
 }
 
 // mark marks the repository as moved in the old cell, and returns the last entry of its results. If its Redis has replicas, one of them

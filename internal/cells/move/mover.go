@@ -75,7 +75,7 @@ func New(cfg Config) (*Mover, error) {
 
 const (
 	pollEvery  = time.Second
-	claimHold  = time.Minute // after which another worker tries; both take the leases
+	claimHold  = 3 // leases, after which another worker tries; both take the leases
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 	refusedFor = time.Hour
@@ -88,7 +88,7 @@ func (m *Mover) Run(ctx context.Context) {
 	defer running.Wait()
 	slots := make(chan struct{}, m.cfg.AtOnce)
 	for ctx.Err() == nil {
-		claimed, err := m.queue.claim(ctx, max(1, cap(slots)-len(slots)), claimHold)
+		claimed, err := m.queue.claim(ctx, max(1, cap(slots)-len(slots)), claimHold*m.cfg.Lease)
 		if err != nil && ctx.Err() == nil {
 			m.cfg.Log.WarnContext(ctx, "moves to this cell cannot be claimed, will retry", "error", err)
 		}
