@@ -2,13 +2,18 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/bench/hooks"
+	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/cells"
 	"lockstep/internal/proctest"
@@ -140,4 +145,91 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 			t.Errorf("no watches of the other cell:\n%s", out)
 		}
 	}
+}
+
+// TestReceiverPlacesInAllCells sends webhooks and requests about repositories of both cells to the receiver of one, while the other cell's
+// Redis is there, is stopped, and is back.
+func TestReceiverPlacesInAllCells(t *testing.T) {
+	t.Parallel()
+	ctx, cluster := t.Context(), redistest.StartCluster(t)
+	for _, node := range cluster.Nodes {
+		proctest.Must(0, node.Client().ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())(t)
+	}
+	client := redisAt(t, cluster.URL())
+	directory, two := twoCells(t, client)
+	const git = "https://example.com/"
+	names := map[string]string{} // a repository of each cell
+	for i := 0; len(names) < 2; i++ {
+		name := fmt.Sprintf("acme/repo-%d", i)
+		names[directory.Place(proctest.Must(events.ParseRepoPath(name))(t)).Name] = name
+	}
+	for _, cell := range two {
+		proctest.Must(0, rig.WatchAll(ctx, client, cell.Prefix, []string{git + names[cell.Name] + ".git"}))(t)
+	}
+	dir := t.TempDir()
+	p := proctest.Start(t, "serve", "--cell", "eu-1", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", cluster.URL(),
+		"--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t), "--spool", filepath.Join(dir, "spool"))
+	addr := p.ListenAddress("listening")
+	changes := func(cell cells.Cell, id string) int {
+		n := 0
+		for _, entry := range client.XRange(ctx, cell.Prefix.Changes(), "-", "+").Val() {
+			payload, _ := entry.Values["payload"].(string)
+			if c, err := events.ParseChange([]byte(payload)); err == nil && c.ID == id {
+				n++
+			}
+		}
+		return n
+	}
+	push := func(id, cell, how string) {
+		t.Helper()
+		if status, answer := sendPushOf(t, addr, id, names[cell], git+names[cell]+".git"); status != http.StatusAccepted || !strings.Contains(answer, how) {
+			t.Errorf("%s: %d %s, want 202 with %s", id, status, answer, how)
+		}
+	}
+	for i, cell := range two {
+		id := "before-" + cell.Name
+		push(id, cell.Name, `"accepted":1`)
+		if here, there := changes(cell, "hub/"+id+"/0"), changes(two[1-i], "hub/"+id+"/0"); here != 1 || there != 0 {
+			t.Errorf("%s: %d changes in its cell, %d in the other", id, here, there)
+		}
+		body := fmt.Sprintf(`{"id":"api-%s","repo":%q,"url":"%s%s.git"}`, cell.Name, names[cell.Name], git, names[cell.Name])
+		resp := proctest.Must(http.Post("http://"+addr+"/api/v1/changes", "application/json", strings.NewReader(body)))(t)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusAccepted || changes(cell, "api-"+cell.Name) != 1 {
+			t.Errorf("POST: %s, %d changes in the cell", resp.Status, changes(cell, "api-"+cell.Name))
+		}
+		if status, text := getStatus(t, "http://"+addr+resp.Header.Get("Location")); status != http.StatusAccepted || !strings.Contains(text, "queued") {
+			t.Errorf("GET %s: %d %s", resp.Header.Get("Location"), status, text)
+		}
+	}
+	if _, text := getStatus(t, "http://"+addr+"/api/v1/watches"); !strings.Contains(text, names["eu-1"]) || !strings.Contains(text, `"next":"1:"`) {
+		t.Errorf("the first page of watches is %s", text)
+	}
+	if _, text := getStatus(t, "http://"+addr+"/api/v1/watches?after=1:"); !strings.Contains(text, names["eu-2"]) || strings.Contains(text, "next") {
+		t.Errorf("the second page of watches is %s", text)
+	}
+
+	stopped := cluster.Nodes[masters(t, client, string(two[1].Prefix))[0]]
+	stopped.Stop()
+	push("during-eu-1", "eu-1", "")
+	if n := changes(two[0], "hub/during-eu-1/0"); n != 1 {
+		t.Errorf("%d changes of the cell that answers while the other does not, want 1", n)
+	}
+	push("during-eu-2", "eu-2", `"spooled":true`)
+	for _, path := range []string{"/api/v1/watches?after=1:", "/api/v1/repos?after=9007199254740992"} {
+		began := time.Now()
+		status, text := getStatus(t, "http://"+addr+path)
+		if status != http.StatusOK || !strings.Contains(text, `"missing_cell":"eu-2"`) || time.Since(began) > 2*time.Second {
+			t.Errorf("GET %s: %d %s after %v", path, status, text, time.Since(began))
+		}
+	}
+	stopped.Restart()
+	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
+}
+
+func getStatus(t *testing.T, url string) (status int, text string) {
+	t.Helper()
+	resp := proctest.Must(http.Get(url))(t)
+	defer resp.Body.Close()
+	return resp.StatusCode, string(proctest.Must(io.ReadAll(resp.Body))(t))
 }
