@@ -210,6 +210,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	}
 
 	stopped := cluster.Nodes[masters(t, client, string(two[1].Prefix))[0]]
+	proctest.Must(stopped.Client().Save(ctx).Result())(t) // to be there after the restart
 	stopped.Stop()
 	push("during-eu-1", "eu-1", "")
 	if n := changes(two[0], "hub/during-eu-1/0"); n != 1 {
