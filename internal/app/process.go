@@ -199,6 +199,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	}
 	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, states, watch.NewRegistry(client, namespace)
 	httpConfig.Locks, httpConfig.Dead, httpConfig.Streams, httpConfig.Hosts = locks, dead, figures, limits
+	placeAPI(cfg, &httpConfig, client, waiters)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http
 		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()

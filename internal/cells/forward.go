@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	_ "embed" // the script
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -84,8 +85,7 @@ func (f *Forwarder) add(ctx context.Context, msg *message.Message, entry string,
 	for _, field := range fields {
 		args = append(args, field)
 	}
-	mark := to.Prefix.Forwarded() + f.Cell + ":" + entry
-	return forwardScript.Run(ctx, f.Directory.redis, []string{mark, to.Prefix.Changes()}, args...).Err()
+	return forwardScript.Run(ctx, f.Directory.redis, []string{markOf(to.Prefix, f.Cell, entry), to.Prefix.Changes()}, args...).Err()
 }
 
 // Renaming wraps the handler of the cell's changes, so that a repository that was renamed there stays there: before the move is settled, its
@@ -101,6 +101,28 @@ func (f *Forwarder) Renaming(handle events.Handler) events.Handler {
 		}
 		return outcome, nil
 	}
+}
+
+// ForwardedTo returns the cell to which the change in an entry of a cell was forwarded, and its entry there; or false.
+func (d *Directory) ForwardedTo(ctx context.Context, cell, entry string) (to Member, added string, ok bool, err error) {
+	for _, m := range All(d.redis, d).Members() {
+		if m.Name == cell {
+			continue
+		}
+		added, err = d.redis.Get(ctx, markOf(m.Namespace, cell, entry)).Result()
+		if err == nil {
+			return m, added, true, nil
+		}
+		if !errors.Is(err, redis.Nil) {
+			return Member{}, "", false, fmt.Errorf("look for change %s in cell %s: %w", entry, m.Name, err)
+		}
+	}
+	return Member{}, "", false, nil
+}
+
+// markOf is the key of the mark that the change in an entry of the cell from was added to the stream of another cell.
+func markOf(to events.Namespace, from, entry string) string {
+	return to.Forwarded() + from + ":" + entry
 }
 
 // Origin returns the cell and the stream entry to which a forwarded message was added first, separated by a space, or "".

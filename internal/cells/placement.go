@@ -45,8 +45,12 @@ func (p *Placement) Of(key string) string {
 	h := hash(key)
 	best, value := 0, exponential(mix(h^p.seeds[0]))
 	for i := 1; i < len(p.names); i++ {
+		u, limit := mix(h^p.seeds[i]), value*p.weights[i]
+		if (^u>>fraction)*p.weights[best] >= limit { // -log2(x) >= 1-x: spares most logarithms
+			continue
+		}
 		// v/w < value/weight; both products are below 2^59. The first of equal ones wins.
-		if v := exponential(mix(h ^ p.seeds[i])); v*p.weights[best] < value*p.weights[i] {
+		if v := exponential(u); v*p.weights[best] < limit {
 			best, value = i, v
 		}
 	}
