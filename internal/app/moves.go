@@ -50,35 +50,56 @@ func (m moves) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { mover.Run(ctx) })
 	running.Go(func() { retirer.Run(ctx) })
-	running.Go(func() { runEvery(ctx, planEvery, func() { m.plan(ctx) }) })
+	var last planned
+	running.Go(func() { runEvery(ctx, planEvery, func() { last = m.plan(ctx, last) }) })
 	running.Wait()
 	return nil
 }
 
 const (
 	planEvery = 5 * time.Second
-	planClaim = 30 * time.Second // one worker of a cell plans within this time
+	planClaim = time.Minute // one worker of a cell plans at a time
+	planShare = 20          // going through the repositories takes at most one part in so many of the time
 )
 
+// planned is how many repositories were left to move at a time.
+type planned struct {
+	left int
+	at   time.Time
+}
+
+// estimate returns how long the rest takes if it goes on as since an earlier plan, 0 if that is unknown.
+func (p planned) estimate(earlier planned) time.Duration {
+	if earlier.left <= p.left {
+		return 0
+	}
+	return (p.at.Sub(earlier.at) * time.Duration(p.left) / time.Duration(earlier.left-p.left)).Round(time.Second)
+}
+
 // plan requests the moves of the repositories of this cell that shall be in another one. When no cell has any left, the new weights take
-// effect.
-func (m moves) plan(ctx context.Context) {
+// effect. last is what the call before returned.
+func (m moves) plan(ctx context.Context, last planned) planned {
 	directory := m.cfg.cells
 	if !directory.Pending() {
-		return
+		return planned{}
 	}
+	began := time.Now()
 	claimed, err := m.redis.SetNX(ctx, m.cfg.Namespace().Rebalance(), m.worker, planClaim).Result()
 	if err != nil || !claimed {
-		return
+		return last
 	}
+	defer func() { // a failure delays the next plan to the end of the claim
+		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(), max(planEvery/2, planShare*time.Since(began))).Err()
+	}()
 	left, err := m.request(ctx)
 	if err != nil {
 		m.log.WarnContext(ctx, "moves to other cells cannot be planned, will retry", "error", err)
-		return
+		return last
 	}
+	now := planned{left, time.Now()}
 	if left > 0 {
-		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", left)
-		return
+		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", left, "estimate", now.estimate(last))
+		return now
 	}
 	plan, err := PlanCells(ctx, m.redis, directory, nil)
 	if err == nil && plan.Empty() {
@@ -89,6 +110,7 @@ func (m moves) plan(ctx context.Context) {
 	if err != nil && !errors.Is(err, cells.ErrChanged) {
 		m.log.WarnContext(ctx, "end of the moves between cells cannot be established, will retry", "error", err)
 	}
+	return now
 }
 
 // request requests the moves of repositories of this cell, and returns how many are left to move.
