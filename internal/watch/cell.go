@@ -29,7 +29,9 @@ func (r *Registry) Receive(ctx context.Context, watches []Watch) error {
 }
 
 // Release removes the watches of a repository that was moved to another cell. Its clone is not removed by that. It is safe to repeat.
-func (r *Registry) Release(ctx context.Context, repo events.RepoPath) error { return r.move(ctx, repo, nil) }
+func (r *Registry) Release(ctx context.Context, repo events.RepoPath) error {
+	return r.move(ctx, repo, nil)
+}
 
 // move replaces the watches of a repository, for a move between cells.
 func (r *Registry) move(ctx context.Context, repo events.RepoPath, docs map[string]string) error {

@@ -288,4 +288,3 @@ func (a *attempt) abandon(ctx context.Context) error {
 		return a.new.states.Abandon(ctx, a.move, lease.Guard())
 	})
 }
-
