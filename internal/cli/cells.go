@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -71,20 +70,13 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 }
 
 func listCells(ctx context.Context, client redis.UniversalClient, directory *cells.Directory) []listedCell {
-	all, placed := directory.Cells(), 0
-	members := make([]cells.Member, len(all))
-	for i, c := range all {
-		placed += c.Placed
-		members[i] = cells.Member{Name: c.Name, Namespace: c.Prefix}
-	}
-	list := make([]listedCell, len(all))
-	for i, a := range cells.Gather(ctx, members, cells.AnswerTimeout, func(ctx context.Context, cell cells.Member) (int64, error) {
-		return watch.NewRegistry(client, cell.Namespace).Count(ctx)
-	}) {
-		list[i] = listedCell{Cell: all[i], Epoch: all[i].Epoch, Share: float64(all[i].Placed) / float64(max(placed, 1)), Watched: a.Value}
-		if a.Err != nil {
-			list[i].NoAnswer = term.OneLine(errors.New(a.Missing().Error))
+	list := []listedCell{}
+	for _, c := range app.ReadCells(ctx, client, directory) {
+		one := listedCell{Cell: c.Cell, Epoch: c.Epoch, Share: c.Share, Watched: c.Watched}
+		if c.Missing != nil {
+			one.NoAnswer = c.Missing.Error
 		}
+		list = append(list, one)
 	}
 	return list
 }
