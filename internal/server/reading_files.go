@@ -21,7 +21,7 @@ type VisibleRef struct {
 	Depth   events.Depth `json:"depth,omitempty"`   // history that is kept; absent for one commit
 }
 
-// listRefs lists what the sender may read.
+// listRefs lists the refs that the sender may read.
 func (s *Reading) listRefs(w http.ResponseWriter, r *http.Request, from request) error {
 	visible, err := s.visible(r, from)
 	if err != nil {
