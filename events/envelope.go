@@ -101,7 +101,7 @@ func (c Change) MarshalJSON() ([]byte, error) {
 // what the ref names, leave it to newer ones.
 const changePinned ChangeType = "lockstep.change.pinned.v1"
 
-// changeSubmodules is likewise the type of a ChangePushed with submodules, pinned or not.
+// changeSubmodules is the type of a ChangePushed with submodules, pinned or not, for the same reason.
 const changeSubmodules ChangeType = "lockstep.change.submodules.v1"
 
 func (c Change) wireType() ChangeType {

@@ -79,7 +79,7 @@ type Outcome struct {
 	Changes []Change          // changes to publish in the same step
 	More    []Result          // further results, published after Result
 	Views   map[string]string // fields to set in the state of the repository's views; "" removes one
-	ViewsTo map[string]string // likewise for Change.To
+	ViewsTo map[string]string // same, for Change.To
 
 	// Covers reports whether this outcome also answers another waiting job for the same repository, and returns
 	// that job's outcome. It is called after the outcome itself is settled, by one goroutine. Optional.

@@ -68,7 +68,7 @@ type Verification struct {
 	Reason   string `json:"reason,omitempty"`  // why the object is not verified; empty if it is
 }
 
-// MissingSubmodule is a submodule that could not be had.
+// MissingSubmodule is a submodule that could not be fetched.
 type MissingSubmodule struct {
 	Path  string `json:"path"`          // relative to the tree
 	Raw   string `json:"raw,omitempty"` // the path in base64, if it is not UTF-8
@@ -76,7 +76,7 @@ type MissingSubmodule struct {
 	Error string `json:"error"`         // one line, as in a failed result
 }
 
-// Name returns the path in its own bytes, even if they are not UTF-8.
+// Name returns the path as raw bytes, which need not be UTF-8.
 func (m MissingSubmodule) Name() string { return nameOf(m.Path, m.Raw) }
 
 // ViewCounts counts the views of a watch, whose changes have results of their own.
@@ -107,7 +107,7 @@ type Result struct {
 	// Synced and view results only. For a view, Before is the commit of the app's previous result for it, and Files are the view's.
 	Before    string // commit of this app's previous result for this ref; empty the first time
 	After     string // commit now published; equal to Before if nothing changed, see Unchanged
-	Path      string // published name, relative to the root; for a view that of its own tree, if it has one
+	Path      string // published name, relative to the root; for a view, the name of its tree if it has one
 	Tree      string // immutable tree behind it, relative to the root
 	Files     []File // files that changed from Before to After
 	Full      bool   // Before is no longer available, or its tree was altered or damaged and is replaced: Files lists the whole tree
@@ -122,7 +122,7 @@ type Result struct {
 	// the result failed because of it.
 	Verification *Verification
 
-	// Missing lists submodules whose folders are empty because they could not be had; at most 100 of them, and for a view those in
+	// Missing lists submodules whose folders are empty because they could not be fetched; at most 100 of them, and for a view those in
 	// it. A watch that asks for submodules with best-effort accepts that.
 	Missing []MissingSubmodule
 
@@ -139,7 +139,7 @@ type Result struct {
 
 	To     RepoPath // moved results: the new path
 	Due    int      // polled results: number of changes requested
-	Commit string   // purged results: hash of the commit that must not be kept, nor what descends from it
+	Commit string   // purged results: hash of the commit to delete, with its descendants
 }
 
 // IsDefault reports whether a synced or view result is of the default branch: its Path has no ref.

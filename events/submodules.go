@@ -9,8 +9,8 @@ type Submodules string
 // The values of Submodules.
 const (
 	SubmodulesOff        Submodules = ""            // they are empty folders
-	SubmodulesBestEffort Submodules = "best-effort" // those that cannot be had are empty folders, and results list them
-	SubmodulesRequired   Submodules = "required"    // a sync fails if one cannot be had
+	SubmodulesBestEffort Submodules = "best-effort" // those that cannot be fetched are empty folders, and results list them
+	SubmodulesRequired   Submodules = "required"    // a sync fails if one cannot be fetched
 )
 
 // ParseSubmodules parses off, best-effort, required, or nothing for off.

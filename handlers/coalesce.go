@@ -16,7 +16,7 @@ import (
 //
 // A change may announce a commit that the answer lacks: either another push has followed, or the remote lags behind its own
 // webhook. A lag is possible only for the newest such change of a ref. Then the sync is retried a few times with a backoff,
-// and the last answer is accepted. The newest change is tracked per app, since an app learns of a commit only from its own
+// and the last answer is accepted. The newest change is tracked per app, because an app receives a commit only in its own
 // results.
 
 const (

@@ -7,13 +7,15 @@ import (
 	"lockstep/internal/state"
 )
 
-// When the default branch changes, the first sync that finds out publishes the new one under the plain name, for all apps. The former one
-// may be published no longer, so what other apps have received of it says nothing any more. A poll is requested in the same step, which
-// requests a sync for each of them: they may have no change of their own waiting.
+// When the default branch changes, the first sync that notices publishes the new branch under the
+// plain name, for all apps. The old branch may no longer be published, so the commits that other
+// apps have received of it are obsolete. The same step requests a poll, which requests a sync for
+// each of these apps, because they may have no pending change.
 
-// replaced returns the state fields to drop and the changes to request because a sync has published another default branch: of refs
-// that are no longer published, and what other apps that watch the default branch have received of the new one under its own name, so
-// that their next result lists all of its files.
+// replaced returns the state fields to drop and the changes to request after a sync has published
+// another default branch. It drops the fields of refs that are no longer published. For other apps
+// that watch the default branch, it also drops the commits of the new branch that they have
+// received under its own name, so that their next result lists all of its files.
 func (h *Handlers) replaced(job events.Job, known state.Repo, watches []Watch, result events.Result) (drop []string, requested []events.Change, err error) {
 	switch former := known.Default(); {
 	case !result.IsDefault(), former == result.Ref.String():

@@ -39,8 +39,9 @@ func (h *Handlers) denyAll(ctx context.Context, job events.Job, watches []Watch,
 	return failed
 }
 
-// proveOther lists the refs with the credential of an app that the poll has not used, chosen at random, to learn whether the remote still
-// accepts it: in a repository without pushes nothing else would tell. Failures of other classes are left to the next poll.
+// proveOther lists the refs with the credential of an app that the poll has not used, chosen at
+// random, to learn whether the remote still accepts it: without pushes, nothing else would reveal a
+// refusal. Failures of other classes are left to the next poll.
 func (h *Handlers) proveOther(ctx context.Context, job events.Job, watches []Watch, admitted Watch) error {
 	known, err := h.known(ctx, job.Change.Repo)
 	if err != nil {

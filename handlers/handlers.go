@@ -67,8 +67,9 @@ type Remote struct {
 type SubmoduleRemote struct {
 	Remote
 
-	// Credential is the name of the credential for submodules whose secret it is; "" if none covers the URL. The secret is then that
-	// of the change, if its URL prefixes cover the URL, else zero.
+	// Credential is the name of the credential for submodules that the secret belongs to. It is ""
+	// if none covers the URL: then the secret is that of the change if its URL prefixes cover the
+	// URL, and zero otherwise.
 	Credential string
 	// Refused returns the error to report for one of the remote, and whether another try may succeed, with another secret.
 	Refused func(err error) (report error, again bool)
@@ -138,9 +139,9 @@ type SyncResult struct {
 	Truncated bool          // there are more files than Files lists
 	Asked     bool          // the remote was contacted
 	Forced    bool          // Commit is known not to descend from Before: history was rewritten
-	Damaged   bool          // a tree of Before was damaged, so that whoever read it may have read wrong files
+	Damaged   bool          // a tree of Before was damaged, so its readers may have read wrong files
 
-	Missing []events.MissingSubmodule // submodules that could not be had
+	Missing []events.MissingSubmodule // submodules that could not be fetched
 }
 
 // RemoveRequest is a request to [Repos].
@@ -179,14 +180,14 @@ type Refs struct {
 // Published is what readers see of a repository.
 type Published struct {
 	Commits map[events.Ref]string
-	LFS     map[events.Ref]LFS  // what the trees were published with; no entry for none
+	LFS     map[events.Ref]LFS  // LFS files of the trees; no entry for none
 	Damaged map[events.Ref]bool // refs that are not in Commits because their published tree is damaged
 	Plain   events.Ref          // ref published under the plain name; zero if none
 	Remote  string              // remote that the repository is bound to
 	Fetched bool                // whether anything was ever fetched from it
 
-	Submodules map[events.Ref]events.Submodules // what the trees were published with; no entry for off
-	Incomplete map[events.Ref]bool              // submodules are missing that can perhaps be had now
+	Submodules map[events.Ref]events.Submodules // setting that the trees were published with; no entry for off
+	Incomplete map[events.Ref]bool              // submodules are missing that may be available now
 	Missing    map[events.Ref][]MissingRemote   // submodules that are missing
 }
 
@@ -218,7 +219,7 @@ type Watch struct {
 	VerifyKeys string  // name of the credential with the trusted keys; "" if Verify is off
 	NoRewind   bool    // it refuses rewritten history
 
-	// FollowMoves asks to move the repository to where its remote permanently redirects to.
+	// FollowMoves asks to move the repository when its remote redirects permanently.
 	FollowMoves bool
 }
 
@@ -282,7 +283,7 @@ func (h *Handlers) remote(ctx context.Context, job events.Job, from source) (Rem
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, secret Secret, err error) error {
 	if _, ok := errors.AsType[submoduleError](err); ok {
-		return err // it was perhaps sent none
+		return err // the submodule's remote may have received another secret, or none
 	}
 	if events.ClassOf(err) != events.ClassAuth || !h.Credentials.Refused(name, secret) {
 		return err

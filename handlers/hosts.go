@@ -14,8 +14,9 @@ import (
 // Hosts limits the requests to the hosts of remotes. It must be safe for concurrent use.
 type Hosts interface {
 	// Enter returns a permit for one request. It must not wait for another permit to become free: if the request may not
-	// be sent now, it returns an [events.Error] with the disposition Contention and the class [events.ClassLimited], which wraps a
-	// retryable one if that is the host's doing: of the class network if it does not answer, limited if it tells its clients to wait.
+	// be sent now, it returns an [events.Error] with the disposition Contention and the class [events.ClassLimited],
+	// which wraps a retryable one if the host is the cause: of the class network if it does not answer, limited if it
+	// tells its clients to wait.
 	Enter(ctx context.Context, req HostRequest) (HostPermit, error)
 	// Leave ends the permits that are kept for further requests of a job. It is called when the job has ended.
 	Leave(ctx context.Context, repo events.RepoPath)
@@ -28,7 +29,7 @@ type HostRequest struct {
 	Repo       events.RepoPath
 	Kind       HostKind
 
-	// Optional is set if the job goes on without the request. If it may not be sent now, the job must not wait for it.
+	// Optional is set if the job can continue without the request. If it may not be sent now, the job must not wait for it.
 	Optional bool
 }
 
@@ -76,7 +77,7 @@ func (g gate) Enter(ctx context.Context, host string) (HostPermit, error) {
 	return g.enter(ctx, host, false)
 }
 
-// TryEnter is as Enter for a request without which the job goes on.
+// TryEnter is like Enter for an optional request, without which the job can continue.
 func (g gate) TryEnter(ctx context.Context, host string) (HostPermit, error) {
 	return g.enter(ctx, host, true)
 }

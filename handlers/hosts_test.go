@@ -217,8 +217,8 @@ func mustReceive[T any](t *testing.T, from <-chan T, what string) T {
 	}
 }
 
-// TestOnlyAVerifiedPushIsFetchedAhead checks who may send an optional request, and that the job has its slot back once at its
-// end.
+// TestOnlyAVerifiedPushIsFetchedAhead checks which changes may send an optional request, and that the job gets its slot back
+// exactly once, at its end.
 func TestOnlyAVerifiedPushIsFetchedAhead(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

@@ -35,7 +35,7 @@ func (l LFS) keys() (keys []string) {
 
 func (l LFS) equal(other LFS) bool { return slices.Equal(l.keys(), other.keys()) }
 
-// lfsOf returns what the watches of a ref select.
+// lfsOf returns the LFS files that the watches of a ref select.
 func lfsOf(watches []Watch, ref events.Ref, isDefault bool) (wanted LFS) {
 	for _, w := range watches {
 		if w.LFS != nil && w.selects(ref, isDefault) {
@@ -45,14 +45,14 @@ func lfsOf(watches []Watch, ref events.Ref, isDefault bool) (wanted LFS) {
 	return wanted
 }
 
-// wanted is what a sync gets besides the commit.
+// wanted is what a sync fetches in addition to the commit.
 type wanted struct {
 	lfs        LFS
 	submodules events.Submodules
 	scopes     scopes
 }
 
-// wanted returns what a change and the watches of its ref want.
+// wanted returns the LFS files and submodules that a change and the watches of its ref request.
 func (h *Handlers) wanted(change events.Change, watches []Watch) (wanted, error) {
 	if !slices.ContainsFunc(watches, func(w Watch) bool { return w.LFS != nil || w.Submodules != events.SubmodulesOff }) {
 		return wanted{submodules: change.Submodules}, nil

@@ -26,7 +26,7 @@ import (
 //	may not have
 //	the credential of an app was  a sync is requested for that app
 //	refused
-//	other apps have other         one of them is tried too, at random, and what the remote refuses is recorded
+//	other apps have other         one of them is tried too, at random, and a refusal is recorded
 //	credentials
 //	the volume differs            a sync is requested, also if its LFS files or submodules do
 //	a submodule's remote did not  a sync is requested
@@ -41,8 +41,8 @@ import (
 //	keys have changed
 //	the views of a watch have     a sync is requested, which compares the published commit again
 //	changed, or lack trees        and publishes them
-//	an app has no more views of   what it has received of them is forgotten
-//	a ref
+//	an app no longer has views    the state of these views is dropped
+//	of a ref
 //	the remote redirects to       the move is requested, if a watch asks for it
 //	another path, permanently
 //	a commit was refused          nothing, until the ref, the rules or the keys change
@@ -123,98 +123,29 @@ func (h *Handlers) listRefs(ctx context.Context, job events.Job, from source) (R
 	return refs, h.afterRefusal(from.credential, remote.Secret, err)
 }
 
-// missing returns the changes that bring the volume and the apps up to date with the remote's refs, and what the state has
-// too much. admitted is the watch whose credential the remote accepted.
+// missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the obsolete fields of
+// the state. admitted is the watch whose credential the remote accepted.
 func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch, admitted Watch, refs Refs) (events.Outcome, error) {
-	repo := job.Change.Repo
-	known, err := h.known(ctx, repo)
+	known, err := h.known(ctx, job.Change.Repo)
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	published, cloned, err := h.Repos.Published(repo)
+	published, cloned, err := h.Repos.Published(job.Change.Repo)
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	compared, err := h.comparedViews(ctx, repo, known)
+	compared, err := h.comparedViews(ctx, job.Change.Repo, known)
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	var changes []events.Change
-	wanted, recheck := map[events.Ref]bool{}, h.newRecheck(watches, known, refs)
-	for _, w := range watches {
-		for _, ref := range kept(w.Ref, published) {
-			wanted[ref] = true
-		}
-		for _, ref := range selected(w.Ref, refs) {
-			wanted[ref] = true
-			commit, _ := refs.commit(ref)
-			needed, decided, err := recheck.decide(w, ref, commit)
-			switch {
-			case err != nil:
-				return events.Outcome{}, err
-			case decided && !needed:
-				continue
-			}
-			if !decided && published.Commits[ref] == commit && known.Head(ref) == commit && known.Given(w.App, ref) == commit && !known.Repeats(w.App, ref) && known.Denied(w.App, w.Credential) == "" &&
-				published.LFS[ref].equal(lfsOf(watches, ref, ref == refs.Default)) &&
-				published.Submodules[ref] == submodulesOf(watches, ref, ref == refs.Default) && !published.Incomplete[ref] &&
-				!h.missesCredential(watches, w, ref, ref == refs.Default, published.Missing[ref]) {
-				due, err := h.viewsAreDue(compared, watches, w, ref, ref == refs.Default, commit)
-				if err != nil {
-					return events.Outcome{}, err
-				}
-				if !due {
-					continue
-				}
-			}
-			if w.Ref.IsDefault() {
-				ref = events.Ref{}
-			}
-			change, err := events.NewChange(events.Change{
-				ID: nextID(job, changes), Type: events.ChangePushed, Source: job.Change.Source, Repo: w.Repo, URL: w.URL, Ref: ref,
-				App: w.App, Credential: w.Credential, Depth: w.Depth, Watched: true, Foreign: w.Foreign,
-			})
-			if err != nil {
-				return events.Outcome{}, err
-			}
-			changes = append(changes, change)
-		}
+	p := polled{h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared, wanted: map[events.Ref]bool{}}
+	if err := p.requestSyncs(); err != nil {
+		return events.Outcome{}, err
 	}
-	for _, ref := range slices.SortedFunc(maps.Keys(published.Commits), byName) {
-		_, there := refs.commit(ref)
-		gone := !there && ref != published.Plain
-		dropped := there && !wanted[ref] && known.OnlyWatched(ref)
-		if !gone && !dropped {
-			continue
-		}
-		change, err := events.NewChange(events.Change{
-			ID: nextID(job, changes), Type: events.ChangeRemoved, Source: job.Change.Source, Repo: repo,
-			URL: admitted.URL, Ref: ref, Credential: admitted.Credential, Foreign: admitted.Foreign, Force: dropped,
-		})
-		if err != nil {
-			return events.Outcome{}, err
-		}
-		changes = append(changes, change)
+	if err := p.requestRemovals(admitted); err != nil {
+		return events.Outcome{}, err
 	}
-	outcome := events.Outcome{Changes: changes, Drop: unpublished(known, published, wanted)}
-	checks, unchecked := known.KeepChecks(func(ref events.Ref) bool {
-		_, there := refs.commit(ref)
-		return published.Commits[ref] != "" || published.Damaged[ref] || there && wanted[ref]
-	})
-	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
-	missing, had := known.KeepMissing(func(ref events.Ref) bool { return published.Commits[ref] != "" })
-	maps.Copy(outcome.State, missing)
-	outcome.Drop = append(outcome.Drop, had...)
-	if !cloned && len(changes) == 0 {
-		outcome.Drop = append(outcome.Drop, known.CloneFields()...)
-	}
-	outcome.Views, err = h.forgottenViews(ctx, repo, compared, func(field string) bool {
-		app, ref, err := state.ParseViewsField(field)
-		isDefault := ref == refs.Default || ref == published.Plain
-		views, _ := viewsOf(watches, app, ref, isDefault)
-		return err == nil && views == nil || state.DropsViews(outcome.Drop, field)
-	})
-	return outcome, err
+	return p.outcome(ctx)
 }
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.

@@ -15,7 +15,7 @@ type submoduleError interface {
 	Submodule() string // its path
 }
 
-// submodulesOf returns what the watches of a ref want of submodules. The strictest decides, as with [Verify].
+// submodulesOf returns the strictest setting of the watches of a ref, as with [Verify].
 func submodulesOf(watches []Watch, ref events.Ref, isDefault bool) (wanted events.Submodules) {
 	for _, w := range watches {
 		if w.selects(ref, isDefault) {
@@ -39,8 +39,9 @@ type scope struct {
 // whichever app it is for.
 type scopes []scope
 
-// scopesOf returns the credentials for submodules of the watches of a ref. One that has no secret or no URL prefixes is an error if it
-// is named by the app, which is "" for none; otherwise it is not used, as the app cannot correct it.
+// scopesOf returns the credentials for submodules of the watches of a ref. A credential without a
+// secret or URL prefixes is an error if the app names it, and is skipped if only other apps do,
+// because the app cannot correct it. app is "" for none.
 func (h *Handlers) scopesOf(watches []Watch, ref events.Ref, isDefault bool, app string) (found scopes, err error) {
 	for _, w := range watches {
 		if !w.selects(ref, isDefault) {

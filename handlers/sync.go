@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"lockstep/events"
@@ -69,7 +70,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	fresh := synced.Asked || !answered
 	switch {
 	case pinsName(change):
-		fresh, answer = false, state.RemoteRef{} // says nothing about what the ref points to
+		fresh, answer = false, state.RemoteRef{} // unknown what the ref points to now
 	case fresh:
 		answer = state.RemoteRef{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.Commit}
 	}
@@ -80,27 +81,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
 	result.Until, result.Missing = answer.Until, synced.Missing
 	result.Forced, result.Verification = synced.Forced, inspection.own(change.App)
-	more, views, err := h.compareViews(ctx, watches, known, &result, synced.Damaged)
-	if events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil {
-		request.Refetch = true
-		if _, err = h.Repos.Sync(ctx, request); err == nil {
-			more, views, err = h.compareViews(ctx, watches, known, &result, synced.Damaged)
-		}
-	}
-	if err == nil {
-		err = h.publishViews(ctx, job, watches, result, more)
-	}
+	more, views, err := h.syncViews(ctx, job, watches, known, &result, request, synced.Damaged)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
-	}
-
-	fields := state.SyncedFields(result, change.URL)
-	maps.Copy(fields, state.OriginFields(change, synced.Ref))
-	if fresh && latest != "" { // an older answer is stored already, or has been replaced
-		maps.Copy(fields, state.RemoteRefFields(change.Ref, change.Credential, answer))
-	}
-	if announces(job, known) {
-		maps.Copy(fields, state.NewestFields(change.Ref, change.App, job.Entry))
 	}
 	drop, poll, err := h.replaced(job, known, watches, result)
 	if err != nil {
@@ -111,18 +94,51 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, err
 	}
 	maps.Copy(forgotten, views)
-	if denied {
-		drop = append(drop, state.DeniedField(change.App, change.Credential))
+	outcome := events.Outcome{
+		Result: result, State: state.SyncedFields(result, change.URL), Drop: drop, Changes: poll, More: more, Views: forgotten,
+		Covers: covering(job, known, answer, result),
 	}
-	checked, unchecked := inspection.fields(known, synced.Ref)
-	maps.Copy(fields, checked)
-	drop = append(drop, unchecked...)
-	missing, had := known.MissingFields(result)
-	maps.Copy(fields, missing)
-	drop = append(append(drop, had...), known.RepeatFields(change.App, synced.Ref)...)
-	return events.Outcome{
-		Result: result, State: fields, Drop: drop, Changes: poll, More: more, Views: forgotten, Covers: covering(job, known, answer, result),
-	}, nil
+	maps.Copy(outcome.State, state.OriginFields(change, synced.Ref))
+	if fresh && latest != "" { // an older answer is stored already, or has been replaced
+		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
+	}
+	if denied {
+		outcome.Drop = append(outcome.Drop, state.DeniedField(change.App, change.Credential))
+	}
+	remember(&outcome, job, known, inspection)
+	return outcome, nil
+}
+
+// syncViews compares the views of a synced result's app, and publishes their trees. If the comparison needs a damaged object that the
+// sync did not need, it fetches everything again.
+func (h *Handlers) syncViews(
+	ctx context.Context, job events.Job, watches []Watch, known state.Repo, result *events.Result, request SyncRequest, damaged bool,
+) (more []events.Result, views map[string]string, err error) {
+	more, views, err = h.compareViews(ctx, watches, known, result, damaged)
+	if events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil {
+		request.Refetch = true
+		if _, err = h.Repos.Sync(ctx, request); err == nil {
+			more, views, err = h.compareViews(ctx, watches, known, result, damaged)
+		}
+	}
+	if err == nil {
+		err = h.publishViews(ctx, job, watches, *result, more)
+	}
+	return more, views, err
+}
+
+// remember adds the fields of a sync's outcome that depend on earlier ones: the newest change, checks, missing submodules and results to
+// repeat.
+func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspection *inspection) {
+	change, ref := job.Change, outcome.Result.Ref
+	if announces(job, known) {
+		maps.Copy(outcome.State, state.NewestFields(change.Ref, change.App, job.Entry))
+	}
+	checked, unchecked := inspection.fields(known, ref)
+	maps.Copy(outcome.State, checked)
+	missing, had := known.MissingFields(outcome.Result)
+	maps.Copy(outcome.State, missing)
+	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had, known.RepeatFields(change.App, ref))
 }
 
 // announcedByHook returns the commit that a verified webhook announces, or "". Only the first attempt may rely on it.

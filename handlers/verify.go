@@ -16,14 +16,14 @@ import (
 	"lockstep/internal/state"
 )
 
-// Verify is what a watch demands of the signatures of commits and tags.
+// Verify is a watch's requirement for the signatures of commits and tags.
 type Verify string
 
-// The demands.
+// The values of Verify.
 const (
 	VerifyOff     Verify = ""        // nothing
-	VerifyReport  Verify = "report"  // results say who signed, or why it is not verified
-	VerifyRequire Verify = "require" // only what is verified is published
+	VerifyReport  Verify = "report"  // results name the signer, or the reason why the commit is not verified
+	VerifyRequire Verify = "require" // only verified commits are published
 )
 
 // Keys are the texts of trusted public keys.
@@ -73,7 +73,7 @@ func (w Watch) governs(ref events.Ref, isDefault bool) bool {
 	return w.hasRules() && (w.Ref.IsDefault() && isDefault || w.Ref.Matches(ref))
 }
 
-// rules are what the watches of a ref demand. All apps share its published tree, so the strictest demand decides.
+// rules are the requirements of the watches of a ref. All apps share its published tree, so the strictest one decides.
 type rules struct {
 	watches []Watch
 	keys    map[string]Keys   // by name
@@ -145,7 +145,7 @@ type inspection struct {
 
 	err     error        // of reading keys
 	rules   rules        // of the ref
-	checked *state.Check // what was found out; nil if the ref has no rules
+	checked *state.Check // the outcome; nil if the ref has no rules
 }
 
 // inspect returns the inspection of a sync, or nil if no watch has rules.
@@ -247,7 +247,7 @@ func (i *inspection) verdictOf(ctx context.Context, w Watch, c Candidate) (event
 	return v, nil
 }
 
-// verify verifies what a ref names and, if it is a commit, the other new ones too if all is set.
+// verify verifies the tag or commit that a ref names and, if all is set and it is a commit, the other new commits.
 func (i *inspection) verify(ctx context.Context, name string, all bool, c Candidate) (events.Verification, error) {
 	v := events.Verification{Object: "commit", ID: c.Object}
 	if v.Reason = i.rules.invalid[name]; v.Reason != "" {
@@ -331,7 +331,7 @@ func (i *inspection) verify(ctx context.Context, name string, all bool, c Candid
 // maxTags limits how many tags may point to each other.
 const maxTags = 10
 
-// peel returns what a tag points to, in the end.
+// peel returns the object that a tag finally points to.
 func peel(tag signature.Object, parse func(id string) (signature.Object, error)) (target string, err error) {
 	for range maxTags {
 		next, err := parse(tag.Target)

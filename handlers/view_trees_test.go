@@ -255,7 +255,7 @@ func (olderViews) Unpublish(context.Context, events.RepoPath, uint64, func(strin
 	return nil
 }
 
-// An older worker ignores the trees of views. What it has synced is published by the next poll of a newer one.
+// An older worker ignores the trees of views. The views of its syncs are published by the next poll of a newer one.
 func TestViewTreesCatchUpWithOlderWorkers(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "b": "1"})

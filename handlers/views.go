@@ -89,7 +89,7 @@ func viewsOf(watches []Watch, app string, ref events.Ref, isDefault bool) (best 
 }
 
 // viewComparison compares the views that an app has of a ref. A view's own result follows that of the sync in the same step. What
-// the app has received of each view is stored in that step too, so a comparison that is repeated after a crash gives the same.
+// the app has received of each view is stored in that step too, so repeating a comparison after a crash gives the same result.
 type viewComparison struct {
 	views  Views
 	set    ViewSet
@@ -209,8 +209,8 @@ func (h *Handlers) comparedViews(ctx context.Context, repo events.RepoPath, know
 	return compared, redisError(err)
 }
 
-// viewsAreDue reports whether the views of a watch's app would be compared anew at the commit of ref, which is published, or their
-// trees published. compared is from comparedViews.
+// viewsAreDue reports whether a sync of ref at its published commit would compare the views of a
+// watch's app again, or publish their trees. compared is from comparedViews.
 func (h *Handlers) viewsAreDue(compared map[string]string, watches []Watch, w Watch, ref events.Ref, isDefault bool, commit string) (bool, error) {
 	if h.Views == nil {
 		return false, nil

@@ -60,7 +60,7 @@
 //	                              later if that process has just started or lost touch with Redis
 //	a holder is paused            the next waiter gets the lease; the holder loses it at its next renewal, and until then
 //	                              its fence is too low
-//	a waiter is killed            its message has no subscriber, so it is skipped. Cluster cannot tell: that costs one
+//	a waiter is killed            its message has no subscriber, so it is skipped. Cluster cannot detect it: that costs one
 //	                              hand-over lease, 0.7 s, once
 //	a waiter is paused            its message has a subscriber that does nothing: one hand-over lease, once
 //	a waiter gives up             it leaves the queue; a grant that arrives meanwhile is passed on

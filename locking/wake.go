@@ -95,7 +95,7 @@ const forcedMark = "! "
 // wantedMark starts the message of queue.lua to the holder of a lease that yields; the token of the lease follows.
 const wantedMark = "? "
 
-// noteWanted records that a request of another process waits. If the message is lost, the holder learns nothing.
+// noteWanted records that a request of another process waits. If the message is lost, the holder is not notified.
 func (l *Locker) noteWanted(token string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

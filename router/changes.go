@@ -31,9 +31,9 @@ type Changes struct {
 	// it belongs to this one; see [Forward]. entry is the message's stream entry. Optional.
 	Elsewhere func(msg *message.Message, entry string, repo events.RepoPath) (to string, err error)
 
-	// Notes returns what to note of a change when an attempt has ended: of a failed result that its class and error are the last
-	// ones of its repository and app, of any other that they are no longer. It is called with a class and an error instead of a
-	// complete result for an attempt that failed. It may return nil. Optional.
+	// Notes returns the notes to change after an attempt at a change: a failed result adds its class and error as the last
+	// failure of the repository and app, any other result removes it. For a failed attempt, the result has only a class and an
+	// error. It may return nil. Optional.
 	Notes func(change events.Change, result events.Result, attempts int) *stream.Notes
 
 	Log *slog.Logger // required
@@ -229,15 +229,15 @@ func (c *Changes) Note(msg *message.Message, cause error, attempts int, final bo
 	result := events.Result{Type: events.ResultFailed, Class: events.ClassOf(cause), Error: observe.OneLine(cause)}
 	switch {
 	case result.Class == events.ClassUnwatched:
-		result.Type = events.ResultRemoved // of no interest any more
+		result.Type = events.ResultRemoved // the failure is obsolete
 	case observe.Skipped(cause), waitsInTurn(cause), errors.Is(cause, locking.ErrTimeout) && !final:
 		return nil
 	}
 	return c.Notes(change, result, attempts)
 }
 
-// waitsInTurn reports whether a change is delayed for a reason that is no failure, or that another note already tells: our own
-// limits of requests, a remote that is behind its webhook, an open circuit.
+// waitsInTurn reports whether a change is delayed for a reason that is not a failure, or that another note already covers: our
+// own request limits, a remote that is behind its webhook, an open circuit.
 func waitsInTurn(cause error) bool {
 	switch events.ClassOf(cause) {
 	case events.ClassBehind, events.ClassCircuit, events.ClassMoved:

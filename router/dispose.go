@@ -24,8 +24,8 @@ type Disposer struct {
 	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another consumer has taken
 	// over the message meanwhile. Optional.
 	OnGiveUp func(msg *message.Message, err error, attempts int)
-	// Note returns the notes to change, in the step that settles or gives back the message, because an attempt ended with err. final
-	// means that the message is given up. It may return nil. Optional.
+	// Note returns the notes to change after an attempt that ended with err, in the step that settles or nacks the message.
+	// final means that the message is given up. It may return nil. Optional.
 	Note func(msg *message.Message, err error, attempts int, final bool) *stream.Notes
 	Log  *slog.Logger // default slog.Default
 }

@@ -20,7 +20,7 @@ var (
 	ErrGone = errors.New("the tree is gone")
 )
 
-// Tree is an open tree: one commit of one ref, or what a view has of it. The caller closes it. It is safe for concurrent use.
+// Tree is an open tree: one commit of one ref, or a view of it. The caller closes it. It is safe for concurrent use.
 type Tree struct {
 	dir    *os.Root
 	path   string
@@ -67,7 +67,7 @@ func openName(root, name string) (*Tree, error) {
 // tries limits how often Open reads the name. A tree is never replaced that often during one call.
 const tries = 100
 
-// OpenResult opens the tree that the result of a sync or a view names, whatever is published now.
+// OpenResult opens the tree that the result of a sync or a view names, even if a newer one is published.
 func OpenResult(root string, r events.Result) (*Tree, error) {
 	t, err := openResult(root, r)
 	if err != nil {

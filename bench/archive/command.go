@@ -1,4 +1,4 @@
-// Package archive measures how fast the files of a published tree are made an archive.
+// Package archive measures how fast a published tree is archived.
 package archive
 
 import (
@@ -69,7 +69,7 @@ func (b *bench) check(func(string) bool) error {
 	return nil
 }
 
-// Archive are the figures of one archive.
+// Archive has the measurements of one archive.
 type Archive struct {
 	Wall   time.Duration `json:"wall_ns"`
 	CPU    time.Duration `json:"cpu_ns"` // user and system
@@ -78,14 +78,14 @@ type Archive struct {
 	Memory int64         `json:"memory_bytes,omitempty"` // peak of the process
 }
 
-// Figures are those of a tree.
+// Figures has the measurements of one tree.
 type Figures struct {
 	Shape      string    `json:"shape"`
 	Files      int       `json:"files"`
 	Lockstep   []Archive `json:"lockstep"`
 	Git        []Archive `json:"git"`
 	Throughput float64   `json:"throughput"` // wall time of git's median over Lockstep's
-	CPU        float64   `json:"cpu"`        // CPU time likewise
+	CPU        float64   `json:"cpu"`        // same ratio, of CPU time
 	Memory     int64     `json:"memory_bytes"`
 	Judged     bool      `json:"judged"` // the targets apply
 }

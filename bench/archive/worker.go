@@ -43,7 +43,7 @@ func (s stage) publish(ctx context.Context, git *gitserver.Server) error {
 	return err
 }
 
-// lockstep measures an archive in a process of its own.
+// lockstep measures an archive in a separate process.
 func (s stage) lockstep(ctx context.Context) (made Archive, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -73,7 +73,7 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 	}
 }
 
-// work makes an archive with what a reader does besides: the entity tag before it, the digest beside it.
+// work makes an archive as a reader does: it computes the entity tag first, and the digest while writing.
 func work(ctx context.Context, root, repo string) (made Archive, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {

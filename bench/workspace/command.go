@@ -63,7 +63,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.IntVar(&b.peerRounds, "peer-rounds", 5, "number of git worktrees and clones")
 	flags.IntVar(&b.atOnce, "at-once", 200, "number of workspaces at once")
 	flags.Int64Var(&b.bytes, "bytes", 1<<20, "`bytes` that each of these writes")
-	flags.StringVar(&b.scratch, "scratch", "", "`folder` for what is written (default: a temporary one)")
+	flags.StringVar(&b.scratch, "scratch", "", "`folder` for written files (default: a temporary one)")
 	return cmd
 }
 
@@ -74,7 +74,7 @@ func (b *bench) check(func(string) bool) error {
 	return nil
 }
 
-// Figures are those of one contestant.
+// Figures has the measurements of one contestant.
 type Figures struct {
 	Side string          `json:"side"`
 	Took []time.Duration `json:"took_ns"`

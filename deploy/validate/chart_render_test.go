@@ -30,6 +30,12 @@ const (
 // compares them. It returns the rendered files by name, or the error that Helm would report.
 func renderChart(t *testing.T, values map[string]any) (map[string]string, error) {
 	t.Helper()
+	return renderRelease(t, release, values)
+}
+
+// renderRelease is renderChart with the name of a release.
+func renderRelease(t *testing.T, release string, values map[string]any) (map[string]string, error) {
+	t.Helper()
 	all := parseYAML(t, readFile(t, "values.yaml"))
 	overlay(all, values)
 	if err := checkValues(t, all); err != nil {
@@ -176,7 +182,13 @@ func checkValues(t *testing.T, values map[string]any) error {
 // chartObjects returns the objects of the chart with values, sorted by name.
 func chartObjects(t *testing.T, values map[string]any) []object {
 	t.Helper()
-	files, err := renderChart(t, values)
+	return releaseObjects(t, release, values)
+}
+
+// releaseObjects is chartObjects with the name of a release.
+func releaseObjects(t *testing.T, release string, values map[string]any) []object {
+	t.Helper()
+	files, err := renderRelease(t, release, values)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // examples are the files of values in ci, with the least number of objects that each renders.
-var examples = map[string]int{"trial": 18, "production": 18, "keda": 15, "local-disk": 12, "follower": 1}
+var examples = map[string]int{"trial": 18, "production": 18, "keda": 15, "local-disk": 12, "follower": 2}
 
 func TestChart(t *testing.T) {
 	all, err := load()
@@ -165,6 +165,22 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"workers that share no volume":  {"{worker: {kind: StatefulSet}}", "worker.replicas to 1"},
 		"a claim of its own and another": {
 			"{worker: {kind: StatefulSet, replicas: 1}, volume: {existingClaim: a}}", "makes its own claim"},
+		"two workers on a volume for one": {"{volume: {accessModes: [ReadWriteOncePod]}}", "worker.replicas to 1"},
+		"scaling on a volume for one": {
+			"{volume: {accessModes: [ReadWriteOncePod]}, worker: {replicas: 1, autoscaling: {type: keda}}}", "worker.replicas to 1"},
+		"a worker killed while it drains":   {"{settings: {grace: 1m}}", "want 75 or more"},
+		"a receiver killed while it drains": {"{receiver: {terminationGracePeriodSeconds: 44}}", "receiver.terminationGracePeriodSeconds"},
+		"no worker at all":                  {"{worker: null}", "worker"},
+		"no resources":                      {"{notifier: {resources: null}}", "resources"},
+		"a name with dots":                  {"{fullnameOverride: lock.step}", "fullnameOverride"},
+		"a name that begins with a digit":   {"{fullnameOverride: 1st}", "fullnameOverride"},
+		"metrics for all, by mistake":       {"{networkPolicy: {scrapeNamespaces: null}}", "scrapeNamespaces"},
+		"an amount that is none":            {"{worker: {resources: {limits: {memory: plenty}}}}", "memory"},
+		"less than no Pods":                 {"{worker: {pdb: {maxUnavailable: -1}}}", "maxUnavailable"},
+		"no key of a Secret":                {"{redis: {existingSecret: a, key: null}}", "key"},
+		"a port that is none":               {"{networkPolicy: {followerPorts: [https]}}", "followerPorts"},
+		"a ServiceMonitor without a Service": {
+			"{receiver: {enabled: false}, monitoring: {serviceMonitor: {enabled: true}}}", "requires receiver.enabled"},
 		"keda without receivers":       {"{receiver: {enabled: false}, worker: {autoscaling: {type: keda}}}", "requires receiver.enabled"},
 		"hpa to zero":                  {"{worker: {autoscaling: {type: hpa, min: 0}}}", "at least one worker"},
 		"more at least than at most":   {"{worker: {autoscaling: {type: keda, min: 20}}}", "min exceeds max"},
@@ -247,17 +263,21 @@ func TestHelmRendersTheSame(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), helm, "lint", "--strict", chartDir).CombinedOutput(); err != nil {
 		t.Errorf("helm lint: %v\n%s", err, out)
 	}
+	texts := map[string]string{"everything": everything, "least": least}
 	for name := range examples {
+		texts[name] = readFile(t, fmt.Sprintf("ci/%s-values.yaml", name))
+	}
+	for name, values := range texts {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), helm, "template", release, chartDir, "--namespace", namespace, "--kube-version", kubernetes,
-				"--values", fmt.Sprintf("%s/ci/%s-values.yaml", chartDir, name))
+			cmd := exec.CommandContext(t.Context(), helm, "template", release, chartDir, "--namespace", namespace, "--kube-version", kubernetes, "--values", "-")
+			cmd.Stdin = strings.NewReader(values)
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			out, err := cmd.Output()
 			if err != nil {
 				t.Fatalf("%v: %s", err, &stderr)
 			}
-			want, got := sorted(documents(t, string(out))), chartObjects(t, example(t, name))
+			want, got := sorted(documents(t, string(out))), chartObjects(t, parseYAML(t, values))
 			for _, objects := range [][]object{want, got} {
 				for _, o := range objects {
 					if o.kind() == "Secret" {

@@ -11,8 +11,8 @@ import (
 // LiveFor is how long a consumer counts as live after its last heartbeat or read.
 const LiveFor = 15 * time.Second
 
-// maxHeartbeat is the longest interval of a consumer's heartbeats. They are part of its reads, so that a consumer whose reader
-// hangs, or that is draining, is not live.
+// maxHeartbeat is the longest interval of a consumer's heartbeats. They are part of its reads, so
+// that a consumer is not live while its reader hangs or it drains.
 const maxHeartbeat = 2 * time.Second
 
 // heartbeatIn returns the time until the consumer's heartbeat is due. It must also precede the removal of dead consumers.

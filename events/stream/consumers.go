@@ -14,14 +14,14 @@ import (
 type Consumer struct {
 	Name    string
 	Pending int64         // entries read and not settled
-	Heard   time.Duration // since its last heartbeat or read; before Redis 7.2 only a [Subscriber] is heard while it is idle
+	Heard   time.Duration // since its last heartbeat or read; before Redis 7.2 only a [Subscriber] updates it while idle
 }
 
-// Live reports whether the consumer was heard within [LiveFor].
+// Live reports whether the consumer sent a heartbeat or read within [LiveFor].
 func (c Consumer) Live() bool { return c.Heard < LiveFor }
 
-// Consumers returns the consumers of a group, also those that crashed recently: the last heard first. A group that does not exist
-// has none.
+// Consumers returns the consumers of a group, including those that crashed recently, the most
+// recently active first. A group that does not exist has none.
 func Consumers(ctx context.Context, client redis.UniversalClient, topic, group string) ([]Consumer, error) {
 	infos, err := client.XInfoConsumers(ctx, topic, group).Result()
 	if err != nil && !noGroup(err) && !noStream(err) {

@@ -38,7 +38,7 @@
 // consumer may have given up takes nothing: it has a deadline by Redis' clock.
 //
 // A consumer exists in the group from Subscribe to Close. Its reads are also heartbeats, every 2 s at least, even if nothing
-// arrives: [GroupStatistics] tells which consumers are live. Dead ones are removed after ten times the visibility.
+// arrives: [GroupStatistics] counts the live ones. Dead ones are removed after ten times the visibility.
 //
 // At most KeyLimit messages with the same Key are in flight, 4 by default, and one while more than half of the window is in
 // use. The others are parked in an index by key. New entries of the key are parked behind them, and the oldest is unparked
@@ -76,7 +76,7 @@
 //	a consumer never leaves      the sweep removes its name once it has nothing pending and has long been idle
 //	a group stops reading        the Trimmer keeps its entries up to its cap, then counts and logs what it drops
 //	a read times out             the next read is of one entry, then of twice as many each time
-//	Subscribe's ctx ends         the messages' contexts end with it, what is not acked is given back uncounted, and the
+//	Subscribe's ctx ends         the messages' contexts end with it, unacked messages are returned uncounted, and the
 //	                             channel is closed, at once
 //	the process stops            Close: reading ends, handlers have the grace period, and the rest is given back uncounted
 //	                             and delivered elsewhere within 100 ms

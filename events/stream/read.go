@@ -192,7 +192,7 @@ func (s *subscription) admit(ctx context.Context, entries []entry) (all taken) {
 	return all
 }
 
-// settleRest parks what is over the limit and dead-letters what cannot be read.
+// settleRest parks entries over the limit and dead-letters entries that cannot be decoded.
 func (s *subscription) settleRest(ctx context.Context, all taken) {
 	s.park(ctx, all.overLimit)
 	for _, p := range all.poison {

@@ -35,7 +35,7 @@ type GroupStatistics struct {
 	Due       int64         // pending entries with a due time; if fewer than Pending, the next sweep adds the rest
 	Late      int64         // entries past their due time; many mean too few or slow consumers
 	Consumers int           // consumers, including recently dead ones
-	Live      int           // consumers that were heard within LiveFor; before Redis 7.2 only a [Subscriber] is heard while it is idle
+	Live      int           // consumers with a heartbeat or read within LiveFor; before Redis 7.2 only a [Subscriber] counts as live while it is idle
 	Oldest    time.Duration // age of the oldest unsettled entry, read or not; 0 if there is none
 }
 

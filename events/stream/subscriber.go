@@ -44,7 +44,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 
 // Subscribe delivers the messages of the stream called topic until ctx is done or the Subscriber is closed.
 //
-// ctx is the parent of each message's context. When it ends, what is not acked is given back at once, to be redelivered
+// ctx is the parent of each message's context. When it ends, unacked messages are returned at once, to be redelivered
 // uncounted, and the channel is closed. To let handlers finish, use [Subscriber.Close], which grants them the grace period.
 // A message's context also ends when the message is acked or nacked, when another consumer owns the entry (cause
 // [ErrNotOwner]), or at the end of the grace period (cause [ErrClosed]).

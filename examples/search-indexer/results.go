@@ -13,7 +13,7 @@ import (
 )
 
 // handle calls follow with a result and settles it. Results arrive at least once and out of order: a retried result may
-// come after a later one. Fences increase with each lease on a repository, so they tell which result is later.
+// come after a later one. Fences increase with each lease on a repository, so they show which result is later.
 func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
 	if kind, skip := skipped(msg); skip {
 		s.log.DebugContext(msg.Context(), "result skipped", "job", msg.UUID, "type", kind)

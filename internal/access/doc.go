@@ -24,8 +24,9 @@
 //
 // # Not found
 //
-// What an app does not watch does not exist for it: [Reader.Visible] returns the same error, after the same single lookup in Redis and the same time,
-// for a repository that others watch and for one that nobody has heard of.
+// What an app does not watch does not exist for it: [Reader.Visible] returns the same error, after
+// the same single lookup in Redis and the same time, for a repository that only others watch and
+// for one that does not exist.
 //
 // # Failures
 //
@@ -33,6 +34,7 @@
 //	a token over an unencrypted connection     ErrClearText, before it is looked up
 //	not watched, nothing settled, refused      ErrNotFound
 //	the tree of a visible commit is replaced   ErrReplaced: the app's next sync is not settled yet
+//	published, and no ref is in the state      ErrNoState, to the operator: Redis may have lost its data
 //	Redis does not answer                      its error; nothing is readable
 //	the volume is not mounted                  its error
 package access

@@ -16,11 +16,14 @@ import (
 )
 
 var (
-	// ErrNotFound means that a repository, ref or commit does not exist, or that its existence is none of the app's business.
+	// ErrNotFound means that a repository, ref or commit does not exist, or is hidden from the app.
 	ErrNotFound = errors.New("not found, or not watched by the app of this token")
 
 	// ErrReplaced means that the tree of a visible commit is gone, and that the app's next sync is not settled yet.
 	ErrReplaced = errors.New("the tree of this commit was replaced, and the next sync for this app is not settled yet; try again")
+
+	// ErrNoState means that a repository is published, and that Redis does not have the state of what is: it may have lost its data.
+	ErrNoState = errors.New("published, but Redis does not have its state: after a start, or if Redis has lost its data, the next sync restores it; try again")
 )
 
 // Watches finds watches. [watch.Registry] implements it.
@@ -42,7 +45,7 @@ type Reader struct {
 	States  States
 	Volume  func(context.Context) (*volume.Volume, error) // returns the volume, opened by [volume.ViewVolume] at least
 
-	// Copies means that Redis starts empty, as that of a follower: what is published and not in the state yet is [ErrReplaced], not absent.
+	// Copies means that Redis starts empty, as that of a follower: what is published and not in the state yet is [ErrNoState], not absent.
 	Copies bool
 }
 
@@ -60,8 +63,8 @@ type Ref struct {
 	Submodules bool   // the files of submodules are visible
 }
 
-// notFoundStep is what the time of a lookup that finds nothing is rounded up to: Redis takes a little longer for a repository that other
-// apps watch.
+// notFoundStep is the multiple to which the duration of an unsuccessful lookup is rounded up,
+// because Redis takes a little longer for a repository that other apps watch.
 const notFoundStep = 10 * time.Millisecond
 
 // Visible returns what an identity may read of a repository. It returns [ErrNotFound] if that is nothing, whatever the reason, and to
@@ -100,13 +103,13 @@ func (r *Reader) visible(ctx context.Context, who Identity, repo events.RepoPath
 	if err != nil {
 		return Visible{}, err
 	}
-	if r.Copies {
+	heads := known.Heads()
+	if r.Copies || who.Operator && len(heads) == 0 { // Redis may have lost the state: a follower must not take that for a removal
 		if err := r.checkSettled(ctx, repo, known); err != nil {
 			return Visible{}, err
 		}
 	}
-	heads := known.Heads()
-	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) { // the same without reading the volume, so that time tells less
+	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) { // the same without reading the volume, so that timing reveals less
 		return Visible{}, ErrNotFound
 	}
 	vol, err := r.Volume(ctx)
@@ -138,7 +141,7 @@ func (r *Reader) visible(ctx context.Context, who Identity, repo events.RepoPath
 	return visible, nil
 }
 
-// checkSettled returns [ErrReplaced] if a published ref is not in the state.
+// checkSettled returns [ErrNoState] if a published ref is not in the state.
 func (r *Reader) checkSettled(ctx context.Context, repo events.RepoPath, known state.Repo) error {
 	vol, err := r.Volume(ctx)
 	if err != nil {
@@ -148,14 +151,14 @@ func (r *Reader) checkSettled(ctx context.Context, repo events.RepoPath, known s
 	heads := known.Heads()
 	for ref := range published.Commits {
 		if heads[ref.String()] == "" {
-			return ErrReplaced
+			return ErrNoState
 		}
 	}
 	return err
 }
 
-// Watched is like [Reader.Visible] for an app, but also returns a repository of which nothing is visible yet, or any more, without refs.
-// It returns [ErrNotFound] if the app does not watch the repository.
+// Watched is like [Reader.Visible] for an app, but also returns a repository that has no visible
+// refs, now or yet. It returns [ErrNotFound] if the app does not watch the repository.
 func (r *Reader) Watched(ctx context.Context, who Identity, repo events.RepoPath) (Visible, error) {
 	begin := time.Now()
 	watches, err := r.watches(ctx, who, repo)
@@ -206,7 +209,7 @@ func (r *Reader) watches(ctx context.Context, who Identity, repo events.RepoPath
 	return watches, err
 }
 
-// limit sets what the watches of an app let it read of a ref. It returns false if that is nothing.
+// limit restricts a ref to what the watches of an app allow. It returns false if the app may not read the ref.
 func (f *Ref) limit(known state.Repo, watches []watch.Watch, app string) bool {
 	f.Commit, f.Submodules = known.Given(app, f.Ref), false
 	if f.Commit == "" {

@@ -12,7 +12,7 @@ import (
 // syncEvery bounds what an unclean stop can damage with [volume.DurabilityProcess].
 const syncEvery = time.Minute
 
-// syncer writes what was published to disk, and after an unclean stop of the machine has damage replaced.
+// syncer syncs published trees to disk, and requests repairs after an unclean stop of the machine.
 type syncer struct {
 	volume   *volume.Volume
 	replacer replacer

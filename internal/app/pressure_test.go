@@ -25,6 +25,7 @@ func TestSlotsAdaptToPressure(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				var background sync.WaitGroup
 				slots := router.NewSlots(tc.most)
+				reported := make(chan int, 1)
 				var free atomic.Bool
 				read := func() (pressure.Reading, error) {
 					if free.Load() {
@@ -33,7 +34,7 @@ func TestSlotsAdaptToPressure(t *testing.T) {
 					return pressure.Reading{Memory: 1}, nil
 				}
 				cfg := Config{Config: config.Config{Slots: tc.most, SlotsMin: tc.least}}
-				adaptSlots(ctx, &background, cfg, slots, read, slog.New(slog.DiscardHandler))
+				adaptSlots(ctx, &background, cfg, slots, read, slog.New(slog.DiscardHandler), func(_ context.Context, slots func() int, configured int) { reported <- configured })
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if n := slots.Size(); n != tc.want {
@@ -47,6 +48,9 @@ func TestSlotsAdaptToPressure(t *testing.T) {
 				}
 				cancel()
 				background.Wait()
+				if adaptive := tc.want < tc.most; adaptive != (len(reported) == 1) || adaptive && <-reported != tc.most {
+					t.Errorf("slots are adaptive: %t, and reported, of another number: %t", adaptive, len(reported) == 1)
+				}
 			})
 		})
 	}

@@ -149,7 +149,7 @@ func openRedis(ctx context.Context, cfg Config) (redisx.Server, func(), error) {
 	if err != nil {
 		return redisx.Server{}, nil, err
 	}
-	if cfg.follow == nil { // a follower finds out anew what is missing
+	if cfg.follow == nil { // a follower lists everything again after a restart
 		cfg.Log.WarnContext(ctx, "no --redis given, using an embedded one: its data is lost when this process ends", "redis", embedded.String())
 	}
 	return embedded.Server, embedded.Close, nil
@@ -183,7 +183,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"), Propagator: cfg.Traces.Propagator(),
 	}
 	if cfg.Has(config.RoleReader) {
-		tailing := cfg.Redis.Open() // not shared either: it always waits for results
+		tailing := cfg.Redis.Open() // not shared: it blocks in reads of results
 		defer tailing.Close()
 		if httpConfig.Reading, err = openReading(ctx, cfg, client, tailing, listener); err != nil {
 			return err
@@ -195,7 +195,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		if httpConfig.Reading != nil {
 			httpConfig.Reading.Repos, httpConfig.Reading.Locks = states, locks
 		}
-		return server.Serve(ctx, listener, httpConfig) // without the endpoints that anybody may ask about all repositories
+		return server.Serve(ctx, listener, httpConfig) // without the open endpoints, which name all repositories
 	}
 	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, states, watch.NewRegistry(client, namespace)
 	httpConfig.Locks, httpConfig.Dead, httpConfig.Streams, httpConfig.Hosts = locks, dead, figures, limits

@@ -32,8 +32,8 @@ func Enqueue(ctx context.Context, client redis.UniversalClient, namespace events
 	return publisher.Add(ctx, namespace.Changes(), msg)
 }
 
-// AnnouncePurge appends a result that tells all who read a repository that a commit was purged from it. fence is that of the lease
-// under which it was.
+// AnnouncePurge appends a result that notifies all readers of a repository of a purged commit.
+// fence is the fence of the lease that the purge held.
 func AnnouncePurge(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, repo events.RepoPath, fence uint64, commit string) error {
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {

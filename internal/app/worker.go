@@ -163,24 +163,11 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	var background sync.WaitGroup
 	background.Go(func() { trimmer.Run(maintaining) })
 	background.Go(func() { prepares.Run(maintaining) })
-	background.Go(func() {
-		patrol{
-			volume: volume, locker: locker, redis: commands, key: namespace.Patrol(), worker: name, interval: cfg.PatrolEvery, log: log, freed: cfg.Metrics.Freed,
-		}.Run(maintaining)
-	})
 	damage := replacer{
 		volume: volume, locker: locker, states: states, source: changes.Source, log: log,
 		publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
 	}
-	background.Go(func() { syncer{volume: volume, replacer: damage, log: log}.Run(maintaining) })
-	if cfg.PatrolRate > 0 {
-		background.Go(func() {
-			comparer{
-				trees: volume.NewComparer(cfg.PatrolRate), replacer: damage, redis: commands, key: namespace.Compare(), worker: name,
-				interval: cfg.PatrolEvery, altered: cfg.Metrics.Altered,
-			}.Run(maintaining)
-		})
-	}
+	maintainVolume(maintaining, &background, cfg, damage, commands, name)
 	if cfg.cells != nil {
 		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, log: log}
 		background.Go(func() {
@@ -189,7 +176,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			}
 		})
 	}
-	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log)
+	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log, reporter.RunSlots)
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })
 	background.Go(func() { rollups.Run(draining) })
@@ -221,6 +208,26 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		return stop(err)
 	}
 	return Drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
+}
+
+// maintainVolume patrols, syncs and compares the volume until ctx is done.
+func maintainVolume(ctx context.Context, background *sync.WaitGroup, cfg Config, damage replacer, commands redis.UniversalClient, worker string) {
+	namespace, volume := cfg.Namespace(), damage.volume
+	background.Go(func() {
+		patrol{
+			volume: volume, locker: damage.locker, redis: commands, key: namespace.Patrol(), worker: worker, interval: cfg.PatrolEvery, log: damage.log, freed: cfg.Metrics.Freed,
+		}.Run(ctx)
+	})
+	background.Go(func() { syncer{volume: volume, replacer: damage, log: damage.log}.Run(ctx) })
+	if cfg.PatrolRate == 0 {
+		return
+	}
+	background.Go(func() {
+		comparer{
+			trees: volume.NewComparer(cfg.PatrolRate), replacer: damage, redis: commands, key: namespace.Compare(), worker: worker,
+			interval: cfg.PatrolEvery, altered: cfg.Metrics.Altered,
+		}.Run(ctx)
+	})
 }
 
 // retention returns how much of each stream to keep.

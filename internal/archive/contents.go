@@ -70,13 +70,14 @@ func ParsePaths(list []string) ([]string, error) {
 	return slices.Compact(paths), nil
 }
 
-// isBelow reports whether a path is one below the top, in its shortest form. Its name need not be UTF-8.
+// isBelow reports whether a path is relative, in its shortest form, and below the top. It need not be UTF-8.
 func isBelow(name string) bool {
 	return name != "" && name != "." && name == path.Clean(name) && name[0] != '/' && name != ".." && !strings.HasPrefix(name, "../")
 }
 
-// alternatives returns for how many globs without braces a glob stands at most, or a number above maxAlternatives. It does not parse the
-// glob: n braces with c commas in all stand for most if each has the same number of them.
+// alternatives returns the maximum number of globs without braces that a glob expands to, or a
+// number above maxAlternatives. It does not parse the glob: n braces with c commas in total expand
+// to the most if each has the same number of commas.
 func alternatives(glob string) int {
 	braces, all := strings.Count(glob, "{"), 1
 	for range braces {

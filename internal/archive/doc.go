@@ -7,13 +7,13 @@
 //
 // # Bytes
 //
-// An archive is a pure function of the selected files, their modes, the format and [Version]: two processes, machines or moments give
-// the same bytes, also for another commit with the same files. Entries are sorted by path as in Git's index, have the modes 0644 and
-// 0755, no owner, and the time 2000-01-01. There are no entries for folders, except for submodules. Files are as in the
-// tree: those of Git LFS have their content if a watch asks for it.
+// An archive is a pure function of the selected files, their modes, the format and [Version]: any process on any
+// machine produces the same bytes at any time, also for another commit with the same files. Entries are sorted by path
+// as in Git's index, have the modes 0644 and 0755, no owner, and the time 2000-01-01. There are no entries for folders,
+// except for submodules. Files are as in the tree: those of Git LFS have their content if a watch asks for it.
 //
-// [Summary.Digest] depends on the same, without reading a file: on paths, modes and blobs, and on what of Git LFS and of submodules the
-// tree was built with.
+// [Summary.Digest] depends on the same, without reading a file: on paths, modes and blobs, and on
+// which LFS content and submodules the tree was built with.
 //
 // # Costs
 //

@@ -53,7 +53,7 @@ const (
 // epoch is the time of all entries: tar warns of 1970.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Write writes the archive. If it fails, what it has written has no end.
+// Write writes the archive. If it fails, the output is an archive without its end, which no decoder accepts.
 func (c *Contents) Write(ctx context.Context, w io.Writer, f Format) error {
 	out := bufio.NewWriterSize(w, outputBuffer)
 	encoder, release, err := f.encoder(out)

@@ -240,10 +240,10 @@ func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
 	lines := strings.SplitAfter(document, "\n")
 	for name, tc := range map[string]struct{ document, want string }{
 		"empty":                     {"", "the document is empty"},
-		"not JSON":                  {"watches:\n  - app: docs\n", "no document of lockstep export"},
+		"not JSON":                  {"watches:\n  - app: docs\n", "not a document of lockstep export"},
 		"compressed":                {"\x1f\x8b\x08", "uncompress it"},
-		"another kind of document":  {"{}\n", "no document of lockstep export"},
-		"a list":                    {"[]\n", "no document of lockstep export"},
+		"another kind of document":  {"{}\n", "not a document of lockstep export"},
+		"a list":                    {"[]\n", "not a document of lockstep export"},
 		"newer format":              {strings.Replace(document, `{"lockstep_export":1,"version":"v1"`, `{"lockstep_export":2,"version":"v9","new":1`, 1), "a newer version wrote this document (v9): it has format 2, and this version reads up to 1; upgrade lockstep"},
 		"a line is missing":         {strings.Join(slices.Delete(slices.Clone(lines), 2, 3), ""), "the document is damaged: it ends after 3 repositories"},
 		"a line twice":              {strings.Join(slices.Insert(slices.Clone(lines), 2, lines[2]), ""), "the document is damaged: it ends after 5 repositories"},

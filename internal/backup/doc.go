@@ -14,10 +14,11 @@
 //
 // # What is exported
 //
-// [Keys] says for each key in Redis whether it is exported, and why not. Streams, leases, queues and limits of hosts are not: they say what
-// was going on, and the next poll of a repository finds what was lost. What apps were last given is exported, so that their next results
-// continue from there. As apps have not received what they have not acknowledged, or what still waits to be posted to them, the
-// document has the commits before that, too: they get these results again, and may read meanwhile what they could read.
+// [Keys] says for each key in Redis whether it is exported, and why not. Streams, leases, queues and limits of hosts are not:
+// they describe work in progress, and the next poll of a repository catches what was lost. What apps were last given is
+// exported, so that their next results continue from there. As apps have not received what they have not acknowledged, or what
+// still waits to be posted to them, the document has the commits before that, too: they get these results again, and may read
+// meanwhile what they could read.
 //
 // # Consistency
 //

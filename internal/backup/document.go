@@ -39,7 +39,7 @@ type End struct {
 	Counts
 }
 
-// Counts are the numbers of what a document has.
+// Counts has the numbers of items in a document.
 type Counts struct {
 	Repos   int `json:"repos"`
 	Watches int `json:"watches"`
@@ -81,7 +81,7 @@ func newReader(in io.Reader) (*reader, error) {
 		return nil, err
 	}
 	if garbled || json.Unmarshal(first, &r.header) != nil || r.header.Format == 0 {
-		return nil, errors.New("this is no document of lockstep export: its first line is no header; uncompress it, or use lockstep watch import for a YAML file of watches")
+		return nil, errors.New("this is not a document of lockstep export: its first line is not a header; uncompress it, or use lockstep watch import for a YAML file of watches")
 	}
 	if r.header.Format > Format {
 		return nil, fmt.Errorf("a newer version wrote this document (%s): it has format %d, and this version reads up to %d; upgrade lockstep", r.header.Version, r.header.Format, Format)

@@ -31,7 +31,7 @@ type exporter struct {
 	counts      Counts
 }
 
-// Export writes a document to out, and returns what it has. A document without its last line is incomplete. version is that of the
+// Export writes a document to out, and counts its items. A document without its last line is incomplete. version is that of the
 // program. A watch that cannot be decoded is an error, because its repository would be missing.
 func Export(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, version string, out io.Writer) (Counts, error) {
 	buffered := bufio.NewWriterSize(out, 64<<10)

@@ -40,7 +40,7 @@ const (
 	Conflict = "conflict" // the watches of a repository cannot be added, and neither is its state
 )
 
-// Item is a part of a document and what became of it.
+// Item is a part of a document and its outcome.
 type Item struct {
 	Outcome string `json:"outcome"`
 	What    string `json:"what"`
@@ -64,7 +64,7 @@ type Summary struct {
 }
 
 // ErrOtherVolume means that a document describes another volume than that of the deployment.
-var ErrOtherVolume = errors.New("it has the state of another volume than the one that Redis knows; import with --no-state, or with the Redis of that volume")
+var ErrOtherVolume = errors.New("it has the state of a volume other than that of Redis; import with --no-state, or with the Redis of that volume")
 
 const importAtOnce = 64 // repositories read at a time; eight of them are written at a time
 
@@ -76,7 +76,7 @@ type importer struct {
 	summary  Summary
 }
 
-// Import adds what Redis lacks of a document that [Check] has accepted. It is safe to repeat, also after it was killed. It returns
+// Import adds the items of a document that Redis lacks. [Check] must have accepted the document. It is safe to repeat, also after it was killed. It returns
 // [ErrOtherVolume] before it adds anything.
 func Import(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, in io.Reader, cfg ImportConfig) (Summary, error) {
 	i := &importer{

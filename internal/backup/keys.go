@@ -5,13 +5,13 @@ import "strings"
 // Key is a kind of key in Redis.
 type Key struct {
 	Pattern  string // of the key without the prefix; a * at its end matches any rest
-	Exported string // what a document has of it; "" if it is left out
+	Exported string // the part of a document that has it; "" if it is left out
 	Reason   string // why it is left out, wholly or in part
 }
 
 // Keys has all kinds of keys. A key belongs to the first kind that matches.
 var Keys = []Key{
-	{Pattern: "watch:of:*", Exported: "watches", Reason: "times of polls begin anew"},
+	{Pattern: "watch:of:*", Exported: "watches", Reason: "poll times restart"},
 	{Pattern: "watch:at:*", Reason: "index of watches"},
 	{Pattern: "watch:index", Reason: "index of watches"},
 	{Pattern: "poll", Reason: "an import polls each repository"},
@@ -30,8 +30,8 @@ var Keys = []Key{
 	{Pattern: "shelf:*", Reason: "entries of a lost stream"},
 	{Pattern: "labels:*", Reason: "entries of a lost stream"},
 	{Pattern: "lock:*", Reason: "leases end with Redis; fences continue from the volume"},
-	{Pattern: "host:*", Reason: "hosts tell again"},
-	{Pattern: "hosts:*", Reason: "hosts tell again"},
+	{Pattern: "host:*", Reason: "found again by the next requests"},
+	{Pattern: "hosts:*", Reason: "found again by the next requests"},
 	{Pattern: "forwarded:*", Reason: "entries of a lost stream"},
 	{Pattern: "working", Reason: "reported by running processes"},
 	{Pattern: "patrol", Reason: "reported by running processes"},
@@ -40,7 +40,7 @@ var Keys = []Key{
 	{Pattern: "followers", Reason: "reported by followers within a minute"},
 	{Pattern: "followers:*", Reason: "reported by followers within a minute"},
 	{Pattern: "dashboard:ended:*", Reason: "such a session is valid again until it expires"},
-	{Pattern: "failing", Reason: "the next attempts tell again"},
+	{Pattern: "failing", Reason: "found again by the next attempts"},
 	{Pattern: "rollup:*", Reason: "history of counts"},
 	{Pattern: "departed", Reason: "files of repositories that are in another cell; remove them by hand"},
 	{Pattern: "rebalance", Reason: "reported by running processes"},

@@ -13,8 +13,9 @@ import (
 	"lockstep/internal/watch"
 )
 
-// undelivered knows what apps have not received of the results: those that a consumer group has not acknowledged, or that wait in an
-// outbox. They are lost with Redis, so an export has them repeated.
+// undelivered has the results that apps have not received: those that a consumer group has not
+// acknowledged, or that wait in an outbox. They are lost with Redis, so the exported state requests
+// them again.
 type undelivered struct {
 	client    redis.UniversalClient
 	namespace events.Namespace
@@ -23,7 +24,7 @@ type undelivered struct {
 	repos     map[string]bool // repositories that apps do not know to be removed or moved, by key
 }
 
-// delivery is what a result is given to an app of.
+// delivery identifies the results of a ref for an app.
 type delivery struct{ repo, app, ref string }
 
 // findUndelivered finds where to read from: after the results that all groups have acknowledged.

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -57,8 +56,8 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 	return withListFlags(&cobra.Command{
 		Use:   "ls",
 		Short: "List cells with their weights and states",
-		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT the one by which they\n" +
-			"shall be when all have been moved.",
+		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT the one by which\n" +
+			"they shall be when all have been moved.",
 		Example: "  lockstep cells ls --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells ls -o wide --redis redis+cluster://127.0.0.1:7000",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,20 +70,13 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 }
 
 func listCells(ctx context.Context, client redis.UniversalClient, directory *cells.Directory) []listedCell {
-	all, placed := directory.Cells(), 0
-	members := make([]cells.Member, len(all))
-	for i, c := range all {
-		placed += c.Placed
-		members[i] = cells.Member{Name: c.Name, Namespace: c.Prefix}
-	}
-	list := make([]listedCell, len(all))
-	for i, a := range cells.Gather(ctx, members, cells.AnswerTimeout, func(ctx context.Context, cell cells.Member) (int64, error) {
-		return watch.NewRegistry(client, cell.Namespace).Count(ctx)
-	}) {
-		list[i] = listedCell{Cell: all[i], Epoch: all[i].Epoch, Share: float64(all[i].Placed) / float64(max(placed, 1)), Watched: a.Value}
-		if a.Err != nil {
-			list[i].NoAnswer = term.OneLine(errors.New(a.Missing().Error))
+	list := []listedCell{}
+	for _, c := range app.ReadCells(ctx, client, directory) {
+		one := listedCell{Cell: c.Cell, Epoch: c.Epoch, Share: c.Share, Watched: c.Watched}
+		if c.Missing != nil {
+			one.NoAnswer = c.Missing.Error
 		}
+		list = append(list, one)
 	}
 	return list
 }
@@ -116,9 +108,9 @@ func newCellsPlanCommand(std term.Streams) *cobra.Command {
 	return withFlags(&cobra.Command{
 		Use:   "plan",
 		Short: "Show which repositories are to be moved between cells",
-		Long: "Go through the repositories of all cells, and show how many are to be moved from where to where until they are placed as\n" +
-			"the weights want it. Sizes are those of the repositories on the volume at --root, if it is that of a cell. It changes\n" +
-			"nothing. Exit code 1 if a cell does not answer.",
+		Long: "Go through the repositories of all cells, and show how many are to be moved from where to where until they are placed\n" +
+			"as the weights want it. Sizes are those of the repositories on the volume at --root, if it is that of a cell. It\n" +
+			"changes nothing. Exit code 1 if a cell does not answer.",
 		Example: "  lockstep cells plan --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells plan --root /srv/repos --redis redis+cluster://127.0.0.1:7000 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -196,10 +188,10 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "add NAME",
 		Short: "Add a cell, or change the weight of one",
-		Long: "Add a cell to the directory, change the weight of a cell, or keep a draining one. Its keys have the prefix lockstep:{NAME}:\n" +
-			"unless --cell-prefix says otherwise: an existing deployment becomes a cell with its own prefix, and no key changes. The first\n" +
-			"cell gets all repositories. Otherwise all repositories stay where they are, new ones included, until they are moved;\n" +
-			"the plan is shown, and if there is nothing to move the new weights take effect at once.",
+		Long: "Add a cell to the directory, change the weight of a cell, or keep a draining one. Its keys have the prefix\n" +
+			"lockstep:{NAME}: or --cell-prefix, with which an existing deployment becomes a cell without a change of its keys. The\n" +
+			"first cell gets all repositories. Afterwards all repositories stay where they are, new ones included, until they are\n" +
+			"moved; the plan is shown, and if there is nothing to move the new weights take effect at once.",
 		Example: "  lockstep cells add eu-1 --cell-prefix 'lockstep:{0}:' --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells add eu-2 --weight 200 --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
@@ -258,11 +250,11 @@ func newCellsDrainCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "drain NAME",
 		Short: "Mark a cell to be emptied, or give up a lost one",
-		Long: "Mark a cell as draining: its repositories are to be moved to the other cells, and stay in it until then. With --lost, for a\n" +
-			"cell whose volume or Redis is lost, place them in the other cells at once, move nothing, and fetch what is watched from\n" +
-			"the remotes, within the limits of their hosts. Its watches are read from its Redis if that still answers; otherwise import\n" +
-			"them from a file of lockstep watch export. Changes, dead letters, notifications and tokens that only its Redis had are\n" +
-			"lost with it.",
+		Long: "Mark a cell as draining: its repositories are to be moved to the other cells, and stay in it until then. With\n" +
+			"--lost, for a cell whose volume or Redis is lost, place them in the other cells at once, move nothing, and fetch\n" +
+			"what is watched from the remotes, within the limits of their hosts. Its watches are read from its Redis if that\n" +
+			"still answers; otherwise import them from a file of lockstep watch export. Changes, dead letters, notifications and\n" +
+			"tokens that only its Redis had are lost with it.",
 		Example: "  lockstep cells drain eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells drain eu-2 --lost --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),

@@ -33,7 +33,7 @@ func newExecCommand(std term.Streams) *cobra.Command {
 		Short: "Run a command in a published tree",
 		Long: "Run a command in the tree published under a name, or in the tree that a result names. The tree is one commit. It\n" +
 			"stays in place, even if a new tree is published meanwhile, until the command and all child processes that inherit\n" +
-			"its pin have ended. Do not write into it, but use lockstep workspace exec.\n\n" +
+			"its pin have ended. Do not write to it: use lockstep workspace exec.\n\n" +
 			"A result is one JSON document from the results stream. The command replaces the lockstep process, so input,\n" +
 			"output, signals and exit code are its own. It runs in the tree and gets the tree's absolute path, its commit and its\n" +
 			"ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF.\n\n" +

@@ -22,7 +22,7 @@ func newExportCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
 		Use:   "export FILE",
-		Short: "Export what only Redis has to a file",
+		Short: "Export the state that only Redis has to a file",
 		Long: "Write watches, hashes of tokens, and what apps have received of each repository to a file for lockstep import, or to\n" +
 			"standard output for -. The file has no secrets and only its owner can read it; it replaces an older one when it is complete.\n" +
 			"Processes need not be stopped.",
@@ -51,8 +51,8 @@ func newExportCommand(std term.Streams) *cobra.Command {
 	}, config.Common, &out)
 }
 
-// exportTo replaces a file once its new content is complete and on disk. Only its owner can read it. It writes to what is not a file, such
-// as a pipe or a device, as it is.
+// exportTo replaces a file once its new content is complete and on disk. Only its owner can read it. If the path is not a
+// regular file, such as a pipe or a device, it writes to that directly.
 func exportTo(path string, write func(io.Writer) (backup.Counts, error)) (backup.Counts, error) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target

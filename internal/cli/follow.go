@@ -32,13 +32,13 @@ func newFollowCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "follow URL",
 		Short: "Keep a copy of what a token reads from another deployment",
-		Long: "Keep this machine's copy of the repositories that a token reads from the process with the role reader at a URL, until\n" +
-			"SIGTERM. It lists them, syncs what differs, and follows the reader's results: each push becomes the same immutable tree\n" +
-			"with the same commit as there, for lockstep exec, package tree and all other readers. It needs neither Redis nor access to\n" +
-			"the forges. After hours without a connection it catches up. What the token no longer reads is removed.\n\n" +
-			"The token file is read at each request. If the reader refuses the token for longer than --token-wait, the process\n" +
-			"stops with exit code 5. The copies stay, unless --wipe-on-revoke is given: then they are deleted first, a pinned tree\n" +
-			"once its last pin is released.",
+		Long: "Keep a local copy of the repositories that a token reads from the process with the role reader at a URL, until SIGTERM.\n" +
+			"It lists them, syncs the differences, and follows the reader's results: each push becomes the same immutable tree with\n" +
+			"the same commit, for lockstep exec, package tree and all other readers. It needs neither Redis nor access to the\n" +
+			"forges. It catches up after any time without a connection, and removes repositories that the token no longer reads.\n\n" +
+			"The token file is read at each request. If the reader refuses the token for longer than --token-wait, the process stops\n" +
+			"with exit code 5. The copies stay, unless --wipe-on-revoke is given: then they are deleted first, pinned trees once\n" +
+			"their last pin is released.",
 		Example: "  lockstep follow https://lockstep.example.org --root /srv/repos --token-file /etc/lockstep/token\n" +
 			"  lockstep follow https://lockstep.example.org --root /srv/repos --token-file token --repo 'acme/*' --listen 127.0.0.1:8080",
 		Args: term.WrongUse(term.OneArg),

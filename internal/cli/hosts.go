@@ -104,7 +104,7 @@ var hostColumns = term.List[server.Host]{
 		{Head: "CREDENTIALS", Text: status.HostCredentials},
 	},
 	Name:  func(h server.Host) string { return h.Host },
-	Empty: "no hosts were asked within a day; sync a repository with lockstep sync URL, or watch one with lockstep watch add URL --app NAME",
+	Empty: "no requests to hosts within a day; sync a repository with lockstep sync URL, or watch one with lockstep watch add URL --app NAME",
 }
 
 type liftedBlock struct {

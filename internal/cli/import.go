@@ -21,8 +21,8 @@ func newImportCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "import FILE",
 		Short: "Import a file of lockstep export",
-		Long: "Add what Redis lacks of a file of lockstep export (- for standard input), and poll each repository with a new watch.\n" +
-			"Nothing that Redis has is changed: what differs is listed as kept. Tokens and watches that were removed after the export\n" +
+		Long: "Add the items of an export file that Redis lacks (- for standard input), and poll each repository with a new watch.\n" +
+			"Existing items are not changed: those that differ are listed as kept. Tokens and watches that were removed after the export\n" +
 			"are added again. The whole file is checked before anything is added. An import that was interrupted can be repeated.\n" +
 			"Exit code 1 if a repository conflicts with watches that Redis has; the others are imported.",
 		Example: "  lockstep import lockstep.export --dry-run --redis redis://127.0.0.1:6379\n" +
@@ -104,7 +104,7 @@ func openSeekable(cmd *cobra.Command, name string) (*os.File, error) {
 type importList struct {
 	out  *term.Output
 	std  term.Streams
-	all  bool // also what was added
+	all  bool // also the added items
 	rows []backup.Item
 }
 

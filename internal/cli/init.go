@@ -20,6 +20,7 @@ import (
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
+	"lockstep/internal/disk"
 	"lockstep/internal/forge"
 	"lockstep/internal/redisx"
 	"lockstep/internal/watch"
@@ -35,7 +36,7 @@ const (
 	serviceNone    = "none"
 )
 
-// setup is what lockstep init is told.
+// setup has the answers given to lockstep init.
 type setup struct {
 	dir                    string
 	redis, listen          string
@@ -51,11 +52,11 @@ func newInitCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Write the settings and secrets of a new deployment",
-		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs the service, and print\n" +
-			"the form of the forge's webhook. On a terminal it asks for what no flag says. It changes no existing file: secrets are\n" +
-			"kept, and if another file differs, it writes nothing. All paths in lockstep.yaml are relative to its folder: run lockstep\n" +
-			"there.\n\n" +
-			"--check waits until a push arrives by webhook and is published, or says at once that one was. Pushes of\n" +
+		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs the service, and\n" +
+			"print the values for the forge's webhook form. On a terminal it prompts for values that no flag sets. It changes no\n" +
+			"existing file: it keeps secrets, and if another file differs, it writes nothing. All paths in lockstep.yaml are\n" +
+			"relative to its folder: run lockstep there.\n\n" +
+			"--check waits until a push arrives by webhook and is published, or reports at once that one was. Pushes of\n" +
 			"lockstep hook test do not count. It needs the running service.",
 		Example: "  lockstep init\n" +
 			"  lockstep init --forge gitea --url https://lockstep.example.org --service systemd\n" +
@@ -89,7 +90,7 @@ func newInitCommand(std term.Streams) *cobra.Command {
 	flags.StringVar(&s.notifyURL, "notify-url", "", "`URL` of an app that gets notifications (default: none)")
 	flags.StringVar(&s.service, "service", serviceNone, "`file` that runs the service: compose, systemd or none")
 	flags.StringVar(&s.image, "image", "lockstep:local", "`image` in the Compose file")
-	flags.BoolVar(&yes, "yes", false, "do not ask; defaults for what no flag says")
+	flags.BoolVar(&yes, "yes", false, "do not ask; use defaults for values that no flag sets")
 	flags.BoolVar(&check, "check", false, "wait for the first push to arrive and be published")
 	flags.DurationVar(&timeout, "timeout", 10*time.Minute, "how long --check waits")
 	return cmd
@@ -120,7 +121,7 @@ func (s *setup) questions() []question {
 	}
 }
 
-// complete takes answers from an existing lockstep.yaml, then asks for what no flag says if standard input is a terminal, and checks
+// complete takes answers from an existing lockstep.yaml, then asks for values that no flag sets if standard input is a terminal, and checks
 // the answers.
 func (s *setup) complete(cmd *cobra.Command, std term.Streams, yes bool) error {
 	if err := s.adopt(cmd); err != nil {
@@ -179,7 +180,7 @@ func (s *setup) adopt(cmd *cobra.Command) error {
 	}
 	set("redis", &s.redis, before.Redis)
 	set("listen", &s.listen, before.Listen)
-	if found, err := filepath.Glob(filepath.Join(s.dir, "hooks", "*", "forge")); err == nil && len(found) == 1 {
+	if found, err := disk.Glob(filepath.Join(s.dir, "hooks"), "*/forge"); err == nil && len(found) == 1 {
 		set("forge", &s.forge, filepath.Base(filepath.Dir(found[0])))
 	}
 	for name, service := range map[string]string{composeFile: serviceCompose, unitFile: serviceSystemd} {
@@ -192,7 +193,7 @@ func (s *setup) adopt(cmd *cobra.Command) error {
 			set("image", &s.image, string(image[1]))
 		}
 	}
-	if found, err := filepath.Glob(filepath.Join(s.dir, "credentials", "*", "signingSecret")); err == nil && len(found) == 1 {
+	if found, err := disk.Glob(filepath.Join(s.dir, "credentials"), "*/signingSecret"); err == nil && len(found) == 1 {
 		set("app", &s.app, filepath.Base(filepath.Dir(found[0])))
 	}
 	if urls, err := os.ReadFile(filepath.Join(s.dir, "credentials", s.app, "urls")); err == nil {

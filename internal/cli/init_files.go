@@ -244,5 +244,8 @@ func writeNew(path string, f setupFile) (err error) {
 		return err
 	}
 	_, err = file.WriteString(f.content)
-	return errors.Join(err, file.Close())
+	if err = errors.Join(err, file.Close()); err != nil {
+		_ = os.Remove(path) // a later run would keep an incomplete secret
+	}
+	return err
 }

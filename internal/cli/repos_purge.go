@@ -25,12 +25,12 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge COMMIT [owner/name…]",
 		Short: "Delete a leaked commit from the volume",
-		Long: "Delete a commit that must not be kept, such as one with a secret, from all repositories on the volume or those\n" +
-			"named, also where they have moved: the commit, the replaced ones that descend from it, and what only these have, from\n" +
-			"stores, replaced trees and submodules, at once. Rewrite history at the forge and sync first: while a published ref has\n" +
-			"the commit, nothing of its repository is deleted. What readers and workspaces pin is listed and deleted by the first\n" +
-			"patrol after they are closed. A purged result tells apps and followers of the commit. Exit code 1 unless it is gone\n" +
-			"from all repositories.",
+		Long: "Delete a commit that must not be kept, such as one with a secret, from all repositories on the volume or from the named\n" +
+			"ones, following those that have moved. Deletes the commit, the replaced commits that descend from it, and everything\n" +
+			"that only these contain, from stores, replaced trees and submodules, at once. Rewrite history at the forge and sync\n" +
+			"first: while a published ref contains the commit, nothing of its repository is deleted. Trees that readers and\n" +
+			"workspaces pin are listed, and deleted by the first patrol after they are released. A purged result notifies apps and\n" +
+			"followers of the commit. Exit code 1 unless all repositories are free of it.",
 		Example: "  lockstep repos purge d670460b4b4aece5915caf5c68d12f560a9fe3e4 --dry-run --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos purge d670460b4b4aece5915caf5c68d12f560a9fe3e4 acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -87,8 +87,8 @@ type purgeRun struct {
 	moved   []events.RepoPath // where repositories have moved
 }
 
-// purgeAll purges a commit from the given repositories, or from the whole volume if there are none. A repository that has moved is
-// followed: it may be where this run has been before.
+// purgeAll purges a commit from the given repositories, or from the whole volume if there are none.
+// It follows a repository that has moved, even to a path that this run has already visited.
 func (m maintainer) purgeAll(ctx context.Context, repos []events.RepoPath, purge volume.PurgeRequest) (list purgedList, failed int) {
 	r := purgeRun{maintainer: m, request: purge, named: len(repos) > 0, list: purgedList{}, rows: map[string]int{}}
 	visit := func(repo events.RepoPath, err error) error { return r.visit(ctx, repo, err) }
@@ -141,7 +141,7 @@ func (r *purgeRun) purge(ctx context.Context, repo events.RepoPath, p *purged) e
 			return err
 		}
 		if err := app.AnnouncePurge(ctx, r.redis, r.namespace, repo, fence, purge.Commit); err != nil {
-			return fmt.Errorf("it is %s here, but apps and followers are not told: run the command again: %w", result.State, err)
+			return fmt.Errorf("it is %s here, but apps and followers are not notified: run the command again: %w", result.State, err)
 		}
 		return nil
 	})

@@ -226,7 +226,7 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 	return err
 }
 
-// missing returns lines about the submodules that could not be had.
+// missing returns lines about the submodules that could not be fetched.
 func missing(r events.Result) (lines string) {
 	for _, m := range r.Missing {
 		lines += status.OneLine("without submodule", m.Path+":", m.Error) + "\n"

@@ -143,7 +143,7 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	flags.Add(cmd.Flags())
-	cmd.Flags().BoolVar(&unchecked, "no-check", false, "do not ask the remote")
+	cmd.Flags().BoolVar(&unchecked, "no-check", false, "do not check the remote")
 	out.Add(cmd)
 	return cmd
 }
@@ -231,7 +231,7 @@ func watchKey(repoPath, app, ref string) (watch.Key, error) {
 	return watch.Key{App: app, Repo: repo, Ref: selector}, nil
 }
 
-// notWatched returns an error that lists what the app does watch.
+// notWatched returns an error that lists the app's watches.
 func notWatched(ctx context.Context, registry *watch.Registry, repo events.RepoPath, app string) error {
 	keys, err := registry.Keys(ctx, repo, app)
 	if err != nil {

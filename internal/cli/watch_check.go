@@ -26,7 +26,7 @@ func warnOfRemote(ctx context.Context, std term.Streams, cfg config.Config, w wa
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	problem := "could not be asked from here"
+	problem := "could not be reached from this machine"
 	switch events.ClassOf(err) {
 	case events.ClassNotFound:
 		problem = "was not found"

@@ -21,8 +21,9 @@ const (
 	historiesKept  = 128      // repositories
 )
 
-// histories reads the newest results of single repositories from the stream of results, which has no index by repository. It
-// remembers what it has read of the repositories shown last. It is safe for concurrent use.
+// histories reads the newest results of single repositories from the stream of results, which has
+// no index by repository. It caches the results of the repositories shown most recently. It is safe
+// for concurrent use.
 type histories struct {
 	redis redis.UniversalClient
 	topic string

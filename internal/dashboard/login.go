@@ -40,13 +40,13 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case d.cfg.Guard.Token == "":
 		d.answerLogin(w, r, http.StatusForbidden, next, "No API token is configured.")
-	case d.cfg.Guard.Is(strings.TrimSpace(r.PostForm.Get("token"))): // whoever else sends wrong ones from this address
+	case d.cfg.Guard.Is(strings.TrimSpace(r.PostForm.Get("token"))): // even if the address has too many failed attempts
 		d.access.sessions.start(w, d.access.secure(r))
 		log.InfoContext(r.Context(), "dashboard login")
 		http.Redirect(w, r, next, http.StatusSeeOther)
 	case !d.access.attempts.allowed(from):
 		w.Header().Set("Retry-After", "60")
-		d.answerLogin(w, r, http.StatusTooManyRequests, next, "That is not the API token, and too many others were not either. Wait a minute, then try again.")
+		d.answerLogin(w, r, http.StatusTooManyRequests, next, "That is not the API token, after too many failed attempts. Wait a minute, then try again.")
 	default:
 		d.access.attempts.failed(from)
 		log.WarnContext(r.Context(), "dashboard login refused")

@@ -95,7 +95,7 @@ func (d *Dashboard) loadHosts(ctx context.Context, _ url.Values, _ bool) (any, e
 	return p, nil
 }
 
-// Outboxes reads and hastens notifications. [notify.Outboxes] implements it.
+// Outboxes lists waiting notifications and makes them due. [notify.Outboxes] implements it.
 type Outboxes interface {
 	Apps(ctx context.Context) ([]notify.App, error)
 	Boxes(ctx context.Context, app string, limit int) ([]notify.Box, error)

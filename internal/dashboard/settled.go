@@ -36,8 +36,9 @@ type settled struct {
 	polled bool
 }
 
-// parseSettled parses an entry of the results stream. It returns false if the entry is not the valid result of a change. Views are
-// not: one change may have 10,000, which would hide all others. Nor are purges: they answer no change.
+// parseSettled parses an entry of the results stream. It returns false if the entry is not the
+// valid result of a change. Results of views do not count: one change may have 10,000, which would
+// hide all others. Nor do purges, which answer no change.
 func parseSettled(e redis.XMessage) (settled, bool) {
 	payload, _ := e.Values["payload"].(string)
 	r, err := events.ParseResult([]byte(payload))

@@ -12,7 +12,7 @@ import (
 
 var (
 	errNoPublisher = errors.New("this process adds no changes; use a process with the role receiver, or lockstep publish")
-	errNoRemote    = errors.New("nothing is known to sync: no app watches this repository, and it has no remote yet")
+	errNoRemote    = errors.New("nothing to sync: no app watches this repository, and its remote is unknown")
 )
 
 // syncNow asks a repository's remote for what its watches miss. Without watches it syncs the default branch from the known remote.

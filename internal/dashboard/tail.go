@@ -29,6 +29,7 @@ const (
 	tailBlock       = time.Second // how long XREAD blocks, and therefore how long a shutdown may take
 	tailPause       = 100 * time.Millisecond
 	tailTimeout     = 5 * time.Second
+	historyTimeout  = 2 * time.Second // after which no older part of the history is read
 )
 
 // tail follows the results stream while pages need it, with one reader for all pages. If it falls behind, it reads
@@ -192,7 +193,7 @@ func (t *tail) measure(ctx context.Context) (newest string, added int64, err err
 	return cmp.Or(info.LastGeneratedID, "0-0"), info.EntriesAdded, nil
 }
 
-// loadHistory resets the tail and loads the results of the last span, the newest first, up to the history limits.
+// loadHistory resets the tail and loads the results of the last span, the newest first, up to the limits of number, bytes and time.
 func (t *tail) loadHistory(ctx context.Context, newest string) error {
 	t.mu.Lock()
 	now := time.Now().Add(t.skew)
@@ -200,7 +201,7 @@ func (t *tail) loadHistory(ctx context.Context, newest string) error {
 	t.mu.Unlock()
 	since, to := strconv.FormatInt(now.Add(-span).UnixMilli(), 10), newest
 	var pages [][]settled
-	for read, bytes := 0, 0; ; {
+	for read, bytes, start := 0, 0, time.Now(); ; {
 		limit := t.batchSize(readBytes/4, readMaxResults)
 		entries, err := t.redis.XRevRangeN(ctx, t.topic, to, since, limit).Result()
 		if err != nil {
@@ -220,7 +221,7 @@ func (t *tail) loadHistory(ctx context.Context, newest string) error {
 		if int64(len(entries)) < limit {
 			break
 		}
-		if read >= historyResults || bytes >= historyBytes { // older results stay unknown
+		if read >= historyResults || bytes >= historyBytes || time.Since(start) >= historyTimeout { // older results stay unknown
 			t.mu.Lock()
 			t.window.from = events.EntryTime(entries[len(entries)-1].ID)
 			t.mu.Unlock()

@@ -224,6 +224,10 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 			t.Errorf("GET %s: %d %s after %v", path, status, text, time.Since(began))
 		}
 	}
+	began := time.Now()
+	if status, text := getStatus(t, "http://"+addr+"/"); status != http.StatusOK || !strings.Contains(text, `id="c-eu-2"`) || strings.Count(text, "no answer") != 1 || time.Since(began) > 2*time.Second {
+		t.Errorf("the dashboard: %d after %v\n%s", status, time.Since(began), text)
+	}
 	stopped.Restart()
 	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
 }

@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// hidden are alterations of which a sync learns nothing.
+// hidden has alterations that a sync does not notice.
 var hidden = []alteration{
 	{"same size and time", func(_ *alteredWorld, path string) error {
 		info, err := os.Stat(path)

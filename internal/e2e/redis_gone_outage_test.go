@@ -36,7 +36,7 @@ import (
 )
 
 // outage is a deployment that loses its Redis under load: workers, a notifier and a reader, an app that is notified, and one that consumes
-// the stream of results with a group of its own.
+// the stream of results with its own group.
 type outage struct {
 	*testing.T
 	git      *gitserver.Server

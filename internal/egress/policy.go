@@ -1,7 +1,7 @@
-// Package egress decides which hosts may be dialled for a remote or for an app's notify URL. It checks the resolved
-// address at the time of dialling, so that DNS rebinding does not help an attacker. Addresses where clouds offer
-// credentials, link-local and others, are never dialled. Private networks are only dialled for URLs from the operator, or if a setting
-// lists them. It also reads what a host says about its limit of requests, for all that send some.
+// Package egress decides which hosts may be dialled for a remote or for an app's notify URL. It checks the resolved address at the
+// time of dialling, so that DNS rebinding does not help an attacker. Addresses where clouds offer credentials, link-local and others,
+// are never dialled. Private networks are only dialled for URLs from the operator, or if a setting lists them. It also parses rate
+// limits in responses, for all clients.
 package egress
 
 import (

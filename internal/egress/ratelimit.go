@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// RateLimit is what the header of a response says about the host's limit of requests.
+// RateLimit has the rate limit of a host, from the header of a response.
 type RateLimit struct {
 	RetryAfter time.Duration // until the host accepts requests again; 0 if it does not say
 	Remaining  int64         // requests left until Reset; -1 if unknown

@@ -42,7 +42,7 @@ func (c *client) close() {
 	}
 }
 
-// wake sends a client what follows its position, in a goroutine of its own.
+// wake starts a goroutine that sends a client the results after its position.
 func (f *Feed) wake(c *client) {
 	for {
 		switch state := c.state.Load(); {
@@ -66,7 +66,7 @@ func (f *Feed) start(fn func()) {
 	}
 }
 
-// send sends until there is nothing to send and nobody has woken the client meanwhile.
+// send sends batches until the client is up to date and was not woken meanwhile.
 func (f *Feed) send(c *client) {
 	for {
 		for !c.closed.Load() && f.sendNext(c) {
@@ -78,7 +78,7 @@ func (f *Feed) send(c *client) {
 	}
 }
 
-// batch is what a client gets next.
+// batch has the next results for a client.
 type batch struct {
 	frames [][]byte
 	to     Position // the client's position once it has them
@@ -107,7 +107,7 @@ func (f *Feed) sendNext(c *client) (more bool) {
 // catchUpStall is how long a client may take to accept a batch, of 256 KiB at most, that was read for it from Redis: others wait.
 const catchUpStall = 10 * time.Second
 
-// deliver sends a batch within a time, after which the client is at its end.
+// deliver sends a batch within a time limit, and then moves the client's position to its end.
 func (f *Feed) deliver(c *client, next batch, limit time.Duration) bool {
 	if len(next.frames) > 0 && !f.writeWithin(c, limit, next.frames) {
 		return false
@@ -123,7 +123,7 @@ func (f *Feed) sendBeat(c *client) {
 	}
 }
 
-// catchUp sends the next batch to a client whose position is not in what the tail keeps. It reports whether there may be more.
+// catchUp sends the next batch to a client whose position is older than the results that the tail keeps. It reports whether there may be more.
 func (f *Feed) catchUp(c *client) (more bool) {
 	leave, ok := f.enter(c.app)
 	if !ok {

@@ -18,7 +18,7 @@ import (
 	"lockstep/events"
 )
 
-// Report is what a follower, a program that keeps copies of repositories by the stream of results, reports about itself.
+// Report is the report of a follower, a program that uses the stream of results to keep copies of repositories.
 type Report struct {
 	Cursor  string `json:"cursor"`            // the last one that it has applied
 	Repos   int    `json:"repos"`             // that it keeps

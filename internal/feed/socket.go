@@ -10,7 +10,7 @@ import (
 func hasLeft(conn net.Conn) (left bool) {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
-		return false // a write will tell
+		return false // a write will show it
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {

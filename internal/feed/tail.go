@@ -37,7 +37,7 @@ func (e entry) isFor(c *client) bool {
 	return e.frame != nil && (c.app == "" || e.audience.Has(c.app))
 }
 
-// recent has the newest results. Each client reads from it what follows its own position.
+// recent has the newest results. Each client reads those after its own position.
 type recent struct {
 	ready    bool
 	from, to Position           // it has all entries after from up to to
@@ -87,7 +87,7 @@ func (r *recent) skip(c *client) Position {
 	return c.at
 }
 
-// next returns what a client gets next, of what the tail keeps. ok is false if the client's position is not in that.
+// next returns the next batch for a client from the results that the tail keeps. ok is false if the client's position is older.
 func (f *Feed) next(c *client) (next batch, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

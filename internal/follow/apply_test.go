@@ -71,7 +71,7 @@ func TestOnlyTheReaderRemoves(t *testing.T) {
 	const listed = `{"repos":[{"repo":"acme/widgets","refs":[{"ref":"refs/heads/main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","default":true}]}]}`
 	for name, tc := range map[string]struct {
 		list    string // response to the second list, with its status
-		refs    string // likewise to later requests
+		refs    string // also to later requests
 		removed bool   // a result says that the repository was removed
 		want    int    // removals
 	}{

@@ -54,7 +54,7 @@ func TestSlowListStallsNothing(t *testing.T) {
 		}
 	}
 
-	f.send(ctx, incoming{frame: &Frame{Cursor: "c1"}, opened: true, anew: true})
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c1"}, opened: true, restart: true})
 	<-listed
 	pushed := events.Result{
 		ID: "1", Type: events.ResultSynced, Source: "/test", Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(t),
@@ -81,5 +81,111 @@ func TestSlowListStallsNothing(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSlowPurgeStallsNothing holds a purge back, which reads all of a repository: the stream and the results of the local worker go on, and
+// the position does not pass it.
+func TestSlowPurgeStallsNothing(t *testing.T) {
+	t.Parallel()
+	f, _ := newFollower(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"repos":[]}`) })
+	began, finish := make(chan struct{}, 1), make(chan struct{})
+	f.ask = f.inBackground
+	f.cfg.Purge = func(ctx context.Context, _ events.RepoPath, _ string) (bool, error) {
+		began <- struct{}{}
+		select {
+		case <-finish:
+		case <-ctx.Done():
+		}
+		return true, nil
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- f.apply(ctx) }()
+	purged := events.Result{
+		ID: "1", Type: events.ResultPurged, Source: "/test", Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(t), Commit: strings.Repeat("a", 40),
+	}
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c1"}, opened: true})
+	f.send(ctx, incoming{frame: &Frame{Cursor: "c2", Data: testenv.Must(purged.MarshalJSON())(t)}})
+	select {
+	case <-began:
+	case <-ctx.Done():
+		t.Fatal("nothing is purged")
+	}
+	within, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	f.Settle(within, events.Result{ID: "another/1", Type: events.ResultSynced})
+	f.send(within, incoming{frame: &Frame{Cursor: "c3"}})
+	if within.Err() != nil {
+		t.Error("a result or a frame waits for the purge")
+	}
+	if behind := f.Status().Behind; behind != 1 {
+		t.Errorf("%d are behind, want the purge", behind)
+	}
+	close(finish)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHotRepositoryIsCompared has more results of a repository than the reader has answers: each answer may be older than a frame. What such
+// a frame asks for stays open.
+func TestHotRepositoryIsCompared(t *testing.T) {
+	t.Parallel()
+	older, newer := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	f, requested := newFollower(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"refs":[{"ref":"refs/heads/main","commit":"%s","default":true},{"ref":"refs/heads/dev","commit":"%s"}]}`, older, older)
+	})
+	repo, main := testenv.Must(events.ParseRepoPath("acme/widgets"))(t), testenv.Must(events.ParseRef("main"))(t)
+	asks := 0
+	f.ask = func(ctx context.Context, request func() func()) {
+		if asks++; asks > 20 {
+			t.Fatal("the refs of a hot repository are requested for ever")
+		}
+		note := request()
+		f.position.frame(fmt.Sprintf("c%d", asks+1))
+		f.follow(ctx, events.Result{Type: events.ResultSynced, Repo: repo, Ref: main, After: newer, Path: "acme/widgets"})
+		note()
+	}
+	f.position.frame("c1")
+	f.compare(t.Context(), repo)
+	if len(f.compared) > 0 {
+		t.Errorf("still to be compared: %v", f.compared)
+	}
+	if last := (*requested)[len(*requested)-1]; last.Ref.String() != "refs/heads/dev" {
+		t.Errorf("requested %v at last, want what the answer has", last.Ref)
+	}
+	if _, open := f.position.open[keyOf(repo, main)]; !open {
+		t.Error("what a newer frame asks for is taken for done")
+	}
+}
+
+// TestRepositoryThatCannotBeReadDelaysNoOther has one of the repositories that an API token lists unavailable.
+func TestRepositoryThatCannotBeReadDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	f, requested := newFollower(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.Contains(r.URL.EscapedPath(), "widgets"):
+			http.Error(w, `{"error":"published, but Redis does not have its state"}`, http.StatusServiceUnavailable)
+		case strings.HasSuffix(r.URL.Path, "/refs"):
+			fmt.Fprintf(w, `{"refs":[{"ref":"refs/heads/main","commit":"%s","default":true}]}`, strings.Repeat("a", 40))
+		default:
+			fmt.Fprint(w, `{"repos":[{"repo":"acme/widgets"},{"repo":"acme/gadgets"}]}`)
+		}
+	})
+	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
+	f.position.frame("c1")
+	f.list(t.Context(), true)
+	f.checkMissing(t.Context())
+	if f.listed == 0 || f.listTry > 0 {
+		t.Error("nothing is listed")
+	}
+	if len(*requested) != 1 || (*requested)[0].Repo.String() != "acme/gadgets" || (*requested)[0].Type != events.ChangePushed {
+		t.Errorf("requested %+v, want a sync of the other", *requested)
+	}
+	if !f.isOpen(repo) || f.checks[repo.Key()] == nil || !f.mayBeListed(repo) {
+		t.Error("the repository is not compared again")
 	}
 }

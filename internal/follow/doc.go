@@ -16,8 +16,9 @@
 // A stream starts with a cursor. The follower then lists, and applies what the stream sends: a change between the two is in the list, or in
 // the stream, or in both. The position is the cursor up to which everything is published; a result whose tree is not published yet, or
 // could not be, holds it back. [Record] keeps it on the volume. A later run resumes from there, and lists too, because the local Redis
-// keeps nothing. Requests to a slow reader run beside the stream; an answer that may be older than a frame is requested again. It lists again every 30 s or, with thousands of repositories, every few minutes, since no result tells an app that it does
-// not watch a repository any more.
+// keeps nothing. Requests to a slow reader run beside the stream; an answer that may be older than a frame is requested again. It lists
+// again every 30 s or, with thousands of repositories, every few minutes, because no result notifies an app that it no longer watches a
+// repository.
 //
 // # What is removed
 //
@@ -32,7 +33,7 @@
 // # Failures
 //
 //	connection lost, silent for 45 s      connect again, with backoff and jitter; copies stay
-//	too far behind (410)                  start anew from the cursor of the response, and list
+//	too far behind (410)                  restart from the cursor of the response, and list
 //	busy (429, 503), slow                 try again after Retry-After and a random time; list with smaller pages
 //	a sync fails                          the worker retries; later the repository is compared again, with backoff
 //	token refused (401)                   the token is read again until it changes; after Config.TokenWait Run returns ErrRevoked

@@ -38,15 +38,15 @@ type Config struct {
 	// Purge deletes a commit, and all that is replaced, from a repository. It returns false while a published ref has the commit.
 	Purge func(ctx context.Context, repo events.RepoPath, commit string) (done bool, err error)
 
-	Select       []string      // globs of repositories, as in Git: * within a segment, ** across; none selects all
+	Select       []string      // globs of repositories, as in Git: * within a segment, ** across segments; empty selects all
 	Depth        events.Depth  // history to keep
 	Credential   string        // name under which the worker finds the token
-	SyncAll      bool          // sync at the start even what is published already, so that the local Redis has its state
+	SyncAll      bool          // sync published repositories again at the start, so that the local Redis has their state
 	CompareEvery time.Duration // interval at which everything is compared; default an hour
 	TokenWait    time.Duration // how long a refused token may be replaced; default two minutes
 
 	Name    string // of the follower, for its reports; "" sends none
-	Version string // of the program, likewise
+	Version string // of the program, for its reports
 
 	State    func(why error)       // called when Status.Err may have changed; optional
 	Progress func(events.Progress) // called while the follower catches up, at last with the zero value; optional
@@ -63,24 +63,25 @@ type Follower struct {
 	position   position
 	jobs       map[string]job       // changes without a result, by ID
 	checks     map[string]*check    // repositories to compare again, by key
-	gone       map[string]time.Time // since when the reader shows no more of a repository, or of its default branch, by key
+	gone       map[string]time.Time // when the reader stopped listing a repository, or its default branch, by key; see knownGone
 	purges     map[string]*purge    // commits to delete, by key in the position
+	purging    bool                 // one is being deleted
 	missing    []events.RepoPath    // published here and not listed, to be compared when the stream has caught up
 	listed     uint64               // number of the frame of the first complete list; 0 before
 	repos      map[string]Listed    // as listed last, by key
-	comparedAt time.Time            // when all was compared last
-	all        bool                 // the next list compares all
+	comparedAt time.Time            // last comparison of all repositories
+	all        bool                 // the next list compares all repositories
 	listAt     time.Time            // when to list next; zero before the stream is open
 	listTry    int                  // failed lists in a row
-	live       bool                 // what arrives is newer than the list
-	requested  int                  // changes so far
+	live       bool                 // frames that arrive are newer than the list
+	requested  int                  // number of changes so far
 	listing    bool                 // a list is requested
-	listAgain  bool                 // what it has may be too old for the stream that has begun since
-	anew       bool                 // the stream began at a cursor that was not reached, and nothing was listed since
+	listAgain  bool                 // the requested list may be older than the current stream
+	restart    bool                 // the stream began at a cursor that was not reached, and there has been no list since
 	compared   map[string]bool      // repositories whose refs are requested, by key
 	touched    map[string]uint64    // last frame about a repository while anything is requested, by key
 
-	// ask requests something of the reader without making apply wait, which then calls what is returned. A test may call both at once.
+	// ask sends a request to the reader in the background; apply then calls the returned function. A test may call both at once.
 	ask      func(ctx context.Context, request func() (note func()))
 	asking   sync.WaitGroup
 	answers  chan func()
@@ -94,15 +95,16 @@ type Follower struct {
 type Status struct {
 	Connected bool
 	Since     time.Time // of Connected
-	CaughtUp  bool      // what was listed first is published, or has failed
+	CaughtUp  bool      // the repositories of the first list are published, or have failed
 	Refused   bool      // the reader refuses the token
 	Repos     int       // listed
 	Behind    int       // refs that are not published yet
 	Cursor    string    // everything up to here is published; "" if unknown
-	Level     time.Time // when nothing was behind, last, or the start
+	Level     time.Time // last time at which nothing was behind, or the start
 }
 
-// Err returns nil while the follower follows, and a few words otherwise. A connection may be lost for as long as a stream may be silent.
+// Err returns nil while the follower is connected and caught up, and a short error otherwise. A lost connection is an error
+// after the time that a stream may be silent.
 func (s Status) Err() error {
 	switch {
 	case s.Refused:
@@ -115,7 +117,7 @@ func (s Status) Err() error {
 	return nil
 }
 
-// Lag is how long ago everything was published that the reader has: 0 if it is now.
+// Lag is the time since everything that the reader has was published here, or 0 if it still is.
 func (s Status) Lag() time.Duration {
 	if s.Connected && s.Behind == 0 && s.CaughtUp {
 		return 0
@@ -123,13 +125,13 @@ func (s Status) Lag() time.Duration {
 	return time.Since(s.Level)
 }
 
-// incoming is what the connection tells.
+// incoming is a message from connect to apply.
 type incoming struct {
-	frame  *Frame // nil if only the state has changed
-	opened bool   // the frame is the first of a stream
-	anew   bool   // list: what came before the frame is not known
-	resume bool   // the frame is at an earlier position
-	err    error  // why the connection is lost
+	frame   *Frame // nil if only the state has changed
+	opened  bool   // the frame is the first of a stream
+	restart bool   // list, because earlier frames are unknown
+	resume  bool   // the frame is at an earlier position
+	err     error  // why the connection is lost
 }
 
 // New returns a follower.
@@ -180,7 +182,7 @@ func (f *Follower) selects(repo events.RepoPath) bool {
 	return len(f.cfg.Select) == 0
 }
 
-// Run follows until ctx is done, and then returns nil. It returns [ErrRevoked] if the reader keeps refusing the token.
+// Run follows the reader until ctx is done, and then returns nil. It returns [ErrRevoked] if the reader keeps refusing the token.
 func (f *Follower) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.connect(ctx) })
@@ -215,22 +217,22 @@ const (
 	lastBackoff  = 30 * time.Second
 )
 
-// connect keeps a stream of results open, and passes on what it sends.
+// connect keeps a stream of results open, and passes its frames on.
 func (f *Follower) connect(ctx context.Context) error {
-	after, anew, backoff := f.cfg.Record.Cursor(), true, firstBackoff
+	after, restart, backoff := f.cfg.Record.Cursor(), true, firstBackoff
 	for ctx.Err() == nil {
 		token, _ := f.cfg.Reader.Token()
 		s, err := f.cfg.Reader.Results(ctx, after)
 		if err == nil {
 			opened := false
-			after, opened, err = f.receive(ctx, s, after, anew)
+			after, opened, err = f.receive(ctx, s, after, restart)
 			s.Close()
 			if opened {
-				anew, backoff = false, firstBackoff
+				restart, backoff = false, firstBackoff
 			}
 		}
 		if gone, ok := errors.AsType[*GoneError](err); ok {
-			after, anew = gone.Cursor, true
+			after, restart = gone.Cursor, true
 		}
 		if ctx.Err() != nil {
 			break
@@ -251,18 +253,18 @@ func (f *Follower) connect(ctx context.Context) error {
 }
 
 // receive passes on the frames of a stream until it ends. It returns the last cursor, and whether there was a frame.
-func (f *Follower) receive(ctx context.Context, s *Stream, after string, anew bool) (last string, opened bool, err error) {
+func (f *Follower) receive(ctx context.Context, s *Stream, after string, restart bool) (last string, opened bool, err error) {
 	for resume := after != ""; ; {
 		frame, err := s.Next()
 		if err != nil {
 			return after, opened, err
 		}
-		if !opened && frame.Data != nil { // it continues after the cursor without saying so
-			f.send(ctx, incoming{frame: &Frame{Cursor: after}, opened: true, anew: anew, resume: resume})
+		if !opened && frame.Data != nil { // the stream continues after the cursor without a frame
+			f.send(ctx, incoming{frame: &Frame{Cursor: after}, opened: true, restart: restart, resume: resume})
 			opened = true
 		}
 		after = frame.Cursor
-		f.send(ctx, incoming{frame: &frame, opened: !opened, anew: anew && !opened, resume: resume})
+		f.send(ctx, incoming{frame: &frame, opened: !opened, restart: restart && !opened, resume: resume})
 		opened = true
 	}
 }
@@ -277,7 +279,7 @@ func (f *Follower) send(ctx context.Context, in incoming) {
 // tokenInterval is how often the token file is read while its token is refused.
 const tokenInterval = time.Second
 
-// awaitToken waits until the token file has another token than the refused one. It returns [ErrRevoked] if that takes too long.
+// awaitToken waits until the token file contains a token other than the refused one. It returns [ErrRevoked] if that takes too long.
 func (f *Follower) awaitToken(ctx context.Context, refused string) error {
 	f.cfg.Log.ErrorContext(ctx, "the reader refuses the token, fetching nothing until the token file has another one", "wait", f.cfg.TokenWait)
 	for began := time.Now(); ctx.Err() == nil; {
@@ -295,7 +297,7 @@ func (f *Follower) awaitToken(ctx context.Context, refused string) error {
 
 const reportEvery = 10 * time.Second
 
-// report tells the reader how far the follower is, regularly and once it has caught up.
+// report sends reports to the reader, regularly and once the follower has caught up.
 func (f *Follower) report(ctx context.Context) {
 	if f.cfg.Name == "" {
 		return

@@ -6,23 +6,27 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
 )
 
 const (
 	// listRequests is the number of requests at a time for the refs of repositories.
 	listRequests = 8
 
-	// listEvery and listEach are the interval of lists: no result tells an app that it does not watch a repository any more. A list of
-	// many repositories costs the reader more.
+	// listEvery and listEach determine the interval of lists, which are needed because no result notifies an app that it no
+	// longer watches a repository. Lists of many repositories are less frequent, because they cost the reader more.
 	listEvery = 30 * time.Second
 	listEach  = 10 * time.Millisecond // for each repository
 )
 
-// list lists what the token reads, and compares it with what is published here: everything at first, when the stream starts anew and every
-// [Config.CompareEvery], else what differs from the last list. What is no longer listed is compared once more before it is removed.
+// list lists what the token reads, and compares it with what is published here: everything at first, when the stream restarts,
+// and every [Config.CompareEvery]; otherwise only the differences from the last list. A repository that is no longer listed is
+// compared once more before it is removed.
 func (f *Follower) list(ctx context.Context, all bool) {
 	f.all = f.all || all
 	if f.listing {
@@ -32,16 +36,17 @@ func (f *Follower) list(ctx context.Context, all bool) {
 	f.listing = true
 	all, number := f.all, f.position.number
 	f.ask(ctx, func() func() {
-		repos, err := f.listAll(ctx)
-		return func() { f.noteList(ctx, listing{repos, all, number}, err) }
+		repos, unknown, err := f.listAll(ctx)
+		return func() { f.noteList(ctx, listing{repos, unknown, all, number}, err) }
 	})
 }
 
-// listing is what was listed.
+// listing is a list of the reader.
 type listing struct {
-	repos  []Listed
-	all    bool   // to be compared with all that is published
-	number uint64 // of the last frame before the request
+	repos   []Listed
+	unknown []events.RepoPath // listed, but their refs could not be
+	all     bool              // compare it with everything that is published
+	number  uint64            // of the last frame before the request
 }
 
 // noteList takes note of a list, or of the error that there is none.
@@ -51,7 +56,7 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	if err != nil {
 		f.listTry++
 		pause := min(firstBackoff<<min(f.listTry, 10), lastBackoff)
-		f.listAt = time.Now().Add(waitOf(err) + pause/2 + rand.N(pause)) // apart from other followers that have started at the same time
+		f.listAt = time.Now().Add(waitOf(err) + pause/2 + rand.N(pause)) // not together with other followers that started at the same time
 		if ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "the reader's repositories cannot be listed, will retry", "error", err)
 		}
@@ -59,7 +64,7 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	}
 	if l.all {
 		maps.DeleteFunc(f.position.open, func(key string, s span) bool { return s.last <= l.number && !isPurge(key) }) // lists do not find these
-		f.comparedAt, f.all, f.anew = time.Now(), again, f.anew && again
+		f.comparedAt, f.all, f.restart = time.Now(), again, f.restart && again
 	}
 	before := f.repos
 	f.repos = map[string]Listed{}
@@ -71,9 +76,13 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 		case l.all:
 			f.compareWith(ctx, one.Repo, one.Refs)
 		case !same:
-			f.forget(one.Repo)
+			f.forget(one.Repo, l.number)
 			f.compareWith(ctx, one.Repo, one.Refs)
 		}
+	}
+	for _, repo := range l.unknown {
+		f.repos[repo.Key()] = Listed{repo, before[repo.Key()].Refs}
+		f.compare(ctx, repo)
 	}
 	f.findMissing(ctx, before, l.all)
 	if f.listed == 0 {
@@ -87,8 +96,8 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	f.setStatus(func(s *Status) { s.Repos = len(f.repos) })
 }
 
-// findMissing finds what is published here, or was listed before, and is not listed. It is compared at the next heartbeat, before which the
-// stream may say that it was moved.
+// findMissing finds the repositories that are published here or were listed before, and are not listed now. They are compared
+// at the next heartbeat; until then, the stream may report that they were moved.
 func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, all bool) {
 	if !all {
 		for key, one := range before {
@@ -108,17 +117,21 @@ func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, al
 	}
 }
 
-// listAll lists the selected repositories with their refs, in order.
-func (f *Follower) listAll(ctx context.Context) (repos []Listed, err error) {
+// maxUnknown is the number of repositories whose refs cannot be listed, for a reason of their own, beyond which there is no list.
+const maxUnknown = 16
+
+// listAll lists the selected repositories with their refs, in order. unknown are those whose refs cannot be listed.
+func (f *Follower) listAll(ctx context.Context) (repos []Listed, unknown []events.RepoPath, err error) {
 	all, err := f.cfg.Reader.Repos(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, one := range all {
 		if f.selects(one.Repo) {
 			repos = append(repos, one)
 		}
 	}
+	var mu sync.Mutex // guards unknown
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(listRequests)
 	for i, one := range repos {
@@ -127,18 +140,23 @@ func (f *Follower) listAll(ctx context.Context) (repos []Listed, err error) {
 		}
 		g.Go(func() error {
 			refs, err := f.cfg.Reader.Refs(ctx, one.Repo)
-			if errors.Is(err, ErrNotFound) { // removed since
+			if err == nil || errors.Is(err, ErrNotFound) { // removed since
+				repos[i].Refs = refs
 				return nil
 			}
-			repos[i].Refs = refs
-			return err
+			mu.Lock()
+			defer mu.Unlock()
+			if unknown = append(unknown, one.Repo); len(unknown) > maxUnknown || ctx.Err() != nil {
+				return err
+			}
+			return nil
 		})
 	}
 	err = g.Wait()
-	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), err
+	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), unknown, err
 }
 
-// checkMissing compares what is published and was not listed.
+// checkMissing compares the repositories that are published and were not listed.
 func (f *Follower) checkMissing(ctx context.Context) {
 	for _, repo := range f.missing {
 		f.compare(ctx, repo)

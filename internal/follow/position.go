@@ -4,11 +4,11 @@ import "math"
 
 // position tracks up to which cursor everything is published.
 //
-// Frames are numbered in the order of the stream. What a frame asks for is open, by key, until it is published.
+// Frames are numbered in the order of the stream. A request of a frame is open, by key, until it is published.
 type position struct {
 	number uint64          // of the last frame
 	marks  []mark          // frames that the cursor has not passed, oldest first
-	open   map[string]span // by key of what is not published yet
+	open   map[string]span // requests that are not published yet, by key
 	cursor string          // everything up to here is published; "" if unknown
 }
 
@@ -18,16 +18,16 @@ type mark struct {
 	cursor string
 }
 
-// span is the numbers of the first and the last frame that ask for something which is not published yet.
+// span has the numbers of the first and the last frame with an open request for the same key.
 type span struct{ first, last uint64 }
 
 const maxMarks = 1000
 
-// frame notes the next frame.
+// frame adds the next frame.
 func (p *position) frame(cursor string) {
 	p.number++
 	p.marks = append(p.marks, mark{p.number, cursor})
-	if len(p.marks) > maxMarks { // something has been open for long: the position needs no precision
+	if len(p.marks) > maxMarks { // some request has been open for long: the position can be less precise
 		kept := p.marks[:0]
 		for i, m := range p.marks {
 			if i%2 == 0 || i == len(p.marks)-1 {
@@ -38,7 +38,7 @@ func (p *position) frame(cursor string) {
 	}
 }
 
-// ask notes that the last frame asks for key.
+// ask records that the last frame requests key.
 func (p *position) ask(key string) {
 	s, ok := p.open[key]
 	if !ok {
@@ -48,7 +48,7 @@ func (p *position) ask(key string) {
 	p.open[key] = s
 }
 
-// settled notes that what was asked for key up to a number is published.
+// settled records that the requests for key up to a number are published.
 func (p *position) settled(key string, number uint64) {
 	switch s, ok := p.open[key]; {
 	case !ok || number < s.first:

@@ -12,7 +12,7 @@ import (
 type purge struct {
 	check
 	commit string
-	number uint64 // of the frame that asks for it
+	number uint64 // of the frame that requests it
 }
 
 // purgeKey identifies a purge in the position. Unlike that of a ref, it does not start with a repository.
@@ -29,23 +29,46 @@ func (f *Follower) followPurge(repo events.RepoPath, commit string) {
 	f.purges[key] = &purge{check{repo: repo}, commit, f.position.number}
 }
 
-// purgeDue deletes purged commits. A copy that is still published at such a commit has first to sync what replaced it.
+// purgeDue deletes purged commits. A copy that is still published at such a commit must first sync the replacement. A purge reads
+// the whole repository, so it runs beside the stream, one at a time.
 func (f *Follower) purgeDue(ctx context.Context) {
 	now := time.Now()
 	for key, p := range f.purges {
-		if now.Before(p.at) || ctx.Err() != nil {
+		if f.purging || ctx.Err() != nil {
+			return
+		}
+		if now.Before(p.at) {
 			continue
 		}
-		published, _, err := f.cfg.Volume.Published(p.repo)
-		done := err == nil && !f.isOurs(published)
-		if err == nil && !done {
-			done, err = f.cfg.Purge(ctx, p.repo, p.commit)
-		}
-		if done {
-			f.position.settled(key, p.number)
-			delete(f.purges, key)
-			continue
-		}
+		f.purging = true
+		repo, commit := p.repo, p.commit
+		f.ask(ctx, func() func() {
+			done, err := f.purge(ctx, repo, commit)
+			return func() {
+				f.purging = false
+				f.notePurge(ctx, key, p, done, err)
+			}
+		})
+	}
+}
+
+// purge deletes a commit from a copy.
+func (f *Follower) purge(ctx context.Context, repo events.RepoPath, commit string) (done bool, err error) {
+	published, _, err := f.cfg.Volume.Published(repo)
+	if err != nil || !f.isOurs(published) {
+		return err == nil, err
+	}
+	return f.cfg.Purge(ctx, repo, commit)
+}
+
+// notePurge takes note of what has become of a purge. If the reader has announced it again meanwhile, it runs again.
+func (f *Follower) notePurge(ctx context.Context, key string, p *purge, done bool, err error) {
+	switch {
+	case f.purges[key] != p:
+	case done:
+		f.position.settled(key, p.number)
+		delete(f.purges, key)
+	default:
 		p.later()
 		if ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "a purged commit is still here, will retry", "repo", p.repo.String(), "commit", p.commit, "next", time.Until(p.at).Round(time.Second), "error", err)

@@ -29,20 +29,20 @@ var (
 
 // GoneError means that the results after a cursor are no longer kept.
 type GoneError struct {
-	Cursor string `json:"cursor"` // where to start anew, before listing
+	Cursor string `json:"cursor"` // where to restart, before listing
 }
 
 func (e *GoneError) Error() string {
 	return "the reader no longer has the results since the last connection"
 }
 
-// busyError is a response of a reader, or of a proxy, that asks to try again.
+// busyError is a response of a reader, or of a proxy, that asks the client to retry later.
 type busyError struct {
 	error
 	after time.Duration // how long to wait at least
 }
 
-// waitOf returns how long an error asks to wait before the next try, at most a minute.
+// waitOf returns how long to wait before a retry according to an error, at most a minute.
 func waitOf(err error) time.Duration {
 	if busy, ok := errors.AsType[*busyError](err); ok {
 		return min(busy.after, time.Minute)
@@ -68,7 +68,7 @@ const (
 	minPage = 10
 )
 
-// requestTimeout limits requests but that for results, which does not end.
+// requestTimeout limits all requests except that for results, which does not end.
 const requestTimeout = 30 * time.Second
 
 // NewReader returns a client for the reader at a URL. Each request reads the token from the file, so that it can be replaced. Tokens need https
@@ -120,7 +120,7 @@ func (r *Reader) Remote(repo events.RepoPath) string { return r.GitURLs() + repo
 
 const maxToken = 4096 // bytes
 
-// Token returns the token that is in the file now.
+// Token returns the current content of the token file.
 func (r *Reader) Token() (string, error) {
 	file, err := os.Open(r.tokenFile)
 	if err != nil {
@@ -150,7 +150,7 @@ type Ref struct {
 // Listed is a repository that the token reads.
 type Listed struct {
 	Repo events.RepoPath `json:"repo"`
-	Refs []Ref           `json:"refs"` // nil if they have to be asked for: the API token gets no refs
+	Refs []Ref           `json:"refs"` // nil if they must be requested separately, as with the API token
 }
 
 // Repos lists the repositories that the token reads.
@@ -195,15 +195,15 @@ func (r *Reader) Refs(ctx context.Context, repo events.RepoPath) ([]Ref, error) 
 	return list.Refs, nil
 }
 
-// Report is what a follower tells the reader about itself.
+// Report is a follower's report about itself.
 type Report struct {
-	Cursor  string `json:"cursor"` // position; "" if nothing is known to be complete yet
+	Cursor  string `json:"cursor"` // position; "" before the first complete copy
 	Repos   int    `json:"repos"`
 	Behind  int    `json:"behind"` // refs that are not published yet
 	Version string `json:"version"`
 }
 
-// Report tells the reader how far a follower is.
+// Report sends a report to the reader.
 func (r *Reader) Report(ctx context.Context, name string, report Report) error {
 	body, err := json.Marshal(report)
 	if err != nil {
@@ -264,7 +264,7 @@ func (r *Reader) send(ctx context.Context, method, path string, body []byte, hea
 	return nil, failureOf(resp)
 }
 
-// failureOf returns the error of a response.
+// failureOf returns the error that describes a failed response.
 func failureOf(resp *http.Response) error {
 	var problem struct {
 		Error  string `json:"error"`

@@ -35,8 +35,8 @@ const (
 	lockName   = "follow.lock"
 )
 
-// OpenRecord opens the record of the volume at root for the reader at a URL. empty reports whether the volume has no repositories. It
-// fails if the volume is another's: that of a service, of another reader, or of a process that runs.
+// OpenRecord opens the record of the volume at root for the reader at a URL. empty reports whether the volume has no
+// repositories. It fails if the volume belongs to a service, to the copy of another reader, or to a running process.
 func OpenRecord(root, url string, depth events.Depth, empty func() (bool, error)) (r *Record, err error) {
 	dir := filepath.Join(root, ".lockstep")
 	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
@@ -80,7 +80,7 @@ func OpenRecord(root, url string, depth events.Depth, empty func() (bool, error)
 // Cursor returns the kept position, or "" if there is none.
 func (r *Record) Cursor() string { return r.kept.Cursor }
 
-// Deepened reports whether more history is to be kept than so far, until a position is kept.
+// Deepened reports whether the follower is configured to keep more history than before. It is false once a position is stored.
 func (r *Record) Deepened() bool { return r.deepened }
 
 // SetCursor keeps a position.

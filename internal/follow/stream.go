@@ -66,7 +66,7 @@ func (r *Reader) results(ctx context.Context, after string, pause time.Duration)
 	return s, nil
 }
 
-// explain returns the reason why the stream was cancelled instead of that it was.
+// explain replaces a cancellation error by the reason for the cancellation.
 func (s *Stream) explain(err error) error {
 	if cause := context.Cause(s.ctx); errors.Is(cause, errSilent) {
 		return cause
@@ -78,7 +78,7 @@ func (s *Stream) explain(err error) error {
 // [*GoneError] when results are missing.
 func (s *Stream) Next() (Frame, error) {
 	s.silent.Reset(s.pause)
-	defer s.silent.Stop() // what the caller does meanwhile is not the reader's silence
+	defer s.silent.Stop() // the caller's own time between calls does not count as silence
 	var data []string
 	kind, any := "", false
 	for s.lines.Scan() {

@@ -49,7 +49,7 @@ func Compose(src Source, id, remote, ref string, now time.Time) (http.Header, []
 	return header, body, signAs(src, header, id, body, now)
 }
 
-// signAs adds what the forge proves its deliveries with.
+// signAs adds the headers with which the forge authenticates its deliveries.
 func signAs(src Source, header http.Header, id string, body []byte, now time.Time) error {
 	secret := src.Secrets[0]
 	digits := hex.EncodeToString(mac([]byte(secret), body))

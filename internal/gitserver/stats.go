@@ -14,7 +14,7 @@ const (
 	uploadPack   = "git-upload-pack" // objects
 )
 
-// serviceOf returns what a request is for. Under protocol 2, info/refs returns the capabilities, and a list of refs is a
+// serviceOf returns the service that a request is for. Under protocol 2, info/refs returns the capabilities, and a list of refs is a
 // request to git-upload-pack.
 func serviceOf(path string, header http.Header, body []byte) string {
 	switch {

@@ -41,7 +41,7 @@ const (
 // result is a classified answer.
 type result struct {
 	outcome    Outcome
-	latency    time.Duration // 0 if it says nothing
+	latency    time.Duration // 0 if unknown
 	retryAfter time.Duration // 0 if the host has not said
 	remaining  int64         // -1 if unknown
 	quota      int64

@@ -34,9 +34,9 @@
 // failures do not count against the host. If the circuit is open, such an answered repository may send a probe ahead of time,
 // one in 5 s over all.
 //
-// A credential that the host has told to wait gets no permits until the end of that block. Afterwards it starts with one
-// request at a time, and one more after each success, which doubles the number every round trip. Other credentials are
-// not affected, unless the host has refused two of them within a minute: then it is blocked as a whole, for at most 5 min.
+// A credential that the host limits gets no permits until the end of that block. Afterwards it starts with one request at a
+// time, and one more after each success, which doubles the number every round trip. Other credentials are not affected, unless
+// the host has refused two of them within a minute: then it is blocked as a whole, for at most 5 min.
 //
 //	answer                                         effect
 //	any other (also 401, 404)                      success: ends consecutive failures; the limit grows by one per round trip
@@ -57,21 +57,21 @@
 //
 // # Waiting
 //
-// A repository that gets no permit, or that the host told to wait, is queued in Redis, unless the request is optional, once
-// per credential: pushes before retries before polls, then the one whose last permit is longest ago. The order of a kind is an offset of time, so retries
-// and polls wait at most 15 min and 1 h longer than pushes, and none waits forever. When a permit becomes free, it is
-// reserved for the first repository for 5 s, and the process that noticed calls Config.Wake with it. If no change of the
-// repository is parked, because it is in flight again, has been settled meanwhile or is not parked yet, the permit goes to the
-// next waiter, and the process looks for the change again, once a second for 5 s. Done notices at once; Run of any process notices
-// ends of blocks and lapsed leases within about 200 ms, and lifted blocks within a second. A reservation that is neither used nor
-// given up lapses, and the repository is queued again, because the process that was to wake it may have been killed. After the
-// second time its change comes when it is due by itself.
+// A repository that gets no permit, or whose request the host limited, is queued in Redis, unless the request is optional, once
+// per credential: pushes before retries before polls, then the one whose last permit is longest ago. The order of a kind is an
+// offset of time, so retries and polls wait at most 15 min and 1 h longer than pushes, and none waits forever. When a permit
+// becomes free, it is reserved for the first repository for 5 s, and the process that noticed calls Config.Wake with it. If no
+// change of the repository is parked, because it is in flight again, has been settled meanwhile or is not parked yet, the permit
+// goes to the next waiter, and the process looks for the change again, once a second for 5 s. Done notices at once; Run of any
+// process notices ends of blocks and lapsed leases within about 200 ms, and lifted blocks within a second. A reservation that is
+// neither used nor given up lapses, and the repository is queued again, because the process that was to wake it may have been
+// killed. After the second time its change comes when it is due by itself.
 //
 // No script call depends on the number of waiters, except by a logarithm.
 //
 // # Failures
 //
-//	a process is killed      its permits lapse after 20 s; another one wakes whom it was to wake after 5 s
+//	a process is killed      its permits lapse after 20 s; another process wakes its waiters after 5 s
 //	a caller forgets Done    its permit is in use for as long as the process runs
 //	Redis is away            no error, a warning in the log: each process uses its part of the last known limit, at least one
 //	                         permit per host, and remembers blocks by itself. Nothing is queued; RetryAfter is short.

@@ -46,8 +46,8 @@ const (
 	PollLimit Reason = "polls"           // polls have their half of the permits
 	SlowStart Reason = "slow start"      // the host has limited the credential recently
 	Quota     Reason = "quota"           // the rest of the credential's quota is spread over the time until its reset
-	RateLimit Reason = "rate limit"      // the host has told the credential to wait
-	HostLimit Reason = "host rate limit" // the host has told several credentials to wait
+	RateLimit Reason = "rate limit"      // the host limits the credential
+	HostLimit Reason = "host rate limit" // the host limits several credentials
 	NoAnswer  Reason = "no answer"       // the host does not answer; its circuit is open
 	AtTotal   Reason = "total"           // this process has too many requests in flight
 )
@@ -58,7 +58,7 @@ type Request struct {
 	Credential string // name of the credential, "" for anonymous requests
 	Repo       events.RepoPath
 	Kind       Kind
-	Optional   bool // refuse the request instead of queueing it; the job goes on without it
+	Optional   bool // refuse the request instead of queueing it; the job continues without it
 }
 
 // Waiter is a repository that waits for a permit, with the credential of the requests.

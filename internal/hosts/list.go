@@ -23,7 +23,7 @@ type Host struct {
 	Limited []CredentialStatus
 }
 
-// CredentialStatus is a credential that the host has told to wait.
+// CredentialStatus is a credential that the host limits.
 type CredentialStatus struct {
 	Name  string
 	Until time.Time // by the local clock

@@ -45,8 +45,8 @@ func (b *Budgets) hostLocked(host string) *hostState {
 }
 
 // Blocked returns why and until when the request may not be sent, or nil. It only reads local memory: it returns nil for a
-// block that only other processes know, and for one of which Redis has said nothing for half a second, unless Redis is
-// away. [Budgets.Run] queues the repository soon.
+// block that only other processes know, and for one without news from Redis for half a second, unless Redis is away.
+// [Budgets.Run] queues the repository soon.
 func (b *Budgets) Blocked(req Request) *Limited {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -148,7 +148,7 @@ func (b *Budgets) enterLocally(ctx context.Context, p *Permit) (*Permit, error) 
 	return nil, refused
 }
 
-// learnLocally applies an answer that Redis could not be told.
+// learnLocally applies an answer that could not be reported to Redis.
 func (b *Budgets) learnLocally(req Request, r result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -99,7 +99,7 @@ func (b *Budgets) noteLocked(host string, w Waiter, kind Kind) {
 	b.queue[at][w.Key] = kind
 }
 
-// sendQueue tells Redis what was noted.
+// sendQueue sends the recorded changes of the queue to Redis.
 func (b *Budgets) sendQueue(ctx context.Context) error {
 	b.mu.Lock()
 	queue := b.queue

@@ -15,7 +15,7 @@ import (
 	"lockstep/events"
 )
 
-// Received is a webhook request and what became of it.
+// Received is a webhook request and its outcome.
 type Received struct {
 	At       time.Time `json:"at"` // when it was answered, by the receiver's clock
 	Source   string    `json:"source"`
@@ -27,13 +27,13 @@ type Received struct {
 	Changes  int       `json:"changes,omitempty"`
 	Why      string    `json:"why,omitempty"` // it was ignored or refused
 
-	Verified bool  `json:"verified,omitempty"` // the sender proved to be the forge; if not, only At, Source, Forge, Outcome and Why are known
-	Skipped  int64 `json:"skipped,omitempty"`  // others not recorded just before, because there were too many
+	Verified bool  `json:"verified,omitempty"` // the signature is valid; if not, only At, Source, Forge, Outcome and Why are set
+	Skipped  int64 `json:"skipped,omitempty"`  // number of requests dropped before this one, because there were too many
 }
 
 const (
 	journalVerified = 1000 // kept in Redis
-	journalRefused  = 200  // kept apart, so that they cannot push out others
+	journalRefused  = 200  // a separate limit, so that they cannot displace verified ones
 	journalAtOnce   = 100  // recorded every journalEvery by a process
 	journalEvery    = 500 * time.Millisecond
 	journalExpires  = 7 * 24 * time.Hour // after the last one
@@ -101,7 +101,7 @@ func (j *Journal) Record(r Received) {
 	}
 }
 
-// write sends what is queued to Redis, and forgets it if that fails.
+// write sends the queued requests to Redis, and drops them if that fails.
 func (j *Journal) write() {
 	j.mu.Lock()
 	queued := j.queued
@@ -116,7 +116,7 @@ func (j *Journal) write() {
 				add(ctx, pipe, key, []int64{journalVerified, journalRefused}[i], q.entries)
 			}
 		}
-		return nil // the record is no more than a help
+		return nil // the record is only informational
 	})
 }
 
@@ -131,7 +131,7 @@ func add(ctx context.Context, pipe redis.Pipeliner, key string, most int64, entr
 	pipe.Expire(ctx, key, journalExpires)
 }
 
-// Close records what is queued and waits for that. Later requests are not recorded.
+// Close writes the queued requests and waits for that. Later requests are not recorded.
 func (j *Journal) Close() {
 	j.mu.Lock()
 	j.closed = true

@@ -25,7 +25,7 @@ func TestJournalKeepsTheNewestOfEachKind(t *testing.T) {
 		t.Fatalf("%+v before the first webhook", all)
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	for round := range 4 { // each journal writes what it has when it is closed
+	for round := range 4 { // each journal writes its queue when it is closed
 		j := NewJournal(client, events.DefaultNamespace)
 		j.every, j.timeout = time.Minute, time.Minute
 		for i := range journalAtOnce + 5 {

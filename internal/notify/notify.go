@@ -57,7 +57,7 @@ type Config struct {
 	Timeout   time.Duration   // of one post; default 15 s, at most 20 s
 	PerApp    int             // posts in flight to one app; default 4; a slow app gets 1
 	Total     int             // posts in flight; default 256, at most half of them to slow apps
-	BoxItems  int             // queued notifications of one repository for one app; default 12,000, for all views of a repository
+	BoxItems  int             // queued notifications of one repository for one app; default 25,000: two pushes that change all views
 	AppItems  int             // queued notifications for one app; default 100,000
 	AppBytes  int             // their size; default 64 MiB
 	DeadItems int             // dead letters that are kept; default 50,000
@@ -106,7 +106,7 @@ func New(cfg Config) (*Notifier, error) {
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, "lockstep")
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.PerApp, cfg.Total = cmp.Or(cfg.PerApp, 4), cmp.Or(cfg.Total, 256)
-	cfg.BoxItems, cfg.AppItems = cmp.Or(cfg.BoxItems, 12_000), cmp.Or(cfg.AppItems, 100_000)
+	cfg.BoxItems, cfg.AppItems = cmp.Or(cfg.BoxItems, 25_000), cmp.Or(cfg.AppItems, 100_000)
 	cfg.AppBytes, cfg.DeadItems = cmp.Or(cfg.AppBytes, 64<<20), cmp.Or(cfg.DeadItems, 50_000)
 	cfg.Grace = cmp.Or(cfg.Grace, 25*time.Second)
 	cfg.claim, cfg.hold = cmp.Or(cfg.claim, claimDuration), cmp.Or(cfg.hold, time.Minute)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/view"
 )
 
 // nobody returns the state of an idle process.
@@ -265,5 +266,27 @@ func TestInvalidIDIsNotPutBack(t *testing.T) {
 	}
 	if _, err := signature([]string{"whsec_"}, "i", time.Now(), nil); !errors.Is(err, errSecret) {
 		t.Errorf("an empty key signs: %v", err)
+	}
+}
+
+// TestTwoPushesThatChangeAllViewsWait queues the results of all views of a repository, twice, for an app that is away.
+func TestTwoPushesThatChangeAllViewsWait(t *testing.T) {
+	w := newWorld(t)
+	n := must(New(w.config()))(t)
+	last := must(n.position(t.Context()))(t)
+	repo, body := must(events.ParseRepoPath("acme/widgets"))(t), strings.Repeat("x", 1200)
+	for push := range 2 {
+		for from := 0; from < view.MaxViews; from += feedItems {
+			b := batch{last: last}
+			for i := range feedItems {
+				b.items = append(b.items, item{ID: fmt.Sprintf("%d/%d", push, from+i), Type: events.ResultView, App: "docs", Repo: repo, Entry: last, Body: body})
+			}
+			if behind, lost, err := n.outbox.feed(t.Context(), b); behind != "" || lost > 0 || err != nil {
+				t.Fatalf("push %d, view %d: behind %q, %d lost, %v", push+1, from, behind, lost, err)
+			}
+		}
+	}
+	if waiting := w.waiting(); waiting != 2*view.MaxViews {
+		t.Errorf("%d wait", waiting)
 	}
 }

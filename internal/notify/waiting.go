@@ -23,13 +23,13 @@ var hastenScript = redis.NewScript(outboxSource + hastenSource)
 
 const maxHastened = 10_000 // outboxes per call of SendNow
 
-// Outboxes reads what waits to be posted to apps. It needs no [Notifier]. Redis and Namespace are required.
+// Outboxes reads the notifications that wait to be posted to apps. It needs no [Notifier]. Redis and Namespace are required.
 type Outboxes struct {
 	Redis     redis.UniversalClient
 	Namespace events.Namespace
 }
 
-// App is what waits to be posted to an app.
+// App has the notifications that wait to be posted to an app.
 type App struct {
 	Name         string
 	Items, Bytes int64
@@ -37,7 +37,7 @@ type App struct {
 	Next         time.Time // of the first attempt or, for an item that is being posted, the end of its claim; by Redis' clock
 }
 
-// Box is what waits to be posted to an app about one repository. Its first item blocks the others.
+// Box has the notifications that wait to be posted to an app about one repository. The first blocks the others.
 type Box struct {
 	Repo    string
 	Items   int64

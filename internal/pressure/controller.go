@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Reading is what a process has left, as shares from 0 to 1. A value that is unknown is 0.
+// Reading has the pressure on a process, as shares from 0 to 1. An unknown value is 0.
 type Reading struct {
 	Memory      float64 // of the memory limit that is in use and cannot be reclaimed
 	MemoryStall float64 // of the last 10 s in which some work waited for memory

@@ -1,4 +1,4 @@
-// Package pressure adapts a limit of concurrent work to the memory and the processors that are left:
+// Package pressure adapts a concurrency limit to the available memory and CPU:
 //
 //	controller := pressure.Controller{Min: 2, Max: 16, Read: pressure.System().Read, Resize: slots.Resize, Log: log}
 //	controller.Run(ctx)
@@ -6,8 +6,7 @@
 // Every 5 s it reads how much of the memory limit is in use, and how long work waited for memory or a processor (Linux' pressure
 // stall information). Under pressure the limit shrinks by a quarter, at least by one; when there is none it grows by one. Between the two
 // it stays. Work in progress is never interrupted: a smaller limit takes effect as work ends.
-//
-// The readings are those of the process' own control group (version 2) and its parents, or of the machine where that cannot be read.
+// It reads the process' own control group (version 2) and its parents, or the machine if these cannot be read.
 // Page cache and other memory that the kernel can reclaim is not counted as used.
 //
 //	pressure   90 % of the memory, or 10 % of the time stalled for memory, or 80 % for a processor

@@ -174,7 +174,7 @@ func hold(port int) *os.File {
 		return nil
 	}
 	socket := os.NewFile(uintptr(fd), "port "+strconv.Itoa(port))
-	// Connections of the stopped server that are not forgotten yet do not matter.
+	// Lingering connections of the stopped server do not matter.
 	if syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) != nil ||
 		syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}) != nil {
 		_ = socket.Close()

@@ -10,7 +10,7 @@
 // hours, in a hash per hour; ten minutes for 7 to 8 days, in a hash per day. All hashes together take at most 5 MB, and about
 // 1 MB if latencies differ by less than a factor of 50 within ten minutes.
 //
-// A worker also records that it ran. So a [Point] tells a time without changes from one without data: when no worker ran, or none of
-// a version with rollups, or Redis was away. A worker that is killed, or cannot reach Redis, loses what it counted since
-// its last write.
+// A worker also records that it ran. So a [Point] distinguishes a time without changes from one without data: when no worker
+// with rollups ran, or Redis was unavailable. A worker that is killed, or cannot reach Redis, loses what it counted since its
+// last write.
 package rollup

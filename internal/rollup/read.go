@@ -13,7 +13,7 @@ import (
 	"lockstep/events"
 )
 
-// Point is what was recorded in a step of time.
+// Point has the counts and latencies of one time step.
 type Point struct {
 	At     time.Time // its start
 	Known  bool      // some worker recorded; if not, there is no data

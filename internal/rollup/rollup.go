@@ -120,13 +120,13 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// flush adds what was counted. It is not repeated if it fails, because Redis may have counted it.
+// flush adds the counts to Redis. It is not retried, because a failed call may have added them.
 func (r *Recorder) flush(ctx context.Context, now time.Time) error {
 	r.mu.Lock()
 	pending := r.pending
 	r.pending = map[time.Time]*bucket{}
 	r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout) // what it takes would be lost
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout) // it would lose the counts
 	defer cancel()
 	_, err := r.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, res := range resolutions {

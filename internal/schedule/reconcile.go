@@ -269,7 +269,7 @@ func (r Reconciler) add(ctx context.Context, report *Report, found Finding) {
 		"detail", found.Detail, "asked", found.Asked)
 }
 
-// SweepFailures forgets failures older than age of changes that no watch requests again, and returns their number.
+// SweepFailures removes failures older than age of changes that no watch requests again, and returns their number.
 func (r Reconciler) SweepFailures(ctx context.Context, age time.Duration) (int, error) {
 	return r.States.SweepFailures(ctx, age, func(ctx context.Context, repo events.RepoPath) (apps []string, err error) {
 		set, err := r.Registry.Of(ctx, repo)

@@ -36,7 +36,7 @@ func (b *budget) reserve(source string, sender netip.Prefix, bytes int) bool {
 	if of == nil {
 		of = &sourceUse{senders: map[netip.Prefix]int64{}}
 	}
-	free := share*(b.limit-b.used-n) - of.used - n // what the source may hold beyond this
+	free := share*(b.limit-b.used-n) - of.used - n // the remaining share of the source
 	if free < 0 || of.senders[sender]+n > share*free {
 		return false
 	}

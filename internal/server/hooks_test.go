@@ -222,7 +222,7 @@ func TestDeliveryWithoutIDGetsOne(t *testing.T) {
 	}
 }
 
-// TestWebhooksAreRecorded records what became of each request, and nothing of an unverified one but why it was refused.
+// TestWebhooksAreRecorded checks that the outcome of each request is recorded, and of an unverified one only why it was refused.
 func TestWebhooksAreRecorded(t *testing.T) {
 	t.Parallel()
 	_, registry := registered(t)

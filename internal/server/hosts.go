@@ -26,7 +26,7 @@ type Host struct {
 	Limited []LimitedCredential `json:"limited_credentials"`
 }
 
-// LimitedCredential is a credential that the host has told to wait.
+// LimitedCredential is a credential that the host limits.
 type LimitedCredential struct {
 	Credential string    `json:"credential"` // empty for requests without one
 	Until      time.Time `json:"until"`

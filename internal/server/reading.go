@@ -53,7 +53,7 @@ func (s *Reading) mount(mux *routes, cfg Config) {
 	mux.Handle("GET /api/v1/results", s.authenticated(cfg, "results", s.sendResults))
 	mux.Handle("PUT /api/v1/followers/{name}", s.authenticated(cfg, "followers", s.putFollower))
 	if s.Feed != nil && cfg.running != nil {
-		context.AfterFunc(cfg.running, s.Feed.Close) // so that clients go on elsewhere, while other requests finish
+		context.AfterFunc(cfg.running, s.Feed.Close) // so that clients reconnect to another process while other requests finish
 	}
 	s.mountGit(mux, cfg)
 }
@@ -93,8 +93,8 @@ func (s *Reading) limited(w http.ResponseWriter, r *http.Request, from request, 
 	return next(w, r, from)
 }
 
-// GateOf returns what authenticates readers of a listener. The operator sends the API token or, if none is configured, a local request
-// without an Authorization header, never through a trusted proxy.
+// GateOf returns the gate that authenticates readers of a listener. A request is the operator's if it has the API token or, if
+// none is configured, if it is local and has no Authorization header. A request through a trusted proxy is never local.
 func GateOf(cfg Config, tokens *access.Tokens) access.Gate {
 	guard := Guard{cfg.Token, cfg.Loopback}
 	return access.Gate{
@@ -141,7 +141,7 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 	case errors.Is(err, feed.ErrBusy), errors.Is(err, feed.ErrClosed):
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)
-	case errors.Is(err, access.ErrReplaced), errors.Is(err, archive.ErrAltered), errors.Is(err, archive.ErrNoList):
+	case errors.Is(err, access.ErrReplaced), errors.Is(err, access.ErrNoState), errors.Is(err, archive.ErrAltered), errors.Is(err, archive.ErrNoList):
 		cfg.Log.WarnContext(r.Context(), "tree cannot be served", "path", r.URL.Path, "error", err)
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)
@@ -160,7 +160,7 @@ func isFileError(err error) bool {
 	return ok
 }
 
-// selection is what a request selects: a ref, by name or by the commit that it is at.
+// selection is the ref that a request selects, by name or by its commit.
 type selection struct {
 	ref    events.Ref
 	commit string // "" for the ref
@@ -199,7 +199,7 @@ type opened struct {
 	repo events.RepoPath
 }
 
-// openTries limits how often open reads the state again: between reading it and opening a tree, the ref may be published anew.
+// openTries limits how often open reads the state: between reading it and opening a tree, the ref may be published again.
 const openTries = 3
 
 // open opens the tree that a request selects.

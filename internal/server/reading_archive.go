@@ -77,8 +77,7 @@ func (s *Reading) summarize(r *http.Request, from request, contents *archive.Con
 	return summary, err
 }
 
-// abort returns the error if nothing was sent. Otherwise it cuts off the connection, so that the client does not take what it has for
-// the whole.
+// abort returns the error if nothing was sent. Otherwise it breaks the connection, so that the client notices that the archive is incomplete.
 func (s *Reading) abort(answer *patient, r *http.Request, from request, err error) error {
 	if answer.sent == 0 {
 		return err
@@ -198,8 +197,8 @@ type digest struct {
 	size int64
 }
 
-// digests has those of the archives that were made lately, by tree and entity tag: equal trees of other repositories must neither tell
-// apps of each other, by the time that an answer takes, nor pass on what was altered in one of them.
+// digests caches the digests of recent archives, by tree and entity tag. Equal trees of other repositories do not share an
+// entry: response times would reveal the other repository to an app, and an alteration of one tree would affect the other.
 type digests struct {
 	mu   sync.Mutex
 	made map[[2]string]digest

@@ -27,7 +27,7 @@ type VisibleRef struct {
 	Submodules events.Submodules `json:"submodules,omitempty"` // the files of submodules
 }
 
-// listRefs lists what the sender may read.
+// listRefs lists the refs that the sender may read.
 func (s *Reading) listRefs(w http.ResponseWriter, r *http.Request, from request) error {
 	visible, err := s.visible(r, from)
 	if err != nil {

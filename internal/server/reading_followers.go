@@ -11,7 +11,7 @@ import (
 
 const maxReport = 4 << 10 // bytes
 
-// putFollower stores what a follower reports.
+// putFollower stores the report of a follower.
 func (s *Reading) putFollower(w http.ResponseWriter, r *http.Request, from request) error {
 	if s.Followers == nil {
 		return access.ErrNotFound

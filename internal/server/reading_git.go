@@ -89,6 +89,8 @@ func (g gitSource) refusal(ctx context.Context, err error) error {
 		status, text = http.StatusNotFound, access.ErrNotFound.Error()
 	case errors.Is(err, access.ErrReplaced):
 		text = access.ErrReplaced.Error()
+	case errors.Is(err, access.ErrNoState):
+		text = access.ErrNoState.Error()
 	case events.ClassOf(err) == events.ClassVolume || isFileError(err):
 		g.cfg.Log.ErrorContext(ctx, "volume cannot be read", "error", err)
 		text = "the volume of this process cannot be read; see /readyz?verbose"

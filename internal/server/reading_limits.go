@@ -36,7 +36,7 @@ func (p *patient) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// patience returns how much longer to wait for a client that took a time to accept a number of bytes.
+// patience returns how much longer to wait for a client, given the time that it took to accept a number of bytes.
 func patience(sent int64, waited time.Duration) time.Duration {
 	return min(stallTimeout, stallTimeout+time.Duration(sent/minRate)*time.Second-waited)
 }
@@ -99,7 +99,7 @@ type turn struct {
 	users   int // that run or wait
 }
 
-// run calls f, after others of the app if too many run.
+// run calls f, once fewer than the maximum of the app's calls run.
 func (t *turns) run(ctx context.Context, app string, f func() error) error {
 	one := t.join(app)
 	defer t.leave(app, one)

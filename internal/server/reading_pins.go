@@ -56,7 +56,7 @@ func (p *pins) add(ctx context.Context, t *tree.Tree, err error) error {
 		p.Depth = max(p.Depth, int(max(stored.Depth, 1)))
 	}
 	for _, before := range p.former[t.Ref()] {
-		if before.Fence <= volume.FenceOf(t.Dir()) { // what is newer is not settled for the app
+		if before.Fence <= volume.FenceOf(t.Dir()) { // newer commits are not settled for the app
 			p.Former = append(p.Former, object.ParseID(before.Commit))
 		}
 	}
@@ -83,8 +83,8 @@ func (p *pins) keep(ctx context.Context, t *tree.Tree, store string) error {
 	return nil
 }
 
-// listed remembers, for some minutes, at which commits the senders of requests saw refs: a ref may move between the list that a client
-// gets and its fetch. The zero value is ready to use.
+// listed remembers, for some minutes, the commits of refs that were listed to each sender: a ref may move between a client's
+// list and its fetch. The zero value is ready to use.
 type listed struct {
 	mu          sync.Mutex
 	now, before map[listing]events.Ref
@@ -113,7 +113,7 @@ func (l *listed) add(who access.Identity, visible access.Visible) {
 	}
 }
 
-// find returns the ref that a sender saw at a commit, if it still sees the ref.
+// find returns the ref that was listed to a sender at a commit, if the ref is still visible to it.
 func (l *listed) find(who access.Identity, visible access.Visible, commit object.ID) (access.Ref, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,7 +24,7 @@ type ReadableRepo struct {
 	Refs    []VisibleRef `json:"refs"`
 }
 
-// ReadableState is the state of a repository as far as an app is concerned.
+// ReadableState is the state of a repository as shown to an app.
 type ReadableState struct {
 	ReadableRepo
 	Last   *ReadableResult `json:"last,omitempty"`   // the app's last result, if it is among the newest

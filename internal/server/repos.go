@@ -97,7 +97,7 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 	return shown, err
 }
 
-// hideErrors removes the texts of failures, which name hosts and credentials: anybody can read the rest.
+// hideErrors removes the texts of failures, which name hosts and credentials. The rest is public.
 func hideErrors(failing []state.Failure) {
 	for i := range failing {
 		failing[i].Error = ""
@@ -156,7 +156,7 @@ func showRepo(repos Repos, locks Locks, admin func(*http.Request) bool) http.Han
 		}
 		for _, m := range shown.Lacks {
 			for i := range m.Submodules {
-				m.Submodules[i].Error = "" // names hosts and credentials; anybody can read this
+				m.Submodules[i].Error = "" // names hosts and credentials, and this endpoint is open
 			}
 		}
 		return shown, err

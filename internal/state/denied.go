@@ -50,7 +50,7 @@ func (s *Store) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]s
 	}
 	values, err := s.redis.HMGet(ctx, s.namespace.Repo(repo), names...).Result()
 	if err != nil {
-		return nil, fmt.Errorf("load which credentials %s refuses: %w", repo, err)
+		return nil, fmt.Errorf("load the refused credentials of %s: %w", repo, err)
 	}
 	for i, value := range values {
 		text, _ := value.(string)

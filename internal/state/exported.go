@@ -14,18 +14,36 @@ import (
 	"lockstep/events"
 )
 
-// fieldKinds has the kinds of fields, by their names up to the first colon. Exported fields record what neither the volume nor the remote
-// knows. The others are found out again, or name entries of a stream that is gone.
-var fieldKinds = map[string]bool{
-	"repo": true, "url": true, "synced": true, "head": true, "given": true, "repeat": true, "watched": true, "byhand": true, "moved": true, "denied": true,
-	"check": true, defaultField: true, refusedField: true, missingField: true,
-
-	"fence": false, "asked": false, "newest": false, "look": false, "tombstone": false,
-	failingField: false, failuresField: false, tripsField: false, openUntilField: false,
-	cellField: false, followsField: false,
+// fieldKind says what becomes of a field of a state.
+type fieldKind struct {
+	exported bool // it records what neither the volume nor the remote knows; others are determined again, or name entries of a lost stream
+	restores bool // a state with it is complete, so [Store.Restore] replaces none of it
 }
 
-// Exported returns the fields to export. They are none if they say nothing about a clone or its moves.
+// fieldKinds has the kinds of fields, by their names up to the first colon. A worker may have written those that do not make a state
+// complete before an interrupted import is repeated: failures, circuit breakers, checks.
+var fieldKinds = map[string]fieldKind{
+	"synced": {true, true}, "head": {true, true}, "given": {true, true}, "moved": {true, true}, "denied": {true, true},
+	"tombstone": {false, true}, cellField: {false, true},
+
+	"repo": {exported: true}, "url": {exported: true}, "repeat": {exported: true}, "watched": {exported: true}, "byhand": {exported: true},
+	"check": {exported: true}, defaultField: {exported: true}, refusedField: {exported: true}, missingField: {exported: true},
+
+	"fence": {}, "asked": {}, "newest": {}, "look": {}, failingField: {}, failuresField: {}, tripsField: {}, openUntilField: {}, followsField: {},
+}
+
+// completeKinds returns the kinds of fields that make a state complete, in order.
+func completeKinds() (kinds []string) {
+	for kind, is := range fieldKinds {
+		if is.restores {
+			kinds = append(kinds, kind)
+		}
+	}
+	slices.Sort(kinds)
+	return kinds
+}
+
+// Exported returns the fields to export. It returns none if there is no information about a clone or its moves.
 func (r Repo) Exported() map[string]string {
 	if _, _, moved := r.MovedToCell(); moved {
 		return nil // the other cell exports it
@@ -33,7 +51,7 @@ func (r Repo) Exported() map[string]string {
 	fields, says := map[string]string{}, false
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
-		if fieldKinds[kind] {
+		if fieldKinds[kind].exported {
 			fields[name] = value
 			says = says || kind != "repo" && kind != "url"
 		}
@@ -47,7 +65,7 @@ func (r Repo) Exported() map[string]string {
 // CheckExported returns an error unless all fields are among those that [Repo.Exported] returns.
 func CheckExported(fields map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if kind, _, _ := strings.Cut(name, ":"); !fieldKinds[kind] {
+		if kind, _, _ := strings.Cut(name, ":"); !fieldKinds[kind].exported {
 			return fmt.Errorf("field %.100q of a repository's state is unknown; if a newer version wrote it, import with that one", name)
 		}
 	}
@@ -65,7 +83,7 @@ func Repeat(fields, views map[string]string, app string, ref events.Ref, before 
 	maps.DeleteFunc(views, func(field, _ string) bool { return field == all || strings.HasPrefix(field, all+":") })
 }
 
-// RepeatAll makes exported fields and views those of a repository of which no app may have received anything.
+// RepeatAll changes exported fields and views to those of a repository of which perhaps no app has received anything.
 func RepeatAll(fields, views map[string]string) {
 	for name := range fields {
 		if of, ok := strings.CutPrefix(name, givenPrefix); ok {
@@ -75,12 +93,12 @@ func RepeatAll(fields, views map[string]string) {
 	clear(views)
 }
 
-// Unwatched removes from exported fields that watches have requested syncs: a clone that has been watched, and is not, is removed.
+// Unwatched removes the fields that mark a repository as watched: a clone that was watched and no longer is would be removed.
 func Unwatched(fields map[string]string) {
 	maps.DeleteFunc(fields, func(name, _ string) bool { return strings.HasPrefix(name, "watched:") })
 }
 
-// Read returns the states of repositories, and the fields of their views, each repository's at one moment.
+// Read returns the states of repositories and the fields of their views. Each repository is read atomically.
 func (s *Store) Read(ctx context.Context, repos []events.RepoPath) (states []Repo, views []map[string]string, err error) {
 	if len(repos) == 0 {
 		return nil, nil, nil
@@ -117,11 +135,16 @@ const (
 	Kept      Restoring = "kept"     // other state stays
 )
 
-// Restore stores exported fields and views of a repository unless it has any state. With dryRun it writes nothing.
+// Restore stores exported fields and views of a repository unless its state is complete: see [fieldKinds]. With dryRun it writes nothing.
 func (s *Store) Restore(ctx context.Context, repo events.RepoPath, fields, views map[string]string, dryRun bool) (Restoring, error) {
 	args := []any{"0"}
 	if dryRun {
 		args[0] = "1"
+	}
+	kinds := completeKinds()
+	args = append(args, len(kinds))
+	for _, kind := range kinds {
+		args = append(args, kind)
 	}
 	for _, all := range []map[string]string{fields, views} {
 		args = append(args, 2*len(all))

@@ -49,8 +49,8 @@ const (
 	pollNote        = "(poll)"
 )
 
-// FailureNotes returns the notes to change when an attempt at a change has ended with a result: a failed one adds a note, any
-// other removes those that it disproves. There is a note for each app, and for each of its refs with a failure of its own.
+// FailureNotes returns the notes to change after an attempt at a change: a failure adds a note, and any other result removes
+// the notes that it makes obsolete. There is one note per app, and one for each of its refs with a separate failure.
 func FailureNotes(namespace events.Namespace) func(change events.Change, result events.Result, attempts int) *stream.Notes {
 	return func(change events.Change, result events.Result, attempts int) *stream.Notes {
 		if result.Type != events.ResultFailed {
@@ -76,7 +76,7 @@ func NotesOf(namespace events.Namespace, repo events.RepoPath, remove ...string)
 	}
 }
 
-// noteName returns the name of a failure's note: "{ref} {app}", without the ref if the failure says nothing about the ref.
+// noteName returns the name of a failure's note: "{ref} {app}", without the ref if the failure does not concern one.
 func noteName(change events.Change, class events.Class) string {
 	if change.Type == events.ChangeDue {
 		return pollNote
@@ -88,7 +88,7 @@ func noteName(change events.Change, class events.Class) string {
 	return " " + change.App
 }
 
-// succeeded returns the names of the notes that a success disproves.
+// succeeded returns the names of the notes that a success makes obsolete.
 func succeeded(change events.Change, result events.Result) []string {
 	switch {
 	case result.Class == events.ClassUnwatched:
@@ -105,8 +105,8 @@ func succeeded(change events.Change, result events.Result) []string {
 	return []string{pollNote, " " + change.App, change.Ref.String() + " *"}
 }
 
-// UnwatchedNotes returns the names of the notes that become void when an app's watches of refs are removed. all is true if the app
-// has no other watch of the repository.
+// UnwatchedNotes returns the names of the notes to remove with an app's watches of refs. all is true if the app has no other
+// watch of the repository.
 func UnwatchedNotes(app string, refs []string, all bool) []string {
 	if all {
 		return []string{"* " + app}

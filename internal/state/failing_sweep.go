@@ -24,8 +24,8 @@ var (
 
 const sweepBatch = 200 // repositories that one step of a sweep reads
 
-// SweepFailures forgets failures older than age of apps that do not watch the repository, which nothing tries again. apps returns those
-// that do. It returns the number of forgotten failures.
+// SweepFailures removes failures older than age of apps that do not watch the repository, because nothing retries them. apps
+// returns the apps that do. It returns the number of removed failures.
 func (s *Store) SweepFailures(ctx context.Context, age time.Duration, apps func(context.Context, events.RepoPath) ([]string, error)) (swept int, err error) {
 	now, err := s.redis.Time(ctx).Result()
 	if err != nil {

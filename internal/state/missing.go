@@ -9,7 +9,7 @@ import (
 	"lockstep/events"
 )
 
-// Missing are the submodules that the published tree of a ref lacks, because they could not be had.
+// Missing are the submodules that the published tree of a ref lacks, because they could not be fetched.
 type Missing struct {
 	Ref        string                    `json:"ref"`
 	Commit     string                    `json:"commit"`

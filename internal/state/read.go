@@ -8,7 +8,7 @@ import (
 )
 
 // fieldsAtOnce is the number of fields that one call reads, so that a repository with 50,000 refs neither blocks Redis for long nor exceeds
-// the time for a reply. Redis returns a hash with fewer buckets in one call, and so at one moment.
+// the time for a reply. Redis returns a hash with fewer buckets in one call, and so atomically.
 const fieldsAtOnce = 10_000
 
 // readableFields matches the fields of which [Store.LoadReadable] needs some: denied, given and head.

@@ -1,8 +1,8 @@
--- restore.lua stores the exported state of a repository, unless it has any. Failures, circuit breakers and checks alone are none: a
--- worker may have written them before an interrupted import is repeated.
+-- restore.lua stores the exported state of a repository, unless it has any.
 --
 -- KEYS    1 state of the repository (hash)   2 state of its views (hash)
--- ARGV    1 '1' to change nothing   2 number of names and values of the state, those in turn
+-- ARGV    1 '1' to change nothing   2 number of kinds of fields, those: a field of one of them is state
+--         then the number of names and values of the state, those in turn
 --         then the number of names and values of the views, those in turn
 -- Returns 'restored'   it had no state, and has this one, or would have it
 --         'same'       it has state with these values
@@ -19,13 +19,12 @@ local function list()
   end
   return values
 end
+local kinds = {}
+for _, kind in ipairs(list()) do kinds[kind] = true end
 local fields, views = list(), list()
 
 local has = false
-for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  local kind = string.match(name, '^[^:]*')
-  has = has or kind == 'synced' or kind == 'tombstone' or kind == 'moved' or kind == 'head' or kind == 'given' or kind == 'denied'
-end
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do has = has or kinds[string.match(name, '^[^:]*')] end
 redis.call('HLEN', KEYS[2])
 if has then
   for i = 1, #fields, 2 do

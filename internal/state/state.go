@@ -73,7 +73,7 @@ func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	return Repo{fields}, err
 }
 
-// Fields returns the fields of repo's state, none if it has no state. More than some 8,000 are not read at one moment: see [Store.read].
+// Fields returns the fields of repo's state, none if it has no state. More than about 8,000 are not read atomically: see [Store.read].
 func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
 	return s.read(ctx, repo, "")
 }

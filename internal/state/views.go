@@ -9,7 +9,7 @@ import (
 	"lockstep/events"
 )
 
-// The state of a repository's views is a hash of its own, because there may be 10,000 of them:
+// The state of a repository's views is in a separate hash, because there may be 10,000 of them:
 //
 //	{ref}:{app}          "{commit} {digest}": where app's views of ref were last compared, and the digest of their paths
 //	{ref}:{app}:{view}   subtree of the view when it last changed, which is the last that the app received
@@ -29,7 +29,7 @@ func ParseViewsField(field string) (app string, ref events.Ref, err error) {
 	return app, ref, err
 }
 
-// ViewsFields returns the fields of all views of the apps and refs that something was delivered to: no others have any.
+// ViewsFields returns the fields of all views, of the apps and refs with a delivered commit: others have none.
 func (r Repo) ViewsFields() (fields []string) {
 	for name := range r.fields {
 		if field, ok := strings.CutPrefix(name, givenPrefix); ok && !strings.HasSuffix(field, ":") {

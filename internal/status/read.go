@@ -27,87 +27,6 @@ import (
 	"lockstep/locking"
 )
 
-// Service is the state of a running service.
-type Service struct {
-	Redis    string   `json:"redis"`
-	Prefix   string   `json:"prefix"`
-	Health   string   `json:"health"`   // "ok" or "attention"
-	Concerns []string `json:"concerns"` // problems
-
-	Changes int64 `json:"changes"` // entries in the stream
-	Unread  int64 `json:"unread"`  // not delivered yet; -1 if unknown
-	Pending int64 `json:"pending"` // delivered but not settled
-	Due     int64 `json:"due"`     // pending with a due time
-	Late    int64 `json:"late"`    // pending past their due time
-	Workers int   `json:"workers"` // that take changes: live consumers of the workers group
-	Results int64 `json:"results"`
-	Dead    int64 `json:"dead"`
-
-	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest unsettled change
-
-	Settled       rate             `json:"settled"`
-	Groups        []groupStatus    `json:"groups"`
-	Activities    []state.Activity `json:"activities"` // work in progress for half a second or more
-	Leases        leaseStatus      `json:"leases"`
-	Repos         failureStatus    `json:"repositories"`
-	DeadReasons   map[string]int   `json:"dead_by_reason"`  // in the newest 200
-	Notifications int64            `json:"notifications"`   // waiting to be posted
-	Watched       int64            `json:"watched"`         // repositories
-	Hosts         []server.Host    `json:"hosts,omitempty"` // in use, limited or waited for
-	Volume        *volumeStatus    `json:"volume,omitempty"`
-	Followers     []feed.Follower  `json:"followers,omitempty"` // that reported within seven days, the largest lag first
-
-	now   time.Time // Redis time
-	local time.Time // when the hosts were read
-}
-
-// rate counts the results of the last OverMS.
-type rate struct {
-	PerSecond float64 `json:"per_second"`
-	Results   int64   `json:"results"`
-	OverMS    int64   `json:"over_ms"`
-}
-
-type groupStatus struct {
-	Stream    string `json:"stream"`
-	Group     string `json:"group"`
-	Lag       int64  `json:"lag"` // -1 if unknown
-	Pending   int64  `json:"pending"`
-	Late      int64  `json:"late"`
-	Consumers int    `json:"consumers"`
-	Live      int    `json:"live"` // consumers that were heard within stream.LiveFor
-	OldestMS  int64  `json:"oldest_unsettled_ms"`
-}
-
-// leaseStatus describes the held leases or, if there are too many keys to search, only those of activities.
-type leaseStatus struct {
-	Complete  bool          `json:"complete"`
-	Held      int           `json:"held"`
-	Contended []server.Lock `json:"contended"` // with waiters, longest queue first
-}
-
-// failureStatus describes the failing repositories among those searched.
-type failureStatus struct {
-	Complete bool                 `json:"complete"` // all repositories were searched
-	Looked   int                  `json:"looked_at"`
-	Failing  int                  `json:"failing"`
-	Open     int                  `json:"circuits_open"`
-	Refused  []server.RepoSummary `json:"refused"`  // up to 20 with a refused commit, by path
-	Missing  []server.RepoSummary `json:"missing"`  // up to 20 whose trees lack submodules, by path
-	Lacking  int                  `json:"lacking"`  // number of repositories whose trees lack submodules
-	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
-	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
-}
-
-type volumeStatus struct {
-	ID   string `json:"id"`
-	Root string `json:"root,omitempty"` // empty if not mounted, like the sizes below
-	Free int64  `json:"free_bytes,omitempty"`
-	Size int64  `json:"size_bytes,omitempty"`
-
-	Workspaces int `json:"workspaces,omitempty"` // that pin trees, at the last patrol
-}
-
 const (
 	searchTimeout = 250 * time.Millisecond // for leases, and again for failures
 	searchAgain   = 10 * time.Second
@@ -154,6 +73,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
+		func() (err error) { s.LoweredSlots, err = store.LoweredSlots(ctx); return },
 		func() error { return r.search(ctx, store, s.Activities) },
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
@@ -375,7 +295,7 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return s, nil // an unknown size does not fail the status
 }
 
-// limitedHosts returns the number of hosts that have told a credential to wait, or that do not answer.
+// limitedHosts returns the number of hosts that limit a credential or do not answer.
 func (s *Service) limitedHosts() int {
 	n := 0
 	for _, h := range s.Hosts {

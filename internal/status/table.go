@@ -43,6 +43,9 @@ func (s Service) Table(w io.Writer) {
 		leases = fmt.Sprintf("at least %d held (search incomplete)", s.Leases.Held)
 	}
 	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases, len(s.Leases.Contended))
+	rows(w, s.LoweredSlots, func(l state.LoweredSlots) string {
+		return fmt.Sprintf("slots\t%d of %d on %s, because of memory or CPU pressure", l.Slots, l.Of, term.Printable(l.Worker))
+	})
 	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
 	if !s.Repos.Complete {
 		failing = fmt.Sprintf("%d failing of %d searched (incomplete)", s.Repos.Failing, s.Repos.Looked)
@@ -111,7 +114,7 @@ func (s Service) groupRows(w io.Writer) {
 	fmt.Fprintln(w, "\nGROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS")
 	rows(w, s.Groups, func(g groupStatus) string {
 		consumers := g.Consumers
-		if g.Group == events.WorkersGroup { // others need not be live: a plain XREADGROUP is not heard while it waits
+		if g.Group == events.WorkersGroup { // others may be idle: a plain XREADGROUP sends no heartbeat while it waits
 			consumers = g.Live
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,

@@ -6,19 +6,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// FollowerFigures say how far a follower of a reader is.
+// FollowerFigures has the progress of a follower of a reader.
 type FollowerFigures struct {
 	Connected bool
 	Repos     int           // that the token reads
 	Behind    int           // refs that are not published yet
-	Lag       time.Duration // since everything was published that the reader has; 0 if it is now
+	Lag       time.Duration // time since everything that the reader has was published here; 0 if it still is
 }
 
 var (
 	followerConnected = prometheus.NewDesc("lockstep_follower_connected", "Whether this follower is connected to its reader.", nil, nil)
 	followerRepos     = prometheus.NewDesc("lockstep_follower_repositories", "Repositories that this follower keeps, as of its last list.", nil, nil)
 	followerBehind    = prometheus.NewDesc("lockstep_follower_behind", "Refs that the reader has and this follower has not published yet.", nil, nil)
-	followerLag       = prometheus.NewDesc("lockstep_follower_lag_seconds", "Time since this follower had published everything that its reader has; 0 if it has now.", nil, nil)
+	followerLag       = prometheus.NewDesc("lockstep_follower_lag_seconds", "Time since this follower last had everything that its reader has; 0 if it has it now.", nil, nil)
 )
 
 // Follower exports the figures of a follower until stop is called.

@@ -88,7 +88,7 @@ var (
 	groupDue       = prometheus.NewDesc("lockstep_stream_due", "Pending entries with a due time.", perGroup, nil)
 	groupLate      = prometheus.NewDesc("lockstep_stream_late", "Pending entries whose due time has passed.", perGroup, nil)
 	groupConsumers = prometheus.NewDesc("lockstep_stream_consumers", "Consumers of a group.", perGroup, nil)
-	groupLive      = prometheus.NewDesc("lockstep_stream_live_consumers", "Consumers of a group that were heard within 15 s.", perGroup, nil)
+	groupLive      = prometheus.NewDesc("lockstep_stream_live_consumers", "Consumers of a group with a heartbeat or read within 15 s.", perGroup, nil)
 	groupOldest    = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds", "Age of the oldest entry not settled by a group.", perGroup, nil)
 )
 

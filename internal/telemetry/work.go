@@ -28,7 +28,7 @@ func newWork(r registrar) work {
 			longSeconds, "op", "result"),
 		bytes:   r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
 		fenced:  r.counter("lockstep_fencing_rejected_total", "Attempts rejected by the volume or Redis because a newer lease was granted."),
-		missing: r.counters("lockstep_submodules_missing_total", "Submodules that could not be had, in settled syncs, by error class.", "class"),
+		missing: r.counters("lockstep_submodules_missing_total", "Submodules that could not be fetched, in settled syncs, by error class.", "class"),
 		endToEnd: r.histograms("lockstep_end_to_end_seconds", "Time from a change's arrival, or else its stream entry, to its settlement, over all attempts.",
 			longSeconds, "outcome"),
 		stages: r.histograms("lockstep_stage_seconds", "End-to-end time of changes, by stage.", longSeconds, "stage"),

@@ -22,7 +22,7 @@ type Altered struct {
 	Paths []string // relative to the trees; sorted
 }
 
-// Comparer compares the published trees of all repositories with what was published. It is not safe for concurrent use.
+// Comparer compares the published trees of all repositories with their manifests. It is not safe for concurrent use.
 type Comparer struct {
 	v       *Volume
 	pace    checkout.Pace
@@ -147,7 +147,7 @@ func (c *verifier) checkPathsOf(trees, paths []string, pointed checkout.Pointed)
 	return nil
 }
 
-// pointedIn returns what the LFS pointers in a tree's store, and in those of its submodules, point to.
+// pointedIn returns the targets of the LFS pointers in a tree's store, and in those of its submodules.
 func (f folder) pointedIn(tree string) checkout.Pointed {
 	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
 		store, err := checkout.GitDirOf(tree).Store()
@@ -164,7 +164,7 @@ func (f folder) pointedIn(tree string) checkout.Pointed {
 	}
 }
 
-// pointedBy returns what the LFS pointers in a store point to.
+// pointedBy returns the targets of the LFS pointers in a store.
 func pointedBy(objects *object.Store) checkout.Pointed {
 	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
 		pointer, ok, err := lfs.ReadPointer(objects, blob)

@@ -107,7 +107,7 @@
 //
 // # Steps of a purge
 //
-// [Volume.Purge] deletes a leaked commit. Trees keep their stores, so these are rewritten in place: what has a pack open reads on.
+// [Volume.Purge] deletes a leaked commit. Trees keep their stores, so these are rewritten in place; a reader that has a pack open can continue.
 //
 //	purge noted         the purge is recorded, so that GC completes it
 //	purge trees         replaced trees with the commit are discarded, pinned ones marked; so are all prepared ones
@@ -115,7 +115,7 @@
 //	purge pack written  a new pack with what is needed of an old one is in quarantine, and checked
 //	purge pack placed   it is in the store, on disk
 //	purge pack removed  a file of the old pack is deleted, the pack before its index
-//	purge loose         some loose objects that are not needed are deleted; after all stores: purge stores
+//	purge loose         some unneeded loose objects are deleted; after all stores: purge stores
 //	purge trash         what was discarded is deleted; then submodules and LFS objects that no tree has, and everything is read again
 //
 // # Failures
@@ -134,7 +134,7 @@
 //	5xx, protocol error, error in a pack   retryable, ClassServer; no full fetch
 //	neither SHA-1 nor SHA-256              permanent, ClassConfig
 //	LFS object missing on its server       permanent, ClassLFS; those received stay. See package lfs
-//	submodule that cannot be had, with     as above, and the error names it; a commit that its remote does
+//	submodule that cannot be fetched, with     as above, and the error names it; a commit that its remote does
 //	events.SubmodulesRequired              not have: retryable, ClassNotFound; a broken pack: ClassServer
 //	more than 1,000 submodules, or 8       permanent, ClassQuota
 //	levels of them
@@ -196,6 +196,6 @@
 // # Submodules
 //
 // The files of submodules are files of the tree: linked from the last one, prepared, compared and verified like all others, from a
-// manifest beside the index. A submodule's commit is fetched into a store of its own, which belongs to the repository, so the
-// one lease, the one quota and the one removal cover it. Stores of commits that no tree names any more are pruned.
+// manifest beside the index. Each commit of a submodule has its own store, which belongs to the repository, so the repository's
+// lease, quota and removal cover it. Stores of commits that no tree uses are pruned.
 package volume

@@ -21,7 +21,7 @@ const (
 	DurabilityPower Durability = "power"
 
 	// DurabilityProcess syncs nothing during a sync, as Git does: a killed process loses nothing, but a power cut may lose
-	// or damage what was published since the last [Volume.SyncPublished]. [Volume.Recover] finds it.
+	// or damage trees published since the last [Volume.SyncPublished]. [Volume.Recover] finds it.
 	DurabilityProcess Durability = "process"
 )
 

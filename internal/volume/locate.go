@@ -47,7 +47,7 @@ func (v *Volume) Locate(repo events.RepoPath, ref events.Ref) (Located, bool, er
 }
 
 // TreesAt lists the trees, relative to the root, that were published for a ref at a commit and may still be there, such as one that
-// was replaced lately. Only a pin keeps them in place. Trees that are deleted by a purge as soon as they are not pinned are left out.
+// was replaced lately. They stay only while pinned. Trees that a purge deletes as soon as they are unpinned are left out.
 func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (trees []string, err error) {
 	f := v.folder(repo)
 	b, _, err := f.readBinding()

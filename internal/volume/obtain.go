@@ -122,7 +122,6 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 			return err
 		}
 	}
-	format := s.tip.Want.Format()
 	if into.hasOtherFormat(s.tip.Want) { // the remote's repository was created again with another object format
 		var err error
 		if into, err = s.f.nextStore(s.binding.MovedAway); err != nil {
@@ -130,6 +129,7 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 		}
 		haves, s.refetched = nil, true
 	}
+	format := s.tip.Want.Format()
 	if err := s.f.guarded(ctx, s.req.Fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir, format)) }); err != nil {
 		return err
 	}
@@ -141,22 +141,33 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if err != nil {
 		return err
 	}
-	q := got.q
+	if err := s.unpack(ctx, &got.q, into, len(haves) > 0); err != nil {
+		return err
+	}
+	if err := s.planFetched(ctx, got.q, into); err != nil {
+		return err
+	}
+	s.v.done("fetched")
+	return s.release(ctx, got, into, len(haves) == 0)
+}
+
+// unpack writes the objects of a pack in quarantine to disk. An incremental pack may have deltas on objects of the store.
+func (s *syncer) unpack(ctx context.Context, q *object.Quarantine, into store, incremental bool) error {
 	progress := object.Progress{
 		Begin: func(objects int64) { s.progress.begin(events.PhaseFetch, "objects", objects) },
 		Count: s.progress.count,
 	}
-	if len(haves) > 0 {
-		err = q.Unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
-	} else {
-		s.kept.Drop()
-		s.kept = object.NewKept()
-		q.Kept = s.kept
-		err = q.Index(ctx, s.v.cfg.packLimits(), progress)
+	if incremental {
+		return q.Unpack(ctx, into.dir, s.v.cfg.packLimits(), progress)
 	}
-	if err != nil {
-		return err
-	}
+	s.kept.Drop()
+	s.kept = object.NewKept()
+	q.Kept = s.kept
+	return q.Index(ctx, s.v.cfg.packLimits(), progress)
+}
+
+// planFetched plans the tree of the fetched tip.
+func (s *syncer) planFetched(ctx context.Context, q object.Quarantine, into store) (err error) {
 	s.progress.begin(events.PhaseCompare, "", 0)
 	both := object.Open(q.Dir, into.dir)
 	s.plan, err = checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
@@ -164,30 +175,35 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if err != nil {
 		return err
 	}
-	if s.req.pinned() != "" && s.plan.Commit != s.tip.Commit {
+	if s.plan.Commit == s.tip.Commit {
+		return nil
+	}
+	if s.req.pinned() != "" {
 		return events.Errorf(events.Permanent, events.ClassNoRef, "%s is a tag; use the hash of its commit, %s", s.tip.Commit, s.plan.Commit)
 	}
-	if s.plan.Commit != s.tip.Commit { // the remote did not peel the tag, or not to its commit: the check is that of another
-		s.tip.Commit = s.plan.Commit
-		s.setCheck()
-	}
-	s.v.done("fetched")
-	if err := s.checkFetched(ctx, q.Dir); err != nil {
+	s.tip.Commit = s.plan.Commit // the remote did not peel the tag, or not to its commit: the check is that of another
+	s.setCheck()
+	return nil
+}
+
+// release moves fetched objects from quarantine into a store, which may be new if everything was fetched.
+func (s *syncer) release(ctx context.Context, got received, into store, everything bool) error {
+	if err := s.checkFetched(ctx, got.q.Dir); err != nil {
 		return err
 	}
 	if err := s.v.noteUnsynced(); err != nil {
 		return err
 	}
-	if len(haves) == 0 { // the store may be new
+	if everything {
 		if err := s.v.flushStore(into); err != nil {
 			return err
 		}
 	}
-	if err := q.Release(into.dir, s.v.syncs()); err != nil {
+	if err := got.q.Release(into.dir, s.v.syncs()); err != nil {
 		return err
 	}
 	s.use(into)
-	s.objects.Keep(q.Kept)
+	s.objects.Keep(got.q.Kept)
 	if err := s.hold(ctx, into, s.objects, got.shallow, got.want.Depth); err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// claim locks a retired tree against readers. ok is false if a reader or a workspace has it pinned; otherwise none can pin it
-// until release, and the caller must move it away first. The caller holds the file lock. Trees of older versions without a pin
-// file count as unpinned by readers.
+// claim locks a retired tree against readers. ok is false if a reader or a workspace pins it. Otherwise nobody can pin it
+// until release, before which the caller must move it away. The caller holds the file lock. Trees of older versions without a
+// pin file count as unpinned.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	release, ok, err = claimFile(checkout.GitDirOf(f.tree(tree)).Pin())
 	if ok && f.isPinnedByWorkspace(tree) {

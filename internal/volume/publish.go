@@ -58,7 +58,7 @@ func (s *syncer) obtainAgain(ctx context.Context, cause error) error {
 	return s.obtainParts(ctx)
 }
 
-// obtainAndBuild builds the tree, unless it is published already: perhaps without submodules whose LFS objects cannot be had.
+// obtainAndBuild builds the tree, unless it is published already: perhaps without submodules whose LFS objects cannot be downloaded.
 func (s *syncer) obtainAndBuild(ctx context.Context) error {
 	if err := s.obtainLarge(ctx); err != nil || s.isPublished(s.plan.Commit) {
 		return err

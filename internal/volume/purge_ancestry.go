@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// ancestry is what is known of the ancestors of a commit, itself included.
+// ancestry describes the ancestors of a commit, including itself, as far as they are stored.
 type ancestry uint8
 
 const (
@@ -119,7 +119,7 @@ func (p *purge) mark(ctx context.Context) error {
 		}
 	}
 	for _, id := range lost {
-		if err := p.doom(id); err != nil {
+		if err := p.addUnneeded(id); err != nil {
 			return err
 		}
 	}
@@ -207,8 +207,8 @@ func (p *purge) keptRefs(ctx context.Context, s store) (kept map[string]object.I
 	return kept, nil
 }
 
-// doom adds an object that is not needed, and what is in it, to those to be deleted.
-func (p *purge) doom(h object.ID) error {
+// addUnneeded adds an unneeded object, and the objects in it, to those to delete.
+func (p *purge) addUnneeded(h object.ID) error {
 	if p.needed[h] != byNone || p.doomed[h] {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (p *purge) doom(h object.ID) error {
 		if err != nil {
 			return object.Corruptf("read what to delete: %w", err)
 		}
-		return p.doom(commit.TreeHash)
+		return p.addUnneeded(commit.TreeHash)
 	}
 	entries, err := p.objects.Tree(h)
 	if err != nil {
@@ -238,7 +238,7 @@ func (p *purge) doom(h object.ID) error {
 		switch e.Mode {
 		case filemode.Submodule:
 		case filemode.Dir:
-			err = p.doom(e.Hash)
+			err = p.addUnneeded(e.Hash)
 		default:
 			if present, failed := p.objects.Has(e.Hash); failed != nil {
 				err = object.Corruptf("read what to delete: %w", failed)

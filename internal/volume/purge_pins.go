@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// PinKind is what keeps a purged commit.
+// PinKind is the kind of a Pin.
 type PinKind string
 
 // The kinds of pins.
@@ -27,7 +27,7 @@ const (
 	PinFetched   PinKind = "fetched"   // somebody fetched into the .git of a tree that stays
 )
 
-// Pin is why something of a purged commit stays.
+// Pin is a reason why part of a purged commit stays.
 type Pin struct {
 	Kind  PinKind   `json:"kind"`
 	Path  string    `json:"path"`            // what stays, relative to the root
@@ -39,7 +39,7 @@ type Pin struct {
 	Holds bool      `json:"holds,omitempty"` // the workspace was created from the commit, or from one that descends from it
 }
 
-// pin adds who pins something, once each.
+// pin adds pins, without duplicates.
 func (p *purge) pin(pins ...Pin) {
 	for _, pin := range pins {
 		same := func(other Pin) bool {
@@ -51,7 +51,7 @@ func (p *purge) pin(pins ...Pin) {
 	}
 }
 
-// pinsOf returns who pins a tree.
+// pinsOf returns the pins of a tree.
 func (p *purge) pinsOf(in folder, tree string) (pins []Pin) {
 	path := p.v.relative(in.tree(tree))
 	if in == p.f {

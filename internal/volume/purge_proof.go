@@ -79,7 +79,7 @@ func (p *purge) find(ctx context.Context, ids ...object.ID) (found []string, err
 	return found, nil
 }
 
-// outside returns what has the commit and is not Lockstep's to delete.
+// outside returns the copies of the commit that Lockstep must not delete.
 func (p *purge) outside() (pins []Pin, err error) {
 	adopted, err := p.adopted()
 	if err != nil {
@@ -204,7 +204,7 @@ func (f folder) pendingPurges() (commits []string, err error) {
 	return commits, nil
 }
 
-// resumePurges continues the purges that are not complete, unless what they wait for is still pinned.
+// resumePurges continues the incomplete purges, unless the pins that they wait for still exist.
 func (v *Volume) resumePurges(ctx context.Context, f folder, req GCRequest) error {
 	commits, err := f.pendingPurges()
 	if err != nil {
@@ -227,7 +227,7 @@ func (v *Volume) resumePurges(ctx context.Context, f folder, req GCRequest) erro
 	return nil
 }
 
-// copyPurges takes the purges that are not complete along to To, which gets links to all objects.
+// copyPurges copies the incomplete purges to To, which gets links to all objects.
 func (m *mover) copyPurges(ctx context.Context) error {
 	commits, err := m.from.pendingPurges()
 	if err != nil || len(commits) == 0 {

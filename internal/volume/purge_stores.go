@@ -15,8 +15,8 @@ import (
 )
 
 // rewriteStores deletes all objects that are not needed from the stores. A pack that has some is replaced by one without them.
-// A store whose objects workspaces may use stays as it is. All refs go before any object: after a crash, what shows that a ref of one
-// store descends from the commit may be in another.
+// A store whose objects workspaces may use stays as it is. All refs are dropped before any object is deleted: the objects that
+// show that a ref descends from the commit may be in another store.
 func (p *purge) rewriteStores(ctx context.Context) error {
 	generations, err := p.f.generations()
 	if err != nil {

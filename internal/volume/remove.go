@@ -139,7 +139,7 @@ func (v *Volume) unpublishAll(f folder, b binding) error {
 	if err := f.discardStores(func(n int) bool { return n > b.MovedAway.Store }); err != nil {
 		return err
 	}
-	if err := f.discardExtras(); err != nil { // that which moved away took its own along
+	if err := f.discardExtras(); err != nil { // a repository that moved away has taken its own along
 		return err
 	}
 	return f.writeBinding(binding{Repo: b.Repo, MovedAway: b.MovedAway})

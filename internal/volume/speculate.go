@@ -14,7 +14,7 @@ import (
 )
 
 // speculation is a fetch of the announced commit beside the list of refs. The pack stays in quarantine, unread, until the refs
-// name the commit. Whatever becomes of it, the sync goes on. All methods accept nil.
+// name the commit. The sync continues in any case. All methods accept nil.
 type speculation struct {
 	received
 	into   store

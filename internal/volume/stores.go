@@ -16,7 +16,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// Stored is where the objects of a tree's commit and of its history are.
+// Stored locates the objects of a tree's commit and of its history.
 type Stored struct {
 	Dir     string       // bare repository
 	Shallow []object.ID  // commits whose parents are not kept; nil if the history is complete

@@ -17,8 +17,8 @@ func (e *namedPart) Unwrap() error { return e.error }
 // Submodule returns the path of the submodule.
 func (e *namedPart) Submodule() string { return e.path }
 
-// partError classifies an error about the remote of a submodule, of which more is unknown than about the repository's own: nothing
-// says that its commit was pushed before.
+// partError classifies an error about the remote of a submodule. Unlike for the repository's own remote, it is unknown whether
+// the commit was ever pushed there.
 func partError(err error) error {
 	switch events.ClassOf(err) {
 	case events.ClassNoRef:
@@ -30,7 +30,7 @@ func partError(err error) error {
 }
 
 // hostFault returns the fault of a host that does not answer, or limits requests, instead of the error of the gate that makes a job
-// wait for the host. It returns other errors as they are, such as one about a limit of ours, which does not last long.
+// wait for the host. It returns other errors unchanged, such as those of our own limits, which are short.
 func hostFault(err error) error {
 	waiting, ok := errors.AsType[*events.Error](err)
 	if !ok || waiting.Class != events.ClassLimited || waiting.Disposition != events.Contention {
@@ -42,8 +42,8 @@ func hostFault(err error) error {
 	return err
 }
 
-// cannotBeHad reports whether an error is about one submodule, rather than about the volume, the lease or the limits of its host.
-func cannotBeHad(err error) bool {
+// isUnavailable reports whether an error is about one submodule, rather than about the volume, the lease or the limits of its host.
+func isUnavailable(err error) bool {
 	if events.DispositionOf(err) == events.Contention {
 		return false
 	}

@@ -22,7 +22,7 @@ type PartRemote struct {
 	AuthFor func(ctx context.Context, url string) (wire.Auth, error) // as in [SyncRequest], for the submodule
 	Gate    wire.Gate                                                // optional
 
-	// Credential is kept for a submodule that cannot be had; see [checkout.Part].
+	// Credential is kept for a submodule that cannot be fetched; see [checkout.Part].
 	Credential string
 	// Refused returns the error to report for one of the remote, and whether another try, with another PartRemote, may succeed.
 	// Optional.
@@ -48,8 +48,7 @@ func (s *syncer) isForeign(url string) bool {
 	return s.req.Foreign || !wire.SameOrigin(s.req.URL, url)
 }
 
-// openPart reads the .gitmodules of a submodule, and which submodules it has, from its store. It fetches that, unless the repository
-// has it.
+// openPart reads the .gitmodules and the submodules of a submodule from its store, after fetching the store if the repository does not have it.
 func (c *collector) openPart(ctx context.Context, part *checkout.Part, within *super) error {
 	s, dir := c.s, c.s.f.part(*part)
 	defer c.claim(dir)()
@@ -68,9 +67,9 @@ func (c *collector) openPart(ctx context.Context, part *checkout.Part, within *s
 		if err != nil {
 			return err
 		}
-		from.Gate = c.crew.gate(from.Gate)
-		err = c.asks.ask(events.CanonicalHost(part.URL), func() error {
-			return c.crew.do(ctx, func() error {
+		from.Gate = c.pool.gate(from.Gate)
+		err = c.silent.do(events.CanonicalHost(part.URL), func() error {
+			return c.pool.do(ctx, func() error {
 				if err := s.fetchPart(ctx, *part, from); err != nil {
 					return err
 				}
@@ -126,7 +125,7 @@ func (c *collector) readPart(ctx context.Context, part checkout.Part, within *su
 
 // fetchPart fetches the commit of a submodule into its store. Unless it has the origin of the repository's remote, its URL is foreign.
 func (s *syncer) fetchPart(ctx context.Context, part checkout.Part, from PartRemote) error {
-	if err := s.v.checkFree(0); err != nil { // earlier ones may have taken it
+	if err := s.v.checkFree(0); err != nil { // earlier submodules may have used up the space
 		return err
 	}
 	remote, err := s.listPart(ctx, part, from, "HEAD")
@@ -211,7 +210,7 @@ func (s *syncer) searchPart(ctx context.Context, part checkout.Part, from PartRe
 	tips := map[string]bool{}
 	first := refs.Commits[refs.Default.String()]
 	for _, tip := range append([]string{first}, sortedValues(refs.Commits)...) {
-		if len(tip) != len(part.Commit.String()) || tips[tip] { // none, or of another format
+		if len(tip) != len(part.Commit.String()) || tips[tip] { // no branch, or an ID of another format
 			continue
 		}
 		if tips[tip] = true; len(tips) > maxSearched {

@@ -33,7 +33,7 @@ func (w *world) before(wait func(r *http.Request)) (base string) {
 	return server.URL
 }
 
-// many makes acme/widgets with n submodules, each of a repository of its own, and returns their paths.
+// many makes acme/widgets with n submodules, each of a separate repository, and returns their paths.
 func (w *world) many(n int) (paths []string) {
 	w.t.Helper()
 	commits, urls := map[string]string{}, map[string]string{}
@@ -90,14 +90,14 @@ func (g *together) wait(r *http.Request) {
 func TestSubmodulesAreFetchedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	paths := w.many(crewSize)
-	requests := &together{n: crewSize, enough: make(chan struct{})}
+	paths := w.many(maxFetches)
+	requests := &together{n: maxFetches, enough: make(chan struct{})}
 	req := w.requestParts(events.SubmodulesRequired)
 	req.URL = w.before(requests.wait) + "/acme/widgets.git"
 	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	w.mustHave(paths)
-	if requests.most != crewSize {
-		t.Errorf("%d requests at once, want %d", requests.most, crewSize)
+	if requests.most != maxFetches {
+		t.Errorf("%d requests at once, want %d", requests.most, maxFetches)
 	}
 	mustBeTidy(t, w)
 }
@@ -233,6 +233,6 @@ func TestTimeOfManySubmodules(t *testing.T) {
 	took := time.Since(began)
 	w.mustHave(paths)
 	began = time.Now()
-	testenv.Must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "-q", "--depth", "1", "--recurse-submodules", "--shallow-submodules", "--jobs", fmt.Sprint(crewSize), base+"/acme/widgets.git", "."))(t)
+	testenv.Must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "-q", "--depth", "1", "--recurse-submodules", "--shallow-submodules", "--jobs", fmt.Sprint(maxFetches), base+"/acme/widgets.git", "."))(t)
 	t.Logf("lockstep %v, git %v", took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 }

@@ -69,7 +69,7 @@ func (s *syncer) pruneParts(ctx context.Context) error {
 	for _, tree := range trees {
 		parts, err := checkout.GitDirOf(s.f.tree(tree.Name())).Parts()
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil // unknown what the tree has: keep them all
+			return nil // unknown which ones the tree uses: keep all
 		}
 		for _, part := range parts.List {
 			needed[s.f.part(part)] = true

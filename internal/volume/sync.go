@@ -103,9 +103,9 @@ type SyncResult struct {
 	Published bool          // whether the name changed; false if it was up to date
 	Asked     bool          // whether the remote was contacted, so After is the current tip
 	Forced    bool          // After is known not to descend from Before: history was rewritten
-	Damaged   bool          // a tree of Before was damaged, so that whoever read it may have read wrong files
+	Damaged   bool          // a tree of Before was damaged, so its readers may have read wrong files
 
-	Missing []checkout.Part // submodules that could not be had, sorted by path
+	Missing []checkout.Part // submodules that could not be fetched, sorted by path
 }
 
 // Sync fetches one ref and publishes its tree. It returns once readers see the new tree, or an error if they still see

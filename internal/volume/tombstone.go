@@ -138,8 +138,7 @@ func (f folder) discardAll() error {
 	return disk.Error("remove", disk.SyncDir(f.dir))
 }
 
-// discardExtras discards the LFS objects and the submodules of a repository that leaves. Another one that takes its path must not
-// find them: it could name them without having access to them.
+// discardExtras discards the LFS objects and the submodules of a repository that moves away. Another repository at its path must not find them: it could name objects that it has no access to.
 func (f folder) discardExtras() error { return cmp.Or(f.discard(f.lfs()), f.discard(f.parts())) }
 
 // tookParts reports whether a tree is of a repository that has moved away with the stores of the tree's submodules.

@@ -129,7 +129,7 @@ func (c *verifier) checkWorkspaces() {
 		if err != nil {
 			c.check.Found(w.Record, "%v", err)
 		} else if _, err := os.Lstat(w.Source); err != nil {
-			c.check.Found(w.Record, "the tree %s of the workspace at %s on %s is missing: save what it needs from there, then run lockstep workspace rm %s", w.Tree, w.Dir, w.Host, w.ID)
+			c.check.Found(w.Record, "the tree %s of the workspace at %s on %s is missing: copy the files that you need, then run lockstep workspace rm %s", w.Tree, w.Dir, w.Host, w.ID)
 		}
 	}
 }

@@ -74,7 +74,7 @@ type Published struct {
 	Fetched bool                         // whether anything was ever fetched from Remote
 
 	Submodules map[events.Ref]events.Submodules // of the trees that were asked for with submodules, also if they are damaged
-	Incomplete map[events.Ref]bool              // trees without some submodule that can perhaps be had now
+	Incomplete map[events.Ref]bool              // trees without some submodule that may be available now
 	Missing    map[events.Ref][]checkout.Part   // submodules that are missing, sorted by path
 }
 

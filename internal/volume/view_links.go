@@ -173,7 +173,7 @@ func (v *Volume) unpublishViews(f folder, b binding, chosen func(viewLinks) bool
 	return nil
 }
 
-// unfinishViews has the next publication of all views compare each link. The caller holds the file lock.
+// unfinishViews makes the next publication of all views compare each link. The caller holds the file lock.
 func (v *Volume) unfinishViews(f folder, b binding) error {
 	all, err := v.allViewLinks(f, b)
 	if err != nil {

@@ -42,7 +42,7 @@ func (v *Volume) DamagedViews(repo events.RepoPath, app, name string) (views []s
 		return nil, err
 	}
 	l, err := viewLinksAt(f, b, name, app)
-	if err != nil || l.Tree != "" { // nothing has been found since they were published
+	if err != nil || l.Tree != "" { // no damage was found since they were published
 		return nil, err
 	}
 	links, err := l.trees(v, f, b)
@@ -57,7 +57,7 @@ func (v *Volume) DamagedViews(repo events.RepoPath, app, name string) (views []s
 // ViewsWanted reports whether an app wants trees of its views of a ref. isDefault says whether the ref has the plain name.
 type ViewsWanted func(app string, ref events.Ref, isDefault bool) bool
 
-// UnpublishViews removes the names of the views that nobody wants any more. The caller holds the lease.
+// UnpublishViews removes the names of the views that are no longer wanted. The caller holds the lease.
 func (v *Volume) UnpublishViews(ctx context.Context, repo events.RepoPath, fence uint64, wanted ViewsWanted) error {
 	f := v.folder(repo)
 	if _, err := os.Lstat(f.viewLinks()); errors.Is(err, os.ErrNotExist) {

@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"lockstep/internal/disk"
@@ -11,7 +10,8 @@ import (
 )
 
 // tidyViews retires the trees of views that no name links to, discards those whose grace has ended, and removes the names of a
-// repository that has moved away, once theirs has. A sync leaves that to [Volume.GC]: reading thousands of links takes it too long.
+// repository that has moved away, once their grace has ended. Only [Volume.GC] calls it: reading thousands of links would delay
+// a sync.
 func (s *syncer) tidyViews(ctx context.Context) error {
 	due, err := s.v.viewsAreDue(s.f, s.binding)
 	if err != nil || !due {
@@ -75,7 +75,7 @@ func (s *syncer) clearViews() error {
 			return err
 		}
 	}
-	temporary, err := filepath.Glob(filepath.Join(s.f.viewLinks(), "*", "*"+linksExt+disk.TempInfix+"*"))
+	temporary, err := disk.Glob(s.f.viewLinks(), "*/*"+linksExt+disk.TempInfix+"*")
 	for _, path := range temporary {
 		_ = os.Remove(path) // left behind by crashed holders
 	}

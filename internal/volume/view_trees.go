@@ -58,7 +58,7 @@ func (v *Volume) PublishViews(ctx context.Context, req ViewTreesRequest) error {
 	p := &viewPublisher{v: v, f: v.folder(req.Repo), req: req}
 	err := p.run(ctx)
 	p.close()
-	if events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil { // have the next attempt build the whole tree anew
+	if events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil { // the next attempt rebuilds the whole tree
 		whole := checkout.GitDirOf(p.f.tree(path.Base(req.Tree)))
 		err = errors.Join(err, p.f.guarded(ctx, req.Fence, whole.Unmake))
 	}

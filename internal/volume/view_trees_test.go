@@ -303,3 +303,21 @@ func TestViewsAreRemovedWithTheirRefAndRepository(t *testing.T) {
 		t.Errorf("the trees of views: %v", err)
 	}
 }
+
+// TestViewsOnAVolumeWithAnOddPath tidies below a folder whose name is no pattern.
+func TestViewsOnAVolumeWithAnOddPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.volume = w.open(filepath.Join(t.TempDir(), "data [1"), Config{})
+	w.create(map[string]string{"api/a": "1"})
+	w.publishViews(w.sync(""), map[string][]string{"api": {"api"}})
+	w.push(map[string]string{"api/a": "2"})
+	w.publishViews(w.sync(""), map[string][]string{"api": {"api"}})
+	folders := testenv.Must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).viewLinks()))(t)
+	left := filepath.Join(w.volume.folder(repoPath(t, widgets)).viewLinks(), folders[0].Name(), "argo"+linksExt+disk.TempInfix+"1")
+	testenv.Must(0, os.WriteFile(left, nil, 0o644))(t)
+	w.viewsAfterGC(Config{Grace: 1})
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a temporary file of a crashed process is left: %v", err)
+	}
+}

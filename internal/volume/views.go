@@ -49,9 +49,9 @@ const (
 	maxViewBytes = 4 << 20 // in their paths
 )
 
-// Views returns the views that have changed, sorted by name: since Base, those with a path that differs; else those whose subtree
-// is another one. Both give the same answer: a subtree is another one if and only if a path differs. The caller holds the lease, so
-// that nothing is pruned meanwhile.
+// Views returns the views that have changed, sorted by name. With a Base, these are the views with a path that differs from it;
+// otherwise, those with a different subtree. Both give the same result, because a subtree differs if and only if a path does.
+// The caller holds the lease, so that nothing is pruned meanwhile.
 func (v *Volume) Views(ctx context.Context, req ViewsRequest) ([]ChangedView, error) {
 	changed, err := v.changedViews(ctx, req)
 	if err != nil {

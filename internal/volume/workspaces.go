@@ -173,7 +173,7 @@ func (f folder) readWorkspace(name string) (Workspace, error) {
 	return w, nil
 }
 
-// isClean reports whether a path is absolute and has no other spelling.
+// isClean reports whether a path is absolute and in its shortest form.
 func isClean(path string) bool { return filepath.IsAbs(path) && filepath.Clean(path) == path }
 
 // countWorkspaces returns the number of the repository's workspaces.

@@ -6,8 +6,8 @@ import (
 	"lockstep/events"
 )
 
-// quiet lists the classes of failures that are no news for an app: the repository is fine and another result follows, or the app no
-// longer watches it.
+// quiet lists the classes of failures that apps are not notified of: the repository is fine and another result follows, or the
+// app no longer watches it.
 var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched, events.ClassShutdown}
 
 // Notable reports whether apps are notified of results like r.

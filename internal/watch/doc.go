@@ -1,4 +1,4 @@
-// Package watch is the registry of watches: which app wants which refs of which repository kept up to date.
+// Package watch is the registry of watches: which refs of which repository to keep up to date for which app.
 //
 // A [Watch] names the remote, the refs, the credential to fetch with and the URL to notify. Watches decide which
 // changes a webhook leads to, which remotes are polled and which clones are kept. The registry stores credential
@@ -34,7 +34,7 @@
 //     only if the version is unchanged; otherwise the writer starts over.
 //   - Caching. A receiver may cache the watches of a remote. accept.lua accepts its changes only if the cached version
 //     is current in the same step. So a delivery costs one round trip, never creates a change for an app that has
-//     stopped watching, and never misses an app that has started, at whatever path. Of keeps large sets, and reads only
+//     stopped watching, and never misses an app that has started, at any path. Of keeps large sets, and reads only
 //     the version of these again.
 //
 // # Why scripts

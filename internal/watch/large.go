@@ -27,7 +27,7 @@ func (l *largeSets) get(repo events.RepoPath) (Set, bool) {
 	return set, ok
 }
 
-// put replaces the set of a repository, and forgets that of any other one if there are too many.
+// put replaces the set of a repository, and evicts another one if there are too many.
 func (l *largeSets) put(repo events.RepoPath, set Set, size int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"lockstep/events"
 )
 
-// Verify says what a watch demands of signatures.
+// Verify is a watch's requirement for signatures.
 type Verify string
 
 // The demands.
@@ -40,7 +40,7 @@ func (v *Verify) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// checkRules validates what the watch demands of commits.
+// checkRules validates the watch's rules for commits.
 func (w Watch) checkRules() error {
 	switch {
 	case w.VerifyKeys != "" && !appPattern.MatchString(w.VerifyKeys):

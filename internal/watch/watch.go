@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
 
@@ -45,11 +43,11 @@ type Watch struct {
 	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
 	Paths []string `json:"paths,omitempty"`
 
-	// Views are parts of the tree. Each view that a sync changes has a result of its own, which is posted instead of that of the
+	// Views are parts of the tree. Each view that a sync changes has its own result, which is posted instead of that of the
 	// sync. Nil for none. A repository has at most [view.MaxViews].
 	Views *view.Set `json:"views,omitempty"`
 
-	ViewTrees bool `json:"view_trees,omitempty"` // publish each view as a tree of its own
+	ViewTrees bool `json:"view_trees,omitempty"` // publish each view as a separate tree
 
 	// Verify says whether the signatures of commits and tags are verified. VerifyKeys names the credential with the trusted keys.
 	Verify     Verify `json:"verify,omitempty"`
@@ -205,7 +203,7 @@ func checkGlobs(globs []string) error {
 	return nil
 }
 
-// LFSMode is what a tree has of the files in Git LFS. The zero mode is LFSPointers.
+// LFSMode selects pointers or content for files in Git LFS. The zero mode is LFSPointers.
 type LFSMode string
 
 // The modes.
@@ -248,112 +246,6 @@ func (w Watch) Change(id, source string, ref events.Ref, after string) (events.C
 		ID: id, Type: events.ChangePushed, Source: source, Repo: w.Repo, URL: w.URL, Ref: ref, After: after,
 		App: w.App, Credential: w.Credential, Depth: w.Depth, Watched: true, Foreign: w.Auto,
 	})
-}
-
-// Selector selects refs: one ref, or all refs whose full names match a pattern such as "refs/tags/v*", in which * does
-// not match a slash. The zero Selector selects the remote's default branch.
-type Selector struct{ text string }
-
-var errBadSelector = errors.New(`want a branch, a full ref, or a pattern such as "refs/tags/v*"`)
-
-// ParseSelector parses a ref as [events.ParseRef] does, or a pattern below refs/heads/ or refs/tags/.
-func ParseSelector(s string) (Selector, error) {
-	if !strings.ContainsAny(s, "*?[") {
-		ref, err := events.ParseRef(s)
-		return Selector{ref.String()}, err
-	}
-	if _, err := path.Match(s, ""); err != nil || len(s) > 200 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return Selector{}, errBadSelector
-	}
-	if !strings.HasPrefix(s, "refs/heads/") && !strings.HasPrefix(s, "refs/tags/") {
-		return Selector{}, errBadSelector
-	}
-	return Selector{s}, nil
-}
-
-// IsDefault reports whether s selects the remote's default branch.
-func (s Selector) IsDefault() bool { return s.text == "" }
-
-// IsPattern reports whether s may select several refs.
-func (s Selector) IsPattern() bool { return strings.ContainsAny(s.text, "*?[") }
-
-// Ref returns the ref that s selects, zero for the default branch. It returns false if s is a pattern.
-func (s Selector) Ref() (events.Ref, bool) {
-	if s.IsPattern() {
-		return events.Ref{}, false
-	}
-	ref, err := events.ParseRef(s.text)
-	return ref, err == nil
-}
-
-// Matches reports whether s selects ref by name. The default branch has no name, so it matches nothing.
-func (s Selector) Matches(ref events.Ref) bool {
-	if s.IsPattern() {
-		ok, _ := path.Match(s.text, ref.String())
-		return ok
-	}
-	return s.text != "" && s.text == ref.String()
-}
-
-// String returns the text that [ParseSelector] parses.
-func (s Selector) String() string { return s.text }
-
-// IsZero is the same as IsDefault.
-func (s Selector) IsZero() bool { return s.text == "" }
-
-// MarshalText implements [encoding.TextMarshaler].
-func (s Selector) MarshalText() ([]byte, error) { return []byte(s.text), nil }
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (s *Selector) UnmarshalText(text []byte) (err error) {
-	*s, err = ParseSelector(string(text))
-	return err
-}
-
-// Interval is the time between polls of a remote. The zero Interval uses the setting poll-every.
-type Interval time.Duration
-
-// Never disables polling.
-const Never Interval = -1
-
-const (
-	minInterval = Interval(time.Second)
-	maxInterval = Interval(30 * 24 * time.Hour)
-)
-
-// ParseInterval parses a duration from 1s to 720h, "never" or "".
-func ParseInterval(s string) (Interval, error) {
-	switch s {
-	case "":
-		return 0, nil
-	case "never":
-		return Never, nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || Interval(d) < minInterval || Interval(d) > maxInterval {
-		return 0, errors.New(`want a duration from 1s to 720h, or "never"`)
-	}
-	return Interval(d), nil
-}
-
-// String returns the text that [ParseInterval] parses.
-func (i Interval) String() string {
-	switch i {
-	case 0:
-		return ""
-	case Never:
-		return "never"
-	}
-	return time.Duration(i).String()
-}
-
-// MarshalText implements [encoding.TextMarshaler].
-func (i Interval) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (i *Interval) UnmarshalText(text []byte) (err error) {
-	*i, err = ParseInterval(string(text))
-	return err
 }
 
 // parse decodes and validates a document.

@@ -27,8 +27,8 @@ type cloner struct {
 // skipped are files in the .git of a tree that have no meaning in a copy of it.
 var skipped = map[string]bool{"lockstep-pin": true, "lockstep-index": true, "lockstep-submodules-index": true, "index": true}
 
-// clone copies the tree to dst, which must be empty except for files of its own in .git, and returns the kind of the copy. Modification times are kept, so
-// that the index of the tree is valid in the copy. The index itself is not copied.
+// clone copies the tree to dst, which must be empty except for the workspace's own files in .git, and returns the kind of the
+// copy. Modification times are kept, so that the index of the tree is valid in the copy. The index itself is not copied.
 func (c *cloner) clone(ctx context.Context, tree, dst string) (Kind, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(2*runtime.GOMAXPROCS(0) + 1)

@@ -6,7 +6,7 @@
 //
 // # Kinds
 //
-//	overlay  an overlay mount: the tree below, a private folder above that gets what is written. Its cost does not depend on the
+//	overlay  an overlay mount: the tree below, a private folder for writes above it. Its cost does not depend on the
 //	         size of the tree. Needs CAP_SYS_ADMIN or, for Exec, a user namespace
 //	reflink  files that share their blocks with those of the tree until they are written; XFS, btrfs
 //	copy     copies of all files
@@ -15,10 +15,10 @@
 //
 // # How an overlay is mounted for a command
 //
-// Exec starts this program again ([Inside]) in a mount namespace of its own and, without CAP_SYS_ADMIN, in a user namespace
-// that maps the caller's user and group to themselves. The new process mounts the overlay, makes the repository's folder on the
-// volume read-only, gives up its capabilities and replaces itself with the command. If the kernel forbids any of these steps,
-// the files are copied instead, and [Exec.Note] says why and what to do.
+// Exec starts this program again ([Inside]) in a new mount namespace and, without CAP_SYS_ADMIN, in a user namespace that maps
+// the caller's user and group to themselves. The new process mounts the overlay, makes the repository's folder on the volume
+// read-only, gives up its capabilities and replaces itself with the command. If the kernel forbids any of these steps, the
+// files are copied instead, and [Exec.Note] says why and what to do.
 //
 // # What keeps a tree
 //
@@ -29,6 +29,6 @@
 // # Leftovers
 //
 // The command is killed if Exec is. The folder of a killed Exec is removed by the next one, or by [Sweep]; it is recognized by
-// a lock (flock) that nobody holds. After a reboot, an overlay made by Create is not mounted any more, but what was written is
-// still there: Create with the same name and folder mounts it again.
+// its lock (flock), which is free. After a reboot, an overlay made by Create is no longer mounted, but its written files
+// remain: Create with the same name and folder mounts it again.
 package workspace

@@ -39,8 +39,8 @@ type Exec struct {
 	Command []string
 	Environ []string
 	Kind    Kind         // optional
-	Scratch string       // folder for what is written; defaults to os.TempDir()
-	Note    func(string) // is called with why an overlay is impossible, or what is left behind. Optional
+	Scratch string       // folder for written files; defaults to os.TempDir()
+	Note    func(string) // is called with the reason why an overlay is impossible, or with leftovers that could not be removed. Optional
 }
 
 // NotStarted means that the command could not be started. It wraps the reason, such as [exec.ErrNotFound].
@@ -59,7 +59,7 @@ func (e Exec) Run(ctx context.Context) (status syscall.WaitStatus, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("create the workspace: %w with --scratch", err)
 	}
-	_, _ = Sweep(base) // leftovers of others must not fail this command
+	_, _ = Sweep(base) // leftovers of other commands must not fail this one
 	s, err := newScratch(base)
 	if err != nil {
 		return 0, fmt.Errorf("create the workspace: %w; choose a writable folder with --scratch", err)
@@ -79,7 +79,7 @@ func (e Exec) Run(ctx context.Context) (status syscall.WaitStatus, err error) {
 	defer runtime.UnlockOSThread()
 	signals := forwardSignals()
 	defer signals.stop()
-	if err := context.Cause(ctx); err != nil { // by a signal that came before
+	if err := context.Cause(ctx); err != nil { // a signal arrived before the start
 		return 0, err
 	}
 	cmd, err := run.start(ctx)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step is a step to an overlay that the kernel may forbid.
+// step is a step in mounting an overlay that the kernel may forbid.
 type step string
 
 const (
@@ -75,7 +75,7 @@ func (e *stepError) advice(sysctls string) string {
 	case e.step == stepMount && is(unix.ENODEV):
 		return "this kernel has no overlay file system: run modprobe overlay"
 	case e.step == stepMount && is(unix.EINVAL, unix.EOPNOTSUPP, unix.ENOTSUP):
-		return fmt.Sprintf("%s cannot hold what is written: choose a folder on ext4, XFS, btrfs or tmpfs, by --scratch or for create", e.folder)
+		return fmt.Sprintf("%s cannot hold the written files: choose a folder on ext4, XFS, btrfs or tmpfs, by --scratch or for create", e.folder)
 	case e.step == stepMount && denied && e.user:
 		return "an overlay in a user namespace needs Linux 5.11 or newer and a security profile that allows mounts: allow them" + orAdmin
 	case (e.step == stepMount || e.step == stepSeparate) && denied:

@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-// State is what has become of a workspace.
+// State is the state of a workspace.
 type State string
 
 // The states.
@@ -26,7 +26,7 @@ const (
 	StateRunning    State = "running"    // Exec's, in use
 	StateKilled     State = "killed"     // a leftover of an Exec or Create that was killed
 	StateReady      State = "ready"      // Create's
-	StateUnmounted  State = "unmounted"  // an overlay that is not mounted, as after a reboot; what was written is there
+	StateUnmounted  State = "unmounted"  // an overlay that is not mounted, as after a reboot; its written files remain
 	StateIncomplete State = "incomplete" // Create has not finished
 	StateGone       State = "gone"       // its folder was removed, but its tree is still pinned
 	StateElsewhere  State = "elsewhere"  // on another machine
@@ -41,7 +41,7 @@ type Listed struct {
 	Err     string // why a record cannot be read
 }
 
-// IsStale reports whether the workspace is of no use any more.
+// IsStale reports whether the workspace is no longer usable.
 func (l Listed) IsStale() bool { return l.State == StateKilled || l.State == StateGone }
 
 // List lists the workspaces that were created from trees of a volume and, if scratch is not empty, those of this user's [Exec]s
@@ -138,7 +138,7 @@ func stateOf(w volume.Workspace) State {
 	return StateReady
 }
 
-// stateOfIncomplete tells a Create that runs, which has locked the folder, from one that was killed.
+// stateOfIncomplete distinguishes a running Create, which has locked the folder, from one that was killed.
 func stateOfIncomplete(w volume.Workspace) State {
 	if unlock, free := claim(w.Dir); free {
 		unlock()
@@ -186,7 +186,7 @@ func checkMountedElsewhere(w volume.Workspace) error {
 		seen[space] = true
 		pid := filepath.Base(process)
 		if at := mountsOf(w, pid); len(at) > 0 {
-			return fmt.Errorf("the overlay is mounted at %s in the mount namespace of process %s: end that, or use lockstep there (nsenter --target %s --mount)", at[0], pid, pid)
+			return fmt.Errorf("the overlay is mounted at %s in the mount namespace of process %s: end that process, or use lockstep there (nsenter --target %s --mount)", at[0], pid, pid)
 		}
 	}
 	return nil

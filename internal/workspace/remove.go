@@ -14,7 +14,7 @@ import (
 func Remove(l Listed, force bool) error {
 	switch {
 	case l.State == StateRunning:
-		return fmt.Errorf("workspace %s is in use by lockstep workspace exec: end that", l.ID)
+		return fmt.Errorf("workspace %s is in use by lockstep workspace exec: end that command", l.ID)
 	case l.State == StateKilled && l.Record == "": // of Exec
 		gone, err := sweep(l.Layers)
 		if err == nil && !gone {

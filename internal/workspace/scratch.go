@@ -124,7 +124,7 @@ func Sweep(base string) (removed []string, err error) {
 // minAge is the age at which a scratch folder without a description is no longer about to be locked.
 const minAge = time.Minute
 
-// sweep removes a scratch folder that nobody has locked.
+// sweep removes a scratch folder that no process has locked.
 func sweep(dir string) (removed bool, err error) {
 	if _, err := os.Lstat(filepath.Join(dir, describedIn)); err != nil {
 		if info, err := os.Lstat(dir); err != nil || time.Since(info.ModTime()) < minAge {

@@ -34,7 +34,7 @@ func TestAdviceNamesWhatForbidsAnOverlay(t *testing.T) {
 		"old kernel":        {stepError{step: stepMount, err: unix.EPERM, user: true}, nil, "needs Linux 5.11"},
 		"container as root": {stepError{step: stepMount, err: unix.EACCES}, map[string]string{"kernel/apparmor_restrict_unprivileged_userns": "1"}, "forbids mounts"},
 		"no overlay":        {stepError{step: stepMount, err: unix.ENODEV}, nil, "modprobe overlay"},
-		"scratch":           {stepError{step: stepMount, err: unix.EINVAL, folder: "/tmp/x"}, nil, "/tmp/x cannot hold what is written: choose a folder on ext4"},
+		"scratch":           {stepError{step: stepMount, err: unix.EINVAL, folder: "/tmp/x"}, nil, "/tmp/x cannot hold the written files: choose a folder on ext4"},
 		"chroot":            {stepError{step: stepSeparate, err: unix.EINVAL}, nil, "as in a chroot"},
 		"other owner":       {stepError{step: stepWrite, err: unix.EACCES, user: true, owner: "user 7, group 8"}, nil, "the tree belongs to user 7, group 8"},
 		"full":              {stepError{step: stepWrite, err: unix.ENOSPC}, nil, "free space"},

@@ -1,12 +1,42 @@
-{{/* At most 43 characters: the name of a StatefulSet, with its component, may have 52. */}}
+{{/* At most 43 characters: the name of a StatefulSet, with its component, may have 52. Names of Services begin with a letter and
+have no dots, names of releases may. */}}
 {{- define "lockstep.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 43 | trimSuffix "-" -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 43 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 43 | trimSuffix "-" -}}
+{{- $full := .Values.fullnameOverride -}}
+{{- if not $full -}}
+{{- $full = contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- end -}}
+{{- $full = $full | replace "." "-" | trunc 43 | trimAll "-" -}}
+{{- if not (regexMatch "^[a-z]" $full) -}}{{ fail (printf "set fullnameOverride: %s begins with a digit, which the name of a Service may not" $full) }}{{- end -}}
+{{- $full -}}
+{{- end -}}
+
+{{/* The seconds of a duration such as 25s or 1m30s; 0 if it has other units. */}}
+{{- define "lockstep.seconds" -}}
+{{- $seconds := 0.0 -}}
+{{- if regexMatch "^([0-9.]+(h|m|s))+$" . -}}
+{{- range $unit, $of := dict "h" 3600.0 "m" 60.0 "s" 1.0 -}}
+{{- range regexFindAll (printf "[0-9.]+%s" $unit) $ -1 -}}
+{{- $seconds = addf $seconds (mulf (trimSuffix $unit . | float64) $of) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $seconds | ceil | int -}}
+{{- end -}}
+
+{{/* Fails if a process is killed before it has drained: grace, 15 s, and 5 s of a receiver's preStop. Takes {root, values, component}. */}}
+{{- define "lockstep.checkTermination" -}}
+{{- $grace := include "lockstep.seconds" (toString (default "25s" .root.Values.settings.grace)) | int -}}
+{{- $least := add $grace 15 (eq .component "receiver" | ternary 5 0) -}}
+{{- if lt (int .values.terminationGracePeriodSeconds) (int $least) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds is %v, which is shorter than settings.grace allows the process to drain: want %d or more" .component .values.terminationGracePeriodSeconds $least) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The label that Prometheus' operator takes the job from, if the names have no lockstep in them, by which the alerts select. */}}
+{{- define "lockstep.jobLabel" -}}
+{{- if not (contains "lockstep" (include "lockstep.fullname" .)) -}}
+jobLabel: app.kubernetes.io/name
 {{- end -}}
 {{- end -}}
 
@@ -47,7 +77,7 @@ redis://{{ include "lockstep.fullname" . }}-redis:6379
 
 {{/* The content of lockstep.yaml. Whole numbers stay whole: Helm reads them as floats. */}}
 {{- define "lockstep.settings" -}}
-redis: {{ include "lockstep.redis" . }}
+redis: {{ include "lockstep.redis" . | quote }}
 {{- with .Values.redis.existingSecret }}
 redis-password-file: /etc/lockstep-secrets/redis-password
 {{- end }}

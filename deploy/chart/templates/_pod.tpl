@@ -4,6 +4,7 @@
 {{- $worker := eq .component "worker" -}}
 {{- $receiver := eq .component "receiver" -}}
 {{- $secrets := include "lockstep.sources" . -}}
+{{- include "lockstep.checkTermination" . -}}
 metadata:
   labels:
     {{- include "lockstep.selector" . | nindent 4 }}
@@ -51,10 +52,10 @@ spec:
         - {name: secrets, mountPath: /etc/lockstep-secrets, readOnly: true}
         {{- end }}
         {{- if $worker }}
-        - {name: repos, mountPath: {{ .root.Values.settings.root }}}
+        - {name: repos, mountPath: {{ .root.Values.settings.root | quote }}}
         {{- end }}
         {{- if $receiver }}
-        - {name: spool, mountPath: {{ .root.Values.settings.spool }}}
+        - {name: spool, mountPath: {{ .root.Values.settings.spool | quote }}}
         {{- end }}
         {{- with $v.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
@@ -71,7 +72,7 @@ spec:
     {{- end }}
     {{- if and $worker (eq $v.kind "Deployment") }}
     - name: repos
-      persistentVolumeClaim: {claimName: {{ include "lockstep.claim" .root }}}
+      persistentVolumeClaim: {claimName: {{ include "lockstep.claim" .root | quote }}}
     {{- end }}
     {{- with $v.extraVolumes }}
     {{- toYaml . | nindent 4 }}
@@ -119,13 +120,13 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $v.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
 {{/* What all containers have in common. The probes do not check Redis or the volume, since a restart would not help. */}}
 {{- define "lockstep.container" -}}
-image: {{ include "lockstep.image" .root }}
+image: {{ include "lockstep.image" .root | quote }}
 {{- with .root.Values.image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}
@@ -158,28 +159,28 @@ securityContext:
 {{- define "lockstep.sources" -}}
 {{- if eq .component "receiver" }}
 - secret:
-    name: {{ include "lockstep.apiSecret" .root }}
-    items: [{key: {{ .root.Values.api.key }}, path: api-token}]
+    name: {{ include "lockstep.apiSecret" .root | quote }}
+    items: [{key: {{ .root.Values.api.key | quote }}, path: api-token}]
 {{- end }}
 {{- with .root.Values.redis.existingSecret }}
 - secret:
-    name: {{ . }}
-    items: [{key: {{ $.root.Values.redis.key }}, path: redis-password}]
+    name: {{ . | quote }}
+    items: [{key: {{ $.root.Values.redis.key | quote }}, path: redis-password}]
 {{- end }}
 {{- range $name, $from := .values.credentials }}
 - secret:
-    name: {{ $from.secret }}
+    name: {{ $from.secret | quote }}
     items:
       {{- range $from.keys }}
-      - {key: {{ . }}, path: credentials/{{ $name }}/{{ . }}}
+      - {key: {{ . | quote }}, path: credentials/{{ $name }}/{{ . }}}
       {{- end }}
 {{- end }}
 {{- range $name, $from := .values.hooks }}
 - secret:
-    name: {{ $from.secret }}
+    name: {{ $from.secret | quote }}
     items:
       {{- range $from.keys }}
-      - {key: {{ . }}, path: hooks/{{ $name }}/{{ . }}}
+      - {key: {{ . | quote }}, path: hooks/{{ $name }}/{{ . }}}
       {{- end }}
 {{- end }}
 {{- end -}}
@@ -195,7 +196,7 @@ metadata:
   labels:
     {{- include "lockstep.labels" . | nindent 4 }}
 spec:
-  maxUnavailable: {{ .values.pdb.maxUnavailable }}
+  maxUnavailable: {{ toJson .values.pdb.maxUnavailable }}
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
@@ -206,7 +207,7 @@ spec:
 {{/* The spec of a claim. Takes {accessModes, storageClassName, size}. */}}
 {{- define "lockstep.claimSpec" -}}
 {{- with .storageClassName }}
-storageClassName: {{ . }}
+storageClassName: {{ . | quote }}
 {{- end }}
 accessModes: {{ toJson .accessModes }}
 resources:

@@ -42,7 +42,7 @@ func limited(err error) error {
 	return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: hostFault(l)}
 }
 
-// hostFault returns a retryable error if it is the host that does not answer, or tells its clients to wait.
+// hostFault returns a retryable error if the host does not answer or tells its clients to wait.
 func hostFault(l *hosts.Limited) error {
 	switch l.Reason {
 	case hosts.NoAnswer:

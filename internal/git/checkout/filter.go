@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// Diff is what differs between two tree objects.
+// Diff has the differences between two tree objects.
 type Diff struct {
 	found []difference
 	links *Links // of the newer tree

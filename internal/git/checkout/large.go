@@ -58,8 +58,8 @@ func (p *Plan) LastTree(objects *object.Store, changes func(path string) bool) (
 	return id, changed, known
 }
 
-// PartsDiffer reports whether other submodules have files than in the last tree, or a path within one, at which it differs,
-// satisfies a condition.
+// PartsDiffer reports whether the set of submodules with files differs from that of the last tree, or whether a path that
+// differs within a submodule satisfies a condition.
 func (p *Plan) PartsDiffer(changes func(path string) bool) bool {
 	before, after := p.last.Parts().filled(), p.parts.filled()
 	for path := range after {
@@ -71,7 +71,7 @@ func (p *Plan) PartsDiffer(changes func(path string) bool) bool {
 		slices.ContainsFunc(p.changed, func(d difference) bool { return d.inPart && changes(d.path) })
 }
 
-// Large returns what the tree selects, see [GitDir.Large].
+// Large returns the LFS selection of the tree, see [GitDir.Large].
 func (t *Tree) Large() string {
 	if t == nil {
 		return ""

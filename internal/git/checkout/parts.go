@@ -15,7 +15,7 @@ import (
 
 // Parts are the submodules of a tree, those of submodules included. The zero Parts leave all as empty folders.
 type Parts struct {
-	Mode events.Submodules // what was asked for
+	Mode events.Submodules // the setting that the tree was built with
 	List []Part            // sorted by path
 }
 
@@ -25,11 +25,11 @@ type Part struct {
 	Commit object.ID // that the tree names
 	URL    string
 
-	// Class is why the folder is empty, and Why the error; "" if it has the files of the commit.
+	// Class and Why are the class and the text of the error that left the folder empty; "" if it has the files of the commit.
 	Class events.Class
 	Why   string
 
-	// Credential is the name of the credential for submodules with which a missing one was asked for; "" for none.
+	// Credential is the name of the submodule credential with which fetching a missing submodule was attempted; "" for none.
 	Credential string
 }
 
@@ -138,8 +138,7 @@ func ParseParts(text string) (p Parts, err error) {
 
 var errBadParts = errors.New("not a list of submodules, or damaged")
 
-// partsName is a file in trees that were asked for with submodules. The file [GitDir.PartsManifest] lists the files of these: the
-// index has their folders only, as in Git.
+// partsName is a file in trees that were built with submodules enabled. The file [GitDir.PartsManifest] lists the files of submodules, because the index has only their folders, as in Git.
 const partsName = "lockstep-submodules"
 
 // PartsManifest returns the path of the list of the submodules' files, a Git index of version 2. Trees without such files have none.

@@ -36,7 +36,7 @@ func (p *Plan) Submodules() (map[string]object.ID, error) {
 }
 
 // SetParts adds the files of submodules, whose commits are in objects, to the plan, and removes those that the last tree has
-// beyond them. The limit is on the files of all. It is called before SetLarge, if at all. The plan is not usable after an error.
+// beyond them. The limit applies to all files together. It must be called before SetLarge. The plan is not usable after an error.
 func (p *Plan) SetParts(ctx context.Context, objects *object.Store, parts Parts, limit int) (err error) {
 	defer object.RecoverCorrupt(&err)
 	before, after := p.last.Parts().filled(), parts.filled()

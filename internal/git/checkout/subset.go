@@ -92,7 +92,7 @@ func (t *Tree) IsPlain() bool { return t.large == "" && t.links != LinksSkip && 
 // FileModes are the types and permissions of new files: see [ProbeModes].
 type FileModes struct{ modes fileModes }
 
-// ProbeModes finds out the modes of new files in a folder without a .git.
+// ProbeModes determines the modes of new files in a folder without a .git.
 func ProbeModes(dir string) (FileModes, error) {
 	modes, err := probeModes(dir)
 	return FileModes{modes}, disk.Error("build the tree", err)

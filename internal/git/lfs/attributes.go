@@ -14,7 +14,7 @@ const (
 	maxLine       = 2048    // bytes; longer ones are ignored
 )
 
-// The work on attributes, in steps of the matcher.
+// Costs of reading attributes, in steps of the matcher.
 const (
 	parseSteps = 2    // that a byte of a .gitattributes file counts as
 	macroSteps = 1000 // that setting an attribute counts as, beyond manyAttributes of one file

@@ -92,7 +92,7 @@ type queue struct {
 
 	batching sync.Mutex // held during a batch request
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting []Object   // without an action
 	ready   []task
 	size    int // of a batch; 0 for maxBatch

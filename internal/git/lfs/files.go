@@ -71,7 +71,7 @@ func Decides(path string) bool {
 	return path == configName || path == attributesName || strings.HasSuffix(path, "/"+attributesName)
 }
 
-// MayDecide reports the same of a file in a submodule. It is also true for a .lfsconfig that is not at the top, which decides nothing.
+// MayDecide is like Decides, for files in submodules. It also returns true for a .lfsconfig below the top, which has no effect.
 func MayDecide(path string) bool {
 	return Decides(path) || strings.HasSuffix(path, "/"+configName)
 }

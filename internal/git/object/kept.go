@@ -17,7 +17,7 @@ type Kept struct {
 // maxKept bounds the memory of the blobs held by all fetches of the process, in bytes.
 const maxKept = 64 << 20
 
-// perKept is about what a blob takes besides its content.
+// perKept is the approximate overhead of a blob, in addition to its content.
 const perKept = 128
 
 // keptSize is the memory of the blobs held by all fetches.

@@ -31,7 +31,7 @@ func (w *world) big(size int) string {
 	return testenv.Must(w.forge.Create(w.Context(), widgets, map[string]string{"big": string(content)}))(w)
 }
 
-// connect sends a fetch of a commit on a connection of its own, and does not read the answer.
+// connect sends a fetch of a commit on a new connection, and does not read the answer.
 func (w *world) connect(commit string) net.Conn {
 	w.Helper()
 	host, _, _ := strings.Cut(strings.TrimPrefix(w.base, "http://"), "/")

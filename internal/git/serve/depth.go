@@ -207,7 +207,7 @@ func (n *negotiation) excluded() (map[*commit]bool, error) {
 	return excluded, nil
 }
 
-// expand returns the visible ref that a possibly shortened name means.
+// expand returns the visible ref with a name, which may be shortened.
 func (n *negotiation) expand(name string) (object.ID, bool) {
 	for _, prefix := range []string{"", "refs/", "refs/tags/", "refs/heads/"} {
 		if !strings.HasPrefix(name, "refs/") || prefix == "" {

@@ -1,5 +1,5 @@
-// Package serve serves bare repositories to Git clients over smart HTTP, read-only, from packs and loose objects as they lie. It starts
-// no git process.
+// Package serve serves bare repositories to Git clients over smart HTTP, read-only, directly from their packs and loose
+// objects. It starts no git process.
 //
 //	handler, err := serve.New(serve.Config{Source: source})
 //	defer handler.Close()
@@ -21,14 +21,14 @@
 // visible commits or a former one. History below a commit that a client calls shallow is sent only if that commit is reachable.
 //
 // A store that keeps only part of the history serves requests with a finite depth, as far as its history goes. Others get an error:
-// Git would take the result for complete, or fetch nothing and report success.
+// Git would assume that the result is complete, or fetch nothing and report success.
 //
 // # Packs
 //
 // Objects are sent as they are stored: a whole pack if all of it is wanted, otherwise single objects, and deltas whose base is sent too
 // or, with thin-pack, which the client has. An object that is stored in full is sent as a delta on the version of the file or folder that
-// the client has at the same path, or that was removed from another path, if both have at most 4 MiB. Other objects are compressed
-// again. Only trees that differ between commits are read, and no blob above 4 MiB is read into memory.
+// the client has at the same path, or that was removed from another path, if both have at most 4 MiB. Other objects are compressed again.
+// Only trees that differ between commits are read, and blobs above 4 MiB are never read into memory.
 //
 // Clients that ask for the same pack at the same time get it from one [spool]: 128 KiB in memory, the rest in an unlinked temporary file
 // of at most Config.SpoolBytes, or less once all files have Config.SpoolTotal. Its writer runs until all of them have left. Memory
@@ -38,11 +38,10 @@
 // # Bounds
 //
 // A request has at most 32 MiB, compressed or not, and 250,000 lines. All requests together hold about 4 million lines and refs in memory,
-// those of one sender a quarter of them; requests and lists of refs with less than 4,096 are not counted. A client must send the next
-// part of its request, and receive each 64 KiB of the response, within Config.Stall. A request takes at most Config.MaxTime. While
-// Config.MaxPacks packs are being made, others wait. A pack that waits for slow clients is not counted; beyond 16 of these for each of
-// MaxPacks, or 8 of one sender, further ones get an error.
-// A client whose pack is being made gets an empty line every 5 seconds.
+// those of one sender a quarter of them; requests and lists of refs with less than 4,096 are not counted. A client must send the next part
+// of its request, and receive each 64 KiB of the response, within Config.Stall. A request takes at most Config.MaxTime. While
+// Config.MaxPacks packs are being made, others wait. A pack that waits for slow clients is not counted. At most 16 of these may wait for
+// each of MaxPacks, 8 of one sender; further ones get an error. A client whose pack is being made gets an empty line every 5 seconds.
 //
 // # Failures
 //

@@ -2,12 +2,9 @@ package serve
 
 import (
 	"cmp"
-	"compress/flate"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -21,14 +18,13 @@ import (
 type Config struct {
 	Source Source // required
 
-	// TempDir is where packs are kept while they are sent. It defaults to that of the system. Files in it have no name, so
-	// that none is left behind.
+	// TempDir is where packs are kept while they are sent. Defaults to the temporary folder of the system. Files in it are unlinked, so a crash leaves none behind.
 	TempDir string
-	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. All clients that get a longer pack together
-	// wait for the slowest of them.
+	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. Clients that share a longer pack proceed
+	// at the pace of the slowest of them.
 	SpoolBytes int64
-	// SpoolTotal is the maximum size of all files in TempDir, but for 1 MiB of each, of which those of one sender have at most a quarter.
-	// Once they have it, the others stay as small as they are. Defaults to 16 GiB.
+	// SpoolTotal is the maximum total size of all files in TempDir, not counting the first 1 MiB of each. The files of one
+	// sender use at most a quarter of it. Once it is used up, no file grows. Defaults to 16 GiB.
 	SpoolTotal int64
 	// MaxRequests is the number of requests served at a time, of which one sender has at most a quarter. Others get 503. Defaults to
 	// 1,000.
@@ -98,7 +94,7 @@ func New(cfg Config) (*Handler, error) {
 	return h, nil
 }
 
-// Close ends the making of packs, whose clients get an error, and waits for it. New fetches are refused.
+// Close stops the packs in progress, whose clients get an error, and waits for them. New fetches are refused.
 func (h *Handler) Close() { h.shared.close() }
 
 // exchange is one request and its response.
@@ -215,7 +211,7 @@ func (x *exchange) serve(service string) error {
 	return err
 }
 
-// enter counts a request of a sender, unless that has a quarter of all.
+// enter counts a request of a sender, unless the sender already has a quarter of all.
 func (h *Handler) enter(sender string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -234,7 +230,7 @@ func (h *Handler) leave(sender string) {
 	}
 }
 
-// check refuses requests that are none of Git's clients.
+// check refuses requests that are not from a Git client.
 func (x *exchange) check(service string) error {
 	switch {
 	case service == infoRefs && x.r.URL.Query().Get("service") != "git-upload-pack":
@@ -266,7 +262,7 @@ const (
 	retryAfter = "5" // seconds
 )
 
-// clientText returns what a client is told about an error.
+// clientText returns the text of an error as sent to the client.
 func clientText(err error) string {
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return refused.text
@@ -277,50 +273,7 @@ func clientText(err error) string {
 	return unreadable
 }
 
-// body returns the request's body, uncompressed and bounded.
-func (x *exchange) body() (io.Reader, error) {
-	sent := &bodyReader{in: x.r.Body, progress: x.out.progressRead}
-	switch encoding := x.r.Header.Get("Content-Encoding"); encoding {
-	case "", "identity":
-		return sent, nil
-	case "gzip", "x-gzip":
-		unzipped, err := gzip.NewReader(sent)
-		if err != nil {
-			return nil, refusef("the request is not in gzip format")
-		}
-		return &bodyReader{in: unzipped, progress: func() {}}, nil
-	default:
-		return nil, refusef("unknown encoding %.40q of the request", encoding)
-	}
-}
-
-// bodyReader reads at most maxRequest bytes.
-type bodyReader struct {
-	in       io.Reader
-	progress func() // called before each read
-	read     int
-}
-
-func (b *bodyReader) Read(p []byte) (int, error) {
-	if b.read > maxRequest {
-		return 0, refusef("the request has more than %d bytes", maxRequest)
-	}
-	b.progress()
-	n, err := b.in.Read(p[:min(len(p), maxRequest+1-b.read)])
-	b.read += n
-	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
-		err = refusef("the request is not in gzip format")
-	}
-	return n, err
-}
-
-// drain reads the rest of the request: most clients send all of it before they read an answer.
-func (x *exchange) drain(body io.Reader) {
-	_, _ = io.Copy(io.Discard, body)
-	x.out.endRead()
-}
-
-// fail tells the client about an error, as far as the protocol still allows.
+// fail sends an error to the client, as far as the protocol still allows.
 func (x *exchange) fail(err error) {
 	if x.out.inPack { // see stream
 		return

@@ -162,7 +162,7 @@ func (r *reach) find(ids []object.ID, limit int) (found map[object.ID]bool, err 
 	return found, nil
 }
 
-// difference is what a client lacks.
+// difference has the commits that a client lacks.
 type difference struct {
 	commits []*commit // newest first
 	edges   []*commit // commits that the client has: first those that commits are based on, then the newest ones

@@ -12,7 +12,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// negotiation finds out what one request is answered with. Its store is open until close.
+// negotiation determines the response to one request. Its store is open until close.
 type negotiation struct {
 	repo    *Repo
 	store   *Pinned
@@ -49,7 +49,7 @@ func (n *negotiation) close() {
 	}
 }
 
-// targets are what a request wants.
+// targets are the objects that a request wants.
 type targets struct {
 	commits []*commit
 	others  []object.ID // tags, and trees and blobs that tags name
@@ -73,7 +73,7 @@ func (n *negotiation) targets() (t targets, err error) {
 	return t, nil
 }
 
-// refuseIncomplete refuses to serve a shallow store to clients that would take it for complete.
+// refuseIncomplete refuses to serve a shallow store to clients that would assume that it is complete.
 func (n *negotiation) refuseIncomplete() error {
 	r := n.req
 	if len(n.store.Shallow) == 0 || r.deepens() && !r.relative && r.depth != unlimited || len(r.wants) == 0 {
@@ -135,7 +135,7 @@ func (n *negotiation) find(ids []object.ID, limit int) (map[object.ID]bool, erro
 	return n.reach.find(ids, limit)
 }
 
-// tips returns what the visible refs name, peeled.
+// tips returns the peeled targets of the visible refs.
 func (n *negotiation) tips() (ids []object.ID) {
 	if !n.repo.HeadID.IsZero() {
 		ids = append(ids, n.repo.HeadID)
@@ -178,7 +178,7 @@ func (n *negotiation) resolve(id object.ID, t *targets, added map[object.ID]bool
 	return nil
 }
 
-// tagged returns what a tag names; the zero ID if the object is no tag.
+// tagged returns the target of a tag; the zero ID if the object is not a tag.
 func (n *negotiation) tagged(id object.ID) (object.ID, error) {
 	kind, content, err := n.objects.Raw(id)
 	switch {
@@ -223,7 +223,7 @@ func (n *negotiation) common() (acks []object.ID, haves []*commit, err error) {
 	return acks, haves, nil
 }
 
-// plan is what a pack consists of.
+// plan lists the contents of a pack.
 type plan struct {
 	difference
 	others    []object.ID // objects that are sent besides those of the commits
@@ -233,7 +233,7 @@ type plan struct {
 // maxEdges is the number of commits of the client that are compared with those it lacks.
 const maxEdges = 32
 
-// plan returns what to send for targets to a client that has haves.
+// plan returns the pack to send for targets to a client that has haves.
 func (n *negotiation) plan(t targets, haves []*commit, b boundary) (p plan, err error) {
 	defer object.RecoverCorrupt(&err)
 	wants := slices.Concat(t.commits, b.reopened)

@@ -39,7 +39,7 @@ type fetchRequest struct {
 	acks       ackMode
 	noDone     bool
 	sideband   int  // maximum length of a line of the pack; 0 for none
-	negotiates bool // the request goes on after the wants
+	negotiates bool // the request continues after the wants
 	flushed    bool // and has a flush before done
 }
 

@@ -17,7 +17,7 @@ type response struct {
 	stall   time.Duration
 	end     time.Time // when all of the request must be there
 	inPack  bool      // part of a pack may be sent
-	broken  bool      // the connection is to break, since nothing else tells the client that its pack is incomplete
+	broken  bool      // break the connection, the only way to signal an incomplete pack
 }
 
 func newResponse(w http.ResponseWriter, stall, most time.Duration) *response {
@@ -57,7 +57,7 @@ func (w *response) flush() error {
 	return w.control.Flush()
 }
 
-// endRead ends the deadline of the request. The server would take a client for gone that does not send more until then.
+// endRead removes the read deadline of the request. Otherwise the server would treat a client that sends nothing more as gone.
 func (w *response) endRead() { _ = w.control.SetReadDeadline(time.Time{}) }
 
 // Bands of a pack.
@@ -109,7 +109,7 @@ func (x *exchange) stream(pack *packReader, sideband int) error {
 	}
 }
 
-// breakOff tells the client that a pack is incomplete.
+// breakOff signals to the client that a pack is incomplete.
 func (x *exchange) breakOff(err error, sideband int) {
 	if sideband == 0 {
 		x.out.broken = true

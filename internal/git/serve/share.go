@@ -10,7 +10,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// sharing makes each pack once for all who ask for it at the same time.
+// sharing makes each pack once for all clients that request it at the same time.
 type sharing struct {
 	dir   string
 	limit int64           // see spool
@@ -54,7 +54,7 @@ func (s *sharing) space(sender string) *senderSpace {
 // sharedPack is a pack that is being made or sent.
 type sharedPack struct {
 	*spool
-	sender string // who was the first to ask for it
+	sender string // the first to request it
 	key    [sha256.Size]byte
 	cancel context.CancelCauseFunc
 	made   chan struct{} // closed when the writer has ended
@@ -65,8 +65,9 @@ var (
 	errClosing   = errors.New("the server is shutting down")
 )
 
-// join returns a reader of the pack with a key, for a sender. If nobody makes that pack, produce does, in the background, and joined is false.
-// produce must stop when its context is done, as it is once all readers have left. rest is as in [spool].
+// join returns a reader of the pack with a key, for a sender. If the pack is not in progress, join runs produce in the
+// background and returns joined = false. produce must stop when its context is done, which happens once all readers have left.
+// rest is as in [spool].
 func (s *sharing) join(key [sha256.Size]byte, sender string, rest func(context.Context, func() error) error,
 	produce func(ctx context.Context, write func([]byte) (int, error)) error) (r *packReader, joined bool, err error) {
 	s.mu.Lock()

@@ -54,12 +54,12 @@ type Pinned struct {
 	// Earlier are commits that visible refs had when the sender listed them. They are served like those that the refs have now.
 	Earlier []object.ID
 
-	// Restricted says that Dirs have objects that the sender must not learn of. Then only commits that are reachable from the
+	// Restricted means that Dirs have objects that must stay hidden from the sender. Then only commits that are reachable from the
 	// visible refs or in Former are acknowledged.
 	Restricted bool
 	Former     []object.ID // commits that the refs had before; not served
 
-	Close func() // is called once; until then, the objects stay. Optional
+	Close func() // is called once, to release the objects. Optional
 }
 
 // ref returns a visible ref, or HEAD.

@@ -137,7 +137,7 @@ func (s *spool) claim(need int64) (ok bool, changed chan struct{}) {
 	return ok, s.changed
 }
 
-// take makes the file up to size bytes long, or lets it stay as long as it is if that is enough and nothing is free. The caller holds mu.
+// take grows the file to at most size bytes, or leaves it as is if it is large enough and no space is free. The caller holds mu.
 func (s *spool) take(size int64) {
 	more := min(size, s.limit) - s.taken
 	if more <= 0 {

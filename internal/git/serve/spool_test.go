@@ -109,7 +109,7 @@ func TestSpoolErrors(t *testing.T) {
 	}
 }
 
-// TestSpoolTotal passes more through spools than their files may have together: each becomes a ring of what it has.
+// TestSpoolTotal passes more data through spools than their files may hold together: each becomes a ring of its current size.
 func TestSpoolTotal(t *testing.T) {
 	content := make([]byte, 6<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(content)

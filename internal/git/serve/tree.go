@@ -105,7 +105,7 @@ func (w *treeWalk) walk(tree object.ID, others []counterpart, depth int) error {
 	return nil
 }
 
-// noteRemoved notes what the client has in a tree and the new version of it has not.
+// noteRemoved records the entries of a client's tree that the new version lacks.
 func (w *treeWalk) noteRemoved(others []counterpart) {
 	for i := range others {
 		if room := searchEntries - len(w.removed); others[i].held && room > 0 {
@@ -182,8 +182,8 @@ func (w *treeWalk) entry(e object.TreeEntry, others []counterpart, depth int) er
 	return err
 }
 
-// addPending selects the entries without counterpart, except those that the client has under another name: it reads some of
-// the client's trees to find them, what was removed first.
+// addPending selects the entries without a counterpart, except those that the client has under another name. To find these,
+// it reads some of the client's trees, removed entries first.
 func (w *treeWalk) addPending(bases []object.ID) error {
 	if len(w.pending) == 0 {
 		return nil
@@ -280,7 +280,7 @@ func (o *counterpart) find(e object.TreeEntry) (object.TreeEntry, bool) {
 	return object.TreeEntry{}, false
 }
 
-// rest returns the entries that find has not returned.
+// rest returns the entries that find did not return.
 func (o *counterpart) rest() []object.TreeEntry { return append(o.skipped, o.entries[o.next:]...) }
 
 // compareEntries orders entries as Git does: a folder as if its name ended in a slash.

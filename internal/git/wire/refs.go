@@ -7,7 +7,7 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// advertisement is what a server lists.
+// advertisement has the refs and capabilities that a server lists.
 type advertisement struct {
 	format       object.Format
 	head         object.ID            // of HEAD; zero if it is not listed

@@ -18,7 +18,7 @@ type remembered struct {
 	speculation speculation
 }
 
-// recall returns what the remote offers, or nil if that is unknown.
+// recall returns the capabilities of the remote, or nil if unknown.
 func (m *remotes) recall(url string) *protocol2 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,7 +28,7 @@ func (m *remotes) recall(url string) *protocol2 {
 	return nil
 }
 
-// remember stores what the remote offers, or forgets it if offered is nil.
+// remember stores the capabilities of the remote, or removes them if offered is nil.
 func (m *remotes) remember(url string, offered *protocol2) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -36,7 +36,7 @@ type Request struct {
 	NoAuth bool // add no credential to the request to URL
 
 	MaxBytes int64 // of the response
-	Optional bool  // the operation goes on without it; see TryGate
+	Optional bool  // the operation can continue without it; see TryGate
 }
 
 // Status is an HTTP status from 400 to 499 that does not limit the rate.

@@ -14,7 +14,7 @@ const (
 	maxRefusals      = 2         // refusals of commits that are advertised, before a break
 )
 
-// speculation is what a Network remembers about fetching commits from a remote before their refs are listed.
+// speculation is a Network's memory of fetching commits from a remote before their refs are listed.
 type speculation struct {
 	latest   object.ID // commit fetched so; it is not fetched so again
 	refusals int

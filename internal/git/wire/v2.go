@@ -17,7 +17,7 @@ import (
 // maxCapabilities is the maximum number of bytes of a list of capabilities. Servers send less than 1 kB.
 const maxCapabilities = 64 << 10
 
-// protocol2 holds what a server of protocol 2 offers.
+// protocol2 has the capabilities of a server of protocol 2.
 type protocol2 struct {
 	unborn  bool // ls-refs reports the branch of HEAD in an empty repository
 	shallow bool // fetch supports shallow and deepen

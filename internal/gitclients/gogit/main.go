@@ -1,5 +1,5 @@
 // Command gogit is a Git client that uses go-git. Its argument is the folder of a bare clone. For each URL that it reads, it clones or
-// fetches and prints a line: see package gitclients. It is a module of its own, since the product does not need go-git's client.
+// fetches and prints a line: see package gitclients. It is a separate module, because the product does not need go-git's client.
 package main
 
 import (

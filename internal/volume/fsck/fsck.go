@@ -42,7 +42,7 @@ type Checker struct {
 	damagedTrees, damagedStores []string        // paths
 	parts                       map[string]bool // stores of submodules by path: whether they are sound
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	report Report
 	hashes map[disk.Inode]object.ID // of shared files
 	large  map[disk.Inode]lfs.OID   // of files in LFS

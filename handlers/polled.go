@@ -1,0 +1,126 @@
+package handlers
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"lockstep/events"
+	"lockstep/internal/state"
+)
+
+// polled compares the refs that a poll has listed with the volume and the state.
+type polled struct {
+	h         *Handlers
+	job       events.Job
+	watches   []Watch
+	refs      Refs
+	known     state.Repo
+	published Published
+	cloned    bool
+	compared  map[string]string // from comparedViews
+
+	wanted  map[events.Ref]bool // refs that watches keep
+	changes []events.Change     // requested so far
+}
+
+// requestSyncs requests a sync for each watch and each of its refs that is out of date.
+func (p *polled) requestSyncs() error {
+	recheck := p.h.newRecheck(p.watches, p.known, p.refs)
+	for _, w := range p.watches {
+		for _, ref := range kept(w.Ref, p.published) {
+			p.wanted[ref] = true
+		}
+		for _, ref := range selected(w.Ref, p.refs) {
+			p.wanted[ref] = true
+			commit, _ := p.refs.commit(ref)
+			needed, decided, err := recheck.decide(w, ref, commit)
+			if err == nil && !decided {
+				needed, err = p.needsSync(w, ref, commit)
+			}
+			if err == nil && needed {
+				err = p.requestSync(w, ref)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// needsSync reports whether the volume or the app of a watch is behind the ref, which is at commit.
+func (p *polled) needsSync(w Watch, ref events.Ref, commit string) (bool, error) {
+	isDefault := ref == p.refs.Default
+	isCurrent := p.published.Commits[ref] == commit && p.known.Head(ref) == commit && p.known.Given(w.App, ref) == commit &&
+		!p.known.Repeats(w.App, ref) && p.known.Denied(w.App, w.Credential) == "" &&
+		p.published.LFS[ref].equal(lfsOf(p.watches, ref, isDefault)) &&
+		p.published.Submodules[ref] == submodulesOf(p.watches, ref, isDefault) && !p.published.Incomplete[ref] &&
+		!p.h.missesCredential(p.watches, w, ref, isDefault, p.published.Missing[ref])
+	if !isCurrent {
+		return true, nil
+	}
+	return p.h.viewsAreDue(p.compared, p.watches, w, ref, isDefault, commit)
+}
+
+func (p *polled) requestSync(w Watch, ref events.Ref) error {
+	if w.Ref.IsDefault() {
+		ref = events.Ref{}
+	}
+	return p.request(events.Change{
+		Type: events.ChangePushed, Repo: w.Repo, URL: w.URL, Ref: ref, App: w.App, Credential: w.Credential, Depth: w.Depth, Watched: true, Foreign: w.Foreign,
+	})
+}
+
+// requestRemovals requests the removal of published refs that are gone from the remote, or no longer watched.
+func (p *polled) requestRemovals(admitted Watch) error {
+	for _, ref := range slices.SortedFunc(maps.Keys(p.published.Commits), byName) {
+		_, there := p.refs.commit(ref)
+		gone := !there && ref != p.published.Plain
+		dropped := there && !p.wanted[ref] && p.known.OnlyWatched(ref)
+		if !gone && !dropped {
+			continue
+		}
+		err := p.request(events.Change{
+			Type: events.ChangeRemoved, Repo: p.job.Change.Repo, URL: admitted.URL, Ref: ref, Credential: admitted.Credential, Foreign: admitted.Foreign, Force: dropped,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *polled) request(change events.Change) error {
+	change.ID, change.Source = nextID(p.job, p.changes), p.job.Change.Source
+	change, err := events.NewChange(change)
+	if err != nil {
+		return err
+	}
+	p.changes = append(p.changes, change)
+	return nil
+}
+
+// outcome returns the requested changes, and the state without its obsolete fields.
+func (p *polled) outcome(ctx context.Context) (events.Outcome, error) {
+	outcome := events.Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
+	checks, unchecked := p.known.KeepChecks(func(ref events.Ref) bool {
+		_, there := p.refs.commit(ref)
+		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || there && p.wanted[ref]
+	})
+	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
+	missing, had := p.known.KeepMissing(func(ref events.Ref) bool { return p.published.Commits[ref] != "" })
+	maps.Copy(outcome.State, missing)
+	outcome.Drop = append(outcome.Drop, had...)
+	if !p.cloned && len(p.changes) == 0 {
+		outcome.Drop = append(outcome.Drop, p.known.CloneFields()...)
+	}
+	var err error
+	outcome.Views, err = p.h.forgottenViews(ctx, p.job.Change.Repo, p.compared, func(field string) bool {
+		app, ref, err := state.ParseViewsField(field)
+		isDefault := ref == p.refs.Default || ref == p.published.Plain
+		views, _ := viewsOf(p.watches, app, ref, isDefault)
+		return err == nil && views == nil || state.DropsViews(outcome.Drop, field)
+	})
+	return outcome, err
+}

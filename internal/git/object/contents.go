@@ -1,0 +1,170 @@
+package object
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"lockstep/internal/disk"
+)
+
+// Commit reads the commit h, or the one that the tag h points to. It returns ErrNoCommit for another object.
+func (o *Store) Commit(h ID) (*Commit, error) {
+	for range maxTagsInChain {
+		obj, err := o.read(h)
+		if err != nil {
+			return nil, err
+		}
+		switch obj.Kind {
+		case plumbing.CommitObject:
+			return ParseCommit(h, obj.content)
+		case plumbing.TagObject:
+			if h, err = parseTag(h, obj.content); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, ErrNoCommit
+		}
+	}
+	return nil, ErrNoCommit
+}
+
+// ErrNoCommit means that an object is neither a commit nor a tag of one.
+var ErrNoCommit = errors.New("the ref does not name a commit")
+
+// Tree returns the entries of a tree.
+func (o *Store) Tree(h ID) ([]TreeEntry, error) {
+	obj, err := o.read(h)
+	if err == nil && obj.Kind != plumbing.TreeObject {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", h, err)
+	}
+	entries, err := ParseTree(h, obj.content)
+	if err != nil {
+		return nil, fmt.Errorf("tree %s: %w", h, err)
+	}
+	return entries, nil
+}
+
+// CopyBlob writes a blob's content to w and verifies its hash.
+func (o *Store) CopyBlob(w io.Writer, h ID) error {
+	if content, ok := o.kept.get(h); ok { // hashed when it was received
+		_, err := w.Write(content)
+		return disk.Error("write blob "+h.String(), err)
+	}
+	if content, ok := o.blob(h); ok && h.Format().Hash(plumbing.BlobObject, content) == h {
+		_, err := w.Write(content)
+		return disk.Error("write blob "+h.String(), err)
+	}
+	blob, err := o.Object(h)
+	if err == nil && blob.Kind != plumbing.BlobObject {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Corruptf("blob %s: %w", h, err)
+	}
+	return blob.copy(w, h)
+}
+
+// copy writes the content of the object h to w and verifies its hash.
+func (o *Object) copy(w io.Writer, h ID) error {
+	reader, err := o.Reader()
+	if err != nil {
+		return Corruptf("%s %s: %w", o.Kind, h, err)
+	}
+	defer reader.Close()
+	hasher := h.Format().NewHasher(o.Kind, o.Size)
+	sink := &sink{w: w}
+	if _, err := io.Copy(io.MultiWriter(hasher, sink), reader); err != nil {
+		if sink.err != nil {
+			return disk.Error(fmt.Sprintf("write %s %s", o.Kind, h), sink.err)
+		}
+		return Corruptf("read %s %s: %w", o.Kind, h, err)
+	}
+	if sum := hasher.ID(); sum != h {
+		return Corruptf("%s %s hashes to %s", o.Kind, h, sum)
+	}
+	return nil
+}
+
+// ReadLink returns a symbolic link's target.
+func (o *Store) ReadLink(h ID) (string, error) {
+	var target bytes.Buffer
+	if err := o.CopyBlob(&boundedBuffer{&target}, h); err != nil {
+		return "", err
+	}
+	if target.Len() == 0 || bytes.IndexByte(target.Bytes(), 0) >= 0 {
+		return "", Hostilef("the target of a symbolic link is empty or contains a NUL")
+	}
+	return target.String(), nil
+}
+
+// sink records write errors, to distinguish them from read errors.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	s.err = err
+	return n, err
+}
+
+// MaxLinkTarget is the longest target of a symbolic link, in bytes: PATH_MAX less its NUL.
+const MaxLinkTarget = 4095
+
+type boundedBuffer struct{ *bytes.Buffer }
+
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > MaxLinkTarget {
+		return 0, Hostilef("a symbolic link's target is longer than %d bytes", MaxLinkTarget)
+	}
+	return b.Buffer.Write(p)
+}
+
+// TreeOf returns the tree of a commit. ok is false if the commit is missing or damaged.
+func (o *Store) TreeOf(commit ID) (tree ID, ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	c, err := o.Commit(commit)
+	if err != nil {
+		return tree, false
+	}
+	return c.TreeHash, true
+}
+
+// SmallBlob returns the content of a blob of at most limit bytes, valid until the next call; ok is false if it is larger. It
+// verifies the hash.
+func (o *Store) SmallBlob(h ID, limit int64) (content []byte, ok bool, err error) {
+	defer RecoverCorrupt(&err)
+	if content, ok := o.kept.get(h); ok {
+		return content, int64(len(content)) <= limit, nil
+	}
+	if content, ok := o.blob(h); ok && (int64(len(content)) > limit || h.Format().Hash(plumbing.BlobObject, content) == h) {
+		return content, int64(len(content)) <= limit, nil
+	}
+	blob, err := o.Object(h)
+	if err == nil && blob.Kind != plumbing.BlobObject {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, false, Corruptf("blob %s: %w", h, err)
+	}
+	if blob.Size > limit {
+		return nil, false, nil
+	}
+	var whole bytes.Buffer
+	if err := blob.copy(&whole, h); err != nil {
+		return nil, false, err
+	}
+	return whole.Bytes(), true, nil
+}

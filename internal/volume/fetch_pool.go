@@ -1,0 +1,101 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"lockstep/events"
+	"lockstep/internal/git/wire"
+)
+
+const maxFetches = 8 // submodules of one tree that are fetched at once
+
+// fetchPool fetches several repositories concurrently, as far as their hosts have permits. A fetch that runs alone waits for permits
+// in the host's queue, like any other request. A fetch beside others does not wait: without a permit it fails, and is repeated
+// when fewer run.
+type fetchPool struct {
+	mu      sync.Mutex
+	freed   *sync.Cond // a fetch has ended
+	most    int
+	limit   int // fetches that may run; grows with each that succeeds
+	running int
+}
+
+// newFetchPool returns a fetchPool for requests through gates like this one.
+func newFetchPool(gate wire.Gate) *fetchPool {
+	p := &fetchPool{most: maxFetches}
+	if _, ok := gate.(wire.TryGate); gate != nil && !ok {
+		p.most = 1
+	}
+	p.limit = p.most
+	p.freed = sync.NewCond(&p.mu)
+	return p
+}
+
+// do calls fetch once it may run, again if it got no permit. Its requests go through [fetchPool.gate].
+func (p *fetchPool) do(ctx context.Context, fetch func() error) error {
+	for {
+		p.enter()
+		err := context.Cause(ctx)
+		if err == nil {
+			err = fetch()
+		}
+		p.leave(err)
+		if !errors.Is(err, wire.ErrNoPermit) {
+			return err
+		}
+	}
+}
+
+func (p *fetchPool) enter() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.running >= p.limit {
+		p.freed.Wait()
+	}
+	p.running++
+}
+
+func (p *fetchPool) leave(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running--
+	switch {
+	case errors.Is(err, wire.ErrNoPermit):
+		p.limit = max(1, p.running)
+	case err == nil:
+		p.limit = min(p.limit+1, p.most)
+	}
+	p.freed.Broadcast()
+}
+
+func (p *fetchPool) isAlone() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running == 1
+}
+
+// gate returns the gate for a fetch. Its error is [wire.ErrNoPermit] if there is no permit beside the other fetches.
+func (p *fetchPool) gate(of wire.Gate) wire.Gate {
+	if try, ok := of.(wire.TryGate); ok {
+		return poolGate{try, p}
+	}
+	return of
+}
+
+type poolGate struct {
+	of   wire.TryGate
+	pool *fetchPool
+}
+
+func (g poolGate) Enter(ctx context.Context, host string) (wire.Permit, error) {
+	if g.pool.isAlone() {
+		return g.of.Enter(ctx, host)
+	}
+	permit, err := g.of.TryEnter(ctx, host)
+	if err != nil && events.ClassOf(err) == events.ClassLimited {
+		return nil, wire.ErrNoPermit
+	}
+	return permit, err
+}

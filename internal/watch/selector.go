@@ -1,0 +1,69 @@
+package watch
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"lockstep/events"
+)
+
+// Selector selects refs: one ref, or all refs whose full names match a pattern such as "refs/tags/v*", in which * does
+// not match a slash. The zero Selector selects the remote's default branch.
+type Selector struct{ text string }
+
+var errBadSelector = errors.New(`want a branch, a full ref, or a pattern such as "refs/tags/v*"`)
+
+// ParseSelector parses a ref as [events.ParseRef] does, or a pattern below refs/heads/ or refs/tags/.
+func ParseSelector(s string) (Selector, error) {
+	if !strings.ContainsAny(s, "*?[") {
+		ref, err := events.ParseRef(s)
+		return Selector{ref.String()}, err
+	}
+	if _, err := path.Match(s, ""); err != nil || len(s) > 200 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return Selector{}, errBadSelector
+	}
+	if !strings.HasPrefix(s, "refs/heads/") && !strings.HasPrefix(s, "refs/tags/") {
+		return Selector{}, errBadSelector
+	}
+	return Selector{s}, nil
+}
+
+// IsDefault reports whether s selects the remote's default branch.
+func (s Selector) IsDefault() bool { return s.text == "" }
+
+// IsPattern reports whether s may select several refs.
+func (s Selector) IsPattern() bool { return strings.ContainsAny(s.text, "*?[") }
+
+// Ref returns the ref that s selects, zero for the default branch. It returns false if s is a pattern.
+func (s Selector) Ref() (events.Ref, bool) {
+	if s.IsPattern() {
+		return events.Ref{}, false
+	}
+	ref, err := events.ParseRef(s.text)
+	return ref, err == nil
+}
+
+// Matches reports whether s selects ref by name. The default branch has no name, so it matches nothing.
+func (s Selector) Matches(ref events.Ref) bool {
+	if s.IsPattern() {
+		ok, _ := path.Match(s.text, ref.String())
+		return ok
+	}
+	return s.text != "" && s.text == ref.String()
+}
+
+// String returns the text that [ParseSelector] parses.
+func (s Selector) String() string { return s.text }
+
+// IsZero is the same as IsDefault.
+func (s Selector) IsZero() bool { return s.text == "" }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (s Selector) MarshalText() ([]byte, error) { return []byte(s.text), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (s *Selector) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSelector(string(text))
+	return err
+}
