@@ -10,6 +10,7 @@ import (
 
 	"lockstep/bench/archive"
 	"lockstep/bench/availability"
+	"lockstep/bench/cells"
 	"lockstep/bench/hooks"
 	"lockstep/bench/hot"
 	"lockstep/bench/idle"
@@ -48,7 +49,7 @@ func newCommand(std term.Streams) *cobra.Command {
 		lfs.NewCommand(std), lfs.NewWorkerCommand(std),
 		publish.NewCommand(std), look.NewCommand(std), availability.NewCommand(std), availability.NewWorkerCommand(std), idle.NewCommand(std), scrape.NewCommand(std), start.NewCommand(std),
 		hooks.NewCommand(std), hooks.NewBareCommand(std), starve.NewCommand(std), starve.NewReaderCommand(std), workspace.NewCommand(std),
-		archive.NewCommand(std), archive.NewWorkerCommand(std),
+		archive.NewCommand(std), archive.NewWorkerCommand(std), cells.NewCommand(std), cells.NewPlacementCommand(std),
 	)
 	return cmd
 }

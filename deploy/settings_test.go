@@ -49,7 +49,7 @@ func known(t *testing.T) map[string]bool {
 func deployed(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	for _, root := range []string{"../compose.yaml", "../Dockerfile", "kubernetes", "chart", "systemd"} {
+	for _, root := range []string{"../compose.yaml", "cells", "../Dockerfile", "kubernetes", "chart", "systemd"} {
 		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {
 				files[path] = string(read(t, path))

@@ -81,6 +81,7 @@ type resultData struct {
 	View    string             `json:"view,omitempty"`
 	Subtree string             `json:"subtree,omitempty"`
 	Commit  string             `json:"commit,omitempty"`
+	Follows *Follows           `json:"follows,omitempty"`
 }
 
 // MarshalJSON encodes the change as a CloudEvents document.
@@ -123,7 +124,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
 			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
 			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due,
-			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View, Subtree: r.Subtree, Commit: r.Commit,
+			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View, Subtree: r.Subtree, Commit: r.Commit, Follows: r.Follows,
 		},
 	})
 }
@@ -317,7 +318,7 @@ func parseResult(document []byte) (Result, error) {
 		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
 		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
 		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due,
-		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View, Subtree: d.Subtree, Commit: d.Commit,
+		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View, Subtree: d.Subtree, Commit: d.Commit, Follows: d.Follows,
 	}, nil
 }
 

@@ -62,6 +62,8 @@ const (
 
 	ClassUnverified Class = "unverified" // a watch requires signatures, and no trusted key signed a commit or tag
 	ClassRewritten  Class = "rewritten"  // a watch refuses rewritten history
+
+	ClassMoved Class = "moved" // the repository is in another cell, or not in this one yet
 )
 
 // Error is an error with a [Disposition] and a [Class].

@@ -14,6 +14,10 @@ type Job struct {
 	Fence   uint64 // fence of the lease on Change.Repo
 	FenceTo uint64 // fence of the lease on Change.To, if any
 
+	// Follows is the last result of the repository in the cell that it came from, which the handler reads from its state; nil if it came
+	// from none.
+	Follows *Follows
+
 	// Confirm returns nil once the lease is known to be held. It waits while Redis is unreachable, and fails when the
 	// lease is lost or ctx is done. Call it before changing anything that readers can see.
 	Confirm func(ctx context.Context) error
@@ -61,7 +65,7 @@ func (j Job) Result(t ResultType) Result {
 	return Result{
 		ID: j.Change.ID + "/" + j.Entry, Type: t, Time: time.Now().UTC(),
 		Repo: j.Change.Repo, App: j.Change.App, Ref: j.Change.Ref,
-		Deliveries: []string{j.Change.ID}, Attempts: j.Attempt, Fence: j.Fence,
+		Deliveries: []string{j.Change.ID}, Attempts: j.Attempt, Fence: j.Fence, Follows: j.Follows,
 	}
 }
 

@@ -52,6 +52,9 @@ func (n Namespace) Volume() string { return string(n) + "volume" }
 // Watches is the prefix of the registry's keys.
 func (n Namespace) Watches() string { return string(n) + "watch:" }
 
+// Forwarded is the prefix of the marks of changes that other cells have forwarded to this one.
+func (n Namespace) Forwarded() string { return string(n) + "forwarded:" }
+
 // Poll is the sorted set of polled repositories, scored by the time of the next poll.
 func (n Namespace) Poll() string { return string(n) + "poll" }
 
@@ -72,6 +75,16 @@ func (n Namespace) Compare() string { return string(n) + "compare" }
 
 // Patrol is the lock of the worker that maintains idle repositories. It also records the last run.
 func (n Namespace) Patrol() string { return string(n) + "patrol" }
+
+// Departed is the sorted set of the repositories that were moved to other cells and whose files are still here, scored by the time of the
+// move in ms.
+func (n Namespace) Departed() string { return string(n) + "departed" }
+
+// Rebalance is the lock of the worker that requests moves to other cells.
+func (n Namespace) Rebalance() string { return string(n) + "rebalance" }
+
+// Arrivals is the prefix of the keys of moves to this cell.
+func (n Namespace) Arrivals() string { return string(n) + "arrivals" }
 
 // Tokens is the hash of the tokens of apps, and the prefix of the times of their last use.
 func (n Namespace) Tokens() string { return string(n) + "tokens" }

@@ -139,6 +139,7 @@ func covering(job events.Job, known state.Repo, answer state.RemoteRef, result e
 			maps.Copy(askedBy, fields)
 			fields = askedBy
 		}
+		other.Follows = result.Follows
 		covered := other.Result(events.ResultSynced)
 		covered.Ref, covered.Before, covered.After = result.Ref, result.After, result.After
 		covered.Path, covered.Tree, covered.Until, covered.Verification = result.Path, result.Tree, result.Until, result.Verification

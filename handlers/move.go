@@ -22,6 +22,11 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
+	for _, repo := range []events.RepoPath{change.Repo, change.To} {
+		if _, err := h.known(ctx, repo); err != nil { // it may be in another cell
+			return events.Outcome{}, err
+		}
+	}
 	if done, err := h.movedBefore(ctx, change); done || err != nil {
 		return events.Outcome{Result: job.Result(events.ResultPolled)}, err
 	}
@@ -60,6 +65,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, err
 	}
+	job.Follows = known.Follows()
 	result := job.Result(events.ResultMoved)
 	result.To, result.Path, result.Tree = change.To, moved.Path, moved.Tree
 	if change.To.Equal(change.Repo) {
@@ -69,6 +75,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
 	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
+	maps.Copy(outcome.State, known.FollowsFields())
 	if moved.Path != "" && !known.Synced().IsZero() { // otherwise it was removed there before this change was settled
 		fields := known.MovedFields(there, change.To, change.URL, job.FenceTo)
 		maps.Copy(fields, outcome.StateTo)

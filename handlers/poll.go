@@ -55,7 +55,8 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	result := job.Result(events.ResultPolled)
 	if len(watches) == 0 {
-		return events.Outcome{Result: result}, nil
+		_, err := h.known(ctx, repo)
+		return events.Outcome{Result: result}, err
 	}
 	admitted, refs, err := h.listAsAnyone(ctx, job, watches)
 	if err != nil {

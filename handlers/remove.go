@@ -35,10 +35,12 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	if err != nil {
 		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
 	}
+	job.Follows = known.Follows()
 	result := job.Result(events.ResultRemoved)
 	if change.Ref.IsZero() {
 		fields := state.RemovedFields(result, job.Entry)
 		maps.Copy(fields, known.Moves())
+		maps.Copy(fields, known.FollowsFields())
 		return events.Outcome{Result: result, State: fields, Forget: true}, nil
 	}
 	outcome := events.Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}

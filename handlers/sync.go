@@ -20,6 +20,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, err
 	}
+	job.Follows = known.Follows()
 	if known.RemovedSince(job.Entry) {
 		result := job.Result(events.ResultRemoved)
 		result.Ref = events.Ref{} // the whole repository
@@ -148,12 +149,14 @@ func announcedByHook(job events.Job) string {
 	return job.Change.Announced()
 }
 
+// known returns the state of a repository. It returns an error of the class [events.ClassMoved] if the repository is not in this cell.
 func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
 	fields, err := h.States.Fields(ctx, repo)
 	if err != nil {
 		return state.Repo{}, redisError(err)
 	}
-	return state.RepoOf(fields), nil
+	known := state.RepoOf(fields)
+	return known, known.CheckHere(repo)
 }
 
 // unpublished returns the state fields of refs that are neither published, even if damaged, nor wanted.

@@ -27,6 +27,10 @@ type Changes struct {
 	// change's URL, as by [events.HostPort]. It must not block. Optional.
 	Limited func(host string, job events.Job) error
 
+	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that, or "" if
+	// it belongs to this one; see [Forward]. entry is the message's stream entry. Optional.
+	Elsewhere func(msg *message.Message, entry string, repo events.RepoPath) (to string, err error)
+
 	// Notes returns the notes to change after an attempt at a change: a failed result adds its class and error as the last
 	// failure of the repository and app, any other result removes it. For a failed attempt, the result has only a class and an
 	// error. It may return nil. Optional.
@@ -236,7 +240,7 @@ func (c *Changes) Note(msg *message.Message, cause error, attempts int, final bo
 // own request limits, a remote that is behind its webhook, an open circuit.
 func waitsInTurn(cause error) bool {
 	switch events.ClassOf(cause) {
-	case events.ClassBehind, events.ClassCircuit:
+	case events.ClassBehind, events.ClassCircuit, events.ClassMoved:
 		return true
 	case events.ClassLimited:
 		outer, ok := errors.AsType[*events.Error](cause)

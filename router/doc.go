@@ -21,6 +21,7 @@
 //	observe    reports each delivery to the route's observer: metrics, spans, timelines
 //	dispose    decides what an error means: ack, retry after a delay, failed result or dead letter
 //	recover    turns a panic into an error
+//	forward    hands a message over that belongs to another deployment; optional
 //	admit      refuses a message that could not be handled now, such as one for a remote that limits requests
 //	lock       one message at a time per key, across all processes
 //	slots      limits concurrency; a message that waits for a lock occupies no slot, and the key served least recently is next

@@ -26,6 +26,10 @@ type Route struct {
 	Publisher    message.Publisher
 	PublishTopic string
 
+	// Forward hands a message over to another deployment, see [Forward]; Forwarded is called for each message handed over. Optional.
+	Forward   func(msg *message.Message) (to string, err error)
+	Forwarded func(msg *message.Message, to string)
+
 	// Admit is called before the message's locks are acquired. Its error, usually one of contention, refuses the message.
 	// It must not block. Optional.
 	Admit func(msg *message.Message) error
@@ -81,6 +85,9 @@ func add(r *message.Router, route Route) error {
 		h = r.AddHandler(route.Name, route.Topic, route.Subscriber, route.PublishTopic, route.Publisher, route.Handler)
 	}
 	h.AddMiddleware(Observe(route.Observer, route.Topic), route.Dispose.Middleware, middleware.Recoverer)
+	if route.Forward != nil {
+		h.AddMiddleware(Forward(route.Forward, route.Forwarded))
+	}
 	if route.Admit != nil {
 		h.AddMiddleware(Admit(route.Admit))
 	}

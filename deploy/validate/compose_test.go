@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -9,10 +10,11 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// compose loads the project like docker compose.
-func compose(t *testing.T) *types.Project {
+// compose loads a project of the repository like docker compose.
+func compose(t *testing.T, file string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{"../../compose.yaml"}, cli.WithWorkingDirectory("../.."))
+	path := filepath.Join("../..", file)
+	options, err := cli.NewProjectOptions([]string{path}, cli.WithWorkingDirectory(filepath.Dir(path)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +26,7 @@ func compose(t *testing.T) *types.Project {
 }
 
 func TestComposeFile(t *testing.T) {
-	project := compose(t)
+	project := compose(t, "compose.yaml")
 	if names := project.ServiceNames(); !slices.Equal(names, []string{"receiver", "redis", "worker-1", "worker-2"}) {
 		t.Errorf("services %q", names)
 	}
@@ -58,5 +60,51 @@ func TestComposeFile(t *testing.T) {
 	}
 	if repos := project.Services["worker-1"].Volumes; !slices.EqualFunc(repos, project.Services["worker-2"].Volumes, func(a, b types.ServiceVolumeConfig) bool { return a.Source == b.Source && a.Target == b.Target }) {
 		t.Error("the workers have different volumes")
+	}
+}
+
+func TestCellsComposeFile(t *testing.T) {
+	project := compose(t, "deploy/cells/compose.yaml")
+	volumes, masters := map[string]string{}, 0
+	for name, service := range project.Services {
+		if service.Image == "redis:7" && name != "cluster" {
+			masters++
+			if !slices.Contains(service.Command, "--cluster-require-full-coverage") {
+				t.Errorf("%s stops the cluster with one master", name)
+			}
+			continue
+		}
+		variable := func(name string) string {
+			if value := service.Environment[name]; value != nil {
+				return *value
+			}
+			return ""
+		}
+		if name != "cluster" && (variable("LOCKSTEP_CELLS_PREFIX") != "lockstep:{dir}:" || !service.ReadOnly || !slices.Equal(service.CapDrop, []string{"ALL"})) {
+			t.Errorf("%s has the directory %q, or unnecessary privileges", name, variable("LOCKSTEP_CELLS_PREFIX"))
+		}
+		for _, volume := range service.Volumes {
+			if volume.Target == "/repos" {
+				if former := volumes[volume.Source]; former != "" {
+					t.Errorf("the cells %s and %s share a volume", former, variable("LOCKSTEP_CELL"))
+				}
+				volumes[volume.Source] = variable("LOCKSTEP_CELL")
+			}
+		}
+		for _, port := range service.Ports {
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s: port %s is reachable from other machines", name, port.Published)
+			}
+		}
+	}
+	if masters != 3 || volumes["repos-eu-1"] != "eu-1" || volumes["repos-eu-2"] != "eu-2" {
+		t.Errorf("%d masters, cells by volume %v", masters, volumes)
+	}
+	for name, service := range project.Services {
+		for other := range service.DependsOn {
+			if _, ok := project.Services[other]; !ok {
+				t.Errorf("%s depends on %s, which does not exist", name, other)
+			}
+		}
 	}
 }

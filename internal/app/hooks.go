@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/events"
+	"lockstep/internal/cells"
 	"lockstep/internal/credential"
 	"lockstep/internal/forge"
 	"lockstep/internal/intake"
@@ -20,6 +23,7 @@ import (
 type hookReceiver struct {
 	http    server.Hooks
 	intake  *intake.Intake
+	others  *cellIntakes // nil without cells
 	client  redis.UniversalClient
 	journal *intake.Journal
 	spool   *spool.Spool // optional
@@ -49,17 +53,38 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 		}
 		spooled = h.spool.Stats
 	}
+	if spooled != nil && cfg.cells != nil {
+		spooled = h.allSpooled
+	}
 	metrics := cfg.Metrics.Hooks(spooled)
-	h.intake, err = intake.New(intake.Config{
-		Registry: watch.NewRegistry(h.client, cfg.Namespace()), Sources: sources, Spool: h.spool, Keep: cfg.DeliveriesKeep,
-		Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver"),
-	})
-	if err != nil {
+	base := intake.Config{Sources: sources, Keep: cfg.DeliveriesKeep, Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver")}
+	own := base
+	own.Registry, own.Spool = watch.NewRegistry(h.client, cfg.Namespace()), h.spool
+	if cfg.cells != nil {
+		own.Owns = owns(cfg.cells, cfg.Cell)
+	}
+	if h.intake, err = intake.New(own); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
+	var taker server.Intake = h.intake
+	if cfg.cells != nil {
+		h.others = &cellIntakes{cfg: cfg, own: h.intake, base: base, others: map[cells.Member]*cellIntake{},
+			open: func(namespace events.Namespace) *watch.Registry { return watch.NewRegistry(h.client, namespace) }}
+		taker = h.others
+	}
 	h.journal = intake.NewJournal(h.client, cfg.Namespace())
-	h.http = server.Hooks{Sources: sources, Intake: h.intake, Observe: metrics.Request, Record: h.journal.Record}
+	h.http = server.Hooks{Sources: sources, Intake: taker, Observe: metrics.Request, Record: h.journal.Record}
 	return h, nil
+}
+
+// allSpooled returns the number and the bytes of deliveries in the spools of all cells.
+func (h *hookReceiver) allSpooled() (items int, bytes int64) {
+	items, bytes = h.spool.Stats()
+	if h.others != nil {
+		n, size := h.others.stats()
+		items, bytes = items+n, bytes+size
+	}
+	return items, bytes
 }
 
 // spools reports whether webhooks are accepted while Redis is unavailable.
@@ -73,7 +98,12 @@ func (h *hookReceiver) drainSpool(ctx context.Context, hb *heartbeat) (stop func
 		defer close(done)
 		hb.running()
 		defer hb.notReady(errEnded)
-		h.intake.Run(ctx)
+		var both sync.WaitGroup
+		if h.others != nil {
+			both.Go(func() { h.others.Run(ctx) })
+		}
+		both.Go(func() { h.intake.Run(ctx) })
+		both.Wait()
 	}()
 	return func() { cancel(); <-done }
 }
@@ -86,9 +116,9 @@ func (h *hookReceiver) Close() error {
 	if h.journal != nil {
 		h.journal.Close()
 	}
-	var err error
+	err := h.others.Close()
 	if h.spool != nil {
-		err = h.spool.Close()
+		err = errors.Join(err, h.spool.Close())
 	}
 	return errors.Join(err, h.client.Close())
 }

@@ -25,7 +25,9 @@ func (cfg Config) observe(reporter *state.Reporter, rollups *rollup.Recorder) fu
 			cfg.Metrics.Worked(e.Job.Change.Type.Operation(), e.Took, e.Received, e.Err)
 		case observe.Ended:
 			cfg.Metrics.Change(e.Timeline.Outcome, string(e.Class))
-			countSettled(rollups, e.Timeline)
+			if e.Timeline.Outcome != observe.Forwarded { // counted where it is settled with a result
+				countSettled(rollups, e.Timeline)
+			}
 			for _, m := range e.Missing {
 				cfg.Metrics.MissingSubmodule(m.Class)
 			}

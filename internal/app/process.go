@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -43,6 +44,13 @@ func serve(ctx context.Context, process Config) error {
 	defer closeRedis()
 	process.Redis, process.Metrics, process.Traces = redisServer, telemetry.New(), OpenTraces(ctx, log)
 	defer process.Traces.Close()
+	if cfg.Directory() != "" {
+		if process, err = joinCell(ctx, process); err != nil {
+			return err
+		}
+		cfg = process.Config
+		defer func() { _ = process.closeCells() }()
+	}
 	if cfg.Listen != "" && cfg.Has(config.RoleReceiver) {
 		if process.hooks, err = openHooks(process); err != nil {
 			return err
@@ -84,6 +92,9 @@ func serve(ctx context.Context, process Config) error {
 		})
 	} else {
 		context.AfterFunc(ctx, stopServing)
+	}
+	if process.cells != nil {
+		g.Go(func() error { return process.cells.Run(serving, time.Second, log) })
 	}
 	if socket := os.Getenv("NOTIFY_SOCKET"); socket != "" {
 		notifier := systemdNotifier{socket: socket, watchdog: watchdogTimeout(os.Getenv), live: process.live, ready: process.ready, log: log}
@@ -188,6 +199,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	}
 	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, states, watch.NewRegistry(client, namespace)
 	httpConfig.Locks, httpConfig.Dead, httpConfig.Streams, httpConfig.Hosts = locks, dead, figures, limits
+	placeAPI(cfg, &httpConfig, client, waiters)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http
 		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()

@@ -18,6 +18,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/app/backend"
+	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/hosts"
@@ -42,7 +43,9 @@ type Config struct {
 	Metrics *telemetry.Metrics
 	Traces  *telemetry.Traces // nil disables tracing
 
-	follow      *FollowConfig  // nil unless this process follows a reader
+	follow      *FollowConfig    // nil unless this process follows a reader
+	cells       *cells.Directory // nil without cells; closeCells closes its client
+	closeCells  func() error
 	hooks       *hookReceiver  // nil if this process receives no webhooks
 	health      *health        // nil outside Serve
 	live, ready *server.Health // checks of health
@@ -134,18 +137,24 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	r, err := router.New(router.Config{
-		Log: log, CloseTimeout: cfg.Grace + drainMargin,
-		Routes: []router.Route{{
-			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-			Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
-			Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter, rollups)},
-			Dispose: router.Disposer{
-				Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Note: changes.Note, Log: log,
-				Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
-			},
-		}},
-	})
+	route := router.Route{
+		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
+		Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
+		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter, rollups)},
+		Dispose: router.Disposer{
+			Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Note: changes.Note, Log: log,
+			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
+		},
+	}
+	if cfg.cells != nil {
+		if err := cfg.cells.Register(ctx, cfg.Cell, "", volume.ID()); err != nil {
+			return err
+		}
+		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * cfg.MaxAge}
+		changes.Elsewhere, changes.Handler = forwarder.Forward, circuit.Wrap(forwarder.Renaming(handle.Handle))
+		route.Forward, route.Forwarded = changes.Forward, changes.OnForward
+	}
+	r, err := router.New(router.Config{Log: log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
 	if err != nil {
 		return err
 	}
@@ -159,6 +168,14 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
 	}
 	maintainVolume(maintaining, &background, cfg, damage, commands, name)
+	if cfg.cells != nil {
+		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, log: log}
+		background.Go(func() {
+			if err := m.run(maintaining); err != nil {
+				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
+			}
+		})
+	}
 	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log, reporter.RunSlots)
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })

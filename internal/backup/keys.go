@@ -32,6 +32,7 @@ var Keys = []Key{
 	{Pattern: "lock:*", Reason: "leases end with Redis; fences continue from the volume"},
 	{Pattern: "host:*", Reason: "found again by the next requests"},
 	{Pattern: "hosts:*", Reason: "found again by the next requests"},
+	{Pattern: "forwarded:*", Reason: "entries of a lost stream"},
 	{Pattern: "working", Reason: "reported by running processes"},
 	{Pattern: "patrol", Reason: "reported by running processes"},
 	{Pattern: "compare", Reason: "reported by running processes"},
@@ -41,10 +42,18 @@ var Keys = []Key{
 	{Pattern: "dashboard:ended:*", Reason: "such a session is valid again until it expires"},
 	{Pattern: "failing", Reason: "found again by the next attempts"},
 	{Pattern: "rollup:*", Reason: "history of counts"},
+	{Pattern: "departed", Reason: "files of repositories that are in another cell; remove them by hand"},
+	{Pattern: "rebalance", Reason: "reported by running processes"},
+	{Pattern: "arrivals", Reason: "request the moves again"},
+	{Pattern: "arrivals:due", Reason: "request the moves again"},
 	{Pattern: "hooks:*", Reason: "a record of webhooks that were received"},
 	{Pattern: "deliveries:*", Reason: "a repeated webhook costs one sync that finds nothing new"},
 	{Pattern: "notify", Reason: "repeated from what the app last received"},
 	{Pattern: "notify:*", Reason: "repeated from what the app last received"},
+
+	// Below the prefix of the directory of cells.
+	{Pattern: "cells", Reason: "add the cells again"},
+	{Pattern: "cells:*", Reason: "repositories are placed by the weights of the cells"},
 }
 
 // KeyOf returns the kind of a key without the prefix. It returns false if it belongs to none.

@@ -10,24 +10,39 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
+	"lockstep/internal/cells"
 	"lockstep/internal/config"
 )
 
 // errForgotten means that a published change can no longer get a result.
 var errForgotten = errors.New("the change is gone from Redis without a result: Redis lost its data, or the change was settled and trimmed")
 
-// await waits for the result of the change in this stream entry. It survives Redis outages, and returns early only if ctx ends or
-// the change is lost.
+// await waits for the result of the change in this stream entry, also in another cell to which it was forwarded. It survives Redis
+// outages, and returns early only if ctx ends or the change is lost.
 func await(ctx context.Context, client redis.UniversalClient, cfg config.Config, entry string) (events.Result, error) {
 	tracker, err := app.NewTracker(client, cfg.Namespace())
 	if err != nil {
 		return events.Result{}, err
 	}
 	progress, err := tracker.Wait(ctx, entry)
-	if err == nil && progress.State == stream.ChangeUnknown {
+	if err != nil || progress.State != stream.ChangeUnknown {
+		return progress.Result, err
+	}
+	if cfg.Cell == "" {
+		return events.Result{}, errForgotten
+	}
+	directory, err := cells.Open(ctx, client, cfg.Directory())
+	if err != nil {
+		return events.Result{}, err
+	}
+	cell, entry, ok, err := directory.ForwardedTo(ctx, cfg.Cell, entry)
+	if err == nil && !ok {
 		err = errForgotten
 	}
-	return progress.Result, err
+	if err != nil {
+		return events.Result{}, err
+	}
+	return await(ctx, client, app.InCell(cfg, cell), entry)
 }
 
 // timedOut reports whether the deadline of ctx has passed. It does not inspect errors: a connection may see the deadline before ctx

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
@@ -83,26 +85,38 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
-				query, err := flags.query(dead)
+			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				list, more := []listedLetter{}, false
+				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
+					found, rest, err := flags.list(ctx, cfg, client, oldest, limit)
+					for _, letter := range found {
+						one := listedLetter{DeadLetter: letter}
+						if !set.IsSingle() {
+							one.Cell = cell.Name
+						}
+						list = append(list, one)
+					}
+					more = more || rest
+					return err
+				})
 				if err != nil {
 					return err
 				}
-				query.Oldest = oldest
-				list, more := []server.DeadLetter{}, false
-				for letter, err := range letters(ctx, dead, query) {
-					if err != nil {
-						return err
-					}
-					if more = len(list) == limit; more {
-						break
-					}
-					list = append(list, server.NewDeadLetter(dead, letter, false))
+				if !set.IsSingle() {
+					slices.SortStableFunc(list, func(a, b listedLetter) int {
+						if oldest {
+							a, b = b, a
+						}
+						return b.At.Compare(a.At)
+					})
+				}
+				if len(list) > limit {
+					list, more = list[:limit], true
 				}
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
-				return term.ShowList(std, &flags.out, list, list, deadColumns)
+				return cmp.Or(term.ShowList(std, &flags.out, list, list, deadColumns(list)), lacking(missing))
 			})
 		},
 	}
@@ -111,6 +125,35 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum `number` of letters")
 	cmd.Flags().BoolVar(&oldest, "oldest", false, "list oldest letters first")
 	return cmd
+}
+
+// listedLetter is a dead letter in the output of ls.
+type listedLetter struct {
+	server.DeadLetter
+	Cell string `json:"cell,omitempty"` // if there are several
+}
+
+// list returns up to limit letters of one cell, and reports whether there are more.
+func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.UniversalClient, oldest bool, limit int) (list []server.DeadLetter, more bool, err error) {
+	dead, err := deadOf(cfg, client)
+	if err != nil {
+		return nil, false, err
+	}
+	query, err := f.query(dead)
+	if err != nil {
+		return nil, false, err
+	}
+	query.Oldest = oldest
+	for letter, err := range letters(ctx, dead, query) {
+		if err != nil {
+			return list, more, err
+		}
+		if len(list) == limit {
+			return list, true, nil
+		}
+		list = append(list, server.NewDeadLetter(dead, letter, false))
+	}
+	return list, false, nil
 }
 
 func newDeadShowCommand(std term.Streams) *cobra.Command {
@@ -219,26 +262,30 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 
 // showSelected lists letters as dead ls does.
 func showSelected(ctx context.Context, std term.Streams, dead *stream.DeadLetters, ids []string, out term.Output) error {
-	list := []server.DeadLetter{}
+	list := []listedLetter{}
 	for _, id := range ids {
 		letter, err := dead.Get(ctx, id)
 		if err != nil {
 			return deadError(err)
 		}
-		list = append(list, server.NewDeadLetter(dead, letter, false))
+		list = append(list, listedLetter{DeadLetter: server.NewDeadLetter(dead, letter, false)})
 	}
-	return term.ShowList(std, &out, list, list, deadColumns)
+	return term.ShowList(std, &out, list, list, deadColumns(list))
 }
 
 // onDead runs fn with the dead letters of the configured Redis.
 func onDead(cmd *cobra.Command, std term.Streams, fn func(context.Context, *stream.DeadLetters) error) error {
 	return onRedis(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
+		dead, err := deadOf(cfg, client)
 		if err != nil {
 			return err
 		}
 		return fn(ctx, dead)
 	})
+}
+
+func deadOf(cfg config.Config, client redis.UniversalClient) (*stream.DeadLetters, error) {
+	return stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
 }
 
 // ids returns the given ids or those of the selected letters, oldest first. It takes a snapshot, so that a letter that fails
@@ -295,19 +342,25 @@ func deadError(err error) error {
 	return err
 }
 
-var deadColumns = term.List[server.DeadLetter]{
-	Columns: []term.Column[server.DeadLetter]{
-		{Head: "ID", Text: func(l server.DeadLetter) string { return l.ID }},
-		{Head: "GIVEN UP", Time: func(l server.DeadLetter) time.Time { return l.At }},
-		{Head: "REPOSITORY", Text: func(l server.DeadLetter) string { return l.Repo }},
-		{Head: "REASON", Text: func(l server.DeadLetter) string { return term.Printable(l.Reason) }},
-		{Head: "ATTEMPTS", Text: func(l server.DeadLetter) string { return strconv.Itoa(l.Attempts) }},
-		{Head: "STREAM", Text: func(l server.DeadLetter) string { return term.Printable(l.Stream) }, Wide: true},
-		{Head: "GROUP", Text: func(l server.DeadLetter) string { return term.Printable(l.Group) }, Wide: true},
-		{Head: "ERROR", Text: func(l server.DeadLetter) string { return term.Printable(l.Error) }},
-	},
-	Name:  func(l server.DeadLetter) string { return l.ID },
-	Empty: "no dead letters; see lockstep status for what fails but is still retried",
+// deadColumns returns how ls prints letters. The cell is left out if there is only one.
+func deadColumns(list []listedLetter) term.List[listedLetter] {
+	columns := []term.Column[listedLetter]{
+		{Head: "ID", Text: func(l listedLetter) string { return l.ID }},
+		{Head: "GIVEN UP", Time: func(l listedLetter) time.Time { return l.At }},
+		{Head: "REPOSITORY", Text: func(l listedLetter) string { return l.Repo }},
+		{Head: "REASON", Text: func(l listedLetter) string { return term.Printable(l.Reason) }},
+		{Head: "ATTEMPTS", Text: func(l listedLetter) string { return strconv.Itoa(l.Attempts) }},
+		{Head: "STREAM", Text: func(l listedLetter) string { return term.Printable(l.Stream) }, Wide: true},
+		{Head: "GROUP", Text: func(l listedLetter) string { return term.Printable(l.Group) }, Wide: true},
+		{Head: "ERROR", Text: func(l listedLetter) string { return term.Printable(l.Error) }},
+	}
+	if slices.ContainsFunc(list, func(l listedLetter) bool { return l.Cell != "" }) {
+		columns = slices.Insert(columns, 1, term.Column[listedLetter]{Head: "CELL", Text: func(l listedLetter) string { return l.Cell }})
+	}
+	return term.List[listedLetter]{
+		Columns: columns, Name: func(l listedLetter) string { return l.ID },
+		Empty: "no dead letters; see lockstep status for what fails but is still retried",
+	}
 }
 
 type deadDetail server.DeadLetter

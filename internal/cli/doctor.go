@@ -26,6 +26,9 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if cfg, err = oneCell(cmd.Context(), cfg); err != nil {
+				return err
+			}
 			checks := doctor.Examine(cmd.Context(), cfg, std.Environ)
 			if err := out.Show(std, checks, checks.Table); err != nil {
 				return err

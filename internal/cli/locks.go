@@ -58,7 +58,7 @@ func newLocksShowCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return inspect(cmd, std, func(ctx context.Context, inspector *locking.Inspector) error {
+			return inspectRepo(cmd, std, repo, func(ctx context.Context, inspector *locking.Inspector) error {
 				status, err := inspector.Status(ctx, repo.Key())
 				if err != nil {
 					return err
@@ -86,7 +86,7 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return inspect(cmd, std, func(ctx context.Context, inspector *locking.Inspector) error {
+			return inspectRepo(cmd, std, repo, func(ctx context.Context, inspector *locking.Inspector) error {
 				if fence == 0 {
 					status, err := inspector.Status(ctx, repo.Key())
 					if err != nil {
@@ -117,13 +117,24 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 
 // inspect runs fn with a lock inspector of the configured Redis.
 func inspect(cmd *cobra.Command, std term.Streams, fn func(context.Context, *locking.Inspector) error) error {
-	return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+	return onRedis(cmd, std, locksTimeout, inspecting(fn))
+}
+
+// inspectRepo is inspect in the cell of a repository.
+func inspectRepo(cmd *cobra.Command, std term.Streams, repo events.RepoPath, fn func(context.Context, *locking.Inspector) error) error {
+	return onRepo(cmd, std, locksTimeout, repo, inspecting(fn))
+}
+
+const locksTimeout = 30 * time.Second
+
+func inspecting(fn func(context.Context, *locking.Inspector) error) func(context.Context, config.Config, redis.UniversalClient) error {
+	return func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
 		if err != nil {
 			return err
 		}
 		return fn(ctx, inspector)
-	})
+	}
 }
 
 var lockColumns = term.List[server.Lock]{

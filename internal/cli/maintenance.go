@@ -93,6 +93,9 @@ func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn fun
 	if err != nil {
 		return term.UsageError(err)
 	}
+	if cfg, err = oneCell(ctx, cfg); err != nil {
+		return err
+	}
 	commands, pubsub := server.Open(), server.Open()
 	defer commands.Close()
 	defer pubsub.Close()

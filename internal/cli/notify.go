@@ -40,7 +40,7 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onRedis(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key)
 				if err != nil {
 					return err

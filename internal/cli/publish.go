@@ -120,7 +120,7 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 				return publishAndWait(cmd, std, change, timeout, out)
 			}
 			var entry string
-			err = onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			err = onRepo(cmd, std, 10*time.Second, change.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				entry, err = app.Enqueue(ctx, client, cfg.Namespace(), change)
 				return err
 			})
@@ -158,7 +158,7 @@ type publishedChange struct {
 
 // publishAndWait prints the result as sync does, except that a removal counts as success.
 func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
-	return onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+	return onRepo(cmd, std, timeout, change.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		warnWithoutWorker(ctx, client, cfg, std)
 		progress := newDisplay(std, cfg, change.Repo, out)
 		result, err := enqueueAndAwait(ctx, client, cfg, change, timeout, progress)

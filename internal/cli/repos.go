@@ -16,6 +16,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
@@ -27,7 +28,7 @@ import (
 func newReposCommand(std term.Streams) *cobra.Command {
 	return newGroup("repos", "Show and maintain repositories", "",
 		newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std),
-		newReposPurgeCommand(std))
+		newReposMoveCommand(std), newReposPurgeCommand(std))
 }
 
 func newReposListCommand(std term.Streams) *cobra.Command {
@@ -48,22 +49,40 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onRedis(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
+			return onCells(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				list, more := []listedRepo{}, false
+				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
+					summaries, rest, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
+					if err != nil {
+						return err
+					}
+					described, err := describeRepos(ctx, cfg, client, summaries)
+					if described == nil {
+						return err
+					}
+					if err != nil { // some could not be measured; list all of them anyway
+						fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
+					}
+					for _, repo := range described {
+						if !set.IsSingle() {
+							repo.Cell = cell.Name
+						}
+						list = append(list, repo)
+					}
+					more = more || rest
+					return nil
+				})
 				if err != nil {
 					return err
 				}
-				list, err := describeRepos(ctx, cfg, client, summaries)
-				if list == nil {
-					return err
-				}
-				if err != nil { // some could not be measured; list all of them anyway
-					fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
+				slices.SortStableFunc(list, func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) })
+				if len(list) > limit {
+					list, more = list[:limit], true
 				}
 				if more {
 					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")
 				}
-				return term.ShowList(std, &out, list, list, repoColumns(list, len(args) > 0))
+				return cmp.Or(term.ShowList(std, &out, list, list, repoColumns(list, len(args) > 0)), lacking(missing))
 			})
 		},
 	}
@@ -108,7 +127,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onRedis(cmd, std, 10*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRepo(cmd, std, 10*time.Second, repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				detail, err := readRepo(ctx, client, cfg, repo)
 				if err != nil {
 					return err

@@ -22,6 +22,7 @@ import (
 // listedRepo is a repository in the output of ls.
 type listedRepo struct {
 	server.RepoSummary
+	Cell   string  `json:"cell,omitempty"`   // if there are several
 	Ref    string  `json:"ref,omitempty"`    // the default branch, or else the first published ref
 	Commit string  `json:"commit,omitempty"` // published for Ref
 	Volume *onDisk `json:"volume,omitempty"`
@@ -70,6 +71,9 @@ func repoColumns(list []listedRepo, prefix bool) term.List[listedRepo] {
 		{Head: "COMMIT", Text: func(r listedRepo) string { return r.Commit[:min(12, len(r.Commit))] }},
 		{Head: "SYNCED", Time: func(r listedRepo) time.Time { return timeOf(r.Synced) }},
 		{Head: "STATUS", Text: repoStatus},
+	}
+	if slices.ContainsFunc(list, func(r listedRepo) bool { return r.Cell != "" }) {
+		columns = slices.Insert(columns, 1, column{Head: "CELL", Text: func(r listedRepo) string { return r.Cell }})
 	}
 	if slices.ContainsFunc(list, func(r listedRepo) bool { return r.Volume != nil }) {
 		onVolume := func(fn func(*onDisk) string) func(listedRepo) string {

@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
-	"lockstep/internal/redisx"
 )
 
 // Run runs the lockstep command with these arguments and returns its exit code.
@@ -33,7 +30,7 @@ func newRootCommand(std term.Streams) *cobra.Command {
 		newInitCommand(std), newServeCommand(std), newWatchCommand(std), newSyncCommand(std), newStatusCommand(std),
 		newTailCommand(std), newReposCommand(std), newDeadCommand(std), newDoctorCommand(std), newExecCommand(std), newDemoCommand(std))
 	addGroup(root, &cobra.Group{ID: "advanced", Title: "Advanced commands:"},
-		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std), newTokensCommand(std), newFollowCommand(std),
+		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std), newCellsCommand(std), newTokensCommand(std), newFollowCommand(std),
 		newWorkspaceCommand(std), newReconcileCommand(std), newExportCommand(std), newImportCommand(std), newConfigCommand(std), newHealthcheckCommand(std),
 		newCompletionCommand(std), newVersionCommand(std))
 	root.AddCommand(newExitCodesTopic(), newEnvironmentTopic())
@@ -101,25 +98,4 @@ func withListFlags(cmd *cobra.Command, settings config.Group, out *term.Output) 
 	config.AddFlags(cmd.Flags(), settings)
 	out.AddList(cmd)
 	return cmd
-}
-
-// onRedis runs fn with a client of the configured Redis. It returns an error with advice if none is configured or if Redis does not
-// answer within the timeout.
-func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
-	cfg, err := settings(cmd, std)
-	if err != nil {
-		return err
-	}
-	if cfg.Redis == "" {
-		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service", config.Names("redis")))
-	}
-	server, err := cfg.RedisServer()
-	if err != nil {
-		return term.UsageError(err)
-	}
-	client := server.Open()
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-	defer cancel()
-	return redisx.Explain(server, fn(ctx, cfg, client))
 }

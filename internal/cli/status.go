@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"io"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/status"
@@ -41,13 +47,17 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 			if again {
 				timeout = term.Forever
 			}
-			err := onRedis(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				service := status.Reader{Redis: client, Config: cfg}
-				read := func(ctx context.Context) (term.Table, error) {
-					if len(args) == 1 {
-						return readRepo(ctx, client, cfg, repo)
+			err := onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				read := readService(cfg, client, set)
+				if len(args) == 1 {
+					cell, err := set.Of(repo)
+					if err != nil {
+						return err
 					}
-					return service.Read(ctx)
+					read = func(ctx context.Context) (term.Table, error) {
+						detail, err := readRepo(ctx, client, app.InCell(cfg, cell), repo)
+						return detail, inCell(cell, err)
+					}
 				}
 				if again {
 					return term.Follow(ctx, std, out, read)
@@ -56,7 +66,11 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return out.Show(std, status, status.Table)
+				err = out.Show(std, status, status.Table)
+				if all, ok := status.(allCells); ok {
+					err = cmp.Or(err, lacking(all.Missing))
+				}
+				return err
 			})
 			if again && cmd.Context().Err() != nil { // interrupted by the user
 				return nil
@@ -68,4 +82,52 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().BoolVarP(&again, "watch", "w", false, "refresh every 2 s until interrupted")
 	out.Add(cmd)
 	return cmd
+}
+
+// statusTimeout limits the read of one cell among several.
+const statusTimeout = 1500 * time.Millisecond
+
+// readService returns what reads the state of the service: of the deployment, or of each cell.
+func readService(cfg config.Config, client redis.UniversalClient, set *cells.Set) func(context.Context) (term.Table, error) {
+	if set.IsSingle() {
+		reader := status.Reader{Redis: client, Config: app.InCell(cfg, set.Members()[0])}
+		return func(ctx context.Context) (term.Table, error) { return reader.Read(ctx) }
+	}
+	return func(ctx context.Context) (term.Table, error) {
+		all := allCells{Cells: []cellStatus{}}
+		for _, a := range cells.Gather(ctx, set.Members(), statusTimeout, func(ctx context.Context, cell cells.Member) (status.Service, error) {
+			return status.Read(ctx, client, app.InCell(cfg, cell))
+		}) {
+			if a.Err != nil {
+				all.Missing = append(all.Missing, a.Missing())
+			} else {
+				all.Cells = append(all.Cells, cellStatus{a.Name, a.Value})
+			}
+		}
+		return all, nil
+	}
+}
+
+// allCells is the output of status if there are several cells.
+type allCells struct {
+	Cells   []cellStatus    `json:"cells"`
+	Missing []cells.Missing `json:"missing,omitempty"` // that do not answer
+}
+
+type cellStatus struct {
+	Cell string `json:"cell"`
+	status.Service
+}
+
+func (a allCells) Table(w io.Writer) {
+	for i, c := range a.Cells {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "cell\t%s\n", c.Cell)
+		c.Service.Table(w)
+	}
+	for _, m := range a.Missing {
+		fmt.Fprintf(w, "\ncell\t%s\nhealth\t%s\n", m.Cell, term.Paint(term.MarkBad, "no answer: "+term.Printable(m.Error)))
+	}
 }

@@ -131,6 +131,15 @@ func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, chang
 	}
 	client := server.Open()
 	defer client.Close()
+	set, err := app.OpenCells(ctx, cfg, client)
+	if err != nil {
+		return events.Result{}, redisx.Explain(server, err)
+	}
+	cell, err := set.Of(change.Repo)
+	if err != nil {
+		return events.Result{}, err
+	}
+	cfg = app.InCell(cfg, cell)
 	warnWithoutWorker(ctx, client, cfg, std)
 	defer progress.follow(ctx, client, cfg, change)()
 	result, err := request(ctx, client, cfg, change)

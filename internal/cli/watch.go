@@ -30,13 +30,6 @@ func newWatchCommand(std term.Streams) *cobra.Command {
 		newWatchAddCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
 }
 
-// onWatches runs fn with the watch registry of the configured Redis.
-func onWatches(cmd *cobra.Command, std term.Streams, fn func(context.Context, *watch.Registry) error) error {
-	return onRedis(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		return fn(ctx, watch.NewRegistry(client, cfg.Namespace()))
-	})
-}
-
 // watchFlags are flags that describe a watch.
 type watchFlags struct {
 	app, repo, ref, credential, depth, poll string
@@ -123,7 +116,7 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return onRedis(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRepo(cmd, std, watchTimeout, w.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				registry := watch.NewRegistry(client, cfg.Namespace())
 				before, err := registry.Of(ctx, w.Repo)
 				if err != nil {
@@ -195,7 +188,8 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 			case allRefs && cmd.Flags().Changed("ref"):
 				return term.UsageError(errors.New("use either --ref or --all-refs"))
 			}
-			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				registry := watch.NewRegistry(client, cfg.Namespace())
 				keys := []watch.Key{key}
 				if allRefs {
 					if keys, err = registry.Keys(ctx, key.Repo, app); err != nil {

@@ -2,12 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/watch"
@@ -31,17 +34,22 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
-				plan, err := registry.Plan(ctx, watches, prune)
+			return onCells(cmd, std, watchTimeout, func(ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set) error {
+				plans, err := planWatches(ctx, client, set, watches, prune)
 				if err != nil {
 					return fmt.Errorf("%s was not imported: %w", args[0], err)
 				}
-				if !dryRun {
-					if err := registry.ApplyPlan(ctx, plan); err != nil {
-						return err
+				var all watch.Plan
+				for _, p := range plans {
+					if !dryRun {
+						if err := p.registry.ApplyPlan(ctx, p.plan); err != nil {
+							return err
+						}
 					}
+					all.Add, all.Change = append(all.Add, p.plan.Add...), append(all.Change, p.plan.Change...)
+					all.Remove, all.Same = append(all.Remove, p.plan.Remove...), all.Same+p.plan.Same
 				}
-				outcome := newWatchesImported(plan, dryRun)
+				outcome := newWatchesImported(all, dryRun)
 				return out.Show(std, outcome, outcome.Table)
 			})
 		},
@@ -51,6 +59,40 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the changes without making them")
 	out.Add(cmd)
 	return cmd
+}
+
+// cellPlan is what an import changes in one cell.
+type cellPlan struct {
+	registry *watch.Registry
+	plan     watch.Plan
+}
+
+// planWatches plans the import of watches into the cells of their repositories. To prune it needs all cells, so that each loses what the
+// file does not have.
+func planWatches(ctx context.Context, client redis.UniversalClient, set *cells.Set, watches []watch.Watch, prune bool) (plans []cellPlan, err error) {
+	of := map[cells.Member][]watch.Watch{}
+	for _, w := range watches {
+		cell, err := set.Of(w.Repo)
+		if err != nil {
+			return nil, err
+		}
+		of[cell] = append(of[cell], w)
+	}
+	if prune && !set.IsSingle() {
+		return nil, term.UsageError(errors.New("--prune works in one cell, as a cell without watches of an app could not tell that it is to lose them: name the cell with --cell"))
+	}
+	for _, cell := range set.Members() {
+		if len(of[cell]) == 0 && !set.IsSingle() {
+			continue
+		}
+		registry := watch.NewRegistry(client, cell.Namespace)
+		plan, err := registry.Plan(ctx, of[cell], prune)
+		if err != nil {
+			return nil, inCell(cell, err)
+		}
+		plans = append(plans, cellPlan{registry, plan})
+	}
+	return plans, nil
 }
 
 // readWatches reads a file or standard input. Its errors are usage errors.

@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/watch"
@@ -27,15 +31,15 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
-				list, more, err := listWatches(ctx, registry, prefixOf(args), app, limit)
+			return onCells(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				list, more, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, limit)
 				if err != nil {
 					return err
 				}
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; add a prefix or raise --limit\n", limit)
 				}
-				return term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0))
+				return cmp.Or(term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0)), lacking(missing))
 			})
 		},
 	}
@@ -51,6 +55,25 @@ func prefixOf(args []string) string {
 		return ""
 	}
 	return args[0]
+}
+
+// gatherWatches is [listWatches] over the cells that answer, by repository. It returns the others too.
+func gatherWatches(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, prefix, app string, limit int) (
+	list watchList, more bool, missing []cells.Missing, err error) {
+	list = watchList{}
+	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
+		found, rest, err := listWatches(ctx, watch.NewRegistry(client, cfg.Namespace()), prefix, app, limit)
+		list, more = append(list, found...), more || rest
+		return err
+	})
+	if set.IsSingle() {
+		return list, more, missing, err
+	}
+	slices.SortStableFunc(list, func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) })
+	if limit > 0 && len(list) > limit {
+		list, more = list[:limit], true
+	}
+	return list, more, missing, err
 }
 
 // listWatches returns up to limit watches, all if it is 0, and reports whether there are more.
@@ -116,8 +139,11 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 		Args:              term.WrongUse(term.OneArgAtMost),
 		ValidArgsFunction: completeFirst(std, watched),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onWatches(cmd, std, func(ctx context.Context, registry *watch.Registry) error {
-				list, _, err := listWatches(ctx, registry, prefixOf(args), app, 0)
+			return onCells(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				list, _, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, 0)
+				if err == nil {
+					err = lacking(missing) // an incomplete file would remove watches where it is imported
+				}
 				if err != nil {
 					return err
 				}

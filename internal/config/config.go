@@ -40,6 +40,8 @@ type Config struct {
 	Redis             string `koanf:"redis"`
 	RedisPasswordFile string `koanf:"redis-password-file"`
 	Prefix            string `koanf:"prefix"`
+	Cell              string `koanf:"cell"`
+	CellsPrefix       string `koanf:"cells-prefix"`
 
 	LogLevel  string `koanf:"log-level"`
 	LogFormat string `koanf:"log-format"`
@@ -87,6 +89,8 @@ type Config struct {
 	CircuitOpen     time.Duration `koanf:"circuit-open"`
 
 	Roles          []string      `koanf:"roles"`
+	CellReader     string        `koanf:"cell-reader"`
+	MoveRate       int           `koanf:"move-rate"`
 	PollEvery      time.Duration `koanf:"poll-every"`
 	ReconcileEvery time.Duration `koanf:"reconcile-every"`
 	Listen         string        `koanf:"listen"`
@@ -221,6 +225,9 @@ func (c *Config) check(environ []string) error {
 	if _, err := events.ParseNamespace(c.Prefix); err != nil {
 		return Named(err)
 	}
+	if err := c.checkCells(); err != nil {
+		return Named(err)
+	}
 	var err error
 	if c.redisPassword, err = readSecret(c.RedisPasswordFile); err != nil {
 		return Named(fmt.Errorf("redis-password-file: %w", err))
@@ -284,6 +291,7 @@ func (c *Config) checkWork() error {
 		atLeast("max-volume-bytes", Size(c.MaxVolumeBytes), 0, "0 or more"),
 		atLeast("min-free-bytes", Size(c.MinFreeBytes), 0, "0 or more"),
 		zeroOrSecond("patrol-every", c.PatrolEvery),
+		atLeast("move-rate", c.MoveRate, 1, "1 or more"),
 		atLeast("patrol-rate", Size(c.PatrolRate), 0, "0 or more"),
 	)
 }

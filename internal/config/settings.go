@@ -65,6 +65,8 @@ var settings = []entry{
 	{"redis", Common, basic, "", "none", "Redis `URL`: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://; without it, serve and sync run an embedded Redis that keeps nothing"},
 	{"redis-password-file", Common, basic, "", "none", "`file` with the Redis password"},
 	{"prefix", Common, advanced, "lockstep:{0}:", "", "`prefix` of all Redis keys, with one {hash tag}"},
+	{"cell", Common, advanced, "", "none", "`name` of the cell to work in, from the directory of cells, instead of prefix; see docs/scaling.md"},
+	{"cells-prefix", Common, advanced, "", "none; lockstep:{dir}: with cell", "`prefix` of the keys of the directory of cells; without cell, commands find a repository's cell and list those of all cells"},
 	{"log-level", Common | Following, basic, "", "info; sync logs nothing", "minimum `level` to log: debug, info, warn or error"},
 	{"log-format", Common | Following, basic, "text", "", "`format` of the log on standard error: text or json"},
 
@@ -106,6 +108,8 @@ var settings = []entry{
 	{"patrol-rate", Working, advanced, Size(16 << 20), "", "`bytes` per second that a patrol reads to find altered files in published trees, each file counting as 4 KiB more; a quarter of that during syncs; 0: none"},
 
 	{"roles", Serving, basic, DefaultRoles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation), reader (serves published trees over HTTP to apps with a token; needs the volume read-only)"},
+	{"cell-reader", Serving, advanced, "", "none", "base `URL` of the HTTP API of this cell's readers, for the directory of cells, from which other cells copy what is moved"},
+	{"move-rate", Working, advanced, 10, "", "maximum `number` of repositories per second that a worker begins to move to its cell"},
 	{"poll-every", Serving, basic, time.Hour, "", "`interval` between polls of a watched repository, with jitter; a watch can override it; 0: poll only where a watch says so"},
 	{"reconcile-every", Serving, advanced, 6 * time.Hour, "", "`interval` between comparisons of watches, state and volume; 0: never"},
 	{"listen", Serving | Probing | Following, basic, "", "none", "`address` for HTTP: webhooks, API, dashboard, metrics, health"},

@@ -38,6 +38,7 @@ type Config struct {
 	Webhooks   func(context.Context) ([]intake.Received, error)                 // newest first; by default read from Redis
 	Rollups    Rollups                                                          // charts of more than 15 min; by default read from Redis
 	Followers  Followers                                                        // shown to admins; optional
+	Cells      func(context.Context) []Cell                                     // of the directory, called often; nil without cells
 	Size       func(events.RepoPath) (int64, bool)                              // bytes on the local volume, false if unknown; optional
 	Tree       func(repo events.RepoPath, ref events.Ref, commit string) string // published tree on the local volume, "" if unknown; optional
 	Publish    func(context.Context, events.Change) (entry string, err error)   // adds a change to Changes; nil disables Sync now

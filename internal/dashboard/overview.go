@@ -16,7 +16,7 @@ import (
 func (d *Dashboard) livePages() []*page {
 	return []*page{
 		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview, params: []string{"range"},
-			parts: []string{"tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers"}},
+			parts: []string{"tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers", "cells"}},
 		{name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases, parts: []string{"leases"}},
 		{name: "workers", path: "/dashboard/workers", title: "Workers", every: 2 * refreshEvery, load: d.loadWorkers, parts: []string{"workers", "groups"}},
 		{name: "hosts", path: "/dashboard/hosts", title: "Hosts", every: 2 * refreshEvery, load: d.loadHosts, parts: []string{"hosts"}},
@@ -60,6 +60,8 @@ type overview struct {
 
 	Followers     []followerLine // for admins only
 	MoreFollowers int            // number of followers omitted from Followers
+
+	Cells []Cell // of the directory, if there are several
 
 	Charts  template.HTML // series of completed buckets, as JSON
 	Edge    template.HTML // series of the newest buckets, which still change
@@ -141,6 +143,9 @@ func (d *Dashboard) loadOverview(ctx context.Context, q url.Values, admin bool) 
 		return nil, err
 	}
 	o.Hosts, o.MoreHosts = first(hostsShown, o.Hosts)
+	if d.cfg.Cells != nil {
+		o.Cells = d.cfg.Cells(ctx)
+	}
 	if admin {
 		if o.Followers, o.MoreFollowers, err = d.followersShown(ctx); err != nil {
 			return nil, err

@@ -137,7 +137,11 @@ func dyingMain() {
 			return err
 		}
 		d.left.Store(left)
-		return app.RunWorker(cmd.Context(), app.Config{
+		run := app.RunWorker
+		if cfg.Cell != "" {
+			run = app.RunCellWorker
+		}
+		return run(cmd.Context(), app.Config{
 			Config: cfg, Redis: server.With(&d), Log: app.NewLogger(std.Stderr, cfg, slog.LevelInfo), Metrics: telemetry.New(), Step: d.pass,
 		})
 	}}

@@ -31,9 +31,15 @@ func startReceiver(t *testing.T, server *redistest.Server, dir string) (p *proct
 // sendPush sends the webhook of a push and returns the response.
 func sendPush(t *testing.T, addr, id, url string) (status int, answer string) {
 	t.Helper()
+	return sendPushOf(t, addr, id, "acme/widgets", url)
+}
+
+// sendPushOf is sendPush for a repository with another path on the forge.
+func sendPushOf(t *testing.T, addr, id, repo, url string) (status int, answer string) {
+	t.Helper()
 	c := proctest.Must(hooks.Dial(t.Context(), addr))(t)
 	defer c.Close()
-	body := proctest.Must(hooks.PushBody("acme/widgets", url, strings.Repeat("0", 40), strings.Repeat("c", 40)))(t)
+	body := proctest.Must(hooks.PushBody(repo, url, strings.Repeat("0", 40), strings.Repeat("c", 40)))(t)
 	status, text, err := c.Send(hooks.PushRequest(body, testHookSecret, id))
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,9 +28,10 @@ const maxStale = 5 // attempts while the registry changes concurrently
 type Config struct {
 	Registry *watch.Registry
 	Sources  *forge.Sources
-	Spool    *spool.Spool  // nil disables spooling: deliveries that Redis does not accept fail
-	Keep     time.Duration // how long delivery IDs are remembered, and refused deliveries retried; default 72 h
-	Adopt    time.Duration // how often to check the spool's directory for files of dead processes; default 15 s
+	Spool    *spool.Spool               // nil disables spooling: deliveries that Redis does not accept fail
+	Keep     time.Duration              // how long delivery IDs are remembered, and refused deliveries retried; default 72 h
+	Adopt    time.Duration              // how often to check the spool's directory for files of dead processes; default 15 s
+	Owns     func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
 	Log      *slog.Logger
 	Drained  func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
 	Tracer   trace.Tracer         // records a span of each delivery that leaves the spool; nil disables it
@@ -58,6 +60,9 @@ func New(cfg Config) (*Intake, error) {
 	}
 	return &Intake{cfg: cfg, cache: newCache(cacheWeight)}, nil
 }
+
+// Spools reports whether deliveries are kept on disk while Redis is unavailable.
+func (in *Intake) Spools() bool { return in.cfg.Spool != nil }
 
 // The results of a delivery.
 const (
@@ -144,6 +149,12 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 			return out, err
 		}
 		plan := NewPlan(src, d, watches)
+		if in.cfg.Owns != nil && len(plan.Auto) > 0 {
+			plan.Auto = slices.DeleteFunc(plan.Auto, func(w watch.Watch) bool { return !in.cfg.Owns(w.Repo) })
+			if len(plan.Auto) == 0 {
+				plan.Ignored = "it is for another cell"
+			}
+		}
 		switch {
 		case len(plan.Auto) > 0:
 			for _, w := range plan.Auto {

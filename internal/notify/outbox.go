@@ -46,6 +46,8 @@ type item struct {
 	Ref   watch.Selector    `json:"ref"`
 	Entry string            `json:"entry"` // ID in results
 	Body  string            `json:"body"`
+
+	Follows string `json:"follows,omitempty"` // see [Config.Earlier]; "" for a repository that was not moved
 	traceContext
 }
 

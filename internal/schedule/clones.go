@@ -27,6 +27,9 @@ func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report 
 		if err != nil {
 			return err
 		}
+		if !known.IsHere() { // it was moved to another cell, which keeps it, or it arrives
+			continue
+		}
 		set, err := r.Registry.Of(ctx, repo)
 		if err != nil && !isRegistryFault(err) {
 			return err

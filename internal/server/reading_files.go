@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"lockstep/events"
+	"lockstep/internal/access"
 	"lockstep/internal/archive"
 )
 
@@ -19,6 +21,10 @@ type VisibleRef struct {
 	Commit  string       `json:"commit"`
 	Default bool         `json:"default,omitempty"` // it is the default branch
 	Depth   events.Depth `json:"depth,omitempty"`   // history that is kept; absent for one commit
+
+	// What a copy by Git lacks. For the operator only.
+	LFS        bool              `json:"lfs,omitempty"`        // files in Git LFS have their content
+	Submodules events.Submodules `json:"submodules,omitempty"` // the files of submodules
 }
 
 // listRefs lists the refs that the sender may read.
@@ -31,12 +37,33 @@ func (s *Reading) listRefs(w http.ResponseWriter, r *http.Request, from request)
 	if err != nil {
 		return err
 	}
+	if from.who.Operator {
+		if err := s.describeExtras(r.Context(), visible, refs); err != nil {
+			return err
+		}
+	}
 	shown := struct {
 		Repo string       `json:"repo"`
 		Refs []VisibleRef `json:"refs"`
 	}{visible.Repo.String(), refs}
 	reply(w, http.StatusOK, shown)
 	return nil
+}
+
+// describeExtras sets what the published trees have that a copy by Git lacks.
+func (s *Reading) describeExtras(ctx context.Context, visible access.Visible, refs []VisibleRef) error {
+	vol, err := s.Reader.Volume(ctx)
+	if err != nil {
+		return err
+	}
+	published, _, err := vol.Published(visible.Repo)
+	for i, one := range visible.Refs {
+		refs[i].LFS = len(published.LFS[one.Ref]) > 0
+		if mode := published.Submodules[one.Ref]; mode != events.SubmodulesOff {
+			refs[i].Submodules = mode
+		}
+	}
+	return err
 }
 
 // sendFile sends a file, or a range of it. It is never a type that a browser would run.

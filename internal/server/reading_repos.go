@@ -176,7 +176,7 @@ func (s *Reading) readableRefs(ctx context.Context, visible access.Visible) ([]V
 	}
 	refs := make([]VisibleRef, 0, len(visible.Refs))
 	for i, ref := range visible.Refs {
-		refs = append(refs, VisibleRef{ref.Ref.String(), ref.Commit, ref.Default, depths[i]})
+		refs = append(refs, VisibleRef{Ref: ref.Ref.String(), Commit: ref.Commit, Default: ref.Default, Depth: depths[i]})
 	}
 	return refs, nil
 }

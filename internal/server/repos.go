@@ -123,9 +123,10 @@ func listRepos(repos Repos, admin func(*http.Request) bool) http.Handler {
 			return nil, err
 		}
 		shown := struct {
-			Repos []RepoSummary `json:"repos"`
-			Next  string        `json:"next,omitempty"`
-		}{Repos: make([]RepoSummary, 0, len(page.Repos))}
+			Repos   []RepoSummary `json:"repos"`
+			Next    string        `json:"next,omitempty"`
+			Missing string        `json:"missing_cell,omitempty"`
+		}{Repos: make([]RepoSummary, 0, len(page.Repos)), Missing: page.Missing}
 		for _, summary := range page.Repos {
 			if !admin(r) {
 				hideErrors(summary.Failing)

@@ -40,8 +40,9 @@ const (
 
 // Config configures the server. Metrics and Log are required. A nil interface or pointer disables its endpoints.
 type Config struct {
-	Publisher message.Publisher // publishes changes
-	Topic     string            // stream of changes
+	Publisher message.Publisher                     // publishes changes
+	Topic     string                                // stream of changes
+	TopicOf   func(events.RepoPath) (string, error) // stream of the changes of a repository; defaults to Topic
 	Changes   Changes
 	Repos     Repos // requires Locks
 	Locks     Locks
@@ -264,11 +265,17 @@ func publish(ctx context.Context, cfg Config, change events.Change) (entry strin
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(msg.Metadata))
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	topic := cfg.Topic
+	if cfg.TopicOf != nil {
+		if topic, err = cfg.TopicOf(change.Repo); err != nil {
+			return "", err
+		}
+	}
 	if publisher, ok := cfg.Publisher.(adder); ok {
-		return publisher.Add(ctx, cfg.Topic, msg)
+		return publisher.Add(ctx, topic, msg)
 	}
 	msg.SetContext(ctx)
-	return "", cfg.Publisher.Publish(cfg.Topic, msg)
+	return "", cfg.Publisher.Publish(topic, msg)
 }
 
 func fail(w http.ResponseWriter, status int, err error) {

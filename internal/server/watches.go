@@ -40,7 +40,8 @@ func listWatches(watches Watches) http.Handler {
 		list := struct {
 			Watches []watch.Watch `json:"watches"`
 			Next    string        `json:"next,omitempty"`
-		}{page.Watches, page.Next}
+			Missing string        `json:"missing_cell,omitempty"`
+		}{page.Watches, page.Next, page.Missing}
 		if list.Watches == nil {
 			list.Watches = []watch.Watch{}
 		}

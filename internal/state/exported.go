@@ -24,12 +24,12 @@ type fieldKind struct {
 // complete before an interrupted import is repeated: failures, circuit breakers, checks.
 var fieldKinds = map[string]fieldKind{
 	"synced": {true, true}, "head": {true, true}, "given": {true, true}, "moved": {true, true}, "denied": {true, true},
-	"tombstone": {false, true},
+	"tombstone": {false, true}, cellField: {false, true},
 
 	"repo": {exported: true}, "url": {exported: true}, "repeat": {exported: true}, "watched": {exported: true}, "byhand": {exported: true},
 	"check": {exported: true}, defaultField: {exported: true}, refusedField: {exported: true}, missingField: {exported: true},
 
-	"fence": {}, "asked": {}, "newest": {}, "look": {}, failingField: {}, failuresField: {}, tripsField: {}, openUntilField: {},
+	"fence": {}, "asked": {}, "newest": {}, "look": {}, failingField: {}, failuresField: {}, tripsField: {}, openUntilField: {}, followsField: {},
 }
 
 // completeKinds returns the kinds of fields that make a state complete, in order.
@@ -45,6 +45,9 @@ func completeKinds() (kinds []string) {
 
 // Exported returns the fields to export. It returns none if there is no information about a clone or its moves.
 func (r Repo) Exported() map[string]string {
+	if _, _, moved := r.MovedToCell(); moved {
+		return nil // the other cell exports it
+	}
 	fields, says := map[string]string{}, false
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")

@@ -29,6 +29,8 @@ type Summary struct {
 type Page struct {
 	Repos []Summary
 	Next  uint64 // cursor of the next page; 0 on the last page
+
+	Missing string // name of a cell that does not answer, whose repositories the list lacks; never set by Store
 }
 
 const (
@@ -37,7 +39,7 @@ const (
 )
 
 // summaryFields are the fields that List reads of each repository.
-var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, failingField, failuresField, tripsField, openUntilField}
+var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, failingField, failuresField, tripsField, openUntilField, cellField}
 
 // List returns a page of about limit repositories whose path has the prefix, ignoring case. cursor is 0 for the first
 // page. List scans at most 100,000 keys of Redis, so a page may be short or empty without being the last. Repositories
@@ -112,7 +114,7 @@ func (s *Store) summaries(ctx context.Context, base string, keys []string, now t
 				known.fields[summaryFields[n]] = text
 			}
 		}
-		if known.IsZero() {
+		if known.IsZero() || !known.IsHere() {
 			continue
 		}
 		summary := known.Summary(now)

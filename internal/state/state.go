@@ -30,6 +30,8 @@
 //	failing             last failures, at most 16, as [stream.Notes]: see [Failure]
 //	failures            consecutive failures that count; "0" or absent after a success
 //	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
+//	cell                the repository is not in this cell: see [CellMove]; absent if it is
+//	follows             last result of the repository in the cell that it came from: see [events.Follows]; absent if it came from none
 //	circuit_open_until  end of the open phase, in ms of Redis' clock; "0" or absent after a success
 package state
 
@@ -280,7 +282,7 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", failingField, failuresField, tripsField, openUntilField:
+		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", failingField, failuresField, tripsField, openUntilField, cellField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value

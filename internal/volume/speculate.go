@@ -58,7 +58,7 @@ func (s *syncer) speculate(ctx context.Context) *speculation {
 	if gate != nil {
 		limits.Gate = optionalGate{gate, ctx}
 	}
-	if a.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, limits); err != nil {
+	if a.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, limits); err != nil {
 		return nil
 	}
 	if !a.remote.StartSpeculation(commit) {

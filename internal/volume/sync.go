@@ -26,7 +26,8 @@ type SyncRequest struct {
 	URL   string       // the remote, http, https or ssh, without credentials in it
 	Ref   events.Ref   // zero for the remote's default branch
 	Pin   string       // commit to publish for Ref, whatever Ref points to; optional. A Ref that is a commit is its own
-	Auth  wire.Auth    // used only for this operation; zero is anonymous
+	Via   string       // where to fetch from instead of URL, as long as the path is bound to URL: a reader that has a copy; optional
+	Auth  wire.Auth    // used only for this operation, with Via if that is set; zero is anonymous
 	Fence uint64       // fence of the lease on Repo; above zero
 	Depth events.Depth // minimum history; existing history is never cut
 
@@ -79,6 +80,9 @@ type SyncRequest struct {
 
 // pinned returns the commit to publish whatever the ref points to, or "".
 func (req SyncRequest) pinned() string { return cmp.Or(req.Pin, req.Ref.Commit()) }
+
+// from returns the URL to fetch from.
+func (req SyncRequest) from() string { return cmp.Or(req.Via, req.URL) }
 
 // Tip is a ref and its commit.
 type Tip struct {
@@ -196,8 +200,10 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 		return SyncResult{}, err
 	}
 	s.v.done("fenced")
-	if err := wire.CheckURL(s.req.URL); err != nil {
-		return SyncResult{}, err
+	for _, url := range []string{s.req.URL, s.req.from()} {
+		if err := wire.CheckURL(url); err != nil {
+			return SyncResult{}, err
+		}
 	}
 	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
 		return SyncResult{}, err
@@ -273,7 +279,7 @@ func (s *syncer) isKnownUpToDate() bool {
 func (s *syncer) list(ctx context.Context) (err error) {
 	s.progress.begin(events.PhaseList, "", 0)
 	s.ahead = s.speculate(ctx)
-	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.ahead.gate(s.req.Gate))); err != nil {
+	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.ahead.gate(s.req.Gate))); err != nil {
 		return err
 	}
 	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {

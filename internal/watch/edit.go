@@ -60,7 +60,7 @@ func (r *Registry) edit(ctx context.Context, repo events.RepoPath, announce bool
 				changes[0].Type, changes[0].Force = events.ChangeRemoved, true
 			}
 		}
-		return r.write(ctx, changes, rewrite{was, docs})
+		return r.write(ctx, changes, rewrite{was: was, docs: docs})
 	})
 }
 
@@ -79,15 +79,16 @@ func (r *Registry) untilWritten(ctx context.Context, repo events.RepoPath, try f
 
 // rewrite replaces the stored documents of a repository.
 type rewrite struct {
-	was  contents
-	docs map[string]string
+	was   contents
+	docs  map[string]string
+	moves bool // between cells
 }
 
 // args returns the arguments of write.lua for this repository, without those of its notes.
 func (w rewrite) args() []any {
 	repo := w.was.repo
 	if len(w.docs) == 0 {
-		return []any{repo.Key(), w.was.version, "0", "0", 0, 0}
+		return []any{repo.Key(), w.was.version, "0", "0", w.moved(), 0, 0}
 	}
 	every, usual := pollOf(w.docs)
 	polled := "0"
@@ -107,8 +108,16 @@ func (w rewrite) args() []any {
 			drop = append(drop, field)
 		}
 	}
-	args := append([]any{repo.Key(), w.was.version, "1", polled, len(drop)}, drop...)
+	args := append([]any{repo.Key(), w.was.version, "1", polled, w.moved(), len(drop)}, drop...)
 	return append(append(args, len(set)), set...)
+}
+
+// moved returns the argument of write.lua for w.moves.
+func (w rewrite) moved() string {
+	if w.moves {
+		return "1"
+	}
+	return "0"
 }
 
 // notes returns the notes of failures to remove: those of the watches that are removed. It returns nil if there are none.
@@ -177,7 +186,7 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 	var noted []string
 	for _, w := range rewrites {
 		before, after := w.remotes()
-		keys = append(keys, r.of(w.was.repo), r.at(before), r.at(after))
+		keys = append(keys, r.of(w.was.repo), r.at(before), r.at(after), r.namespace.Repo(w.was.repo))
 		noted, args = w.notes(r.namespace).Append(noted, append(args, w.args()...))
 	}
 	keys = append(keys, noted...)
@@ -195,6 +204,8 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 		return errRaced
 	case len(reply) == 3 && reply[0] == "related":
 		return nested(reply[1], reply[2])
+	case len(reply) == 2 && reply[0] == "moved":
+		return events.Errorf(events.Retryable, events.ClassMoved, "%s is in another cell, or is being moved; try again", reply[1])
 	}
 	return fmt.Errorf("write the watches of %s: %w: %.100q", rewrites[0].was.repo, errReply, reply)
 }

@@ -25,6 +25,7 @@ type Query struct {
 type Page struct {
 	Watches []Watch
 	Next    string // [Query.After] of the next page; "" on the last one
+	Missing string // name of a cell that does not answer, whose watches the list lacks; never set by Registry
 }
 
 // ErrBadAfter means that [Query.After] was not returned as [Page.Next].

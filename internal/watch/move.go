@@ -62,7 +62,7 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 		if err = cmp.Or(err, checkLimits(to, all)); err != nil {
 			return err
 		}
-		rewrites := []rewrite{{there, docs}}
+		rewrites := []rewrite{{was: there, docs: docs}}
 		if from.Equal(to) {
 			rewrites[0].was.spelled = to.String()
 		} else {

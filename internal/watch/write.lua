@@ -4,19 +4,21 @@
 --
 -- KEYS    1 changes (stream)   2 index (ZSET of repository keys, all scores 0)   3 poll (ZSET: repository key -> ms)
 --         then for each set: the set (hash), the remote before and the remote after (hashes); if there is none before
---         or none after, both are the same; then for each set with notes to remove, the hash and the index of the notes
+--         or none after, both are the same; and the state of the repository (hash);
+--         then for each set with notes to remove, the hash and the index of the notes
 -- ARGV    1 a new version   2 number of sets; then for each: repository key, the version read ('' for none), '1' if
---         the set stays and '0' if it is removed, '1' if it is polled, number of fields to remove, those, number of
---         names and values to set, those in turn, and 0, or 1 followed by its notes
+--         the set stays and '0' if it is removed, '1' if it is polled, '1' if a move between cells writes it, number of fields to
+--         remove, those, number of names and values to set, those in turn, and 0, or 1 followed by its notes
 --         then the number of changes; then for each: number of names and values of its entry, those in turn
 -- Returns {verdict, …}
 --         'written'              success
 --         'raced', key           that repository's set has changed; nothing was written
 --         'related', key, other  the first was not watched, and the watched other one is above or below it; nothing
 --                                was written
+--         'moved', key            that repository is in another cell, or not in this one yet; nothing was written
 -- Fails with WRONGTYPE if a key has another type, and with OOM; then nothing changed.
 --
--- With changes, each set records the time of the request. Polled sets are scheduled for now; due.lua knows the
+-- With changes, each set records the time of the request, and so does one that a move writes, so that it is polled an interval later. Polled sets are scheduled for now; due.lua knows the
 -- interval and reschedules them. All written sets and remotes get the new version. XADD comes first: it needs memory, so
 -- it fails before anything is written.
 
@@ -34,10 +36,11 @@ end
 
 local sets, messages = {}, {}
 local version, count = arg(), tonumber(arg())
-local keyAt = 3 + 3 * count
+local keyAt = 3 + 4 * count
 local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
 for i = 1, count do
-  sets[i] = {hash = KEYS[1 + 3 * i], before = KEYS[2 + 3 * i], after = KEYS[3 + 3 * i], key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', drop = list(), set = list()}
+  sets[i] = {hash = KEYS[4 * i], before = KEYS[4 * i + 1], after = KEYS[4 * i + 2], state = KEYS[4 * i + 3],
+    key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', moves = arg() == '1', drop = list(), set = list()}
   sets[i].notes = arg() == '1' and notes_of(key, arg)
 end
 for i = 1, tonumber(arg()) do messages[i] = list() end
@@ -46,6 +49,7 @@ redis.call('XLEN', changes)
 redis.call('ZCARD', index)
 redis.call('ZCARD', poll)
 for _, s in ipairs(sets) do
+  if not s.moves and redis.call('HEXISTS', s.state, 'cell') == 1 then return {'moved', s.key} end
   redis.call('HLEN', s.before)
   redis.call('HLEN', s.after)
   if s.notes then redis.call('HLEN', s.notes.hash); redis.call('ZCARD', s.notes.index) end
@@ -74,7 +78,7 @@ for _, s in ipairs(sets) do
     redis.call('HSET', s.hash, 'version', version)
     for i = 1, #s.set, 2 do redis.call('HSET', s.hash, s.set[i], s.set[i + 1]) end
     for _, name in ipairs(s.drop) do redis.call('HDEL', s.hash, name) end
-    if #messages > 0 then redis.call('HSET', s.hash, 'asked', now) end
+    if #messages > 0 or s.moves then redis.call('HSET', s.hash, 'asked', now) end
     redis.call('ZADD', index, 0, s.key)
     redis.call('HSET', s.after, s.key, '1')
   end

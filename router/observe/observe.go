@@ -71,7 +71,8 @@ const (
 const (
 	Coalesced = "coalesced" // settled along with another change
 	Failed    = "failed"
-	Newer     = "left" // left to a newer version of the program
+	Newer     = "left"      // left to a newer version of the program
+	Forwarded = "forwarded" // handed over to another deployment
 )
 
 // Delivery follows one delivery of a message.
@@ -107,6 +108,11 @@ func (d *Delivery) Ended(change events.Change, outcome string, class events.Clas
 // LeftToNewer reports a change of a version that this program does not know.
 func (d *Delivery) LeftToNewer() {
 	d.events(Event{Kind: Ended, Timeline: Timeline{Outcome: Newer}, Class: events.ClassNewer})
+}
+
+// Forwarded reports a change that was handed over to another deployment.
+func (d *Delivery) Forwarded() {
+	d.ended(Timeline{Outcome: Forwarded}, "", nil)
 }
 
 func (d *Delivery) ended(t Timeline, class events.Class, missing []events.MissingSubmodule) {

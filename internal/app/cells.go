@@ -1,0 +1,78 @@
+package app
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/internal/cells"
+	"lockstep/internal/config"
+)
+
+// OpenCells returns the cells that a command works with: the one named by the setting cell, all of the directory if there is the setting
+// cells-prefix, or else the deployment with the prefix of cfg. Without both settings it sends no command.
+func OpenCells(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*cells.Set, error) {
+	if cfg.Directory() == "" {
+		return cells.Single(client, cells.Member{Namespace: cfg.Namespace()}), nil
+	}
+	directory, err := cells.Open(ctx, client, cfg.Directory())
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Cell == "" {
+		return cells.All(client, directory), nil
+	}
+	cell, err := cellOf(directory, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return cells.Single(client, cells.Member{Name: cell.Name, Namespace: cell.Prefix}), nil
+}
+
+// cellOf returns the cell that cfg names.
+func cellOf(directory *cells.Directory, cfg config.Config) (cells.Cell, error) {
+	cell, ok := directory.Cell(cfg.Cell)
+	if !ok {
+		return cells.Cell{}, fmt.Errorf("cell %s: %w", cfg.Cell, cells.ErrNoCell)
+	}
+	if cell.State == cells.Gone {
+		return cells.Cell{}, fmt.Errorf("cell %s is gone; add it again with lockstep cells add %s", cell.Name, cell.Name)
+	}
+	return cell, nil
+}
+
+// InCell returns cfg for one of the cells of [OpenCells].
+func InCell(cfg config.Config, cell cells.Member) config.Config {
+	cfg.Prefix, cfg.Cell = string(cell.Namespace), cell.Name
+	return cfg
+}
+
+// joinCell opens the directory, waiting for Redis if need be, and returns the configuration of a process of the cell.
+func joinCell(ctx context.Context, cfg Config) (Config, error) {
+	if cfg.Config.Redis == "" {
+		return cfg, invalid(fmt.Errorf("a cell requires %s: an embedded Redis has no directory", config.Names("redis")))
+	}
+	if cfg.Cell == "" {
+		return cfg, invalid(fmt.Errorf("a process belongs to one cell: set %s beside cells-prefix", config.Names("cell")))
+	}
+	client := cfg.Redis.Open()
+	var cell cells.Cell
+	err := awaitRedis(ctx, cfg.Redis, cfg.Log, func() (err error) {
+		if cfg.cells, err = cells.Open(ctx, client, cfg.Directory()); err == nil {
+			cell, err = cellOf(cfg.cells, cfg.Config)
+		}
+		if err == nil && cfg.CellReader != "" {
+			err = cfg.cells.Register(ctx, cell.Name, cfg.CellReader, "")
+		}
+		return err
+	})
+	if err != nil {
+		_ = client.Close()
+		return cfg, err
+	}
+	cfg.Config = InCell(cfg.Config, cells.Member{Name: cell.Name, Namespace: cell.Prefix})
+	cfg.closeCells = client.Close
+	cfg.Log.InfoContext(ctx, "joined cell", "cell", cell.Name, "prefix", cfg.Prefix)
+	return cfg, nil
+}

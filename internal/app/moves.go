@@ -1,0 +1,167 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+	"lockstep/internal/cells/move"
+	"lockstep/internal/state"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+// moves is what a worker does for moves between cells: it moves repositories to its cell, cleans up after those that have left, and
+// requests the moves that a change of weights needs.
+type moves struct {
+	cfg    Config
+	worker string
+	redis  redis.UniversalClient
+	pubsub redis.UniversalClient
+	volume *volume.Volume
+	locker *locking.Locker
+	log    *slog.Logger
+}
+
+// run works until ctx is done.
+func (m moves) run(ctx context.Context) error {
+	step := func(name string, _ events.RepoPath) {
+		if m.cfg.Step != nil {
+			m.cfg.Step("move " + name)
+		}
+	}
+	mover, err := move.New(move.Config{
+		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker,
+		Token: m.cfg.APIToken(), PerSecond: float64(m.cfg.MoveRate), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
+	})
+	if err != nil {
+		return err
+	}
+	retirer := move.Retirer{
+		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, Volume: m.volume, Locker: m.locker, Grace: m.cfg.TreeGrace, Step: step, Log: m.log,
+	}
+	var running sync.WaitGroup
+	running.Go(func() { mover.Run(ctx) })
+	running.Go(func() { retirer.Run(ctx) })
+	var last planned
+	running.Go(func() { runEvery(ctx, planEvery, func() { last = m.plan(ctx, last) }) })
+	running.Wait()
+	return nil
+}
+
+const (
+	planEvery = 5 * time.Second
+	planClaim = time.Minute // one worker of a cell plans at a time
+	planShare = 20          // going through the repositories takes at most one part in so many of the time
+)
+
+// planned is how many repositories were left to move at a time.
+type planned struct {
+	left int
+	at   time.Time
+}
+
+// estimate returns how long the rest takes if it goes on as since an earlier plan, 0 if that is unknown.
+func (p planned) estimate(earlier planned) time.Duration {
+	if earlier.left <= p.left {
+		return 0
+	}
+	return (p.at.Sub(earlier.at) * time.Duration(p.left) / time.Duration(earlier.left-p.left)).Round(time.Second)
+}
+
+// plan requests the moves of the repositories of this cell that shall be in another one. When no cell has any left, the new weights take
+// effect. last is what the call before returned.
+func (m moves) plan(ctx context.Context, last planned) planned {
+	directory := m.cfg.cells
+	if !directory.Pending() {
+		return planned{}
+	}
+	began := time.Now()
+	claimed, err := m.redis.SetNX(ctx, m.cfg.Namespace().Rebalance(), m.worker, planClaim).Result()
+	if err != nil || !claimed {
+		return last
+	}
+	defer func() { // a failure delays the next plan to the end of the claim
+		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(), max(planEvery/2, planShare*time.Since(began))).Err()
+	}()
+	left, err := m.request(ctx)
+	if err != nil {
+		m.log.WarnContext(ctx, "moves to other cells cannot be planned, will retry", "error", err)
+		return last
+	}
+	now := planned{left, time.Now()}
+	if left > 0 {
+		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", left, "estimate", now.estimate(last))
+		return now
+	}
+	plan, err := PlanCells(ctx, m.redis, directory, nil)
+	if err == nil && plan.Empty() {
+		if err = directory.Settle(ctx, plan.Epoch); err == nil {
+			m.log.InfoContext(ctx, "all repositories are in the cells where the weights place them", "repositories", plan.Repos)
+		}
+	}
+	if err != nil && !errors.Is(err, cells.ErrChanged) {
+		m.log.WarnContext(ctx, "end of the moves between cells cannot be established, will retry", "error", err)
+	}
+	return now
+}
+
+// request requests the moves of repositories of this cell, and returns how many are left to move.
+func (m moves) request(ctx context.Context) (left int, err error) {
+	directory := m.cfg.cells
+	if err := directory.Refresh(ctx); err != nil {
+		return 0, err
+	}
+	queues, epoch := map[string]*move.Queue{}, directory.Epoch()
+	for repo, err := range Repositories(ctx, m.redis, cells.Member{Name: m.cfg.Cell, Namespace: m.cfg.Namespace()}) {
+		if err != nil {
+			return left, err
+		}
+		target := directory.Target(repo)
+		if directory.Place(repo).Name != m.cfg.Cell || target.Name == m.cfg.Cell || target.Name == "" {
+			continue
+		}
+		left++
+		queue := queues[target.Name]
+		if queue == nil {
+			queue = move.NewQueue(m.redis, target.Prefix)
+			queues[target.Name] = queue
+		}
+		if _, err := queue.Request(ctx, move.Request{Repo: repo, From: m.cfg.Cell, Epoch: epoch}, false); err != nil {
+			return left, err
+		}
+	}
+	return left, nil
+}
+
+// RunCellWorker is [RunWorker] for a worker of the cell that cfg names.
+func RunCellWorker(ctx context.Context, cfg Config) error {
+	cfg, err := joinCell(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cfg.closeCells() }()
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { _ = cfg.cells.Run(ctx, time.Second, cfg.Log) })
+	return RunWorker(ctx, cfg)
+}
+
+// IsKnown reports whether a cell has a repository: a state of it, or a watch.
+func IsKnown(ctx context.Context, client redis.UniversalClient, cell cells.Member, repo events.RepoPath) (bool, error) {
+	known, err := state.NewStore(client, cell.Namespace).Load(ctx, repo)
+	if err != nil || !known.IsZero() {
+		return true, err
+	}
+	set, err := watch.NewRegistry(client, cell.Namespace).Of(ctx, repo)
+	return len(set.Watches) > 0, err
+}

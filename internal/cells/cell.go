@@ -1,0 +1,125 @@
+package cells
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"lockstep/events"
+	"lockstep/internal/unknown"
+)
+
+// DefaultPrefix is the prefix of the directory's keys unless configured otherwise.
+const DefaultPrefix events.Namespace = "lockstep:{dir}:"
+
+// Limits of a directory.
+const (
+	MaxWeight = 1_000_000 // of one cell
+	MaxCells  = 1024
+)
+
+// DefaultWeight is the weight of a cell that is added without one.
+const DefaultWeight = 100
+
+// State is the state of a cell.
+type State string
+
+// The states of a cell.
+const (
+	Active   State = "active"   // has a share in proportion to its weight
+	Draining State = "draining" // its repositories are being moved elsewhere
+	Gone     State = "gone"     // has no repositories; its name can be used again
+)
+
+// Cell is an entry of the directory.
+type Cell struct {
+	Name   string           `json:"name"`
+	Prefix events.Namespace `json:"prefix"` // of its keys
+	Weight int              `json:"weight"` // as given by the operator; see Target
+	Placed int              `json:"placed"` // weight by which repositories are placed now
+	State  State            `json:"state"`
+	Epoch  int64            `json:"-"`                // of its last change; stored in front of the JSON
+	Reader string           `json:"reader,omitempty"` // base URL of its HTTP API, from which other cells copy; "" if unknown
+	Volume string           `json:"volume,omitempty"` // ID of its volume; "" until its worker has reported it
+
+	extra map[string]json.RawMessage // fields of newer versions
+	text  string                     // as stored
+}
+
+// Target returns the weight by which repositories shall be placed: 0 unless the cell is active.
+func (c Cell) Target() int {
+	if c.State != Active {
+		return 0
+	}
+	return c.Weight
+}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// CheckName returns an error unless name is a valid name of a cell: at most 63 lower-case letters, digits and ._-, as in "eu-1".
+func CheckName(name string) error {
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("cell %.70q: want at most 63 lower-case letters, digits and ._-, as in \"eu-1\"", name)
+	}
+	return nil
+}
+
+// PrefixOf returns the prefix of a cell's keys unless another is given when it is added: "lockstep:{eu-1}:".
+func PrefixOf(name string) events.Namespace { return events.Namespace("lockstep:{" + name + "}:") }
+
+func (c Cell) check() error {
+	if err := CheckName(c.Name); err != nil {
+		return err
+	}
+	if _, err := events.ParseNamespace(string(c.Prefix)); err != nil {
+		return fmt.Errorf("cell %s: %w", c.Name, err)
+	}
+	if c.Weight < 1 || c.Weight > MaxWeight {
+		return fmt.Errorf("cell %s: weight %d: want 1 to %d", c.Name, c.Weight, MaxWeight)
+	}
+	if c.Placed < 0 || c.Placed > MaxWeight {
+		return fmt.Errorf("cell %s: placed weight %d: want 0 to %d", c.Name, c.Placed, MaxWeight)
+	}
+	if c.State != Active && c.State != Draining && c.State != Gone {
+		return fmt.Errorf("cell %s: unknown state %.20q", c.Name, c.State)
+	}
+	return nil
+}
+
+// decode parses a stored cell.
+func decode(name, text string) (Cell, error) {
+	c := Cell{text: text}
+	epoch, document, _ := strings.Cut(text, " ")
+	err := json.Unmarshal([]byte(document), &c)
+	if err == nil {
+		c.extra, err = unknown.Fields([]byte(document), c)
+	}
+	if err == nil {
+		c.Epoch, err = strconv.ParseInt(epoch, 10, 64)
+	}
+	if err == nil && c.Name != name {
+		err = errors.New("its record has another name")
+	}
+	if err == nil {
+		err = c.check()
+	}
+	if err != nil {
+		return Cell{}, fmt.Errorf("directory: record of cell %.70q: %w", name, err)
+	}
+	return c, nil
+}
+
+// encode returns the text to store after the epoch.
+func (c Cell) encode() (string, error) {
+	if err := c.check(); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(c)
+	if err == nil {
+		text, err = unknown.AddTo(text, c.extra)
+	}
+	return string(text), err
+}

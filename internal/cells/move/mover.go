@@ -1,0 +1,195 @@
+package move
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+	"lockstep/internal/state"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+// Config configures a [Mover]. Fields without a default are required.
+type Config struct {
+	Cell      string // the cell that repositories are moved to
+	Directory *cells.Directory
+	Redis     redis.UniversalClient // for the keys of all cells; must not retry by itself
+	PubSub    locking.Subscriber    // defaults to Redis
+	Volume    *volume.Volume        // of Cell
+	Locker    *locking.Locker       // of Cell
+	Worker    string                // name of this process
+
+	Token     string            // of the readers' operator; "" if they need none
+	Transport http.RoundTripper // for requests to readers; defaults to that of Volume
+
+	AtOnce    int           // maximum moves in flight in this process; 4
+	PerSecond float64       // maximum moves begun per second in this process; 10
+	Lease     time.Duration // of the leases in other cells; 10 s
+	Wait      time.Duration // for a lease; 60 s
+	Confirm   time.Duration // how long to wait until a replica has the mark; 5 s
+
+	Step func(name string, repo events.RepoPath) // called after each step, for crash tests; optional
+	Log  *slog.Logger
+}
+
+// Mover moves repositories to its cell, as requested in the cell's [Queue].
+type Mover struct {
+	cfg   Config
+	queue *Queue
+
+	mu      sync.Mutex
+	lockers map[string]*locking.Locker // of other cells, by prefix
+}
+
+// New returns a Mover.
+func New(cfg Config) (*Mover, error) {
+	self, ok := cfg.Directory.Cell(cfg.Cell)
+	if !ok {
+		return nil, cells.ErrNoCell
+	}
+	cfg.AtOnce, cfg.PerSecond = cmp.Or(cfg.AtOnce, 4), cmp.Or(cfg.PerSecond, 10)
+	cfg.Lease, cfg.Wait = cmp.Or(cfg.Lease, 10*time.Second), cmp.Or(cfg.Wait, time.Minute)
+	cfg.Confirm, cfg.Log = cmp.Or(cfg.Confirm, 5*time.Second), cmp.Or(cfg.Log, slog.Default())
+	if cfg.PubSub == nil {
+		cfg.PubSub = cfg.Redis
+	}
+	if cfg.Transport == nil {
+		cfg.Transport = cfg.Volume.Transport()
+	}
+	if cfg.Step == nil {
+		cfg.Step = func(string, events.RepoPath) {}
+	}
+	return &Mover{cfg: cfg, queue: NewQueue(cfg.Redis, self.Prefix), lockers: map[string]*locking.Locker{}}, nil
+}
+
+const (
+	pollEvery  = time.Second
+	claimHold  = 3 // leases, after which another worker tries; both take the leases
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+	refusedFor = time.Hour
+)
+
+// Run moves repositories until ctx is done. It then waits for the moves in flight, which end soon, and closes its lockers.
+func (m *Mover) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer m.close()
+	defer running.Wait()
+	slots := make(chan struct{}, m.cfg.AtOnce)
+	for ctx.Err() == nil {
+		claimed, err := m.queue.claim(ctx, max(1, cap(slots)-len(slots)), claimHold*m.cfg.Lease)
+		if err != nil && ctx.Err() == nil {
+			m.cfg.Log.WarnContext(ctx, "moves to this cell cannot be claimed, will retry", "error", err)
+		}
+		for _, r := range claimed {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			running.Go(func() {
+				defer func() { <-slots }()
+				_ = m.Move(ctx, r) // is logged, and kept in the request
+			})
+			pause(ctx, time.Duration(float64(time.Second)/m.cfg.PerSecond))
+		}
+		if len(claimed) == 0 {
+			pause(ctx, pollEvery)
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Move moves a repository, or continues to. It removes the request when it is done, and otherwise keeps it with the error, to be tried
+// again.
+func (m *Mover) Move(ctx context.Context, r Request) error {
+	began := time.Now()
+	log := m.cfg.Log.With("repo", r.Repo.String(), "from", r.From, "to", m.cfg.Cell)
+	a := &attempt{Mover: m, req: r, move: state.CellMove{Repo: r.Repo, Cell: r.From, Epoch: r.Epoch}}
+	err := a.run(ctx)
+	if err == nil {
+		err = m.queue.done(ctx, r.Repo)
+		if err == nil {
+			m.cfg.Step("done", r.Repo)
+			log.InfoContext(ctx, "repository moved to this cell", "took", time.Since(began))
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	delay := min(firstRetry<<min(r.Tries, 10), lastRetry)
+	r.Refused = events.DispositionOf(err) == events.Permanent && !a.marked
+	if r.Refused {
+		delay = refusedFor
+		if cleared := a.abandon(ctx); cleared != nil {
+			log.WarnContext(ctx, "copy of a refused move cannot be removed, will retry", "error", cleared)
+			r.Refused, delay = false, lastRetry
+		}
+	}
+	r.Step, r.Error, r.Class, r.Tries = a.step, err.Error(), events.ClassOf(err), r.Tries+1
+	if kept := m.queue.retry(ctx, r, delay/2+rand.N(delay/2)); kept != nil {
+		err = errors.Join(err, kept)
+	}
+	log.WarnContext(ctx, "move not completed, will retry", "step", a.step, "error", err, "delay", delay)
+	return err
+}
+
+// locker returns the locker of another cell.
+func (m *Mover) locker(cell cells.Cell) (*locking.Locker, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	prefix := cell.Prefix.Locks()
+	if l := m.lockers[prefix]; l != nil {
+		return l, nil
+	}
+	l, err := locking.New(locking.Config{
+		Redis: m.cfg.Redis, PubSub: m.cfg.PubSub, Prefix: prefix, Lease: m.cfg.Lease, Wait: m.cfg.Wait, Worker: m.cfg.Worker, Log: m.cfg.Log, KeyName: "repo",
+	})
+	if err == nil {
+		m.lockers[prefix] = l
+	}
+	return l, err
+}
+
+func (m *Mover) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.lockers {
+		_ = l.Close(context.Background())
+	}
+	clear(m.lockers)
+}
+
+// cell is what a move reads and writes of a cell in Redis.
+type cell struct {
+	cells.Cell
+	states  *state.Store
+	watches *watch.Registry
+}
+
+func (m *Mover) open(name string) (cell, error) {
+	c, ok := m.cfg.Directory.Cell(name)
+	if !ok {
+		return cell{}, events.Errorf(events.Permanent, events.ClassConfig, "cell %s: %w", name, cells.ErrNoCell)
+	}
+	return cell{c, state.NewStore(m.cfg.Redis, c.Prefix), watch.NewRegistry(m.cfg.Redis, c.Prefix)}, nil
+}

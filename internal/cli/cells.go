@@ -1,0 +1,320 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cells"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
+)
+
+// planTimeout limits commands that go through the repositories of all cells.
+const planTimeout = 30 * time.Minute
+
+func newCellsCommand(std term.Streams) *cobra.Command {
+	return newGroup("cells", "Divide repositories among cells",
+		"A cell is a deployment with a prefix and a volume of its own. The directory of cells gives each a weight, by which\n"+
+			"repositories are placed; see docs/scaling.md. A deployment without cells needs none of this.",
+		newCellsListCommand(std), newCellsPlanCommand(std), newCellsAddCommand(std), newCellsDrainCommand(std))
+}
+
+// onDirectory runs fn with the directory of cells, which may be empty.
+func onDirectory(cmd *cobra.Command, std term.Streams, fn func(context.Context, config.Config, redis.UniversalClient, *cells.Directory) error) error {
+	return connected(cmd, std, planTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		cfg.CellsPrefix = cmp.Or(cfg.CellsPrefix, string(cells.DefaultPrefix))
+		directory, err := cells.OpenOrNew(ctx, client, cfg.Directory())
+		if err != nil {
+			return err
+		}
+		return fn(ctx, cfg, client, directory)
+	})
+}
+
+// listedCell is a cell in the output of ls.
+type listedCell struct {
+	cells.Cell
+	Epoch    int64   `json:"epoch"`
+	Share    float64 `json:"share"` // of the weights by which repositories are placed now, 0 to 1
+	Watched  int64   `json:"watched"`
+	NoAnswer string  `json:"no_answer,omitempty"`
+}
+
+func newCellsListCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	return withListFlags(&cobra.Command{
+		Use:   "ls",
+		Short: "List cells with their weights and states",
+		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT the one by which\n" +
+			"they shall be when all have been moved.",
+		Example: "  lockstep cells ls --redis redis+cluster://127.0.0.1:7000\n" +
+			"  lockstep cells ls -o wide --redis redis+cluster://127.0.0.1:7000",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+				list := listCells(ctx, client, directory)
+				return term.ShowList(std, &out, list, list, cellColumns)
+			})
+		},
+	}, config.Common, &out)
+}
+
+func listCells(ctx context.Context, client redis.UniversalClient, directory *cells.Directory) []listedCell {
+	list := []listedCell{}
+	for _, c := range app.ReadCells(ctx, client, directory) {
+		one := listedCell{Cell: c.Cell, Epoch: c.Epoch, Share: c.Share, Watched: c.Watched}
+		if c.Missing != nil {
+			one.NoAnswer = c.Missing.Error
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+var cellColumns = term.List[listedCell]{
+	Columns: []term.Column[listedCell]{
+		{Head: "CELL", Text: func(c listedCell) string { return c.Name }},
+		{Head: "STATE", Text: func(c listedCell) string {
+			if c.NoAnswer != "" {
+				return string(c.State) + ", " + term.Paint(term.MarkBad, "no answer")
+			}
+			return string(c.State)
+		}},
+		{Head: "WEIGHT", Text: func(c listedCell) string { return strconv.Itoa(c.Target()) }},
+		{Head: "PLACED", Text: func(c listedCell) string { return strconv.Itoa(c.Placed) }},
+		{Head: "SHARE", Text: func(c listedCell) string { return fmt.Sprintf("%.1f %%", 100*c.Share) }},
+		{Head: "WATCHED", Text: func(c listedCell) string { return strconv.FormatInt(c.Watched, 10) }},
+		{Head: "PREFIX", Text: func(c listedCell) string { return string(c.Prefix) }, Wide: true},
+		{Head: "READER", Text: func(c listedCell) string { return term.Printable(c.Reader) }, Wide: true},
+		{Head: "VOLUME", Text: func(c listedCell) string { return term.Printable(c.Volume) }, Wide: true},
+		{Head: "EPOCH", Text: func(c listedCell) string { return strconv.FormatInt(c.Epoch, 10) }, Wide: true},
+	},
+	Name:  func(c listedCell) string { return c.Name },
+	Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
+}
+
+func newCellsPlanCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	return withFlags(&cobra.Command{
+		Use:   "plan",
+		Short: "Show which repositories are to be moved between cells",
+		Long: "Go through the repositories of all cells, and show how many are to be moved from where to where until they are placed\n" +
+			"as the weights want it. Sizes are those of the repositories on the volume at --root, if it is that of a cell. It\n" +
+			"changes nothing. Exit code 1 if a cell does not answer.",
+		Example: "  lockstep cells plan --redis redis+cluster://127.0.0.1:7000\n" +
+			"  lockstep cells plan --root /srv/repos --redis redis+cluster://127.0.0.1:7000 -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onDirectory(cmd, std, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+				plan, err := app.PlanCells(ctx, client, directory, sizes(ctx, cfg, client))
+				if err != nil {
+					return err
+				}
+				return cmp.Or(out.Show(std, plan, planTable(plan)), lacking(plan.Missing))
+			})
+		},
+	}, config.Common|config.Reading, &out)
+}
+
+// sizes returns the sizes of repositories on the volume that is mounted here.
+func sizes(ctx context.Context, cfg config.Config, client redis.UniversalClient) func(cells.Member, events.RepoPath) (int64, bool) {
+	volumes := map[cells.Member]*volume.Volume{}
+	return func(cell cells.Member, repo events.RepoPath) (int64, bool) {
+		mounted, known := volumes[cell]
+		if !known {
+			mounted, _ = app.ViewVolume(ctx, app.InCell(cfg, cell), client) // without it, the size is not known
+			volumes[cell] = mounted
+		}
+		disk, err := describe(mounted, repo.String())
+		if err != nil || disk == nil {
+			return 0, false
+		}
+		return disk.Bytes, true
+	}
+}
+
+func planTable(plan app.CellPlan) func(io.Writer) {
+	return func(w io.Writer) {
+		if len(plan.Moves) == 0 {
+			fmt.Fprintf(w, "nothing to move: %d repositories\n", plan.Repos)
+		} else {
+			fmt.Fprintf(w, "FROM\tTO\tREPOSITORIES\tSIZE\n")
+		}
+		for _, m := range plan.Moves {
+			size := volume.BytesText(m.Bytes)
+			switch {
+			case m.Measured == 0:
+				size = "unknown"
+			case m.Measured < m.Repos:
+				size = fmt.Sprintf("%s in %d of them", size, m.Measured)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", m.From, m.To, m.Repos, size)
+		}
+		if plan.Strays > 0 {
+			fmt.Fprintf(w, "%d repositories are also in a cell where they are not placed; their changes there are forwarded\n", plan.Strays)
+		}
+	}
+}
+
+// cellChanged is the output of add and drain.
+type cellChanged struct {
+	Cell    listedCell   `json:"cell"`
+	Plan    app.CellPlan `json:"plan"`
+	Settled bool         `json:"settled"`           // nothing is left to move
+	Watches *int         `json:"watches,omitempty"` // of a lost cell, placed elsewhere
+}
+
+func (c cellChanged) Table(w io.Writer) {
+	fmt.Fprintf(w, "cell %s: %s, weight %d\n", c.Cell.Name, c.Cell.State, c.Cell.Target())
+	if c.Watches != nil {
+		fmt.Fprintf(w, "%d watches placed in other cells\n", *c.Watches)
+	}
+	planTable(c.Plan)(w)
+}
+
+func newCellsAddCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	var weight int
+	var prefix string
+	cmd := withFlags(&cobra.Command{
+		Use:   "add NAME",
+		Short: "Add a cell, or change the weight of one",
+		Long: "Add a cell to the directory, change the weight of a cell, or keep a draining one. Its keys have the prefix\n" +
+			"lockstep:{NAME}: or --cell-prefix, with which an existing deployment becomes a cell without a change of its keys. The\n" +
+			"first cell gets all repositories. Afterwards all repositories stay where they are, new ones included, until they are\n" +
+			"moved; the plan is shown, and if there is nothing to move the new weights take effect at once.",
+		Example: "  lockstep cells add eu-1 --cell-prefix 'lockstep:{0}:' --redis redis+cluster://127.0.0.1:7000\n" +
+			"  lockstep cells add eu-2 --weight 200 --redis redis+cluster://127.0.0.1:7000",
+		Args: term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkCell(args[0], prefix, weight, cmd.Flags().Changed("weight")); err != nil {
+				return term.UsageError(err)
+			}
+			return onDirectory(cmd, std, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+				if err := unused(ctx, client, directory, args[0]); err != nil {
+					return err
+				}
+				cell, err := directory.Add(ctx, args[0], events.Namespace(prefix), weight)
+				if err != nil {
+					return err
+				}
+				return showChanged(ctx, std, out, client, directory, cell, nil)
+			})
+		},
+	}, config.Common, &out)
+	cmd.Flags().IntVar(&weight, "weight", 0, "share of repositories in `proportion` to other cells (default 100, or as it is)")
+	cmd.Flags().StringVar(&prefix, "cell-prefix", "", "`prefix` of the cell's keys, with one {hash tag} (default: lockstep:{NAME}:)")
+	return cmd
+}
+
+func checkCell(name, prefix string, weight int, weighted bool) error {
+	if err := cells.CheckName(name); err != nil {
+		return err
+	}
+	if weighted && (weight < 1 || weight > cells.MaxWeight) {
+		return fmt.Errorf("--weight %d: want 1 to %d", weight, cells.MaxWeight)
+	}
+	if prefix == "" {
+		return nil
+	}
+	_, err := events.ParseNamespace(prefix)
+	return err
+}
+
+// unused returns an error if a cell that is gone still has watches: their repositories are placed elsewhere now.
+func unused(ctx context.Context, client redis.UniversalClient, directory *cells.Directory, name string) error {
+	cell, ok := directory.Cell(name)
+	if !ok || cell.State != cells.Gone {
+		return nil
+	}
+	n, err := watch.NewRegistry(client, cell.Prefix).Count(ctx)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("cell %s is gone, and its keys still have watches of %d repositories that are placed elsewhere: delete the keys with the prefix %s, and use a new volume, or add a cell with another name",
+			name, n, cell.Prefix)
+	}
+	return err
+}
+
+func newCellsDrainCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	var lost bool
+	cmd := withFlags(&cobra.Command{
+		Use:   "drain NAME",
+		Short: "Mark a cell to be emptied, or give up a lost one",
+		Long: "Mark a cell as draining: its repositories are to be moved to the other cells, and stay in it until then. With\n" +
+			"--lost, for a cell whose volume or Redis is lost, place them in the other cells at once, move nothing, and fetch\n" +
+			"what is watched from the remotes, within the limits of their hosts. Its watches are read from its Redis if that\n" +
+			"still answers; otherwise import them from a file of lockstep watch export. Changes, dead letters, notifications and\n" +
+			"tokens that only its Redis had are lost with it.",
+		Example: "  lockstep cells drain eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
+			"  lockstep cells drain eu-2 --lost --redis redis+cluster://127.0.0.1:7000",
+		Args: term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+				if lost {
+					return giveUpCell(ctx, std, out, client, directory, args[0])
+				}
+				cell, err := directory.Drain(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return showChanged(ctx, std, out, client, directory, cell, nil)
+			})
+		},
+	}, config.Common, &out)
+	cmd.Flags().BoolVar(&lost, "lost", false, "the cell is lost: place its repositories elsewhere at once")
+	return cmd
+}
+
+// giveUpCell places the repositories of a lost cell elsewhere, and its watches if they can be read. If they cannot, it returns an error
+// that says so after it has shown the rest.
+func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, name string) error {
+	cell, err := directory.Lose(ctx, name)
+	if err != nil {
+		return err
+	}
+	member := cells.Member{Name: cell.Name, Namespace: cell.Prefix}
+	answer := cells.Gather(ctx, []cells.Member{member}, cells.AnswerTimeout, func(ctx context.Context, m cells.Member) (int64, error) {
+		return watch.NewRegistry(client, m.Namespace).Count(ctx)
+	})[0]
+	if answer.Err != nil {
+		err := showChanged(ctx, std, out, client, directory, cell, nil)
+		return cmp.Or(err, fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch import FILE --cells-prefix PREFIX, from the last file of lockstep watch export; "+
+			"other repositories are fetched when their next change arrives", name, answer.Missing().Error))
+	}
+	watches, err := app.ReplaceWatches(ctx, client, directory, member)
+	if err != nil {
+		return fmt.Errorf("%d watches of cell %s were placed elsewhere; repeat the command: %w", watches, name, err)
+	}
+	return showChanged(ctx, std, out, client, directory, cell, &watches)
+}
+
+// showChanged shows the plan after a change. If nothing is left to move, the new weights take effect.
+func showChanged(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, cell cells.Cell, watches *int) error {
+	plan, err := app.PlanCells(ctx, client, directory, nil)
+	if err != nil {
+		return err
+	}
+	changed := cellChanged{Plan: plan, Watches: watches}
+	if plan.Empty() {
+		if err := directory.Settle(ctx, plan.Epoch); err != nil {
+			return err
+		}
+		changed.Settled = true
+	}
+	for _, c := range listCells(ctx, client, directory) {
+		if c.Name == cell.Name {
+			changed.Cell = c
+		}
+	}
+	return cmp.Or(out.Show(std, changed, changed.Table), lacking(plan.Missing))
+}

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/cells"
+	"lockstep/internal/cli/term"
+	"lockstep/internal/config"
+	"lockstep/internal/redisx"
+)
+
+// connected runs fn with a client of the configured Redis. It returns an error with advice if none is configured or if Redis does not
+// answer within the timeout.
+func connected(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
+	cfg, err := settings(cmd, std)
+	if err != nil {
+		return err
+	}
+	if cfg.Redis == "" {
+		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service", config.Names("redis")))
+	}
+	server, err := cfg.RedisServer()
+	if err != nil {
+		return term.UsageError(err)
+	}
+	client := server.Open()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	return redisx.Explain(server, fn(ctx, cfg, client))
+}
+
+// onCells is connected, for a command that works with all cells: a single deployment, unless the settings name a directory of cells.
+func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
+	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
+	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		set, err := app.OpenCells(ctx, cfg, client)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, cfg, client, set)
+	})
+}
+
+// onRedis is [onCells] for a command that works in one cell. fn is given the settings of that one.
+func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
+	return onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+		if !set.IsSingle() {
+			return term.UsageError(errOneCell)
+		}
+		return fn(ctx, app.InCell(cfg, set.Members()[0]), client)
+	})
+}
+
+var errOneCell = errors.New("this command works in one cell: name it with --cell; see lockstep cells ls")
+
+// onRepo is [onCells] for a command about one repository. fn is given the settings of its cell.
+func onRepo(cmd *cobra.Command, std term.Streams, timeout time.Duration, repo events.RepoPath, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
+	return onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+		cell, err := set.Of(repo)
+		if err != nil {
+			return err
+		}
+		return inCell(cell, fn(ctx, app.InCell(cfg, cell), client))
+	})
+}
+
+// inCell adds the name of the cell, if it has one, to an error.
+func inCell(cell cells.Member, err error) error {
+	if err == nil || cell.Name == "" {
+		return err
+	}
+	return fmt.Errorf("cell %s: %w", cell.Name, err)
+}
+
+// eachCell calls fn for each cell that answers, in the order of their names, and returns the others. An error of fn means that its cell
+// does not answer any more, unless there is only one.
+func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(config.Config, cells.Member) error) ([]cells.Missing, error) {
+	answering, missing := set.Answering(ctx)
+	for _, cell := range answering {
+		err := fn(app.InCell(cfg, cell), cell)
+		switch {
+		case err == nil:
+		case set.IsSingle() || !redisx.Unavailable(err):
+			return missing, inCell(cell, err)
+		default:
+			missing = append(missing, cells.Missing{Cell: cell.Name, Error: term.OneLine(err)})
+		}
+	}
+	return missing, nil
+}
+
+// lacking returns an error that names the cells that are missing in a list that has been printed, or nil.
+func lacking(missing []cells.Missing) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	texts := make([]string, len(missing))
+	for i, m := range missing {
+		texts[i] = m.Cell + " (" + m.Error + ")"
+	}
+	return fmt.Errorf("the list is incomplete: no answer from cell %s", strings.Join(texts, ", "))
+}
+
+// oneCell returns the settings of the cell that a command works in, for one that opens Redis itself.
+func oneCell(ctx context.Context, cfg config.Config) (config.Config, error) {
+	if cfg.Directory() == "" {
+		return cfg, nil
+	}
+	server, err := cfg.RedisServer()
+	if err != nil {
+		return cfg, term.UsageError(err)
+	}
+	client := server.Open()
+	defer client.Close()
+	set, err := app.OpenCells(ctx, cfg, client)
+	if err != nil {
+		return cfg, redisx.Explain(server, err)
+	}
+	if !set.IsSingle() {
+		return cfg, term.UsageError(errOneCell)
+	}
+	return app.InCell(cfg, set.Members()[0]), nil
+}

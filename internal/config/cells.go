@@ -1,0 +1,39 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+)
+
+func (c *Config) checkCells() error {
+	if c.Cell != "" {
+		if err := cells.CheckName(c.Cell); err != nil {
+			return err
+		}
+	}
+	if c.CellsPrefix != "" {
+		if _, err := events.ParseNamespace(c.CellsPrefix); err != nil {
+			return fmt.Errorf("cells-prefix: %w", err)
+		}
+	}
+	if c.CellReader == "" {
+		return nil
+	}
+	u, err := url.Parse(c.CellReader)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
+		return errors.New("cell-reader: want a URL such as https://eu-1.example.org, without credentials")
+	}
+	return nil
+}
+
+// Directory returns the prefix of the directory of cells, or "" if there is none.
+func (c *Config) Directory() events.Namespace {
+	if c.Cell != "" && c.CellsPrefix == "" {
+		return cells.DefaultPrefix
+	}
+	return events.Namespace(c.CellsPrefix)
+}

@@ -1,0 +1,240 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/bench/hooks"
+	"lockstep/bench/rig"
+	"lockstep/events"
+	"lockstep/internal/cells"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
+)
+
+// twoCells adds two cells to the directory, whose keys are on different masters of the cluster, and returns them. The directory is on the
+// third one.
+func twoCells(t *testing.T, client redis.UniversalClient) (*cells.Directory, [2]cells.Cell) {
+	t.Helper()
+	directory := proctest.Must(cells.OpenOrNew(t.Context(), client, "lockstep:{dir}:"))(t)
+	var two [2]cells.Cell
+	for i, name := range []string{"eu-1", "eu-2"} {
+		two[i] = proctest.Must(directory.Add(t.Context(), name, cellPrefixes[i], 0))(t)
+	}
+	proctest.Must(0, directory.Settle(t.Context(), directory.Epoch()))(t)
+	return directory, two
+}
+
+// cellPrefixes are on different masters of redistest.StartCluster, and so is {dir}: slots 3,000, 9,000 and 15,000 or so. A test checks it.
+var cellPrefixes = [2]events.Namespace{"lockstep:{eu-1}:", "lockstep:{eu-2}:"}
+
+// masters returns the index of the node that has each key.
+func masters(t *testing.T, client redis.UniversalClient, keys ...string) []int64 {
+	t.Helper()
+	nodes := make([]int64, len(keys))
+	for i, key := range keys {
+		nodes[i] = proctest.Must(client.ClusterKeySlot(t.Context(), key).Result())(t) * 3 / 16384
+	}
+	return nodes
+}
+
+// TestRawEntriesAreForwardedOnceDespiteKills adds entries of both cells to the stream of one, and kills its workers again and again while
+// they forward.
+func TestRawEntriesAreForwardedOnceDespiteKills(t *testing.T) {
+	t.Parallel()
+	ctx, git, cluster := t.Context(), proctest.StartGit(t), redistest.StartCluster(t)
+	client := redisAt(t, cluster.URL())
+	directory, two := twoCells(t, client)
+	repos := testenv.Form(10, 40)
+	const perRepo = 10
+	elsewhere := 0
+	for i := range repos {
+		name := fmt.Sprintf("acme/repo-%d", i)
+		proctest.Must(git.Create(ctx, name, map[string]string{"README": name}))(t)
+		if directory.Place(proctest.Must(events.ParseRepoPath(name))(t)).Name == "eu-2" {
+			elsewhere += perRepo
+		}
+	}
+	ids := map[string]bool{}
+	for n := range repos * perRepo {
+		name := fmt.Sprintf("acme/repo-%d", n%repos)
+		values := []string{"repo", name, "url", git.URL(name), "ref", "refs/heads/main"}
+		ids[proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: two[0].Prefix.Changes(), Values: values}).Result())(t)] = true
+	}
+	serve := func(cell, root string) *proctest.Process {
+		return proctest.Start(t, "serve", "--redis", cluster.URL(), "--cell", cell, "--root", root, "--lease", "1s", "--lock-wait", "5s", "--log-level", "warn")
+	}
+	root := t.TempDir()
+	for range testenv.Form(6, 25) {
+		p := serve("eu-1", root)
+		more := 1 + rand.Int64N(4)
+		before := client.XLen(ctx, two[1].Prefix.Changes()).Val()
+		proctest.Eventually(t, func() bool {
+			n := client.XLen(ctx, two[1].Prefix.Changes()).Val()
+			return n >= before+more || n == int64(elsewhere)
+		}, "changes are forwarded")
+		p.Kill()
+	}
+	serve("eu-1", root)
+	serve("eu-2", t.TempDir())
+	settled := map[string]int{}
+	proctest.Eventually(t, func() bool {
+		clear(settled)
+		for _, cell := range two {
+			for _, entry := range client.XRange(ctx, cell.Prefix.Results(), "-", "+").Val() {
+				for _, id := range proctest.DecodeResult(t, entry).Deliveries {
+					settled[id]++
+				}
+			}
+		}
+		return len(settled) >= len(ids)
+	}, "all changes have results")
+	for id, n := range settled {
+		if n != 1 || !ids[id] {
+			t.Errorf("change %s has %d results", id, n)
+		}
+	}
+	if n := client.XLen(ctx, two[1].Prefix.Changes()).Val(); n != int64(elsewhere) {
+		t.Errorf("%d changes in the other cell, want %d", n, elsewhere)
+	}
+}
+
+// TestListsNameTheCellThatIsStopped stops the Redis of one cell, by killing it or by suspending it.
+func TestListsNameTheCellThatIsStopped(t *testing.T) {
+	t.Parallel()
+	ctx, cluster := t.Context(), redistest.StartCluster(t)
+	for _, node := range cluster.Nodes {
+		proctest.Must(0, node.Client().ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())(t)
+	}
+	client := redisAt(t, cluster.URL())
+	twoCells(t, client)
+	nodes := masters(t, client, "lockstep:{dir}:cells", string(cellPrefixes[0]), string(cellPrefixes[1]))
+	if nodes[0] == nodes[1] || nodes[1] == nodes[2] || nodes[0] == nodes[2] {
+		t.Fatalf("the directory and the cells are on the masters %v, want three", nodes)
+	}
+	git := proctest.StartGit(t)
+	env := []string{"LOCKSTEP_REDIS=" + cluster.URL(), "LOCKSTEP_CELLS_PREFIX=lockstep:{dir}:"}
+	for i := range 8 {
+		name := fmt.Sprintf("acme/repo-%d", i)
+		if out, errs, code := proctest.RunLockstep(t, env, "watch", "add", git.URL(name), "--app", "docs", "--no-check"); code != 0 {
+			t.Fatalf("%s%s", out, errs)
+		}
+	}
+	cluster.Nodes[nodes[2]].Stop()
+	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}} {
+		began := time.Now()
+		out, errs, code := proctest.RunLockstep(t, env, args...)
+		took := time.Since(began)
+		if code != 1 || !strings.Contains(errs, "no answer from cell eu-2") || strings.Contains(errs, "eu-1") {
+			t.Errorf("lockstep %s: exit code %d\n%s%s", strings.Join(args, " "), code, out, errs)
+		}
+		if took > 2*time.Second {
+			t.Errorf("lockstep %s took %v", strings.Join(args, " "), took)
+		}
+		t.Logf("lockstep %s: %v", strings.Join(args, " "), took)
+		if args[0] == "watch" && !strings.Contains(out, "acme/repo-") {
+			t.Errorf("no watches of the other cell:\n%s", out)
+		}
+	}
+}
+
+// TestReceiverPlacesInAllCells sends webhooks and requests about repositories of both cells to the receiver of one, while the other cell's
+// Redis is there, is stopped, and is back.
+func TestReceiverPlacesInAllCells(t *testing.T) {
+	t.Parallel()
+	ctx, cluster := t.Context(), redistest.StartCluster(t)
+	for _, node := range cluster.Nodes {
+		proctest.Must(0, node.Client().ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())(t)
+	}
+	client := redisAt(t, cluster.URL())
+	directory, two := twoCells(t, client)
+	const git = "https://example.com/"
+	names := map[string]string{} // a repository of each cell
+	for i := 0; len(names) < 2; i++ {
+		name := fmt.Sprintf("acme/repo-%d", i)
+		names[directory.Place(proctest.Must(events.ParseRepoPath(name))(t)).Name] = name
+	}
+	for _, cell := range two {
+		proctest.Must(0, rig.WatchAll(ctx, client, cell.Prefix, []string{git + names[cell.Name] + ".git"}))(t)
+	}
+	dir := t.TempDir()
+	p := proctest.Start(t, "serve", "--cell", "eu-1", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", cluster.URL(),
+		"--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t), "--spool", filepath.Join(dir, "spool"))
+	addr := p.ListenAddress("listening")
+	changes := func(cell cells.Cell, id string) int {
+		n := 0
+		for _, entry := range client.XRange(ctx, cell.Prefix.Changes(), "-", "+").Val() {
+			payload, _ := entry.Values["payload"].(string)
+			if c, err := events.ParseChange([]byte(payload)); err == nil && c.ID == id {
+				n++
+			}
+		}
+		return n
+	}
+	push := func(id, cell, how string) {
+		t.Helper()
+		if status, answer := sendPushOf(t, addr, id, names[cell], git+names[cell]+".git"); status != http.StatusAccepted || !strings.Contains(answer, how) {
+			t.Errorf("%s: %d %s, want 202 with %s", id, status, answer, how)
+		}
+	}
+	for i, cell := range two {
+		id := "before-" + cell.Name
+		push(id, cell.Name, `"accepted":1`)
+		if here, there := changes(cell, "hub/"+id+"/0"), changes(two[1-i], "hub/"+id+"/0"); here != 1 || there != 0 {
+			t.Errorf("%s: %d changes in its cell, %d in the other", id, here, there)
+		}
+		body := fmt.Sprintf(`{"id":"api-%s","repo":%q,"url":"%s%s.git"}`, cell.Name, names[cell.Name], git, names[cell.Name])
+		resp := proctest.Must(http.Post("http://"+addr+"/api/v1/changes", "application/json", strings.NewReader(body)))(t)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusAccepted || changes(cell, "api-"+cell.Name) != 1 {
+			t.Errorf("POST: %s, %d changes in the cell", resp.Status, changes(cell, "api-"+cell.Name))
+		}
+		if status, text := getStatus(t, "http://"+addr+resp.Header.Get("Location")); status != http.StatusAccepted || !strings.Contains(text, "queued") {
+			t.Errorf("GET %s: %d %s", resp.Header.Get("Location"), status, text)
+		}
+	}
+	if _, text := getStatus(t, "http://"+addr+"/api/v1/watches"); !strings.Contains(text, names["eu-1"]) || !strings.Contains(text, `"next":"1:"`) {
+		t.Errorf("the first page of watches is %s", text)
+	}
+	if _, text := getStatus(t, "http://"+addr+"/api/v1/watches?after=1:"); !strings.Contains(text, names["eu-2"]) || strings.Contains(text, "next") {
+		t.Errorf("the second page of watches is %s", text)
+	}
+
+	stopped := cluster.Nodes[masters(t, client, string(two[1].Prefix))[0]]
+	proctest.Must(stopped.Client().Save(ctx).Result())(t) // to be there after the restart
+	stopped.Stop()
+	push("during-eu-1", "eu-1", "")
+	if n := changes(two[0], "hub/during-eu-1/0"); n != 1 {
+		t.Errorf("%d changes of the cell that answers while the other does not, want 1", n)
+	}
+	push("during-eu-2", "eu-2", `"spooled":true`)
+	for _, path := range []string{"/api/v1/watches?after=1:", "/api/v1/repos?after=9007199254740992"} {
+		began := time.Now()
+		status, text := getStatus(t, "http://"+addr+path)
+		if status != http.StatusOK || !strings.Contains(text, `"missing_cell":"eu-2"`) || time.Since(began) > 2*time.Second {
+			t.Errorf("GET %s: %d %s after %v", path, status, text, time.Since(began))
+		}
+	}
+	began := time.Now()
+	if status, text := getStatus(t, "http://"+addr+"/"); status != http.StatusOK || !strings.Contains(text, `id="c-eu-2"`) || strings.Count(text, "no answer") != 1 || time.Since(began) > 2*time.Second {
+		t.Errorf("the dashboard: %d after %v\n%s", status, time.Since(began), text)
+	}
+	stopped.Restart()
+	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
+}
+
+func getStatus(t *testing.T, url string) (status int, text string) {
+	t.Helper()
+	resp := proctest.Must(http.Get(url))(t)
+	defer resp.Body.Close()
+	return resp.StatusCode, string(proctest.Must(io.ReadAll(resp.Body))(t))
+}

@@ -1,0 +1,412 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/cells"
+	"lockstep/internal/cells/move"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+)
+
+// cellRig is a directory with cells on a Redis Cluster, each with a volume of its own.
+type cellRig struct {
+	*testing.T
+	git       *gitserver.Server
+	url       string
+	client    redis.UniversalClient
+	directory *cells.Directory
+	cells     map[string]*cellUnderTest
+}
+
+type cellUnderTest struct {
+	name, root string
+	reader     string // address
+	states     *state.Store
+	watches    *watch.Registry
+	namespace  events.Namespace
+}
+
+func startCells(t *testing.T, names ...string) *cellRig {
+	t.Helper()
+	rig := &cellRig{T: t, git: proctest.StartGit(t), url: redistest.StartCluster(t).URL(), cells: map[string]*cellUnderTest{}}
+	rig.client = redisAt(t, rig.url)
+	rig.directory = proctest.Must(cells.OpenOrNew(t.Context(), rig.client, cells.DefaultPrefix))(t)
+	for _, name := range names {
+		rig.add(name)
+	}
+	if err := rig.directory.Settle(t.Context(), rig.directory.Epoch()); err != nil {
+		t.Fatal(err)
+	}
+	return rig
+}
+
+// add adds a cell, and starts its reader.
+func (r *cellRig) add(name string) *cellUnderTest {
+	r.Helper()
+	added := proctest.Must(r.directory.Add(r.Context(), name, "", 0))(r.T)
+	c := &cellUnderTest{
+		name: name, root: r.TempDir(), reader: proctest.FreeAddress(r.T), namespace: added.Prefix,
+		states: state.NewStore(r.client, added.Prefix), watches: watch.NewRegistry(r.client, added.Prefix),
+	}
+	r.cells[name] = c
+	return c
+}
+
+// args returns the arguments of a worker of a cell.
+func (r *cellRig) args(c *cellUnderTest, more ...string) []string {
+	return append([]string{"--redis", r.url, "--cell", c.name, "--root", c.root, "--lease", "1s", "--tree-grace", "1s", "--log-level", "info"}, more...)
+}
+
+func (r *cellRig) startWorker(c *cellUnderTest) *proctest.Process {
+	r.Helper()
+	return proctest.Start(r.T, append([]string{"serve"}, r.args(c, "--roles", "worker")...)...)
+}
+
+// startReader starts the reader of a cell whose worker has opened the volume.
+func (r *cellRig) startReader(c *cellUnderTest) *proctest.Process {
+	r.Helper()
+	p := proctest.Start(r.T, append([]string{"serve"}, r.args(c, "--roles", "reader", "--listen", c.reader, "--cell-reader", "http://"+c.reader)...)...)
+	p.AwaitLog("listening")
+	return p
+}
+
+// create creates a repository that is placed in a cell, and watches it there.
+func (r *cellRig) create(c *cellUnderTest, prefix string) events.RepoPath {
+	r.Helper()
+	for i := 0; ; i++ {
+		repo := proctest.Must(events.ParseRepoPath(fmt.Sprintf("acme/%s-%d", prefix, i)))(r.T)
+		if r.directory.Place(repo).Name != c.name {
+			continue
+		}
+		proctest.Must(r.git.Create(r.Context(), repo.String(), map[string]string{"a": "0", "b": prefix}))(r.T)
+		selector := proctest.Must(watch.ParseSelector("main"))(r.T)
+		w := proctest.Must(watch.New(watch.Watch{App: "search", URL: r.git.URL(repo.String()), Ref: selector, Poll: watch.Never}))(r.T)
+		proctest.Must(c.watches.Put(r.Context(), w))(r.T)
+		return repo
+	}
+}
+
+var mainRef = func() events.Ref {
+	ref, err := events.ParseRef("main")
+	if err != nil {
+		panic(err)
+	}
+	return ref
+}()
+
+// push commits, and adds a change to the stream of a cell, as a receiver would.
+func (r *cellRig) push(c *cellUnderTest, repo events.RepoPath, content string) (commit string) {
+	r.Helper()
+	commit = proctest.Must(r.git.Commit(r.Context(), repo.String(), gitserver.Main, gitserver.Edit{Write: map[string]string{"a": content}}))(r.T)
+	change := proctest.Must(events.NewChange(events.Change{
+		ID: uuid.NewString(), Source: "/test", App: "search", Watched: true, Repo: repo, Ref: mainRef, URL: r.git.URL(repo.String()), After: commit,
+	}))(r.T)
+	msg := proctest.Must(stream.ChangeMessage(change))(r.T)
+	fields := proctest.Must(stream.Fields(msg))(r.T)
+	if err := r.client.XAdd(r.Context(), &redis.XAddArgs{Stream: c.namespace.Changes(), Values: fields}).Err(); err != nil {
+		r.Fatal(err)
+	}
+	return commit
+}
+
+func (r *cellRig) awaitGiven(c *cellUnderTest, repo events.RepoPath, commit string) {
+	r.Helper()
+	proctest.Eventually(r.T, func() bool {
+		known, err := c.states.Load(r.Context(), repo)
+		return err == nil && known.IsHere() && known.Given("search", mainRef) == commit
+	}, "%s is at %.12s in cell %s", repo, commit, c.name)
+}
+
+func (r *cellRig) queue(c *cellUnderTest) *move.Queue { return move.NewQueue(r.client, c.namespace) }
+
+// request requests a move.
+func (r *cellRig) request(repo events.RepoPath, from, to *cellUnderTest) {
+	r.Helper()
+	if err := r.directory.Refresh(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	proctest.Must(r.queue(to).Request(r.Context(), move.Request{Repo: repo, From: from.name, Epoch: r.directory.Epoch(), Pin: true}, true))(r.T)
+}
+
+func (r *cellRig) awaitMoved(repo events.RepoPath, to *cellUnderTest) {
+	r.Helper()
+	proctest.Eventually(r.T, func() bool {
+		_, waiting, err := r.queue(to).Get(r.Context(), repo)
+		return err == nil && !waiting
+	}, "%s has moved to %s", repo, to.name)
+	if err := r.directory.Refresh(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	if at := r.directory.Place(repo).Name; at != to.name {
+		r.Errorf("%s is placed in %s, want %s", repo, at, to.name)
+	}
+}
+
+// results returns the results of a repository in a cell for the app that changed something, in order.
+func (r *cellRig) results(c *cellUnderTest, repo events.RepoPath) (results []events.Result) {
+	r.Helper()
+	for _, entry := range proctest.Must(r.client.XRange(r.Context(), c.namespace.Results(), "-", "+").Result())(r.T) {
+		result := proctest.DecodeResult(r.T, entry)
+		if result.Repo.Equal(repo) && result.App == "search" && result.Type != events.ResultPolled && (result.Type != events.ResultSynced || !result.Unchanged()) {
+			results = append(results, result)
+		}
+	}
+	return results
+}
+
+// assertChain checks that the results of a repository in several cells, in order, go from commit to commit without a hole or a double.
+func (r *cellRig) assertChain(repo events.RepoPath, commit string, order ...*cellUnderTest) {
+	r.Helper()
+	before, fence := "", uint64(0)
+	for n, c := range order {
+		for i, result := range r.results(c, repo) {
+			if result.Type != events.ResultSynced || result.Before != before || result.Full && before != "" {
+				r.Errorf("%s in %s: result %d is %s from %.12q to %.12q (%s), want from %.12q", repo, c.name, i, result.Type, result.Before, result.After, result.Error, before)
+			}
+			if result.Fence < fence {
+				r.Errorf("%s in %s: result %d has fence %d after %d", repo, c.name, i, result.Fence, fence)
+			}
+			before, fence = result.After, result.Fence
+			if n > 0 && (result.Follows == nil || result.Follows.Cell != order[n-1].name) {
+				r.Errorf("%s in %s: result %d follows %v, want one of cell %s", repo, c.name, i, result.Follows, order[n-1].name)
+			}
+		}
+	}
+	if before != commit {
+		r.Errorf("%s: the last result is %.12q, want %.12q", repo, before, commit)
+	}
+}
+
+// assertTree checks that a cell has a repository published with a content.
+func (r *cellRig) assertTree(c *cellUnderTest, repo events.RepoPath, content string) {
+	r.Helper()
+	got, err := os.ReadFile(filepath.Join(c.root, repo.String(), "a"))
+	if err != nil || string(got) != content {
+		r.Errorf("%s in %s has %q (%v), want %q", repo, c.name, got, err, content)
+	}
+}
+
+// TestRepositoryMovesBetweenCellsWhateverDies moves one repository for each step of a move, of which the worker that does the step is
+// killed when it has finished it. Pushes arrive in the old cell before, during and after the move.
+func TestRepositoryMovesBetweenCellsWhateverDies(t *testing.T) {
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	old := rig.startWorker(one)
+	old.AwaitLog("worker takes changes")
+	rig.startReader(one)
+
+	steps := []string{"staged", "leased", "copied", "floored", "marked", "flipped", "watched", "activated", "done"}
+	repos, lasts := map[string]events.RepoPath{}, map[string]string{}
+	for _, step := range steps {
+		repo := rig.create(one, step)
+		repos[step] = repo
+		rig.awaitGiven(one, repo, rig.push(one, repo, "first"))
+	}
+	for _, step := range steps {
+		repo := repos[step]
+		asked := rig.git.Stats(repo.String())
+		rig.request(repo, one, two)
+		died, err := runUntilKilled(t.TempDir(), rig.args(two), "move "+step, 1, time.Minute)
+		if err != nil || !died {
+			t.Fatalf("worker was not killed after %q: %v", step, err)
+		}
+		if now := rig.git.Stats(repo.String()); now.UploadPacks != asked.UploadPacks || now.InfoRefs != asked.InfoRefs {
+			t.Errorf("%s: the move asked the remote: %+v, before %+v", step, now, asked)
+		}
+		lasts[step] = rig.push(one, repo, "during "+step)
+	}
+	rig.startWorker(two)
+	for _, step := range steps {
+		repo := repos[step]
+		rig.awaitMoved(repo, two)
+		rig.awaitGiven(two, repo, lasts[step])
+		lasts[step] = rig.push(one, repo, "after "+step) // by a receiver with an old copy of the directory
+	}
+	for _, step := range steps {
+		repo := repos[step]
+		rig.awaitGiven(two, repo, lasts[step])
+		rig.assertChain(repo, lasts[step], one, two)
+		rig.assertTree(two, repo, "after "+step)
+		if set := proctest.Must(two.watches.Of(t.Context(), repo))(t); len(set.Watches) != 1 {
+			t.Errorf("%s: %d watches in the new cell, want one", step, len(set.Watches))
+		}
+	}
+
+	rig.assertCleanedUp(one, repos)
+}
+
+// assertCleanedUp waits until nothing but the marks is left of repositories in the cell that they have left.
+func (r *cellRig) assertCleanedUp(c *cellUnderTest, repos map[string]events.RepoPath) {
+	r.Helper()
+	proctest.Eventually(r.T, func() bool {
+		left, err := r.client.ZCard(context.Background(), c.namespace.Departed()).Result()
+		return err == nil && left == 0
+	}, "the old cell is cleaned up")
+	for step, repo := range repos {
+		if _, err := os.Lstat(filepath.Join(c.root, repo.String())); !os.IsNotExist(err) {
+			r.Errorf("%s: the old name is still there: %v", step, err)
+		}
+		if set := proctest.Must(c.watches.Of(r.Context(), repo))(r.T); len(set.Watches) != 0 {
+			r.Errorf("%s: the old cell still has its watches", step)
+		}
+		if _, _, moved := proctest.Must(c.states.Load(r.Context(), repo))(r.T).MovedToCell(); !moved {
+			r.Errorf("%s: the mark is gone from the old cell", step)
+		}
+	}
+}
+
+// TestOldCellIsCleanedUpWhateverDies kills the worker of the old cell when it has finished a step. The request of one move is lost after the
+// mark, as in a failover of the new cell's Redis: the old cell has the move completed.
+func TestOldCellIsCleanedUpWhateverDies(t *testing.T) {
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	old := rig.startWorker(one)
+	old.AwaitLog("worker takes changes")
+	rig.startReader(one)
+	repos, last := map[string]events.RepoPath{}, map[string]string{}
+	for _, name := range []string{"released", "removed", "lost"} {
+		repos[name] = rig.create(one, name)
+		last[name] = rig.push(one, repos[name], "first")
+		rig.awaitGiven(one, repos[name], last[name])
+	}
+	old.Kill()
+	rig.request(repos["lost"], one, two)
+	if died, err := runUntilKilled(t.TempDir(), rig.args(two), "move marked", 1, time.Minute); err != nil || !died {
+		t.Fatalf("worker was not killed after the mark: %v", err)
+	}
+	if err := rig.client.Del(t.Context(), two.namespace.Arrivals(), two.namespace.Arrivals()+":due").Err(); err != nil {
+		t.Fatal(err)
+	}
+	rig.startWorker(two)
+	for _, step := range []string{"released", "removed"} {
+		rig.request(repos[step], one, two)
+		rig.awaitMoved(repos[step], two)
+		if died, err := runUntilKilled(t.TempDir(), rig.args(one), "move "+step, 1, time.Minute); err != nil || !died {
+			t.Fatalf("worker was not killed after %q: %v", step, err)
+		}
+	}
+	rig.startWorker(one)
+	rig.assertCleanedUp(one, repos)
+	for name, repo := range repos {
+		rig.awaitGiven(two, repo, last[name])
+		rig.assertChain(repo, last[name], one)
+		rig.assertTree(two, repo, "first")
+	}
+}
+
+// TestRepositoryThatGitDoesNotCarryStays refuses to move a repository with submodules, and says why.
+func TestRepositoryThatGitDoesNotCarryStays(t *testing.T) {
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	rig.startReader(one)
+	rig.startWorker(two)
+	repo := rig.create(one, "large")
+	first := rig.push(one, repo, "first")
+	rig.awaitGiven(one, repo, first)
+	selector := proctest.Must(watch.ParseSelector("main"))(t)
+	w := proctest.Must(watch.New(watch.Watch{App: "media", URL: rig.git.URL(repo.String()), Ref: selector, Poll: watch.Never, LFS: watch.LFSFetch}))(t)
+	proctest.Must(one.watches.Put(t.Context(), w))(t)
+
+	_, stderr, code := proctest.RunLockstep(t, nil, "repos", "move", repo.String(), "--to", "eu-2", "--redis", rig.url)
+	if code != 1 || !strings.Contains(stderr, repo.String()+" cannot be moved to another cell: the watch of app media has files in Git LFS") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	second := rig.push(one, repo, "second")
+	rig.awaitGiven(one, repo, second)
+	rig.assertChain(repo, second, one)
+	if known := proctest.Must(two.states.Load(t.Context(), repo))(t); !known.IsZero() && !known.IsHere() {
+		t.Error("the repository is still arriving in the new cell")
+	}
+}
+
+// TestCellIsFilledAndDrained adds a cell to one with repositories, and then drains it, while pushes go on.
+func TestCellIsFilledAndDrained(t *testing.T) {
+	t.Parallel()
+	rig := startCells(t, "eu-1")
+	one := rig.cells["eu-1"]
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	rig.startReader(one)
+	repos, last := make([]events.RepoPath, 12), map[string]string{}
+	for i := range repos {
+		repos[i] = rig.create(one, fmt.Sprintf("repo%02d", i))
+		last[repos[i].Key()] = rig.push(one, repos[i], "first")
+	}
+	for _, repo := range repos {
+		rig.awaitGiven(one, repo, last[repo.Key()])
+	}
+	two := rig.add("eu-2")
+	rig.startWorker(two).AwaitLog("worker takes changes")
+	rig.startReader(two)
+	order := map[string][]*cellUnderTest{}
+	for _, repo := range repos {
+		order[repo.Key()] = []*cellUnderTest{one}
+	}
+	for _, phase := range []string{"filled", "drained"} {
+		if phase == "drained" {
+			proctest.Must(rig.directory.Drain(t.Context(), two.name))(t)
+		}
+		for _, repo := range repos { // into the old cell of some, which forwards them
+			last[repo.Key()] = rig.push(one, repo, phase)
+		}
+		proctest.Eventually(t, func() bool { return rig.directory.Refresh(t.Context()) == nil && !rig.directory.Pending() }, "the cell is %s", phase)
+		there := 0
+		for _, repo := range repos {
+			at := rig.cells[rig.directory.Place(repo).Name]
+			if at == two {
+				there++
+			}
+			if seen := order[repo.Key()]; seen[len(seen)-1] != at {
+				order[repo.Key()] = append(seen, at)
+			}
+			rig.awaitGiven(at, repo, last[repo.Key()])
+			rig.assertTree(at, repo, phase)
+		}
+		if phase == "filled" && (there == 0 || there == len(repos)) || phase == "drained" && there != 0 {
+			t.Errorf("%s: %d of %d repositories are in the new cell", phase, there, len(repos))
+		}
+	}
+	for _, repo := range repos {
+		if o := order[repo.Key()]; len(o) < 3 { // the results of the first cell before and after are in one stream
+			rig.assertChain(repo, last[repo.Key()], o...)
+		} else {
+			rig.assertRoundTrip(repo, last[repo.Key()], one, two)
+		}
+	}
+}
+
+// assertRoundTrip checks the results of a repository that was moved to another cell and back.
+func (r *cellRig) assertRoundTrip(repo events.RepoPath, commit string, home, away *cellUnderTest) {
+	r.Helper()
+	all := append(r.results(home, repo), r.results(away, repo)...)
+	slices.SortFunc(all, func(a, b events.Result) int { return a.Time.Compare(b.Time) })
+	before := ""
+	for i, result := range all {
+		if result.Before != before {
+			r.Errorf("%s: result %d is from %.12q, want %.12q", repo, i, result.Before, before)
+		}
+		before = result.After
+	}
+	if before != commit {
+		r.Errorf("%s: the last result is %.12q, want %.12q", repo, before, commit)
+	}
+}

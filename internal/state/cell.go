@@ -1,0 +1,224 @@
+package state
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/locking"
+)
+
+// A repository is in one cell. Its state says so in the field [cellField], which a deployment without cells never has:
+//
+//	(absent)                        it is here
+//	moved {cell} {epoch} {entry}    it was moved to that cell; entry is the last result here
+//	arriving {cell} {epoch}         it is being moved here from that cell
+//
+// The field changes only under the lease, and everything that works on a repository reads it under the lease. So no handler that found it
+// absent can still be at work when it is set: setting it needs the lease, and settling needs the fence of a lease that is still held.
+const (
+	cellField    = "cell"
+	followsField = "follows"
+
+	movedKind    = "moved"
+	arrivingKind = "arriving"
+)
+
+// CellMove is a move of a repository between two cells.
+type CellMove struct {
+	Repo  events.RepoPath
+	Cell  string // the other cell
+	Epoch int64  // of the directory when the move was requested
+}
+
+func (m CellMove) args(guard locking.Guard) []any {
+	return []any{guard.Owner, strconv.FormatUint(guard.Fence, 10), m.Cell, strconv.FormatInt(m.Epoch, 10)}
+}
+
+// MovedToCell returns the move by which the repository has left this cell, and the last entry in the stream of results at that moment,
+// "0-0" if it was empty. It returns false if the repository has not left.
+func (r Repo) MovedToCell() (move CellMove, last string, ok bool) {
+	kind, cell, epoch, last := parseCell(r.fields[cellField])
+	return CellMove{Cell: cell, Epoch: epoch}, last, kind == movedKind
+}
+
+// Arriving returns the move by which the repository is about to come to this cell, or false.
+func (r Repo) Arriving() (CellMove, bool) {
+	kind, cell, epoch, _ := parseCell(r.fields[cellField])
+	return CellMove{Cell: cell, Epoch: epoch}, kind == arrivingKind
+}
+
+// IsHere reports whether the repository is in this cell, as far as the state tells.
+func (r Repo) IsHere() bool { return r.fields[cellField] == "" }
+
+func parseCell(value string) (kind, cell string, epoch int64, last string) {
+	parts := strings.Fields(value)
+	if len(parts) < 3 {
+		return value, "", 0, ""
+	}
+	epoch, _ = strconv.ParseInt(parts[2], 10, 64)
+	if len(parts) > 3 {
+		last = parts[3]
+	}
+	return parts[0], parts[1], epoch, last
+}
+
+// elsewhereDelay is how soon a change of a repository that is being moved is tried again: a move needs a second to activate it.
+const elsewhereDelay = 500 * time.Millisecond
+
+// CheckHere returns an error of the class [events.ClassMoved] unless the repository is in this cell. Call it under the lease, with the
+// state read under it.
+func (r Repo) CheckHere(repo events.RepoPath) error {
+	text := ""
+	switch kind, cell, _, _ := parseCell(r.fields[cellField]); kind {
+	case "":
+		return nil
+	case movedKind:
+		text = "it was moved to cell " + cell
+	case arrivingKind:
+		text = "it is being moved here from cell " + cell
+	default:
+		text = "its place is not known to this version"
+	}
+	return &events.Error{
+		Disposition: events.Contention, Class: events.ClassMoved, RetryAfter: elsewhereDelay, Err: fmt.Errorf("%s is not in this cell: %s", repo, text),
+	}
+}
+
+// Follows returns the last result of the repository in the cell that it came from, or nil if it came from none.
+func (r Repo) Follows() *events.Follows {
+	follows, ok := events.ParseFollows(r.fields[followsField])
+	if !ok {
+		return nil
+	}
+	return &follows
+}
+
+// FollowsFields returns the field to keep when the others are cleared.
+func (r Repo) FollowsFields() map[string]string {
+	if value := r.fields[followsField]; value != "" {
+		return map[string]string{followsField: value}
+	}
+	return nil
+}
+
+// CarriedToCell returns the fields that a repository takes to another cell. Entry IDs of two cells cannot be compared, so the answers of
+// the remote that coalescing reuses, the newest announcements and the tombstone stay behind, and so do failures.
+func (r Repo) CarriedToCell() map[string]string {
+	fields := map[string]string{}
+	for name, value := range r.fields {
+		kind, _, _ := strings.Cut(name, ":")
+		if of, known := fieldKinds[kind]; of.exported || !known { // unknown ones are of a newer version
+			fields[name] = value
+		}
+	}
+	delete(fields, cellField)
+	delete(fields, followsField)
+	return fields
+}
+
+var (
+	//go:embed cell/*.lua
+	cellScripts embed.FS
+
+	departScript   = cellScript("depart")
+	vacateScript   = cellScript("vacate")
+	arriveScript   = cellScript("arrive")
+	activateScript = cellScript("activate")
+	abandonScript  = cellScript("abandon")
+)
+
+func cellScript(name string) *redis.Script {
+	text := ""
+	for _, part := range []string{"lease", name} {
+		source, err := cellScripts.ReadFile("cell/" + part + ".lua")
+		if err != nil {
+			panic(err)
+		}
+		text += string(source)
+	}
+	return redis.NewScript(text)
+}
+
+// runCell runs a script of a move under the repository's lease. It returns an error that wraps [locking.ErrLost] if that is not held, and
+// one of the class [events.ClassConflict] if the reply is not want.
+func (s *Store) runCell(ctx context.Context, client redis.Scripter, script *redis.Script, move CellMove, guard locking.Guard, want string, keys []string, args ...any) ([]string, error) {
+	keys = append([]string{guard.Key, s.namespace.Repo(move.Repo)}, keys...)
+	reply, err := script.Run(ctx, client, keys, append(move.args(guard), args...)...).StringSlice()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("move %s: %w", move.Repo, err)
+	case len(reply) > 0 && reply[0] == want:
+		return reply, nil
+	case len(reply) == 1 && reply[0] == "lost":
+		return nil, fmt.Errorf("move %s: %w", move.Repo, locking.ErrLost)
+	case len(reply) == 1 && reply[0] == "occupied":
+		return nil, events.Errorf(events.Permanent, events.ClassConflict, "move %s: there is another repository at this path in the new cell", move.Repo)
+	}
+	return nil, events.Errorf(events.Permanent, events.ClassConflict, "move %s: it is elsewhere, or arrives by another move: %.200q", move.Repo, reply)
+}
+
+// Depart marks a repository as moved to another cell, which is the commit point of the move, and returns the last entry in the stream of
+// results. Its polls end. It is safe to repeat: a later call returns the same entry. client is that of the master, for a caller that
+// then waits for replicas; nil selects the Store's.
+func (s *Store) Depart(ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard) (last string, err error) {
+	if client == nil {
+		client = s.redis
+	}
+	keys := []string{s.namespace.Poll(), s.namespace.Results(), s.namespace.Departed(), s.namespace.Failing()}
+	reply, err := s.runCell(ctx, client, departScript, move, guard, "moved", keys, move.Repo.Key(), move.Repo.String())
+	if err != nil || len(reply) != 2 {
+		return "", err
+	}
+	return reply[1], nil
+}
+
+// Vacate removes the state of a repository that [Store.Depart] has marked, except for the mark.
+func (s *Store) Vacate(ctx context.Context, move CellMove, guard locking.Guard) error {
+	_, err := s.runCell(ctx, s.redis, vacateScript, move, guard, "vacated", []string{s.namespace.Views(move.Repo)})
+	return err
+}
+
+// Arrive marks a repository as arriving from another cell. It returns an error of the class [events.ClassConflict] if there is one here.
+func (s *Store) Arrive(ctx context.Context, move CellMove, guard locking.Guard) error {
+	_, err := s.runCell(ctx, s.redis, arriveScript, move, guard, "arriving", []string{s.namespace.Views(move.Repo), s.namespace.Departed()}, move.Repo.Key())
+	return err
+}
+
+// Abandon removes the mark of [Store.Arrive].
+func (s *Store) Abandon(ctx context.Context, move CellMove, guard locking.Guard) error {
+	_, err := s.runCell(ctx, s.redis, abandonScript, move, guard, "abandoned", nil)
+	return err
+}
+
+// Activate stores the state of a repository that arrives, after which changes of it are handled here. Its next results name follows. It
+// is safe to repeat.
+func (s *Store) Activate(ctx context.Context, move CellMove, guard locking.Guard, follows events.Follows, fields, views map[string]string) error {
+	args := []any{follows.String()}
+	for _, all := range []map[string]string{fields, views} {
+		args = append(args, 2*len(all))
+		for name, value := range maps.All(all) {
+			args = append(args, name, value)
+		}
+	}
+	_, err := s.runCell(ctx, s.redis, activateScript, move, guard, "active", []string{s.namespace.Views(move.Repo)}, args...)
+	return err
+}
+
+// IsVacated reports whether only the mark of [Store.Depart] is left.
+func (r Repo) IsVacated() bool {
+	for name := range r.fields {
+		if name != cellField && name != "repo" && name != "fence" {
+			return false
+		}
+	}
+	_, _, departed := r.MovedToCell()
+	return departed
+}

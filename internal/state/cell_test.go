@@ -1,0 +1,133 @@
+package state_test
+
+import (
+	"errors"
+	"maps"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/redistest"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+	"lockstep/locking"
+)
+
+// TestRepositoryIsInOneCell moves a repository between two cells, and repeats each step.
+func TestRepositoryIsInOneCell(t *testing.T) {
+	t.Parallel()
+	ctx, client := t.Context(), redistest.Start(t).Client()
+	repo, err := events.ParseRepoPath("Acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, here := events.Namespace("lockstep:{eu-1}:"), events.Namespace("lockstep:{eu-2}:")
+	oldStates, newStates := state.NewStore(client, old), state.NewStore(client, here)
+	lease := func(namespace events.Namespace) *locking.Lease {
+		locker, err := locking.New(locking.Config{Redis: client, Prefix: namespace.Locks()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = locker.Close(ctx) })
+		l, err := locker.Acquire(ctx, locking.Request{Key: repo.Key()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	oldLease, newLease := lease(old), lease(here)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	load := func(s *state.Store) state.Repo {
+		t.Helper()
+		known, err := s.Load(ctx, repo)
+		must(err)
+		return known
+	}
+	carried := map[string]string{
+		"repo": "Acme/widgets", "url": "https://git.example.com/acme/widgets", "synced": "2026-01-02T03:04:05Z",
+		"head:refs/heads/main": "c1", "given:refs/heads/main:search": "c1", "denied:search:bot": "auth", "later": "of a newer version",
+	}
+	stays := map[string]string{"asked:refs/heads/main:": "1-0 refs/heads/main c1 u", "newest:refs/heads/main:search": "1-0", "look:refs/heads/main": "1-0 2", "tombstone": "1-0", "failures": "3", "fence": "7"}
+	must(client.HSet(ctx, old.Repo(repo), carried).Err())
+	must(client.HSet(ctx, old.Repo(repo), stays).Err())
+	must(client.Do(ctx, "XADD", old.Results(), "5-0", "a", "b").Err())
+	must(client.Do(ctx, "ZADD", old.Poll(), "1", repo.Key()).Err())
+	in := state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 3}
+	out := state.CellMove{Repo: repo, Cell: "eu-2", Epoch: 3}
+
+	stale := oldLease.Guard()
+	stale.Fence--
+	if _, err := oldStates.Depart(ctx, nil, out, stale); !errors.Is(err, locking.ErrLost) {
+		t.Errorf("Depart with another fence: %v, want %v", err, locking.ErrLost)
+	}
+	for range 2 {
+		must(newStates.Arrive(ctx, in, newLease.Guard()))
+	}
+	if err := load(newStates).CheckHere(repo); events.ClassOf(err) != events.ClassMoved || events.DispositionOf(err) != events.Contention {
+		t.Errorf("the repository may be worked on before it has arrived: %v", err)
+	}
+	w, err := watch.New(watch.Watch{App: "search", URL: "https://git.example.com/acme/widgets"})
+	must(err)
+	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassMoved {
+		t.Errorf("its watches can be changed: %v", err)
+	}
+	must(load(oldStates).CheckHere(repo))
+
+	for range 2 {
+		last, err := oldStates.Depart(ctx, nil, out, oldLease.Guard())
+		must(err)
+		if last != "5-0" {
+			t.Errorf("the last result is %s, want 5-0", last)
+		}
+		must(client.Do(ctx, "XADD", old.Results(), "*", "a", "b").Err()) // changes nothing
+	}
+	if n := client.ZCard(ctx, old.Poll()).Val(); n != 0 {
+		t.Error("the repository is still polled in the old cell")
+	}
+	known := load(oldStates)
+	if err := known.CheckHere(repo); events.ClassOf(err) != events.ClassMoved {
+		t.Errorf("the repository may be worked on in the old cell: %v", err)
+	}
+	if _, err := oldStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-3", Epoch: 4}, oldLease.Guard()); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("it can be moved to a third cell, too: %v", err)
+	}
+	if got := known.CarriedToCell(); !maps.Equal(got, carried) {
+		t.Errorf("carried %v, want %v", got, carried)
+	}
+	follows := events.Follows{Cell: "eu-1", Stream: old.Results(), Entry: "5-0"}
+	for range 2 {
+		must(newStates.Activate(ctx, in, newLease.Guard(), follows, known.CarriedToCell(), map[string]string{"refs/heads/main:search": "c1 d"}))
+	}
+	arrived := load(newStates)
+	must(arrived.CheckHere(repo))
+	if f := arrived.Follows(); f == nil || *f != follows || arrived.Given("search", mainRef(t)) != "c1" {
+		t.Errorf("arrived with %v after %v", arrived, f)
+	}
+	for range 2 {
+		must(oldStates.Vacate(ctx, out, oldLease.Guard()))
+	}
+	if left := load(oldStates); !left.IsVacated() || left.Exported() != nil {
+		t.Errorf("left in the old cell: %v", left)
+	}
+	page, err := oldStates.List(ctx, "", 0, 10)
+	must(err)
+	if len(page.Repos) != 0 {
+		t.Errorf("the old cell lists %v", page.Repos)
+	}
+	if err := newStates.Arrive(ctx, in, newLease.Guard()); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("another repository can arrive over this one: %v", err)
+	}
+}
+
+func mainRef(t *testing.T) events.Ref {
+	t.Helper()
+	ref, err := events.ParseRef("main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}

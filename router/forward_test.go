@@ -1,0 +1,193 @@
+package router_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/cells"
+	"lockstep/router"
+)
+
+// twoCells returns the directory of a deployment that has become the cell here, and of one more cell, there. acme/widgets is in the
+// cell at.
+func twoCells(t *testing.T, client redis.UniversalClient, at string) *cells.Directory {
+	t.Helper()
+	ctx := context.Background()
+	d, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Add(ctx, "here", events.DefaultNamespace, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Add(ctx, "there", "", 0); err != nil {
+		t.Fatal(err)
+	}
+	if at == "there" {
+		if _, err := d.Flip(ctx, widgets(t), "here", "there"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+func widgets(t *testing.T) events.RepoPath {
+	t.Helper()
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repo
+}
+
+// forwarding is a route of the cell here.
+func forwarding(t *testing.T, client redis.UniversalClient, d *cells.Directory, handler events.Handler) router.Route {
+	t.Helper()
+	forwarder := &cells.Forwarder{Directory: d, Cell: "here"}
+	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler, Elsewhere: forwarder.Forward}
+	sub := newSubscriber(t, client, func(cfg *stream.SubscriberConfig) { cfg.Key, cfg.Visibility = changes.Key, time.Second })
+	return router.Route{
+		Name: "changes", Topic: topic, Subscriber: sub, Locker: newLocker(t, client, time.Minute), Request: changes.Request, Handler: changes.Handle,
+		Forward: changes.Forward, Forwarded: changes.OnForward,
+		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1, Base: 10 * time.Millisecond}},
+	}
+}
+
+func never(t *testing.T) events.Handler {
+	return func(_ context.Context, job events.Job) (events.Outcome, error) {
+		t.Errorf("change %s was handled in a cell that does not have its repository", job.Change.ID)
+		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+	}
+}
+
+// settledHere reports whether the workers have settled all changes of the cell here.
+func settledHere(client redis.UniversalClient) bool {
+	ctx := context.Background()
+	last := client.XRevRangeN(ctx, topic, "+", "-", 1).Val()
+	groups := client.XInfoGroups(ctx, topic).Val()
+	return len(last) == 1 && len(groups) == 1 && groups[0].LastDeliveredID == last[0].ID && groups[0].Pending == 0
+}
+
+// TestRawEntryOfAnotherCellIsForwarded adds entries with XADD to the wrong cell, with an ID and without one.
+func TestRawEntryOfAnotherCellIsForwarded(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), startRedis(t)
+	d := twoCells(t, client, "there")
+	there := cells.PrefixOf("there")
+	var ids []string
+	for _, id := range []string{"", "my-change"} {
+		values := []any{"repo", "acme/widgets", "url", "https://example.com/acme/widgets.git", "ref", "refs/heads/main"}
+		if id != "" {
+			values = append(values, "id", id)
+		}
+		entry, err := client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id == "" {
+			id = entry
+		}
+		ids = append(ids, id)
+	}
+	run(t, forwarding(t, client, d, never(t)))
+	stopWhen(t, func() bool { return client.XLen(ctx, there.Changes()).Val() == 2 && settledHere(client) })
+	if n := client.XLen(ctx, events.DefaultNamespace.Results()).Val(); n != 0 {
+		t.Errorf("%d results in the cell that has forwarded", n)
+	}
+
+	// The other cell handles them under their IDs.
+	handled := make(chan string, 2)
+	changes := &router.Changes{Namespace: there, Log: quiet(), Elsewhere: (&cells.Forwarder{Directory: d, Cell: "there"}).Forward,
+		Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
+			handled <- job.Change.ID
+			return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+		}}
+	sub := newSubscriber(t, client, func(cfg *stream.SubscriberConfig) { cfg.Prefix, cfg.Key = string(there), changes.Key })
+	run(t, router.Route{Name: "changes", Topic: there.Changes(), Subscriber: sub, Handler: changes.Handle, Forward: changes.Forward, Dispose: router.Disposer{Log: quiet()}})
+	got := map[string]bool{<-handled: true, <-handled: true}
+	if !got[ids[0]] || !got[ids[1]] {
+		t.Errorf("handled %v, want %v", got, ids)
+	}
+}
+
+// TestEntryIsForwardedOnceIfTheWorkerDiesBetweenTheSteps kills the first worker after it has added the entry in the other cell.
+func TestEntryIsForwardedOnceIfTheWorkerDiesBetweenTheSteps(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), startRedis(t)
+	d := twoCells(t, client, "there")
+	there := cells.PrefixOf("there")
+	entry := publishChange(t, client, events.Change{ID: "c1"})
+	forwarder := &cells.Forwarder{Directory: d, Cell: "here"}
+
+	own := anotherClient(client) // its connections end with the worker
+	sub := newSubscriber(t, own, func(cfg *stream.SubscriberConfig) { cfg.Visibility = time.Second })
+	messages, err := sub.Subscribe(ctx, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := <-messages
+	if to, err := forwarder.Forward(msg, entry, widgets(t)); to != "there" || err != nil {
+		t.Fatalf("%q, %v", to, err)
+	}
+	if err := own.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	run(t, forwarding(t, client, d, never(t)))
+	stopWhen(t, func() bool { return settledHere(client) })
+	if n := client.XLen(ctx, there.Changes()).Val(); n != 1 {
+		t.Errorf("%d entries in the other cell, want 1", n)
+	}
+}
+
+// TestOlderCopyParksWhatWasForwardedToIt forwards an entry by an epoch that this cell cannot read, until it can.
+func TestOlderCopyParksWhatWasForwardedToIt(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), startRedis(t)
+	behind := twoCells(t, client, "here") // its copy says that the repository is here
+	handled := make(chan string, 1)
+	route := forwarding(t, client, behind, func(_ context.Context, job events.Job) (events.Outcome, error) {
+		handled <- job.Change.ID
+		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+	})
+	forwarded := message.NewMessage("c1", []byte(`{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}`))
+	forwarded.Metadata.Set("lockstep_epoch", strconv.FormatInt(behind.Epoch()+1, 10))
+	if _, err := newPublisher(t, client).Add(ctx, topic, forwarded); err != nil {
+		t.Fatal(err)
+	}
+	parked := make(chan struct{})
+	var once sync.Once
+	inner := route.Forward
+	route.Forward = func(msg *message.Message) (string, error) {
+		to, err := inner(msg)
+		if events.DispositionOf(err) == events.Contention {
+			once.Do(func() { close(parked) })
+		}
+		return to, err
+	}
+	run(t, route)
+	<-parked
+	select {
+	case id := <-handled:
+		t.Fatalf("%s was handled by an older copy of the directory", id)
+	default:
+	}
+	other, err := cells.Open(ctx, client, cells.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Pin(ctx, widgets(t), "here"); err != nil {
+		t.Fatal(err)
+	}
+	if id := <-handled; id != "c1" {
+		t.Error(id)
+	}
+}
