@@ -10,11 +10,15 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cells"
+	"lockstep/internal/cells/move"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
 
-const planPage = 1000
+const (
+	planPage   = 1000
+	planFailed = 20 // failed moves that a plan lists for each cell
+)
 
 // Repositories yields the repositories of a cell, each once, in no order: those that are watched, and those with a state unless they were
 // removed. It reads Redis page by page, and yields its error at the end.
@@ -73,12 +77,19 @@ type CellMove struct {
 	Measured int    `json:"measured"` // number of repositories whose size is known
 }
 
+// FailedMove is a requested move whose last attempt failed.
+type FailedMove struct {
+	To string `json:"to"`
+	move.Request
+}
+
 // CellPlan is what is left to move until the repositories are where the weights of the cells want them.
 type CellPlan struct {
 	Epoch   int64           `json:"epoch"` // of the directory
 	Repos   int             `json:"repositories"`
 	Moves   []CellMove      `json:"moves"`             // by cells
 	Strays  int             `json:"strays"`            // repositories found in a cell where they are not placed
+	Failed  []FailedMove    `json:"failed,omitempty"`  // up to 20 moves to each cell; those that are refused keep the weights from taking effect
 	Missing []cells.Missing `json:"missing,omitempty"` // cells that do not answer; the plan does not have their repositories
 }
 
@@ -96,6 +107,13 @@ func PlanCells(ctx context.Context, client redis.UniversalClient, directory *cel
 	answering, missing := cells.All(client, directory).Answering(ctx)
 	plan.Missing = missing
 	for _, cell := range answering {
+		failed, err := move.NewQueue(client, cell.Namespace).Failed(ctx, planFailed)
+		if err != nil {
+			return plan, err
+		}
+		for _, request := range failed {
+			plan.Failed = append(plan.Failed, FailedMove{To: cell.Name, Request: request})
+		}
 		for repo, err := range Repositories(ctx, client, cell) {
 			if err != nil {
 				return plan, err
@@ -109,22 +127,22 @@ func PlanCells(ctx context.Context, client redis.UniversalClient, directory *cel
 			if target.Name == cell.Name || target.Name == "" {
 				continue
 			}
-			move := moves[[2]string{cell.Name, target.Name}]
-			if move == nil {
-				move = &CellMove{From: cell.Name, To: target.Name}
-				moves[[2]string{cell.Name, target.Name}] = move
+			m := moves[[2]string{cell.Name, target.Name}]
+			if m == nil {
+				m = &CellMove{From: cell.Name, To: target.Name}
+				moves[[2]string{cell.Name, target.Name}] = m
 			}
-			move.Repos++
+			m.Repos++
 			if size == nil {
 				continue
 			}
 			if bytes, ok := size(cell, repo); ok {
-				move.Bytes, move.Measured = move.Bytes+bytes, move.Measured+1
+				m.Bytes, m.Measured = m.Bytes+bytes, m.Measured+1
 			}
 		}
 	}
-	for _, move := range moves {
-		plan.Moves = append(plan.Moves, *move)
+	for _, m := range moves {
+		plan.Moves = append(plan.Moves, *m)
 	}
 	slices.SortFunc(plan.Moves, func(a, b CellMove) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	return plan, nil

@@ -109,8 +109,8 @@ func newCellsPlanCommand(std term.Streams) *cobra.Command {
 		Use:   "plan",
 		Short: "Show which repositories are to be moved between cells",
 		Long: "Go through the repositories of all cells, and show how many are to be moved from where to where until they are placed\n" +
-			"as the weights want it. Sizes are those of the repositories on the volume at --root, if it is that of a cell. It\n" +
-			"changes nothing. Exit code 1 if a cell does not answer.",
+			"as the weights want it, and which moves failed and why. Sizes are those of the repositories on the volume at --root,\n" +
+			"if it is that of a cell. It changes nothing. Exit code 1 if a cell does not answer.",
 		Example: "  lockstep cells plan --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells plan --root /srv/repos --redis redis+cluster://127.0.0.1:7000 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -158,6 +158,13 @@ func planTable(plan app.CellPlan) func(io.Writer) {
 				size = fmt.Sprintf("%s in %d of them", size, m.Measured)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", m.From, m.To, m.Repos, size)
+		}
+		for _, m := range plan.Failed {
+			outcome := "will be tried again"
+			if m.Refused {
+				outcome = "is refused until this is resolved"
+			}
+			fmt.Fprintf(w, "the move of %s from %s to %s failed (%d attempts) and %s: %s\n", m.Repo, m.From, m.To, m.Tries, outcome, term.Printable(m.Error))
 		}
 		if plan.Strays > 0 {
 			fmt.Fprintf(w, "%d repositories are also in a cell where they are not placed; their changes there are forwarded\n", plan.Strays)

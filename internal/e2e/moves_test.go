@@ -331,6 +331,10 @@ func TestRepositoryThatGitDoesNotCarryStays(t *testing.T) {
 	if code != 1 || !strings.Contains(stderr, repo.String()+" cannot be moved to another cell: the watch of app media has files in Git LFS") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
+	stdout, stderr, code := proctest.RunLockstep(t, nil, "cells", "plan", "--redis", rig.url)
+	if want := "the move of " + repo.String() + " from eu-1 to eu-2 failed"; code != 0 || !strings.Contains(stdout, want) || !strings.Contains(stdout, "files in Git LFS") {
+		t.Errorf("cells plan: exit code %d, %s%s, want %q and the reason", code, stdout, stderr, want)
+	}
 	second := rig.push(one, repo, "second")
 	rig.awaitGiven(one, repo, second)
 	rig.assertChain(repo, second, one)
