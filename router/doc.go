@@ -14,7 +14,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	return r.Run(ctx)
+//	return router.Run(ctx, r)
 //
 // It is Watermill's router with these middlewares around each handler, outermost first:
 //

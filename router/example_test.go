@@ -50,7 +50,8 @@ func Example() {
 		panic(err)
 	}
 	stopped := make(chan error, 1)
-	go func() { stopped <- r.Run(ctx) }()
+	running, stop := context.WithCancel(ctx)
+	go func() { stopped <- router.Run(running, r) }()
 
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {
@@ -60,11 +61,12 @@ func Example() {
 		panic(err)
 	}
 	<-done
-	fmt.Println(r.Close(), <-stopped)
+	stop()
+	fmt.Println(<-stopped)
 	for _, entry := range client.XRange(ctx, prefix+"greetings", "-", "+").Val() {
 		fmt.Println(entry.Values["payload"])
 	}
 	// Output:
-	// <nil> <nil>
+	// <nil>
 	// Hello, Ada!
 }

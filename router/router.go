@@ -2,6 +2,7 @@ package router
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,7 +50,7 @@ type Config struct {
 	Log          *slog.Logger  // default slog.Default
 }
 
-// New returns a Watermill router. Its Close waits for in-flight handlers, which the subscribers cancel after their Grace.
+// New returns a Watermill router, for [Run]. Its Close waits for in-flight handlers, which the subscribers cancel after their Grace.
 func New(cfg Config) (*message.Router, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, errors.New("router: Config.Routes is empty")
@@ -66,6 +67,24 @@ func New(cfg Config) (*message.Router, error) {
 		}
 	}
 	return r, nil
+}
+
+// Run runs r until ctx is done, then closes it, and returns when its last handler has ended. It returns the error of Run if
+// a subscription fails, or that of Close. Close alone waits for its whole timeout if it comes before the subscriptions.
+func Run(ctx context.Context, r *message.Router) error {
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
+	select {
+	case <-r.Running():
+	case err := <-stopped:
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case err := <-stopped:
+		return err
+	}
+	return errors.Join(r.Close(), <-stopped)
 }
 
 func add(r *message.Router, route Route) error {

@@ -136,3 +136,21 @@ func startRedis(t *testing.T) redis.UniversalClient {
 	t.Helper()
 	return redistest.Start(t).Client()
 }
+
+func TestRunEndedBeforeItBegins(t *testing.T) {
+	for range 100 { // the outcome must not depend on which of the two comes first
+		client := redistest.Start(t).Client()
+		route := router.Route{
+			Name: "names", Topic: topic, Subscriber: newSubscriber(t, client), Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+		}
+		r, err := router.New(router.Config{Routes: []router.Route{route}, CloseTimeout: time.Hour, Log: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		if err := router.Run(ctx, r); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -260,13 +260,15 @@ func (b *bench) work(ctx context.Context, server *cluster, directory *cells.Dire
 		return err
 	}
 	stopped := make(chan error, 1)
-	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
+	running, stopRouter := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRouter()
+	go func() { stopped <- router.Run(running, r) }()
 	select {
 	case err := <-stopped:
 		return err
 	case <-ctx.Done():
 	}
-	return app.Drain(context.WithoutCancel(ctx), 5*time.Second, r, locker, slots, stopped)
+	return app.Drain(context.WithoutCancel(ctx), 5*time.Second, stopRouter, locker, slots, stopped)
 }
 
 // awaitResults returns when each cell has a result for each of its changes. More means that a change was done twice.

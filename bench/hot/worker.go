@@ -121,7 +121,9 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	}
 
 	stopped := make(chan error, 1)
-	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
+	running, stopRouter := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRouter()
+	go func() { stopped <- router.Run(running, r) }()
 	ended := make(chan struct{})
 	go func() { // outlives run only if run fails, and then the process ends
 		defer close(ended)
@@ -133,7 +135,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	case <-ended:
 	case <-ctx.Done():
 	}
-	return app.Drain(context.WithoutCancel(ctx), grace, r, locker, slots, stopped)
+	return app.Drain(context.WithoutCancel(ctx), grace, stopRouter, locker, slots, stopped)
 }
 
 // handler works on changes and prints a line for each, settled or not.

@@ -82,14 +82,22 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
-// Draining returns the Subscriber without regard to the end of Subscribe's ctx: only [Subscriber.Close] ends a subscription,
-// and grants handlers the grace period. A Watermill router needs this to drain, because its Close ends that ctx first.
+// Draining returns the Subscriber with another meaning of Subscribe's ctx: its end closes the Subscriber, which grants handlers the
+// grace period. A Watermill router needs this to drain: its Close ends that ctx, and might not close a subscriber that has just begun.
 func (s *Subscriber) Draining() message.Subscriber { return draining{s} }
 
 type draining struct{ *Subscriber }
 
 func (d draining) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	return d.Subscriber.Subscribe(context.WithoutCancel(ctx), topic)
+	messages, err := d.Subscriber.Subscribe(context.WithoutCancel(ctx), topic)
+	if err == nil {
+		context.AfterFunc(ctx, func() {
+			if err := d.Subscriber.Close(); err != nil {
+				d.cfg.Log.WarnContext(ctx, "subscriber not closed", "topic", topic, "error", err)
+			}
+		})
+	}
+	return messages, err
 }
 
 func (s *Subscriber) group(topic, consumer string) *group {

@@ -52,11 +52,9 @@ func (s *service) run(ctx context.Context, every time.Duration, domains []string
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.Run(context.WithoutCancel(ctx)) })
 	g.Go(func() error { return s.tick(ctx, client, every, domains) })
 	g.Go(func() error {
-		<-ctx.Done()
-		if err := r.Close(); err != nil {
+		if err := router.Run(ctx, r); err != nil {
 			return err
 		}
 		return locker.Close(context.WithoutCancel(ctx))

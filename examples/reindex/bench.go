@@ -141,9 +141,10 @@ func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix 
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.Run(context.WithoutCancel(ctx)) })
+	running, stop := context.WithCancel(ctx)
+	g.Go(func() error { return router.Run(running, r) })
 	g.Go(func() error {
-		defer r.Close()
+		defer stop()
 		return during(ctx, func() error {
 			if err := publisher.Publish(topic, message.NewMessage(watermill.NewShortUUID(), []byte("index"))); err != nil {
 				return err

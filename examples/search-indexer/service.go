@@ -51,10 +51,8 @@ func (s *service) run(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.Run(context.WithoutCancel(ctx)) })
 	g.Go(func() error {
-		<-ctx.Done()
-		if err := r.Close(); err != nil {
+		if err := router.Run(ctx, r); err != nil {
 			return err
 		}
 		return locker.Close(context.WithoutCancel(ctx))

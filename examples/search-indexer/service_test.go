@@ -90,11 +90,10 @@ func (w *world) startWorker(server *redistest.Server) {
 	}}})
 	must(err)
 	stopped := make(chan error, 1)
-	go func() { stopped <- r.Run(context.Background()) }()
+	running, stop := context.WithCancel(context.Background())
+	go func() { stopped <- router.Run(running, r) }()
 	w.t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			w.t.Error(err)
-		}
+		stop()
 		if err := <-stopped; err != nil {
 			w.t.Error(err)
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
@@ -188,7 +187,9 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	defer stopMaintaining()
 
 	stopped := make(chan error, 1)
-	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()
+	running, stopRouter := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRouter()
+	go func() { stopped <- router.Run(running, r) }()
 	stop := func(err error) error {
 		return fmt.Errorf("router: %w", errors.Join(err, subscriber.Close(), locker.Close(context.WithoutCancel(ctx))))
 	}
@@ -207,7 +208,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	case err := <-stopped:
 		return stop(err)
 	}
-	return Drain(context.WithoutCancel(ctx), cfg.Grace, r, locker, slots, stopped)
+	return Drain(context.WithoutCancel(ctx), cfg.Grace, stopRouter, locker, slots, stopped)
 }
 
 // maintainVolume patrols, syncs and compares the volume until ctx is done.
@@ -243,14 +244,14 @@ func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) strea
 	}
 }
 
-// Drain waits up to the grace period for jobs in flight. Changes waiting for a lease or a slot return to the stream at once.
-func Drain(ctx context.Context, grace time.Duration, r *message.Router, locker *locking.Locker, slots *router.Slots, stopped <-chan error) error {
+// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight. Changes waiting for a lease or a slot return to the stream at once.
+func Drain(ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, slots *router.Slots, stopped <-chan error) error {
 	slots.Close()
+	stop()
 	ctx, cancel := context.WithTimeout(ctx, grace+drainMargin)
 	defer cancel()
 	var g errgroup.Group
 	g.Go(func() error { return locker.Close(ctx) })
-	g.Go(r.Close)
 	g.Go(func() error { return <-stopped })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("drain: %w; other workers take over the remaining changes when their leases expire", err)

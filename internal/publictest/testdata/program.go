@@ -124,5 +124,5 @@ func run(ctx context.Context, client redis.UniversalClient, log *slog.Logger) er
 	if !errors.Is(err, tree.ErrNotPublished) {
 		defer published.Close()
 	}
-	return r.Run(ctx)
+	return router.Run(ctx, r)
 }
