@@ -105,13 +105,18 @@ func (r replacer) verify(ctx context.Context, req volume.VerifyRequest) (report 
 	return report, err
 }
 
-// request requests a poll, which requests the syncs of watched refs, and syncs of other refs that are not published in an intact
-// tree. If several credentials were used for such a ref, it waits for its next change: it is unknown which app has which.
+// request requests what is not published in an intact tree.
 func (r replacer) request(ctx context.Context, repo events.RepoPath) error {
 	known, err := r.states.Load(ctx, repo)
 	if err != nil {
 		return err
 	}
+	return r.requestOf(ctx, repo, known)
+}
+
+// requestOf requests a poll, which requests the syncs of watched refs, and syncs of other refs that are not published in an intact
+// tree. If several credentials were used for such a ref, it waits for its next change: it is unknown which app has which.
+func (r replacer) requestOf(ctx context.Context, repo events.RepoPath, known state.Repo) error {
 	published, _, err := r.volume.Published(repo)
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ type moves struct {
 	pubsub redis.UniversalClient
 	volume *volume.Volume
 	locker *locking.Locker
+	fetch  func(context.Context, events.RepoPath, state.Repo) error // requests what is not published
 	log    *slog.Logger
 }
 
@@ -38,7 +39,7 @@ func (m moves) run(ctx context.Context) error {
 		}
 	}
 	mover, err := move.New(move.Config{
-		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker,
+		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker, Fetch: m.fetch,
 		Token: m.cfg.APIToken(), PerSecond: float64(m.cfg.MoveRate), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
 	})
 	if err != nil {

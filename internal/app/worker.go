@@ -168,7 +168,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	maintainVolume(maintaining, &background, cfg, damage, commands, name)
 	if cfg.cells != nil {
-		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, log: log}
+		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, fetch: damage.requestOf, log: log}
 		background.Go(func() {
 			if err := m.run(maintaining); err != nil {
 				log.ErrorContext(ctx, "moves between cells do not run", "error", err)

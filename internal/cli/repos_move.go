@@ -48,8 +48,8 @@ func newReposMoveCommand(std term.Streams) *cobra.Command {
 		Long: "Move a repository to another cell, with what is published of it, its watches and what apps have received, and keep it there\n" +
 			"whatever the weights of the cells. The workers of that cell copy it from a reader of the other one; the remote is not\n" +
 			"asked. If the command is interrupted, or a process of either cell dies, the move goes on, and the command can be\n" +
-			"repeated. A repository with files from Git LFS, submodules or trees of views cannot be moved. Exit code 1 if the move\n" +
-			"is refused.",
+			"repeated. A repository with files from Git LFS, submodules or trees of views is not copied, but fetched from its remote\n" +
+			"again. Exit code 1 if the move is refused.",
 		Example: "  lockstep repos move acme/widgets --to eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep repos move acme/widgets --to eu-2 --no-wait --redis redis+cluster://127.0.0.1:7000",
 		Args:              term.WrongUse(term.OneArg),

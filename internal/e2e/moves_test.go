@@ -21,6 +21,7 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/view"
 	"lockstep/internal/watch"
 )
 
@@ -44,7 +45,12 @@ type cellUnderTest struct {
 
 func startCells(t *testing.T, names ...string) *cellRig {
 	t.Helper()
-	rig := &cellRig{T: t, git: proctest.StartGit(t), url: redistest.StartCluster(t).URL(), cells: map[string]*cellUnderTest{}}
+	return startCellsAt(t, redistest.StartCluster(t), names...)
+}
+
+func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *cellRig {
+	t.Helper()
+	rig := &cellRig{T: t, git: proctest.StartGit(t), url: cluster.URL(), cells: map[string]*cellUnderTest{}}
 	rig.client = redisAt(t, rig.url)
 	rig.directory = proctest.Must(cells.OpenOrNew(t.Context(), rig.client, cells.DefaultPrefix))(t)
 	for _, name := range names {
@@ -212,7 +218,7 @@ func TestRepositoryMovesBetweenCellsWhateverDies(t *testing.T) {
 	old.AwaitLog("worker takes changes")
 	rig.startReader(one)
 
-	steps := []string{"staged", "leased", "copied", "floored", "marked", "flipped", "watched", "activated", "done"}
+	steps := []string{"staged", "leased", "copied", "floored", "marked", "flipped", "watched", "requested", "activated", "done"}
 	repos, lasts := map[string]events.RepoPath{}, map[string]string{}
 	for _, step := range steps {
 		repo := rig.create(one, step)
@@ -312,34 +318,97 @@ func TestOldCellIsCleanedUpWhateverDies(t *testing.T) {
 	}
 }
 
-// TestRepositoryThatGitDoesNotCarryStays refuses to move a repository with submodules, and says why.
-func TestRepositoryThatGitDoesNotCarryStays(t *testing.T) {
+// TestRefusedMoveIsListed refuses to move a repository to a cell that has another one at its path, and says why.
+func TestRefusedMoveIsListed(t *testing.T) {
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
 	rig.startWorker(one).AwaitLog("worker takes changes")
 	rig.startReader(one)
 	rig.startWorker(two)
-	repo := rig.create(one, "large")
+	repo := rig.create(one, "twice")
 	first := rig.push(one, repo, "first")
 	rig.awaitGiven(one, repo, first)
-	selector := proctest.Must(watch.ParseSelector("main"))(t)
-	w := proctest.Must(watch.New(watch.Watch{App: "media", URL: rig.git.URL(repo.String()), Ref: selector, Poll: watch.Never, LFS: watch.LFSFetch}))(t)
-	proctest.Must(one.watches.Put(t.Context(), w))(t)
+	proctest.Must(rig.client.HSet(t.Context(), two.namespace.Repo(repo), "head:refs/heads/main", first).Result())(t)
 
 	_, stderr, code := proctest.RunLockstep(t, nil, "repos", "move", repo.String(), "--to", "eu-2", "--redis", rig.url)
-	if code != 1 || !strings.Contains(stderr, repo.String()+" cannot be moved to another cell: the watch of app media has files in Git LFS") {
+	if code != 1 || !strings.Contains(stderr, "there is another repository at this path in the new cell") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	stdout, stderr, code := proctest.RunLockstep(t, nil, "cells", "plan", "--redis", rig.url)
-	if want := "the move of " + repo.String() + " from eu-1 to eu-2 failed"; code != 0 || !strings.Contains(stdout, want) || !strings.Contains(stdout, "files in Git LFS") {
+	if want := "the move of " + repo.String() + " from eu-1 to eu-2 failed"; code != 0 || !strings.Contains(stdout, want) || !strings.Contains(stdout, "another repository") {
 		t.Errorf("cells plan: exit code %d, %s%s, want %q and the reason", code, stdout, stderr, want)
 	}
 	second := rig.push(one, repo, "second")
 	rig.awaitGiven(one, repo, second)
 	rig.assertChain(repo, second, one)
-	if known := proctest.Must(two.states.Load(t.Context(), repo))(t); !known.IsZero() && !known.IsHere() {
-		t.Error("the repository is still arriving in the new cell")
+}
+
+// TestWhatGitDoesNotCarryIsFetchedAgain moves repositories with files from Git LFS, with a submodule and with a tree of a view, and kills
+// the worker when it has requested them from the remote.
+func TestWhatGitDoesNotCarryIsFetchedAgain(t *testing.T) {
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	rig.startReader(one)
+	part := proctest.Must(rig.git.Create(t.Context(), "acme/part", map[string]string{"p": "part"}))(t)
+
+	type shape struct {
+		repo  events.RepoPath
+		watch func(*watch.Watch)
+		edit  gitserver.Edit
+		path  string // of a file that Git does not carry, below the root
+		want  string
+		last  string // commit
+	}
+	shapes := []*shape{
+		{repo: rig.create(one, "lfs"), watch: func(w *watch.Watch) { w.LFS = watch.LFSFetch }},
+		{repo: rig.create(one, "parts"), watch: func(w *watch.Watch) { w.Submodules = events.SubmodulesRequired }},
+		{repo: rig.create(one, "views"), watch: func(w *watch.Watch) {
+			w.Views, w.ViewTrees = proctest.Must(view.New(map[string][]string{"docs": {"docs"}}))(t), true
+		}},
+	}
+	lfs, parts, views := shapes[0], shapes[1], shapes[2]
+	lfs.edit = gitserver.Edit{Write: map[string]string{".gitattributes": "*.bin filter=lfs\n", "x.bin": rig.git.LFS(lfs.repo.String()).Put("large")}}
+	lfs.path, lfs.want = lfs.repo.String()+"/x.bin", "large"
+	parts.edit = gitserver.Edit{
+		Write:     map[string]string{".gitmodules": "[submodule \"part\"]\n\tpath = part\n\turl = ../part.git\n"},
+		Submodule: map[string]string{"part": part},
+	}
+	parts.path, parts.want = parts.repo.String()+"/part/p", "part"
+	views.edit = gitserver.Edit{Write: map[string]string{"docs/d": "text"}}
+	views.path, views.want = views.repo.String()+"@~/search/docs/docs/d", "text"
+	for _, s := range shapes {
+		selector := proctest.Must(watch.ParseSelector("main"))(t)
+		w := watch.Watch{App: "search", URL: rig.git.URL(s.repo.String()), Ref: selector, Poll: watch.Never}
+		s.watch(&w)
+		proctest.Must(one.watches.Put(t.Context(), proctest.Must(watch.New(w))(t)))(t)
+		proctest.Must(rig.git.Commit(t.Context(), s.repo.String(), gitserver.Main, s.edit))(t)
+		s.last = rig.push(one, s.repo, "first")
+		rig.awaitGiven(one, s.repo, s.last)
+	}
+	for _, s := range shapes {
+		rig.request(s.repo, one, two)
+		if died, err := runUntilKilled(t.TempDir(), rig.args(two), "move requested", 1, time.Minute); err != nil || !died {
+			t.Fatalf("worker was not killed: %v", err)
+		}
+	}
+	rig.startWorker(two)
+	for _, s := range shapes {
+		rig.awaitMoved(s.repo, two)
+		proctest.Eventually(t, func() bool { // without a push
+			got, err := os.ReadFile(filepath.Join(two.root, s.path))
+			return err == nil && string(got) == s.want
+		}, "%s is published in the new cell", s.path)
+		s.last = rig.push(two, s.repo, "after")
+		rig.awaitGiven(two, s.repo, s.last)
+		rig.assertTree(two, s.repo, "after")
+		there := rig.results(two, s.repo)
+		here := rig.results(one, s.repo)
+		if len(there) == 0 || len(here) == 0 || there[0].Before != here[len(here)-1].After {
+			t.Errorf("%s: results %+v do not follow %+v", s.repo, there, here)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
 )
 
 func TestRestartKeepsAddressAndData(t *testing.T) {
@@ -133,5 +134,48 @@ func TestPortOfStoppedServer(t *testing.T) {
 	server.Restart()
 	if err := server.Client().Ping(t.Context()).Err(); err != nil {
 		t.Errorf("after the restart: %v", err)
+	}
+}
+
+func TestReplicaOfClusterIsPromoted(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	c.AddReplicas()
+	server, err := redisx.Parse(c.URL(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := server.Open()
+	defer client.Close()
+	ctx := t.Context()
+	master, err := client.(*redis.ClusterClient).MasterForKey(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := master.Conn()
+	defer conn.Close()
+	if err := conn.Set(ctx, "a", "1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Wait(ctx, 1, time.Minute).Result(); n != 1 || err != nil {
+		t.Fatalf("%d replicas (%v)", n, err)
+	}
+	for i, node := range c.Nodes {
+		if node.Addr != master.Options().Addr {
+			continue
+		}
+		c.Fail(i)
+		if c.Nodes[i] == node || c.Replicas[i] != node {
+			t.Error("the roles are not exchanged")
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		got, err := client.Get(ctx, "a").Result()
+		if err == nil && got == "1" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("got %q (%v)", got, err)
+		}
 	}
 }

@@ -126,49 +126,106 @@ func (s *Sentinel) CutOff() {
 func (s *Sentinel) Promoted() bool { return info(s.Replica, "role") == "master" }
 
 // Cluster is a Redis Cluster of three masters.
-type Cluster struct{ Nodes []*Server }
+type Cluster struct {
+	Nodes    []*Server
+	Replicas []*Server // one of each master, in the same order; empty before AddReplicas
+
+	t    testing.TB
+	meet []any // command that meets the first node
+}
+
+const (
+	clusterNodes       = 3
+	clusterSlots       = 16384
+	clusterNodeTimeout = "5000" // ms
+)
 
 // StartCluster starts real servers and waits until they serve all slots. It skips the test like [StartReal].
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
-	const nodes, slots = 3, 16384
-	c := &Cluster{}
-	ctx := context.Background()
-	run := func(client redis.UniversalClient, args ...any) {
-		t.Helper()
-		if err := client.Do(ctx, args...).Err(); err != nil {
-			t.Fatalf("%v: %v", args, err)
+	c := &Cluster{t: t}
+	for i := range clusterNodes {
+		node, meet := c.start()
+		c.run(node, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
+		if i == 0 {
+			c.meet = meet
+		} else {
+			c.run(node, c.meet...)
 		}
-	}
-	var first []any
-	for i := range nodes {
-		_, bus, _ := net.SplitHostPort(freeAddr(t))
-		node := StartReal(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "5000")
 		c.Nodes = append(c.Nodes, node)
-		client := node.Client()
-		run(client, "CLUSTER", "SET-CONFIG-EPOCH", i+1)
-		if major() == 6 {
-			bus = strconv.Itoa(node.Port() + 10000)
-		}
 		own := []any{"CLUSTER", "ADDSLOTS"} // a range needs Redis 7
-		for slot := i * slots / nodes; slot < (i+1)*slots/nodes; slot++ {
+		for slot := i * clusterSlots / clusterNodes; slot < (i+1)*clusterSlots/clusterNodes; slot++ {
 			own = append(own, slot)
 		}
-		run(client, own...)
-		if i == 0 {
-			first = []any{"CLUSTER", "MEET", "127.0.0.1", node.Port(), bus}
-		} else {
-			run(client, first...)
-		}
+		c.run(node, own...)
 	}
 	for _, node := range c.Nodes {
-		client := node.Client()
-		eventually(t, "the cluster serves all slots", func() bool {
-			s := client.ClusterInfo(ctx).Val()
-			return strings.Contains(s, "cluster_state:ok") && strings.Contains(s, "cluster_slots_ok:16384")
-		})
+		c.awaitSlots(node)
 	}
 	return c
+}
+
+// start starts a node, and returns the command for other nodes to meet it.
+func (c *Cluster) start() (node *Server, meet []any) {
+	c.t.Helper()
+	_, bus, _ := net.SplitHostPort(freeAddr(c.t))
+	node = StartReal(c.t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", clusterNodeTimeout, "--repl-diskless-sync-delay", "0")
+	if major() == 6 {
+		bus = strconv.Itoa(node.Port() + 10000)
+	}
+	return node, []any{"CLUSTER", "MEET", "127.0.0.1", node.Port(), bus}
+}
+
+func (c *Cluster) run(node *Server, args ...any) {
+	c.t.Helper()
+	if err := node.Client().Do(context.Background(), args...).Err(); err != nil {
+		c.t.Fatalf("%v: %v", args, err)
+	}
+}
+
+func (c *Cluster) awaitSlots(node *Server) {
+	c.t.Helper()
+	client := node.Client()
+	eventually(c.t, "the cluster serves all slots", func() bool {
+		s := client.ClusterInfo(context.Background()).Val()
+		return strings.Contains(s, "cluster_state:ok") && strings.Contains(s, "cluster_slots_ok:16384")
+	})
+}
+
+// AddReplicas adds a replica of each master and waits until it follows.
+func (c *Cluster) AddReplicas() {
+	c.t.Helper()
+	for _, master := range c.Nodes {
+		id, err := master.Client().Do(context.Background(), "CLUSTER", "MYID").Text()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		replica, _ := c.start()
+		c.run(replica, c.meet...)
+		c.Replicas = append(c.Replicas, replica)
+		client := replica.Client()
+		eventually(c.t, "the replica knows its master", func() bool {
+			return client.Do(context.Background(), "CLUSTER", "REPLICATE", id).Err() == nil
+		})
+		eventually(c.t, "the replica follows its master", func() bool { return info(replica, "master_link_status") == "up" })
+	}
+	for _, node := range c.Nodes {
+		c.awaitSlots(node)
+	}
+}
+
+// Fail kills the i-th master, waits until its replica serves its slots, and starts it again as the replica of that one.
+func (c *Cluster) Fail(i int) {
+	c.t.Helper()
+	killed, promoted := c.Nodes[i], c.Replicas[i]
+	killed.Stop()
+	eventually(c.t, "the replica is promoted", func() bool { return info(promoted, "role") == "master" })
+	c.awaitSlots(promoted)
+	killed.Restart()
+	eventually(c.t, "the killed master follows its replica", func() bool {
+		return info(killed, "role") == "slave" && info(killed, "master_link_status") == "up"
+	})
+	c.Nodes[i], c.Replicas[i] = promoted, killed
 }
 
 // URL returns the cluster's URL for [redisx.Parse].

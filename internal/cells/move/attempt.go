@@ -236,6 +236,9 @@ func (a *attempt) complete(ctx context.Context, known state.Repo, last string, o
 		return err
 	}
 	a.done("watched")
+	if err := a.fetch(ctx, known); err != nil {
+		return err
+	}
 	views, err := a.old.states.ViewsBelow(ctx, a.req.Repo, "")
 	if err != nil {
 		return err

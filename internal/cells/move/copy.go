@@ -3,6 +3,7 @@ package move
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"lockstep/events"
 	"lockstep/internal/git/wire"
@@ -13,6 +14,7 @@ import (
 )
 
 // copy brings the new cell's volume up to what is published in the old cell, from the old cell's reader. It fetches only what is missing.
+// If trees have files that Git does not carry, it copies nothing: see [attempt.fetch].
 // The copy is bound to the repository's own remote, from which later syncs fetch. Nobody looks for it before the directory places the
 // repository here, so publishing it early harms none.
 func (a *attempt) copy(ctx context.Context, here *locking.Lease) error {
@@ -24,14 +26,11 @@ func (a *attempt) copy(ctx context.Context, here *locking.Lease) error {
 	if err != nil {
 		return err
 	}
-	if err := checkWatches(a.req.Repo, set.Watches); err != nil {
-		return err
-	}
 	if err := a.new.watches.CheckReceive(ctx, set.Watches); err != nil {
 		return err
 	}
 	heads := known.Heads()
-	if len(heads) == 0 {
+	if len(heads) == 0 || slices.ContainsFunc(set.Watches, exceedsGit) {
 		return a.discard(ctx, here)
 	}
 	from, err := newSource(a.old.Name, a.old.Reader, a.cfg.Token, a.cfg.Transport)
@@ -42,8 +41,8 @@ func (a *attempt) copy(ctx context.Context, here *locking.Lease) error {
 	if err != nil {
 		return err
 	}
-	if err := checkRefs(a.req.Repo, refs); err != nil {
-		return err
+	if slices.ContainsFunc(refs, func(r ref) bool { return r.LFS || r.Submodules != events.SubmodulesOff }) {
+		return a.discard(ctx, here)
 	}
 	listed, hasDefault := map[events.Ref]bool{}, false
 	for _, r := range refs {
@@ -125,44 +124,32 @@ func (a *attempt) dropRefs(ctx context.Context, here *locking.Lease, listed map[
 	return nil
 }
 
-// discard removes a clone that is left over from an earlier attempt, or since the repository was here before: it has none any more.
+// discard removes a clone that is left over from an earlier attempt, or since the repository was here before.
 func (a *attempt) discard(ctx context.Context, here *locking.Lease) error {
 	_, err := a.cfg.Volume.Remove(ctx, volume.RemoveRequest{Repo: a.req.Repo, Fence: here.Fence(), Force: true, Confirm: here.Confirm})
 	return err
 }
 
-// checkWatches refuses a repository of which a watch asks for what Git does not carry.
-func checkWatches(repo events.RepoPath, watches []watch.Watch) error {
-	for _, w := range watches {
-		what := ""
-		switch {
-		case w.LFS == watch.LFSFetch:
-			what = "files in Git LFS"
-		case w.Submodules != events.SubmodulesOff:
-			what = "submodules"
-		case w.ViewTrees:
-			what = "trees of views"
-		default:
-			continue
-		}
-		return refusal(repo, fmt.Sprintf("the watch of app %s has %s", w.App, what))
-	}
-	return nil
+// exceedsGit reports whether a watch asks for files that Git does not carry: from Git LFS, of submodules, or trees of views.
+func exceedsGit(w watch.Watch) bool {
+	return w.LFS == watch.LFSFetch || w.Submodules != events.SubmodulesOff || w.ViewTrees
 }
 
-// checkRefs does the same for what is published.
-func checkRefs(repo events.RepoPath, refs []ref) error {
-	for _, r := range refs {
-		switch {
-		case r.LFS:
-			return refusal(repo, fmt.Sprintf("the tree of %s has files from Git LFS", r.Ref))
-		case r.Submodules != events.SubmodulesOff:
-			return refusal(repo, fmt.Sprintf("the tree of %s has files of submodules", r.Ref))
+// fetch requests from the repository's remote what copy has left out. known is the state in the old cell. The changes wait until the
+// repository is activated.
+func (a *attempt) fetch(ctx context.Context, known state.Repo) error {
+	published, _, err := a.cfg.Volume.Published(a.req.Repo)
+	if err != nil {
+		return err
+	}
+	for name := range known.Heads() {
+		if parsed, err := events.ParseRef(name); err == nil && published.Commits[parsed] == "" {
+			if err := a.cfg.Fetch(ctx, a.req.Repo, known); err != nil {
+				return fmt.Errorf("request what was not copied: %w", err)
+			}
+			break
 		}
 	}
+	a.done("requested")
 	return nil
-}
-
-func refusal(repo events.RepoPath, why string) error {
-	return events.Errorf(events.Permanent, events.ClassConflict, "%s cannot be moved to another cell: %s, which a copy by Git lacks. It stays where it is", repo, why)
 }

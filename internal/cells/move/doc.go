@@ -23,6 +23,7 @@
 //	           before it the repository is in the old cell, after it in the new one. If the old cell has replicas, one has the mark
 //	flipped    the directory places the repository in the new cell
 //	watched    the new cell has the watches
+//	requested  what was not copied is requested from the repository's remote, by changes in the new cell
 //	activated  the new cell has the state, and works on it
 //	done       the request is removed
 //
@@ -40,7 +41,8 @@
 // entries of the old cell's stream, and not failures. Notifications that wait stay in the old cell, which goes on posting them; the new
 // cell posts its own after them. The forge is not asked.
 //
-// A repository with files from Git LFS, with submodules, or with trees of views is refused, because Git does not carry these.
+// Git does not carry files from Git LFS, of submodules, and trees of views. A repository with any of them is not copied, but synced from its
+// remote as soon as it is activated. Until then the new cell has no tree of it; the old names are still there.
 //
 // # Failures
 //

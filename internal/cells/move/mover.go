@@ -30,6 +30,9 @@ type Config struct {
 	Locker    *locking.Locker       // of Cell
 	Worker    string                // name of this process
 
+	// Fetch publishes changes in Cell that fetch from the remote what Volume lacks. known is the state in the old cell.
+	Fetch func(ctx context.Context, repo events.RepoPath, known state.Repo) error
+
 	Token     string            // of the readers' operator; "" if they need none
 	Transport http.RoundTripper // for requests to readers; defaults to that of Volume
 
