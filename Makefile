@@ -31,11 +31,11 @@ validate-deploy: ## Validate manifests, Compose file and Dockerfile with the par
 	go -C deploy/validate vet ./...
 	go -C deploy/validate test ./... $(TESTFLAGS)
 
-test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, Redis killed 20 times under load
+test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, Redis killed 20 times under load
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/git/serve -run RandomHistories -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./handlers -run ViewsAgainstOracle -v $(TESTFLAGS)
-	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees|GitClientsOfAReader|ManyFollowers' -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees|GitClientsOfAReader|ManyFollowers|CellJoins' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./deploy/module -v $(TESTFLAGS)
 	$(MAKE) test-forge

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
 )
@@ -316,6 +318,43 @@ func TestOldCellIsCleanedUpWhateverDies(t *testing.T) {
 		rig.assertChain(repo, last[name], one)
 		rig.assertTree(two, repo, "first")
 	}
+}
+
+// TestMoveWaitsUntilAReplicaHasTheMark suspends the replicas: the directory does not change before one of them has the mark.
+func TestMoveWaitsUntilAReplicaHasTheMark(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	cluster.AddReplicas()
+	rig := startCellsAt(t, cluster, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	rig.startReader(one)
+	repo := rig.create(one, "marked")
+	commit := rig.push(one, repo, "first")
+	rig.awaitGiven(one, repo, commit)
+	signal := func(to syscall.Signal) {
+		for _, replica := range cluster.Replicas {
+			proctest.Must(0, syscall.Kill(replica.Pid(), to))(t)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
+	rig.startWorker(two)
+	rig.request(repo, one, two)
+	proctest.Eventually(t, func() bool {
+		kept, _, err := rig.queue(two).Get(t.Context(), repo)
+		return err == nil && strings.Contains(kept.Error, "no replica of the old cell's Redis has confirmed the mark")
+	}, "the move waits for a replica")
+	if err := rig.directory.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if at := rig.directory.Place(repo).Name; at != one.name {
+		t.Errorf("placed in %s before a replica has the mark", at)
+	}
+	signal(syscall.SIGCONT)
+	rig.awaitMoved(repo, two)
+	rig.awaitGiven(two, repo, commit)
 }
 
 // TestRefusedMoveIsListed refuses to move a repository to a cell that has another one at its path, and says why.
