@@ -260,7 +260,7 @@ func (j *joining) isSettled() bool {
 func (j *joining) killAll(fifth *cellUnderTest, n int, kills map[string]int) {
 	steps := []string{"staged", "leased", "copied", "floored", "marked", "flipped", "watched", "requested", "activated", "done"}
 	dir, count := j.TempDir(), 0
-	perDeath := max(1, len(j.repos)/5*2/n*2)
+	perDeath := max(1, len(j.repos)/5*3/n) // so that moves are left until the last kill
 	for count < n && !j.isSettled() {
 		step := steps[count/2%len(steps)]
 		died, err := runUntilKilled(dir, j.args(fifth), "move "+step, 1+rand.N(perDeath), 20*time.Second)

@@ -149,7 +149,7 @@ func (m *Mover) Move(ctx context.Context, r Request) error {
 		}
 	}
 	r.Step, r.Error, r.Class, r.Tries = a.step, err.Error(), events.ClassOf(err), r.Tries+1
-	if kept := m.queue.retry(ctx, r, delay/2+rand.N(delay/2)); kept != nil {
+	if kept := m.queue.retry(ctx, r, delay/2+rand.N(delay/2), a.marked); kept != nil {
 		err = errors.Join(err, kept)
 	}
 	log.WarnContext(ctx, "move not completed, will retry", "step", a.step, "error", err, "delay", delay)

@@ -49,7 +49,7 @@ func (q *Queue) requests() string { return q.namespace.Arrivals() }
 func (q *Queue) due() string { return q.namespace.Arrivals() + ":due" }
 
 // Request adds a request, due now. If one is kept for the repository already, Request returns false, and makes that one due now if again is
-// set.
+// set and it is not begun.
 func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool, err error) {
 	if r.Requested.IsZero() {
 		r.Requested = time.Now().UTC()
@@ -143,17 +143,21 @@ func (q *Queue) done(ctx context.Context, repo events.RepoPath) error {
 	return nil
 }
 
-// retry keeps a request with the outcome of an attempt, due after a delay.
-func (q *Queue) retry(ctx context.Context, r Request, delay time.Duration) error {
+// retry keeps a request with the outcome of an attempt, due after a delay. After the mark it comes before those that are not begun.
+func (q *Queue) retry(ctx context.Context, r Request, delay time.Duration, marked bool) error {
 	document, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	now, err := q.redis.Time(ctx).Result()
 	if err == nil {
+		due := float64(now.Add(delay).UnixMilli())
+		if marked {
+			due = -due
+		}
 		_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 			pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)
-			pipe.ZAdd(ctx, q.due(), redis.Z{Score: float64(now.Add(delay).UnixMilli()), Member: r.Repo.Key()})
+			pipe.ZAdd(ctx, q.due(), redis.Z{Score: due, Member: r.Repo.Key()})
 			return nil
 		})
 	}
