@@ -99,16 +99,29 @@ func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(co
 	return missing, nil
 }
 
+// cellName returns the name of a cell for the output: "" if there is only one.
+func cellName(set *cells.Set, cell cells.Member) string {
+	if set.IsSingle() {
+		return ""
+	}
+	return cell.Name
+}
+
 // lacking returns an error that names the cells that are missing in a list that has been printed, or nil.
 func lacking(missing []cells.Missing) error {
 	if len(missing) == 0 {
 		return nil
 	}
+	return fmt.Errorf("the list is incomplete: %w", unanswered(missing))
+}
+
+// unanswered returns an error that names cells that do not answer.
+func unanswered(missing []cells.Missing) error {
 	texts := make([]string, len(missing))
 	for i, m := range missing {
 		texts[i] = m.Cell + " (" + m.Error + ")"
 	}
-	return fmt.Errorf("the list is incomplete: no answer from cell %s", strings.Join(texts, ", "))
+	return errors.New("no answer from cell " + strings.Join(texts, ", "))
 }
 
 // oneCell returns the settings of the cell that a command works in, for one that opens Redis itself.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -130,7 +131,7 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 		}
 	}
 	cluster.Nodes[nodes[2]].Stop()
-	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}} {
+	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}, {"locks", "ls"}, {"dead", "retry", "--all"}, {"dead", "show", "5-0"}} {
 		began := time.Now()
 		out, errs, code := proctest.RunLockstep(t, env, args...)
 		took := time.Since(began)
@@ -141,9 +142,18 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 			t.Errorf("lockstep %s took %v", strings.Join(args, " "), took)
 		}
 		t.Logf("lockstep %s: %v", strings.Join(args, " "), took)
-		if args[0] == "watch" && !strings.Contains(out, "acme/repo-") {
+		if args[0] == "watch" && args[1] == "ls" && !strings.Contains(out, "acme/repo-") {
 			t.Errorf("no watches of the other cell:\n%s", out)
 		}
+	}
+	file := filepath.Join(t.TempDir(), "watches.yaml")
+	out, errs, code := proctest.RunLockstep(t, env, "watch", "export", "--cell", "eu-1")
+	proctest.Must(0, os.WriteFile(file, []byte(out), 0o600))(t)
+	if code != 0 {
+		t.Fatal(errs)
+	}
+	if out, errs, code := proctest.RunLockstep(t, env, "watch", "import", "--prune", file); code != 1 || !strings.Contains(errs, "was not imported: no answer from cell eu-2") {
+		t.Errorf("an import that prunes: exit code %d\n%s%s", code, out, errs)
 	}
 }
 
