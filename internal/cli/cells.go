@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
+	"lockstep/internal/access"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
@@ -178,12 +179,16 @@ type cellChanged struct {
 	Plan    app.CellPlan `json:"plan"`
 	Settled bool         `json:"settled"`           // nothing is left to move
 	Watches *int         `json:"watches,omitempty"` // of a lost cell, placed elsewhere
+	Tokens  int          `json:"tokens,omitempty"`  // of a deployment that becomes a cell, now valid in all cells
 }
 
 func (c cellChanged) Table(w io.Writer) {
 	fmt.Fprintf(w, "cell %s: %s, weight %d\n", c.Cell.Name, c.Cell.State, c.Cell.Target())
 	if c.Watches != nil {
 		fmt.Fprintf(w, "%d watches placed in other cells\n", *c.Watches)
+	}
+	if c.Tokens > 0 {
+		fmt.Fprintf(w, "%d tokens of apps are valid in all cells now\n", c.Tokens)
 	}
 	planTable(c.Plan)(w)
 }
@@ -198,7 +203,8 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 		Long: "Add a cell to the directory, change the weight of a cell, or keep a draining one. Its keys have the prefix\n" +
 			"lockstep:{NAME}: or --cell-prefix, with which an existing deployment becomes a cell without a change of its keys. The\n" +
 			"first cell gets all repositories. Afterwards all repositories stay where they are, new ones included, until they are\n" +
-			"moved; the plan is shown, and if there is nothing to move the new weights take effect at once.",
+			"moved; the plan is shown, and if there is nothing to move the new weights take effect at once. Tokens of apps that the\n" +
+			"deployment has are copied to the directory, as all cells share them.",
 		Example: "  lockstep cells add eu-1 --cell-prefix 'lockstep:{0}:' --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells add eu-2 --weight 200 --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
@@ -210,11 +216,19 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 				if err := unused(ctx, client, directory, args[0]); err != nil {
 					return err
 				}
+				changed := cellChanged{}
+				if _, known := directory.Cell(args[0]); !known { // later it could bring back removed ones
+					own := cmp.Or(events.Namespace(prefix), cells.PrefixOf(args[0]))
+					var err error
+					if changed.Tokens, err = access.NewTokens(client, own).CopyTo(ctx, access.NewTokens(client, cfg.Directory())); err != nil {
+						return err
+					}
+				}
 				cell, err := directory.Add(ctx, args[0], events.Namespace(prefix), weight)
 				if err != nil {
 					return err
 				}
-				return showChanged(ctx, std, out, client, directory, cell, nil)
+				return showChanged(ctx, std, out, client, directory, cell, changed)
 			})
 		},
 	}, config.Common, &out)
@@ -260,8 +274,8 @@ func newCellsDrainCommand(std term.Streams) *cobra.Command {
 		Long: "Mark a cell as draining: its repositories are to be moved to the other cells, and stay in it until then. With\n" +
 			"--lost, for a cell whose volume or Redis is lost, place them in the other cells at once, move nothing, and fetch\n" +
 			"what is watched from the remotes, within the limits of their hosts. Its watches are read from its Redis if that\n" +
-			"still answers; otherwise import them from a file of lockstep watch export. Changes, dead letters, notifications and\n" +
-			"tokens that only its Redis had are lost with it.",
+			"still answers; otherwise import them from a file of lockstep watch export. Changes, dead letters and notifications\n" +
+			"that only its Redis had are lost with it.",
 		Example: "  lockstep cells drain eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells drain eu-2 --lost --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
@@ -274,7 +288,7 @@ func newCellsDrainCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return showChanged(ctx, std, out, client, directory, cell, nil)
+				return showChanged(ctx, std, out, client, directory, cell, cellChanged{})
 			})
 		},
 	}, config.Common, &out)
@@ -294,7 +308,7 @@ func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client r
 		return watch.NewRegistry(client, m.Namespace).Count(ctx)
 	})[0]
 	if answer.Err != nil {
-		err := showChanged(ctx, std, out, client, directory, cell, nil)
+		err := showChanged(ctx, std, out, client, directory, cell, cellChanged{})
 		return cmp.Or(err, fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch import FILE --cells-prefix PREFIX, from the last file of lockstep watch export; "+
 			"other repositories are fetched when their next change arrives", name, answer.Missing().Error))
 	}
@@ -302,16 +316,16 @@ func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client r
 	if err != nil {
 		return fmt.Errorf("%d watches of cell %s were placed elsewhere; repeat the command: %w", watches, name, err)
 	}
-	return showChanged(ctx, std, out, client, directory, cell, &watches)
+	return showChanged(ctx, std, out, client, directory, cell, cellChanged{Watches: &watches})
 }
 
 // showChanged shows the plan after a change. If nothing is left to move, the new weights take effect.
-func showChanged(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, cell cells.Cell, watches *int) error {
+func showChanged(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, cell cells.Cell, changed cellChanged) error {
 	plan, err := app.PlanCells(ctx, client, directory, nil)
 	if err != nil {
 		return err
 	}
-	changed := cellChanged{Plan: plan, Watches: watches}
+	changed.Plan = plan
 	if plan.Empty() {
 		if err := directory.Settle(ctx, plan.Epoch); err != nil {
 			return err

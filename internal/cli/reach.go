@@ -51,6 +51,21 @@ func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 	})
 }
 
+// onShared is [onCells] for a command about what all cells share. It works with all of them even if the settings name one.
+func onShared(cmd *cobra.Command, std term.Streams, timeout time.Duration,
+	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
+	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		if directory := cfg.Directory(); directory != "" {
+			cfg.CellsPrefix, cfg.Cell = string(directory), ""
+		}
+		set, err := app.OpenCells(ctx, cfg, client)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, cfg, client, set)
+	})
+}
+
 // onRedis is [onCells] for a command that works in one cell. fn is given the settings of that one.
 func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
 	return onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {

@@ -240,6 +240,14 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	}
 	stopped.Restart()
 	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
+
+	// The forge repeats a webhook of a repository that has moved since.
+	proctest.Must(0, rig.WatchAll(ctx, client, two[1].Prefix, []string{git + names["eu-1"] + ".git"}))(t)
+	push("before-eu-1", "eu-1", `"duplicate":true`)
+	if n := changes(two[1], "hub/before-eu-1/0"); n != 0 {
+		t.Errorf("%d changes in the cell to which the repository has moved", n)
+	}
+	push("after-eu-1", "eu-1", `"accepted":2`)
 }
 
 func getStatus(t *testing.T, url string) (status int, text string) {
