@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"lockstep/internal/access"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
+	"lockstep/internal/cells/move"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/volume"
@@ -50,6 +52,10 @@ type listedCell struct {
 	Share    float64 `json:"share"` // of the weights by which repositories are placed now, 0 to 1
 	Watched  int64   `json:"watched"`
 	NoAnswer string  `json:"no_answer,omitempty"`
+
+	Out    *app.MovesLeft `json:"moves_out,omitempty"`    // repositories that are left to move to other cells
+	In     *app.MovesLeft `json:"moves_in,omitempty"`     // to this cell
+	Failed int            `json:"moves_failed,omitempty"` // to this cell, whose last attempt failed; at most 20 are counted
 }
 
 func newCellsListCommand(std term.Streams) *cobra.Command {
@@ -58,17 +64,26 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 		Use:   "ls",
 		Short: "List cells with their weights and states",
 		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT the one by which\n" +
-			"they shall be when all have been moved.",
+			"they shall be when all have been moved. While repositories are moved, OUT and IN are how many are left, how many are\n" +
+			"moved a second and the time that the rest will take. lockstep cells plan has the reasons of failed moves.",
 		Example: "  lockstep cells ls --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells ls -o wide --redis redis+cluster://127.0.0.1:7000",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
 				list := listCells(ctx, client, directory)
-				return term.ShowList(std, &out, list, list, cellColumns)
+				for cell, failed := range app.FailedMoves(ctx, client, directory, maxFailed) {
+					i := slices.IndexFunc(list, func(c listedCell) bool { return c.Name == cell })
+					list[i].Failed = len(failed)
+					last := slices.MaxFunc(failed, func(a, b move.Request) int { return a.Requested.Compare(b.Requested) })
+					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; see lockstep cells plan\n", cell, last.Repo, term.Printable(last.Error))
+				}
+				return term.ShowList(std, &out, list, list, cellColumns(list))
 			})
 		},
 	}, config.Common, &out)
 }
+
+const maxFailed = 20 // failed moves to each cell that are counted
 
 func listCells(ctx context.Context, client redis.UniversalClient, directory *cells.Directory) []listedCell {
 	list := []listedCell{}
@@ -77,13 +92,20 @@ func listCells(ctx context.Context, client redis.UniversalClient, directory *cel
 		if c.Missing != nil {
 			one.NoAnswer = c.Missing.Error
 		}
+		if c.Out.Left > 0 {
+			one.Out = &c.Out
+		}
+		if c.In.Left > 0 {
+			one.In = &c.In
+		}
 		list = append(list, one)
 	}
 	return list
 }
 
-var cellColumns = term.List[listedCell]{
-	Columns: []term.Column[listedCell]{
+// cellColumns returns how ls prints cells. The moves are left out if there are none.
+func cellColumns(list []listedCell) term.List[listedCell] {
+	columns := []term.Column[listedCell]{
 		{Head: "CELL", Text: func(c listedCell) string { return c.Name }},
 		{Head: "STATE", Text: func(c listedCell) string {
 			if c.NoAnswer != "" {
@@ -99,9 +121,22 @@ var cellColumns = term.List[listedCell]{
 		{Head: "READER", Text: func(c listedCell) string { return term.Printable(c.Reader) }, Wide: true},
 		{Head: "VOLUME", Text: func(c listedCell) string { return term.Printable(c.Volume) }, Wide: true},
 		{Head: "EPOCH", Text: func(c listedCell) string { return strconv.FormatInt(c.Epoch, 10) }, Wide: true},
-	},
-	Name:  func(c listedCell) string { return c.Name },
-	Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
+	}
+	if slices.ContainsFunc(list, func(c listedCell) bool { return c.Out != nil || c.In != nil }) {
+		text := func(m *app.MovesLeft) string {
+			if m == nil {
+				return "-"
+			}
+			return m.String()
+		}
+		columns = slices.Insert(columns, 6,
+			term.Column[listedCell]{Head: "OUT", Text: func(c listedCell) string { return text(c.Out) }},
+			term.Column[listedCell]{Head: "IN", Text: func(c listedCell) string { return text(c.In) }})
+	}
+	return term.List[listedCell]{
+		Columns: columns, Name: func(c listedCell) string { return c.Name },
+		Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
+	}
 }
 
 func newCellsPlanCommand(std term.Streams) *cobra.Command {
