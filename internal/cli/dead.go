@@ -86,11 +86,12 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list, more := []listedLetter{}, false
+				list, more := []server.DeadLetter{}, false
 				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
 					found, rest, err := flags.list(ctx, cfg, client, oldest, limit)
 					for _, letter := range found {
-						list = append(list, listedLetter{letter, cellName(set, cell)})
+						letter.Cell = cellName(set, cell)
+						list = append(list, letter)
 					}
 					more = more || rest
 					return err
@@ -99,7 +100,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if !set.IsSingle() {
-					slices.SortStableFunc(list, func(a, b listedLetter) int {
+					slices.SortStableFunc(list, func(a, b server.DeadLetter) int {
 						if oldest {
 							a, b = b, a
 						}
@@ -121,12 +122,6 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum `number` of letters")
 	cmd.Flags().BoolVar(&oldest, "oldest", false, "list oldest letters first")
 	return cmd
-}
-
-// listedLetter is a dead letter in the output.
-type listedLetter struct {
-	server.DeadLetter
-	Cell string `json:"cell,omitempty"` // if there are several
 }
 
 // list returns up to limit letters of one cell, and reports whether there are more.
@@ -175,7 +170,8 @@ func newDeadShowCommand(std term.Streams) *cobra.Command {
 						if err != nil {
 							return deadError(err)
 						}
-						detail := deadDetail{server.NewDeadLetter(one.dead, letter, true), one.cell}
+						detail := deadDetail(server.NewDeadLetter(one.dead, letter, true))
+						detail.Cell = one.cell
 						return out.Show(std, detail, detail.Table)
 					}
 				}
@@ -352,14 +348,16 @@ func existing(ctx context.Context, dead *stream.DeadLetters, ids []string) (foun
 
 // showSelected lists letters as dead ls does.
 func showSelected(ctx context.Context, std term.Streams, selected []selectedLetters, out term.Output) error {
-	list := []listedLetter{}
+	list := []server.DeadLetter{}
 	for _, part := range selected {
 		for _, id := range part.ids {
 			letter, err := part.dead.Get(ctx, id)
 			if err != nil {
 				return deadError(err)
 			}
-			list = append(list, listedLetter{server.NewDeadLetter(part.dead, letter, false), part.cell})
+			one := server.NewDeadLetter(part.dead, letter, false)
+			one.Cell = part.cell
+			list = append(list, one)
 		}
 	}
 	return term.ShowList(std, &out, list, list, deadColumns(list))
@@ -421,27 +419,27 @@ func deadError(err error) error {
 }
 
 // deadColumns returns how ls prints letters. The cell is left out if there is only one.
-func deadColumns(list []listedLetter) term.List[listedLetter] {
-	columns := []term.Column[listedLetter]{
-		{Head: "ID", Text: func(l listedLetter) string { return l.ID }},
-		{Head: "GIVEN UP", Time: func(l listedLetter) time.Time { return l.At }},
-		{Head: "REPOSITORY", Text: func(l listedLetter) string { return l.Repo }},
-		{Head: "REASON", Text: func(l listedLetter) string { return term.Printable(l.Reason) }},
-		{Head: "ATTEMPTS", Text: func(l listedLetter) string { return strconv.Itoa(l.Attempts) }},
-		{Head: "STREAM", Text: func(l listedLetter) string { return term.Printable(l.Stream) }, Wide: true},
-		{Head: "GROUP", Text: func(l listedLetter) string { return term.Printable(l.Group) }, Wide: true},
-		{Head: "ERROR", Text: func(l listedLetter) string { return term.Printable(l.Error) }},
+func deadColumns(list []server.DeadLetter) term.List[server.DeadLetter] {
+	columns := []term.Column[server.DeadLetter]{
+		{Head: "ID", Text: func(l server.DeadLetter) string { return l.ID }},
+		{Head: "GIVEN UP", Time: func(l server.DeadLetter) time.Time { return l.At }},
+		{Head: "REPOSITORY", Text: func(l server.DeadLetter) string { return l.Repo }},
+		{Head: "REASON", Text: func(l server.DeadLetter) string { return term.Printable(l.Reason) }},
+		{Head: "ATTEMPTS", Text: func(l server.DeadLetter) string { return strconv.Itoa(l.Attempts) }},
+		{Head: "STREAM", Text: func(l server.DeadLetter) string { return term.Printable(l.Stream) }, Wide: true},
+		{Head: "GROUP", Text: func(l server.DeadLetter) string { return term.Printable(l.Group) }, Wide: true},
+		{Head: "ERROR", Text: func(l server.DeadLetter) string { return term.Printable(l.Error) }},
 	}
-	if slices.ContainsFunc(list, func(l listedLetter) bool { return l.Cell != "" }) {
-		columns = slices.Insert(columns, 1, term.Column[listedLetter]{Head: "CELL", Text: func(l listedLetter) string { return l.Cell }})
+	if slices.ContainsFunc(list, func(l server.DeadLetter) bool { return l.Cell != "" }) {
+		columns = slices.Insert(columns, 1, term.Column[server.DeadLetter]{Head: "CELL", Text: func(l server.DeadLetter) string { return l.Cell }})
 	}
-	return term.List[listedLetter]{
-		Columns: columns, Name: func(l listedLetter) string { return l.ID },
+	return term.List[server.DeadLetter]{
+		Columns: columns, Name: func(l server.DeadLetter) string { return l.ID },
 		Empty: "no dead letters; see lockstep status for what fails but is still retried",
 	}
 }
 
-type deadDetail listedLetter
+type deadDetail server.DeadLetter
 
 func (d deadDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "letter\t%s\n", d.ID)

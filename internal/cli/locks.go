@@ -34,12 +34,14 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onCells(cmd, std, locksTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list := []listedLock{}
+				list := []server.Lock{}
 				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
 					return inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
 						held, err := inspector.List(ctx)
 						for _, status := range held {
-							list = append(list, listedLock{server.NewLock(status), cellName(set, cell)})
+							lock := server.NewLock(status)
+							lock.Cell = cellName(set, cell)
+							list = append(list, lock)
 						}
 						return err
 					})(ctx, cfg, client)
@@ -48,7 +50,7 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if !set.IsSingle() {
-					slices.SortStableFunc(list, func(a, b listedLock) int { return cmp.Compare(a.Repo, b.Repo) })
+					slices.SortStableFunc(list, func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) })
 				}
 				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns(list)), lacking(missing))
 			})
@@ -143,29 +145,23 @@ func inspecting(fn func(context.Context, *locking.Inspector) error) func(context
 	}
 }
 
-// listedLock is a lease in the output of ls.
-type listedLock struct {
-	server.Lock
-	Cell string `json:"cell,omitempty"` // if there are several
-}
-
 // lockColumns returns how ls prints leases. The cell is left out if there is only one.
-func lockColumns(list []listedLock) term.List[listedLock] {
-	columns := []term.Column[listedLock]{
-		{Head: "REPOSITORY", Text: func(l listedLock) string { return l.Repo }},
-		{Head: "OPERATION", Text: func(l listedLock) string { return l.Holder.Operation }},
-		{Head: "JOB", Text: func(l listedLock) string { return l.Holder.Job }},
-		{Head: "WORKER", Text: func(l listedLock) string { return l.Holder.Worker }},
-		{Head: "SINCE", Time: func(l listedLock) time.Time { return timeOf(l.Since) }},
-		{Head: "WAITING", Text: func(l listedLock) string { return strconv.Itoa(len(l.Waiters)) }},
-		{Head: "REMAINING", Text: func(l listedLock) string { return remaining(l.Lock).String() }, Wide: true},
-		{Head: "FENCE", Text: func(l listedLock) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
+func lockColumns(list []server.Lock) term.List[server.Lock] {
+	columns := []term.Column[server.Lock]{
+		{Head: "REPOSITORY", Text: func(l server.Lock) string { return l.Repo }},
+		{Head: "OPERATION", Text: func(l server.Lock) string { return l.Holder.Operation }},
+		{Head: "JOB", Text: func(l server.Lock) string { return l.Holder.Job }},
+		{Head: "WORKER", Text: func(l server.Lock) string { return l.Holder.Worker }},
+		{Head: "SINCE", Time: func(l server.Lock) time.Time { return timeOf(l.Since) }},
+		{Head: "WAITING", Text: func(l server.Lock) string { return strconv.Itoa(len(l.Waiters)) }},
+		{Head: "REMAINING", Text: func(l server.Lock) string { return remaining(l).String() }, Wide: true},
+		{Head: "FENCE", Text: func(l server.Lock) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
 	}
-	if slices.ContainsFunc(list, func(l listedLock) bool { return l.Cell != "" }) {
-		columns = slices.Insert(columns, 1, term.Column[listedLock]{Head: "CELL", Text: func(l listedLock) string { return l.Cell }})
+	if slices.ContainsFunc(list, func(l server.Lock) bool { return l.Cell != "" }) {
+		columns = slices.Insert(columns, 1, term.Column[server.Lock]{Head: "CELL", Text: func(l server.Lock) string { return l.Cell }})
 	}
-	return term.List[listedLock]{
-		Columns: columns, Name: func(l listedLock) string { return l.Repo },
+	return term.List[server.Lock]{
+		Columns: columns, Name: func(l server.Lock) string { return l.Repo },
 		Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
 	}
 }
