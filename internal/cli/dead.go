@@ -162,18 +162,19 @@ func newDeadShowCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				for _, one := range selected {
-					for _, id := range one.ids {
-						letter, err := one.dead.Get(ctx, id)
-						if err != nil && len(missing) > 0 {
-							err = fmt.Errorf("%w; %w", err, unanswered(missing))
-						}
-						if err != nil {
-							return deadError(err)
-						}
-						detail := deadDetail(server.NewDeadLetter(one.dead, letter, true))
-						detail.Cell = one.cell
-						return out.Show(std, detail, detail.Table)
+					if len(one.ids) == 0 {
+						continue
 					}
+					letter, err := one.dead.Get(ctx, one.ids[0])
+					if err != nil && len(missing) > 0 {
+						err = fmt.Errorf("%w; %w", err, unanswered(missing))
+					}
+					if err != nil {
+						return deadError(err)
+					}
+					detail := deadDetail(server.NewDeadLetter(one.dead, letter, true))
+					detail.Cell = one.cell
+					return out.Show(std, detail, detail.Table)
 				}
 				return unanswered(missing)
 			})
