@@ -68,6 +68,18 @@ func (t *Tokens) Each(ctx context.Context, yield func(Hashed) error) error {
 	}
 }
 
+// CopyTo adds all tokens that are accepted here to others, and returns how many were not there. It can be repeated.
+func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err error) {
+	err = t.Each(ctx, func(one Hashed) error {
+		ok, err := others.Restore(ctx, one, false)
+		if ok {
+			added++
+		}
+		return err
+	})
+	return added, err
+}
+
 // Restore adds a token unless it exists, and reports whether it did not. With dryRun it writes nothing. The caller has called
 // [Hashed.Check].
 func (t *Tokens) Restore(ctx context.Context, one Hashed, dryRun bool) (added bool, err error) {

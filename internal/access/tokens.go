@@ -32,7 +32,7 @@ type Tokens struct {
 	wrote map[string]time.Time // when this process last wrote the use of a token, by ID
 }
 
-// NewTokens returns the tokens kept below the keys of namespace.
+// NewTokens returns the tokens kept below the keys of namespace: that of the directory if there are cells, which share them.
 func NewTokens(client redis.Cmdable, namespace events.Namespace) *Tokens {
 	return &Tokens{redis: client, key: namespace.Tokens(), used: namespace.Tokens() + ":used", wrote: map[string]time.Time{}}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -33,6 +34,7 @@ func placeAPI(cfg Config, api *server.Config, client, waiters redis.UniversalCli
 	}
 	api.Changes = changesOfAll{all, waiters, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
 	api.Repos, api.Watches = reposOfAll{all}, watchesOfAll{all}
+	api.AllLocks, api.DeadCells = locksByCell{all, &sync.Map{}}.list, deadOfAll{all}
 	api.Locks = locksOfAll{api.Locks, all}
 }
 
@@ -168,34 +170,45 @@ func (w watchesOfAll) Remove(ctx context.Context, keys ...watch.Key) (removed in
 
 // List lists cell by cell, each in order. [watch.Page.Next] has the index of the cell in front.
 func (w watchesOfAll) List(ctx context.Context, q watch.Query) (page watch.Page, err error) {
-	index := 0
-	if q.After != "" {
-		head, own, ok := strings.Cut(q.After, ":")
-		if index, err = strconv.Atoi(head); err != nil || !ok || index < 0 {
-			return watch.Page{}, watch.ErrBadAfter
-		}
-		q.After = own
+	index, own, ok := cursorOf(q.After)
+	if !ok {
+		return watch.Page{}, watch.ErrBadAfter
 	}
+	q.After = own
 	next, missing, err := w.page(ctx, index, func(ctx context.Context, cell cells.Member) (bool, error) {
 		var err error
 		page, err = watch.NewRegistry(w.redis, cell.Namespace).List(ctx, q)
 		return page.Next != "", err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return watch.Page{}, err
-	case next < 0:
-		page.Next = ""
-	case next != index:
-		page.Next = strconv.Itoa(next) + ":"
-	default:
-		page.Next = strconv.Itoa(index) + ":" + page.Next
 	}
-	page.Missing = missing
+	page.Next, page.Missing = cursorTo(index, next, page.Next), missing
 	return page, nil
 }
 
-// locksOfAll finds the lease of a repository in its cell. It lists those of this process' cell.
+// cursorOf splits a cursor that has the index of the cell in front. "" is the beginning of the first cell.
+func cursorOf(text string) (index int, own string, ok bool) {
+	if text == "" {
+		return 0, "", true
+	}
+	head, own, ok := strings.Cut(text, ":")
+	index, err := strconv.Atoi(head)
+	return index, own, ok && err == nil && index >= 0
+}
+
+// cursorTo returns the cursor after a page of the cell with an index. next is that of [allCells.page], own the cell's own cursor.
+func cursorTo(index, next int, own string) string {
+	switch next {
+	case -1:
+		return ""
+	case index:
+		return strconv.Itoa(index) + ":" + own
+	}
+	return strconv.Itoa(next) + ":"
+}
+
+// locksOfAll finds the lease of a repository in its cell. It lists those of this process' cell; [locksByCell] lists all.
 type locksOfAll struct {
 	server.Locks
 	allCells

@@ -3,23 +3,30 @@ package app
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/telemetry"
 	"lockstep/router"
 )
 
-// hostBudgets returns the limits of requests to hosts, which all processes share. wake is as in [hosts.Config].
+// hostBudgets returns the limits of requests to hosts, which all processes share, also those of other cells. wake is as in [hosts.Config].
 func hostBudgets(
 	cfg Config, client redis.Scripter, process string, log *slog.Logger, wake func(context.Context, []hosts.Waiter) ([]bool, error),
 ) (*hosts.Budgets, error) {
+	if cfg.cells != nil {
+		process = cfg.Cell + "/" + process
+	}
 	return hosts.New(hosts.Config{
-		Redis: client, Prefix: string(cfg.Namespace()), Process: process, Limit: cfg.HostRequests, Overrides: hostLimits(cfg.Config),
+		Redis: client, Prefix: string(cfg.Shared()), Process: process, Limit: cfg.HostRequests, Overrides: hostLimits(cfg.Config),
 		Wake: wake, Log: log, Observer: cfg.Metrics.HostRequests(),
 	})
 }
@@ -33,6 +40,64 @@ func wakeChanges(ctx context.Context, subscriber *stream.Subscriber, namespace e
 	return subscriber.Wake(ctx, namespace.Changes(), changes)
 }
 
+// cellWaker wakes waiters in the cells of their repositories, because all cells share the limits of hosts.
+type cellWaker struct {
+	directory *cells.Directory
+	config    stream.SubscriberConfig // but for Prefix and Dead
+
+	mu          sync.Mutex
+	subscribers map[cells.Member]*stream.Subscriber
+}
+
+// wake is [wakeChanges] in all cells. A waiter whose cell does not answer counts as woken: its permit lapses, and it is queued again.
+func (w *cellWaker) wake(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
+	set, of := cells.All(w.config.Redis, w.directory), map[cells.Member][]int{}
+	woken := make([]bool, len(waiters))
+	for i, waiter := range waiters {
+		repo, err := events.ParseRepoPath(waiter.Key)
+		if err != nil {
+			continue
+		}
+		cell, err := set.Of(repo)
+		if err != nil {
+			return nil, err
+		}
+		of[cell] = append(of[cell], i)
+	}
+	for _, a := range cells.Gather(ctx, slices.Collect(maps.Keys(of)), cells.AnswerTimeout, func(ctx context.Context, cell cells.Member) ([]bool, error) {
+		subscriber, err := w.subscriber(cell)
+		if err != nil {
+			return nil, err
+		}
+		some := make([]hosts.Waiter, len(of[cell]))
+		for n, i := range of[cell] {
+			some[n] = waiters[i]
+		}
+		return wakeChanges(ctx, subscriber, cell.Namespace, some)
+	}) {
+		for n, i := range of[a.Member] {
+			woken[i] = a.Err != nil || a.Value[n]
+		}
+	}
+	return woken, nil
+}
+
+// subscriber returns one for the changes of a cell. It only wakes them, so it needs no Close.
+func (w *cellWaker) subscriber(cell cells.Member) (*stream.Subscriber, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.subscribers[cell]; known != nil {
+		return known, nil
+	}
+	cfg := w.config
+	cfg.Prefix, cfg.Dead = string(cell.Namespace), cell.Namespace.Dead()
+	subscriber, err := stream.NewSubscriber(cfg)
+	if err == nil {
+		w.subscribers[cell] = subscriber
+	}
+	return subscriber, err
+}
+
 // hostMetrics reads the limits of requests to hosts.
 func hostMetrics(cfg Config, client redis.UniversalClient) *telemetry.Hosts {
 	return telemetry.NewHosts(ReadHosts(cfg.Config, client))
@@ -40,7 +105,7 @@ func hostMetrics(cfg Config, client redis.UniversalClient) *telemetry.Hosts {
 
 // ReadHosts returns a reader of the limits of requests to hosts.
 func ReadHosts(cfg config.Config, client redis.UniversalClient) hosts.Reader {
-	return hosts.Reader{Redis: client, Prefix: string(cfg.Namespace()), Limit: cfg.HostRequests, Overrides: hostLimits(cfg)}
+	return hosts.Reader{Redis: client, Prefix: string(cfg.Shared()), Limit: cfg.HostRequests, Overrides: hostLimits(cfg)}
 }
 
 func hostLimits(cfg config.Config) map[string]hosts.Limits {

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/router"
@@ -80,5 +82,72 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 		t.Errorf("%s comes; want it to wait", msg.UUID)
 		msg.Nack()
 	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// TestWakeReachesTheCellOfTheRepository wakes the change of one cell from a process of another.
+func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	directory, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"eu-1", "eu-2"} {
+		if _, err := directory.Add(ctx, name, "", 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := directory.Settle(ctx, directory.Epoch()); err != nil {
+		t.Fatal(err)
+	}
+	waiters, found := []hosts.Waiter{}, map[string]<-chan *message.Message{}
+	for i := 0; len(waiters) < 2; i++ {
+		change, err := events.NewChange(events.Change{URL: fmt.Sprintf("https://forge.example/acme/widgets-%d.git", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cell := directory.Place(change.Repo)
+		if found[cell.Name] != nil {
+			continue
+		}
+		subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+			Redis: client, Reader: server.Client(), Prefix: string(cell.Prefix), Group: events.WorkersGroup, Key: (&router.Changes{}).Key,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer subscriber.Close()
+		messages, err := subscriber.Subscribe(ctx, cell.Prefix.Changes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := PublishChange(ctx, client, cell.Prefix, change); err != nil {
+			t.Fatal(err)
+		}
+		msg := <-messages
+		delay.Message(msg, delay.For(time.Hour))
+		msg.Metadata.Set(stream.MetadataUncounted, "true")
+		msg.Nack()
+		for deadline := time.Now().Add(30 * time.Second); client.HLen(ctx, string(cell.Prefix)+"labels:changes:workers").Val() < 1; {
+			if time.Now().After(deadline) {
+				t.Fatal("the change is not parked")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		found[cell.Name], waiters = messages, append(waiters, hosts.Waiter{Key: change.Repo.Key()})
+	}
+	waker := cellWaker{
+		directory: directory, subscribers: map[cells.Member]*stream.Subscriber{},
+		config: stream.SubscriberConfig{Redis: client, Group: events.WorkersGroup},
+	}
+	woken, err := waker.wake(ctx, append(waiters, hosts.Waiter{Key: "acme/unknown"}))
+	if err != nil || fmt.Sprint(woken) != "[true true false]" {
+		t.Fatalf("woken: %v, %v; want all that wait", woken, err)
+	}
+	for _, messages := range found {
+		(<-messages).Ack()
 	}
 }

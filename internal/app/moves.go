@@ -51,8 +51,7 @@ func (m moves) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	running.Go(func() { mover.Run(ctx) })
 	running.Go(func() { retirer.Run(ctx) })
-	var last planned
-	running.Go(func() { runEvery(ctx, planEvery, func() { last = m.plan(ctx, last) }) })
+	running.Go(func() { runEvery(ctx, planEvery, func() { m.plan(ctx) }) })
 	running.Wait()
 	return nil
 }
@@ -63,44 +62,38 @@ const (
 	planShare = 20          // going through the repositories takes at most one part in so many of the time
 )
 
-// planned is how many repositories were left to move at a time.
-type planned struct {
-	left int
-	at   time.Time
-}
-
-// estimate returns how long the rest takes if it goes on as since an earlier plan, 0 if that is unknown.
-func (p planned) estimate(earlier planned) time.Duration {
-	if earlier.left <= p.left {
-		return 0
-	}
-	return (p.at.Sub(earlier.at) * time.Duration(p.left) / time.Duration(earlier.left-p.left)).Round(time.Second)
-}
-
 // plan requests the moves of the repositories of this cell that shall be in another one. When no cell has any left, the new weights take
-// effect. last is what the call before returned.
-func (m moves) plan(ctx context.Context, last planned) planned {
+// effect.
+func (m moves) plan(ctx context.Context) {
 	directory := m.cfg.cells
 	if !directory.Pending() {
-		return planned{}
+		return
 	}
 	began := time.Now()
 	claimed, err := m.redis.SetNX(ctx, m.cfg.Namespace().Rebalance(), m.worker, planClaim).Result()
 	if err != nil || !claimed {
-		return last
+		return
 	}
 	defer func() { // a failure delays the next plan to the end of the claim
 		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(), max(planEvery/2, planShare*time.Since(began))).Err()
 	}()
-	left, err := m.request(ctx)
+	earlier, err := readLeaving(ctx, m.redis, m.cfg.Namespace())
+	var left map[string]int
+	if err == nil {
+		left, err = m.request(ctx)
+	}
+	now := earlier.next(left, time.Now())
+	if err == nil {
+		err = now.write(ctx, m.redis, m.cfg.Namespace())
+	}
 	if err != nil {
 		m.log.WarnContext(ctx, "moves to other cells cannot be planned, will retry", "error", err)
-		return last
+		return
 	}
-	now := planned{left, time.Now()}
-	if left > 0 {
-		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", left, "estimate", now.estimate(last))
-		return now
+	if n := now.total(); n > 0 {
+		all := movesLeft(n, now.pace())
+		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", n, "estimate", time.Duration(all.Seconds)*time.Second)
+		return
 	}
 	plan, err := PlanCells(ctx, m.redis, directory, nil)
 	if err == nil && plan.Empty() {
@@ -111,15 +104,15 @@ func (m moves) plan(ctx context.Context, last planned) planned {
 	if err != nil && !errors.Is(err, cells.ErrChanged) {
 		m.log.WarnContext(ctx, "end of the moves between cells cannot be established, will retry", "error", err)
 	}
-	return now
 }
 
-// request requests the moves of repositories of this cell, and returns how many are left to move.
-func (m moves) request(ctx context.Context) (left int, err error) {
+// request requests the moves of repositories of this cell, and returns how many are left to move to each cell.
+func (m moves) request(ctx context.Context) (left map[string]int, err error) {
 	directory := m.cfg.cells
 	if err := directory.Refresh(ctx); err != nil {
-		return 0, err
+		return nil, err
 	}
+	left = map[string]int{}
 	queues, epoch := map[string]*move.Queue{}, directory.Epoch()
 	for repo, err := range Repositories(ctx, m.redis, cells.Member{Name: m.cfg.Cell, Namespace: m.cfg.Namespace()}) {
 		if err != nil {
@@ -129,7 +122,7 @@ func (m moves) request(ctx context.Context) (left int, err error) {
 		if directory.Place(repo).Name != m.cfg.Cell || target.Name == m.cfg.Cell || target.Name == "" {
 			continue
 		}
-		left++
+		left[target.Name]++
 		queue := queues[target.Name]
 		if queue == nil {
 			queue = move.NewQueue(m.redis, target.Prefix)

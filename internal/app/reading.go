@@ -28,7 +28,7 @@ func openReading(ctx context.Context, cfg Config, client, blocking redis.Univers
 	namespace := cfg.Namespace()
 	opener := &volumeViewer{cfg: cfg.Config, redis: client}
 	reading := &server.Reading{
-		Tokens: access.NewTokens(client, namespace),
+		Tokens: access.NewTokens(client, cfg.Shared()),
 		Reader: &access.Reader{
 			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: opener.open, Copies: cfg.follow != nil,
 		},

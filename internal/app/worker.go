@@ -110,9 +110,16 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(volume.Transport()))
 	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
 	var subscriber *stream.Subscriber
-	budgets, err := hostBudgets(cfg, commands, name, log, func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
+	wake := func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
 		return wakeChanges(ctx, subscriber, namespace, waiters)
-	})
+	}
+	if cfg.cells != nil {
+		wake = (&cellWaker{
+			directory: cfg.cells, subscribers: map[cells.Member]*stream.Subscriber{},
+			config: stream.SubscriberConfig{Redis: commands, Reader: commands, Group: events.WorkersGroup, Consumer: name, Log: log},
+		}).wake
+	}
+	budgets, err := hostBudgets(cfg, commands, name, log, wake)
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func fill(t *testing.T, client redis.UniversalClient) (secret string) {
 func export(t *testing.T, client redis.UniversalClient) string {
 	t.Helper()
 	var out bytes.Buffer
-	must(Export(t.Context(), client, namespace, "v1", &out))(t)
+	must(Export(t.Context(), client, namespace, namespace, "v1", &out))(t)
 	must(0, errorOf(Check(bytes.NewReader(out.Bytes()))))(t)
 	return out.String()
 }
@@ -87,7 +87,7 @@ func restore(t *testing.T, client redis.UniversalClient, document string, cfg Im
 		items = append(items, strings.Join(strings.Fields(fmt.Sprintln(i.Outcome, i.What, i.Repo, i.App, i.Ref)), " "))
 		return nil
 	}
-	return must(Import(t.Context(), client, namespace, strings.NewReader(document), cfg))(t), items
+	return must(Import(t.Context(), client, namespace, namespace, strings.NewReader(document), cfg))(t), items
 }
 
 // body returns the values of a document after the header, sorted.
@@ -202,7 +202,7 @@ func TestStateOfAnotherVolumeIsRefused(t *testing.T) {
 	must(to.Set(t.Context(), prefix+"volume", "volume-2", 0).Result())(t)
 	before := dump(t, to)
 	for _, dry := range []bool{true, false} {
-		if _, err := Import(t.Context(), to, namespace, strings.NewReader(document), ImportConfig{DryRun: dry}); !errors.Is(err, ErrOtherVolume) {
+		if _, err := Import(t.Context(), to, namespace, namespace, strings.NewReader(document), ImportConfig{DryRun: dry}); !errors.Is(err, ErrOtherVolume) {
 			t.Errorf("dry run %v: %v", dry, err)
 		}
 	}
@@ -329,7 +329,7 @@ func TestWatchThatCannotBeDecodedIsNotLeftOutSilently(t *testing.T) {
 	client := redistest.Start(t).Client()
 	fill(t, client)
 	set(t, client, "watch:of:acme/gadgets", "ci main", "{")
-	if _, err := Export(t.Context(), client, namespace, "", io.Discard); err == nil || !strings.Contains(err.Error(), `watch of acme/gadgets by app "ci"`) {
+	if _, err := Export(t.Context(), client, namespace, namespace, "", io.Discard); err == nil || !strings.Contains(err.Error(), `watch of acme/gadgets by app "ci"`) {
 		t.Errorf("export: %v", err)
 	}
 }
@@ -339,7 +339,7 @@ func TestExportStopsWhenItCannotWrite(t *testing.T) {
 	client := redistest.Start(t).Client()
 	fill(t, client)
 	full := errors.New("no space left")
-	if _, err := Export(context.Background(), client, namespace, "", failing{full}); !errors.Is(err, full) {
+	if _, err := Export(context.Background(), client, namespace, namespace, "", failing{full}); !errors.Is(err, full) {
 		t.Errorf("export: %v", err)
 	}
 }

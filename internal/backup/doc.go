@@ -1,9 +1,9 @@
 // Package backup exports what only Redis keeps of a deployment to one document, and imports it into the same or another Redis.
 //
-//	counts, err := backup.Export(ctx, client, namespace, version, out)
+//	counts, err := backup.Export(ctx, client, namespace, namespace, version, out)
 //
 //	header, counts, err := backup.Check(in) // reads it to the end; then from the start again:
-//	summary, err := backup.Import(ctx, client, namespace, in, backup.ImportConfig{Report: report})
+//	summary, err := backup.Import(ctx, client, namespace, namespace, in, backup.ImportConfig{Report: report})
 //
 // # Document
 //

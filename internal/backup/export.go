@@ -27,17 +27,19 @@ type exporter struct {
 	states      *state.Store
 	registry    *watch.Registry
 	undelivered *undelivered
+	tokens      *access.Tokens
 	encoder     *json.Encoder
 	counts      Counts
 }
 
-// Export writes a document to out, and counts its items. A document without its last line is incomplete. version is that of the
-// program. A watch that cannot be decoded is an error, because its repository would be missing.
-func Export(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, version string, out io.Writer) (Counts, error) {
+// Export writes a document to out, and counts its items. A document without its last line is incomplete. tokens is the prefix of tokens: that
+// of the directory if the namespace is that of a cell. version is that of the program. A watch that cannot be decoded is an error, because its repository would be missing.
+func Export(ctx context.Context, client redis.UniversalClient, namespace, tokens events.Namespace, version string, out io.Writer) (Counts, error) {
 	buffered := bufio.NewWriterSize(out, 64<<10)
 	e := &exporter{
 		client: client, namespace: namespace, encoder: json.NewEncoder(buffered),
 		states: state.NewStore(client, namespace), registry: watch.NewRegistry(client, namespace),
+		tokens: access.NewTokens(client, tokens),
 	}
 	e.encoder.SetEscapeHTML(false)
 	err := e.run(ctx, version)
@@ -64,7 +66,7 @@ func (e *exporter) run(ctx context.Context, version string) error {
 	if err := e.unwatched(ctx); err != nil {
 		return err
 	}
-	err = access.NewTokens(e.client, e.namespace).Each(ctx, func(one access.Hashed) error {
+	err = e.tokens.Each(ctx, func(one access.Hashed) error {
 		e.counts.Tokens++
 		return e.encoder.Encode(one)
 	})

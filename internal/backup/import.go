@@ -77,11 +77,11 @@ type importer struct {
 }
 
 // Import adds the items of a document that Redis lacks. [Check] must have accepted the document. It is safe to repeat, also after it was killed. It returns
-// [ErrOtherVolume] before it adds anything.
-func Import(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, in io.Reader, cfg ImportConfig) (Summary, error) {
+// [ErrOtherVolume] before it adds anything. tokens is as in [Export].
+func Import(ctx context.Context, client redis.UniversalClient, namespace, tokens events.Namespace, in io.Reader, cfg ImportConfig) (Summary, error) {
 	i := &importer{
 		cfg: cfg, registry: watch.NewRegistry(client, namespace), states: state.NewStore(client, namespace),
-		tokens: access.NewTokens(client, namespace), summary: Summary{DryRun: cfg.DryRun},
+		tokens: access.NewTokens(client, tokens), summary: Summary{DryRun: cfg.DryRun},
 	}
 	r, err := newReader(in)
 	if err != nil {

@@ -44,6 +44,7 @@ var Keys = []Key{
 	{Pattern: "rollup:*", Reason: "history of counts"},
 	{Pattern: "departed", Reason: "files of repositories that are in another cell; remove them by hand"},
 	{Pattern: "rebalance", Reason: "reported by running processes"},
+	{Pattern: "rebalance:left", Reason: "counted again by the next plan"},
 	{Pattern: "arrivals", Reason: "request the moves again"},
 	{Pattern: "arrivals:due", Reason: "request the moves again"},
 	{Pattern: "hooks:*", Reason: "a record of webhooks that were received"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,8 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
+	"lockstep/internal/access"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
+	"lockstep/internal/cells/move"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/volume"
@@ -49,6 +52,10 @@ type listedCell struct {
 	Share    float64 `json:"share"` // of the weights by which repositories are placed now, 0 to 1
 	Watched  int64   `json:"watched"`
 	NoAnswer string  `json:"no_answer,omitempty"`
+
+	Out    *app.MovesLeft `json:"moves_out,omitempty"`    // repositories that are left to move to other cells
+	In     *app.MovesLeft `json:"moves_in,omitempty"`     // to this cell
+	Failed int            `json:"moves_failed,omitempty"` // to this cell, whose last attempt failed; at most 20 are counted
 }
 
 func newCellsListCommand(std term.Streams) *cobra.Command {
@@ -57,17 +64,26 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 		Use:   "ls",
 		Short: "List cells with their weights and states",
 		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT the one by which\n" +
-			"they shall be when all have been moved.",
+			"they shall be when all have been moved. While repositories are moved, OUT and IN are how many are left, how many are\n" +
+			"moved a second and the time that the rest will take. lockstep cells plan has the reasons of failed moves.",
 		Example: "  lockstep cells ls --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells ls -o wide --redis redis+cluster://127.0.0.1:7000",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
 				list := listCells(ctx, client, directory)
-				return term.ShowList(std, &out, list, list, cellColumns)
+				for cell, failed := range app.FailedMoves(ctx, client, directory, maxFailed) {
+					i := slices.IndexFunc(list, func(c listedCell) bool { return c.Name == cell })
+					list[i].Failed = len(failed)
+					last := slices.MaxFunc(failed, func(a, b move.Request) int { return a.Requested.Compare(b.Requested) })
+					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; see lockstep cells plan\n", cell, last.Repo, term.Printable(last.Error))
+				}
+				return term.ShowList(std, &out, list, list, cellColumns(list))
 			})
 		},
 	}, config.Common, &out)
 }
+
+const maxFailed = 20 // failed moves to each cell that are counted
 
 func listCells(ctx context.Context, client redis.UniversalClient, directory *cells.Directory) []listedCell {
 	list := []listedCell{}
@@ -76,13 +92,20 @@ func listCells(ctx context.Context, client redis.UniversalClient, directory *cel
 		if c.Missing != nil {
 			one.NoAnswer = c.Missing.Error
 		}
+		if c.Out.Left > 0 {
+			one.Out = &c.Out
+		}
+		if c.In.Left > 0 {
+			one.In = &c.In
+		}
 		list = append(list, one)
 	}
 	return list
 }
 
-var cellColumns = term.List[listedCell]{
-	Columns: []term.Column[listedCell]{
+// cellColumns returns how ls prints cells. The moves are left out if there are none.
+func cellColumns(list []listedCell) term.List[listedCell] {
+	columns := []term.Column[listedCell]{
 		{Head: "CELL", Text: func(c listedCell) string { return c.Name }},
 		{Head: "STATE", Text: func(c listedCell) string {
 			if c.NoAnswer != "" {
@@ -98,9 +121,22 @@ var cellColumns = term.List[listedCell]{
 		{Head: "READER", Text: func(c listedCell) string { return term.Printable(c.Reader) }, Wide: true},
 		{Head: "VOLUME", Text: func(c listedCell) string { return term.Printable(c.Volume) }, Wide: true},
 		{Head: "EPOCH", Text: func(c listedCell) string { return strconv.FormatInt(c.Epoch, 10) }, Wide: true},
-	},
-	Name:  func(c listedCell) string { return c.Name },
-	Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
+	}
+	if slices.ContainsFunc(list, func(c listedCell) bool { return c.Out != nil || c.In != nil }) {
+		text := func(m *app.MovesLeft) string {
+			if m == nil {
+				return "-"
+			}
+			return m.String()
+		}
+		columns = slices.Insert(columns, 6,
+			term.Column[listedCell]{Head: "OUT", Text: func(c listedCell) string { return text(c.Out) }},
+			term.Column[listedCell]{Head: "IN", Text: func(c listedCell) string { return text(c.In) }})
+	}
+	return term.List[listedCell]{
+		Columns: columns, Name: func(c listedCell) string { return c.Name },
+		Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
+	}
 }
 
 func newCellsPlanCommand(std term.Streams) *cobra.Command {
@@ -178,12 +214,16 @@ type cellChanged struct {
 	Plan    app.CellPlan `json:"plan"`
 	Settled bool         `json:"settled"`           // nothing is left to move
 	Watches *int         `json:"watches,omitempty"` // of a lost cell, placed elsewhere
+	Tokens  int          `json:"tokens,omitempty"`  // of a deployment that becomes a cell, now valid in all cells
 }
 
 func (c cellChanged) Table(w io.Writer) {
 	fmt.Fprintf(w, "cell %s: %s, weight %d\n", c.Cell.Name, c.Cell.State, c.Cell.Target())
 	if c.Watches != nil {
 		fmt.Fprintf(w, "%d watches placed in other cells\n", *c.Watches)
+	}
+	if c.Tokens > 0 {
+		fmt.Fprintf(w, "%d tokens of apps are valid in all cells now\n", c.Tokens)
 	}
 	planTable(c.Plan)(w)
 }
@@ -198,7 +238,8 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 		Long: "Add a cell to the directory, change the weight of a cell, or keep a draining one. Its keys have the prefix\n" +
 			"lockstep:{NAME}: or --cell-prefix, with which an existing deployment becomes a cell without a change of its keys. The\n" +
 			"first cell gets all repositories. Afterwards all repositories stay where they are, new ones included, until they are\n" +
-			"moved; the plan is shown, and if there is nothing to move the new weights take effect at once.",
+			"moved; the plan is shown, and if there is nothing to move the new weights take effect at once. Tokens of apps that the\n" +
+			"deployment has are copied to the directory, as all cells share them.",
 		Example: "  lockstep cells add eu-1 --cell-prefix 'lockstep:{0}:' --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells add eu-2 --weight 200 --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
@@ -210,11 +251,19 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 				if err := unused(ctx, client, directory, args[0]); err != nil {
 					return err
 				}
+				changed := cellChanged{}
+				if _, known := directory.Cell(args[0]); !known { // later it could bring back removed ones
+					own := cmp.Or(events.Namespace(prefix), cells.PrefixOf(args[0]))
+					var err error
+					if changed.Tokens, err = access.NewTokens(client, own).CopyTo(ctx, access.NewTokens(client, cfg.Directory())); err != nil {
+						return err
+					}
+				}
 				cell, err := directory.Add(ctx, args[0], events.Namespace(prefix), weight)
 				if err != nil {
 					return err
 				}
-				return showChanged(ctx, std, out, client, directory, cell, nil)
+				return showChanged(ctx, std, out, client, directory, cell, changed)
 			})
 		},
 	}, config.Common, &out)
@@ -260,8 +309,8 @@ func newCellsDrainCommand(std term.Streams) *cobra.Command {
 		Long: "Mark a cell as draining: its repositories are to be moved to the other cells, and stay in it until then. With\n" +
 			"--lost, for a cell whose volume or Redis is lost, place them in the other cells at once, move nothing, and fetch\n" +
 			"what is watched from the remotes, within the limits of their hosts. Its watches are read from its Redis if that\n" +
-			"still answers; otherwise import them from a file of lockstep watch export. Changes, dead letters, notifications and\n" +
-			"tokens that only its Redis had are lost with it.",
+			"still answers; otherwise import them from a file of lockstep watch export. Changes, dead letters and notifications\n" +
+			"that only its Redis had are lost with it.",
 		Example: "  lockstep cells drain eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells drain eu-2 --lost --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
@@ -274,7 +323,7 @@ func newCellsDrainCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return showChanged(ctx, std, out, client, directory, cell, nil)
+				return showChanged(ctx, std, out, client, directory, cell, cellChanged{})
 			})
 		},
 	}, config.Common, &out)
@@ -294,7 +343,7 @@ func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client r
 		return watch.NewRegistry(client, m.Namespace).Count(ctx)
 	})[0]
 	if answer.Err != nil {
-		err := showChanged(ctx, std, out, client, directory, cell, nil)
+		err := showChanged(ctx, std, out, client, directory, cell, cellChanged{})
 		return cmp.Or(err, fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch import FILE --cells-prefix PREFIX, from the last file of lockstep watch export; "+
 			"other repositories are fetched when their next change arrives", name, answer.Missing().Error))
 	}
@@ -302,16 +351,16 @@ func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client r
 	if err != nil {
 		return fmt.Errorf("%d watches of cell %s were placed elsewhere; repeat the command: %w", watches, name, err)
 	}
-	return showChanged(ctx, std, out, client, directory, cell, &watches)
+	return showChanged(ctx, std, out, client, directory, cell, cellChanged{Watches: &watches})
 }
 
 // showChanged shows the plan after a change. If nothing is left to move, the new weights take effect.
-func showChanged(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, cell cells.Cell, watches *int) error {
+func showChanged(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, cell cells.Cell, changed cellChanged) error {
 	plan, err := app.PlanCells(ctx, client, directory, nil)
 	if err != nil {
 		return err
 	}
-	changed := cellChanged{Plan: plan, Watches: watches}
+	changed.Plan = plan
 	if plan.Empty() {
 		if err := directory.Settle(ctx, plan.Epoch); err != nil {
 			return err

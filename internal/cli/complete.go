@@ -14,6 +14,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/app"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/state"
@@ -144,9 +146,17 @@ type source func(ctx context.Context, cfg config.Config, client redis.UniversalC
 func completeFrom(std term.Streams, list source) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var found []string
-		err := onRedis(cmd, std, completionTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) (err error) {
-			found, err = list(ctx, cfg, client, prefix)
-			return err
+		err := onCells(cmd, std, completionTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			for _, a := range cells.Gather(ctx, set.Members(), completionTimeout/2, func(ctx context.Context, cell cells.Member) ([]string, error) {
+				return list(ctx, app.InCell(cfg, cell), client, prefix)
+			}) {
+				found = append(found, a.Value...)
+			}
+			if !set.IsSingle() {
+				slices.Sort(found)
+				found = slices.Compact(found)
+			}
+			return nil
 		})
 		if err != nil {
 			found = nil

@@ -86,15 +86,12 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list, more := []listedLetter{}, false
+				list, more := []server.DeadLetter{}, false
 				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
 					found, rest, err := flags.list(ctx, cfg, client, oldest, limit)
 					for _, letter := range found {
-						one := listedLetter{DeadLetter: letter}
-						if !set.IsSingle() {
-							one.Cell = cell.Name
-						}
-						list = append(list, one)
+						letter.Cell = cellName(set, cell)
+						list = append(list, letter)
 					}
 					more = more || rest
 					return err
@@ -103,7 +100,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if !set.IsSingle() {
-					slices.SortStableFunc(list, func(a, b listedLetter) int {
+					slices.SortStableFunc(list, func(a, b server.DeadLetter) int {
 						if oldest {
 							a, b = b, a
 						}
@@ -125,12 +122,6 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum `number` of letters")
 	cmd.Flags().BoolVar(&oldest, "oldest", false, "list oldest letters first")
 	return cmd
-}
-
-// listedLetter is a dead letter in the output of ls.
-type listedLetter struct {
-	server.DeadLetter
-	Cell string `json:"cell,omitempty"` // if there are several
 }
 
 // list returns up to limit letters of one cell, and reports whether there are more.
@@ -165,13 +156,27 @@ func newDeadShowCommand(std term.Streams) *cobra.Command {
 		Args:              term.WrongUse(term.OneArg),
 		ValidArgsFunction: completeFirst(std, deadIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
-				letter, err := dead.Get(ctx, args[0])
+			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				selected, missing, err := (&deadFlags{}).selected(ctx, cfg, client, set, args)
 				if err != nil {
-					return deadError(err)
+					return err
 				}
-				detail := deadDetail(server.NewDeadLetter(dead, letter, true))
-				return out.Show(std, detail, detail.Table)
+				for _, one := range selected {
+					if len(one.ids) == 0 {
+						continue
+					}
+					letter, err := one.dead.Get(ctx, one.ids[0])
+					if err != nil && len(missing) > 0 {
+						err = fmt.Errorf("%w; %w", err, unanswered(missing))
+					}
+					if err != nil {
+						return deadError(err)
+					}
+					detail := deadDetail(server.NewDeadLetter(one.dead, letter, true))
+					detail.Cell = one.cell
+					return out.Show(std, detail, detail.Table)
+				}
+				return unanswered(missing)
 			})
 		},
 	}, config.Common, &out)
@@ -187,24 +192,28 @@ func newDeadRetryCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep dead retry 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --repo acme/widgets --dry-run --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --all --redis redis://127.0.0.1:6379",
-	}, "retry all letters", func(ctx context.Context, dead *stream.DeadLetters, _, ids []string, out term.Output) error {
-		done, err := dead.Retry(ctx, ids...)
-		if errors.Is(err, stream.ErrBadID) {
-			return deadError(err)
-		}
-		outcome := deadRetried{Retried: []server.DeadRetried{}, Refused: []server.DeadRetried{}}
-		for _, one := range done {
-			if one.Err == nil {
-				outcome.Retried = append(outcome.Retried, server.NewDeadRetried(one))
-			} else {
-				outcome.Refused = append(outcome.Refused, server.NewDeadRetried(one))
+	}, "retry all letters", func(ctx context.Context, selected []selectedLetters, _ []string, out term.Output) error {
+		outcome, ids := deadRetried{Retried: []server.DeadRetried{}, Refused: []server.DeadRetried{}}, 0
+		var failed error
+		for _, part := range selected {
+			done, err := part.dead.Retry(ctx, part.ids...)
+			if errors.Is(err, stream.ErrBadID) {
+				return deadError(err)
+			}
+			failed, ids = errors.Join(failed, part.failed(err)), ids+len(part.ids)
+			for _, one := range done {
+				if one.Err == nil {
+					outcome.Retried = append(outcome.Retried, server.NewDeadRetried(one))
+				} else {
+					outcome.Refused = append(outcome.Refused, server.NewDeadRetried(one))
+				}
 			}
 		}
-		if showErr := out.Show(std, outcome, outcome.Table); err != nil || showErr != nil {
-			return errors.Join(err, showErr)
+		if showErr := out.Show(std, outcome, outcome.Table); failed != nil || showErr != nil {
+			return errors.Join(failed, showErr)
 		}
 		if n := len(outcome.Refused); n > 0 {
-			return fmt.Errorf("%d of %d letters were not retried: %s", n, len(ids), outcome.Refused[0].Error)
+			return fmt.Errorf("%d of %d letters were not retried: %s", n, ids, outcome.Refused[0].Error)
 		}
 		return nil
 	})
@@ -217,10 +226,18 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep dead drop 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead drop --reason malformed --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead drop --all --redis redis://127.0.0.1:6379",
-	}, "drop all letters", func(ctx context.Context, dead *stream.DeadLetters, args, ids []string, out term.Output) error {
-		n, err := dead.Drop(ctx, ids...)
-		if err != nil {
-			return deadError(err)
+	}, "drop all letters", func(ctx context.Context, selected []selectedLetters, args []string, out term.Output) error {
+		n := 0
+		var failed error
+		for _, part := range selected {
+			dropped, err := part.dead.Drop(ctx, part.ids...)
+			if errors.Is(err, stream.ErrBadID) {
+				return deadError(err)
+			}
+			failed, n = errors.Join(failed, part.failed(err)), n+dropped
+		}
+		if failed != nil {
+			return failed
 		}
 		if err := out.Show(std, map[string]int{"dropped": n}, func(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", n) }); err != nil {
 			return err
@@ -234,7 +251,7 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 
 // newDeadAction sets up a command that applies fn to the selected letters, or lists them with --dry-run.
 func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
-	fn func(ctx context.Context, dead *stream.DeadLetters, args, ids []string, out term.Output) error) *cobra.Command {
+	fn func(ctx context.Context, selected []selectedLetters, args []string, out term.Output) error) *cobra.Command {
 	var flags deadFlags
 	var dryRun bool
 	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, completeFrom(std, deadIDs)
@@ -242,15 +259,20 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 		if err := flags.validate(args); err != nil {
 			return err
 		}
-		return onDead(cmd, std, func(ctx context.Context, dead *stream.DeadLetters) error {
-			ids, err := flags.ids(ctx, dead, args)
+		return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			selected, missing, err := flags.selected(ctx, cfg, client, set, args)
 			if err != nil {
 				return err
 			}
 			if dryRun {
-				return showSelected(ctx, std, dead, ids, flags.out)
+				err = showSelected(ctx, std, selected, flags.out)
+			} else {
+				err = fn(ctx, selected, args, flags.out)
 			}
-			return fn(ctx, dead, args, ids, flags.out)
+			if len(missing) == 0 {
+				return err
+			}
+			return errors.Join(err, unanswered(missing))
 		})
 	}
 	flags.Add(cmd)
@@ -260,40 +282,95 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 	return cmd
 }
 
-// showSelected lists letters as dead ls does.
-func showSelected(ctx context.Context, std term.Streams, dead *stream.DeadLetters, ids []string, out term.Output) error {
-	list := []listedLetter{}
-	for _, id := range ids {
-		letter, err := dead.Get(ctx, id)
-		if err != nil {
-			return deadError(err)
-		}
-		list = append(list, listedLetter{DeadLetter: server.NewDeadLetter(dead, letter, false)})
-	}
-	return term.ShowList(std, &out, list, list, deadColumns(list))
+// selectedLetters are the selected letters of one cell.
+type selectedLetters struct {
+	dead *stream.DeadLetters
+	cell string // its name, if there are several
+	ids  []string
 }
 
-// onDead runs fn with the dead letters of the configured Redis.
-func onDead(cmd *cobra.Command, std term.Streams, fn func(context.Context, *stream.DeadLetters) error) error {
-	return onRedis(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		dead, err := deadOf(cfg, client)
-		if err != nil {
+// failed adds the cell to an error, after which the other cells go on.
+func (s selectedLetters) failed(err error) error { return inCell(cells.Member{Name: s.cell}, err) }
+
+// selected returns the selected letters of each cell that answers, and the others. If there are several cells, a letter that is selected by its
+// ID is looked for in all of them; one that none has is among those of the first, which then says so.
+func (f *deadFlags) selected(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, ids []string) (all []selectedLetters, missing []cells.Missing, err error) {
+	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) (err error) {
+		one := selectedLetters{ids: ids}
+		if one.dead, err = deadOf(cfg, client); err != nil {
 			return err
 		}
-		return fn(ctx, dead)
+		one.cell = cellName(set, cell)
+		if !set.IsSingle() {
+			one.ids, err = existing(ctx, one.dead, ids)
+		}
+		if len(ids) == 0 {
+			one.ids, err = f.ids(ctx, one.dead)
+		}
+		if err == nil {
+			all = append(all, one)
+		}
+		return err
 	})
+	if err != nil || set.IsSingle() {
+		return all, missing, err
+	}
+	found := map[string]string{}
+	for _, one := range all {
+		for _, id := range one.ids {
+			if other, ok := found[id]; ok && other != one.cell && len(ids) > 0 {
+				return nil, nil, term.UsageError(fmt.Errorf("the cells %s and %s both have a letter %s: name one with --cell", other, one.cell, id))
+			}
+			found[id] = one.cell
+		}
+	}
+	for _, id := range ids {
+		if _, ok := found[id]; !ok && len(all) > 0 {
+			all[0].ids = append(all[0].ids, id)
+		}
+	}
+	return all, missing, nil
+}
+
+// existing returns those of ids that are letters.
+func existing(ctx context.Context, dead *stream.DeadLetters, ids []string) (found []string, err error) {
+	for _, id := range ids {
+		_, err := dead.Get(ctx, id)
+		if errors.Is(err, stream.ErrNoLetter) {
+			continue
+		}
+		if err != nil {
+			return nil, deadError(err)
+		}
+		found = append(found, id)
+	}
+	return found, nil
+}
+
+// showSelected lists letters as dead ls does.
+func showSelected(ctx context.Context, std term.Streams, selected []selectedLetters, out term.Output) error {
+	list := []server.DeadLetter{}
+	for _, part := range selected {
+		for _, id := range part.ids {
+			letter, err := part.dead.Get(ctx, id)
+			if err != nil {
+				return deadError(err)
+			}
+			one := server.NewDeadLetter(part.dead, letter, false)
+			one.Cell = part.cell
+			list = append(list, one)
+		}
+	}
+	return term.ShowList(std, &out, list, list, deadColumns(list))
 }
 
 func deadOf(cfg config.Config, client redis.UniversalClient) (*stream.DeadLetters, error) {
 	return stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
 }
 
-// ids returns the given ids or those of the selected letters, oldest first. It takes a snapshot, so that a letter that fails
+// ids returns the IDs of the letters that the flags select, oldest first. It takes a snapshot, so that a letter that fails
 // again is not retried forever.
-func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters, args []string) ([]string, error) {
-	if len(args) > 0 {
-		return args, nil
-	}
+func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters) ([]string, error) {
 	query, err := f.query(dead)
 	if err != nil {
 		return nil, err
@@ -343,22 +420,22 @@ func deadError(err error) error {
 }
 
 // deadColumns returns how ls prints letters. The cell is left out if there is only one.
-func deadColumns(list []listedLetter) term.List[listedLetter] {
-	columns := []term.Column[listedLetter]{
-		{Head: "ID", Text: func(l listedLetter) string { return l.ID }},
-		{Head: "GIVEN UP", Time: func(l listedLetter) time.Time { return l.At }},
-		{Head: "REPOSITORY", Text: func(l listedLetter) string { return l.Repo }},
-		{Head: "REASON", Text: func(l listedLetter) string { return term.Printable(l.Reason) }},
-		{Head: "ATTEMPTS", Text: func(l listedLetter) string { return strconv.Itoa(l.Attempts) }},
-		{Head: "STREAM", Text: func(l listedLetter) string { return term.Printable(l.Stream) }, Wide: true},
-		{Head: "GROUP", Text: func(l listedLetter) string { return term.Printable(l.Group) }, Wide: true},
-		{Head: "ERROR", Text: func(l listedLetter) string { return term.Printable(l.Error) }},
+func deadColumns(list []server.DeadLetter) term.List[server.DeadLetter] {
+	columns := []term.Column[server.DeadLetter]{
+		{Head: "ID", Text: func(l server.DeadLetter) string { return l.ID }},
+		{Head: "GIVEN UP", Time: func(l server.DeadLetter) time.Time { return l.At }},
+		{Head: "REPOSITORY", Text: func(l server.DeadLetter) string { return l.Repo }},
+		{Head: "REASON", Text: func(l server.DeadLetter) string { return term.Printable(l.Reason) }},
+		{Head: "ATTEMPTS", Text: func(l server.DeadLetter) string { return strconv.Itoa(l.Attempts) }},
+		{Head: "STREAM", Text: func(l server.DeadLetter) string { return term.Printable(l.Stream) }, Wide: true},
+		{Head: "GROUP", Text: func(l server.DeadLetter) string { return term.Printable(l.Group) }, Wide: true},
+		{Head: "ERROR", Text: func(l server.DeadLetter) string { return term.Printable(l.Error) }},
 	}
-	if slices.ContainsFunc(list, func(l listedLetter) bool { return l.Cell != "" }) {
-		columns = slices.Insert(columns, 1, term.Column[listedLetter]{Head: "CELL", Text: func(l listedLetter) string { return l.Cell }})
+	if slices.ContainsFunc(list, func(l server.DeadLetter) bool { return l.Cell != "" }) {
+		columns = slices.Insert(columns, 1, term.Column[server.DeadLetter]{Head: "CELL", Text: func(l server.DeadLetter) string { return l.Cell }})
 	}
-	return term.List[listedLetter]{
-		Columns: columns, Name: func(l listedLetter) string { return l.ID },
+	return term.List[server.DeadLetter]{
+		Columns: columns, Name: func(l server.DeadLetter) string { return l.ID },
 		Empty: "no dead letters; see lockstep status for what fails but is still retried",
 	}
 }
@@ -367,6 +444,9 @@ type deadDetail server.DeadLetter
 
 func (d deadDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "letter\t%s\n", d.ID)
+	if d.Cell != "" {
+		fmt.Fprintf(w, "cell\t%s\n", d.Cell)
+	}
 	fmt.Fprintf(w, "given up\t%s, after %d attempts\n", term.When(d.At), d.Attempts)
 	fmt.Fprintf(w, "reason\t%s\n", term.Printable(d.Reason))
 	fmt.Fprintf(w, "error\t%s\n", term.Printable(d.Error))

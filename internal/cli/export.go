@@ -33,7 +33,7 @@ func newExportCommand(std term.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onRedis(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				write := func(w io.Writer) (backup.Counts, error) {
-					return backup.Export(ctx, client, cfg.Namespace(), app.ReadBuild().Version, w)
+					return backup.Export(ctx, client, cfg.Namespace(), cfg.Shared(), app.ReadBuild().Version, w)
 				}
 				if args[0] == "-" {
 					_, err := write(std.Stdout)

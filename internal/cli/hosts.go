@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
@@ -30,7 +31,7 @@ func newHostsListCommand(std term.Streams) *cobra.Command {
 		Short:   "List the hosts used within a day, with their limits",
 		Example: "  lockstep hosts ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onShared(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set) error {
 				all, err := app.ReadHosts(cfg, client).List(ctx)
 				if err != nil {
 					return err
@@ -67,7 +68,7 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 			if cmd.Flags().Changed("credential") {
 				only = &name
 			}
-			return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onShared(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set) error {
 				lifted, err := app.ReadHosts(cfg, client).Clear(ctx, host, only)
 				if err != nil {
 					return err

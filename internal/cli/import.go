@@ -38,7 +38,7 @@ func newImportCommand(std term.Streams) *cobra.Command {
 				defer file.Close()
 				list := importList{out: &out, std: std, all: flags.DryRun}
 				flags.Report = list.add
-				summary, err := backup.Import(ctx, client, cfg.Namespace(), file, flags)
+				summary, err := backup.Import(ctx, client, cfg.Namespace(), cfg.Shared(), file, flags)
 				if flushed := list.flush(); err == nil {
 					err = flushed
 				}

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
@@ -30,16 +33,26 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 		Short:   "List held leases",
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return inspect(cmd, std, func(ctx context.Context, inspector *locking.Inspector) error {
-				held, err := inspector.List(ctx)
+			return onCells(cmd, std, locksTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				list := []server.Lock{}
+				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
+					return inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
+						held, err := inspector.List(ctx)
+						for _, status := range held {
+							lock := server.NewLock(status)
+							lock.Cell = cellName(set, cell)
+							list = append(list, lock)
+						}
+						return err
+					})(ctx, cfg, client)
+				})
 				if err != nil {
 					return err
 				}
-				list := make([]server.Lock, 0, len(held))
-				for _, status := range held {
-					list = append(list, server.NewLock(status))
+				if !set.IsSingle() {
+					slices.SortStableFunc(list, func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) })
 				}
-				return term.ShowList(std, &out, list, list, lockColumns)
+				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns(list)), lacking(missing))
 			})
 		},
 	}, config.Common, &out)
@@ -115,12 +128,7 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// inspect runs fn with a lock inspector of the configured Redis.
-func inspect(cmd *cobra.Command, std term.Streams, fn func(context.Context, *locking.Inspector) error) error {
-	return onRedis(cmd, std, locksTimeout, inspecting(fn))
-}
-
-// inspectRepo is inspect in the cell of a repository.
+// inspectRepo runs fn with a lock inspector of the cell of a repository.
 func inspectRepo(cmd *cobra.Command, std term.Streams, repo events.RepoPath, fn func(context.Context, *locking.Inspector) error) error {
 	return onRepo(cmd, std, locksTimeout, repo, inspecting(fn))
 }
@@ -137,8 +145,9 @@ func inspecting(fn func(context.Context, *locking.Inspector) error) func(context
 	}
 }
 
-var lockColumns = term.List[server.Lock]{
-	Columns: []term.Column[server.Lock]{
+// lockColumns returns how ls prints leases. The cell is left out if there is only one.
+func lockColumns(list []server.Lock) term.List[server.Lock] {
+	columns := []term.Column[server.Lock]{
 		{Head: "REPOSITORY", Text: func(l server.Lock) string { return l.Repo }},
 		{Head: "OPERATION", Text: func(l server.Lock) string { return l.Holder.Operation }},
 		{Head: "JOB", Text: func(l server.Lock) string { return l.Holder.Job }},
@@ -147,9 +156,14 @@ var lockColumns = term.List[server.Lock]{
 		{Head: "WAITING", Text: func(l server.Lock) string { return strconv.Itoa(len(l.Waiters)) }},
 		{Head: "REMAINING", Text: func(l server.Lock) string { return remaining(l).String() }, Wide: true},
 		{Head: "FENCE", Text: func(l server.Lock) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
-	},
-	Name:  func(l server.Lock) string { return l.Repo },
-	Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
+	}
+	if slices.ContainsFunc(list, func(l server.Lock) bool { return l.Cell != "" }) {
+		columns = slices.Insert(columns, 1, term.Column[server.Lock]{Head: "CELL", Text: func(l server.Lock) string { return l.Cell }})
+	}
+	return term.List[server.Lock]{
+		Columns: columns, Name: func(l server.Lock) string { return l.Repo },
+		Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
+	}
 }
 
 type lockDetail server.Lock

@@ -51,6 +51,21 @@ func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 	})
 }
 
+// onShared is [onCells] for a command about what all cells share. It works with all of them even if the settings name one.
+func onShared(cmd *cobra.Command, std term.Streams, timeout time.Duration,
+	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
+	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+		if directory := cfg.Directory(); directory != "" {
+			cfg.CellsPrefix, cfg.Cell = string(directory), ""
+		}
+		set, err := app.OpenCells(ctx, cfg, client)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, cfg, client, set)
+	})
+}
+
 // onRedis is [onCells] for a command that works in one cell. fn is given the settings of that one.
 func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
 	return onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
@@ -99,16 +114,29 @@ func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(co
 	return missing, nil
 }
 
+// cellName returns the name of a cell for the output: "" if there is only one.
+func cellName(set *cells.Set, cell cells.Member) string {
+	if set.IsSingle() {
+		return ""
+	}
+	return cell.Name
+}
+
 // lacking returns an error that names the cells that are missing in a list that has been printed, or nil.
 func lacking(missing []cells.Missing) error {
 	if len(missing) == 0 {
 		return nil
 	}
+	return fmt.Errorf("the list is incomplete: %w", unanswered(missing))
+}
+
+// unanswered returns an error that names cells that do not answer.
+func unanswered(missing []cells.Missing) error {
 	texts := make([]string, len(missing))
 	for i, m := range missing {
 		texts[i] = m.Cell + " (" + m.Error + ")"
 	}
-	return fmt.Errorf("the list is incomplete: no answer from cell %s", strings.Join(texts, ", "))
+	return errors.New("no answer from cell " + strings.Join(texts, ", "))
 }
 
 // oneCell returns the settings of the cell that a command works in, for one that opens Redis itself.

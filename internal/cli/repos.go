@@ -64,9 +64,7 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 						fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
 					}
 					for _, repo := range described {
-						if !set.IsSingle() {
-							repo.Cell = cell.Name
-						}
+						repo.Cell = cellName(set, cell)
 						list = append(list, repo)
 					}
 					more = more || rest

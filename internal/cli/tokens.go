@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/access"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/watch"
@@ -41,12 +42,12 @@ func newTokensCreateCommand(std term.Streams) *cobra.Command {
 			if err := watch.CheckApp(app); err != nil {
 				return term.UsageError(fmt.Errorf("--app: %w", err))
 			}
-			return onTokens(cmd, std, func(ctx context.Context, tokens *access.Tokens, registry *watch.Registry) error {
-				token, secret, err := tokens.Create(ctx, app)
+			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				token, secret, err := access.NewTokens(client, cfg.Shared()).Create(ctx, app)
 				if err != nil {
 					return err
 				}
-				if page, err := registry.List(ctx, watch.Query{App: app, Limit: 1}); err == nil && len(page.Watches) == 0 && page.Next == "" {
+				if watchesNothing(ctx, cfg, client, set, app) {
 					defer fmt.Fprintf(std.Stderr, "lockstep: %s watches nothing yet, so the token reads nothing; see lockstep watch add --help\n", app)
 				}
 				created := createdToken{token.ID, token.App, token.Created, secret}
@@ -68,8 +69,8 @@ func newTokensListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep tokens ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tokens ls --app docs --json --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onTokens(cmd, std, func(ctx context.Context, tokens *access.Tokens, _ *watch.Registry) error {
-				all, err := tokens.List(ctx)
+			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set) error {
+				all, err := access.NewTokens(client, cfg.Shared()).List(ctx)
 				if err != nil {
 					return err
 				}
@@ -101,22 +102,48 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 			if !access.IsTokenID(args[0]) { // perhaps a token, which is not repeated
 				return term.UsageError(errors.New("ID is invalid; want 12 hexadecimal digits, as shown by lockstep tokens ls"))
 			}
-			return onTokens(cmd, std, func(ctx context.Context, tokens *access.Tokens, _ *watch.Registry) error {
-				token, err := tokens.Remove(ctx, args[0])
+			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				token, err := access.NewTokens(client, cfg.Shared()).Remove(ctx, args[0])
 				if err != nil {
 					return fmt.Errorf("%s: %w", args[0], err)
 				}
 				removed := removedToken(token)
-				return out.Show(std, token, removed.Table)
+				if err := out.Show(std, token, removed.Table); err != nil || set.IsSingle() {
+					return err
+				}
+				return forgetToken(ctx, cfg, client, set, args[0])
 			})
 		},
 	}, config.Common, &out)
 }
 
-func onTokens(cmd *cobra.Command, std term.Streams, fn func(context.Context, *access.Tokens, *watch.Registry) error) error {
-	return onRedis(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		return fn(ctx, access.NewTokens(client, cfg.Namespace()), watch.NewRegistry(client, cfg.Namespace()))
+const tokensTimeout = 30 * time.Second
+
+// watchesNothing reports whether an app has no watch in any cell.
+func watchesNothing(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, app string) bool {
+	some := false
+	missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
+		page, err := watch.NewRegistry(client, cfg.Namespace()).List(ctx, watch.Query{App: app, Limit: 1})
+		some = some || len(page.Watches) > 0 || page.Next != ""
+		return err
 	})
+	return err == nil && len(missing) == 0 && !some
+}
+
+// forgetToken removes what a deployment that has become a cell still has of a token: its processes that were not restarted since then
+// accept it.
+func forgetToken(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, id string) error {
+	missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
+		_, err := access.NewTokens(client, cfg.Namespace()).Remove(ctx, id)
+		if errors.Is(err, access.ErrNoSuchToken) {
+			return nil
+		}
+		return err
+	})
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("removed, but processes that run without --cell may still accept it: %w", unanswered(missing))
+	}
+	return err
 }
 
 type createdToken struct {
@@ -150,7 +177,7 @@ func (r removedToken) Table(w io.Writer) {
 
 // tokenIDs lists the IDs of tokens.
 func tokenIDs(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
-	all, err := access.NewTokens(client, cfg.Namespace()).List(ctx)
+	all, err := access.NewTokens(client, cfg.Shared()).List(ctx)
 	var ids []string
 	for _, token := range all {
 		if strings.HasPrefix(token.ID, prefix) {

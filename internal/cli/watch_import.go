@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -67,26 +66,35 @@ type cellPlan struct {
 	plan     watch.Plan
 }
 
-// planWatches plans the import of watches into the cells of their repositories. To prune it needs all cells, so that each loses what the
-// file does not have.
+// planWatches plans the import of watches into the cells of their repositories. To prune, each cell has to answer, and loses what the file
+// does not have of its repositories.
 func planWatches(ctx context.Context, client redis.UniversalClient, set *cells.Set, watches []watch.Watch, prune bool) (plans []cellPlan, err error) {
-	of := map[cells.Member][]watch.Watch{}
+	of, apps := map[cells.Member][]watch.Watch{}, map[string]bool{}
 	for _, w := range watches {
 		cell, err := set.Of(w.Repo)
 		if err != nil {
 			return nil, err
 		}
-		of[cell] = append(of[cell], w)
+		of[cell], apps[w.App] = append(of[cell], w), true
 	}
-	if prune && !set.IsSingle() {
-		return nil, term.UsageError(errors.New("--prune works in one cell, as a cell without watches of an app could not tell that it is to lose them: name the cell with --cell"))
+	if prune {
+		if _, missing := set.Answering(ctx); len(missing) > 0 {
+			return nil, unanswered(missing)
+		}
 	}
 	for _, cell := range set.Members() {
-		if len(of[cell]) == 0 && !set.IsSingle() {
+		if len(of[cell]) == 0 && !set.IsSingle() && !prune {
 			continue
 		}
+		var pruned func(watch.Watch) bool
+		if prune {
+			pruned = func(w watch.Watch) bool {
+				place, err := set.Of(w.Repo) // another one while it moves
+				return apps[w.App] && err == nil && place == cell
+			}
+		}
 		registry := watch.NewRegistry(client, cell.Namespace)
-		plan, err := registry.Plan(ctx, of[cell], prune)
+		plan, err := registry.Plan(ctx, of[cell], pruned)
 		if err != nil {
 			return nil, inCell(cell, err)
 		}

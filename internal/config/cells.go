@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -37,3 +38,7 @@ func (c *Config) Directory() events.Namespace {
 	}
 	return events.Namespace(c.CellsPrefix)
 }
+
+// Shared returns the prefix of what all cells share: tokens, IDs of webhooks and the limits of hosts. It is that of the directory, or of the
+// deployment if there is none.
+func (c *Config) Shared() events.Namespace { return cmp.Or(c.Directory(), c.Namespace()) }

@@ -5,7 +5,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
+	"lockstep/locking"
 )
 
 // twoCells adds two cells to the directory, whose keys are on different masters of the cluster, and returns them. The directory is on the
@@ -130,7 +133,7 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 		}
 	}
 	cluster.Nodes[nodes[2]].Stop()
-	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}} {
+	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}, {"locks", "ls"}, {"dead", "retry", "--all"}, {"dead", "show", "5-0"}} {
 		began := time.Now()
 		out, errs, code := proctest.RunLockstep(t, env, args...)
 		took := time.Since(began)
@@ -141,9 +144,18 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 			t.Errorf("lockstep %s took %v", strings.Join(args, " "), took)
 		}
 		t.Logf("lockstep %s: %v", strings.Join(args, " "), took)
-		if args[0] == "watch" && !strings.Contains(out, "acme/repo-") {
+		if args[0] == "watch" && args[1] == "ls" && !strings.Contains(out, "acme/repo-") {
 			t.Errorf("no watches of the other cell:\n%s", out)
 		}
+	}
+	file := filepath.Join(t.TempDir(), "watches.yaml")
+	out, errs, code := proctest.RunLockstep(t, env, "watch", "export", "--cell", "eu-1")
+	proctest.Must(0, os.WriteFile(file, []byte(out), 0o600))(t)
+	if code != 0 {
+		t.Fatal(errs)
+	}
+	if out, errs, code := proctest.RunLockstep(t, env, "watch", "import", "--prune", file); code != 1 || !strings.Contains(errs, "was not imported: no answer from cell eu-2") {
+		t.Errorf("an import that prunes: exit code %d\n%s%s", code, out, errs)
 	}
 }
 
@@ -208,6 +220,40 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	if _, text := getStatus(t, "http://"+addr+"/api/v1/watches?after=1:"); !strings.Contains(text, names["eu-2"]) || strings.Contains(text, "next") {
 		t.Errorf("the second page of watches is %s", text)
 	}
+	letter := func(cell cells.Cell, id string) {
+		values := []string{"reason", "malformed", "error", "none", "attempts", "1", "stream", cell.Prefix.Changes(), "group", "workers", "entry", "1-1",
+			"consumer", "w1", "at", "1795223511284", "original:repo", "acme/none"}
+		proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: cell.Prefix.Dead(), ID: id, Values: values}).Result())(t)
+	}
+	letter(two[0], "5-1")
+	letter(two[1], "5-1")
+	letter(two[1], "6-1")
+	locker := proctest.Must(locking.New(locking.Config{Redis: client, Prefix: two[1].Prefix.Locks()}))(t)
+	lease := proctest.Must(locker.Acquire(ctx, locking.Request{Key: "acme/held"}))(t)
+	defer func() { _ = lease.Release(ctx) }()
+	for path, want := range map[string][2]string{
+		"/api/v1/dead":                 {`200`, `"cell":"eu-1".*"next":"1:"`},
+		"/api/v1/dead?after=1:":        {`200`, `"id":"6-1","cell":"eu-2".*"id":"5-1","cell":"eu-2"`},
+		"/api/v1/dead?after=x":         {`400`, ``},
+		"/api/v1/dead/6-1":             {`200`, `"cell":"eu-2"`},
+		"/api/v1/dead/5-1":             {`409`, `\?cell=`},
+		"/api/v1/dead/5-1?cell=eu-2":   {`200`, `"cell":"eu-2"`},
+		"/api/v1/dead/5-1?cell=eu-9":   {`404`, ``},
+		"/api/v1/dead/7-1":             {`404`, ``},
+		"/api/v1/dead/7-1?cell=eu-1":   {`404`, ``},
+		"/api/v1/dead/seven?cell=eu-1": {`400`, ``},
+		"/api/v1/locks":                {`200`, `{"locks":\[{"repo":"acme/held","cell":"eu-2",`},
+	} {
+		if status, text := getStatus(t, "http://"+addr+path); fmt.Sprint(status) != want[0] || !regexp.MustCompile(want[1]).MatchString(text) {
+			t.Errorf("GET %s: %d %s, want %s", path, status, text, want)
+		}
+	}
+	drop := proctest.Must(http.NewRequestWithContext(ctx, http.MethodDelete, "http://"+addr+"/api/v1/dead/5-1?cell=eu-2", nil))(t)
+	resp := proctest.Must(http.DefaultClient.Do(drop))(t)
+	resp.Body.Close()
+	if _, text := getStatus(t, "http://"+addr+"/api/v1/dead/5-1"); resp.StatusCode != http.StatusOK || !strings.Contains(text, `"cell":"eu-1"`) {
+		t.Errorf("DELETE: %s, and then the letter of the other cell is %s", resp.Status, text)
+	}
 
 	stopped := cluster.Nodes[masters(t, client, string(two[1].Prefix))[0]]
 	proctest.Must(stopped.Client().Save(ctx).Result())(t) // to be there after the restart
@@ -217,7 +263,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 		t.Errorf("%d changes of the cell that answers while the other does not, want 1", n)
 	}
 	push("during-eu-2", "eu-2", `"spooled":true`)
-	for _, path := range []string{"/api/v1/watches?after=1:", "/api/v1/repos?after=9007199254740992"} {
+	for _, path := range []string{"/api/v1/watches?after=1:", "/api/v1/repos?after=9007199254740992", "/api/v1/dead?after=1:"} {
 		began := time.Now()
 		status, text := getStatus(t, "http://"+addr+path)
 		if status != http.StatusOK || !strings.Contains(text, `"missing_cell":"eu-2"`) || time.Since(began) > 2*time.Second {
@@ -225,11 +271,27 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 		}
 	}
 	began := time.Now()
+	if status, text := getStatus(t, "http://"+addr+"/api/v1/dead/7-1"); status != http.StatusServiceUnavailable || time.Since(began) > 2*time.Second {
+		t.Errorf("a letter that the missing cell may have: %d %s after %v", status, text, time.Since(began))
+	}
+	proctest.Eventually(t, func() bool { // the list may be a second old
+		_, text := getStatus(t, "http://"+addr+"/api/v1/locks")
+		return strings.Contains(text, `"missing_cells":["eu-2"]`)
+	}, "the list of locks names the missing cell")
+	began = time.Now()
 	if status, text := getStatus(t, "http://"+addr+"/"); status != http.StatusOK || !strings.Contains(text, `id="c-eu-2"`) || strings.Count(text, "no answer") != 1 || time.Since(began) > 2*time.Second {
 		t.Errorf("the dashboard: %d after %v\n%s", status, time.Since(began), text)
 	}
 	stopped.Restart()
 	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
+
+	// The forge repeats a webhook of a repository that has moved since.
+	proctest.Must(0, rig.WatchAll(ctx, client, two[1].Prefix, []string{git + names["eu-1"] + ".git"}))(t)
+	push("before-eu-1", "eu-1", `"duplicate":true`)
+	if n := changes(two[1], "hub/before-eu-1/0"); n != 0 {
+		t.Errorf("%d changes in the cell to which the repository has moved", n)
+	}
+	push("after-eu-1", "eu-1", `"accepted":2`)
 }
 
 func getStatus(t *testing.T, url string) (status int, text string) {

@@ -26,10 +26,24 @@ type Dead interface {
 	Drop(ctx context.Context, ids ...string) (int, error)
 }
 
+// DeadCells has the dead letters of all cells.
+type DeadCells interface {
+	// List lists cell by cell, each in order, and returns the name of the cell that a page is of. The cursor has the index of the cell in
+	// front. missing is set if the cell does not answer.
+	List(ctx context.Context, q stream.Query) (page stream.Page, cell string, missing bool, err error)
+	// Of returns the letters of a cell, or, if cell is "", those of the one that has a letter with that ID, and its name. It returns
+	// [stream.ErrNoLetter] if there is no such cell, and [ErrSeveralLetters].
+	Of(ctx context.Context, cell, id string) (Dead, string, error)
+}
+
+// ErrSeveralLetters means that IDs of letters, which are unique within a cell, are the same in several.
+var ErrSeveralLetters = errors.New("several cells have a letter with this ID; name one of them, as in ?cell=eu-1")
+
 // DeadLetter is a dead letter as shown by the API and the command line. For an unreadable entry it contains only the
 // names and sizes of its fields, because their values may contain a password.
 type DeadLetter struct {
 	ID       string    `json:"id"`
+	Cell     string    `json:"cell,omitempty"` // if there are several; not set by NewDeadLetter
 	At       time.Time `json:"at"`
 	Reason   string    `json:"reason"`
 	Error    string    `json:"error"`
@@ -111,25 +125,45 @@ func DeadOf(dead Dead, repo events.RepoPath) func(stream.Letter) bool {
 	}
 }
 
-func listDead(dead Dead) http.Handler {
+func listDead(dead Dead, all DeadCells) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		query, err := deadQuery(dead, r)
 		if err != nil {
 			return nil, badRequest(err)
 		}
-		page, err := dead.List(r.Context(), query)
+		var page stream.Page
+		var cell string
+		var missing bool
+		if all != nil {
+			page, cell, missing, err = all.List(r.Context(), query)
+		} else {
+			page, err = dead.List(r.Context(), query)
+		}
 		if err != nil {
 			return nil, deadProblem(err)
 		}
 		list := struct {
 			Letters []DeadLetter `json:"letters"`
 			Next    string       `json:"next,omitempty"`
-		}{make([]DeadLetter, len(page.Letters)), page.Next}
+			Missing string       `json:"missing_cell,omitempty"`
+		}{Letters: make([]DeadLetter, len(page.Letters)), Next: page.Next}
+		if missing {
+			list.Missing = cell
+		}
 		for i, l := range page.Letters {
 			list.Letters[i] = NewDeadLetter(dead, l, false)
+			list.Letters[i].Cell = cell
 		}
 		return list, nil
 	})
+}
+
+// deadFor returns the dead letters that a request about one is for, and the name of their cell if there are several.
+func deadFor(r *http.Request, dead Dead, all DeadCells) (Dead, string, error) {
+	if all == nil {
+		return dead, "", nil
+	}
+	return all.Of(r.Context(), r.URL.Query().Get("cell"), r.PathValue("id"))
 }
 
 // deadQuery parses ?repo=, ?reason=, ?order=oldest, ?limit= and ?after=.
@@ -156,18 +190,28 @@ func deadQuery(dead Dead, r *http.Request) (query stream.Query, err error) {
 	return query, nil
 }
 
-func showDead(dead Dead) http.Handler {
+func showDead(dead Dead, all DeadCells) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
+		dead, cell, err := deadFor(r, dead, all)
+		if err != nil {
+			return nil, deadProblem(err)
+		}
 		letter, err := dead.Get(r.Context(), r.PathValue("id"))
 		if err != nil {
 			return nil, deadProblem(err)
 		}
-		return NewDeadLetter(dead, letter, true), nil
+		shown := NewDeadLetter(dead, letter, true)
+		shown.Cell = cell
+		return shown, nil
 	})
 }
 
-func retryDead(dead Dead) http.Handler {
+func retryDead(dead Dead, all DeadCells) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
+		dead, _, err := deadFor(r, dead, all)
+		if err != nil {
+			return nil, deadProblem(err)
+		}
 		done, err := dead.Retry(r.Context(), r.PathValue("id"))
 		if err == nil {
 			err = done[0].Err
@@ -196,8 +240,12 @@ func NewDeadRetried(r stream.Retried) DeadRetried {
 	return shown
 }
 
-func dropDead(dead Dead) http.Handler {
+func dropDead(dead Dead, all DeadCells) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
+		dead, _, err := deadFor(r, dead, all)
+		if err != nil {
+			return nil, deadProblem(err)
+		}
 		id := r.PathValue("id")
 		n, err := dead.Drop(r.Context(), id)
 		if err == nil && n == 0 {
@@ -233,7 +281,7 @@ func DeadStatus(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, stream.ErrNoLetter):
 		return http.StatusNotFound
-	case errors.Is(err, stream.ErrNotRetryable):
+	case errors.Is(err, stream.ErrNotRetryable), errors.Is(err, ErrSeveralLetters):
 		return http.StatusConflict
 	}
 	return http.StatusServiceUnavailable

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,9 +21,13 @@ type Locks interface {
 	ForceRelease(ctx context.Context, key string, fence uint64) (locking.Holder, error)
 }
 
+// LocksOfCells lists the locks of all cells by cell, and the names of those that do not answer.
+type LocksOfCells func(context.Context) (held map[string][]locking.Status, missing []string, err error)
+
 // Lock is a lock as shown by the API and the command line.
 type Lock struct {
 	Repo        string     `json:"repo"`
+	Cell        string     `json:"cell,omitempty"` // in lists, if there are several; not set by NewLock
 	Held        bool       `json:"held"`
 	Fence       uint64     `json:"fence,omitempty"` // of the last grant, even if the lock is free
 	Holder      *Party     `json:"holder,omitempty"`
@@ -51,17 +57,32 @@ func NewLock(s locking.Status) Lock {
 	return lock
 }
 
-func listLocks(locks Locks) http.Handler {
+func listLocks(locks Locks, all LocksOfCells) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
-		held, err := locks.List(r.Context())
+		list := struct {
+			Locks   []Lock   `json:"locks"`
+			Missing []string `json:"missing_cells,omitempty"`
+		}{Locks: []Lock{}}
+		var held map[string][]locking.Status
+		var err error
+		if all != nil {
+			held, list.Missing, err = all(r.Context())
+		} else {
+			var here []locking.Status
+			here, err = locks.List(r.Context())
+			held = map[string][]locking.Status{"": here}
+		}
 		if err != nil {
 			return nil, err
 		}
-		list := make([]Lock, 0, len(held))
-		for _, status := range held {
-			list = append(list, NewLock(status))
+		for _, cell := range slices.Sorted(maps.Keys(held)) {
+			for _, status := range held[cell] {
+				lock := NewLock(status)
+				lock.Cell = cell
+				list.Locks = append(list.Locks, lock)
+			}
 		}
-		return map[string][]Lock{"locks": list}, nil
+		return list, nil
 	})
 }
 

@@ -46,7 +46,9 @@ type Config struct {
 	Changes   Changes
 	Repos     Repos // requires Locks
 	Locks     Locks
+	AllLocks  LocksOfCells // lists those of all cells instead, if there are several
 	Dead      Dead
+	DeadCells DeadCells // if there are several; requires Dead
 	Streams   Streams
 	Slots     int // slots of each worker, for /api/v1/scale
 	Hosts     Hosts
@@ -145,15 +147,15 @@ func mount(cfg Config) *routes {
 		cfg.Reading.mount(mux, cfg)
 	}
 	if cfg.Locks != nil {
-		mux.Handle("GET /api/v1/locks", listLocks(cfg.Locks))
+		mux.Handle("GET /api/v1/locks", listLocks(cfg.Locks, cfg.AllLocks))
 		mux.Handle("GET /api/v1/locks/{repo...}", showLock(cfg.Locks))
 		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Locks)))
 	}
 	if cfg.Dead != nil {
-		mux.Handle("GET /api/v1/dead", listDead(cfg.Dead))
-		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, showDead(cfg.Dead)))
-		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, retryDead(cfg.Dead)))
-		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, dropDead(cfg.Dead)))
+		mux.Handle("GET /api/v1/dead", listDead(cfg.Dead, cfg.DeadCells))
+		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, showDead(cfg.Dead, cfg.DeadCells)))
+		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, retryDead(cfg.Dead, cfg.DeadCells)))
+		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, dropDead(cfg.Dead, cfg.DeadCells)))
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))

@@ -52,7 +52,7 @@ type Delivery struct {
 // Accept adds the changes to the stream and the ID to its source's ledger, which keeps the last 200,000, in one step.
 // It also records in the repository's state the newest entry that announces a commit, so that a worker with an earlier
 // entry knows that the remote may no longer have its commit. After a Redis error the changes may or may not be in the
-// stream; it is safe to accept the delivery again, because its ID deduplicates it.
+// stream; it is safe to accept the delivery again, because its ID deduplicates it. Without changes only the ID is added.
 func (r *Registry) Accept(ctx context.Context, d Delivery) (Verdict, error) {
 	if d.ID != "" && d.Source == "" {
 		return "", errors.New("accept: a delivery with an ID requires a source")
@@ -85,6 +85,18 @@ func (r *Registry) Accept(ctx context.Context, d Delivery) (Verdict, error) {
 		return verdict, nil
 	}
 	return "", fmt.Errorf("accept: %w: %.100q", errReply, reply)
+}
+
+// WasAccepted reports whether the ledger of a source has a delivery. keep is as in [Delivery].
+func (r *Registry) WasAccepted(ctx context.Context, source, delivery string, keep time.Duration) (bool, error) {
+	at, err := r.redis.ZScore(ctx, r.namespace.Deliveries()+source, ledgerID(delivery)).Result()
+	if errors.Is(err, redis.Nil) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up delivery %.80q: %w", delivery, err)
+	}
+	return time.Since(time.UnixMilli(int64(at))) < cmp.Or(keep, defaultKeep), nil
 }
 
 // ledgerID returns the ID that the ledger stores for a delivery: a hash if it is long.

@@ -68,6 +68,8 @@ func TestReadFileErrorsNameTheLine(t *testing.T) {
 	}
 }
 
+func ofDocs(w watch.Watch) bool { return w.App == "docs" }
+
 func TestPlanListsDifferences(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
@@ -80,17 +82,17 @@ func TestPlanListsDifferences(t *testing.T) {
 	before := changed
 	changed.Depth = 9
 	file := []watch.Watch{same, changed, of(t, "docs", "acme/added", "")}
-	for prune, want := range map[bool]string{false: "", true: "docs "} {
+	for want, prune := range map[string]func(watch.Watch) bool{"": nil, "docs ": ofDocs} {
 		plan, err := b.Plan(ctx, file, prune)
 		if err != nil || plan.Same != 1 || !slices.Equal(names(plan.Add), []string{"docs "}) || len(plan.Change) != 1 || plan.Change[0].Depth != 9 ||
 			strings.Join(names(plan.Remove), ",") != want {
-			t.Errorf("prune %v: %+v, %v", prune, plan, err)
+			t.Errorf("removed are to be %q: %+v, %v", want, plan, err)
 		}
 	}
 	if got := b.set("acme/changed").Watches[0]; got.Depth != before.Depth {
 		t.Error("Plan changed the registry")
 	}
-	plan, err := b.Plan(ctx, file, true)
+	plan, err := b.Plan(ctx, file, ofDocs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,14 +103,14 @@ func TestPlanListsDifferences(t *testing.T) {
 	if queued := b.drain(); !slices.Equal(queued, []string{"due acme/gone", "due acme/added", "due acme/changed"}) {
 		t.Errorf("queued %q", queued)
 	}
-	if plan, err := b.Plan(ctx, file, true); err != nil || plan.Same != 3 || len(plan.Add)+len(plan.Change)+len(plan.Remove) != 0 {
+	if plan, err := b.Plan(ctx, file, ofDocs); err != nil || plan.Same != 3 || len(plan.Add)+len(plan.Change)+len(plan.Remove) != 0 {
 		t.Errorf("second plan: %+v, %v", plan, err)
 	}
 	if b.set("acme/same").Watches[0].Silenced == "" || len(b.set("acme/gone").Watches) != 1 {
 		t.Error("a silenced watch was resumed, or another app's watch is gone")
 	}
 	file[0].NotifyURL = "https://docs.example.com/new"
-	if plan, err := b.Plan(ctx, file, true); err != nil || len(plan.Change) != 1 || plan.Change[0].Silenced != "" {
+	if plan, err := b.Plan(ctx, file, ofDocs); err != nil || len(plan.Change) != 1 || plan.Change[0].Silenced != "" {
 		t.Errorf("new notify_url: %+v, %v", plan, err)
 	}
 }
@@ -123,12 +125,12 @@ func TestPlanReportsConflicts(t *testing.T) {
 		"docs: acme/widgets is watched at example.com/acme/widgets by app ci": elsewhere,
 		"docs: acme/widgets/x cannot be watched together with acme/widgets":   of(t, "docs", "acme/widgets/x", ""),
 	} {
-		if _, err := b.Plan(ctx, []watch.Watch{of(t, "docs", "acme/new", ""), w}, true); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := b.Plan(ctx, []watch.Watch{of(t, "docs", "acme/new", ""), w}, ofDocs); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v", err)
 		}
 	}
 	// Pruned watches do not conflict.
-	plan, err := b.Plan(ctx, []watch.Watch{of(t, "docs", "acme/mine/below", "")}, true)
+	plan, err := b.Plan(ctx, []watch.Watch{of(t, "docs", "acme/mine/below", "")}, ofDocs)
 	if err != nil {
 		t.Fatal(err)
 	}

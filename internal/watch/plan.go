@@ -12,13 +12,12 @@ type Plan struct {
 	Same        int
 }
 
-// Plan compares watches with the registry. With prune, it removes unlisted watches of the same apps. It returns the
+// Plan compares watches with the registry. It removes the unlisted watches for which prune returns true; nil keeps all. It returns the
 // errors that [Registry.Apply] would return. Watches stay silenced unless their NotifyURL changes.
-func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan, error) {
-	wanted, apps := map[string]bool{}, map[string]bool{}
+func (r *Registry) Plan(ctx context.Context, watches []Watch, prune func(Watch) bool) (Plan, error) {
+	wanted := map[string]bool{}
 	for _, w := range watches {
 		wanted[position{w.Repo.Key(), w.Key().field()}.String()] = true
-		apps[w.App] = true
 	}
 	var plan Plan
 	current := map[string]Watch{}
@@ -32,7 +31,7 @@ func (r *Registry) Plan(ctx context.Context, watches []Watch, prune bool) (Plan,
 			at := position{w.Repo.Key(), w.Key().field()}.String()
 			switch current[at] = w; {
 			case wanted[at]:
-			case prune && apps[w.App]:
+			case prune != nil && prune(w):
 				plan.Remove = append(plan.Remove, w)
 			default:
 				staying = append(staying, w)

@@ -113,7 +113,7 @@ func TestViewsAreLimited(t *testing.T) {
 	if _, err := b.Put(context.Background(), withViews(t, "flux", 2)); err == nil || !strings.Contains(err.Error(), "would have 10001 views, the limit is 10000") {
 		t.Errorf("10,001 views: %v", err)
 	}
-	if _, err := b.Plan(context.Background(), []watch.Watch{withViews(t, "flux", 2)}, false); err == nil || !strings.Contains(err.Error(), "would have 10001 views") {
+	if _, err := b.Plan(context.Background(), []watch.Watch{withViews(t, "flux", 2)}, nil); err == nil || !strings.Contains(err.Error(), "would have 10001 views") {
 		t.Errorf("a plan of 10,001 views: %v", err)
 	}
 	gadgets := of(t, "docs", "acme/gadgets", "")
