@@ -117,7 +117,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
 		Use:   "show owner/name",
-		Short: "Show one repository: its failures, heads, last result per app, circuit breaker and lease",
+		Short: "Show one repository: failures, heads, last result per app, circuit breaker and lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
