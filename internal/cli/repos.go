@@ -206,7 +206,7 @@ func (r repoDetail) Table(w io.Writer) {
 		fmt.Fprintf(w, "lease\tfree\n")
 	}
 	waiterRows(w, r.Lock.Waiters)
-	fmt.Fprintf(w, "circuit\t%s, %d failures in a row\n", status.Circuit(r.Circuit), r.Circuit.Failures)
+	fmt.Fprintf(w, "circuit\t%s, failures in a row: %d\n", status.Circuit(r.Circuit), r.Circuit.Failures)
 	if r.Fence != 0 {
 		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
 	}
