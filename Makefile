@@ -28,7 +28,7 @@ test-large: ## Run the tests that the race detector makes too slow or too large,
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
 
 # -count=1: go test does not notice changes of files outside the module.
-validate-deploy: ## Validate manifests, Compose file and Dockerfile with the parsers of their tools
+validate-deploy: ## Validate manifests, Compose file, Dockerfile and releases with the parsers or schemas of their tools
 	go -C deploy/validate vet ./...
 	go -C deploy/validate test -count=1 ./... $(TESTFLAGS)
 
