@@ -27,9 +27,10 @@ test-large: ## Run the tests that the race detector makes too slow or too large,
 	LOCKSTEP_TEST=all go test ./bench/... ./deploy ./examples/... $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
 
-validate-deploy: ## Validate manifests, Compose file and Dockerfile with the parsers of their tools
+# -count=1: go test does not notice changes of files outside the module.
+validate-deploy: ## Validate manifests, Compose file, Dockerfile and releases with the parsers or schemas of their tools
 	go -C deploy/validate vet ./...
-	go -C deploy/validate test ./... $(TESTFLAGS)
+	go -C deploy/validate test -count=1 ./... $(TESTFLAGS)
 
 test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, Redis killed 20 times under load
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules' -v $(TESTFLAGS)

@@ -111,7 +111,7 @@ func refused(job events.Job, circuit CircuitState) error {
 	}
 	return &events.Error{
 		Disposition: disposition, Class: events.ClassCircuit, RetryAfter: remaining,
-		Err: fmt.Errorf("circuit of %s is open after %d failures in a row and half-opens in %v",
+		Err: fmt.Errorf("circuit of %s is open (failures in a row: %d) and half-opens in %v",
 			job.Change.Repo, circuit.Failures, remaining.Round(time.Millisecond)),
 	}
 }

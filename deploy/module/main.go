@@ -1,6 +1,7 @@
 // Command module moves the tree to another module path, in place: make module MODULE=github.com/YOU/lockstep. It changes the
-// module of each go.mod, imports in all Go files, paths of commands that tests build, and the rules of golangci-lint. Names that are
-// no package paths, such as Redis keys, sources of events and tracers, stay. It can be run again, with any other path.
+// module of each go.mod, imports and links in comments of all Go files, paths of commands that tests build, and the rules of
+// golangci-lint. Names that are no package paths, such as Redis keys, sources of events and tracers, stay. It can be run again,
+// with any other path.
 package main
 
 import (
@@ -107,7 +108,7 @@ func (m mover) replacing(before string) func(string) (string, error) {
 	}
 }
 
-// goFile replaces imports, and strings that name a command of the module.
+// goFile replaces imports, links of comments to packages, and strings that name a command of the module.
 func (m mover) goFile(text string) (string, error) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "", text, parser.ParseComments)
@@ -116,7 +117,7 @@ func (m mover) goFile(text string) (string, error) {
 	}
 	type edit struct {
 		at, end int
-		path    string
+		text    string
 	}
 	var edits []edit
 	imports := map[*ast.BasicLit]bool{}
@@ -136,8 +137,16 @@ func (m mover) goFile(text string) (string, error) {
 		edits = append(edits, edit{set.Position(lit.Pos()).Offset, set.Position(lit.End()).Offset, strconv.Quote(m.to + rest)})
 		return true
 	})
+	link := regexp.MustCompile(`\[` + regexp.QuoteMeta(m.from) + `(/[^]\s]*)\]`)
+	for _, group := range file.Comments {
+		at, end := set.Position(group.Pos()).Offset, set.Position(group.End()).Offset
+		for _, found := range link.FindAllStringSubmatchIndex(text[at:end], -1) {
+			edits = append(edits, edit{at + found[0], at + found[1], "[" + m.to + text[at+found[2]:at+found[3]] + "]"})
+		}
+	}
+	slices.SortFunc(edits, func(a, b edit) int { return a.at - b.at })
 	for _, e := range slices.Backward(edits) {
-		text = text[:e.at] + e.path + text[e.end:]
+		text = text[:e.at] + e.text + text[e.end:]
 	}
 	return text, nil
 }

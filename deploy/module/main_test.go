@@ -38,6 +38,7 @@ func TestPackagePathsMoveAndNamesStay(t *testing.T) {
 		"go.mod":          "module app\n\ngo 1.26.0\n",
 		"sub/go.mod":      "// A module of its own.\nmodule app/sub\n\nrequire app v0.0.0\n\nreplace app => ../\n",
 		"cmd/app/main.go": "package main\n\nimport (\n\t\"fmt\"\n\n\tother \"app/events\"\n)\n\nfunc main() { fmt.Println(other.A, \"app/cmd/app\", \"app/events\", \"app\", `x app/cmd/app`) } // app/events\n",
+		"doc.go":          "// Package app has [app/events.A], [app/events] and [app].\npackage app\n\n// See [app/events].\nconst B = \"[app/events]\"\n",
 		"events/a.go":     "package events\n\nconst A = 1\n",
 		"near/b.go":       "package near\n\nimport _ \"apple/events\"\n",
 		".golangci.yml":   "deny: [{pkg: app, desc: app/x}, {pkg: app/internal}]\nallow: [app/events$, app/tree]\n",
@@ -52,11 +53,12 @@ func TestPackagePathsMoveAndNamesStay(t *testing.T) {
 			t.Fatalf("move to %s: %d files changed, %v; want %d", path, n, err, changed)
 		}
 	}
-	check("example.org/you/app", 4)
+	check("example.org/you/app", 5)
 	for name, want := range map[string]string{
 		"go.mod":          "module example.org/you/app\n\ngo 1.26.0\n",
 		"sub/go.mod":      "// A module of its own.\nmodule example.org/you/app/sub\n\nrequire example.org/you/app v0.0.0\n\nreplace example.org/you/app => ../\n",
 		"cmd/app/main.go": "package main\n\nimport (\n\t\"fmt\"\n\n\tother \"example.org/you/app/events\"\n)\n\nfunc main() { fmt.Println(other.A, \"example.org/you/app/cmd/app\", \"app/events\", \"app\", `x app/cmd/app`) } // app/events\n",
+		"doc.go":          "// Package app has [example.org/you/app/events.A], [example.org/you/app/events] and [app].\npackage app\n\n// See [example.org/you/app/events].\nconst B = \"[app/events]\"\n",
 		"near/b.go":       before["near/b.go"],
 		".golangci.yml":   "deny: [{pkg: example.org/you/app, desc: app/x}, {pkg: example.org/you/app/internal}]\nallow: [example.org/you/app/events$, example.org/you/app/tree]\n",
 		"README.md":       before["README.md"],
@@ -66,8 +68,8 @@ func TestPackagePathsMoveAndNamesStay(t *testing.T) {
 		}
 	}
 	check("example.org/you/app", 0)
-	check("example.org/you/app/v2", 4) // the old path is the beginning of the new one
-	check("app", 4)
+	check("example.org/you/app/v2", 5) // the old path is the beginning of the new one
+	check("app", 5)
 	for name, want := range before {
 		if got, err := os.ReadFile(filepath.Join(root, name)); string(got) != want || err != nil {
 			t.Errorf("%s is not as it was, %v:\n%s", name, err, got)

@@ -73,28 +73,34 @@ func TestChartWithOddValues(t *testing.T) {
 	for name, release := range map[string]string{"dots": "lock.step.one", "long": strings.Repeat("a", 42) + "." + strings.Repeat("b", 10)} {
 		t.Run(name, func(t *testing.T) { check(t, releaseObjects(t, release, map[string]any{})) })
 	}
-	t.Run("two releases", func(t *testing.T) {
-		trial := func() map[string]any { return example(t, "trial") }
-		one, two := releaseObjects(t, "one", trial()), releaseObjects(t, "two", trial())
-		check(t, slices.Concat(one, two))
-		for _, o := range one {
-			if slices.ContainsFunc(two, func(other object) bool { return other.String() == o.String() }) {
-				t.Errorf("both releases have %s", o)
-			}
-			for _, selector := range [][]string{{"spec", "selector"}, {"spec", "selector", "matchLabels"}, {"spec", "podSelector", "matchLabels"}} {
-				for _, other := range two {
-					if pod := podOf(other); pod != nil && matches(labels(at(o, selector...)), labels(at(pod, "metadata", "labels"))) {
-						t.Errorf("%s of one release selects Pods of %s of the other", o, other)
-					}
-				}
-			}
-		}
-	})
+	long := "release-" + strings.Repeat("a", 40) // a release's name has at most 53 characters
+	for name, releases := range map[string][2]string{"two releases": {"one", "two"}, "two long releases": {long + "-one", long + "-two"}} {
+		t.Run(name, func(t *testing.T) { checkReleases(t, releases, check) })
+	}
 	t.Run("digit", func(t *testing.T) {
 		if _, err := renderRelease(t, "1st", map[string]any{}); err == nil || !strings.Contains(err.Error(), "set fullnameOverride") {
 			t.Errorf("error %v, want one that says what to set", err)
 		}
 	})
+}
+
+// checkReleases checks that two releases in one namespace share no object and select no Pod of the other.
+func checkReleases(t *testing.T, names [2]string, check func(*testing.T, []object)) {
+	t.Helper()
+	one, two := releaseObjects(t, names[0], example(t, "trial")), releaseObjects(t, names[1], example(t, "trial"))
+	check(t, slices.Concat(one, two))
+	for _, o := range one {
+		if slices.ContainsFunc(two, func(other object) bool { return other.String() == o.String() }) {
+			t.Errorf("both releases have %s", o)
+		}
+		for _, selector := range [][]string{{"spec", "selector"}, {"spec", "selector", "matchLabels"}, {"spec", "podSelector", "matchLabels"}} {
+			for _, other := range two {
+				if pod := podOf(other); pod != nil && matches(labels(at(o, selector...)), labels(at(pod, "metadata", "labels"))) {
+					t.Errorf("%s of one release selects Pods of %s of the other", o, other)
+				}
+			}
+		}
+	}
 }
 
 // find returns the object of a kind and a name.

@@ -1,4 +1,4 @@
-// Package validate only has tests: they check that Kubernetes, Compose and BuildKit accept the Kubernetes manifests, the
-// Compose file and the Dockerfile, without running any of them. Package deploy tests the parts specific to Lockstep, such
-// as settings and paths.
+// Package validate only has tests: they check that Kubernetes, Compose, BuildKit and GoReleaser accept the Kubernetes
+// manifests, the Compose file, the Dockerfile and the release configuration, without running any of them. Package deploy
+// tests the parts specific to Lockstep, such as settings and paths.
 package validate

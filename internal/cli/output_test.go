@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -34,6 +36,25 @@ func TestHelpFitsTerminalWidth(t *testing.T) {
 			t.Errorf("%q is wider than the terminal", line)
 		}
 	}
+}
+
+func TestHelpElsewhereFits100Columns(t *testing.T) {
+	t.Parallel()
+	check := func(args ...string) {
+		var help bytes.Buffer
+		Run(t.Context(), args, term.Streams{Stdout: &help, Stderr: io.Discard})
+		if help.Len() == 0 {
+			t.Errorf("%q prints nothing", args)
+		}
+		for line := range strings.Lines(help.String()) {
+			if len([]rune(line)) > 101 && !strings.HasPrefix(line, "  lockstep ") { // examples stay whole, to be pasted
+				t.Errorf("%q: %q is wider", args, line)
+			}
+		}
+	}
+	check("help", "environment")
+	check("help", "exit-codes")
+	everyCommand(func(path string, _ *cobra.Command) { check(append(strings.Fields(path)[1:], "--help")...) })
 }
 
 func TestStatusWatchRedraws(t *testing.T) {

@@ -115,7 +115,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
 		Use:   "show owner/name",
-		Short: "Show one repository: its failures, heads, last result per app, circuit breaker and lease",
+		Short: "Show one repository: failures, heads, last result per app, circuit breaker and lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
@@ -204,7 +204,7 @@ func (r repoDetail) Table(w io.Writer) {
 		fmt.Fprintf(w, "lease\tfree\n")
 	}
 	waiterRows(w, r.Lock.Waiters)
-	fmt.Fprintf(w, "circuit\t%s, %d failures in a row\n", status.Circuit(r.Circuit), r.Circuit.Failures)
+	fmt.Fprintf(w, "circuit\t%s, failures in a row: %d\n", status.Circuit(r.Circuit), r.Circuit.Failures)
 	if r.Fence != 0 {
 		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
 	}

@@ -124,7 +124,7 @@ func repoStatus(r listedRepo) string {
 	case len(r.Missing) > 0:
 		return term.Paint(term.MarkWarn, "submodules missing")
 	case r.Synced == nil:
-		return "never synced"
+		return "not synced yet"
 	}
 	return term.Paint(term.MarkGood, "ok")
 }

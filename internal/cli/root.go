@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -37,11 +38,20 @@ func newRootCommand(std term.Streams) *cobra.Command {
 	addAliases(root)
 	root.SetHelpCommand(newHelpCommand())
 	columns, _ := term.TerminalSize(std.Stdout)
+	columns = cmp.Or(columns, helpColumns)
 	root.SetUsageTemplate("{{if .HasParent}}" + strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", fmt.Sprintf("Flags.FlagUsagesWrapped %d ", columns)) +
 		"{{else}}" + rootUsage + "{{end}}")
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		cmd.Long = term.Wrap(cmd.Long, columns)
+		help(cmd, args)
+	})
 	setDefaults(root, std)
 	return root
 }
+
+// helpColumns is the width of help that is not printed on a terminal.
+const helpColumns = 100
 
 // rootUsage is the usage of the root command, on one screen.
 const rootUsage = `Usage: {{.Name}} COMMAND [flags]

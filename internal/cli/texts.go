@@ -19,5 +19,8 @@ func syncedText(r server.RepoSummary) string {
 	if r.Removed != "" {
 		return "removed by entry " + r.Removed
 	}
-	return term.When(timeOf(r.Synced))
+	if r.Synced == nil {
+		return "not yet"
+	}
+	return term.When(*r.Synced)
 }

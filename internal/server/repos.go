@@ -25,7 +25,7 @@ type RepoSummary struct {
 	Repo    string     `json:"repo"`
 	Synced  *time.Time `json:"synced,omitempty"`  // when the last sync was settled
 	Fence   uint64     `json:"fence,omitempty"`   // of the last settled change
-	Removed string     `json:"removed,omitempty"` // stream entry of the removal that deleted the clone, if it is deleted
+	Removed string     `json:"removed,omitempty"` // stream entry of the removal that deleted the clone, unless it was watched again
 	Refused []string   `json:"refused,omitempty"` // refs whose commit is refused: not verified, or rewritten
 	Missing []string   `json:"missing,omitempty"` // refs whose trees lack submodules
 	Circuit Circuit    `json:"circuit"`

@@ -114,7 +114,7 @@ func (s *Store) Read(ctx context.Context, repos []events.RepoPath) (states []Rep
 		return nil, nil, fmt.Errorf("load the states of %d repositories: %w", len(repos), err)
 	}
 	for i := 0; i < len(replies); i += 2 {
-		states, views = append(states, Repo{replies[i].Val()}), append(views, replies[i+1].Val())
+		states, views = append(states, Repo{fields: replies[i].Val()}), append(views, replies[i+1].Val())
 	}
 	return states, views, nil
 }

@@ -18,7 +18,7 @@ type Summary struct {
 	Repo    string    // path as last reported
 	Fence   uint64    // of the last settled change, or 0
 	Synced  time.Time // when the last sync was settled; zero if none was
-	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced since, or could not be
+	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced or watched since, or could not be synced
 	Refused []string  // refs whose commit is refused: not verified, or rewritten
 	Missing []string  // refs whose trees lack submodules
 	Failing []Failure // newest first
@@ -102,7 +102,7 @@ func (s *Store) summaries(ctx context.Context, base string, keys []string, now t
 		}
 		return nil // each reply has its own error
 	})
-	var found []Summary
+	found := map[string]*Repo{} // by key of the repository
 	for i, key := range keys {
 		values, err := replies[i].Result()
 		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") { // skip keys that are not hashes
@@ -117,11 +117,48 @@ func (s *Store) summaries(ctx context.Context, base string, keys []string, now t
 		if known.IsZero() || !known.IsHere() {
 			continue
 		}
-		summary := known.Summary(now)
-		summary.Repo = cmp.Or(summary.Repo, strings.TrimPrefix(key, base))
-		found = append(found, summary)
+		found[strings.TrimPrefix(key, base)] = &known
 	}
-	return found, nil
+	if err := s.addWatched(ctx, found); err != nil {
+		return nil, err
+	}
+	var list []Summary
+	for key, known := range found {
+		summary := known.Summary(now)
+		summary.Repo = cmp.Or(summary.Repo, key)
+		list = append(list, summary)
+	}
+	return list, nil
+}
+
+// addWatched notes which of the removed repositories are watched again.
+func (s *Store) addWatched(ctx context.Context, repos map[string]*Repo) error {
+	replies := map[string]*redis.IntCmd{}
+	_, err := s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for key, known := range repos {
+			if known.removal() != "" {
+				replies[key] = pipe.Exists(ctx, s.namespace.Watches()+"of:"+key) // of package watch
+			}
+		}
+		return nil
+	})
+	for key, reply := range replies {
+		repos[key].watched = reply.Val() > 0
+	}
+	return err
+}
+
+// removal returns the stream entry of the removal that deleted the clone, or "" if it was synced since, or could not be. A removal clears
+// failures, so later ones are of a repository that is watched again.
+func (r Repo) removal() string {
+	tombstone := r.fields["tombstone"]
+	if tombstone == "" || !r.Synced().IsZero() {
+		return ""
+	}
+	if failures, _ := r.Failing(); len(failures) > 0 {
+		return ""
+	}
+	return tombstone
 }
 
 // IsZero reports whether the repository has no state.
@@ -132,8 +169,8 @@ func (r Repo) Summary(now time.Time) Summary {
 	summary := Summary{Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
 	summary.Failing, summary.Repo = r.Failing()
 	summary.Refused, summary.Missing = strings.Fields(r.fields[refusedField]), strings.Fields(r.fields[missingField])
-	if summary.Synced.IsZero() && len(summary.Failing) == 0 { // a removal clears failures, so later ones are of a repository that is watched again
-		summary.Removed = r.fields["tombstone"]
+	if !r.watched {
+		summary.Removed = r.removal()
 	}
 	return summary
 }
@@ -168,5 +205,9 @@ func (s *Store) LoadAt(ctx context.Context, repo events.RepoPath) (Repo, time.Ti
 		return Repo{}, time.Time{}, err
 	}
 	known, err := s.Load(ctx, repo)
+	if err != nil {
+		return Repo{}, time.Time{}, err
+	}
+	err = s.addWatched(ctx, map[string]*Repo{repo.Key(): &known})
 	return known, circuit.Now, err
 }

@@ -26,6 +26,8 @@ func TestListHasEachRepositoryOnce(t *testing.T) {
 		pipe.HSet(ctx, fmt.Sprintf("lockstep:{1}:repo:acme/other-%03d", n), "repo", "of another deployment")
 	}
 	pipe.HSet(ctx, "lockstep:{0}:repo:zoo/x", "tombstone", "5-0")
+	pipe.HSet(ctx, "lockstep:{0}:repo:zoo/v", "tombstone", "5-0")
+	pipe.HSet(ctx, "lockstep:{0}:watch:of:zoo/v", "version", "1")
 	pipe.HSet(ctx, "lockstep:{0}:repo:zoo/y", "tombstone", "5-0", "synced", time.Now().UTC().Format(time.RFC3339Nano))
 	pipe.HSet(ctx, "lockstep:{0}:repo:zoo/w", "tombstone", "5-0", "failing", "poll\t1795534858891\t0\t{\"repo\":\"zoo/w\"}")
 	pipe.Set(ctx, "lockstep:{0}:repo:zoo/z", "not a hash", 0)
@@ -52,13 +54,13 @@ func TestListHasEachRepositoryOnce(t *testing.T) {
 	}
 	for _, limit := range []int{1, 17, 1000} {
 		found := all("", limit)
-		if len(found) != 123 || found["Acme/Repo-119"].Circuit.Failures != 119 {
-			t.Errorf("limit %d: %d repositories, want 123; the last: %+v", limit, len(found), found["Acme/Repo-119"])
+		if len(found) != 124 || found["Acme/Repo-119"].Circuit.Failures != 119 {
+			t.Errorf("limit %d: %d repositories, want 124; the last: %+v", limit, len(found), found["Acme/Repo-119"])
 		}
 	}
 	found := all("Zoo/", 10)
-	if len(found) != 3 || found["zoo/w"].Removed != "" || found["zoo/x"].Removed != "5-0" || found["zoo/y"].Removed != "" {
-		t.Errorf("below zoo: %+v; want x removed, y synced since, and w failing since", found)
+	if len(found) != 4 || found["zoo/v"].Removed != "" || found["zoo/w"].Removed != "" || found["zoo/x"].Removed != "5-0" || found["zoo/y"].Removed != "" {
+		t.Errorf("below zoo: %+v; want x removed, v watched, y synced and w failing since", found)
 	}
 	if found := all("*", 10); len(found) != 0 {
 		t.Errorf("a star acts as a wildcard: %v", found)

@@ -18,7 +18,7 @@ const readableFields = "[dgh]*"
 // refused.
 func (s *Store) LoadReadable(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	fields, err := s.read(ctx, repo, readableFields)
-	return Repo{fields}, err
+	return Repo{fields: fields}, err
 }
 
 // read returns the fields whose names match a pattern; all for "". While it reads the pages of a large state, a field may change, so that

@@ -62,15 +62,18 @@ func NewStore(client redis.Cmdable, namespace events.Namespace) *Store {
 }
 
 // Repo is the state of one repository. The zero value has no state.
-type Repo struct{ fields map[string]string }
+type Repo struct {
+	fields  map[string]string
+	watched bool // only read where [Repo.Summary] needs it
+}
 
 // RepoOf returns the state with the given fields.
-func RepoOf(fields map[string]string) Repo { return Repo{fields} }
+func RepoOf(fields map[string]string) Repo { return Repo{fields: fields} }
 
 // Load returns the state of repo, which is zero if there is none.
 func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	fields, err := s.Fields(ctx, repo)
-	return Repo{fields}, err
+	return Repo{fields: fields}, err
 }
 
 // Fields returns the fields of repo's state, none if it has no state. More than about 8,000 are not read atomically: see [Store.read].

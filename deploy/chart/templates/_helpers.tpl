@@ -1,12 +1,15 @@
-{{/* At most 43 characters: the name of a StatefulSet, with its component, may have 52. Names of Services begin with a letter and
-have no dots, names of releases may. */}}
+{{/* At most 43 characters, the last 8 a hash if that cuts the name: the name of a StatefulSet, with its component, may have 52. Names
+of Services begin with a letter and have no dots, names of releases may. */}}
 {{- define "lockstep.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- $full := .Values.fullnameOverride -}}
 {{- if not $full -}}
 {{- $full = contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
 {{- end -}}
-{{- $full = $full | replace "." "-" | trunc 43 | trimAll "-" -}}
+{{- $full = $full | replace "." "-" | trimAll "-" -}}
+{{- if gt (len $full) 43 -}}
+{{- $full = printf "%s-%s" ($full | trunc 34 | trimSuffix "-") (sha256sum $full | trunc 8) -}}
+{{- end -}}
 {{- if not (regexMatch "^[a-z]" $full) -}}{{ fail (printf "set fullnameOverride: %s begins with a digit, which the name of a Service may not" $full) }}{{- end -}}
 {{- $full -}}
 {{- end -}}
