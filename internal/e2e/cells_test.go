@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -132,8 +133,13 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 			t.Fatalf("%s%s", out, errs)
 		}
 	}
+	created, errs, code := proctest.RunLockstep(t, env, "tokens", "create", "--app", "docs", "--json")
+	var token struct{ ID string }
+	if err := json.Unmarshal([]byte(created), &token); err != nil || code != 0 {
+		t.Fatal(err, errs)
+	}
 	cluster.Nodes[nodes[2]].Stop()
-	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}, {"locks", "ls"}, {"dead", "retry", "--all"}, {"dead", "show", "5-0"}} {
+	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}, {"locks", "ls"}, {"dead", "retry", "--all"}, {"dead", "show", "5-0"}, {"tokens", "rm", token.ID}} {
 		began := time.Now()
 		out, errs, code := proctest.RunLockstep(t, env, args...)
 		took := time.Since(began)
@@ -149,6 +155,9 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "watches.yaml")
+	if out, errs, code := proctest.RunLockstep(t, env, "tokens", "ls", "-q"); code != 0 || out != "" {
+		t.Errorf("the removed token is still there: exit code %d\n%s%s", code, out, errs)
+	}
 	out, errs, code := proctest.RunLockstep(t, env, "watch", "export", "--cell", "eu-1")
 	proctest.Must(0, os.WriteFile(file, []byte(out), 0o600))(t)
 	if code != 0 {
