@@ -78,11 +78,8 @@ func FailedMoves(ctx context.Context, client redis.UniversalClient, directory *c
 // cellsAskedEvery is how long the dashboard shows the same answers of the cells.
 const cellsAskedEvery = 5 * time.Second
 
-// shownCells returns the cells for the dashboard, or nil without cells.
+// shownCells returns the cells for the dashboard.
 func shownCells(cfg Config, client redis.UniversalClient) func(context.Context) []dashboard.Cell {
-	if cfg.cells == nil {
-		return nil
-	}
 	var mu sync.Mutex
 	var shown []dashboard.Cell
 	var asked time.Time

@@ -35,6 +35,9 @@ func TestWithoutCellsNoCommandIsSent(t *testing.T) {
 	if err != nil || cell.Namespace != events.DefaultNamespace || len(answering) != 1 || len(missing) != 0 || !set.IsSingle() {
 		t.Errorf("%+v, %v; %v answer, %v do not", cell, err, answering, missing)
 	}
+	if cfg.Shared() != events.DefaultNamespace {
+		t.Errorf("tokens and limits of hosts are below %s", cfg.Shared())
+	}
 	if n := trips.Load(); n != 0 {
 		t.Errorf("%d round trips", n)
 	}

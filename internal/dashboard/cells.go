@@ -1,5 +1,12 @@
 package dashboard
 
+import (
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/server"
+)
+
 // Cell is a cell of the directory.
 type Cell struct {
 	Name    string
@@ -13,3 +20,45 @@ type Cell struct {
 
 // Percent is the cell's share of the repositories, 0 to 100.
 func (c Cell) Percent() float64 { return 100 * c.Share }
+
+// RepoCell has what the page of a repository reads of its cell.
+type RepoCell struct {
+	Name     string // "" if it is the cell that the dashboard shows, or the only one
+	Results  string // the stream of results
+	Dead     server.Dead
+	Watches  Watches
+	Outboxes Outboxes
+}
+
+// cellOf returns the cell of a repository.
+func (d *Dashboard) cellOf(repo events.RepoPath) (RepoCell, error) {
+	if d.cfg.CellOf != nil {
+		if cell, err := d.cfg.CellOf(repo); err != nil || cell.Name != "" {
+			return cell, err
+		}
+	}
+	return RepoCell{Results: d.cfg.Results, Dead: d.cfg.Dead, Watches: d.cfg.Watches, Outboxes: d.cfg.Outboxes}, nil
+}
+
+// historiesOf returns the histories of the repositories with a stream of results.
+func (d *Dashboard) historiesOf(results string) *histories {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.histories[results] == nil {
+		d.histories[results] = &histories{redis: d.cfg.Redis, topic: results}
+	}
+	return d.histories[results]
+}
+
+// cellTimeout limits the page of a repository in another cell.
+const cellTimeout = 1500 * time.Millisecond
+
+// cellError is the error of another cell than that of the dashboard.
+type cellError struct {
+	cell string
+	err  error
+}
+
+func (e *cellError) Error() string { return "cell " + e.cell + ": " + e.err.Error() }
+
+func (e *cellError) Unwrap() error { return e.err }

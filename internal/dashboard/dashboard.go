@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -39,6 +40,7 @@ type Config struct {
 	Rollups    Rollups                                                          // charts of more than 15 min; by default read from Redis
 	Followers  Followers                                                        // shown to admins; optional
 	Cells      func(context.Context) []Cell                                     // of the directory, called often; nil without cells
+	CellOf     func(events.RepoPath) (RepoCell, error)                          // of the directory, for the pages of repositories; nil without cells
 	Size       func(events.RepoPath) (int64, bool)                              // bytes on the local volume, false if unknown; optional
 	Tree       func(repo events.RepoPath, ref events.Ref, commit string) string // published tree on the local volume, "" if unknown; optional
 	Publish    func(context.Context, events.Change) (entry string, err error)   // adds a change to Changes; nil disables Sync now
@@ -84,10 +86,12 @@ type Dashboard struct {
 	tail   *tail
 	access access
 
-	histories histories
 	index     *repoIndex
 	rollups   sharedRollups
 	followers *sharedFollowers
+
+	mu        sync.Mutex
+	histories map[string]*histories // by stream of results
 }
 
 // New returns a Dashboard that runs until ctx is done; [Dashboard.Wait] waits for its background work to end.
@@ -127,7 +131,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, err
 	}
 	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results), followers: &sharedFollowers{list: cfg.Followers},
-		histories: histories{redis: cfg.Redis, topic: cfg.Results}, rollups: sharedRollups{rollups: cfg.Rollups, kept: rollupsKept, last: map[string]readPoints{}}}
+		histories: map[string]*histories{}, rollups: sharedRollups{rollups: cfg.Rollups, kept: rollupsKept, last: map[string]readPoints{}}}
 	d.hub = newHub(ctx, cfg.Log, d.tail)
 	d.index = &repoIndex{repos: cfg.Repos, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {

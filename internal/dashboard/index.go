@@ -40,6 +40,7 @@ type indexed struct {
 	at                      time.Time     // begin of the build
 	spent                   time.Duration // on it
 	full                    bool          // there are more than the limit: the index has nothing
+	missing                 []string      // cells that did not answer
 }
 
 // get returns the last index. If that is older than a second and than 20 times what its build took, the next is built in the background.
@@ -105,6 +106,9 @@ func (x *repoIndex) read(ctx context.Context) (*indexed, error) {
 			return nil, err
 		}
 		next.all = append(next.all, page.Repos...)
+		if page.Missing != "" {
+			next.missing = append(next.missing, page.Missing)
+		}
 		if len(next.all) > x.limit {
 			return &indexed{at: next.at, spent: time.Since(next.at), full: true}, nil
 		}

@@ -78,9 +78,10 @@ type repoLine struct {
 }
 
 type reposPage struct {
-	Repos []repoLine
-	Next  string // cursor; "" on the last page, and if there is an index
-	Sizes bool   // sizes are available in this process
+	Repos   []repoLine
+	Next    string   // cursor; "" on the last page, and if there is an index
+	Missing []string // cells that do not answer, whose repositories the list lacks
+	Sizes   bool     // sizes are available in this process
 
 	// With an index of all repositories only.
 	Indexed                        bool
@@ -119,6 +120,7 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 	var found []state.Summary
 	switch prefix := strings.TrimSpace(q.Get("prefix")); {
 	case all != nil && !all.full && cursor == 0:
+		shown.Missing = all.missing
 		found = shown.cut(all, q, prefix, int(min(number, maxIndexed)), d.size)
 	default:
 		shown.Full = all != nil && all.full
@@ -127,6 +129,9 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 			return nil, err
 		}
 		found = slices.DeleteFunc(page.Repos, func(s state.Summary) bool { return !hasState(s, q.Get("state")) })
+		if page.Missing != "" {
+			shown.Missing = []string{page.Missing}
+		}
 		if page.Next != 0 {
 			shown.Next = strconv.FormatUint(page.Next, 10)
 		}

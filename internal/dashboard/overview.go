@@ -61,7 +61,8 @@ type overview struct {
 	Followers     []followerLine // for admins only
 	MoreFollowers int            // number of followers omitted from Followers
 
-	Cells []Cell // of the directory, if there are several
+	Cells        []Cell   // of the directory, if there are several
+	MissingCells []string // that do not answer, whose failing repositories Failing lacks
 
 	Charts  template.HTML // series of completed buckets, as JSON
 	Edge    template.HTML // series of the newest buckets, which still change
@@ -134,7 +135,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, q url.Values, admin bool) 
 	for _, r := range failing.Repos {
 		o.Failing = append(o.Failing, failingRepo{r.Repo, r.Failing[0], len(r.Failing) - 1})
 	}
-	o.MoreFailing = failing.Total - int64(len(failing.Repos))
+	o.MoreFailing, o.MissingCells = failing.Total-int64(len(failing.Repos)), failing.Missing
 	if o.FailingBoxes, o.FailingApps, err = d.cfg.Outboxes.Failing(ctx); err != nil {
 		return nil, err
 	}

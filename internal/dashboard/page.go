@@ -121,6 +121,9 @@ func alertFor(err error, admin bool) template.HTML {
 	case errors.Is(err, errBadQuery) || errors.Is(err, errNotFound) || errors.Is(err, errBusy):
 		return text
 	case redisx.Unavailable(err) || errors.Is(err, context.Canceled):
+		if other, ok := errors.AsType[*cellError](err); ok {
+			return template.HTML("<strong>Cell " + template.HTMLEscapeString(other.cell) + " does not answer.</strong> The data shown may be outdated. Retrying.")
+		}
 		return unavailableText
 	case admin:
 		return invalidText + " " + text

@@ -21,6 +21,7 @@ import (
 
 type repoPage struct {
 	server.Repo
+	Cell  string // if it is another one than that of the dashboard
 	Head  []head
 	Apps  []delivered
 	Rules []checkLine
@@ -140,13 +141,31 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
 	}
+	cell, err := d.cellOf(repo)
+	if err != nil {
+		return nil, err
+	}
+	if cell.Name == "" {
+		return d.readRepo(ctx, cell, repo, admin)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cellTimeout)
+	defer cancel()
+	shown, err := d.readRepo(ctx, cell, repo, admin)
+	if err != nil {
+		return nil, &cellError{cell.Name, err}
+	}
+	return shown, nil
+}
+
+// readRepo reads the page of a repository from its cell.
+func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.RepoPath, admin bool) (any, error) {
 	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
 	unknown := errors.Is(err, server.ErrUnknownRepo)
 	if err != nil && !unknown {
 		return nil, err
 	}
-	shown := repoPage{Repo: repository}
-	if err := shown.readWatches(ctx, d, repo, admin); err != nil {
+	shown := repoPage{Repo: repository, Cell: cell.Name}
+	if err := shown.readWatches(ctx, d, cell.Watches, repo, admin); err != nil {
 		return nil, err
 	}
 	if unknown && len(shown.Watches) == 0 {
@@ -156,8 +175,10 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	if shown.Circuit.Phase == "" {
 		shown.Circuit.Phase = state.CircuitClosed
 	}
-	shown.Bytes, shown.Sized = d.size(repository.Repo)
-	past, err := d.histories.of(ctx, repo)
+	if cell.Name == "" { // the volume of another cell is elsewhere
+		shown.Bytes, shown.Sized = d.size(repository.Repo)
+	}
+	past, err := d.historiesOf(cell.Results).of(ctx, repo)
 	if err != nil {
 		return nil, err
 	}
@@ -168,11 +189,14 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 		commit := repository.Heads[ref]
 		line := head{Ref: ref, Commit: commit}
 		if admin {
-			line.Tree = cmp.Or(d.treeOf(repo, ref, commit), past.tree(ref, commit))
+			line.Tree = past.tree(ref, commit)
+			if cell.Name == "" {
+				line.Tree = cmp.Or(d.treeOf(repo, ref, commit), line.Tree)
+			}
 		}
 		shown.Head = append(shown.Head, line)
 	}
-	if err := shown.readLetters(ctx, d, repo); err != nil {
+	if err := shown.readLetters(ctx, cell.Dead, repo); err != nil {
 		return nil, err
 	}
 	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
@@ -182,7 +206,7 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	}
 	shown.MoreHeads = more
 	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
-	if err := shown.readBoxes(ctx, d, repo, admin); err != nil {
+	if err := shown.readBoxes(ctx, cell.Outboxes, repo, admin); err != nil {
 		return nil, err
 	}
 	return shown, nil
@@ -207,8 +231,8 @@ func deliveredTo(g state.Given, repo server.Repo) delivered {
 }
 
 // readWatches reads the watches of the repository, also of one that no worker has met yet.
-func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.RepoPath, admin bool) error {
-	page, err := d.cfg.Watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: repoWatchesShown})
+func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, watches Watches, repo events.RepoPath, admin bool) error {
+	page, err := watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: repoWatchesShown})
 	if err != nil {
 		return err
 	}
@@ -224,7 +248,7 @@ func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.Re
 }
 
 // readBoxes reads what waits to be posted to the apps that watch the repository, or have received anything of it.
-func (p *repoPage) readBoxes(ctx context.Context, d *Dashboard, repo events.RepoPath, admin bool) error {
+func (p *repoPage) readBoxes(ctx context.Context, outboxes Outboxes, repo events.RepoPath, admin bool) error {
 	known := map[string]bool{}
 	for _, w := range p.Watches {
 		known[w.App] = true
@@ -234,7 +258,7 @@ func (p *repoPage) readBoxes(ctx context.Context, d *Dashboard, repo events.Repo
 	}
 	maps.DeleteFunc(known, func(_ string, named bool) bool { return !named })
 	apps, _ := first(refsShown, slices.Sorted(maps.Keys(known)))
-	boxes, err := d.cfg.Outboxes.About(ctx, repo, apps)
+	boxes, err := outboxes.About(ctx, repo, apps)
 	if err != nil {
 		return err
 	}
@@ -253,13 +277,13 @@ func (p *repoPage) readBoxes(ctx context.Context, d *Dashboard, repo events.Repo
 }
 
 // readLetters reads the newest dead letters of the repository.
-func (p *repoPage) readLetters(ctx context.Context, d *Dashboard, repo events.RepoPath) error {
-	page, err := d.cfg.Dead.List(ctx, stream.Query{Match: server.DeadOf(d.cfg.Dead, repo), Limit: repoLettersShown})
+func (p *repoPage) readLetters(ctx context.Context, dead server.Dead, repo events.RepoPath) error {
+	page, err := dead.List(ctx, stream.Query{Match: server.DeadOf(dead, repo), Limit: repoLettersShown})
 	if err != nil {
 		return err
 	}
 	for _, l := range page.Letters {
-		p.Letters = append(p.Letters, server.NewDeadLetter(d.cfg.Dead, l, false))
+		p.Letters = append(p.Letters, server.NewDeadLetter(dead, l, false))
 	}
 	p.More = page.Next != "" && len(p.Letters) == repoLettersShown
 	return nil

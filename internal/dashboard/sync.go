@@ -48,7 +48,11 @@ func (d *Dashboard) syncNow(w http.ResponseWriter, r *http.Request, v visitor) {
 // repository is not watched.
 func (d *Dashboard) changeNow(ctx context.Context, repo events.RepoPath) (events.Change, error) {
 	const source = "/lockstep/dashboard"
-	watches, err := d.cfg.Watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: 1})
+	cell, err := d.cellOf(repo)
+	if err != nil {
+		return events.Change{}, err
+	}
+	watches, err := cell.Watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: 1})
 	if err != nil {
 		return events.Change{}, err
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -132,8 +133,13 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 			t.Fatalf("%s%s", out, errs)
 		}
 	}
+	created, errs, code := proctest.RunLockstep(t, env, "tokens", "create", "--app", "docs", "--json")
+	var token struct{ ID string }
+	if err := json.Unmarshal([]byte(created), &token); err != nil || code != 0 {
+		t.Fatal(err, errs)
+	}
 	cluster.Nodes[nodes[2]].Stop()
-	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}, {"locks", "ls"}, {"dead", "retry", "--all"}, {"dead", "show", "5-0"}} {
+	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}, {"locks", "ls"}, {"dead", "retry", "--all"}, {"dead", "show", "5-0"}, {"tokens", "rm", token.ID}} {
 		began := time.Now()
 		out, errs, code := proctest.RunLockstep(t, env, args...)
 		took := time.Since(began)
@@ -149,6 +155,9 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "watches.yaml")
+	if out, errs, code := proctest.RunLockstep(t, env, "tokens", "ls", "-q"); code != 0 || out != "" {
+		t.Errorf("the removed token is still there: exit code %d\n%s%s", code, out, errs)
+	}
 	out, errs, code := proctest.RunLockstep(t, env, "watch", "export", "--cell", "eu-1")
 	proctest.Must(0, os.WriteFile(file, []byte(out), 0o600))(t)
 	if code != 0 {
@@ -177,6 +186,10 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	}
 	for _, cell := range two {
 		proctest.Must(0, rig.WatchAll(ctx, client, cell.Prefix, []string{git + names[cell.Name] + ".git"}))(t)
+	}
+	for _, cell := range two {
+		repo := proctest.Must(events.ParseRepoPath(names[cell.Name]))(t)
+		proctest.Must(0, client.HSet(ctx, cell.Prefix.Repo(repo), "repo", repo.String(), "head:refs/heads/main", strings.Repeat("a", 40)).Err())(t)
 	}
 	dir := t.TempDir()
 	p := proctest.Start(t, "serve", "--cell", "eu-1", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", cluster.URL(),
@@ -248,6 +261,16 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 			t.Errorf("GET %s: %d %s, want %s", path, status, text, want)
 		}
 	}
+	for path, want := range map[string]string{
+		"/dashboard/repos":                         `(?s)>` + names["eu-1"] + `<.*>` + names["eu-2"] + `<|>` + names["eu-2"] + `<.*>` + names["eu-1"] + `<`,
+		"/dashboard/repo?repo=" + names["eu-2"]:    `<dt>Cell</dt><dd>eu-2</dd>`,
+		"/dashboard/repo?repo=" + names["eu-1"]:    `(?s)<dt>Remote</dt>`,
+		"/dashboard/repo?repo=acme/unknown-to-all": `not found`,
+	} {
+		if _, text := getStatus(t, "http://"+addr+path); !regexp.MustCompile(want).MatchString(text) {
+			t.Errorf("GET %s: %s, want %s", path, text, want)
+		}
+	}
 	drop := proctest.Must(http.NewRequestWithContext(ctx, http.MethodDelete, "http://"+addr+"/api/v1/dead/5-1?cell=eu-2", nil))(t)
 	resp := proctest.Must(http.DefaultClient.Do(drop))(t)
 	resp.Body.Close()
@@ -279,9 +302,17 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 		return strings.Contains(text, `"missing_cells":["eu-2"]`)
 	}, "the list of locks names the missing cell")
 	began = time.Now()
-	if status, text := getStatus(t, "http://"+addr+"/"); status != http.StatusOK || !strings.Contains(text, `id="c-eu-2"`) || strings.Count(text, "no answer") != 1 || time.Since(began) > 2*time.Second {
+	if status, text := getStatus(t, "http://"+addr+"/"); status != http.StatusOK || !strings.Contains(text, `id="c-eu-2"`) || strings.Count(text, "no answer") != 2 || time.Since(began) > 2*time.Second {
 		t.Errorf("the dashboard: %d after %v\n%s", status, time.Since(began), text)
 	}
+	began = time.Now()
+	if status, text := getStatus(t, "http://"+addr+"/dashboard/repo?repo="+names["eu-2"]); status != http.StatusServiceUnavailable || !strings.Contains(text, "Cell eu-2 does not answer") || time.Since(began) > 2*time.Second {
+		t.Errorf("the page of a repository of the missing cell: %d after %v\n%s", status, time.Since(began), text)
+	}
+	proctest.Eventually(t, func() bool { // the index may be from before
+		_, text := getStatus(t, "http://"+addr+"/dashboard/repos")
+		return strings.Contains(text, "from cell eu-2: its repositories are not listed") && strings.Contains(text, ">"+names["eu-1"]+"<")
+	}, "the list of repositories names the missing cell")
 	stopped.Restart()
 	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
 

@@ -152,6 +152,8 @@ func (r Repo) Failing() (failures []Failure, spelled string) {
 type FailingRepos struct {
 	Total int64     // all that fail
 	Repos []Summary // those that failed last, newest first
+
+	Missing []string // names of cells that do not answer, whose repositories the list lacks; never set by Store
 }
 
 // maxPrunings bounds how often a list is read again without the repositories that do not fail.
