@@ -112,6 +112,12 @@ func moveRepo(ctx context.Context, client redis.UniversalClient, directory *cell
 		case err != nil:
 			return moved, err
 		case !waiting:
+			if err := directory.Refresh(ctx); err != nil {
+				return moved, err
+			}
+			if directory.Place(repo).Name != to {
+				return moved, fmt.Errorf("the move was dropped, because cell %s was lost", from.Name)
+			}
 			moved.Moved, moved.Seconds = true, int64(time.Since(began).Seconds())
 			return moved, nil
 		case r.Refused && r.Tries > tries:

@@ -35,6 +35,7 @@ type cellRig struct {
 	client    redis.UniversalClient
 	directory *cells.Directory
 	cells     map[string]*cellUnderTest
+	pin       bool // requests ask for the repository to stay in the new cell
 }
 
 type cellUnderTest struct {
@@ -52,7 +53,7 @@ func startCells(t *testing.T, names ...string) *cellRig {
 
 func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *cellRig {
 	t.Helper()
-	rig := &cellRig{T: t, git: proctest.StartGit(t), url: cluster.URL(), cells: map[string]*cellUnderTest{}}
+	rig := &cellRig{T: t, git: proctest.StartGit(t), url: cluster.URL(), cells: map[string]*cellUnderTest{}, pin: true}
 	rig.client = redisAt(t, rig.url)
 	rig.directory = proctest.Must(cells.OpenOrNew(t.Context(), rig.client, cells.DefaultPrefix))(t)
 	for _, name := range names {
@@ -149,7 +150,7 @@ func (r *cellRig) request(repo events.RepoPath, from, to *cellUnderTest) {
 	if err := r.directory.Refresh(r.Context()); err != nil {
 		r.Fatal(err)
 	}
-	proctest.Must(r.queue(to).Request(r.Context(), move.Request{Repo: repo, From: from.name, Epoch: r.directory.Epoch(), Pin: true}, true))(r.T)
+	proctest.Must(r.queue(to).Request(r.Context(), move.Request{Repo: repo, From: from.name, Epoch: r.directory.Epoch(), Pin: r.pin}, true))(r.T)
 }
 
 func (r *cellRig) awaitMoved(repo events.RepoPath, to *cellUnderTest) {
@@ -355,6 +356,51 @@ func TestMoveWaitsUntilAReplicaHasTheMark(t *testing.T) {
 	signal(syscall.SIGCONT)
 	rig.awaitMoved(repo, two)
 	rig.awaitGiven(two, repo, commit)
+}
+
+// TestBegunMoveThatNobodyWantsIsDropped begins a move from a cell that is to be drained. It is dropped when the cell shall be kept after all
+// and, the second time, when the cell is lost.
+func TestBegunMoveThatNobodyWantsIsDropped(t *testing.T) {
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	repo := rig.create(one, "begun")
+	rig.awaitGiven(one, repo, rig.push(one, repo, "first"))
+	isArriving := func() bool {
+		known, err := two.states.Load(t.Context(), repo)
+		if err != nil {
+			return false
+		}
+		_, arriving := known.Arriving()
+		return arriving
+	}
+	isRequested := func() bool {
+		_, kept, err := rig.queue(two).Get(t.Context(), repo)
+		return err != nil || kept
+	}
+	rig.pin = false
+	proctest.Must(rig.directory.Drain(t.Context(), one.name))(t)
+	rig.startWorker(two)
+	rig.request(repo, one, two)
+	proctest.Eventually(t, isArriving, "the move is begun; the old cell has no reader")
+	proctest.Must(rig.directory.Add(t.Context(), one.name, "", 0))(t)
+	proctest.Eventually(t, func() bool { return !isArriving() && !isRequested() }, "the move is dropped")
+	second := rig.push(one, repo, "second")
+	rig.awaitGiven(one, repo, second)
+	rig.assertChain(repo, second, one)
+
+	proctest.Must(rig.directory.Drain(t.Context(), one.name))(t)
+	rig.request(repo, one, two)
+	proctest.Eventually(t, isArriving, "the move is begun again")
+	proctest.Eventually(t, func() bool { // has to be repeated while moves are begun
+		_, _, code := proctest.RunLockstep(t, nil, "cells", "drain", one.name, "--lost", "--redis", rig.url)
+		return code == 0
+	}, "the cell is given up")
+	proctest.Eventually(t, func() bool { return !isArriving() && !isRequested() }, "the move is dropped")
+	third := rig.push(two, repo, "third")
+	rig.awaitGiven(two, repo, third)
+	rig.assertTree(two, repo, "third")
 }
 
 // TestRefusedMoveIsListed refuses to move a repository to a cell that has another one at its path, and says why.

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/cells"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
@@ -24,6 +25,7 @@ type attempt struct {
 	old, new cell
 	step     string // the last one finished
 	marked   bool   // the commit point is behind
+	moot     bool   // nobody wants the move any more
 }
 
 // done notes a finished step.
@@ -51,16 +53,27 @@ func (a *attempt) run(ctx context.Context) (err error) {
 		return err
 	}
 	known, err := a.old.states.Load(ctx, a.req.Repo)
-	if err != nil {
+	if err != nil && a.old.State != cells.Gone {
 		return err
 	}
 	move, _, departed := known.MovedToCell()
-	if departed && move.Cell == a.cfg.Cell { // an earlier attempt, perhaps by a request that was lost since
+	switch {
+	case departed && move.Cell == a.cfg.Cell: // an earlier attempt, perhaps by a request that was lost since
 		a.marked, a.req.Epoch, a.move.Epoch = true, move.Epoch, move.Epoch
-	} else if err := a.stage(ctx); err != nil {
-		return err
+	case !a.isWanted():
+		a.moot = true
+		return a.abandon(ctx)
+	default:
+		if err := a.stage(ctx); err != nil {
+			return err
+		}
 	}
 	return a.withBoth(ctx, a.commit)
+}
+
+// isWanted reports whether the repository shall still be moved: the old cell may have been lost since the request, or the weights changed.
+func (a *attempt) isWanted() bool {
+	return a.old.State != cells.Gone && (a.req.Pin || a.cfg.Directory.Target(a.req.Repo).Name == a.cfg.Cell)
 }
 
 // stage copies what is published while the old cell works on the repository.
@@ -267,7 +280,7 @@ func (a *attempt) spelled(known state.Repo, watches []watch.Watch) string {
 // isPlaced reports whether the directory places the repository in the new cell, which a repeated Flip refuses once the weights do.
 func (a *attempt) isPlaced() bool { return a.cfg.Directory.Place(a.req.Repo).Name == a.new.Name }
 
-// abandon removes what a refused move has copied.
+// abandon removes what a move has copied that is refused or not wanted any more.
 func (a *attempt) abandon(ctx context.Context) error {
 	if a.new.states == nil {
 		return nil

@@ -49,6 +49,8 @@
 //	a process dies                      another worker of the new cell continues, once its leases have ended
 //	before the mark, with an error      the repository stays in the old cell; the request is tried again, with backoff
 //	refused for good                    as before, but the copy is removed, and the request is tried again every hour
+//	not wanted any more: the weights    before the mark, the copy is removed and the request dropped
+//	changed, or the old cell was lost
 //	after the mark                      the move can only be completed; until then changes of the repository wait
 //	the request is lost (Redis failed   the Retirer of the old cell finds the mark and requests the move again
 //	over to a replica without it)

@@ -131,7 +131,9 @@ func (m *Mover) Move(ctx context.Context, r Request) error {
 	err := a.run(ctx)
 	if err == nil {
 		err = m.queue.done(ctx, r.Repo)
-		if err == nil {
+		if err == nil && a.moot {
+			log.InfoContext(ctx, "move dropped: the weights have changed, or the cell was lost")
+		} else if err == nil {
 			m.cfg.Step("done", r.Repo)
 			log.InfoContext(ctx, "repository moved to this cell", "took", time.Since(began))
 		}
