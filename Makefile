@@ -41,7 +41,7 @@ test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clie
 	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./deploy/module -v $(TESTFLAGS)
 	$(MAKE) test-forge
 
-forge: ## Build Gitea from the Go module proxy into the cache, for test-forge: minutes, once
+forge: ## Build Gitea and git-lfs from the Go module proxy into the cache, for test-forge: minutes, once
 	internal/gitea/build.sh
 
 test-forge: ## Test with a real forge: hooks, renames, deletions, tokens and LFS of Gitea; skipped unless make forge has built it

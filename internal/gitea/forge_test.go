@@ -29,6 +29,7 @@ type forge struct {
 	t    *testing.T
 	base string // http://127.0.0.1:port
 	home string // of git
+	path string // of git, with git-lfs
 }
 
 // binary returns the folder with Gitea. It skips the test outside the soak tests, and if Gitea is not built.
@@ -53,7 +54,7 @@ func start(t *testing.T) *forge {
 	t.Helper()
 	program := binary(t)
 	dir, address := t.TempDir(), proctest.FreeAddress(t)
-	f := &forge{t: t, base: "http://" + address, home: t.TempDir()}
+	f := &forge{t: t, base: "http://" + address, home: t.TempDir(), path: program + string(filepath.ListSeparator) + os.Getenv("PATH")}
 	_, port, _ := strings.Cut(address, ":")
 	settings := filepath.Join(dir, "app.ini")
 	user := cmp.Or(os.Getenv("USER"), "root")
@@ -201,7 +202,7 @@ func (f *forge) git(dir string, args ...string) string {
 	f.t.Helper()
 	cmd := exec.CommandContext(testenv.Context(f.t), "git", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+f.home, "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
+	cmd.Env = append(os.Environ(), "HOME="+f.home, "PATH="+f.path, "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -2,7 +2,6 @@ package gitea
 
 import (
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -162,9 +161,6 @@ func others(results []events.Result) (of []events.Result) {
 func TestLFSOfGitea(t *testing.T) {
 	t.Parallel()
 	f, s := start(t), serve(t, "", "")
-	if _, err := exec.LookPath("git-lfs"); err != nil {
-		t.Skip("needs git-lfs")
-	}
 	f.hook(s.hooks, secret)
 	f.create("art", true)
 	s.write(filepath.Join(s.credentials, "reads"), map[string]string{"username": owner, "password": f.token("reads", "read:repository"), "urls": f.base + "/acme/\n"})
