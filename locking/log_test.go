@@ -24,7 +24,7 @@ func TestOnlyALongWaitForAnotherJobIsAWarning(t *testing.T) {
 		"no delivery":               {warns: true},
 		"same delivery":             {holder: "hub/d1", waiter: "hub/d1"},
 		"same delivery, by message": {holder: "hub/d1", waiter: "hub/d1", handed: true},
-		"a short wait":              {wait: 500 * time.Millisecond},
+		"a short wait":              {wait: 100 * time.Millisecond},
 		"a group left by an earlier holder": {waiter: "hub/d1", warns: true, redis: func(client redis.UniversalClient) {
 			client.HSet(t.Context(), prefix+"k", "group", "0123.1 hub/d1")
 		}},
