@@ -69,8 +69,8 @@ func New(cfg Config) (*message.Router, error) {
 	return r, nil
 }
 
-// Run runs r until ctx is done, then closes it, and returns when its last handler has ended. It returns the error of Run if
-// a subscription fails, or that of Close. Close alone waits for its whole timeout if it comes before the subscriptions.
+// Run runs r until ctx is done, then closes it, and returns when its last handler has ended or, with an error, after CloseTimeout. It
+// also returns an error if a subscription fails. Close alone waits for its whole timeout if it comes before the subscriptions.
 func Run(ctx context.Context, r *message.Router) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()

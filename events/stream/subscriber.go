@@ -82,8 +82,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
-// Draining returns the Subscriber with another meaning of Subscribe's ctx: its end closes the Subscriber, which grants handlers the
-// grace period. A Watermill router needs this to drain: its Close ends that ctx, and might not close a subscriber that has just begun.
+// Draining returns the Subscriber for a Watermill router: when the ctx of one Subscribe ends, the whole Subscriber is closed, its other
+// topics included, and handlers get the grace period. The router's Close ends that ctx, and may not close a subscriber that has just begun.
 func (s *Subscriber) Draining() message.Subscriber { return draining{s} }
 
 type draining struct{ *Subscriber }

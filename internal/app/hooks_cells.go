@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,7 +59,8 @@ func (c *cellIntakes) Take(ctx context.Context, src forge.Source, d forge.Delive
 		return intake.Outcome{}, err
 	}
 	out := combine(outcomes)
-	if out.Result == intake.Accepted || out.Result == intake.Spooled {
+	isSpooled := func(o intake.Outcome) bool { return o.Result == intake.Spooled } // on this machine only
+	if out.Result == intake.Accepted && !slices.ContainsFunc(outcomes, isSpooled) {
 		c.remember(ctx, src, d)
 	}
 	return out, nil

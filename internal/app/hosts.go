@@ -49,7 +49,8 @@ type cellWaker struct {
 	subscribers map[cells.Member]*stream.Subscriber
 }
 
-// wake is [wakeChanges] in all cells. A waiter whose cell does not answer counts as woken: its permit lapses, and it is queued again.
+// wake is [wakeChanges] in all cells. A waiter whose cell does not answer is not woken, so that it holds no permit: it asks again after its
+// delay.
 func (w *cellWaker) wake(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
 	set, of := cells.All(w.config.Redis, w.directory), map[cells.Member][]int{}
 	woken := make([]bool, len(waiters))
@@ -76,7 +77,7 @@ func (w *cellWaker) wake(ctx context.Context, waiters []hosts.Waiter) ([]bool, e
 		return wakeChanges(ctx, subscriber, cell.Namespace, some)
 	}) {
 		for n, i := range of[a.Member] {
-			woken[i] = a.Err != nil || a.Value[n]
+			woken[i] = a.Err == nil && a.Value[n]
 		}
 	}
 	return woken, nil

@@ -66,7 +66,8 @@ const (
 // effect.
 func (m moves) plan(ctx context.Context) {
 	directory := m.cfg.cells
-	if !directory.Pending() {
+	if !directory.Pending() { // perhaps because the weights were changed back
+		_ = m.redis.Del(ctx, leavingKey(m.cfg.Namespace())).Err() // else it expires
 		return
 	}
 	began := time.Now()

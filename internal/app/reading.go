@@ -33,7 +33,7 @@ func openReading(ctx context.Context, cfg Config, client, blocking redis.Univers
 			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: opener.open, Copies: cfg.follow != nil,
 		},
 	}
-	reading.Followers = feed.NewFollowers(client, namespace)
+	reading.Followers = feed.NewFollowers(client, namespace, cfg.Shared())
 	var observer *telemetry.Reading
 	var err error
 	reading.Feed, err = feed.New(feed.Config{

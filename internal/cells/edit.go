@@ -35,6 +35,11 @@ var errUnchanged = errors.New("unchanged")
 // [PrefixOf] its name, or to what it was, and cannot be changed while repositories are placed in the cell. weight 0 means
 // [DefaultWeight], or what it was. Repositories stay where they are until they have been moved, but the first cell gets all at once.
 func (d *Directory) Add(ctx context.Context, name string, prefix events.Namespace, weight int) (Cell, error) {
+	return d.AddAfter(ctx, name, prefix, weight, func(context.Context, Cell) error { return nil })
+}
+
+// AddAfter is [Directory.Add] after a step that has to come first, for which fn is called with the cell; perhaps several times.
+func (d *Directory) AddAfter(ctx context.Context, name string, prefix events.Namespace, weight int, fn func(context.Context, Cell) error) (Cell, error) {
 	var added Cell
 	err := d.edit(ctx, func(cells []Cell) ([]Cell, error) {
 		c, known := find(cells, name)
@@ -59,7 +64,7 @@ func (d *Directory) Add(ctx context.Context, name string, prefix events.Namespac
 			return nil, fmt.Errorf("cell %s: the directory has %d cells, the most it can have", name, len(cells))
 		}
 		added = c
-		return []Cell{c}, nil
+		return []Cell{c}, fn(ctx, c)
 	})
 	if err != nil {
 		return Cell{}, err

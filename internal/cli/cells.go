@@ -71,11 +71,15 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
 				list := listCells(ctx, client, directory)
-				for cell, failed := range app.FailedMoves(ctx, client, directory, maxFailed) {
-					i := slices.IndexFunc(list, func(c listedCell) bool { return c.Name == cell })
+				failedMoves := app.FailedMoves(ctx, client, directory, maxFailed)
+				for i, cell := range list {
+					failed := failedMoves[cell.Name]
+					if len(failed) == 0 {
+						continue
+					}
 					list[i].Failed = len(failed)
 					last := slices.MaxFunc(failed, func(a, b move.Request) int { return a.Requested.Compare(b.Requested) })
-					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; see lockstep cells plan\n", cell, last.Repo, term.Printable(last.Error))
+					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; see lockstep cells plan\n", cell.Name, last.Repo, term.Printable(last.Error))
 				}
 				return term.ShowList(std, &out, list, list, cellColumns(list))
 			})
@@ -252,14 +256,15 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				changed := cellChanged{}
-				if _, known := directory.Cell(args[0]); !known { // later it could bring back removed ones
-					own := cmp.Or(events.Namespace(prefix), cells.PrefixOf(args[0]))
-					var err error
-					if changed.Tokens, err = access.NewTokens(client, own).CopyTo(ctx, access.NewTokens(client, cfg.Directory())); err != nil {
-						return err
+				_, known := directory.Cell(args[0])
+				cell, err := directory.AddAfter(ctx, args[0], events.Namespace(prefix), weight, func(ctx context.Context, cell cells.Cell) error {
+					if known { // it could bring back removed ones
+						return nil
 					}
-				}
-				cell, err := directory.Add(ctx, args[0], events.Namespace(prefix), weight)
+					copied, err := access.NewTokens(client, cell.Prefix).CopyTo(ctx, access.NewTokens(client, cfg.Directory()))
+					changed.Tokens += copied
+					return err
+				})
 				if err != nil {
 					return err
 				}

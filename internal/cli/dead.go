@@ -236,11 +236,8 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 			}
 			failed, n = errors.Join(failed, part.failed(err)), n+dropped
 		}
-		if failed != nil {
-			return failed
-		}
-		if err := out.Show(std, map[string]int{"dropped": n}, func(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", n) }); err != nil {
-			return err
+		if err := out.Show(std, map[string]int{"dropped": n}, func(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", n) }); err != nil || failed != nil {
+			return errors.Join(failed, err)
 		}
 		if n < len(args) {
 			return fmt.Errorf("%d of %d letters were not found; see lockstep dead ls", len(args)-n, len(args))

@@ -96,16 +96,12 @@ func moveRepo(ctx context.Context, client redis.UniversalClient, directory *cell
 		return movedRepo{}, err
 	}
 	queue := move.NewQueue(client, target.Prefix)
-	before, _, err := queue.Get(ctx, repo) // may be an earlier request that was refused
-	if err != nil {
-		return movedRepo{}, err
-	}
 	if _, err := queue.Request(ctx, move.Request{Repo: repo, From: from.Name, Epoch: directory.Epoch(), Pin: true}, true); err != nil || !wait {
 		return moved, err
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	tries, began := before.Tries, time.Now()
+	tries, began := 0, time.Now()
 	for {
 		r, waiting, err := queue.Get(ctx, repo)
 		switch {
@@ -116,7 +112,10 @@ func moveRepo(ctx context.Context, client redis.UniversalClient, directory *cell
 				return moved, err
 			}
 			if directory.Place(repo).Name != to {
-				return moved, fmt.Errorf("the move was dropped, because cell %s was lost", from.Name)
+				return moved, fmt.Errorf("the move was dropped: the weights have changed, or cell %s was lost", from.Name)
+			}
+			if _, err := directory.Pin(ctx, repo, to); err != nil { // an attempt that had begun does not
+				return moved, err
 			}
 			moved.Moved, moved.Seconds = true, int64(time.Since(began).Seconds())
 			return moved, nil

@@ -104,14 +104,20 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 			}
 			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				token, err := access.NewTokens(client, cfg.Shared()).Remove(ctx, args[0])
+				if !set.IsSingle() && (err == nil || errors.Is(err, access.ErrNoSuchToken)) { // an earlier call may have removed it there
+					former, failed := forgetToken(ctx, cfg, client, set, args[0])
+					if failed != nil {
+						return failed
+					}
+					if err != nil && former.ID != "" {
+						token, err = former, nil
+					}
+				}
 				if err != nil {
 					return fmt.Errorf("%s: %w", args[0], err)
 				}
 				removed := removedToken(token)
-				if err := out.Show(std, token, removed.Table); err != nil || set.IsSingle() {
-					return err
-				}
-				return forgetToken(ctx, cfg, client, set, args[0])
+				return out.Show(std, token, removed.Table)
 			})
 		},
 	}, config.Common, &out)
@@ -131,19 +137,22 @@ func watchesNothing(ctx context.Context, cfg config.Config, client redis.Univers
 }
 
 // forgetToken removes what a deployment that has become a cell still has of a token: its processes that were not restarted since then
-// accept it.
-func forgetToken(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, id string) error {
+// accept it. It returns the zero token if there was none.
+func forgetToken(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, id string) (former access.Token, err error) {
 	missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
-		_, err := access.NewTokens(client, cfg.Namespace()).Remove(ctx, id)
+		token, err := access.NewTokens(client, cfg.Namespace()).Remove(ctx, id)
 		if errors.Is(err, access.ErrNoSuchToken) {
 			return nil
+		}
+		if err == nil {
+			former = token
 		}
 		return err
 	})
 	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("removed, but processes that run without --cell may still accept it: %w", unanswered(missing))
+		err = fmt.Errorf("removed, but processes that run without --cell may still accept it; repeat the command: %w", unanswered(missing))
 	}
-	return err
+	return former, err
 }
 
 type createdToken struct {

@@ -65,10 +65,12 @@ func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *ce
 	return rig
 }
 
-// add adds a cell, and starts its reader.
-func (r *cellRig) add(name string) *cellUnderTest {
+// add adds a cell.
+func (r *cellRig) add(name string) *cellUnderTest { r.Helper(); return r.addWeighted(name, 0) }
+
+func (r *cellRig) addWeighted(name string, weight int) *cellUnderTest {
 	r.Helper()
-	added := proctest.Must(r.directory.Add(r.Context(), name, "", 0))(r.T)
+	added := proctest.Must(r.directory.Add(r.Context(), name, "", weight))(r.T)
 	c := &cellUnderTest{
 		name: name, root: r.TempDir(), reader: proctest.FreeAddress(r.T), namespace: added.Prefix,
 		states: state.NewStore(r.client, added.Prefix), watches: watch.NewRegistry(r.client, added.Prefix),

@@ -82,13 +82,15 @@ func (f Follower) Entry() string {
 type Followers struct {
 	redis     redis.Cmdable
 	namespace events.Namespace
+	tokens    events.Namespace
 	max       int
 	keep      time.Duration
 }
 
-// NewFollowers returns the followers kept below the keys of namespace.
-func NewFollowers(client redis.Cmdable, namespace events.Namespace) *Followers {
-	return &Followers{redis: client, namespace: namespace, max: 1000, keep: 7 * 24 * time.Hour}
+// NewFollowers returns the followers kept below the keys of namespace. tokens is that of their tokens: the same, or that of the directory if
+// there are cells.
+func NewFollowers(client redis.Cmdable, namespace, tokens events.Namespace) *Followers {
+	return &Followers{redis: client, namespace: namespace, tokens: tokens, max: 1000, keep: 7 * 24 * time.Hour}
 }
 
 var (
@@ -132,8 +134,17 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if err != nil {
 		return err
 	}
-	keys := []string{f.of(app), f.apps(), f.namespace.Tokens()}
-	stored, err := reportScript.Run(ctx, f.redis, keys, app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()).Int()
+	put := func(removed ...any) (int, error) {
+		args := append([]any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()}, removed...)
+		return reportScript.Run(ctx, f.redis, []string{f.of(app), f.apps()}, args...).Int()
+	}
+	stored, err := put()
+	if err == nil && stored == 0 { // those whose tokens were removed make room; the tokens may be in another slot
+		var removed []any
+		if removed, err = f.removedOf(ctx, app); err == nil && len(removed) > 0 {
+			stored, err = put(removed...)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("store the report of a follower: %w", err)
 	}
@@ -141,6 +152,21 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 		return ErrTooManyFollowers
 	}
 	return nil
+}
+
+// removedOf returns the removed tokens of an app's followers.
+func (f *Followers) removedOf(ctx context.Context, app string) (removed []any, err error) {
+	reports, err := f.redis.HGetAll(ctx, f.of(app)).Result()
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := f.removedTokens(ctx, reports)
+	for token, gone := range tokens {
+		if gone {
+			removed = append(removed, token)
+		}
+	}
+	return removed, err
 }
 
 // List returns the followers, at most 5,000: those that need attention first, then those whose token was removed, each with the largest
@@ -228,7 +254,7 @@ func (f *Followers) removedTokens(ctx context.Context, reports map[string]string
 	if len(hashes) == 0 {
 		return removed, nil
 	}
-	records, err := f.redis.HMGet(ctx, f.namespace.Tokens(), hashes...).Result()
+	records, err := f.redis.HMGet(ctx, f.tokens.Tokens(), hashes...).Result()
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 func TestFollowers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
-	followers := feed.NewFollowers(w.client, events.DefaultNamespace)
+	followers := feed.NewFollowers(w.client, events.DefaultNamespace, events.DefaultNamespace)
 	list := func() (text []string) {
 		t.Helper()
 		for _, f := range testenv.Must(followers.List(t.Context()))(t) {
@@ -73,7 +73,7 @@ func TestFollowers(t *testing.T) {
 func TestStatesOfFollowers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
-	followers := feed.NewFollowers(w.client, events.DefaultNamespace)
+	followers := feed.NewFollowers(w.client, events.DefaultNamespace, events.DefaultNamespace)
 	at := testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t)
 	made, secret, err := w.tokens.Create(t.Context(), "docs")
 	if err != nil {
@@ -136,7 +136,7 @@ func TestStatesOfFollowers(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
-	followers := feed.NewFollowers(w.client, events.DefaultNamespace)
+	followers := feed.NewFollowers(w.client, events.DefaultNamespace, events.DefaultNamespace)
 	good := feed.Report{Cursor: testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()}
 	for name, edit := range map[string]func(*feed.Report){
 		"a bad cursor": func(r *feed.Report) { r.Cursor = "1-0" },
@@ -182,5 +182,44 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 	if ttl := testenv.Must(w.client.TTL(t.Context(), key).Result())(t); ttl < 6*24*time.Hour || ttl > 8*24*time.Hour {
 		t.Errorf("kept for %v", ttl)
+	}
+}
+
+// TestFollowersOfACell has the tokens below the prefix of the directory, in another slot.
+func TestFollowersOfACell(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, redistest.Start(t))
+	const directory = events.Namespace("lockstep:{dir}:")
+	followers := feed.NewFollowers(w.client, events.DefaultNamespace, directory)
+	tokens := access.NewTokens(w.client, directory)
+	token, _, err := tokens.Create(t.Context(), "docs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hashes := testenv.Must(w.client.HKeys(t.Context(), directory.Tokens()).Result())(t)
+	report := feed.Report{Cursor: testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()}
+	for i := range 1000 {
+		if err := followers.Put(t.Context(), "docs", fmt.Sprint("n", i), hashes[0], report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, one := range testenv.Must(followers.List(t.Context()))(t) {
+		if one.State != feed.FollowerOK {
+			t.Fatalf("%s is %s", one.Name, one.State)
+		}
+	}
+	more := func() error { return followers.Put(t.Context(), "docs", "another", "", report) }
+	if err := more(); !errors.Is(err, feed.ErrTooManyFollowers) {
+		t.Errorf("the 1,001st: %v", err)
+	}
+	testenv.Must(tokens.Remove(t.Context(), token.ID))(t)
+	if all := testenv.Must(followers.List(t.Context()))(t); len(all) != 1000 || all[0].State != feed.FollowerRevoked {
+		t.Errorf("%d followers, the first is %+v", len(all), all[0])
+	}
+	if err := more(); err != nil {
+		t.Errorf("after the token was removed: %v", err)
+	}
+	if n := len(testenv.Must(followers.List(t.Context()))(t)); n != 1 {
+		t.Errorf("%d followers, want one", n)
 	}
 }

@@ -226,3 +226,46 @@ func TestRedisErrorsAreNotExposed(t *testing.T) {
 		}
 	}
 }
+
+// twice has the same letters in two cells.
+type twice struct{ dead server.Dead }
+
+func (c twice) List(ctx context.Context, q stream.Query) (stream.Page, string, bool, error) {
+	page, err := c.dead.List(ctx, q)
+	return page, "eu-1", false, err
+}
+
+func (c twice) Of(_ context.Context, cell, _ string) (server.Dead, string, error) {
+	if cell == "" {
+		return nil, "", server.ErrSeveralLetters
+	}
+	return c.dead, cell, nil
+}
+
+func TestLetterOfSeveralCellsNeedsACell(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(documented(t, server.Config{
+		Dead: dead, DeadCells: twice{dead}, Token: "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+	}))
+	defer srv.Close()
+	id := bury(t, client, "r", "repo", "acme/widgets", "url", "https://example.com/acme/widgets.git")
+	for _, tc := range []struct {
+		method, path string
+		status       int
+	}{
+		{"GET", id, http.StatusConflict},
+		{"POST", id + "/retry", http.StatusConflict},
+		{"DELETE", id, http.StatusConflict},
+		{"GET", id + "?cell=eu-1", http.StatusOK},
+		{"DELETE", id + "?cell=eu-1", http.StatusOK},
+	} {
+		if status, text := do(t, tc.method, srv.URL+"/api/v1/dead/"+tc.path, "", auth); status != tc.status {
+			t.Errorf("%s %s: %d %s, want %d", tc.method, tc.path, status, text, tc.status)
+		}
+	}
+}

@@ -81,7 +81,10 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
 		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
-		func() (err error) { s.Followers, err = feed.NewFollowers(client, namespace).List(ctx); return },
+		func() (err error) {
+			s.Followers, err = feed.NewFollowers(client, namespace, cfg.Shared()).List(ctx)
+			return
+		},
 	} {
 		if err := read(); err != nil {
 			return Service{}, err

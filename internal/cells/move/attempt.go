@@ -58,7 +58,7 @@ func (a *attempt) run(ctx context.Context) (err error) {
 	}
 	move, _, departed := known.MovedToCell()
 	switch {
-	case departed && move.Cell == a.cfg.Cell: // an earlier attempt, perhaps by a request that was lost since
+	case departed && move.Cell == a.cfg.Cell && !a.isOvertaken(): // an earlier attempt, perhaps by a request that was lost since
 		a.marked, a.req.Epoch, a.move.Epoch = true, move.Epoch, move.Epoch
 	case !a.isWanted():
 		a.moot = true
@@ -74,6 +74,12 @@ func (a *attempt) run(ctx context.Context) (err error) {
 // isWanted reports whether the repository shall still be moved: the old cell may have been lost since the request, or the weights changed.
 func (a *attempt) isWanted() bool {
 	return a.old.State != cells.Gone && (a.req.Pin || a.cfg.Directory.Target(a.req.Repo).Name == a.cfg.Cell)
+}
+
+// isOvertaken reports whether the old cell was lost and the repository is placed in a third one: the move cannot be completed then.
+func (a *attempt) isOvertaken() bool {
+	at := a.cfg.Directory.Place(a.req.Repo).Name
+	return a.old.State == cells.Gone && at != a.old.Name && at != a.new.Name
 }
 
 // stage copies what is published while the old cell works on the repository.
@@ -168,11 +174,35 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	if err := here.Confirm(ctx); err != nil {
 		return err
 	}
+	if err := a.checkArriving(ctx, departed); err != nil {
+		return err
+	}
 	if last, err = a.mark(ctx, old); err != nil {
 		return err
 	}
 	a.done("marked")
 	return a.complete(ctx, known, last, old, here, active)
+}
+
+// checkArriving checks before the mark that no other attempt has abandoned the move, and that it is still wanted.
+func (a *attempt) checkArriving(ctx context.Context, departed bool) error {
+	if departed {
+		return nil
+	}
+	if err := a.cfg.Directory.Refresh(ctx); err != nil {
+		return err
+	}
+	if refreshed, err := a.open(a.req.From); err == nil {
+		a.old.State = refreshed.State
+	}
+	known, err := a.new.states.Load(ctx, a.req.Repo)
+	if err != nil {
+		return err
+	}
+	if arriving, ok := known.Arriving(); !ok || arriving.Cell != a.req.From || arriving.Epoch != a.move.Epoch || !a.isWanted() {
+		return events.Errorf(events.Retryable, events.ClassMoved, "the move of %s to cell %s was abandoned meanwhile", a.req.Repo, a.new.Name)
+	}
+	return nil
 }
 
 // isActive reports whether the move has been completed in the new cell, and whether the repository has left that one since: it was marked
@@ -285,19 +315,21 @@ func (a *attempt) abandon(ctx context.Context) error {
 	if a.new.states == nil {
 		return nil
 	}
-	known, err := a.new.states.Load(ctx, a.req.Repo)
-	if err != nil {
-		return err
-	}
-	if arriving, ok := known.Arriving(); !ok || arriving.Cell != a.req.From {
-		return nil
-	}
 	floor, err := a.cfg.Volume.Floor(a.req.Repo)
 	if err != nil {
 		return err
 	}
 	return a.cfg.Locker.Do(ctx, a.request(floor), func(ctx context.Context, lease *locking.Lease) error {
-		_, err := a.cfg.Volume.Remove(ctx, volume.RemoveRequest{Repo: a.req.Repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm})
+		known, err := a.new.states.Load(ctx, a.req.Repo)
+		if err != nil {
+			return err
+		}
+		arriving, ok := known.Arriving()
+		if !ok || arriving.Cell != a.req.From { // another attempt may have completed the move
+			return nil
+		}
+		a.move.Epoch = arriving.Epoch
+		_, err = a.cfg.Volume.Remove(ctx, volume.RemoveRequest{Repo: a.req.Repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm})
 		if err != nil {
 			return err
 		}

@@ -128,7 +128,7 @@ func (m *Mover) Move(ctx context.Context, r Request) error {
 	began := time.Now()
 	log := m.cfg.Log.With("repo", r.Repo.String(), "from", r.From, "to", m.cfg.Cell)
 	a := &attempt{Mover: m, req: r, move: state.CellMove{Repo: r.Repo, Cell: r.From, Epoch: r.Epoch}}
-	err := a.run(ctx)
+	err := m.claimed(ctx, r, func() error { return a.run(ctx) })
 	if err == nil {
 		err = m.queue.done(ctx, r.Repo)
 		if err == nil && a.moot {
@@ -156,6 +156,25 @@ func (m *Mover) Move(ctx context.Context, r Request) error {
 	}
 	log.WarnContext(ctx, "move not completed, will retry", "step", a.step, "error", err, "delay", delay)
 	return err
+}
+
+// claimed calls fn and renews the claim of a request meanwhile.
+func (m *Mover) claimed(ctx context.Context, r Request, fn func() error) error {
+	ctx, stop := context.WithCancel(ctx)
+	var renewal sync.WaitGroup
+	renewal.Go(func() {
+		for {
+			if pause(ctx, m.cfg.Lease); ctx.Err() != nil {
+				return
+			}
+			if err := m.queue.renew(ctx, r.Repo, claimHold*m.cfg.Lease); err != nil && ctx.Err() == nil {
+				m.cfg.Log.WarnContext(ctx, "claim of a move cannot be renewed, will retry", "repo", r.Repo.String(), "error", err)
+			}
+		}
+	})
+	defer renewal.Wait()
+	defer stop()
+	return fn()
 }
 
 // locker returns the locker of another cell.

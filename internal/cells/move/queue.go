@@ -48,8 +48,8 @@ func (q *Queue) requests() string { return q.namespace.Arrivals() }
 
 func (q *Queue) due() string { return q.namespace.Arrivals() + ":due" }
 
-// Request adds a request, due now. If one is kept for the repository already, Request returns false, and makes that one due now if again is
-// set and it is not begun.
+// Request adds a request, due now. If one is kept for the repository already, Request returns false; if again is set, it replaces that one,
+// and makes it due now unless it is begun.
 func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool, err error) {
 	if r.Requested.IsZero() {
 		r.Requested = time.Now().UTC()
@@ -58,16 +58,21 @@ func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool,
 	if err != nil {
 		return false, err
 	}
-	var set *redis.BoolCmd
+	var kept *redis.BoolCmd
 	_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-		set = pipe.HSetNX(ctx, q.requests(), r.Repo.Key(), document)
+		kept = pipe.HExists(ctx, q.requests(), r.Repo.Key())
+		if again {
+			pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)
+		} else {
+			pipe.HSetNX(ctx, q.requests(), r.Repo.Key(), document)
+		}
 		pipe.ZAddArgs(ctx, q.due(), redis.ZAddArgs{LT: again, NX: !again, Members: []redis.Z{{Score: 0, Member: r.Repo.Key()}}})
 		return nil
 	})
 	if err != nil {
 		return false, fmt.Errorf("request the move of %s: %w", r.Repo, err)
 	}
-	return set.Val(), nil
+	return !kept.Val(), nil
 }
 
 // Get returns the request for a repository, or false.
@@ -128,6 +133,15 @@ func (q *Queue) claim(ctx context.Context, n int, hold time.Duration) (claimed [
 		claimed = append(claimed, r)
 	}
 	return claimed, nil
+}
+
+// renew renews the claim of a request for a time from now. It does nothing if the request is gone.
+func (q *Queue) renew(ctx context.Context, repo events.RepoPath, hold time.Duration) error {
+	now, err := q.redis.Time(ctx).Result()
+	if err == nil {
+		err = q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: -float64(now.Add(hold).UnixMilli()), Member: repo.Key()}).Err()
+	}
+	return err
 }
 
 // done removes a request.
