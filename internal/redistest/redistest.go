@@ -69,11 +69,11 @@ func StartReal(t testing.TB, args ...string) *Server {
 
 func startEmbedded(t testing.TB) *Server {
 	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true)
 	if err := m.Start(); err != nil {
 		t.Fatalf("start the embedded Redis: %v", err)
 	}
 	s := &Server{Addr: m.Addr(), t: t, mem: m}
+	t.Cleanup(redisx.Expire(m))
 	t.Cleanup(s.end)
 	return s
 }

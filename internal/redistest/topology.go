@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -192,7 +193,8 @@ func (c *Cluster) awaitSlots(node *Server) {
 	})
 }
 
-// AddReplicas adds a replica of each master and waits until it follows.
+// AddReplicas adds a replica of each master and waits until it follows, and could take over: until gossip has told it the slots of its master,
+// it is never promoted.
 func (c *Cluster) AddReplicas() {
 	c.t.Helper()
 	for _, master := range c.Nodes {
@@ -209,7 +211,7 @@ func (c *Cluster) AddReplicas() {
 		})
 		eventually(c.t, "the replica follows its master", func() bool { return info(replica, "master_link_status") == "up" })
 	}
-	for _, node := range c.Nodes {
+	for _, node := range slices.Concat(c.Nodes, c.Replicas) {
 		c.awaitSlots(node)
 	}
 }

@@ -2,20 +2,21 @@ package redisx
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 )
 
-// Embedded is an in-process Redis server for demos and tests. Other local processes can connect to it, too.
+// Embedded is an in-process Redis server for demos, tests and followers. Other local processes can connect to it, too.
 type Embedded struct {
 	Server
 	redis *miniredis.Miniredis
+	stop  func()
 }
 
 // StartEmbedded starts an embedded server on a free port of the loopback interface.
 func StartEmbedded() (*Embedded, error) {
 	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true) // otherwise keys never expire
 	if err := m.Start(); err != nil {
 		return nil, fmt.Errorf("start the embedded Redis: %w", err)
 	}
@@ -24,8 +25,38 @@ func StartEmbedded() (*Embedded, error) {
 		m.Close()
 		return nil, err
 	}
-	return &Embedded{Server: server, redis: m}, nil
+	return &Embedded{Server: server, redis: m, stop: Expire(m)}, nil
 }
 
 // Close stops the server.
-func (e *Embedded) Close() { e.redis.Close() }
+func (e *Embedded) Close() {
+	e.stop()
+	e.redis.Close()
+}
+
+// Expire makes the keys of m expire, within 100 ms, until stop is called. With many keys they expire later, so that this takes at most a
+// fiftieth of the time. Without it they never expire; [miniredis.Miniredis.ClockTTL] sorts all keys at each access.
+func Expire(m *miniredis.Miniredis) (stop func()) {
+	const pause, share = 100 * time.Millisecond, 50
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		for last := time.Now(); ; {
+			select {
+			case <-timer.C:
+			case <-done:
+				return
+			}
+			now := time.Now()
+			m.FastForward(now.Sub(last))
+			last = now
+			timer.Reset(max(pause, share*time.Since(now)))
+		}
+	}()
+	return func() {
+		close(done)
+		<-stopped
+	}
+}

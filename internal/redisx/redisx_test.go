@@ -3,6 +3,7 @@ package redisx_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -89,6 +91,52 @@ func TestUnavailable(t *testing.T) {
 	}
 	if redisx.Unavailable(nil) || redisx.Unavailable(errors.New("mine")) {
 		t.Error("nil or an unrelated error counts as unavailable")
+	}
+}
+
+func TestKeysOfTheEmbeddedRedisExpire(t *testing.T) {
+	t.Parallel()
+	embedded, err := redisx.StartEmbedded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer embedded.Close()
+	client, ctx := embedded.Open(), context.Background()
+	defer client.Close()
+	client.Set(ctx, "kept", "1", time.Hour)
+	client.Set(ctx, "short", "1", 200*time.Millisecond)
+	for deadline := time.Now().Add(10 * time.Second); client.Exists(ctx, "short").Val() == 1; {
+		if time.Now().After(deadline) {
+			t.Fatal("a key with 200 ms to live is there after 10 s")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if left := client.PTTL(ctx, "kept").Val(); left <= 0 || left > time.Hour-100*time.Millisecond {
+		t.Errorf("a key with an hour to live has %v left", left)
+	}
+}
+
+// BenchmarkEmbeddedRedis measures a script of 50 commands while other keys have a time to live.
+func BenchmarkEmbeddedRedis(b *testing.B) {
+	for _, keys := range []int{100, 30_000} {
+		b.Run(fmt.Sprint(keys, " keys"), func(b *testing.B) {
+			embedded, err := redisx.StartEmbedded()
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer embedded.Close()
+			client, ctx := embedded.Open(), context.Background()
+			defer client.Close()
+			for n := range keys {
+				client.Set(ctx, fmt.Sprintf("lockstep:{0}:repo:acme/widgets%d", n), "1", time.Hour)
+			}
+			script := redis.NewScript(`for i = 1, 50 do redis.call('GET', KEYS[1]) end`)
+			for b.Loop() {
+				if err := script.Run(ctx, client, []string{"lockstep:{0}:repo:acme/widgets0"}).Err(); !errors.Is(err, redis.Nil) && err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
