@@ -33,15 +33,29 @@ func placeAPI(cfg Config, api *server.Config, client, waiters redis.UniversalCli
 		return cell.Namespace.Changes(), err
 	}
 	api.Changes = changesOfAll{all, waiters, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
-	api.Repos, api.Watches = reposOfAll{all}, watchesOfAll{all}
+	api.Watches = watchesOfAll{all}
 	api.AllLocks, api.DeadCells = locksByCell{all, &sync.Map{}}.list, deadOfAll{all}
 	api.Locks = locksOfAll{api.Locks, all}
+}
+
+// reposOf returns the repositories of all cells, or of a deployment without a directory.
+func reposOf(cfg Config, client redis.UniversalClient) server.Repos {
+	if cfg.cells == nil {
+		return state.NewStore(client, cfg.Namespace())
+	}
+	return reposOfAll{allCells{set: cells.All(client, cfg.cells), redis: client}}
 }
 
 // allCells finds the cell of a repository.
 type allCells struct {
 	set   *cells.Set
 	redis redis.UniversalClient
+}
+
+// left returns the cell of a repository. ok is false if that is the given one.
+func (a allCells) left(cell cells.Member, repo events.RepoPath) (to cells.Member, ok bool) {
+	to, err := a.set.Of(repo)
+	return to, err == nil && to != cell
 }
 
 // page calls list for the cell of a cursor, which has the index of the cell in front of the cell's own one, and returns the cursor of the

@@ -25,7 +25,7 @@ func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Locks: api.Locks, Dead: api.Dead, Streams: api.Streams, Hosts: api.Hosts, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
-		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, namespace, cfg.Shared()),
+		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
 		Guard: server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},
 		Proxy: dashboard.Proxy{Header: cfg.AdminHeader, Users: cfg.AdminUsers, From: cfg.Proxies()},
 		Realm: string(namespace), Version: ReadBuild().Version, Log: cfg.Log,

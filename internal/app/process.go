@@ -17,7 +17,6 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
-	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/watch"
 	"lockstep/locking"
@@ -190,14 +189,14 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		}
 		defer httpConfig.Reading.Close()
 	}
-	states, locks := state.NewStore(client, namespace), server.ShareLocks(inspector)
+	locks := server.ShareLocks(inspector)
 	if cfg.HasOnly(config.RoleReader) || cfg.follow != nil {
 		if httpConfig.Reading != nil {
-			httpConfig.Reading.Repos, httpConfig.Reading.Locks = states, locks
+			httpConfig.Reading.Repos, httpConfig.Reading.Locks = reposOf(cfg, client), locks
 		}
 		return server.Serve(ctx, listener, httpConfig) // without the open endpoints, which name all repositories
 	}
-	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, states, watch.NewRegistry(client, namespace)
+	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, reposOf(cfg, client), watch.NewRegistry(client, namespace)
 	httpConfig.Locks, httpConfig.Dead, httpConfig.Streams, httpConfig.Hosts = locks, dead, figures, limits
 	placeAPI(cfg, &httpConfig, client, waiters)
 	if cfg.hooks != nil {

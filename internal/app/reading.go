@@ -33,11 +33,14 @@ func openReading(ctx context.Context, cfg Config, client, blocking redis.Univers
 			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: opener.open, Copies: cfg.follow != nil,
 		},
 	}
-	reading.Followers = feed.NewFollowers(client, namespace, cfg.Shared())
+	reading.Followers = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared())
+	if err := placeReading(cfg, reading); err != nil {
+		return nil, err
+	}
 	var observer *telemetry.Reading
 	var err error
 	reading.Feed, err = feed.New(feed.Config{
-		Redis: client, Reader: blocking, Namespace: namespace, Audiences: reading.Reader.Audiences, Removed: reading.Tokens.Removed, Log: cfg.Log,
+		Redis: client, Reader: blocking, Sources: resultSources(cfg, client, reading.Reader), Removed: reading.Tokens.Removed, Log: cfg.Log,
 		Observe: func(bytes int) { observer.Sent("results", int64(bytes)) },
 	})
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -69,6 +71,14 @@ func CheckName(name string) error {
 
 // PrefixOf returns the prefix of a cell's keys unless another is given when it is added: "lockstep:{eu-1}:".
 func PrefixOf(name string) events.Namespace { return events.Namespace("lockstep:{" + name + "}:") }
+
+// MayHaveTokens reports whether tokens may be sent to the reader at a URL: over https, or on this machine.
+func MayHaveTokens(reader *url.URL) bool {
+	host := reader.Hostname()
+	ip := net.ParseIP(host)
+	local := strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	return host != "" && (reader.Scheme == "https" || reader.Scheme == "http" && local)
+}
 
 func (c Cell) check() error {
 	if err := CheckName(c.Name); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
+	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
 	"lockstep/internal/gitserver"
@@ -128,11 +128,7 @@ func (r *cellRig) push(c *cellUnderTest, repo events.RepoPath, content string) (
 	change := proctest.Must(events.NewChange(events.Change{
 		ID: uuid.NewString(), Source: "/test", App: "search", Watched: true, Repo: repo, Ref: mainRef, URL: r.git.URL(repo.String()), After: commit,
 	}))(r.T)
-	msg := proctest.Must(stream.ChangeMessage(change))(r.T)
-	fields := proctest.Must(stream.Fields(msg))(r.T)
-	if err := r.client.XAdd(r.Context(), &redis.XAddArgs{Stream: c.namespace.Changes(), Values: fields}).Err(); err != nil {
-		r.Fatal(err)
-	}
+	proctest.Must(0, app.PublishChange(r.Context(), r.client, c.namespace, change))(r.T)
 	return commit
 }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"lockstep/events"
 )
 
 // client is a connection that results are sent to. Only the goroutine that has set its state to sending uses its position and writes
@@ -16,7 +19,7 @@ type client struct {
 	token   string
 	release func()
 	first   []byte // not sent yet
-	at      Position
+	at      Cursor // of the goroutine that sends
 
 	state  atomic.Int32
 	beat   atomic.Bool // a heartbeat is due
@@ -78,74 +81,150 @@ func (f *Feed) send(c *client) {
 	}
 }
 
-// batch has the next results for a client.
+// batch is what is sent to a client at once: results of one source.
 type batch struct {
-	frames [][]byte
-	to     Position // the client's position once it has them
-	more   bool     // there may be more
+	frames  [][]byte
+	results int
+	bytes   int
+	to      position // the client's position once it has them
+	more    bool     // there may be more
+	held    bool     // the next one comes after a result of another cell that the client does not have yet
 }
 
-// sendNext sends the next batch. It reports whether there may be more.
+// add appends an entry, unless it must be held.
+func (b *batch) add(from *source, c *client, e entry) {
+	if e.isFor(c) {
+		if e.follows != nil && !from.feed.has(c, *e.follows) {
+			b.held = true
+			return
+		}
+		id := e.id
+		if id == nil {
+			id = idLine(c.at.with(from.Cell, e.at))
+		}
+		b.frames = append(b.frames, id, e.frame)
+		b.results++
+		b.bytes += len(e.frame)
+	}
+	b.to = e.at
+	b.more = b.results == batchFrames || b.bytes >= batchBytes
+}
+
+// has reports whether a client has the results of another cell up to that which is followed, or does not get those of that cell. The
+// caller holds the lock.
+func (f *Feed) has(c *client, follows events.Follows) bool {
+	i := slices.IndexFunc(f.sources, func(s *source) bool { return s.Cell == follows.Cell })
+	at, ok := c.at[follows.Cell]
+	entry, valid := parseEntry(follows.Entry)
+	return i < 0 || f.sources[i].results != follows.Stream || !valid || ok && at.entry.compare(entry) >= 0
+}
+
+// sendNext sends a batch of each source to a client.
 func (f *Feed) sendNext(c *client) (more bool) {
 	if c.first != nil && !f.write(c, c.first) {
 		return false
 	}
 	c.first = nil
-	next, ok := f.next(c)
-	if !ok {
-		return f.catchUp(c)
+	held, failed := false, false
+	for _, s := range f.tailed() {
+		sent, err := f.sendFrom(c, s)
+		switch {
+		case c.closed.Load():
+			return false
+		case err != nil:
+			failed = true
+		}
+		more, held = more || sent.more, held || sent.held
 	}
-	if !f.deliver(c, next, f.cfg.Stall) {
-		return false
-	}
-	if !next.more {
+	switch {
+	case failed, held && !more:
+		c.retry.Store(true)
+		f.sendBeat(c)
+	case !more:
 		f.sendBeat(c)
 	}
-	return next.more
+	return more
 }
 
-// catchUpStall is how long a client may take to accept a batch, of 256 KiB at most, that was read for it from Redis: others wait.
+// sendFrom sends a batch of a source. more reports whether another one may follow, of this source or of one that waited for it.
+func (f *Feed) sendFrom(c *client, s *source) (sent batch, err error) {
+	at, ok := c.at[s.Cell]
+	if !ok {
+		return f.begin(c, s)
+	}
+	sent, ok = s.next(c, at)
+	if !ok {
+		return f.catchUp(c, s)
+	}
+	return f.deliver(c, s, sent, f.cfg.Stall), nil
+}
+
+// begin gives a client the position before the first result of a cell that was added, or did not answer, when its stream began.
+func (f *Feed) begin(c *client, s *source) (batch, error) {
+	if !slices.ContainsFunc(f.cfg.Sources(), s.is) { // removed, and tailed for a moment more
+		return batch{}, nil
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
+	defer cancel()
+	first, read, err := s.first(ctx)
+	switch {
+	case err != nil:
+		return batch{}, err
+	case read.removed > 0:
+		f.end(ctx, c)
+		return batch{}, nil
+	}
+	c.at = c.at.with(s.Cell, first)
+	return batch{more: true}, nil
+}
+
+// catchUpStall limits how long a client that is behind may take to accept a batch: it uses one of the slots for reads.
 const catchUpStall = 10 * time.Second
 
-// deliver sends a batch within a time limit, and then moves the client's position to its end.
-func (f *Feed) deliver(c *client, next batch, limit time.Duration) bool {
+// deliver sends a batch. If that fails, the client is closed.
+func (f *Feed) deliver(c *client, s *source, next batch, limit time.Duration) batch {
 	if len(next.frames) > 0 && !f.writeWithin(c, limit, next.frames) {
-		return false
+		return batch{}
 	}
-	c.at = next.to
-	return true
+	if before := c.at[s.Cell]; before != next.to {
+		c.at = c.at.with(s.Cell, next.to)
+		next.more = next.more || len(f.tailed()) > 1 // another one may have waited for this
+	}
+	return next
 }
 
-// sendBeat sends a heartbeat if one is due.
 func (f *Feed) sendBeat(c *client) {
 	if c.beat.Swap(false) {
 		f.write(c, PositionFrame(c.at))
 	}
 }
 
-// catchUp sends the next batch to a client whose position is older than the results that the tail keeps. It reports whether there may be more.
-func (f *Feed) catchUp(c *client) (more bool) {
+// catchUp sends results that the tail no longer keeps, read from Redis.
+func (f *Feed) catchUp(c *client, s *source) (batch, error) {
 	leave, ok := f.enter(c.app)
 	if !ok {
-		return false
+		return batch{}, nil
 	}
 	defer leave()
-	next, gone, err := f.readFor(c)
+	next, gone, err := f.readFor(c, s)
 	switch {
-	case gone != nil:
-		f.write(c, goneFrame(gone))
-		f.remove(c)
-		return false
+	case gone:
+		f.end(f.ctx, c)
+		return batch{}, nil
 	case err != nil:
-		c.retry.Store(true)
-		f.sendBeat(c)
-		return false
-	case !f.deliver(c, next, min(f.cfg.Stall, catchUpStall)):
-		return false
-	case !next.more:
-		f.sendBeat(c)
+		return batch{}, err
 	}
-	return next.more
+	return f.deliver(c, s, next, min(f.cfg.Stall, catchUpStall)), nil
+}
+
+// end tells a client that results are missing, and ends its stream.
+func (f *Feed) end(ctx context.Context, c *client) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if ends, err := f.Locate(ctx, Start{}); err == nil {
+		f.write(c, goneFrame(&GoneError{ends}))
+	}
+	f.remove(c)
 }
 
 // enter waits until a batch for an app may be read from Redis. ok is false if the feed is closed.
@@ -170,32 +249,32 @@ func (f *Feed) enter(app string) (leave func(), ok bool) {
 	return func() { <-f.reads; <-of }, true
 }
 
-// readFor reads the next batch for a client from Redis.
-func (f *Feed) readFor(c *client) (batch, *GoneError, error) {
+// readFor reads a batch for a client from Redis. gone reports that results after its position are missing.
+func (f *Feed) readFor(c *client, s *source) (next batch, gone bool, err error) {
 	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
 	defer cancel()
-	read, err := f.readAt(ctx, c.at.Entry(), c.at)
+	at := c.at[s.Cell]
+	read, err := s.readAt(ctx, at.entry.String(), at)
+	if err != nil || read.gone {
+		return batch{}, read.gone, err
+	}
+	entries, err := s.prepare(ctx, at, read)
 	if err != nil {
-		return batch{}, nil, err
+		return batch{}, false, err
 	}
-	if read.gone {
-		return batch{}, &GoneError{read.end}, nil
-	}
-	entries, err := f.prepare(ctx, c.at, read)
-	if err != nil {
-		return batch{}, nil, err
-	}
-	next := batch{to: c.at, more: len(entries) > 0}
-	if read.end.entry == c.at.entry {
+	next.to = at
+	if read.end.entry == at.entry {
 		next.to = read.end
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, e := range entries {
-		if e.isFor(c) {
-			next.frames = append(next.frames, e.frame)
+		if next.add(s, c, e); next.held {
+			break
 		}
-		next.to = e.at
 	}
-	return next, nil, nil
+	next.more = len(entries) > 0 && !next.held
+	return next, false, nil
 }
 
 // write writes frames to the client, or ends the stream. A client that does not accept them for long is cut off.
@@ -213,7 +292,7 @@ func (f *Feed) writeWithin(c *client, limit time.Duration, frames [][]byte) bool
 }
 
 // PositionFrame returns the event that tells a client its position. It dispatches nothing.
-func PositionFrame(at Position) []byte { return []byte("id: " + at.String() + "\n\n") }
+func PositionFrame(at Cursor) []byte { return append(idLine(at), '\n') }
 
 // goneFrame returns the event that tells a client that results after its position are missing. It has no ID: the next request with the
 // last one is answered with 410.

@@ -8,23 +8,21 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"lockstep/events"
-	"lockstep/internal/access"
 )
 
 // Config configures a [Feed]. Redis, Reader, Audiences and Removed are required.
 type Config struct {
-	Redis     redis.UniversalClient // never closed; must not retry by itself
-	Reader    redis.UniversalClient // for blocking reads; never closed
-	Namespace events.Namespace      // default "lockstep:{0}:"
+	Redis  redis.UniversalClient // never closed; must not retry by itself
+	Reader redis.UniversalClient // for blocking reads; never closed
 
-	// Audiences returns for each result the apps that may read it. [access.Reader.Audiences] implements it.
-	Audiences func(ctx context.Context, results []events.Result, failed func(events.Result, error)) ([]access.Audience, error)
+	// Sources returns the cells whose results are sent, the first of which is this process' own, or the one of a deployment without
+	// cells. It is called again and again.
+	Sources func() []Source
 	// Removed returns the tokens that were removed, of those with the given hashes. [access.Tokens.Removed] implements it.
 	Removed func(ctx context.Context, hashes []string) ([]string, error)
 
@@ -40,8 +38,7 @@ type Config struct {
 
 // Feed sends results to clients. It is safe for concurrent use.
 type Feed struct {
-	cfg               Config
-	results, epochKey string
+	cfg Config
 
 	ctx    context.Context // done when Close is called
 	cancel context.CancelFunc
@@ -55,10 +52,8 @@ type Feed struct {
 	clients  map[*client]struct{}
 	groups   map[string]map[*client]struct{} // clients by app, "" for the operator
 	behind   map[string]chan struct{}        // like reads, by app
-	running  bool                            // the tail and the ticker
-	recent   recent
-
-	tailing outage
+	running  bool                            // the tails and the ticker
+	sources  []*source                       // while running, by cell
 }
 
 // Limits of streams, as errors of [Feed.Reserve].
@@ -77,7 +72,6 @@ const (
 
 // New returns a Feed. The caller closes it.
 func New(cfg Config) (*Feed, error) {
-	cfg.Namespace = cmp.Or(cfg.Namespace, events.DefaultNamespace)
 	cfg.Max = cmp.Or(cfg.Max, min(defaultMax, openFiles()/4*3))
 	cfg.MaxApp = cmp.Or(cfg.MaxApp, max(1, cfg.Max/2))
 	cfg.Heartbeat, cfg.Check = cmp.Or(cfg.Heartbeat, 15*time.Second), cmp.Or(cfg.Check, 2*time.Second)
@@ -87,15 +81,15 @@ func New(cfg Config) (*Feed, error) {
 		cfg.Observe = func(int) {}
 	}
 	switch {
-	case cfg.Redis == nil || cfg.Reader == nil || cfg.Audiences == nil || cfg.Removed == nil:
-		return nil, errors.New("feed: Config.Redis, Reader, Audiences and Removed are required")
+	case cfg.Redis == nil || cfg.Reader == nil || cfg.Sources == nil || cfg.Removed == nil:
+		return nil, errors.New("feed: Config.Redis, Reader, Sources and Removed are required")
 	case min(cfg.Max, cfg.MaxApp) < 0 || min(cfg.Heartbeat, cfg.Check, cfg.Stall) < 0:
 		return nil, errors.New("feed: a limit is negative")
 	}
 	f := &Feed{
-		cfg: cfg, results: cfg.Namespace.Results(), epochKey: cfg.Namespace.Results() + ":epoch",
+		cfg:   cfg,
 		reads: make(chan struct{}, maxReads), byApp: map[string]int{}, clients: map[*client]struct{}{}, groups: map[string]map[*client]struct{}{},
-		behind: map[string]chan struct{}{}, tailing: outage{log: cfg.Log},
+		behind: map[string]chan struct{}{},
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f, nil
@@ -146,10 +140,10 @@ func (f *Feed) Open() int {
 
 // Client is the reader of a stream.
 type Client struct {
-	App     string   // whose results it reads; "" for the operator, who reads all
-	Token   string   // hash of the token, whose removal ends the stream; "" for the operator
-	From    Position // where the stream begins
-	Release func()   // called when the stream has ended; optional
+	App     string // whose results it reads; "" for the operator, who reads all
+	Token   string // hash of the token, whose removal ends the stream; "" for the operator
+	From    Cursor // where the stream begins
+	Release func() // called when the stream has ended; optional
 }
 
 // Attach sends first, which are the response's headers and the client's position, and then results to a connection, which it takes
@@ -200,40 +194,23 @@ func (f *Feed) all() []*client {
 	return list
 }
 
-// run tails the results and ticks, while there are clients.
+// run tails the sources, sends heartbeats and checks connections until there is no client.
 func (f *Feed) run() {
-	stop := make(chan struct{})
-	defer close(stop)
-	f.work.Go(func() { f.tick(stop) })
-	for f.isNeeded() {
-		err := f.tail()
-		f.tailing.report(f.ctx, err)
-		if err != nil {
-			pause(f.ctx, tailPause)
-		}
-	}
-}
-
-// isNeeded reports whether there are clients. If there are none, the next one starts run again.
-func (f *Feed) isNeeded() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.running = !f.closed && len(f.clients) > 0; !f.running {
-		f.recent = recent{}
-	}
-	return f.running
-}
-
-// tick sends heartbeats, and checks tokens and connections.
-func (f *Feed) tick(stop <-chan struct{}) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	var tails sync.WaitGroup
+	defer tails.Wait()
+	defer cancel()
 	ticker := time.NewTicker(min(time.Second, f.cfg.Heartbeat, f.cfg.Check))
 	defer ticker.Stop()
-	checked := time.Now()
-	for {
+	for checked := time.Now(); f.isNeeded(); {
+		for _, added := range f.follow() {
+			added.ctx, added.cancel = context.WithCancel(ctx)
+			tails.Go(added.run)
+		}
 		select {
 		case <-ticker.C:
-		case <-stop:
-			return
+		case <-f.ctx.Done():
+			continue
 		}
 		now := time.Now()
 		for _, c := range f.due(now) {
@@ -244,6 +221,47 @@ func (f *Feed) tick(stop <-chan struct{}) {
 			checked = time.Now()
 		}
 	}
+}
+
+// isNeeded reports whether there are clients. If not, the sources are forgotten.
+func (f *Feed) isNeeded() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running = !f.closed && len(f.clients) > 0; !f.running {
+		f.sources = nil
+	}
+	return f.running
+}
+
+// follow brings the sources up to date, and returns those that were added.
+func (f *Feed) follow() (added []*source) {
+	wanted := f.cfg.Sources()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var sources []*source
+	for _, one := range wanted {
+		i := slices.IndexFunc(f.sources, func(s *source) bool { return s.is(one) })
+		if i >= 0 {
+			sources = append(sources, f.sources[i])
+			continue
+		}
+		s := f.source(one)
+		sources, added = append(sources, s), append(added, s)
+	}
+	for _, s := range f.sources {
+		if !slices.Contains(sources, s) {
+			s.cancel()
+		}
+	}
+	f.sources = sources
+	return added
+}
+
+// tailed returns the sources that are tailed.
+func (f *Feed) tailed() []*source {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sources
 }
 
 // due returns the clients that get a heartbeat, or for which Redis did not answer.

@@ -34,6 +34,7 @@ type Follower struct {
 	Seen  time.Time     `json:"seen"`   // when it reported
 	LagMS int64         `json:"lag_ms"` // age of the oldest result after its cursor; 0 if there is none, -1 if the cursor is gone
 	State FollowerState `json:"state"`
+	Entry string        `json:"-"` // of its cursor in the results of the cell; "" if there is none
 }
 
 // FollowerState says whether a follower needs attention.
@@ -69,28 +70,21 @@ func (f Follower) stateAt(now time.Time) FollowerState {
 	return FollowerOK
 }
 
-// Entry returns the stream entry of the last result that it has applied, or "" if that is unknown.
-func (f Follower) Entry() string {
-	if at, err := ParsePosition(f.Cursor); err == nil && at.entry != (entryID{}) {
-		return at.Entry()
-	}
-	return ""
-}
-
-// Followers stores the reports of followers in Redis. A report is kept for seven days. It is safe for concurrent use by any number of
-// processes.
+// Followers stores the reports of followers in Redis, and compares them with the results of a cell. A report is kept for seven days. It is
+// safe for concurrent use by any number of processes.
 type Followers struct {
-	redis     redis.Cmdable
-	namespace events.Namespace
-	tokens    events.Namespace
-	max       int
-	keep      time.Duration
+	redis   redis.Cmdable
+	cell    string
+	results string // stream of the cell's results
+	shared  events.Namespace
+	max     int
+	keep    time.Duration
 }
 
-// NewFollowers returns the followers kept below the keys of namespace. tokens is that of their tokens: the same, or that of the directory if
-// there are cells.
-func NewFollowers(client redis.Cmdable, namespace, tokens events.Namespace) *Followers {
-	return &Followers{redis: client, namespace: namespace, tokens: tokens, max: 1000, keep: 7 * 24 * time.Hour}
+// NewFollowers returns the followers of a cell, "" for a deployment without cells, whose keys have the namespace. The reports and the tokens
+// of followers are below shared: the same, or the namespace of the directory if there are cells.
+func NewFollowers(client redis.Cmdable, cell string, namespace, shared events.Namespace) *Followers {
+	return &Followers{redis: client, cell: cell, results: namespace.Results(), shared: shared, max: 1000, keep: 7 * 24 * time.Hour}
 }
 
 var (
@@ -110,7 +104,7 @@ var (
 
 const maxFollowersListed = 5000
 
-func (f *Followers) apps() string { return string(f.namespace) + "followers" }
+func (f *Followers) apps() string { return string(f.shared) + "followers" }
 
 func (f *Followers) of(app string) string { return f.apps() + ":of:" + app }
 
@@ -120,7 +114,7 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if !followerName.MatchString(name) {
 		return fmt.Errorf("%w: name: want at most 100 letters, digits, dots, underscores or hyphens", ErrBadReport)
 	}
-	if _, err := ParsePosition(report.Cursor); err != nil && report.Cursor != "" { // "": nothing is complete yet
+	if _, err := ParseCursor(report.Cursor); err != nil && report.Cursor != "" { // "": nothing is complete yet
 		return fmt.Errorf("%w: %w", ErrBadReport, err)
 	}
 	const most = 1 << 30
@@ -216,7 +210,7 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 			one, token, ok := parseReport(text)
 			one.Name, one.App = name, app
 			switch {
-			case !ok || now.Sub(one.Seen) > f.keep:
+			case !ok || now.Sub(one.Seen) > f.keep || !f.isOfCell(one):
 			case len(list) < maxFollowersListed:
 				if removed[token] {
 					one.State = FollowerRevoked
@@ -226,6 +220,14 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 		}
 	}
 	return list, nil
+}
+
+// isOfCell reports whether a follower gets the results of the cell, or may get them once it has a cursor of these cells.
+func (f *Followers) isOfCell(one Follower) bool {
+	cursor, err := ParseCursor(one.Cursor)
+	_, known := cursor[f.cell]
+	_, single := cursor[""]
+	return err != nil || known || single
 }
 
 // parseReport parses what report.lua stores.
@@ -254,7 +256,7 @@ func (f *Followers) removedTokens(ctx context.Context, reports map[string]string
 	if len(hashes) == 0 {
 		return removed, nil
 	}
-	records, err := f.redis.HMGet(ctx, f.tokens.Tokens(), hashes...).Result()
+	records, err := f.redis.HMGet(ctx, f.shared.Tokens(), hashes...).Result()
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +271,7 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 	if len(list) == 0 {
 		return nil
 	}
-	epoch, err := f.redis.Get(ctx, f.namespace.Results()+":epoch").Result()
+	epoch, err := f.redis.Get(ctx, f.results+":epoch").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
@@ -281,9 +283,12 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 		replies := make([]*redis.XMessageSliceCmd, len(some))
 		_, _ = f.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for i, one := range some {
-				at, err := ParsePosition(one.Cursor)
-				if some[i].LagMS = -1; err == nil && at.epoch == epoch {
-					replies[i] = pipe.XRangeN(ctx, f.namespace.Results(), "("+at.Entry(), "+", 1)
+				cursor, err := ParseCursor(one.Cursor)
+				some[i].Entry = cursor.Entry(f.cell)
+				if at := cursor[f.cell]; err == nil && at.epoch == epoch && epoch != "" {
+					replies[i] = pipe.XRangeN(ctx, f.results, "("+at.entry.String(), "+", 1)
+				} else {
+					some[i].LagMS = -1
 				}
 			}
 			return nil // each reply has its own error

@@ -19,7 +19,7 @@ import (
 func TestFollowers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
-	followers := feed.NewFollowers(w.client, events.DefaultNamespace, events.DefaultNamespace)
+	followers := feed.NewFollowers(w.client, "", events.DefaultNamespace, events.DefaultNamespace)
 	list := func() (text []string) {
 		t.Helper()
 		for _, f := range testenv.Must(followers.List(t.Context()))(t) {
@@ -73,7 +73,7 @@ func TestFollowers(t *testing.T) {
 func TestStatesOfFollowers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
-	followers := feed.NewFollowers(w.client, events.DefaultNamespace, events.DefaultNamespace)
+	followers := feed.NewFollowers(w.client, "", events.DefaultNamespace, events.DefaultNamespace)
 	at := testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t)
 	made, secret, err := w.tokens.Create(t.Context(), "docs")
 	if err != nil {
@@ -119,7 +119,7 @@ func TestStatesOfFollowers(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if got := state("ok").Entry() + state("first").Entry() + state("anew").Entry(); got != "" { // nothing was applied yet
+	if got := state("ok").Entry + state("first").Entry + state("anew").Entry; got != "" { // nothing was applied yet
 		t.Errorf("entries %q", got)
 	}
 	put("revoked", "", good) // with another token
@@ -136,7 +136,7 @@ func TestStatesOfFollowers(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
-	followers := feed.NewFollowers(w.client, events.DefaultNamespace, events.DefaultNamespace)
+	followers := feed.NewFollowers(w.client, "", events.DefaultNamespace, events.DefaultNamespace)
 	good := feed.Report{Cursor: testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()}
 	for name, edit := range map[string]func(*feed.Report){
 		"a bad cursor": func(r *feed.Report) { r.Cursor = "1-0" },
@@ -190,7 +190,7 @@ func TestFollowersOfACell(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
 	const directory = events.Namespace("lockstep:{dir}:")
-	followers := feed.NewFollowers(w.client, events.DefaultNamespace, directory)
+	followers := feed.NewFollowers(w.client, "", events.DefaultNamespace, directory)
 	tokens := access.NewTokens(w.client, directory)
 	token, _, err := tokens.Create(t.Context(), "docs")
 	if err != nil {

@@ -19,11 +19,12 @@ const (
 	newestAtOnce   = 100
 )
 
-// Newest searches the newest 1,000 results.
+// Newest searches the newest 1,000 results of this process' cell.
 func (f *Feed) Newest(ctx context.Context, app string, repo events.RepoPath) (found Newest, err error) {
+	own := f.cfg.Sources()[0]
 	before := "+"
 	for range newestSearched / newestAtOnce {
-		page, err := f.cfg.Redis.XRevRangeN(ctx, f.results, before, "-", newestAtOnce).Result()
+		page, err := f.cfg.Redis.XRevRangeN(ctx, own.Namespace.Results(), before, "-", newestAtOnce).Result()
 		if err != nil {
 			return Newest{}, fmt.Errorf("search results of %s: %w", repo, err)
 		}
@@ -37,7 +38,7 @@ func (f *Feed) Newest(ctx context.Context, app string, repo events.RepoPath) (fo
 			if err != nil || !result.Repo.Equal(repo) && !result.To.Equal(repo) {
 				continue
 			}
-			audiences, err := f.cfg.Audiences(ctx, []events.Result{result}, func(events.Result, error) {})
+			audiences, err := own.Audiences(ctx, []events.Result{result}, func(events.Result, error) {})
 			if err != nil {
 				return Newest{}, err
 			}

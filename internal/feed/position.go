@@ -5,63 +5,103 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"lockstep/events"
 )
 
-// Position is a place in the stream of results: after an entry.
-type Position struct {
+// position is a place in the stream of results of a cell: after an entry.
+type position struct {
 	epoch string // of the deployment's stream
 	entry entryID
 	added int64 // entries added to the stream up to this one; -1 if Redis does not count them
 }
 
+// Cursor is a place in the results: the position in the stream of each cell, by the cell's name. That of a deployment without cells is "".
+// It is not changed once it is shared.
+type Cursor map[string]position
+
 // cursorVersion is the first field of a cursor.
 const cursorVersion = "1"
 
-// String returns the position as an opaque cursor.
-func (p Position) String() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strings.Join([]string{cursorVersion, p.epoch, p.entry.String(), strconv.FormatInt(p.added, 10)}, " ")))
+// String returns the opaque text of a cursor: the version, then the fields of the only position, or the name and the fields of each.
+func (c Cursor) String() string {
+	var text strings.Builder
+	text.WriteString(cursorVersion)
+	for _, cell := range slices.Sorted(maps.Keys(c)) {
+		if cell != "" {
+			text.WriteString(" " + cell)
+		}
+		p := c[cell]
+		fmt.Fprintf(&text, " %s %s %d", p.epoch, p.entry, p.added)
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(text.String()))
 }
 
-// Entry returns the ID of the entry.
-func (p Position) Entry() string { return p.entry.String() }
+// Entry returns the ID of the entry of a cell, "" if the cursor has none.
+func (c Cursor) Entry(cell string) string {
+	if p, ok := c[cell]; ok && p.entry != (entryID{}) {
+		return p.entry.String()
+	}
+	return ""
+}
+
+// with returns the cursor with another position in one cell.
+func (c Cursor) with(cell string, at position) Cursor {
+	if _, ok := c[cell]; len(c) == 0 || ok && len(c) == 1 {
+		return Cursor{cell: at}
+	}
+	changed := maps.Clone(c)
+	changed[cell] = at
+	return changed
+}
 
 // ErrMalformed means that a text is not a cursor.
 var ErrMalformed = errors.New("cursor: want the id of an event of /api/v1/results")
 
-const maxCursor = 300 // bytes
+const maxCursor = 64 << 10 // bytes; each cell has 60 to 150
 
-// ParsePosition parses a cursor. It returns [ErrMalformed] if the text is none. A cursor of another version is a position in no stream.
-func ParsePosition(cursor string) (Position, error) {
-	if len(cursor) > maxCursor {
-		return Position{}, ErrMalformed
+// ParseCursor parses the text of a cursor. It returns [ErrMalformed] if it is none. A cursor of another version is a position in no stream.
+func ParseCursor(text string) (Cursor, error) {
+	if len(text) > maxCursor {
+		return nil, ErrMalformed
 	}
-	text, err := base64.RawURLEncoding.Strict().DecodeString(cursor)
-	fields := strings.Split(string(text), " ")
+	decoded, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	fields := strings.Split(string(decoded), " ")
 	switch {
 	case err != nil, len(fields) < 2, strings.Trim(fields[0], "0123456789") != "", fields[0] == "":
-		return Position{}, ErrMalformed
+		return nil, ErrMalformed
 	case fields[0] != cursorVersion:
-		return Position{epoch: "version " + fields[0]}, nil
-	case len(fields) != 4 || len(fields[1]) != epochLength:
-		return Position{}, ErrMalformed
+		return Cursor{"": {epoch: "version " + fields[0]}}, nil
 	}
-	p := Position{epoch: fields[1]}
-	var ok bool
-	p.entry, ok = parseEntry(fields[2])
-	p.added, err = strconv.ParseInt(fields[3], 10, 64)
-	if !ok || err != nil || p.added < -1 || p.String() != cursor {
-		return Position{}, ErrMalformed
+	c := Cursor{}
+	const ofCell = 4 // fields
+	switch fields = fields[1:]; {
+	case len(fields) == ofCell-1:
+		fields = append([]string{""}, fields...)
+	case len(fields)%ofCell != 0:
+		return nil, ErrMalformed
 	}
-	return p, nil
+	for cell := range slices.Chunk(fields, ofCell) {
+		entry, ok := parseEntry(cell[2])
+		added, err := strconv.ParseInt(cell[3], 10, 64)
+		if !ok || err != nil || added < -1 || len(cell[1]) != epochLength {
+			return nil, ErrMalformed
+		}
+		c[cell[0]] = position{cell[1], entry, added}
+	}
+	if c.String() != text {
+		return nil, ErrMalformed
+	}
+	return c, nil
 }
 
 // GoneError means that results after a position are no longer kept, or that it belongs to another stream.
 type GoneError struct {
-	End Position // the end of the stream: list what there is, then go on from here
+	End Cursor // the end of the results: list what there is, then go on from here
 }
 
 // Error implements error.

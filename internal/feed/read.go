@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -32,7 +34,7 @@ const (
 
 // page is what read.lua returns.
 type page struct {
-	end     Position // of the stream
+	end     position // of the stream
 	removed int64    // entries removed from the stream; -1 if unknown
 	gone    bool
 	entries []stored
@@ -45,10 +47,10 @@ type stored struct {
 }
 
 // readAt reads the results after the entry at, which is the entry of a position, atEnd or atStart.
-func (f *Feed) readAt(ctx context.Context, at string, from Position) (page, error) {
+func (s *source) readAt(ctx context.Context, at string, from position) (page, error) {
 	random := make([]byte, 10)
 	_, _ = rand.Read(random) // never fails
-	reply, err := readScript.Run(ctx, f.cfg.Redis, []string{f.results, f.epochKey},
+	reply, err := readScript.Run(ctx, s.feed.cfg.Redis, []string{s.results, s.epochKey},
 		at, from.added, from.epoch, base32.StdEncoding.EncodeToString(random), readEntries, readBytes).Slice()
 	if err != nil {
 		return page{}, fmt.Errorf("read results: %w", err)
@@ -94,30 +96,103 @@ func parsePage(reply []any) (p page, ok bool) {
 
 // Start is where a stream begins. The zero Start is the end of the results: only new ones follow.
 type Start struct {
-	Cursor string // after this position, as [Position.String] returns it
+	Cursor string // after this one, as [Cursor.String] returns it
 	Oldest bool   // with the oldest result that is kept; ignored with a Cursor
 }
 
-// Locate returns the position of a start. It returns [ErrMalformed], a [GoneError], or an error of Redis.
-func (f *Feed) Locate(ctx context.Context, start Start) (Position, error) {
-	at, from := atEnd, Position{}
+// Locate returns the cursor of a start. It returns [ErrMalformed], a [GoneError], or an error of Redis. A cell that does not answer in time is
+// left as it is in the cursor while others answer: the stream has its results, or that they are gone, once it does.
+func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
+	var from Cursor
 	if start.Cursor != "" {
 		var err error
-		if from, err = ParsePosition(start.Cursor); err != nil {
-			return Position{}, err
+		if from, err = ParseCursor(start.Cursor); err != nil {
+			return nil, err
 		}
-		at = from.Entry()
 	}
-	p, err := f.readAt(ctx, at, from)
+	sources := f.read()
+	at, errs := make([]located, len(sources)), make([]error, len(sources))
+	var group sync.WaitGroup
+	for i, s := range sources {
+		group.Go(func() {
+			ctx := ctx
+			if len(sources) > 1 {
+				limited, cancel := context.WithTimeout(ctx, cellTimeout)
+				defer cancel()
+				ctx = limited
+			}
+			at[i], errs[i] = s.locate(ctx, start, from)
+		})
+	}
+	group.Wait()
+	to, ends, gone, answered, known := Cursor{}, Cursor{}, false, false, from == nil
+	for i, s := range sources {
+		if errs[i] != nil {
+			if p, ok := from[s.Cell]; ok {
+				to[s.Cell] = p
+			}
+			continue
+		}
+		answered = true
+		to[s.Cell], ends[s.Cell] = at[i].position, at[i].end
+		gone, known = gone || at[i].gone, known || at[i].known
+	}
 	switch {
-	case err != nil:
-		return Position{}, err
-	case p.gone:
-		return Position{}, &GoneError{p.end}
-	case start.Cursor != "":
-		return from, nil
-	case start.Oldest && p.end.entry != (entryID{}):
-		return Position{epoch: p.end.epoch, added: p.removed}, nil // before the first entry
+	case !answered:
+		return nil, errors.Join(errs...)
+	case gone || !known: // a cursor of no cell is of another deployment
+		return nil, &GoneError{ends}
 	}
-	return p.end, nil
+	return to, nil
+}
+
+// read returns the sources to read from, tailed or not.
+func (f *Feed) read() (sources []*source) {
+	for _, one := range f.cfg.Sources() {
+		sources = append(sources, f.source(one))
+	}
+	return sources
+}
+
+// cellTimeout is how long to wait for one of several cells.
+const cellTimeout = time.Second
+
+// located is where a stream begins in a source.
+type located struct {
+	position
+	end   position
+	gone  bool
+	known bool // the cursor has a position in it
+}
+
+// locate returns where a stream begins in a source. from is nil without a cursor. A cell that is not in the cursor was added later, so its
+// results are read from the first one on.
+func (s *source) locate(ctx context.Context, start Start, from Cursor) (located, error) {
+	p, ok := from[s.Cell]
+	if former, single := from[""]; !ok && single { // the cursor is older than the cells
+		end, err := s.readAt(ctx, atEnd, position{})
+		if err != nil {
+			return located{}, err
+		}
+		p, ok = former, former.epoch == end.end.epoch
+	}
+	switch {
+	case from == nil && !start.Oldest:
+		read, err := s.readAt(ctx, atEnd, position{})
+		return located{position: read.end, end: read.end}, err
+	case ok:
+		read, err := s.readAt(ctx, p.entry.String(), p)
+		return located{p, read.end, read.gone, true}, err
+	}
+	first, read, err := s.first(ctx)
+	return located{first, read.end, from != nil && read.removed > 0, false}, err
+}
+
+// first returns the position before the first entry that is kept.
+func (s *source) first(ctx context.Context) (position, page, error) {
+	read, err := s.readAt(ctx, atStart, position{})
+	if err != nil || read.end.entry == (entryID{}) {
+		return read.end, read, err
+	}
+	return position{epoch: read.end.epoch, added: read.removed}, read, nil
 }

@@ -26,10 +26,41 @@ const (
 	tailPause = 500 * time.Millisecond
 )
 
+// Source is a cell whose results are sent.
+type Source struct {
+	Cell      string           // "" for a deployment without cells
+	Namespace events.Namespace // of its keys
+
+	// Audiences returns for each result the apps that may read it. [access.Reader.Audiences] implements it.
+	Audiences func(ctx context.Context, results []events.Result, failed func(events.Result, error)) ([]access.Audience, error)
+}
+
+// source is a source that is tailed.
+type source struct {
+	Source
+	feed              *Feed
+	results, epochKey string
+
+	ctx    context.Context // done when the source is tailed no longer
+	cancel context.CancelFunc
+	recent recent // guarded by [Feed.mu]
+	outage outage
+}
+
+func (f *Feed) source(of Source) *source {
+	results := of.Namespace.Results()
+	return &source{Source: of, feed: f, results: results, epochKey: results + ":epoch", outage: outage{log: f.cfg.Log, cell: of.Cell}}
+}
+
+// is reports whether s is the source of a cell.
+func (s *source) is(of Source) bool { return s.Cell == of.Cell && s.Namespace == of.Namespace }
+
 // entry is a result as it is sent.
 type entry struct {
-	at       Position
-	frame    []byte // the event; nil if nobody gets it
+	at       position
+	id       []byte          // the line with the cursor, if there is one source; nil if each client has its own
+	frame    []byte          // the event without that line; nil if nobody gets it
+	follows  *events.Follows // the result of another cell that comes first; nil if there is none
 	audience access.Audience
 }
 
@@ -40,8 +71,8 @@ func (e entry) isFor(c *client) bool {
 // recent has the newest results. Each client reads those after its own position.
 type recent struct {
 	ready    bool
-	from, to Position           // it has all entries after from up to to
-	start    Position           // where the tail began
+	from, to position           // it has all entries after from up to to
+	start    position           // where the tail began
 	dropped  map[string]entryID // last entry up to from for an app, "" for the operator, if after start
 	entries  []entry
 	bytes    int
@@ -79,37 +110,31 @@ func (r *recent) drop(e entry) {
 }
 
 // skip returns the position to continue from: that of a client for which nothing was dropped since moves on with the tail.
-func (r *recent) skip(c *client) Position {
-	if c.at.epoch == r.from.epoch && c.at.entry.compare(r.start.entry) >= 0 && c.at.entry.compare(r.from.entry) < 0 &&
-		r.dropped[c.app].compare(c.at.entry) <= 0 {
+func (r *recent) skip(at position, app string) position {
+	if at.epoch == r.from.epoch && at.entry.compare(r.start.entry) >= 0 && at.entry.compare(r.from.entry) < 0 && r.dropped[app].compare(at.entry) <= 0 {
 		return r.from
 	}
-	return c.at
+	return at
 }
 
 // next returns the next batch for a client from the results that the tail keeps. ok is false if the client's position is older.
-func (f *Feed) next(c *client) (next batch, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := &f.recent
+func (s *source) next(c *client, at position) (next batch, ok bool) {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	r := &s.recent
 	if r.ready {
-		c.at = r.skip(c)
+		at = r.skip(at, c.app)
 	}
 	switch {
 	case !r.ready: // the tail wakes all clients once it is
-		return batch{to: c.at}, true
-	case r.from.epoch != c.at.epoch || c.at.entry.compare(r.from.entry) < 0 || c.at.entry.compare(r.to.entry) > 0:
+		return batch{to: at}, true
+	case r.from.epoch != at.epoch || at.entry.compare(r.from.entry) < 0 || at.entry.compare(r.to.entry) > 0:
 		return batch{}, false
 	}
-	first := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].at.entry.compare(c.at.entry) > 0 })
-	size := 0
+	first := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].at.entry.compare(at.entry) > 0 })
+	next.to = at
 	for _, e := range r.entries[first:] {
-		if e.isFor(c) {
-			next.frames = append(next.frames, e.frame)
-			size += len(e.frame)
-		}
-		if next.to = e.at; len(next.frames) == batchFrames || size >= batchBytes {
-			next.more = true
+		if next.add(s, c, e); next.held || next.more {
 			return next, true
 		}
 	}
@@ -118,47 +143,52 @@ func (f *Feed) next(c *client) (next batch, ok bool) {
 }
 
 // prepare decides who may read entries, which follow the position from, and encodes them.
-func (f *Feed) prepare(ctx context.Context, from Position, read page) ([]entry, error) {
+func (s *source) prepare(ctx context.Context, from position, read page) ([]entry, error) {
 	results := make([]events.Result, len(read.entries))
 	for i, one := range read.entries {
 		result, err := events.ParseResult([]byte(one.payload))
 		if err != nil {
-			f.cfg.Log.DebugContext(ctx, "result not sent to readers", "entry", one.id.String(), "error", err)
+			s.feed.cfg.Log.DebugContext(ctx, "result not sent to readers", "entry", one.id.String(), "error", err)
 			continue
 		}
 		results[i] = result
 	}
-	audiences, err := f.cfg.Audiences(ctx, results, func(r events.Result, err error) {
-		f.cfg.Log.ErrorContext(ctx, "result not sent to apps, the watches cannot be decoded", "repo", r.Repo.String(), "result", r.ID, "error", err)
+	audiences, err := s.Audiences(ctx, results, func(r events.Result, err error) {
+		s.feed.cfg.Log.ErrorContext(ctx, "result not sent to apps, the watches cannot be decoded", "repo", r.Repo.String(), "result", r.ID, "error", err)
 	})
 	if err != nil {
 		return nil, err
 	}
 	entries := make([]entry, len(results))
 	for i, result := range results {
-		at := Position{epoch: read.end.epoch, entry: read.entries[i].id, added: -1}
+		at := position{epoch: read.end.epoch, entry: read.entries[i].id, added: -1}
 		if from.added >= 0 {
 			at.added = from.added + int64(i) + 1
 		}
 		if at.entry == read.end.entry {
 			at.added = read.end.added
 		}
-		entries[i] = entry{at: at, audience: audiences[i]}
+		entries[i] = entry{at: at, audience: audiences[i], follows: result.Follows}
 		if result.Type != "" {
-			entries[i].frame = frameOf(at, result)
+			entries[i].frame = frameOf(result)
+		}
+		if s.Cell == "" {
+			entries[i].id = idLine(Cursor{"": at})
 		}
 	}
 	return entries, nil
 }
 
-// frameOf returns a result as a server-sent event.
-func frameOf(at Position, result events.Result) []byte {
+// frameOf returns a result as a server-sent event, without its ID.
+func frameOf(result events.Result) []byte {
 	document, err := notify.Document(result)
 	if err != nil {
 		return nil // impossible: it was parsed from JSON
 	}
-	return fmt.Appendf(nil, "id: %s\nevent: %s\ndata: %s\n\n", at, KindOf(result.Type), document)
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", KindOf(result.Type), document)
 }
+
+func idLine(at Cursor) []byte { return []byte("id: " + at.String() + "\n") }
 
 // KindOf returns the short form of a type, such as synced.
 func KindOf(t events.ResultType) string {
@@ -166,48 +196,60 @@ func KindOf(t events.ResultType) string {
 	return parts[max(0, len(parts)-2)]
 }
 
+// run tails the source.
+func (s *source) run() {
+	defer s.cancel()
+	for s.ctx.Err() == nil {
+		err := s.tail()
+		s.outage.report(s.ctx, err)
+		if err != nil {
+			pause(s.ctx, tailPause)
+		}
+	}
+}
+
 // tail reads the next results and wakes the clients that may read them, or waits for some.
-func (f *Feed) tail() error {
-	f.mu.Lock()
-	ready, from := f.recent.ready, f.recent.to
-	f.mu.Unlock()
+func (s *source) tail() error {
+	s.feed.mu.Lock()
+	ready, from := s.recent.ready, s.recent.to
+	s.feed.mu.Unlock()
 	at := atEnd
 	if ready {
-		at = from.Entry()
+		at = from.entry.String()
 	}
-	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
 	defer cancel()
-	read, err := f.readAt(ctx, at, from)
+	read, err := s.readAt(ctx, at, from)
 	switch {
 	case err != nil:
 		return err
 	case !ready || read.gone: // clients compare their positions with the stream
-		f.mu.Lock()
-		f.recent = recent{ready: true, start: read.end, from: read.end, to: read.end}
-		f.mu.Unlock()
-		for _, c := range f.all() {
-			f.wake(c)
+		s.feed.mu.Lock()
+		s.recent = recent{ready: true, start: read.end, from: read.end, to: read.end}
+		s.feed.mu.Unlock()
+		for _, c := range s.feed.all() {
+			s.feed.wake(c)
 		}
 		return nil
 	case len(read.entries) == 0:
-		return f.await(at)
+		return s.await(at)
 	}
-	entries, err := f.prepare(ctx, from, read)
+	entries, err := s.prepare(ctx, from, read)
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	f.recent.add(entries)
-	f.mu.Unlock()
-	for _, c := range f.concerned(entries) {
-		f.wake(c)
+	s.feed.mu.Lock()
+	s.recent.add(entries)
+	s.feed.mu.Unlock()
+	for _, c := range s.feed.concerned(entries) {
+		s.feed.wake(c)
 	}
 	return nil
 }
 
 // await waits for an entry after the one given, for a second at most.
-func (f *Feed) await(after string) error {
-	err := f.cfg.Reader.XRead(f.ctx, &redis.XReadArgs{Streams: []string{f.results, after}, Count: 1, Block: tailBlock}).Err()
+func (s *source) await(after string) error {
+	err := s.feed.cfg.Reader.XRead(s.ctx, &redis.XReadArgs{Streams: []string{s.results, after}, Count: 1, Block: tailBlock}).Err()
 	if errors.Is(err, redis.Nil) {
 		return nil
 	}
@@ -235,6 +277,7 @@ func (f *Feed) concerned(entries []entry) (list []*client) {
 // outage logs the start and the end of an outage. It is not safe for concurrent use.
 type outage struct {
 	log   *slog.Logger
+	cell  string
 	began bool
 }
 
@@ -243,11 +286,18 @@ func (o *outage) report(ctx context.Context, err error) {
 	case ctx.Err() != nil:
 	case err != nil && !o.began:
 		o.began = true
-		o.log.WarnContext(ctx, "streams of results paused, will retry", "error", err)
+		o.log.WarnContext(ctx, "streams of results paused, will retry", append(o.attributes(), "error", err)...)
 	case err == nil && o.began:
 		o.began = false
-		o.log.InfoContext(ctx, "streams of results resumed")
+		o.log.InfoContext(ctx, "streams of results resumed", o.attributes()...)
 	}
+}
+
+func (o *outage) attributes() []any {
+	if o.cell == "" {
+		return nil
+	}
+	return []any{"cell", o.cell}
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -153,12 +153,13 @@ type Listed struct {
 	Refs []Ref           `json:"refs"` // nil if they must be requested separately, as with the API token
 }
 
-// Repos lists the repositories that the token reads.
+// Repos lists the repositories that the token reads. It fails if a cell does not answer: its repositories would be missing.
 func (r *Reader) Repos(ctx context.Context) (repos []Listed, err error) {
 	for next := ""; ; {
 		var page struct {
-			Repos []Listed `json:"repos"`
-			Next  string   `json:"next"`
+			Repos   []Listed `json:"repos"`
+			Next    string   `json:"next"`
+			Missing string   `json:"missing_cell"`
 		}
 		begin, limit := time.Now(), r.page.Load()
 		err := r.get(ctx, fmt.Sprintf("/api/v1/repos?limit=%d&after=%s", limit, url.QueryEscape(next)), &page)
@@ -170,6 +171,8 @@ func (r *Reader) Repos(ctx context.Context) (repos []Listed, err error) {
 			return nil, fmt.Errorf("list repositories: %w", err)
 		case page.Repos == nil: // a reader lists none as []
 			return nil, errors.New("list repositories: the response is not that of a reader")
+		case page.Missing != "":
+			return nil, fmt.Errorf("list repositories: cell %s does not answer", page.Missing)
 		case time.Since(begin) < r.timeout/10:
 			r.page.Store(min(maxPage, 2*limit))
 		}

@@ -197,7 +197,9 @@ func TestQueuedItemsFollowARename(t *testing.T) {
 func TestItemsOfARemovedWatchAreDropped(t *testing.T) {
 	w := newWorld(t)
 	w.watch("docs", "http://127.0.0.1:1/docs", "acme/a")
-	stop := w.run(func(c *Config) { c.Schedule = append([]time.Duration{0}, slices.Repeat([]time.Duration{100 * time.Millisecond}, 1000)...) })
+	stop := w.run(func(c *Config) {
+		c.Schedule = append([]time.Duration{0}, slices.Repeat([]time.Duration{100 * time.Millisecond}, 1000)...)
+	})
 	w.publish(synced(t, "1", "docs", "acme/a"))
 	w.await(OutcomeFailed, 1)
 	stop()

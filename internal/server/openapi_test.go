@@ -321,7 +321,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	cfg.Reading = &server.Reading{Tokens: access.NewTokens(client, namespace), Reader: &access.Reader{
 		Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace),
 	}}
-	cfg.Reading.Feed, cfg.Reading.Followers = newFeed(t, redisServer, cfg.Reading), feed.NewFollowers(client, namespace, namespace)
+	cfg.Reading.Feed, cfg.Reading.Followers = newFeed(t, redisServer, cfg.Reading), feed.NewFollowers(client, "", namespace, namespace)
 	cfg.Hosts = telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(namespace)})
 	handler := documented(t, cfg)
 	redisServer.Stop()

@@ -27,6 +27,10 @@ type Reading struct {
 
 	Followers *feed.Followers // stores the reports of followers; nil disables it
 
+	// Cells finds the readers of other cells, to which requests for their repositories are forwarded through CellTransport. Optional.
+	Cells         CellReaders
+	CellTransport http.RoundTripper
+
 	Observer ReadingObserver // optional
 
 	// Repos and Locks show repositories to the operator, at a process without open endpoints. Optional.
@@ -48,7 +52,7 @@ func (s *Reading) mount(mux *routes, cfg Config) {
 		"refs": s.listRefs, "archive": s.sendArchive, "files/{path...}": s.sendFile, "tree": s.listFiles, "artifact": s.showArtifact,
 	} {
 		kind, _, _ := strings.Cut(route, "/")
-		mux.Handle("GET /api/v1/repos/{repo}/"+route, s.authenticated(cfg, kind, handle))
+		mux.Handle("GET /api/v1/repos/{repo}/"+route, s.authenticated(cfg, kind, s.placed(handle)))
 	}
 	mux.Handle("GET /api/v1/results", s.authenticated(cfg, "results", s.sendResults))
 	mux.Handle("PUT /api/v1/followers/{name}", s.authenticated(cfg, "followers", s.putFollower))
@@ -138,6 +142,9 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 		errors.Is(err, feed.ErrBusyApp), errors.Is(err, feed.ErrTooManyFollowers):
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusTooManyRequests, err)
+	case isUnreached(err):
+		cfg.Log.WarnContext(r.Context(), "request for a repository of another cell failed", "path", r.URL.Path, "error", err, "cause", errors.Unwrap(err))
+		fail(w, http.StatusBadGateway, err) // not 503 with Retry-After, after which a follower would not ask for other repositories
 	case errors.Is(err, feed.ErrBusy), errors.Is(err, feed.ErrClosed):
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)

@@ -24,8 +24,9 @@ func (s *Reading) mountGit(mux *routes, cfg Config) {
 		panic(err) // impossible: it has a source
 	}
 	s.git = handler
-	mux.Handle("GET "+gitPath+"{repo}/info/refs", s.observed("git", handler))
-	mux.Handle("POST "+gitPath+"{repo}/git-upload-pack", s.observed("git", handler))
+	placed := s.observed("git", s.placedGit(cfg, handler))
+	mux.Handle("GET "+gitPath+"{repo}/info/refs", placed)
+	mux.Handle("POST "+gitPath+"{repo}/git-upload-pack", placed)
 }
 
 // escapeGit escapes the slashes of the repository in a path for Git, as [plainRepos] does in others. ok is false for another path.

@@ -64,16 +64,27 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 	if err != nil {
 		return badRequest(err)
 	}
+	query := r.URL.Query()
+	after, nextOf := query.Get("after"), func(own string) string { return own }
+	if s.Cells != nil && hopsOf(r) < MaxHops {
+		at, err := s.cellPageOf(r)
+		switch {
+		case err != nil:
+			return err
+		case !at.own:
+			return s.listElsewhere(w, r, from, at)
+		}
+		after, nextOf = at.after, at.next
+	}
 	release, err := s.lists.take(from.who.App, maxLists, maxListsApp, errBusyLists)
 	if err != nil {
 		return err
 	}
 	defer release()
-	query := r.URL.Query()
 	answer := newPatient(w)
 	w.Header().Set("Content-Type", "application/json")
 	before := `{"repos":[`
-	next, err := s.Reader.List(r.Context(), watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: query.Get("after"), Limit: cmp.Or(limit, 100)},
+	next, err := s.Reader.List(r.Context(), watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: after, Limit: cmp.Or(limit, 100)},
 		func(visible access.Visible) error {
 			shown, err := s.readable(r, from, visible)
 			if err != nil {
@@ -96,7 +107,7 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 		_, _ = io.WriteString(answer, before)
 	}
 	end := "]}\n"
-	if next != "" {
+	if next = nextOf(next); next != "" {
 		document, err := json.Marshal(next)
 		if err != nil {
 			return s.abort(answer, r, from, err)
@@ -156,7 +167,7 @@ func anyRequest(*http.Request) bool { return true }
 // readable describes a repository to an app.
 func (s *Reading) readable(r *http.Request, from request, visible access.Visible) (shown ReadableRepo, err error) {
 	shown.Repo = visible.Repo.String()
-	shown.Git = from.cfg.baseURL(r) + gitPath + (&url.URL{Path: shown.Repo}).EscapedPath() + ".git"
+	shown.Git = from.gitURL(r, shown.Repo)
 	shown.Refs, err = s.readableRefs(r.Context(), visible)
 	for _, ref := range shown.Refs {
 		if ref.Default {
@@ -164,6 +175,11 @@ func (s *Reading) readable(r *http.Request, from request, visible access.Visible
 		}
 	}
 	return shown, err
+}
+
+// gitURL returns the URL of a repository for Git, at the address that the sender uses.
+func (from request) gitURL(r *http.Request, repo string) string {
+	return from.cfg.baseURL(r) + gitPath + (&url.URL{Path: repo}).EscapedPath() + ".git"
 }
 
 func (s *Reading) readableRefs(ctx context.Context, visible access.Visible) ([]VisibleRef, error) {

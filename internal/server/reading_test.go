@@ -87,7 +87,7 @@ func newLibrary(t *testing.T) *library {
 			Volume: func(context.Context) (*volume.Volume, error) { return volume.ViewVolume(l.vol.Root()) },
 		}},
 	}
-	l.cfg.Reading.Feed, l.cfg.Reading.Followers = newFeed(t, l.redis, l.cfg.Reading), feed.NewFollowers(l.client, namespace, namespace)
+	l.cfg.Reading.Feed, l.cfg.Reading.Followers = newFeed(t, l.redis, l.cfg.Reading), feed.NewFollowers(l.client, "", namespace, namespace)
 	l.serve()
 	return l
 }

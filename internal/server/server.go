@@ -191,7 +191,7 @@ func mountRepos(mux *routes, cfg Config) {
 		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, cfg.Locks, admin)
 	}
 	if s := cfg.Reading; s != nil {
-		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.showReadable)
+		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.placed(s.showReadable))
 	}
 	if list != nil {
 		mux.Handle("GET /api/v1/repos", list)

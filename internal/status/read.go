@@ -82,7 +82,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
 		func() (err error) {
-			s.Followers, err = feed.NewFollowers(client, namespace, cfg.Shared()).List(ctx)
+			s.Followers, err = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()).List(ctx)
 			return
 		},
 	} {

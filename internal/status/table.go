@@ -190,7 +190,7 @@ func (s Service) followerRows(w io.Writer) {
 			state = term.Paint(term.MarkWarn, state)
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), orNone(term.Printable(f.App)), state, f.Behind, f.Repos, lag,
-			orNone(f.Entry()), Duration(s.now.Sub(f.Seen).Round(time.Second)), orNone(term.Printable(f.Version)))
+			orNone(f.Entry), Duration(s.now.Sub(f.Seen).Round(time.Second)), orNone(term.Printable(f.Version)))
 	})
 }
 

@@ -15,10 +15,10 @@ func TestFollowerRows(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	cursor := "MSBBQkNERUZHSElKS0xNTk9QIDE3OTUyMjM1MTEyMDEtNyAxMg"
 	s := Service{now: now, Followers: []feed.Follower{
-		{Name: "node-1", App: "search", Seen: now.Add(-3 * time.Hour), LagMS: 9e6, State: feed.FollowerAway, Report: feed.Report{Cursor: cursor, Repos: 50, Behind: 3, Version: "v1.2.3"}},
+		{Name: "node-1", App: "search", Seen: now.Add(-3 * time.Hour), LagMS: 9e6, State: feed.FollowerAway, Entry: "1795223511201-7", Report: feed.Report{Cursor: cursor, Repos: 50, Behind: 3, Version: "v1.2.3"}},
 		{Name: "node-2", App: "search", Seen: now, LagMS: -1, State: feed.FollowerFirst, Report: feed.Report{Version: "v1.1.0"}},
 		{Name: "node-3", App: "search", Seen: now.Add(-time.Hour), State: feed.FollowerRevoked},
-		{Name: "node-4", Seen: now.Add(-9 * time.Second), State: feed.FollowerOK, Report: feed.Report{Cursor: cursor, Repos: 7}},
+		{Name: "node-4", Seen: now.Add(-9 * time.Second), State: feed.FollowerOK, Entry: "1795223511201-7", Report: feed.Report{Cursor: cursor, Repos: 7}},
 	}}
 	var out strings.Builder
 	s.followerRows(&out)

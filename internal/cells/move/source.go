@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/cells"
 )
 
 // source is the reader of the cell that a repository leaves.
@@ -34,16 +34,11 @@ func newSource(cell, base, token string, transport http.RoundTripper) (source, e
 		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "cell %s has no reader to copy from: run one with --roles reader and --cell %s", cell, cell)
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "the reader of cell %s has no valid URL", cell)
-	case token != "" && u.Scheme == "http" && !isLocal(u.Hostname()):
+	case token != "" && !cells.MayHaveTokens(u):
 		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "the reader of cell %s is reached over http, so the API token would be sent unencrypted; use https", cell)
 	}
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return source{strings.TrimRight(base, "/"), token, client}, nil
-}
-
-func isLocal(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // git returns the Git URL of a repository.

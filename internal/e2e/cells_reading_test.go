@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/access"
+	"lockstep/internal/cells"
+	"lockstep/internal/feed"
+	"lockstep/internal/follow"
+	"lockstep/internal/proctest"
+	"lockstep/internal/testenv"
+)
+
+// TestReaderOfACellServesAllCells reads repositories of two cells from the reader of one: with Git, over HTTP, with a follower and as a stream
+// of results, before, while and after one of them moves. Then the reader of the other cell dies.
+func TestReaderOfACellServesAllCells(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	rig.startWorker(one)
+	rig.startReader(one)
+	rig.startWorker(two).AwaitLog("worker takes changes")
+	other := rig.startReader(two)
+	here, there := rig.create(one, "here"), rig.create(two, "there")
+	commits := map[events.RepoPath]string{here: rig.push(one, here, "first"), there: rig.push(two, there, "first")}
+	rig.awaitGiven(one, here, commits[here])
+	rig.awaitGiven(two, there, commits[there])
+
+	tokens := access.NewTokens(rig.client, cells.DefaultPrefix)
+	_, secret, err := tokens.Create(t.Context(), "search")
+	_, stranger, err2 := tokens.Create(t.Context(), "other")
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	front := "http://" + one.reader
+	get := func(token, path string) (int, string) {
+		t.Helper()
+		req := proctest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, front+path, nil))(t)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp := proctest.Must(http.DefaultClient.Do(req))(t)
+		defer resp.Body.Close()
+		return resp.StatusCode, string(proctest.Must(io.ReadAll(resp.Body))(t))
+	}
+	lsRemote := func(token string, repo events.RepoPath) (string, error) {
+		cmd := exec.Command("git", "ls-remote", front+"/git/"+repo.String()+".git", "refs/heads/main")
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", "GIT_CONFIG_VALUE_0=Authorization: Bearer "+token, "GIT_TERMINAL_PROMPT=0")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	list := func() (repos, missing []string) {
+		t.Helper()
+		for next := ""; ; {
+			var page struct {
+				Repos   []struct{ Repo, Git string } `json:"repos"`
+				Next    string                       `json:"next"`
+				Missing string                       `json:"missing_cell"`
+			}
+			_, text := get(secret, "/api/v1/repos?limit=1&after="+url.QueryEscape(next))
+			if err := json.Unmarshal([]byte(text), &page); err != nil || page.Repos == nil {
+				t.Fatal(err, text)
+			}
+			for _, r := range page.Repos {
+				if repos = append(repos, r.Repo); r.Git != front+"/git/"+r.Repo+".git" {
+					t.Errorf("%s has the Git URL %s", r.Repo, r.Git)
+				}
+			}
+			if page.Missing != "" {
+				missing = append(missing, page.Missing)
+			}
+			if next = page.Next; next == "" {
+				return repos, missing
+			}
+		}
+	}
+	proctest.Eventually(t, func() bool { _, missing := list(); return len(missing) == 0 }, "the reader knows the other one")
+	for repo, commit := range commits {
+		if out, err := lsRemote(secret, repo); err != nil || !strings.HasPrefix(out, commit) {
+			t.Errorf("git ls-remote %s: %v\n%s", repo, err, out)
+		}
+		if out, err := lsRemote(stranger, repo); err == nil || !strings.Contains(out, "not found") {
+			t.Errorf("git ls-remote %s with the token of another app: %v\n%s", repo, err, out)
+		}
+		path := "/api/v1/repos/" + repo.String()
+		for _, want := range [][2]string{{"/refs", commit}, {"/files/a", "first"}, {"/tree", `"path":"a"`}, {"", commit}, {"/artifact", commit}} {
+			if status, text := get(secret, path+want[0]); status != http.StatusOK || !strings.Contains(text, want[1]) {
+				t.Errorf("GET %s%s: %d %.300s, want %s", path, want[0], status, text, want[1])
+			}
+			if status, _ := get(stranger, path+want[0]); status != http.StatusNotFound {
+				t.Errorf("GET %s%s with the token of another app: %d, want 404", path, want[0], status)
+			}
+		}
+	}
+	if repos, missing := list(); len(missing) > 0 || !slices.Equal(repos, []string{here.String(), there.String()}) {
+		t.Errorf("the list has %v, without cells %v", repos, missing)
+	}
+
+	dir := t.TempDir()
+	tokenFile := filepath.Join(dir, "token")
+	proctest.Must(0, os.WriteFile(tokenFile, []byte(secret+"\n"), 0o600))(t)
+	node := &node{origin: &origin{T: t, url: front}, root: filepath.Join(dir, "root"), tokenFile: tokenFile}
+	node.start()
+	for repo, commit := range commits {
+		node.await(repo.String(), commit)
+	}
+	results := proctest.Must(proctest.Must(follow.NewReader(front, tokenFile))(t).Results(t.Context(), ""))(t)
+	defer results.Close()
+
+	before := commits[there]
+	rig.request(there, two, one)
+	var last string
+	for _, content := range []string{"second", "third", "fourth"} {
+		last = rig.push(two, there, content)
+	}
+	rig.awaitMoved(there, one)
+	rig.awaitGiven(one, there, last)
+	last = rig.push(one, there, "fifth")
+	for before != last { // the stream has a chain without a hole
+		frame := proctest.Must(results.Next())(t)
+		if frame.Data == nil {
+			continue
+		}
+		result := proctest.Must(events.ParseResult(frame.Data))(t)
+		if result.Type != events.ResultSynced || !result.Repo.Equal(there) || result.Unchanged() {
+			continue
+		}
+		if result.Before != before {
+			t.Fatalf("the stream has %.12s to %.12s after %.12s", result.Before, result.After, before)
+		}
+		before = result.After
+	}
+	node.await(there.String(), last)
+	if out, err := lsRemote(secret, there); err != nil || !strings.HasPrefix(out, last) {
+		t.Errorf("git ls-remote after the move: %v\n%s", err, out)
+	}
+	for _, cell := range []*cellUnderTest{one, two} {
+		followers := feed.NewFollowers(rig.client, cell.name, cell.namespace, cells.DefaultPrefix)
+		proctest.Eventually(t, func() bool {
+			all, err := followers.List(t.Context())
+			return err == nil && len(all) == 1 && all[0].App == "search" && all[0].State == feed.FollowerOK && all[0].Entry != ""
+		}, "cell %s lists the follower", cell.name)
+	}
+
+	stays := rig.create(two, "stays")
+	rig.awaitGiven(two, stays, rig.push(two, stays, "first"))
+	other.Kill()
+	if repos, missing := list(); !slices.Equal(missing, []string{"eu-2"}) || len(repos) != 2 {
+		t.Errorf("without the other reader the list has %v, without cells %v", repos, missing)
+	}
+	if status, text := get(secret, "/api/v1/repos/"+stays.String()+"/refs"); status != http.StatusBadGateway || !strings.Contains(text, "in cell eu-2, whose reader does not answer") {
+		t.Errorf("a repository of the cell without a reader: %d %s", status, text)
+	}
+	if out, err := lsRemote(secret, stays); err == nil || !strings.Contains(out, "502") {
+		t.Errorf("git ls-remote of it: %v\n%s", err, out)
+	}
+	if out, err := lsRemote(secret, here); err != nil {
+		t.Errorf("git ls-remote of another one: %v\n%s", err, out)
+	}
+	node.process.Kill()
+}

@@ -1,0 +1,171 @@
+package feed_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/access"
+	"lockstep/internal/feed"
+	"lockstep/internal/redistest"
+	"lockstep/internal/state"
+	"lockstep/internal/testenv"
+	"lockstep/internal/watch"
+)
+
+// manyCells is a feed of several cells in one Redis.
+type manyCells struct {
+	*world
+	mu    sync.Mutex
+	cells []string
+}
+
+func namespaceOf(cell string) events.Namespace {
+	if cell == "" {
+		return events.DefaultNamespace
+	}
+	return events.Namespace("lockstep:{" + cell + "}:")
+}
+
+func newCells(t *testing.T, cells ...string) *manyCells {
+	t.Helper()
+	m := &manyCells{cells: cells}
+	server := redistest.Start(t)
+	client := server.Client()
+	m.world = newWorld(t, server, func(cfg *feed.Config) {
+		cfg.Sources = func() (sources []feed.Source) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			for _, cell := range m.cells {
+				namespace := namespaceOf(cell)
+				if cell == "eu-1" {
+					namespace = events.DefaultNamespace // it was a deployment without cells
+				}
+				reader := access.Reader{Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace)}
+				sources = append(sources, feed.Source{Cell: cell, Namespace: namespace, Audiences: reader.Audiences})
+			}
+			return sources
+		}
+	})
+	return m
+}
+
+func (m *manyCells) setCells(cells ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cells = cells
+}
+
+// addTo adds a result to the stream of a cell under an ID, "*" for the next one.
+func (m *manyCells) addTo(cell, id string, edit ...func(*events.Result)) (result string) {
+	m.Helper()
+	m.added++
+	r := events.Result{
+		ID: fmt.Sprint("r", m.added), Type: events.ResultSynced, Source: "/test", Time: time.Now(), Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(m.T),
+		Ref: testenv.Must(events.ParseRef("main"))(m.T), After: "a", Path: "acme/widgets",
+	}
+	for _, e := range edit {
+		e(&r)
+	}
+	namespace := namespaceOf(cell)
+	if cell == "eu-1" {
+		namespace = events.DefaultNamespace
+	}
+	fields := testenv.Must(stream.Fields(testenv.Must(stream.ResultMessage(r))(m.T)))(m.T)
+	testenv.Must(m.client.XAdd(m.Context(), &redis.XAddArgs{Stream: namespace.Results(), ID: id, Values: fields}).Result())(m.T)
+	return "synced " + r.ID
+}
+
+// TestResultsOfCells sends the results of all cells, and resumes after the ones that a client has of each.
+func TestResultsOfCells(t *testing.T) {
+	t.Parallel()
+	m := newCells(t, "eu-2", "eu-1")
+	early := m.addTo("eu-1", "*")
+	operator := m.open("", feed.Start{})
+	var want []string
+	for i := range 20 {
+		one := m.addTo([]string{"eu-1", "eu-2"}[i%2], "*")
+		operator.want(one)
+		want = append(want, one)
+	}
+	all := m.open("", feed.Start{Oldest: true})
+	var got []string
+	for range 21 {
+		got = append(got, all.result())
+	}
+	slices.Sort(got)
+	if whole := append(slices.Clone(want), early); len(slices.Compact(got)) != 21 || slices.ContainsFunc(whole, func(s string) bool { return !slices.Contains(got, s) }) {
+		t.Errorf("from the start: %v", got)
+	}
+	after := m.addTo("eu-2", "*")
+	m.open("", feed.Start{Cursor: operator.last}).want(after)
+	testenv.Must(m.client.XTrimMaxLen(t.Context(), namespaceOf("eu-2").Results(), 0).Result())(t)
+	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: operator.last}); !isGone(err) {
+		t.Errorf("a cursor before what one cell has kept: %v, want gone", err)
+	}
+}
+
+func isGone(err error) bool {
+	_, ok := errors.AsType[*feed.GoneError](err)
+	return ok
+}
+
+// TestMovedRepositoryIsHeld sends what a repository has in its old cell before what it has in the new one.
+func TestMovedRepositoryIsHeld(t *testing.T) {
+	t.Parallel()
+	m := newCells(t, "eu-1", "eu-2")
+	const last = "9000000000000-0"
+	follows := func(r *events.Result) {
+		r.Follows = &events.Follows{Cell: "eu-1", Stream: events.DefaultNamespace.Results(), Entry: last}
+	}
+	operator := m.open("", feed.Start{})
+	held := m.addTo("eu-2", "*", follows)
+	behind := m.addTo("eu-2", "*")
+	for range 3 { // heartbeats
+		if e := operator.next(); e.kind != "" {
+			t.Fatalf("got %+v before the result that it follows", e)
+		}
+	}
+	before := m.addTo("eu-1", last)
+	operator.want(before, held, behind)
+	late := m.open("", feed.Start{Oldest: true}) // reads from Redis
+	late.want(before, held, behind)
+	m.setCells("eu-2")
+	m.open("", feed.Start{Oldest: true}).want(held, behind) // the old cell is gone
+}
+
+// TestCellsAreAddedAndRemoved has a stream go on when a deployment becomes a cell, and others come and go.
+func TestCellsAreAddedAndRemoved(t *testing.T) {
+	t.Parallel()
+	m := newCells(t, "")
+	first := m.addTo("", "*")
+	single := m.open("", feed.Start{Oldest: true})
+	single.want(first)
+
+	m.setCells("eu-1", "eu-2")
+	one, two := m.addTo("eu-1", "*"), m.addTo("eu-2", "*")
+	both := m.open("", feed.Start{Cursor: single.last})
+	if got := []string{both.result(), both.result()}; !slices.Contains(got, one) || !slices.Contains(got, two) {
+		t.Errorf("after the cursor of the former deployment: %v, want %s and %s", got, one, two)
+	}
+	m.setCells("eu-1", "eu-2", "eu-3")
+	three := m.addTo("eu-3", "*")
+	both.want(three)
+	m.setCells("eu-1", "eu-3")
+	m.addTo("eu-2", "*")
+	again := m.open("", feed.Start{Cursor: both.last})
+	four := m.addTo("eu-1", "*")
+	again.want(four)
+
+	m.setCells("eu-4", "eu-5")
+	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: both.last}); !isGone(err) {
+		t.Errorf("a cursor of other cells: %v, want gone", err)
+	}
+}
