@@ -108,7 +108,7 @@ var settings = []entry{
 	{"patrol-rate", Working, advanced, Size(16 << 20), "", "`bytes` per second that a patrol reads to find altered files in published trees, each file counting as 4 KiB more; a quarter of that during syncs; 0: none"},
 
 	{"roles", Serving, basic, DefaultRoles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation), reader (serves published trees over HTTP to apps with a token; needs the volume read-only)"},
-	{"cell-reader", Serving, advanced, "", "none", "base `URL` of the HTTP API of this cell's readers, for the directory of cells, from which other cells copy what is moved"},
+	{"cell-reader", Serving, advanced, "", "none", "base `URL` of the HTTP API of this cell's readers, for the directory of cells, from which other cells copy what is moved and get what their clients ask for"},
 	{"move-rate", Working, advanced, 10, "", "maximum `number` of repositories per second that a worker begins to move to its cell"},
 	{"poll-every", Serving, basic, time.Hour, "", "`interval` between polls of a watched repository, with jitter; a watch can override it; 0: poll only where a watch says so"},
 	{"reconcile-every", Serving, advanced, 6 * time.Hour, "", "`interval` between comparisons of watches, state and volume; 0: never"},

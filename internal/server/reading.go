@@ -143,8 +143,8 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusTooManyRequests, err)
 	case isUnreached(err):
-		cfg.Log.WarnContext(r.Context(), "request for a repository of another cell failed", "path", r.URL.Path, "error", err, "cause", errors.Unwrap(err))
-		fail(w, http.StatusBadGateway, err) // not 503 with Retry-After, after which a follower would not ask for other repositories
+		logUnreached(r, cfg, err)
+		fail(w, http.StatusBadGateway, err)
 	case errors.Is(err, feed.ErrBusy), errors.Is(err, feed.ErrClosed):
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)

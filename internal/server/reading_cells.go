@@ -96,7 +96,11 @@ func (s *Reading) placedGit(cfg Config, next http.Handler) http.Handler {
 		if err == nil {
 			err = s.limited(w, r, request{who, cfg}, func(w http.ResponseWriter, r *http.Request, _ request) error { return s.forward(w, r, at) })
 		}
-		if err != nil {
+		switch {
+		case isUnreached(err):
+			logUnreached(r, cfg, err)
+			http.Error(w, err.Error(), http.StatusBadGateway) // Git shows plain text
+		case err != nil:
 			s.refuse(w, r, cfg, err)
 		}
 	})
@@ -111,6 +115,9 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, to CellReader)
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to.URL)
+			if strings.HasPrefix(p.In.URL.Path, gitPath) {
+				p.Out.URL.RawPath = "" // with plain slashes, as Git sends it: [escapeGit] has escaped them
+			}
 			p.Out.Header.Set(HopsHeader, strconv.Itoa(hopsOf(p.In)+1))
 		},
 		Transport:     s.CellTransport,
@@ -144,9 +151,15 @@ func (e *unreachedError) Error() string {
 // Unwrap returns the cause, which is for the log.
 func (e *unreachedError) Unwrap() error { return e.cause }
 
+// isUnreached reports whether the reader of a cell does not answer. The response is 502, not 503 with Retry-After, after which a follower
+// would not ask for other repositories.
 func isUnreached(err error) bool {
 	_, ok := errors.AsType[*unreachedError](err)
 	return ok
+}
+
+func logUnreached(r *http.Request, cfg Config, err error) {
+	cfg.Log.WarnContext(r.Context(), "request for a repository of another cell failed", "path", r.URL.Path, "error", err, "cause", errors.Unwrap(err))
 }
 
 // cellPage is the place of a page of a list that goes through the cells.

@@ -36,6 +36,9 @@ func (p *patient) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// Unwrap supports [http.ResponseController].
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
 // patience returns how much longer to wait for a client, given the time that it took to accept a number of bytes.
 func patience(sent int64, waited time.Duration) time.Duration {
 	return min(stallTimeout, stallTimeout+time.Duration(sent/minRate)*time.Second-waited)
