@@ -40,8 +40,30 @@ func (f *workspaceFlags) kindOf() (workspace.Kind, error) {
 	return "", term.UsageError(fmt.Errorf("--kind %s: want auto, overlay, reflink or copy", f.kind))
 }
 
-// open opens the tree that is published under a name, or for --ref of the repository with that name.
-func (f *workspaceFlags) open(root, name string) (t *tree.Tree, published string, err error) {
+// workspaceSource is what a workspace is made of.
+type workspaceSource struct {
+	*tree.Tree
+	root string
+	name string         // under which the tree is published
+	kind workspace.Kind // "" for any
+}
+
+// open opens the tree for a command with these flags. The caller closes it.
+func (f *workspaceFlags) open(cmd *cobra.Command, std term.Streams, name string) (workspaceSource, error) {
+	cfg, err := settings(cmd, std)
+	if err != nil {
+		return workspaceSource{}, err
+	}
+	kind, err := f.kindOf()
+	if err != nil {
+		return workspaceSource{}, err
+	}
+	t, name, err := f.find(cfg.Root, name)
+	return workspaceSource{t, cfg.Root, name, kind}, err
+}
+
+// find opens the tree that is published under a name, or for --ref of the repository with that name.
+func (f *workspaceFlags) find(root, name string) (t *tree.Tree, published string, err error) {
 	if f.ref == "" {
 		t, err := tree.Open(root, name)
 		return t, name, treeError(err)

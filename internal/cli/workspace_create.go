@@ -33,20 +33,12 @@ func newWorkspaceCreateCommand(std term.Streams) *cobra.Command {
 		}),
 		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := settings(cmd, std)
+			from, err := flags.open(cmd, std, args[0])
 			if err != nil {
 				return err
 			}
-			kind, err := flags.kindOf()
-			if err != nil {
-				return err
-			}
-			t, name, err := flags.open(cfg.Root, args[0])
-			if err != nil {
-				return err
-			}
-			defer t.Close()
-			created, err := workspace.Create{Root: cfg.Root, Tree: t, Name: name, Dir: args[1], Kind: kind}.Run(cmd.Context())
+			defer from.Close()
+			created, err := workspace.Create{Root: from.root, Tree: from.Tree, Name: from.name, Dir: args[1], Kind: from.kind}.Run(cmd.Context())
 			if err != nil {
 				return fmt.Errorf("create the workspace: %w", err)
 			}

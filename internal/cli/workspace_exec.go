@@ -40,21 +40,13 @@ func newWorkspaceExecCommand(std term.Streams) *cobra.Command {
 		},
 		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := settings(cmd, std)
+			from, err := flags.open(cmd, std, args[0])
 			if err != nil {
 				return err
 			}
-			kind, err := flags.kindOf()
-			if err != nil {
-				return err
-			}
-			t, name, err := flags.open(cfg.Root, args[0])
-			if err != nil {
-				return err
-			}
-			defer t.Close()
+			defer from.Close()
 			status, err := workspace.Exec{
-				Root: cfg.Root, Tree: t, Name: name, Command: args[1:], Environ: std.Environ, Kind: kind, Scratch: scratch,
+				Root: from.root, Tree: from.Tree, Name: from.name, Command: args[1:], Environ: std.Environ, Kind: from.kind, Scratch: scratch,
 				Note: func(note string) { fmt.Fprintf(std.Stderr, "lockstep: %s\n", note) },
 			}.Run(cmd.Context())
 			return endLike(status, err)

@@ -174,8 +174,10 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	if err := here.Confirm(ctx); err != nil {
 		return err
 	}
-	if err := a.checkArriving(ctx, departed); err != nil {
-		return err
+	if !departed {
+		if err := a.checkArriving(ctx); err != nil {
+			return err
+		}
 	}
 	if last, err = a.mark(ctx, old); err != nil {
 		return err
@@ -185,10 +187,7 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 }
 
 // checkArriving checks before the mark that no other attempt has abandoned the move, and that it is still wanted.
-func (a *attempt) checkArriving(ctx context.Context, departed bool) error {
-	if departed {
-		return nil
-	}
+func (a *attempt) checkArriving(ctx context.Context) error {
 	if err := a.cfg.Directory.Refresh(ctx); err != nil {
 		return err
 	}

@@ -135,11 +135,19 @@ func (q *Queue) claim(ctx context.Context, n int, hold time.Duration) (claimed [
 	return claimed, nil
 }
 
+// dueAt returns the score of a request that is due at a time: negative once it is begun, so that claim.lua finds it first.
+func dueAt(at time.Time, begun bool) float64 {
+	if begun {
+		return -float64(at.UnixMilli())
+	}
+	return float64(at.UnixMilli())
+}
+
 // renew renews the claim of a request for a time from now. It does nothing if the request is gone.
 func (q *Queue) renew(ctx context.Context, repo events.RepoPath, hold time.Duration) error {
 	now, err := q.redis.Time(ctx).Result()
 	if err == nil {
-		err = q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: -float64(now.Add(hold).UnixMilli()), Member: repo.Key()}).Err()
+		err = q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: dueAt(now.Add(hold), true), Member: repo.Key()}).Err()
 	}
 	return err
 }
@@ -165,13 +173,9 @@ func (q *Queue) retry(ctx context.Context, r Request, delay time.Duration, marke
 	}
 	now, err := q.redis.Time(ctx).Result()
 	if err == nil {
-		due := float64(now.Add(delay).UnixMilli())
-		if marked {
-			due = -due
-		}
 		_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 			pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)
-			pipe.ZAdd(ctx, q.due(), redis.Z{Score: due, Member: r.Repo.Key()})
+			pipe.ZAdd(ctx, q.due(), redis.Z{Score: dueAt(now.Add(delay), marked), Member: r.Repo.Key()})
 			return nil
 		})
 	}
