@@ -15,13 +15,13 @@ import (
 	"lockstep/internal/watch"
 )
 
-// placeDashboard makes the dashboard's pages of repositories show those of all cells, if the process belongs to a directory.
+// placeDashboard makes the dashboard's pages of repositories and of watches show those of all cells, if the process belongs to a directory.
 func placeDashboard(cfg Config, board *dashboard.Config, client redis.UniversalClient) {
 	if cfg.cells == nil {
 		return
 	}
 	all := allCells{set: cells.All(client, cfg.cells), redis: client}
-	board.Repos, board.Cells = boardRepos{reposOfAll{all}}, shownCells(cfg, client)
+	board.Repos, board.AllWatches, board.Cells = boardRepos{reposOfAll{all}}, watchesOfAll{all}, shownCells(cfg, client)
 	board.CellOf = func(repo events.RepoPath) (dashboard.RepoCell, error) {
 		cell, err := all.set.Of(repo)
 		if err != nil || cell.Name == cfg.Cell {

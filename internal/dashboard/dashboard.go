@@ -32,6 +32,7 @@ type Config struct {
 	Streams    server.Streams
 	Repos      Repos
 	Watches    Watches
+	AllWatches Watches                                                          // of all cells, one cell after the other; nil without cells
 	Activities Activities                                                       // work in progress; optional
 	Hosts      server.Hosts                                                     // limits of requests to hosts; optional
 	Consumers  func(context.Context) ([]stream.Consumer, error)                 // of Group; by default read from Redis

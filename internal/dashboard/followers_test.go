@@ -27,10 +27,10 @@ func TestFollowersAreShown(t *testing.T) {
 	seen := time.Now().Add(-3 * time.Hour)
 	const cursor = "MSBBQkNERUZHSElKS0xNTk9QIDE3OTUyMjM1MTEyMDEtNyAxMg" // of entry 1795223511201-7
 	list := &listedFollowers{list: []feed.Follower{
-		{Name: "away", App: "search", Seen: seen, LagMS: 2 * 3600 * 1000, State: feed.FollowerAway, Report: feed.Report{Cursor: cursor, Repos: 1200, Behind: 3, Version: "v1"}},
+		{Name: "away", App: "search", Seen: seen, LagMS: 2 * 3600 * 1000, State: feed.FollowerAway, Entry: "1795223511201-7", Report: feed.Report{Cursor: cursor, Repos: 1200, Behind: 3, Version: "v1"}},
 		{Name: "new", App: "a<b", Seen: time.Now(), LagMS: -1, State: feed.FollowerFirst, Report: feed.Report{Version: "v0.9"}},
 		{Name: "revoked", App: "search", Seen: seen, State: feed.FollowerRevoked},
-		{Name: "good", Seen: time.Now(), State: feed.FollowerOK, Report: feed.Report{Cursor: cursor, Repos: 7, Version: "v1"}},
+		{Name: "good", Seen: time.Now(), State: feed.FollowerOK, Entry: "1795223511201-7", Report: feed.Report{Cursor: cursor, Repos: 7, Version: "v1"}},
 	}}
 	d := startDesk(t, func(cfg *Config) { cfg.Followers = list })
 	if page := d.page("/", nil); strings.Contains(page, "<h2>Followers") || strings.Contains(page, "search") {

@@ -32,20 +32,37 @@ type watchLine struct {
 type watchesPage struct {
 	Watches []watchLine
 	Next    string
+	Missing []string // cells that do not answer
 }
+
+// watchPages is the number of pages of cells with few watches that a page shows.
+const watchPages = 16
 
 func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (any, error) {
 	query := watch.Query{Prefix: strings.TrimSpace(q.Get("prefix")), App: strings.TrimSpace(q.Get("app")), After: q.Get("after"), Limit: listShown}
-	page, err := d.cfg.Watches.List(ctx, query)
-	if errors.Is(err, watch.ErrBadAfter) {
-		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+	list, pages := d.cfg.Watches, 1
+	if d.cfg.AllWatches != nil {
+		list, pages = d.cfg.AllWatches, watchPages
 	}
-	if err != nil {
-		return nil, err
-	}
-	shown := watchesPage{Next: page.Next}
-	for _, w := range page.Watches {
-		shown.Watches = append(shown.Watches, d.watchLine(w, admin))
+	var shown watchesPage
+	for range pages {
+		page, err := list.List(ctx, query)
+		if errors.Is(err, watch.ErrBadAfter) {
+			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range page.Watches {
+			shown.Watches = append(shown.Watches, d.watchLine(w, admin))
+		}
+		if page.Missing != "" {
+			shown.Missing = append(shown.Missing, page.Missing)
+		}
+		shown.Next, query.After, query.Limit = page.Next, page.Next, listShown-len(shown.Watches)
+		if page.Next == "" || query.Limit == 0 {
+			break
+		}
 	}
 	return shown, nil
 }

@@ -263,6 +263,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/dashboard/repos":                         `(?s)>` + names["eu-1"] + `<.*>` + names["eu-2"] + `<|>` + names["eu-2"] + `<.*>` + names["eu-1"] + `<`,
+		"/dashboard/watches":                       `(?s)>` + names["eu-1"] + `<.*>` + names["eu-2"] + `<`,
 		"/dashboard/repo?repo=" + names["eu-2"]:    `<dt>Cell</dt><dd>eu-2</dd>`,
 		"/dashboard/repo?repo=" + names["eu-1"]:    `(?s)<dt>Remote</dt>`,
 		"/dashboard/repo?repo=acme/unknown-to-all": `not found`,
@@ -313,6 +314,9 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 		_, text := getStatus(t, "http://"+addr+"/dashboard/repos")
 		return strings.Contains(text, "from cell eu-2: its repositories are not listed") && strings.Contains(text, ">"+names["eu-1"]+"<")
 	}, "the list of repositories names the missing cell")
+	if _, text := getStatus(t, "http://"+addr+"/dashboard/watches"); !strings.Contains(text, "from cell eu-2: its watches are not listed") || !strings.Contains(text, ">"+names["eu-1"]+"<") {
+		t.Errorf("the list of watches without the missing cell:\n%s", text)
+	}
 	stopped.Restart()
 	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
 
