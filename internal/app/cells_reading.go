@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 
 	"github.com/redis/go-redis/v9"
@@ -26,8 +27,21 @@ func placeReading(cfg Config, reading *server.Reading) error {
 	if err != nil {
 		return invalid(err)
 	}
-	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, cfg.Cell}, network.Transport()
+	direct := http.DefaultTransport.(*http.Transport).Clone()
+	direct.Proxy = nil
+	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, cfg.Cell}, cellTransport{direct, network.Transport()}
 	return nil
+}
+
+// cellTransport sends requests for readers on this machine directly. A proxy would connect to a machine of its own, and read the tokens.
+type cellTransport struct{ direct, network http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (t cellTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if cells.IsLocal(r.URL.Hostname()) {
+		return t.direct.RoundTrip(r)
+	}
+	return t.network.RoundTrip(r)
 }
 
 // resultSources returns the cells whose results a reader sends, its own first.
@@ -98,27 +112,30 @@ type cellReaders struct {
 	own       string
 }
 
+// Own implements [server.CellReaders].
+func (c cellReaders) Own() string { return c.own }
+
 // Of implements [server.CellReaders].
-func (c cellReaders) Of(repo events.RepoPath) (reader server.CellReader, ok bool, err error) {
+func (c cellReaders) Of(repo events.RepoPath) (reader server.CellReader, ok bool) {
 	cell := c.directory.Place(repo)
 	if cell.Name == "" || cell.Name == c.own {
-		return server.CellReader{}, false, nil
+		return server.CellReader{}, false
 	}
-	return readerOf(cell), true, nil
+	return readerOf(cell), true
 }
 
-// At implements [server.CellReaders].
-func (c cellReaders) At(index int) (reader server.CellReader, own, ok bool) {
-	for _, cell := range c.directory.Cells() {
-		if cell.State == cells.Gone {
-			continue
+// From implements [server.CellReaders].
+func (c cellReaders) From(name string) (reader server.CellReader, next string, ok bool) {
+	for _, cell := range c.directory.Cells() { // in order
+		switch {
+		case cell.State == cells.Gone || cell.Name < name:
+		case ok:
+			return reader, cell.Name, true
+		default:
+			reader, ok = readerOf(cell), true
 		}
-		if index == 0 {
-			return readerOf(cell), cell.Name == c.own, true
-		}
-		index--
 	}
-	return server.CellReader{}, false, false
+	return reader, "", ok
 }
 
 func readerOf(cell cells.Cell) server.CellReader {

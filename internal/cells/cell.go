@@ -74,10 +74,13 @@ func PrefixOf(name string) events.Namespace { return events.Namespace("lockstep:
 
 // MayHaveTokens reports whether tokens may be sent to the reader at a URL: over https, or on this machine.
 func MayHaveTokens(reader *url.URL) bool {
-	host := reader.Hostname()
+	return reader.Host != "" && (reader.Scheme == "https" || reader.Scheme == "http" && IsLocal(reader.Hostname()))
+}
+
+// IsLocal reports whether a host is this machine.
+func IsLocal(host string) bool {
 	ip := net.ParseIP(host)
-	local := strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
-	return host != "" && (reader.Scheme == "https" || reader.Scheme == "http" && local)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 func (c Cell) check() error {

@@ -140,6 +140,9 @@ func documented(t testing.TB, cfg server.Config) http.Handler {
 		}{io.TeeReader(r.Body, sent), r.Body}
 		answer := &recording{ResponseWriter: w, status: http.StatusOK}
 		handler.ServeHTTP(answer, r)
+		if strings.HasPrefix(r.URL.Path, "/cells/") { // for other cells, not part of the API
+			return
+		}
 		if r.Pattern == "" {
 			if answer.status != http.StatusForbidden && answer.status != http.StatusNotFound && answer.status != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s returns %d, but matches no pattern", r.Method, r.URL, answer.status)

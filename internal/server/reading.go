@@ -38,6 +38,7 @@ type Reading struct {
 	Locks Locks
 
 	requests slots
+	forwards slotsByCell // to readers of other cells
 	archives slots
 	lists    slots // of repositories
 	scans    turns
@@ -52,7 +53,7 @@ func (s *Reading) mount(mux *routes, cfg Config) {
 		"refs": s.listRefs, "archive": s.sendArchive, "files/{path...}": s.sendFile, "tree": s.listFiles, "artifact": s.showArtifact,
 	} {
 		kind, _, _ := strings.Cut(route, "/")
-		mux.Handle("GET /api/v1/repos/{repo}/"+route, s.authenticated(cfg, kind, s.placed(handle)))
+		mux.Handle("GET /api/v1/repos/{repo}/"+route, s.authenticated(cfg, kind, handle))
 	}
 	mux.Handle("GET /api/v1/results", s.authenticated(cfg, "results", s.sendResults))
 	mux.Handle("PUT /api/v1/followers/{name}", s.authenticated(cfg, "followers", s.putFollower))
@@ -79,12 +80,20 @@ func (s *Reading) authenticated(cfg Config, kind string, next reader) http.Handl
 		w.Header().Set("Cache-Control", "private, no-cache")
 		who, err := gate.Identify(r)
 		if err == nil {
-			err = s.limited(w, r, request{who, cfg}, next)
+			err = s.dispatch(w, r, request{who, cfg}, kind, next)
 		}
 		if err != nil {
 			s.refuse(w, r, cfg, err)
 		}
 	}))
+}
+
+// dispatch calls next, unless the repository is in another cell.
+func (s *Reading) dispatch(w http.ResponseWriter, r *http.Request, from request, kind string, next reader) error {
+	if at, ok := s.elsewhere(r, r.PathValue("repo")); ok {
+		return s.forward(w, r, from, kind, at)
+	}
+	return s.limited(w, r, from, next)
 }
 
 // limited calls next unless the sender, or all together, have too many requests already.

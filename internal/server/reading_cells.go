@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"lockstep/events"
@@ -19,72 +21,76 @@ import (
 	"lockstep/internal/watch"
 )
 
-// CellReaders finds the readers of the other cells.
+// CellReaders finds the readers of cells.
 type CellReaders interface {
-	// Of returns the reader of the cell that has a repository. ok is false if that is this process' cell.
-	Of(repo events.RepoPath) (reader CellReader, ok bool, err error)
+	Own() string // the name of this process' cell
 
-	// At returns the reader of the cell with an index, in the order of lists. own reports whether that is this process' cell. ok is false
-	// beyond the last one.
-	At(index int) (reader CellReader, own, ok bool)
+	// Of returns the reader of the cell that has a repository. ok is false if that is this process' cell.
+	Of(repo events.RepoPath) (reader CellReader, ok bool)
+
+	// From returns the first cell, in the order of their names, whose name is not less than the given one, and the name of the next one, ""
+	// if there is none. ok is false if there is no such cell.
+	From(name string) (reader CellReader, next string, ok bool)
 }
 
 // CellReader is where the reader of a cell is.
 type CellReader struct {
 	Cell string
-	URL  *url.URL // nil if unknown, or if it must not be sent a token
+	URL  *url.URL // nil if unknown, or if tokens must not be sent there
 }
 
-// HopsHeader counts how often a request for a repository was forwarded to the reader of another cell. A process that has received one twice
-// serves it itself: once is enough but for the second in which the copies of the directory differ.
-const HopsHeader = "Lockstep-Hops"
+// cellsPath is what the reader of one cell serves for those of the others: the rest of the path, for the repositories of its cell only. A
+// process of another cell refuses it, so that a wrong URL in the directory does not look like a cell without repositories.
+const cellsPath = "/cells/"
 
-// MaxHops is the value of [HopsHeader] of a request that is not to be forwarded.
-const MaxHops = 2
+// in returns the URL of a path at the reader, for that cell only.
+func (c CellReader) in(path string) *url.URL {
+	u := *c.URL
+	u.Path, u.RawPath = strings.TrimRight(u.Path, "/")+cellsPath+c.Cell+path, ""
+	return &u
+}
 
-var errNoReader = errors.New("it has none in the directory that tokens may be sent to: run one with --roles reader and --cell-reader https://…")
+type onlyOwnKey struct{}
 
-func hopsOf(r *http.Request) int {
-	hops, err := strconv.Atoi(r.Header.Get(HopsHeader))
-	if err != nil || hops < 0 {
-		return 0
-	}
-	return hops
+// onlyOwn reports whether a request is for the repositories of this process' cell only.
+func onlyOwn(r *http.Request) bool { return r.Context().Value(onlyOwnKey{}) != nil }
+
+// forCell serves [cellsPath].
+func forCell(cfg Config, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rest, ok := strings.CutPrefix(r.URL.Path, cellsPath)
+		cell, _, more := strings.Cut(rest, "/")
+		switch {
+		case !ok || !more:
+			next.ServeHTTP(w, r)
+		case cfg.Reading == nil || cfg.Reading.Cells == nil || cfg.Reading.Cells.Own() != cell:
+			fail(w, http.StatusMisdirectedRequest, errors.New("this process does not serve that cell; see --cell-reader of the cell's processes"))
+		default:
+			r = r.WithContext(context.WithValue(r.Context(), onlyOwnKey{}, true))
+			http.StripPrefix(cellsPath+cell, next).ServeHTTP(w, r)
+		}
+	})
 }
 
 // elsewhere returns the reader of another cell that has the repository of a request, if there is one.
-func (s *Reading) elsewhere(r *http.Request, repo string) (at CellReader, ok bool, err error) {
-	if s.Cells == nil || hopsOf(r) >= MaxHops {
-		return CellReader{}, false, nil
+func (s *Reading) elsewhere(r *http.Request, repo string) (at CellReader, ok bool) {
+	if s.Cells == nil || onlyOwn(r) {
+		return CellReader{}, false
 	}
 	path, err := events.ParseRepoPath(repo)
 	if err != nil {
-		return CellReader{}, false, nil // which next refuses
+		return CellReader{}, false // none, or invalid
 	}
 	return s.Cells.Of(path)
 }
 
-// placed forwards requests for repositories of other cells to their readers.
-func (s *Reading) placed(next reader) reader {
-	return func(w http.ResponseWriter, r *http.Request, from request) error {
-		at, ok, err := s.elsewhere(r, r.PathValue("repo"))
-		switch {
-		case err != nil:
-			return err
-		case ok:
-			return s.forward(w, r, at)
-		}
-		return next(w, r, from)
-	}
-}
-
-// placedGit does that for Git, whose handler authenticates itself.
+// placedGit forwards requests for repositories of other cells. Git's handler authenticates itself, so forwarded requests are authenticated here.
 func (s *Reading) placedGit(cfg Config, next http.Handler) http.Handler {
 	gate := GateOf(cfg, s.Tokens)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, _ := gitserve.Path(r, gitPath)
-		at, ok, err := s.elsewhere(r, name)
-		if err == nil && !ok {
+		at, ok := s.elsewhere(r, name)
+		if !ok {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -93,36 +99,50 @@ func (s *Reading) placedGit(cfg Config, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r) // refuses as Git expects it
 			return
 		}
-		if err == nil {
-			err = s.limited(w, r, request{who, cfg}, func(w http.ResponseWriter, r *http.Request, _ request) error { return s.forward(w, r, at) })
-		}
-		switch {
+		switch err := s.forward(w, r, request{who, cfg}, "git", at); {
 		case isUnreached(err):
 			logUnreached(r, cfg, err)
 			http.Error(w, err.Error(), http.StatusBadGateway) // Git shows plain text
 		case err != nil:
-			s.refuse(w, r, cfg, err)
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})
 }
 
-// forward has the reader of another cell respond.
-func (s *Reading) forward(w http.ResponseWriter, r *http.Request, to CellReader) error {
+var errNoReader = errors.New("it has none in the directory that tokens may be sent to: run one with --roles reader and --cell-reader https://…")
+
+// forward has the reader of another cell respond. A request in progress counts for that cell only, so that one that hangs does not use up
+// what the sender may have here.
+func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, kind string, to CellReader) error {
 	if to.URL == nil {
 		return unreached(to, errNoReader)
 	}
+	release, err := s.forwards.of(to.Cell).take(from.who.App, maxRequests, maxRequestsApp, errBusy)
+	if err != nil {
+		return err
+	}
+	defer release()
 	var failed error
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.SetURL(to.URL)
+			p.SetURL(to.in("/"))
 			if strings.HasPrefix(p.In.URL.Path, gitPath) {
 				p.Out.URL.RawPath = "" // with plain slashes, as Git sends it: [escapeGit] has escaped them
 			}
-			p.Out.Header.Set(HopsHeader, strconv.Itoa(hopsOf(p.In)+1))
+			p.Out.Header["Authorization"] = p.In.Header["Authorization"] // whatever Connection says: without it the request may seem the operator's
 		},
 		Transport:     s.CellTransport,
 		FlushInterval: -1, // Git's progress
 		ErrorLog:      log.New(io.Discard, "", 0),
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.StatusCode == http.StatusMisdirectedRequest {
+				return errors.New("its URL in the directory is that of another process")
+			}
+			if kind == "repos" || kind == "artifact" {
+				return readdress(resp, to.URL.Host, from.cfg.baseURL(r))
+			}
+			return nil
+		},
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
 				failed = unreached(to, err)
@@ -134,6 +154,44 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, to CellReader)
 	}
 	proxy.ServeHTTP(newPatient(w), r)
 	return failed
+}
+
+const maxDocument = 8 << 20 // bytes
+
+// readdress replaces the address of the other reader in a document by that which the sender uses.
+func readdress(resp *http.Response, host, base string) error {
+	if resp.Header.Get("Content-Type") != "application/json" {
+		return nil
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument))
+	_ = resp.Body.Close()
+	if err != nil {
+		return err
+	}
+	for _, scheme := range []string{"http://", "https://"} {
+		text = bytes.ReplaceAll(text, []byte(`"`+scheme+host+"/"), []byte(`"`+base+"/"))
+	}
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+	resp.Header.Set("Content-Length", strconv.Itoa(len(text)))
+	return nil
+}
+
+// slotsByCell are slots for each cell.
+type slotsByCell struct {
+	mu sync.Mutex
+	by map[string]*slots
+}
+
+func (s *slotsByCell) of(cell string) *slots {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = map[string]*slots{}
+	}
+	if s.by[cell] == nil {
+		s.by[cell] = &slots{}
+	}
+	return s.by[cell]
 }
 
 // unreachedError says that the reader of a cell does not answer.
@@ -164,28 +222,24 @@ func logUnreached(r *http.Request, cfg Config, err error) {
 
 // cellPage is the place of a page of a list that goes through the cells.
 type cellPage struct {
-	index int
-	after string // in the list of that cell
 	cell  CellReader
-	own   bool // it is this process' cell
-	last  bool // no cell follows
+	after string // in the list of that cell
+	then  string // the next cell; "" for none
 }
 
-// cellPageOf returns the page that a request asks for. It begins with the index of the cell and a colon.
+// cellPageOf returns the page that a request asks for: the name of a cell, a colon, and the place in its list. A cell that was removed
+// meanwhile is followed by the next one.
 func (s *Reading) cellPageOf(r *http.Request) (p cellPage, err error) {
-	if text := r.URL.Query().Get("after"); text != "" {
-		index, after, ok := strings.Cut(text, ":")
-		if p.index, err = strconv.Atoi(index); err != nil || !ok || p.index < 0 {
-			return p, badRequest(watch.ErrBadAfter)
-		}
+	name, after, ok := strings.Cut(r.URL.Query().Get("after"), ":")
+	if name != "" && !ok {
+		return p, badRequest(watch.ErrBadAfter)
+	}
+	if p.cell, p.then, ok = s.Cells.From(name); !ok {
+		return p, badRequest(watch.ErrBadAfter)
+	}
+	if p.cell.Cell == name {
 		p.after = after
 	}
-	var ok bool
-	if p.cell, p.own, ok = s.Cells.At(p.index); !ok { // cells have been removed since
-		return cellPage{own: true, last: true}, badRequest(watch.ErrBadAfter)
-	}
-	_, _, more := s.Cells.At(p.index + 1)
-	p.last = !more
 	return p, nil
 }
 
@@ -193,11 +247,11 @@ func (s *Reading) cellPageOf(r *http.Request) (p cellPage, err error) {
 func (p cellPage) next(own string) string {
 	switch {
 	case own != "":
-		return strconv.Itoa(p.index) + ":" + own
-	case p.last:
-		return ""
+		return p.cell.Cell + ":" + own
+	case p.then != "":
+		return p.then + ":"
 	}
-	return strconv.Itoa(p.index+1) + ":"
+	return ""
 }
 
 // readablePage is a page of the list of repositories that a sender reads.
@@ -209,11 +263,19 @@ type readablePage struct {
 
 // listElsewhere responds with a page of another cell's list, from its reader.
 func (s *Reading) listElsewhere(w http.ResponseWriter, r *http.Request, from request, at cellPage) error {
-	page, err := s.requestPage(r, at)
-	switch {
-	case r.Context().Err() != nil:
+	release, err := s.lists.take(from.who.App, maxLists, maxListsApp, errBusyLists)
+	if err != nil {
+		return err
+	}
+	defer release()
+	page, err := s.requestPage(w, r, at)
+	if refused, ok := errors.AsType[problem](err); ok {
+		return refused
+	}
+	if r.Context().Err() != nil {
 		return r.Context().Err()
-	case err != nil:
+	}
+	if err != nil {
 		from.cfg.Log.WarnContext(r.Context(), "a list lacks the repositories of a cell, whose reader does not answer", "cell", at.cell.Cell, "error", err)
 		page = readablePage{Repos: []ReadableRepo{}, Missing: at.cell.Cell}
 	}
@@ -227,10 +289,12 @@ func (s *Reading) listElsewhere(w http.ResponseWriter, r *http.Request, from req
 
 const (
 	maxCellPage     = 64 << 20 // bytes
-	cellPageTimeout = 10 * time.Second
+	cellPageTimeout = 20 * time.Second
 )
 
-func (s *Reading) requestPage(r *http.Request, at cellPage) (page readablePage, err error) {
+// requestPage requests a page from the reader of a cell. The error is a [problem] if the reader answers that the request is bad or to be
+// repeated later, or needs too long: a smaller page may do.
+func (s *Reading) requestPage(w http.ResponseWriter, r *http.Request, at cellPage) (page readablePage, err error) {
 	if at.cell.URL == nil {
 		return page, errNoReader
 	}
@@ -238,21 +302,30 @@ func (s *Reading) requestPage(r *http.Request, at cellPage) (page readablePage, 
 	defer cancel()
 	query := r.URL.Query()
 	query.Set("after", at.after)
-	u := at.cell.URL.JoinPath("/api/v1/repos")
+	u := at.cell.in("/api/v1/repos")
 	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return page, err
 	}
 	req.Header["Authorization"] = r.Header["Authorization"]
-	req.Header.Set(HopsHeader, strconv.Itoa(MaxHops))
 	resp, err := s.CellTransport.RoundTrip(req)
-	if err != nil {
-		return page, err
+	if err == nil {
+		defer resp.Body.Close()
+		switch resp.StatusCode {
+		case http.StatusOK:
+			err = json.NewDecoder(io.LimitReader(resp.Body, maxCellPage)).Decode(&page)
+		case http.StatusBadRequest:
+			return page, badRequest(watch.ErrBadAfter)
+		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+			w.Header().Set("Retry-After", retryAfter)
+			return page, problem{fmt.Errorf("the reader of cell %s: HTTP %d", at.cell.Cell, resp.StatusCode), resp.StatusCode}
+		default:
+			err = fmt.Errorf("HTTP %d", resp.StatusCode)
+		}
+		if errors.Is(err, io.ErrUnexpectedEOF) || err != nil && ctx.Err() != nil {
+			return page, problem{fmt.Errorf("cell %s: the page is too large; ask for a smaller one", at.cell.Cell), http.StatusGatewayTimeout}
+		}
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return page, fmt.Errorf("HTTP %d", resp.StatusCode)
-	}
-	return page, json.NewDecoder(io.LimitReader(resp.Body, maxCellPage)).Decode(&page)
+	return page, err
 }

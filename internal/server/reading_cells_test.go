@@ -19,12 +19,20 @@ import (
 // otherCell has the repositories of acme/elsewhere…, at a reader.
 type otherCell struct{ at *url.URL }
 
-func (c otherCell) Of(repo events.RepoPath) (server.CellReader, bool, error) {
-	return server.CellReader{Cell: "eu-2", URL: c.at}, strings.HasPrefix(repo.String(), "acme/elsewhere"), nil
+func (c otherCell) Own() string { return "eu-1" }
+
+func (c otherCell) Of(repo events.RepoPath) (server.CellReader, bool) {
+	return server.CellReader{Cell: "eu-2", URL: c.at}, strings.HasPrefix(repo.String(), "acme/elsewhere")
 }
 
-func (c otherCell) At(index int) (reader server.CellReader, own, ok bool) {
-	return server.CellReader{Cell: "eu-2", URL: c.at}, index == 0, index < 2
+func (c otherCell) From(name string) (reader server.CellReader, next string, ok bool) {
+	switch {
+	case name <= "eu-1":
+		return server.CellReader{Cell: "eu-1"}, "eu-2", true
+	case name <= "eu-2":
+		return server.CellReader{Cell: "eu-2", URL: c.at}, "", true
+	}
+	return server.CellReader{}, "", false
 }
 
 func placed(t *testing.T, at *url.URL) *library {
@@ -35,57 +43,74 @@ func placed(t *testing.T, at *url.URL) *library {
 	return l
 }
 
-// TestRequestsGoToTheCellOfTheirRepository forwards a request with its token, body and query, and the response with its headers, at most twice.
+// TestRequestsGoToTheCellOfTheirRepository forwards a request with its token, body and query, and the response with its headers.
 func TestRequestsGoToTheCellOfTheirRepository(t *testing.T) {
 	t.Parallel()
-	var got []string // requests to the other cell
+	var got []string
+	var own string
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := testenv.Must(io.ReadAll(r.Body))(t)
-		got = append(got, fmt.Sprint(r.Method, " ", r.URL, " ", r.Header.Get("Authorization"), " ", r.Header.Get(server.HopsHeader), " ", string(body)))
+		got = append(got, fmt.Sprint(r.Method, " ", r.URL, " ", r.Header["Authorization"], " ", string(body)))
 		w.Header().Set("ETag", `"x"`)
-		w.Header().Set("Content-Type", "application/x-other")
-		fmt.Fprint(w, "from the other cell")
+		if strings.Contains(r.URL.Path, "wrong") {
+			w.WriteHeader(http.StatusMisdirectedRequest)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"repo":"acme/elsewhere","git":"http://%s/git/acme/elsewhere.git","refs":[]}`, own)
 	}))
 	defer other.Close()
-	l := placed(t, testenv.Must(url.Parse(other.URL))(t))
+	own = strings.TrimPrefix(other.URL, "http://")
+	l := placed(t, testenv.Must(url.Parse(other.URL+"/behind"))(t))
 	base := strings.TrimSuffix(l.url, "/api/v1/repos/")
-	send := func(method, path, token, body string, hops ...string) *http.Response {
+	send := func(method, path, token, body string, header ...string) (int, string) {
 		t.Helper()
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), method, base+path, strings.NewReader(body)))(t)
 		req.Header.Set("Authorization", "Bearer "+token)
-		for _, n := range hops {
-			req.Header.Set(server.HopsHeader, n)
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
 		}
 		resp := testenv.Must(http.DefaultTransport.RoundTrip(req))(t)
-		t.Cleanup(func() { resp.Body.Close() })
-		return resp
+		defer resp.Body.Close()
+		return resp.StatusCode, string(testenv.Must(io.ReadAll(resp.Body))(t))
 	}
-	for _, one := range []struct{ method, path, body, hops, want string }{
-		{"GET", "/git/acme/elsewhere.git/info/refs?service=git-upload-pack", "", "", "1"},
-		{"POST", "/git/acme/elsewhere.git/git-upload-pack", "want", "1", "2"},
+	for _, one := range []struct{ method, path, body string }{
+		{"GET", "/git/acme/elsewhere.git/info/refs?service=git-upload-pack", ""},
+		{"POST", "/git/acme/elsewhere.git/git-upload-pack", "want"},
+		{"GET", "/api/v1/repos/acme%2Felsewhere", ""},
 	} {
-		resp := send(one.method, one.path, l.docs, one.body, one.hops)
-		if resp.StatusCode != http.StatusOK || resp.Header.Get("ETag") != `"x"` {
-			t.Errorf("%s: %s %v", one.path, resp.Status, resp.Header)
+		status, text := send(one.method, one.path, l.docs, one.body, "Connection", "Authorization") // a proxy would drop what Connection names
+		if want := `"git":"` + base + "/git/"; status != http.StatusOK || strings.HasPrefix(one.path, "/api/") && !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s, want %s", one.path, status, text, want)
 		}
-		if want := strings.TrimRight(one.method+" "+one.path+" Bearer "+l.docs+" "+one.want+" "+one.body, " "); len(got) == 0 || strings.TrimRight(got[len(got)-1], " ") != want {
+		if want := one.method + " /behind/cells/eu-2" + one.path + " [Bearer " + l.docs + "] " + one.body; len(got) == 0 || got[len(got)-1] != want {
 			t.Errorf("the other cell got %q, want %q", got, want)
 		}
 	}
+	if status, text := send("GET", "/api/v1/repos/acme/elsewhere-wrong/refs", l.docs, ""); status != http.StatusBadGateway {
+		t.Errorf("a wrong URL in the directory: %d %s, want 502", status, text)
+	}
 	forwarded := len(got)
-	for name, resp := range map[string]*http.Response{
-		"twice forwarded":   send("GET", "/api/v1/repos/acme/elsewhere/refs", l.docs, "", "2"),
-		"an unknown token":  send("GET", "/api/v1/repos/acme/elsewhere/refs", "lockstep_none", ""),
-		"Git, unknown":      send("GET", "/git/acme/elsewhere.git/info/refs?service=git-upload-pack", "lockstep_none", ""),
-		"of the own cell":   send("GET", "/api/v1/repos/acme/none/refs", l.docs, ""),
-		"an invalid path":   send("GET", "/api/v1/repos/..%2F..%2Fx/refs", l.docs, ""),
-		"a list of the own": send("GET", "/api/v1/repos", l.docs, "", "2"),
+	for _, one := range []struct {
+		path, token string
+		want        int
+	}{
+		{"/cells/eu-1/api/v1/repos/acme/elsewhere/refs", l.docs, http.StatusNotFound}, // only of this cell
+		{"/cells/eu-1/git/acme/widgets.git/info/refs", l.docs, http.StatusNotFound},
+		{"/cells/eu-1/api/v1/repos", l.docs, http.StatusOK},
+		{"/cells/eu-2/api/v1/repos", l.docs, http.StatusMisdirectedRequest},
+		{"/cells/eu-2/git/acme/elsewhere.git/info/refs?service=git-upload-pack", l.docs, http.StatusMisdirectedRequest},
+		{"/cells/eu-1/api/v1/repos", "lockstep_none", http.StatusUnauthorized},
+		{"/cells/eu-1", l.docs, http.StatusNotFound},
+		{"/api/v1/repos/acme/elsewhere/refs", "lockstep_none", http.StatusUnauthorized},
+		{"/git/acme/elsewhere.git/info/refs?service=git-upload-pack", "lockstep_none", http.StatusUnauthorized},
+		{"/api/v1/repos/acme/none/refs", l.docs, http.StatusNotFound},
+		{"/api/v1/repos/..%2F..%2Fx/refs", l.docs, http.StatusNotFound},
 	} {
-		if len(got) != forwarded {
-			t.Fatalf("%s: forwarded %v", name, got[forwarded:])
+		if status, text := send("GET", one.path, one.token, ""); status != one.want {
+			t.Errorf("%s: %d %s, want %d", one.path, status, text, one.want)
 		}
-		if resp.StatusCode/100 == 5 {
-			t.Errorf("%s: %s", name, resp.Status)
+		if len(got) != forwarded {
+			t.Fatalf("%s: forwarded %v", one.path, got[forwarded:])
 		}
 	}
 }
@@ -93,12 +118,12 @@ func TestRequestsGoToTheCellOfTheirRepository(t *testing.T) {
 // TestListsGoThroughTheCells continues with the page of the next cell, and names one whose reader does not answer.
 func TestListsGoThroughTheCells(t *testing.T) {
 	t.Parallel()
-	page := `{"repos":[{"repo":"acme/elsewhere","git":"http://other/git/acme/elsewhere.git","refs":[]}],"next":"more"}`
+	answer, status := `{"repos":[{"repo":"acme/elsewhere","git":"http://other/git/acme/elsewhere.git","refs":[]}],"next":"more"}`, http.StatusOK
 	var asked []string
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.String())
-		fmt.Fprint(w, page)
-		page = `{"repos":[]}`
+		w.WriteHeader(status)
+		fmt.Fprint(w, answer)
 	}))
 	l := placed(t, testenv.Must(url.Parse(other.URL))(t))
 	type listing struct {
@@ -115,23 +140,35 @@ func TestListsGoThroughTheCells(t *testing.T) {
 		_ = json.NewDecoder(resp.Body).Decode(&got)
 		return got, resp.StatusCode
 	}
-	if got, _ := list("?limit=5"); got.Next != "1:" || got.Missing != "" {
+	l.watch("docs", "acme/elsewhere", "") // left behind by a move
+	if got, _ := list("?limit=5"); got.Next != "eu-2:" || got.Missing != "" || slices.ContainsFunc(got.Repos, func(r server.ReadableRepo) bool { return r.Repo == "acme/elsewhere" }) {
 		t.Errorf("the own cell: %+v", got)
 	}
-	got, _ := list("?limit=5&after=1:")
-	if len(got.Repos) != 1 || got.Next != "1:more" || got.Repos[0].Git != strings.TrimSuffix(l.url, "/api/v1/repos/")+"/git/acme/elsewhere.git" {
+	got, _ := list("?limit=5&after=eu-2:")
+	if len(got.Repos) != 1 || got.Next != "eu-2:more" || got.Repos[0].Git != strings.TrimSuffix(l.url, "/api/v1/repos/")+"/git/acme/elsewhere.git" {
 		t.Errorf("the other cell: %+v", got)
 	}
-	if got, _ := list("?limit=5&after=1:more"); len(got.Repos) != 0 || got.Next != "" || !slices.Equal(asked, []string{"/api/v1/repos?after=&limit=5", "/api/v1/repos?after=more&limit=5"}) {
+	answer = `{"repos":[]}`
+	if got, _ := list("?limit=5&after=eu-2:more"); len(got.Repos) != 0 || got.Next != "" ||
+		!slices.Equal(asked, []string{"/cells/eu-2/api/v1/repos?after=&limit=5", "/cells/eu-2/api/v1/repos?after=more&limit=5"}) {
 		t.Errorf("its end: %+v, asked for %v", got, asked)
 	}
-	for _, after := range []string{"x", "2:", "-1:", "1"} {
+	if got, _ := list("?after=eu-17:of+a+cell+that+is+gone"); got.Next != "" || len(asked) != 3 || asked[2] != "/cells/eu-2/api/v1/repos?after=" {
+		t.Errorf("the cell after one that is gone: %+v, asked for %v", got, asked)
+	}
+	for _, after := range []string{"x", "eu-3:", "eu-1"} {
 		if _, status := list("?after=" + after); status != http.StatusBadRequest {
 			t.Errorf("after=%s: %d, want 400", after, status)
 		}
 	}
+	for refusal, want := range map[int]int{400: 400, 429: 429, 503: 503, 401: 200, 500: 200, 421: 200} {
+		status = refusal
+		if got, status := list("?after=eu-2:"); status != want || (got.Missing == "eu-2") != (want == 200) {
+			t.Errorf("the other cell answers %d: %d %+v, want %d", refusal, status, got, want)
+		}
+	}
 	other.Close()
-	if got, status := list("?after=1:"); status != http.StatusOK || got.Repos == nil || got.Missing != "eu-2" || got.Next != "" {
+	if got, status := list("?after=eu-2:"); status != http.StatusOK || got.Repos == nil || got.Missing != "eu-2" || got.Next != "" {
 		t.Errorf("a cell without a reader: %d %+v", status, got)
 	}
 }

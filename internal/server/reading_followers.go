@@ -9,7 +9,7 @@ import (
 	"lockstep/internal/feed"
 )
 
-const maxReport = 4 << 10 // bytes
+const maxReport = 128 << 10 // bytes; the cursor has up to 150 for each cell
 
 // putFollower stores the report of a follower.
 func (s *Reading) putFollower(w http.ResponseWriter, r *http.Request, from request) error {

@@ -66,12 +66,12 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 	}
 	query := r.URL.Query()
 	after, nextOf := query.Get("after"), func(own string) string { return own }
-	if s.Cells != nil && hopsOf(r) < MaxHops {
+	if s.Cells != nil && !onlyOwn(r) {
 		at, err := s.cellPageOf(r)
 		switch {
 		case err != nil:
 			return err
-		case !at.own:
+		case at.cell.Cell != s.Cells.Own():
 			return s.listElsewhere(w, r, from, at)
 		}
 		after, nextOf = at.after, at.next
@@ -86,6 +86,11 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 	before := `{"repos":[`
 	next, err := s.Reader.List(r.Context(), watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: after, Limit: cmp.Or(limit, 100)},
 		func(visible access.Visible) error {
+			if s.Cells != nil {
+				if _, left := s.Cells.Of(visible.Repo); left { // and is in the list of its present cell
+					return nil
+				}
+			}
 			shown, err := s.readable(r, from, visible)
 			if err != nil {
 				return err

@@ -112,7 +112,7 @@ func serve(ctx context.Context, listener net.Listener, srv *http.Server) error {
 // Handler returns the handler of [Serve].
 func Handler(cfg Config) http.Handler {
 	// Another site's page in a local browser must not reach a server that trusts local requests.
-	return http.NewCrossOriginProtection().Handler(forLocalhost(cfg, plainRepos(cfg, mount(cfg))))
+	return http.NewCrossOriginProtection().Handler(forLocalhost(cfg, forCell(cfg, plainRepos(cfg, mount(cfg)))))
 }
 
 // routes is a mux that records its patterns, so that tests can compare them with openapi.yaml.
@@ -191,7 +191,7 @@ func mountRepos(mux *routes, cfg Config) {
 		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, cfg.Locks, admin)
 	}
 	if s := cfg.Reading; s != nil {
-		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.placed(s.showReadable))
+		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.showReadable)
 	}
 	if list != nil {
 		mux.Handle("GET /api/v1/repos", list)

@@ -17,7 +17,7 @@ import (
 
 // source is the reader of the cell that a repository leaves.
 type source struct {
-	base  string // URL, without a trailing slash
+	base  string // URL for what that cell has, without a trailing slash
 	token string // of the operator; "" for a reader on this machine that needs none
 	http  *http.Client
 }
@@ -38,7 +38,7 @@ func newSource(cell, base, token string, transport http.RoundTripper) (source, e
 		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "the reader of cell %s is reached over http, so the API token would be sent unencrypted; use https", cell)
 	}
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return source{strings.TrimRight(base, "/"), token, client}, nil
+	return source{strings.TrimRight(base, "/") + "/cells/" + cell, token, client}, nil // only what that cell has
 }
 
 // git returns the Git URL of a repository.
