@@ -52,12 +52,6 @@ type allCells struct {
 	redis redis.UniversalClient
 }
 
-// left returns the cell of a repository. ok is false if that is the given one.
-func (a allCells) left(cell cells.Member, repo events.RepoPath) (to cells.Member, ok bool) {
-	to, err := a.set.Of(repo)
-	return to, err == nil && to != cell
-}
-
 // page calls list for the cell of a cursor, which has the index of the cell in front of the cell's own one, and returns the cursor of the
 // next page. A cell that does not answer is skipped, and its name returned. The order of the cells is that of their names: a list that is
 // read while a cell is added or removed may lack some of it or repeat it.

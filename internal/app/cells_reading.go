@@ -2,8 +2,11 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
+	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -50,16 +53,16 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 		only := []feed.Source{{Namespace: cfg.Namespace(), Audiences: own.Audiences}}
 		return func() []feed.Source { return only }
 	}
-	all := allCells{set: cells.All(client, cfg.cells), redis: client}
+	moved := &movedRepos{allCells: allCells{set: cells.All(client, cfg.cells), redis: client}, down: map[string]time.Time{}}
 	source := func(m cells.Member) feed.Source {
 		reader := access.Reader{
-			Watches: movedWatches{watch.NewRegistry(client, m.Namespace), all, m}, States: movedStates{state.NewStore(client, m.Namespace), all, m},
+			Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m}, States: movedStates{state.NewStore(client, m.Namespace), moved, m},
 		}
 		return feed.Source{Cell: m.Name, Namespace: m.Namespace, Audiences: reader.Audiences}
 	}
 	return func() []feed.Source {
 		sources := []feed.Source{source(cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()})}
-		for _, m := range all.set.Members() {
+		for _, m := range moved.set.Members() {
 			if m.Name != cfg.Cell {
 				sources = append(sources, source(m))
 			}
@@ -68,40 +71,81 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 	}
 }
 
-// movedWatches are the watches of a cell, and for a repository that has left it, those in its present cell.
+// movedRepos finds out who may read the results that a repository has left behind in a cell: those who may in its present one.
+type movedRepos struct {
+	allCells
+	mu   sync.Mutex
+	down map[string]time.Time // cells that did not answer, and until when they are not asked
+}
+
+// downFor is how long a cell that did not answer is not asked, so that results of other cells do not wait for it one by one.
+const downFor = 5 * time.Second
+
+// ask calls fn for the present cell of a repository that has left a cell. It returns false if the repository is still there, or if the
+// present cell does not answer.
+func (m *movedRepos) ask(ctx context.Context, cell cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error) bool {
+	to, err := m.set.Of(repo)
+	if err != nil || to == cell {
+		return false
+	}
+	m.mu.Lock()
+	until := m.down[to.Name]
+	m.mu.Unlock()
+	if time.Now().Before(until) {
+		return false
+	}
+	limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
+	defer cancel()
+	if err = fn(limited, to); err != nil && ctx.Err() == nil {
+		m.mu.Lock()
+		m.down[to.Name] = time.Now().Add(downFor)
+		m.mu.Unlock()
+	}
+	return err == nil
+}
+
+// movedWatches are the watches of a cell, and for a repository that has left it, those in its present cell. If that does not answer, or does
+// not have them yet, they are the former ones, which are kept until all apps have the results of the former cell.
 type movedWatches struct {
 	*watch.Registry
-	all  allCells
-	cell cells.Member
+	moved *movedRepos
+	cell  cells.Member
 }
 
 // Of implements [access.Watches].
-func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
-	if m, ok := w.all.left(w.cell, repo); ok {
-		limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
-		defer cancel()
-		if set, err := watch.NewRegistry(w.all.redis, m.Namespace).Of(limited, repo); err == nil && len(set.Watches) > 0 {
-			return set, nil
+func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (set watch.Set, err error) {
+	arriving := false
+	if w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
+		known, failed := state.NewStore(w.moved.redis, to.Namespace).Load(ctx, repo)
+		if failed != nil {
+			return failed
 		}
+		_, arriving = known.Arriving()
+		set, err = watch.NewRegistry(w.moved.redis, to.Namespace).Of(ctx, repo)
+		if _, invalid := errors.AsType[*events.Error](err); invalid {
+			return nil // an answer
+		}
+		return err
+	}) && !arriving {
+		return set, err
 	}
-	return w.Registry.Of(ctx, repo) // kept until all apps have the results of this cell
+	return w.Registry.Of(ctx, repo)
 }
 
-// movedStates are the states of a cell, and for a repository that has left it, those in its present cell.
+// movedStates are the states of a cell, and for a repository that has left it, those in its present cell, if that answers.
 type movedStates struct {
 	*state.Store
-	all  allCells
-	cell cells.Member
+	moved *movedRepos
+	cell  cells.Member
 }
 
 // DeniedOf implements [access.States].
-func (s movedStates) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]string) ([]bool, error) {
-	if m, ok := s.all.left(s.cell, repo); ok {
-		limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
-		defer cancel()
-		if denied, err := state.NewStore(s.all.redis, m.Namespace).DeniedOf(limited, repo, pairs); err == nil {
-			return denied, nil
-		}
+func (s movedStates) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]string) (denied []bool, err error) {
+	if s.moved.ask(ctx, s.cell, repo, func(ctx context.Context, to cells.Member) error {
+		denied, err = state.NewStore(s.moved.redis, to.Namespace).DeniedOf(ctx, repo, pairs)
+		return err
+	}) {
+		return denied, nil
 	}
 	return s.Store.DeniedOf(ctx, repo, pairs)
 }

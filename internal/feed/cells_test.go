@@ -1,10 +1,12 @@
 package feed_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +27,41 @@ type manyCells struct {
 	*world
 	mu    sync.Mutex
 	cells []string
+	away  atomic.Value // stream that cannot be read
+}
+
+// DialHook implements [redis.Hook].
+func (m *manyCells) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessPipelineHook implements [redis.Hook].
+func (m *manyCells) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// ProcessHook implements [redis.Hook]: it fails commands about the stream that is away.
+func (m *manyCells) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if stream := m.away.Load(); slices.Contains(cmd.Args(), stream) {
+			cmd.SetErr(errAway)
+			return errAway
+		}
+		return next(ctx, cmd)
+	}
+}
+
+var errAway = errors.New("away")
+
+// silent reads a few heartbeats, which must not say that all results were sent.
+func (r *reading) silent() {
+	r.Helper()
+	for range 4 {
+		if e := r.next(); e.kind != "" {
+			r.Fatalf("got %+v before the result that it follows", e)
+		}
+	}
+	if e := r.next(); e.id != "" {
+		r.Errorf("got the position %+v while a result is held", e)
+	}
 }
 
 func namespaceOf(cell string) events.Namespace {
@@ -39,7 +76,12 @@ func newCells(t *testing.T, cells ...string) *manyCells {
 	m := &manyCells{cells: cells}
 	server := redistest.Start(t)
 	client := server.Client()
+	m.away.Store("none")
+	hooked := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
+	t.Cleanup(func() { hooked.Close() })
+	hooked.AddHook(m)
 	m.world = newWorld(t, server, func(cfg *feed.Config) {
+		cfg.Redis = hooked
 		cfg.Sources = func() (sources []feed.Source) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -126,19 +168,40 @@ func TestMovedRepositoryIsHeld(t *testing.T) {
 		r.Follows = &events.Follows{Cell: "eu-1", Stream: events.DefaultNamespace.Results(), Entry: last}
 	}
 	operator := m.open("", feed.Start{})
+	m.away.Store(events.DefaultNamespace.Results())
 	held := m.addTo("eu-2", "*", follows)
 	behind := m.addTo("eu-2", "*")
-	for range 3 { // heartbeats
-		if e := operator.next(); e.kind != "" {
-			t.Fatalf("got %+v before the result that it follows", e)
-		}
-	}
 	before := m.addTo("eu-1", last)
+	operator.silent()
+	m.away.Store("none")
 	operator.want(before, held, behind)
 	late := m.open("", feed.Start{Oldest: true}) // reads from Redis
 	late.want(before, held, behind)
 	m.setCells("eu-2")
 	m.open("", feed.Start{Oldest: true}).want(held, behind) // the old cell is gone
+	if got := late.result(); got != "gone" {
+		t.Errorf("a stream with a position in a cell that is gone: %s", got)
+	}
+}
+
+// TestResultsThatFollowLostOnesAreSent has the old cell lose the result that others follow, as in a failover, and be emptied.
+func TestResultsThatFollowLostOnesAreSent(t *testing.T) {
+	t.Parallel()
+	m := newCells(t, "eu-1", "eu-2")
+	follows := func(r *events.Result) {
+		r.Follows = &events.Follows{Cell: "eu-1", Stream: events.DefaultNamespace.Results(), Entry: "9000000000000-0"}
+	}
+	kept := m.addTo("eu-1", "*")
+	live := m.open("", feed.Start{Oldest: true})
+	live.want(kept)
+	one := m.addTo("eu-2", "*", follows)
+	live.want(one)
+	late := m.open("", feed.Start{Oldest: true})
+	if got := []string{late.result(), late.result()}; !slices.Contains(got, kept) || !slices.Contains(got, one) {
+		t.Errorf("from the start: %v, want %s and %s", got, kept, one)
+	}
+	testenv.Must(m.client.XTrimMaxLen(t.Context(), events.DefaultNamespace.Results(), 0).Result())(t)
+	m.open("", feed.Start{Oldest: true}).want(one)
 }
 
 // TestCellsAreAddedAndRemoved has a stream go on when a deployment becomes a cell, and others come and go.
@@ -159,11 +222,9 @@ func TestCellsAreAddedAndRemoved(t *testing.T) {
 	three := m.addTo("eu-3", "*")
 	both.want(three)
 	m.setCells("eu-1", "eu-3")
-	m.addTo("eu-2", "*")
-	again := m.open("", feed.Start{Cursor: both.last})
-	four := m.addTo("eu-1", "*")
-	again.want(four)
-
+	if got := both.result(); got != "gone" {
+		t.Errorf("after the removal of a cell: %s, want gone", got)
+	}
 	m.setCells("eu-4", "eu-5")
 	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: both.last}); !isGone(err) {
 		t.Errorf("a cursor of other cells: %v, want gone", err)

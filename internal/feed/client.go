@@ -83,40 +83,55 @@ func (f *Feed) send(c *client) {
 
 // batch is what is sent to a client at once: results of one source.
 type batch struct {
-	frames  [][]byte
-	results int
+	entries []entry // that the client gets
 	bytes   int
 	to      position // the client's position once it has them
 	more    bool     // there may be more
-	held    bool     // the next one comes after a result of another cell that the client does not have yet
+	waits   bool     // not all results of the source that are known can be sent yet
 }
 
-// add appends an entry, unless it must be held.
+// add appends an entry, unless it must be held. The caller holds the lock.
 func (b *batch) add(from *source, c *client, e entry) {
 	if e.isFor(c) {
 		if e.follows != nil && !from.feed.has(c, *e.follows) {
-			b.held = true
+			b.waits = true
 			return
 		}
+		b.entries = append(b.entries, e)
+		b.bytes += len(e.frame)
+	}
+	b.to = e.at
+	b.more = len(b.entries) == batchFrames || b.bytes >= batchBytes
+}
+
+// frames returns the frames of a batch for a client.
+func (b *batch) frames(from *source, c *client) [][]byte {
+	frames := make([][]byte, 0, 2*len(b.entries))
+	for _, e := range b.entries {
 		id := e.id
 		if id == nil {
 			id = idLine(c.at.with(from.Cell, e.at))
 		}
-		b.frames = append(b.frames, id, e.frame)
-		b.results++
-		b.bytes += len(e.frame)
+		frames = append(frames, id, e.frame)
 	}
-	b.to = e.at
-	b.more = b.results == batchFrames || b.bytes >= batchBytes
+	return frames
 }
 
-// has reports whether a client has the results of another cell up to that which is followed, or does not get those of that cell. The
-// caller holds the lock.
+// has reports whether a client has the results of another cell up to that which is followed, or cannot get it. The caller holds the lock.
 func (f *Feed) has(c *client, follows events.Follows) bool {
-	i := slices.IndexFunc(f.sources, func(s *source) bool { return s.Cell == follows.Cell })
-	at, ok := c.at[follows.Cell]
 	entry, valid := parseEntry(follows.Entry)
-	return i < 0 || f.sources[i].results != follows.Stream || !valid || ok && at.entry.compare(entry) >= 0
+	i := slices.IndexFunc(f.sources, func(s *source) bool { return s.Cell == follows.Cell && s.results == follows.Stream })
+	if i < 0 || !valid {
+		return true
+	}
+	at, ok := c.at[follows.Cell]
+	if ok && at.entry.compare(entry) >= 0 {
+		return true
+	}
+	if f.sources[i].awaited.compare(entry) < 0 {
+		f.sources[i].awaited = entry
+	}
+	return f.sources[i].lost.compare(entry) >= 0
 }
 
 // sendNext sends a batch of each source to a client.
@@ -125,31 +140,38 @@ func (f *Feed) sendNext(c *client) (more bool) {
 		return false
 	}
 	c.first = nil
-	held, failed := false, false
-	for _, s := range f.tailed() {
-		sent, err := f.sendFrom(c, s)
-		switch {
-		case c.closed.Load():
+	sources := f.tailed()
+	for cell := range c.at {
+		if len(sources) > 0 && !slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }) {
+			f.end(f.ctx, c) // the cell is gone, perhaps with results that the client does not have
 			return false
-		case err != nil:
-			failed = true
 		}
-		more, held = more || sent.more, held || sent.held
 	}
-	switch {
-	case failed, held && !more:
+	waits := false
+	for _, s := range sources {
+		sent, err := f.sendFrom(c, s)
+		if c.closed.Load() {
+			return false
+		}
+		more, waits = more || sent.more, waits || sent.waits || err != nil
+	}
+	if more {
+		return true
+	}
+	if waits {
 		c.retry.Store(true)
-		f.sendBeat(c)
-	case !more:
-		f.sendBeat(c)
 	}
-	return more
+	f.sendBeat(c, waits && len(sources) > 1)
+	return false
 }
 
 // sendFrom sends a batch of a source. more reports whether another one may follow, of this source or of one that waited for it.
 func (f *Feed) sendFrom(c *client, s *source) (sent batch, err error) {
 	at, ok := c.at[s.Cell]
-	if !ok {
+	switch {
+	case s.down.Load(): // the tail tries again
+		return batch{waits: true}, nil
+	case !ok:
 		return f.begin(c, s)
 	}
 	sent, ok = s.next(c, at)
@@ -164,6 +186,11 @@ func (f *Feed) begin(c *client, s *source) (batch, error) {
 	if !slices.ContainsFunc(f.cfg.Sources(), s.is) { // removed, and tailed for a moment more
 		return batch{}, nil
 	}
+	leave, ok := f.enter(c.app)
+	if !ok {
+		return batch{}, nil
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
 	defer cancel()
 	first, read, err := s.first(ctx)
@@ -183,7 +210,7 @@ const catchUpStall = 10 * time.Second
 
 // deliver sends a batch. If that fails, the client is closed.
 func (f *Feed) deliver(c *client, s *source, next batch, limit time.Duration) batch {
-	if len(next.frames) > 0 && !f.writeWithin(c, limit, next.frames) {
+	if len(next.entries) > 0 && !f.writeWithin(c, limit, next.frames(s, c)) {
 		return batch{}
 	}
 	if before := c.at[s.Cell]; before != next.to {
@@ -193,8 +220,13 @@ func (f *Feed) deliver(c *client, s *source, next batch, limit time.Duration) ba
 	return next
 }
 
-func (f *Feed) sendBeat(c *client) {
-	if c.beat.Swap(false) {
+// sendBeat sends the position, if a heartbeat is due. It means that all results before have been sent, so if some wait, a comment is sent.
+func (f *Feed) sendBeat(c *client, waits bool) {
+	switch {
+	case !c.beat.Swap(false):
+	case waits:
+		f.write(c, []byte(":\n\n"))
+	default:
 		f.write(c, PositionFrame(c.at))
 	}
 }
@@ -258,22 +290,22 @@ func (f *Feed) readFor(c *client, s *source) (next batch, gone bool, err error) 
 	if err != nil || read.gone {
 		return batch{}, read.gone, err
 	}
+	if len(read.entries) == 0 {
+		return batch{to: read.end}, false, nil
+	}
 	entries, err := s.prepare(ctx, at, read)
 	if err != nil {
 		return batch{}, false, err
 	}
 	next.to = at
-	if read.end.entry == at.entry {
-		next.to = read.end
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range entries {
-		if next.add(s, c, e); next.held {
+		if next.add(s, c, e); next.waits {
 			break
 		}
 	}
-	next.more = len(entries) > 0 && !next.held
+	next.more = !next.waits
 	return next, false, nil
 }
 

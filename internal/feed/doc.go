@@ -20,8 +20,8 @@
 // once its own entry is trimmed. read.lua compares the position and reads the next entries in one step, so nothing can be trimmed in
 // between.
 //
-// A cell that was added after a cursor is read from its first result on; one that is gone is left out. The cursor of a deployment that has
-// become a cell is valid.
+// A cell that was added after a cursor is read from its first result on. A cursor with a cell that was removed is gone. That of a deployment
+// that has become a cell is valid.
 //
 // # Design
 //
@@ -42,7 +42,10 @@
 // # Failures
 //
 //	Redis does not answer         streams stay open, with heartbeats at their positions; they continue once Redis is back. Results of other
-//	                              cells are sent, but for those that come after one of this cell
+//	                              cells are sent, but for those that come after one of this cell. Heartbeats are comments meanwhile: a
+//	                              position means that all results before have been sent
+//	Redis has lost its newest     results of other cells that follow what is lost are sent once the stream has been read to its end
+//	results, as in a failover
 //	the process stops             Close closes all connections; clients resume elsewhere
 //	a result cannot be decoded    it is skipped, as is one of an unknown newer type
 //	a watch cannot be decoded     the repository's results are skipped for apps, and logged

@@ -149,6 +149,7 @@ func (r *reading) read() (e event, err error) {
 			e.kind = value
 		case "data":
 			e.data = value
+		case ":": // a comment
 		case "":
 			r.last = cmp.Or(e.id, r.last)
 			return e, nil

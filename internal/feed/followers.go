@@ -285,7 +285,11 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 			for i, one := range some {
 				cursor, err := ParseCursor(one.Cursor)
 				some[i].Entry = cursor.Entry(f.cell)
-				if at := cursor[f.cell]; err == nil && at.epoch == epoch && epoch != "" {
+				at, ok := cursor[f.cell]
+				if !ok {
+					at = cursor[""] // of the deployment that has become the cell
+				}
+				if err == nil && at.epoch == epoch && epoch != "" {
 					replies[i] = pipe.XRangeN(ctx, f.results, "("+at.entry.String(), "+", 1)
 				} else {
 					some[i].LagMS = -1

@@ -7,6 +7,7 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -126,6 +127,9 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 	}
 	group.Wait()
 	to, ends, gone, answered, known := Cursor{}, Cursor{}, false, false, from == nil
+	for cell := range from {
+		gone = gone || cell != "" && !slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }) // perhaps with results after the cursor
+	}
 	for i, s := range sources {
 		if errs[i] != nil {
 			if p, ok := from[s.Cell]; ok {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sort"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,8 +44,13 @@ type source struct {
 
 	ctx    context.Context // done when the source is tailed no longer
 	cancel context.CancelFunc
-	recent recent // guarded by [Feed.mu]
 	outage outage
+	down   atomic.Bool // Redis does not answer
+
+	// Guarded by [Feed.mu].
+	recent  recent
+	awaited entryID // the last entry that a result of another cell follows and a client does not have
+	lost    entryID // up to here, entries that are followed and that the stream does not have will not come: Redis has lost them
 }
 
 func (f *Feed) source(of Source) *source {
@@ -127,14 +133,14 @@ func (s *source) next(c *client, at position) (next batch, ok bool) {
 	}
 	switch {
 	case !r.ready: // the tail wakes all clients once it is
-		return batch{to: at}, true
+		return batch{to: at, waits: true}, true
 	case r.from.epoch != at.epoch || at.entry.compare(r.from.entry) < 0 || at.entry.compare(r.to.entry) > 0:
 		return batch{}, false
 	}
 	first := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].at.entry.compare(at.entry) > 0 })
 	next.to = at
 	for _, e := range r.entries[first:] {
-		if next.add(s, c, e); next.held || next.more {
+		if next.add(s, c, e); next.waits || next.more {
 			return next, true
 		}
 	}
@@ -202,6 +208,7 @@ func (s *source) run() {
 	for s.ctx.Err() == nil {
 		err := s.tail()
 		s.outage.report(s.ctx, err)
+		s.down.Store(err != nil)
 		if err != nil {
 			pause(s.ctx, tailPause)
 		}
@@ -211,7 +218,7 @@ func (s *source) run() {
 // tail reads the next results and wakes the clients that may read them, or waits for some.
 func (s *source) tail() error {
 	s.feed.mu.Lock()
-	ready, from := s.recent.ready, s.recent.to
+	ready, from, awaited := s.recent.ready, s.recent.to, s.awaited
 	s.feed.mu.Unlock()
 	at := atEnd
 	if ready {
@@ -232,6 +239,7 @@ func (s *source) tail() error {
 		}
 		return nil
 	case len(read.entries) == 0:
+		s.noteLost(awaited)
 		return s.await(at)
 	}
 	entries, err := s.prepare(ctx, from, read)
@@ -245,6 +253,15 @@ func (s *source) tail() error {
 		s.feed.wake(c)
 	}
 	return nil
+}
+
+// noteLost notes that the stream ended before an entry that was awaited already when it was read.
+func (s *source) noteLost(awaited entryID) {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	if s.recent.to.entry.compare(awaited) < 0 {
+		s.lost = awaited
+	}
 }
 
 // await waits for an entry after the one given, for a second at most.
