@@ -22,7 +22,7 @@ import (
 
 // placeReading makes a reader respond for the repositories of all cells, from the readers of the others, if the process belongs to a
 // directory.
-func placeReading(cfg Config, reading *server.Reading) error {
+func placeReading(cfg Config, reading *server.Reading, client redis.UniversalClient) error {
 	if cfg.cells == nil {
 		return nil
 	}
@@ -32,7 +32,7 @@ func placeReading(cfg Config, reading *server.Reading) error {
 	}
 	direct := http.DefaultTransport.(*http.Transport).Clone()
 	direct.Proxy = nil
-	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, cfg.Cell}, cellTransport{direct, network.Transport()}
+	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, client, cfg.Cell}, cellTransport{direct, network.Transport()}
 	return nil
 }
 
@@ -153,15 +153,26 @@ func (s movedStates) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [
 // cellReaders finds the readers of cells in the directory.
 type cellReaders struct {
 	directory *cells.Directory
+	redis     redis.UniversalClient
 	own       string
 }
 
 // Own implements [server.CellReaders].
 func (c cellReaders) Own() string { return c.own }
 
-// Of implements [server.CellReaders].
-func (c cellReaders) Of(repo events.RepoPath) (reader server.CellReader, ok bool) {
+// Of implements [server.CellReaders]. Between the change of the directory and the activation of a repository in its new cell, the old one
+// serves it.
+func (c cellReaders) Of(ctx context.Context, repo events.RepoPath) (reader server.CellReader, ok bool) {
 	cell := c.directory.Place(repo)
+	if c.directory.HasMoved(repo) {
+		limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
+		defer cancel()
+		if move, arriving, err := state.NewStore(c.redis, cell.Prefix).Arriving(limited, repo); err == nil && arriving {
+			if old, ok := c.directory.Cell(move.Cell); ok {
+				cell = old
+			}
+		}
+	}
 	if cell.Name == "" || cell.Name == c.own {
 		return server.CellReader{}, false
 	}

@@ -34,7 +34,7 @@ func openReading(ctx context.Context, cfg Config, client, blocking redis.Univers
 		},
 	}
 	reading.Followers = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared())
-	if err := placeReading(cfg, reading); err != nil {
+	if err := placeReading(cfg, reading, client); err != nil {
 		return nil, err
 	}
 	var observer *telemetry.Reading

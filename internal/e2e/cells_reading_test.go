@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/access"
@@ -92,7 +93,7 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 			t.Errorf("git ls-remote %s with the token of another app: %v\n%s", repo, err, out)
 		}
 		path := "/api/v1/repos/" + repo.String()
-		for _, want := range [][2]string{{"/refs", commit}, {"/files/a", "first"}, {"/tree", `"path":"a"`}, {"", commit}, {"/artifact", commit}} {
+		for _, want := range [][2]string{{"/refs", commit}, {"/files/a", "first"}, {"/tree", `"path":"a"`}, {"", commit}, {"", `"` + front + "/git/"}, {"/artifact", commit}, {"/artifact", `"` + front + "/api/"}} {
 			if status, text := get(secret, path+want[0]); status != http.StatusOK || !strings.Contains(text, want[1]) {
 				t.Errorf("GET %s%s: %d %.300s, want %s", path, want[0], status, text, want[1])
 			}
@@ -167,4 +168,55 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 		t.Errorf("git ls-remote of another one: %v\n%s", err, out)
 	}
 	node.process.Kill()
+}
+
+// TestRepositoryIsServedWhileItMoves kills the worker that moves a repository when the directory has changed and the new cell does not have it
+// yet: the readers of both cells serve and list it, from the old one.
+func TestRepositoryIsServedWhileItMoves(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	worker := rig.startWorker(two)
+	worker.AwaitLog("worker takes changes")
+	worker.Kill()
+	rig.startReader(one)
+	rig.startReader(two)
+	repo := rig.create(one, "moves")
+	commit := rig.push(one, repo, "first")
+	rig.awaitGiven(one, repo, commit)
+	_, secret, err := access.NewTokens(rig.client, cells.DefaultPrefix).Create(t.Context(), "search")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := func(reader, path string) bool {
+		req := proctest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+reader+path, nil))(t)
+		req.Header.Set("Authorization", "Bearer "+secret)
+		resp := proctest.Must(http.DefaultClient.Do(req))(t)
+		defer resp.Body.Close()
+		text := string(proctest.Must(io.ReadAll(resp.Body))(t))
+		return resp.StatusCode == http.StatusOK && strings.Contains(text, commit)
+	}
+	check := func(when, list string) {
+		t.Helper()
+		for _, reader := range []string{one.reader, two.reader} {
+			for _, path := range []string{"/api/v1/repos/" + repo.String() + "/refs", "/git/" + repo.String() + ".git/info/refs?service=git-upload-pack", list} {
+				if !served(reader, path) {
+					t.Errorf("%s: %s has no %s", when, path, repo)
+				}
+			}
+		}
+	}
+	proctest.Eventually(t, func() bool { return served(two.reader, "/api/v1/repos/"+repo.String()+"/refs") }, "the readers know each other")
+	check("before", "/api/v1/repos?after=eu-1:")
+	rig.request(repo, one, two)
+	if died, err := runUntilKilled(t.TempDir(), rig.args(two), "move flipped", 1, time.Minute); err != nil || !died {
+		t.Fatalf("worker was not killed: %v", err)
+	}
+	time.Sleep(1500 * time.Millisecond) // the copies of the directory are a second old at most
+	check("while it moves", "/api/v1/repos?after=eu-1:")
+	rig.startWorker(two)
+	rig.awaitMoved(repo, two)
+	check("after", "/api/v1/repos?after=eu-2:")
 }

@@ -25,8 +25,8 @@ import (
 type CellReaders interface {
 	Own() string // the name of this process' cell
 
-	// Of returns the reader of the cell that has a repository. ok is false if that is this process' cell.
-	Of(repo events.RepoPath) (reader CellReader, ok bool)
+	// Of returns the reader of the cell that can serve a repository. ok is false if that is this process' cell.
+	Of(ctx context.Context, repo events.RepoPath) (reader CellReader, ok bool)
 
 	// From returns the first cell, in the order of their names, whose name is not less than the given one, and the name of the next one, ""
 	// if there is none. ok is false if there is no such cell.
@@ -81,7 +81,7 @@ func (s *Reading) elsewhere(r *http.Request, repo string) (at CellReader, ok boo
 	if err != nil {
 		return CellReader{}, false // none, or invalid
 	}
-	return s.Cells.Of(path)
+	return s.Cells.Of(r.Context(), path)
 }
 
 // placedGit forwards requests for repositories of other cells. Git's handler authenticates itself, so forwarded requests are authenticated here.

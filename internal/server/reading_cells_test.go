@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ type otherCell struct{ at *url.URL }
 
 func (c otherCell) Own() string { return "eu-1" }
 
-func (c otherCell) Of(repo events.RepoPath) (server.CellReader, bool) {
+func (c otherCell) Of(_ context.Context, repo events.RepoPath) (server.CellReader, bool) {
 	return server.CellReader{Cell: "eu-2", URL: c.at}, strings.HasPrefix(repo.String(), "acme/elsewhere")
 }
 

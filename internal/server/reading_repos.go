@@ -87,7 +87,7 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 	next, err := s.Reader.List(r.Context(), watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: after, Limit: cmp.Or(limit, 100)},
 		func(visible access.Visible) error {
 			if s.Cells != nil {
-				if _, left := s.Cells.Of(visible.Repo); left { // and is in the list of its present cell
+				if _, left := s.Cells.Of(r.Context(), visible.Repo); left { // and is in the list of its present cell
 					return nil
 				}
 			}

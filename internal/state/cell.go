@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -53,6 +54,16 @@ func (r Repo) MovedToCell() (move CellMove, last string, ok bool) {
 func (r Repo) Arriving() (CellMove, bool) {
 	kind, cell, epoch, _ := parseCell(r.fields[cellField])
 	return CellMove{Cell: cell, Epoch: epoch}, kind == arrivingKind
+}
+
+// Arriving returns the move by which a repository is about to come to this cell, or false.
+func (s *Store) Arriving(ctx context.Context, repo events.RepoPath) (CellMove, bool, error) {
+	value, err := s.redis.HGet(ctx, s.namespace.Repo(repo), cellField).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return CellMove{}, false, fmt.Errorf("read whether %s is arriving: %w", repo, err)
+	}
+	move, ok := Repo{fields: map[string]string{cellField: value}}.Arriving()
+	return move, ok, nil
 }
 
 // IsHere reports whether the repository is in this cell, as far as the state tells.
