@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -136,6 +137,7 @@ func startJoining(t *testing.T, n int) *joining {
 		}
 	}
 	j.awaitAnswers()
+	j.awaitIdle()
 	t.Logf("%d repositories cloned in %v", n, time.Since(began).Round(time.Second))
 	return j
 }
@@ -364,6 +366,27 @@ func (j *joining) awaitAnswers() map[string][]answer {
 	}
 	j.Fatalf("%d of %d pushes have no result, and none has come for two minutes", missing, len(j.sent))
 	return nil
+}
+
+// awaitIdle waits until no change is left to do: the first polls of the watches ask the remotes, too.
+func (j *joining) awaitIdle() {
+	j.Helper()
+	least := int64(math.MaxInt64)
+	for progress := time.Now(); time.Since(progress) < 2*time.Minute; time.Sleep(500 * time.Millisecond) {
+		left := int64(0)
+		for _, cell := range j.cells {
+			for _, group := range proctest.Must(j.client.XInfoGroups(j.Context(), cell.namespace.Changes()).Result())(j.T) {
+				left += group.Pending + group.Lag
+			}
+		}
+		if left == 0 {
+			return
+		}
+		if left < least {
+			least, progress = left, time.Now()
+		}
+	}
+	j.Fatalf("%d changes are left, and none has been settled for two minutes", least)
 }
 
 func countAnswers(found map[string][]answer) map[string]int {

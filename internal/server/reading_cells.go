@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -133,7 +133,7 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 		},
 		Transport:     s.CellTransport,
 		FlushInterval: -1, // Git's progress
-		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorLog:      slog.NewLogLogger(from.cfg.Log.Handler(), slog.LevelDebug),
 		ModifyResponse: func(resp *http.Response) error {
 			if resp.StatusCode == http.StatusMisdirectedRequest {
 				return errors.New("its URL in the directory is that of another process")
@@ -156,24 +156,35 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 	return failed
 }
 
+// maxDocument is the size of a document whose addresses are replaced.
 const maxDocument = 8 << 20 // bytes
 
 // readdress replaces the address of the other reader in a document by that which the sender uses.
 func readdress(resp *http.Response, host, base string) error {
-	if resp.Header.Get("Content-Type") != "application/json" {
+	if resp.Header.Get("Content-Type") != "application/json" || resp.ContentLength > maxDocument {
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument))
-	_ = resp.Body.Close()
 	if err != nil {
 		return err
 	}
+	if len(text) == maxDocument {
+		resp.Body = restored{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body}
+		return nil
+	}
+	_ = resp.Body.Close()
 	for _, scheme := range []string{"http://", "https://"} {
 		text = bytes.ReplaceAll(text, []byte(`"`+scheme+host+"/"), []byte(`"`+base+"/"))
 	}
 	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
 	resp.Header.Set("Content-Length", strconv.Itoa(len(text)))
 	return nil
+}
+
+// restored is a body whose beginning has been read.
+type restored struct {
+	io.Reader
+	io.Closer
 }
 
 // slotsByCell are slots for each cell.
