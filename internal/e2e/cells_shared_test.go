@@ -37,7 +37,7 @@ func TestTokensAreThoseOfAllCells(t *testing.T) {
 	var readers []string
 	for _, cell := range []string{"eu-1", "eu-2"} {
 		p := proctest.Start(t, "serve", "--redis", url, "--cell", cell, "--roles", "reader", "--root", t.TempDir(), "--listen", "127.0.0.1:0")
-		readers = append(readers, "http://"+p.ListenAddress("listening")+"/api/v1/repos/acme/widgets/refs")
+		readers = append(readers, "http://"+p.ListenAddress("listening")+"/cells/"+cell+"/api/v1/repos/acme/widgets/refs") // not forwarded
 	}
 	expect := func(secret string, want int) {
 		t.Helper()

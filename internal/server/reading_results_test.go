@@ -247,7 +247,7 @@ func TestFollowersReport(t *testing.T) {
 		{"operator", "node-1", `{"cursor":"` + cursor + `","new":1}`, 204},
 		{l.docs, "node-1", `[`, 400},
 		{l.docs, "node%201", report, 400},
-		{l.docs, "node-1", `{"cursor":"` + strings.Repeat(" ", 5000) + `"}`, 413},
+		{l.docs, "node-1", `{"cursor":"` + strings.Repeat(" ", 200_000) + `"}`, 413},
 		{"wrong", "node-1", report, 401},
 	} {
 		if status, text := put(tc.token, tc.name, tc.body); status != tc.want {
