@@ -32,7 +32,7 @@ func placeReading(cfg Config, reading *server.Reading, client redis.UniversalCli
 	}
 	direct := http.DefaultTransport.(*http.Transport).Clone()
 	direct.Proxy = nil
-	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, client, cfg.Cell}, cellTransport{direct, network.Transport()}
+	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, client, cfg.Cell, &answering{}}, cellTransport{direct, network.Transport()}
 	return nil
 }
 
@@ -53,7 +53,7 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 		only := []feed.Source{{Namespace: cfg.Namespace(), Audiences: own.Audiences}}
 		return func() []feed.Source { return only }
 	}
-	moved := &movedRepos{allCells: allCells{set: cells.All(client, cfg.cells), redis: client}, down: map[string]time.Time{}}
+	moved := &movedRepos{allCells: allCells{set: cells.All(client, cfg.cells), redis: client}}
 	source := func(m cells.Member) feed.Source {
 		reader := access.Reader{
 			Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m}, States: movedStates{state.NewStore(client, m.Namespace), moved, m},
@@ -71,37 +71,58 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 	}
 }
 
-// movedRepos finds out who may read the results that a repository has left behind in a cell: those who may in its present one.
-type movedRepos struct {
-	allCells
+// answering remembers which cells do not answer, so that not each repository waits for them. The zero value is ready to use.
+type answering struct {
 	mu   sync.Mutex
-	down map[string]time.Time // cells that did not answer, and until when they are not asked
+	down map[string]time.Time // until when a cell is not asked
 }
 
-// downFor is how long a cell that did not answer is not asked, so that results of other cells do not wait for it one by one.
+// downFor is how long a cell that did not answer is not asked.
 const downFor = 5 * time.Second
 
-// ask calls fn for the present cell of a repository that has left a cell. It returns false if the repository is still there, or if the
-// present cell does not answer.
-func (m *movedRepos) ask(ctx context.Context, cell cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error) bool {
-	to, err := m.set.Of(repo)
-	if err != nil || to == cell {
-		return false
-	}
-	m.mu.Lock()
-	until := m.down[to.Name]
-	m.mu.Unlock()
+// ask calls fn unless a cell has not answered lately. It returns false if the cell does not answer in time.
+func (a *answering) ask(ctx context.Context, cell string, fn func(context.Context) error) bool {
+	a.mu.Lock()
+	until := a.down[cell]
+	a.mu.Unlock()
 	if time.Now().Before(until) {
 		return false
 	}
 	limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
 	defer cancel()
-	if err = fn(limited, to); err != nil && ctx.Err() == nil {
-		m.mu.Lock()
-		m.down[to.Name] = time.Now().Add(downFor)
-		m.mu.Unlock()
+	err := fn(limited)
+	if err != nil && ctx.Err() == nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.down == nil {
+			a.down = map[string]time.Time{}
+		}
+		a.down[cell] = time.Now().Add(downFor)
 	}
 	return err == nil
+}
+
+// movedRepos finds out who may read the results that a repository has left behind in a cell: those who may in its present one.
+type movedRepos struct {
+	allCells
+	answering answering
+}
+
+// ask calls fn for the present cell of a repository that has left a cell. It returns false if the repository is still there, if it has not
+// arrived in the present cell yet, so that neither watches nor state are there, or if that does not answer.
+func (m *movedRepos) ask(ctx context.Context, cell cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error) bool {
+	to, err := m.set.Of(repo)
+	if err != nil || to == cell {
+		return false
+	}
+	arriving := false
+	answered := m.answering.ask(ctx, to.Name, func(ctx context.Context) (err error) {
+		if _, arriving, err = state.NewStore(m.redis, to.Namespace).Arriving(ctx, repo); err != nil || arriving {
+			return err
+		}
+		return fn(ctx, to)
+	})
+	return answered && !arriving
 }
 
 // movedWatches are the watches of a cell, and for a repository that has left it, those in its present cell. If that does not answer, or does
@@ -114,19 +135,13 @@ type movedWatches struct {
 
 // Of implements [access.Watches].
 func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (set watch.Set, err error) {
-	arriving := false
 	if w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
-		known, failed := state.NewStore(w.moved.redis, to.Namespace).Load(ctx, repo)
-		if failed != nil {
-			return failed
-		}
-		_, arriving = known.Arriving()
 		set, err = watch.NewRegistry(w.moved.redis, to.Namespace).Of(ctx, repo)
 		if _, invalid := errors.AsType[*events.Error](err); invalid {
 			return nil // an answer
 		}
 		return err
-	}) && !arriving {
+	}) {
 		return set, err
 	}
 	return w.Registry.Of(ctx, repo)
@@ -155,25 +170,30 @@ type cellReaders struct {
 	directory *cells.Directory
 	redis     redis.UniversalClient
 	own       string
+	answering *answering
 }
 
 // Own implements [server.CellReaders].
 func (c cellReaders) Own() string { return c.own }
 
+// IsHere implements [server.CellReaders].
+func (c cellReaders) IsHere(repo events.RepoPath) bool { return c.directory.Place(repo).Name == c.own }
+
 // Of implements [server.CellReaders]. Between the change of the directory and the activation of a repository in its new cell, the old one
 // serves it.
 func (c cellReaders) Of(ctx context.Context, repo events.RepoPath) (reader server.CellReader, ok bool) {
 	cell := c.directory.Place(repo)
-	if c.directory.HasMoved(repo) {
-		limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
-		defer cancel()
-		if move, arriving, err := state.NewStore(c.redis, cell.Prefix).Arriving(limited, repo); err == nil && arriving {
-			if old, ok := c.directory.Cell(move.Cell); ok {
-				cell = old
-			}
-		}
+	if cell.Name == "" {
+		return server.CellReader{}, false
 	}
-	if cell.Name == "" || cell.Name == c.own {
+	c.answering.ask(ctx, cell.Name, func(ctx context.Context) error {
+		move, arriving, err := state.NewStore(c.redis, cell.Prefix).Arriving(ctx, repo)
+		if old, known := c.directory.Cell(move.Cell); arriving && known {
+			cell = old
+		}
+		return err
+	})
+	if cell.Name == c.own {
 		return server.CellReader{}, false
 	}
 	return readerOf(cell), true

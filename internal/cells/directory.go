@@ -141,14 +141,6 @@ func (d *Directory) place(key string) string {
 	return d.placed.Of(key)
 }
 
-// HasMoved reports whether a repository is placed by an override, because it was moved or pinned.
-func (d *Directory) HasMoved(repo events.RepoPath) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	_, ok := d.overrides[repo.Key()]
-	return ok
-}
-
 // Target returns the cell where a repository shall be when the changes of weights are complete. A pinned repository stays until its cell
 // is drained. Target returns the zero Cell if no cell is active.
 func (d *Directory) Target(repo events.RepoPath) Cell {

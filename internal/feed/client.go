@@ -141,13 +141,17 @@ func (f *Feed) sendNext(c *client) (more bool) {
 	}
 	c.first = nil
 	sources := f.tailed()
+	waits := false
 	for cell := range c.at {
-		if len(sources) > 0 && !slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }) {
+		switch {
+		case len(sources) == 0 || slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }):
+		case slices.ContainsFunc(f.cfg.Sources(), func(s Source) bool { return s.Cell == cell }):
+			waits = true // it was added, and is not tailed yet
+		default:
 			f.end(f.ctx, c) // the cell is gone, perhaps with results that the client does not have
 			return false
 		}
 	}
-	waits := false
 	for _, s := range sources {
 		sent, err := f.sendFrom(c, s)
 		if c.closed.Load() {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -24,6 +25,9 @@ import (
 // CellReaders finds the readers of cells.
 type CellReaders interface {
 	Own() string // the name of this process' cell
+
+	// IsHere reports whether a repository is placed in this process' cell.
+	IsHere(repo events.RepoPath) bool
 
 	// Of returns the reader of the cell that can serve a repository. ok is false if that is this process' cell.
 	Of(ctx context.Context, repo events.RepoPath) (reader CellReader, ok bool)
@@ -123,11 +127,15 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 	}
 	defer release()
 	var failed error
+	addressed := kind == "repos" || kind == "artifact" // documents with URLs
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to.in("/"))
 			if strings.HasPrefix(p.In.URL.Path, gitPath) {
 				p.Out.URL.RawPath = "" // with plain slashes, as Git sends it: [escapeGit] has escaped them
+			}
+			if addressed {
+				p.Out.Header.Del("Accept-Encoding") // so that the transport unpacks the document
 			}
 			p.Out.Header["Authorization"] = p.In.Header["Authorization"] // whatever Connection says: without it the request may seem the operator's
 		},
@@ -138,7 +146,10 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 			if resp.StatusCode == http.StatusMisdirectedRequest {
 				return errors.New("its URL in the directory is that of another process")
 			}
-			if kind == "repos" || kind == "artifact" {
+			if resp.StatusCode == http.StatusServiceUnavailable { // see isUnreached
+				return errors.New("HTTP 503")
+			}
+			if addressed {
 				return readdress(resp, to.URL.Host, from.cfg.baseURL(r))
 			}
 			return nil
@@ -161,7 +172,8 @@ const maxDocument = 8 << 20 // bytes
 
 // readdress replaces the address of the other reader in a document by that which the sender uses.
 func readdress(resp *http.Response, host, base string) error {
-	if resp.Header.Get("Content-Type") != "application/json" || resp.ContentLength > maxDocument {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if kind != "application/json" || resp.ContentLength > maxDocument || resp.Request.Method == http.MethodHead {
 		return nil
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument))
@@ -328,13 +340,13 @@ func (s *Reading) requestPage(w http.ResponseWriter, r *http.Request, at cellPag
 			err = json.NewDecoder(io.LimitReader(resp.Body, maxCellPage)).Decode(&page)
 		case http.StatusBadRequest:
 			return page, badRequest(watch.ErrBadAfter)
-		case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		case http.StatusTooManyRequests:
 			w.Header().Set("Retry-After", retryAfter)
 			return page, problem{fmt.Errorf("the reader of cell %s: HTTP %d", at.cell.Cell, resp.StatusCode), resp.StatusCode}
 		default:
 			err = fmt.Errorf("HTTP %d", resp.StatusCode)
 		}
-		if errors.Is(err, io.ErrUnexpectedEOF) || err != nil && ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			return page, problem{fmt.Errorf("cell %s: the page is too large; ask for a smaller one", at.cell.Cell), http.StatusGatewayTimeout}
 		}
 	}

@@ -39,6 +39,12 @@ func (p *patient) Write(b []byte) (int, error) {
 // Unwrap supports [http.ResponseController].
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
+// FlushError postpones the deadline of the response, too.
+func (p *patient) FlushError() error {
+	_ = p.control.SetWriteDeadline(time.Now().Add(patience(p.sent, p.waited)))
+	return p.control.Flush()
+}
+
 // patience returns how much longer to wait for a client, given the time that it took to accept a number of bytes.
 func patience(sent int64, waited time.Duration) time.Duration {
 	return min(stallTimeout, stallTimeout+time.Duration(sent/minRate)*time.Second-waited)

@@ -86,8 +86,9 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 	before := `{"repos":[`
 	next, err := s.Reader.List(r.Context(), watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: after, Limit: cmp.Or(limit, 100)},
 		func(visible access.Visible) error {
-			if s.Cells != nil {
-				if _, left := s.Cells.Of(r.Context(), visible.Repo); left { // and is in the list of its present cell
+			if s.Cells != nil && !s.Cells.IsHere(visible.Repo) {
+				// A repository that has left is in the list of its present cell, unless that was read before it came: twice is better than never.
+				if at, left := s.Cells.Of(r.Context(), visible.Repo); left && at.Cell > s.Cells.Own() {
 					return nil
 				}
 			}
