@@ -108,11 +108,16 @@ type movedRepos struct {
 	answering answering
 }
 
-// ask calls fn for the present cell of a repository that has left a cell. It returns false if the repository is still there, if it has not
-// arrived in the present cell yet, so that neither watches nor state are there, or if that does not answer.
-func (m *movedRepos) ask(ctx context.Context, cell cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error) bool {
-	to, err := m.set.Of(repo)
-	if err != nil || to == cell {
+// ask calls fn for the cell to which a repository was moved from another one, by the mark there: a copy of the directory may be a second
+// old. It returns false if the repository has not left, if it has not arrived in the other cell yet, so that neither watches nor state are
+// there, or if that does not answer.
+func (m *movedRepos) ask(ctx context.Context, from cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error) bool {
+	move, left, err := state.NewStore(m.redis, from.Namespace).MovedTo(ctx, repo)
+	if err != nil || !left {
+		return false // the caller reads the same cell, and gets the same error
+	}
+	to, ok := m.set.Cell(move.Cell)
+	if !ok {
 		return false
 	}
 	arriving := false

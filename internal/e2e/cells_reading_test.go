@@ -126,6 +126,8 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 	rig.awaitMoved(there, one)
 	rig.awaitGiven(one, there, last)
 	last = rig.push(one, there, "fifth")
+	end := time.AfterFunc(2*time.Minute, results.Close)
+	defer end.Stop()
 	for before != last { // the stream has a chain without a hole
 		frame := proctest.Must(results.Next())(t)
 		if frame.Data == nil {

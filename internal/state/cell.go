@@ -58,12 +58,25 @@ func (r Repo) Arriving() (CellMove, bool) {
 
 // Arriving returns the move by which a repository is about to come to this cell, or false.
 func (s *Store) Arriving(ctx context.Context, repo events.RepoPath) (CellMove, bool, error) {
+	known, err := s.loadCell(ctx, repo)
+	move, ok := known.Arriving()
+	return move, ok, err
+}
+
+// MovedTo returns the move by which a repository has left this cell, or false.
+func (s *Store) MovedTo(ctx context.Context, repo events.RepoPath) (CellMove, bool, error) {
+	known, err := s.loadCell(ctx, repo)
+	move, _, ok := known.MovedToCell()
+	return move, ok, err
+}
+
+// loadCell returns a state with nothing but its cell field.
+func (s *Store) loadCell(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	value, err := s.redis.HGet(ctx, s.namespace.Repo(repo), cellField).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return CellMove{}, false, fmt.Errorf("read whether %s is arriving: %w", repo, err)
+		return Repo{}, fmt.Errorf("read the cell of %s: %w", repo, err)
 	}
-	move, ok := Repo{fields: map[string]string{cellField: value}}.Arriving()
-	return move, ok, nil
+	return Repo{fields: map[string]string{cellField: value}}, nil
 }
 
 // IsHere reports whether the repository is in this cell, as far as the state tells.
