@@ -13,6 +13,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
+	"lockstep/internal/egress"
 	"lockstep/internal/feed"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/server"
@@ -41,7 +42,7 @@ type cellTransport struct{ direct, network http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
 func (t cellTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if cells.IsLocal(r.URL.Hostname()) {
+	if egress.IsLocal(r.URL.Hostname()) {
 		return t.direct.RoundTrip(r)
 	}
 	return t.network.RoundTrip(r)

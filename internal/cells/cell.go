@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 	"lockstep/internal/unknown"
 )
 
@@ -74,13 +74,7 @@ func PrefixOf(name string) events.Namespace { return events.Namespace("lockstep:
 
 // MayHaveTokens reports whether tokens may be sent to the reader at a URL: over https, or on this machine.
 func MayHaveTokens(reader *url.URL) bool {
-	return reader.Host != "" && (reader.Scheme == "https" || reader.Scheme == "http" && IsLocal(reader.Hostname()))
-}
-
-// IsLocal reports whether a host is this machine.
-func IsLocal(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	return reader.Host != "" && (reader.Scheme == "https" || reader.Scheme == "http" && egress.IsLocal(reader.Hostname()))
 }
 
 func (c Cell) check() error {

@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -47,11 +45,7 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 	front := "http://" + one.reader
 	get := func(token, path string) (int, string) {
 		t.Helper()
-		req := proctest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, front+path, nil))(t)
-		req.Header.Set("Authorization", "Bearer "+token)
-		resp := proctest.Must(http.DefaultClient.Do(req))(t)
-		defer resp.Body.Close()
-		return resp.StatusCode, string(proctest.Must(io.ReadAll(resp.Body))(t))
+		return getStatusAs(t, token, front+path)
 	}
 	lsRemote := func(token string, repo events.RepoPath) (string, error) {
 		cmd := exec.Command("git", "ls-remote", front+"/git/"+repo.String()+".git", "refs/heads/main")
@@ -106,15 +100,11 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 		t.Errorf("the list has %v, without cells %v", repos, missing)
 	}
 
-	dir := t.TempDir()
-	tokenFile := filepath.Join(dir, "token")
-	proctest.Must(0, os.WriteFile(tokenFile, []byte(secret+"\n"), 0o600))(t)
-	node := &node{origin: &origin{T: t, url: front}, root: filepath.Join(dir, "root"), tokenFile: tokenFile}
-	node.start()
+	node := (&origin{T: t, url: front, token: secret}).follow()
 	for repo, commit := range commits {
 		node.await(repo.String(), commit)
 	}
-	results := proctest.Must(proctest.Must(follow.NewReader(front, tokenFile))(t).Results(t.Context(), ""))(t)
+	results := proctest.Must(proctest.Must(follow.NewReader(front, node.tokenFile))(t).Results(t.Context(), ""))(t)
 	defer results.Close()
 
 	before := commits[there]
@@ -193,12 +183,8 @@ func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := func(reader, path string) bool {
-		req := proctest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+reader+path, nil))(t)
-		req.Header.Set("Authorization", "Bearer "+secret)
-		resp := proctest.Must(http.DefaultClient.Do(req))(t)
-		defer resp.Body.Close()
-		text := string(proctest.Must(io.ReadAll(resp.Body))(t))
-		return resp.StatusCode == http.StatusOK && strings.Contains(text, commit)
+		status, text := getStatusAs(t, secret, "http://"+reader+path)
+		return status == http.StatusOK && strings.Contains(text, commit)
 	}
 	check := func(when, list string) {
 		t.Helper()

@@ -42,12 +42,8 @@ func TestTokensAreThoseOfAllCells(t *testing.T) {
 	expect := func(secret string, want int) {
 		t.Helper()
 		for _, reader := range readers {
-			req := proctest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, reader, nil))(t)
-			req.Header.Set("Authorization", "Bearer "+secret)
-			resp := proctest.Must(http.DefaultClient.Do(req))(t)
-			resp.Body.Close()
-			if resp.StatusCode != want {
-				t.Errorf("GET %s: %s, want %d", reader, resp.Status, want)
+			if status, _ := getStatusAs(t, secret, reader); status != want {
+				t.Errorf("GET %s: %d, want %d", reader, status, want)
 			}
 		}
 	}

@@ -331,7 +331,17 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 
 func getStatus(t *testing.T, url string) (status int, text string) {
 	t.Helper()
-	resp := proctest.Must(http.Get(url))(t)
+	return getStatusAs(t, "", url)
+}
+
+// getStatusAs sends a token, unless it is "".
+func getStatusAs(t *testing.T, token, url string) (status int, text string) {
+	t.Helper()
+	req := proctest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp := proctest.Must(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
 	return resp.StatusCode, string(proctest.Must(io.ReadAll(resp.Body))(t))
 }

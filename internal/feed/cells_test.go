@@ -64,8 +64,9 @@ func (r *reading) silent() {
 	}
 }
 
+// namespaceOf returns the namespace of a cell; eu-1 was a deployment without cells.
 func namespaceOf(cell string) events.Namespace {
-	if cell == "" {
+	if cell == "" || cell == "eu-1" {
 		return events.DefaultNamespace
 	}
 	return events.Namespace("lockstep:{" + cell + "}:")
@@ -87,9 +88,6 @@ func newCells(t *testing.T, cells ...string) *manyCells {
 			defer m.mu.Unlock()
 			for _, cell := range m.cells {
 				namespace := namespaceOf(cell)
-				if cell == "eu-1" {
-					namespace = events.DefaultNamespace // it was a deployment without cells
-				}
 				reader := access.Reader{Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace)}
 				sources = append(sources, feed.Source{Cell: cell, Namespace: namespace, Audiences: reader.Audiences})
 			}
@@ -116,12 +114,8 @@ func (m *manyCells) addTo(cell, id string, edit ...func(*events.Result)) (result
 	for _, e := range edit {
 		e(&r)
 	}
-	namespace := namespaceOf(cell)
-	if cell == "eu-1" {
-		namespace = events.DefaultNamespace
-	}
 	fields := testenv.Must(stream.Fields(testenv.Must(stream.ResultMessage(r))(m.T)))(m.T)
-	testenv.Must(m.client.XAdd(m.Context(), &redis.XAddArgs{Stream: namespace.Results(), ID: id, Values: fields}).Result())(m.T)
+	testenv.Must(m.client.XAdd(m.Context(), &redis.XAddArgs{Stream: namespaceOf(cell).Results(), ID: id, Values: fields}).Result())(m.T)
 	return "synced " + r.ID
 }
 

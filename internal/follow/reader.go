@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 )
 
 // Errors of a [Reader].
@@ -82,7 +82,7 @@ func NewReader(base, tokenFile string) (*Reader, error) {
 		return nil, errors.New("the URL carries a user name or a password; put the token into a file and name it with --token-file")
 	case strings.ContainsAny(base, "?#"):
 		return nil, errors.New("the URL has a query or a fragment; want that of a reader, such as https://lockstep.example.org")
-	case u.Scheme == "http" && !isLocal(u.Hostname()):
+	case u.Scheme == "http" && !egress.IsLocal(u.Hostname()):
 		return nil, errors.New("the token would be sent unencrypted; use https, or http to this machine")
 	}
 	r := &Reader{base: strings.TrimRight(u.String(), "/"), tokenFile: tokenFile, timeout: requestTimeout, http: &http.Client{
@@ -99,11 +99,6 @@ func withoutUser(text string) string {
 		return "…"
 	}
 	return text
-}
-
-func isLocal(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
 // Through sets the transport of the requests.
