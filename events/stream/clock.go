@@ -1,9 +1,44 @@
 package stream
 
 import (
+	"context"
+	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
+
+var timeScript = redis.NewScript("return redis.call('TIME')")
+
+// Time returns the time by the clock of the Redis server that has a key. On a Redis Cluster the command TIME goes to the masters in turn, also
+// to one that does not answer.
+func Time(ctx context.Context, client redis.Scripter, key string) (time.Time, error) {
+	now, err := timeOf(timeScript.Run(ctx, client, []string{key}))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the clock of Redis: %w", err)
+	}
+	return now, nil
+}
+
+// timeOf returns the time that [timeScript] has replied.
+func timeOf(cmd *redis.Cmd) (time.Time, error) {
+	reply, err := cmd.StringSlice()
+	if err != nil {
+		return time.Time{}, err
+	}
+	var parts [2]int64 // seconds, microseconds
+	for i := range parts {
+		if len(reply) != len(parts) {
+			return time.Time{}, fmt.Errorf("unexpected reply of TIME: %q", reply)
+		}
+		if parts[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return time.Unix(parts[0], parts[1]*1000), nil
+}
 
 // clock estimates Redis' clock from its latest reply. The estimate is behind by at most the time that the reply took.
 type clock struct{ ahead atomic.Pointer[time.Duration] } // of the local clock; nil until the first reply

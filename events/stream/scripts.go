@@ -86,9 +86,9 @@ func (g *group) initialize(ctx context.Context) error {
 	if err := g.create(ctx); err != nil {
 		return err
 	}
-	now, err := g.redis.Time(ctx).Result()
+	now, err := Time(ctx, g.redis, g.stream)
 	if err != nil {
-		return fmt.Errorf("read the clock of Redis: %w", err)
+		return err
 	}
 	g.subscribed = now.UnixMilli()
 	g.clock.set(g.subscribed)

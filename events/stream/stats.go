@@ -50,16 +50,20 @@ func (s Statistics) Group(name string) (GroupStatistics, bool) {
 
 // Stats reads the statistics of the stream called topic, whose groups keep their due times under prefix. A
 // stream that does not exist counts as empty. It takes three round trips, whatever the stream's length, so
-// the figures may be slightly inconsistent. Ages use Redis' clock, on Cluster that of one node.
+// the figures may be slightly inconsistent. Ages use Redis' clock, on Cluster that of the stream's node.
 func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic string) (Statistics, error) {
 	s := Statistics{Stream: topic}
 	pipe := client.Pipeline()
-	clock := pipe.Time(ctx)
+	clock := timeScript.Eval(ctx, pipe, []string{topic})
 	length, dead := pipe.XLen(ctx, topic), pipe.XLen(ctx, prefix+"dead")
 	first, last := pipe.XRangeN(ctx, topic, "-", "+", 1), pipe.XRevRangeN(ctx, topic, "+", "-", 1)
 	groups := pipe.XInfoGroups(ctx, topic)
 	_, err := pipe.Exec(ctx)
 	if err != nil && !noStream(err) {
+		return Statistics{}, fmt.Errorf("statistics of %s: %w", topic, err)
+	}
+	now, err := timeOf(clock)
+	if err != nil {
 		return Statistics{}, fmt.Errorf("statistics of %s: %w", topic, err)
 	}
 	s.Length, s.Dead, s.Bytes = length.Val(), dead.Val(), memoryUsage(ctx, client, topic)
@@ -69,7 +73,7 @@ func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic stri
 	if entries := last.Val(); len(entries) > 0 {
 		s.Last = entries[0].ID
 	}
-	if s.Groups, err = groupStats(ctx, client, prefix, s, groups.Val(), clock.Val()); err != nil {
+	if s.Groups, err = groupStats(ctx, client, prefix, s, groups.Val(), now); err != nil {
 		return Statistics{}, fmt.Errorf("statistics of %s: %w", topic, err)
 	}
 	return s, nil

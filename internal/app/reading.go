@@ -39,10 +39,14 @@ func openReading(ctx context.Context, cfg Config, client, blocking redis.Univers
 	}
 	var observer *telemetry.Reading
 	var err error
-	reading.Feed, err = feed.New(feed.Config{
+	results := feed.Config{
 		Redis: client, Reader: blocking, Sources: resultSources(cfg, client, reading.Reader), Removed: reading.Tokens.Removed, Log: cfg.Log,
 		Observe: func(bytes int) { observer.Sent("results", int64(bytes)) },
-	})
+	}
+	if cfg.cells != nil {
+		results.Refresh = cfg.cells.Refresh
+	}
+	reading.Feed, err = feed.New(results)
 	if err != nil {
 		return nil, err
 	}

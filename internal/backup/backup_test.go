@@ -15,6 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/access"
+	"lockstep/internal/cells"
 	"lockstep/internal/redistest"
 	"lockstep/internal/watch"
 )
@@ -29,6 +30,11 @@ func must[T any](value T, err error) func(*testing.T) T {
 		}
 		return value
 	}
+}
+
+// single is a deployment without cells.
+func single(client redis.UniversalClient) Deployment {
+	return Deployment{Redis: client, Cells: cells.Single(client, cells.Member{Namespace: namespace}), Tokens: namespace}
 }
 
 func put(t *testing.T, client redis.UniversalClient, watches ...watch.Watch) {
@@ -72,7 +78,7 @@ func fill(t *testing.T, client redis.UniversalClient) (secret string) {
 func export(t *testing.T, client redis.UniversalClient) string {
 	t.Helper()
 	var out bytes.Buffer
-	must(Export(t.Context(), client, namespace, namespace, "v1", &out))(t)
+	must(Export(t.Context(), single(client), "v1", &out))(t)
 	must(0, errorOf(Check(bytes.NewReader(out.Bytes()))))(t)
 	return out.String()
 }
@@ -87,7 +93,7 @@ func restore(t *testing.T, client redis.UniversalClient, document string, cfg Im
 		items = append(items, strings.Join(strings.Fields(fmt.Sprintln(i.Outcome, i.What, i.Repo, i.App, i.Ref)), " "))
 		return nil
 	}
-	return must(Import(t.Context(), client, namespace, namespace, strings.NewReader(document), cfg))(t), items
+	return must(Import(t.Context(), single(client), strings.NewReader(document), cfg))(t), items
 }
 
 // body returns the values of a document after the header, sorted.
@@ -202,7 +208,7 @@ func TestStateOfAnotherVolumeIsRefused(t *testing.T) {
 	must(to.Set(t.Context(), prefix+"volume", "volume-2", 0).Result())(t)
 	before := dump(t, to)
 	for _, dry := range []bool{true, false} {
-		if _, err := Import(t.Context(), to, namespace, namespace, strings.NewReader(document), ImportConfig{DryRun: dry}); !errors.Is(err, ErrOtherVolume) {
+		if _, err := Import(t.Context(), single(to), strings.NewReader(document), ImportConfig{DryRun: dry}); !errors.Is(err, ErrOtherVolume) {
 			t.Errorf("dry run %v: %v", dry, err)
 		}
 	}
@@ -244,7 +250,7 @@ func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
 		"compressed":                {"\x1f\x8b\x08", "uncompress it"},
 		"another kind of document":  {"{}\n", "not a document of lockstep export"},
 		"a list":                    {"[]\n", "not a document of lockstep export"},
-		"newer format":              {strings.Replace(document, `{"lockstep_export":1,"version":"v1"`, `{"lockstep_export":2,"version":"v9","new":1`, 1), "a newer version wrote this document (v9): it has format 2, and this version reads up to 1; upgrade lockstep"},
+		"newer format":              {strings.Replace(document, `{"lockstep_export":1,"version":"v1"`, `{"lockstep_export":3,"version":"v9","new":1`, 1), "a newer version wrote this document (v9): it has format 3, and this version reads up to 2; upgrade lockstep"},
 		"a line is missing":         {strings.Join(slices.Delete(slices.Clone(lines), 2, 3), ""), "the document is damaged: it ends after 3 repositories"},
 		"a line twice":              {strings.Join(slices.Insert(slices.Clone(lines), 2, lines[2]), ""), "the document is damaged: it ends after 5 repositories"},
 		"two documents":             {document + document, "follows the end of the document"},
@@ -255,6 +261,7 @@ func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
 		"left out field of a state": {strings.Replace(document, `"denied:docs:robot"`, `"tombstone"`, 1), `field "tombstone"`},
 		"a token in clear":          {strings.Replace(document, `{"token":"`, `{"token":"lockstep_`, 1), "want a SHA-256 hash"},
 		"a watch of another path":   {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"acme/other"`, 1), "acme/other: watch 1: it is of acme/gadgets"},
+		"a cell that is not listed": {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"acme/gadgets","cell":"eu-9"`, 1), `acme/gadgets: its cell "eu-9" is not in the header`},
 		"a path outside":            {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"../gadgets"`, 1), "repository path"},
 	} {
 		if _, _, err := Check(strings.NewReader(tc.document)); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -329,7 +336,7 @@ func TestWatchThatCannotBeDecodedIsNotLeftOutSilently(t *testing.T) {
 	client := redistest.Start(t).Client()
 	fill(t, client)
 	set(t, client, "watch:of:acme/gadgets", "ci main", "{")
-	if _, err := Export(t.Context(), client, namespace, namespace, "", io.Discard); err == nil || !strings.Contains(err.Error(), `watch of acme/gadgets by app "ci"`) {
+	if _, err := Export(t.Context(), single(client), "", io.Discard); err == nil || !strings.Contains(err.Error(), `watch of acme/gadgets by app "ci"`) {
 		t.Errorf("export: %v", err)
 	}
 }
@@ -339,7 +346,7 @@ func TestExportStopsWhenItCannotWrite(t *testing.T) {
 	client := redistest.Start(t).Client()
 	fill(t, client)
 	full := errors.New("no space left")
-	if _, err := Export(context.Background(), client, namespace, namespace, "", failing{full}); !errors.Is(err, full) {
+	if _, err := Export(context.Background(), single(client), "", failing{full}); !errors.Is(err, full) {
 		t.Errorf("export: %v", err)
 	}
 }

@@ -1,15 +1,15 @@
 // Package backup exports what only Redis keeps of a deployment to one document, and imports it into the same or another Redis.
 //
-//	counts, err := backup.Export(ctx, client, namespace, namespace, version, out)
+//	counts, err := backup.Export(ctx, deployment, version, out)
 //
 //	header, counts, err := backup.Check(in) // reads it to the end; then from the start again:
-//	summary, err := backup.Import(ctx, client, namespace, namespace, in, backup.ImportConfig{Report: report})
+//	summary, err := backup.Import(ctx, deployment, in, backup.ImportConfig{Report: report})
 //
 // # Document
 //
 // A document is a series of JSON values, one on each line: a [Header], a [Repository] for each repository with watches or state, an
 // [access.Hashed] for each token, and an [End] with their numbers, without which the document is incomplete. It has no secrets: tokens are
-// hashes, credentials are names. A newer version that changes the meaning of anything raises [Format], and older versions refuse it. They
+// hashes, credentials are names. With several cells, the header has the directory, and each repository the name of its cell. A newer version that changes the meaning of anything raises [Format], and older versions refuse it. They
 // refuse unknown fields too, instead of importing a watch without a rule that it has.
 //
 // # What is exported
@@ -41,5 +41,8 @@
 //	a newer version wrote it                  an error of [Check] that says so; nothing is imported
 //	a repository conflicts with watches       it is left out and reported; the others are imported
 //	of Redis: other remote, nested path
+//	a cell does not answer                    an error; an export leaves the last file
+//	the directory of cells is lost            it is restored, unless cells were added since
+//	a repository is in another cell now       its watches are added there, without the state of the former volume
 //	Redis is bound to another volume          [ErrOtherVolume], before anything is imported, unless without state
 package backup

@@ -6,28 +6,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"lockstep/events"
 	"lockstep/internal/access"
+	"lockstep/internal/cells"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
 
-// Format is the version of the documents that this version writes, and the newest that it reads.
-const Format = 1
+// Format is the newest version of documents that this version reads. It writes 1, which all versions read, unless there are cells.
+const Format = 2
 
 // Header is the first value of a document.
 type Header struct {
-	Format  int       `json:"lockstep_export"`   // [Format]
-	Version string    `json:"version,omitempty"` // of the program
-	Time    time.Time `json:"time"`
-	Volume  string    `json:"volume,omitempty"` // ID of the volume that the states describe; empty if none was bound
+	Format  int          `json:"lockstep_export"`   // 1, or 2 with cells
+	Version string       `json:"version,omitempty"` // of the program
+	Time    time.Time    `json:"time"`
+	Volume  string       `json:"volume,omitempty"` // ID of the volume that the states describe; empty if none was bound, and with cells
+	Cells   []cells.Cell `json:"cells,omitempty"`  // of the directory, each with the ID of its volume; none of a single deployment
 }
 
 // Repository is a repository with watches, state or both.
 type Repository struct {
 	Repo    events.RepoPath   `json:"repo"`              // as first spelled
+	Cell    string            `json:"cell,omitempty"`    // that has it; one of the header's
+	Pinned  bool              `json:"pinned,omitempty"`  // it stays in the cell, whatever the weights
 	Watches []json.RawMessage `json:"watches,omitempty"` // documents of package watch
 	State   map[string]string `json:"state,omitempty"`   // fields of package state
 	Views   map[string]string `json:"views,omitempty"`   // fields of package state
@@ -41,6 +46,7 @@ type End struct {
 
 // Counts has the numbers of items in a document.
 type Counts struct {
+	Cells   int `json:"cells,omitempty"`
 	Repos   int `json:"repos"`
 	Watches int `json:"watches"`
 	Tokens  int `json:"tokens"`
@@ -86,7 +92,16 @@ func newReader(in io.Reader) (*reader, error) {
 	if r.header.Format > Format {
 		return nil, fmt.Errorf("a newer version wrote this document (%s): it has format %d, and this version reads up to %d; upgrade lockstep", r.header.Version, r.header.Format, Format)
 	}
-	return r, r.failed(strict(first, &r.header))
+	if err := strict(first, &r.header); err != nil {
+		return nil, r.failed(err)
+	}
+	r.counts.Cells = len(r.header.Cells)
+	return r, nil
+}
+
+// has reports whether the document has a cell of the name.
+func (h Header) has(cell string) bool {
+	return slices.ContainsFunc(h.Cells, func(c cells.Cell) bool { return c.Name == cell })
 }
 
 // next reads the next value. It returns io.EOF after the last one, and an error if something follows that or if it is missing.
@@ -109,6 +124,8 @@ func (r *reader) next() (value, error) {
 		return value{}, r.failed(err)
 	}
 	switch {
+	case v.repo != nil && v.repo.Cell != "" && !r.header.has(v.repo.Cell), v.repo != nil && v.repo.Cell == "" && len(r.header.Cells) > 0:
+		return value{}, r.failed(fmt.Errorf("%s: its cell %.70q is not in the header", v.repo.Repo, v.repo.Cell))
 	case v.repo != nil:
 		r.counts.Repos++
 		r.counts.Watches += len(v.watches)

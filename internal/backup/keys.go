@@ -53,8 +53,9 @@ var Keys = []Key{
 	{Pattern: "notify:*", Reason: "repeated from what the app last received"},
 
 	// Below the prefix of the directory of cells.
-	{Pattern: "cells", Reason: "add the cells again"},
-	{Pattern: "cells:*", Reason: "repositories are placed by the weights of the cells"},
+	{Pattern: "cells", Exported: "header"},
+	{Pattern: "cells:placed", Exported: "cell", Reason: "of repositories with watches or state"},
+	{Pattern: "cells:*", Reason: "log of changes"},
 }
 
 // KeyOf returns the kind of a key without the prefix. It returns false if it belongs to none.

@@ -73,14 +73,14 @@ func TestLargeDocumentsTakeLittleMemory(t *testing.T) {
 	imported := peak(func() {
 		must(0, errorOf(Check(document)))(t)
 		must(document.Seek(0, io.SeekStart))(t)
-		if s := must(Import(t.Context(), client, namespace, namespace, document, ImportConfig{}))(t); s.Watches != n || s.States != n {
+		if s := must(Import(t.Context(), single(client), document, ImportConfig{}))(t); s.Watches != n || s.States != n {
 			t.Errorf("%+v, want %d watches and states", s, n)
 		}
 	})
 	took := time.Since(begin)
 	begin = time.Now()
 	exported := peak(func() {
-		if counts := must(Export(t.Context(), client, namespace, namespace, "", io.Discard))(t); counts.Watches != n || counts.Repos != n {
+		if counts := must(Export(t.Context(), single(client), "", io.Discard))(t); counts.Watches != n || counts.Repos != n {
 			t.Errorf("%+v, want %d watches", counts, n)
 		}
 	})

@@ -155,6 +155,13 @@ func (d *Directory) Target(repo events.RepoPath) Cell {
 	return c
 }
 
+// PinnedTo reports whether a repository is pinned to a cell.
+func (d *Directory) PinnedTo(repo events.RepoPath, cell string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.overrides[repo.Key()] == override{cell, true}
+}
+
 // Pending reports whether weights have changed and [Directory.Settle] has not been called since.
 func (d *Directory) Pending() bool {
 	d.mu.RLock()

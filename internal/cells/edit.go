@@ -72,6 +72,21 @@ func (d *Directory) AddAfter(ctx context.Context, name string, prefix events.Nam
 	return d.named(added.Name)
 }
 
+// Restore adds cells as they were in a directory that was lost. It does nothing if the directory has cells.
+func (d *Directory) Restore(ctx context.Context, lost []Cell) error {
+	return d.edit(ctx, func(cells []Cell) ([]Cell, error) {
+		if len(lost) == 0 || slices.ContainsFunc(cells, func(c Cell) bool { return c.State != Gone }) {
+			return nil, errUnchanged
+		}
+		changed := slices.Clone(lost)
+		for i := range changed {
+			gone, _ := find(cells, changed[i].Name)
+			changed[i].text = gone.text
+		}
+		return changed, nil
+	})
+}
+
 // Drain marks a cell as draining: its repositories shall be moved to the other cells. It fails if no other cell is active.
 func (d *Directory) Drain(ctx context.Context, name string) (Cell, error) {
 	err := d.edit(ctx, func(cells []Cell) ([]Cell, error) {

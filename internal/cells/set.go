@@ -47,6 +47,9 @@ func All(client redis.UniversalClient, directory *Directory) *Set {
 // IsSingle reports whether the set is that of one deployment.
 func (s *Set) IsSingle() bool { return s.directory == nil }
 
+// Directory returns the directory, or nil for a single deployment.
+func (s *Set) Directory() *Directory { return s.directory }
+
 // Of returns the cell of a repository. It fails if the directory has no cell to place it in.
 func (s *Set) Of(repo events.RepoPath) (Member, error) {
 	if s.directory == nil {

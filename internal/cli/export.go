@@ -13,6 +13,7 @@ import (
 
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/disk"
@@ -25,15 +26,16 @@ func newExportCommand(std term.Streams) *cobra.Command {
 		Short: "Export the state that only Redis has to a file",
 		Long: "Write watches, hashes of tokens, and what apps have received of each repository to a file for lockstep import, or to\n" +
 			"standard output for -. The file has no secrets and only its owner can read it; it replaces an older one when it is complete.\n" +
-			"Processes need not be stopped.",
+			"Processes need not be stopped. With several cells, the file has all of them and the directory, and none if one does not answer;\n" +
+			"with --cell it has that one.",
 		Example: "  lockstep export lockstep.export --redis redis://127.0.0.1:6379\n" +
 			"  lockstep export - --redis redis://127.0.0.1:6379 | gzip > lockstep.export.gz",
 		Args:              term.WrongUse(term.OneArg),
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onRedis(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onCells(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				write := func(w io.Writer) (backup.Counts, error) {
-					return backup.Export(ctx, client, cfg.Namespace(), cfg.Shared(), app.ReadBuild().Version, w)
+					return backup.Export(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()}, app.ReadBuild().Version, w)
 				}
 				if args[0] == "-" {
 					_, err := write(std.Stdout)
@@ -44,6 +46,9 @@ func newExportCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				return out.Show(std, counts, func(w io.Writer) {
+					if counts.Cells > 0 {
+						fmt.Fprintf(w, "cells\t%d\n", counts.Cells)
+					}
 					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", counts.Repos, counts.Watches, counts.Tokens)
 				})
 			})

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,7 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"lockstep/internal/app"
 	"lockstep/internal/backup"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 )
@@ -24,23 +27,32 @@ func newImportCommand(std term.Streams) *cobra.Command {
 		Long: "Add the items of an export file that Redis lacks (- for standard input), and poll each repository with a new watch.\n" +
 			"Existing items are not changed: those that differ are listed as kept. Tokens and watches that were removed after the export\n" +
 			"are added again. The whole file is checked before anything is added. An import that was interrupted can be repeated.\n" +
-			"Exit code 1 if a repository conflicts with watches that Redis has; the others are imported.",
+			"Exit code 1 if a repository conflicts with watches that Redis has; the others are imported. A file of several cells restores\n" +
+			"the directory if that is lost; otherwise each repository is imported into its present cell. With --cell, only the repositories\n" +
+			"of that cell are imported.",
 		Example: "  lockstep import lockstep.export --dry-run --redis redis://127.0.0.1:6379\n" +
 			"  gunzip -c lockstep.export.gz | lockstep import - --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onRedis(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				file, err := openExport(cmd, args[0])
+			return connected(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				file, header, err := openExport(cmd, args[0])
 				if err != nil {
 					return term.UsageError(fmt.Errorf("%s: %w", args[0], err))
 				}
 				defer file.Close()
+				set, err := importedInto(ctx, cfg, client, header)
+				if err != nil {
+					return err
+				}
 				list := importList{out: &out, std: std, all: flags.DryRun}
 				flags.Report = list.add
-				summary, err := backup.Import(ctx, client, cfg.Namespace(), cfg.Shared(), file, flags)
+				summary, err := backup.Import(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()}, file, flags)
 				if flushed := list.flush(); err == nil {
 					err = flushed
+				}
+				if errors.Is(err, backup.ErrCells) {
+					return term.UsageError(fmt.Errorf("import %s: %w", args[0], err))
 				}
 				if err != nil {
 					return fmt.Errorf("import %s: %w", args[0], err)
@@ -55,21 +67,34 @@ func newImportCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// openExport opens a file, or a copy of standard input, that has been checked to its end.
-func openExport(cmd *cobra.Command, name string) (*os.File, error) {
-	file, err := openSeekable(cmd, name)
+// importedInto returns the cells to import a document into: those of a directory that is still empty, too, if the document has it.
+func importedInto(ctx context.Context, cfg config.Config, client redis.UniversalClient, header backup.Header) (*cells.Set, error) {
+	set, err := app.OpenCells(ctx, cfg, client)
+	if !errors.Is(err, cells.ErrNoCells) || len(header.Cells) == 0 || cfg.Cell != "" {
+		return set, err
+	}
+	directory, err := cells.OpenOrNew(ctx, client, cfg.Directory())
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = backup.Check(file)
+	return cells.All(client, directory), nil
+}
+
+// openExport opens a file, or a copy of standard input, that has been checked to its end.
+func openExport(cmd *cobra.Command, name string) (*os.File, backup.Header, error) {
+	file, err := openSeekable(cmd, name)
+	if err != nil {
+		return nil, backup.Header{}, err
+	}
+	header, _, err := backup.Check(file)
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
 		_ = file.Close()
-		return nil, err
+		return nil, backup.Header{}, err
 	}
-	return file, nil
+	return file, header, nil
 }
 
 func openSeekable(cmd *cobra.Command, name string) (*os.File, error) {
@@ -111,7 +136,7 @@ type importList struct {
 const importRows = 500 // rows whose columns are aligned
 
 func (l *importList) add(item backup.Item) error {
-	if !l.all && item.Outcome == backup.Added && item.What != backup.ItemToken {
+	if !l.all && item.Outcome == backup.Added && item.What != backup.ItemToken && item.What != backup.ItemCell {
 		return nil
 	}
 	if !l.out.IsTable() {
@@ -133,6 +158,8 @@ func (l *importList) flush() error {
 		for _, item := range rows {
 			of := item.Repo
 			switch item.What {
+			case backup.ItemCell:
+				of = item.ID
 			case backup.ItemToken:
 				of = item.ID + " of " + item.App
 			case backup.ItemWatch:
@@ -152,7 +179,11 @@ func (l *importList) end(s backup.Summary) error {
 	var err error
 	if l.out.IsTable() {
 		err = l.out.Show(l.std, nil, func(w io.Writer) {
-			fmt.Fprintf(w, "added\t%d watches, %d states, %d tokens\nkept\t%d\nunchanged\t%d\n", s.Watches, s.States, s.Tokens, s.Kept, s.Unchanged)
+			added := fmt.Sprintf("%d watches, %d states, %d tokens", s.Watches, s.States, s.Tokens)
+			if s.Cells > 0 {
+				added = fmt.Sprintf("%d cells, ", s.Cells) + added
+			}
+			fmt.Fprintf(w, "added\t%s\nkept\t%d\nunchanged\t%d\n", added, s.Kept, s.Unchanged)
 			if s.DryRun {
 				fmt.Fprintln(w, "dry run: nothing was changed")
 			}

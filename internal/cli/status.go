@@ -15,6 +15,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/server"
 	"lockstep/internal/status"
 )
 
@@ -100,9 +101,13 @@ func readService(cfg config.Config, client redis.UniversalClient, set *cells.Set
 		}) {
 			if a.Err != nil {
 				all.Missing = append(all.Missing, a.Missing())
-			} else {
-				all.Cells = append(all.Cells, cellStatus{a.Name, a.Value})
+				continue
 			}
+			if all.Hosts == nil {
+				all.Hosts, all.withHosts = a.Value.Hosts, a.Value
+			}
+			a.Value.Hosts = nil
+			all.Cells = append(all.Cells, cellStatus{a.Name, a.Value})
 		}
 		return all, nil
 	}
@@ -111,7 +116,10 @@ func readService(cfg config.Config, client redis.UniversalClient, set *cells.Set
 // allCells is the output of status if there are several cells.
 type allCells struct {
 	Cells   []cellStatus    `json:"cells"`
+	Hosts   []server.Host   `json:"hosts,omitempty"`   // of all cells
 	Missing []cells.Missing `json:"missing,omitempty"` // that do not answer
+
+	withHosts status.Service // prints Hosts
 }
 
 type cellStatus struct {
@@ -127,6 +135,7 @@ func (a allCells) Table(w io.Writer) {
 		fmt.Fprintf(w, "cell\t%s\n", c.Cell)
 		c.Service.Table(w)
 	}
+	a.withHosts.HostRows(w)
 	for _, m := range a.Missing {
 		fmt.Fprintf(w, "\ncell\t%s\nhealth\t%s\n", m.Cell, term.Paint(term.MarkBad, "no answer: "+term.Printable(m.Error)))
 	}

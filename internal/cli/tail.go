@@ -6,17 +6,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/redisx"
 	"lockstep/internal/status"
 )
 
@@ -34,7 +39,7 @@ func newTailCommand(std term.Streams) *cobra.Command {
 		Use:   "tail [PREFIX]",
 		Short: "Follow results live",
 		Long: "Print each new result, of all repositories or of those with a path prefix, until interrupted. Does not affect other\n" +
-			"consumers.",
+			"consumers. With several cells, it follows those that there are when it starts; one that does not answer is named.",
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
@@ -45,8 +50,8 @@ func newTailCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(errors.New("--since and --count: want 0 or more"))
 			}
 			prefix := strings.ToLower(prefixOf(args))
-			err := onRedis(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				return f.follow(ctx, client, cfg.Namespace(), prefix, std.Stdout)
+			err := onCells(cmd, std, term.Forever, func(ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set) error {
+				return f.follow(ctx, client, set, prefix, std)
 			})
 			if cmd.Context().Err() != nil { // interrupted by the user
 				return nil
@@ -62,24 +67,79 @@ func newTailCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-const tailBatch = 100
+const (
+	tailBatch = 100
+	tailBlock = time.Second // how long XREAD waits, and after how long a cell that did not answer is asked again
+)
 
-// follow prints the events of repositories whose key starts with prefix.
-func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, prefix string, w io.Writer) error {
-	topics := []string{namespace.Results()}
-	if f.changes {
-		topics = append(topics, namespace.Changes())
-	}
-	now, err := client.Time(ctx).Result()
-	if err != nil {
+// errPrinted ends a tail that has printed as many lines as wanted.
+var errPrinted = errors.New("printed")
+
+// follow prints the events of all cells, of repositories whose key starts with prefix.
+func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, set *cells.Set, prefix string, std term.Streams) error {
+	var mu sync.Mutex // guards printed and the output
+	printed := 0
+	print := func(stream string, entry redis.XMessage) error {
+		repo, line := entryLine(entry)
+		if !strings.HasPrefix(strings.ToLower(repo), prefix) {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if printed++; f.count > 0 && printed > f.count {
+			return errPrinted
+		}
+		var err error
+		if f.out.IsTable() {
+			_, err = fmt.Fprintln(std.Stdout, line)
+		} else {
+			err = f.out.Next(std.Stdout, documentOf(stream, entry))
+		}
+		if err == nil && printed == f.count {
+			return errPrinted
+		}
 		return err
 	}
-	from := make([]string, len(topics))
-	for i := range from {
-		from[i] = strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"
+	all, ctx := errgroup.WithContext(ctx)
+	for _, cell := range set.Members() {
+		all.Go(func() error {
+			topics := []string{cell.Namespace.Results()}
+			if f.changes {
+				topics = append(topics, cell.Namespace.Changes())
+			}
+			var from []string
+			for failing := false; ; {
+				now, err := stream.Time(ctx, client, topics[0])
+				if err == nil {
+					if from == nil {
+						from = slices.Repeat([]string{strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"}, len(topics))
+					}
+					err = followStreams(ctx, client, topics, from, print)
+				}
+				if set.IsSingle() || !redisx.Unavailable(err) || ctx.Err() != nil {
+					return err
+				}
+				if !failing {
+					fmt.Fprintln(std.Stderr, "lockstep: cell "+cell.Name+" does not answer, trying again: "+term.OneLine(err))
+				}
+				failing = true
+				select {
+				case <-time.After(tailBlock):
+				case <-ctx.Done():
+				}
+			}
+		})
 	}
-	for printed := 0; ; {
-		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: append(append([]string{}, topics...), from...), Count: tailBatch, Block: time.Second}).Result()
+	if err := all.Wait(); !errors.Is(err, errPrinted) {
+		return err
+	}
+	return nil
+}
+
+// followStreams calls fn for each entry of streams after those in from, which it keeps up to date, until Redis or fn fails.
+func followStreams(ctx context.Context, client redis.UniversalClient, streams, from []string, fn func(stream string, entry redis.XMessage) error) error {
+	for {
+		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: slices.Concat(streams, from), Count: tailBatch, Block: tailBlock}).Result()
 		if errors.Is(err, redis.Nil) {
 			continue
 		}
@@ -87,27 +147,12 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, na
 			return err
 		}
 		for _, stream := range read {
+			i := slices.Index(streams, stream.Stream)
 			for _, entry := range stream.Messages {
-				for i, topic := range topics {
-					if topic == stream.Stream {
-						from[i] = entry.ID
-					}
-				}
-				repo, line := entryLine(entry)
-				if !strings.HasPrefix(strings.ToLower(repo), prefix) {
-					continue
-				}
-				if f.out.IsTable() {
-					_, err = fmt.Fprintln(w, line)
-				} else {
-					err = f.out.Next(w, documentOf(stream.Stream, entry))
-				}
-				if err != nil {
+				if err := fn(stream.Stream, entry); err != nil {
 					return err
 				}
-				if printed++; printed == f.count {
-					return nil
-				}
+				from[i] = entry.ID
 			}
 		}
 	}

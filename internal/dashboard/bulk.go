@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"lockstep/events/stream"
@@ -25,27 +26,26 @@ func filtersOf(given url.Values) (kept url.Values) {
 
 // findLetters returns the oldest letters that match and are complete, and the cursor of the next ones. It reads as many pages as it has
 // time for.
-func (d *Dashboard) findLetters(ctx context.Context, filters url.Values) (stream.Page, error) {
+func (d *Dashboard) findLetters(ctx context.Context, filters url.Values) (found letterList, err error) {
 	query, err := d.deadQuery(filters)
 	if err != nil {
-		return stream.Page{}, err
+		return found, err
 	}
 	matches := query.Match
 	query.Match = func(l stream.Letter) bool {
 		return l.Truncated == "" && len(l.Original) > 0 && (matches == nil || matches(l))
 	}
-	var found stream.Page
-	for query.Oldest = true; ; query.After = found.Next {
-		query.Limit = bulkLetters - len(found.Letters)
-		page, err := d.cfg.Dead.List(ctx, query)
-		if err != nil && ctx.Err() != nil && len(found.Letters) > 0 {
+	for query.Oldest = true; ; query.After = found.next {
+		query.Limit = bulkLetters - len(found.letters)
+		page, err := d.listLetters(ctx, query)
+		if err != nil && ctx.Err() != nil && len(found.letters) > 0 {
 			return found, nil
 		}
 		if err != nil {
-			return stream.Page{}, err
+			return letterList{}, err
 		}
-		found.Letters, found.Next = append(found.Letters, page.Letters...), page.Next
-		if page.Next == "" || len(found.Letters) >= bulkLetters {
+		found.letters, found.next, found.missing = append(found.letters, page.letters...), page.next, append(found.missing, page.missing...)
+		if page.next == "" || len(found.letters) >= bulkLetters {
 			return found, nil
 		}
 	}
@@ -70,8 +70,8 @@ func (d *Dashboard) confirmRetryAll(w http.ResponseWriter, r *http.Request, _ vi
 		d.failBulk(w, r, err)
 		return
 	}
-	number := count(len(found.Letters))
-	if found.Next != "" {
+	number := count(len(found.letters))
+	if found.next != "" {
 		number = "the oldest " + number
 	}
 	c := confirmation{
@@ -96,7 +96,7 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 		d.failBulk(w, r, err)
 		return
 	}
-	done, kept, err := d.retryLetters(ctx, found.Letters)
+	done, kept, err := d.retryLetters(ctx, found.letters)
 	d.cfg.Log.InfoContext(r.Context(), "dead letters retried on the dashboard", "by", v.name, "letters", done, "kept", kept,
 		"repo", filters.Get("repo"), "reason", filters.Get("reason"), "app", filters.Get("app"), "error", err)
 	text := count(done) + " dead letters are back in their streams."
@@ -108,20 +108,19 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 		text += " There was no time for the rest: repeat to continue."
 	case err != nil:
 		text += " The rest could not be retried: " + err.Error()
-	case found.Next != "":
+	case found.next != "":
 		text += " There are more: repeat to continue."
+	case len(found.missing) > 0:
+		text += " No answer from cell " + strings.Join(found.missing, ", ") + "."
 	}
 	d.setFlash(w, text)
 	http.Redirect(w, r, deadURL(filters), http.StatusSeeOther)
 }
 
 // retryLetters retries letters, and returns how many are back in their streams and how many cannot be.
-func (d *Dashboard) retryLetters(ctx context.Context, letters []stream.Letter) (done, kept int, err error) {
+func (d *Dashboard) retryLetters(ctx context.Context, letters []cellLetter) (done, kept int, err error) {
 	for _, l := range letters {
-		retried, err := d.cfg.Dead.Retry(ctx, l.ID)
-		if err == nil {
-			err = retried[0].Err
-		}
+		_, err := d.retryLetter(ctx, l.cell, l.ID)
 		switch {
 		case err == nil:
 			done++

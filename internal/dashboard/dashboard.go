@@ -29,6 +29,8 @@ type Config struct {
 	Group      string                // the workers' consumer group
 	Locks      server.Locks          // listed often, so share it: [server.ShareLocks]
 	Dead       server.Dead
+	AllLocks   server.LocksOfCells // lists those of all cells instead; nil without cells
+	DeadCells  server.DeadCells    // nil without cells
 	Streams    server.Streams
 	Repos      Repos
 	Watches    Watches

@@ -20,9 +20,11 @@ import (
 
 type deadPage struct {
 	Letters []server.DeadLetter
-	Next    string // cursor of the next page; "" on the last one
-	Oldest  bool   // sorted oldest first
-	Total   int64  // letters, also those that do not match; -1 if unknown
+	Next    string   // cursor of the next page; "" on the last one
+	Oldest  bool     // sorted oldest first, within each cell
+	Total   int64    // letters, also those that do not match; -1 if unknown
+	Cells   bool     // the letters are those of several cells, one cell after the other
+	Missing []string // cells that do not answer
 }
 
 const (
@@ -36,21 +38,75 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 	if err != nil {
 		return nil, err
 	}
-	page, err := d.cfg.Dead.List(ctx, query)
+	found, err := d.listLetters(ctx, query)
 	if errors.Is(err, stream.ErrBadID) {
 		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	shown := deadPage{Next: page.Next, Oldest: query.Oldest, Total: -1}
-	if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 {
+	shown := deadPage{Next: found.next, Oldest: query.Oldest, Total: -1, Cells: d.cfg.DeadCells != nil, Missing: found.missing}
+	if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 && !shown.Cells {
 		shown.Total = streams[0].Dead
 	}
-	for _, l := range page.Letters {
-		shown.Letters = append(shown.Letters, server.NewDeadLetter(d.cfg.Dead, l, false))
+	for _, l := range found.letters {
+		line := server.NewDeadLetter(d.cfg.Dead, l.Letter, false)
+		line.Cell = l.cell
+		shown.Letters = append(shown.Letters, line)
 	}
 	return shown, nil
+}
+
+// cellLetter is a letter of a cell, which is "" without cells.
+type cellLetter struct {
+	stream.Letter
+	cell string
+}
+
+type letterList struct {
+	letters []cellLetter
+	next    string   // cursor of the next ones; "" if there are none
+	missing []string // cells that do not answer
+}
+
+// listLetters lists letters: with several cells, those of one after the other.
+func (d *Dashboard) listLetters(ctx context.Context, query stream.Query) (list letterList, err error) {
+	pages := 1
+	if d.cfg.DeadCells != nil {
+		pages = cellPages
+	}
+	for limit := query.Limit; pages > 0; pages-- {
+		var page stream.Page
+		var cell string
+		var missing bool
+		if d.cfg.DeadCells != nil {
+			page, cell, missing, err = d.cfg.DeadCells.List(ctx, query)
+		} else {
+			page, err = d.cfg.Dead.List(ctx, query)
+		}
+		if err != nil {
+			return letterList{}, err
+		}
+		if missing {
+			list.missing = append(list.missing, cell)
+		}
+		for _, l := range page.Letters {
+			list.letters = append(list.letters, cellLetter{l, cell})
+		}
+		list.next, query.After, query.Limit = page.Next, page.Next, limit-len(list.letters)
+		if page.Next == "" || query.Limit <= 0 {
+			break
+		}
+	}
+	return list, nil
+}
+
+// lettersOf returns the dead letters of a cell, or, if cell is "", those of the one that has a letter with the ID, and its name.
+func (d *Dashboard) lettersOf(ctx context.Context, cell, id string) (server.Dead, string, error) {
+	if d.cfg.DeadCells == nil {
+		return d.cfg.Dead, "", nil
+	}
+	return d.cfg.DeadCells.Of(ctx, cell, id)
 }
 
 // deadQuery parses the filters by repository, reason and app.
@@ -88,13 +144,28 @@ type fieldSize struct {
 
 const fieldsShown = 100
 
+// requestedLetter returns the letter that the parameters id and cell name.
+func (d *Dashboard) requestedLetter(r *http.Request, full bool) (server.DeadLetter, error) {
+	dead, cell, err := d.lettersOf(r.Context(), r.FormValue("cell"), r.FormValue("id"))
+	if err != nil {
+		return server.DeadLetter{}, err
+	}
+	letter, err := dead.Get(r.Context(), r.FormValue("id"))
+	if err != nil {
+		return server.DeadLetter{}, err
+	}
+	shown := server.NewDeadLetter(dead, letter, full)
+	shown.Cell = cell
+	return shown, nil
+}
+
 func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor) {
-	letter, err := d.cfg.Dead.Get(r.Context(), r.URL.Query().Get("id"))
+	letter, err := d.requestedLetter(r, true)
 	if err != nil {
 		d.failDead(w, r, err)
 		return
 	}
-	shown := letterPage{DeadLetter: server.NewDeadLetter(d.cfg.Dead, letter, true)}
+	shown := letterPage{DeadLetter: letter}
 	var b bytes.Buffer
 	if json.Indent(&b, shown.Event, "", "  ") == nil {
 		shown.Payload = b.String()
@@ -112,28 +183,37 @@ func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor
 
 func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
-	done, err := d.cfg.Dead.Retry(r.Context(), id)
-	if err == nil {
-		err = done[0].Err
-	}
+	done, err := d.retryLetter(r.Context(), r.FormValue("cell"), id)
 	if err != nil {
 		d.failDead(w, r, err)
 		return
 	}
-	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id, "stream", done[0].Stream, "entry", done[0].Entry)
-	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done[0].Entry))
+	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id, "stream", done.Stream, "entry", done.Entry)
+	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done.Entry))
 	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
 }
 
+// retryLetter retries a letter of a cell, which may be "".
+func (d *Dashboard) retryLetter(ctx context.Context, cell, id string) (stream.Retried, error) {
+	dead, _, err := d.lettersOf(ctx, cell, id)
+	if err != nil {
+		return stream.Retried{}, err
+	}
+	done, err := dead.Retry(ctx, id)
+	if err != nil {
+		return stream.Retried{}, err
+	}
+	return done[0], done[0].Err
+}
+
 func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visitor) {
-	letter, err := d.cfg.Dead.Get(r.Context(), r.URL.Query().Get("id"))
+	l, err := d.requestedLetter(r, false)
 	if err != nil {
 		d.failDead(w, r, err)
 		return
 	}
-	l := server.NewDeadLetter(d.cfg.Dead, letter, false)
 	d.answer(w, r, http.StatusOK, "confirm", "Drop dead letter "+l.ID+"?", confirmation{
-		Action: "/dashboard/dead/drop", Back: "/dashboard/dead", Button: "Drop the letter", Fields: [][2]string{{"id", l.ID}},
+		Action: "/dashboard/dead/drop", Back: "/dashboard/dead", Button: "Drop the letter", Fields: [][2]string{{"id", l.ID}, {"cell", l.Cell}},
 		Facts: [][2]string{
 			{"Letter", l.ID}, {"Repository", clip(300, cmp.Or(l.Repo, "unknown"))}, {"Reason", clip(100, l.Reason)}, {"Error", clip(400, l.Error)},
 		},
@@ -152,9 +232,12 @@ func deadListURL(r *http.Request) string {
 
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
-	n, err := d.cfg.Dead.Drop(r.Context(), id)
-	if err == nil && n == 0 {
-		err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
+	dead, _, err := d.lettersOf(r.Context(), r.FormValue("cell"), id)
+	if err == nil {
+		var n int
+		if n, err = dead.Drop(r.Context(), id); err == nil && n == 0 {
+			err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
+		}
 	}
 	if err != nil {
 		d.failDead(w, r, err)

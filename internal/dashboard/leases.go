@@ -27,19 +27,21 @@ type lease struct {
 type leasesPage struct {
 	Leases  []lease
 	Held    int
-	More    int // number of leases omitted
-	Waiting int // number of waiters for all leases
+	More    int      // number of leases omitted
+	Waiting int      // number of waiters for all leases
+	Cells   bool     // the leases are those of several cells
+	Missing []string // cells that do not answer
 }
 
 const leasesShown = 200
 
 // loadLeases loads the held leases, oldest first.
 func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, error) {
-	all, err := d.readLeases(ctx)
+	all, missing, err := d.readLeases(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := leasesPage{Held: len(all)}
+	p := leasesPage{Held: len(all), Cells: d.cfg.AllLocks != nil, Missing: missing}
 	for _, l := range all {
 		p.Waiting += len(l.Waiters)
 	}
@@ -47,28 +49,37 @@ func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, 
 	return p, nil
 }
 
-func (d *Dashboard) readLeases(ctx context.Context) ([]lease, error) {
-	held, err := d.cfg.Locks.List(ctx)
+// readLeases returns the held leases, and the cells that do not answer. It knows the progress of work in the dashboard's own cell.
+func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []string, err error) {
+	held := map[string][]locking.Status{}
+	if d.cfg.AllLocks != nil {
+		held, missing, err = d.cfg.AllLocks(ctx)
+	} else {
+		held[""], err = d.cfg.Locks.List(ctx)
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	busy, err := d.activities(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	byFence := map[uint64]state.Activity{}
 	for _, a := range busy {
 		byFence[a.Fence] = a
 	}
-	leases := make([]lease, len(held))
-	for i, status := range held {
-		leases[i] = lease{Lock: server.NewLock(status), Forced: status.Holder.Job == "" && status.Holder.Operation == ""}
-		if a, ok := byFence[status.Fence]; ok && !leases[i].Forced && strings.EqualFold(a.Repo, status.Key) {
-			leases[i].Repo, leases[i].At = a.Repo, a.Progress
+	for cell, some := range held {
+		for _, status := range some {
+			one := lease{Lock: server.NewLock(status), Forced: status.Holder.Job == "" && status.Holder.Operation == ""}
+			one.Cell = cell
+			if a, ok := byFence[status.Fence]; ok && !one.Forced && strings.EqualFold(a.Repo, status.Key) {
+				one.Repo, one.At = a.Repo, a.Progress
+			}
+			leases = append(leases, one)
 		}
 	}
 	slices.SortFunc(leases, func(a, b lease) int { return cmp.Or(a.Since.Compare(*b.Since), cmp.Compare(a.Repo, b.Repo)) })
-	return leases, nil
+	return leases, missing, nil
 }
 
 type confirmation struct {

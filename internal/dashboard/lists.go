@@ -35,14 +35,14 @@ type watchesPage struct {
 	Missing []string // cells that do not answer
 }
 
-// watchPages is the number of pages of cells with few watches that a page shows.
-const watchPages = 16
+// cellPages is the number of pages of cells with few items that a page shows.
+const cellPages = 16
 
 func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (any, error) {
 	query := watch.Query{Prefix: strings.TrimSpace(q.Get("prefix")), App: strings.TrimSpace(q.Get("app")), After: q.Get("after"), Limit: listShown}
 	list, pages := d.cfg.Watches, 1
 	if d.cfg.AllWatches != nil {
-		list, pages = d.cfg.AllWatches, watchPages
+		list, pages = d.cfg.AllWatches, cellPages
 	}
 	var shown watchesPage
 	for range pages {

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 )
 
 const (
@@ -175,7 +176,7 @@ func (t *tail) await(ctx context.Context, limit int64) ([]redis.XMessage, error)
 // measure returns the ID of the newest entry and the number of entries ever added, and updates the clock skew.
 func (t *tail) measure(ctx context.Context) (newest string, added int64, err error) {
 	local := time.Now()
-	clock, err := t.redis.Time(ctx).Result()
+	clock, err := stream.Time(ctx, t.redis, t.topic)
 	if err != nil {
 		return "", 0, err
 	}

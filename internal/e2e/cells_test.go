@@ -19,6 +19,7 @@ import (
 	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/cells"
+	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
@@ -138,7 +139,23 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 	if err := json.Unmarshal([]byte(created), &token); err != nil || code != 0 {
 		t.Fatal(err, errs)
 	}
+	budgets := proctest.Must(hosts.New(hosts.Config{Redis: client, Prefix: "lockstep:{dir}:", Process: "w1"}))(t)
+	proctest.Must(budgets.Enter(ctx, hosts.Request{Host: "git.example.com", Repo: proctest.Must(events.ParseRepoPath("acme/repo-1"))(t), Kind: hosts.Push}))(t)
+	if out, errs, code := proctest.RunLockstep(t, env, "status"); code != 0 || strings.Count(out, "git.example.com") != 1 || !strings.Contains(out, "cell     eu-2") {
+		t.Errorf("status: exit code %d\n%s%s", code, out, errs)
+	}
 	cluster.Nodes[nodes[2]].Stop()
+	backup := filepath.Join(t.TempDir(), "lockstep.export")
+	began := time.Now()
+	if out, errs, code := proctest.RunLockstep(t, env, "export", backup); code == 0 || !strings.Contains(errs, "cell eu-2") || strings.Contains(errs, "eu-1") || time.Since(began) > 10*time.Second {
+		t.Errorf("export without a cell: exit code %d after %v\n%s%s", code, time.Since(began), out, errs)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(backup), "*")); len(left) > 0 {
+		t.Errorf("an export that failed left %v", left)
+	}
+	if out, errs, code := proctest.RunLockstep(t, env, "export", "--cell", "eu-1", backup); code != 0 {
+		t.Errorf("export of the other cell: exit code %d\n%s%s", code, out, errs)
+	}
 	for _, args := range [][]string{{"status"}, {"repos", "ls"}, {"dead", "ls"}, {"watch", "ls"}, {"locks", "ls"}, {"dead", "retry", "--all"}, {"dead", "show", "5-0"}, {"tokens", "rm", token.ID}} {
 		began := time.Now()
 		out, errs, code := proctest.RunLockstep(t, env, args...)
@@ -264,6 +281,8 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	for path, want := range map[string]string{
 		"/dashboard/repos":                         `(?s)>` + names["eu-1"] + `<.*>` + names["eu-2"] + `<|>` + names["eu-2"] + `<.*>` + names["eu-1"] + `<`,
 		"/dashboard/watches":                       `(?s)>` + names["eu-1"] + `<.*>` + names["eu-2"] + `<`,
+		"/dashboard/dead":                          `(?s)<td data-l="Cell">eu-1<.*letter\?cell=eu-2&amp;id=6-1.*letter\?cell=eu-2&amp;id=5-1`,
+		"/dashboard/leases":                        `(?s)>acme/held<.*<td data-l="Cell">eu-2<`,
 		"/dashboard/repo?repo=" + names["eu-2"]:    `<dt>Cell</dt><dd>eu-2</dd>`,
 		"/dashboard/repo?repo=" + names["eu-1"]:    `(?s)<dt>Remote</dt>`,
 		"/dashboard/repo?repo=acme/unknown-to-all": `not found`,
@@ -316,6 +335,12 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	}, "the list of repositories names the missing cell")
 	if _, text := getStatus(t, "http://"+addr+"/dashboard/watches"); !strings.Contains(text, "from cell eu-2: its watches are not listed") || !strings.Contains(text, ">"+names["eu-1"]+"<") {
 		t.Errorf("the list of watches without the missing cell:\n%s", text)
+	}
+	if _, text := getStatus(t, "http://"+addr+"/dashboard/dead"); !strings.Contains(text, "from cell eu-2: its letters are not listed") || !strings.Contains(text, `<td data-l="Cell">eu-1<`) {
+		t.Errorf("the list of dead letters without the missing cell:\n%s", text)
+	}
+	if _, text := getStatus(t, "http://"+addr+"/dashboard/leases"); !strings.Contains(text, "from cell eu-2: its leases are not listed") {
+		t.Errorf("the list of leases without the missing cell:\n%s", text)
 	}
 	stopped.Restart()
 	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")

@@ -28,6 +28,8 @@ type manyCells struct {
 	mu    sync.Mutex
 	cells []string
 	away  atomic.Value // stream that cannot be read
+
+	refreshed []string // cells after the next refresh, if not nil
 }
 
 // DialHook implements [redis.Hook].
@@ -83,6 +85,14 @@ func newCells(t *testing.T, cells ...string) *manyCells {
 	hooked.AddHook(m)
 	m.world = newWorld(t, server, func(cfg *feed.Config) {
 		cfg.Redis = hooked
+		cfg.Refresh = func(context.Context) error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.refreshed != nil {
+				m.cells = m.refreshed
+			}
+			return nil
+		}
 		cfg.Sources = func() (sources []feed.Source) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -219,6 +229,11 @@ func TestCellsAreAddedAndRemoved(t *testing.T) {
 	if got := both.result(); got != "gone" {
 		t.Errorf("after the removal of a cell: %s, want gone", got)
 	}
+	m.setCells("eu-1")
+	m.refreshed = []string{"eu-1", "eu-2", "eu-3"} // the copy of the directory is older than the cursor
+	four := m.addTo("eu-3", "*")
+	m.open("", feed.Start{Cursor: both.last}).want(four)
+	m.refreshed = nil
 	m.setCells("eu-4", "eu-5")
 	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: both.last}); !isGone(err) {
 		t.Errorf("a cursor of other cells: %v, want gone", err)

@@ -23,6 +23,8 @@ type Config struct {
 	// Sources returns the cells whose results are sent, the first of which is this process' own, or the one of a deployment without
 	// cells. It is called again and again.
 	Sources func() []Source
+	// Refresh makes Sources up to date. It is called if a cursor has a cell that is not among them. Optional.
+	Refresh func(context.Context) error
 	// Removed returns the tokens that were removed, of those with the given hashes. [access.Tokens.Removed] implements it.
 	Removed func(ctx context.Context, hashes []string) ([]string, error)
 

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 )
 
 // Report is the report of a follower, a program that uses the stream of results to keep copies of repositories.
@@ -192,7 +193,7 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 	if err != nil || len(apps) == 0 {
 		return nil, err
 	}
-	now, err := f.redis.Time(ctx).Result()
+	now, err := stream.Time(ctx, f.redis, f.apps())
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +276,7 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	now, err := f.redis.Time(ctx).Result()
+	now, err := stream.Time(ctx, f.redis, f.results)
 	if err != nil {
 		return err
 	}

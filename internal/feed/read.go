@@ -112,6 +112,12 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 		}
 	}
 	sources := f.read()
+	if from.hasOther(sources) && f.cfg.Refresh != nil {
+		if err := f.cfg.Refresh(ctx); err != nil {
+			return nil, err
+		}
+		sources = f.read()
+	}
 	at, errs := make([]located, len(sources)), make([]error, len(sources))
 	var group sync.WaitGroup
 	for i, s := range sources {
@@ -126,10 +132,8 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 		})
 	}
 	group.Wait()
-	to, ends, gone, answered, known := Cursor{}, Cursor{}, false, false, from == nil
-	for cell := range from {
-		gone = gone || cell != "" && !slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }) // perhaps with results after the cursor
-	}
+	to, ends, answered, known := Cursor{}, Cursor{}, false, from == nil
+	gone := from.hasOther(sources) // perhaps with results after the cursor
 	for i, s := range sources {
 		if errs[i] != nil {
 			if p, ok := from[s.Cell]; ok {
@@ -148,6 +152,16 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 		return nil, &GoneError{ends}
 	}
 	return to, nil
+}
+
+// hasOther reports whether the cursor has a position in a cell that is none of the sources.
+func (c Cursor) hasOther(sources []*source) bool {
+	for cell := range c {
+		if cell != "" && !slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }) {
+			return true
+		}
+	}
+	return false
 }
 
 // read returns the sources to read from, tailed or not.

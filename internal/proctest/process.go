@@ -261,7 +261,7 @@ func FreeAddress(t *testing.T) string {
 	fd := Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { _ = syscall.Close(fd) })
 	Must(0, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))(t)
-	Must(0, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))(t)
+	Must(0, syscall.Bind(fd, &syscall.SockaddrInet4{}))(t) // on all addresses, so that port 0 of another one is not it either
 	name, ok := Must(syscall.Getsockname(fd))(t).(*syscall.SockaddrInet4)
 	if !ok {
 		t.Fatal("the socket has no address")

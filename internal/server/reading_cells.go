@@ -251,19 +251,19 @@ type cellPage struct {
 }
 
 // cellPageOf returns the page that a request asks for: the name of a cell, a colon, and the place in its list. A cell that was removed
-// meanwhile is followed by the next one.
-func (s *Reading) cellPageOf(r *http.Request) (p cellPage, err error) {
+// meanwhile is followed by the next one; ended is set if there is none.
+func (s *Reading) cellPageOf(r *http.Request) (p cellPage, ended bool, err error) {
 	name, after, ok := strings.Cut(r.URL.Query().Get("after"), ":")
 	if name != "" && !ok {
-		return p, badRequest(watch.ErrBadAfter)
+		return p, false, badRequest(watch.ErrBadAfter)
 	}
 	if p.cell, p.then, ok = s.Cells.From(name); !ok {
-		return p, badRequest(watch.ErrBadAfter)
+		return p, true, nil
 	}
 	if p.cell.Cell == name {
 		p.after = after
 	}
-	return p, nil
+	return p, false, nil
 }
 
 // next returns the place of the next page, after that of the cell's own list; "" if there is none.

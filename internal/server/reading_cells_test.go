@@ -161,7 +161,10 @@ func TestListsGoThroughTheCells(t *testing.T) {
 	if got, _ := list("?after=eu-17:of+a+cell+that+is+gone"); got.Next != "" || len(asked) != 3 || asked[2] != "/cells/eu-2/api/v1/repos?after=" {
 		t.Errorf("the cell after one that is gone: %+v, asked for %v", got, asked)
 	}
-	for _, after := range []string{"x", "eu-3:", "eu-1"} {
+	if got, status := list("?after=eu-3:of+the+last+cell"); status != http.StatusOK || got.Repos == nil || len(got.Repos) != 0 || got.Next != "" {
+		t.Errorf("after the last cell, which is gone: %d %+v, want the end of the list", status, got)
+	}
+	for _, after := range []string{"x", "eu-1"} {
 		if _, status := list("?after=" + after); status != http.StatusBadRequest {
 			t.Errorf("after=%s: %d, want 400", after, status)
 		}

@@ -67,10 +67,13 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 	query := r.URL.Query()
 	after, nextOf := query.Get("after"), func(own string) string { return own }
 	if s.Cells != nil && !onlyOwn(r) {
-		at, err := s.cellPageOf(r)
+		at, ended, err := s.cellPageOf(r)
 		switch {
 		case err != nil:
 			return err
+		case ended:
+			reply(w, http.StatusOK, readablePage{Repos: []ReadableRepo{}})
+			return nil
 		case at.cell.Cell != s.Cells.Own():
 			return s.listElsewhere(w, r, from, at)
 		}

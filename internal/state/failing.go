@@ -181,11 +181,14 @@ func (s *Store) Failing(ctx context.Context, limit int) (failing FailingRepos, e
 
 // failing returns the repositories that failed last according to the index, and its members of those that do not fail.
 func (s *Store) failing(ctx context.Context, limit int) (failing FailingRepos, stale []string, err error) {
-	var now *redis.TimeCmd
+	now, err := stream.Time(ctx, s.redis, s.namespace.Failing())
+	if err != nil {
+		return FailingRepos{}, nil, err
+	}
 	var total *redis.IntCmd
 	var newest *redis.StringSliceCmd
 	_, err = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		now, total = pipe.Time(ctx), pipe.ZCard(ctx, s.namespace.Failing())
+		total = pipe.ZCard(ctx, s.namespace.Failing())
 		newest = pipe.ZRevRange(ctx, s.namespace.Failing(), 0, int64(limit)-1)
 		return nil
 	})
@@ -197,7 +200,7 @@ func (s *Store) failing(ctx context.Context, limit int) (failing FailingRepos, s
 	for i, member := range newest.Val() {
 		keys[i] = base + member
 	}
-	repos, err := s.summaries(ctx, base, keys, now.Val())
+	repos, err := s.summaries(ctx, base, keys, now)
 	if err != nil {
 		return FailingRepos{}, nil, err
 	}

@@ -27,7 +27,7 @@ const sweepBatch = 200 // repositories that one step of a sweep reads
 // SweepFailures removes failures older than age of apps that do not watch the repository, because nothing retries them. apps
 // returns the apps that do. It returns the number of removed failures.
 func (s *Store) SweepFailures(ctx context.Context, age time.Duration, apps func(context.Context, events.RepoPath) ([]string, error)) (swept int, err error) {
-	now, err := s.redis.Time(ctx).Result()
+	now, err := stream.Time(ctx, s.redis, s.namespace.Failing())
 	if err != nil {
 		return 0, fmt.Errorf("sweep failures: %w", err)
 	}

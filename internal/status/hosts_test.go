@@ -72,7 +72,7 @@ func TestHostRowsFitTheScreen(t *testing.T) {
 		{Host: "github.com", Limit: 8, InUse: 8, Waiting: 12, Reason: "limit", Limited: []server.LimitedCredential{}},
 	}}
 	var rows strings.Builder
-	s.hostRows(&rows)
+	s.HostRows(&rows)
 	screen := term.Align(rows.String(), false)
 	for _, want := range []string{
 		"HOST                     IN USE  WAITING  REASON           UNTIL   CREDENTIALS",

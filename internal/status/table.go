@@ -66,7 +66,7 @@ func (s Service) Table(w io.Writer) {
 	s.groupRows(w)
 	s.activityRows(w)
 	s.contentionRows(w)
-	s.hostRows(w)
+	s.HostRows(w)
 	s.followerRows(w)
 	s.failureRows(w)
 	refRows(w, "COMMIT REFUSED", s.Repos.Refused, func(r server.RepoSummary) []string { return r.Refused })
@@ -163,7 +163,8 @@ func (s Service) contentionRows(w io.Writer) {
 	})
 }
 
-func (s Service) hostRows(w io.Writer) {
+// HostRows prints the table of hosts, which Table has unless there are none.
+func (s Service) HostRows(w io.Writer) {
 	if len(s.Hosts) == 0 {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 )
 
 // Request is a request to move a repository to the cell that keeps it.
@@ -145,7 +146,7 @@ func dueAt(at time.Time, begun bool) float64 {
 
 // renew renews the claim of a request for a time from now. It does nothing if the request is gone.
 func (q *Queue) renew(ctx context.Context, repo events.RepoPath, hold time.Duration) error {
-	now, err := q.redis.Time(ctx).Result()
+	now, err := stream.Time(ctx, q.redis, q.due())
 	if err == nil {
 		err = q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: dueAt(now.Add(hold), true), Member: repo.Key()}).Err()
 	}
@@ -171,7 +172,7 @@ func (q *Queue) retry(ctx context.Context, r Request, delay time.Duration, marke
 	if err != nil {
 		return err
 	}
-	now, err := q.redis.Time(ctx).Result()
+	now, err := stream.Time(ctx, q.redis, q.due())
 	if err == nil {
 		_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 			pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/cells"
 	"lockstep/internal/notify"
 	"lockstep/internal/state"
@@ -59,7 +60,7 @@ func (r Retirer) once(ctx context.Context) error {
 	if !ok {
 		return cells.ErrNoCell
 	}
-	now, err := r.Redis.Time(ctx).Result()
+	now, err := stream.Time(ctx, r.Redis, self.Prefix.Departed())
 	if err != nil {
 		return err
 	}
