@@ -18,12 +18,13 @@ test: ## Run the everyday tests
 test-all: test test-race test-large validate-deploy ## Run all tests: everyday and long forms, race detector, memory, manifests
 
 test-race: ## Run all tests in their long form with the race detector, but those of programs that are built without it
-	LOCKSTEP_TEST=all go test -race $$(go list ./... | grep -vE "^$$(go list -m)/(bench|deploy|examples|internal/publictest)(/|\$$)") $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/(bench|deploy|examples|internal/publictest)(/|\$$)") $(TESTFLAGS)
 
 test-large: ## Run the tests that the race detector makes too slow or too large, or fails
-	LOCKSTEP_TEST=all go test ./events/stream -run Conformance $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./events/stream -run 'Conformance|TrimKeepsUnsettled' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines|HugeRequests|PackSize|PacksMadeByGit' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/e2e ./internal/cli ./internal/archive -run 'AlteredTrees|OddRepositories|TenThousand|CommandsInDocuments|OtherFileSystems|SameFiles|DemoDraws|WebDemoEnded|RedisIsGone|StoppedWorkers|RandomPushes|ConstantPushes|MaintenanceCommands|TestScripts' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/hosts ./internal/view ./handlers -run 'TestModel$$|ManyPatterns|ViewTreesAgainstOracle' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./bench/... ./deploy ./examples/... $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
 

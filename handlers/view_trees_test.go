@@ -70,6 +70,7 @@ func (w *world) filesIn(name string) []string {
 // TestViewTreesAgainstOracle pushes random changes, as TestViewsAgainstOracle does. Each name of a view must have the files of its
 // commit, each result of a view must name the tree with them, and views without a result must keep theirs.
 func TestViewTreesAgainstOracle(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	random := rand.New(rand.NewPCG(testenv.Seed(t), 4))
 	w := newWorld(t)
 	p := &viewPusher{world: w, random: random}

@@ -204,6 +204,7 @@ func TestOnlyTheCapRemovesPartOfANode(t *testing.T) {
 
 // Passes at random moments are compared with a model of what each group has settled.
 func TestTrimKeepsUnsettledEntriesBelowTheCap(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	ctx := context.Background()
 	client := redistest.Start(t, wholeNodes...).Client()

@@ -34,6 +34,7 @@ type heldPermit struct {
 // TestModel runs random operations, and compares the permits in use with the model after each. At the end the host
 // recovers, and every waiting repository must get a permit.
 func TestModel(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	for seed := range testenv.Form(6, 60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

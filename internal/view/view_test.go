@@ -211,6 +211,7 @@ func TestHostilePatternsEnd(t *testing.T) {
 // The cost of all paths together is bounded, not that of each.
 func TestManyPatternsOnManyPathsEnd(t *testing.T) {
 	testenv.Long(t)
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	views, paths := map[string][]string{}, make([]string, 30_000)
 	for i := range view.MaxViews {

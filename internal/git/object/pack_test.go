@@ -166,6 +166,7 @@ func mustReadAll(t testing.TB, dir string) {
 }
 
 func TestIndexPacksMadeByGit(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	h := newGitRepo(t)
 	for name, args := range map[string][]string{
@@ -258,6 +259,7 @@ func chainsIn(t testing.TB, dir string) (c chains) {
 
 // TestUnpackThinPacksMadeByGit unpacks a small and a large push into a store that has the previous commits.
 func TestUnpackThinPacksMadeByGit(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	h := newGitRepo(t)
 	before := h.git("", "rev-parse", "main")

@@ -227,6 +227,7 @@ func TestBusy(t *testing.T) {
 // TestHugeRequests sends requests that are larger than any client's.
 func TestHugeRequests(t *testing.T) {
 	testenv.Long(t)
+	testenv.SkipUnderRace(t)
 	w := newWorld(t, nil)
 	commit := testenv.Must(w.forge.Create(t.Context(), widgets, map[string]string{"a": "1"}))(t)
 	var haves, wants, refs strings.Builder

@@ -11,6 +11,7 @@ import (
 // TestPackSize compares the bytes of packs with those of git pack-objects: of pushes one after another, whose objects are loose
 // as in a store of Lockstep's, and of a clone. Renames and copies are found, and new versions of files are sent as deltas.
 func TestPackSize(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	w := newWorld(t, nil)
 	a := newAuthor(w, widgets, "sha1", 42)
 	a.commits(20)
