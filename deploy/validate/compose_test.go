@@ -67,7 +67,7 @@ func TestCellsComposeFile(t *testing.T) {
 	project := compose(t, "deploy/cells/compose.yaml")
 	volumes, masters := map[string]string{}, 0
 	for name, service := range project.Services {
-		if service.Image == "redis:7" && name != "cluster" {
+		if strings.HasPrefix(name, "redis-") {
 			masters++
 			if !slices.Contains(service.Command, "--cluster-require-full-coverage") {
 				t.Errorf("%s stops the cluster with one master", name)
@@ -80,7 +80,7 @@ func TestCellsComposeFile(t *testing.T) {
 			}
 			return ""
 		}
-		if name != "cluster" && (variable("LOCKSTEP_CELLS_PREFIX") != "lockstep:{dir}:" || !service.ReadOnly || !slices.Equal(service.CapDrop, []string{"ALL"})) {
+		if service.Image == "lockstep:local" && (variable("LOCKSTEP_CELLS_PREFIX") != "lockstep:{dir}:" || !service.ReadOnly || !slices.Equal(service.CapDrop, []string{"ALL"})) {
 			t.Errorf("%s has the directory %q, or unnecessary privileges", name, variable("LOCKSTEP_CELLS_PREFIX"))
 		}
 		for _, volume := range service.Volumes {
@@ -99,6 +99,11 @@ func TestCellsComposeFile(t *testing.T) {
 	}
 	if masters != 3 || volumes["repos-eu-1"] != "eu-1" || volumes["repos-eu-2"] != "eu-2" {
 		t.Errorf("%d masters, cells by volume %v", masters, volumes)
+	}
+	for _, name := range []string{"eu-1", "eu-2", "receiver"} {
+		if service := project.Services[name]; service.NetworkMode != "service:machine" || len(service.Networks) > 0 {
+			t.Errorf("%s cannot ask the readers of both cells over loopback: %q", name, service.NetworkMode)
+		}
 	}
 	for name, service := range project.Services {
 		for other := range service.DependsOn {

@@ -83,6 +83,17 @@ func (w *cellWaker) wake(ctx context.Context, waiters []hosts.Waiter) ([]bool, e
 	return woken, nil
 }
 
+// wakeMoved wakes changes that a repository has left behind in a cell, for its worker to forward them. If that fails, they are due later.
+func (w *cellWaker) wakeMoved(ctx context.Context, repo events.RepoPath, from cells.Member) {
+	subscriber, err := w.subscriber(from)
+	if err == nil {
+		_, err = subscriber.Wake(ctx, from.Namespace.Changes(), []stream.Waiter{{Key: repo.Key()}})
+	}
+	if err != nil {
+		w.config.Log.DebugContext(ctx, "changes of a repository that has moved are not woken", "repo", repo.String(), "cell", from.Name, "error", err)
+	}
+}
+
 // subscriber returns one for the changes of a cell. It only wakes them, so it needs no Close.
 func (w *cellWaker) subscriber(cell cells.Member) (*stream.Subscriber, error) {
 	w.mu.Lock()

@@ -28,6 +28,7 @@ type moves struct {
 	volume *volume.Volume
 	locker *locking.Locker
 	fetch  func(context.Context, events.RepoPath, state.Repo) error // requests what is not published
+	wake   func(context.Context, events.RepoPath, cells.Member)     // wakes what a repository has left behind in a cell
 	log    *slog.Logger
 }
 
@@ -39,7 +40,7 @@ func (m moves) run(ctx context.Context) error {
 		}
 	}
 	mover, err := move.New(move.Config{
-		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker, Fetch: m.fetch,
+		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker, Fetch: m.fetch, Moved: m.wake,
 		Token: m.cfg.APIToken(), PerSecond: float64(m.cfg.MoveRate), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
 	})
 	if err != nil {

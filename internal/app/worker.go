@@ -113,11 +113,12 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	wake := func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
 		return wakeChanges(ctx, subscriber, namespace, waiters)
 	}
+	waker := cellWaker{
+		directory: cfg.cells, subscribers: map[cells.Member]*stream.Subscriber{},
+		config: stream.SubscriberConfig{Redis: commands, Reader: commands, Group: events.WorkersGroup, Consumer: name, Log: log},
+	}
 	if cfg.cells != nil {
-		wake = (&cellWaker{
-			directory: cfg.cells, subscribers: map[cells.Member]*stream.Subscriber{},
-			config: stream.SubscriberConfig{Redis: commands, Reader: commands, Group: events.WorkersGroup, Consumer: name, Log: log},
-		}).wake
+		wake = waker.wake
 	}
 	budgets, err := hostBudgets(cfg, commands, name, log, wake)
 	if err != nil {
@@ -175,7 +176,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	maintainVolume(maintaining, &background, cfg, damage, commands, name)
 	if cfg.cells != nil {
-		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, fetch: damage.requestOf, log: log}
+		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, fetch: damage.requestOf, wake: waker.wakeMoved, log: log}
 		background.Go(func() {
 			if err := m.run(maintaining); err != nil {
 				log.ErrorContext(ctx, "moves between cells do not run", "error", err)

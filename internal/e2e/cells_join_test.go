@@ -344,41 +344,40 @@ func (j *joining) answers() map[string][]answer {
 }
 
 // awaitAnswers waits until every push has a result.
-func (j *joining) awaitAnswers() map[string][]answer {
+func (j *joining) awaitAnswers() (found map[string][]answer) {
 	j.Helper()
-	var found map[string][]answer
-	missing := len(j.sent) + 1
-	for progress := time.Now(); time.Since(progress) < 2*time.Minute; time.Sleep(500 * time.Millisecond) {
+	j.awaitNone("pushes without a result", func() (left int64) {
 		found = j.answers()
 		counts := countAnswers(found)
-		left := 0
 		for _, p := range j.sent {
 			if counts[p.id] == 0 {
 				left++
 			}
 		}
-		if left == 0 {
-			return found
-		}
-		if left < missing {
-			missing, progress = left, time.Now()
-		}
-	}
-	j.Fatalf("%d of %d pushes have no result, and none has come for two minutes", missing, len(j.sent))
-	return nil
+		return left
+	})
+	return found
 }
 
 // awaitIdle waits until no change is left to do: the first polls of the watches ask the remotes, too.
 func (j *joining) awaitIdle() {
 	j.Helper()
-	least := int64(math.MaxInt64)
-	for progress := time.Now(); time.Since(progress) < 2*time.Minute; time.Sleep(500 * time.Millisecond) {
-		left := int64(0)
+	j.awaitNone("changes to do", func() (left int64) {
 		for _, cell := range j.cells {
 			for _, group := range proctest.Must(j.client.XInfoGroups(j.Context(), cell.namespace.Changes()).Result())(j.T) {
 				left += group.Pending + group.Lag
 			}
 		}
+		return left
+	})
+}
+
+// awaitNone waits until count returns 0. It fails if that has not become less for two minutes.
+func (j *joining) awaitNone(of string, count func() int64) {
+	j.Helper()
+	least := int64(math.MaxInt64)
+	for progress := time.Now(); time.Since(progress) < 2*time.Minute; time.Sleep(500 * time.Millisecond) {
+		left := count()
 		if left == 0 {
 			return
 		}
@@ -386,7 +385,7 @@ func (j *joining) awaitIdle() {
 			least, progress = left, time.Now()
 		}
 	}
-	j.Fatalf("%d changes are left, and none has been settled for two minutes", least)
+	j.Fatalf("%d %s are left, and not fewer for two minutes", least, of)
 }
 
 func countAnswers(found map[string][]answer) map[string]int {

@@ -11,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
@@ -25,6 +27,7 @@ import (
 	"lockstep/internal/testenv"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
+	"lockstep/router"
 )
 
 // cellRig is a directory with cells on a Redis Cluster, each with a volume of its own.
@@ -399,6 +402,36 @@ func TestBegunMoveThatNobodyWantsIsDropped(t *testing.T) {
 	third := rig.push(two, repo, "third")
 	rig.awaitGiven(two, repo, third)
 	rig.assertTree(two, repo, "third")
+}
+
+// TestChangeThatWaitsIsForwardedWhenItsRepositoryHasMoved has a change wait in the old cell for an hour, as for a permit to ask its host.
+func TestChangeThatWaitsIsForwardedWhenItsRepositoryHasMoved(t *testing.T) {
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	first := rig.startWorker(one)
+	repo := rig.create(one, "waits")
+	rig.awaitGiven(one, repo, rig.push(one, repo, "first"))
+	if code := first.Terminate(); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: rig.client, Reader: redisAt(t, rig.url), Prefix: string(one.namespace), Group: events.WorkersGroup, Key: (&router.Changes{}).Key,
+	}))(t)
+	messages := proctest.Must(subscriber.Subscribe(t.Context(), one.namespace.Changes()))(t)
+	commit := rig.push(one, repo, "second")
+	waiting := <-messages
+	delay.Message(waiting, delay.For(time.Hour))
+	waiting.Metadata.Set(stream.MetadataUncounted, "true")
+	waiting.Nack()
+	proctest.Must(0, subscriber.Close())(t)
+
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	rig.startReader(one)
+	rig.startWorker(two)
+	rig.request(repo, one, two)
+	rig.awaitMoved(repo, two)
+	rig.awaitGiven(two, repo, commit)
 }
 
 // TestRefusedMoveIsListed refuses to move a repository to a cell that has another one at its path, and says why.

@@ -68,7 +68,11 @@ func (a *attempt) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return a.withBoth(ctx, a.commit)
+	err = a.withBoth(ctx, a.commit)
+	if err == nil {
+		a.cfg.Moved(ctx, a.req.Repo, cells.Member{Name: a.old.Name, Namespace: a.old.Prefix})
+	}
+	return err
 }
 
 // isWanted reports whether the repository shall still be moved: the old cell may have been lost since the request, or the weights changed.
