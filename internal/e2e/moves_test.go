@@ -431,6 +431,10 @@ func TestChangeThatWaitsIsForwardedWhenItsRepositoryHasMoved(t *testing.T) {
 	rig.startWorker(two)
 	rig.request(repo, one, two)
 	rig.awaitMoved(repo, two)
+	proctest.Eventually(t, func() bool {
+		pending, err := rig.client.XPending(t.Context(), one.namespace.Changes(), events.WorkersGroup).Result()
+		return err == nil && pending.Count == 0
+	}, "the change is forwarded")
 	rig.awaitGiven(two, repo, commit)
 }
 
