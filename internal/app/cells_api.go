@@ -60,11 +60,13 @@ func (a allCells) page(ctx context.Context, index int, list func(context.Context
 	if index >= len(members) {
 		return -1, "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
+	limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
 	defer cancel()
-	more, err := list(ctx, members[index])
+	more, err := list(limited, members[index])
 	switch {
-	case err != nil && !redisx.Unavailable(err) && ctx.Err() == nil:
+	case err != nil && ctx.Err() != nil:
+		return 0, "", ctx.Err()
+	case err != nil && !redisx.Unavailable(err) && limited.Err() == nil:
 		return 0, "", err
 	case err != nil:
 		missing = members[index].Name

@@ -3,7 +3,9 @@ package app
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -11,6 +13,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/dashboard"
 	"lockstep/internal/notify"
+	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
@@ -22,6 +25,14 @@ func placeDashboard(cfg Config, board *dashboard.Config, client redis.UniversalC
 	}
 	all := allCells{set: cells.All(client, cfg.cells), redis: client}
 	board.Repos, board.AllWatches, board.Cells = boardRepos{reposOfAll{all}}, watchesOfAll{all}, shownCells(cfg, client)
+	locks := locksByCell{all, &sync.Map{}}
+	board.Cell, board.LocksOf = cfg.Cell, func(name string) (server.Locks, error) {
+		cell, ok := all.set.Cell(name)
+		if !ok {
+			return nil, fmt.Errorf("cell %.70q: %w", name, dashboard.ErrNotFound)
+		}
+		return locks.of(cell)
+	}
 	board.CellOf = func(repo events.RepoPath) (dashboard.RepoCell, error) {
 		cell, err := all.set.Of(repo)
 		if err != nil || cell.Name == cfg.Cell {

@@ -2,11 +2,13 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -163,28 +165,6 @@ func TestRepositoryOfAnotherCellNow(t *testing.T) {
 	}
 }
 
-func TestOneOfTheCellsIsImported(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	from, _ := twoCells(t, redistest.Start(t).Client())
-	document := exportAll(t, from)
-	client := redistest.Start(t).Client()
-	only, _ := from.Cells.Cell("eu-2")
-	to := Deployment{Redis: client, Cells: cells.Single(client, only), Tokens: directoryPrefix}
-	n := 0
-	for _, at := range places(t, from) {
-		if strings.HasPrefix(at, "eu-2") {
-			n++
-		}
-	}
-	if summary := importAll(t, to, document, ImportConfig{}); summary.Repos != n || summary.Watches != n || summary.States != n || summary.Cells != 0 {
-		t.Errorf("imported %+v, want the %d repositories of one cell", summary, n)
-	}
-	if volume := must(client.Get(ctx, only.Namespace.Volume()).Result())(t); volume != "volume of eu-2" {
-		t.Errorf("bound to %q", volume)
-	}
-}
-
 func TestDocumentsOfCellsAndOfOneDeploymentAreNotMixedUp(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
@@ -199,10 +179,9 @@ func TestDocumentsOfCellsAndOfOneDeploymentAreNotMixedUp(t *testing.T) {
 		to       Deployment
 		want     error
 	}{
-		"cells into one deployment":   {all, single(redistest.Start(t).Client()), ErrCells},
-		"one deployment into cells":   {one, several, ErrCells},
-		"a cell of another volume":    {strings.Replace(all, "volume of eu-2", "volume of another", 1), several, ErrOtherVolume},
-		"a cell that is not in there": {all, Deployment{Redis: client, Cells: cells.Single(client, cells.Member{Name: "us-1", Namespace: "us:"}), Tokens: namespace}, ErrCells},
+		"cells into one deployment": {all, single(redistest.Start(t).Client()), ErrCells},
+		"one deployment into cells": {one, several, ErrCells},
+		"cells into one of them":    {all, Deployment{Redis: client, Cells: cells.Single(client, cells.Member{Name: "eu-1", Namespace: "us:"}), Tokens: namespace}, ErrCells},
 	} {
 		if _, err := Import(t.Context(), tc.to, strings.NewReader(tc.document), ImportConfig{}); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
@@ -210,5 +189,257 @@ func TestDocumentsOfCellsAndOfOneDeploymentAreNotMixedUp(t *testing.T) {
 	}
 	if after := dump(t, withCells); !maps.Equal(before, after) {
 		t.Errorf("something was imported: %v", after)
+	}
+}
+
+// oneRepository is a directory of two cells with a volume each, and a repository of eu-1.
+func oneRepository(t *testing.T, client redis.UniversalClient) (Deployment, events.RepoPath) {
+	t.Helper()
+	ctx := t.Context()
+	d, all := directory(t, client)
+	must(all.Add(ctx, "eu-1", namespace, 100))(t)
+	must(all.Add(ctx, "eu-2", "", 300))(t)
+	must(0, all.Settle(ctx, all.Epoch()))(t)
+	for _, m := range d.Cells.Members() {
+		must(client.Set(ctx, m.Namespace.Volume(), "volume of "+m.Name, 0).Result())(t)
+	}
+	repo := placedIn(t, d, "eu-1")
+	fillCell(t, client, member(t, d, "eu-1"), repo.String())
+	return d, repo
+}
+
+func placedIn(t *testing.T, d Deployment, cell string) events.RepoPath {
+	t.Helper()
+	for i := 0; ; i++ {
+		if repo := path(t, fmt.Sprint("acme/r", i)); must(d.Cells.Of(repo))(t).Name == cell {
+			return repo
+		}
+	}
+}
+
+func member(t *testing.T, d Deployment, name string) cells.Member {
+	t.Helper()
+	m, ok := d.Cells.Cell(name)
+	if !ok {
+		t.Fatalf("no cell %s", name)
+	}
+	return m
+}
+
+// moveTo leaves what a move leaves. The old cell keeps the watches for a while, until it is vacated.
+func moveTo(t *testing.T, client redis.UniversalClient, d Deployment, repo events.RepoPath, from, to string, vacated bool) {
+	t.Helper()
+	ctx, old := t.Context(), member(t, d, from)
+	must(d.Cells.Directory().Flip(ctx, repo, from, to))(t)
+	fillCell(t, client, member(t, d, to), repo.String())
+	if vacated {
+		must(client.Del(ctx, old.Namespace.Repo(repo)).Result())(t)
+		must(0, watch.NewRegistry(client, old.Namespace).Release(ctx, repo))(t)
+	}
+	must(client.HSet(ctx, old.Namespace.Repo(repo), "cell", "moved "+to+" 3 0-0", "repo", repo.String()).Result())(t)
+}
+
+// lose deletes all keys with a prefix.
+func lose(t *testing.T, client redis.UniversalClient, prefix string) {
+	t.Helper()
+	for _, key := range must(client.Keys(t.Context(), prefix+"*").Result())(t) {
+		must(client.Del(t.Context(), key).Result())(t)
+	}
+}
+
+// assertAt checks that a repository is placed in a cell, which has its watch, and not watched in another one but for what a move has left.
+func assertAt(t *testing.T, d Deployment, repo events.RepoPath, cell string, withState bool) {
+	t.Helper()
+	if placed := must(d.Cells.Of(repo))(t).Name; placed != cell {
+		t.Errorf("%s is placed in %s, want %s", repo, placed, cell)
+	}
+	for _, m := range d.Cells.Members() {
+		c := openCell(d.Redis, m)
+		has, _, err := c.look(t.Context(), repo)
+		if err != nil || has != (m.Name == cell) {
+			t.Errorf("%s: cell %s has it: %v, %v", repo, m.Name, has, err)
+		}
+		states, _, err := c.states.Read(t.Context(), []events.RepoPath{repo})
+		if state := states[0].Exported() != nil; err != nil || m.Name == cell && state != withState {
+			t.Errorf("%s: cell %s has its state: %v, %v", repo, m.Name, state, err)
+		}
+	}
+}
+
+// importedAsPlanned runs a dry run and an import, and compares what they say.
+func importedAsPlanned(t *testing.T, to Deployment, document string) Summary {
+	t.Helper()
+	planned := importAll(t, to, document, ImportConfig{DryRun: true})
+	done := importAll(t, to, document, ImportConfig{})
+	if planned.DryRun = false; planned != done {
+		t.Errorf("planned %+v, imported %+v", planned, done)
+	}
+	return done
+}
+
+func TestLostCellGetsBackWhatHadMovedToIt(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	d, repo := oneRepository(t, client)
+	document := exportAll(t, d)
+	moveTo(t, client, d, repo, "eu-1", "eu-2", true)
+	lose(t, client, string(member(t, d, "eu-2").Namespace))
+	if s := importedAsPlanned(t, d, document); s.Watches != 1 || s.Conflicts != 0 || s.States != 0 {
+		t.Errorf("imported %+v", s)
+	}
+	assertAt(t, d, repo, "eu-2", false) // the state of the other volume is not used
+}
+
+func TestLostDirectoryPlacesRepositoriesWhereTheyAre(t *testing.T) {
+	t.Parallel()
+	for name, exportedAfter := range map[string]bool{"export before the move": false, "export after the move, with the former watches": true} {
+		t.Run(name, func(t *testing.T) {
+			client := redistest.Start(t).Client()
+			d, repo := oneRepository(t, client)
+			document := exportAll(t, d)
+			moveTo(t, client, d, repo, "eu-1", "eu-2", !exportedAfter)
+			if exportedAfter {
+				document = exportAll(t, d)
+			}
+			unknown := placedIn(t, d, "eu-2") // to the document
+			must(d.Cells.Directory().Adopt(t.Context(), unknown, "eu-1"))(t)
+			fillCell(t, client, member(t, d, "eu-1"), unknown.String())
+			epoch := d.Cells.Directory().Epoch()
+			lose(t, client, string(directoryPrefix))
+			to, restored := directory(t, client)
+			if s := importedAsPlanned(t, to, document); s.Cells != 2 || s.Conflicts != 0 || s.Watches != 0 {
+				t.Errorf("imported %+v", s)
+			}
+			assertAt(t, to, repo, "eu-2", true)
+			assertAt(t, to, unknown, "eu-1", true)
+			if restored.Epoch() < epoch {
+				t.Errorf("the epoch of the directory is %d after %d: entries that were forwarded would wait", restored.Epoch(), epoch)
+			}
+		})
+	}
+}
+
+// TestWorkersPlanNothingDuringAnImport imports a draining cell, which seems to be empty when the directory is restored.
+func TestWorkersPlanNothingDuringAnImport(t *testing.T) {
+	t.Parallel()
+	from, _ := oneRepository(t, redistest.Start(t).Client())
+	must(from.Cells.Directory().Drain(t.Context(), "eu-1"))(t)
+	document := exportAll(t, from)
+	client := redistest.Start(t).Client()
+	to, _ := directory(t, client)
+	claims := 0
+	importAll(t, to, document, ImportConfig{Report: func(Item) error {
+		for _, m := range to.Cells.Members() {
+			if must(client.SetNX(t.Context(), m.Namespace.Rebalance(), "worker", 0).Result())(t) {
+				claims++
+			}
+		}
+		return nil
+	}})
+	if claims > 0 {
+		t.Errorf("workers could plan moves %d times", claims)
+	}
+	for _, m := range to.Cells.Members() {
+		if n := must(client.Exists(t.Context(), m.Namespace.Rebalance()).Result())(t); n != 0 {
+			t.Errorf("cell %s cannot plan after the import", m.Name)
+		}
+	}
+}
+
+// onCommand calls a function once, before a command about a key.
+type onCommand struct {
+	once sync.Once
+	key  string
+	fn   func()
+}
+
+func (h *onCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *onCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if slices.Contains(cmd.Args(), any(h.key)) {
+			h.once.Do(h.fn)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *onCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if slices.Contains(cmd.Args(), any(h.key)) {
+				h.once.Do(h.fn)
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func TestRepositoryThatMovesDuringAnExportIsInIt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	d, _ := oneRepository(t, client)
+	repo := placedIn(t, d, "eu-2")
+	fillCell(t, client, member(t, d, "eu-2"), repo.String())
+	hooked := server.Client()
+	from := Deployment{Redis: hooked, Cells: cells.All(hooked, must(cells.Open(t.Context(), hooked, directoryPrefix))(t)), Tokens: directoryPrefix}
+	hooked.AddHook(&onCommand{key: member(t, d, "eu-2").Namespace.Results(), fn: func() { moveTo(t, client, d, repo, "eu-2", "eu-1", true) }})
+	document := exportAll(t, from)
+	if n := strings.Count(document, `{"repo":"`+repo.String()+`","cell":"eu-1"`); n != 1 {
+		t.Errorf("the repository is %d times in\n%s", n, document)
+	}
+}
+
+func TestRepositoryBetweenTwoCellsIsExportedWithItsState(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	d, repo := oneRepository(t, client)
+	must(client.HSet(t.Context(), member(t, d, "eu-1").Namespace.Repo(repo), "cell", "moved eu-2 3 0-0").Result())(t)
+	must(client.HSet(t.Context(), member(t, d, "eu-2").Namespace.Repo(repo), "cell", "arriving eu-1 3").Result())(t)
+	document := exportAll(t, d)
+	to, _ := directory(t, redistest.Start(t).Client())
+	if s := importedAsPlanned(t, to, document); s.Watches != 1 || s.States != 1 {
+		t.Errorf("imported %+v", s)
+	}
+	assertAt(t, to, repo, "eu-1", true)
+}
+
+// TestStrayIsNotExported has state of a repository left in a cell by mistake.
+func TestStrayIsNotExported(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	d, _ := oneRepository(t, client)
+	repo := placedIn(t, d, "eu-2")
+	fillCell(t, client, member(t, d, "eu-2"), repo.String())
+	must(client.HSet(t.Context(), member(t, d, "eu-1").Namespace.Repo(repo), "repo", repo.String(), "given:refs/heads/main:docs", older).Result())(t)
+	to, _ := directory(t, redistest.Start(t).Client())
+	importedAsPlanned(t, to, exportAll(t, d))
+	assertAt(t, to, repo, "eu-2", true)
+}
+
+func TestCellWithAnotherVolumeGetsNoStates(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	d, repo := oneRepository(t, client)
+	document := exportAll(t, d)
+	lose(t, client, string(member(t, d, "eu-1").Namespace))
+	must(client.Set(t.Context(), member(t, d, "eu-1").Namespace.Volume(), "another", 0).Result())(t)
+	if s := importedAsPlanned(t, d, document); s.Watches != 1 || s.States != 0 || s.Kept != 1 {
+		t.Errorf("imported %+v", s)
+	}
+	assertAt(t, d, repo, "eu-1", false)
+}
+
+func TestRemovedPinStaysRemoved(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	d, repo := oneRepository(t, client)
+	must(d.Cells.Directory().Pin(t.Context(), repo, "eu-1"))(t)
+	document := exportAll(t, d)
+	must(d.Cells.Directory().Unpin(t.Context(), repo))(t)
+	importedAsPlanned(t, d, document)
+	if d.Cells.Directory().PinnedTo(repo, "eu-1") {
+		t.Error("it is pinned again")
 	}
 }

@@ -42,7 +42,8 @@
 //	a repository conflicts with watches       it is left out and reported; the others are imported
 //	of Redis: other remote, nested path
 //	a cell does not answer                    an error; an export leaves the last file
-//	the directory of cells is lost            it is restored, unless cells were added since
-//	a repository is in another cell now       its watches are added there, without the state of the former volume
+//	the directory of cells is lost            it is restored; repositories that a cell still has are placed there
+//	a repository has moved since              its watches are added in its present cell, without the state of the former volume
+//	a cell has another volume now             states of its repositories are left out
 //	Redis is bound to another volume          [ErrOtherVolume], before anything is imported, unless without state
 package backup

@@ -26,6 +26,7 @@ type Header struct {
 	Time    time.Time    `json:"time"`
 	Volume  string       `json:"volume,omitempty"` // ID of the volume that the states describe; empty if none was bound, and with cells
 	Cells   []cells.Cell `json:"cells,omitempty"`  // of the directory, each with the ID of its volume; none of a single deployment
+	Epoch   int64        `json:"epoch,omitempty"`  // of the directory
 }
 
 // Repository is a repository with watches, state or both.
@@ -96,7 +97,19 @@ func newReader(in io.Reader) (*reader, error) {
 		return nil, r.failed(err)
 	}
 	r.counts.Cells = len(r.header.Cells)
-	return r, nil
+	return r, r.failed(r.header.check())
+}
+
+func (h Header) check() error {
+	for i, c := range h.Cells {
+		if err := c.Check(); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(h.Cells[:i], func(o cells.Cell) bool { return o.Name == c.Name || o.Prefix == c.Prefix }) {
+			return fmt.Errorf("cell %s: another one has its name or its prefix", c.Name)
+		}
+	}
+	return nil
 }
 
 // has reports whether the document has a cell of the name.
@@ -131,6 +144,8 @@ func (r *reader) next() (value, error) {
 		r.counts.Watches += len(v.watches)
 	case v.token != nil:
 		r.counts.Tokens++
+	case v.end.Cells != r.counts.Cells:
+		return value{}, fmt.Errorf("the document is damaged: its header has %d cells, and should have %d; export again", r.counts.Cells, v.end.Cells)
 	case v.end.Counts != r.counts:
 		return value{}, fmt.Errorf("the document is damaged: it ends after %d repositories, %d watches and %d tokens, and should have %d, %d and %d; export again",
 			r.counts.Repos, r.counts.Watches, r.counts.Tokens, v.end.Repos, v.end.Watches, v.end.Tokens)

@@ -21,25 +21,20 @@ import (
 // reposAtOnce is the number of repositories whose state is read at a time.
 const reposAtOnce = 50
 
-// Deployment is what is exported, or imported into.
-type Deployment struct {
-	Redis  redis.UniversalClient
-	Cells  *cells.Set       // those of a directory, or a single deployment
-	Tokens events.Namespace // prefix of the tokens: that of the directory if there is one
-}
-
 // exporter writes a document.
 type exporter struct {
-	client  redis.UniversalClient
-	encoder *json.Encoder
-	counts  Counts
+	client    redis.UniversalClient
+	directory *cells.Directory // nil without one
+	cells     map[string]*cellExporter
+	encoder   *json.Encoder
+	counts    Counts
 }
 
 // Export writes a document to out, and counts its items. A document without its last line is incomplete. version is that of the program. A
 // watch that cannot be decoded, and a cell that does not answer, are errors, because repositories would be missing.
 func Export(ctx context.Context, from Deployment, version string, out io.Writer) (Counts, error) {
 	buffered := bufio.NewWriterSize(out, 64<<10)
-	e := &exporter{client: from.Redis, encoder: json.NewEncoder(buffered)}
+	e := &exporter{client: from.Redis, directory: from.Cells.Directory(), cells: map[string]*cellExporter{}, encoder: json.NewEncoder(buffered)}
 	e.encoder.SetEscapeHTML(false)
 	err := e.run(ctx, from, version)
 	if err == nil {
@@ -49,39 +44,35 @@ func Export(ctx context.Context, from Deployment, version string, out io.Writer)
 }
 
 func (e *exporter) run(ctx context.Context, from Deployment, version string) error {
-	header := Header{Format: 1, Version: version, Time: time.Now().UTC().Truncate(time.Second)}
-	members := from.Cells.Members()
-	volumes := make([]string, len(members))
-	for i, m := range members {
-		var err error
-		if volumes[i], err = e.client.Get(ctx, m.Namespace.Volume()).Result(); err != nil && !errors.Is(err, redis.Nil) {
-			return inCell(m, fmt.Errorf("read the volume's ID: %w", err))
+	if e.directory != nil {
+		if err := e.directory.Refresh(ctx); err != nil {
+			return err
 		}
 	}
-	directory := from.Cells.Directory()
-	if directory == nil {
-		header.Volume = volumes[0]
-	} else {
-		header.Format = Format
-		for i, m := range members {
-			cell, _ := directory.Cell(m.Name)
-			cell.Volume = volumes[i]
-			header.Cells = append(header.Cells, cell)
-		}
+	members := from.Cells.Members()
+	header, err := e.header(ctx, members, version)
+	if err != nil {
+		return err
+	}
+	var before *cells.Directory
+	if e.directory != nil {
+		before = e.directory.Copy()
 	}
 	if err := e.encoder.Encode(header); err != nil {
 		return err
 	}
 	for _, m := range members {
-		one := cellExporter{
-			exporter: e, member: m, directory: directory, states: state.NewStore(e.client, m.Namespace), registry: watch.NewRegistry(e.client, m.Namespace),
-		}
+		one := &cellExporter{exporter: e, cell: openCell(e.client, m)}
+		e.cells[m.Name] = one
 		if err := one.run(ctx); err != nil {
 			return inCell(m, err)
 		}
 	}
+	if err := e.moved(ctx, before); err != nil {
+		return err
+	}
 	e.counts.Cells = len(header.Cells)
-	err := access.NewTokens(e.client, from.Tokens).Each(ctx, func(one access.Hashed) error {
+	err = access.NewTokens(e.client, from.Tokens).Each(ctx, func(one access.Hashed) error {
 		e.counts.Tokens++
 		return e.encoder.Encode(one)
 	})
@@ -91,26 +82,73 @@ func (e *exporter) run(ctx context.Context, from Deployment, version string) err
 	return e.encoder.Encode(End{End: true, Counts: e.counts})
 }
 
-// inCell adds the name of the cell, if it has one, to an error.
-func inCell(cell cells.Member, err error) error {
-	if err == nil || cell.Name == "" {
-		return err
+func (e *exporter) header(ctx context.Context, members []cells.Member, version string) (Header, error) {
+	header := Header{Format: 1, Version: version, Time: time.Now().UTC().Truncate(time.Second)}
+	for _, m := range members {
+		volume, err := e.client.Get(ctx, m.Namespace.Volume()).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return header, inCell(m, fmt.Errorf("read the volume's ID: %w", err))
+		}
+		if e.directory == nil {
+			header.Volume = volume
+			continue
+		}
+		one, _ := e.directory.Cell(m.Name)
+		one.Volume = volume
+		header.Cells = append(header.Cells, one)
 	}
-	return fmt.Errorf("cell %s: %w", cell.Name, err)
+	if e.directory != nil {
+		header.Format, header.Epoch = Format, e.directory.Epoch()
+	}
+	return header, nil
+}
+
+// moved writes the repositories that have moved since before from their present cells: they may have come to a cell after it was read.
+func (e *exporter) moved(ctx context.Context, before *cells.Directory) error {
+	if before == nil {
+		return nil
+	}
+	for {
+		if err := e.directory.Refresh(ctx); err != nil {
+			return err
+		}
+		keys, err := e.directory.MovedSince(before)
+		if err != nil {
+			return fmt.Errorf("repositories were moved during the export; export again: %w", err)
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		before = e.directory.Copy()
+		for _, key := range keys {
+			repo, err := events.ParseRepoPath(key)
+			if err != nil {
+				return err
+			}
+			one := e.cells[before.Place(repo).Name]
+			if one == nil {
+				return fmt.Errorf("cells were added during the export; export again: %w", cells.ErrChanged)
+			}
+			stored, err := one.registry.Stored(ctx, repo)
+			if err == nil {
+				err = one.write(ctx, []watch.Stored{stored})
+			}
+			if err != nil {
+				return inCell(one.Member, err)
+			}
+		}
+	}
 }
 
 // cellExporter writes the repositories of one cell, or of a single deployment.
 type cellExporter struct {
 	*exporter
-	member      cells.Member
-	directory   *cells.Directory // nil without one
-	states      *state.Store
-	registry    *watch.Registry
+	*cell
 	undelivered *undelivered
 }
 
 func (e *cellExporter) run(ctx context.Context) (err error) {
-	if e.undelivered, err = findUndelivered(ctx, e.client, e.member.Namespace); err != nil {
+	if e.undelivered, err = findUndelivered(ctx, e.client, e.Namespace); err != nil {
 		return err
 	}
 	if err := e.watched(ctx); err != nil {
@@ -202,7 +240,7 @@ func (e *cellExporter) write(ctx context.Context, some []watch.Stored) error {
 			continue
 		}
 		if e.directory != nil {
-			record.Cell, record.Pinned = e.member.Name, e.directory.PinnedTo(one.Repo, e.member.Name)
+			record.Cell, record.Pinned = e.Name, e.directory.PinnedTo(one.Repo, e.Name)
 		}
 		e.counts.Repos++
 		e.counts.Watches += len(record.Watches)
@@ -213,19 +251,24 @@ func (e *cellExporter) write(ctx context.Context, some []watch.Stored) error {
 	return nil
 }
 
-// isElsewhere reports whether another cell exports a repository: it has moved there and left its watches behind, or has not come here yet.
+// isElsewhere reports whether another cell exports a repository: it has moved there and left its watches behind, has not come here yet, or
+// was left here by mistake.
 func (e *cellExporter) isElsewhere(ctx context.Context, repo events.RepoPath, here state.Repo) (bool, error) {
 	if _, arriving := here.Arriving(); arriving {
 		return true, nil
 	}
 	move, _, moved := here.MovedToCell()
-	if !moved || e.directory == nil {
+	if e.directory == nil {
 		return moved, nil
 	}
-	other, ok := e.directory.Cell(move.Cell)
-	if !ok {
+	at := e.directory.Place(repo).Name
+	if moved {
+		at = move.Cell
+	}
+	other, ok := e.directory.Cell(at)
+	if !ok || other.State == cells.Gone || at == e.Name {
 		return false, nil
 	}
-	_, arriving, err := state.NewStore(e.client, other.Prefix).Arriving(ctx, repo)
-	return !arriving, err
+	has, _, err := openCell(e.client, cells.Member{Name: other.Name, Namespace: other.Prefix}).look(ctx, repo)
+	return has, err
 }

@@ -1,19 +1,16 @@
 package backup
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
 	"lockstep/internal/access"
-	"lockstep/internal/cells"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
@@ -73,7 +70,7 @@ var (
 	// ErrOtherVolume means that a document describes another volume than that of the deployment.
 	ErrOtherVolume = errors.New("it has the state of a volume other than that of Redis; import with --no-state, or with the Redis of that volume")
 	// ErrCells means that a document is of cells and the deployment is not, or the other way round.
-	ErrCells = errors.New("cells")
+	ErrCells = errors.New("the document and the deployment do not fit")
 )
 
 const importAtOnce = 64 // repositories read at a time; eight of them are written at a time
@@ -81,172 +78,93 @@ const importAtOnce = 64 // repositories read at a time; eight of them are writte
 type importer struct {
 	cfg     ImportConfig
 	to      Deployment
-	only    string    // the cell whose repositories are imported; "" for all
-	targets []*target // by cell; one for a single deployment
-	fresh   bool      // a dry run that would add the directory: repositories go where the document has them
+	placer  *placer // nil without cells
+	single  *cell   // without cells
 	tokens  *access.Tokens
 	summary Summary
-}
-
-// target is the cell, or the single deployment, that repositories are imported into.
-type target struct {
-	cells.Member
-	registry *watch.Registry
-	states   *state.Store
 }
 
 // Import adds the items of a document that Redis lacks. [Check] must have accepted the document. It is safe to repeat, also after it was killed. It returns
 // [ErrOtherVolume] or [ErrCells] before it adds anything.
 //
-// A document of cells restores the directory if that has no cells, with all weights and places of repositories. Otherwise each repository
-// is imported into the cell where the directory has it. One that no cell knows is placed in its cell of the document. Its state is imported only into that cell, because
-// it describes that one's volume. Into one cell of several, only the repositories of that cell are imported.
+// A document of cells restores the directory if that has no cells. Then each repository that a cell has is placed there, and each one of the
+// document that no cell has where it was. A state is imported only into its cell of the document, because it describes that one's volume,
+// and only if that cell is bound to the volume or to none.
 func Import(ctx context.Context, to Deployment, in io.Reader, cfg ImportConfig) (Summary, error) {
 	i := &importer{cfg: cfg, to: to, tokens: access.NewTokens(to.Redis, to.Tokens), summary: Summary{DryRun: cfg.DryRun}}
 	r, err := newReader(in)
 	if err != nil {
 		return i.summary, err
 	}
-	if err := i.prepare(ctx, r.header); err != nil {
+	directory := to.Cells.Directory()
+	switch {
+	case directory == nil && len(r.header.Cells) > 0:
+		return i.summary, fmt.Errorf("%w: the document has the cells of a directory; name that with --cells-prefix, without --cell", ErrCells)
+	case directory != nil && len(r.header.Cells) == 0:
+		return i.summary, fmt.Errorf("%w: the document is of one deployment; name the cell to import it into with --cell", ErrCells)
+	case directory == nil:
+		i.single = openCell(to.Redis, to.Cells.Members()[0])
+		fits, err := i.bind(ctx, i.single.Namespace, r.header.Volume)
+		if err == nil && !fits {
+			err = ErrOtherVolume
+		}
+		if err != nil {
+			return i.summary, err
+		}
+		return i.summary, i.all(ctx, r)
+	}
+	i.placer = &placer{importer: i, directory: directory, header: r.header, fits: map[string]bool{}}
+	defer i.placer.release(ctx)
+	if err := i.placer.prepare(ctx); err != nil {
 		return i.summary, err
 	}
 	return i.summary, i.all(ctx, r)
 }
 
-// prepare finds the targets, binds each to the volume that the document's states describe, and restores the directory if need be.
-func (i *importer) prepare(ctx context.Context, h Header) error {
-	directory, members := i.to.Cells.Directory(), i.to.Cells.Members()
-	volumes := map[string]string{"": h.Volume}
-	for _, c := range h.Cells {
-		volumes[c.Name] = c.Volume
-	}
-	switch {
-	case directory == nil && len(h.Cells) > 0:
-		if i.only = members[0].Name; !h.has(i.only) {
-			return fmt.Errorf("%w: the document has those of a directory; name it with --cells-prefix, or one of its cells with --cell", ErrCells)
-		}
-	case directory != nil && len(h.Cells) == 0:
-		return fmt.Errorf("%w: the document is of one deployment; name the cell to import it into with --cell", ErrCells)
-	case directory == nil:
-		volumes[members[0].Name] = h.Volume
-	case len(members) == 0:
-		i.fresh = i.cfg.DryRun
-		for _, c := range h.Cells {
-			members = append(members, cells.Member{Name: c.Name, Namespace: c.Prefix})
-		}
-	}
-	for _, m := range members {
-		i.targets = append(i.targets, &target{m, watch.NewRegistry(i.to.Redis, m.Namespace), state.NewStore(i.to.Redis, m.Namespace)})
-		if err := i.bind(ctx, m.Namespace.Volume(), volumes[m.Name]); err != nil {
-			return inCell(m, err)
-		}
-	}
-	if directory == nil || len(i.to.Cells.Members()) > 0 {
-		return nil
-	}
-	if !i.cfg.DryRun {
-		if err := directory.Restore(ctx, h.Cells); err != nil {
-			return err
-		}
-	}
-	for _, c := range h.Cells {
-		if err := i.report(Item{Outcome: Added, What: ItemCell, ID: c.Name}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// bind binds an unbound deployment to the volume that the states describe, so that they are not used with another one.
-func (i *importer) bind(ctx context.Context, key, volume string) error {
+// bind binds an unbound deployment to the volume that the states describe, so that they are not used with another one. fits is false if it is
+// bound to another one.
+func (i *importer) bind(ctx context.Context, namespace events.Namespace, volume string) (fits bool, err error) {
 	if i.cfg.NoState || volume == "" {
-		return nil
+		return true, nil
 	}
 	if !i.cfg.DryRun {
-		if err := i.to.Redis.SetNX(ctx, key, volume, 0).Err(); err != nil {
-			return fmt.Errorf("set the volume's ID: %w", err)
+		if err := i.to.Redis.SetNX(ctx, namespace.Volume(), volume, 0).Err(); err != nil {
+			return false, fmt.Errorf("set the volume's ID: %w", err)
 		}
 	}
-	bound, err := i.to.Redis.Get(ctx, key).Result()
-	switch {
-	case errors.Is(err, redis.Nil):
-		return nil
-	case err != nil:
-		return fmt.Errorf("read the volume's ID: %w", err)
-	case bound != volume:
-		return fmt.Errorf("%w (it has %.40q, Redis %.40q)", ErrOtherVolume, volume, bound)
+	bound, err := i.to.Redis.Get(ctx, namespace.Volume()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return false, fmt.Errorf("read the volume's ID: %w", err)
 	}
-	return nil
+	return bound == "" || bound == volume, nil
 }
 
 // place returns where to import a repository, and whether its state describes the volume there.
-func (i *importer) place(ctx context.Context, one Repository) (to *target, withState bool, err error) {
-	directory := i.to.Cells.Directory()
-	if directory == nil || i.fresh {
-		return i.target(cmp.Or(one.Cell, i.targets[0].Name)), true, nil
+func (i *importer) place(ctx context.Context, one Repository) (to *cell, withState bool, err error) {
+	if i.placer == nil {
+		return i.single, true, nil
 	}
-	cell, err := i.to.Cells.Of(one.Repo)
-	if err != nil {
-		return nil, false, err
-	}
-	to = i.target(cell.Name)
-	if to == nil {
-		return nil, false, fmt.Errorf("import %s: %w", one.Repo, cells.ErrChanged)
-	}
-	if wanted := i.target(one.Cell); wanted != nil && wanted != to {
-		known, err := to.knows(ctx, one.Repo)
-		if err != nil || known {
-			return to, false, err
-		}
-		if !i.cfg.DryRun {
-			if _, err := directory.Flip(ctx, one.Repo, cell.Name, one.Cell); err != nil {
-				return nil, false, err
-			}
-		}
-		to = wanted
-	}
-	if one.Pinned && to.Name == one.Cell && !i.cfg.DryRun && !directory.PinnedTo(one.Repo, one.Cell) {
-		if _, err := directory.Pin(ctx, one.Repo, one.Cell); err != nil {
-			return nil, false, err
-		}
-	}
-	return to, to.Name == one.Cell, nil
-}
-
-// target returns the target of a cell, or nil.
-func (i *importer) target(cell string) *target {
-	n := slices.IndexFunc(i.targets, func(t *target) bool { return t.Name == cell })
-	if n < 0 {
-		return nil
-	}
-	return i.targets[n]
-}
-
-// knows reports whether the cell has watches or state of a repository.
-func (t *target) knows(ctx context.Context, repo events.RepoPath) (bool, error) {
-	watched, err := t.registry.AreWatched(ctx, []events.RepoPath{repo})
-	if err != nil || watched[0] {
-		return true, err
-	}
-	states, _, err := t.states.Read(ctx, []events.RepoPath{repo})
-	return err != nil || states[0].Exported() != nil, err
+	return i.placer.place(ctx, one)
 }
 
 func (i *importer) all(ctx context.Context, r *reader) error {
 	var some []value
+	keys := map[string]bool{} // of some
 	for {
 		v, err := r.next()
 		if ended := errors.Is(err, io.EOF); err != nil && !ended {
 			return err
 		}
-		if v.repo != nil && (i.only == "" || v.repo.Cell == i.only) {
-			some = append(some, v)
-		}
-		if len(some) == importAtOnce || v.repo == nil { // all repositories are imported before the first token
+		if len(some) == importAtOnce || v.repo == nil || keys[v.repo.Repo.Key()] { // all repositories are imported before the first token
 			if err := i.repositories(ctx, some); err != nil {
 				return err
 			}
 			some = nil
+			clear(keys)
+		}
+		if v.repo != nil {
+			some = append(some, v)
+			keys[v.repo.Repo.Key()] = true
 		}
 		if err != nil {
 			return nil // the end
@@ -267,6 +185,11 @@ type imported struct {
 
 func (i *importer) repositories(ctx context.Context, some []value) error {
 	outcomes := make([]imported, len(some))
+	if i.placer != nil {
+		if err := i.placer.hold(ctx); err != nil {
+			return err
+		}
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for n, v := range some {

@@ -77,7 +77,8 @@ func MayHaveTokens(reader *url.URL) bool {
 	return reader.Host != "" && (reader.Scheme == "https" || reader.Scheme == "http" && egress.IsLocal(reader.Hostname()))
 }
 
-func (c Cell) check() error {
+// Check returns an error unless the cell is valid.
+func (c Cell) Check() error {
 	if err := CheckName(c.Name); err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func decode(name, text string) (Cell, error) {
 		err = errors.New("its record has another name")
 	}
 	if err == nil {
-		err = c.check()
+		err = c.Check()
 	}
 	if err != nil {
 		return Cell{}, fmt.Errorf("directory: record of cell %.70q: %w", name, err)
@@ -121,7 +122,7 @@ func decode(name, text string) (Cell, error) {
 
 // encode returns the text to store after the epoch.
 func (c Cell) encode() (string, error) {
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return "", err
 	}
 	text, err := json.Marshal(c)

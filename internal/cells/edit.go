@@ -72,11 +72,18 @@ func (d *Directory) AddAfter(ctx context.Context, name string, prefix events.Nam
 	return d.named(added.Name)
 }
 
-// Restore adds cells as they were in a directory that was lost. It does nothing if the directory has cells.
-func (d *Directory) Restore(ctx context.Context, lost []Cell) error {
+// epochGap is added to the epoch of a directory that was lost, for the changes since it was exported.
+const epochGap = 1_000_000
+
+// Restore adds cells as they were in a directory that was lost, which had the epoch: entries that were forwarded have it, and wait for it. It
+// fails with [ErrChanged] if the directory has cells.
+func (d *Directory) Restore(ctx context.Context, lost []Cell, epoch int64) error {
+	if err := d.redis.SetNX(ctx, d.epochKey(), epoch+epochGap, 0).Err(); err != nil {
+		return fmt.Errorf("restore the directory of cells: %w", err)
+	}
 	return d.edit(ctx, func(cells []Cell) ([]Cell, error) {
-		if len(lost) == 0 || slices.ContainsFunc(cells, func(c Cell) bool { return c.State != Gone }) {
-			return nil, errUnchanged
+		if slices.ContainsFunc(cells, func(c Cell) bool { return c.State != Gone }) {
+			return nil, ErrChanged
 		}
 		changed := slices.Clone(lost)
 		for i := range changed {

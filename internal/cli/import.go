@@ -28,8 +28,7 @@ func newImportCommand(std term.Streams) *cobra.Command {
 			"Existing items are not changed: those that differ are listed as kept. Tokens and watches that were removed after the export\n" +
 			"are added again. The whole file is checked before anything is added. An import that was interrupted can be repeated.\n" +
 			"Exit code 1 if a repository conflicts with watches that Redis has; the others are imported. A file of several cells restores\n" +
-			"the directory if that is lost; otherwise each repository is imported into its present cell. With --cell, only the repositories\n" +
-			"of that cell are imported.",
+			"the directory if that is lost; otherwise each repository is imported into its present cell.",
 		Example: "  lockstep import lockstep.export --dry-run --redis redis://127.0.0.1:6379\n" +
 			"  gunzip -c lockstep.export.gz | lockstep import - --redis redis://127.0.0.1:6379",
 		Args:              term.WrongUse(term.OneArg),

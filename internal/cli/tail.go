@@ -79,7 +79,7 @@ var errPrinted = errors.New("printed")
 func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, set *cells.Set, prefix string, std term.Streams) error {
 	var mu sync.Mutex // guards printed and the output
 	printed := 0
-	print := func(stream string, entry redis.XMessage) error {
+	show := func(topic string, entry redis.XMessage) error {
 		repo, line := entryLine(entry)
 		if !strings.HasPrefix(strings.ToLower(repo), prefix) {
 			return nil
@@ -93,7 +93,7 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, se
 		if f.out.IsTable() {
 			_, err = fmt.Fprintln(std.Stdout, line)
 		} else {
-			err = f.out.Next(std.Stdout, documentOf(stream, entry))
+			err = f.out.Next(std.Stdout, documentOf(topic, entry))
 		}
 		if err == nil && printed == f.count {
 			return errPrinted
@@ -110,11 +110,15 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, se
 			var from []string
 			for failing := false; ; {
 				now, err := stream.Time(ctx, client, topics[0])
+				if err != nil {
+					now = time.Now() // by which a cell that is away will be read from here on
+				}
+				if from == nil {
+					from = slices.Repeat([]string{strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"}, len(topics))
+				}
 				if err == nil {
-					if from == nil {
-						from = slices.Repeat([]string{strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"}, len(topics))
-					}
-					err = followStreams(ctx, client, topics, from, print)
+					failing = false
+					err = followStreams(ctx, client, topics, from, show)
 				}
 				if set.IsSingle() || !redisx.Unavailable(err) || ctx.Err() != nil {
 					return err
@@ -136,20 +140,20 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, se
 	return nil
 }
 
-// followStreams calls fn for each entry of streams after those in from, which it keeps up to date, until Redis or fn fails.
-func followStreams(ctx context.Context, client redis.UniversalClient, streams, from []string, fn func(stream string, entry redis.XMessage) error) error {
+// followStreams calls fn for each entry of topics after those in from, which it keeps up to date, until Redis or fn fails.
+func followStreams(ctx context.Context, client redis.UniversalClient, topics, from []string, fn func(topic string, entry redis.XMessage) error) error {
 	for {
-		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: slices.Concat(streams, from), Count: tailBatch, Block: tailBlock}).Result()
+		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: slices.Concat(topics, from), Count: tailBatch, Block: tailBlock}).Result()
 		if errors.Is(err, redis.Nil) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		for _, stream := range read {
-			i := slices.Index(streams, stream.Stream)
-			for _, entry := range stream.Messages {
-				if err := fn(stream.Stream, entry); err != nil {
+		for _, found := range read {
+			i := slices.Index(topics, found.Stream)
+			for _, entry := range found.Messages {
+				if err := fn(found.Stream, entry); err != nil {
 					return err
 				}
 				from[i] = entry.ID

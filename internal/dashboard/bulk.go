@@ -72,11 +72,14 @@ func (d *Dashboard) confirmRetryAll(w http.ResponseWriter, r *http.Request, _ vi
 	}
 	number := count(len(found.letters))
 	if found.next != "" {
-		number = "the oldest " + number
+		number = "the first " + number
 	}
 	c := confirmation{
 		Action: "/dashboard/dead/retry-all", Back: deadURL(filters), Button: "Retry them", Facts: [][2]string{{"Letters", number}},
 		Warning: "Each letter goes back into its stream as a new entry, and becomes a dead letter again if its cause is not fixed. Letters that are incomplete stay.",
+	}
+	if len(found.missing) > 0 {
+		c.Facts = append(c.Facts, [2]string{"Without", "cell " + strings.Join(found.missing, ", ") + ", no answer"})
 	}
 	for _, name := range deadFilters {
 		if value := filters.Get(name); value != "" {

@@ -29,8 +29,10 @@ type Config struct {
 	Group      string                // the workers' consumer group
 	Locks      server.Locks          // listed often, so share it: [server.ShareLocks]
 	Dead       server.Dead
-	AllLocks   server.LocksOfCells // lists those of all cells instead; nil without cells
-	DeadCells  server.DeadCells    // nil without cells
+	AllLocks   server.LocksOfCells                     // lists those of all cells instead; nil without cells
+	LocksOf    func(cell string) (server.Locks, error) // of one cell; nil without cells
+	Cell       string                                  // whose data the pages show that are not of all cells; "" without cells
+	DeadCells  server.DeadCells                        // nil without cells
 	Streams    server.Streams
 	Repos      Repos
 	Watches    Watches

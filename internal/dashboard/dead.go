@@ -46,8 +46,10 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 		return nil, err
 	}
 	shown := deadPage{Next: found.next, Oldest: query.Oldest, Total: -1, Cells: d.cfg.DeadCells != nil, Missing: found.missing}
-	if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 && !shown.Cells {
-		shown.Total = streams[0].Dead
+	if !shown.Cells {
+		if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 {
+			shown.Total = streams[0].Dead
+		}
 	}
 	for _, l := range found.letters {
 		line := server.NewDeadLetter(d.cfg.Dead, l.Letter, false)

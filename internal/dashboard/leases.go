@@ -61,8 +61,8 @@ func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []s
 		return nil, nil, err
 	}
 	busy, err := d.activities(ctx)
-	if err != nil {
-		return nil, nil, err
+	if err != nil && d.cfg.AllLocks == nil {
+		return nil, nil, err // with cells, the dashboard's own one is missing, like any other
 	}
 	byFence := map[uint64]state.Activity{}
 	for _, a := range busy {
@@ -72,7 +72,7 @@ func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []s
 		for _, status := range some {
 			one := lease{Lock: server.NewLock(status), Forced: status.Holder.Job == "" && status.Holder.Operation == ""}
 			one.Cell = cell
-			if a, ok := byFence[status.Fence]; ok && !one.Forced && strings.EqualFold(a.Repo, status.Key) {
+			if a, ok := byFence[status.Fence]; ok && cell == d.cfg.Cell && !one.Forced && strings.EqualFold(a.Repo, status.Key) {
 				one.Repo, one.At = a.Repo, a.Progress
 			}
 			leases = append(leases, one)
@@ -80,6 +80,14 @@ func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []s
 	}
 	slices.SortFunc(leases, func(a, b lease) int { return cmp.Or(a.Since.Compare(*b.Since), cmp.Compare(a.Repo, b.Repo)) })
 	return leases, missing, nil
+}
+
+// locksOf returns the locks of a cell, or those of a repository's cell if it is "".
+func (d *Dashboard) locksOf(cell string) (server.Locks, error) {
+	if cell == "" || d.cfg.LocksOf == nil {
+		return d.cfg.Locks, nil
+	}
+	return d.cfg.LocksOf(cell)
 }
 
 type confirmation struct {
@@ -98,8 +106,15 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 		d.fail(w, r, http.StatusBadRequest, err)
 		return
 	}
-	status, err := d.cfg.Locks.Status(r.Context(), repo.Key())
+	cell := r.FormValue("cell")
+	var status locking.Status
+	locks, err := d.locksOf(cell)
+	if err == nil {
+		status, err = locks.Status(r.Context(), repo.Key())
+	}
 	switch {
+	case errors.Is(err, ErrNotFound):
+		d.fail(w, r, http.StatusNotFound, err)
 	case err != nil:
 		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
 	case !status.Held || status.Fence != fence:
@@ -107,7 +122,7 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 	default:
 		d.answer(w, r, http.StatusOK, "confirm", "Release the lease on "+repo.String()+"?", confirmation{
 			Action: "/dashboard/leases/release", Back: "/dashboard/leases", Button: "Release the lease",
-			Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}},
+			Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}, {"cell", cell}},
 			Facts: [][2]string{
 				{"Repository", repo.String()}, {"Holder", clip(200, status.Holder.Worker)}, {"Operation", clip(40, status.Holder.Operation)},
 				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)}, {"Waiting", strconv.Itoa(len(status.Waiters))},
@@ -126,8 +141,14 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.fail(w, r, http.StatusBadRequest, err)
 		return
 	}
-	former, err := d.cfg.Locks.ForceRelease(r.Context(), repo.Key(), fence)
+	var former locking.Holder
+	locks, err := d.locksOf(r.FormValue("cell"))
+	if err == nil {
+		former, err = locks.ForceRelease(r.Context(), repo.Key(), fence)
+	}
 	switch {
+	case errors.Is(err, ErrNotFound):
+		d.fail(w, r, http.StatusNotFound, err)
 	case errors.Is(err, locking.ErrNotHeld):
 		d.fail(w, r, http.StatusConflict, errNotHeld(repo, fence))
 	case err != nil:

@@ -169,7 +169,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.Rep
 		return nil, err
 	}
 	if unknown && len(shown.Watches) == 0 {
-		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, repo)
 	}
 	shown.Repo.Repo = cmp.Or(shown.Repo.Repo, repo.String())
 	if shown.Circuit.Phase == "" {

@@ -257,7 +257,10 @@ func (s *Reading) cellPageOf(r *http.Request) (p cellPage, ended bool, err error
 	if name != "" && !ok {
 		return p, false, badRequest(watch.ErrBadAfter)
 	}
-	if p.cell, p.then, ok = s.Cells.From(name); !ok {
+	if p.cell, p.then, ok = s.Cells.From(name); !ok && name == "" {
+		return p, false, problem{errors.New("the directory has no cells"), http.StatusServiceUnavailable}
+	}
+	if !ok {
 		return p, true, nil
 	}
 	if p.cell.Cell == name {

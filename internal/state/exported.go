@@ -45,9 +45,6 @@ func completeKinds() (kinds []string) {
 
 // Exported returns the fields to export. It returns none if there is no information about a clone or its moves.
 func (r Repo) Exported() map[string]string {
-	if _, _, moved := r.MovedToCell(); moved {
-		return nil // the other cell exports it
-	}
 	fields, says := map[string]string{}, false
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")

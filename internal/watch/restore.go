@@ -22,6 +22,19 @@ type Stored struct {
 	Documents []json.RawMessage
 }
 
+// Stored returns the watches of a repository, which may be none.
+func (r *Registry) Stored(ctx context.Context, repo events.RepoPath) (Stored, error) {
+	kept, err := r.load(ctx, repo)
+	if err != nil {
+		return Stored{}, err
+	}
+	found, err := kept.stored()
+	if found.Repo.IsZero() {
+		found.Repo = repo
+	}
+	return found, err
+}
+
 // All iterates over the watches of all repositories in order. It stops after yielding an error: that of Redis, or that of a watch that
 // cannot be decoded. Repositories that are added or removed meanwhile may be missing.
 func (r *Registry) All(ctx context.Context) iter.Seq2[Stored, error] {

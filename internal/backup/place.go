@@ -1,0 +1,234 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+)
+
+// placer finds the cells to import repositories into.
+type placer struct {
+	*importer
+	directory *cells.Directory
+	header    Header
+	cells     []*cell
+	fits      map[string]bool // cells whose volume is that of the document
+	planned   bool            // a dry run that would restore the directory: repositories are where the document has them
+}
+
+// prepare restores the directory if it is empty, binds the cells to their volumes, and places each repository where a cell has it.
+func (p *placer) prepare(ctx context.Context) error {
+	members := p.to.Cells.Members()
+	lost := len(members) == 0
+	if lost {
+		for _, c := range p.header.Cells {
+			members = append(members, cells.Member{Name: c.Name, Namespace: c.Prefix})
+		}
+	}
+	for _, m := range members {
+		p.cells = append(p.cells, openCell(p.to.Redis, m))
+	}
+	if err := p.hold(ctx); err != nil {
+		return err
+	}
+	p.planned = lost && p.cfg.DryRun
+	if lost {
+		if !p.cfg.DryRun {
+			if err := p.directory.Restore(ctx, p.header.Cells, p.header.Epoch); err != nil {
+				return err
+			}
+		}
+		for _, c := range p.header.Cells {
+			if err := p.report(Item{Outcome: Added, What: ItemCell, ID: c.Name}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range p.header.Cells {
+		at := p.cell(c.Name)
+		if at == nil {
+			continue
+		}
+		fits, err := p.bind(ctx, at.Namespace, c.Volume)
+		if err != nil {
+			return inCell(at.Member, err)
+		}
+		if p.fits[c.Name] = fits; !fits {
+			if err := p.report(Item{Outcome: Kept, What: ItemCell, ID: c.Name, Error: "it has another volume now: states are left out"}); err != nil {
+				return err
+			}
+		}
+	}
+	if p.cfg.DryRun {
+		return nil
+	}
+	for _, c := range p.cells {
+		if err := p.keep(ctx, c); err != nil {
+			return inCell(c.Member, err)
+		}
+	}
+	return nil
+}
+
+const (
+	holdFor       = time.Minute // as the claim of a worker that plans
+	placeAttempts = 5
+)
+
+// hold keeps workers from planning moves, and from giving up a cell that seems to be empty, until the next batch.
+func (p *placer) hold(ctx context.Context) error {
+	if p.cfg.DryRun {
+		return nil
+	}
+	_, err := p.to.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, c := range p.cells {
+			pipe.Set(ctx, c.Namespace.Rebalance(), "import", holdFor)
+		}
+		return nil
+	})
+	return err
+}
+
+func (p *placer) release(ctx context.Context) {
+	if p.cfg.DryRun {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cells.AnswerTimeout)
+	defer cancel()
+	_, _ = p.to.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error { // else they end by themselves
+		for _, c := range p.cells {
+			pipe.Del(ctx, c.Namespace.Rebalance())
+		}
+		return nil
+	})
+}
+
+// keep places the repositories that a cell has in that cell, unless the one where they are placed has them, too: the directory may be older
+// than the cells.
+func (p *placer) keep(ctx context.Context, c *cell) error {
+	keep := func(repo events.RepoPath) error {
+		at := p.cell(p.directory.Place(repo).Name)
+		if at == c {
+			return nil
+		}
+		if has, _, err := c.look(ctx, repo); err != nil || !has {
+			return err
+		}
+		if at != nil {
+			if has, _, err := at.look(ctx, repo); err != nil || has {
+				return err
+			}
+		}
+		_, err := p.directory.Flip(ctx, repo, p.directory.Place(repo).Name, c.Name)
+		return err
+	}
+	for one, err := range c.registry.All(ctx) {
+		if err == nil {
+			err = keep(one.Repo)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for cursor := uint64(0); ; {
+		page, err := c.states.List(ctx, "", cursor, 1000)
+		if err != nil {
+			return err
+		}
+		for _, summary := range page.Repos {
+			if repo, err := events.ParseRepoPath(summary.Repo); err == nil {
+				if err := keep(repo); err != nil {
+					return err
+				}
+			}
+		}
+		if cursor = page.Next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// place implements [importer.place].
+func (p *placer) place(ctx context.Context, one Repository) (to *cell, withState bool, err error) {
+	for range placeAttempts { // it may move meanwhile
+		to, withState, err = p.tryPlace(ctx, one)
+		if !errors.Is(err, cells.ErrChanged) {
+			break
+		}
+		if err := p.directory.Refresh(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	return to, withState, err
+}
+
+func (p *placer) tryPlace(ctx context.Context, one Repository) (to *cell, withState bool, err error) {
+	placed := one.Cell
+	if !p.planned {
+		placed = p.directory.Place(one.Repo).Name
+	}
+	to = p.cell(placed)
+	if to == nil {
+		return nil, false, cells.ErrChanged
+	}
+	has, movedTo, err := to.look(ctx, one.Repo)
+	if err != nil {
+		return nil, false, err
+	}
+	if before := p.cell(one.Cell); !has && movedTo == "" && before != nil && before != to {
+		_, left, err := before.look(ctx, one.Repo)
+		if err != nil {
+			return nil, false, err
+		}
+		if left == "" {
+			to = before
+		}
+	}
+	for _, c := range p.cells { // as keep will have placed it
+		if has || !p.planned {
+			break
+		}
+		if has, _, err = c.look(ctx, one.Repo); err != nil {
+			return nil, false, err
+		}
+		if has {
+			to, movedTo = c, ""
+		}
+	}
+	for range p.cells { // a repository that has left a cell is refused there
+		next := p.cell(movedTo)
+		if next == nil {
+			break
+		}
+		to = next
+		if has, movedTo, err = to.look(ctx, one.Repo); err != nil {
+			return nil, false, err
+		}
+	}
+	if !p.cfg.DryRun && to.Name != placed {
+		if _, err := p.directory.Flip(ctx, one.Repo, placed, to.Name); err != nil {
+			return nil, false, err
+		}
+	}
+	if !p.cfg.DryRun && one.Pinned && !has && to.Name == one.Cell {
+		if _, err := p.directory.Pin(ctx, one.Repo, to.Name); err != nil {
+			return nil, false, err
+		}
+	}
+	return to, to.Name == one.Cell && p.fits[to.Name], nil
+}
+
+// cell returns the cell of a name, or nil.
+func (p *placer) cell(name string) *cell {
+	i := slices.IndexFunc(p.cells, func(c *cell) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return p.cells[i]
+}
