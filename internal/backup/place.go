@@ -20,6 +20,7 @@ type placer struct {
 	cells     []*cell
 	fits      map[string]bool // cells whose volume is that of the document
 	planned   bool            // a dry run that would restore the directory: repositories are where the document has them
+	held      time.Time       // last time of hold
 }
 
 // prepare restores the directory if it is empty, binds the cells to their volumes, and places each repository where a cell has it.
@@ -78,14 +79,16 @@ func (p *placer) prepare(ctx context.Context) error {
 
 const (
 	holdFor       = time.Minute // as the claim of a worker that plans
+	holdAgain     = time.Second // a worker that is about to end a plan shortens it to some seconds
 	placeAttempts = 5
 )
 
-// hold keeps workers from planning moves, and from giving up a cell that seems to be empty, until the next batch.
+// hold keeps workers from planning moves, and from giving up a cell that seems to be empty, for a while.
 func (p *placer) hold(ctx context.Context) error {
-	if p.cfg.DryRun {
+	if p.cfg.DryRun || time.Since(p.held) < holdAgain {
 		return nil
 	}
+	p.held = time.Now()
 	_, err := p.to.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, c := range p.cells {
 			pipe.Set(ctx, c.Namespace.Rebalance(), "import", holdFor)
@@ -113,6 +116,9 @@ func (p *placer) release(ctx context.Context) {
 // than the cells.
 func (p *placer) keep(ctx context.Context, c *cell) error {
 	keep := func(repo events.RepoPath) error {
+		if err := p.hold(ctx); err != nil {
+			return err
+		}
 		at := p.cell(p.directory.Place(repo).Name)
 		if at == c {
 			return nil
