@@ -87,11 +87,15 @@ func newReader(in io.Reader) (*reader, error) {
 	case err != nil && !garbled:
 		return nil, err
 	}
-	if garbled || json.Unmarshal(first, &r.header) != nil || r.header.Format == 0 {
+	var written struct { // the rest may be different in a newer version
+		Format  int    `json:"lockstep_export"`
+		Version string `json:"version"`
+	}
+	if garbled || json.Unmarshal(first, &written) != nil || written.Format == 0 {
 		return nil, errors.New("this is not a document of lockstep export: its first line is not a header; uncompress it, or use lockstep watch import for a YAML file of watches")
 	}
-	if r.header.Format > Format {
-		return nil, fmt.Errorf("a newer version wrote this document (%s): it has format %d, and this version reads up to %d; upgrade lockstep", r.header.Version, r.header.Format, Format)
+	if written.Format > Format {
+		return nil, fmt.Errorf("a newer version wrote this document (%s): it has format %d, and this version reads up to %d; upgrade lockstep", written.Version, written.Format, Format)
 	}
 	if err := strict(first, &r.header); err != nil {
 		return nil, r.failed(err)
