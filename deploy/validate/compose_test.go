@@ -3,6 +3,7 @@ package validate
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
