@@ -83,7 +83,7 @@ func (w *cellWaker) wake(ctx context.Context, waiters []hosts.Waiter) ([]bool, e
 	return woken, nil
 }
 
-// wakeMoved wakes changes that a repository has left behind in a cell, for its worker to forward them. If that fails, they are due later.
+// wakeMoved wakes changes that a repository has left behind in a cell, up to eight, for its worker to forward them. The others are due later.
 func (w *cellWaker) wakeMoved(ctx context.Context, repo events.RepoPath, from cells.Member) {
 	subscriber, err := w.subscriber(from)
 	if err == nil {

@@ -296,6 +296,9 @@ func TestLostDirectoryPlacesRepositoriesWhereTheyAre(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redistest.Start(t).Client()
 			d, repo := oneRepository(t, client)
+			pinned := path(t, "acme/pinned")
+			must(d.Cells.Directory().Adopt(t.Context(), pinned, "eu-2"))(t)
+			fillCell(t, client, member(t, d, "eu-2"), pinned.String())
 			document := exportAll(t, d)
 			moveTo(t, client, d, repo, "eu-1", "eu-2", !exportedAfter)
 			if exportedAfter {
@@ -312,6 +315,9 @@ func TestLostDirectoryPlacesRepositoriesWhereTheyAre(t *testing.T) {
 			}
 			assertAt(t, to, repo, "eu-2", true)
 			assertAt(t, to, unknown, "eu-1", true)
+			if assertAt(t, to, pinned, "eu-2", true); !restored.PinnedTo(pinned, "eu-2") {
+				t.Error("a pin is lost with the directory")
+			}
 			if restored.Epoch() < epoch {
 				t.Errorf("the epoch of the directory is %d after %d: entries that were forwarded would wait", restored.Epoch(), epoch)
 			}
@@ -389,6 +395,35 @@ func TestRepositoryThatMovesDuringAnExportIsInIt(t *testing.T) {
 	if n := strings.Count(document, `{"repo":"`+repo.String()+`","cell":"eu-1"`); n != 1 {
 		t.Errorf("the repository is %d times in\n%s", n, document)
 	}
+}
+
+// TestRepositoryThatIsWrittenAgainIsImportedOnce has a repository move when the old cell has been read, and another one arrive before.
+func TestRepositoryThatIsWrittenAgainIsImportedOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	d, repo := oneRepository(t, client)
+	ctx, all := t.Context(), d.Cells.Directory()
+	one, two := member(t, d, "eu-1"), member(t, d, "eu-2")
+	comes := placedIn(t, d, "eu-2")
+	fillCell(t, client, two, comes.String())
+	must(all.Flip(ctx, comes, "eu-2", "eu-1"))(t)
+	must(client.HSet(ctx, one.Namespace.Repo(comes), "cell", "arriving eu-2 3").Result())(t)
+	must(client.HSet(ctx, two.Namespace.Repo(comes), "cell", "moved eu-1 3 0-0").Result())(t)
+	hooked := server.Client()
+	from := Deployment{Redis: hooked, Cells: cells.All(hooked, must(cells.Open(ctx, hooked, directoryPrefix))(t)), Tokens: directoryPrefix}
+	hooked.AddHook(&onCommand{key: two.Namespace.Results(), fn: func() { // eu-1 has been read
+		moveTo(t, client, d, repo, "eu-1", "eu-2", true)
+		must(client.HDel(ctx, one.Namespace.Repo(comes), "cell").Result())(t)
+		fillCell(t, client, one, comes.String())
+	}})
+	document := exportAll(t, from)
+	to, _ := directory(t, redistest.Start(t).Client())
+	if s := importedAsPlanned(t, to, document); s.Repos != 2 || s.Watches != 2 || s.States != 2 {
+		t.Errorf("imported %+v of\n%s", s, document)
+	}
+	assertAt(t, to, repo, "eu-2", true)
+	assertAt(t, to, comes, "eu-1", true)
 }
 
 func TestRepositoryBetweenTwoCellsIsExportedWithItsState(t *testing.T) {

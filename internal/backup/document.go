@@ -34,6 +34,7 @@ type Repository struct {
 	Repo    events.RepoPath   `json:"repo"`              // as first spelled
 	Cell    string            `json:"cell,omitempty"`    // that has it; one of the header's
 	Pinned  bool              `json:"pinned,omitempty"`  // it stays in the cell, whatever the weights
+	Again   bool              `json:"again,omitempty"`   // it moved during the export, and replaces an earlier record
 	Watches []json.RawMessage `json:"watches,omitempty"` // documents of package watch
 	State   map[string]string `json:"state,omitempty"`   // fields of package state
 	Views   map[string]string `json:"views,omitempty"`   // fields of package state
@@ -238,6 +239,27 @@ func Check(in io.Reader) (Header, Counts, error) {
 		}
 		if err != nil {
 			return Header{}, Counts{}, err
+		}
+	}
+}
+
+// replaced returns the number of the last record of each repository that was written again, by key. It has the place of others.
+func replaced(in io.Reader) (map[string]int, error) {
+	r, err := newReader(in)
+	if err != nil {
+		return nil, err
+	}
+	last := map[string]int{} // number of the last record
+	for {
+		v, err := r.next()
+		if errors.Is(err, io.EOF) {
+			return last, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if v.repo != nil && v.repo.Again {
+			last[v.repo.Repo.Key()] = r.number
 		}
 	}
 }

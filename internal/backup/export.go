@@ -26,6 +26,8 @@ type exporter struct {
 	client    redis.UniversalClient
 	directory *cells.Directory // nil without one
 	cells     map[string]*cellExporter
+	left      []events.RepoPath // have left a cell for one that had been read, perhaps before they came
+	again     bool              // repositories are written that may have been written before
 	encoder   *json.Encoder
 	counts    Counts
 }
@@ -108,6 +110,8 @@ func (e *exporter) moved(ctx context.Context, before *cells.Directory) error {
 	if before == nil {
 		return nil
 	}
+	e.again = true
+	left := e.left
 	for {
 		if err := e.directory.Refresh(ctx); err != nil {
 			return err
@@ -116,7 +120,10 @@ func (e *exporter) moved(ctx context.Context, before *cells.Directory) error {
 		if err != nil {
 			return fmt.Errorf("repositories were moved during the export; export again: %w", err)
 		}
-		if len(keys) == 0 {
+		for _, repo := range left {
+			keys = append(keys, repo.Key())
+		}
+		if left = nil; len(keys) == 0 {
 			return nil
 		}
 		before = e.directory.Copy()
@@ -239,7 +246,7 @@ func (e *cellExporter) write(ctx context.Context, some []watch.Stored) error {
 		if len(record.Watches) == 0 && len(record.State) == 0 {
 			continue
 		}
-		if e.directory != nil {
+		if record.Again = e.again; e.directory != nil {
 			record.Cell, record.Pinned = e.Name, e.directory.PinnedTo(one.Repo, e.Name)
 		}
 		e.counts.Repos++
@@ -270,5 +277,8 @@ func (e *cellExporter) isElsewhere(ctx context.Context, repo events.RepoPath, he
 		return false, nil
 	}
 	has, _, err := openCell(e.client, cells.Member{Name: other.Name, Namespace: other.Prefix}).look(ctx, repo)
+	if has && moved && e.cells[other.Name] != nil {
+		e.left = append(e.left, repo)
+	}
 	return has, err
 }

@@ -78,8 +78,9 @@ const importAtOnce = 64 // repositories read at a time; eight of them are writte
 type importer struct {
 	cfg     ImportConfig
 	to      Deployment
-	placer  *placer // nil without cells
-	single  *cell   // without cells
+	placer  *placer        // nil without cells
+	last    map[string]int // records that replace earlier ones: see [replaced]
+	single  *cell          // without cells
 	tokens  *access.Tokens
 	summary Summary
 }
@@ -90,8 +91,12 @@ type importer struct {
 // A document of cells restores the directory if that has no cells. Then each repository that a cell has is placed there, and each one of the
 // document that no cell has where it was. A state is imported only into its cell of the document, because it describes that one's volume,
 // and only if that cell is bound to the volume or to none.
-func Import(ctx context.Context, to Deployment, in io.Reader, cfg ImportConfig) (Summary, error) {
+func Import(ctx context.Context, to Deployment, in io.ReadSeeker, cfg ImportConfig) (Summary, error) {
 	i := &importer{cfg: cfg, to: to, tokens: access.NewTokens(to.Redis, to.Tokens), summary: Summary{DryRun: cfg.DryRun}}
+	start, err := in.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return i.summary, err
+	}
 	r, err := newReader(in)
 	if err != nil {
 		return i.summary, err
@@ -113,12 +118,24 @@ func Import(ctx context.Context, to Deployment, in io.Reader, cfg ImportConfig) 
 		}
 		return i.summary, i.all(ctx, r)
 	}
-	i.placer = &placer{importer: i, directory: directory, header: r.header, fits: map[string]bool{}}
-	defer i.placer.release(ctx)
-	if err := i.placer.prepare(ctx); err != nil {
+	if _, err = in.Seek(start, io.SeekStart); err == nil {
+		i.last, err = replaced(in)
+	}
+	if err == nil {
+		_, err = in.Seek(start, io.SeekStart)
+	}
+	if err == nil {
+		r, err = newReader(in)
+	}
+	if err != nil {
 		return i.summary, err
 	}
-	return i.summary, i.all(ctx, r)
+	i.placer = &placer{importer: i, directory: directory, header: r.header, fits: map[string]bool{}}
+	if err = i.placer.prepare(ctx); err == nil {
+		err = i.all(ctx, r)
+	}
+	i.placer.release(ctx, err == nil)
+	return i.summary, err
 }
 
 // bind binds an unbound deployment to the volume that the states describe, so that they are not used with another one. fits is false if it is
@@ -162,7 +179,7 @@ func (i *importer) all(ctx context.Context, r *reader) error {
 			some = nil
 			clear(keys)
 		}
-		if v.repo != nil {
+		if v.repo != nil && i.last[v.repo.Repo.Key()] <= r.number {
 			some = append(some, v)
 			keys[v.repo.Repo.Key()] = true
 		}
@@ -185,11 +202,6 @@ type imported struct {
 
 func (i *importer) repositories(ctx context.Context, some []value) error {
 	outcomes := make([]imported, len(some))
-	if i.placer != nil {
-		if err := i.placer.hold(ctx); err != nil {
-			return err
-		}
-	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for n, v := range some {

@@ -20,14 +20,15 @@ type placer struct {
 	cells     []*cell
 	fits      map[string]bool // cells whose volume is that of the document
 	planned   bool            // a dry run that would restore the directory: repositories are where the document has them
-	held      time.Time       // last time of hold
+	lost      bool            // the directory was empty
+	stop      func()          // ends the renewal of hold
 }
 
 // prepare restores the directory if it is empty, binds the cells to their volumes, and places each repository where a cell has it.
 func (p *placer) prepare(ctx context.Context) error {
 	members := p.to.Cells.Members()
-	lost := len(members) == 0
-	if lost {
+	p.lost = len(members) == 0
+	if p.lost {
 		for _, c := range p.header.Cells {
 			members = append(members, cells.Member{Name: c.Name, Namespace: c.Prefix})
 		}
@@ -38,8 +39,8 @@ func (p *placer) prepare(ctx context.Context) error {
 	if err := p.hold(ctx); err != nil {
 		return err
 	}
-	p.planned = lost && p.cfg.DryRun
-	if lost {
+	p.planned = p.lost && p.cfg.DryRun
+	if p.lost {
 		if !p.cfg.DryRun {
 			if err := p.directory.Restore(ctx, p.header.Cells, p.header.Epoch); err != nil {
 				return err
@@ -79,27 +80,59 @@ func (p *placer) prepare(ctx context.Context) error {
 
 const (
 	holdFor       = time.Minute // as the claim of a worker that plans
-	holdAgain     = time.Second // a worker that is about to end a plan shortens it to some seconds
+	holdLost      = time.Hour   // for the repetition of an import that was killed when it had restored the directory
+	holdAgain     = time.Second // a worker that ends a plan may shorten it to some seconds
 	placeAttempts = 5
 )
 
-// hold keeps workers from planning moves, and from giving up a cell that seems to be empty, for a while.
+// hold keeps workers from planning moves, and from giving up a cell that seems to be empty, until release.
 func (p *placer) hold(ctx context.Context) error {
-	if p.cfg.DryRun || time.Since(p.held) < holdAgain {
+	p.stop = func() {}
+	if p.cfg.DryRun {
 		return nil
 	}
-	p.held = time.Now()
-	_, err := p.to.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for _, c := range p.cells {
-			pipe.Set(ctx, c.Namespace.Rebalance(), "import", holdFor)
+	length := holdFor
+	if p.lost {
+		length = holdLost
+	}
+	set := func(ctx context.Context) error {
+		_, err := p.to.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for _, c := range p.cells {
+				pipe.Set(ctx, c.Namespace.Rebalance(), "import", length)
+			}
+			return nil
+		})
+		return err
+	}
+	if err := set(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(holdAgain)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				_ = set(ctx) // if Redis does not answer, the import fails, too
+			}
 		}
-		return nil
-	})
-	return err
+	}()
+	p.stop = func() { cancel(); <-ended }
+	return nil
 }
 
-func (p *placer) release(ctx context.Context) {
-	if p.cfg.DryRun {
+// release ends the hold. After a failure that has left a restored directory without all repositories, it lasts until the repetition.
+func (p *placer) release(ctx context.Context, done bool) {
+	if p.stop == nil {
+		return
+	}
+	p.stop()
+	if p.cfg.DryRun || p.lost && !done {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cells.AnswerTimeout)
@@ -116,23 +149,25 @@ func (p *placer) release(ctx context.Context) {
 // than the cells.
 func (p *placer) keep(ctx context.Context, c *cell) error {
 	keep := func(repo events.RepoPath) error {
-		if err := p.hold(ctx); err != nil {
-			return err
-		}
-		at := p.cell(p.directory.Place(repo).Name)
-		if at == c {
-			return nil
-		}
-		if has, _, err := c.look(ctx, repo); err != nil || !has {
-			return err
-		}
-		if at != nil {
-			if has, _, err := at.look(ctx, repo); err != nil || has {
+		for range placeAttempts { // it may move meanwhile
+			placed := p.directory.Place(repo).Name
+			if placed == c.Name {
+				return nil
+			}
+			if at := p.cell(placed); at != nil {
+				if has, _, err := at.look(ctx, repo); err != nil || has {
+					return err
+				}
+			}
+			if has, _, err := c.look(ctx, repo); err != nil || !has {
+				return err
+			}
+			_, err := p.directory.Flip(ctx, repo, placed, c.Name)
+			if !errors.Is(err, cells.ErrChanged) {
 				return err
 			}
 		}
-		_, err := p.directory.Flip(ctx, repo, p.directory.Place(repo).Name, c.Name)
-		return err
+		return cells.ErrChanged
 	}
 	for one, err := range c.registry.All(ctx) {
 		if err == nil {
@@ -222,7 +257,7 @@ func (p *placer) tryPlace(ctx context.Context, one Repository) (to *cell, withSt
 			return nil, false, err
 		}
 	}
-	if !p.cfg.DryRun && one.Pinned && !has && to.Name == one.Cell {
+	if !p.cfg.DryRun && one.Pinned && (p.lost || !has) && to.Name == one.Cell {
 		if _, err := p.directory.Pin(ctx, one.Repo, to.Name); err != nil {
 			return nil, false, err
 		}

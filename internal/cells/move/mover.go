@@ -33,7 +33,7 @@ type Config struct {
 	// Fetch publishes changes in Cell that fetch from the remote what Volume lacks. known is the state in the old cell.
 	Fetch func(ctx context.Context, repo events.RepoPath, known state.Repo) error
 
-	// Moved is called when a repository has moved: its changes that wait in the old cell, perhaps for long, can be forwarded. Optional.
+	// Moved is called when a repository has moved: those of its changes that wait in the old cell, perhaps for long, can be forwarded. Optional.
 	Moved func(ctx context.Context, repo events.RepoPath, from cells.Member)
 
 	Token     string            // of the readers' operator; "" if they need none
