@@ -2,7 +2,7 @@ package backup
 
 import (
 	"context"
-	"fmt"
+	"iter"
 
 	"github.com/redis/go-redis/v9"
 
@@ -35,7 +35,7 @@ func openCell(client redis.UniversalClient, m cells.Member) *cell {
 func (c *cell) look(ctx context.Context, repo events.RepoPath) (has bool, movedTo string, err error) {
 	states, _, err := c.states.Read(ctx, []events.RepoPath{repo})
 	if err != nil {
-		return false, "", inCell(c.Member, err)
+		return false, "", c.Explain(err)
 	}
 	if move, _, moved := states[0].MovedToCell(); moved {
 		return false, move.Cell, nil
@@ -45,15 +45,26 @@ func (c *cell) look(ctx context.Context, repo events.RepoPath) (has bool, movedT
 	}
 	watched, err := c.registry.AreWatched(ctx, []events.RepoPath{repo})
 	if err != nil {
-		return false, "", inCell(c.Member, err)
+		return false, "", c.Explain(err)
 	}
 	return watched[0] || states[0].Exported() != nil, "", nil
 }
 
-// inCell adds the name of the cell, if it has one, to an error.
-func inCell(cell cells.Member, err error) error {
-	if err == nil || cell.Name == "" {
-		return err
+// reposWithState iterates over the repositories that the cell has state of, a page at a time.
+func (c *cell) reposWithState(ctx context.Context) iter.Seq2[[]events.RepoPath, error] {
+	return func(yield func([]events.RepoPath, error) bool) {
+		for cursor := uint64(0); ; {
+			page, err := c.states.List(ctx, "", cursor, 1000)
+			var repos []events.RepoPath
+			for _, summary := range page.Repos {
+				if repo, err := events.ParseRepoPath(summary.Repo); err == nil {
+					repos = append(repos, repo)
+				}
+			}
+			if !yield(repos, err) || err != nil || page.Next == 0 {
+				return
+			}
+			cursor = page.Next
+		}
 	}
-	return fmt.Errorf("cell %s: %w", cell.Name, err)
 }

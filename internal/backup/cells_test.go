@@ -29,9 +29,8 @@ func directory(t *testing.T, client redis.UniversalClient) (Deployment, *cells.D
 	return Deployment{Redis: client, Cells: cells.All(client, d), Tokens: directoryPrefix}, d
 }
 
-// twoCells has a repository on each of two cells, of different weights and with a volume each, one that is pinned to the cell that its
-// path does not have, and a token.
-func twoCells(t *testing.T, client redis.UniversalClient) (Deployment, *cells.Directory) {
+// emptyCells is a directory of two cells of different weights, with a volume each.
+func emptyCells(t *testing.T, client redis.UniversalClient) (Deployment, *cells.Directory) {
 	t.Helper()
 	ctx := t.Context()
 	from, d := directory(t, client)
@@ -43,6 +42,14 @@ func twoCells(t *testing.T, client redis.UniversalClient) (Deployment, *cells.Di
 	for _, m := range from.Cells.Members() {
 		must(client.Set(ctx, m.Namespace.Volume(), "volume of "+m.Name, 0).Result())(t)
 	}
+	return from, d
+}
+
+// twoCells has a repository on each of two cells, one that is pinned to the cell that its path does not have, and a token.
+func twoCells(t *testing.T, client redis.UniversalClient) (Deployment, *cells.Directory) {
+	t.Helper()
+	ctx := t.Context()
+	from, d := emptyCells(t, client)
 	perCell := map[string]int{}
 	for i := 0; len(perCell) < 2 || perCell["eu-1"] < 2; i++ {
 		name := fmt.Sprint("acme/r", i)
@@ -192,17 +199,10 @@ func TestDocumentsOfCellsAndOfOneDeploymentAreNotMixedUp(t *testing.T) {
 	}
 }
 
-// oneRepository is a directory of two cells with a volume each, and a repository of eu-1.
+// oneRepository has a repository in the first of two cells.
 func oneRepository(t *testing.T, client redis.UniversalClient) (Deployment, events.RepoPath) {
 	t.Helper()
-	ctx := t.Context()
-	d, all := directory(t, client)
-	must(all.Add(ctx, "eu-1", namespace, 100))(t)
-	must(all.Add(ctx, "eu-2", "", 300))(t)
-	must(0, all.Settle(ctx, all.Epoch()))(t)
-	for _, m := range d.Cells.Members() {
-		must(client.Set(ctx, m.Namespace.Volume(), "volume of "+m.Name, 0).Result())(t)
-	}
+	d, _ := emptyCells(t, client)
 	repo := placedIn(t, d, "eu-1")
 	fillCell(t, client, member(t, d, "eu-1"), repo.String())
 	return d, repo

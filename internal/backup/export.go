@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -67,7 +68,7 @@ func (e *exporter) run(ctx context.Context, from Deployment, version string) err
 		one := &cellExporter{exporter: e, cell: openCell(e.client, m)}
 		e.cells[m.Name] = one
 		if err := one.run(ctx); err != nil {
-			return inCell(m, err)
+			return m.Explain(err)
 		}
 	}
 	if err := e.moved(ctx, before); err != nil {
@@ -89,7 +90,7 @@ func (e *exporter) header(ctx context.Context, members []cells.Member, version s
 	for _, m := range members {
 		volume, err := e.client.Get(ctx, m.Namespace.Volume()).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return header, inCell(m, fmt.Errorf("read the volume's ID: %w", err))
+			return header, m.Explain(fmt.Errorf("read the volume's ID: %w", err))
 		}
 		if e.directory == nil {
 			header.Volume = volume
@@ -141,7 +142,7 @@ func (e *exporter) moved(ctx context.Context, before *cells.Directory) error {
 				err = one.write(ctx, []watch.Stored{stored})
 			}
 			if err != nil {
-				return inCell(one.Member, err)
+				return one.Explain(err)
 			}
 		}
 	}
@@ -183,16 +184,9 @@ func (e *cellExporter) watched(ctx context.Context) error {
 
 // unwatched writes the repositories that only have state. One that is no longer watched since watched was called is among them.
 func (e *cellExporter) unwatched(ctx context.Context) error {
-	for cursor := uint64(0); ; {
-		page, err := e.states.List(ctx, "", cursor, 1000)
+	for repos, err := range e.reposWithState(ctx) {
 		if err != nil {
 			return err
-		}
-		var repos []events.RepoPath
-		for _, summary := range page.Repos {
-			if repo, err := events.ParseRepoPath(summary.Repo); err == nil {
-				repos = append(repos, repo)
-			}
 		}
 		watched, err := e.registry.AreWatched(ctx, repos)
 		if err != nil {
@@ -204,17 +198,13 @@ func (e *cellExporter) unwatched(ctx context.Context) error {
 				some = append(some, watch.Stored{Repo: repo})
 			}
 		}
-		for len(some) > 0 {
-			n := min(reposAtOnce, len(some))
-			if err := e.write(ctx, some[:n]); err != nil {
+		for part := range slices.Chunk(some, reposAtOnce) {
+			if err := e.write(ctx, part); err != nil {
 				return err
 			}
-			some = some[n:]
-		}
-		if cursor = page.Next; cursor == 0 {
-			return nil
 		}
 	}
+	return nil
 }
 
 // write writes repositories with their state.

@@ -59,7 +59,7 @@ func (p *placer) prepare(ctx context.Context) error {
 		}
 		fits, err := p.bind(ctx, at.Namespace, c.Volume)
 		if err != nil {
-			return inCell(at.Member, err)
+			return at.Explain(err)
 		}
 		if p.fits[c.Name] = fits; !fits {
 			if err := p.report(Item{Outcome: Kept, What: ItemCell, ID: c.Name, Error: "it has another volume now: states are left out"}); err != nil {
@@ -72,7 +72,7 @@ func (p *placer) prepare(ctx context.Context) error {
 	}
 	for _, c := range p.cells {
 		if err := p.keep(ctx, c); err != nil {
-			return inCell(c.Member, err)
+			return c.Explain(err)
 		}
 	}
 	return nil
@@ -145,67 +145,69 @@ func (p *placer) release(ctx context.Context, done bool) {
 	})
 }
 
-// keep places the repositories that a cell has in that cell, unless the one where they are placed has them, too: the directory may be older
-// than the cells.
+// keep places the repositories that a cell has in that cell.
 func (p *placer) keep(ctx context.Context, c *cell) error {
-	keep := func(repo events.RepoPath) error {
-		for range placeAttempts { // it may move meanwhile
-			placed := p.directory.Place(repo).Name
-			if placed == c.Name {
-				return nil
-			}
-			if at := p.cell(placed); at != nil {
-				if has, _, err := at.look(ctx, repo); err != nil || has {
-					return err
-				}
-			}
-			if has, _, err := c.look(ctx, repo); err != nil || !has {
-				return err
-			}
-			_, err := p.directory.Flip(ctx, repo, placed, c.Name)
-			if !errors.Is(err, cells.ErrChanged) {
-				return err
-			}
-		}
-		return cells.ErrChanged
-	}
 	for one, err := range c.registry.All(ctx) {
 		if err == nil {
-			err = keep(one.Repo)
+			err = p.keepOne(ctx, c, one.Repo)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	for cursor := uint64(0); ; {
-		page, err := c.states.List(ctx, "", cursor, 1000)
-		if err != nil {
-			return err
-		}
-		for _, summary := range page.Repos {
-			if repo, err := events.ParseRepoPath(summary.Repo); err == nil {
-				if err := keep(repo); err != nil {
-					return err
-				}
+	for repos, err := range c.reposWithState(ctx) {
+		for _, repo := range repos {
+			if err == nil {
+				err = p.keepOne(ctx, c, repo)
 			}
 		}
-		if cursor = page.Next; cursor == 0 {
-			return nil
+		if err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// keepOne places a repository in a cell that has it, unless the one where it is placed has it, too: the directory may be older than the
+// cells.
+func (p *placer) keepOne(ctx context.Context, c *cell, repo events.RepoPath) error {
+	return p.again(ctx, func() error {
+		placed := p.directory.Place(repo).Name
+		if placed == c.Name {
+			return nil
+		}
+		if at := p.cell(placed); at != nil {
+			if has, _, err := at.look(ctx, repo); err != nil || has {
+				return err
+			}
+		}
+		if has, _, err := c.look(ctx, repo); err != nil || !has {
+			return err
+		}
+		_, err := p.directory.Flip(ctx, repo, placed, c.Name)
+		return err
+	})
+}
+
+// again calls fn, and again if the directory has changed meanwhile.
+func (p *placer) again(ctx context.Context, fn func() error) (err error) {
+	for range placeAttempts {
+		if err = fn(); !errors.Is(err, cells.ErrChanged) {
+			return err
+		}
+		if err := p.directory.Refresh(ctx); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // place implements [importer.place].
 func (p *placer) place(ctx context.Context, one Repository) (to *cell, withState bool, err error) {
-	for range placeAttempts { // it may move meanwhile
+	err = p.again(ctx, func() (err error) {
 		to, withState, err = p.tryPlace(ctx, one)
-		if !errors.Is(err, cells.ErrChanged) {
-			break
-		}
-		if err := p.directory.Refresh(ctx); err != nil {
-			return nil, false, err
-		}
-	}
+		return err
+	})
 	return to, withState, err
 }
 

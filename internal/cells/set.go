@@ -20,6 +20,14 @@ type Member struct {
 	Namespace events.Namespace
 }
 
+// Explain adds the name of the cell, if it has one, to an error.
+func (m Member) Explain(err error) error {
+	if err == nil || m.Name == "" {
+		return err
+	}
+	return fmt.Errorf("cell %s: %w", m.Name, err)
+}
+
 // Missing is a cell that does not answer.
 type Missing struct {
 	Cell  string `json:"cell"`

@@ -287,7 +287,7 @@ type selectedLetters struct {
 }
 
 // failed adds the cell to an error, after which the other cells go on.
-func (s selectedLetters) failed(err error) error { return inCell(cells.Member{Name: s.cell}, err) }
+func (s selectedLetters) failed(err error) error { return cells.Member{Name: s.cell}.Explain(err) }
 
 // selected returns the selected letters of each cell that answers, and the others. If there are several cells, a letter that is selected by its
 // ID is looked for in all of them; one that none has is among those of the first, which then says so.

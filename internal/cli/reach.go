@@ -85,16 +85,8 @@ func onRepo(cmd *cobra.Command, std term.Streams, timeout time.Duration, repo ev
 		if err != nil {
 			return err
 		}
-		return inCell(cell, fn(ctx, app.InCell(cfg, cell), client))
+		return cell.Explain(fn(ctx, app.InCell(cfg, cell), client))
 	})
-}
-
-// inCell adds the name of the cell, if it has one, to an error.
-func inCell(cell cells.Member, err error) error {
-	if err == nil || cell.Name == "" {
-		return err
-	}
-	return fmt.Errorf("cell %s: %w", cell.Name, err)
 }
 
 // eachCell calls fn for each cell that answers, in the order of their names, and returns the others. An error of fn means that its cell
@@ -106,7 +98,7 @@ func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(co
 		switch {
 		case err == nil:
 		case set.IsSingle() || !redisx.Unavailable(err):
-			return missing, inCell(cell, err)
+			return missing, cell.Explain(err)
 		default:
 			missing = append(missing, cells.Missing{Cell: cell.Name, Error: term.OneLine(err)})
 		}

@@ -57,7 +57,7 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 					}
 					read = func(ctx context.Context) (term.Table, error) {
 						detail, err := readRepo(ctx, client, app.InCell(cfg, cell), repo)
-						return detail, inCell(cell, err)
+						return detail, cell.Explain(err)
 					}
 				}
 				if again {

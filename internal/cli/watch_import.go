@@ -96,7 +96,7 @@ func planWatches(ctx context.Context, client redis.UniversalClient, set *cells.S
 		registry := watch.NewRegistry(client, cell.Namespace)
 		plan, err := registry.Plan(ctx, of[cell], pruned)
 		if err != nil {
-			return nil, inCell(cell, err)
+			return nil, cell.Explain(err)
 		}
 		plans = append(plans, cellPlan{registry, plan})
 	}

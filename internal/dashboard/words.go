@@ -17,7 +17,7 @@ import (
 func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration, "percent": percent,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "word": word, "ref": refName, "failure": failureAt, "boxat": boxAt, "rows": rowsAt,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName, "failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"ranges":     func() []timeRange { return ranges },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
@@ -171,6 +171,14 @@ func relativeTime(now, at time.Time, how string) template.HTML {
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s" data-how="%s">%s</time>`, // contains no untrusted text
 		at.Format("2006-01-02T15:04:05.000Z"), at.Format("2006-01-02 15:04:05 UTC"), how, text))
 }
+
+// incomplete is a list that lacks what some cells have.
+type incomplete struct {
+	Cells []string
+	What  string
+}
+
+func lack(cells []string, what string) incomplete { return incomplete{cells, what} }
 
 // link returns a URL with a query made of alternating names and values. Empty values are omitted.
 func link(path string, pairs ...string) string {
