@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks measure fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +88,10 @@ bench-idle: ## Measure what a worker takes that keeps many repositories and has 
 bench-hooks: ## Measure webhooks a second against the plainest handler, and what a storm of them with Redis killed comes to
 	go run ./bench hooks
 	go run ./bench hooks --storm 10000
+
+measure: ## Count lines, exported names, scripts, settings and words; functions, files and packages that one push crosses
+	go run ./internal/measure
+	LOCKSTEP_MEASURE=1 go test -vet=off -count=1 -v -run PathOfAPush -timeout 30m ./internal/measure
 
 fuzz: ## Fuzz each target for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \
