@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench-lock bench-hot bench-stream bench-publish bench-availability bench-idle bench-hooks measure fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench test-bench bench-lock bench-hot bench-stream bench-publish bench-availability measure fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,17 +15,17 @@ build: ## Build the static binary bin/lockstep
 test: ## Run the everyday tests
 	go test ./... $(TESTFLAGS)
 
-test-all: test test-race test-large validate-deploy ## Run all tests: everyday and long forms, race detector, memory, manifests
+test-all: test test-race test-large test-bench validate-deploy ## Run all tests: everyday and long forms, race detector, memory, benchmarks, manifests
 
 test-race: ## Run all tests in their long form with the race detector, but those of programs that are built without it
-	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/(bench|deploy|examples|internal/publictest)(/|\$$)") $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/(deploy|examples|internal/publictest)(/|\$$)") $(TESTFLAGS)
 
 test-large: ## Run the tests that the race detector makes too slow or too large, or fails
 	LOCKSTEP_TEST=all go test ./events/stream -run 'Conformance|TrimKeepsUnsettled' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeACommit|DeltaTrees|LargePushes|LargePacks|ManyLines|HugeRequests|PackSize|PacksMadeByGit' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/e2e ./internal/cli ./internal/archive -run 'AlteredTrees|OddRepositories|TenThousand|CommandsInDocuments|OtherFileSystems|SameFiles|DemoDraws|WebDemoEnded|RedisIsGone|StoppedWorkers|RandomPushes|ConstantPushes|MaintenanceCommands|TestScripts' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/hosts ./internal/view ./handlers -run 'TestModel$$|ManyPatterns|ViewTreesAgainstOracle' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./bench/... ./deploy ./examples/... $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./deploy ./examples/... $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
 
 # -count=1: go test does not notice changes of files outside the module.
@@ -57,37 +57,33 @@ test-filesystems: ## Test the volume on ext4, XFS, btrfs, tmpfs, overlay and FUS
 module: ## Move the tree to the module path MODULE
 	go run ./deploy/module '$(MODULE)'
 
-bench-lock: ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
-	go -C bench/peers build -o ../../bin/peers .
-	go run ./bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock'
-	go run ./bench lock --uncontended --duration 3s
-	go run ./bench lock --hold-many 10000 --duration 30s
-	go run ./bench lock --faults --duration 15s
+test-bench: ## Run each benchmark for about a second
+	go -C bench vet ./...
+	go -C bench test ./... $(TESTFLAGS)
 
-bench-hot: ## Measure what a hot repository costs the others, side by side with stock Watermill and BullMQ
-	go -C bench/peers build -o ../../bin/peers .
+bench: ## Build the benchmarks and the programs that they compare with: bin/bench, bin/peers
+	CGO_ENABLED=0 go build -C bench -trimpath -o ../bin/bench .
+	CGO_ENABLED=0 go build -C bench/peers -trimpath -o ../../bin/peers .
 	npm ci --prefix bench/peers/bullmq --ignore-scripts --no-audit --no-fund
-	go build -o bin/bench ./bench
+
+bench-lock: bench ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
+	bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock'
+	bin/bench lock --uncontended --duration 3s
+	bin/bench lock --hold-many 10000 --duration 30s
+	bin/bench lock --faults --duration 15s
+
+bench-hot: bench ## Measure what a hot repository costs the others, side by side with stock Watermill and BullMQ
 	bin/bench hot --peer 'coalescing=bin/bench hot-worker --coalesce' --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
 
-bench-stream: ## Measure events a second, and what queued pushes to one repository cost
-	go -C bench/peers build -o ../../bin/peers .
-	go run ./bench stream --rounds 5
-	go run ./bench stream --settle --events 5000 --rounds 5 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
-	go run ./bench pushes
+bench-stream: bench ## Measure events a second
+	bin/bench stream --rounds 5
+	bin/bench stream --settle --events 5000 --rounds 5 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
 
-bench-publish: ## Measure how long a push takes to its readers, side by side with git reset and git worktree
-	go run ./bench publish
+bench-publish: bench ## Measure how long a push takes to its readers, side by side with git reset and git worktree
+	bin/bench publish
 
-bench-availability: ## Measure how often readers meet a complete tree while pushes go on
-	go run ./bench availability
-
-bench-idle: ## Measure what a worker takes that keeps many repositories and has nothing to do
-	go run ./bench idle
-
-bench-hooks: ## Measure webhooks a second against the plainest handler, and what a storm of them with Redis killed comes to
-	go run ./bench hooks
-	go run ./bench hooks --storm 10000
+bench-availability: bench ## Measure how often readers meet a complete tree while pushes go on
+	bin/bench availability
 
 measure: ## Count lines, exported names, scripts, settings and words; functions, files and packages that one push crosses
 	go run ./internal/measure

@@ -1,45 +1,60 @@
 package main
 
 import (
+	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/testscript"
-
-	"lockstep/internal/cli"
 	"lockstep/internal/cli/term"
-	"lockstep/internal/proctest"
-	"lockstep/internal/testenv"
 )
 
-// TestMain makes this test binary the bench and lockstep commands too; testscript puts it into PATH by those names.
+// runVariable makes this test binary the bench command, for the processes that benchmarks start too.
+const runVariable = "BENCH_TEST_RUN"
+
 func TestMain(m *testing.M) {
-	testenv.Parallel(4)
-	testscript.Main(m, map[string]func(){
-		"bench":    func() { term.Main(run) },
-		"lockstep": func() { term.Main(cli.Run) },
-	})
+	if os.Getenv(runVariable) != "" {
+		term.Main(run)
+	}
+	os.Exit(m.Run())
 }
 
-func TestScripts(t *testing.T) {
-	t.Parallel()
-	testscript.Run(t, testscript.Params{
-		Dir:  "testdata/script",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": proctest.Exits},
-		Setup: func(env *testscript.Env) error {
-			lockstep, err := exec.LookPath("lockstep")
-			env.Setenv("BENCH_LOCKSTEP", lockstep)
-			return err
-		},
-	})
-}
-
-// runProcess runs bench as a process, with this test binary as the lockstep command.
-func runProcess(t *testing.T, args ...string) (stdout, stderr string, code int) {
-	t.Helper()
-	lockstep, err := exec.LookPath("lockstep")
+// TestEachBenchmarkRuns runs each benchmark for about a second.
+func TestEachBenchmarkRuns(t *testing.T) {
+	for _, program := range []string{"redis-server", "git"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
+	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return proctest.Run(t, "bench", []string{"BENCH_LOCKSTEP=" + lockstep}, args...)
+	for _, args := range [][]string{
+		{"hot", "--events", "40", "--repos", "5", "--work", "1ms", "--rounds", "1"},
+		{"starve", "hung", "--repos", "2", "--calm", "1s", "--duration", "2s"},
+		{"starve", "hotrefs", "--hot", "1", "--branches", "2", "--cold", "4", "--delay", "10ms"},
+		{"starve", "redishang", "--jobs", "2", "--hang", "1s", "--work", "1s"},
+		{"starve", "huge", "--entries", "3", "--megabytes", "1"},
+		{"starve", "limited", "--repos", "3", "--calm", "1s", "--retry-after", "3s"},
+		{"lock", "--processes", "2", "--waiters", "2", "--hold", "1ms", "--duration", "1s", "--rounds", "1"},
+		{"lock", "--uncontended", "--duration", "200ms", "--rounds", "1"},
+		{"lock", "--hold-many", "100", "--duration", "1s"},
+		{"lock", "--faults", "--duration", "2s", "--lease", "500ms"},
+		{"stream", "--events", "2000", "--subscribers", "2", "--rounds", "1"},
+		{"stream", "--settle", "--events", "200", "--rounds", "1"},
+		{"publish", "--sizes", "20", "--pushes", "2", "--rounds", "1"},
+		{"availability", "--duration", "2s", "--files", "20"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), self, slices.Concat(args, []string{"--json"})...)
+			cmd.Env = append(os.Environ(), runVariable+"=1")
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			if stdout, err := cmd.Output(); err != nil || !strings.HasPrefix(string(stdout), "{") {
+				t.Errorf("%v\n%s\n%s", err, stdout, stderr.String())
+			}
+		})
+	}
 }

@@ -38,8 +38,8 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"the other one kills itself at a step of a sync or of a preparation, another step after each restart. It fails if\n" +
 			"one of Lockstep's reads was not of one complete version. Needs git and redis-server, of which it starts a private\n" +
 			"one.",
-		Example: "  go run ./bench availability\n" +
-			"  go run ./bench availability --duration 60s --readers 8 --plot availability.svg --json",
+		Example: "  bin/bench availability\n" +
+			"  bin/bench availability --duration 60s --readers 8 --plot availability.svg --json",
 	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.DurationVar(&b.duration, "duration", 20*time.Second, "how long to read from each contestant")

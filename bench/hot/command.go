@@ -35,8 +35,8 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"bench/README.md; rounds of all contestants alternate. It fails if an event was lost or done twice, or if\n" +
 			"two workers worked on one repository at once.\n\n" +
 			"Without --redis it starts a private redis-server.",
-		Example: "  go run ./bench hot\n" +
-			"  go run ./bench hot --peer 'redsync=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs' --json",
+		Example: "  bin/bench hot\n" +
+			"  bin/bench hot --peer 'redsync=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs' --json",
 	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.IntVar(&b.events, "events", 400, "number of events, half of them to one repository")

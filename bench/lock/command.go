@@ -43,10 +43,10 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"the fences that reached a volume. It fails if one was accepted below a higher one or given out twice,\n" +
 			"or if nobody got the key for longer than a lease and a second.\n\n" +
 			"Without --redis it starts a private redis-server.",
-		Example: "  go run ./bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock'\n" +
-			"  go run ./bench lock --uncontended\n" +
-			"  go run ./bench lock --hold-many 10000 --duration 30s --json\n" +
-			"  go run ./bench lock --faults --duration 60s",
+		Example: "  bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock'\n" +
+			"  bin/bench lock --uncontended\n" +
+			"  bin/bench lock --hold-many 10000 --duration 30s --json\n" +
+			"  bin/bench lock --faults --duration 60s",
 	}, func(given func(flag string) bool) error { return errors.Join(b.checkFaults(given), b.check()) }, b.run)
 	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()

@@ -55,11 +55,11 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"anything but the push. Needs git and redis-server.\n\n" +
 			"A size is redis, git or tldr, for a repository of as many files, folders and bytes as theirs; folders, for 5,000\n" +
 			"files in 1,261 folders; or a number of files.",
-		Example: "  go run ./bench publish\n" +
-			"  go run ./bench publish --sizes 60,5000 --pushes 10 --json\n" +
-			"  go run ./bench publish --sizes folders --dir /mnt/xfs --writer --durability power,process\n" +
-			"  go run ./bench publish --sizes git --binary old=bin/lockstep-old\n" +
-			"  go run ./bench publish --repo https://github.com/redis/redis.git",
+		Example: "  bin/bench publish\n" +
+			"  bin/bench publish --sizes 60,5000 --pushes 10 --json\n" +
+			"  bin/bench publish --sizes folders --dir /mnt/xfs --writer --durability power,process\n" +
+			"  bin/bench publish --sizes git --binary old=bin/lockstep-old\n" +
+			"  bin/bench publish --repo https://github.com/redis/redis.git",
 	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&b.sizes, "sizes", []string{"redis", "git", "tldr", "folders"}, "`sizes` of the repositories to make: redis, git, tldr, folders, or a number of files")

@@ -35,11 +35,16 @@ func (e *Env) Lockstep(ctx context.Context) (string, error) {
 	if e.program != "" {
 		return e.program, nil
 	}
+	// Built in the product's module, with the versions that it ships with.
+	root, err := exec.CommandContext(ctx, "go", "list", "-find", "-f", "{{.Root}}", "lockstep/cmd/lockstep").Output()
+	if err != nil {
+		return "", fmt.Errorf("find cmd/lockstep (run from the repository, or name a binary in %s): %w", programVariable, err)
+	}
 	path := filepath.Join(e.Dir, "lockstep")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "lockstep/cmd/lockstep")
+	build := exec.CommandContext(ctx, "go", "build", "-C", strings.TrimSpace(string(root)), "-trimpath", "-o", path, "./cmd/lockstep")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build ./cmd/lockstep (run from the repository, or name a binary in %s): %w: %s", programVariable, err, strings.TrimSpace(string(out)))
+		return "", fmt.Errorf("build cmd/lockstep: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	e.program = path
 	return path, nil

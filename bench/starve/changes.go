@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -178,4 +179,12 @@ func (l *ledger) attempts(ids []string) (more int) {
 		more += max(0, l.done[id].attempts-1)
 	}
 	return more
+}
+
+// numbered returns changes of a worker that pauses: their IDs count on, and they take turns over n repositories.
+func numbered(next *int, name string, n int) func(i int) (events.Change, error) {
+	return func(i int) (events.Change, error) {
+		*next++
+		return events.Change{ID: strconv.Itoa(*next), URL: fmt.Sprintf("https://example.com/bench/%s-%d.git", name, i%n)}, nil
+	}
 }

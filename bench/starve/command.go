@@ -20,12 +20,12 @@ func NewCommand(std term.Streams) *cobra.Command {
 		Long: "Each case brings about one kind of obstacle and measures what it costs everything else, first without the\n" +
 			"obstacle and then with it, in one run. All cases start a private redis-server; those with repositories\n" +
 			"also need git, and use several addresses of 127.0.0.0/8 as hosts. A missed target is marked in the table.",
-		Example: "  go run ./bench starve hung\n  go run ./bench starve hotrefs --hot 1 -o json",
+		Example: "  bin/bench starve hung\n  bin/bench starve hotrefs --hot 1 -o json",
 		Args:    term.WrongUse(term.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newHungCommand(std), newHotKeysCommand(std), newHotRefsCommand(std), newRedisHangCommand(std),
-		newHugeCommand(std), newParkedCommand(std), newLimitedCommand(std))
+	cmd.AddCommand(newHungCommand(std), newHotRefsCommand(std), newRedisHangCommand(std),
+		newHugeCommand(std), newLimitedCommand(std))
 	return cmd
 }
 

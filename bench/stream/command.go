@@ -50,8 +50,8 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"repository's lease; then its result and the repository's state are written, and it is acknowledged.\n" +
 			"Peers are commands that speak the worker protocol of bench hot, see bench/README.md.\n\n" +
 			"Without --redis it starts a private redis-server.",
-		Example: "  go run ./bench stream\n  go run ./bench stream --events 200000 --rounds 5 --json\n" +
-			"  go run ./bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
+		Example: "  bin/bench stream\n  bin/bench stream --events 200000 --rounds 5 --json\n" +
+			"  bin/bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
 	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.IntVar(&b.events, "events", 100_000, "number of events for each contestant in a round")

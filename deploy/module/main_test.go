@@ -94,6 +94,7 @@ func TestWholeTreeMoves(t *testing.T) {
 	}
 	run(t, root, "go", "build", "./...")
 	run(t, root, "go", "vet", "./...")
+	run(t, root, "go", "-C", "bench", "vet", "./...")
 	run(t, root, "make", "fmt-check")
 	run(t, root, "go", "test", "./events/...", "./locking", "./internal/publictest", "./internal/watch", "./examples/publish")
 }

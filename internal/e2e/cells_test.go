@@ -15,8 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/bench/hooks"
-	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/cells"
 	"lockstep/internal/hosts"
@@ -202,7 +200,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 		names[directory.Place(proctest.Must(events.ParseRepoPath(name))(t)).Name] = name
 	}
 	for _, cell := range two {
-		proctest.Must(0, rig.WatchAll(ctx, client, cell.Prefix, []string{git + names[cell.Name] + ".git"}))(t)
+		watchURL(t, client, cell.Prefix, git+names[cell.Name]+".git")
 	}
 	for _, cell := range two {
 		repo := proctest.Must(events.ParseRepoPath(names[cell.Name]))(t)
@@ -210,7 +208,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	}
 	dir := t.TempDir()
 	p := proctest.Start(t, "serve", "--cell", "eu-1", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", cluster.URL(),
-		"--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t), "--spool", filepath.Join(dir, "spool"))
+		"--hooks", writeHooks(t, dir), "--spool", filepath.Join(dir, "spool"))
 	addr := p.ListenAddress("listening")
 	changes := func(cell cells.Cell, id string) int {
 		n := 0
@@ -348,7 +346,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	proctest.Eventually(t, func() bool { return changes(two[1], "hub/during-eu-2/0") == 1 }, "the spooled webhook is published")
 
 	// The forge repeats a webhook of a repository that has moved since.
-	proctest.Must(0, rig.WatchAll(ctx, client, two[1].Prefix, []string{git + names["eu-1"] + ".git"}))(t)
+	watchURL(t, client, two[1].Prefix, git+names["eu-1"]+".git")
 	push("before-eu-1", "eu-1", `"duplicate":true`)
 	if n := changes(two[1], "hub/before-eu-1/0"); n != 0 {
 		t.Errorf("%d changes in the cell to which the repository has moved", n)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/bench/hooks"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -116,7 +115,7 @@ func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {
 			spool := filepath.Join(dir, "spool")
 			redisServer.Stop()
 			p := proctest.Start(t, "serve", "--roles", roles, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--redis", redisServer.URL(),
-				"--root", t.TempDir(), "--spool", spool, "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
+				"--root", t.TempDir(), "--spool", spool, "--hooks", writeHooks(t, dir))
 			url := "http://" + p.ListenAddress("listening")
 			proctest.Eventually(t, func() bool {
 				status, failed, _ := healthOf(t, url+"/readyz")

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/bench/hooks"
-	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
@@ -18,12 +16,10 @@ import (
 	"lockstep/internal/watch"
 )
 
-const testHookSecret = "a secret of the hub, for tests"
-
 // startReceiver starts a receiver of webhooks with its spool in dir.
 func startReceiver(t *testing.T, server *redistest.Server, dir string) (p *proctest.Process, addr string) {
 	t.Helper()
-	hooks := proctest.Must(hooks.WriteSource(dir, testHookSecret))(t)
+	hooks := writeHooks(t, dir)
 	p = proctest.Start(t, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", server.URL(), "--hooks", hooks, "--spool", filepath.Join(dir, "spool"))
 	return p, p.ListenAddress("listening")
 }
@@ -37,14 +33,7 @@ func sendPush(t *testing.T, addr, id, url string) (status int, answer string) {
 // sendPushOf is sendPush for a repository with another path on the forge.
 func sendPushOf(t *testing.T, addr, id, repo, url string) (status int, answer string) {
 	t.Helper()
-	c := proctest.Must(hooks.Dial(t.Context(), addr))(t)
-	defer c.Close()
-	body := proctest.Must(hooks.PushBody(repo, url, strings.Repeat("0", 40), strings.Repeat("c", 40)))(t)
-	status, text, err := c.Send(hooks.PushRequest(body, testHookSecret, id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return status, string(text)
+	return webhook{id: id, repo: repo, url: url, before: noCommit, after: strings.Repeat("c", 40)}.send(t, addr)
 }
 
 // hookChanges returns the IDs of the changes in the stream that come from webhooks, in order.
@@ -63,9 +52,7 @@ func TestReceiverKilledDuringRedisOutageLosesNoDelivery(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
 	url := "https://example.com/acme/widgets.git"
-	if err := rig.WatchAll(t.Context(), server.Client(), events.DefaultNamespace, []string{url}); err != nil {
-		t.Fatal(err)
-	}
+	watchURL(t, server.Client(), events.DefaultNamespace, url)
 	dir := t.TempDir()
 	first, addr := startReceiver(t, server, dir)
 	var want []string

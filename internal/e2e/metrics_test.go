@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/bench/hooks"
-	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
@@ -53,18 +51,13 @@ func TestStageTimesAddUpToEndToEndTime(t *testing.T) {
 	git, server, dir := proctest.StartGit(t), redistest.Start(t), t.TempDir()
 	client := server.Client()
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	proctest.Must(0, rig.WatchAll(ctx, client, events.DefaultNamespace, []string{git.URL("acme/widgets")}))(t)
-	p := proctest.Start(t, "serve", "--listen", "127.0.0.1:0", "--slots", "2", "--redis", server.URL(), "--root", t.TempDir(), "--hooks", proctest.Must(hooks.WriteSource(dir, testHookSecret))(t))
+	watchURL(t, client, events.DefaultNamespace, git.URL("acme/widgets"))
+	p := proctest.Start(t, "serve", "--listen", "127.0.0.1:0", "--slots", "2", "--redis", server.URL(), "--root", t.TempDir(), "--hooks", writeHooks(t, dir))
 	addr := p.ListenAddress("listening")
 	proctest.AwaitResults(t, client, 2) // of the first poll, and of the sync that it requests
 	for n := range 3 {
 		head := proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": fmt.Sprint(n)}}))(t)
-		c := proctest.Must(hooks.Dial(ctx, addr))(t)
-		body := proctest.Must(hooks.PushBody("acme/widgets", git.URL("acme/widgets"), strings.Repeat("0", 40), head))(t)
-		if status, answer, err := c.Send(hooks.PushRequest(body, testHookSecret, fmt.Sprint("d", n))); status != http.StatusAccepted {
-			t.Fatalf("%d %s, %v", status, answer, err)
-		}
-		c.Close()
+		webhook{id: fmt.Sprint("d", n), repo: "acme/widgets", url: git.URL("acme/widgets"), before: noCommit, after: head}.mustSend(t, addr)
 		proctest.AwaitResults(t, client, 3+n)
 	}
 	sent := 5

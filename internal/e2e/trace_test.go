@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/bench/hooks"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 
@@ -149,20 +148,16 @@ func (a *notifiedApp) await(t *testing.T) http.Header {
 // pushTraced sends a webhook with a traceparent header.
 func pushTraced(t *testing.T, addr, url, head string) {
 	t.Helper()
-	c := proctest.Must(hooks.Dial(t.Context(), addr))(t)
-	defer c.Close()
-	request := string(hooks.PushRequest(proctest.Must(hooks.PushBody("acme/widgets", url, strings.Repeat("0", 40), head))(t), testHookSecret, "d1"))
-	request = strings.Replace(request, "Accept: */*\r\n", "Traceparent: 00-"+strings.Repeat("ab", 16)+"-0123456789abcdef-01\r\n", 1)
-	if status, text, err := c.Send([]byte(request)); err != nil || status != http.StatusAccepted {
-		t.Fatalf("%d %s %v", status, text, err)
-	}
+	webhook{
+		id: "d1", repo: "acme/widgets", url: url, before: noCommit, after: head, traceparent: "00-" + strings.Repeat("ab", 16) + "-0123456789abcdef-01",
+	}.mustSend(t, addr)
 }
 
 // startThree starts a receiver, a worker and a notifier as separate processes.
 func startThree(t *testing.T, server *redistest.Server, app *notifiedApp, env []string) (receiver, worker, notifier *proctest.Process, addr string) {
 	t.Helper()
 	dir := t.TempDir()
-	hooks := proctest.Must(hooks.WriteSource(dir, testHookSecret))(t)
+	hooks := writeHooks(t, dir)
 	receiver = startWith(t, env, "serve", "--roles", "receiver", "--listen", "127.0.0.1:0", "--redis", server.URL(), "--hooks", hooks, "--spool", filepath.Join(dir, "spool"))
 	worker = startWith(t, env, "serve", "--roles", "worker", "--redis", server.URL(), "--root", filepath.Join(dir, "root"), "--log-format", "json", "--log-level", "debug")
 	notifier = startWith(t, env, "serve", "--roles", "notifier", "--redis", server.URL(), "--root", filepath.Join(dir, "root"),

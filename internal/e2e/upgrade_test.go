@@ -21,7 +21,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/bench/hooks"
 	"lockstep/events"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
@@ -375,14 +374,8 @@ func (u *upgrade) push(receivers []*receiver, n int) {
 		}
 		before := u.git.Head(repo, "refs/heads/main")
 		after := proctest.Must(u.git.Commit(u.t.Context(), repo, gitserver.Main, gitserver.Edit{Write: map[string]string{"version": fmt.Sprint(u.pushes)}}))(u.t)
-		body := proctest.Must(hooks.PushBody(repo, u.git.URL(repo), before, after))(u.t)
 		to, id := receivers[u.pushes%len(receivers)], fmt.Sprintf("d%03d", u.pushes)
-		c := proctest.Must(hooks.Dial(u.t.Context(), to.address))(u.t)
-		status, answer, err := c.Send(hooks.PushRequest(body, testHookSecret, id))
-		c.Close()
-		if err != nil || status != http.StatusAccepted {
-			u.t.Fatalf("delivery %s: %d %s, %v", id, status, answer, err)
-		}
+		webhook{id: id, repo: repo, url: u.git.URL(repo), before: before, after: after}.mustSend(u.t, to.address)
 		u.sent = append(u.sent, "hub/"+id+"/0", "hub/"+id+"/1")
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/bench/hooks"
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
@@ -24,15 +23,10 @@ import (
 	"lockstep/internal/watch"
 )
 
-// webhook sends the webhook of a push to main of acme/widgets.
-func webhook(t *testing.T, addr, id, url, after string) {
+// sendWebhook sends the webhook of a push to main of acme/widgets.
+func sendWebhook(t *testing.T, addr, id, url, after string) {
 	t.Helper()
-	c := proctest.Must(hooks.Dial(t.Context(), addr))(t)
-	defer c.Close()
-	body := proctest.Must(hooks.PushBody("acme/widgets", url, strings.Repeat("0", 40), after))(t)
-	if status, answer, err := c.Send(hooks.PushRequest(body, testHookSecret, id)); err != nil || status != http.StatusAccepted {
-		t.Fatalf("webhook %s: %d %s, %v", id, status, answer, err)
-	}
+	webhook{id: id, repo: "acme/widgets", url: url, before: noCommit, after: after}.mustSend(t, addr)
 }
 
 func TestChangedViewIsPosted(t *testing.T) {
@@ -127,7 +121,7 @@ func TestViewsUnderKill9(t *testing.T) {
 			}
 		}
 		head = proctest.Must(git.Commit(t.Context(), "acme/widgets", gitserver.Main, edit))(t)
-		webhook(t, addr, fmt.Sprint("d", i), git.URL("acme/widgets"), head)
+		sendWebhook(t, addr, fmt.Sprint("d", i), git.URL("acme/widgets"), head)
 		app.Sleep(t.Context(), time.Duration(random.IntN(700))*time.Millisecond) // at a random time
 		if random.IntN(3) == 0 {
 			kills++
