@@ -63,7 +63,7 @@ func (b *bench) contendWithFaults(ctx context.Context, env *rig.Env, v volume, k
 		return report, err
 	}
 	d := &faultDriver{bench: b, volume: v, busy: map[*rig.Worker]bool{}}
-	if d.redis, err = env.OpenDurableRedis(ctx); err != nil {
+	if d.redis, err = env.OpenPrivateRedis(ctx); err != nil {
 		return report, err
 	}
 	report.Machine = d.redis.Machine()

@@ -22,7 +22,10 @@ type Env struct {
 	term.Streams
 	Dir string // temporary, removed at the end
 
-	out      term.Output
+	out         term.Output
+	appendFsync string
+	conditions  Conditions
+
 	mu       sync.Mutex
 	program  string // path of the lockstep binary, "" until one is needed
 	cleanups []func()
@@ -47,6 +50,12 @@ type Report interface {
 	Table(w io.Writer) error
 }
 
+// document is a report in JSON or YAML.
+type document struct {
+	Conditions Conditions `json:"conditions"`
+	Report     Report     `json:"report"`
+}
+
 // check validates the flags, and may set defaults. given reports whether a flag was set.
 type check = func(given func(flag string) bool) error
 
@@ -55,16 +64,23 @@ type check = func(given func(flag string) bool) error
 func Command(std term.Streams, cmd *cobra.Command, check check, run func(context.Context, *Env) (Report, error)) *cobra.Command {
 	env := &Env{Streams: std}
 	env.out.Add(cmd)
+	cmd.Flags().StringVar(&env.appendFsync, "appendfsync", "always", "when a private Redis flushes its log to disk: always, everysec or no; off: it has no log")
 	cmd.Args = term.WrongUse(term.NoArgs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := check(cmd.Flags().Changed); err != nil {
 			return term.UsageError(err)
+		}
+		if !slices.Contains([]string{"always", "everysec", "no", fsyncOff}, env.appendFsync) {
+			return term.UsageError(fmt.Errorf("--appendfsync is %q; want always, everysec, no or off", env.appendFsync))
 		}
 		if env.Dir, err = os.MkdirTemp("", "lockstep-bench-"); err != nil {
 			return err
 		}
 		defer os.RemoveAll(env.Dir)
 		defer env.Close()
+		if env.conditions, err = readConditions(cmd.Context(), env.Dir, env.appendFsync); err != nil {
+			return err
+		}
 		report, err := run(cmd.Context(), env)
 		if err != nil {
 			return err
@@ -107,12 +123,14 @@ func WorkerCommand(cmd *cobra.Command, args cobra.PositionalArgs, run func(*cobr
 	return cmd
 }
 
-// show prints a report, and returns its verdict.
+// show prints the conditions and a report, and returns its verdict.
 func (e *Env) show(report Report) (err error) {
+	e.conditions.Load[1] = loadAverage()
 	if e.out.IsTable() {
+		fmt.Fprint(e.Stdout, e.conditions)
 		err = report.Table(e.Stdout)
 	} else {
-		err = e.out.Document(e.Stdout, report)
+		err = e.out.Document(e.Stdout, document{e.conditions, report})
 	}
 	if judged, ok := report.(interface{ Verdict() error }); ok && err == nil {
 		err = judged.Verdict()

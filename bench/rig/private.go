@@ -24,11 +24,16 @@ type privateRedis struct {
 	process         *Process
 }
 
-// OpenPrivateRedis starts a private redis-server with additional arguments.
+const fsyncOff = "off"
+
+// OpenPrivateRedis starts a private redis-server with the persistence of --appendfsync, and with additional arguments.
 func (e *Env) OpenPrivateRedis(ctx context.Context, args ...string) (*Redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, term.UsageError(errors.New("there is no redis-server in PATH to start a private one; install it, or use --redis where the benchmark has it"))
+	}
+	if e.appendFsync != fsyncOff {
+		args = append([]string{"--appendonly", "yes", "--appendfsync", e.appendFsync}, args...)
 	}
 	p := &privateRedis{env: e, path: path, args: args}
 	if p.dir, err = os.MkdirTemp(e.Dir, "redis-"); err != nil {

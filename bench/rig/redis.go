@@ -43,12 +43,6 @@ func (e *Env) OpenRedis(ctx context.Context, url string) (*Redis, error) {
 	return r, nil
 }
 
-// OpenDurableRedis starts a private redis-server that writes each command to disk before it answers, and that can be
-// restarted.
-func (e *Env) OpenDurableRedis(ctx context.Context) (*Redis, error) {
-	return e.OpenPrivateRedis(ctx, "--appendonly", "yes", "--appendfsync", "always")
-}
-
 // Info returns a section of INFO. Fields that the server does not report are missing.
 func (r *Redis) Info(ctx context.Context, section string) map[string]string {
 	fields := map[string]string{}
