@@ -45,6 +45,8 @@ func TestEachBenchmarkRuns(t *testing.T) {
 		{"stream", "--events", "2000", "--subscribers", "2", "--rounds", "1"},
 		{"stream", "--settle", "--events", "200", "--rounds", "1"},
 		{"publish", "--sizes", "20", "--pushes", "2", "--rounds", "1"},
+		{"publish", "burst", "--pushes", "10", "--refs", "2"},
+		{"publish", "open", "--repos", "5", "--rates", "10", "--duration", "1s"},
 		{"availability", "--duration", "2s", "--files", "20"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 type bench struct {
 	duration                time.Duration
 	files, readers, workers int
-	plot                    string
+	plot, against           string
 }
 
 // NewCommand returns the command bench availability.
@@ -33,8 +33,8 @@ func NewCommand(std term.Streams) *cobra.Command {
 		Short: "Measure how often readers find a complete tree while pushes go on",
 		Long: "Push to a repository whose files all name one version, every tenth time by force. Meanwhile readers open the\n" +
 			"published name once and read every file below it, over and over. Count the reads that found all files, of one\n" +
-			"version: where several workers reset a clone in place, where one worker at a time does so under a lock, and\n" +
-			"with two Lockstep workers, while repos gc compacts the store. One worker is killed and restarted every two seconds,\n" +
+			"version: where several workers reset a clone in place, where one worker at a time does so under a lock, where a\n" +
+			"worker adds work trees and replaces a symlink as git-sync does, and with two Lockstep workers, while repos gc compacts the store. One worker is killed and restarted every two seconds,\n" +
 			"the other one kills itself at a step of a sync or of a preparation, another step after each restart. It fails if\n" +
 			"one of Lockstep's reads was not of one complete version. Needs git and redis-server, of which it starts a private\n" +
 			"one.",
@@ -46,6 +46,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.IntVar(&b.files, "files", 500, "number of files in the repository")
 	flags.IntVar(&b.readers, "readers", 4, "number of concurrent readers")
 	flags.IntVar(&b.workers, "workers", 3, "number of workers that reset in place")
+	rig.AgainstFlag(cmd, &b.against)
 	flags.StringVar(&b.plot, "plot", "", "also plot availability over time to this SVG `file`")
 	return cmd
 }
@@ -59,7 +60,6 @@ func (b *bench) check(func(string) bool) error {
 
 // Report compares the contestants.
 type Report struct {
-	Machine     rig.Machine   `json:"machine"`
 	Duration    time.Duration `json:"duration_ns"`
 	Files       int           `json:"files"`
 	Readers     int           `json:"readers"`
@@ -84,33 +84,30 @@ type Result struct {
 	OverTime []Point `json:"over_time"`
 }
 
-// SideLockstep is the contestant that must not fail.
-const SideLockstep = "lockstep"
-
 // run gives each contestant a turn, each with its own repository.
 func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	report := Report{Duration: b.duration, Files: b.files, Readers: b.readers, Workers: b.workers}
-	var err error
-	if report.Machine, err = rig.GitMachine(ctx); err != nil {
+	sides, err := env.Sides(ctx, b.against)
+	if err != nil {
 		return nil, err
 	}
 	git, err := env.StartGit()
 	if err != nil {
 		return nil, err
 	}
-	server, err := env.OpenRedis(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	report.Machine.Redis = server.Machine().Redis
-	for i, contestant := range []struct {
+	type contestant struct {
 		name  string
 		start func(*turn) (syncer, error)
-	}{
+	}
+	contestants := []contestant{
 		{"reset in place", func(t *turn) (syncer, error) { return startResets(ctx, t, false) }},
 		{"reset in place, under a lock", func(t *turn) (syncer, error) { return startResets(ctx, t, true) }},
-		{SideLockstep, func(t *turn) (syncer, error) { return startWorkers(ctx, t, env, server) }},
-	} {
+		{"git-sync's steps", func(t *turn) (syncer, error) { return startLinker(ctx, t) }},
+	}
+	for _, side := range sides {
+		contestants = append(contestants, contestant{side.Name, func(t *turn) (syncer, error) { return startWorkers(ctx, t, env, side) }})
+	}
+	for i, contestant := range contestants {
 		env.Progress("%s: %v", contestant.name, b.duration)
 		t := &turn{bench: b, git: git, repo: fmt.Sprintf("bench/availability-%d", i), dir: filepath.Join(env.Dir, fmt.Sprint(i))}
 		result, err := t.run(ctx, contestant.start)
@@ -125,19 +122,19 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 
 // Verdict returns an error if Lockstep's readers found anything but complete trees of one version.
 func (r Report) Verdict() error {
-	i := slices.IndexFunc(r.Contestants, func(c Result) bool { return c.Name == SideLockstep })
+	i := slices.IndexFunc(r.Contestants, func(c Result) bool { return c.Name == rig.SideLockstep })
 	if i < 0 {
 		return errors.New("bench availability: no result for Lockstep")
 	}
 	if err := r.Contestants[i].Err(); err != nil {
-		return fmt.Errorf("bench %s: %w", SideLockstep, err)
+		return fmt.Errorf("bench %s: %w", rig.SideLockstep, err)
 	}
 	return nil
 }
 
 // Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n%d files of one version, pushed repeatedly; %d readers; %v each\n\n", r.Machine, r.Files, r.Readers, r.Duration)
+	fmt.Fprintf(w, "%d files of one version, pushed repeatedly; %d readers; %v each\n\n", r.Files, r.Readers, r.Duration)
 	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\t\tcomplete,\tfiles\tfiles\tmixed\tversions\t\t\tfailed\tworkers\t\t")
 	fmt.Fprintln(tw, "\treads\tone version\tmissing\ttorn\tversions\tread\tpushes\tsyncs\tsyncs\tkilled\tgc\t")

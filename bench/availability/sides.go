@@ -100,9 +100,11 @@ const (
 	gcEvery    = 1500 * time.Millisecond
 )
 
-// workers are two lockstep processes. One is killed from time to time, the other one kills itself, at each step in turn.
+// workers are two lockstep processes. One is killed from time to time, the other one kills itself, at each step in turn. Another binary than
+// this tree's has only the first.
 type workers struct {
 	*turn
+	side       rig.Side
 	deployment rig.Deployment
 	first      string // commit, published before the run
 	running    *rig.Process
@@ -114,10 +116,13 @@ type workers struct {
 }
 
 // startWorkers starts the workers, and returns once they have published the repository.
-func startWorkers(ctx context.Context, t *turn, env *rig.Env, server *rig.Redis) (syncer, error) {
-	s := &workers{turn: t, first: t.git.Head(t.repo, "refs/heads/"+gitserver.Main), killedAt: map[string]int{}}
+func startWorkers(ctx context.Context, t *turn, env *rig.Env, side rig.Side) (syncer, error) {
+	server, err := env.OpenPrivateRedis(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &workers{turn: t, side: side, first: t.git.Head(t.repo, "refs/heads/"+gitserver.Main), killedAt: map[string]int{}}
 	s.deployment = rig.Deployment{Env: env, Redis: server, Root: filepath.Join(t.dir, "root")}
-	var err error
 	if s.running, err = s.start(ctx); err != nil {
 		return nil, err
 	}
@@ -125,7 +130,11 @@ func startWorkers(ctx context.Context, t *turn, env *rig.Env, server *rig.Redis)
 }
 
 func (s *workers) start(ctx context.Context) (*rig.Process, error) {
-	return s.deployment.Start(ctx, "serve", "--roles", config.RoleWorker)
+	return s.lockstep(ctx, "serve", "--roles", config.RoleWorker)
+}
+
+func (s *workers) lockstep(ctx context.Context, args ...string) (*rig.Process, error) {
+	return s.deployment.StartBinary(ctx, s.side.Path, s.deployment.Args(args...)...)
 }
 
 func (s *workers) published() string {
@@ -151,7 +160,9 @@ func (s *workers) awaitFirst(ctx context.Context) error {
 func (s *workers) run(ctx context.Context) error {
 	g, during := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.killAtTimes(during) })
-	g.Go(func() error { return s.dieInTurn(during) })
+	if s.side.Name == rig.SideLockstep {
+		g.Go(func() error { return s.dieInTurn(during) })
+	}
 	g.Go(func() error { return s.collect(during) })
 	return g.Wait()
 }
@@ -173,7 +184,7 @@ func (s *workers) killAtTimes(during context.Context) (err error) {
 
 func (s *workers) collect(during context.Context) error {
 	for app.Sleep(during, gcEvery) {
-		gc, err := s.deployment.Start(during, "repos", "gc", s.repo)
+		gc, err := s.lockstep(during, "repos", "gc", s.repo)
 		if err == nil {
 			err = gc.Wait()
 		}

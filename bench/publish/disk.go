@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,52 +58,4 @@ func twoFsyncs(dir string) (time.Duration, error) {
 	began := time.Now()
 	err = errors.Join(file.Sync(), folder.Sync())
 	return time.Since(began), err
-}
-
-const (
-	writerFiles     = 5_000
-	writerFolders   = 100
-	writerFileBytes = 4_096
-)
-
-// startWriter writes files in a loop until stop is called, each round into a new folder, and then deletes the folder before it.
-func startWriter(dir string) (stop func() error) {
-	var writing sync.WaitGroup
-	var err error
-	end := make(chan struct{})
-	writing.Go(func() {
-		for round := 0; err == nil; round++ {
-			select {
-			case <-end:
-				return
-			default:
-				err = writeRound(filepath.Join(dir, fmt.Sprint("round-", round)), end)
-				_ = os.RemoveAll(filepath.Join(dir, fmt.Sprint("round-", round-1)))
-			}
-		}
-	})
-	return func() error {
-		close(end)
-		writing.Wait()
-		return errors.Join(err, os.RemoveAll(dir))
-	}
-}
-
-func writeRound(dir string, end <-chan struct{}) error {
-	content := make([]byte, writerFileBytes)
-	for i := range writerFiles {
-		folder := filepath.Join(dir, fmt.Sprint(i%writerFolders))
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(folder, fmt.Sprint(i)), content, 0o600); err != nil {
-			return err
-		}
-		select {
-		case <-end:
-			return nil
-		default:
-		}
-	}
-	return nil
 }

@@ -1,18 +1,21 @@
 package publish
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
+	"lockstep/bench/rig"
 	"lockstep/internal/stats"
 )
 
-// The names of the contestants. Further contestants are other binaries and settings of Lockstep.
+// The names of the contestants beside the sides of [rig.Env.Sides].
 const (
-	SideLockstep = "lockstep"
 	SideReset    = "git reset --hard"
 	SideWorktree = "git worktree add"
+	SideGitSync  = "git-sync's steps"
 	SideClone    = "git clone --depth 1"
+	SideSynced   = "git clone --depth 1, syncfs"
 )
 
 // Publication is the publication of one push or first clone by one contestant.
@@ -24,54 +27,34 @@ type Publication struct {
 // Turns are the turns of each contestant, by name. The nth turns of all contestants are consecutive.
 type Turns map[string][]Publication
 
-func (t Turns) each(name string, figure func(Publication) time.Duration) []time.Duration {
+// seen returns the durations of a contestant.
+func (t Turns) seen(name string) []time.Duration {
 	durations := make([]time.Duration, len(t[name]))
 	for i, p := range t[name] {
-		durations[i] = figure(p)
+		durations[i] = p.Seen
 	}
 	return durations
 }
 
-func (t Turns) seen(name string) []time.Duration {
-	return t.each(name, func(p Publication) time.Duration { return p.Seen })
+// cpu returns the CPU times of a contestant.
+func (t Turns) cpu(name string) []time.Duration {
+	durations := make([]time.Duration, len(t[name]))
+	for i, p := range t[name] {
+		durations[i] = p.CPU
+	}
+	return durations
 }
 
-func (t Turns) cpu(name string) []time.Duration {
-	return t.each(name, func(p Publication) time.Duration { return p.CPU })
+// ratio returns the median of the ratios of Lockstep to a contestant, turn by turn.
+func (t Turns) ratio(name string) float64 {
+	return stats.MedianRatio(t.seen(rig.SideLockstep), t.seen(name))
 }
+
+// percentile returns a percentile of sorted values.
+func percentile[T cmp.Ordered](sorted []T, p float64) T { return stats.Percentile(sorted, p) }
 
 // percentiles computes the median and the 90th percentile of durations in any order.
 func percentiles(durations []time.Duration) (p50, p90 time.Duration) {
 	sorted := slices.Sorted(slices.Values(durations))
-	return stats.Percentile(sorted, 0.5), stats.Percentile(sorted, 0.9)
-}
-
-// Ratios compare a contestant with others: each is the median of the turns' ratios, and 0 without that contestant.
-type Ratios struct {
-	ToReset            float64 `json:"to_reset,omitempty"`
-	ToResetMinusFsyncs float64 `json:"to_reset_minus_two_fsyncs,omitempty"` // the time of the two fsyncs subtracted from the contestant's first
-	ToWorktree         float64 `json:"to_worktree,omitempty"`
-	ToLockstep         float64 `json:"to_lockstep,omitempty"`
-	CloneToClone       float64 `json:"first_clone_to_git_clone,omitempty"`
-}
-
-// compare returns a contestant's ratios.
-func (r Repo) compare(name string) Ratios {
-	seen, reset := r.Pushes.seen(name), r.Pushes.seen(SideReset)
-	return Ratios{
-		ToReset:            stats.MedianRatio(seen, reset),
-		ToResetMinusFsyncs: stats.MedianRatio(minus(seen, r.Fsyncs), reset),
-		ToWorktree:         stats.MedianRatio(seen, r.Pushes.seen(SideWorktree)),
-		ToLockstep:         stats.MedianRatio(seen, r.Pushes.seen(r.first)),
-		CloneToClone:       stats.MedianRatio(r.Clones.seen(name), r.Clones.seen(SideClone)),
-	}
-}
-
-// minus subtracts b from a, pair by pair, down to 0.
-func minus(a, b []time.Duration) []time.Duration {
-	difference := slices.Clone(a)
-	for i := range difference {
-		difference[i] = max(0, a[i]-b[i])
-	}
-	return difference
+	return percentile(sorted, 0.5), percentile(sorted, 0.9)
 }

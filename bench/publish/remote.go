@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -14,50 +13,18 @@ import (
 
 const largestPushed = 1 << 20 // bytes of a file that a push changes
 
-// prepare makes the repository on the server.
+// prepare makes the repository on the server, packed as forges keep theirs.
 func (r *run) prepare(ctx context.Context, subject subject) (err error) {
 	if r.repo, err = events.ParseRepoPath(name); err != nil {
 		return err
 	}
-	if subject.from == "" {
-		_, err = r.git.Generate(ctx, name, subject.shape)
-	} else {
-		err = r.copy(ctx, subject.from)
-	}
-	if err != nil {
+	if _, err := r.git.Generate(ctx, name, subject.shape); err != nil {
 		return err
 	}
-	if _, err := r.git.Git(ctx, name, "", "repack", "-adfq"); err != nil { // as forges keep their repositories
+	if _, err := r.git.Git(ctx, name, "", "repack", "-adfq"); err != nil {
 		return err
 	}
 	return r.list(ctx)
-}
-
-// copy makes a repository with one commit, which has the files of another repository's default branch.
-func (r *run) copy(ctx context.Context, from string) error {
-	if path, err := filepath.Abs(from); err == nil {
-		if _, err := os.Stat(path); err == nil {
-			from = "file://" + path
-		}
-	}
-	if err := r.git.CreateEmpty(ctx, name); err != nil {
-		return err
-	}
-	if _, err := r.git.Git(ctx, name, "", "fetch", "--quiet", "--depth", "1", from, "HEAD"); err != nil {
-		return fmt.Errorf("copy --repo: %w", err)
-	}
-	tree, err := r.git.Git(ctx, name, "", "rev-parse", "FETCH_HEAD^{tree}")
-	if err != nil {
-		return err
-	}
-	if _, err := r.git.CommitTree(ctx, name, gitserver.Main, tree); err != nil {
-		return err
-	}
-	err = os.Remove(filepath.Join(r.git.Dir(name), "shallow")) // otherwise clients would treat the server as shallow
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // the copied commit has no parent
-	}
-	return err
 }
 
 // list counts the repository's files, folders and bytes, and chooses a file for each push, spread over all regular files.

@@ -2,11 +2,10 @@ package publish
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
+	"time"
 
 	"lockstep/bench/rig"
 	"lockstep/events"
@@ -20,7 +19,7 @@ type run struct {
 	git      *gitserver.Server
 	dir      string // for the files of the contestants
 	repo     events.RepoPath
-	services []*service // one for each of the versions
+	services []*service // one for each of the sides
 	measured Repo
 	changed  []string // the files that pushes change, in turn
 }
@@ -49,39 +48,31 @@ func (b *bench) measure(ctx context.Context, env *rig.Env, subject subject) (mea
 	defer git.Close()
 	env.Progress("%s: making the repository", subject.name)
 	r := &run{bench: b, Env: env, git: git, dir: dir}
-	r.measured = Repo{Name: subject.name, first: b.versions[0].name, Pushes: Turns{}, Clones: Turns{}, Ratios: map[string]Ratios{}}
+	r.measured = Repo{Name: subject.name, Pushes: Turns{}, Clones: Turns{}, ToPush: map[string]float64{}, ToClone: map[string]float64{}}
 	if err := r.prepare(ctx, subject); err != nil {
 		return Repo{}, err
 	}
 	defer r.stopServices()
-	if err := r.startServices(ctx); err != nil {
-		return Repo{}, err
-	}
-	if b.writer {
-		stop := startWriter(filepath.Join(dir, "writer"))
-		defer func() { err = errors.Join(err, stop()) }()
-	}
-	if err := errors.Join(r.firstClones(ctx), r.push(ctx)); err != nil {
-		return Repo{}, err
-	}
-	for _, v := range b.versions {
-		r.measured.Ratios[v.name] = r.measured.compare(v.name)
-	}
-	return r.measured, nil
-}
-
-func (r *run) startServices(ctx context.Context) error {
-	for i, v := range r.versions {
-		s, err := startService(ctx, r.Env, v, filepath.Join(r.dir, fmt.Sprint("volume-", i)), r.idle)
+	for i, side := range b.sides {
+		s, err := startService(ctx, env, side.Path, filepath.Join(dir, fmt.Sprint("volume-", i)), b.idle)
 		if err != nil {
-			return err
-		}
-		if r.webhook {
-			s.source = "/hooks/bench"
+			return Repo{}, err
 		}
 		r.services = append(r.services, s)
 	}
-	return nil
+	if err := r.firstClones(ctx); err != nil {
+		return Repo{}, err
+	}
+	if err := r.push(ctx); err != nil {
+		return Repo{}, err
+	}
+	for _, name := range r.measured.Pushers[1:] {
+		r.measured.ToPush[name] = r.measured.Pushes.ratio(name)
+	}
+	for _, name := range r.measured.Cloners[1:] {
+		r.measured.ToClone[name] = r.measured.Clones.ratio(name)
+	}
+	return r.measured, nil
 }
 
 func (r *run) stopServices() {
@@ -91,17 +82,15 @@ func (r *run) stopServices() {
 }
 
 // turns calls each contestant in turn, beginning with the nth. Before each turn it syncs the file system, so that no contestant
-// waits for the writes of another. It does not with a writer, which dirties the file system again at once.
+// waits for the writes of another.
 func (r *run) turns(n int, contestants []string, turn func(i int) error) error {
 	order := make([]int, len(contestants))
 	for i := range order {
 		order[i] = i
 	}
 	for _, i := range rig.Rotated(order, n) {
-		if !r.writer {
-			if err := syncFileSystem(r.dir); err != nil {
-				return err
-			}
+		if err := syncFileSystem(r.dir); err != nil {
+			return err
 		}
 		if err := turn(i); err != nil {
 			return fmt.Errorf("%s: %w", contestants[i], err)
@@ -112,11 +101,8 @@ func (r *run) turns(n int, contestants []string, turn func(i int) error) error {
 
 // firstClones lets all contestants clone the repository, under another name in each round.
 func (r *run) firstClones(ctx context.Context) error {
-	var names []string
-	for _, v := range r.versions {
-		names = append(names, v.name)
-	}
-	names = append(names, SideClone)
+	names := append(r.names(), SideClone, SideSynced)
+	r.measured.Cloners = names
 	for round := range r.rounds {
 		r.Progress("%s: first clones, round %d of %d", r.measured.Name, round+1, r.rounds)
 		alias := fmt.Sprint("bench/first-", round)
@@ -127,57 +113,77 @@ func (r *run) firstClones(ctx context.Context) error {
 		if err := r.git.Alias(alias, name); err != nil {
 			return err
 		}
-		clone := filepath.Join(r.dir, "clone")
 		err = r.turns(round, names, func(i int) (err error) {
 			var p Publication
 			if i < len(r.services) {
 				p, err = r.services[i].publish(ctx, repo, r.git.URL(alias), r.git.Head(name, "refs/heads/"+gitserver.Main))
 			} else {
-				p, err = timedGit(ctx, "/", []string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", r.git.URL(alias), clone})
+				p, err = r.cloneOnce(ctx, r.git.URL(alias), names[i] == SideSynced)
 			}
 			r.measured.Clones[names[i]] = append(r.measured.Clones[names[i]], p)
 			return err
 		})
-		if err := errors.Join(err, os.RemoveAll(clone)); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sides opens all contestants, each on its own clone.
-func (r *run) sides(ctx context.Context) (sides []side, names []string, err error) {
+// cloneOnce times a clone by git, which it deletes. With synced, the clock also counts until all of it is on disk.
+func (r *run) cloneOnce(ctx context.Context, url string, synced bool) (Publication, error) {
+	dir := filepath.Join(r.dir, "clone")
+	defer os.RemoveAll(dir)
+	p, err := timedGit(ctx, "/", []string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", "-c", fmt.Sprint("checkout.workers=", r.checkoutWorkers), url, dir})
+	if err != nil || !synced {
+		return p, err
+	}
+	began := time.Now()
+	err = syncFileSystem(dir)
+	p.Seen += time.Since(began)
+	return p, err
+}
+
+// names returns the names of the sides that are Lockstep.
+func (r *run) names() (names []string) {
+	for _, side := range r.bench.sides {
+		names = append(names, side.Name)
+	}
+	return names
+}
+
+// contestants opens all contestants, each on its own clone.
+func (r *run) contestants(ctx context.Context) (all []side, names []string, err error) {
 	url, commit := r.git.URL(name), r.git.Head(name, "refs/heads/"+gitserver.Main)
-	for i, v := range r.versions {
-		s := &serviceSide{service: r.services[i], repo: r.repo, url: url}
+	for _, service := range r.services {
+		s := &serviceSide{service: service, repo: r.repo, url: url}
 		if _, err := s.publish(ctx, commit); err != nil {
 			return nil, nil, err
 		}
-		sides, names = append(sides, s), append(names, v.name)
+		all = append(all, s)
 	}
-	if slices.Contains(r.peers, peerReset) {
-		s, err := openResetSide(ctx, filepath.Join(r.dir, "reset"), url)
-		if err != nil {
-			return nil, nil, err
-		}
-		sides, names = append(sides, s), append(names, SideReset)
+	reset, err := openResetSide(ctx, filepath.Join(r.dir, "reset"), url, r.checkoutWorkers)
+	if err != nil {
+		return nil, nil, err
 	}
-	if slices.Contains(r.peers, peerWorktree) {
-		s, err := openWorktreeSide(ctx, filepath.Join(r.dir, "worktree"), url)
-		if err != nil {
-			return nil, nil, err
-		}
-		sides, names = append(sides, s), append(names, SideWorktree)
+	worktree, err := openWorktreeSide(ctx, filepath.Join(r.dir, "worktree"), url, r.checkoutWorkers, false)
+	if err != nil {
+		return nil, nil, err
 	}
-	return sides, names, nil
+	gitSync, err := openWorktreeSide(ctx, filepath.Join(r.dir, "git-sync"), url, r.checkoutWorkers, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	return append(all, reset, worktree, gitSync), append(r.names(), SideReset, SideWorktree, SideGitSync), nil
 }
 
 // push pushes one file at a time, and lets all contestants publish it. Each push begins with another contestant.
 func (r *run) push(ctx context.Context) error {
-	sides, names, err := r.sides(ctx)
+	sides, names, err := r.contestants(ctx)
 	if err != nil {
 		return err
 	}
+	r.measured.Pushers = names
 	for n, path := range r.changed {
 		r.Progress("%s: push %d of %d", r.measured.Name, n+1, len(r.changed))
 		commit, content, err := r.change(ctx, path, n)

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,41 +14,27 @@ import (
 	"lockstep/events"
 )
 
-// binary is a lockstep binary with settings.
-type binary struct {
-	name, path string
-	args       []string
-}
-
-// hasSetting reports whether lockstep serve has a setting.
-func (b binary) hasSetting(ctx context.Context, setting string) (bool, error) {
-	help, err := exec.CommandContext(ctx, b.path, "serve", "--help").CombinedOutput()
-	if err != nil {
-		return false, fmt.Errorf("%s serve --help: %w: %s", b.path, err, help)
-	}
-	return strings.Contains(string(help), "--"+setting+" "), nil
-}
-
 // service is a running lockstep serve with a private Redis and volume.
 type service struct {
 	process  *rig.Process
 	redis    *rig.Redis
 	root     string
 	idle     time.Duration
-	source   string // of the changes
 	lastSeen string // entry ID of the last result read
 }
 
-const publishTimeout = 5 * time.Minute
+const (
+	publishTimeout = 5 * time.Minute
+	hookSource     = "/hooks/bench" // announces a commit as a verified webhook does
+)
 
-// startService starts a binary with its default settings, apart from those of the contestant.
-func startService(ctx context.Context, env *rig.Env, b binary, root string, idle time.Duration) (*service, error) {
+// startService starts a binary with its default settings.
+func startService(ctx context.Context, env *rig.Env, binary, root string, idle time.Duration) (*service, error) {
 	redis, err := env.OpenPrivateRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"serve", "--redis", redis.URL, "--root", root, "--log-level", "error"}, b.args...)
-	process, err := env.StartBinary(ctx, b.path, args...)
+	process, err := env.StartBinary(ctx, binary, "serve", "--redis", redis.URL, "--root", root, "--log-level", "error")
 	return &service{process: process, redis: redis, root: root, idle: idle}, err
 }
 
@@ -73,7 +57,8 @@ func (s *service) publish(ctx context.Context, repo events.RepoPath, url, commit
 	}
 	defer flip.Close()
 	began := time.Now()
-	if _, err := rig.Publish(ctx, s.redis.Client, events.DefaultNamespace, events.Change{Repo: repo, URL: url, After: commit, Source: s.source}); err != nil {
+	change := events.Change{Repo: repo, URL: url, After: commit, Source: hookSource}
+	if _, err := rig.Publish(ctx, s.redis.Client, events.DefaultNamespace, change); err != nil {
 		return p, err
 	}
 	if err := flip.await(func() error { return s.failure(ctx) }); err != nil {

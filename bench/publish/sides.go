@@ -52,11 +52,16 @@ func timedGit(ctx context.Context, dir string, commands ...[]string) (p Publicat
 	return p, nil
 }
 
+// clone makes a clone of depth 1 whose checkouts use so many processes.
+func clone(ctx context.Context, url, dir string, workers int, args ...string) error {
+	return rig.CloneWithGit(ctx, url, dir, append([]string{"-c", fmt.Sprint("checkout.workers=", workers)}, args...)...)
+}
+
 // resetSide is a clone that is reset in place. Its readers see it change file by file.
 type resetSide struct{ dir string }
 
-func openResetSide(ctx context.Context, dir, url string) (*resetSide, error) {
-	return &resetSide{dir}, rig.CloneWithGit(ctx, url, dir)
+func openResetSide(ctx context.Context, dir, url string, workers int) (*resetSide, error) {
+	return &resetSide{dir}, clone(ctx, url, dir, workers)
 }
 
 func (s *resetSide) publish(ctx context.Context, _ string) (Publication, error) {
@@ -68,13 +73,14 @@ func (*resetSide) tidy(context.Context) error { return nil }
 
 // worktreeSide is a clone with a new work tree for each push, and a symlink to the newest.
 type worktreeSide struct {
-	dir string
-	n   int
+	dir     string
+	gitSync bool // add the work tree empty and reset it, as git-sync does
+	n       int
 }
 
-func openWorktreeSide(ctx context.Context, dir, url string) (*worktreeSide, error) {
-	s := &worktreeSide{dir: dir}
-	if err := rig.CloneWithGit(ctx, url, s.clone(), "--no-checkout"); err != nil {
+func openWorktreeSide(ctx context.Context, dir, url string, workers int, gitSync bool) (*worktreeSide, error) {
+	s := &worktreeSide{dir: dir, gitSync: gitSync}
+	if err := clone(ctx, url, s.clone(), workers, "--no-checkout"); err != nil {
 		return nil, err
 	}
 	_, err := s.publish(ctx, "")
@@ -85,15 +91,20 @@ func (s *worktreeSide) clone() string         { return filepath.Join(s.dir, "clo
 func (s *worktreeSide) tree() string          { return filepath.Join(s.dir, "published") }
 func (s *worktreeSide) worktree(n int) string { return filepath.Join(s.dir, fmt.Sprint("tree-", n)) }
 
-func (s *worktreeSide) publish(ctx context.Context, _ string) (Publication, error) {
+func (s *worktreeSide) publish(ctx context.Context, _ string) (p Publication, err error) {
 	s.n++
-	p, err := timedGit(ctx, s.clone(), []string{"fetch", "--quiet"},
-		[]string{"worktree", "add", "--quiet", "--detach", s.worktree(s.n), "FETCH_HEAD"})
+	tree := s.worktree(s.n)
+	fetch, add := []string{"fetch", "--quiet", "--depth", "1"}, []string{"worktree", "add", "--quiet", "--detach"}
+	if s.gitSync {
+		p, err = timedGit(ctx, s.clone(), fetch, append(add, "--no-checkout", tree, "FETCH_HEAD"), []string{"-C", tree, "reset", "--quiet", "--hard"})
+	} else {
+		p, err = timedGit(ctx, s.clone(), fetch, append(add, tree, "FETCH_HEAD"))
+	}
 	if err != nil {
 		return p, err
 	}
 	began, next := time.Now(), s.tree()+".next"
-	if err := os.Symlink(filepath.Base(s.worktree(s.n)), next); err != nil {
+	if err := os.Symlink(filepath.Base(tree), next); err != nil {
 		return p, err
 	}
 	err = os.Rename(next, s.tree())
