@@ -51,8 +51,12 @@ func TestDoctorChecksRedis(t *testing.T) {
 			want: map[string]string{"redis": "ok", "redis persistence": "ok always", "redis memory": "ok", "redis scripts": "ok", "redis clock": "ok", "redis role": "ok"},
 		},
 		"no persistence":      {args: []string{"--appendonly", "no"}, want: map[string]string{"redis persistence": "warn set appendonly yes"}},
-		"fsync by the kernel": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, want: map[string]string{"redis persistence": "warn everysec"}},
-		"fsync every second":  {args: []string{"--appendonly", "yes"}, want: map[string]string{"redis persistence": "ok 2 s"}},
+		"fsync by the kernel": {args: []string{"--appendonly", "yes", "--appendfsync", "no"}, want: map[string]string{"redis persistence": "warn appendfsync no"}},
+		"fsync every second":  {args: []string{"--appendonly", "yes"}, want: map[string]string{"redis persistence": "warn up to 2 s"}},
+		"fsync pauses during a rewrite": {
+			args: []string{"--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "yes"},
+			want: map[string]string{"redis persistence": "warn no-appendfsync-on-rewrite"},
+		},
 		"eviction with a memory limit": {
 			args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}, code: term.ExitFailed,
 			want: map[string]string{"redis memory": "fail set noeviction"},
@@ -76,7 +80,20 @@ func TestDoctorChecksRedis(t *testing.T) {
 			set: func(t *testing.T, client redis.UniversalClient) {
 				proctest.Must(client.Do(context.Background(), "ACL", "SETUSER", "default", "-info", "-config").Result())(t)
 			},
-			want: map[string]string{"redis version": "warn 6.2", "redis persistence": "warn CONFIG", "redis memory": "warn CONFIG", "redis scripts": "ok"},
+			want: map[string]string{"redis version": "warn 6.2", "redis persistence": "warn could not be determined", "redis memory": "warn CONFIG", "redis scripts": "ok"},
+		},
+		"CONFIG is refused, appendonly is off": {
+			set: func(t *testing.T, client redis.UniversalClient) {
+				proctest.Must(client.Do(context.Background(), "ACL", "SETUSER", "default", "-config").Result())(t)
+			},
+			want: map[string]string{"redis persistence": "warn appendonly is off"},
+		},
+		"CONFIG is refused, appendonly is on": {
+			args: []string{"--appendonly", "yes", "--appendfsync", "always"},
+			set: func(t *testing.T, client redis.UniversalClient) {
+				proctest.Must(client.Do(context.Background(), "ACL", "SETUSER", "default", "-config").Result())(t)
+			},
+			want: map[string]string{"redis persistence": "warn could not be determined"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

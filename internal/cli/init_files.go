@@ -113,7 +113,7 @@ services:
   redis:
     image: redis:7
     restart: unless-stopped
-    command: [redis-server, --appendonly, "yes", --maxmemory-policy, noeviction]
+    command: [redis-server, --appendonly, "yes", --appendfsync, always, --maxmemory-policy, noeviction]
     volumes:
       - redis:/data
 

@@ -27,7 +27,8 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 		Short: "Show the state of the service or of one repository",
 		Long: "Show the state of the service on one screen: lag and pending entries, the current work of each worker, contended\n" +
 			"leases, hosts, followers, failing repositories and dead letters and, if --root is the deployment's volume, its free\n" +
-			"space. The health line lists problems; the exit code is 0 anyway.\n\n" +
+			"space. The health line lists problems; the exit code is 0 anyway. A persist line warns if Redis may lose what it has\n" +
+			"confirmed, or if that could not be determined.\n\n" +
 			"It only reads Redis, at a cost independent of the number of repositories: it searches for leases and failures for a\n" +
 			"quarter of a second each, and says so if that does not cover all of them. Spooled webhooks are in the metrics of the\n" +
 			"receivers only.",

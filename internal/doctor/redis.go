@@ -36,23 +36,28 @@ func examineRedis(ctx context.Context, cfg config.Config) []Check {
 	}
 	client := server.Open()
 	defer client.Close()
+	key := string(cfg.Namespace())
+	node, err := redisx.NodeOf(ctx, client, key) // commands without a key examine it
+	if err != nil {
+		return []Check{refused("redis", "%w", redisx.Explain(server, err))}
+	}
 	sent := time.Now()
-	at, err := client.Time(ctx).Result()
+	at, err := node.Time(ctx).Result()
 	if err != nil {
 		return []Check{refused("redis", "%w", redisx.Explain(server, err))}
 	}
 	took := time.Since(sent)
 	checks := []Check{
-		redisSpeed(ctx, client, server, took),
+		redisSpeed(ctx, node, server, took),
 		RedisClock(at, sent, took),
 	}
-	info, err := client.Info(ctx, "server", "replication", "persistence", "memory").Result()
+	info, err := node.Info(ctx, "server", "replication", "persistence", "memory").Result()
 	if err != nil {
 		checks = append(checks, warned("redis version", "unknown, because INFO is refused: permit it, or make sure that it is %s or later", oldestRedis))
 	} else {
-		checks = append(checks, RedisVersion(infoField(info, "redis_version")), redisRole(info))
+		checks = append(checks, RedisVersion(redisx.InfoField(info, "redis_version")), redisRole(info))
 	}
-	checks = append(checks, persistence(ctx, client, info), eviction(ctx, client, info), writable(ctx, client, cfg))
+	checks = append(checks, persistence(ctx, client, key, info), eviction(ctx, node, info), writable(ctx, client, cfg))
 	if needsVolume(cfg) {
 		checks = append(checks, sameVolume(ctx, client, cfg))
 	}
@@ -119,15 +124,6 @@ func RedisClock(at, sent time.Time, took time.Duration) Check {
 	return passed(name, "within %v of this machine's", (took/2 + maxClockSkew).Round(time.Millisecond))
 }
 
-func infoField(info, field string) string {
-	for line := range strings.Lines(info) {
-		if value, found := strings.CutPrefix(strings.TrimSpace(line), field+":"); found {
-			return value
-		}
-	}
-	return ""
-}
-
 // RedisVersion checks a version as INFO reports it.
 func RedisVersion(v string) Check {
 	const name = "redis version"
@@ -157,7 +153,7 @@ func olderThan(v, than string) bool {
 
 func redisRole(info string) Check {
 	const name = "redis role"
-	switch role := infoField(info, "role"); role {
+	switch role := redisx.InfoField(info, "role"); role {
 	case "master", "":
 		return passed(name, "%s", term.Dash(role))
 	default:
@@ -175,27 +171,21 @@ func redisSetting(ctx context.Context, client redis.UniversalClient, name string
 	return value, ok
 }
 
-func persistence(ctx context.Context, client redis.UniversalClient, info string) Check {
+func persistence(ctx context.Context, client redis.UniversalClient, key, info string) Check {
 	const name = "redis persistence"
 	for _, field := range []string{"aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"} {
-		if infoField(info, field) == "err" {
+		if redisx.InfoField(info, field) == "err" {
 			return refused(name, "%s is err: Redis could not write to its disk; check that disk and Redis' log", field)
 		}
 	}
-	appendonly, known := redisSetting(ctx, client, "appendonly")
-	if !known {
-		return warned(name, "unknown, because CONFIG is refused; make sure that appendonly is on")
-	}
-	if appendonly != "yes" {
-		return warned(name, "appendonly is off: a restart of Redis loses unsettled events; set appendonly yes")
-	}
-	switch fsync, _ := redisSetting(ctx, client, "appendfsync"); fsync {
-	case "always":
-		return passed(name, "appendonly, appendfsync always: nothing acknowledged is lost in a crash")
-	case "everysec":
-		return passed(name, "appendonly, appendfsync everysec: a crash of its machine loses up to 2 s of writes; set always to lose nothing")
+	durability := redisx.ReadDurability(ctx, client, key)
+	switch durability.Level {
+	case redisx.Durable:
+		return passed(name, "appendonly, appendfsync always: a crash of its machine loses nothing that was confirmed")
+	case redisx.WeaklyDurable:
+		return warned(name, "%s; set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no to lose nothing that was confirmed", durability.Reason)
 	default:
-		return warned(name, "appendfsync is %s: a crash of its machine loses unwritten data; set everysec or always", term.Dash(fsync))
+		return warned(name, "%s; make sure that appendonly is yes and appendfsync is always", durability.Reason)
 	}
 }
 
@@ -203,10 +193,10 @@ func eviction(ctx context.Context, client redis.UniversalClient, info string) Ch
 	const name = "redis memory"
 	policy, known := redisSetting(ctx, client, "maxmemory-policy")
 	if !known {
-		return warned(name, "unknown, because CONFIG is refused; make sure that maxmemory-policy is noeviction")
+		return warned(name, "could not be determined, because CONFIG is refused; make sure that maxmemory-policy is noeviction")
 	}
 	limit, _ := redisSetting(ctx, client, "maxmemory")
-	used, _ := strconv.ParseInt(infoField(info, "used_memory"), 10, 64)
+	used, _ := strconv.ParseInt(redisx.InfoField(info, "used_memory"), 10, 64)
 	most, _ := strconv.ParseInt(limit, 10, 64)
 	switch {
 	case policy == "noeviction" && most > 0 && used > most/5*4:

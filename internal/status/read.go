@@ -21,6 +21,7 @@ import (
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
+	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -67,7 +68,7 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 	if err != nil {
 		return Service{}, err
 	}
-	s := Service{Redis: redisServer.String(), Prefix: cfg.Prefix}
+	s := Service{Redis: redisServer.String(), Prefix: cfg.Prefix, Durability: redisx.ReadDurability(ctx, client, cfg.Prefix)}
 	store := state.NewStore(client, namespace)
 	for _, read := range []func() error{
 		func() error { return s.readStreams(ctx, client, cfg) },

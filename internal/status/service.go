@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockstep/internal/feed"
+	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 )
@@ -15,6 +16,8 @@ type Service struct {
 	Prefix   string   `json:"prefix"`
 	Health   string   `json:"health"`   // "ok" or "attention"
 	Concerns []string `json:"concerns"` // problems
+
+	Durability redisx.Durability `json:"durability"` // of Redis; a choice, so it is not a problem
 
 	Changes int64 `json:"changes"` // entries in the stream
 	Unread  int64 `json:"unread"`  // not delivered yet; -1 if unknown

@@ -28,6 +28,9 @@ const maxErrorText = 100
 func (s Service) Table(w io.Writer) {
 	fmt.Fprintf(w, "redis\t%s, prefix %s\n", s.Redis, s.Prefix)
 	fmt.Fprintf(w, "health\t%s\n", s.health())
+	if d := s.Durability; d.Reason != "" {
+		fmt.Fprintf(w, "persist\t%s: %s\n", term.Paint(term.MarkWarn, string(d.Level)), d.Reason)
+	}
 	oldest := ""
 	if s.OldestMS > 0 {
 		oldest = "; the oldest for " + Duration(time.Duration(s.OldestMS)*time.Millisecond)
