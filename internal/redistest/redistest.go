@@ -33,6 +33,7 @@ type Server struct {
 	t    testing.TB
 	dir  string
 	args []string
+	env  []string
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -60,11 +61,16 @@ func Start(t testing.TB, args ...string) *Server {
 // StartReal is like Start, but skips the test without redis-server, unless LOCKSTEP_TEST_REDIS=real.
 func StartReal(t testing.TB, args ...string) *Server {
 	t.Helper()
+	skipEmbedded(t)
+	return Start(t, args...)
+}
+
+func skipEmbedded(t testing.TB) {
+	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("LOCKSTEP_TEST_REDIS") != "real" ||
 		os.Getenv("LOCKSTEP_TEST_REDIS") == "embedded" {
 		t.Skip("needs a real redis-server")
 	}
-	return Start(t, args...)
 }
 
 func startEmbedded(t testing.TB) *Server {
@@ -78,8 +84,8 @@ func startEmbedded(t testing.TB) *Server {
 	return s
 }
 
-func startReal(t testing.TB, args []string) *Server {
-	s := &Server{Real: true, t: t, dir: t.TempDir(), args: args}
+func startReal(t testing.TB, args []string, env ...string) *Server {
+	s := &Server{Real: true, t: t, dir: t.TempDir(), args: args, env: env}
 	t.Cleanup(s.end)
 	// Another process may take the port before redis-server binds it.
 	for range 5 {
@@ -109,7 +115,7 @@ func (s *Server) launch() error {
 	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--daemonize", "no"}, argsFor(s.args)...)
 	s.log = &logtest.Buffer{}
 	cmd := exec.Command("redis-server", args...)
-	cmd.Stdout, cmd.Stderr = s.log, s.log
+	cmd.Stdout, cmd.Stderr, cmd.Env = s.log, s.log, append(os.Environ(), s.env...)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
