@@ -11,9 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/proctest"
-	"lockstep/internal/state"
 )
 
 // follower reads the stream of results as a consumer does.
@@ -33,7 +31,7 @@ func (s *storm) follow() *follower {
 		for from := "0"; ctx.Err() == nil; {
 			read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 1000, Block: time.Second}).Result()
 			if err != nil {
-				app.Sleep(ctx, 10*time.Millisecond)
+				pause(ctx, 10*time.Millisecond)
 				continue
 			}
 			f.mu.Lock()
@@ -64,6 +62,13 @@ func (f *follower) received() []events.Result {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.results)
+}
+
+// hasRead reports whether an entry is the last one that was read.
+func (f *follower) hasRead(entry string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.entries) > 0 && f.entries[len(f.entries)-1] == entry
 }
 
 // await waits until all these changes have results. It fails the test after three minutes without progress.
@@ -97,7 +102,7 @@ type ledger struct {
 	last                         map[chain]string // last commit
 }
 
-// audit checks each result: it belongs to a published change, starts where the app's previous result ended, and lists exactly
+// audit checks each result: it belongs to a published change or to the poll of a watch, starts where the app's previous result ended, and lists exactly
 // the files that differ. If lossy, Redis may have lost results, so a result may also start at an earlier one and overlap.
 func (s *storm) audit(results []events.Result, lossy bool) ledger {
 	s.t.Helper()
@@ -109,7 +114,10 @@ func (s *storm) audit(results []events.Result, lossy bool) ledger {
 	}
 	for _, r := range results {
 		c := chain{r.Repo.String(), r.Ref.String(), r.App}
-		if r.Type != events.ResultSynced || len(r.Deliveries) != 1 || !published[r.Deliveries[0]] {
+		if r.Type == events.ResultPolled {
+			continue
+		}
+		if r.Type != events.ResultSynced || len(r.Deliveries) != 1 || !published[r.Deliveries[0]] && r.App != watchingApp {
 			s.t.Errorf("%v: unexpected result %s for %q: %s", c, r.Type, r.Deliveries, r.Error)
 			continue
 		}
@@ -136,13 +144,13 @@ func (s *storm) audit(results []events.Result, lossy bool) ledger {
 	return l
 }
 
-// behind counts the combinations of repository, ref and app for which given does not return the head of the ref.
-func (s *storm) behind(given func(chain) string) int {
+// behind counts the combinations of repository, ref and app whose last result is not of the head of the ref.
+func (s *storm) behind(l ledger) int {
 	n := 0
 	for _, repo := range s.repos {
 		for _, ref := range stormRefs {
 			for _, app := range stormApps {
-				if given(chain{repo, ref, app}) != s.git.Head(repo, ref) {
+				if l.last[chain{repo, ref, app}] != s.git.Head(repo, ref) {
 					n++
 				}
 			}
@@ -150,17 +158,6 @@ func (s *storm) behind(given func(chain) string) int {
 	}
 	return n
 }
-
-// recorded returns the last commit given to an app according to the state in Redis.
-func (s *storm) recorded(c chain) string {
-	s.t.Helper()
-	repo := proctest.Must(events.ParseRepoPath(c.repo))(s.t)
-	known := proctest.Must(state.NewStore(s.client, events.DefaultNamespace).Load(s.t.Context(), repo))(s.t)
-	return known.Given(c.app, proctest.Must(events.ParseRef(c.ref))(s.t))
-}
-
-// lastCommit returns the last commit given to an app according to the results.
-func (l ledger) lastCommit(c chain) string { return l.last[c] }
 
 // difference returns the files that differ, sorted by path.
 func difference(before, after map[string]string) []events.File {

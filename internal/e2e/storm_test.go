@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,13 +15,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
-	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
-	"lockstep/locking"
 )
 
 // storm is a load with a known outcome: pushes to two refs of each of several repositories, half of them to one repository,
@@ -57,8 +55,13 @@ var (
 
 func newStorm(t *testing.T, redisArgs ...string) *storm {
 	t.Helper()
+	return newStormOn(t, redistest.Start(t, redisArgs...))
+}
+
+func newStormOn(t *testing.T, server *redistest.Server) *storm {
+	t.Helper()
 	s := &storm{
-		t: t, git: proctest.StartGit(t), server: redistest.Start(t, redisArgs...), root: t.TempDir(), seed: testenv.Seed(t),
+		t: t, git: proctest.StartGit(t), server: server, root: t.TempDir(), seed: testenv.Seed(t),
 		trees: map[string]map[string]string{}, first: map[string]string{},
 	}
 	s.rand = rand.New(rand.NewPCG(s.seed, 0))
@@ -74,9 +77,12 @@ func newStorm(t *testing.T, redisArgs ...string) *storm {
 }
 
 // serve returns the arguments of a worker.
-func (s *storm) serve() []string {
+func (s *storm) serve() []string { return s.serveAt(s.server.URL()) }
+
+// serveAt is serve with another URL of the same Redis.
+func (s *storm) serveAt(url string) []string {
 	return []string{
-		"--redis", s.server.URL(), "--root", s.root, "--lease", "1s", "--lock-wait", "10s", "--tree-grace", "1s",
+		"--redis", url, "--root", s.root, "--lease", "1s", "--lock-wait", "10s", "--tree-grace", "1s",
 		"--slots", "4", "--log-level", "error",
 	}
 }
@@ -85,7 +91,7 @@ func (s *storm) serve() []string {
 func (s *storm) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if n, err := s.backlog(ctx); s.pushes > 0 && (err != nil || n > 400) {
-			app.Sleep(ctx, 20*time.Millisecond)
+			pause(ctx, 20*time.Millisecond)
 			continue
 		}
 		repo, ref := s.repos[0], stormRefs[s.rand.IntN(2)]
@@ -99,7 +105,7 @@ func (s *storm) run(ctx context.Context) error {
 		if err := s.push(repo, ref, times); err != nil {
 			return err
 		}
-		app.Sleep(ctx, time.Duration(s.rand.IntN(60))*time.Millisecond)
+		pause(ctx, time.Duration(s.rand.IntN(60))*time.Millisecond)
 	}
 	return nil
 }
@@ -147,26 +153,23 @@ func (s *storm) push(repo, ref string, times int) error {
 
 // announce publishes a change. If Redis does not confirm it, the change may or may not be in the stream, so announce
 // publishes another one with a new ID.
-func (s *storm) announce(repo, ref, name, commit string) error {
+func (s *storm) announce(repo, ref, app, commit string) error {
 	for began := time.Now(); ; {
 		id := uuid.NewString()
-		r, err := events.ParseRef(ref)
-		if err != nil {
-			return err
-		}
-		change, err := events.NewChange(events.Change{ID: id, Source: "/storm", URL: s.git.URL(repo), Ref: r, App: name, After: commit})
-		if err != nil {
-			return err
-		}
-		err = app.PublishChange(context.Background(), s.client, events.DefaultNamespace, change)
-		s.mu.Lock()
-		s.sent = append(s.sent, announcement{id, err == nil})
-		s.mu.Unlock()
+		err := addChange(context.Background(), s.client, map[string]string{"id": id, "url": s.git.URL(repo), "ref": ref, "app": app, "after": commit})
+		s.sends(id, err == nil)
 		if err == nil || time.Since(began) > 2*time.Minute {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond) // Redis is down, and there is no signal for its return
 	}
+}
+
+// sends records a published change.
+func (s *storm) sends(id string, confirmed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent = append(s.sent, announcement{id, confirmed})
 }
 
 // pushAll pushes once to every ref of every repository and returns the IDs of the confirmed changes.
@@ -217,21 +220,12 @@ func (s *storm) assertNoLeftovers() {
 	}
 }
 
-// assertNothingLeft checks that Redis has no pending work, leases or attempts.
+// assertNothingLeft checks that no work is pending and no lease is held.
 func (s *storm) assertNothingLeft() {
 	s.t.Helper()
-	ctx := s.t.Context()
 	proctest.AssertIdle(s.t, s.client)
-	inspector := proctest.Must(locking.NewInspector(locking.InspectorConfig{Redis: s.client, Prefix: events.DefaultNamespace.Locks()}))(s.t)
-	proctest.Eventually(s.t, func() bool { return len(proctest.Must(inspector.List(ctx))(s.t)) == 0 }, "no lease is held")
-	prefix, changes := string(events.DefaultNamespace), events.DefaultNamespace.Changes()
-	keys := []string{stream.DueKey(prefix, changes, events.WorkersGroup)}
-	for _, kind := range []string{"tries", "shelf", "labels"} {
-		keys = append(keys, prefix+kind+":changes:"+events.WorkersGroup)
-	}
-	for _, key := range keys {
-		if n := proctest.Must(s.client.Exists(ctx, key).Result())(s.t); n != 0 {
-			s.t.Errorf("key %s exists, want none", key)
-		}
-	}
+	proctest.Eventually(s.t, func() bool {
+		stdout, _, code := proctest.RunLockstep(s.t, nil, "locks", "ls", "--redis", s.server.URL())
+		return code == 0 && !strings.Contains(stdout, "acme/")
+	}, "no lease is held")
 }

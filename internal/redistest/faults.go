@@ -61,10 +61,10 @@ func (f *Faulty) SetClock(off time.Duration) {
 	}
 }
 
-// PowerCut kills the server and takes from its append-only files what it had not flushed. A random part of that survives in a third of the
-// cuts, so that a command may be torn, and all of it in another third. Renames count as flushed. It returns how many bytes were written
-// and how many are lost. [Server.Restart] is the return of power.
-func (f *Faulty) PowerCut() (unflushed, lost int64) {
+// PowerCut kills the server and takes from its append-only files what it had not flushed: all of it or, if torn, a random part, so that a
+// command may be torn. Renames count as flushed. It returns how many bytes were not flushed, and how many of them are lost.
+// [Server.Restart] is the return of power.
+func (f *Faulty) PowerCut(torn bool) (unflushed, lost int64) {
 	f.t.Helper()
 	f.Stop()
 	log, err := os.ReadFile(f.synced)
@@ -93,11 +93,8 @@ func (f *Faulty) PowerCut() (unflushed, lost int64) {
 		written := info.Size()
 		keep := min(flushed[path], written)
 		unflushed += written - keep
-		switch rand.IntN(3) {
-		case 0:
+		if torn {
 			keep += rand.Int64N(written - keep + 1)
-		case 1:
-			keep = written
 		}
 		if err := os.Truncate(path, keep); err != nil {
 			f.t.Fatal(err)

@@ -20,7 +20,7 @@ func TestPowerCutTakesWhatIsNotFlushed(t *testing.T) {
 			for n := 0; ; n++ {
 				value := time.Now().String()
 				testenv.Must(0, client.Set(ctx, "k", value, 0).Err())(t)
-				unflushed, lost := server.PowerCut()
+				unflushed, lost := server.PowerCut(n%2 == 1)
 				server.Restart()
 				got := client.Get(ctx, "k").Val()
 				switch {
