@@ -136,6 +136,7 @@ func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspect
 	}
 	checked, unchecked := inspection.fields(known, ref)
 	maps.Copy(outcome.State, checked)
+	maps.Copy(outcome.State, known.EarlierFields(outcome.Result))
 	missing, had := known.MissingFields(outcome.Result)
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had, known.RepeatFields(change.App, ref))

@@ -58,9 +58,10 @@ type Visible struct {
 // Ref is a visible ref.
 type Ref struct {
 	Ref        events.Ref
-	Commit     string // last settled for the app; for the operator, the published one
-	Default    bool   // it is the remote's default branch
-	Submodules bool   // the files of submodules are visible
+	Commit     string   // last settled for the app; for the operator, the published one
+	Earlier    []string // commits settled for the app before that one, the newest first; none for the operator
+	Default    bool     // it is the remote's default branch
+	Submodules bool     // the files of submodules are visible
 }
 
 // notFoundStep is the multiple to which the duration of an unsuccessful lookup is rounded up,
@@ -211,7 +212,7 @@ func (r *Reader) watches(ctx context.Context, who Identity, repo events.RepoPath
 
 // limit restricts a ref to what the watches of an app allow. It returns false if the app may not read the ref.
 func (f *Ref) limit(known state.Repo, watches []watch.Watch, app string) bool {
-	f.Commit, f.Submodules = known.Given(app, f.Ref), false
+	f.Commit, f.Earlier, f.Submodules = known.Given(app, f.Ref), known.Earlier(app, f.Ref), false
 	if f.Commit == "" {
 		return false
 	}

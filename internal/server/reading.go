@@ -43,7 +43,6 @@ type Reading struct {
 	lists    slots // of repositories
 	scans    turns
 	digests  digests
-	listed   listed
 	git      *gitserve.Handler
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"lockstep/internal/access"
 	"lockstep/internal/git/object"
 	gitserve "lockstep/internal/git/serve"
+	"lockstep/internal/volume"
 )
 
 // gitPath is where repositories are for Git: /git/acme/widgets.git.
@@ -103,7 +105,6 @@ func (g gitSource) refusal(ctx context.Context, err error) error {
 
 // repo returns a repository with the refs that are visible.
 func (g gitSource) repo(visible access.Visible, who access.Identity) *gitserve.Repo {
-	g.listed.add(who, visible)
 	repo := &gitserve.Repo{Name: visible.Repo.String(), Sender: who.App}
 	var branches []gitserve.Ref
 	for _, one := range visible.Refs {
@@ -140,13 +141,13 @@ func (g gitSource) pin(ctx context.Context, visible access.Visible, who access.I
 	if err != nil {
 		return nil, err
 	}
-	former, err := vol.Former(visible.Repo)
+	before, err := earlierOf(vol, visible, who)
 	if err != nil {
 		return nil, err
 	}
-	p := pins{Pinned: &gitserve.Pinned{Restricted: !who.Operator}, volume: vol, former: former}
+	p := pins{Pinned: &gitserve.Pinned{Restricted: !who.Operator, Former: slices.Collect(maps.Keys(before))}, volume: vol}
 	p.Close = p.close
-	refs, earlier := g.wantedOf(visible, who, wants)
+	refs, earlier := wantedOf(visible, before, wants)
 	for _, one := range earlier {
 		opened, err := g.Reader.Open(ctx, visible, one)
 		err = p.add(ctx, opened, err)
@@ -171,9 +172,28 @@ func (g gitSource) pin(ctx context.Context, visible access.Visible, who access.I
 	return p.Pinned, nil
 }
 
+// earlierOf returns the visible refs at commits that they had before, of which there are trees: those that the app was given, or all for the operator.
+func earlierOf(vol *volume.Volume, visible access.Visible, who access.Identity) (map[object.ID]access.Ref, error) {
+	kept, err := vol.Commits(visible.Repo)
+	if err != nil {
+		return nil, err
+	}
+	before := map[object.ID]access.Ref{}
+	for _, one := range visible.Refs {
+		for _, commit := range kept[one.Ref] {
+			if who.Operator || slices.Contains(one.Earlier, commit) {
+				ref := one
+				ref.Commit = commit
+				before[object.ParseID(commit)] = ref
+			}
+		}
+	}
+	return before, nil
+}
+
 // wantedOf returns the visible refs that name wants, each commit once; all of them if there are no wants, or one is not named by a ref.
-// earlier are visible refs at commits that they had when the sender listed them.
-func (g gitSource) wantedOf(visible access.Visible, who access.Identity, wants []object.ID) (refs, earlier []access.Ref) {
+// earlier are those wanted at a commit that they had before.
+func wantedOf(visible access.Visible, before map[object.ID]access.Ref, wants []object.ID) (refs, earlier []access.Ref) {
 	at := map[string]access.Ref{}
 	for _, one := range visible.Refs {
 		at[one.Commit] = one
@@ -187,7 +207,7 @@ func (g gitSource) wantedOf(visible access.Visible, who access.Identity, wants [
 		added[id] = true
 		if one, ok := at[id.String()]; ok {
 			refs = append(refs, one)
-		} else if one, ok := g.listed.find(who, visible, id); ok {
+		} else if one, ok := before[id]; ok {
 			earlier = append(earlier, one)
 		} else {
 			all = true

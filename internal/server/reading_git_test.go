@@ -71,7 +71,13 @@ func TestGit(t *testing.T) {
 // acknowledges asks for a commit and claims to have another, and returns the answer.
 func (l *library) acknowledges(url, want, have string) string {
 	l.Helper()
-	body := fmt.Sprintf("0011command=fetch00010032want %s\n0032have %s\n0000", want, have)
+	return l.postFetch(url, fmt.Sprintf("0032want %s\n0032have %s\n", want, have))
+}
+
+// postFetch sends the arguments of a fetch, and returns the answer.
+func (l *library) postFetch(url, arguments string) string {
+	l.Helper()
+	body := "0011command=fetch0001" + arguments + "0000"
 	r := testenv.Must(http.NewRequestWithContext(l.Context(), http.MethodPost, url+"/git-upload-pack", strings.NewReader(body)))(l.T)
 	r.Header.Set("Content-Type", "application/x-git-upload-pack-request")
 	r.Header.Set("Git-Protocol", "version=2")

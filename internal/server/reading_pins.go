@@ -4,13 +4,7 @@ import (
 	"context"
 	"os"
 	"slices"
-	"strings"
-	"sync"
-	"time"
 
-	"lockstep/events"
-	"lockstep/internal/access"
-	"lockstep/internal/git/object"
 	gitserve "lockstep/internal/git/serve"
 	"lockstep/internal/volume"
 	"lockstep/tree"
@@ -23,7 +17,6 @@ const maxPinned = 16
 type pins struct {
 	*gitserve.Pinned
 	volume  *volume.Volume
-	former  map[events.Ref][]volume.Former
 	trees   []*tree.Tree
 	objects []*os.File // locks of stores
 	locked  []string   // their folders
@@ -55,11 +48,6 @@ func (p *pins) add(ctx context.Context, t *tree.Tree, err error) error {
 	if len(stored.Shallow) > 0 {
 		p.Depth = max(p.Depth, int(max(stored.Depth, 1)))
 	}
-	for _, before := range p.former[t.Ref()] {
-		if before.Fence <= volume.FenceOf(t.Dir()) { // newer commits are not settled for the app
-			p.Former = append(p.Former, object.ParseID(before.Commit))
-		}
-	}
 	return nil
 }
 
@@ -81,55 +69,4 @@ func (p *pins) keep(ctx context.Context, t *tree.Tree, store string) error {
 	}
 	p.trees = append(p.trees, t)
 	return nil
-}
-
-// listed remembers, for some minutes, the commits of refs that were listed to each sender: a ref may move between a client's
-// list and its fetch. The zero value is ready to use.
-type listed struct {
-	mu          sync.Mutex
-	now, before map[listing]events.Ref
-	began       time.Time // of now
-}
-
-type listing struct {
-	app, repo string
-	commit    object.ID
-}
-
-const (
-	listedFor = 3 * time.Minute // at least, and at most twice as long
-	maxListed = 50_000          // commits; if more are listed, they are forgotten sooner
-)
-
-func (l *listed) add(who access.Identity, visible access.Visible) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.now == nil || time.Since(l.began) > listedFor || len(l.now) > maxListed {
-		l.before, l.now, l.began = l.now, map[listing]events.Ref{}, time.Now()
-	}
-	repo := visible.Repo.Key()
-	for _, one := range visible.Refs {
-		l.now[listing{who.App, repo, object.ParseID(one.Commit)}] = one.Ref
-	}
-}
-
-// find returns the ref that was listed to a sender at a commit, if the ref is still visible to it.
-func (l *listed) find(who access.Identity, visible access.Visible, commit object.ID) (access.Ref, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := listing{who.App, visible.Repo.Key(), commit}
-	ref, ok := l.now[key]
-	if !ok {
-		ref, ok = l.before[key]
-	}
-	if !ok {
-		return access.Ref{}, false
-	}
-	i, ok := slices.BinarySearchFunc(visible.Refs, ref.String(), func(one access.Ref, name string) int { return strings.Compare(one.Ref.String(), name) })
-	if !ok {
-		return access.Ref{}, false
-	}
-	found := visible.Refs[i]
-	found.Commit = commit.String()
-	return found, true
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -121,8 +122,11 @@ func (l *library) sync(repo, ref string, apps ...string) (commit string) {
 		Repo: path, URL: l.git.URL(repo), Ref: of, Fence: l.fence, Depth: l.depth, Base: func(events.Ref, string) string { return "" },
 		Confirm: func(context.Context) error { return nil },
 	}))(l.T)
+	known := testenv.Must(state.NewStore(l.client, events.DefaultNamespace).LoadReadable(l.Context(), path))(l.T)
 	for _, app := range append(apps, "") {
-		fields := state.SyncedFields(events.Result{Repo: path, Ref: synced.Ref, App: app, After: synced.After, Fence: l.fence}, l.git.URL(repo))
+		result := events.Result{Repo: path, Ref: synced.Ref, App: app, After: synced.After, Fence: l.fence}
+		fields := state.SyncedFields(result, l.git.URL(repo))
+		maps.Copy(fields, known.EarlierFields(result))
 		testenv.Must(0, l.client.HSet(l.Context(), events.DefaultNamespace.Repo(path), fields).Err())(l.T)
 	}
 	return synced.After

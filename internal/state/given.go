@@ -1,19 +1,47 @@
 package state
 
-import "lockstep/events"
+import (
+	"slices"
+	"strings"
+
+	"lockstep/events"
+)
 
 const (
 	givenPrefix     = "given:"
+	earlierPrefix   = "given_earlier:"
 	repeatPrefix    = "repeat:"
 	nothingReceived = "none" // value of a field with repeatPrefix
 )
 
-func givenField(app string, ref events.Ref) string  { return givenPrefix + ref.String() + ":" + app }
+func givenField(app string, ref events.Ref) string { return givenPrefix + ref.String() + ":" + app }
+func earlierField(app string, ref events.Ref) string {
+	return earlierPrefix + ref.String() + ":" + app
+}
 func repeatField(app string, ref events.Ref) string { return repeatPrefix + ref.String() + ":" + app }
 
 // Given returns the commit of ref last delivered to app, or "". The app may read it.
 func (r Repo) Given(app string, ref events.Ref) string {
 	return r.fields[givenField(app, ref)]
+}
+
+// maxEarlier is the number of commits that [Repo.Earlier] returns at most.
+const maxEarlier = 8
+
+// Earlier returns commits of ref that were delivered to app before [Repo.Given], the newest first.
+func (r Repo) Earlier(app string, ref events.Ref) []string {
+	return strings.Fields(r.fields[earlierField(app, ref)])
+}
+
+// EarlierFields returns the field to set once the commit of a synced result is delivered to its app, if that changes what was delivered earlier.
+func (r Repo) EarlierFields(result events.Result) map[string]string {
+	given := r.Given(result.App, result.Ref)
+	if given == "" || given == result.After {
+		return nil
+	}
+	earlier := slices.DeleteFunc(r.Earlier(result.App, result.Ref), func(commit string) bool { return commit == given || commit == result.After })
+	earlier = slices.Insert(earlier, 0, given)
+	return map[string]string{earlierField(result.App, result.Ref): strings.Join(earlier[:min(len(earlier), maxEarlier)], " ")}
 }
 
 // Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an earlier one if Repeats.
@@ -38,7 +66,7 @@ func (r Repo) RepeatFields(app string, ref events.Ref) []string {
 
 // GivenFields returns the fields to remove so that nothing of ref was delivered to app.
 func (r Repo) GivenFields(app string, ref events.Ref) []string {
-	return r.present(givenField(app, ref), repeatField(app, ref))
+	return r.present(givenField(app, ref), earlierField(app, ref), repeatField(app, ref))
 }
 
 func (r Repo) present(names ...string) (present []string) {

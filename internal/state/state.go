@@ -10,6 +10,8 @@
 //	head:{ref}          published commit of ref
 //	default             ref that was last published under the plain name; absent if an older version has written the state
 //	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
+//	given_earlier:{ref}:{app}
+//	                    commits of ref delivered to app before that one, at most 8, newest first, separated by spaces
 //	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it: commit that the app
 //	                    received before, or "none"; absent after that sync
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
@@ -251,7 +253,7 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 		kind, rest, _ := strings.Cut(name, ":")
 		about, _, _ := strings.Cut(rest, ":") // a ref contains no colon
 		switch kind {
-		case "head", "given", "repeat", "asked", "newest", "look", "watched", "byhand", "check", "missing":
+		case "head", "given", "given_earlier", "repeat", "asked", "newest", "look", "watched", "byhand", "check", "missing":
 			if about == ref.String() {
 				names = append(names, name)
 			}
@@ -269,7 +271,8 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 func (r Repo) CloneFields() []string {
 	var names []string
 	for name := range r.fields {
-		if name == "synced" || name == defaultField || strings.HasPrefix(name, "head:") || strings.HasPrefix(name, givenPrefix) || strings.HasPrefix(name, repeatPrefix) {
+		if name == "synced" || name == defaultField || strings.HasPrefix(name, "head:") || strings.HasPrefix(name, givenPrefix) || strings.HasPrefix(name, earlierPrefix) ||
+			strings.HasPrefix(name, repeatPrefix) {
 			names = append(names, name)
 		}
 	}

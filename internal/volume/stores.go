@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -55,14 +53,8 @@ func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 	return file, nil
 }
 
-// Former is a commit that a repository has a tree of, and the fence with which that was published: a later one has a higher fence.
-type Former struct {
-	Commit string
-	Fence  uint64
-}
-
-// Former returns the commits that a repository has trees of, published and replaced ones, by ref.
-func (v *Volume) Former(repo events.RepoPath) (map[events.Ref][]Former, error) {
+// Commits returns the commits that a repository has trees of, published and replaced ones, by ref.
+func (v *Volume) Commits(repo events.RepoPath) (map[events.Ref][]string, error) {
 	f := v.folder(repo)
 	b, _, err := f.readBinding()
 	if err != nil {
@@ -72,25 +64,15 @@ func (v *Volume) Former(repo events.RepoPath) (map[events.Ref][]Former, error) {
 	if err != nil {
 		return nil, disk.Error("list the trees", err)
 	}
-	former := map[events.Ref][]Former{}
+	commits := map[events.Ref][]string{}
 	for _, entry := range entries {
 		if isPrivate(entry.Name()) || b.MovedAway.covers(entry.Name()) {
 			continue
 		}
 		name, commit, ok := checkout.RefAndCommit(filepath.Join(f.trees(), entry.Name()))
 		if ref, err := events.ParseRef(name); ok && err == nil {
-			former[ref] = append(former[ref], Former{commit, FenceOf(entry.Name())})
+			commits[ref] = append(commits[ref], commit)
 		}
 	}
-	return former, nil
-}
-
-// FenceOf returns the fence in the path of a published tree; 0 for another path.
-func FenceOf(tree string) uint64 {
-	text, _, _ := strings.Cut(filepath.Base(tree), "-")
-	fence, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return fence
+	return commits, nil
 }

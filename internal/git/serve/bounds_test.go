@@ -433,7 +433,7 @@ func (f fixed) Open(context.Context, *http.Request) (*Repo, error) { return f.re
 func FuzzRequest(f *testing.F) {
 	id := strings.Repeat("12", 20)
 	f.Add(pkts("want "+id+" side-band-64k ofs-delta", "shallow "+id, "deepen 1", "0000", "have "+id, "0000", "done"))
-	f.Add(pkts("want "+id, "want-ref refs/heads/main", "have "+id, "deepen-since 5", "deepen-not main", "thin-pack", "done", "0000"))
+	f.Add(pkts("want "+id, "have "+id, "deepen-since 5", "deepen-not main", "thin-pack", "done", "0000"))
 	f.Add(pkts("peel", "symrefs", "unborn", "ref-prefix refs/", "0000"))
 	f.Add("0003ffff0001")
 	f.Fuzz(func(t *testing.T, body string) {

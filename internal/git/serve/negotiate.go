@@ -23,15 +23,8 @@ type negotiation struct {
 	started bool
 }
 
-// negotiate pins the objects of a repository. It adds the refs that the request wants by name to its wants.
+// negotiate pins the objects of a repository.
 func negotiate(ctx context.Context, repo *Repo, req *fetchRequest) (*negotiation, error) {
-	for _, name := range req.wantRefs {
-		id, ok := repo.ref(name)
-		if !ok {
-			return nil, refusef("unknown ref %.200s", name)
-		}
-		req.wants = append(req.wants, id)
-	}
 	store, err := repo.Pin(ctx, req.wants)
 	if err != nil {
 		return nil, err

@@ -20,11 +20,10 @@ const (
 
 // fetchRequest is a request for a pack, of either protocol.
 type fetchRequest struct {
-	format   object.Format
-	wants    []object.ID
-	wantRefs []string // protocol 2 only
-	haves    []object.ID
-	done     bool
+	format object.Format
+	wants  []object.ID
+	haves  []object.ID
+	done   bool
 
 	shallow  []object.ID // commits whose parents the client lacks
 	depth    int         // 0 for none
@@ -136,8 +135,6 @@ func (r *fetchRequest) addArgument(line string) error {
 	switch name {
 	case "want":
 		return r.addID(&r.wants, value)
-	case "want-ref":
-		r.wantRefs = append(r.wantRefs, value)
 	case "have":
 		return r.addID(&r.haves, value)
 	case "done":

@@ -51,13 +51,14 @@ type Pinned struct {
 	Shallow []object.ID // commits whose parents are not kept; nil if the history is complete
 	Depth   int         // of the history that is kept, if Shallow is set
 
-	// Earlier are commits that visible refs had when the sender listed them. They are served like those that the refs have now.
+	// Earlier are wanted commits that visible refs had before, as the sender has seen them. They are served like those that the refs
+	// have now, since a ref may move between a client's list and its fetch.
 	Earlier []object.ID
 
 	// Restricted means that Dirs have objects that must stay hidden from the sender. Then only commits that are reachable from the
 	// visible refs or in Former are acknowledged.
 	Restricted bool
-	Former     []object.ID // commits that the refs had before; not served
+	Former     []object.ID // commits that visible refs had before, as the sender has seen them
 
 	Close func() // is called once, to release the objects. Optional
 }

@@ -19,7 +19,7 @@ func (x *exchange) advertise() error {
 		w.text("version 2")
 		w.text("agent=%s", agent)
 		w.text("ls-refs=unborn")
-		w.text("fetch=shallow wait-for-done ref-in-want")
+		w.text("fetch=shallow wait-for-done") // without ref-in-want: git clone fails if the ref has moved since it was listed
 		w.text("object-format=%s", x.repo.Format)
 		w.special(pktFlush)
 	} else {
@@ -189,7 +189,7 @@ func (l *lsRefs) write(w *pktWriter, repo *Repo, hold func(lines int) error) err
 
 // fetch2 answers a fetch of protocol 2.
 func (x *exchange) fetch2(req *fetchRequest) error {
-	if len(req.wants)+len(req.wantRefs) == 0 && !req.waitForDone {
+	if len(req.wants) == 0 && !req.waitForDone {
 		x.out.contentType("application/x-git-upload-pack-result")
 		return nil
 	}
@@ -229,9 +229,6 @@ func (n *negotiation) answer2(w *pktWriter) (p plan, ready bool, err error) {
 		b.write(w)
 		w.special(pktDelim)
 	}
-	if len(n.req.wantRefs) > 0 {
-		n.writeWanted(w)
-	}
 	w.text("packfile")
 	return p, true, nil
 }
@@ -260,15 +257,4 @@ func (b *boundary) write(w *pktWriter) {
 	for _, id := range b.unshallow {
 		w.text("unshallow %s", id)
 	}
-}
-
-// writeWanted lists the refs that the client wanted by name.
-func (n *negotiation) writeWanted(w *pktWriter) {
-	w.text("wanted-refs")
-	for _, name := range n.req.wantRefs {
-		if id, ok := n.repo.ref(name); ok {
-			w.text("%s %s", id, name)
-		}
-	}
-	w.special(pktDelim)
 }
