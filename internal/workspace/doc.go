@@ -22,8 +22,9 @@
 //
 // # What keeps a tree
 //
-// Exec holds the tree's pin (package tree), also through the command's processes, so the tree stays even if Exec is killed.
-// Create writes a record to the volume (volume.Workspace), which pins the tree until Remove, across reboots. Both also keep
+// Exec holds the tree's pin (package tree) while the command runs, and the command is killed if Exec is. The command inherits
+// only its standard input, output and error: with a descriptor of a file on the volume it could change what is read-only for it,
+// or hold locks. So a process that outlives the command has no workspace and does not keep the tree. Create writes a record to the volume (volume.Workspace), which pins the tree until Remove, across reboots. Both also keep
 // objects of the store that the tree does not need, because git may find and use them there.
 //
 // # Leftovers

@@ -162,7 +162,7 @@ func (e *execution) start(ctx context.Context) (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(e.Command[0], e.Command[1:]...)
 	e.connect(cmd)
-	cmd.Dir, cmd.ExtraFiles = e.dir, e.pins()
+	cmd.Dir = e.dir
 	if err := cmd.Start(); err != nil {
 		return nil, &NotStarted{err}
 	}
@@ -176,15 +176,6 @@ func (e *execution) connect(cmd *exec.Cmd) {
 		"LOCKSTEP_WORKSPACE": e.dir, "LOCKSTEP_TREE": e.Tree.Dir(), "LOCKSTEP_COMMIT": e.Tree.Commit(), "LOCKSTEP_REF": e.Tree.Ref().String(), "PWD": e.dir,
 	})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}
-
-// pins returns the locked files that the command inherits, so that all of its processes keep the tree.
-func (e *execution) pins() []*os.File {
-	files := []*os.File{e.scratch.lock, e.objects}
-	if pin := e.Tree.Pin(); pin != nil {
-		files = append(files, pin)
-	}
-	return files
 }
 
 // ofRepository are variables that let git work on another repository than that of the working directory, as git sets them for hooks.
@@ -237,7 +228,7 @@ func (e *execution) startInOverlay() (*exec.Cmd, error) {
 	if ownNamespace {
 		enterUserNamespace(cmd.SysProcAttr)
 	}
-	answer, err := in.start(cmd, e.pins())
+	answer, err := in.start(cmd)
 	if err != nil {
 		return nil, &stepError{step: stepNamespace, err: errnoOf(err), folder: e.scratch.dir, user: ownNamespace}
 	}

@@ -32,7 +32,7 @@ type inside struct {
 	Command       []string
 }
 
-// Descriptors of Inside. The others are the pins, for the command.
+// Descriptors of Inside, which the command does not get.
 const (
 	fdRequest = 3 + iota
 	fdAnswer
@@ -64,7 +64,7 @@ type notFoundError struct{ error }
 func (*notFoundError) Is(target error) bool { return target == exec.ErrNotFound }
 
 // start starts cmd, which calls Inside, and waits until it has become the command or failed.
-func (in inside) start(cmd *exec.Cmd, pins []*os.File) (answer, error) {
+func (in inside) start(cmd *exec.Cmd) (answer, error) {
 	request, err := in.file()
 	if err != nil {
 		return answer{}, err
@@ -75,7 +75,7 @@ func (in inside) start(cmd *exec.Cmd, pins []*os.File) (answer, error) {
 		return answer{}, err
 	}
 	defer read.Close()
-	cmd.ExtraFiles = append([]*os.File{request, write}, pins...)
+	cmd.ExtraFiles = []*os.File{request, write}
 	err = cmd.Start()
 	_ = write.Close()
 	if err != nil {

@@ -89,7 +89,7 @@ func (s scratch) describe(w volume.Workspace) error {
 	return os.WriteFile(filepath.Join(s.dir, describedIn), content, 0o600)
 }
 
-// remove removes the folder. The lock of this process is released; processes that the command left behind may still have theirs.
+// remove removes the folder and releases its lock.
 func (s scratch) remove() error { return errors.Join(removeAll(s.dir), s.lock.Close()) }
 
 // scratches lists the scratch folders of this user in base.
