@@ -31,7 +31,7 @@ type Config struct {
 	Max       int           // streams; default 20,000, or three quarters of the limit of open files if that is less
 	MaxApp    int           // streams of an app; default half of Max
 	Heartbeat time.Duration // between heartbeats of a stream; default 15 s
-	Check     time.Duration // between checks of tokens and connections; default 2 s
+	Check     time.Duration // between checks of tokens and connections, and for which who may read a result is not decided again; default 2 s
 	Stall     time.Duration // how long a client may take to accept a batch; default 1 min
 
 	Log     *slog.Logger    // default slog.Default

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -74,6 +75,10 @@ func (f Follower) stateAt(now time.Time) FollowerState {
 // Followers stores the reports of followers in Redis, and compares them with the results of a cell. A report is kept for seven days. It is
 // safe for concurrent use by any number of processes.
 type Followers struct {
+	// Cells returns the names of the deployment's cells. A report is stored with the positions in these. Optional in a deployment
+	// without cells.
+	Cells func() []string
+
 	redis   redis.Cmdable
 	cell    string
 	results string // stream of the cell's results
@@ -93,6 +98,10 @@ var (
 	reportSource string
 	reportScript = redis.NewScript(reportSource)
 
+	//go:embed next.lua
+	nextSource string
+	nextScript = redis.NewScript(nextSource)
+
 	followerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 	versionText  = regexp.MustCompile(`^[ -~]{0,100}$`)
 )
@@ -103,7 +112,12 @@ var (
 	ErrTooManyFollowers = errors.New("this app has 1,000 followers already; followers are forgotten seven days after their last report")
 )
 
-const maxFollowersListed = 5000
+const (
+	maxFollowersListed = 5000
+	followersAtOnce    = 200 // read, or compared with the results, in one call
+
+	maxForeignCursor = 200 // bytes of the cursor of another version
+)
 
 func (f *Followers) apps() string { return string(f.shared) + "followers" }
 
@@ -115,7 +129,8 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if !followerName.MatchString(name) {
 		return fmt.Errorf("%w: name: want at most 100 letters, digits, dots, underscores or hyphens", ErrBadReport)
 	}
-	if _, err := ParseCursor(report.Cursor); err != nil && report.Cursor != "" { // "": nothing is complete yet
+	var err error
+	if report.Cursor, err = f.known(report.Cursor); err != nil {
 		return fmt.Errorf("%w: %w", ErrBadReport, err)
 	}
 	const most = 1 << 30
@@ -149,19 +164,64 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	return nil
 }
 
+// known returns a cursor with its positions in the cells of the deployment only: a sender could invent others. "" stays: nothing is complete yet.
+func (f *Followers) known(text string) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	cursor, err := ParseCursor(text)
+	switch {
+	case err != nil:
+		return "", err
+	case cursor.isForeign() && len(text) <= maxForeignCursor:
+		return text, nil
+	case cursor.isForeign():
+		return "", ErrMalformed
+	}
+	cells := []string{"", f.cell} // "" is the deployment that has become the cell
+	if f.Cells != nil {
+		cells = append(cells, f.Cells()...)
+	}
+	maps.DeleteFunc(cursor, func(cell string, _ position) bool { return !slices.Contains(cells, cell) })
+	if len(cursor) == 0 {
+		return "", errors.New("cursor: it has no position in a cell of this deployment")
+	}
+	return cursor.String(), nil
+}
+
 // removedOf returns the removed tokens of an app's followers.
 func (f *Followers) removedOf(ctx context.Context, app string) (removed []any, err error) {
-	reports, err := f.redis.HGetAll(ctx, f.of(app)).Result()
-	if err != nil {
-		return nil, err
-	}
-	tokens, err := f.removedTokens(ctx, reports)
-	for token, gone := range tokens {
-		if gone {
-			removed = append(removed, token)
+	err = f.read(ctx, app, func(_ map[string]string, tokens map[string]bool) bool {
+		for token, gone := range tokens {
+			if gone && !slices.Contains(removed, any(token)) {
+				removed = append(removed, token)
+			}
+		}
+		return true
+	})
+	return removed, err
+}
+
+// read calls yield with the reports of an app's followers by name, and with which of their tokens were removed, page by page, until it
+// returns false. A report may be in more than one page.
+func (f *Followers) read(ctx context.Context, app string, yield func(reports map[string]string, removed map[string]bool) bool) error {
+	for cursor := uint64(0); ; {
+		page, next, err := f.redis.HScan(ctx, f.of(app), cursor, "", followersAtOnce).Result()
+		if err != nil {
+			return err
+		}
+		reports := map[string]string{}
+		for i := 0; i+1 < len(page); i += 2 {
+			reports[page[i]] = page[i+1]
+		}
+		removed, err := f.removedTokens(ctx, reports)
+		if err != nil {
+			return err
+		}
+		if cursor = next; !yield(reports, removed) || cursor == 0 {
+			return nil
 		}
 	}
-	return removed, err
 }
 
 // List returns the followers, at most 5,000: those that need attention first, then those whose token was removed, each with the largest
@@ -199,25 +259,27 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 	}
 	var list []Follower
 	for _, app := range apps {
-		reports, err := f.redis.HGetAll(ctx, f.of(app)).Result()
-		if err != nil {
-			return nil, err
-		}
-		removed, err := f.removedTokens(ctx, reports)
-		if err != nil {
-			return nil, err
-		}
-		for name, text := range reports {
-			one, token, ok := parseReport(text)
-			one.Name, one.App = name, app
-			switch {
-			case !ok || now.Sub(one.Seen) > f.keep || !f.isOfCell(one):
-			case len(list) < maxFollowersListed:
+		listed := map[string]bool{}
+		err := f.read(ctx, app, func(reports map[string]string, removed map[string]bool) bool {
+			for name, text := range reports {
+				one, token, ok := parseReport(text)
+				one.Name, one.App = name, app
+				if !ok || listed[name] || now.Sub(one.Seen) > f.keep || !f.isOfCell(one) {
+					continue
+				}
+				listed[name] = true
 				if removed[token] {
 					one.State = FollowerRevoked
 				}
 				list = append(list, one)
 			}
+			return len(list) < maxFollowersListed
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(list) >= maxFollowersListed {
+			return list[:maxFollowersListed], nil
 		}
 	}
 	return list, nil
@@ -280,40 +342,42 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 	if err != nil {
 		return err
 	}
-	for some := range slices.Chunk(list, 500) {
-		replies := make([]*redis.XMessageSliceCmd, len(some))
-		_, _ = f.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i, one := range some {
-				cursor, err := ParseCursor(one.Cursor)
-				some[i].Entry = cursor.Entry(f.cell)
-				at, ok := cursor[f.cell]
-				if !ok {
-					at = cursor[""] // of the deployment that has become the cell
-				}
-				if err == nil && at.epoch == epoch && epoch != "" {
-					replies[i] = pipe.XRangeN(ctx, f.results, "("+at.entry.String(), "+", 1)
-				} else {
-					some[i].LagMS = -1
-				}
-			}
-			return nil // each reply has its own error
-		})
-		for i, reply := range replies {
-			if reply == nil {
-				continue
-			}
-			next, err := reply.Result()
-			if err != nil {
-				return err
-			}
-			some[i].LagMS = 0
-			if len(next) > 0 {
-				some[i].LagMS = max(0, now.Sub(events.EntryTime(next[0].ID)).Milliseconds())
-			}
+	after := map[string][]int{} // followers whose cursors are in the stream, by their entries
+	for i := range list {
+		cursor, err := ParseCursor(list[i].Cursor)
+		list[i].Entry, list[i].LagMS = cursor.Entry(f.cell), -1
+		at, ok := cursor[f.cell]
+		if !ok {
+			at = cursor[""] // of the deployment that has become the cell
 		}
-		for i := range some {
-			some[i].State = cmp.Or(some[i].State, some[i].stateAt(now))
+		if err == nil && at.epoch == epoch && epoch != "" {
+			after[at.entry.String()] = append(after[at.entry.String()], i)
 		}
 	}
+	for entries := range slices.Chunk(slices.Sorted(maps.Keys(after)), followersAtOnce) {
+		next, err := nextScript.Run(ctx, f.redis, []string{f.results}, anys(entries)...).StringSlice()
+		if err != nil {
+			return err
+		}
+		for n, entry := range entries {
+			for _, i := range after[entry] {
+				list[i].LagMS = 0
+				if n < len(next) && next[n] != "" {
+					list[i].LagMS = max(0, now.Sub(events.EntryTime(next[n])).Milliseconds())
+				}
+			}
+		}
+	}
+	for i := range list {
+		list[i].State = cmp.Or(list[i].State, list[i].stateAt(now))
+	}
 	return nil
+}
+
+func anys(texts []string) []any {
+	list := make([]any, len(texts))
+	for i, text := range texts {
+		list[i] = text
+	}
+	return list
 }

@@ -62,6 +62,12 @@ func (c Cursor) with(cell string, at position) Cursor {
 // ErrMalformed means that a text is not a cursor.
 var ErrMalformed = errors.New("cursor: want the id of an event of /api/v1/results")
 
+// foreignEpoch is the beginning of the epoch of a cursor of another version.
+const foreignEpoch = "version "
+
+// isForeign reports whether the cursor is of another version.
+func (c Cursor) isForeign() bool { return strings.HasPrefix(c[""].epoch, foreignEpoch) }
+
 const maxCursor = 64 << 10 // bytes; each cell has 60 to 150
 
 // ParseCursor parses the text of a cursor. It returns [ErrMalformed] if it is none. A cursor of another version is a position in no stream.
@@ -75,7 +81,7 @@ func ParseCursor(text string) (Cursor, error) {
 	case err != nil, len(fields) < 2, strings.Trim(fields[0], "0123456789") != "", fields[0] == "":
 		return nil, ErrMalformed
 	case fields[0] != cursorVersion:
-		return Cursor{"": {epoch: "version " + fields[0]}}, nil
+		return Cursor{"": {epoch: foreignEpoch + fields[0]}}, nil
 	}
 	c := Cursor{}
 	const ofCell = 4 // fields

@@ -68,6 +68,7 @@ type entry struct {
 	frame    []byte          // the event without that line; nil if nobody gets it
 	follows  *events.Follows // the result of another cell that comes first; nil if there is none
 	audience access.Audience
+	decided  time.Time // when the audience was
 }
 
 func (e entry) isFor(c *client) bool {
@@ -123,7 +124,8 @@ func (r *recent) skip(at position, app string) position {
 	return at
 }
 
-// next returns the next batch for a client from the results that the tail keeps. ok is false if the client's position is older.
+// next returns the next batch for a client from the results that the tail keeps. ok is false if the client's position is older, or if it was
+// decided a while ago that the client may read one of them: its watch may have been removed since.
 func (s *source) next(c *client, at position) (next batch, ok bool) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
@@ -140,12 +142,22 @@ func (s *source) next(c *client, at position) (next batch, ok bool) {
 	first := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].at.entry.compare(at.entry) > 0 })
 	next.to = at
 	for _, e := range r.entries[first:] {
+		if s.isOutdated(e, c) {
+			next.more = len(next.entries) > 0
+			return next, next.more
+		}
 		if next.add(s, c, e); next.waits || next.more {
 			return next, true
 		}
 	}
 	next.to = r.to
 	return next, true
+}
+
+// isOutdated reports whether a client would get an entry now, and it was decided a while ago that its app may read it. The caller holds the lock.
+func (s *source) isOutdated(e entry, c *client) bool {
+	waits := e.follows != nil && !s.feed.has(c, *e.follows)
+	return c.app != "" && e.isFor(c) && !waits && time.Since(e.decided) > s.feed.cfg.Check
 }
 
 // prepare decides who may read entries, which follow the position from, and encodes them.
@@ -159,6 +171,7 @@ func (s *source) prepare(ctx context.Context, from position, read page) ([]entry
 		}
 		results[i] = result
 	}
+	decided := time.Now()
 	audiences, err := s.Audiences(ctx, results, func(r events.Result, err error) {
 		s.feed.cfg.Log.ErrorContext(ctx, "result not sent to apps, the watches cannot be decoded", "repo", r.Repo.String(), "result", r.ID, "error", err)
 	})
@@ -174,7 +187,7 @@ func (s *source) prepare(ctx context.Context, from position, read page) ([]entry
 		if at.entry == read.end.entry {
 			at.added = read.end.added
 		}
-		entries[i] = entry{at: at, audience: audiences[i], follows: result.Follows}
+		entries[i] = entry{at: at, audience: audiences[i], decided: decided, follows: result.Follows}
 		if result.Type != "" {
 			entries[i].frame = frameOf(result)
 		}

@@ -1,0 +1,114 @@
+package feed_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/feed"
+	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
+)
+
+// inventedCursor returns a well-formed cursor with the given one and positions in cells that do not exist, of about 60 KB.
+func inventedCursor(real string) string {
+	text, _ := base64.RawURLEncoding.DecodeString(real)
+	_, at, _ := strings.Cut(string(text), " ")
+	var invented strings.Builder
+	invented.WriteString("1")
+	if real != "" {
+		fmt.Fprintf(&invented, " a %s", at)
+	}
+	for i := range 900 {
+		fmt.Fprintf(&invented, " c%03d ABCDEFGHIJKLMNOP 1795223511201-0 1", i)
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(invented.String()))
+}
+
+// TestReportsHaveCellsOfTheDeploymentOnly reports cursors with positions in cells that do not exist: Redis gets none of them.
+func TestReportsHaveCellsOfTheDeploymentOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, redistest.Start(t))
+	at := testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()
+	single := feed.NewFollowers(w.client, "", events.DefaultNamespace, events.DefaultNamespace)
+	cells := feed.NewFollowers(w.client, "a", events.DefaultNamespace, events.DefaultNamespace)
+	cells.Cells = func() []string { return []string{"a", "b"} }
+	stored := func(name string) string {
+		return testenv.Must(w.client.HGet(t.Context(), string(events.DefaultNamespace)+"followers:of:docs", name).Result())(t)
+	}
+	for name, tc := range map[string]struct {
+		followers *feed.Followers
+		cursor    string
+		ok        bool
+	}{
+		"none":                          {single, "", true},
+		"own":                           {single, at, true},
+		"invented":                      {single, inventedCursor(""), false},
+		"invented-with-cells":           {cells, inventedCursor(""), false},
+		"own-and-invented-with-cells":   {cells, inventedCursor(at), true},
+		"own-of-before-with-cells":      {cells, at, true},
+		"another-version":               {single, "MiBhIGIgYw", true},
+		"another-version-of-many-bytes": {single, base64.RawURLEncoding.EncodeToString([]byte("2 " + strings.Repeat("x", 40_000))), false},
+	} {
+		err := tc.followers.Put(t.Context(), "docs", name, "", feed.Report{Cursor: tc.cursor})
+		switch {
+		case !tc.ok && !errors.Is(err, feed.ErrBadReport):
+			t.Errorf("%s: %v, want %v", name, err, feed.ErrBadReport)
+		case tc.ok && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case tc.ok && len(stored(name)) > 300:
+			t.Errorf("%s: %d bytes are stored", name, len(stored(name)))
+		}
+	}
+	states := map[string]feed.FollowerState{}
+	for _, one := range testenv.Must(cells.List(t.Context()))(t) {
+		states[one.Name] = one.State
+	}
+	if got := states["own-and-invented-with-cells"]; got != feed.FollowerOK {
+		t.Errorf("%v", states)
+	}
+}
+
+// TestListOfFollowersReadsLittle lists a thousand followers with invented cursors, each before a result of 200 KB: Redis sends neither the results
+// nor long reports.
+func TestListOfFollowersReadsLittle(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartReal(t)
+	w := newWorld(t, server)
+	w.watch("docs", "acme/widgets", "")
+	at := testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()
+	files := make([]events.File, 2000)
+	for i := range files {
+		files[i] = events.File{Path: fmt.Sprintf("%080d", i), Status: events.FileModified}
+	}
+	w.add("docs", "acme/widgets", func(r *events.Result) { r.Files = files })
+	followers := feed.NewFollowers(w.client, "", events.DefaultNamespace, events.DefaultNamespace)
+	text, _ := base64.RawURLEncoding.DecodeString(at)
+	fields := strings.Fields(string(text))
+	for i := range 1000 {
+		cursor := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "1 %s %d-%d 0", fields[1], i+1, i))
+		if err := followers.Put(t.Context(), "docs", fmt.Sprint("n", i), "", feed.Report{Cursor: cursor}); err != nil {
+			t.Fatal(err)
+		}
+		if err := followers.Put(t.Context(), "docs", fmt.Sprint("n", i), "", feed.Report{Cursor: inventedCursor("")}); err != nil && !errors.Is(err, feed.ErrBadReport) {
+			t.Fatal(err)
+		}
+	}
+	sent := func() (bytes int64) {
+		info := testenv.Must(w.client.Info(t.Context(), "stats").Result())(t)
+		_, rest, _ := strings.Cut(info, "total_net_output_bytes:")
+		_, _ = fmt.Sscan(rest, &bytes)
+		return bytes
+	}
+	before := sent()
+	list := testenv.Must(followers.List(t.Context()))(t)
+	if read := sent() - before; len(list) != 1000 || read > 1<<20 {
+		t.Errorf("%d followers, %d bytes from Redis", len(list), read)
+	}
+	if list[0].LagMS == 0 && list[0].State == feed.FollowerOK {
+		t.Errorf("%+v", list[0])
+	}
+}
