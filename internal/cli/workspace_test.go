@@ -260,7 +260,7 @@ func TestWorkspaceUnderNohup(t *testing.T) {
 func TestWorkspaceHasNoSecretsOfLockstep(t *testing.T) {
 	t.Parallel()
 	_, env := newWorkspaces(t, "1")
-	env = append(env, "LOCKSTEP_API_TOKEN=s3cret", "LOCKSTEP_REDIS=redis://:s3cret@localhost", "LOCKSTEP_PROXY=http://u:s3cret@localhost", "LOCKSTEP_CREDENTIAL_FORGE_PASSWORD=s3cret", "LOCKSTEP_HOOK_FORGE_SECRET=s3cret", "KEPT=kept")
+	env = append(env, "LOCKSTEP_API_TOKEN=s3cret-of-the-api", "LOCKSTEP_REDIS=redis://:s3cret@localhost", "LOCKSTEP_PROXY=http://u:s3cret@localhost", "LOCKSTEP_CREDENTIAL_FORGE_PASSWORD=s3cret", "LOCKSTEP_HOOK_FORGE_SECRET=s3cret", "KEPT=kept")
 	for _, kind := range bothKinds {
 		if got := inWorkspace(t, env, `env | grep -e s3cret -e KEPT; tr '\0' '\n' </proc/$$/environ | grep s3cret || :`, "--kind", kind); got != "KEPT=kept" {
 			t.Errorf("%s: the command gets %s", kind, got)

@@ -221,6 +221,9 @@ func (s entry) typed(value any) any {
 	return value
 }
 
+// minToken is the minimum length of the API token, in bytes.
+const minToken = 16
+
 func (c *Config) check(environ []string) error {
 	if _, err := events.ParseNamespace(c.Prefix); err != nil {
 		return Named(err)
@@ -235,8 +238,12 @@ func (c *Config) check(environ []string) error {
 	if c.apiToken, err = readSecret(c.APITokenFile); err != nil {
 		return Named(fmt.Errorf("api-token-file: %w", err))
 	}
+	origin := "api-token-file"
 	if c.apiToken == "" {
-		c.apiToken = Variable(environ, EnvPrefix+"API_TOKEN")
+		c.apiToken, origin = Variable(environ, EnvPrefix+"API_TOKEN"), EnvPrefix+"API_TOKEN"
+	}
+	if c.apiToken != "" && len(c.apiToken) < minToken {
+		return Named(fmt.Errorf("%s: shorter than %d bytes, so it could be guessed; create a token with: openssl rand -hex 32", origin, minToken))
 	}
 	c.hasHooks = c.Hooks != "" || slices.ContainsFunc(environ, func(pair string) bool { return strings.HasPrefix(pair, EnvPrefix+"HOOK_") })
 	if c.Redis != "" {

@@ -76,6 +76,8 @@ func TestInvalidSettings(t *testing.T) {
 		"password in an argument":       {args: []string{"--redis", "redis://u:hunter2@h:1"}, want: "redis-password-file"},
 		"unknown Redis scheme":          {args: []string{"--redis", "http://h"}, want: "redis:"},
 		"missing secret file":           {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},
+		"short API token":               {environ: []string{"LOCKSTEP_API_TOKEN=x"}, want: "LOCKSTEP_API_TOKEN: shorter than 16 bytes, so it could be guessed; create a token with: openssl rand -hex 32"},
+		"API token of 15 bytes":         {environ: []string{"LOCKSTEP_API_TOKEN=123456789abcdef"}, want: "LOCKSTEP_API_TOKEN: shorter than 16 bytes"},
 		"invalid boolean":               {file: "adopt: perhaps\n", want: "adopt: want true or false"},
 		"fractional bytes":              {file: "max-repo-bytes: 1.5\n", want: "max-repo-bytes: want a whole number"},
 		"zero repository size":          {args: []string{"--max-repo-bytes", "0"}, want: "max-repo-bytes 0"},
@@ -124,8 +126,8 @@ func TestNumbersAndBooleans(t *testing.T) {
 }
 
 func TestPublicReceiverWithToken(t *testing.T) {
-	c, err := config.Load(flags(t, "--listen", ":8080"), "", []string{"LOCKSTEP_API_TOKEN=t0ken"})
-	if err != nil || c.APIToken() != "t0ken" {
+	c, err := config.Load(flags(t, "--listen", ":8080"), "", []string{"LOCKSTEP_API_TOKEN=t0ken-of-the-test"})
+	if err != nil || c.APIToken() != "t0ken-of-the-test" {
 		t.Fatalf("token %q, error %v", c.APIToken(), err)
 	}
 }

@@ -114,7 +114,7 @@ var settings = []entry{
 	{"reconcile-every", Serving, advanced, 6 * time.Hour, "", "`interval` between comparisons of watches, state and volume; 0: never"},
 	{"listen", Serving | Probing | Following, basic, "", "none", "`address` for HTTP: webhooks, API, dashboard, metrics, health"},
 	{"admin-listen", Serving | Probing | Following, basic, "", "none", "`address` for operators only: profiles, metrics, health; for example 127.0.0.1:6060"},
-	{"api-token-file", Serving | Following, basic, "", "none", "`file` with the bearer token of the HTTP API and the dashboard (or set LOCKSTEP_API_TOKEN)"},
+	{"api-token-file", Serving | Following, basic, "", "none", "`file` with the bearer token of the HTTP API and the dashboard, at least 16 bytes (or set LOCKSTEP_API_TOKEN)"},
 	{"dashboard", Serving, advanced, true, "true", "serve the dashboard at /"},
 	{"admin-header", Serving, advanced, "", "none", "`header` in which a trusted proxy names the user who may make changes on the dashboard, such as X-Forwarded-User; requires trusted-proxies"},
 	{"admin-users", Serving, advanced, []string{}, "any user that the proxy names", "`users` accepted in admin-header; if empty, any"},

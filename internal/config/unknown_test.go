@@ -9,26 +9,26 @@ import (
 
 func TestUnknownVariables(t *testing.T) {
 	for pair, nearest := range map[string]string{
-		"LOCKSTEP_LEESE=20s":                "LOCKSTEP_LEASE",
-		"LOCKSTEP_REDIS_URL=redis://h":      "",
-		"LOCKSTEP_API_TOKE=x":               "LOCKSTEP_API_TOKEN",
-		"LOCKSTEP_LOCKWAIT=20s":             "LOCKSTEP_LOCK_WAIT",
-		"LOCKSTEP_HOOK=hooks":               "LOCKSTEP_HOOKS",
-		"LOCKSTEP_CREDENTIAL=credentials":   "LOCKSTEP_CREDENTIALS",
-		"LOCKSTEP_PORT=8080":                "",
-		"LOCKSTEP_lease=20s":                "known",
-		"LOCKSTEP_=x":                       "",
-		"LOCKSTEP_POETRY=x":                 "",
-		"LOCKSTEP_EXPORT=1":                 "",
-		"LOCKSTEP_TREE_REUSE=true":          "known", // obsolete, with a warning of its own
-		"LOCKSTEP_LEESE=":                   "known", // an empty variable counts as unset
-		"LOCKSTEP_HOOK_X_SECRET=x":          "known",
-		"LOCKSTEP_CREDENTIAL_X_URLS=x":      "known",
-		"LOCKSTEP_API_TOKEN=x":              "known",
-		"LOCKSTEP_TREE=/repos/acme/widgets": "known",
-		"LOCKSTEP_TEST=all":                 "known",
-		"LEESE=20s":                         "known",
-		"LOCKSTEPS=3":                       "known",
+		"LOCKSTEP_LEESE=20s":                  "LOCKSTEP_LEASE",
+		"LOCKSTEP_REDIS_URL=redis://h":        "",
+		"LOCKSTEP_API_TOKE=x":                 "LOCKSTEP_API_TOKEN",
+		"LOCKSTEP_LOCKWAIT=20s":               "LOCKSTEP_LOCK_WAIT",
+		"LOCKSTEP_HOOK=hooks":                 "LOCKSTEP_HOOKS",
+		"LOCKSTEP_CREDENTIAL=credentials":     "LOCKSTEP_CREDENTIALS",
+		"LOCKSTEP_PORT=8080":                  "",
+		"LOCKSTEP_lease=20s":                  "known",
+		"LOCKSTEP_=x":                         "",
+		"LOCKSTEP_POETRY=x":                   "",
+		"LOCKSTEP_EXPORT=1":                   "",
+		"LOCKSTEP_TREE_REUSE=true":            "known", // obsolete, with a warning of its own
+		"LOCKSTEP_LEESE=":                     "known", // an empty variable counts as unset
+		"LOCKSTEP_HOOK_X_SECRET=x":            "known",
+		"LOCKSTEP_CREDENTIAL_X_URLS=x":        "known",
+		"LOCKSTEP_API_TOKEN=0123456789abcdef": "known",
+		"LOCKSTEP_TREE=/repos/acme/widgets":   "known",
+		"LOCKSTEP_TEST=all":                   "known",
+		"LEESE=20s":                           "known",
+		"LOCKSTEPS=3":                         "known",
 		// A Kubernetes service called lockstep, and one called lockstep-receiver:
 		"LOCKSTEP_SERVICE_HOST=10.0.0.1":                    "known",
 		"LOCKSTEP_SERVICE_PORT=80":                          "known",

@@ -13,7 +13,7 @@ import (
 
 func TestValuesRedactPasswords(t *testing.T) {
 	environ := []string{
-		"LOCKSTEP_REDIS=redis://u:hunter2@h:1", "LOCKSTEP_PROXY=http://p:hunter2@h:3128", "LOCKSTEP_API_TOKEN=hunter2", "LOCKSTEP_HOOK_X_SECRET=hunter2",
+		"LOCKSTEP_REDIS=redis://u:hunter2@h:1", "LOCKSTEP_PROXY=http://p:hunter2@h:3128", "LOCKSTEP_API_TOKEN=hunter2hunter2hunter2", "LOCKSTEP_HOOK_X_SECRET=hunter2",
 	}
 	c, err := config.Load(flags(t, "--lease", "20s", "--hosts", "a.example.org"), "", environ)
 	if err != nil {

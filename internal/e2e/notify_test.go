@@ -35,7 +35,7 @@ func TestAppIsNotifiedOfPush(t *testing.T) {
 	defer app.Close()
 	credentials := t.TempDir()
 	proctest.Must(0, os.Mkdir(filepath.Join(credentials, "docs-hook"), 0o700))(t)
-	for file, text := range map[string]string{"signingSecret": "s3cret\n", "urls": app.URL + "/\n"} {
+	for file, text := range map[string]string{"signingSecret": "s3cret-of-24-characters\n", "urls": app.URL + "/\n"} {
 		proctest.Must(0, os.WriteFile(filepath.Join(credentials, "docs-hook", file), []byte(text), 0o600))(t)
 	}
 	proctest.Must(watch.NewRegistry(client, events.DefaultNamespace).Put(ctx, watch.Watch{

@@ -97,7 +97,7 @@ func (o *outage) serve(notify string) {
 		proctest.Start(o.T, append([]string{"serve", "--roles", "worker,scheduler", "--lease", "1s", "--host-requests", fmt.Sprint(oneHost), "--log-level", "error"}, o.where()...)...)
 	}
 	cmd := proctest.Command(o.T, "serve", "--roles", "notifier", "--redis", o.server.URL(), "--notify-hosts", "127.0.0.1", "--log-level", "error")
-	cmd.Env = append(os.Environ(), "LOCKSTEP_CREDENTIAL_SIGNER_SIGNING_SECRET=s3cret", "LOCKSTEP_CREDENTIAL_SIGNER_URLS="+notify+"/")
+	cmd.Env = append(os.Environ(), "LOCKSTEP_CREDENTIAL_SIGNER_SIGNING_SECRET=s3cret-of-24-characters", "LOCKSTEP_CREDENTIAL_SIGNER_URLS="+notify+"/")
 	proctest.StartCommand(o.T, cmd)
 	address := proctest.FreeAddress(o.T)
 	proctest.Start(o.T, append([]string{"serve", "--roles", "reader", "--listen", address}, o.where()...)...).AwaitLog("listening")

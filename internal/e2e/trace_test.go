@@ -124,7 +124,7 @@ func startNotifiedApp(t *testing.T, client redis.UniversalClient, url string) *n
 	}))
 	t.Cleanup(a.Close)
 	proctest.Must(0, os.Mkdir(filepath.Join(a.credentials, "docs-hook"), 0o700))(t)
-	for file, text := range map[string]string{"signingSecret": "s3cret\n", "urls": a.URL + "/\n"} {
+	for file, text := range map[string]string{"signingSecret": "s3cret-of-24-characters\n", "urls": a.URL + "/\n"} {
 		proctest.Must(0, os.WriteFile(filepath.Join(a.credentials, "docs-hook", file), []byte(text), 0o600))(t)
 	}
 	proctest.Must(watch.NewRegistry(client, events.DefaultNamespace).Put(t.Context(), watch.Watch{

@@ -327,7 +327,7 @@ func newUpgrade(t *testing.T) *upgrade {
 	}
 	u.env = []string{
 		"LOCKSTEP_HOOK_HUB_FORGE=github", "LOCKSTEP_HOOK_HUB_SECRET=" + testHookSecret,
-		"LOCKSTEP_CREDENTIAL_SIGNER_SIGNING_SECRET=s3cret", "LOCKSTEP_CREDENTIAL_SIGNER_URLS=" + u.url + "/",
+		"LOCKSTEP_CREDENTIAL_SIGNER_SIGNING_SECRET=s3cret-of-24-characters", "LOCKSTEP_CREDENTIAL_SIGNER_URLS=" + u.url + "/",
 	}
 	return u
 }

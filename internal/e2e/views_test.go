@@ -43,7 +43,7 @@ func TestChangedViewIsPosted(t *testing.T) {
 	defer posts.Close()
 	credentials := t.TempDir()
 	proctest.Must(0, os.Mkdir(filepath.Join(credentials, "hook"), 0o700))(t)
-	for file, text := range map[string]string{"signingSecret": "s3cret\n", "urls": posts.URL + "/\n"} {
+	for file, text := range map[string]string{"signingSecret": "s3cret-of-24-characters\n", "urls": posts.URL + "/\n"} {
 		proctest.Must(0, os.WriteFile(filepath.Join(credentials, "hook", file), []byte(text), 0o600))(t)
 	}
 	root := t.TempDir()

@@ -264,8 +264,10 @@ func TestInvalidIDIsNotPutBack(t *testing.T) {
 			t.Errorf("%q: %v", id, err)
 		}
 	}
-	if _, err := signature([]string{"whsec_"}, "i", time.Now(), nil); !errors.Is(err, errSecret) {
-		t.Errorf("an empty key signs: %v", err)
+	for _, short := range []string{"whsec_", "whsec_AAAA", "x", "123456789abcdef"} {
+		if _, err := signature([]string{secret, short}, "i", time.Now(), nil); !errors.Is(err, errShort) {
+			t.Errorf("%q signs: %v", short, err)
+		}
 	}
 }
 

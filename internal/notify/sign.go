@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,7 +17,14 @@ import (
 // secretPrefix marks a secret in base64, as in Standard Webhooks. Other secrets are used as they are.
 const secretPrefix = "whsec_"
 
-var errSecret = errors.New("the signing secret is empty, or not base64 after " + secretPrefix)
+// minSecret is the minimum length of a signing secret, in bytes. Who guesses it can forge notifications.
+const minSecret = 16
+
+// Errors of signature. They do not contain a part of the secret.
+var (
+	errSecret = errors.New("the signing secret is not base64 after " + secretPrefix)
+	errShort  = fmt.Errorf("the signing secret is shorter than %d bytes, and could be guessed; create one with: openssl rand -hex 32", minSecret)
+)
 
 // signature returns the value of the webhook-signature header, with one signature for each secret.
 func signature(secrets []string, id string, at time.Time, body []byte) (string, error) {
@@ -29,8 +37,8 @@ func signature(secrets []string, id string, at time.Time, body []byte) (string, 
 				return "", errSecret // the decoder's error may contain a part of the secret
 			}
 		}
-		if len(key) == 0 { // anyone could create that signature
-			return "", errSecret
+		if len(key) < minSecret {
+			return "", errShort
 		}
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(id + "." + strconv.FormatInt(at.Unix(), 10) + "."))
