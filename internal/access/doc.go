@@ -1,6 +1,6 @@
 // Package access decides what the sender of a request may read.
 //
-//	who, err := access.Gate{Tokens: tokens, Operator: …, Private: …}.Identify(r)
+//	who, err := access.Gate{Tokens: tokens, Operator: …, Open: …, Private: …}.Identify(r)
 //	visible, err := reader.Visible(r.Context(), who, repo) // ErrNotFound, whatever the reason
 //	for _, ref := range visible.Refs {
 //		t, err := reader.Open(visible, ref) // pinned; the caller closes it

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -23,8 +24,12 @@ var (
 type Gate struct {
 	Tokens *Tokens
 
-	// Operator reports whether a request is the operator's. token is that of the request, "" if it has none.
-	Operator func(r *http.Request, token string) bool
+	// Operator reports whether a token is the operator's.
+	Operator func(token string) bool
+
+	// Open reports whether a request without a token is the operator's while no app has a token. Once one has, requests must send one:
+	// clients such as Git send it only when they are asked for it, and would read everything otherwise.
+	Open func(r *http.Request) bool
 
 	// Private reports whether nobody else can read the request's token on its way: the connection is encrypted, or does not leave this
 	// machine.
@@ -36,8 +41,10 @@ type Gate struct {
 func (g Gate) Identify(r *http.Request) (Identity, error) {
 	token := TokenOf(r)
 	switch {
-	case g.Operator(r, token):
+	case g.Operator(token):
 		return Identity{Operator: true}, nil
+	case token == "" && g.Open(r):
+		return g.operatorUnlessTokens(r.Context())
 	case token == "":
 		return Identity{}, ErrNoToken
 	case !g.Private(r):
@@ -51,6 +58,18 @@ func (g Gate) Identify(r *http.Request) (Identity, error) {
 		return Identity{}, ErrUnknownToken
 	}
 	return Identity{App: app}, nil
+}
+
+// operatorUnlessTokens returns the operator if no app has a token.
+func (g Gate) operatorUnlessTokens(ctx context.Context) (Identity, error) {
+	exist, err := g.Tokens.Exist(ctx)
+	switch {
+	case err != nil:
+		return Identity{}, err
+	case exist:
+		return Identity{}, ErrNoToken
+	}
+	return Identity{Operator: true}, nil
 }
 
 // TokenOf returns the bearer token of a request, or its HTTP Basic password, or "".

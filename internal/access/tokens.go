@@ -161,6 +161,15 @@ func (t *Tokens) App(ctx context.Context, secret string) (app string, ok bool, e
 	return kept.App, true, nil
 }
 
+// Exist reports whether there are tokens.
+func (t *Tokens) Exist(ctx context.Context) (bool, error) {
+	n, err := t.redis.HLen(ctx, t.key).Result()
+	if err != nil {
+		return false, fmt.Errorf("count the tokens: %w", err)
+	}
+	return n > 0, nil
+}
+
 // Removed returns those of tokens, given by their hashes, that were removed, and records the use of the others. It reads 1,000 tokens at
 // a time.
 func (t *Tokens) Removed(ctx context.Context, hashes []string) (removed []string, err error) {

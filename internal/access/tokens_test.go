@@ -114,7 +114,7 @@ func TestIdentify(t *testing.T) {
 	private := true
 	gate := access.Gate{
 		Tokens: tokens, Private: func(*http.Request) bool { return private },
-		Operator: func(_ *http.Request, token string) bool { return token == "operator" },
+		Operator: func(token string) bool { return token == "operator" }, Open: func(*http.Request) bool { return false },
 	}
 	identify := func(header string) (access.Identity, error) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)

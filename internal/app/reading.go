@@ -50,6 +50,12 @@ func openReading(ctx context.Context, cfg Config, client, blocking redis.Univers
 	if err != nil {
 		return nil, err
 	}
+	reading.Followers.Cells = func() (names []string) {
+		for _, source := range results.Sources() {
+			names = append(names, source.Cell)
+		}
+		return names
+	}
 	observer = cfg.Metrics.Reading(reading.Feed.Open)
 	reading.Observer = observer
 	return reading, nil

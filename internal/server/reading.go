@@ -105,15 +105,16 @@ func (s *Reading) limited(w http.ResponseWriter, r *http.Request, from request, 
 	return next(w, r, from)
 }
 
-// GateOf returns the gate that authenticates readers of a listener. A request is the operator's if it has the API token or, if
-// none is configured, if it is local and has no Authorization header. A request through a trusted proxy is never local.
+// GateOf returns the gate that authenticates readers of a listener. A request is the operator's if it has the API token. If
+// none is configured, and no app has a token, it is also if it is local and has no Authorization header. A request through a trusted
+// proxy is never local.
 func GateOf(cfg Config, tokens *access.Tokens) access.Gate {
 	guard := Guard{cfg.Token, cfg.Loopback}
 	return access.Gate{
-		Tokens: tokens,
-		Operator: func(r *http.Request, token string) bool {
-			anyone := guard.Token == "" && len(r.Header.Values("Authorization")) == 0
-			return guard.Is(token) || anyone && !cfg.proxied(r) && guard.Check(r) == nil
+		Tokens:   tokens,
+		Operator: guard.Is,
+		Open: func(r *http.Request) bool {
+			return guard.Token == "" && len(r.Header.Values("Authorization")) == 0 && !cfg.proxied(r) && guard.Check(r) == nil
 		},
 		Private: cfg.private,
 	}
@@ -157,7 +158,7 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)
 	case errors.Is(err, access.ErrReplaced), errors.Is(err, access.ErrNoState), errors.Is(err, archive.ErrAltered), errors.Is(err, archive.ErrNoList):
-		cfg.Log.WarnContext(r.Context(), "tree cannot be served", "path", r.URL.Path, "error", err)
+		cfg.Log.WarnContext(r.Context(), "tree cannot be served", "path", shownPath(r), "error", err)
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)
 	case events.ClassOf(err) == events.ClassVolume || isFileError(err):
@@ -168,6 +169,9 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 		failWith(w, err)
 	}
 }
+
+// shownPath returns the path of a request for the log, without what a sender may add to a file's name.
+func shownPath(r *http.Request) string { return fmt.Sprintf("%.300s", r.URL.Path) }
 
 // isFileError reports whether a file could not be read, for example because too many are open. Redis has no files.
 func isFileError(err error) bool {

@@ -83,7 +83,7 @@ func (s *Reading) abort(answer *patient, r *http.Request, from request, err erro
 		return err
 	}
 	if r.Context().Err() == nil {
-		from.cfg.Log.WarnContext(r.Context(), "response aborted", "path", r.URL.Path, "sent", answer.sent, "error", err)
+		from.cfg.Log.WarnContext(r.Context(), "response aborted", "path", shownPath(r), "sent", answer.sent, "error", err)
 	}
 	panic(http.ErrAbortHandler)
 }

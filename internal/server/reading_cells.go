@@ -240,7 +240,7 @@ func isUnreached(err error) bool {
 }
 
 func logUnreached(r *http.Request, cfg Config, err error) {
-	cfg.Log.WarnContext(r.Context(), "request for a repository of another cell failed", "path", r.URL.Path, "error", err, "cause", errors.Unwrap(err))
+	cfg.Log.WarnContext(r.Context(), "request for a repository of another cell failed", "path", shownPath(r), "error", err, "cause", errors.Unwrap(err))
 }
 
 // cellPage is the place of a page of a list that goes through the cells.

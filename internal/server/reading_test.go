@@ -272,12 +272,13 @@ func TestTokensNeedTLSOrThisMachine(t *testing.T) {
 	}
 }
 
-// TestOnlyLocalRequestsNeedNoToken sends requests without a token to readers without an API token.
+// TestOnlyLocalRequestsNeedNoToken sends requests without a token to readers without an API token, while no app has a token, and then while one has:
+// the response asks for it, since clients such as Git send it only then.
 func TestOnlyLocalRequestsNeedNoToken(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)
-	l.sync("acme/secret", "")
-	for name, tc := range map[string]struct {
+	commit := l.sync("acme/secret", "")
+	cases := map[string]struct {
 		proxy  string
 		header []string
 		want   int
@@ -288,24 +289,46 @@ func TestOnlyLocalRequestsNeedNoToken(t *testing.T) {
 		"a trusted proxy without headers":           {proxy: "127.0.0.0/8", want: 401},
 		"a scheme that is not known":                {header: []string{"Authorization", "token " + l.docs}, want: 401},
 		"an empty password":                         {header: []string{"Authorization", "Basic " + basic("git", "")}, want: 401},
-	} {
-		cfg := l.cfg
-		cfg.Token = ""
-		if tc.proxy != "" {
-			cfg.Proxies = []netip.Prefix{netip.MustParsePrefix(tc.proxy)}
-		}
-		for _, path := range []string{"/api/v1/repos/acme/secret/refs", "/git/acme/secret.git/info/refs?service=git-upload-pack"} {
-			r := httptest.NewRequest(http.MethodGet, path, nil)
-			r.RemoteAddr, r.Host = "127.0.0.1:1", "127.0.0.1:8080"
-			for i := 0; i+1 < len(tc.header); i += 2 {
-				r.Header.Set(tc.header[i], tc.header[i+1])
+	}
+	try := func(when string, status func(want int) int) {
+		for name, tc := range cases {
+			cfg := l.cfg
+			cfg.Token = ""
+			if tc.proxy != "" {
+				cfg.Proxies = []netip.Prefix{netip.MustParsePrefix(tc.proxy)}
 			}
-			w := httptest.NewRecorder()
-			server.Handler(cfg).ServeHTTP(w, r)
-			if w.Code != tc.want {
-				t.Errorf("%s, %s: %d %s, want %d", name, path, w.Code, w.Body, tc.want)
+			for _, path := range []string{"refs", "archive", "files/README", "tree", "artifact", "git"} {
+				path = "/api/v1/repos/acme/secret/" + path
+				if strings.HasSuffix(path, "git") {
+					path = "/git/acme/secret.git/info/refs?service=git-upload-pack"
+				}
+				r := httptest.NewRequest(http.MethodGet, path, nil)
+				r.RemoteAddr, r.Host = "127.0.0.1:1", "127.0.0.1:8080"
+				for i := 0; i+1 < len(tc.header); i += 2 {
+					r.Header.Set(tc.header[i], tc.header[i+1])
+				}
+				w := httptest.NewRecorder()
+				server.Handler(cfg).ServeHTTP(w, r)
+				if w.Code != status(tc.want) || w.Code == 401 && !strings.Contains(fmt.Sprint(w.Header().Values("WWW-Authenticate")), "Basic") {
+					t.Errorf("%s, %s, %s: %d %s, want %d", when, name, path, w.Code, w.Body, status(tc.want))
+				}
 			}
 		}
+	}
+	try("apps have tokens", func(int) int { return 401 })
+
+	cfg := l.cfg
+	cfg.Token = ""
+	srv := httptest.NewServer(documented(t, cfg))
+	t.Cleanup(srv.Close)
+	url := strings.Replace(srv.URL, "://", "://any:"+l.docs+"@", 1) + "/git/acme/secret.git"
+	if out, err := gitserver.Git(t.Context(), "/", "", "ls-remote", url); err == nil {
+		t.Errorf("git lists what is not watched by the app of its token: %s", out)
+	}
+	testenv.Must(0, l.client.Del(t.Context(), events.DefaultNamespace.Tokens()).Err())(t)
+	try("no app has a token", func(want int) int { return want })
+	if out := testenv.Must(gitserver.Git(t.Context(), "/", "", "ls-remote", srv.URL+"/git/acme/secret.git"))(t); !strings.Contains(out, commit) {
+		t.Errorf("git without a token lists %s", out)
 	}
 }
 
