@@ -38,6 +38,7 @@ func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 		"remote without the token":                   {false, "t0ken", nil, 401},
 		"remote with the token":                      {false, "t0ken", bearer, 200},
 		"remote with a token, none configured":       {false, "", bearer, 403},
+		"local with a token, none configured":        {true, "", bearer, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewServer(server.AdminHandler(server.Config{Token: tc.token, Loopback: tc.loopback, Metrics: telemetry.New().Handler()}))

@@ -22,14 +22,19 @@ type Guard struct {
 var (
 	ErrNotLocal   = errors.New("without an API token only requests from localhost are allowed; set api-token-file")
 	ErrWantsToken = errors.New("send the API token as a bearer token")
+	ErrNoAPIToken = errors.New("the request has an Authorization header, and this process has no API token: send none, or set api-token-file; tokens of apps read with the role reader")
 )
 
-// Check returns nil if the request is allowed, else ErrNotLocal or ErrWantsToken. Without a token it requires a loopback
-// listener, a local Host header, which protects against DNS rebinding, and no sign of a proxy.
+// Check returns nil if the request is allowed, else ErrNotLocal, ErrNoAPIToken or ErrWantsToken. Without a token it requires a loopback
+// listener, a local Host header, which protects against DNS rebinding, no sign of a proxy, and no Authorization header: a client with the
+// token of an app is not the operator.
 func (g Guard) Check(r *http.Request) error {
 	if g.Token == "" {
 		if !g.Loopback || !local(r.Host) || forwarded(r) {
 			return ErrNotLocal
+		}
+		if len(r.Header.Values("Authorization")) > 0 {
+			return ErrNoAPIToken
 		}
 		return nil
 	}

@@ -114,7 +114,7 @@ func GateOf(cfg Config, tokens *access.Tokens) access.Gate {
 		Tokens:   tokens,
 		Operator: guard.Is,
 		Open: func(r *http.Request) bool {
-			return guard.Token == "" && len(r.Header.Values("Authorization")) == 0 && !cfg.proxied(r) && guard.Check(r) == nil
+			return guard.Token == "" && !cfg.proxied(r) && guard.Check(r) == nil
 		},
 		Private: cfg.private,
 	}
