@@ -28,7 +28,8 @@
 //	tail      one goroutine for each cell, while there is a client: waits for entries, reads them, asks which apps may read them, keeps the newest
 //	          1,000, at most 4 MiB, and wakes the clients of these apps
 //	client    a connection and a cursor, without a goroutine or a buffer while nothing is sent. When woken, it sends the results after its
-//	          position from what the tail keeps or, if it is further behind, from Redis, a batch at a time
+//	          position from what the tail keeps or, if it is further behind, from Redis, a batch at a time. What the tail has kept for more
+//	          than 2 s is read from Redis, too, because the watches may have changed since
 //	ticker    wakes each client every 15 s to send its position; closes connections whose client has left or whose token was removed,
 //	          every 2 s
 //
@@ -37,7 +38,8 @@
 //
 // # Followers
 //
-// Programs that follow the results report their positions to [Followers], so that operators see which of them lag.
+// Programs that follow the results report their positions to [Followers], so that operators see which of them lag. A report has a position for
+// each cell of the deployment at most, an app has at most 1,000 followers, and reports are read by page.
 //
 // # Failures
 //
