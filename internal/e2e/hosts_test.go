@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -9,8 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -39,8 +39,8 @@ func TestLimitedHostDelaysOnlyItsCredential(t *testing.T) {
 	addr := p.ListenAddress("listening")
 	publish := func(url, credential string) {
 		t.Helper()
-		change := proctest.Must(events.NewChange(events.Change{URL: url, Credential: credential}))(t)
-		proctest.Must(0, app.PublishChange(context.Background(), client, events.DefaultNamespace, change))(t)
+		add := &redis.XAddArgs{Stream: "lockstep:{0}:changes", Values: []string{"url", url, "credential", credential}}
+		proctest.Must(client.XAdd(t.Context(), add).Result())(t)
 	}
 
 	limited.LimitToken(firstToken, retryAfter)
@@ -128,8 +128,8 @@ func TestLiftedBlockOfAHost(t *testing.T) {
 	for n := range repos {
 		name := fmt.Sprint("acme/limited-", n)
 		proctest.Must(git.Create(t.Context(), name, map[string]string{"a": name}))(t)
-		change := proctest.Must(events.NewChange(events.Change{URL: git.URL(name)}))(t)
-		proctest.Must(0, app.PublishChange(context.Background(), client, events.DefaultNamespace, change))(t)
+		add := &redis.XAddArgs{Stream: "lockstep:{0}:changes", Values: []string{"url", git.URL(name)}}
+		proctest.Must(client.XAdd(t.Context(), add).Result())(t)
 	}
 	var status map[string]any
 	proctest.Eventually(t, func() bool {
@@ -158,47 +158,6 @@ func TestLiftedBlockOfAHost(t *testing.T) {
 	}
 	if attempts != deliveries {
 		t.Errorf("%v deliveries with attempt numbers that add up to %v, want attempt 1 only", deliveries, attempts)
-	}
-}
-
-// Repositories hang on a host that answers others: the others go on, and their host is not taken for one that does not answer.
-func TestRepositoriesThatHangDelayNoOthersOfTheirHost(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	const hung, pushes = 80, 10
-	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
-		if strings.HasPrefix(repo, "hung/") {
-			<-ctx.Done()
-		}
-	}))
-	server := redistest.Start(t)
-	client := server.Client()
-	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--slots", "2")
-	p.ListenAddress("listening")
-	proctest.Must(git.Create(t.Context(), "acme/good", map[string]string{"a": "1"}))(t)
-	publish := func(name string) {
-		t.Helper()
-		change := proctest.Must(events.NewChange(events.Change{URL: git.URL(name)}))(t)
-		proctest.Must(0, app.PublishChange(context.Background(), client, events.DefaultNamespace, change))(t)
-	}
-	publish("acme/good")
-	proctest.AwaitResults(t, client, 1)
-	for n := range hung {
-		name := fmt.Sprint("hung/", n)
-		if err := git.Alias(name, "acme/good"); err != nil {
-			t.Fatal(err)
-		}
-		publish(name)
-	}
-	for n := range pushes { // one after the other
-		publish("acme/good")
-		results := proctest.AwaitResults(t, client, n+2)
-		if last := results[len(results)-1]; last.Repo.String() != "acme/good" || last.Type != events.ResultSynced {
-			t.Fatalf("%s %s: %s", last.Type, last.Repo, last.Error)
-		}
-	}
-	if status := hostStatus(t, server.URL(), strings.Split(git.URL(""), "/")[2]); status["reason"] == "no answer" {
-		t.Errorf("status shows %v", status)
 	}
 }
 
