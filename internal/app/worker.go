@@ -69,6 +69,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	defer commands.Close()
 	volumeConfig := VolumeConfig(cfg.Config)
 	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, namespace), cfg.Step
+	volumeConfig.Net.Log = log
 	prepares := newPreparer(log)
 	if !cfg.NoPrepare && cfg.TreePrepare > 0 {
 		volumeConfig.Replaced = prepares.add

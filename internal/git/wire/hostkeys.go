@@ -3,7 +3,7 @@ package wire
 import (
 	"crypto/ed25519"
 	"errors"
-	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
-	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 )
@@ -45,37 +44,28 @@ type hostKeys struct {
 // hostKeys parses lines of known_hosts, or reads the network's files again if lines is empty.
 func (n *Network) hostKeys(lines string) (hostKeys, error) {
 	if lines != "" {
-		check, err := parseKnownHosts(lines)
+		check, err := n.knownLines.parse(n.log, knownLines{"the credential's knownHosts", lines})
 		if err != nil {
-			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "the credential's knownHosts are not valid known_hosts lines; correct them")
+			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "%w; correct it", err)
 		}
 		return hostKeys{check, "the credential's knownHosts"}, nil
 	}
-	var files []string
+	var files []knownLines
 	for _, file := range n.knownHosts {
-		if _, err := os.Stat(file); err == nil || n.knownHostsRequired {
-			files = append(files, file)
+		content, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) && !n.knownHostsRequired {
+			continue
 		}
+		if err != nil {
+			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
+		}
+		files = append(files, knownLines{file, string(content)})
 	}
-	check, err := knownhosts.New(files...)
+	check, err := n.knownLines.parse(n.log, files...)
 	if err != nil {
 		return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
 	}
 	return hostKeys{check, strings.Join(n.knownHosts, " or ")}, nil
-}
-
-// parseKnownHosts parses lines through a file in memory, since package knownhosts reads only files.
-func parseKnownHosts(lines string) (ssh.HostKeyCallback, error) {
-	fd, err := unix.MemfdCreate("known_hosts", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), "known_hosts")
-	defer file.Close()
-	if _, err := file.WriteString(lines); err != nil {
-		return nil, err
-	}
-	return knownhosts.New(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
 // algorithms returns the algorithms of the keys known for address, so that a server with several keys presents a known

@@ -1,9 +1,11 @@
 package wire
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,6 +29,8 @@ type Config struct {
 
 	CAFile     string // PEM bundle of additional certificate authorities
 	KnownHosts string // known_hosts file; defaults to those of the user and the system
+
+	Log *slog.Logger // optional
 }
 
 // Network connects to remotes. It pools connections to URLs of the operator, foreign URLs and proxies separately,
@@ -38,6 +42,8 @@ type Network struct {
 	tls                *tls.Config
 	knownHosts         []string
 	knownHostsRequired bool // set by Config: the file must exist
+	knownLines         knownCache
+	log                *slog.Logger
 
 	operator, foreign, proxied *http.Transport
 
@@ -46,7 +52,7 @@ type Network struct {
 
 // NewNetwork reads the files that cfg names. It does not connect.
 func NewNetwork(cfg Config) (*Network, error) {
-	n := &Network{proxyFor: http.ProxyFromEnvironment}
+	n := &Network{proxyFor: http.ProxyFromEnvironment, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))}
 	var err error
 	if n.hosts, err = egress.ParseHosts("hosts", cfg.Hosts); err != nil {
 		return nil, err

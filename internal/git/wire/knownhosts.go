@@ -1,0 +1,133 @@
+package wire
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	maxKnownContents = 1000 // contents of known_hosts that are remembered
+	maxSkippedLines  = 20   // numbers of skipped lines in a log record
+)
+
+// knownLines are the lines of a known_hosts file, and what to call it.
+type knownLines struct{ where, content string }
+
+// knownCache keeps the lines in use of each content of known_hosts, so that a content is checked, and logged, once. The zero value is
+// empty. It is safe for concurrent use.
+type knownCache struct {
+	mu     sync.Mutex
+	usable map[[sha256.Size]byte]string
+}
+
+// parse parses all lines that can be used and logs the numbers of the others. A line that cannot be parsed trusts no key, so skipping
+// it makes no more keys trusted. The exception is a @revoked line, see [revokedLine].
+func (c *knownCache) parse(log *slog.Logger, files ...knownLines) (ssh.HostKeyCallback, error) {
+	var all strings.Builder
+	for _, file := range files {
+		usable, err := c.usableLines(log, file)
+		if err != nil {
+			return nil, err
+		}
+		all.WriteString(usable)
+	}
+	return parseKnownHosts(all.String())
+}
+
+func (c *knownCache) usableLines(log *slog.Logger, file knownLines) (string, error) {
+	sum := sha256.Sum256([]byte(file.where + "\x00" + file.content))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if usable, ok := c.usable[sum]; ok {
+		return usable, nil
+	}
+	usable, skipped, err := usableLines(file)
+	if err != nil {
+		return "", err
+	}
+	if len(skipped) > 0 {
+		log.Warn("known_hosts lines skipped: they are not valid, or @cert-authority, which is not supported", "file", file.where,
+			"lines", skipped[:min(len(skipped), maxSkippedLines)], "skipped", len(skipped))
+	}
+	if c.usable == nil || len(c.usable) >= maxKnownContents {
+		c.usable = map[[sha256.Size]byte]string{}
+	}
+	c.usable[sum] = usable
+	return usable, nil
+}
+
+// usableLines returns the lines that package knownhosts can parse, and the numbers of the others.
+func usableLines(file knownLines) (usable string, skipped []int, err error) {
+	var kept strings.Builder
+	number := 0
+	for line := range strings.SplitSeq(strings.TrimPrefix(file.content, "\ufeff"), "\n") { // editors of Windows write the mark
+		number++
+		line = strings.Trim(line, " \t\r")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		_, err := parseKnownHosts(line)
+		if _, ok := errors.AsType[syscall.Errno](err); ok {
+			return "", nil, err // out of file descriptors or memory
+		}
+		if err != nil && strings.Contains(strings.ToLower(line), "@revoked") {
+			if line, err = revokedLine(line); err != nil {
+				return "", nil, fmt.Errorf("line %d of %s revokes a key that cannot be read", number, file.where)
+			}
+		} else if err != nil || strings.HasPrefix(line, "@cert-authority") { // whose key package knownhosts would accept as a host's own
+			line = ""
+		}
+		if line == "" {
+			skipped = append(skipped, number)
+			continue
+		}
+		kept.WriteString(line + "\n")
+	}
+	return kept.String(), skipped, nil
+}
+
+// revokedLine returns a valid line for a @revoked line that cannot be parsed, so that its key stays revoked. It returns "" if no server
+// can present the key to us because its type is unknown, and an error if the line has no readable key.
+func revokedLine(line string) (string, error) {
+	err := errors.New("no key")
+	for word := range strings.FieldsSeq(line) {
+		blob, base64Err := base64.StdEncoding.DecodeString(word)
+		if base64Err != nil || !bytes.HasPrefix(blob, []byte{0, 0}) { // the length of the key's type
+			continue
+		}
+		var key ssh.PublicKey
+		if key, err = ssh.ParsePublicKey(blob); err == nil {
+			return "@revoked * " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
+		}
+		if strings.Contains(err.Error(), "unknown key algorithm") { // package ssh has no error type for it
+			return "", nil
+		}
+	}
+	return "", err
+}
+
+// parseKnownHosts parses lines through a file in memory, since package knownhosts reads only files.
+func parseKnownHosts(lines string) (ssh.HostKeyCallback, error) {
+	fd, err := unix.MemfdCreate("known_hosts", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "known_hosts")
+	defer file.Close()
+	if _, err := file.WriteString(lines); err != nil {
+		return nil, err
+	}
+	return knownhosts.New(fmt.Sprintf("/proc/self/fd/%d", fd))
+}
