@@ -54,12 +54,17 @@ func assertNothingLeft(t *testing.T, tmp string, workers []int) {
 
 func TestInterruptedDemoLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
-	p, tmp, workers := startDemo(t)
-	_ = p.Cmd.Process.Signal(os.Interrupt)
-	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: interrupt signal received\n") {
-		t.Errorf("exit code %d, want 1 and the reason", code)
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			p, tmp, workers := startDemo(t)
+			_ = p.Cmd.Process.Signal(s)
+			if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "\nlockstep: "+s.String()+" signal received\n") {
+				t.Errorf("exit code %d, want 1 and the reason", code)
+			}
+			assertNothingLeft(t, tmp, workers)
+		})
 	}
-	assertNothingLeft(t, tmp, workers)
 }
 
 func TestDemoFailsIfItsWorkerDies(t *testing.T) {

@@ -43,6 +43,7 @@ func newFollowCommand(std term.Streams) *cobra.Command {
 			"  lockstep follow https://lockstep.example.org --root /srv/repos --token-file token --repo 'acme/*' --listen 127.0.0.1:8080",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			term.OutliveTerminal()
 			roles := config.RoleWorker
 			if flags.reader {
 				roles += "," + config.RoleReader

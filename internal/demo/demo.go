@@ -34,6 +34,8 @@ const (
 
 // Run runs the demonstration in a temporary directory.
 func (f *Options) Run(ctx context.Context, std term.Streams) error {
+	ctx, stop := closedTerminal(ctx)
+	defer stop()
 	dir, err := os.MkdirTemp("", "lockstep-demo-")
 	if err != nil {
 		return err
@@ -69,6 +71,14 @@ func (f *Options) Run(ctx context.Context, std term.Streams) error {
 		return errors.New("demo: a guarantee was violated; see the table")
 	}
 	return nil
+}
+
+// closedTerminal returns a context that SIGHUP cancels like an interrupt, so that the demo deletes its files.
+func closedTerminal(ctx context.Context) (context.Context, context.CancelFunc) {
+	if signal.Ignored(syscall.SIGHUP) { // by nohup
+		return ctx, func() {}
+	}
+	return signal.NotifyContext(ctx, syscall.SIGHUP)
 }
 
 // handleSecondInterrupt cancels the shutdown at a second signal, which would otherwise kill the process before it deletes its

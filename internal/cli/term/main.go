@@ -13,3 +13,10 @@ func Main(run func(ctx context.Context, args []string, std Streams) int) {
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], Streams{os.Stdout, os.Stderr, os.Environ(), os.Stdin}))
 }
+
+// OutliveTerminal ignores the signals that would kill a service although it can work: SIGHUP when its terminal is closed, SIGPIPE when
+// nothing reads its log any more, and SIGUSR1 and SIGUSR2, with which tools ask other services to reopen or reload files; there is nothing
+// to reload, since files of secrets are read at each use. SIGQUIT still ends the process and prints its goroutines.
+func OutliveTerminal() {
+	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE, syscall.SIGUSR1, syscall.SIGUSR2)
+}
