@@ -21,7 +21,7 @@ RUN --mount=type=bind,target=/src \
     GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=/src \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags=-s -o /out/lockstep ./cmd/lockstep
 # A new volume inherits the owner of its folder, so that user 65532 can write to it.
-RUN mkdir -p /out/volume/repos /out/volume/spool
+RUN mkdir -p /out/volume/repos /out/volume/spool && install -d -m 1777 /out/volume/tmp
 
 FROM scratch
 ARG VERSION=dev REVISION=unknown CREATED=unknown SOURCE=unknown
@@ -35,7 +35,8 @@ LABEL org.opencontainers.image.title="Lockstep" \
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build --chown=65532:65532 /out/volume/ /
 COPY --from=build /out/lockstep /lockstep
-# The process writes only below LOCKSTEP_ROOT and LOCKSTEP_SPOOL, so the root file system may be read-only. The admin
+# The process needs to write only below LOCKSTEP_ROOT and LOCKSTEP_SPOOL, so the root file system may be read-only. A reader
+# of large repositories shares packs better with a folder on disk mounted at /tmp. The admin
 # listener is only for health checks and profiles inside this container.
 ENV LOCKSTEP_ROOT=/repos LOCKSTEP_SPOOL=/spool LOCKSTEP_ADMIN_LISTEN=127.0.0.1:6060
 VOLUME ["/repos", "/spool"]

@@ -31,7 +31,7 @@ func image(t *testing.T) (root string, environ []string) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	const authorities = "etc/ssl/certs/ca-certificates.crt"
-	for _, dir := range []string{"repos", "spool", filepath.Dir(authorities)} {
+	for _, dir := range []string{"repos", "spool", "tmp", filepath.Dir(authorities)} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}

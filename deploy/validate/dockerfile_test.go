@@ -93,10 +93,14 @@ func TestImageIsOneStaticBinary(t *testing.T) {
 			t.Errorf("%s: the image cannot run it", run)
 		}
 	}
-	var compiles bool
+	var compiles, hasTemp bool
 	for _, command := range build.Commands {
 		run, ok := command.(*instructions.RunCommand)
+		hasTemp = hasTemp || ok && strings.Contains(strings.Join(run.CmdLine, " "), "-m 1777 /out/volume/tmp")
 		compiles = compiles || ok && strings.Contains(strings.Join(run.CmdLine, " "), "CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath")
+	}
+	if !hasTemp {
+		t.Error("the image has no /tmp that everybody can write to")
 	}
 	if !compiles {
 		t.Error("the binary is not static, or not for the target platform")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
@@ -109,11 +110,10 @@ func openSeekable(cmd *cobra.Command, name string) (*os.File, error) {
 		defer file.Close() // a pipe
 		in = file
 	}
-	temp, err := os.CreateTemp("", "lockstep-import-*") // with mode 0600
+	temp, err := unlinkedFile()
 	if err != nil {
 		return nil, err
 	}
-	_ = os.Remove(temp.Name())
 	if _, err = io.Copy(temp, in); err == nil {
 		_, err = temp.Seek(0, io.SeekStart)
 	}
@@ -122,6 +122,20 @@ func openSeekable(cmd *cobra.Command, name string) (*os.File, error) {
 		return nil, err
 	}
 	return temp, nil
+}
+
+// unlinkedFile creates a temporary file without a name, or one in memory if there is no folder for it, as in a container.
+func unlinkedFile() (*os.File, error) {
+	file, err := os.CreateTemp("", "lockstep-import-*") // with mode 0600
+	if err == nil {
+		_ = os.Remove(file.Name())
+		return file, nil
+	}
+	fd, memoryErr := unix.MemfdCreate("lockstep-import", unix.MFD_CLOEXEC)
+	if memoryErr != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "lockstep-import"), nil
 }
 
 // importList prints the items of an import, some at a time.

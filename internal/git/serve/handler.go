@@ -19,6 +19,7 @@ type Config struct {
 	Source Source // required
 
 	// TempDir is where packs are kept while they are sent. Defaults to the temporary folder of the system. Files in it are unlinked, so a crash leaves none behind.
+	// If it cannot be used, a pack proceeds at the pace of its slowest client, with 384 KiB in memory.
 	TempDir string
 	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. Clients that share a longer pack proceed
 	// at the pace of the slowest of them.
@@ -89,6 +90,12 @@ func New(cfg Config) (*Handler, error) {
 		working: make(chan struct{}, cfg.MaxPacks),
 
 		senders: map[string]int{}, linesOf: map[string]int{}, restingOf: map[string]int{},
+	}
+	file, err := spoolFile(cfg.TempDir, spoolReserve)
+	if err != nil {
+		cfg.Log.Warn("no usable temporary folder, packs are sent at the pace of their slowest client; set TMPDIR", "dir", cfg.TempDir, "error", err)
+	} else {
+		_ = file.Close()
 	}
 	h.shared = newSharing(cfg.TempDir, cfg.SpoolBytes, cfg.SpoolTotal)
 	return h, nil

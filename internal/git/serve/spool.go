@@ -8,23 +8,29 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // spoolHead is the number of bytes of a spool that are kept in memory: most packs of a push need no file.
 const spoolHead = 128 << 10
 
+// spoolReserve is the size in bytes that a spool needs beyond its head. If no file can have it, it is in memory.
+const spoolReserve = 256 << 10
+
 // minSpool is the size in bytes that the file of a spool has if all of their space is used.
 const minSpool = 1 << 20
 
 // spool passes a stream from one writer to any number of readers, each at its own pace. What is beyond its head is in a
-// temporary file, used as a ring of limit bytes: a writer that is further ahead of the slowest reader waits.
+// temporary file, used as a ring of limit bytes: a writer that is further ahead of the slowest reader waits. Without a usable folder for the
+// file, or once its file system is full, the ring is smaller.
 type spool struct {
 	dir  string
 	rest func(ctx context.Context, wait func() error) error // runs a wait of the writer for readers; optional
 	free []*atomic.Int64                                    // bytes that the files of all spools, and of those of a sender, may still take
 
 	mu      sync.Mutex
-	limit   int64         // becomes the size of the file once nothing is free
+	limit   int64         // becomes the size of the file once nothing is free, or its file system is full
 	taken   int64         // of free
 	changed chan struct{} // closed at the next change
 	head    []byte
@@ -171,7 +177,7 @@ func (s *spool) waitForRoom(ctx context.Context, need int64) error {
 	}
 }
 
-// put stores the next bytes, as many as are contiguous. Only the writer calls it.
+// put stores the next bytes, as many as are contiguous, or none if it has made the ring smaller. Only the writer calls it.
 func (s *spool) put(b []byte) (int, error) {
 	if room := spoolHead - len(s.head); room > 0 {
 		b = b[:min(len(b), room)]
@@ -181,15 +187,54 @@ func (s *spool) put(b []byte) (int, error) {
 		return len(b), nil
 	}
 	if s.file == nil {
-		file, err := os.CreateTemp(s.dir, "lockstep-pack-*")
+		file, err := spoolFile(s.dir, min(s.limit, spoolReserve))
 		if err != nil {
-			return 0, err
+			if file, err = spoolMemory(); err != nil {
+				return 0, err
+			}
+			s.shrink(min(s.limit, spoolReserve))
 		}
-		_ = os.Remove(file.Name())
 		s.file = file
+		return 0, nil
 	}
 	at := (s.size - spoolHead) % s.limit
-	return s.file.WriteAt(b[:min(int64(len(b)), s.limit-at)], at)
+	n, err := s.file.WriteAt(b[:min(int64(len(b)), s.limit-at)], at)
+	isFirstLap := s.size-spoolHead < s.limit
+	if (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) && isFirstLap && at+int64(n) >= spoolReserve {
+		s.shrink(at + int64(n))
+		return n, nil
+	}
+	return n, err
+}
+
+// shrink makes the ring smaller, on its first lap: nothing is beyond the new limit.
+func (s *spool) shrink(limit int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limit = limit
+}
+
+// spoolFile creates an unlinked file that has space for reserve bytes.
+func spoolFile(dir string, reserve int64) (*os.File, error) {
+	file, err := os.CreateTemp(dir, "lockstep-pack-*")
+	if err != nil {
+		return nil, err
+	}
+	_ = os.Remove(file.Name())
+	if _, err := file.WriteAt(make([]byte, reserve), 0); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// spoolMemory creates a file in memory.
+func spoolMemory() (*os.File, error) {
+	fd, err := unix.MemfdCreate("lockstep-pack", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), "lockstep-pack"), nil
 }
 
 // errIdle means that nothing was read for a while.
