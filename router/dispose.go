@@ -13,13 +13,15 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/locking"
 	"lockstep/router/observe"
 )
 
 // Disposer decides what an error means for its message, by the table in the package documentation.
 type Disposer struct {
 	Retry Retry
-	// Failed returns the messages to publish when a message is given up because of err, or nil. Optional.
+	// Failed returns the messages to publish when a message is given up because of err. Optional. A message that fails permanently and has
+	// none becomes a dead letter.
 	Failed func(msg *message.Message, err error, attempts int) []stream.Output
 	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another consumer has taken
 	// over the message meanwhile. Optional.
@@ -167,11 +169,15 @@ func (d Disposer) notes(msg *message.Message, delivery *stream.Delivery, err err
 	return d.Note(msg, err, delivery.Attempt(), final)
 }
 
-// giveUp settles a message with its failed result and, if a reason is given, dead-letters it.
+// giveUp settles a message with its failed result. It dead-letters the message if a reason is given, or if there is no failed result:
+// otherwise nothing would be left of it. A message that is skipped because its lock is held has asked for that.
 func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string) (err error) {
 	s := stream.Settlement{Notes: d.notes(msg, delivery, cause, true)}
 	if d.Failed != nil {
 		s.Outputs = d.Failed(msg, cause, delivery.Attempt())
+	}
+	if reason == "" && len(s.Outputs) == 0 && !errors.Is(cause, locking.ErrHeld) {
+		reason = "permanent"
 	}
 	if reason == "" {
 		err = delivery.Settle(ctx, s)

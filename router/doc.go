@@ -41,8 +41,10 @@
 //	type of a newer version       retried after a short delay, by other processes  no
 //	retryable, older than MaxAge  failed result and dead letter                    –
 //	settled along with another    acked: nothing is left to do                     –
-//	permanent                     failed result at once                            –
+//	permanent                     failed result at once; without Disposer.Failed,  –
+//	                              or if it returns none, dead letter
 //	malformed                     dead letter                                      –
+//	lock held, with locking.Skip  failed result, if any; otherwise only acked      –
 //	this process is stopping      returned to the stream at once                   no
 //
 // Each middleware is plain Watermill and works over any Pub/Sub. If the subscriber is not Lockstep's own, delays are

@@ -1,0 +1,68 @@
+package router_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/testenv"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+// TestPermanentErrorWithoutResultIsDeadLetter gives a message up on a route whose Disposer has no failed result for it.
+func TestPermanentErrorWithoutResultIsDeadLetter(t *testing.T) {
+	t.Parallel()
+	permanent := events.Errorf(events.Permanent, events.ClassConfig, "cannot work")
+	fail := func(*message.Message) ([]*message.Message, error) { return nil, permanent }
+	for name, tc := range map[string]struct {
+		route router.Route
+		dead  int64
+	}{
+		"of the handler, without Failed": {router.Route{Handler: fail}, 1},
+		"of the handler, Failed returns nothing": {router.Route{Handler: fail, Dispose: router.Disposer{
+			Failed: func(*message.Message, error, int) []stream.Output { return nil },
+		}}, 1},
+		"of the handler, Failed returns a result": {router.Route{Handler: fail, Dispose: router.Disposer{
+			Failed: func(msg *message.Message, _ error, _ int) []stream.Output {
+				return []stream.Output{{Stream: prefix + "results", Message: message.NewMessage("failed", msg.Payload)}}
+			},
+		}}, 0},
+		"of Admit":   {router.Route{Handler: fail, Admit: func(*message.Message) error { return permanent }}, 1},
+		"of Forward": {router.Route{Handler: fail, Forward: func(*message.Message) (string, error) { return "", permanent }}, 1},
+		"of Request": {router.Route{Handler: fail, Request: func(*message.Message) ([]locking.Request, error) { return nil, permanent }}, 1},
+		"a panic after the attempts": {router.Route{Dispose: router.Disposer{Retry: router.Retry{MaxAttempts: 1}},
+			Handler: func(*message.Message) ([]*message.Message, error) { panic("broken") }}, 1},
+		"messages without a Publisher": {router.Route{Dispose: router.Disposer{Retry: router.Retry{MaxAttempts: 1}},
+			Handler: func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg}, nil }}, 1},
+		"an unknown error after the attempts": {router.Route{Dispose: router.Disposer{Retry: router.Retry{MaxAttempts: 1}},
+			Handler: func(*message.Message) ([]*message.Message, error) { return nil, errors.New("broken") }}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := startRedis(t)
+			route := tc.route
+			route.Name, route.Topic, route.Subscriber, route.Dispose.Log = "work", topic, newSubscriber(t, client), quiet()
+			if route.Request != nil {
+				route.Locker = newLocker(t, client, 0)
+			}
+			run(t, route)
+			publishTo(t, newPublisher(t, client), topic, "m1", []byte("precious"))
+
+			stopWhen(t, func() bool { // until the group has read the message and finished it
+				groups := client.XInfoGroups(t.Context(), topic).Val()
+				return len(groups) == 1 && groups[0].EntriesRead == 1 && groups[0].Pending == 0 || client.XLen(t.Context(), prefix+"dead").Val() > 0
+			})
+
+			if dead := testenv.Must(client.XLen(t.Context(), prefix+"dead").Result())(t); dead != tc.dead {
+				t.Errorf("%d dead letters, want %d", dead, tc.dead)
+			}
+			if results := testenv.Must(client.XLen(t.Context(), prefix+"results").Result())(t); results != 1-tc.dead {
+				t.Errorf("%d results, want %d", results, 1-tc.dead)
+			}
+		})
+	}
+}
