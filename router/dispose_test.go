@@ -385,7 +385,7 @@ func TestDisposerWithoutFailed(t *testing.T) {
 		err    error
 		dead   int64
 	}{
-		"nil, permanent":     {nil, events.Errorf(events.Permanent, events.ClassNotFound, "no"), 0},
+		"nil, permanent":     {nil, events.Errorf(events.Permanent, events.ClassNotFound, "no"), 1},
 		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
 		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
 	} {

@@ -58,6 +58,9 @@ func (c *httpCarrier) post(ctx context.Context, request []byte, listing bool) (i
 	}
 	req.Header.Set("Content-Type", "application/x-git-upload-pack-request")
 	req.Header.Set("Accept", "application/x-git-upload-pack-result")
+	// net/http repeats a request on a new connection if the server closed the idle one that it was sent on, but only one that is
+	// idempotent. A header without values says so and is not sent.
+	req.Header["Idempotency-Key"] = []string{}
 	if c.v2 {
 		req.Header.Set("Git-Protocol", "version=2")
 	}

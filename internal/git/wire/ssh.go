@@ -55,12 +55,8 @@ func (s *sshCarrier) post(ctx context.Context, request []byte, listing bool) (io
 		s.spent, closer = true, s.command
 	}
 	body := s.command.output(ctx, s.wire, listing, closer)
-	if _, err := s.command.stdin.Write(request); err != nil {
-		_ = s.wire.record(err)
-		s.abort(listing)
-		_ = body.Close()
-		return nil, err
-	}
+	// A write fails if the server has ended, or the connection is closed. The reason is in the response, or in how it ends.
+	_, _ = s.command.stdin.Write(request)
 	return body, nil
 }
 
