@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,28 +28,35 @@ func newWatchCommand(std term.Streams) *cobra.Command {
 		"A watch subscribes an app to a repository: which refs to keep on the volume, with which credential, how often to\n"+
 			"poll the remote, and where to post results. Adding or changing a watch polls the repository at once; removing the\n"+
 			"last watch of a repository removes its clone.",
-		newWatchAddCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
+		newWatchAddCommand(std), newWatchSetCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
 }
 
 // watchFlags are flags that describe a watch.
 type watchFlags struct {
-	app, repo, ref, credential, depth, poll string
-	notifyURL, notifySecret                 string
-	verify, verifyKeys                      string
-	noRewind, followMoves                   bool
-	paths                                   []string
-	lfs                                     string
-	lfsInclude, lfsExclude                  []string
-	submodules                              string
-	submoduleCredentials                    []string
-	views                                   []string
-	viewTrees                               bool
+	app, repo, ref string
+
+	url, credential, depth, poll string
+	notifyURL, notifySecret      string
+	verify, verifyKeys           string
+	noRewind, followMoves        bool
+	paths                        []string
+	lfs                          string
+	lfsInclude, lfsExclude       []string
+	submodules                   string
+	submoduleCredentials         []string
+	views                        []string
+	viewTrees                    bool
 }
 
 func (f *watchFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.app, "app", "", "`app` that watches; required")
 	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
 	flags.StringVar(&f.ref, "ref", "", "`branch, ref, commit or pattern`, such as refs/tags/v* (default: the remote's default branch)")
+	f.addOptions(flags)
+}
+
+// addOptions adds the flags that are not part of a watch's identity. A new one also needs an entry in options.
+func (f *watchFlags) addOptions(flags *pflag.FlagSet) {
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
@@ -68,33 +76,62 @@ func (f *watchFlags) Add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.viewTrees, "view-trees", false, "publish each view as a tree with only its files")
 }
 
+// options returns what sets each option of a watch to the value of its flag, by the flag's name.
+func (f *watchFlags) options() map[string]func(w *watch.Watch) error {
+	parse := func(text string, into interface{ UnmarshalText(text []byte) error }) error {
+		return into.UnmarshalText([]byte(text))
+	}
+	return map[string]func(w *watch.Watch) error{
+		"url":                  func(w *watch.Watch) error { w.URL = f.url; return nil },
+		"credential":           func(w *watch.Watch) error { w.Credential = f.credential; return nil },
+		"depth":                func(w *watch.Watch) error { return parse(f.depth, &w.Depth) },
+		"poll":                 func(w *watch.Watch) error { return parse(f.poll, &w.Poll) },
+		"lfs":                  func(w *watch.Watch) error { w.LFS = watch.LFSMode(f.lfs); return nil },
+		"lfs-include":          func(w *watch.Watch) error { w.LFSInclude = f.lfsInclude; return nil },
+		"lfs-exclude":          func(w *watch.Watch) error { w.LFSExclude = f.lfsExclude; return nil },
+		"submodules":           func(w *watch.Watch) error { w.Submodules = events.Submodules(f.submodules); return nil },
+		"submodule-credential": func(w *watch.Watch) error { w.SubmoduleCredentials = f.submoduleCredentials; return nil },
+		"notify-url":           func(w *watch.Watch) error { w.NotifyURL, w.Silenced = f.notifyURL, ""; return nil },
+		"notify-secret":        func(w *watch.Watch) error { w.NotifySecret = f.notifySecret; return nil },
+		"verify":               func(w *watch.Watch) error { return parse(f.verify, &w.Verify) },
+		"verify-keys":          func(w *watch.Watch) error { w.VerifyKeys = f.verifyKeys; return nil },
+		"no-rewind":            func(w *watch.Watch) error { w.NoRewind = f.noRewind; return nil },
+		"follow-moves":         func(w *watch.Watch) error { w.FollowMoves = f.followMoves; return nil },
+		"path":                 func(w *watch.Watch) error { w.Paths = f.paths; return nil },
+		"view":                 func(w *watch.Watch) (err error) { w.Views, err = watch.ParseViews(f.views); return err },
+		"view-trees":           func(w *watch.Watch) error { w.ViewTrees = f.viewTrees; return nil },
+	}
+}
+
+// set sets options of a watch to the values of their flags.
+func (f *watchFlags) set(w *watch.Watch, names ...string) error {
+	options := f.options()
+	for _, name := range names {
+		if err := options[name](w); err != nil {
+			return fmt.Errorf("--%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // watch returns the watch, or a usage error.
 func (f *watchFlags) watch(url string) (watch.Watch, error) {
-	w := watch.Watch{
-		App: f.app, URL: url, Credential: f.credential, NotifyURL: f.notifyURL, NotifySecret: f.notifySecret, Paths: f.paths,
-		VerifyKeys: f.verifyKeys, NoRewind: f.noRewind, FollowMoves: f.followMoves, ViewTrees: f.viewTrees,
-		LFS: watch.LFSMode(f.lfs), LFSInclude: f.lfsInclude, LFSExclude: f.lfsExclude, Submodules: events.Submodules(f.submodules),
-		SubmoduleCredentials: f.submoduleCredentials,
-	}
+	f.url = url
+	w := watch.Watch{App: f.app}
 	if f.app == "" {
 		return w, term.UsageError(errors.New("--app is required"))
 	}
-	for _, part := range []struct {
-		flag, text string
-		into       interface{ UnmarshalText(text []byte) error }
-	}{{"--repo", f.repo, &w.Repo}, {"--ref", f.ref, &w.Ref}, {"--depth", f.depth, &w.Depth}, {"--poll", f.poll, &w.Poll}, {"--verify", f.verify, &w.Verify}} {
-		if err := part.into.UnmarshalText([]byte(part.text)); err != nil {
-			return w, term.UsageError(fmt.Errorf("%s: %w", part.flag, err))
-		}
+	if err := w.Repo.UnmarshalText([]byte(f.repo)); err != nil {
+		return w, term.UsageError(fmt.Errorf("--repo: %w", err))
 	}
-	var err error
-	if w.Views, err = watch.ParseViews(f.views); err != nil {
+	if err := w.Ref.UnmarshalText([]byte(f.ref)); err != nil {
+		return w, term.UsageError(fmt.Errorf("--ref: %w", err))
+	}
+	if err := f.set(&w, slices.Sorted(maps.Keys(f.options()))...); err != nil {
 		return w, term.UsageError(err)
 	}
-	if w, err = watch.New(w); err != nil {
-		return w, term.UsageError(err)
-	}
-	return w, nil
+	w, err := watch.New(w)
+	return w, term.UsageError(err)
 }
 
 func newWatchAddCommand(std term.Streams) *cobra.Command {
@@ -103,9 +140,10 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 	var unchecked bool
 	cmd := &cobra.Command{
 		Use:   "add URL",
-		Short: "Add or replace a watch",
-		Long: "Add an app's watch of a repository, or replace the app's watch of the same refs. Omitted options are reset to their\n" +
-			"defaults. Adding a watch again resumes its notifications if they were silenced.\n\n" +
+		Short: "Add a watch",
+		Long: "Add an app's watch of a repository. If the app watches the same refs of it already, with the same options, there is\n" +
+			"nothing to do, except that its notifications are resumed if they were silenced. With other options it is an error:\n" +
+			"change them with lockstep watch set.\n\n" +
 			"Afterwards it asks the remote for its branches, for at most 10 s, and warns if that fails. It does not if the watch's\n" +
 			"credential is not configured on this machine.",
 		Example: "  lockstep watch add https://example.com/acme/widgets.git --app docs --redis redis://127.0.0.1:6379\n" +
@@ -117,21 +155,19 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 				return err
 			}
 			return onRepo(cmd, std, watchTimeout, w.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				registry := watch.NewRegistry(client, cfg.Namespace())
-				before, err := registry.Of(ctx, w.Repo)
+				existing, added, changed, err := watch.NewRegistry(client, cfg.Namespace()).Create(ctx, w)
+				if errors.Is(err, watch.ErrExists) {
+					return alreadyWatched(existing, w)
+				}
 				if err != nil {
 					return err
 				}
-				changed, err := registry.Put(ctx, w)
-				if err != nil {
-					return err
-				}
-				outcome := watchPut{"added", w}
+				outcome := watchPut{"unchanged", w}
 				switch {
-				case changed == 0:
-					outcome.Outcome = "unchanged"
-				case slices.ContainsFunc(before.Watches, func(b watch.Watch) bool { return b.App == w.App && b.Ref == w.Ref }):
-					outcome.Outcome = "changed"
+				case added:
+					outcome.Outcome = "added"
+				case changed:
+					outcome.Outcome = "resumed"
 				}
 				if err := out.Show(std, outcome, outcome.Table); err != nil || unchecked {
 					return err
@@ -149,7 +185,7 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 }
 
 type watchPut struct {
-	Outcome string      `json:"outcome"` // "added", "changed" or "unchanged"
+	Outcome string      `json:"outcome"` // "added", "unchanged" or "resumed"
 	Watch   watch.Watch `json:"watch"`
 }
 
