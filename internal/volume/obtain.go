@@ -46,10 +46,14 @@ func (s *syncer) obtain(ctx context.Context) error {
 	default:
 		err = s.fetch(ctx, old, haves)
 	}
-	if len(haves) > 0 && worthRefetching(ctx, err) {
-		return s.refetch(ctx)
+	if len(haves) == 0 || !worthRefetching(ctx, err) {
+		return err
 	}
-	return err
+	again := s.refetch(ctx)
+	if events.ClassOf(again) == events.ClassNetwork { // the connection may have failed because of what was sent before
+		return fmt.Errorf("%w; fetching everything instead: %w", err, again)
+	}
+	return again
 }
 
 // obtainAfresh fetches everything into a new store, and discards those of the published tree's submodules.
