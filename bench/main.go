@@ -10,7 +10,6 @@ import (
 	"lockstep/bench/hot"
 	"lockstep/bench/lock"
 	"lockstep/bench/publish"
-	"lockstep/bench/starve"
 	"lockstep/bench/stream"
 	"lockstep/internal/cli/term"
 )
@@ -32,7 +31,7 @@ func newCommand(std term.Streams) *cobra.Command {
 			"  bin/bench publish",
 	})
 	cmd.AddCommand(
-		hot.NewCommand(std), hot.NewWorkerCommand(std), starve.NewCommand(std), starve.NewReaderCommand(std),
+		hot.NewCommand(std), hot.NewWorkerCommand(std), hot.NewReaderCommand(std),
 		lock.NewCommand(std), lock.NewWorkerCommand(std), lock.NewFaultsWorkerCommand(std),
 		publish.NewCommand(std), availability.NewCommand(std), availability.NewWorkerCommand(std), stream.NewCommand(std),
 	)

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -31,19 +32,25 @@ func TestEachBenchmarkRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	lockstep := filepath.Join(t.TempDir(), "lockstep")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "..", "-trimpath", "-o", lockstep, "./cmd/lockstep").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	for _, args := range [][]string{
-		{"hot", "--events", "40", "--repos", "5", "--work", "1ms", "--rounds", "1"},
-		{"starve", "hung", "--repos", "2", "--calm", "1s", "--duration", "2s"},
-		{"starve", "hotrefs", "--hot", "1", "--branches", "2", "--cold", "4", "--delay", "10ms"},
-		{"starve", "redishang", "--jobs", "2", "--hang", "1s", "--work", "1s"},
-		{"starve", "huge", "--entries", "3", "--megabytes", "1"},
-		{"starve", "limited", "--repos", "3", "--calm", "1s", "--retry-after", "3s"},
+		{"hot", "--duration", "300ms", "--backlog", "2", "--hot", "2", "--work", "1ms", "--rounds", "1"},
+		{"hot", "--against", lockstep, "--duration", "1s", "--backlog", "3", "--hot", "2", "--delay", "100ms", "--rounds", "1"},
+		{"hot", "hung", "--repos", "2", "--calm", "1s", "--duration", "2s"},
+		{"hot", "redishang", "--jobs", "2", "--hang", "1s", "--work", "1s"},
+		{"hot", "huge", "--entries", "3", "--megabytes", "1"},
+		{"hot", "limited", "--repos", "3", "--calm", "1s", "--retry-after", "3s"},
 		{"lock", "--processes", "2", "--waiters", "2", "--hold", "1ms", "--duration", "1s", "--rounds", "1"},
 		{"lock", "--uncontended", "--duration", "200ms", "--rounds", "1"},
 		{"lock", "--hold-many", "100", "--duration", "1s"},
 		{"lock", "--faults", "--duration", "2s", "--lease", "500ms"},
 		{"stream", "--events", "2000", "--subscribers", "2", "--rounds", "1"},
 		{"stream", "--settle", "--events", "200", "--rounds", "1"},
+		{"stream", "--against", lockstep, "--changes", "20", "--rounds", "1"},
+		{"stream", "--publishers", "1,4", "--duration", "300ms", "--rounds", "1"},
 		{"publish", "--sizes", "20", "--pushes", "2", "--rounds", "1"},
 		{"publish", "burst", "--pushes", "10", "--refs", "2"},
 		{"publish", "open", "--repos", "5", "--rates", "10", "--duration", "1s"},
@@ -51,7 +58,7 @@ func TestEachBenchmarkRuns(t *testing.T) {
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), self, slices.Concat(args, []string{"--json"})...)
-			cmd.Env = append(os.Environ(), runVariable+"=1")
+			cmd.Env = append(os.Environ(), runVariable+"=1", "BENCH_LOCKSTEP="+lockstep)
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			if stdout, err := cmd.Output(); err != nil || !strings.HasPrefix(string(stdout), "{") {

@@ -2,8 +2,8 @@ package hot
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -11,35 +11,11 @@ import (
 	"lockstep/internal/stats"
 )
 
-// Task is one event.
+// Task is one event. Its number is its index among all tasks of a run.
 type Task struct {
 	Event int
 	Repo  string
 	Hot   bool
-}
-
-// makeTasks spreads events over repositories: half of them to the hot one, the others evenly over the rest, in a random order
-// that is the same each time.
-func makeTasks(events, repos int) []Task {
-	tasks := make([]Task, events)
-	for i := range tasks {
-		if cold := i - events/2; cold >= 0 {
-			tasks[i].Repo = fmt.Sprintf("bench/cold-%02d", cold%(repos-1)+1)
-		} else {
-			tasks[i].Repo, tasks[i].Hot = "bench/hot", true
-		}
-	}
-	order := rand.New(rand.NewPCG(4, 2))
-	order.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
-	for i := range tasks {
-		tasks[i].Event = i
-	}
-	return tasks
-}
-
-// withoutHot returns the tasks of all other repositories, in the same order.
-func withoutHot(tasks []Task) []Task {
-	return slices.DeleteFunc(slices.Clone(tasks), func(t Task) bool { return t.Hot })
 }
 
 // done records that a worker has done the work of an event. Began and Ended are under the repository's lock; Settled is 0
@@ -62,10 +38,14 @@ func parseDone(line string) (done, error) {
 	return d, nil
 }
 
-// Figures has the figures of one run, in which all tasks were queued at the start.
+// Figures has the figures of one run.
 type Figures struct {
-	Cold    stats.Latency `json:"cold"`        // from the start until settled, of events for the other repositories
-	AllDone time.Duration `json:"all_done_ns"` // from the start to the last one settled
+	Cold    stats.Latency `json:"cold"`         // from queued until settled, of events for cold repositories
+	Events  int           `json:"cold_events"`  // settled
+	Hot     int           `json:"hot_events"`   // settled
+	AllDone time.Duration `json:"all_done_ns"`  // from the start to the last one settled
+	HotLeft int           `json:"hot_left"`     // with --serve: hot changes still queued at the end
+	Waits   int           `json:"lock_timeout"` // with --serve: logged lock timeouts
 
 	// Each of these must be 0.
 	Lost     int `json:"lost"`     // events never settled
@@ -73,29 +53,32 @@ type Figures struct {
 	Overlaps int `json:"overlaps"` // times that work began on a repository while another worker was working on it
 }
 
-// judge computes the figures from what all workers did, in any order. An event that is not among the tasks counts as doubled.
-func judge(tasks []Task, start int64, all []done) Figures {
+// record is what happened in a run.
+type record struct {
+	tasks []Task
+	asked map[int]int64 // by event: when it was queued
+	done  []done        // in any order
+}
+
+// judge computes the figures. An event that is not among the tasks counts as doubled.
+func (r record) judge(start int64) Figures {
 	var (
 		f       Figures
 		cold    []time.Duration
-		byEvent = make(map[int]Task, len(tasks))
-		times   = make(map[int]int, len(tasks))
-		settled = make(map[int]bool, len(tasks))
+		times   = make(map[int]int, len(r.tasks))
+		settled = make(map[int]bool, len(r.tasks))
 		until   = map[string]int64{} // when the work on a repository ended
 	)
-	for _, t := range tasks {
-		byEvent[t.Event] = t
-	}
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b done) int { return cmp.Compare(a.Began, b.Began) })
-	for _, d := range all {
-		task, known := byEvent[d.Event]
+	slices.SortFunc(r.done, func(a, b done) int { return cmp.Compare(a.Began, b.Began) })
+	for _, d := range r.done {
+		known := d.Event < len(r.tasks)
 		if times[d.Event]++; times[d.Event] == 2 || !known {
 			f.Doubled++
 		}
 		if !known {
 			continue
 		}
+		task := r.tasks[d.Event]
 		if end, worked := until[task.Repo]; worked && d.Began < end {
 			f.Overlaps++
 		}
@@ -104,64 +87,51 @@ func judge(tasks []Task, start int64, all []done) Figures {
 			continue
 		}
 		settled[d.Event] = true
-		took := time.Duration(d.Settled - start)
-		f.AllDone = max(f.AllDone, took)
-		if !task.Hot {
-			cold = append(cold, took)
+		f.AllDone = max(f.AllDone, time.Duration(d.Settled-start))
+		if task.Hot {
+			f.Hot++
+			continue
 		}
+		cold = append(cold, time.Duration(d.Settled-r.asked[d.Event]))
 	}
-	f.Lost = len(tasks) - len(settled)
+	f.Lost, f.Events = len(r.tasks)-len(settled), len(cold)
 	f.Cold = stats.NewLatency(cold)
 	return f
 }
 
-// Round has the figures of one contestant with the hot repository and without it.
-type Round struct {
-	Hot  Figures `json:"hot"`
-	Calm Figures `json:"calm"`
+// Row has a contestant's figures with a number of hot repositories. Each ratio compares a cold event's latency to that without
+// hot ones in the same round.
+type Row struct {
+	Hot      int                        `json:"hot"`
+	P50      stats.Range[time.Duration] `json:"cold_p50_ns"`
+	P99      stats.Range[time.Duration] `json:"cold_p99_ns"`
+	RatioP50 stats.Range[float64]       `json:"ratio_p50"`
+	RatioP99 stats.Range[float64]       `json:"ratio_p99"`
+	ToFirst  float64                    `json:"p99_to_first"` // p99 relative to that of the first contestant, median of the rounds
+	Rounds   []Figures                  `json:"rounds"`
 }
 
-// Summary summarizes a contestant's rounds. Each ratio compares a cold event's latency with the hot repository to that
-// without, in the same round.
-type Summary struct {
-	P50         stats.Range[time.Duration] `json:"cold_p50_ns"`
-	P99         stats.Range[time.Duration] `json:"cold_p99_ns"`
-	AllDone     stats.Range[time.Duration] `json:"all_done_ns"`
-	CalmP50     stats.Range[time.Duration] `json:"calm_p50_ns"`
-	CalmP99     stats.Range[time.Duration] `json:"calm_p99_ns"`
-	CalmAllDone stats.Range[time.Duration] `json:"calm_all_done_ns"`
-	RatioP50    stats.Range[float64]       `json:"ratio_p50"`
-	RatioP99    stats.Range[float64]       `json:"ratio_p99"`
-
-	Lost     int `json:"lost"` // in all rounds, with and without the hot repository
-	Doubled  int `json:"doubled"`
-	Overlaps int `json:"overlaps"`
-}
-
-// summarize returns the range of each figure over all rounds.
-func summarize(rounds []Round) Summary {
-	s := Summary{
-		P50:         stats.RangeOf(rounds, func(r Round) time.Duration { return r.Hot.Cold.P50 }),
-		P99:         stats.RangeOf(rounds, func(r Round) time.Duration { return r.Hot.Cold.P99 }),
-		AllDone:     stats.RangeOf(rounds, func(r Round) time.Duration { return r.Hot.AllDone }),
-		CalmP50:     stats.RangeOf(rounds, func(r Round) time.Duration { return r.Calm.Cold.P50 }),
-		CalmP99:     stats.RangeOf(rounds, func(r Round) time.Duration { return r.Calm.Cold.P99 }),
-		CalmAllDone: stats.RangeOf(rounds, func(r Round) time.Duration { return r.Calm.AllDone }),
-		RatioP50:    stats.RangeOf(rounds, func(r Round) float64 { return stats.Ratio(r.Hot.Cold.P50, r.Calm.Cold.P50) }),
-		RatioP99:    stats.RangeOf(rounds, func(r Round) float64 { return stats.Ratio(r.Hot.Cold.P99, r.Calm.Cold.P99) }),
+// summarize computes the ranges over the rounds; calm and first are the rows without hot repositories and of the first contestant.
+func (r *Row) summarize(calm, first Row) {
+	p50, p99 := func(f Figures) time.Duration { return f.Cold.P50 }, func(f Figures) time.Duration { return f.Cold.P99 }
+	r.P50, r.P99 = stats.RangeOf(r.Rounds, p50), stats.RangeOf(r.Rounds, p99)
+	rounds := make([]int, len(r.Rounds))
+	for i := range rounds {
+		rounds[i] = i
 	}
-	for _, r := range rounds {
-		for _, f := range []Figures{r.Hot, r.Calm} {
-			s.Lost += f.Lost
-			s.Doubled += f.Doubled
-			s.Overlaps += f.Overlaps
-		}
+	ratio := func(to Row, of func(Figures) time.Duration) func(int) float64 {
+		return func(i int) float64 { return stats.Ratio(of(r.Rounds[i]), of(to.Rounds[i])) }
 	}
-	return s
+	r.RatioP50, r.RatioP99 = stats.RangeOf(rounds, ratio(calm, p50)), stats.RangeOf(rounds, ratio(calm, p99))
+	r.ToFirst = stats.RangeOf(rounds, ratio(first, p99)).Median
 }
 
-// Err returns an error if an event was lost or doubled, or if work overlapped.
-func (s Summary) Err() error {
-	return rig.Faults(rig.Fault{What: "events lost", Count: s.Lost}, rig.Fault{What: "events done twice", Count: s.Doubled},
-		rig.Fault{What: "two at once on one repository", Count: s.Overlaps})
+// err returns an error if an event was lost or doubled, or if work overlapped.
+func (r Row) err() error {
+	var errs []error
+	for _, f := range r.Rounds {
+		errs = append(errs, rig.Faults(rig.Fault{What: "events lost", Count: f.Lost}, rig.Fault{What: "events done twice", Count: f.Doubled},
+			rig.Fault{What: "two at once on one repository", Count: f.Overlaps}))
+	}
+	return errors.Join(errs...)
 }

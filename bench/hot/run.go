@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,7 +13,7 @@ import (
 	"lockstep/bench/rig"
 )
 
-// Load configures how contestants work on queued tasks.
+// Load configures the workers of contestants.
 type Load struct {
 	Processes, Slots int
 	Work             time.Duration // on each task
@@ -21,70 +22,153 @@ type Load struct {
 
 var errLimit = errors.New("the processes did not end within the limit")
 
-// Play lets a contestant queue all tasks and then starts its workers. It returns the figures and the contestant's
-// version. All keys begin with prefix.
-func (l Load) Play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, tasks []Task, prefix string) (figures Figures, version string, err error) {
+// Play lets a contestant queue all tasks, and then starts its workers. It returns the figures and the contestant's version. All
+// keys begin with prefix.
+func (l Load) Play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, tasks []Task, prefix string) (Figures, string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Limit, errLimit)
 	defer cancel()
 	defer server.Clear(ctx, prefix)
-	if err := queue(ctx, env, c, tasks, "--redis", server.URL, "--prefix", prefix); err != nil {
-		return figures, "", err
+	queue, err := l.startQueue(ctx, env, server, c, prefix)
+	if err != nil {
+		return Figures{}, "", err
 	}
+	defer queue.Kill()
+	if err := queue.add(tasks...); err != nil {
+		return Figures{}, "", err
+	}
+	_ = queue.Stdin.Close()
+	if err := (rig.Workers{queue.Worker}).EachLine(ctx, func(int, string) error { return nil }); err != nil {
+		return Figures{}, "", fmt.Errorf("queue the events: %w", err)
+	}
+	all := record{tasks: tasks, asked: map[int]int64{}}
+	return l.work(ctx, env, server, c, prefix, &all, func(start int64) error {
+		for _, t := range tasks {
+			all.asked[t.Event] = start
+		}
+		return nil
+	}, func(Task) ([]Task, error) { return nil, nil })
+}
+
+// loop is a closed loop: clients that each queue an event for a cold repository when their last one is settled, and hot
+// repositories that always have a number of events queued.
+type loop struct {
+	Load
+	hot, backlog   int // hot repositories, events queued to each
+	repos, clients int // cold repositories, clients
+	duration       time.Duration
+}
+
+// play runs the loop for its duration, and then waits until all events are settled.
+func (l loop) play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, prefix string) (Figures, string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.Limit, errLimit)
+	defer cancel()
+	defer server.Clear(ctx, prefix)
+	queue, err := l.startQueue(ctx, env, server, c, prefix)
+	if err != nil {
+		return Figures{}, "", err
+	}
+	defer queue.Kill()
+	all, cold, until := record{asked: map[int]int64{}}, 0, int64(0)
+	add := func(repo string, hot bool) (Task, error) {
+		t := Task{Event: len(all.tasks), Repo: repo, Hot: hot}
+		all.tasks = append(all.tasks, t)
+		all.asked[t.Event] = rig.Monotonic()
+		return t, queue.add(t)
+	}
+	next := func(settled Task) ([]Task, error) {
+		if rig.Monotonic() > until {
+			return nil, nil
+		}
+		repo := settled.Repo
+		if !settled.Hot {
+			cold++
+			repo = fmt.Sprintf("bench/cold-%03d", cold%l.repos)
+		}
+		t, err := add(repo, settled.Hot)
+		return []Task{t}, err
+	}
+	return l.work(ctx, env, server, c, prefix, &all, func(start int64) error {
+		until = start + l.duration.Nanoseconds()
+		for i := range l.hot * l.backlog {
+			if _, err := add(fmt.Sprintf("bench/hot-%02d", i%l.hot), true); err != nil {
+				return err
+			}
+		}
+		for range l.clients {
+			if _, err := next(Task{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, next)
+}
+
+// work starts the workers, calls begin at the start, and next for each task that is settled, until all are.
+func (l Load) work(
+	ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, prefix string, all *record, begin func(start int64) error, next func(Task) ([]Task, error),
+) (Figures, string, error) {
 	workers, version, err := env.StartWorkers(ctx, l.Processes, c, "work", "--redis", server.URL, "--prefix", prefix,
 		"--slots", strconv.Itoa(l.Slots), "--work-ms", strconv.FormatInt(l.Work.Milliseconds(), 10))
 	defer workers.Kill()
 	if err != nil {
-		return figures, "", err
+		return Figures{}, "", err
 	}
 	told, err := workers.Go(ctx)
 	if err != nil {
-		return figures, "", err
+		return Figures{}, "", err
 	}
-	done, err := watch(ctx, workers, len(tasks))
-	return judge(tasks, told.From, done), version, err
-}
-
-// queue lets the contestant queue all tasks.
-func queue(ctx context.Context, env *rig.Env, c rig.Contestant, tasks []Task, args ...string) error {
-	w, err := env.StartWorker(ctx, c, append([]string{"queue"}, args...)...)
-	if err != nil {
-		return err
+	if err := begin(told.From); err != nil {
+		return Figures{}, "", err
 	}
-	var lines strings.Builder
-	for _, t := range tasks {
-		fmt.Fprintln(&lines, t.Event, t.Repo)
-	}
-	_, _ = io.WriteString(w.Stdin, lines.String()) // fails if the worker has ended, which EachLine reports
-	_ = w.Stdin.Close()
-	if err := (rig.Workers{w}).EachLine(ctx, func(int, string) error { return nil }); err != nil {
-		return fmt.Errorf("queue the events: %w", err)
-	}
-	return nil
-}
-
-// watch reads what the workers print, and stops them when all tasks are settled. Work that is not reported before
-// ctx is done counts as not done.
-func watch(ctx context.Context, workers rig.Workers, tasks int) ([]done, error) {
-	var all []done
 	settled := map[int]bool{}
-	err := workers.EachLine(ctx, func(_ int, line string) error {
+	err = workers.EachLine(ctx, func(_ int, line string) error {
 		d, err := parseDone(line)
 		if err != nil {
 			return err
 		}
-		all = append(all, d)
-		if d.Settled == 0 || settled[d.Event] {
+		all.done = append(all.done, d)
+		if d.Settled == 0 || settled[d.Event] || d.Event >= len(all.tasks) {
 			return nil
 		}
-		if settled[d.Event] = true; len(settled) == tasks {
+		settled[d.Event] = true
+		if _, err := next(all.tasks[d.Event]); err != nil {
+			return err
+		}
+		if len(settled) == len(all.tasks) {
 			for _, w := range workers {
 				_ = w.Stdin.Close() // fails if the worker has ended, which EachLine reports
 			}
 		}
 		return nil
 	})
-	if errors.Is(err, errLimit) && len(settled) < tasks {
-		return all, nil
+	if errors.Is(err, errLimit) && len(settled) < len(all.tasks) {
+		err = nil // what is not reported by then counts as lost
 	}
-	return all, err
+	return all.judge(told.From), version, err
+}
+
+// queuer is the process with which a contestant queues events.
+type queuer struct{ *rig.Worker }
+
+func (l Load) startQueue(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, prefix string) (queuer, error) {
+	workers, _, err := env.StartWorkers(ctx, 1, c, "queue", "--redis", server.URL, "--prefix", prefix)
+	if err != nil {
+		workers.Kill()
+		return queuer{}, err
+	}
+	return queuer{workers[0]}, nil
+}
+
+// add queues tasks.
+func (q queuer) add(tasks ...Task) error {
+	for part := range slices.Chunk(tasks, 1000) {
+		var lines strings.Builder
+		for _, t := range part {
+			fmt.Fprintln(&lines, t.Event, t.Repo)
+		}
+		if _, err := io.WriteString(q.Stdin, lines.String()); err != nil {
+			return fmt.Errorf("queue events: %w", err)
+		}
+	}
+	return nil
 }

@@ -33,7 +33,6 @@ import (
 type worker struct {
 	prefix        string
 	slots, workMS int
-	coalesce      bool
 }
 
 // NewWorkerCommand returns the hidden command of a worker.
@@ -49,22 +48,27 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 			return term.UsageError(err)
 		}
 		if args[0] == "queue" {
-			return queueChanges(cmd.Context(), server, namespace, cmd.InOrStdin())
+			return queueChanges(cmd.Context(), server, namespace, cmd.InOrStdin(), std.Stdout)
 		}
 		return w.run(cmd.Context(), server, namespace, bufio.NewReader(cmd.InOrStdin()), std.Stdout)
 	})
 	flags := cmd.Flags()
 	flags.StringVar(&w.prefix, "prefix", "", "`prefix` of all keys")
 	flags.IntVar(&w.slots, "slots", 5, "number of events to work on concurrently")
-	flags.BoolVar(&w.coalesce, "coalesce", false, "settle events that wait for the same repository together with the one worked on")
 	flags.IntVar(&w.workMS, "work-ms", 20, "`milliseconds` of work on an event")
 	return cmd
 }
 
-// queueChanges publishes a change for each line of "<event> <repo>".
-func queueChanges(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin io.Reader) error {
+// queueChanges prints ready, and publishes a change for each line of "<event> <repo>" as soon as it has read it.
+func queueChanges(ctx context.Context, server redisx.Server, namespace events.Namespace, stdin io.Reader, stdout io.Writer) error {
 	client := server.Open()
 	defer client.Close()
+	if err := client.Ping(ctx).Err(); err != nil {
+		return redisx.Explain(server, err)
+	}
+	if err := rig.PrintReady(stdout); err != nil {
+		return err
+	}
 	ref, err := events.ParseRef("main")
 	if err != nil {
 		return err
@@ -108,7 +112,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	r, err := router.New(router.Config{
 		Log: log,
 		Routes: []router.Route{{
-			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, commands, stdout),
+			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, stdout),
 			Locker: locker, Request: changes.Request, Slots: slots,
 			Dispose: router.Disposer{Failed: changes.Failed, Log: log},
 		}},
@@ -139,8 +143,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 }
 
 // handler works on changes and prints a line for each, settled or not.
-func (w worker) handler(changes router.Changes, client redis.UniversalClient, stdout io.Writer) message.HandlerFunc {
-	covered := covered{client: client, changes: changes}
+func (w worker) handler(changes router.Changes, stdout io.Writer) message.HandlerFunc {
 	var mu sync.Mutex
 	report := func(d done) error {
 		mu.Lock()
@@ -158,13 +161,6 @@ func (w worker) handler(changes router.Changes, client redis.UniversalClient, st
 			work.Began = rig.Monotonic()
 			time.Sleep(time.Duration(w.workMS) * time.Millisecond)
 			out = pretendSynced(job)
-			if w.coalesce {
-				out.Covers = func(_ context.Context, other events.Job) (events.Outcome, bool) {
-					out := pretendSynced(other)
-					out.Result.Until = job.Entry // marks it as covered
-					return out, true
-				}
-			}
 			work.Ended = rig.Monotonic()
 			return out, nil
 		}
@@ -176,44 +172,8 @@ func (w worker) handler(changes router.Changes, client redis.UniversalClient, st
 			return nil, errors.Join(err, report(work))
 		}
 		work.Settled = rig.Monotonic()
-		if err := report(work); err != nil || !w.coalesce {
-			return produced, err
-		}
-		return produced, covered.report(msg.Context(), report)
+		return produced, report(work)
 	}
-}
-
-// covered reports the events that this process has settled together with others. It reads them from the results, because
-// another process may take such an event at the last moment.
-type covered struct {
-	client  redis.UniversalClient
-	changes router.Changes
-	mu      sync.Mutex
-	from    string // ID of the last result read
-}
-
-func (c *covered) report(ctx context.Context, report func(done) error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	results, from, err := rig.ReadResults(context.WithoutCancel(ctx), c.client, c.changes.Namespace, c.from)
-	if err != nil {
-		return err
-	}
-	c.from = from
-	for _, result := range results {
-		if result.Source != c.changes.Source || result.Until == "" {
-			continue
-		}
-		event, err := strconv.Atoi(result.Deliveries[0])
-		if err != nil {
-			return err
-		}
-		now := rig.Monotonic()
-		if err := report(done{Event: event, Began: now, Ended: now, Settled: now}); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // pretendSynced returns the outcome of a sync that changes one file.

@@ -24,7 +24,6 @@ type Result struct {
 
 // Report compares the contestants.
 type Report struct {
-	Machine     rig.Machine   `json:"machine"`
 	Processes   int           `json:"processes"`
 	Waiters     int           `json:"waiters"`
 	Hold        time.Duration `json:"hold_ns"`
@@ -38,7 +37,7 @@ func (b *bench) runContest(ctx context.Context, env *rig.Env, server *rig.Redis,
 	if err != nil {
 		return nil, term.UsageError(err)
 	}
-	report := Report{Machine: server.Machine(), Processes: b.processes, Waiters: b.waiters, Hold: b.hold, Duration: b.duration}
+	report := Report{Processes: b.processes, Waiters: b.waiters, Hold: b.hold, Duration: b.duration}
 	report.Contestants = make([]Result, len(contestants))
 	err = env.Alternate(b.rounds, rig.Names(contestants), func(round, i int) error {
 		figures, version, err := b.contend(ctx, env, server, contestants[i], fmt.Sprintf("%s:%d:%d", key, round, i))
@@ -100,8 +99,8 @@ func (b *bench) contend(ctx context.Context, env *rig.Env, server *rig.Redis, c 
 
 // Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n%d processes × %d waiters, hold %v, %v; rounds: %d, medians (longest wait: of all)\n\n",
-		r.Machine, r.Processes, r.Waiters, r.Hold, r.Duration, len(r.Contestants[0].Rounds))
+	fmt.Fprintf(w, "%d processes × %d waiters, hold %v, %v; rounds: %d, medians (longest wait: of all)\n\n",
+		r.Processes, r.Waiters, r.Hold, r.Duration, len(r.Contestants[0].Rounds))
 	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\t\t\thand-off, ms\t\tbetween processes, ms\t\tlongest\tfewest/most grants\t\t\t")
 	fmt.Fprintln(tw, "\tgrants/s\theld\tp50\tp99\tp50\tp99\twait, s\tper process\tper waiter\toverlaps\t")

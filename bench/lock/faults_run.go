@@ -23,7 +23,6 @@ const (
 
 // FaultReport is the result of a run with faults.
 type FaultReport struct {
-	Machine   rig.Machine     `json:"machine"`
 	Processes int             `json:"processes"`
 	Waiters   int             `json:"waiters"`
 	Lease     time.Duration   `json:"lease_ns"`
@@ -66,7 +65,6 @@ func (b *bench) contendWithFaults(ctx context.Context, env *rig.Env, v volume, k
 	if d.redis, err = env.OpenPrivateRedis(ctx); err != nil {
 		return report, err
 	}
-	report.Machine = d.redis.Machine()
 
 	args := []string{
 		"--redis", d.redis.URL, "--key", key, "--volume", v.dir, "--waiters", strconv.Itoa(b.waiters), "--lease", b.lease.String(),
@@ -112,7 +110,7 @@ func (v volume) readLog() (all []write, err error) {
 
 // Table prints the report as text.
 func (r FaultReport) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n%d processes × %d waiters, one key, lease %v, %v\n\n", r.Machine, r.Processes, r.Waiters, r.Lease, r.Duration)
+	fmt.Fprintf(w, "%d processes × %d waiters, one key, lease %v, %v\n\n", r.Processes, r.Waiters, r.Lease, r.Duration)
 	kinds, holders := map[string]int{}, map[string]int{}
 	for _, f := range r.Faults {
 		kinds[f.Kind]++

@@ -17,7 +17,6 @@ import (
 
 // HoldReport is the cost of held leases: renewals, and the CPU time of both programs when idle.
 type HoldReport struct {
-	Machine  rig.Machine   `json:"machine"`
 	Leases   int           `json:"leases"`
 	Lost     int           `json:"lost"`
 	Lease    time.Duration `json:"lease_ns"`
@@ -37,7 +36,7 @@ func (r HoldReport) Verdict() error { return rig.Faults(rig.Fault{What: "leases 
 
 // holdMany holds n leases for a duration.
 func holdMany(ctx context.Context, server *rig.Redis, key string, n int, lease, d time.Duration) (HoldReport, error) {
-	report := HoldReport{Machine: server.Machine(), Leases: n, Lease: lease}
+	report := HoldReport{Leases: n, Lease: lease}
 	locker, closeLocker, err := openLocker(ctx, server.Server, lease)
 	if err != nil {
 		return report, err
@@ -107,7 +106,7 @@ func now(ctx context.Context, server *rig.Redis) (moment, error) {
 
 // Table prints the report as text.
 func (r HoldReport) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n%d leases of %v held for %.1f s, %d lost\n\n", r.Machine, r.Leases, r.Lease, r.Duration.Seconds(), r.Lost)
+	fmt.Fprintf(w, "%d leases of %v held for %.1f s, %d lost\n\n", r.Leases, r.Lease, r.Duration.Seconds(), r.Lost)
 	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\tprocessor time, s\tof a core\t")
 	fmt.Fprintf(tw, "this process\t%.3f\t%.2f %%\t\n", r.Locker.Used.Seconds(), 100*r.Locker.Share)

@@ -38,7 +38,6 @@ type pairs struct {
 
 // PairsReport compares both kinds of pairs.
 type PairsReport struct {
-	Machine  rig.Machine   `json:"machine"`
 	Rounds   int           `json:"rounds"`
 	Duration time.Duration `json:"duration_ns"`
 	Rows     []pairs       `json:"rows"`
@@ -61,7 +60,7 @@ func (b *bench) runUncontended(ctx context.Context, env *rig.Env, server *rig.Re
 		}
 		return lease.Release(ctx)
 	}
-	report := PairsReport{Machine: server.Machine(), Rounds: b.rounds, Duration: b.duration}
+	report := PairsReport{Rounds: b.rounds, Duration: b.duration}
 	both := []func(context.Context, string) error{ours, raw.pair}
 	for _, goroutines := range []int{1, 16} {
 		for _, pair := range both { // warm-up
@@ -135,7 +134,7 @@ func (r *rawPairs) pair(ctx context.Context, key string) error {
 
 // Table prints the report as text.
 func (r PairsReport) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%s\npairs of acquire and release, each goroutine on its own key; rounds: %d of %v, medians\n\n", r.Machine, r.Rounds, r.Duration)
+	fmt.Fprintf(w, "pairs of acquire and release, each goroutine on its own key; rounds: %d of %v, medians\n\n", r.Rounds, r.Duration)
 	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "goroutines\tpairs/s\traw scripts, pairs/s\tratio\t")
 	for _, row := range r.Rows {

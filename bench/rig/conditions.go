@@ -37,6 +37,11 @@ func readConditions(ctx context.Context, dir, appendFsync string) (c Conditions,
 		Commit: cmp.Or(build.Revision[:min(12, len(build.Revision))], "unknown"), Go: build.Go, Platform: build.Platform, Cores: runtime.NumCPU(), Dir: dir, AppendFsync: appendFsync,
 		Redis: "none", Git: "none",
 	}
+	if build.Revision == "" { // Go does not see the repository of a git worktree
+		if commit, err := gitserver.Git(ctx, ".", "", "rev-parse", "--short=12", "HEAD"); err == nil {
+			c.Commit = commit
+		}
+	}
 	if build.Modified {
 		c.Commit += " with changes"
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,17 +30,24 @@ import (
 // bench holds the flags.
 type bench struct {
 	events, subscribers, rounds, slots int
-	settle                             bool
+	settle, served                     bool
 	peers                              []string
+	publishers                         []int
+	changes                            int
+	duration                           time.Duration // with --publishers
+	redis, against                     string
 }
 
 // group is the consumer group of every contestant. Contestants do not share streams.
 const group = "bench"
 
+// payloadBytes is about the size of a change.
+const payloadBytes = 300
+
 // NewCommand returns the command bench stream.
 func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
-	cmd := rig.RedisCommand(std, &cobra.Command{
+	cmd := rig.Command(std, &cobra.Command{
 		Use:   "stream",
 		Short: "Measure how many events a second a subscriber delivers",
 		Long: "Let one process read a stream of events from Redis with a handler that does nothing: with Lockstep's\n" +
@@ -49,11 +57,20 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"With --settle each event is for a repository of its own, and is worked on, for no time, under that\n" +
 			"repository's lease; then its result and the repository's state are written, and it is acknowledged.\n" +
 			"Peers are commands that speak the worker protocol of bench hot, see bench/README.md.\n\n" +
+			"With --serve and --against, processes of lockstep serve settle changes of repositories with nothing new instead.\n" +
+			"With --publishers, publishers add events to a Redis with appendfsync always and to one with everysec.\n\n" +
 			"Without --redis it starts a private redis-server.",
 		Example: "  bin/bench stream\n  bin/bench stream --events 200000 --rounds 5 --json\n" +
-			"  bin/bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'",
+			"  bin/bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'\n" +
+			"  bin/bench stream --against bin/lockstep-old\n  bin/bench stream --publishers 1,16,256",
 	}, b.check, b.run)
+	rig.RedisFlag(cmd, &b.redis)
+	rig.AgainstFlag(cmd, &b.against)
 	flags := cmd.Flags()
+	flags.BoolVar(&b.served, "serve", false, "measure changes a second of lockstep serve")
+	flags.IntVar(&b.changes, "changes", 400, "number of changes, with --serve and --against")
+	flags.IntSliceVar(&b.publishers, "publishers", nil, "`numbers` of publishers; measure what they add")
+	flags.DurationVar(&b.duration, "duration", 2*time.Second, "how long publishers add events in a round")
 	flags.IntVar(&b.events, "events", 100_000, "number of events for each contestant in a round")
 	flags.IntVar(&b.subscribers, "subscribers", 64, "number of stock subscribers in the contestant with many")
 	flags.IntVar(&b.rounds, "rounds", 3, "number of rounds")
@@ -70,10 +87,32 @@ func (b *bench) check(func(string) bool) error {
 	if len(b.peers) > 0 && !b.settle {
 		return errors.New("--peer requires --settle")
 	}
+	if b.changes < 1 || b.duration <= 0 || slices.ContainsFunc(b.publishers, func(n int) bool { return n < 1 || n > 1000 }) {
+		return errors.New("--changes and --duration: want positive values; --publishers: want numbers from 1 to 1,000")
+	}
+	modes := 0
+	for _, mode := range []bool{b.settle, b.served || b.against != "", len(b.publishers) > 0} {
+		if mode {
+			modes++
+		}
+	}
+	if modes > 1 {
+		return errors.New("--settle, --serve or --against, and --publishers exclude each other")
+	}
 	return nil
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
+func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
+	switch {
+	case b.served || b.against != "":
+		return b.runServed(ctx, env)
+	case len(b.publishers) > 0:
+		return b.runPublishers(ctx, env)
+	}
+	server, err := env.OpenRedis(ctx, b.redis)
+	if err != nil {
+		return nil, err
+	}
 	if b.settle {
 		return b.runSettled(ctx, env, server)
 	}
@@ -82,12 +121,11 @@ func (b *bench) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.R
 
 // Report compares the contestants.
 type Report struct {
-	Machine     rig.Machine `json:"machine"`
-	Events      int         `json:"events"`
-	Subscribers int         `json:"subscribers,omitempty"`
-	Slots       int         `json:"slots,omitempty"` // with --settle
-	Rounds      int         `json:"rounds"`
-	Rows        []row       `json:"rows"`
+	Events      int   `json:"events"`
+	Subscribers int   `json:"subscribers,omitempty"`
+	Slots       int   `json:"slots,omitempty"` // with --settle
+	Rounds      int   `json:"rounds"`
+	Rows        []row `json:"rows"`
 }
 
 // row has the figures of one contestant. The first row is Lockstep's.
@@ -101,7 +139,7 @@ type row struct {
 type taker func(ctx context.Context, server *rig.Redis, topic string, n int) error
 
 func (b *bench) runSubscribers(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
-	report := Report{Machine: server.Machine(), Events: b.events, Subscribers: b.subscribers, Rounds: b.rounds}
+	report := Report{Events: b.events, Subscribers: b.subscribers, Rounds: b.rounds}
 	names := []string{"lockstep", "one stock subscriber", fmt.Sprintf("%d stock subscribers", b.subscribers), "go-redis, batches"}
 	takers := []taker{takeWithLockstep, takeWithStock(1), takeWithStock(b.subscribers), takeWithBatches}
 	var err error
@@ -111,7 +149,7 @@ func (b *bench) runSubscribers(ctx context.Context, env *rig.Env, server *rig.Re
 
 // runSettled measures whole workers: a lease, a result and a settlement for each event.
 func (b *bench) runSettled(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
-	report := Report{Machine: server.Machine(), Events: b.events, Slots: b.slots, Rounds: b.rounds}
+	report := Report{Events: b.events, Slots: b.slots, Rounds: b.rounds}
 	contestants, err := hot.Contestants(b.peers)
 	if err != nil {
 		return report, err
@@ -179,7 +217,7 @@ func pending(ctx context.Context, server *rig.Redis, topic string) (int64, error
 
 // fillStream adds n events of a change's size to a stream, and makes the group.
 func fillStream(ctx context.Context, client redis.UniversalClient, topic string, n int) error {
-	payload := strings.Repeat("x", 300)
+	payload := strings.Repeat("x", payloadBytes)
 	for n > 0 {
 		batch := min(n, 1000)
 		pipe := client.Pipeline()
@@ -288,11 +326,11 @@ func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int
 
 // Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
-	what := "events of 300 bytes, a handler that does nothing, one process"
+	what := fmt.Sprintf("events of %d bytes, a handler that does nothing, one process", payloadBytes)
 	if r.Slots > 0 {
 		what = fmt.Sprintf("events, each for a repository of its own: lease, result, settlement; one process × %d slots", r.Slots)
 	}
-	fmt.Fprintf(w, "%s\n%d %s; rounds: %d, medians\n\n", r.Machine, r.Events, what, r.Rounds)
+	fmt.Fprintf(w, "%d %s; rounds: %d, medians\n\n", r.Events, what, r.Rounds)
 	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\tevents/s\tlockstep delivers\t")
 	for i, row := range r.Rows {

@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // hung is the case of hosts that accept connections and never answer.
 type hung struct {
-	load
+	workload
 	repos, hosts   int
 	calm, duration time.Duration
 }
@@ -88,30 +88,30 @@ func (c *hung) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Re
 	if ids, err = push(c.duration); err != nil {
 		return nil, err
 	}
-	return c.report(ctx, server, changes, calm, ids)
+	return c.report(ctx, changes, calm, ids)
 }
 
 // deadURLs returns the URLs of repositories that take turns over the hosts that never answer.
 func (c *hung) deadURLs(env *rig.Env) ([]string, error) {
 	urls := make([]string, c.repos)
 	for i := range min(c.hosts, c.repos) {
-		host, err := serve(env, 2, http.HandlerFunc(hanging))
+		host, err := env.ServeHost(2, http.HandlerFunc(hanging))
 		if err != nil {
 			return nil, err
 		}
 		for repo := i; repo < c.repos; repo += c.hosts {
-			urls[repo] = fmt.Sprintf("%sbench/hung-%d.git", host.base, repo)
+			urls[repo] = fmt.Sprintf("%sbench/hung-%d.git", host.Base, repo)
 		}
 	}
 	return urls, nil
 }
 
-func (c *hung) report(ctx context.Context, server *rig.Redis, changes *ledger, calm Latency, ids []string) (rig.Report, error) {
+func (c *hung) report(ctx context.Context, changes *ledger, calm Latency, ids []string) (rig.Report, error) {
 	loaded, err := changes.latency(ctx, ids, 5*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	report := newReport("hung", server, "%d repositories on hosts that never answer (%d), a push a second to another host, %d processes × %d slots",
+	report := newCaseReport("hung", "%d repositories on hosts that never answer (%d), a push a second to another host, %d processes × %d slots",
 		c.repos, c.hosts, c.processes, c.slots)
 	report.compare(calm, loaded)
 	report.addWithin(1000, "longest, ms", float64(loaded.Max.Milliseconds()))
@@ -126,3 +126,6 @@ func (c *hung) report(ctx context.Context, server *rig.Redis, changes *ledger, c
 	}
 	return report, nil
 }
+
+// hanging never answers.
+func hanging(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }

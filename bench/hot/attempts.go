@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"context"

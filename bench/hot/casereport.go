@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"fmt"
@@ -9,16 +9,15 @@ import (
 	"lockstep/internal/stats"
 )
 
-// Report is the outcome of a case.
-type Report struct {
-	Machine  rig.Machine `json:"machine"`
-	Case     string      `json:"case"`
-	Setup    string      `json:"setup"`
-	Calm     *Latency    `json:"calm,omitempty"`   // without the obstacle
-	Loaded   *Latency    `json:"loaded,omitempty"` // with it
-	RatioP50 float64     `json:"ratio_p50,omitempty"`
-	RatioP99 float64     `json:"ratio_p99,omitempty"`
-	Figures  []Figure    `json:"figures"`
+// caseReport is the outcome of a case.
+type caseReport struct {
+	Case     string   `json:"case"`
+	Setup    string   `json:"setup"`
+	Calm     *Latency `json:"calm,omitempty"`   // without the obstacle
+	Loaded   *Latency `json:"loaded,omitempty"` // with it
+	RatioP50 float64  `json:"ratio_p50,omitempty"`
+	RatioP99 float64  `json:"ratio_p99,omitempty"`
+	Figures  []Figure `json:"figures"`
 }
 
 // Latency is how long changes took from the stream to their result, by Redis' clock. A change without a result counts
@@ -37,28 +36,28 @@ type Figure struct {
 	AtMost *float64 `json:"at_most,omitempty"` // target
 }
 
-func newReport(name string, server *rig.Redis, setup string, args ...any) *Report {
-	return &Report{Machine: server.Machine(), Case: name, Setup: fmt.Sprintf(setup, args...)}
+func newCaseReport(name, setup string, args ...any) *caseReport {
+	return &caseReport{Case: name, Setup: fmt.Sprintf(setup, args...)}
 }
 
 // compare adds the latencies of changes without and with the obstacle.
-func (r *Report) compare(calm, loaded Latency) {
+func (r *caseReport) compare(calm, loaded Latency) {
 	r.Calm, r.Loaded = &calm, &loaded
 	r.RatioP50, r.RatioP99 = stats.Ratio(loaded.P50, calm.P50), stats.Ratio(loaded.P99, calm.P99)
 }
 
-func (r *Report) add(name string, value float64) {
+func (r *caseReport) add(name string, value float64) {
 	r.Figures = append(r.Figures, Figure{Name: name, Value: value})
 }
 
 // addWithin adds a figure with a target.
-func (r *Report) addWithin(atMost float64, name string, value float64) {
+func (r *caseReport) addWithin(atMost float64, name string, value float64) {
 	r.Figures = append(r.Figures, Figure{name, value, &atMost})
 }
 
 // Table prints the report as text.
-func (r *Report) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n%s: %s\n\n", r.Machine, r.Case, r.Setup)
+func (r *caseReport) Table(w io.Writer) error {
+	fmt.Fprintf(w, "%s: %s\n\n", r.Case, r.Setup)
 	if r.Calm != nil {
 		table := rig.NewTable(w)
 		fmt.Fprintln(table, "\tp50, ms\tp99, ms\tmax, ms\tchanges\tpending\tfailed\t")

@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"bufio"
@@ -24,14 +24,14 @@ type reader struct {
 	work   time.Duration
 }
 
-const readerCommand = "starve-reader"
+const readerCommand = "hot-reader"
 
-// NewReaderCommand returns the hidden command of the process that bench starve huge measures.
+// NewReaderCommand returns the hidden command of the process that bench hot huge measures.
 func NewReaderCommand(std term.Streams) *cobra.Command {
 	var r reader
 	cmd := rig.WorkerCommand(&cobra.Command{
 		Use:   readerCommand,
-		Short: "The reader of bench starve huge",
+		Short: "The reader of bench hot huge",
 	}, term.NoArgs, func(cmd *cobra.Command, _ []string, server redisx.Server) error {
 		namespace, err := events.ParseNamespace(r.prefix)
 		if err != nil {

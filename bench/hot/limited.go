@@ -1,9 +1,12 @@
-package starve
+package hot
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +19,7 @@ import (
 
 // limited is the case of a host that limits one credential.
 type limited struct {
-	load
+	workload
 	repos, rate             int
 	calm, retryAfter, limit time.Duration
 }
@@ -46,20 +49,20 @@ func newLimitedCommand(std term.Streams) *cobra.Command {
 const credentialName = "forge"
 
 func (c *limited) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Report, error) {
-	content, err := newRemote(ctx, env, 0)
+	content, err := env.NewRemote(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
-	good, err := serve(env, 1, content)
+	good, err := env.ServeHost(1, content)
 	if err != nil {
 		return nil, err
 	}
 	gate := &limiting{retryAfter: c.retryAfter, next: content}
-	forge, err := serve(env, 2, gate)
+	forge, err := env.ServeHost(2, gate)
 	if err != nil {
 		return nil, err
 	}
-	credentials, err := writeCredential(env, forge.base)
+	credentials, err := writeCredential(env, forge.Base)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +73,7 @@ func (c *limited) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig
 	if _, err := c.startServices(ctx, env, server, "--credentials", credentials); err != nil {
 		return nil, err
 	}
-	if err := changes.warmUp(ctx, good.urls("first", 1)[0]); err != nil {
+	if err := changes.warmUp(ctx, good.URLs("first", 1)[0]); err != nil {
 		return nil, err
 	}
 	calm, err := syncCold(ctx, env, changes, good, "calm", c.rate*int(c.calm/time.Second), c.rate, rig.RoundGrace)
@@ -78,7 +81,7 @@ func (c *limited) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig
 		return nil, err
 	}
 
-	began, urls := time.Now(), forge.urls("limited", c.repos)
+	began, urls := time.Now(), forge.URLs("limited", c.repos)
 	env.Progress("queueing %d changes on the host that answers 429", c.repos)
 	ids, err := changes.publishEvery(ctx, 0, c.repos, func(i int) (events.Change, error) {
 		return events.Change{URL: urls[i], Credential: credentialName}, nil
@@ -95,7 +98,7 @@ func (c *limited) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig
 	if wait := time.Until(began.Add(c.retryAfter)); wait > 0 && !app.Sleep(ctx, wait) {
 		return nil, context.Cause(ctx)
 	}
-	requests := forge.requests.Load()
+	requests := forge.Requests.Load()
 	gate.lifted.Store(true)
 	env.Progress("the host answers")
 	lifted := time.Now()
@@ -103,8 +106,7 @@ func (c *limited) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig
 	if err != nil {
 		return nil, err
 	}
-	report := newReport("limited", server,
-		"%d repositories on a host that answers 429 with Retry-After %v, %d/s on another, %d processes × %d slots", c.repos, c.retryAfter, c.rate, c.processes, c.slots)
+	report := newCaseReport("limited", "%d repositories on a host that answers 429 with Retry-After %v, %d/s on another, %d processes × %d slots", c.repos, c.retryAfter, c.rate, c.processes, c.slots)
 	report.compare(calm, loaded)
 	report.addWithin(1.2, "p99 ratio", report.RatioP99)
 	report.addWithin(20, "requests until Retry-After has passed", float64(requests))
@@ -112,7 +114,7 @@ func (c *limited) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig
 }
 
 // addFates adds the outcomes of the limited changes.
-func (r *Report) addFates(ctx context.Context, changes *ledger, ids []string, synced Latency, took time.Duration) error {
+func (r *caseReport) addFates(ctx context.Context, changes *ledger, ids []string, synced Latency, took time.Duration) error {
 	dead, err := changes.client.XLen(ctx, changes.namespace.Dead()).Result()
 	if err != nil {
 		return err
@@ -136,4 +138,20 @@ func writeCredential(env *rig.Env, prefix string) (string, error) {
 		}
 	}
 	return folder, nil
+}
+
+// limiting answers 429 until the limit is lifted.
+type limiting struct {
+	retryAfter time.Duration
+	lifted     atomic.Bool
+	next       http.Handler
+}
+
+func (l *limiting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if l.lifted.Load() {
+		l.next.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Retry-After", strconv.Itoa(int(l.retryAfter.Seconds())))
+	http.Error(w, "too many requests", http.StatusTooManyRequests)
 }

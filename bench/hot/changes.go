@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"context"
@@ -187,4 +187,14 @@ func numbered(next *int, name string, n int) func(i int) (events.Change, error) 
 		*next++
 		return events.Change{ID: strconv.Itoa(*next), URL: fmt.Sprintf("https://example.com/bench/%s-%d.git", name, i%n)}, nil
 	}
+}
+
+// syncCold publishes a change to each of n new repositories at a fixed rate, and returns how long they took.
+func syncCold(ctx context.Context, env *rig.Env, changes *ledger, from *rig.Host, name string, n, rate int, limit time.Duration) (Latency, error) {
+	env.Progress("%s: %d repositories at %d/s", name, n, rate)
+	ids, err := changes.publishURLs(ctx, time.Second/time.Duration(rate), from.URLs(name, n))
+	if err != nil {
+		return Latency{}, err
+	}
+	return changes.latency(ctx, ids, limit)
 }

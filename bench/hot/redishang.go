@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // redisHang is the case of a Redis that does not answer while handlers work.
 type redisHang struct {
-	load
+	workload
 	jobs, times       int
 	hang, work, limit time.Duration
 }
@@ -76,7 +76,7 @@ func (c *redisHang) measure(ctx context.Context, env *rig.Env, server *rig.Redis
 		return nil, err
 	}
 	entries, most := charged.end()
-	report := newReport("redishang", server, "%d jobs of %v, %d processes × %d slots, Redis hangs %d times for %v",
+	report := newCaseReport("redishang", "%d jobs of %v, %d processes × %d slots, Redis hangs %d times for %v",
 		c.jobs, c.work, c.processes, c.slots, c.times, c.hang)
 	count(report, workers.stop())
 	report.addWithin(0, "entries charged attempts", float64(entries))
@@ -104,7 +104,7 @@ func (c *redisHang) hangOnce(ctx context.Context, server *rig.Redis) error {
 }
 
 // count adds figures of the lines of workers that pause.
-func count(report *Report, lines [][4]int64) {
+func count(report *caseReport, lines [][4]int64) {
 	unsettled, times := 0, map[int64]int{}
 	for _, line := range lines {
 		if line[3] == 0 {

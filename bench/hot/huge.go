@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"context"
@@ -75,7 +75,7 @@ func (c *huge) run(ctx context.Context, env *rig.Env, server *rig.Redis) (rig.Re
 	}
 	took := time.Since(began)
 	entries, most := charged.end()
-	report := newReport("huge", server, "%d entries of %d MB, one reader with %v of work", c.entries, c.megabytes, c.work)
+	report := newCaseReport("huge", "%d entries of %d MB, one reader with %v of work", c.entries, c.megabytes, c.work)
 	report.addWithin(100, "longest PING, ms", pings.end().Seconds()*1000)
 	report.addWithin(300, "peak memory of the reader, MB", float64(peak>>20))
 	report.addWithin(0, "entries charged attempts", float64(entries))

@@ -1,4 +1,4 @@
-package starve
+package hot
 
 import (
 	"context"
@@ -9,15 +9,14 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"lockstep/bench/hot"
 	"lockstep/bench/rig"
 	"lockstep/events"
 )
 
-// load configures worker processes.
-type load struct{ processes, slots int }
+// workload configures worker processes.
+type workload struct{ processes, slots int }
 
-func (l *load) addFlags(flags *pflag.FlagSet, processes, slots int) {
+func (l *workload) addFlags(flags *pflag.FlagSet, processes, slots int) {
 	flags.IntVar(&l.processes, "processes", processes, "number of worker processes")
 	flags.IntVar(&l.slots, "slots", slots, "number of changes that each process works on concurrently")
 }
@@ -26,17 +25,33 @@ func (l *load) addFlags(flags *pflag.FlagSet, processes, slots int) {
 type services []*rig.Process
 
 // startServices starts worker processes with default settings, apart from the slots.
-func (l load) startServices(ctx context.Context, env *rig.Env, server *rig.Redis, args ...string) (s services, err error) {
-	args = append([]string{"serve", "--roles", "worker", "--redis", server.URL, "--root", filepath.Join(env.Dir, "root"),
+func (l workload) startServices(ctx context.Context, env *rig.Env, server *rig.Redis, args ...string) (services, error) {
+	path, err := env.Lockstep(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.startBinary(ctx, env, server, path, filepath.Join(env.Dir, "root"), args...)
+}
+
+// startBinary is like startServices for a given binary and volume.
+func (l workload) startBinary(ctx context.Context, env *rig.Env, server *rig.Redis, path, root string, args ...string) (s services, err error) {
+	args = append([]string{"serve", "--roles", "worker", "--redis", server.URL, "--root", root,
 		"--slots", strconv.Itoa(l.slots), "--log-level", "error"}, args...)
 	for range l.processes {
-		process, err := env.StartLockstep(ctx, args...)
+		process, err := env.StartBinary(ctx, path, args...)
 		if err != nil {
-			return nil, err
+			return s, err
 		}
 		s = append(s, process)
 	}
 	return s, nil
+}
+
+// kill kills the processes.
+func (s services) kill() {
+	for _, process := range s {
+		_ = process.Kill()
+	}
 }
 
 // countLog returns how many lines the processes have logged that contain the text.
@@ -59,10 +74,10 @@ type pausing struct {
 }
 
 // startPausing starts workers that pause for work on each change. The caller must stop them.
-func (l load) startPausing(
+func (l workload) startPausing(
 	ctx context.Context, env *rig.Env, server *rig.Redis, namespace events.Namespace, work time.Duration,
 ) (*pausing, error) {
-	contestants, err := hot.Contestants(nil)
+	contestants, err := Contestants(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +102,7 @@ func (l load) startPausing(
 }
 
 // withPausing calls measure while workers pause for work on each change.
-func (l load) withPausing(
+func (l workload) withPausing(
 	ctx context.Context, env *rig.Env, server *rig.Redis, work time.Duration, measure func(*ledger, *pausing) (rig.Report, error),
 ) (rig.Report, error) {
 	changes, err := newLedger(server, rig.NewNamespace())
