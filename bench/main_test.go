@@ -44,8 +44,6 @@ func TestEachBenchmarkRuns(t *testing.T) {
 		{"hot", "huge", "--entries", "3", "--megabytes", "1"},
 		{"hot", "limited", "--repos", "3", "--calm", "1s", "--retry-after", "3s"},
 		{"lock", "--processes", "2", "--waiters", "2", "--hold", "1ms", "--duration", "1s", "--rounds", "1"},
-		{"lock", "--uncontended", "--duration", "200ms", "--rounds", "1"},
-		{"lock", "--hold-many", "100", "--duration", "1s"},
 		{"lock", "--faults", "--duration", "2s", "--lease", "500ms"},
 		{"stream", "--events", "2000", "--subscribers", "2", "--rounds", "1"},
 		{"stream", "--settle", "--events", "200", "--rounds", "1"},

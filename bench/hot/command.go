@@ -65,7 +65,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.IntVar(&b.Slots, "slots", 5, "number of events that each process works on concurrently")
 	flags.DurationVar(&b.Work, "work", 20*time.Millisecond, "how long the work on an event takes, in whole milliseconds")
 	flags.DurationVar(&b.delay, "delay", time.Second, "with --serve: delay of each answer to hot repositories")
-	flags.DurationVar(&b.duration, "duration", 5*time.Second, "how long clients queue events in a run")
+	flags.DurationVar(&b.duration, "duration", 10*time.Second, "how long clients queue events in a run")
 	flags.DurationVar(&b.Limit, "limit", 2*time.Minute, "how long a run may take; events not settled by then are lost")
 	flags.IntVar(&b.rounds, "rounds", 3, "number of rounds; the figures are medians")
 	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`; may be repeated")

@@ -67,7 +67,7 @@ func (l loop) play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.C
 	if err != nil {
 		return Figures{}, "", err
 	}
-	defer queue.Kill()
+	defer queue.stop()
 	all, cold, until := record{asked: map[int]int64{}}, 0, int64(0)
 	add := func(repo string, hot bool) (Task, error) {
 		t := Task{Event: len(all.tasks), Repo: repo, Hot: hot}
@@ -157,6 +157,14 @@ func (l Load) startQueue(ctx context.Context, env *rig.Env, server *rig.Redis, c
 		return queuer{}, err
 	}
 	return queuer{workers[0]}, nil
+}
+
+// stop ends the process at the end of its input, so that it can clean up.
+func (q queuer) stop() {
+	_ = q.Stdin.Close()
+	timer := time.AfterFunc(10*time.Second, func() { _ = q.Cmd.Process.Kill() })
+	defer timer.Stop()
+	_ = q.Wait() // what it could not queue counts as lost
 }
 
 // add queues tasks.

@@ -1,11 +1,9 @@
-// Package lock measures locks: the hand-offs of a contended lock, the cost of an uncontended lock and of many leases, and
-// whether a lock stays exclusive while faults are injected.
+// Package lock measures locks: the hand-offs of a contended lock, and whether a lock stays exclusive while faults are injected.
 package lock
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,8 +19,6 @@ type bench struct {
 	processes, waiters, rounds int
 	hold, duration             time.Duration
 	peers                      []string
-	uncontended                bool
-	holdMany                   int
 	faults                     bool
 	lease                      time.Duration // with faults
 }
@@ -32,20 +28,16 @@ func NewCommand(std term.Streams) *cobra.Command {
 	var b bench
 	cmd := rig.Command(std, &cobra.Command{
 		Use:   "lock",
-		Short: "Measure how a contended lock changes hands, and what an uncontended one costs",
+		Short: "Measure how a contended lock changes hands",
 		Long: "Let several processes contend for one key and print the number of grants, how long the key took from one\n" +
 			"holder to the next, the longest wait, and how evenly grants were shared. Peers are commands that speak the\n" +
 			"same worker protocol, see bench/README.md; rounds of all contestants alternate. It fails if two waiters held\n" +
 			"the key at once.\n\n" +
-			"--uncontended and --hold-many measure something else instead: pairs of acquire and release by one\n" +
-			"process, against the simplest pair of scripts; and what it costs to keep that many leases.\n\n" +
 			"--faults kills and stops processes, breaks subscriptions and restarts Redis, all at once, and judges by\n" +
 			"the fences that reached a volume. It fails if one was accepted below a higher one or given out twice,\n" +
 			"or if nobody got the key for longer than a lease and a second.\n\n" +
 			"Without --redis it starts a private redis-server.",
 		Example: "  bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock'\n" +
-			"  bin/bench lock --uncontended\n" +
-			"  bin/bench lock --hold-many 10000 --duration 30s --json\n" +
 			"  bin/bench lock --faults --duration 60s",
 	}, func(given func(flag string) bool) error { return errors.Join(b.checkFaults(given), b.check()) }, b.run)
 	rig.RedisFlag(cmd, &b.redis)
@@ -56,8 +48,6 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.DurationVar(&b.duration, "duration", 10*time.Second, "how long to measure each contestant in each round")
 	flags.IntVar(&b.rounds, "rounds", 3, "number of rounds; the figures are medians")
 	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`; may be repeated")
-	flags.BoolVar(&b.uncontended, "uncontended", false, "measure acquire and release without contention")
-	flags.IntVar(&b.holdMany, "hold-many", 0, "measure what it costs to hold this `number` of leases")
 	flags.BoolVar(&b.faults, "faults", false, "inject faults (changes the defaults to --processes 6 --duration 15s --lease 2s)")
 	flags.DurationVar(&b.lease, "lease", 0, "how long a lease outlives its holder, with --faults")
 	return cmd
@@ -69,14 +59,6 @@ func (b *bench) check() error {
 		return errors.New("--processes, --waiters and --rounds: want at least 1 of each")
 	case b.hold < 0 || b.duration <= 0:
 		return errors.New("--hold and --duration: want positive durations")
-	case b.holdMany < 0:
-		return errors.New("--hold-many: want a positive number")
-	case b.uncontended && b.holdMany > 0:
-		return errors.New("--uncontended and --hold-many exclude each other")
-	case len(b.peers) > 0 && (b.uncontended || b.holdMany > 0):
-		return errors.New("--peer excludes --uncontended and --hold-many")
-	case b.holdMany > 0 && b.duration < leaseTime:
-		return fmt.Errorf("--duration is %v; with --hold-many it must be at least a lease, %v", b.duration, leaseTime)
 	}
 	return nil
 }
@@ -90,12 +72,5 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		return nil, err
 	}
 	key := "lockstep-bench:" + uuid.NewString() // unique for this run
-	switch {
-	case b.uncontended:
-		return b.runUncontended(ctx, env, server, key)
-	case b.holdMany > 0:
-		return holdMany(ctx, server, key, b.holdMany, leaseTime, b.duration)
-	default:
-		return b.runContest(ctx, env, server, key)
-	}
+	return b.runContest(ctx, env, server, key)
 }

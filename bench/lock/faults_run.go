@@ -148,7 +148,7 @@ func (b *bench) checkFaults(given func(flag string) bool) error {
 		}
 		return nil
 	}
-	for _, flag := range []string{"redis", "peer", "uncontended", "hold-many", "hold", "rounds"} {
+	for _, flag := range []string{"redis", "peer", "hold", "rounds"} {
 		if given(flag) {
 			return fmt.Errorf("--faults excludes --%s: it restarts a private redis-server, and runs once", flag)
 		}

@@ -1,18 +1,22 @@
-// Command peers lets other Redis locks take part in bench lock, and other stream workers in bench hot. It speaks the worker
-// protocols of ../README.md, and shares no code with Lockstep.
+// Command peers lets other locks take part in bench lock, and other workers in bench hot and stream --settle. It speaks the
+// worker protocols of ../README.md, and shares no code with Lockstep.
 //
-//	peers redsync|redislock|rueidislock --redis URL --key KEY --waiters N --hold D --duration D
-//	peers stock queue|work --redis URL --prefix PREFIX --slots N --work-ms N
+//	peers redsync|redislock|rueidislock|etcd --redis URL --key KEY --waiters N --hold D --duration D
+//	peers hashed|jetstream|stock|stock-results queue|work --redis URL --prefix PREFIX --slots N --work-ms N
 //
-// It is a separate module, so that these libraries stay out of Lockstep's go.mod.
+// It is a separate module, so that these libraries stay out of the other go.mod files.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 )
 
@@ -33,6 +37,7 @@ var peers = map[string]peer{
 	"redsync":     {"github.com/go-redsync/redsync/v4", openRedsync},
 	"redislock":   {"github.com/bsm/redislock", openRedislock},
 	"rueidislock": {"github.com/redis/rueidis", openRueidislock},
+	"etcd":        {"go.etcd.io/etcd/server/v3", openEtcd},
 }
 
 func main() {
@@ -43,15 +48,18 @@ func main() {
 }
 
 func run(args []string) error {
+	contestants := map[string]contestant{"hashed": hashed, "jetstream": jetStream, "stock": stock(false), "stock-results": stock(true)}
+	names := slices.Sorted(maps.Keys(contestants))
+	names = slices.AppendSeq(names, maps.Keys(peers))
 	if len(args) == 0 {
-		return fmt.Errorf("want redsync, redislock, rueidislock, stock or stock-results")
+		return fmt.Errorf("want one of %q", names)
 	}
-	if args[0] == "stock" || args[0] == "stock-results" {
-		return runStock(args[1:], args[0] == "stock-results")
+	if c, ok := contestants[args[0]]; ok {
+		return runContestant(c, args[1:])
 	}
 	p, ok := peers[args[0]]
 	if !ok {
-		return fmt.Errorf("%q is none of redsync, redislock, rueidislock, stock, stock-results", args[0])
+		return fmt.Errorf("%q is none of %q", args[0], names)
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	redisURL := flags.String("redis", "", "URL of the Redis to use")
@@ -68,7 +76,11 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	return w.run(ctx, l)
+	err = w.run(ctx, l)
+	if closer, ok := l.(io.Closer); ok {
+		err = errors.Join(err, closer.Close())
+	}
+	return err
 }
 
 // version returns the version of a library in this program.

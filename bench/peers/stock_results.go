@@ -63,7 +63,7 @@ func readChange(payload []byte) (repo, url string, err error) {
 }
 
 // publish publishes the result of an event and writes the repository's state.
-func (s stock) publish(ctx context.Context, client redis.UniversalClient, publisher message.Publisher, event, repo, url string) error {
+func (s settings) publish(ctx context.Context, client redis.UniversalClient, publisher message.Publisher, event, repo, url string) error {
 	commit := strings.Repeat("0", 40-len(event)) + event
 	payload, err := newDocument("lockstep.result.synced.v1", event+"/result", repo, resultData{
 		Repo: repo, Ref: "refs/heads/main", Deliveries: []string{event}, After: commit, Path: repo,

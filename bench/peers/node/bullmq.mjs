@@ -1,7 +1,7 @@
 // BullMQ with redlock, as a contestant of bench hot. It speaks the worker protocol of
 // ../../README.md.
 //
-//	node index.mjs queue|work --redis URL --prefix PREFIX [--slots N --work-ms N]
+//	node bullmq.mjs queue|work --redis URL --prefix PREFIX [--slots N --work-ms N]
 import { createInterface } from "node:readline";
 import { createRequire } from "node:module";
 import { setTimeout as pause } from "node:timers/promises";
@@ -28,16 +28,16 @@ const { positionals: [command], values: flags } = parseArgs({
 // connect makes a client as BullMQ wants it.
 const connect = () => new Redis(flags.redis, { maxRetriesPerRequest: null });
 
-// queue adds a job for each line of "<event> <repo>".
+// queue prints ready, and adds a job for each line of "<event> <repo>".
 async function queue() {
   const connection = connect();
   const q = new Queue(name, { connection, prefix: flags.prefix });
-  const jobs = [];
+  await q.waitUntilReady();
+  process.stdout.write("ready\n");
   for await (const line of createInterface({ input: process.stdin })) {
     const [event, repo] = line.split(" ");
-    jobs.push({ name: "change", data: { event: Number(event), repo }, opts: attempts });
+    await q.add("change", { event: Number(event), repo }, attempts);
   }
-  await q.addBulk(jobs);
   await q.close();
   await connection.quit();
 }
