@@ -67,6 +67,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				next := w.push(map[string]string{"a": "3"})
 				w.sync("")
 				w.mustBeSound(widgets, next)
+				w.mustKeepOnlyPublished(widgets)
 			})
 		}
 	}

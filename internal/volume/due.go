@@ -6,49 +6,9 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
-	"time"
 
 	"lockstep/internal/disk"
 )
-
-// isDue reports whether tidy has work to do, judging by a few folders. It needs no lock: once our fence is recorded, no
-// other holder changes names, marks or stores.
-func (s *syncer) isDue() (bool, error) {
-	if s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
-		return true, nil
-	}
-	if leftovers, err := s.f.leftovers(); err != nil || len(leftovers) > 0 {
-		return true, err
-	}
-	if generations, err := s.f.generations(); err != nil || len(generations) > 1 {
-		return true, err
-	}
-	links, err := s.links()
-	if err != nil {
-		return false, err
-	}
-	if unmarked, err := s.f.unlinked(links); err != nil || len(unmarked) > 0 {
-		return true, err
-	}
-	if useless, err := s.f.uselessPrepared(links, s.binding.MovedAway, s.v.cfg.KeepPrepared); err != nil || len(useless) > 0 {
-		return true, err
-	}
-	linked := linkedTrees(links)
-	marks, err := disk.ReadDir(s.f.retired())
-	if err != nil {
-		return false, disk.Error("list the retired trees", err)
-	}
-	for _, mark := range marks { // due if past its grace, published again, or gone
-		info, err := mark.Info()
-		if err != nil || linked[mark.Name()] || time.Since(info.ModTime()) > s.v.cfg.Grace {
-			return true, nil
-		}
-		if _, err := os.Lstat(s.f.tree(mark.Name())); err != nil {
-			return true, nil
-		}
-	}
-	return false, nil
-}
 
 // sampled is the number of object folders, of 256, read to estimate the loose objects; "git gc --auto" reads one.
 const sampled = 16

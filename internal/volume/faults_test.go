@@ -233,7 +233,7 @@ func mustBeTidy(t *testing.T, w *world) {
 	for _, v := range w.opened {
 		v.AwaitDeletions()
 	}
-	for _, dir := range []string{f.quarantines(), f.trash()} {
+	for _, dir := range []string{f.quarantines(), f.building(), f.trash()} {
 		if entries := testenv.Must(disk.ReadDir(dir))(t); len(entries) != 0 {
 			t.Errorf("%s holds %v", dir, entries)
 		}
@@ -241,7 +241,7 @@ func mustBeTidy(t *testing.T, w *world) {
 	for _, dir := range []string{f.trees(), f.dir} {
 		for _, entry := range testenv.Must(disk.ReadDir(dir))(t) {
 			name := entry.Name()
-			if isIncomplete(name) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
+			if strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				t.Errorf("%s holds %s", dir, name)
 			}
 		}

@@ -58,6 +58,7 @@ func TestIsTidy(t *testing.T) {
 			w.prepare()
 			w.volume.cfg.Grace = 1
 			w.gc(false)
+			testenv.Must(0, os.MkdirAll(f.building(), 0o755))(t)
 			testenv.Must(0, os.Rename(w.nextTree(), f.build(1)))(t)
 		},
 		"a store too many": func(f folder) { testenv.Must(0, os.MkdirAll(f.generation(7).dir, 0o755))(t) },

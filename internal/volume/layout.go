@@ -46,7 +46,14 @@ func (f folder) quarantines() string   { return filepath.Join(f.dir, "quarantine
 func (f folder) trash() string         { return filepath.Join(f.dir, "trash") }
 func (f folder) mark(n string) string  { return filepath.Join(f.retired(), n) }
 func (f folder) flip(n uint64) string  { return filepath.Join(f.dir, fmt.Sprint(flipPrefix, n)) }
-func (f folder) build(n uint64) string { return filepath.Join(f.trees(), fmt.Sprint(buildPrefix, n)) }
+func (f folder) building() string      { return filepath.Join(f.dir, "building") }
+func (f folder) build(n uint64) string { return filepath.Join(f.building(), fmt.Sprint(n)) }
+
+// unfinished marks that a holder may have moved a tree to its place, or removed a name, without retiring what was replaced.
+func (f folder) unfinished(n uint64) string { return f.build(n) + "-unfinished" }
+
+func (f folder) prepared() string     { return filepath.Join(f.dir, "prepared") }
+func (f folder) next(n string) string { return filepath.Join(f.prepared(), n) }
 func (f folder) quarantine(n uint64) string {
 	return filepath.Join(f.quarantines(), fmt.Sprint(n))
 }
@@ -57,11 +64,7 @@ func (f folder) views() folder { return folder{filepath.Join(f.dir, "views")} }
 // viewLinks has a file for each published folder of links to them: see viewLinks.
 func (f folder) viewLinks() string { return filepath.Join(f.views().dir, "links") }
 
-const (
-	buildPrefix = ".building-"
-	nextPrefix  = buildPrefix + "next-" // versions that know no prepared trees take them for incomplete ones
-	flipPrefix  = "flip-"
-)
+const flipPrefix = "flip-"
 
 // unusedPath returns path, or path with a numbered suffix if that exists. One holder may publish several refs of one commit,
 // each with its own tree.

@@ -93,6 +93,26 @@ func (s *syncer) links() (map[string]string, error) {
 	return s.v.linksAt(s.f, paths)
 }
 
+// isLinked reports whether a tree of the repository is published.
+func (v *Volume) isLinked(f folder, b binding, tree string) (bool, error) {
+	ref, err := checkout.GitDirOf(f.tree(tree)).BuiltFor()
+	if err != nil {
+		links, err := v.allLinks(f, b)
+		return slices.Contains(slices.Collect(maps.Values(links)), tree), err
+	}
+	plain := v.publishedPath(b.Repo.String())
+	for _, path := range []string{plain, plain + "@" + ref.Suffix()} {
+		now, err := v.readLink(f, path)
+		if err != nil { // ignoring it would delete the tree
+			return false, disk.Error("read a published name", err)
+		}
+		if now == tree {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // treePaths returns the paths that the existing trees can be published at.
 func (v *Volume) treePaths(f folder, b binding) ([]string, error) {
 	refs, err := f.refsOfTrees()
@@ -163,9 +183,6 @@ func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 	}
 	refs := map[events.Ref]bool{}
 	for _, tree := range trees {
-		if isPrivate(tree.Name()) {
-			continue
-		}
 		ref, err := checkout.GitDirOf(f.tree(tree.Name())).BuiltFor()
 		if err != nil {
 			return nil, err

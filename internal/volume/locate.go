@@ -60,7 +60,7 @@ func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (t
 	}
 	for _, entry := range entries {
 		name := entry.Name()
-		if _, rest, _ := strings.Cut(name, "-"); isPrivate(name) || b.MovedAway.covers(name) || !strings.HasPrefix(rest, commit[:min(12, len(commit))]) {
+		if _, rest, _ := strings.Cut(name, "-"); b.MovedAway.covers(name) || !strings.HasPrefix(rest, commit[:min(12, len(commit))]) {
 			continue
 		}
 		if ofRef, at, ok := checkout.RefAndCommit(f.tree(name)); ok && ofRef == ref.String() && at == commit && !f.isPurgeMarked(name) {

@@ -187,11 +187,12 @@ func (w *world) mustBeMoved(main, v1 string) {
 	next := testenv.Must(w.git.Commit(w.t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(w.t)
 	w.syncAt(gadgets, "")
 	w.mustBeSound(gadgets, next)
+	w.mustKeepOnlyPublished(gadgets)
 	w.mustVerifyAt(gadgets)
 	f := w.volume.folder(repoPath(w.t, gadgets))
-	for _, dir := range []string{f.trees(), f.dir} {
+	for _, dir := range []string{f.building(), f.dir} {
 		for _, entry := range testenv.Must(disk.ReadDir(dir))(w.t) {
-			if name := entry.Name(); isIncomplete(name) || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
+			if name := entry.Name(); dir == f.building() || strings.HasPrefix(name, flipPrefix) || strings.Contains(name, disk.TempInfix) {
 				w.t.Errorf("%s holds %s", dir, name)
 			}
 		}

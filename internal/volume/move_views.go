@@ -24,6 +24,11 @@ func (m *mover) buildViews(ctx context.Context) error {
 	if err := m.to.discard(building); err != nil {
 		return err
 	}
+	if len(all) > 0 {
+		if err := os.MkdirAll(w.trees(), 0o755); err != nil {
+			return disk.Error("link the trees of views", err)
+		}
+	}
 	for _, l := range all {
 		if m.old.MovedAway.covers(l.Tree) {
 			continue

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"lockstep/events"
@@ -99,7 +97,11 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 		if err := s.f.limitPrepared(); err != nil {
 			return err
 		}
-		return disk.Error("prepare a tree", os.Rename(dst, s.f.next(now.tree)))
+		err := os.MkdirAll(s.f.prepared(), 0o755)
+		if err == nil {
+			err = os.Rename(dst, s.f.next(now.tree))
+		}
+		return disk.Error("prepare a tree", err)
 	})
 	if err != nil {
 		return false, err
@@ -141,7 +143,12 @@ func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error
 	if err != nil {
 		return nil, nil // the manifest is damaged
 	}
-	err = s.f.guarded(ctx, s.req.Fence, func() error { return os.Rename(path, dst) })
+	err = s.f.guarded(ctx, s.req.Fence, func() error {
+		if err := os.MkdirAll(s.f.building(), 0o755); err != nil {
+			return err
+		}
+		return os.Rename(path, dst)
+	})
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrExist):
 		return nil, nil
@@ -201,23 +208,19 @@ type preparedTree struct {
 
 // preparedTrees lists the prepared trees, oldest first.
 func (f folder) preparedTrees() (trees []preparedTree, err error) {
-	entries, err := disk.ReadDir(f.trees())
+	entries, err := disk.ReadDir(f.prepared())
 	if err != nil {
-		return nil, disk.Error("list the trees", err)
+		return nil, disk.Error("list the prepared trees", err)
 	}
 	for _, entry := range entries {
-		of, is := strings.CutPrefix(entry.Name(), nextPrefix)
-		if !is {
-			continue
-		}
 		info, err := entry.Info()
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, disk.Error("list the trees", err)
+			return nil, disk.Error("list the prepared trees", err)
 		}
-		trees = append(trees, preparedTree{of, time.Since(info.ModTime())})
+		trees = append(trees, preparedTree{entry.Name(), time.Since(info.ModTime())})
 	}
 	slices.SortFunc(trees, func(a, b preparedTree) int { return cmp.Compare(b.age, a.age) })
 	return trees, nil
@@ -237,18 +240,21 @@ func (f folder) limitPrepared() error {
 	return nil
 }
 
-// uselessPrepared returns the paths of prepared trees that no sync will use: older than keep, or their published tree has been
+// uselessPrepared returns the paths of prepared trees that no sync will use: older than KeepPrepared, or their published tree has been
 // replaced, has moved away or was marked as damaged.
-func (f folder) uselessPrepared(links map[string]string, left *tombstone, keep time.Duration) (paths []string, err error) {
-	trees, err := f.preparedTrees()
+func (s *syncer) uselessPrepared() (paths []string, err error) {
+	trees, err := s.f.preparedTrees()
 	if err != nil {
 		return nil, err
 	}
-	linked := linkedTrees(links)
 	for _, tree := range trees {
-		_, _, complete := checkout.RefAndCommit(f.tree(tree.of))
-		if tree.age > keep || !linked[tree.of] || left.covers(tree.of) || !complete {
-			paths = append(paths, f.next(tree.of))
+		linked, err := s.v.isLinked(s.f, s.binding, tree.of)
+		if err != nil {
+			return nil, err
+		}
+		_, _, complete := checkout.RefAndCommit(s.f.tree(tree.of))
+		if tree.age > s.v.cfg.KeepPrepared || !linked || s.binding.MovedAway.covers(tree.of) || !complete {
+			paths = append(paths, s.f.next(tree.of))
 		}
 	}
 	return paths, nil
@@ -288,10 +294,3 @@ func (f folder) notePrepared(tree string, files *checkout.Files) {
 	u.Added += (files.Folders+ownFolders)*folderBytes + copies.bytes
 	_ = f.writeUsage(u) // non-critical: the next GC measures again
 }
-
-// isPrivate reports whether a name in the folder of trees is of one that is incomplete or prepared, which no reader opens.
-func isPrivate(name string) bool { return strings.HasPrefix(name, buildPrefix) }
-
-func isIncomplete(name string) bool { return isPrivate(name) && !strings.HasPrefix(name, nextPrefix) }
-
-func (f folder) next(tree string) string { return filepath.Join(f.trees(), nextPrefix+tree) }

@@ -153,7 +153,7 @@ func (p *purge) markTrees(m *marker, affected bool) error {
 		return disk.Error("list the trees", err)
 	}
 	for _, entry := range trees {
-		if isPrivate(entry.Name()) || p.affected[entry.Name()] != affected {
+		if p.affected[entry.Name()] != affected {
 			continue
 		}
 		g := checkout.GitDirOf(p.f.tree(entry.Name()))

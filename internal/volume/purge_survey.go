@@ -27,9 +27,6 @@ func (p *purge) survey(ctx context.Context) (err error) {
 	}
 	linked := linkedTrees(p.links)
 	for _, entry := range entries {
-		if isPrivate(entry.Name()) {
-			continue
-		}
 		p.trees = append(p.trees, entry.Name())
 		has, unknown, _, err := p.has(ctx, entry.Name())
 		if err != nil {

@@ -84,7 +84,7 @@ func (p *purge) discardViews() error {
 		return disk.Error("list the trees of views", err)
 	}
 	for _, tree := range trees {
-		if linked[tree.Name()] || isPrivate(tree.Name()) {
+		if linked[tree.Name()] {
 			continue
 		}
 		if err := p.discardTree(w, tree.Name()); err != nil {

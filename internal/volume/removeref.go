@@ -50,6 +50,9 @@ func (v *Volume) removeRef(ctx context.Context, f folder, b binding, req RemoveR
 		return !l.isOf(b.MovedAway, true) && slices.Contains(published, strings.TrimSuffix(v.publishedPath(b.Repo.String()+"@"+l.suffix), "@"))
 	}
 	err = f.guarded(ctx, req.Fence, func() error {
+		if err := f.begin(req.Fence); err != nil { // so that tidy retires the trees
+			return err
+		}
 		if err := v.unpublishViews(f, b, isOf); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func (v *Volume) Commits(repo events.RepoPath) (map[events.Ref][]string, error) 
 	}
 	commits := map[events.Ref][]string{}
 	for _, entry := range entries {
-		if isPrivate(entry.Name()) || b.MovedAway.covers(entry.Name()) {
+		if b.MovedAway.covers(entry.Name()) {
 			continue
 		}
 		name, commit, ok := checkout.RefAndCommit(filepath.Join(f.trees(), entry.Name()))

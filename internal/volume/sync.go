@@ -130,6 +130,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 		s.discard()
 		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
 	}
+	s.end()
 	if v.cfg.Replaced != nil && res.Published && s.now.ref == res.Ref.String() {
 		v.cfg.Replaced(req.Repo, res.Ref)
 	}
@@ -171,6 +172,8 @@ type syncer struct {
 	check     Check    // of the tip; nil for none
 	now       current  // published under the first name at the start
 	horizon   horizon  // see queryHorizon
+	replaced  []string // trees that the names linked to before the flip
+	flipping  bool     // a name may have changed, and the replaced trees are not retired
 
 	store      store         // where the commit's objects are
 	objects    *object.Store // open on it
@@ -346,12 +349,15 @@ func (s *syncer) wasDamaged(commit string) bool {
 	if !object.IsID(commit) {
 		return false
 	}
+	if _, err := os.Lstat(s.f.damaged()); err != nil {
+		return false
+	}
 	trees, err := disk.ReadDir(s.f.trees())
 	if err != nil {
 		return false
 	}
 	return slices.ContainsFunc(trees, func(tree os.DirEntry) bool {
-		if _, rest, _ := strings.Cut(tree.Name(), "-"); isPrivate(tree.Name()) || !strings.HasPrefix(rest, commit[:12]) {
+		if _, rest, _ := strings.Cut(tree.Name(), "-"); !strings.HasPrefix(rest, commit[:12]) {
 			return false
 		}
 		g := checkout.GitDirOf(s.f.tree(tree.Name()))

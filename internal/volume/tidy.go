@@ -9,32 +9,61 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// tidy retires trees that are no longer published, and discards retired trees and stores that are no longer needed, and
-// leftovers of crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence. If
-// none exist, as after most syncs, it takes no lock.
+// tidy discards what a sync finds without looking at what is kept: retired trees that are due, useless prepared trees, and leftovers of
+// crashed or stale holders. If there are leftovers, it looks at everything. It decides under the file lock, where all other work belongs
+// to a lower fence. If there is nothing to do, as for most syncs, it takes no lock.
 func (s *syncer) tidy(ctx context.Context) error {
-	due, err := s.isDue()
+	all, err := s.mustLookAtAll()
 	if err != nil {
 		return err
 	}
-	if !due {
+	if all {
+		return s.tidyAll(ctx)
+	}
+	useless, err := s.uselessPrepared()
+	if err != nil {
+		return err
+	}
+	due, err := s.isFirstDue(ctx)
+	if err != nil {
+		return err
+	}
+	if !due && len(useless) == 0 {
 		return s.f.checkFence(s.req.Fence)
 	}
+	return s.f.guarded(ctx, s.req.Fence, func() error {
+		if err := s.f.discardAt(useless); err != nil {
+			return err
+		}
+		return s.discardDue()
+	})
+}
+
+// tidyAll looks at all trees: it also retires those that are not published and have no mark, and discards stores that none needs.
+func (s *syncer) tidyAll(ctx context.Context) error {
 	if err := s.queryHorizon(ctx); err != nil {
 		return err
 	}
 	return s.f.guarded(ctx, s.req.Fence, s.clear)
 }
 
+// mustLookAtAll reports whether a crashed holder left something, or a repository has moved away whose names are to be removed. It
+// needs no lock: once our fence is recorded, no other holder changes names, marks or stores.
+func (s *syncer) mustLookAtAll() (bool, error) {
+	if s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
+		return true, nil
+	}
+	if leftovers, err := s.f.leftovers(); err != nil || len(leftovers) > 0 {
+		return true, err
+	}
+	listed, err := s.f.hasLookList()
+	return !listed, err
+}
+
 func (s *syncer) clear() error {
 	leftovers, err := s.f.leftovers()
 	if err != nil {
 		return err
-	}
-	for _, path := range leftovers {
-		if err := s.f.discard(path); err != nil {
-			return err
-		}
 	}
 	links, expired, err := s.activeLinks()
 	if err != nil {
@@ -45,14 +74,12 @@ func (s *syncer) clear() error {
 			return err
 		}
 	}
-	useless, err := s.f.uselessPrepared(links, s.binding.MovedAway, s.v.cfg.KeepPrepared)
+	useless, err := s.uselessPrepared()
 	if err != nil {
 		return err
 	}
-	for _, path := range useless {
-		if err := s.f.discard(path); err != nil {
-			return err
-		}
+	if err := s.f.discardAt(useless); err != nil {
+		return err
 	}
 	if err := s.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
 		return err
@@ -67,10 +94,29 @@ func (s *syncer) clear() error {
 	if err := s.f.dropMarks(links); err != nil {
 		return err
 	}
+	if err := s.f.relist(); err != nil {
+		return err
+	}
 	if err := s.f.dropStores(s.binding.MovedAway); err != nil {
 		return err
 	}
+	if err := s.f.forgetDamaged(); err != nil {
+		return err
+	}
+	if err := s.f.discardAt(leftovers); err != nil { // last, as they say that the rest is to be done
+		return err
+	}
 	return s.forgetMovedAway()
+}
+
+// discardAt discards what is at these paths.
+func (f folder) discardAt(paths []string) error {
+	for _, path := range paths {
+		if err := f.discard(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // discardReclaimable discards reclaimable trees except pinned ones.
@@ -92,7 +138,7 @@ func (f folder) leftovers() (paths []string, err error) {
 	isTemp := func(name string) bool { return strings.Contains(name, disk.TempInfix) }
 	places := map[string]func(name string) bool{
 		f.quarantines(): func(string) bool { return true },
-		f.trees():       isIncomplete,
+		f.building():    func(string) bool { return true },
 		f.dir:           func(name string) bool { return strings.HasPrefix(name, flipPrefix) || isTemp(name) },
 	}
 	generations, err := f.generations()

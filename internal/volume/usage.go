@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -97,16 +96,19 @@ func (f folder) contents() (string, int, error) {
 	if err != nil {
 		return "", 0, err
 	}
-	entries, err := disk.ReadDir(f.trees())
+	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
 		return "", 0, disk.Error("list the trees", err)
 	}
-	trees := slices.DeleteFunc(slices.Clone(entries), func(e os.DirEntry) bool { return isPrivate(e.Name()) })
+	prepared, err := f.preparedTrees()
+	if err != nil {
+		return "", 0, err
+	}
 	oldest, youngest := "", ""
 	if len(trees) > 0 {
 		oldest, youngest = trees[0].Name(), trees[len(trees)-1].Name()
 	}
-	text := fmt.Sprintf("stores %v, %d trees of %d, %s to %s", generations, len(trees), len(entries), oldest, youngest)
+	text := fmt.Sprintf("stores %v, %d trees, %s to %s, %d prepared", generations, len(trees), oldest, youngest, len(prepared))
 	if begun, err := (&lfs.Store{Dir: f.lfs()}).Incomplete(); err != nil || begun {
 		text += ", LFS downloads"
 	}

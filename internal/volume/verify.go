@@ -153,9 +153,6 @@ func (c *verifier) trees(links map[string]string) (trees []string, err error) {
 	}
 	for _, entry := range entries {
 		name := entry.Name()
-		if isPrivate(name) {
-			continue
-		}
 		_, err := os.Lstat(checkout.GitDirOf(c.f.tree(name)).Ref())
 		marked := errors.Is(err, os.ErrNotExist)
 		switch {
@@ -204,7 +201,7 @@ func (c *verifier) depth(current store) (events.Depth, error) {
 		return 0, disk.Error("list the trees", err)
 	}
 	for _, tree := range trees {
-		if name := tree.Name(); !isPrivate(name) && !c.movedAway.covers(name) {
+		if name := tree.Name(); !c.movedAway.covers(name) {
 			depth = deeper(depth, checkout.GitDirOf(c.f.tree(name)).Depth())
 		}
 	}
@@ -283,8 +280,8 @@ func (c *verifier) mark() error {
 	}
 	slices.Sort(trees)
 	for _, tree := range slices.Compact(trees) {
-		if err := checkout.GitDirOf(tree).Unmake(); err != nil {
-			return disk.Error("mark a damaged tree", err)
+		if err := c.f.markDamaged(tree); err != nil {
+			return err
 		}
 		c.marked = append(c.marked, c.v.relative(tree))
 	}

@@ -119,7 +119,7 @@ func (p *viewPublisher) reserve(view, subtree string, files *checkout.Subset) (t
 // place makes the trees durable and gives them their names.
 func (p *viewPublisher) place(ctx context.Context) error {
 	w := p.f.views()
-	if err := p.flush(ctx); err != nil {
+	if err := errors.Join(os.MkdirAll(w.trees(), 0o755), p.flush(ctx)); err != nil {
 		return disk.Error("build the trees of views", err)
 	}
 	for tree := range p.made {

@@ -172,7 +172,7 @@ func (c *verifier) checkViews() error {
 		g := checkout.GitDirOf(w.tree(entry.Name()))
 		_, err := os.Lstat(g.Ref())
 		switch damaged := err != nil; {
-		case isPrivate(entry.Name()), !linked[entry.Name()] && (damaged || g.Large() != ""): // its pointers may be gone
+		case !linked[entry.Name()] && (damaged || g.Large() != ""): // its pointers may be gone
 		case damaged && len(c.req.Paths) > 0 && g.IsMarked(): // by an earlier Verify
 		case damaged:
 			c.check.Found(w.tree(entry.Name()), "marked as damaged; sync to replace it")

@@ -59,8 +59,8 @@ func (v *Volume) PublishViews(ctx context.Context, req ViewTreesRequest) error {
 	err := p.run(ctx)
 	p.close()
 	if events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil { // the next attempt rebuilds the whole tree
-		whole := checkout.GitDirOf(p.f.tree(path.Base(req.Tree)))
-		err = errors.Join(err, p.f.guarded(ctx, req.Fence, whole.Unmake))
+		mark := func() error { return p.f.markDamaged(p.f.tree(path.Base(req.Tree))) }
+		err = errors.Join(err, p.f.guarded(ctx, req.Fence, mark))
 	}
 	if err != nil {
 		return fmt.Errorf("publish the views of %s: %w", req.Repo, p.f.explain(ctx, req.Fence, err))

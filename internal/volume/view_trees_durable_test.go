@@ -24,9 +24,7 @@ func TestViewsAreDurableBeforeTheFlip(t *testing.T) { // not parallel: see obser
 		switch step {
 		case "views unfinished":
 			for _, tree := range testenv.Must(disk.ReadDir(f.views().trees()))(t) {
-				if !isPrivate(tree.Name()) {
-					d.mustHave(f.views().tree(tree.Name()))
-				}
+				d.mustHave(f.views().tree(tree.Name()))
 			}
 			d.mustHave(viewLinks{app: "argo"}.file(f))
 		case "views flipped":
