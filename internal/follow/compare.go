@@ -151,7 +151,7 @@ func (f *Follower) forget(repo events.RepoPath, number uint64) {
 
 // sync requests a sync of a ref. While the stream only repeats what was listed, the commit may be an older one and is not announced.
 func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
-	change := events.Change{Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.cfg.Depth}
+	change := events.Change{Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.depthOf(ctx, repo, ref)}
 	if ref.Default {
 		change.Ref = events.Ref{}
 	}
@@ -159,6 +159,20 @@ func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
 		change.After = ref.Commit
 	}
 	f.request(ctx, job{repo: repo, key: keyOf(repo, ref.Ref)}, change)
+}
+
+// depthOf returns the history to keep of a ref: no more than the reader has, which refuses to send all history of a repository of which it
+// keeps less. It logs each repository for which that is less than configured.
+func (f *Follower) depthOf(ctx context.Context, repo events.RepoPath, ref Ref) events.Depth {
+	if ref.Depth.Covers(f.cfg.Depth) {
+		return f.cfg.Depth
+	}
+	depth := max(ref.Depth, 1)
+	if f.limited[repo.Key()] != depth {
+		f.limited[repo.Key()] = depth
+		f.cfg.Log.InfoContext(ctx, "history is limited to what the origin keeps", "repo", repo.String(), "depth", depth.String(), "wanted", f.cfg.Depth.String())
+	}
+	return depth
 }
 
 // remove requests the removal of a repository that is published here. Unless forced, the reader is asked once more, under the lease.

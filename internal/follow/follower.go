@@ -61,25 +61,26 @@ type Follower struct {
 
 	// Owned by the goroutine of apply.
 	position   position
-	jobs       map[string]job       // changes without a result, by ID
-	checks     map[string]*check    // repositories to compare again, by key
-	gone       map[string]time.Time // when the reader stopped listing a repository, or its default branch, by key; see knownGone
-	purges     map[string]*purge    // commits to delete, by key in the position
-	purging    bool                 // one is being deleted
-	missing    []events.RepoPath    // published here and not listed, to be compared when the stream has caught up
-	listed     uint64               // number of the frame of the first complete list; 0 before
-	repos      map[string]Listed    // as listed last, by key
-	comparedAt time.Time            // last comparison of all repositories
-	all        bool                 // the next list compares all repositories
-	listAt     time.Time            // when to list next; zero before the stream is open
-	listTry    int                  // failed lists in a row
-	live       bool                 // frames that arrive are newer than the list
-	requested  int                  // number of changes so far
-	listing    bool                 // a list is requested
-	listAgain  bool                 // the requested list may be older than the current stream
-	restart    bool                 // the stream began at a cursor that was not reached, and there has been no list since
-	compared   map[string]bool      // repositories whose refs are requested, by key
-	touched    map[string]uint64    // last frame about a repository while anything is requested, by key
+	jobs       map[string]job          // changes without a result, by ID
+	checks     map[string]*check       // repositories to compare again, by key
+	gone       map[string]time.Time    // when the reader stopped listing a repository, or its default branch, by key; see knownGone
+	purges     map[string]*purge       // commits to delete, by key in the position
+	purging    bool                    // one is being deleted
+	missing    []events.RepoPath       // published here and not listed, to be compared when the stream has caught up
+	listed     uint64                  // number of the frame of the first complete list; 0 before
+	repos      map[string]Listed       // as listed last, by key
+	comparedAt time.Time               // last comparison of all repositories
+	all        bool                    // the next list compares all repositories
+	listAt     time.Time               // when to list next; zero before the stream is open
+	listTry    int                     // failed lists in a row
+	live       bool                    // frames that arrive are newer than the list
+	requested  int                     // number of changes so far
+	listing    bool                    // a list is requested
+	listAgain  bool                    // the requested list may be older than the current stream
+	restart    bool                    // the stream began at a cursor that was not reached, and there has been no list since
+	compared   map[string]bool         // repositories whose refs are requested, by key
+	limited    map[string]events.Depth // history of repositories of which the reader has less than configured, by key
+	touched    map[string]uint64       // last frame about a repository while anything is requested, by key
 
 	// ask sends a request to the reader in the background; apply then calls the returned function. A test may call both at once.
 	ask      func(ctx context.Context, request func() (note func()))
@@ -151,7 +152,7 @@ func New(cfg Config) (*Follower, error) {
 		cfg.TokenWait = 2 * time.Minute
 	}
 	f := &Follower{
-		cfg: cfg, compared: map[string]bool{}, touched: map[string]uint64{}, answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming), settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{}, purges: map[string]*purge{},
+		cfg: cfg, compared: map[string]bool{}, limited: map[string]events.Depth{}, touched: map[string]uint64{}, answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming), settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{}, purges: map[string]*purge{},
 		position: position{open: map[string]span{}, cursor: cfg.Record.Cursor()}, status: Status{Since: time.Now(), Level: time.Now()},
 	}
 	f.ask = f.inBackground

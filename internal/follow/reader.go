@@ -137,9 +137,10 @@ func (r *Reader) Token() (string, error) {
 
 // Ref is a ref that the token reads.
 type Ref struct {
-	Ref     events.Ref `json:"ref"`
-	Commit  string     `json:"commit"`
-	Default bool       `json:"default"` // it is the default branch
+	Ref     events.Ref   `json:"ref"`
+	Commit  string       `json:"commit"`
+	Default bool         `json:"default"` // it is the default branch
+	Depth   events.Depth `json:"depth"`   // history that the reader has
 }
 
 // Listed is a repository that the token reads.
