@@ -38,7 +38,7 @@ func TestWorkerPreparesNextTree(t *testing.T) {
 		proctest.AwaitResults(t, client, n)
 	}
 	prepared := func() []string {
-		return proctest.Must(filepath.Glob(filepath.Join(root, ".lockstep/repos/acme/widgets/trees/.building-next-*")))(t)
+		return proctest.Must(filepath.Glob(filepath.Join(root, ".lockstep/repos/acme/widgets/prepared/*")))(t)
 	}
 	inode := func(path string) uint64 {
 		t.Helper()

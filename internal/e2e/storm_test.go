@@ -214,7 +214,7 @@ func (s *storm) assertTrees() {
 // assertNoLeftovers checks that crashes left no unfinished work behind. Running workers may still prepare trees.
 func (s *storm) assertNoLeftovers() {
 	s.t.Helper()
-	for _, pattern := range []string{"quarantine/*", "trees/.building-[0-9]*", "flip-*"} {
+	for _, pattern := range []string{"quarantine/*", "building/*", "flip-*"} {
 		everywhere := filepath.Join(s.root, ".lockstep/repos/acme/*", pattern)
 		proctest.Eventually(s.t, func() bool { return len(proctest.Must(filepath.Glob(everywhere))(s.t)) == 0 }, "no %s is left behind", pattern)
 	}

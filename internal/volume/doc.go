@@ -27,15 +27,18 @@
 //	    repo.json                      path as first spelled, remote, default branch; where it moved to, and when
 //	    stores/{n}/                    bare repository; the next n replaces a damaged or oversized one
 //	    trees/{fence}-{commit}/        a tree with its own small .git
-//	    trees/.building-{fence}/       an incomplete tree
-//	    trees/.building-next-{tree}/   a private copy of that published tree, which the next sync of its ref will change
+//	    building/{fence}/              an incomplete tree
+//	    building/{fence}-unfinished    exists while a tree may be neither published nor retired
+//	    prepared/{tree}/               a private copy of that published tree, which the next sync of its ref will change
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
+//	    retired-order                  the retired trees in the order in which syncs look at them
+//	    damaged                        exists while a tree is marked as damaged
 //	    quarantine/{fence}/            fetched objects that are not verified yet
 //	    trash/                         being deleted
 //	    parts/{remote}-{commit}/       submodules: a bare repository of one commit, which no tree reads from
 //	    lfs/                           LFS objects and incomplete downloads: see package lfs
 //	    views/trees/{subtree}/         a tree of a view: files that are links to those of a whole tree, and a .git that is no repository
-//	    views/trees/.building-{fence}/ trees of views that are incomplete
+//	    views/building/{fence}/        trees of views that are incomplete
 //	    views/retired/                 as retired/, for trees of views
 //	    views/links/{ref}~/{app}.json  the whole tree that an app's views were published from; without it if that is unfinished
 //	    workspaces/{id}.json           a workspace, which pins a tree and its store's objects: see [Workspace]
@@ -66,6 +69,10 @@
 //
 // The cost follows the size of the change: only folders that differ are read, and a new tree costs one link per unchanged
 // file, or one stat if it is prepared.
+//
+// It does not grow with what is kept. A sync retires the trees that it replaced, and discards those that are due, which it finds at the
+// beginning of retired-order. It looks at all trees only if it finds leftovers of a crashed holder, such as an unfinished mark. [Volume.GC]
+// always does, as a power cut may lose marks.
 //
 // A tree shares the files of the one before only if they are unmodified: type, permissions, size, modification time and inode
 // are compared with the manifest, when a file is linked and, in a prepared tree, again before the flip. Others are
@@ -176,7 +183,8 @@
 //
 // # Limits
 //
-// Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A move checks no
+// Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A tree whose readers are gone is
+// deleted up to one more grace later, or by the next GC. A move checks no
 // quota, because links take little space. Remove gives trees no grace, but keeps pinned ones. LFS files stay pointers
 // unless [SyncRequest].LFS selects them, and submodules stay empty folders unless [SyncRequest].Submodules says otherwise.
 //

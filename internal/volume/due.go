@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,9 @@ import (
 // sampled is the number of object folders, of 256, read to estimate the loose objects; "git gc --auto" reads one.
 const sampled = 16
 
+// countedLoose is how many bytes of loose objects, 1/16 of which are read, a sync counts on average.
+const countedLoose = minLoose / 4
+
 // refetchMark is a file in a store that requests a full fetch into the next store.
 const refetchMark = "fetch-afresh"
 
@@ -21,16 +25,9 @@ func (s store) needsRefetch() bool {
 	return err == nil
 }
 
-// needsPrune reports whether pruning the store is likely worthwhile.
+// needsPrune reports whether pruning the store is likely worthwhile. The more objects were kept by the last pruning, the less often it
+// counts them, as the more syncs it takes until they have doubled: a sync counts a few on average.
 func (s store) needsPrune() bool {
-	loose := int64(0)
-	for i := range sampled {
-		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
-		if err != nil {
-			return false
-		}
-		loose += space(names)
-	}
 	packs, err := s.packs()
 	if err != nil {
 		return false
@@ -46,8 +43,21 @@ func (s store) needsPrune() bool {
 	for i := range packs {
 		largest = max(largest, space(packs[i:i+1]))
 	}
-	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
-		space(packs) > 2*max(last.packed, largest)+minLoose || len(packs) > max(maxPacks, 2*last.packs)
+	if space(packs) > 2*max(last.packed, largest)+minLoose || len(packs) > max(maxPacks, 2*last.packs) {
+		return true
+	}
+	if rand.Int64N(max(last.loose, countedLoose)) >= countedLoose {
+		return false
+	}
+	loose := int64(0)
+	for i := range sampled {
+		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
+		if err != nil {
+			return false
+		}
+		loose += space(names)
+	}
+	return loose*256/sampled > max(looseLimit(packs), 2*last.loose)
 }
 
 // prunedName is a file that describes a store after its last pruning. It only affects when to prune again.

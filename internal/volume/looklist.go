@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -48,8 +49,8 @@ func (f folder) hasLookList() (bool, error) {
 	return true, nil
 }
 
-// firstLooks returns the first entries of the list, a few dozen at most.
-func (f folder) firstLooks() (entries []lookEntry, err error) {
+// firstLooks returns the first entries of the list, a few dozen at most, up to the first one that is not before a moment.
+func (f folder) firstLooks(before time.Time) (entries []lookEntry, err error) {
 	file, err := os.Open(f.lookList())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -64,8 +65,8 @@ func (f folder) firstLooks() (entries []lookEntry, err error) {
 	}
 	content := make([]byte, lookBatch)
 	n, err := file.ReadAt(content, at)
-	if n == 0 && err != nil {
-		return nil, nil // the end
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, disk.Error("read the order of retired trees", err)
 	}
 	for content = content[:n]; ; {
 		line, rest, ok := bytes.Cut(content, []byte("\n"))
@@ -77,20 +78,25 @@ func (f folder) firstLooks() (entries []lookEntry, err error) {
 		nanoseconds, tree, _ := bytes.Cut(line, []byte(" "))
 		since, err := strconv.ParseInt(string(nanoseconds), 10, 64)
 		if err != nil || len(tree) == 0 || bytes.ContainsRune(tree, '/') {
-			since, tree = 0, nil // half an entry: nothing is due for it
+			continue // half an entry
 		}
-		entries = append(entries, lookEntry{string(tree), time.Unix(0, since), at})
+		entry := lookEntry{string(tree), time.Unix(0, since), at}
+		entries = append(entries, entry)
+		if !entry.at.Before(before) {
+			return entries, nil
+		}
 	}
 }
 
 // readLookHead returns the offset of the first entry.
 func readLookHead(file *os.File) (int64, error) {
 	head := make([]byte, lookHead)
-	if n, err := file.ReadAt(head, 0); n < len(head) {
-		if n == 0 {
-			err = nil // a new file
-		}
-		return lookHead, err
+	_, err := file.ReadAt(head, 0)
+	if errors.Is(err, io.EOF) {
+		return lookHead, nil // damaged, and without entries
+	}
+	if err != nil {
+		return 0, err
 	}
 	at, err := strconv.ParseInt(string(head[:lookHead-1]), 10, 64)
 	if err != nil || at < lookHead {

@@ -100,7 +100,7 @@ func (w *world) mustKeepOnlyPublished(repo string) {
 			w.t.Errorf("%s: %s is neither published nor discarded", repo, tree.Name())
 		}
 	}
-	if left := testenv.Must(f.firstLooks())(w.t); len(left) > 0 {
+	if left := testenv.Must(f.firstLooks(time.Now()))(w.t); len(left) > 0 {
 		w.t.Errorf("%s: the list of retired trees has %v", repo, left)
 	}
 }

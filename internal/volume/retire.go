@@ -108,8 +108,9 @@ func (s *syncer) retireReplaced(ctx context.Context) error {
 // isFirstDue reports whether the first tree in the list of retired ones may be deleted, or is to be looked at again later. No later one
 // is due before it: it was retired earlier, when fewer results named it.
 func (s *syncer) isFirstDue(ctx context.Context) (bool, error) {
-	first, err := s.f.firstLooks()
-	if err != nil || len(first) == 0 || time.Since(first[0].at) <= s.v.cfg.Grace {
+	before := time.Now().Add(-s.v.cfg.Grace)
+	first, err := s.f.firstLooks(before)
+	if err != nil || len(first) == 0 || !first[0].at.Before(before) {
 		return false, err
 	}
 	tree, err := s.f.readMark(first[0].tree)
@@ -150,14 +151,14 @@ func (s *syncer) verdict(t retiredTree) verdict {
 // The caller holds the file lock.
 func (s *syncer) discardDue() error {
 	older := false // a tree of an older store is gone
-	for now := time.Now(); ; {
-		looks, err := s.f.firstLooks()
+	for before := time.Now().Add(-s.v.cfg.Grace); ; {
+		looks, err := s.f.firstLooks(before)
 		if err != nil {
 			return err
 		}
 		next := int64(0)
 		for _, look := range looks {
-			if now.Sub(look.at) <= s.v.cfg.Grace {
+			if !look.at.Before(before) {
 				break
 			}
 			isOlder, err := s.usesOlderStore(look.tree)
@@ -230,7 +231,7 @@ func (s *syncer) usesOlderStore(tree string) (bool, error) {
 // dropUnusedStores discards the older stores once no tree uses them. It looks at all trees only if the next one to expire, which is
 // the oldest, uses the current store.
 func (s *syncer) dropUnusedStores() error {
-	looks, err := s.f.firstLooks()
+	looks, err := s.f.firstLooks(time.Time{})
 	if err != nil {
 		return err
 	}
