@@ -29,8 +29,10 @@ func TestWorkerKilledAtAnyRequestLosesNothing(t *testing.T) {
 	began := time.Now()
 	killed := s.killWorkers(kills, atOnce)
 	t.Logf("%d kills in %v: %v", kills, time.Since(began).Round(time.Second), killed)
-	if killed[beforeRequest] == 0 || killed[afterRequest] == 0 {
-		t.Error("no worker was killed at a request")
+	for _, moment := range []string{beforeRequest, afterRequest, afterReply} {
+		if killed[moment] == 0 {
+			t.Errorf("no worker was killed %s", moment)
+		}
 	}
 	s.finish(f)
 }
@@ -41,7 +43,10 @@ func (s *storm) killWorkers(kills, atOnce int) map[string]int {
 	random := rand.New(rand.NewPCG(s.seed, 1))
 	planned := make(chan kill, kills)
 	for n := range kills {
-		k := kill{moment: []string{beforeRequest, afterRequest, atRandom}[n%3], request: 1 + random.Int64N(150), within: 20 * time.Second}
+		k := kill{
+			moment: []string{beforeRequest, afterRequest, afterReply, atRandom}[n%4], request: 1 + random.Int64N(150),
+			later: time.Duration(random.IntN(30)) * time.Millisecond, within: 20 * time.Second,
+		}
 		if k.moment == atRandom {
 			k.within = 300*time.Millisecond + time.Duration(random.IntN(1200))*time.Millisecond
 		}

@@ -89,12 +89,14 @@ const exitUnavailable = 3
 type kill struct {
 	moment  string
 	request int64         // number of the request to Redis, from 1
+	later   time.Duration // after the reply
 	within  time.Duration // the worker is killed after this time at the latest
 }
 
 const (
 	beforeRequest = "before a request"
 	afterRequest  = "after a request, before its reply"
+	afterReply    = "in the work after a reply"
 	atRandom      = "at random"
 )
 
@@ -157,14 +159,19 @@ func (g *gate) accept() {
 		g.mu.Lock()
 		g.open = append(g.open, client, redis)
 		g.mu.Unlock()
-		var doomed atomic.Bool // the reply to the last request must not pass
+		var doomed atomic.Bool // the next reply is that to the chosen request
 		g.serving.Go(func() { g.forward(redis, client, func([]byte) bool { return g.passRequest(&doomed) }) })
 		g.serving.Go(func() {
 			g.forward(client, redis, func([]byte) bool {
-				if doomed.Load() {
+				switch {
+				case !doomed.Load():
+				case g.kill.moment == afterRequest:
 					g.strike()
+					return false
+				default:
+					time.AfterFunc(g.kill.later, g.strike)
 				}
-				return !doomed.Load()
+				return true
 			})
 		})
 	}
@@ -185,7 +192,7 @@ func (g *gate) forward(to, from net.Conn, pass func([]byte) bool) {
 	}
 }
 
-// passRequest counts a request and kills the worker before it, or marks it so that the worker is killed before its reply.
+// passRequest counts a request and kills the worker before it, or marks it so that the worker is killed before or after its reply.
 func (g *gate) passRequest(doomed *atomic.Bool) bool {
 	if g.kill.moment == atRandom || g.requests.Add(1) != g.kill.request {
 		return true

@@ -11,21 +11,16 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
-	"lockstep/internal/redisx"
 	"lockstep/internal/testenv"
 )
 
 // redisAt returns a client for a URL of any topology, which is closed at the end of the test.
 func redisAt(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
-	client := proctest.Must(redisx.Parse(url, ""))(t).Open()
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	return redistest.Open(t, url)
 }
 
 func TestServiceOnRedisCluster(t *testing.T) {
@@ -61,11 +56,13 @@ func TestNextChangeRepairsWritesLostInFailover(t *testing.T) {
 	git, s, root := proctest.StartGit(t), redistest.StartSentinel(t), t.TempDir()
 	client := redisAt(t, s.URL())
 	var workers []*proctest.Process
-	for range 2 {
-		workers = append(workers, proctest.Start(t, "serve", "--redis", s.URL(), "--root", root, "--lease", "2s"))
+	address := proctest.FreeAddress(t)
+	for _, listen := range []string{address, ""} {
+		workers = append(workers, proctest.Start(t, "serve", "--redis", s.URL(), "--root", root, "--lease", "2s", "--listen", listen))
 	}
 	repo := func(i int) string { return fmt.Sprintf("acme/repo-%d", i) }
-	push := func(i, n int) events.Change {
+	type pushed struct{ id, repo, commit string }
+	push := func(i, n int) pushed {
 		t.Helper()
 		files := map[string]string{fmt.Sprintf("push-%d", n): "x"}
 		var commit string
@@ -74,10 +71,10 @@ func TestNextChangeRepairsWritesLostInFailover(t *testing.T) {
 		} else {
 			commit = proctest.Must(git.Commit(ctx, repo(i), gitserver.Main, gitserver.Edit{Write: files}))(t)
 		}
-		return proctest.Must(events.NewChange(events.Change{ID: uuid.NewString(), Source: "/test", URL: git.URL(repo(i)), After: commit}))(t)
+		return pushed{uuid.NewString(), repo(i), commit}
 	}
-	announce := func(change events.Change) error {
-		return app.PublishChange(ctx, client, events.DefaultNamespace, change)
+	announce := func(p pushed) error {
+		return addChange(ctx, client, map[string]string{"id": p.id, "url": git.URL(p.repo), "after": p.commit})
 	}
 
 	for i := range repos {
@@ -94,11 +91,12 @@ func TestNextChangeRepairsWritesLostInFailover(t *testing.T) {
 	}
 	proctest.AwaitResults(t, client, repos+repos/2)
 	s.Master.Stop()
-	last := map[string]events.Change{} // by repository
+	proctest.Eventually(t, func() bool { return s.Promoted() || !isReady(address) }, "the worker is not ready without a master")
+	last := map[string]pushed{} // by repository
 	for i := range repos {
 		change := push(i, 3)
-		proctest.Eventually(t, func() bool { return announce(change) == nil }, "a master that accepts %s", change.ID)
-		last[change.Repo.String()] = change
+		proctest.Eventually(t, func() bool { return announce(change) == nil }, "a master that accepts %s", change.id)
+		last[change.repo] = change
 	}
 
 	master := s.Replica.Client()
@@ -109,15 +107,19 @@ func TestNextChangeRepairsWritesLostInFailover(t *testing.T) {
 		for _, f := range r.Files {
 			files = append(files, f.Path)
 		}
-		if r.Type != events.ResultSynced || r.Before != before || r.After != change.After || r.Full || strings.Join(files, " ") != "push-2 push-3" {
-			t.Errorf("%s: %s from %q to %q, full: %t, %q; want everything after %s up to %s", r.Repo, r.Type, r.Before, r.After, r.Full, files, before, change.After)
+		if r.Type != events.ResultSynced || r.Before != before || r.After != change.commit || r.Full || strings.Join(files, " ") != "push-2 push-3" {
+			t.Errorf("%s: %s from %q to %q, full: %t, %q; want everything after %s up to %s", r.Repo, r.Type, r.Before, r.After, r.Full, files, before, change.commit)
 		}
-		assertCheckout(t, filepath.Join(root, r.Repo.String()), change.After)
+		assertCheckout(t, filepath.Join(root, r.Repo.String()), change.commit)
 	}
 	if len(last) > 0 {
 		t.Errorf("no result for %v", last)
 	}
 	proctest.AssertIdle(t, master)
+	proctest.Eventually(t, func() bool { return isReady(address) }, "the worker is ready with the new master")
+	if code := statusCode(t, s.URL()); code != 0 {
+		t.Errorf("status: exit code %d", code)
+	}
 	changes := proctest.Must(master.XLen(ctx, events.DefaultNamespace.Changes()).Result())(t)
 	results := proctest.Must(master.XLen(ctx, events.DefaultNamespace.Results()).Result())(t)
 	if changes != 2*repos || results != 2*repos {
@@ -125,7 +127,7 @@ func TestNextChangeRepairsWritesLostInFailover(t *testing.T) {
 	}
 	for _, p := range workers {
 		p.AwaitLog(`msg="Redis is back"`) // one worker may have done everything before the other reads again
-		if code := p.Terminate(); code != term.ExitDone {
+		if code := p.Terminate(); code != 0 {
 			t.Errorf("exit code %d, want 0", code)
 		}
 		if back := strings.Count(p.Log.String(), `msg="Redis is back"`); back > 5 { // not at each attempt

@@ -243,12 +243,18 @@ func (s *Server) URL() string { return "redis://" + s.Addr }
 // Client returns a new client that is closed at the end of the test.
 func (s *Server) Client() redis.UniversalClient {
 	s.t.Helper()
-	server, err := redisx.Parse(s.URL(), "")
+	return Open(s.t, s.URL())
+}
+
+// Open returns a client of a server, Sentinels or a cluster, which is closed at the end of the test.
+func Open(t testing.TB, url string) redis.UniversalClient {
+	t.Helper()
+	server, err := redisx.Parse(url, "")
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	client := server.Open()
-	s.t.Cleanup(func() { _ = client.Close() })
+	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
 

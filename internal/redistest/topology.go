@@ -230,6 +230,55 @@ func (c *Cluster) Fail(i int) {
 	c.Nodes[i], c.Replicas[i] = promoted, killed
 }
 
+// HalfMove begins to move the slot of a key to another node, and moves every other key of it, as a resharding that was interrupted. It
+// returns a function that moves the rest and gives the slot to that node.
+func (c *Cluster) HalfMove(key string) (finish func()) {
+	c.t.Helper()
+	ctx := context.Background()
+	slot, err := c.Nodes[0].Client().ClusterKeySlot(ctx, key).Result()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	from := slices.IndexFunc([]int{1, 2, 3}, func(i int) bool { return int(slot) < i*clusterSlots/clusterNodes })
+	source, target := c.Nodes[from], c.Nodes[(from+1)%clusterNodes]
+	id := func(node *Server) string {
+		id, err := node.Client().Do(ctx, "CLUSTER", "MYID").Text()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return id
+	}
+	sourceID, targetID := id(source), id(target)
+	client := source.Client()
+	move := func(every int) (left int) {
+		keys, err := client.ClusterGetKeysInSlot(ctx, int(slot), 100_000).Result()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		args := []any{"MIGRATE", "127.0.0.1", target.Port(), "", 0, 10_000, "KEYS"}
+		for i, key := range keys {
+			if i%every == 0 {
+				args = append(args, key)
+			}
+		}
+		if len(keys) > 0 {
+			c.run(source, args...)
+		}
+		return len(keys)
+	}
+	c.run(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", sourceID)
+	c.run(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", targetID)
+	move(2)
+	return func() {
+		c.t.Helper()
+		for move(1) > 0 { // until no key is left
+		}
+		for _, node := range []*Server{target, source, c.Nodes[(from+2)%clusterNodes]} {
+			c.run(node, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
+		}
+	}
+}
+
 // URL returns the cluster's URL for [redisx.Parse].
 func (c *Cluster) URL() string {
 	return "redis+cluster://" + c.Nodes[0].Addr + "?addr=" + c.Nodes[1].Addr + "&addr=" + c.Nodes[2].Addr

@@ -1,0 +1,304 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
+)
+
+// TestRedisReturnsWithOldData restores a snapshot that is older than the last results. What was confirmed before the snapshot has one result;
+// the next change to a repository covers what was confirmed after it.
+func TestRedisReturnsWithOldData(t *testing.T) {
+	testenv.Long(t)
+	s := newStormOn(t, redistest.StartReal(t))
+	f, address := s.follow(), proctest.FreeAddress(t)
+	for _, listen := range []string{address, ""} {
+		proctest.Start(t, append([]string{"serve", "--listen", listen}, s.serve()...)...)
+	}
+	pushing, stop := context.WithCancel(t.Context())
+	defer stop()
+	var g errgroup.Group
+	g.Go(func() error { return s.run(pushing) })
+	f.awaitMore(t, 40)
+	proctest.Eventually(t, func() bool { return isReady(address) }, "the worker is ready")
+	s.mu.Lock()
+	before := s.confirmed() // at the latest when the snapshot begins
+	s.mu.Unlock()
+	proctest.Must(0, s.client.Save(t.Context()).Err())(t)
+	f.awaitMore(t, 60)
+	s.server.Stop()
+	proctest.Eventually(t, func() bool { return !isReady(address) }, "the worker is not ready without Redis")
+	if code := statusCode(t, s.server.URL()); code != exitUnavailable {
+		t.Errorf("status without Redis: exit code %d, want %d", code, exitUnavailable)
+	}
+	stop()
+	s.server.Restart()
+	proctest.Eventually(t, func() bool { return isReady(address) }, "the worker is ready again")
+	proctest.Must(0, g.Wait())(t)
+	forgotten := s.forgotten(f)
+	f.await(t, s.pushAll())
+	proctest.Eventually(t, func() bool { return isSettled(s.client) }, "the changes that Redis still has are done")
+	s.assertNothingLeft()
+	s.assertTrees()
+	if forgotten == 0 {
+		t.Error("the snapshot has all results, so the test proves nothing")
+	}
+	counts := f.resultCounts()
+	for _, id := range before {
+		if counts[id] == 0 {
+			t.Errorf("change %s was confirmed before the snapshot and has no result", id)
+		}
+	}
+	kept := map[string]int{}
+	for _, r := range resultsIn(t, s.client) {
+		for _, id := range r.Deliveries {
+			if kept[id]++; kept[id] > 1 {
+				t.Errorf("change %s has %d results in the stream", id, kept[id])
+			}
+		}
+	}
+	l := s.audit(f.received(), true)
+	if n := s.behind(l); n != 0 {
+		t.Errorf("%d apps did not receive the head of a ref", n)
+	}
+	t.Logf("%d results, %d lost after the consumer received them, %d overlap earlier ones", l.results, forgotten, l.overlaps)
+}
+
+// resultIDRepeatsAfterOldData returns how two results of different content have the same ID, so that a consumer that deduplicates by ID
+// misses the second one, or "" if none have. A change is settled, Redis returns with a snapshot in which it is not, and the remote has
+// moved on.
+func resultIDRepeatsAfterOldData(t *testing.T) (failure string) {
+	t.Helper()
+	ctx := t.Context()
+	git, server, root := proctest.StartGit(t), redistest.StartReal(t), t.TempDir()
+	client := server.Client()
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"version": "1"}))(t)
+	proctest.Must(0, addChange(ctx, client, map[string]string{"id": "push-1", "url": git.URL("acme/widgets")}))(t)
+	proctest.Must(0, client.Save(ctx).Err())(t)
+	proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--lease", "1s")
+	first := proctest.AwaitResults(t, client, 1)[0]
+	server.Stop()
+	proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"version": "2"}}))(t)
+	server.Restart()
+	again := server.Client()
+	proctest.Eventually(t, func() bool { return again.XLen(ctx, events.DefaultNamespace.Results()).Val() > 0 }, "the change has a result again")
+	second := proctest.AwaitResults(t, again, 1)[0]
+	if first.ID == second.ID && first.After != second.After {
+		return fmt.Sprintf("result %s is of commit %s, and after Redis returned with older data of %s", first.ID, first.After, second.After)
+	}
+	return ""
+}
+
+// TestClockOfRedisIsSet sets the clock of Redis forward and back during a change. Every change has one result, within seconds. When the clock
+// is set forward the worker of the change is killed as well.
+func TestClockOfRedisIsSet(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		from, to time.Duration
+		kill     bool
+	}{
+		"forward by a day":  {0, 24 * time.Hour, true},
+		"back by an hour":   {time.Hour, 0, false},
+		"back by a day":     {0, -24 * time.Hour, false},
+		"back by a second":  {time.Second, 0, true},
+		"forward by 500 ms": {0, 500 * time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if failure := clockIsSet(t, tc.from, tc.to, tc.kill); failure != "" {
+				t.Error(failure)
+			}
+		})
+	}
+}
+
+// changeWaitsForClockSetBack returns how a change of a killed worker waits until Redis' clock has come to where it was before it was set
+// back, or "". The due time of the entry, and the expiry of the lease, are times of that clock.
+func changeWaitsForClockSetBack(t *testing.T) (failure string) {
+	t.Helper()
+	return clockIsSet(t, time.Hour, 0, true)
+}
+
+// clockIsSet returns what went wrong when the clock was set from one offset to another, or "". If kill is true, the worker that is working on
+// a change is killed.
+func clockIsSet(t *testing.T, from, to time.Duration, kill bool) (failure string) {
+	t.Helper()
+	ctx := t.Context()
+	var hangs atomic.Bool // requests to acme/slow
+	reached, resume := make(chan struct{}, 100), make(chan struct{})
+	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
+		if repo == "acme/slow" && hangs.Load() {
+			reached <- struct{}{}
+			select {
+			case <-ctx.Done():
+			case <-resume:
+			}
+		}
+	}))
+	server, root, address := redistest.StartFaulty(t, 0, "--appendonly", "yes", "--appendfsync", "always"), t.TempDir(), proctest.FreeAddress(t)
+	client := server.Client()
+	server.SetClock(from)
+	repos := []string{"acme/slow", "acme/widgets", "acme/gadgets"}
+	for _, repo := range repos {
+		proctest.Must(git.Create(ctx, repo, map[string]string{"version": "0"}))(t)
+	}
+	args := []string{"serve", "--redis", server.URL(), "--root", root, "--lease", "2s"}
+	doomed := proctest.Start(t, args...)
+	var sent int
+	push := func(repo string) {
+		t.Helper()
+		sent++
+		commit := proctest.Must(git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: map[string]string{"version": fmt.Sprint(sent)}}))(t)
+		proctest.Must(0, addChange(ctx, client, map[string]string{"id": fmt.Sprintf("push-%d", sent), "url": git.URL(repo), "after": commit}))(t)
+	}
+	for _, repo := range repos {
+		push(repo)
+	}
+	proctest.AwaitResults(t, client, sent)
+	hangs.Store(true)
+	push("acme/slow")
+	<-reached
+	proctest.Start(t, append(args, "--listen", address)...)
+	proctest.Eventually(t, func() bool { return isReady(address) }, "the second worker is ready")
+	server.SetClock(to)
+	began := time.Now()
+	for range 5 {
+		push("acme/widgets")
+		push("acme/gadgets")
+	}
+	hangs.Store(false)
+	if kill {
+		doomed.Kill()
+	} else {
+		close(resume)
+	}
+	for time.Since(began) < 60*time.Second && client.XLen(ctx, events.DefaultNamespace.Results()).Val() < int64(sent) {
+		if !isReady(address) {
+			failure = "the worker is not ready although Redis and the worker work"
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if n := client.XLen(ctx, events.DefaultNamespace.Results()).Val(); n < int64(sent) {
+		return fmt.Sprintf("%d of %d changes have a result %v after the clock was set from %v to %v", n, sent, time.Since(began).Round(time.Second), from, to)
+	}
+	t.Logf("all changes have a result %v after the clock was set", time.Since(began).Round(100*time.Millisecond))
+	counts := map[string]int{}
+	for _, r := range proctest.AwaitResults(t, client, sent) {
+		for _, id := range r.Deliveries {
+			counts[id]++
+		}
+		if r.Type != events.ResultSynced {
+			failure = fmt.Sprintf("%s %s: %s", r.Type, r.Repo, r.Error)
+		}
+	}
+	for id, n := range counts {
+		if n != 1 {
+			failure = fmt.Sprintf("change %s has %d results", id, n)
+		}
+	}
+	if len(counts) != sent {
+		failure = fmt.Sprintf("%d of %d changes have a result", len(counts), sent)
+	}
+	for _, repo := range repos {
+		assertCheckout(t, filepath.Join(root, repo), git.Head(repo, "refs/heads/main"))
+	}
+	return failure
+}
+
+// TestHalfMovedSlot begins to move the slot of all keys to another node of a cluster, under load, and leaves it half moved for a while, as a
+// resharding that was interrupted. No change is lost or done twice, and nobody has to restart anything.
+func TestHalfMovedSlot(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	halfMovedSlot(t, time.Second)
+}
+
+// readyWithHalfMovedSlot returns how a worker claims to be ready for two minutes although it cannot settle anything, or "".
+func readyWithHalfMovedSlot(t *testing.T) (failure string) {
+	t.Helper()
+	return halfMovedSlot(t, 2*time.Minute)
+}
+
+// halfMovedSlot leaves the slot half moved until a worker is not ready or works, but at most for the given time. It fails the test if a
+// change is lost or done twice, and returns a failure if the worker did neither.
+func halfMovedSlot(t *testing.T, during time.Duration) (failure string) {
+	t.Helper()
+	ctx := t.Context()
+	git, cluster, root, address := proctest.StartGit(t), redistest.StartCluster(t), t.TempDir(), proctest.FreeAddress(t)
+	client := redisAt(t, cluster.URL())
+	var repos []string
+	for i := range 6 {
+		repos = append(repos, fmt.Sprintf("acme/repo-%d", i))
+		proctest.Must(git.Create(ctx, repos[i], map[string]string{"version": "0"}))(t)
+	}
+	for _, listen := range []string{address, ""} {
+		proctest.Start(t, "serve", "--redis", cluster.URL(), "--root", root, "--lease", "2s", "--log-level", "warn", "--listen", listen)
+	}
+	var confirmed []string
+	sent := 0
+	push := func() {
+		t.Helper()
+		repo := repos[sent%len(repos)]
+		sent++
+		id := fmt.Sprintf("push-%d", sent)
+		commit := proctest.Must(git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: map[string]string{"version": fmt.Sprint(sent)}}))(t)
+		if addChange(ctx, client, map[string]string{"id": id, "url": git.URL(repo), "after": commit}) == nil {
+			confirmed = append(confirmed, id)
+		}
+	}
+	for range 12 {
+		push()
+	}
+	proctest.AwaitResults(t, client, 12)
+	for range 12 {
+		push()
+	}
+	finish := cluster.HalfMove(string(events.DefaultNamespace))
+	for range 12 {
+		push()
+	}
+	results := func() int64 { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() }
+	for began, last, progress := time.Now(), results(), time.Now(); isReady(address) && time.Since(began) < during; time.Sleep(100 * time.Millisecond) {
+		if n := results(); n > last {
+			last, progress = n, time.Now()
+		}
+		if stuck := time.Since(progress); last < int64(len(confirmed)) && stuck > during/2 {
+			failure = fmt.Sprintf("the worker is ready although nothing was settled for %v: %d of %d changes have a result", stuck.Round(time.Second), last, sent)
+		}
+	}
+	finish()
+	for range 6 {
+		push()
+	}
+	received := proctest.AwaitResults(t, client, len(confirmed))
+	proctest.Eventually(t, func() bool { return isSettled(client) }, "all changes are settled")
+	proctest.Eventually(t, func() bool { return isReady(address) }, "the worker is ready again")
+	counts := map[string]int{}
+	for _, r := range received {
+		for _, id := range r.Deliveries {
+			counts[id]++
+		}
+	}
+	for _, id := range confirmed {
+		if counts[id] != 1 {
+			t.Errorf("change %s has %d results", id, counts[id])
+		}
+	}
+	for _, repo := range repos {
+		assertCheckout(t, filepath.Join(root, repo), git.Head(repo, "refs/heads/main"))
+	}
+	proctest.AssertIdle(t, client)
+	return failure
+}
