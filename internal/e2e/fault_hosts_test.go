@@ -53,8 +53,11 @@ func TestHostsThatHangDelayNoOther(t *testing.T) {
 		long bool
 		urls func(*testing.T) []string // of the repositories on hosts that hang
 	}{
-		"100 repositories of one host":  {false, silent("http://", 1, 100)},
-		"300 hosts":                     {false, silent("http://", 300, 1)},
+		"100 repositories of one host": {false, silent("http://", 1, 100)},
+		"300 hosts":                    {false, silent("http://", 300, 1)},
+		"100 changes of one repository": {true, func(t *testing.T) []string {
+			return slices.Repeat([]string{"http://" + startSilent(t, 2).addr + "/hung/one.git"}, 100)
+		}},
 		"10 hosts of 50 repositories":   {true, silent("http://", 10, 50)},
 		"50 hosts in the TLS handshake": {true, silent("https://", 50, 1)},
 		"20 hosts after the status": {true, func(t *testing.T) (urls []string) {

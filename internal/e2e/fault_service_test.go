@@ -4,21 +4,27 @@ import (
 	"bytes"
 	"context"
 	"crypto/hmac"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -176,4 +182,30 @@ func (s *service) deliver(id, url, after string) map[string]any {
 		s.Fatalf("delivery %s: %d %s", id, status, answer)
 	}
 	return proctest.DecodeJSON(s.T, answer)
+}
+
+// tokenAPI is a service for which the credential ONE is a GitHub App, and TWO a password.
+type tokenAPI struct {
+	*service
+	git  *gitserver.Server
+	api  *remoteHost // issues the app's tokens
+	repo string      // URL of a repository
+}
+
+func startTokenAPI(t *testing.T, issue http.HandlerFunc, args ...string) *tokenAPI {
+	t.Helper()
+	git, repo := startGood(t)
+	api := startRemote(t, 3, issue)
+	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(proctest.Must(rsa.GenerateKey(rand.Reader, 2048))(t))})
+	prefix := strings.TrimSuffix(repo, "acme/good.git")
+	env := append(credentialFor("TWO", "two", prefix), "LOCKSTEP_CREDENTIAL_ONE_URLS="+prefix, "LOCKSTEP_CREDENTIAL_ONE_GITHUB_APP_ID=1",
+		"LOCKSTEP_CREDENTIAL_ONE_GITHUB_INSTALLATION_ID=1", "LOCKSTEP_CREDENTIAL_ONE_GITHUB_URL="+strings.TrimSuffix(api.base, "/"),
+		"LOCKSTEP_CREDENTIAL_ONE_GITHUB_PRIVATE_KEY="+string(key))
+	return &tokenAPI{startService(t, env, args...), git, api, repo}
+}
+
+// publishAs publishes a change of an app, with its credential.
+func (s *tokenAPI) publishAs(app string) string {
+	s.Helper()
+	return s.publish(s.repo, "app", app, "credential", app)
 }

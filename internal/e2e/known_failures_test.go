@@ -1,10 +1,6 @@
 package e2e
 
 import (
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -151,39 +147,20 @@ func unavailableRepositoryStopsItsHost(t *testing.T) string {
 	return fmt.Sprintf("the other repository was not synced within 5 s; the host was asked for %q", h.repos())
 }
 
-// tokenAPI is a service for which the credential ONE is a GitHub App whose tokens expire at once, and TWO a password.
-type tokenAPI struct {
-	*service
-	api  *remoteHost
-	repo string // URL of a repository that both have synced
-}
-
-func startTokenAPI(t *testing.T, args ...string) *tokenAPI {
+// startExpiring starts a service whose app's tokens expire at once. Both apps have synced the repository.
+func startExpiring(t *testing.T, args ...string) *tokenAPI {
 	t.Helper()
-	_, repo := startGood(t)
-	api := startRemote(t, 3, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	s := startTokenAPI(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = fmt.Fprintf(w, `{"token":"one","expires_at":%q}`, time.Now().Add(time.Minute).UTC().Format(time.RFC3339))
-	}))
-	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(proctest.Must(rsa.GenerateKey(rand.Reader, 2048))(t))})
-	prefix := strings.TrimSuffix(repo, "acme/good.git")
-	env := append(credentialFor("TWO", "two", prefix), "LOCKSTEP_CREDENTIAL_ONE_URLS="+prefix, "LOCKSTEP_CREDENTIAL_ONE_GITHUB_APP_ID=1",
-		"LOCKSTEP_CREDENTIAL_ONE_GITHUB_INSTALLATION_ID=1", "LOCKSTEP_CREDENTIAL_ONE_GITHUB_URL="+strings.TrimSuffix(api.base, "/"),
-		"LOCKSTEP_CREDENTIAL_ONE_GITHUB_PRIVATE_KEY="+string(key))
-	s := &tokenAPI{startService(t, env, args...), api, repo}
+	}, args...)
 	s.awaitSynced(s.publishAs("one"))
 	s.awaitSynced(s.publishAs("two"))
 	return s
 }
 
-// publishAs publishes a change of an app, with its credential.
-func (s *tokenAPI) publishAs(app string) string {
-	s.Helper()
-	return s.publish(s.repo, "app", app, "credential", app)
-}
-
 func failingTokenAPIDelaysAnotherApp(t *testing.T) string {
-	s := startTokenAPI(t, "--retry-base", "20ms", "--retry-max", "100ms")
+	s := startExpiring(t, "--retry-base", "20ms", "--retry-max", "100ms")
 	before := len(s.api.seen())
 	s.api.does(answers(http.StatusBadGateway, 0))
 	s.publishAs("one")
@@ -192,7 +169,7 @@ func failingTokenAPIDelaysAnotherApp(t *testing.T) string {
 }
 
 func hangingTokenAPIDelaysAnotherApp(t *testing.T) string {
-	s := startTokenAPI(t)
+	s := startExpiring(t)
 	before := len(s.api.seen())
 	s.api.does(hangs)
 	s.publishAs("one")
