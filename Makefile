@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench test-bench bench-lock bench-hot bench-stream bench-publish bench-availability measure fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench test-bench bench-short bench-lock bench-hot bench-obstacles bench-stream bench-publish bench-availability measure fuzz cover lint fmt fmt-check vet tidy-check demo up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,25 +64,41 @@ test-bench: ## Run each benchmark for about a second
 bench: ## Build the benchmarks and the programs that they compare with: bin/bench, bin/peers
 	CGO_ENABLED=0 go build -C bench -trimpath -o ../bin/bench .
 	CGO_ENABLED=0 go build -C bench/peers -trimpath -o ../../bin/peers .
-	npm ci --prefix bench/peers/bullmq --ignore-scripts --no-audit --no-fund
+	npm ci --prefix bench/peers/node --ignore-scripts --no-audit --no-fund
 
-bench-lock: bench ## Measure the lock, side by side with redsync, redislock and rueidislock, and through faults
-	bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock'
-	bin/bench lock --uncontended --duration 3s
-	bin/bench lock --hold-many 10000 --duration 30s
+bench-short: ## Compare with another binary, AGAINST=/path/to/lockstep, in six minutes
+	CGO_ENABLED=0 go build -C bench -trimpath -o ../bin/bench .
+	bin/bench hot --serve --rounds 2 --duration 5s --against '$(AGAINST)'
+	bin/bench stream --serve --against '$(AGAINST)'
+	bin/bench publish --sizes 60,1700 --pushes 10 --rounds 2 --against '$(AGAINST)'
+	bin/bench availability --duration 12s --against '$(AGAINST)'
+
+bench-lock: bench ## Measure the lock, side by side with others, and through faults: 4 minutes
+	bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock' --peer 'etcd=bin/peers etcd'
 	bin/bench lock --faults --duration 15s
 
-bench-hot: bench ## Measure what a hot repository costs the others, side by side with stock Watermill and BullMQ
-	bin/bench hot --peer 'coalescing=bin/bench hot-worker --coalesce' --peer 'watermill-redisstream=bin/peers stock' --peer 'bullmq=node bench/peers/bullmq/index.mjs'
+bench-hot: bench ## Measure what hot repositories cost the others, side by side with other queues: 15 minutes
+	bin/bench hot --peer 'hashed streams=bin/peers hashed' --peer 'GroupMQ=node bench/peers/node/groupmq.mjs' --peer 'JetStream=bin/peers jetstream' \
+		--peer 'watermill-redisstream=bin/peers stock' --peer 'BullMQ=node bench/peers/node/bullmq.mjs'
 
-bench-stream: bench ## Measure events a second
-	bin/bench stream --rounds 5
-	bin/bench stream --settle --events 5000 --rounds 5 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
+bench-obstacles: bench ## Measure what hosts that hang or limit, a Redis that hangs and huge entries cost: 6 minutes
+	bin/bench hot hung
+	bin/bench hot hung --hosts 300 --repos 300 --duration 30s --calm 10s
+	bin/bench hot limited
+	bin/bench hot redishang
+	bin/bench hot huge
 
-bench-publish: bench ## Measure how long a push takes to its readers, side by side with git reset and git worktree
+bench-stream: bench ## Measure events a second, and what appendfsync always costs: 3 minutes
+	bin/bench stream
+	bin/bench stream --settle --events 5000 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
+	bin/bench stream --publishers 1,16,256
+
+bench-publish: bench ## Measure how long a push takes to its readers, side by side with git: 15 minutes
 	bin/bench publish
+	bin/bench publish burst
+	bin/bench publish open
 
-bench-availability: bench ## Measure how often readers meet a complete tree while pushes go on
+bench-availability: bench ## Measure how often readers meet a complete tree while pushes go on: 2 minutes
 	bin/bench availability
 
 measure: ## Count lines, exported names, scripts, settings and words; functions, files and packages that one push crosses
