@@ -74,13 +74,18 @@ func (p pushCosts) run(t *testing.T) {
 	if p.notified {
 		app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }))
 		t.Cleanup(app.Close)
+		credentials := t.TempDir()
+		proctest.Must(0, os.Mkdir(filepath.Join(credentials, "docs-hook"), 0o700))(t)
+		for file, text := range map[string]string{"signingSecret": "s3cret\n", "urls": app.URL + "/\n"} {
+			proctest.Must(0, os.WriteFile(filepath.Join(credentials, "docs-hook", file), []byte(text), 0o600))(t)
+		}
 		for _, repo := range []string{costlyRepo, freshRepo} {
 			proctest.Must(watch.NewRegistry(p.client, events.DefaultNamespace).Put(ctx, watch.Watch{
-				App: "docs", URL: p.git.URL(repo), Poll: watch.Never, NotifyURL: app.URL + "/hook",
+				App: "docs", URL: p.git.URL(repo), Poll: watch.Never, NotifyURL: app.URL + "/hook", NotifySecret: "docs-hook",
 			}))(t)
 		}
 		proctest.Must(p.client.Del(ctx, events.DefaultNamespace.Changes()).Result())(t) // drop the first poll
-		p.notifier = p.start("serve", "--redis", server.URL(), "--roles", "notifier", "--notify-hosts", "127.0.0.1", "--root", t.TempDir())
+		p.notifier = p.start("serve", "--redis", server.URL(), "--roles", "notifier", "--notify-hosts", "127.0.0.1", "--credentials", credentials, "--root", t.TempDir())
 	}
 	p.worker = p.start("serve", "--redis", server.URL(), "--roles", "worker", "--root", t.TempDir(), "--log-level", "warn")
 	p.push(costlyRepo, "refs/heads/main", commits[0])
