@@ -33,7 +33,7 @@ validate-deploy: ## Validate manifests, Compose file, Dockerfile and releases wi
 	go -C deploy/validate vet ./...
 	go -C deploy/validate test -count=1 ./... $(TESTFLAGS)
 
-test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, Redis killed 20 times under load
+test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, 100 power cuts of Redis under load
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/git/serve -run RandomHistories -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./handlers -run ViewsAgainstOracle -v $(TESTFLAGS)

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 
+	"lockstep/events"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/volume"
@@ -81,7 +82,7 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 			return nil
 		}},
 		{Name: "redis", Alternative: "spool", Run: func(ctx context.Context) error {
-			err := pingRedis(ctx, client)
+			err := pingRedis(ctx, client, cfg.Namespace())
 			if worker := h.heartbeat(changesHandler); err == nil && worker != nil && errors.Is(worker.ready(), errWaitingRedis) {
 				err = errors.New("answers, but cannot be used yet")
 			}
@@ -113,15 +114,16 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 		}
 		checks = append(checks, server.Check{Name: handler, DependsOn: "redis", Now: hb.ready})
 		alive = append(alive, server.Check{Name: handler, Run: func(ctx context.Context) error {
-			return hb.alive(func() error { return pingRedis(ctx, client) })
+			return hb.alive(func() error { return pingRedis(ctx, client, cfg.Namespace()) })
 		}})
 	}
 	return server.NewHealth(alive...), server.NewHealth(checks...)
 }
 
-// pingRedis returns nil if Redis answers. Its error quotes only the code of a reply, such as NOAUTH.
-func pingRedis(ctx context.Context, client redis.UniversalClient) error {
-	err := client.Ping(ctx).Err()
+// pingRedis returns nil if Redis answers. Its error quotes only the code of a reply, such as NOAUTH. It asks for two keys, because a cluster
+// sends a PING to any node, and refuses scripts while a slot is half moved (TRYAGAIN).
+func pingRedis(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
+	err := client.Exists(ctx, namespace.Changes(), namespace.Results()).Err()
 	if reply, ok := errors.AsType[redis.Error](err); ok {
 		return fmt.Errorf("refuses: %s", errorCode(reply.Error()))
 	}

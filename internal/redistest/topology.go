@@ -230,8 +230,8 @@ func (c *Cluster) Fail(i int) {
 	c.Nodes[i], c.Replicas[i] = promoted, killed
 }
 
-// HalfMove begins to move the slot of a key to another node, and moves every other key of it, as a resharding that was interrupted. It
-// returns a function that moves the rest and gives the slot to that node.
+// HalfMove begins to move the slot of a key to another node, and moves that key alone, as a resharding that was interrupted. It returns a
+// function that moves the rest and gives the slot to that node.
 func (c *Cluster) HalfMove(key string) (finish func()) {
 	c.t.Helper()
 	ctx := context.Background()
@@ -250,28 +250,27 @@ func (c *Cluster) HalfMove(key string) (finish func()) {
 	}
 	sourceID, targetID := id(source), id(target)
 	client := source.Client()
-	move := func(every int) (left int) {
-		keys, err := client.ClusterGetKeysInSlot(ctx, int(slot), 100_000).Result()
-		if err != nil {
-			c.t.Fatal(err)
-		}
+	move := func(keys ...string) {
 		args := []any{"MIGRATE", "127.0.0.1", target.Port(), "", 0, 10_000, "KEYS"}
-		for i, key := range keys {
-			if i%every == 0 {
-				args = append(args, key)
-			}
+		for _, key := range keys {
+			args = append(args, key)
 		}
-		if len(keys) > 0 {
-			c.run(source, args...)
-		}
-		return len(keys)
+		c.run(source, args...)
 	}
 	c.run(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", sourceID)
 	c.run(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", targetID)
-	move(2)
+	move(key)
 	return func() {
 		c.t.Helper()
-		for move(1) > 0 { // until no key is left
+		for {
+			keys, err := client.ClusterGetKeysInSlot(ctx, int(slot), 100_000).Result()
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			if len(keys) == 0 {
+				break
+			}
+			move(keys...)
 		}
 		for _, node := range []*Server{target, source, c.Nodes[(from+2)%clusterNodes]} {
 			c.run(node, "CLUSTER", "SETSLOT", slot, "NODE", targetID)
