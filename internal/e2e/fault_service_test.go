@@ -116,7 +116,7 @@ func (s *service) awaitSynced(entry string) events.Result {
 	return r
 }
 
-// awaitAllSynced waits until all changes have settled well, in one attempt each, and nothing is left.
+// awaitAllSynced waits until all changes have results, all of which are good, and checks that there are no dead letters.
 func (s *service) awaitAllSynced(entries []string) {
 	s.Helper()
 	left := len(entries)
@@ -139,6 +139,17 @@ func (s *service) awaitAllSynced(entries []string) {
 	if n := proctest.Must(s.client.XLen(context.Background(), "lockstep:{0}:dead").Result())(s.T); n > 0 {
 		s.Errorf("%d dead letters", n)
 	}
+}
+
+// charged counts the results of changes that needed more than one attempt.
+func (s *service) charged() (n int) {
+	s.Helper()
+	for _, r := range s.results() {
+		if r.Attempts > 1 {
+			n++
+		}
+	}
+	return n
 }
 
 // do sends an HTTP request with a JSON body, or without one, and returns status and answer.

@@ -375,12 +375,7 @@ func crashCostsAttempts(t *testing.T) string {
 	h.does(nil)
 	s.start()
 	s.awaitAllSynced(entries)
-	charged := 0
-	for _, r := range s.results() {
-		if r.Attempts > 1 {
-			charged++
-		}
-	}
+	charged := s.charged()
 	if charged == 0 {
 		return ""
 	}
