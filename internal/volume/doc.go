@@ -28,10 +28,9 @@
 //	    stores/{n}/                    bare repository; the next n replaces a damaged or oversized one
 //	    trees/{fence}-{commit}/        a tree with its own small .git
 //	    building/{fence}/              an incomplete tree
-//	    building/{fence}-unfinished    exists while a tree may be neither published nor retired
 //	    prepared/{tree}/               a private copy of that published tree, which the next sync of its ref will change
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
-//	    retired-order                  the retired trees in the order in which syncs look at them
+//	    tidied                         mtime: when a holder last looked at all trees
 //	    damaged                        exists while a tree is marked as damaged
 //	    quarantine/{fence}/            fetched objects that are not verified yet
 //	    trash/                         being deleted
@@ -70,9 +69,8 @@
 // The cost follows the size of the change: only folders that differ are read, and a new tree costs one link per unchanged
 // file, or one stat if it is prepared.
 //
-// It does not grow with what is kept. A sync retires the trees that it replaced, and discards those that are due, which it finds at the
-// beginning of retired-order. It looks at all trees only if it finds leftovers of a crashed holder, such as an unfinished mark. [Volume.GC]
-// always does, as a power cut may lose marks.
+// It does not grow with what is kept: a sync retires the trees that it replaced, and looks at all trees, for those that are due, only if
+// none has for half of the grace, or if it finds leftovers of a crashed holder. [Volume.GC] always does.
 //
 // A tree shares the files of the one before only if they are unmodified: type, permissions, size, modification time and inode
 // are compared with the manifest, when a file is linked and, in a prepared tree, again before the flip. Others are

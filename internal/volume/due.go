@@ -2,7 +2,6 @@ package volume
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,9 +13,6 @@ import (
 // sampled is the number of object folders, of 256, read to estimate the loose objects; "git gc --auto" reads one.
 const sampled = 16
 
-// countedLoose is how many bytes of loose objects, 1/16 of which are read, a sync counts on average.
-const countedLoose = minLoose / 4
-
 // refetchMark is a file in a store that requests a full fetch into the next store.
 const refetchMark = "fetch-afresh"
 
@@ -25,9 +21,16 @@ func (s store) needsRefetch() bool {
 	return err == nil
 }
 
-// needsPrune reports whether pruning the store is likely worthwhile. The more objects were kept by the last pruning, the less often it
-// counts them, as the more syncs it takes until they have doubled: a sync counts a few on average.
+// needsPrune reports whether pruning the store is likely worthwhile.
 func (s store) needsPrune() bool {
+	loose := int64(0)
+	for i := range sampled {
+		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
+		if err != nil {
+			return false
+		}
+		loose += space(names)
+	}
 	packs, err := s.packs()
 	if err != nil {
 		return false
@@ -43,21 +46,8 @@ func (s store) needsPrune() bool {
 	for i := range packs {
 		largest = max(largest, space(packs[i:i+1]))
 	}
-	if space(packs) > 2*max(last.packed, largest)+minLoose || len(packs) > max(maxPacks, 2*last.packs) {
-		return true
-	}
-	if rand.Int64N(max(last.loose, countedLoose)) >= countedLoose {
-		return false
-	}
-	loose := int64(0)
-	for i := range sampled {
-		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
-		if err != nil {
-			return false
-		}
-		loose += space(names)
-	}
-	return loose*256/sampled > max(looseLimit(packs), 2*last.loose)
+	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
+		space(packs) > 2*max(last.packed, largest)+minLoose || len(packs) > max(maxPacks, 2*last.packs)
 }
 
 // prunedName is a file that describes a store after its last pruning. It only affects when to prune again.

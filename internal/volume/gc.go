@@ -68,7 +68,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err := s.tidyViews(ctx); err != nil {
 		return GCResult{}, err
 	}
-	if err := s.tidyAll(ctx); err != nil {
+	if err := s.tidyNow(ctx); err != nil {
 		return GCResult{}, err
 	}
 	if err := v.resumePurges(ctx, f, req); err != nil {

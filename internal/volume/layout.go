@@ -49,8 +49,8 @@ func (f folder) flip(n uint64) string  { return filepath.Join(f.dir, fmt.Sprint(
 func (f folder) building() string      { return filepath.Join(f.dir, "building") }
 func (f folder) build(n uint64) string { return filepath.Join(f.building(), fmt.Sprint(n)) }
 
-// unfinished marks that a holder may have moved a tree to its place, or removed a name, without retiring what was replaced.
-func (f folder) unfinished(n uint64) string { return f.build(n) + "-unfinished" }
+// tidied is a file whose mtime is when all trees were last looked at.
+func (f folder) tidied() string { return filepath.Join(f.dir, "tidied") }
 
 func (f folder) prepared() string     { return filepath.Join(f.dir, "prepared") }
 func (f folder) next(n string) string { return filepath.Join(f.prepared(), n) }

@@ -201,7 +201,6 @@ func (m *mover) flip() error {
 	}
 	built := m.built
 	m.built = nil // they may be published from here on, so discard must not delete them
-	m.at.flipping = true
 	for name, tree := range built {
 		if err := m.v.flip(m.to, name, tree, m.req.ToFence); err != nil {
 			return err

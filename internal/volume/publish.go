@@ -103,9 +103,6 @@ func (s *syncer) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.f.begin(s.req.Fence); err != nil {
-		return err
-	}
 	if err := os.MkdirAll(s.f.trees(), 0o755); err != nil {
 		return disk.Error("build the tree", err)
 	}
@@ -190,7 +187,6 @@ func (s *syncer) flip() error {
 	}
 	tree := s.tree
 	s.tree = "" // it may be published from here on, so discard must not delete it
-	s.flipping = true
 	for _, name := range s.names {
 		old, err := s.v.readLink(s.f, s.v.publishedPath(name))
 		if err != nil {
@@ -221,21 +217,4 @@ func (s *syncer) discard() {
 		_ = os.RemoveAll(s.f.tree(s.tree))
 	}
 	_ = os.RemoveAll(s.f.build(s.req.Fence))
-	s.end()
-}
-
-// begin marks that a holder may leave a tree that is neither published nor retired. If it is killed, the next one looks at all trees.
-func (f folder) begin(fence uint64) error {
-	err := os.MkdirAll(f.building(), 0o755)
-	if err == nil {
-		err = os.WriteFile(f.unfinished(fence), nil, 0o644)
-	}
-	return disk.Error("build the tree", err)
-}
-
-// end removes that mark, unless a published name was changed and what it had linked to is not retired.
-func (s *syncer) end() {
-	if !s.flipping {
-		_ = os.Remove(s.f.unfinished(s.req.Fence)) // otherwise the next holder removes it
-	}
 }

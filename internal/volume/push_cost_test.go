@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"math"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func TestPushCostsTheSameWhateverIsKept(t *testing.T) {
 	}{
 		"within their grace":                {grace: time.Hour, grown: time.Hour},
 		"within their grace, of many refs":  {grace: time.Hour, grown: time.Hour, refs: 20},
-		"named by results nobody has taken": {grace: 1, grown: 1, group: true},
+		"named by results nobody has taken": {grace: 1, grown: time.Minute, group: true},
 		"pinned by readers":                 {grace: 1, grown: time.Minute, pins: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +101,29 @@ func (w *world) mustKeepOnlyPublished(repo string) {
 			w.t.Errorf("%s: %s is neither published nor discarded", repo, tree.Name())
 		}
 	}
-	if left := testenv.Must(f.firstLooks(time.Now()))(w.t); len(left) > 0 {
-		w.t.Errorf("%s: the list of retired trees has %v", repo, left)
+}
+
+// A store that was replaced goes with the last tree that uses it, without GC.
+func TestReplacedStoreGoesWithItsLastTree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.volume.cfg.Grace = time.Hour
+	w.create(map[string]string{"a": "1"})
+	for i := range 3 {
+		w.push(map[string]string{"a": fmt.Sprint(i)})
+		w.sync("")
+	}
+	f := w.volume.folder(repoPath(t, widgets))
+	testenv.Must(0, f.generation(1).requestRefetch())(t)
+	for i := range 3 {
+		w.push(map[string]string{"a": fmt.Sprint("new ", i)})
+		w.sync("")
+	}
+	if n := len(testenv.Must(f.generations())(t)); n != 2 {
+		t.Fatalf("%d stores while trees use the old one, want 2", n)
+	}
+	w.mustKeepOnlyPublished(widgets)
+	if got := testenv.Must(filepath.Glob(filepath.Join(f.stores(), "*")))(t); len(got) != 1 || filepath.Base(got[0]) != "2" {
+		t.Errorf("stores %v, want the new one", got)
 	}
 }

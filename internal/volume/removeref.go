@@ -50,9 +50,6 @@ func (v *Volume) removeRef(ctx context.Context, f folder, b binding, req RemoveR
 		return !l.isOf(b.MovedAway, true) && slices.Contains(published, strings.TrimSuffix(v.publishedPath(b.Repo.String()+"@"+l.suffix), "@"))
 	}
 	err = f.guarded(ctx, req.Fence, func() error {
-		if err := f.begin(req.Fence); err != nil { // so that tidy retires the trees
-			return err
-		}
 		if err := v.unpublishViews(f, b, isOf); err != nil {
 			return err
 		}
@@ -63,7 +60,7 @@ func (v *Volume) removeRef(ctx context.Context, f folder, b binding, req RemoveR
 	}
 	v.done("unpublished")
 	// The name is removed, so errors from here on are non-critical: the next holder cleans up.
-	_ = (&syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}).tidy(ctx)
+	_ = (&syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}).tidyNow(ctx)
 	v.done("retired")
 	return len(published) > 0, nil
 }

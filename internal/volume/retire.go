@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -58,15 +57,10 @@ func (s *syncer) queryHorizon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(unmarked) > 0 || slices.ContainsFunc(expired, s.dependsOnResults) {
+	if len(unmarked) > 0 || slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !s.isUnprotected(t) }) {
 		s.queryResults(ctx)
 	}
 	return nil
-}
-
-// dependsOnResults reports whether a tree past its grace stays only if an unsettled result names it.
-func (s *syncer) dependsOnResults(t retiredTree) bool {
-	return t.lastNamed != "" && !s.isUnprotected(t)
 }
 
 func (s *syncer) queryResults(ctx context.Context) {
@@ -77,7 +71,7 @@ func (s *syncer) queryResults(ctx context.Context) {
 	s.horizon = horizon{h, true, err == nil} // without an answer, trees stay
 }
 
-// retireReplaced retires the trees that the flip replaced. A later tidy discards them, once they are past their grace.
+// retireReplaced retires the trees that the flip replaced. If the holder is killed before, tidy retires them.
 func (s *syncer) retireReplaced(ctx context.Context) error {
 	var trees []string
 	for _, tree := range s.replaced {
@@ -89,158 +83,11 @@ func (s *syncer) retireReplaced(ctx context.Context) error {
 			trees = append(trees, tree)
 		}
 	}
-	if len(trees) > 0 {
-		s.queryResults(ctx)
-		err := s.f.guarded(ctx, s.req.Fence, func() error {
-			if err := s.f.markRetired(trees, s.horizon.Latest); err != nil {
-				return err
-			}
-			return s.f.lookLater(trees...)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	s.flipping = false
-	return nil
-}
-
-// isFirstDue reports whether the first tree in the list of retired ones may be deleted, or is to be looked at again later. No later one
-// is due before it: it was retired earlier, when fewer results named it.
-func (s *syncer) isFirstDue(ctx context.Context) (bool, error) {
-	before := time.Now().Add(-s.v.cfg.Grace)
-	first, err := s.f.firstLooks(before)
-	if err != nil || len(first) == 0 || !first[0].at.Before(before) {
-		return false, err
-	}
-	tree, err := s.f.readMark(first[0].tree)
-	if errors.Is(err, os.ErrNotExist) {
-		return true, nil
-	}
-	if err != nil {
-		return false, disk.Error("read a retired tree's mark", err)
-	}
-	if s.dependsOnResults(tree) {
-		s.queryResults(ctx)
-	}
-	return s.verdict(tree) != wait, nil
-}
-
-// verdict is what to do with a retired tree.
-type verdict int
-
-const (
-	wait      verdict = iota // for its grace or for its results to be settled
-	lookAgain                // after another grace
-	discard                  // unless it is pinned
-)
-
-func (s *syncer) verdict(t retiredTree) verdict {
-	switch {
-	case t.age <= s.v.cfg.Grace:
-		return wait
-	case !t.isNamed(s.horizon) || s.isUnprotected(t):
-		return discard
-	case t.lastNamed == "": // unknown, so that it says nothing of those after it
-		return lookAgain
-	}
-	return wait
-}
-
-// discardDue discards the retired trees that are due, except pinned ones. It looks at them in order, up to the first that is not due.
-// The caller holds the file lock.
-func (s *syncer) discardDue() error {
-	older := false // a tree of an older store is gone
-	for before := time.Now().Add(-s.v.cfg.Grace); ; {
-		looks, err := s.f.firstLooks(before)
-		if err != nil {
-			return err
-		}
-		next := int64(0)
-		for _, look := range looks {
-			if !look.at.Before(before) {
-				break
-			}
-			isOlder, err := s.usesOlderStore(look.tree)
-			if err != nil {
-				return err
-			}
-			done, err := s.look(look.tree)
-			if err != nil {
-				return err
-			}
-			if done == wait {
-				break
-			}
-			older = older || isOlder && done == discard
-			next = look.next
-		}
-		if next == 0 {
-			break
-		}
-		if err := s.f.looked(next); err != nil {
-			return err
-		}
-	}
-	if !older {
+	if len(trees) == 0 {
 		return nil
 	}
-	return s.dropUnusedStores()
-}
-
-// look discards a tree of the list if it is due. It appends the tree to the list if it is to be looked at again.
-func (s *syncer) look(name string) (verdict, error) {
-	tree, err := s.f.readMark(name)
-	if errors.Is(err, os.ErrNotExist) {
-		return discard, nil // it is gone
-	}
-	if err != nil {
-		return wait, disk.Error("read a retired tree's mark", err)
-	}
-	switch s.verdict(tree) {
-	case wait:
-		return wait, nil
-	case lookAgain:
-		return lookAgain, s.f.lookLater(name)
-	}
-	linked, err := s.v.isLinked(s.f, s.binding, name)
-	if err != nil {
-		return wait, err
-	}
-	if !linked {
-		gone, err := s.f.discardUnpinned(name)
-		if err != nil {
-			return wait, err
-		}
-		if !gone {
-			return lookAgain, s.f.lookLater(name)
-		}
-	}
-	return discard, s.f.dropMark(name)
-}
-
-// usesOlderStore reports whether a tree uses another store than the current one.
-func (s *syncer) usesOlderStore(tree string) (bool, error) {
-	generations, err := s.f.generations()
-	if err != nil || len(generations) < 2 {
-		return false, err
-	}
-	return s.f.generationOf(tree) != generations[len(generations)-1], nil
-}
-
-// dropUnusedStores discards the older stores once no tree uses them. It looks at all trees only if the next one to expire, which is
-// the oldest, uses the current store.
-func (s *syncer) dropUnusedStores() error {
-	looks, err := s.f.firstLooks(time.Time{})
-	if err != nil {
-		return err
-	}
-	if len(looks) > 0 {
-		if older, err := s.usesOlderStore(looks[0].tree); err != nil || older {
-			return err
-		}
-	}
-	return s.f.dropStores(s.binding.MovedAway)
+	s.queryResults(ctx)
+	return s.f.guarded(ctx, s.req.Fence, func() error { return s.f.markRetired(trees, s.horizon.Latest) })
 }
 
 // isUnprotected reports whether a tree past its grace may be deleted even if an unsettled result names it.
@@ -348,16 +195,4 @@ func (f folder) dropMarks(links map[string]string) error {
 
 func (f folder) dropMark(tree string) error {
 	return disk.Error("drop a retired tree's mark", os.Remove(f.mark(tree)))
-}
-
-// relist writes the list of retired trees anew, from all marks. The caller holds the file lock.
-func (f folder) relist() error {
-	if _, err := os.Lstat(f.retired()); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	trees, err := f.expired(nil, math.MinInt64) // all
-	if err != nil {
-		return err
-	}
-	return f.writeLooks(trees)
 }

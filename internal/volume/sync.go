@@ -130,7 +130,6 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 		s.discard()
 		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
 	}
-	s.end()
 	if v.cfg.Replaced != nil && res.Published && s.now.ref == res.Ref.String() {
 		v.cfg.Replaced(req.Repo, res.Ref)
 	}
@@ -173,7 +172,7 @@ type syncer struct {
 	now       current  // published under the first name at the start
 	horizon   horizon  // see queryHorizon
 	replaced  []string // trees that the names linked to before the flip
-	flipping  bool     // a name may have changed, and the replaced trees are not retired
+	tidied    bool     // tidy has looked at all trees
 
 	store      store         // where the commit's objects are
 	objects    *object.Store // open on it
@@ -259,7 +258,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 		return res, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
 	res.Tree, res.Published, err = s.publish(ctx)
-	if err == nil && s.store.needsPrune() {
+	if err == nil && s.tidied && s.store.needsPrune() { // looking at all objects takes the longer the more there are, too
 		_ = s.prune(ctx) // non-critical: the next sync prunes again
 	}
 	return res, err

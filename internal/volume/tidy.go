@@ -2,62 +2,58 @@ package volume
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
 )
 
-// tidy discards what a sync finds without looking at what is kept: retired trees that are due, useless prepared trees, and leftovers of
-// crashed or stale holders. If there are leftovers, it looks at everything. It decides under the file lock, where all other work belongs
-// to a lower fence. If there is nothing to do, as for most syncs, it takes no lock.
+// tidy retires trees that are no longer published, and discards retired trees and stores that are no longer needed, and
+// leftovers of crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence.
+//
+// Looking at all trees takes the longer the more are kept. So unless there are leftovers, a sync does it only if none has for half of the
+// grace, and the cost of a push does not grow with what is kept. A tree stays half a grace longer at most.
 func (s *syncer) tidy(ctx context.Context) error {
-	all, err := s.mustLookAtAll()
+	due, err := s.isTidyDue()
 	if err != nil {
 		return err
 	}
-	if all {
-		return s.tidyAll(ctx)
-	}
-	useless, err := s.uselessPrepared()
-	if err != nil {
-		return err
-	}
-	due, err := s.isFirstDue(ctx)
-	if err != nil {
-		return err
-	}
-	if !due && len(useless) == 0 {
+	if !due {
 		return s.f.checkFence(s.req.Fence)
 	}
-	return s.f.guarded(ctx, s.req.Fence, func() error {
-		if err := s.f.discardAt(useless); err != nil {
-			return err
-		}
-		return s.discardDue()
-	})
+	return s.tidyNow(ctx)
 }
 
-// tidyAll looks at all trees: it also retires those that are not published and have no mark, and discards stores that none needs.
-func (s *syncer) tidyAll(ctx context.Context) error {
+// tidyNow is tidy whether it is due or not.
+func (s *syncer) tidyNow(ctx context.Context) error {
 	if err := s.queryHorizon(ctx); err != nil {
 		return err
 	}
+	s.tidied = true
 	return s.f.guarded(ctx, s.req.Fence, s.clear)
 }
 
-// mustLookAtAll reports whether a crashed holder left something, or a repository has moved away whose names are to be removed. It
-// needs no lock: once our fence is recorded, no other holder changes names, marks or stores.
-func (s *syncer) mustLookAtAll() (bool, error) {
+// isTidyDue needs no lock: once our fence is recorded, no other holder leaves anything.
+func (s *syncer) isTidyDue() (bool, error) {
 	if s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return true, nil
 	}
-	if leftovers, err := s.f.leftovers(); err != nil || len(leftovers) > 0 {
-		return true, err
+	info, err := os.Stat(s.f.tidied())
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
 	}
-	listed, err := s.f.hasLookList()
-	return !listed, err
+	if err != nil {
+		return false, disk.Error("see when the trees were last looked at", err)
+	}
+	if since := time.Since(info.ModTime()); since < 0 || since > s.v.cfg.Grace/2 {
+		return true, nil
+	}
+	leftovers, err := s.f.leftovers()
+	return len(leftovers) > 0, err
 }
 
 func (s *syncer) clear() error {
@@ -94,9 +90,6 @@ func (s *syncer) clear() error {
 	if err := s.f.dropMarks(links); err != nil {
 		return err
 	}
-	if err := s.f.relist(); err != nil {
-		return err
-	}
 	if err := s.f.dropStores(s.binding.MovedAway); err != nil {
 		return err
 	}
@@ -106,7 +99,10 @@ func (s *syncer) clear() error {
 	if err := s.f.discardAt(leftovers); err != nil { // last, as they say that the rest is to be done
 		return err
 	}
-	return s.forgetMovedAway()
+	if err := s.forgetMovedAway(); err != nil || s.binding.Remote == "" { // then the folder may be gone
+		return err
+	}
+	return disk.Error("note that the trees were looked at", os.WriteFile(s.f.tidied(), []byte("\n"), 0o644))
 }
 
 // discardAt discards what is at these paths.
