@@ -72,6 +72,7 @@ type resultData struct {
 	Retryable  bool     `json:"retryable,omitempty"`
 	To         RepoPath `json:"to,omitzero"`
 	Due        int      `json:"due,omitempty"`
+	LeftOut    int      `json:"left_out,omitempty"`
 
 	Forced       bool          `json:"forced,omitempty"`
 	Verification *Verification `json:"verification,omitempty"`
@@ -123,7 +124,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 			Repo: r.Repo, App: r.App, Ref: r.Ref, Deliveries: r.Deliveries, Attempts: r.Attempts,
 			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
 			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
-			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due,
+			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due, LeftOut: r.LeftOut,
 			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View, Subtree: r.Subtree, Commit: r.Commit, Follows: r.Follows,
 		},
 	})
@@ -317,7 +318,7 @@ func parseResult(document []byte) (Result, error) {
 		Repo: d.Repo, App: d.App, Ref: d.Ref, Deliveries: d.Deliveries, Attempts: d.Attempts,
 		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
 		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
-		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due,
+		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due, LeftOut: d.LeftOut,
 		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View, Subtree: d.Subtree, Commit: d.Commit, Follows: d.Follows,
 	}, nil
 }

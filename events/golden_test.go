@@ -99,7 +99,7 @@ func goldenResults(t testing.TB) map[string]events.Result {
 	polled := events.Result{
 		ID: "polled:1795223511288-0", Type: events.ResultPolled, Source: "/lockstep/worker/w1", Time: goldenTime,
 		Repo: repo(t, "Acme/widgets"), Deliveries: []string{"poll/1"}, Attempts: 1, Took: 5 * time.Millisecond,
-		Fence: 1795223511284005, Due: 2,
+		Fence: 1795223511284005, Due: 2, LeftOut: 3,
 	}
 	purged := events.Result{
 		ID: "purge/Acme/widgets/1795223511284006", Type: events.ResultPurged, Source: "/lockstep/cli", Time: goldenTime,

@@ -137,9 +137,10 @@ type Result struct {
 	Error     string // one line: what failed and what to do; never contains a secret
 	Retryable bool   // a retry might succeed, but attempts ran out
 
-	To     RepoPath // moved results: the new path
-	Due    int      // polled results: number of changes requested
-	Commit string   // purged results: hash of the commit to delete, with its descendants
+	To      RepoPath // moved results: the new path
+	Due     int      // polled results: number of changes requested
+	LeftOut int      // polled results: number of refs that patterns match, but do not keep
+	Commit  string   // purged results: hash of the commit to delete, with its descendants
 }
 
 // IsDefault reports whether a synced or view result is of the default branch: its Path has no ref.

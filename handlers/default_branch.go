@@ -41,12 +41,15 @@ func (h *Handlers) replaced(job events.Job, known state.Repo, watches []Watch, r
 	if !others {
 		return drop, nil, nil
 	}
-	poll, err := events.NewChange(events.Change{ID: nextID(job, nil), Type: events.ChangeDue, Source: job.Change.Source, Repo: result.Repo})
-	if err != nil {
-		return nil, nil, err
-	}
 	slices.Sort(drop)
-	return slices.Compact(drop), []events.Change{poll}, nil
+	requested, err = pollAfter(job)
+	return slices.Compact(drop), requested, err
+}
+
+// pollAfter returns the change that polls the repository of a job.
+func pollAfter(job events.Job) ([]events.Change, error) {
+	poll, err := events.NewChange(events.Change{ID: nextID(job, nil), Type: events.ChangeDue, Source: job.Change.Source, Repo: job.Change.Repo})
+	return []events.Change{poll}, err
 }
 
 // baseFor returns the commit to report a change's differences from: the last one that the app received, or none if another branch has

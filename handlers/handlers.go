@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"errors"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/credential"
@@ -21,6 +22,10 @@ type Repos interface {
 	ListRefs(ctx context.Context, repo events.RepoPath, remote Remote) (Refs, error)
 	// Published returns what readers see of a repository. It is false if the repository is not on the volume.
 	Published(repo events.RepoPath) (Published, bool, error)
+	// ListedRefs returns the refs that SetListedRefs has stored, nil if none were.
+	ListedRefs(repo events.RepoPath) (map[events.Ref]ListedRef, error)
+	// SetListedRefs replaces the refs that a poll has listed; nil deletes them. fence is that of the lease on repo.
+	SetListedRefs(ctx context.Context, repo events.RepoPath, fence uint64, refs map[events.Ref]ListedRef) error
 }
 
 // States reads and writes the state of repositories in Redis.
@@ -175,16 +180,26 @@ type Refs struct {
 	Default events.Ref        // the default branch; zero if unknown or missing
 	Commits map[string]string // by full name
 	Moved   string            // URL that the remote permanently redirects to; "" for none
+
+	Invalid        []string // full names of branches and tags that cannot be an [events.Ref], in any order
+	InvalidDefault string   // the default branch if its name cannot, or ""
+}
+
+// ListedRef is a ref that a pattern matches, as a poll has listed it.
+type ListedRef struct {
+	Commit  string
+	Changed time.Time // when the commit changed; zero if it has not since the first poll
 }
 
 // Published is what readers see of a repository.
 type Published struct {
 	Commits map[events.Ref]string
-	LFS     map[events.Ref]LFS  // LFS files of the trees; no entry for none
-	Damaged map[events.Ref]bool // refs that are not in Commits because their published tree is damaged
-	Plain   events.Ref          // ref published under the plain name; zero if none
-	Remote  string              // remote that the repository is bound to
-	Fetched bool                // whether anything was ever fetched from it
+	LFS     map[events.Ref]LFS       // LFS files of the trees; no entry for none
+	Changed map[events.Ref]time.Time // when the commits were published
+	Damaged map[events.Ref]bool      // refs that are not in Commits because their published tree is damaged
+	Plain   events.Ref               // ref published under the plain name; zero if none
+	Remote  string                   // remote that the repository is bound to
+	Fetched bool                     // whether anything was ever fetched from it
 
 	Submodules map[events.Ref]events.Submodules // setting that the trees were published with; no entry for off
 	Incomplete map[events.Ref]bool              // submodules are missing that may be available now
@@ -203,6 +218,7 @@ type Watch struct {
 	Repo       events.RepoPath // as the app spells it
 	URL        string          // the remote
 	Ref        Selector        // never nil
+	MaxRefs    int             // how many of the refs that a pattern matches are kept; 0 for all
 	Credential string          // the name of one, or ""
 	Depth      events.Depth
 	LFS        *LFSFilter        // files in Git LFS whose content the app wants; nil for none
@@ -225,9 +241,11 @@ type Watch struct {
 
 // Selector selects refs of a repository.
 type Selector interface {
-	IsDefault() bool             // it selects the remote's default branch
-	Matches(ref events.Ref) bool // it selects ref, a name or a commit
-	Ref() (events.Ref, bool)     // the only ref that it selects, zero for the default branch; false if it may select several
+	IsDefault() bool              // it selects the remote's default branch
+	Matches(ref events.Ref) bool  // it selects ref, a name or a commit, by name
+	MatchesName(name string) bool // like Matches, of a full name that may not be valid
+	Ref() (events.Ref, bool)      // the only ref that it selects, zero for the default branch; false if it is a pattern
+	String() string               // ref or pattern as it is written, "" for the default branch
 }
 
 // Handlers handle changes, one method per type.

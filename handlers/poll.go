@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"maps"
-	"slices"
-	"strings"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -20,7 +18,7 @@ import (
 //	the repository is not found   a failure is reported and the clone kept: a forge answers the same to a token that
 //	                              lost access. The forge's own webhook removes the clone
 //	a published ref is gone       its removal is requested, which checks again; not for the default branch
-//	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern watches its latest refs
+//	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern watches at most max-refs refs
 //	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
 //	an app never received it, or  a sync is requested for that app
 //	may not have
@@ -76,7 +74,7 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	if moved { // after the syncs, which still find their watches
 		outcome.Changes = append(outcome.Changes, move)
 	}
-	result.Due = len(outcome.Changes)
+	result.Due, result.LeftOut = len(outcome.Changes), outcome.Result.LeftOut
 	outcome.Result = result
 	if len(outcome.State)+len(outcome.Drop) > 0 {
 		maps.Copy(outcome.State, state.FenceFields(result))
@@ -138,8 +136,18 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	p := polled{h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared, wanted: map[events.Ref]bool{}}
+	listed, err := h.Repos.ListedRefs(job.Change.Repo)
+	if err != nil {
+		return events.Outcome{}, err
+	}
+	p := polled{
+		h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared, listed: listed, now: time.Now(),
+		wanted: map[events.Ref]bool{}, listing: map[events.Ref]ListedRef{},
+	}
 	if err := p.requestSyncs(); err != nil {
+		return events.Outcome{}, err
+	}
+	if err := p.storeListed(ctx); err != nil {
 		return events.Outcome{}, err
 	}
 	if err := p.requestRemovals(admitted); err != nil {
@@ -153,8 +161,6 @@ func nextID(job events.Job, changes []events.Change) string {
 	return fmt.Sprintf("%s%s/%d", pollID, job.Entry, len(changes)+1)
 }
 
-const maxRefs = 20 // maximum refs that a pattern selects and keeps published: the latest by version
-
 // commit returns the commit of a ref, and whether the remote has the ref. A commit is not listed: only a sync shows whether
 // the remote has it.
 func (r Refs) commit(ref events.Ref) (string, bool) {
@@ -163,63 +169,4 @@ func (r Refs) commit(ref events.Ref) (string, bool) {
 	}
 	commit, ok := r.Commits[ref.String()]
 	return commit, ok
-}
-
-// selected returns the remote's refs that a watch selects.
-func selected(s Selector, refs Refs) []events.Ref {
-	if s.IsDefault() {
-		if refs.Commits[refs.Default.String()] == "" {
-			return nil
-		}
-		return []events.Ref{refs.Default}
-	}
-	if ref, ok := s.Ref(); ok && ref.Commit() != "" {
-		return []events.Ref{ref}
-	}
-	return latest(s, func(yield func(events.Ref) bool) {
-		for name := range refs.Commits {
-			if ref, err := events.ParseRef(name); err == nil && !yield(ref) {
-				return
-			}
-		}
-	})
-}
-
-// latest returns the latest refs, by version, that a selector matches.
-func latest(s Selector, refs iter.Seq[events.Ref]) []events.Ref {
-	var matching []events.Ref
-	for ref := range refs {
-		if s.Matches(ref) {
-			matching = append(matching, ref)
-		}
-	}
-	slices.SortFunc(matching, byVersion)
-	return matching[max(0, len(matching)-maxRefs):]
-}
-
-func byName(a, b events.Ref) int { return cmp.Compare(a.String(), b.String()) }
-
-// byVersion compares numbers in names by value: v1.9 is before v1.10.
-func byVersion(a, b events.Ref) int {
-	x, y := a.String(), b.String()
-	for x != "" && y != "" {
-		nx, ny := digits(x), digits(y)
-		if nx == 0 || ny == 0 {
-			if x[0] != y[0] {
-				return cmp.Compare(x[0], y[0])
-			}
-			x, y = x[1:], y[1:]
-			continue
-		}
-		m, n := strings.TrimLeft(x[:nx], "0"), strings.TrimLeft(y[:ny], "0")
-		if c := cmp.Or(cmp.Compare(len(m), len(n)), cmp.Compare(m, n)); c != 0 {
-			return c
-		}
-		x, y = x[nx:], y[ny:]
-	}
-	return cmp.Or(cmp.Compare(len(x), len(y)), byName(a, b))
-}
-
-func digits(text string) int {
-	return len(text) - len(strings.TrimLeft(text, "0123456789"))
 }

@@ -40,11 +40,11 @@ func cutTag(ref events.Ref) (string, bool) {
 	return text[min(len(tags), len(text)):], len(text) > len(tags) && text[:len(tags)] == tags
 }
 
-// The last 20 tags of a pattern are kept; each older one is removed once.
+// Of tags, the last by version are kept; each older one is removed once.
 func TestPatternKeepsLatestTags(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
-	w.watch("release", "refs/tags/v*")
+	w.limit("release", "refs/tags/v*", 20)
 	for n := range 20 {
 		w.tag(first, fmt.Sprintf("v1.%d", n))
 	}
@@ -52,37 +52,27 @@ func TestPatternKeepsLatestTags(t *testing.T) {
 		t.Fatalf("requested %q, published %q; want 20 tags", requested(changes), w.publishedTags())
 	}
 	w.tag(first, "v2.0", "v2.1")
-	if got := requested(w.due("b-0")); got != "pushed release refs/tags/v2.0, pushed release refs/tags/v2.1" {
-		t.Errorf("requested %q, want the new tags", got)
+	if got := requested(w.due("b-0")); got != "pushed release refs/tags/v2.0, pushed release refs/tags/v2.1, removed  refs/tags/v1.0, removed  refs/tags/v1.1" {
+		t.Errorf("requested %q, want the new tags, and the oldest removed", got)
 	}
-	if got := requested(w.due("c-0")); got != "removed  refs/tags/v1.0, removed  refs/tags/v1.1" {
-		t.Errorf("requested %q, want the oldest removed", got)
-	}
-	if got := requested(w.due("d-0")); got != "" || len(w.publishedTags()) != 20 {
+	if got := requested(w.due("c-0")); got != "" || len(w.publishedTags()) != 20 {
 		t.Errorf("requested %q, published %q; want no more", got, w.publishedTags())
 	}
 }
 
-// A webhook may publish an old tag. It is removed when newer ones replace it.
-func TestOldTagIsKeptUntilReplaced(t *testing.T) {
+// A webhook may publish an old tag before the first poll has listed newer ones. The poll removes it.
+func TestOldTagIsReplacedByFirstPoll(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
-	release := w.watch("release", "refs/tags/v*")
+	release := w.limit("release", "refs/tags/v*", 20)
 	for n := range 30 {
 		w.tag(first, fmt.Sprintf("v1.%d", n))
 	}
-	old, err := events.ParseRef("refs/tags/v1.3")
-	must(t, err)
-	change, err := release.Change("c1", "/test", old, first)
-	must(t, err)
-	w.mustHandle("1-0", change)
-	if changes := w.due("a-0"); len(changes) != 20 || len(w.publishedTags()) != 21 {
-		t.Errorf("requested %q, published %q; want the last 20, and the one from the webhook", requested(changes), w.publishedTags())
+	w.hook("1-0", release, "refs/tags/v1.3")
+	if changes := w.due("a-0"); len(changes) != 21 || changes[20].Type != events.ChangeRemoved || len(w.publishedTags()) != 20 {
+		t.Errorf("requested %q, published %q; want the last 20, and the one from the webhook removed", requested(changes), w.publishedTags())
 	}
-	if got := requested(w.due("b-0")); got != "removed  refs/tags/v1.3" {
-		t.Errorf("requested %q, want the oldest removed", got)
-	}
-	if got := requested(w.due("c-0")); got != "" {
+	if got := requested(w.due("b-0")); got != "" {
 		t.Errorf("requested %q, want nothing", got)
 	}
 }

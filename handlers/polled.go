@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -20,18 +21,24 @@ type polled struct {
 	cloned    bool
 	compared  map[string]string // from comparedViews
 
-	wanted  map[events.Ref]bool // refs that watches keep
-	changes []events.Change     // requested so far
+	listed map[events.Ref]ListedRef // by the last poll; nil if none has listed any
+	now    time.Time
+
+	wanted  map[events.Ref]bool      // refs that watches keep
+	changes []events.Change          // requested so far
+	valid   []events.Ref             // refs of the remote, for patterns
+	listing map[events.Ref]ListedRef // those that patterns match
+	left    []state.LeftOut          // and those that are not kept
 }
 
 // requestSyncs requests a sync for each watch and each of its refs that is out of date.
 func (p *polled) requestSyncs() error {
 	recheck := p.h.newRecheck(p.watches, p.known, p.refs)
 	for _, w := range p.watches {
-		for _, ref := range kept(w.Ref, p.published) {
-			p.wanted[ref] = true
+		if w.Ref.IsDefault() { // it stays until the remote has another one
+			p.wanted[p.published.Plain] = true
 		}
-		for _, ref := range selected(w.Ref, p.refs) {
+		for _, ref := range p.pick(w) {
 			p.wanted[ref] = true
 			commit, _ := p.refs.commit(ref)
 			needed, decided, err := recheck.decide(w, ref, commit)
@@ -109,6 +116,15 @@ func (p *polled) outcome(ctx context.Context) (events.Outcome, error) {
 		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || there && p.wanted[ref]
 	})
 	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
+	left, none := p.known.LeftOutFields(p.left)
+	maps.Copy(outcome.State, left)
+	outcome.Drop = append(outcome.Drop, none...)
+	if p.known.IsZero() && len(left) > 0 {
+		outcome.State["repo"] = p.job.Change.Repo.String()
+	}
+	for _, one := range p.left {
+		outcome.Result.LeftOut += one.Count
+	}
 	missing, had := p.known.KeepMissing(func(ref events.Ref) bool { return p.published.Commits[ref] != "" })
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = append(outcome.Drop, had...)

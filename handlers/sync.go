@@ -30,7 +30,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	if err := checkWatched(change, watches); err != nil {
+	if err := h.checkWatched(change, watches); err != nil {
 		return events.Outcome{}, err
 	}
 	wanted, err := h.wanted(change, watches)
@@ -88,6 +88,11 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	drop, poll, err := h.replaced(job, known, watches, result)
 	if err != nil {
 		return events.Outcome{}, err
+	}
+	if len(poll) == 0 && change.Watched {
+		if poll, err = h.pollIfExceeded(job, known, watches, result); err != nil {
+			return events.Outcome{}, err
+		}
 	}
 	forgotten, err := h.droppedViews(ctx, change.Repo, known, drop)
 	if err != nil {

@@ -237,8 +237,10 @@ func TestVerificationOfWatches(t *testing.T) {
 // selector selects one ref, or the default branch.
 type selector struct{ name string }
 
-func (s selector) IsDefault() bool             { return s.name == "" }
-func (s selector) Matches(ref events.Ref) bool { return s.name != "" && ref.String() == s.name }
+func (s selector) IsDefault() bool              { return s.name == "" }
+func (s selector) Matches(ref events.Ref) bool  { return s.MatchesName(ref.String()) }
+func (s selector) MatchesName(name string) bool { return s.name != "" && name == s.name }
+func (s selector) String() string               { return s.name }
 func (s selector) Ref() (events.Ref, bool) {
 	ref, err := events.ParseRef(s.name)
 	return ref, err == nil

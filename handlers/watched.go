@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 
@@ -24,15 +23,19 @@ func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, 
 	return watches, nil
 }
 
-func checkWatched(change events.Change, watches []Watch) error {
+// checkWatched refuses a change for a watch that is gone, or that leaves its ref out.
+func (h *Handlers) checkWatched(change events.Change, watches []Watch) error {
 	if !change.Watched {
 		return nil
 	}
-	selects := func(w Watch) bool {
-		return w.App == change.App && (w.Ref.Matches(change.Ref) || w.Ref.IsDefault() && change.Ref.IsZero())
+	var selecting []Watch
+	for _, w := range watches {
+		if w.App == change.App && (w.Ref.Matches(change.Ref) || w.Ref.IsDefault() && change.Ref.IsZero()) {
+			selecting = append(selecting, w)
+		}
 	}
-	if slices.ContainsFunc(watches, selects) {
-		return nil
+	if len(selecting) > 0 {
+		return h.checkPicked(change, selecting)
 	}
 	return events.Errorf(events.Permanent, events.ClassUnwatched, "%s no longer watches %s of %s", change.App, refName(change.Ref), change.Repo)
 }
@@ -44,25 +47,16 @@ func (h *Handlers) checkUnwatched(ctx context.Context, change events.Change) err
 		return err
 	}
 	if !change.Ref.IsZero() {
-		published, _, err := h.Repos.Published(change.Repo)
+		stored, err := h.storedRefs(change.Repo)
 		if err != nil {
 			return err
 		}
-		watches = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return !slices.Contains(kept(w.Ref, published), change.Ref) })
+		watches = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return !stored.keeps(w, change.Ref) })
 	}
 	if len(watches) == 0 {
 		return nil
 	}
 	return events.Errorf(events.Permanent, events.ClassConflict, "it is watched by %s; remove the watch first, with lockstep watch rm", appsOf(watches))
-}
-
-// kept returns the published refs that a selector keeps: for the default branch, the ref published under the plain name;
-// for a pattern, the latest ones by version.
-func kept(s Selector, published Published) []events.Ref {
-	if s.IsDefault() {
-		return []events.Ref{published.Plain}
-	}
-	return latest(s, maps.Keys(published.Commits))
 }
 
 func appsOf(watches []Watch) string {

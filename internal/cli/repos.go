@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -188,6 +189,9 @@ func (r repoDetail) Table(w io.Writer) {
 	for _, m := range r.Lacks {
 		missingRows(w, m)
 	}
+	for _, l := range r.LeftOut {
+		leftOutRow(w, l)
+	}
 	for _, given := range r.Given {
 		app := given.App
 		if app == "" {
@@ -241,6 +245,15 @@ func missingRows(w io.Writer, m state.Missing) {
 	if more := m.Count - len(m.Submodules); more > 0 {
 		fmt.Fprintf(w, "missing\t%s\t%.12s\tand %d more\n", m.Ref, m.Commit, more)
 	}
+}
+
+// leftOutRow prints refs that a watch selects, but that are not kept.
+func leftOutRow(w io.Writer, l state.LeftOut) {
+	text := strings.Join(l.Refs, " ")
+	if more := l.Count - len(l.Refs); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	fmt.Fprintf(w, "left out\t%s: %s\n", term.Printable(l.String()), term.Printable(text))
 }
 
 // checkRows prints why a commit is refused, or else one row for each set of keys.

@@ -208,7 +208,11 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 		_, err := fmt.Fprintf(w, "moved %s to %s\n", r.Repo, r.To)
 		return err
 	case r.Type == events.ResultPolled:
-		_, err := fmt.Fprintf(w, "polled %s: %d changes published\n", r.Repo, r.Due)
+		left := ""
+		if r.LeftOut > 0 {
+			left = fmt.Sprintf("; %d refs left out: lockstep repos show %s", r.LeftOut, r.Repo)
+		}
+		_, err := fmt.Fprintf(w, "polled %s: %d changes published%s\n", r.Repo, r.Due, left)
 		return err
 	case r.Unchanged():
 		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n%s", r.Repo, r.Ref, r.After, where, missing(r))

@@ -38,6 +38,7 @@ type watchFlags struct {
 	url, credential, depth, poll string
 	notifyURL, notifySecret      string
 	verify, verifyKeys           string
+	maxRefs                      int
 	noRewind, followMoves        bool
 	paths                        []string
 	lfs                          string
@@ -57,6 +58,7 @@ func (f *watchFlags) Add(flags *pflag.FlagSet) {
 
 // addOptions adds the flags that are not part of a watch's identity. A new one also needs an entry in options.
 func (f *watchFlags) addOptions(flags *pflag.FlagSet) {
+	flags.IntVar(&f.maxRefs, "max-refs", 0, "maximum `number` of refs that a pattern keeps (default: 100)")
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
@@ -83,6 +85,7 @@ func (f *watchFlags) options() map[string]func(w *watch.Watch) error {
 	}
 	return map[string]func(w *watch.Watch) error{
 		"url":                  func(w *watch.Watch) error { w.URL = f.url; return nil },
+		"max-refs":             func(w *watch.Watch) error { w.MaxRefs = f.maxRefs; return nil },
 		"credential":           func(w *watch.Watch) error { w.Credential = f.credential; return nil },
 		"depth":                func(w *watch.Watch) error { return parse(f.depth, &w.Depth) },
 		"poll":                 func(w *watch.Watch) error { return parse(f.poll, &w.Poll) },

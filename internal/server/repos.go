@@ -30,6 +30,8 @@ type RepoSummary struct {
 	Missing []string   `json:"missing,omitempty"` // refs whose trees lack submodules
 	Circuit Circuit    `json:"circuit"`
 
+	LeftOut []state.LeftOut `json:"left_out,omitempty"` // refs that watches select, but that are not kept
+
 	Failing []state.Failure `json:"failing,omitempty"` // last failure of each app, newest first
 }
 
@@ -55,7 +57,7 @@ type Repo struct {
 
 // NewRepoSummary converts a summary.
 func NewRepoSummary(s state.Summary) RepoSummary {
-	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused, Missing: s.Missing, Failing: s.Failing,
+	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused, Missing: s.Missing, LeftOut: s.LeftOut, Failing: s.Failing,
 		Circuit: Circuit{Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips}}
 	if !s.Synced.IsZero() {
 		shown.Synced = &s.Synced

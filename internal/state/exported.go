@@ -29,7 +29,7 @@ var fieldKinds = map[string]fieldKind{
 	"repo": {exported: true}, "url": {exported: true}, "repeat": {exported: true}, "watched": {exported: true}, "byhand": {exported: true},
 	"check": {exported: true}, defaultField: {exported: true}, refusedField: {exported: true}, missingField: {exported: true},
 
-	"given_earlier": {}, "fence": {}, "asked": {}, "newest": {}, "look": {}, failingField: {}, failuresField: {}, tripsField: {}, openUntilField: {}, followsField: {},
+	"given_earlier": {}, "fence": {}, "asked": {}, "newest": {}, "look": {}, leftOutField: {}, failingField: {}, failuresField: {}, tripsField: {}, openUntilField: {}, followsField: {},
 }
 
 // completeKinds returns the kinds of fields that make a state complete, in order.

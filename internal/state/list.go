@@ -21,6 +21,7 @@ type Summary struct {
 	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced or watched since, or could not be synced
 	Refused []string  // refs whose commit is refused: not verified, or rewritten
 	Missing []string  // refs whose trees lack submodules
+	LeftOut []LeftOut // refs that watches select, but that are not kept
 	Failing []Failure // newest first
 	Circuit Circuit
 }
@@ -39,7 +40,7 @@ const (
 )
 
 // summaryFields are the fields that List reads of each repository.
-var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, failingField, failuresField, tripsField, openUntilField, cellField}
+var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, leftOutField, failingField, failuresField, tripsField, openUntilField, cellField}
 
 // List returns a page of about limit repositories whose path has the prefix, ignoring case. cursor is 0 for the first
 // page. List scans at most 100,000 keys of Redis, so a page may be short or empty without being the last. Repositories
@@ -169,6 +170,7 @@ func (r Repo) Summary(now time.Time) Summary {
 	summary := Summary{Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
 	summary.Failing, summary.Repo = r.Failing()
 	summary.Refused, summary.Missing = strings.Fields(r.fields[refusedField]), strings.Fields(r.fields[missingField])
+	summary.LeftOut = r.LeftOut()
 	if !r.watched {
 		summary.Removed = r.removal()
 	}

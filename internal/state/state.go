@@ -29,6 +29,7 @@
 //	refused             refs whose commit is refused, separated by spaces; may list refs that are gone
 //	missing:{ref}       submodules that the published tree of ref lacks, as JSON: see [Missing]
 //	missing             refs whose trees lack submodules, separated by spaces; may list refs that are gone
+//	leftout             refs that watches select, but that the last poll has left out, as JSON: see [LeftOut]
 //	failing             last failures, at most 16, as [stream.Notes]: see [Failure]
 //	failures            consecutive failures that count; "0" or absent after a success
 //	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
@@ -288,7 +289,7 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", failingField, failuresField, tripsField, openUntilField, cellField:
+		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", leftOutField, failingField, failuresField, tripsField, openUntilField, cellField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value

@@ -33,6 +33,9 @@ func ResultLine(r events.Result) string {
 	case events.ResultPurged:
 		return head + fmt.Sprintf(" %.12s", r.Commit)
 	case events.ResultPolled:
+		if r.LeftOut > 0 {
+			head += fmt.Sprintf(" %d left out,", r.LeftOut)
+		}
 		return head + fmt.Sprintf(" %d due %s", r.Due, r.Class)
 	}
 	return head

@@ -207,7 +207,7 @@ func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []st
 // readFailures searches for failing repositories until the timeout.
 func readFailures(ctx context.Context, store *state.Store, timeout time.Duration) (failureStatus, error) {
 	s := failureStatus{Worst: []server.RepoSummary{}}
-	failing, refused, lacking := map[string]server.RepoSummary{}, map[string]server.RepoSummary{}, map[string]server.RepoSummary{} // a repository may be on two pages
+	failing, refused, lacking, leaving := map[string]server.RepoSummary{}, map[string]server.RepoSummary{}, map[string]server.RepoSummary{}, map[string]server.RepoSummary{} // a repository may be on two pages
 	for cursor, until := uint64(0), time.Now().Add(timeout); ; {
 		page, err := store.List(ctx, "", cursor, 1000)
 		if err != nil {
@@ -223,6 +223,9 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 			}
 			if len(repo.Missing) > 0 {
 				lacking[repo.Repo] = server.NewRepoSummary(repo)
+			}
+			if len(repo.LeftOut) > 0 {
+				leaving[repo.Repo] = server.NewRepoSummary(repo)
 			}
 		}
 		if cursor = page.Next; cursor == 0 || time.Now().After(until) {
@@ -243,6 +246,7 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 	s.Worst = s.Worst[:min(len(s.Worst), maxListed)]
 	s.Refused, s.Refusing = firstByPath(refused), len(refused)
 	s.Missing, s.Lacking = firstByPath(lacking), len(lacking)
+	s.LeftOut = firstByPath(leaving)
 	return s, nil
 }
 

@@ -82,6 +82,7 @@ type failureStatus struct {
 	Open     int                  `json:"circuits_open"`
 	Refused  []server.RepoSummary `json:"refused"`  // up to 20 with a refused commit, by path
 	Missing  []server.RepoSummary `json:"missing"`  // up to 20 whose trees lack submodules, by path
+	LeftOut  []server.RepoSummary `json:"left_out"` // up to 20 with refs that watches select, but that are not kept, by path
 	Lacking  int                  `json:"lacking"`  // number of repositories whose trees lack submodules
 	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
 	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed

@@ -74,6 +74,7 @@ func (s Service) Table(w io.Writer) {
 	s.failureRows(w)
 	refRows(w, "COMMIT REFUSED", s.Repos.Refused, func(r server.RepoSummary) []string { return r.Refused })
 	refRows(w, "SUBMODULES MISSING", s.Repos.Missing, func(r server.RepoSummary) []string { return r.Missing })
+	s.leftOutRows(w)
 }
 
 func (s Service) health() string {
@@ -244,6 +245,21 @@ func (s Service) failureRows(w io.Writer) {
 			last = FailureText(r.Failing[0], maxErrorText)
 		}
 		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.Circuit.Failures, text, s.synced(r), last)
+	})
+}
+
+// leftOutRows prints repositories with refs that watches select, but that are not kept.
+func (s Service) leftOutRows(w io.Writer) {
+	if len(s.Repos.LeftOut) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nREFS LEFT OUT\tHOW MANY")
+	rows(w, s.Repos.LeftOut, func(r server.RepoSummary) string {
+		texts := make([]string, len(r.LeftOut))
+		for i, l := range r.LeftOut {
+			texts[i] = l.String()
+		}
+		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkWarn, term.Printable(strings.Join(texts, "; "))))
 	})
 }
 

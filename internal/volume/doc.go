@@ -42,6 +42,7 @@
 //	    views/links/{ref}~/{app}.json  the whole tree that an app's views were published from; without it if that is unfinished
 //	    workspaces/{id}.json           a workspace, which pins a tree and its store's objects: see [Workspace]
 //	    purges/{commit}                a purge that GC completes
+//	    listed                         refs that patterns match, as the last poll has found them at the remote; may be lost
 //	    usage                          disk usage when last measured, and growth since; may be lost
 //	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
 //

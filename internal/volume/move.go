@@ -109,6 +109,9 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 	if err := m.build(ctx); err != nil {
 		return MoveResult{}, err
 	}
+	if err := m.copyListed(ctx); err != nil {
+		return MoveResult{}, err
+	}
 	if err := m.v.confirm(ctx, m.req.Confirm); err != nil {
 		return MoveResult{}, err
 	}

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -129,7 +128,7 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 // can be repeated.
 func (f folder) discardAll() error {
 	for _, path := range []string{
-		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.workspaces(), f.purges(), f.usage(), f.binding(),
+		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.workspaces(), f.purges(), f.listed(), f.usage(), f.binding(),
 	} {
 		if err := f.discard(path); err != nil {
 			return err
@@ -138,8 +137,16 @@ func (f folder) discardAll() error {
 	return disk.Error("remove", disk.SyncDir(f.dir))
 }
 
-// discardExtras discards the LFS objects and the submodules of a repository that moves away. Another repository at its path must not find them: it could name objects that it has no access to.
-func (f folder) discardExtras() error { return cmp.Or(f.discard(f.lfs()), f.discard(f.parts())) }
+// discardExtras discards the LFS objects, the submodules and the listed refs of a repository that moves away. Another repository at its
+// path must not find them: it could name objects that it has no access to.
+func (f folder) discardExtras() error {
+	for _, path := range []string{f.lfs(), f.parts(), f.listed()} {
+		if err := f.discard(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // tookParts reports whether a tree is of a repository that has moved away with the stores of the tree's submodules.
 func (f folder) tookParts(left *tombstone, tree string) bool {

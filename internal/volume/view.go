@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -68,6 +69,7 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 type Published struct {
 	Commits map[events.Ref]string
 	LFS     map[events.Ref]lfs.Selection // of the trees that have LFS files
+	Changed map[events.Ref]time.Time     // when they were published
 	Damaged map[events.Ref]bool          // refs whose published tree is marked as damaged, and so is not in Commits
 	Plain   events.Ref                   // ref of the plain name; zero if there is no plain name
 	Remote  string                       // remote as first given
@@ -94,14 +96,14 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 		return Published{}, false, err
 	}
 	p := Published{
-		Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Damaged: map[events.Ref]bool{}, Remote: b.Remote,
+		Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Changed: map[events.Ref]time.Time{}, Damaged: map[events.Ref]bool{}, Remote: b.Remote,
 		Submodules: map[events.Ref]events.Submodules{}, Incomplete: map[events.Ref]bool{}, Missing: map[events.Ref][]checkout.Part{},
 	}
 	// The plain name sorts first, so going backward it overrides the others.
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
 		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
 		if ref, err := events.ParseRef(name); ok && err == nil {
-			p.Commits[ref] = commit
+			p.Commits[ref], p.Changed[ref] = commit, publishedAt(path)
 			delete(p.LFS, ref)
 			if selection := lfsOf(f.tree(links[path])); len(selection) > 0 {
 				p.LFS[ref] = selection

@@ -23,6 +23,7 @@ type entry struct {
 	Repo         string   `yaml:"repo,omitempty"`
 	URL          string   `yaml:"url"`
 	Ref          string   `yaml:"ref,omitempty"`
+	MaxRefs      int      `yaml:"max_refs,omitempty"`
 	Credential   string   `yaml:"credential,omitempty"`
 	Depth        string   `yaml:"depth,omitempty"`
 	Poll         string   `yaml:"poll,omitempty"`
@@ -49,7 +50,7 @@ func WriteFile(w io.Writer, watches []Watch) error {
 	out := file{Watches: make([]entry, len(watches))}
 	for i, w := range watches {
 		out.Watches[i] = entry{
-			App: w.App, Repo: w.Repo.String(), URL: w.URL, Ref: w.Ref.String(), Credential: w.Credential,
+			App: w.App, Repo: w.Repo.String(), URL: w.URL, Ref: w.Ref.String(), MaxRefs: w.MaxRefs, Credential: w.Credential,
 			Depth: w.Depth.String(), Poll: w.Poll.String(), NotifyURL: w.NotifyURL, NotifySecret: w.NotifySecret,
 			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind, FollowMoves: w.FollowMoves,
 			LFS: w.LFS, LFSInclude: w.LFSInclude, LFSExclude: w.LFSExclude, Auto: w.Auto,
@@ -106,7 +107,7 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 
 func (e entry) watch() (Watch, error) {
 	w := Watch{
-		App: e.App, URL: e.URL, Credential: e.Credential, NotifyURL: e.NotifyURL, NotifySecret: e.NotifySecret,
+		App: e.App, URL: e.URL, MaxRefs: e.MaxRefs, Credential: e.Credential, NotifyURL: e.NotifyURL, NotifySecret: e.NotifySecret,
 		Paths: e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, FollowMoves: e.FollowMoves, LFS: e.LFS, LFSInclude: e.LFSInclude, LFSExclude: e.LFSExclude, Auto: e.Auto,
 		Submodules: e.Submodules, SubmoduleCredentials: e.SubmoduleCredentials, ViewTrees: e.ViewTrees,
 	}

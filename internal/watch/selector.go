@@ -44,13 +44,17 @@ func (s Selector) Ref() (events.Ref, bool) {
 	return ref, err == nil
 }
 
-// Matches reports whether s selects ref by name. The default branch has no name, so it matches nothing.
-func (s Selector) Matches(ref events.Ref) bool {
+// Matches reports whether s selects ref by name. The default branch has no name, so it matches nothing. Of the refs that a pattern
+// matches, a watch keeps at most [Watch.MaxRefs].
+func (s Selector) Matches(ref events.Ref) bool { return s.MatchesName(ref.String()) }
+
+// MatchesName is like Matches, of a full name that may not be valid.
+func (s Selector) MatchesName(name string) bool {
 	if s.IsPattern() {
-		ok, _ := path.Match(s.text, ref.String())
+		ok, _ := path.Match(s.text, name)
 		return ok
 	}
-	return s.text != "" && s.text == ref.String()
+	return s.text != "" && s.text == name
 }
 
 // String returns the text that [ParseSelector] parses.

@@ -21,6 +21,7 @@ type Watch struct {
 	Repo       events.RepoPath `json:"repo"`
 	URL        string          `json:"url"`                  // the remote, without credentials
 	Ref        Selector        `json:"ref,omitzero"`         // zero for the default branch
+	MaxRefs    int             `json:"max_refs,omitempty"`   // how many of the refs that a pattern matches are kept; zero for [DefaultMaxRefs]
 	Credential string          `json:"credential,omitempty"` // name of the credential to fetch with; empty for none
 	Depth      events.Depth    `json:"depth,omitempty"`      // history to fetch
 	Poll       Interval        `json:"poll,omitzero"`        // zero for the setting poll-every
@@ -77,7 +78,11 @@ func (w Watch) Key() Key { return Key{w.App, w.Repo, w.Ref} }
 
 var appPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
+// DefaultMaxRefs is how many of the refs that a pattern matches are kept by default.
+const DefaultMaxRefs = 100
+
 const (
+	maxRefs  = 1000 // maximum of MaxRefs
 	maxPaths = 100
 	maxPath  = 1024 // bytes
 )
@@ -104,6 +109,10 @@ func New(w Watch) (Watch, error) {
 		return Watch{}, fmt.Errorf("credential %.110q: want at most 100 letters, digits, dots, underscores or hyphens", w.Credential)
 	case w.NotifySecret != "" && !appPattern.MatchString(w.NotifySecret):
 		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", w.NotifySecret)
+	case w.MaxRefs < 0 || w.MaxRefs > maxRefs:
+		return Watch{}, fmt.Errorf("max_refs %d: want 1 to %d", w.MaxRefs, maxRefs)
+	case w.MaxRefs > 0 && !w.Ref.IsPattern():
+		return Watch{}, errors.New("max_refs: only with a pattern as ref")
 	case w.LFS != "" && w.LFS != LFSPointers && w.LFS != LFSFetch:
 		return Watch{}, fmt.Errorf("lfs %.20q: want pointers or fetch", w.LFS)
 	case w.LFS != LFSFetch && len(w.LFSInclude)+len(w.LFSExclude) > 0:

@@ -30,6 +30,9 @@ func TestNewRefusesInvalidWatchesWithoutQuotingURLs(t *testing.T) {
 		"keys without verify":           {watch.Watch{App: "docs", URL: url, Verify: "off", VerifyKeys: "team"}, "verify: set report or require"},
 		"invalid name of keys":          {watch.Watch{App: "docs", URL: url, Verify: watch.VerifyReport, VerifyKeys: "a/b"}, "verify_keys"},
 		"no rewind of one commit":       {watch.Watch{App: "docs", URL: url, NoRewind: true, Depth: 1}, "no_rewind: set depth"},
+		"max-refs without a pattern":    {watch.Watch{App: "docs", URL: url, MaxRefs: 5}, "max_refs: only with a pattern"},
+		"negative max-refs":             {watch.Watch{App: "docs", URL: url, MaxRefs: -1}, "want 1 to 1000"},
+		"too many max-refs":             {watch.Watch{App: "docs", URL: url, MaxRefs: 1001}, "want 1 to 1000"},
 		"invalid glob":                  {watch.Watch{App: "docs", URL: url, Paths: []string{"docs/["}}, "is not a valid glob"},
 		"too many globs":                {watch.Watch{App: "docs", URL: url, Paths: make([]string, 101)}, "at most 100"},
 	} {

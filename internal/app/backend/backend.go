@@ -2,6 +2,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"unicode/utf8"
@@ -114,10 +115,33 @@ func (r repos) ListRefs(ctx context.Context, repo events.RepoPath, remote handle
 	return handlers.Refs(refs), err
 }
 
+func (r repos) ListedRefs(repo events.RepoPath) (map[events.Ref]handlers.ListedRef, error) {
+	stored, err := r.Volume.ListedRefs(repo)
+	if stored == nil {
+		return nil, err
+	}
+	refs := make(map[events.Ref]handlers.ListedRef, len(stored))
+	for ref, one := range stored {
+		refs[ref] = handlers.ListedRef(one)
+	}
+	return refs, err
+}
+
+func (r repos) SetListedRefs(ctx context.Context, repo events.RepoPath, fence uint64, refs map[events.Ref]handlers.ListedRef) error {
+	if refs == nil {
+		return r.Volume.SetListedRefs(ctx, repo, fence, nil)
+	}
+	stored := make(map[events.Ref]volume.ListedRef, len(refs))
+	for ref, one := range refs {
+		stored[ref] = volume.ListedRef(one)
+	}
+	return r.Volume.SetListedRefs(ctx, repo, fence, stored)
+}
+
 func (r repos) Published(repo events.RepoPath) (handlers.Published, bool, error) {
 	p, ok, err := r.Volume.Published(repo)
 	published := handlers.Published{
-		Commits: p.Commits, LFS: map[events.Ref]handlers.LFS{}, Submodules: p.Submodules, Incomplete: p.Incomplete, Damaged: p.Damaged,
+		Commits: p.Commits, Changed: p.Changed, LFS: map[events.Ref]handlers.LFS{}, Submodules: p.Submodules, Incomplete: p.Incomplete, Damaged: p.Damaged,
 		Plain: p.Plain, Remote: p.Remote, Fetched: p.Fetched,
 		Missing: map[events.Ref][]handlers.MissingRemote{},
 	}
@@ -221,7 +245,7 @@ func (w Watches) Of(ctx context.Context, repo events.RepoPath) ([]handlers.Watch
 	watches := make([]handlers.Watch, 0, len(set.Watches))
 	for _, one := range set.Watches {
 		w := handlers.Watch{
-			App: one.App, Repo: one.Repo, URL: one.URL, Ref: one.Ref, Credential: one.Credential, Depth: one.Depth, Foreign: one.Auto,
+			App: one.App, Repo: one.Repo, URL: one.URL, Ref: one.Ref, MaxRefs: cmp.Or(one.MaxRefs, watch.DefaultMaxRefs), Credential: one.Credential, Depth: one.Depth, Foreign: one.Auto,
 			Verify: handlers.Verify(one.Verify), VerifyKeys: one.VerifyKeys, NoRewind: one.NoRewind, Submodules: one.Submodules,
 			SubmoduleCredentials: one.SubmoduleCredentials, FollowMoves: one.FollowMoves,
 		}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"strings"
 
 	"lockstep/events"
@@ -42,11 +43,14 @@ func formatOf(name string) (object.Format, error) {
 	return object.SHA1, errFormat
 }
 
-// Refs holds the branches and tags of a remote whose names are valid according to [events.ParseRef].
+// Refs holds the branches and tags of a remote. Names are valid or not according to [events.ParseRef].
 type Refs struct {
 	Default events.Ref        // the default branch, or events.DetachedHead; zero if unknown or missing
 	Commits map[string]string // of branches, tags and a detached HEAD, by full name; for an annotated tag the commit, or the tag if the server does not peel tags
 	Moved   string            // URL of the repository that the server permanently redirects to, over HTTP; "" for none
+
+	Invalid        []string // full names of branches and tags that are not valid, in no order
+	InvalidDefault string   // the default branch if its name is not valid, or ""
 }
 
 // Has reports whether the remote listed a ref.
@@ -85,6 +89,7 @@ func (r *Session) BranchesAndTags() Refs {
 			continue
 		}
 		if ref, err := events.ParseRef(name); err != nil || ref.String() != name {
+			refs.Invalid = append(refs.Invalid, name)
 			continue
 		}
 		if peeled, ok := r.refs.peeled[name]; ok {
@@ -96,8 +101,11 @@ func (r *Session) BranchesAndTags() Refs {
 	if name == events.DetachedHead.String() {
 		refs.Commits[name] = r.refs.head.String()
 	}
-	if refs.Commits[name] != "" {
+	switch {
+	case refs.Commits[name] != "":
 		refs.Default, _ = events.ParseRef(name) // parsed above
+	case slices.Contains(refs.Invalid, name):
+		refs.InvalidDefault = name
 	}
 	return refs
 }

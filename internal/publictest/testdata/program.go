@@ -39,6 +39,12 @@ func (repos) Published(events.RepoPath) (handlers.Published, bool, error) {
 	return handlers.Published{}, false, nil
 }
 
+func (repos) ListedRefs(events.RepoPath) (map[events.Ref]handlers.ListedRef, error) { return nil, nil }
+
+func (repos) SetListedRefs(context.Context, events.RepoPath, uint64, map[events.Ref]handlers.ListedRef) error {
+	return nil
+}
+
 type states struct{}
 
 func (states) Fields(context.Context, events.RepoPath) (map[string]string, error) { return nil, nil }
@@ -68,6 +74,8 @@ type everything struct{}
 
 func (everything) IsDefault() bool         { return false }
 func (everything) Matches(events.Ref) bool { return true }
+func (everything) MatchesName(string) bool { return true }
+func (everything) String() string          { return "refs/*" }
 func (everything) Ref() (events.Ref, bool) { return events.Ref{}, false }
 
 type watches struct{}
