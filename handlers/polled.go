@@ -59,7 +59,7 @@ func (p *polled) requestSyncs() error {
 // needsSync reports whether the volume or the app of a watch is behind the ref, which is at commit.
 func (p *polled) needsSync(w Watch, ref events.Ref, commit string) (bool, error) {
 	isDefault := ref == p.refs.Default
-	isCurrent := p.published.Commits[ref] == commit && p.known.Head(ref) == commit && p.known.Given(w.App, ref) == commit &&
+	isCurrent := p.published.Commits[ref] == commit && (!isDefault || p.published.Plain == ref) && p.known.Head(ref) == commit && p.known.Given(w.App, ref) == commit &&
 		!p.known.Repeats(w.App, ref) && p.known.Denied(w.App, w.Credential) == "" &&
 		p.published.LFS[ref].equal(lfsOf(p.watches, ref, isDefault)) &&
 		p.published.Submodules[ref] == submodulesOf(p.watches, ref, isDefault) && !p.published.Incomplete[ref] &&

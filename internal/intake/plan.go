@@ -86,8 +86,11 @@ func (p *planner) event(e forge.Event) {
 		p.pushed(e, watches)
 	case forge.DefaultChanged, forge.Archived:
 		for _, w := range watches {
-			if w.Ref.IsDefault() {
+			switch {
+			case w.Ref.IsDefault():
 				p.change(w, events.Ref{}, "")
+			case w.Ref.Matches(e.Ref): // the plain name is published for it from now on
+				p.change(w, e.Ref, "")
 			}
 		}
 	case forge.RefDeleted:

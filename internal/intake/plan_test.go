@@ -220,6 +220,14 @@ func TestNewPlan(t *testing.T) {
 				"pushed acme/widgets app=search credential=search-token url=" + widgets + " watched",
 			},
 		},
+		"another default branch, which is watched by name and by pattern": {
+			events:  []forge.Event{{Kind: forge.DefaultChanged, Ref: ref(t, "next")}},
+			watches: []string{"ci refs/heads/*", "docs next", "release refs/tags/*"},
+			want: []string{
+				"pushed acme/widgets ref=refs/heads/next app=ci credential=ci-token url=" + widgets + " watched",
+				"pushed acme/widgets ref=refs/heads/next app=docs credential=docs-token url=" + widgets + " watched",
+			},
+		},
 		"archived": {
 			events: []forge.Event{{Kind: forge.Archived}}, watches: []string{"docs main", "scan "},
 			want: []string{"pushed acme/widgets app=scan credential=scan-token url=" + widgets + " watched"},

@@ -52,11 +52,13 @@ func linkTarget(f folder, path, tree string) string {
 }
 
 // names returns the names to publish a ref under; the first is the one to report. The default branch gets the plain name,
-// and keeps a suffixed name if it already has one.
+// and keeps a suffixed name if it already has one. A former default branch keeps the plain name until another one is published.
 func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
 	plain := b.Repo.String()
 	suffixed := plain + "@" + t.Ref.Suffix()
 	switch {
+	case !t.IsDefault && t.Ref == b.Default:
+		return []string{suffixed, plain}
 	case !t.IsDefault:
 		return []string{suffixed}
 	case v.linkedTree(f, v.publishedPath(suffixed)) != "":
