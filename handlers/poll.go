@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"lockstep/events"
@@ -45,6 +46,9 @@ import (
 //	another path, permanently
 //	a commit was refused          nothing, until the ref, the rules or the keys change
 //	there are no watches          nothing
+//
+// A poll for one app, after it has added a pattern, requests syncs for that app, and notes what patterns leave out; the rest waits for the next
+// poll for all.
 func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
 	repo := job.Change.Repo
 	watches, err := h.watches(ctx, repo)
@@ -52,15 +56,19 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, err
 	}
 	result := job.Result(events.ResultPolled)
-	if len(watches) == 0 {
+	concerned := watches
+	if job.Change.App != "" {
+		concerned = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return w.App != job.Change.App })
+	}
+	if len(concerned) == 0 {
 		_, err := h.known(ctx, repo)
 		return events.Outcome{Result: result}, err
 	}
-	admitted, refs, err := h.listAsAnyone(ctx, job, watches)
+	admitted, refs, err := h.listAsAnyone(ctx, job, concerned)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
-	if err := h.proveOther(ctx, job, watches, admitted); err != nil {
+	if err := h.proveOther(ctx, job, concerned, admitted); err != nil {
 		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	outcome, err := h.missing(ctx, job, watches, admitted, refs)
@@ -149,6 +157,9 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 	}
 	if err := p.storeListed(ctx); err != nil {
 		return events.Outcome{}, err
+	}
+	if job.Change.App != "" {
+		return p.leftOut(events.Outcome{Changes: p.changes}), nil
 	}
 	if err := p.requestRemovals(admitted); err != nil {
 		return events.Outcome{}, err

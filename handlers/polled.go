@@ -31,7 +31,8 @@ type polled struct {
 	left    []state.LeftOut          // and those that are not kept
 }
 
-// requestSyncs requests a sync for each watch and each of its refs that is out of date.
+// requestSyncs requests a sync for each watch and each of its refs that is out of date. A poll for one app requests those of its
+// watches only.
 func (p *polled) requestSyncs() error {
 	recheck := p.h.newRecheck(p.watches, p.known, p.refs)
 	for _, w := range p.watches {
@@ -40,6 +41,9 @@ func (p *polled) requestSyncs() error {
 		}
 		for _, ref := range p.pick(w) {
 			p.wanted[ref] = true
+			if p.job.Change.App != "" && p.job.Change.App != w.App {
+				continue
+			}
 			commit, _ := p.refs.commit(ref)
 			needed, decided, err := recheck.decide(w, ref, commit)
 			if err == nil && !decided {
@@ -108,15 +112,12 @@ func (p *polled) request(change events.Change) error {
 	return nil
 }
 
-// outcome returns the requested changes, and the state without its obsolete fields.
-func (p *polled) outcome(ctx context.Context) (events.Outcome, error) {
-	outcome := events.Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
-	checks, unchecked := p.known.KeepChecks(func(ref events.Ref) bool {
-		_, there := p.refs.commit(ref)
-		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || there && p.wanted[ref]
-	})
-	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
+// leftOut adds to an outcome what the patterns leave out.
+func (p *polled) leftOut(outcome events.Outcome) events.Outcome {
 	left, none := p.known.LeftOutFields(p.left)
+	if outcome.State == nil {
+		outcome.State = map[string]string{}
+	}
 	maps.Copy(outcome.State, left)
 	outcome.Drop = append(outcome.Drop, none...)
 	if p.known.IsZero() && len(left) > 0 {
@@ -125,6 +126,18 @@ func (p *polled) outcome(ctx context.Context) (events.Outcome, error) {
 	for _, one := range p.left {
 		outcome.Result.LeftOut += one.Count
 	}
+	return outcome
+}
+
+// outcome returns the requested changes, and the state without its obsolete fields.
+func (p *polled) outcome(ctx context.Context) (events.Outcome, error) {
+	outcome := events.Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
+	checks, unchecked := p.known.KeepChecks(func(ref events.Ref) bool {
+		_, there := p.refs.commit(ref)
+		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || there && p.wanted[ref]
+	})
+	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
+	outcome = p.leftOut(outcome)
 	missing, had := p.known.KeepMissing(func(ref events.Ref) bool { return p.published.Commits[ref] != "" })
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = append(outcome.Drop, had...)

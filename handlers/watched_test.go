@@ -145,6 +145,35 @@ func TestPollTriesEachCredential(t *testing.T) {
 	}
 }
 
+func TestPollForOneAppConcernsItAlone(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	ctx := context.Background()
+	for _, tag := range []string{"v1", "v2"} {
+		if err := w.git.Tag(ctx, "acme/widgets", tag, first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.watch("docs", "refs/tags/v1")
+	w.due("a-0")
+	if err := w.git.DeleteRef(ctx, "acme/widgets", "refs/tags/v1"); err != nil {
+		t.Fatal(err)
+	}
+	w.watch("scan", "")
+	w.watch("ci", "refs/tags/v*")
+	poll := events.Change{Type: events.ChangeDue, Repo: w.repo(), App: "ci"}
+	if r := w.mustHandle("b-0", poll); requested(w.next) != "pushed ci refs/tags/v2" || r.Due != 1 {
+		t.Errorf("requested %q, %d due; want a sync for ci and nothing else", requested(w.next), r.Due)
+	}
+	poll.App = "gone"
+	if r := w.mustHandle("c-0", poll); len(w.next) > 0 || r.Due != 0 {
+		t.Errorf("requested %q for an app without a watch", requested(w.next))
+	}
+	if changes := w.due("d-0"); requested(changes) != "pushed ci refs/tags/v2, pushed scan, removed  refs/tags/v1" {
+		t.Errorf("a poll for all apps requested %q", requested(changes))
+	}
+}
+
 func TestPollKeepsRepositoryNotFound(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

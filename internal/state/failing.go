@@ -20,7 +20,7 @@ import (
 // Failure is the last error of a repository for an app. It is forgotten when a later change of the same app succeeds, and when the
 // app's watch is removed.
 type Failure struct {
-	App       string       `json:"app"`       // "" for a poll, which is for all apps, and for changes requested without an app
+	App       string       `json:"app"`       // "" for a poll for all apps, and for changes requested without an app
 	Ref       string       `json:"ref"`       // "" for the default branch, and for a poll
 	Operation string       `json:"operation"` // sync, remove, move or poll
 	Class     events.Class `json:"class"`
@@ -78,7 +78,7 @@ func NotesOf(namespace events.Namespace, repo events.RepoPath, remove ...string)
 
 // noteName returns the name of a failure's note: "{ref} {app}", without the ref if the failure does not concern one.
 func noteName(change events.Change, class events.Class) string {
-	if change.Type == events.ChangeDue {
+	if change.Type == events.ChangeDue && change.App == "" {
 		return pollNote
 	}
 	switch class {
@@ -93,6 +93,8 @@ func succeeded(change events.Change, result events.Result) []string {
 	switch {
 	case result.Class == events.ClassUnwatched:
 		return []string{" " + change.App, change.Ref.String() + " " + change.App}
+	case change.Type == events.ChangeDue && result.Due == 0 && change.App != "": // those of the app's watches are
+		return []string{pollNote, " " + change.App}
 	case change.Type == events.ChangeDue && result.Due == 0: // all watched refs are up to date for all apps
 		return []string{pollNote, " *"}
 	case change.Type == events.ChangeDue:

@@ -44,7 +44,7 @@ func TestSuccessesRemoveTheFailuresThatTheyDisprove(t *testing.T) {
 		"docs: main is hostile":   pushed("docs", main, events.ClassHostile),
 		"docs: topic is missing":  pushed("docs", topic, events.ClassNoRef),
 		"docs: default missing":   pushed("docs", "", events.ClassNoRef),
-		"ci: auth":                pushed("ci", main, events.ClassAuth),
+		"ci: auth":                notes(change(t, events.ChangeDue, "ci", ""), events.Result{Type: events.ResultFailed, Class: events.ClassAuth}, 1).Add.Name,
 		"poll":                    notes(change(t, events.ChangeDue, "", ""), events.Result{Type: events.ResultFailed, Class: events.ClassNetwork}, 1).Add.Name,
 	}
 	onlyAtMain := []string{"docs: not found", "docs: default not found", "docs: main is hostile", "docs: default missing", "poll"}
@@ -55,6 +55,8 @@ func TestSuccessesRemoveTheFailuresThatTheyDisprove(t *testing.T) {
 	}{
 		"sync of main":             {notes(change(t, events.ChangePushed, "docs", main), resolved, 1), onlyAtMain},
 		"sync of the default":      {notes(change(t, events.ChangePushed, "docs", ""), resolved, 1), onlyAtMain},
+		"poll for docs":            {notes(change(t, events.ChangeDue, "docs", ""), events.Result{Type: events.ResultPolled}, 1), []string{"docs: not found", "docs: default not found", "docs: default missing", "poll"}},
+		"poll for docs, changes":   {notes(change(t, events.ChangeDue, "docs", ""), events.Result{Type: events.ResultPolled, Due: 1}, 1), []string{"poll"}},
 		"poll with changes":        {notes(change(t, events.ChangeDue, "", ""), events.Result{Type: events.ResultPolled, Due: 1}, 1), []string{"poll"}},
 		"poll without changes":     {notes(change(t, events.ChangeDue, "", ""), events.Result{Type: events.ResultPolled}, 1), []string{"docs: not found", "docs: default not found", "docs: default missing", "ci: auth", "poll"}},
 		"removal":                  {notes(change(t, events.ChangeRemoved, "", ""), events.Result{Type: events.ResultRemoved}, 1), []string{"docs: not found", "docs: default not found", "docs: main is hostile", "docs: topic is missing", "docs: default missing", "ci: auth", "poll"}},

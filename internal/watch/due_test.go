@@ -66,6 +66,17 @@ func TestDueRepositoryIsPolledOncePerInterval(t *testing.T) {
 	}
 }
 
+func TestAddedAppDoesNotPostponeThePollForTheOthers(t *testing.T) {
+	b := newBench(t)
+	b.put(of(t, "docs", "acme/widgets", ""), of(t, "ci", "acme/widgets", ""))
+	b.ago("acme/widgets", 55*time.Second)
+	b.put(of(t, "scan", "acme/widgets", ""), of(t, "scan", "acme/widgets", "refs/tags/v*"))
+	b.drain()
+	if n, _ := b.enqueueDue(10, time.Minute); n != 1 {
+		t.Errorf("%d polls queued after an interval, want one", n)
+	}
+}
+
 func TestShortestIntervalWins(t *testing.T) {
 	const hour = watch.Interval(time.Hour)
 	for name, tc := range map[string]struct {

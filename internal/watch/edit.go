@@ -38,8 +38,8 @@ var (
 )
 
 // edit calls change to modify the documents of a repository's watches, by field, and writes the result. It calls change
-// again after a conflict. If the documents changed and announce is set, it queues a poll, or the removal of the clone if
-// no watch is left. Without announce, change must not remove the last watch.
+// again after a conflict. If the documents changed and announce is set, it queues the changes of [rewrite.requests]. Without
+// announce, change must not remove the last watch.
 func (r *Registry) edit(ctx context.Context, repo events.RepoPath, announce bool, change func(docs map[string]string) error) error {
 	return r.untilWritten(ctx, repo, func() error {
 		was, err := r.load(ctx, repo)
@@ -53,14 +53,15 @@ func (r *Registry) edit(ctx context.Context, repo events.RepoPath, announce bool
 		if maps.Equal(docs, was.docs) {
 			return nil
 		}
-		var changes []events.Change
-		if announce {
-			changes = append(changes, events.Change{Type: events.ChangeDue, Source: source, Repo: repo})
-			if len(docs) == 0 {
-				changes[0].Type, changes[0].Force = events.ChangeRemoved, true
-			}
+		w := rewrite{was: was, docs: docs}
+		if !announce {
+			return r.write(ctx, nil, w)
 		}
-		return r.write(ctx, changes, rewrite{was: was, docs: docs})
+		changes, err := w.requests(repo)
+		if err != nil {
+			return err
+		}
+		return r.write(ctx, changes, w)
 	})
 }
 
@@ -82,6 +83,49 @@ type rewrite struct {
 	was   contents
 	docs  map[string]string
 	moves bool // between cells
+}
+
+// requests returns the changes to queue with the write. A new or changed watch concerns its app alone: each one requests a sync of
+// its ref, or a poll for its app if it has a pattern. One poll for all apps is requested if a watch is removed, and if most of the
+// watches are written: it requests at most one sync for each watch of a ref, so writing n watches, in however many steps, requests a
+// number of changes proportional to n. Without any watch left, the clone is removed.
+func (w rewrite) requests(repo events.RepoPath) ([]events.Change, error) {
+	if len(w.docs) == 0 {
+		return []events.Change{{Type: events.ChangeRemoved, Source: source, Repo: repo, Force: true}}, nil
+	}
+	var put []string
+	kept := 0 // fields that stay
+	for _, field := range slices.Sorted(maps.Keys(w.docs)) {
+		before, existed := w.was.docs[field]
+		if existed {
+			kept++
+		}
+		if w.docs[field] != before {
+			put = append(put, field)
+		}
+	}
+	if kept < len(w.was.docs) || 2*len(put) > len(w.docs) {
+		return []events.Change{{Type: events.ChangeDue, Source: source, Repo: repo}}, nil
+	}
+	id := "poll/" + rand.Text() // like those that a poll requests: pushes come first where a host limits requests
+	var changes []events.Change
+	for i, field := range put {
+		watch, err := parse([]byte(w.docs[field]))
+		if err != nil {
+			return nil, fmt.Errorf("watch %q of %s: %w", field, repo, err)
+		}
+		ref, isOne := watch.Ref.Ref()
+		if !isOne {
+			changes = append(changes, events.Change{Type: events.ChangeDue, Source: source, Repo: repo, App: watch.App})
+			continue
+		}
+		change, err := watch.Change(fmt.Sprintf("%s/%d", id, i+1), source, ref, "")
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, change)
+	}
+	return changes, nil
 }
 
 // args returns the arguments of write.lua for this repository, without those of its notes.
@@ -182,7 +226,11 @@ func pollOf(docs map[string]string) (every time.Duration, usual string) {
 // write replaces the documents of repositories and queues changes, in one step.
 func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites ...rewrite) error {
 	keys := []string{r.namespace.Changes(), r.index(), r.namespace.Poll()}
-	args := []any{rand.Text(), len(rewrites)}
+	polled := "0"
+	if slices.ContainsFunc(changes, func(c events.Change) bool { return c.Type == events.ChangeDue && c.App == "" }) {
+		polled = "1"
+	}
+	args := []any{rand.Text(), polled, len(rewrites)}
 	var noted []string
 	for _, w := range rewrites {
 		before, after := w.remotes()

@@ -150,6 +150,9 @@ func (b *bench) drain() []string {
 		if c.Force {
 			kind += " by force"
 		}
+		if c.Type == events.ChangeDue && c.App != "" {
+			kind += " for " + c.App
+		}
 		list = append(list, kind+" "+c.Repo.String())
 	}
 	if err := b.client.XTrimMaxLen(context.Background(), events.DefaultNamespace.Changes(), 0).Err(); err != nil {

@@ -99,7 +99,23 @@ func (m *model) change(repo string, put map[watch.Key]watch.Watch, remove []watc
 		m.queued = append(m.queued, "removed by force "+repo)
 	default:
 		m.set(repo, next)
-		m.queued = append(m.queued, "due "+repo)
+		written, kept := 0, 0
+		for key, w := range next {
+			was, existed := now[key]
+			if existed {
+				kept++
+			}
+			if !existed || fmt.Sprint(was) != fmt.Sprint(w) {
+				written++
+			}
+		}
+		if kept < len(now) || 2*written > len(next) {
+			m.queued = append(m.queued, "due "+repo)
+			break
+		}
+		for range written {
+			m.queued = append(m.queued, "pushed "+repo)
+		}
 	}
 	return nput, nremoved, true
 }

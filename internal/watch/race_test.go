@@ -245,6 +245,8 @@ func (b *bench) checkOrder(usual, longest time.Duration) {
 			}
 		case change.Type == events.ChangeRemoved:
 			s.written(false)
+		case change.Source == "/lockstep/watch": // a sync for a watch that was written
+			s.written(true)
 		default:
 			version, _, _ := strings.Cut(change.ID, "/")
 			if !s.watched {

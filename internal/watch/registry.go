@@ -114,8 +114,8 @@ func (r *Registry) Keys(ctx context.Context, repo events.RepoPath, app string) (
 	return keys, nil
 }
 
-// Put adds watches, replacing those with the same [Key], and returns how many changed. It writes the watches of one
-// repository and queues a poll of it in one step. All watches are validated before the first write. If a write fails,
+// Put adds watches, replacing those with the same [Key], and returns how many changed. In one step, it writes the watches of one
+// repository and queues their syncs, or one poll of the repository if most of its watches are written. All watches are validated before the first write. If a write fails,
 // earlier repositories stay written; calling Put again is safe. Put returns an error for a path above or below
 // another watched path, two remotes at one path, and more than 1,000 watches of a repository.
 func (r *Registry) Put(ctx context.Context, watches ...Watch) (changed int, err error) {

@@ -38,8 +38,9 @@ func TestPutStoresTheWatch(t *testing.T) {
 func TestWritesQueueTheirChange(t *testing.T) {
 	b := newBench(t)
 	docs, tags, ci := of(t, "docs", "Acme/Widgets", ""), of(t, "docs", "Acme/Widgets", "refs/tags/v*"), of(t, "ci", "Acme/Widgets", "")
-	faster := docs
+	faster, notified := docs, ci
 	faster.Poll = watch.Interval(1e9)
+	notified.NotifyURL, notified.NotifySecret = "https://ci.example.com/notified", "ci"
 	version := ""
 	for _, step := range []struct {
 		name   string
@@ -49,9 +50,11 @@ func TestWritesQueueTheirChange(t *testing.T) {
 	}{
 		{"the first", func() int { return b.put(docs) }, 1, []string{"due Acme/Widgets"}},
 		{"the same again", func() int { return b.put(docs) }, 0, nil},
-		{"two, of which one is new", func() int { return b.put(docs, ci) }, 1, []string{"due Acme/Widgets"}},
-		{"another interval", func() int { return b.put(faster) }, 1, []string{"due Acme/Widgets"}},
-		{"one of an app's two", func() int { b.put(tags); b.drain(); return b.remove(tags.Key()) }, 1, []string{"due Acme/Widgets"}},
+		{"two, of which one is new", func() int { return b.put(docs, ci) }, 1, []string{"pushed Acme/Widgets"}},
+		{"another interval", func() int { return b.put(faster) }, 1, []string{"pushed Acme/Widgets"}},
+		{"most of them", func() int { return b.put(docs, notified) }, 2, []string{"due Acme/Widgets"}},
+		{"a pattern", func() int { return b.put(tags) }, 1, []string{"due for docs Acme/Widgets"}},
+		{"one of an app's two", func() int { return b.remove(tags.Key()) }, 1, []string{"due Acme/Widgets"}},
 		{"one that is not there", func() int { return b.remove(tags.Key()) }, 0, nil},
 		{"another app's", func() int { return b.remove(docs.Key(), tags.Key()) }, 1, []string{"due Acme/Widgets"}},
 		{"the last", func() int { return b.remove(ci.Key()) }, 1, []string{"removed by force Acme/Widgets"}},

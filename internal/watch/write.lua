@@ -6,7 +6,7 @@
 --         then for each set: the set (hash), the remote before and the remote after (hashes); if there is none before
 --         or none after, both are the same; and the state of the repository (hash);
 --         then for each set with notes to remove, the hash and the index of the notes
--- ARGV    1 a new version   2 number of sets; then for each: repository key, the version read ('' for none), '1' if
+-- ARGV    1 a new version   2 '1' if a change polls the sets for all apps   3 number of sets; then for each: repository key, the version read ('' for none), '1' if
 --         the set stays and '0' if it is removed, '1' if it is polled, '1' if a move between cells writes it, number of fields to
 --         remove, those, number of names and values to set, those in turn, and 0, or 1 followed by its notes
 --         then the number of changes; then for each: number of names and values of its entry, those in turn
@@ -18,8 +18,8 @@
 --         'moved', key            that repository is in another cell, or not in this one yet; nothing was written
 -- Fails with WRONGTYPE if a key has another type, and with OOM; then nothing changed.
 --
--- With changes, each set records the time of the request, and so does one that a move writes, so that it is polled an interval later. Polled sets are scheduled for now; due.lua knows the
--- interval and reschedules them. All written sets and remotes get the new version. XADD comes first: it needs memory, so
+-- A set that is polled for all apps records the time of the request, and so does one that a move writes, so that it is polled an
+-- interval later. Polled sets are scheduled for now; due.lua knows the interval and reschedules them. All written sets and remotes get the new version. XADD comes first: it needs memory, so
 -- it fails before anything is written.
 
 local changes, index, poll = KEYS[1], KEYS[2], KEYS[3]
@@ -35,7 +35,7 @@ local function list()
 end
 
 local sets, messages = {}, {}
-local version, count = arg(), tonumber(arg())
+local version, asked, count = arg(), arg() == '1', tonumber(arg())
 local keyAt = 3 + 4 * count
 local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
 for i = 1, count do
@@ -78,7 +78,7 @@ for _, s in ipairs(sets) do
     redis.call('HSET', s.hash, 'version', version)
     for i = 1, #s.set, 2 do redis.call('HSET', s.hash, s.set[i], s.set[i + 1]) end
     for _, name in ipairs(s.drop) do redis.call('HDEL', s.hash, name) end
-    if #messages > 0 or s.moves then redis.call('HSET', s.hash, 'asked', now) end
+    if asked or s.moves then redis.call('HSET', s.hash, 'asked', now) end
     redis.call('ZADD', index, 0, s.key)
     redis.call('HSET', s.after, s.key, '1')
   end
