@@ -82,8 +82,12 @@ type Outcome struct {
 	ViewsTo map[string]string // same, for Change.To
 
 	// Covers reports whether this outcome also answers another waiting job for the same repository, and returns
-	// that job's outcome. It is called after the outcome itself is settled, by one goroutine. Optional.
+	// that job's outcome. It is called after the outcome itself is settled, by one goroutine, and again for a job that it has not
+	// covered when others are settled. Optional.
 	Covers func(ctx context.Context, other Job) (Outcome, bool)
+
+	// Settled is called once a covered outcome is known to be settled, before Covers is called again. Optional.
+	Settled func()
 }
 
 // Handler handles one change. The [Disposition] of its error decides what happens to the event.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"lockstep/events"
@@ -91,59 +92,146 @@ func pinsName(change events.Change) bool { return change.Pinned() != "" && chang
 // asksTheSame reports whether a sync of done also does what change asks for, if it is recent enough.
 func asksTheSame(change, done events.Change) bool {
 	return change.Type == events.ChangePushed && change.URL == done.URL && change.Ref == done.Ref &&
-		change.Credential == done.Credential && change.App == done.App && done.Depth.Covers(change.Depth) && change.Submodules == done.Submodules
+		change.Credential == done.Credential && done.Depth.Covers(change.Depth) && change.Submodules == done.Submodules
 }
 
-// covering returns a function that settles other jobs of the same app with a sync's answer, as results without changes. Jobs
-// of other apps run on their own turn, without contacting the remote.
-func covering(job events.Job, known state.Repo, answer state.RemoteRef, result events.Result) func(context.Context, events.Job) (events.Outcome, bool) {
-	if answer.Until == "" {
-		return nil
+// coverage settles other jobs with the answer of a sync, while its lease is held: a push to a repository with n apps adds n changes,
+// which read the watches, the state and the waiting changes once, not n times. Jobs of the same app get a result without changes.
+// Those of another app get the result of the sync if the app last received the same commit. All others run on their own turn: jobs
+// with another credential, which must be proved, and of apps with views or with credentials for submodules.
+type coverage struct {
+	h          *Handlers
+	job        events.Job
+	known      state.Repo // before the sync was settled
+	answer     state.RemoteRef
+	result     events.Result
+	inspection *inspection
+	otherApps  bool // other apps' jobs may be settled
+
+	watches map[string][]Watch     // by app
+	newest  map[string]string      // by app: newest known entry that announces a commit of the ref
+	read    bool                   // newest has the job's app's waiting entries
+	pinned  string                 // the first waiting entry that pins a commit under the ref's name
+	covered map[string]appCoverage // other apps whose jobs were covered
+}
+
+// appCoverage says how far the first covered job of an app is.
+type appCoverage int
+
+const (
+	appUnknown appCoverage = iota
+	appCovered             // its outcome was returned, and is perhaps not settled
+	appSettled             // the app has received the commit
+)
+
+// newCoverage returns the coverage of a sync, whose watches were read after the answer's Until. otherApps allows to settle other
+// apps' jobs.
+func (h *Handlers) newCoverage(job events.Job, known state.Repo, watches []Watch, answer state.RemoteRef, result events.Result, i *inspection, otherApps bool) *coverage {
+	c := &coverage{
+		h: h, job: job, known: known, answer: answer, result: result, inspection: i, otherApps: otherApps,
+		watches: map[string][]Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
 	}
-	newest, read := known.Newest(job.Change.Ref, job.Change.App), false
-	pinned := "" // the first waiting entry that pins a commit under the ref's name
+	for _, w := range watches {
+		c.watches[w.App] = append(c.watches[w.App], w)
+	}
 	if announces(job, known) {
-		newest = job.Entry
+		c.newest[job.Change.App] = job.Entry
 	}
-	return func(ctx context.Context, other events.Job) (events.Outcome, bool) {
-		change := other.Change
-		if pinsName(change) {
-			if (change.Ref == job.Change.Ref || change.Ref == result.Ref) && (pinned == "" || events.EntryAfter(pinned, other.Entry)) {
-				pinned = other.Entry
-			}
-			return events.Outcome{}, false
+	return c
+}
+
+// covers returns the outcome of another job, for [events.Outcome]. It returns false if the job must run on its own turn.
+func (c *coverage) covers(ctx context.Context, other events.Job) (events.Outcome, bool) {
+	change := other.Change
+	if pinsName(change) {
+		if (change.Ref == c.job.Change.Ref || change.Ref == c.result.Ref) && (c.pinned == "" || events.EntryAfter(c.pinned, other.Entry)) {
+			c.pinned = other.Entry
 		}
-		switch {
-		case !asksTheSame(change, job.Change), pinned != "" && events.EntryAfter(other.Entry, pinned):
-			return events.Outcome{}, false
-		case job.Change.Pinned() == "" && events.EntryAfter(other.Entry, answer.Until):
-			return events.Outcome{}, false
-		}
-		if change.Announced() != "" && change.After != answer.Commit && !read {
-			read = true
-			if waiting, err := other.Newest(ctx); err == nil && (newest == "" || events.EntryAfter(waiting, newest)) {
-				newest = waiting
-			}
-		}
-		var fields map[string]string
-		switch {
-		case change.Announced() == "":
-		case change.After == answer.Commit && !events.EntryAfter(newest, other.Entry):
-			newest = other.Entry
-			fields = state.NewestFields(change.Ref, change.App, newest)
-		case change.After != answer.Commit && !events.EntryAfter(newest, other.Entry):
-			return events.Outcome{}, false // the remote may lag behind
-		}
-		if change.Watched != job.Change.Watched { // a ref requested manually is kept longer
-			askedBy := state.OriginFields(change, result.Ref)
-			maps.Copy(askedBy, fields)
-			fields = askedBy
-		}
-		other.Follows = result.Follows
-		covered := other.Result(events.ResultSynced)
-		covered.Ref, covered.Before, covered.After = result.Ref, result.After, result.After
-		covered.Path, covered.Tree, covered.Until, covered.Verification = result.Path, result.Tree, result.Until, result.Verification
-		covered.Missing, covered.Views = result.Missing, noneChanged(result.Views)
-		return events.Outcome{Result: covered, State: fields}, true
+		return events.Outcome{}, false
 	}
+	switch {
+	case !asksTheSame(change, c.job.Change), c.pinned != "" && events.EntryAfter(other.Entry, c.pinned):
+		return events.Outcome{}, false
+	case c.job.Change.Pinned() == "" && events.EntryAfter(other.Entry, c.answer.Until):
+		return events.Outcome{}, false
+	}
+	isOther := change.App != c.job.Change.App
+	if isOther && !c.answersApp(other) {
+		return events.Outcome{}, false
+	}
+	fields, ok := c.announced(ctx, other)
+	if !ok {
+		return events.Outcome{}, false
+	}
+	other.Follows = c.result.Follows
+	covered := other.Result(events.ResultSynced)
+	covered.Ref, covered.Before, covered.After = c.result.Ref, c.result.After, c.result.After
+	covered.Path, covered.Tree, covered.Until, covered.Verification = c.result.Path, c.result.Tree, c.result.Until, c.result.Verification
+	covered.Missing, covered.Views = c.result.Missing, noneChanged(c.result.Views)
+	outcome := events.Outcome{State: map[string]string{}}
+	if isOther {
+		covered.Verification, covered.Views = c.inspection.own(change.App), nil
+	}
+	if isOther && c.covered[change.App] == appUnknown {
+		covered.Before, covered.Files, covered.Full = c.result.Before, c.result.Files, c.result.Full
+		covered.Truncated, covered.Forced = c.result.Truncated, c.result.Forced
+		c.covered[change.App] = appCovered
+		outcome.Settled = func() { c.covered[change.App] = appSettled }
+		outcome.State, outcome.Drop = state.SyncedFields(covered, change.URL), c.known.RepeatFields(change.App, covered.Ref)
+	}
+	if change.Watched != c.job.Change.Watched { // a ref requested manually is kept longer
+		maps.Copy(outcome.State, state.OriginFields(change, c.result.Ref))
+	}
+	maps.Copy(outcome.State, fields)
+	outcome.Result = covered
+	return outcome, true
+}
+
+// announced returns the fields to set for the commit that a job announces. It returns false if the remote may not have the commit yet.
+func (c *coverage) announced(ctx context.Context, other events.Job) (fields map[string]string, ok bool) {
+	change := other.Change
+	if change.Announced() == "" {
+		return nil, true
+	}
+	newest, known := c.newest[change.App]
+	if !known {
+		newest = c.known.Newest(change.Ref, change.App)
+	}
+	hasCommit := change.After == c.answer.Commit
+	if !hasCommit && !c.read && change.App == c.job.Change.App {
+		c.read = true
+		if waiting, err := other.Newest(ctx); err == nil && (newest == "" || events.EntryAfter(waiting, newest)) {
+			newest = waiting
+		}
+	}
+	isNewest := !events.EntryAfter(newest, other.Entry)
+	if hasCommit && isNewest {
+		newest, fields = other.Entry, state.NewestFields(change.Ref, change.App, other.Entry)
+	}
+	c.newest[change.App] = newest
+	return fields, hasCommit || !isNewest
+}
+
+// answersApp reports whether the result of the sync is also that of another app's job.
+func (c *coverage) answersApp(other events.Job) bool {
+	change, watches := other.Change, c.watches[other.Change.App]
+	if !c.otherApps || change.App == "" || c.job.Change.App == "" || change.Foreign != c.job.Change.Foreign {
+		return false
+	}
+	if c.known.RemovedSince(other.Entry) || c.known.Denied(change.App, change.Credential) != "" || checkWatched(change, watches) != nil {
+		return false
+	}
+	if views, _ := viewsOf(watches, change.App, c.result.Ref, c.result.IsDefault()); views != nil {
+		return false
+	}
+	if slices.ContainsFunc(watches, func(w Watch) bool { return len(w.SubmoduleCredentials) > 0 }) {
+		return false
+	}
+	switch c.covered[change.App] {
+	case appCovered: // the app has the commit only once that is settled
+		return false
+	case appSettled:
+		return true
+	}
+	return baseFor(c.known, change)(c.result.Ref, "") == baseFor(c.known, c.job.Change)(c.result.Ref, "")
 }

@@ -241,7 +241,7 @@ func TestSyncCovers(t *testing.T) {
 		"one with a newer announcement":    {"3-0", events.Change{After: absent}, true},
 		"the newest, not there yet":        {"7-0", events.Change{After: absent}, false},
 		"one that came later":              {"9-0", events.Change{}, false},
-		"one of another app":               {"2-0", events.Change{App: "search"}, false},
+		"one of no app":                    {"2-0", events.Change{App: "-"}, false},
 		"one with another credential":      {"2-0", events.Change{Credential: "other"}, false},
 		"one for another ref":              {"2-0", events.Change{Ref: mustRef("refs/heads/x")}, false},
 		"one from another remote":          {"2-0", events.Change{URL: strings.Replace(url, "127.0.0.1", "localhost", 1)}, false},
@@ -254,8 +254,11 @@ func TestSyncCovers(t *testing.T) {
 			if change.URL == "" {
 				change.URL = url
 			}
-			if change.App == "" {
+			switch change.App {
+			case "":
 				change.App = "docs"
+			case "-":
+				change.App = ""
 			}
 			change.Repo = outcome.Result.Repo
 			covered, ok := outcome.Covers(context.Background(), w.job(tc.entry, change))

@@ -16,6 +16,10 @@ import (
 // reuses earlier answers of the remote (see coalesce.go). A change older than the clone's removal is reported as removed.
 func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
+	latest, err := job.Latest(ctx) // before the watches are read, so that they include those that a covered change was requested for
+	if err != nil {
+		return events.Outcome{}, redisError(err)
+	}
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
 		return events.Outcome{}, err
@@ -40,10 +44,6 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	remote, err := h.remote(ctx, job, sourceOf(change))
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
-	}
-	latest, err := job.Latest(ctx)
-	if err != nil {
-		return events.Outcome{}, redisError(err)
 	}
 	answer, answered := answeredBy(known, job, latest)
 	denied := known.Denied(change.App, change.Credential) != ""
@@ -101,7 +101,10 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	maps.Copy(forgotten, views)
 	outcome := events.Outcome{
 		Result: result, State: state.SyncedFields(result, change.URL), Drop: drop, Changes: poll, More: more, Views: forgotten,
-		Covers: covering(job, known, answer, result),
+	}
+	if answer.Until != "" {
+		replaces := len(drop)+len(poll) > 0
+		outcome.Covers = h.newCoverage(job, known, watches, answer, result, inspection, !synced.Damaged && !replaces).covers
 	}
 	maps.Copy(outcome.State, state.OriginFields(change, synced.Ref))
 	if fresh && latest != "" { // an older answer is stored already, or has been replaced

@@ -50,17 +50,33 @@ func (c *Changes) settleCovered(ctx context.Context, a answer) {
 			c.Log.WarnContext(ctx, "cannot list waiting changes; they have their own turn", "repo", a.change.Repo.String(), "error", err)
 			return
 		}
-		batch := c.covered(ctx, a, siblings)
-		if len(batch) == 0 && len(siblings) > 0 {
-			break
-		}
-		if !c.settleBatch(ctx, a, batch, &settled) {
+		found, ok := c.settlePage(ctx, a, siblings, &settled)
+		if !ok {
 			return
+		}
+		if found == 0 && len(siblings) > 0 {
+			break
 		}
 		page = next
 	}
 	// Some that were parked may have been taken meanwhile.
-	c.settleBatch(ctx, a, c.covered(ctx, a, a.delivery.SiblingsInFlight()), &settled)
+	c.settlePage(ctx, a, a.delivery.SiblingsInFlight(), &settled)
+}
+
+// settlePage settles the siblings that are covered, and then those that are covered now that these are settled. It adds the number of
+// settled ones to settled, and returns how many it found and whether to continue.
+func (c *Changes) settlePage(ctx context.Context, a answer, siblings []stream.Sibling, settled *int) (found int, ok bool) {
+	for len(siblings) > 0 {
+		batch, others := c.covered(ctx, a, siblings)
+		if len(batch) == 0 {
+			break
+		}
+		if !c.settleBatch(ctx, a, batch, settled) {
+			return found, false
+		}
+		found, siblings = found+len(batch), others
+	}
+	return found, true
 }
 
 // settleBatch settles siblings, adds their number to settled, and reports whether to continue.
@@ -78,8 +94,8 @@ func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.Sibl
 	return err == nil
 }
 
-func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibling) []stream.SiblingSettlement {
-	var batch []stream.SiblingSettlement
+// covered returns the settlements of the siblings that are covered, and the other siblings.
+func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibling) (batch []stream.SiblingSettlement, others []stream.Sibling) {
 	for _, sibling := range siblings {
 		change, err := parse(sibling.Message)
 		if err != nil || change.Repo.Key() != a.change.Repo.Key() {
@@ -92,6 +108,7 @@ func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibli
 			Yield:    (*slot)(nil).yield,
 		})
 		if !ok {
+			others = append(others, sibling)
 			continue
 		}
 		outcome.Result.Source = c.Source
@@ -99,10 +116,16 @@ func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibli
 		if err != nil {
 			continue
 		}
-		settled := a.observed.Coalesce(change, sibling, s.Outputs)
+		observed := a.observed.Coalesce(change, sibling, s.Outputs)
+		settled := func() {
+			observed()
+			if outcome.Settled != nil {
+				outcome.Settled()
+			}
+		}
 		batch = append(batch, stream.SiblingSettlement{Sibling: sibling, Outputs: s.Outputs, State: s.State, Notes: s.Notes, Settled: settled})
 	}
-	return batch
+	return batch, others
 }
 
 // newest returns the newest of a delivery's siblings that announces a commit for the same ref and app as change, or "".

@@ -108,7 +108,10 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 // settled. It skips siblings that another consumer owns by now. For siblings that this consumer owns, it cancels the
 // message's context with the cause [ErrSettled]. If the lease is not held, it settles none and returns [ErrGuard].
 func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
-	for part := range slices.Chunk(batch, settledAtOnce) {
+	for len(batch) > 0 {
+		n := oneStep(batch)
+		part := batch[:n]
+		batch = batch[n:]
 		n, err := d.settleBatch(ctx, guard, part)
 		settled += n
 		if err != nil {
@@ -118,7 +121,25 @@ func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []Sib
 	return settled, nil
 }
 
-const settledAtOnce = 100 // maximum number of entries per script call, which bounds how long it blocks Redis
+// Limits of one script call, which bound how long it blocks Redis. The last entry may exceed the bytes.
+const (
+	settledAtOnce = 100     // entries
+	settledBytes  = 1 << 20 // of their outputs
+)
+
+// oneStep returns how many of the siblings one script call settles, at least one.
+func oneStep(batch []SiblingSettlement) int {
+	bytes := 0
+	for i, s := range batch {
+		if i == settledAtOnce || bytes >= settledBytes {
+			return i
+		}
+		for _, out := range s.Outputs {
+			bytes += len(out.Message.Payload)
+		}
+	}
+	return len(batch)
+}
 
 func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []SiblingSettlement) (settled int, err error) {
 	var call settleCall
