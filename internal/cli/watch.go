@@ -26,7 +26,7 @@ const watchTimeout = 5 * time.Minute
 func newWatchCommand(std term.Streams) *cobra.Command {
 	return newGroup("watch", "Manage which apps watch which repositories",
 		"A watch subscribes an app to a repository: which refs to keep on the volume, with which credential, how often to\n"+
-			"poll the remote, and where to post results. Adding or changing a watch syncs its refs at once; removing the\n"+
+			"poll the remote, and where to post results. A new or changed watch takes effect at once; removing the\n"+
 			"last watch of a repository removes its clone.",
 		newWatchAddCommand(std), newWatchSetCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
 }

@@ -85,31 +85,30 @@ type rewrite struct {
 	moves bool // between cells
 }
 
-// requests returns the changes to queue with the write. A new or changed watch concerns its app alone: each one requests a sync of
-// its ref, or a poll for its app if it has a pattern. One poll for all apps is requested if a watch is removed, and if most of the
-// watches are written: it requests at most one sync for each watch of a ref, so writing n watches, in however many steps, requests a
-// number of changes proportional to n. Without any watch left, the clone is removed.
+// requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests a sync of its ref, or a
+// poll for its app if it has a pattern. One poll for all apps is requested if a watch is changed or removed, as its rules concerned
+// them too, and if most of the watches are new: adding n watches, in however many steps, requests a number of changes proportional
+// to n. Without any watch left, the clone is removed.
 func (w rewrite) requests(repo events.RepoPath) ([]events.Change, error) {
 	if len(w.docs) == 0 {
 		return []events.Change{{Type: events.ChangeRemoved, Source: source, Repo: repo, Force: true}}, nil
 	}
-	var put []string
-	kept := 0 // fields that stay
+	var added []string
+	same := 0
 	for _, field := range slices.Sorted(maps.Keys(w.docs)) {
-		before, existed := w.was.docs[field]
-		if existed {
-			kept++
-		}
-		if w.docs[field] != before {
-			put = append(put, field)
+		switch before, existed := w.was.docs[field]; {
+		case !existed:
+			added = append(added, field)
+		case w.docs[field] == before:
+			same++
 		}
 	}
-	if kept < len(w.was.docs) || 2*len(put) > len(w.docs) {
+	if same < len(w.was.docs) || 2*len(added) > len(w.docs) {
 		return []events.Change{{Type: events.ChangeDue, Source: source, Repo: repo}}, nil
 	}
 	id := "poll/" + rand.Text() // like those that a poll requests: pushes come first where a host limits requests
 	var changes []events.Change
-	for i, field := range put {
+	for i, field := range added {
 		watch, err := parse([]byte(w.docs[field]))
 		if err != nil {
 			return nil, fmt.Errorf("watch %q of %s: %w", field, repo, err)

@@ -99,21 +99,20 @@ func (m *model) change(repo string, put map[watch.Key]watch.Watch, remove []watc
 		m.queued = append(m.queued, "removed by force "+repo)
 	default:
 		m.set(repo, next)
-		written, kept := 0, 0
+		added, same := 0, 0
 		for key, w := range next {
-			was, existed := now[key]
-			if existed {
-				kept++
-			}
-			if !existed || fmt.Sprint(was) != fmt.Sprint(w) {
-				written++
+			switch was, existed := now[key]; {
+			case !existed:
+				added++
+			case fmt.Sprint(was) == fmt.Sprint(w):
+				same++
 			}
 		}
-		if kept < len(now) || 2*written > len(next) {
+		if same < len(now) || 2*added > len(next) {
 			m.queued = append(m.queued, "due "+repo)
 			break
 		}
-		for range written {
+		for range added {
 			m.queued = append(m.queued, "pushed "+repo)
 		}
 	}

@@ -115,7 +115,7 @@ func (r *Registry) Keys(ctx context.Context, repo events.RepoPath, app string) (
 }
 
 // Put adds watches, replacing those with the same [Key], and returns how many changed. In one step, it writes the watches of one
-// repository and queues their syncs, or one poll of the repository if most of its watches are written. All watches are validated before the first write. If a write fails,
+// repository and queues the syncs of new ones, or one poll of the repository if others have changed or most of its watches are new. All watches are validated before the first write. If a write fails,
 // earlier repositories stay written; calling Put again is safe. Put returns an error for a path above or below
 // another watched path, two remotes at one path, and more than 1,000 watches of a repository.
 func (r *Registry) Put(ctx context.Context, watches ...Watch) (changed int, err error) {
