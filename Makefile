@@ -81,16 +81,13 @@ bench-hot: bench ## Measure what hot repositories cost the others, side by side 
 	bin/bench hot --peer 'hashed streams=bin/peers hashed' --peer 'GroupMQ=node bench/peers/node/groupmq.mjs' --peer 'JetStream=bin/peers jetstream' \
 		--peer 'watermill-redisstream=bin/peers stock' --peer 'BullMQ=node bench/peers/node/bullmq.mjs'
 
-bench-obstacles: bench ## Measure what hosts that hang or limit, a Redis that hangs and huge entries cost: 6 minutes
-	bin/bench hot hung
-	bin/bench hot hung --hosts 300 --repos 300 --duration 30s --calm 10s
-	bin/bench hot limited
-	bin/bench hot redishang
-	bin/bench hot huge
+bench-obstacles: bench ## Measure what hosts that hang or limit, a Redis that hangs and huge entries cost: 7 minutes
+	bin/bench hot --serve --beside hung,hung-hosts,limited --duration 60s --limit 5m --rounds 1
+	bin/bench hot --serve --beside redishang,huge
 
 bench-stream: bench ## Measure events a second, and what appendfsync always costs: 3 minutes
 	bin/bench stream
-	bin/bench stream --settle --events 5000 --peer 'redsync=bin/peers stock' --peer 'redsync, same job=bin/peers stock-results'
+	bin/bench stream --settle --events 5000 --peer 'watermill-redisstream=bin/peers stock'
 	bin/bench stream --publishers 1,16,256
 
 bench-publish: bench ## Measure how long a push takes to its readers, side by side with git: 15 minutes
@@ -120,6 +117,7 @@ cover: ## Write coverage.html and print the total
 
 lint: ## Run golangci-lint
 	golangci-lint run ./...
+	cd bench && golangci-lint run ./...
 
 fmt: ## Format all Go files
 	golangci-lint fmt ./...
@@ -132,6 +130,7 @@ vet: ## Run go vet
 
 tidy-check: ## Fail if go mod tidy would change go.mod or go.sum
 	go mod tidy -diff
+	go -C bench mod tidy -diff
 
 demo: ## Show Lockstep at work on sample repositories; needs no Redis and no network
 	go run ./cmd/lockstep demo

@@ -31,7 +31,7 @@ func newCommand(std term.Streams) *cobra.Command {
 			"  bin/bench publish",
 	})
 	cmd.AddCommand(
-		hot.NewCommand(std), hot.NewWorkerCommand(std), hot.NewReaderCommand(std),
+		hot.NewCommand(std), hot.NewWorkerCommand(std),
 		lock.NewCommand(std), lock.NewWorkerCommand(std), lock.NewFaultsWorkerCommand(std),
 		publish.NewCommand(std), availability.NewCommand(std), availability.NewWorkerCommand(std), stream.NewCommand(std),
 	)

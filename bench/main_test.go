@@ -37,15 +37,12 @@ func TestEachBenchmarkRuns(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, args := range [][]string{
-		{"hot", "--duration", "300ms", "--backlog", "2", "--hot", "2", "--work", "1ms", "--rounds", "1"},
-		{"hot", "--against", lockstep, "--duration", "1s", "--backlog", "3", "--hot", "2", "--delay", "100ms", "--rounds", "1"},
-		{"hot", "hung", "--repos", "2", "--calm", "1s", "--duration", "2s"},
-		{"hot", "redishang", "--jobs", "2", "--hang", "1s", "--work", "1s"},
-		{"hot", "huge", "--entries", "3", "--megabytes", "1"},
-		{"hot", "limited", "--repos", "3", "--calm", "1s", "--retry-after", "3s"},
+		{"hot", "--duration", "300ms", "--backlog", "2", "--beside", "2", "--work", "1ms", "--rounds", "1"},
+		{"hot", "--against", lockstep, "--beside", "2", "--duration", "1s", "--backlog", "3", "--delay", "100ms", "--rounds", "1"},
+		{"hot", "--serve", "--beside", "hung,limited,redishang,huge", "--duration", "1s", "--rounds", "1"},
 		{"lock", "--processes", "2", "--waiters", "2", "--hold", "1ms", "--duration", "1s", "--rounds", "1"},
 		{"lock", "--faults", "--duration", "2s", "--lease", "500ms"},
-		{"stream", "--events", "2000", "--subscribers", "2", "--rounds", "1"},
+		{"stream", "--events", "2000", "--rounds", "1"},
 		{"stream", "--settle", "--events", "200", "--rounds", "1"},
 		{"stream", "--against", lockstep, "--changes", "20", "--rounds", "1"},
 		{"stream", "--publishers", "1,4", "--duration", "300ms", "--rounds", "1"},

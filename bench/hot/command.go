@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,20 +20,29 @@ import (
 // bench holds the flags.
 type bench struct {
 	loop
-	hots           []int
 	rounds         int
 	delay          time.Duration
 	serve          bool
+	beside         []string
+	obstacles      []obstacle
 	redis, against string
 	peers          []string
 	contestants    []rig.Contestant // of the worker protocol
-	names          []string
-	measure        func(ctx context.Context, i, hot int, prefix string) (Figures, string, error)
-	remote         *rig.Remote
-	fast, slow     *rig.Host
-	env            *rig.Env
-	server         *rig.Redis
 }
+
+// obstacle is what may delay other work: a number of hot repositories, or one of the names below.
+type obstacle struct {
+	name string
+	hot  int
+}
+
+const (
+	besideHung      = "hung"
+	besideHungHosts = "hung-hosts"
+	besideLimited   = "limited"
+	besideRedisHang = "redishang"
+	besideHuge      = "huge"
+)
 
 // NewCommand returns the command bench hot.
 func NewCommand(std term.Streams) *cobra.Command {
@@ -47,17 +57,21 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"worked on one repository at once.\n\n" +
 			"With --serve and --against the contestants are processes of lockstep serve instead: each cold event is the first\n" +
 			"sync of a small repository, and the hot ones have --backlog branches queued each on another host, which answers\n" +
-			"each request after --delay.\n\n" +
-			"The subcommands measure other obstacles: hosts that hang or limit, a Redis that hangs, and huge entries.",
+			"each request after --delay. Other obstacles are then possible, too:\n\n" +
+			"  hung        100 repositories on a host that accepts connections and never answers\n" +
+			"  hung-hosts  300 repositories on as many such hosts, which are ports of one address\n" +
+			"  limited     10,000 repositories on a host that answers 429 with Retry-After: 60\n" +
+			"  redishang   Redis does not answer for --duration and two seconds\n" +
+			"  huge        50 entries of 5 MB in the stream, which cannot be decoded",
 		Example: "  bin/bench hot --peer 'hashed=bin/peers hashed' --peer 'groupmq=node bench/peers/node/groupmq.mjs'\n" +
 			"  bin/bench hot --against bin/lockstep-old\n" +
-			"  bin/bench hot hung --duration 10m",
+			"  bin/bench hot --serve --beside hung,hung-hosts,limited --duration 60s --rounds 1",
 	}, b.check, b.run)
 	rig.RedisFlag(cmd, &b.redis)
 	rig.AgainstFlag(cmd, &b.against)
 	flags := cmd.Flags()
 	flags.BoolVar(&b.serve, "serve", false, "measure lockstep serve with Git instead of workers that pause")
-	flags.IntSliceVar(&b.hots, "hot", []int{1, 16}, "numbers of hot repositories; each is measured, and none")
+	flags.StringSliceVar(&b.beside, "beside", []string{"1", "16"}, "numbers of hot repositories, or with --serve other obstacles; each is measured, and none")
 	flags.IntVar(&b.backlog, "backlog", 10, "number of events queued to each hot repository (default with --serve: 150)")
 	flags.IntVar(&b.repos, "repos", 100, "number of cold repositories")
 	flags.IntVar(&b.clients, "clients", 4, "number of clients with an event for a cold repository each")
@@ -69,7 +83,6 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.DurationVar(&b.Limit, "limit", 2*time.Minute, "how long a run may take; events not settled by then are lost")
 	flags.IntVar(&b.rounds, "rounds", 3, "number of rounds; the figures are medians")
 	flags.StringArrayVar(&b.peers, "peer", nil, "another contestant, as `NAME=COMMAND …`; may be repeated")
-	cmd.AddCommand(newCaseCommands(std)...)
 	return cmd
 }
 
@@ -85,13 +98,23 @@ func (b *bench) check(given func(string) bool) (err error) {
 		return errors.New("--peer and --redis exclude --serve and --against")
 	case b.Work < time.Millisecond || b.Work%time.Millisecond != 0:
 		return fmt.Errorf("--work is %v; want whole milliseconds", b.Work)
-	case slices.ContainsFunc(b.hots, func(n int) bool { return n < 1 || n > 99 }):
-		return errors.New("--hot: want numbers from 1 to 99")
+	case min(b.backlog, b.repos, b.clients, b.Processes, b.Slots, b.rounds) < 1 || min(b.delay, b.duration, b.Limit) <= 0:
+		return errors.New("--backlog, --repos, --clients, --processes, --slots, --rounds, --delay, --duration and --limit: want a positive value for each")
 	}
-	b.hots = slices.Concat([]int{0}, b.hots)
+	b.obstacles = []obstacle{{name: "none"}}
+	for _, name := range b.beside {
+		hot, err := strconv.Atoi(name)
+		other := b.serve && slices.Contains([]string{besideHung, besideHungHosts, besideLimited, besideRedisHang, besideHuge}, name)
+		if !other && (err != nil || hot < 1 || hot > 99) {
+			return fmt.Errorf("--beside has %q; want a number from 1 to 99, or with --serve hung, hung-hosts, limited, redishang or huge", name)
+		}
+		if !other {
+			name = fmt.Sprint(hot, " hot")
+		}
+		b.obstacles = append(b.obstacles, obstacle{name, hot})
+	}
 	b.contestants, err = Contestants(b.peers)
-	return errors.Join(err, atLeastOne("--backlog, --repos, --clients, --processes, --slots, --rounds, --delay, --duration and --limit", int64(b.backlog),
-		int64(b.repos), int64(b.clients), int64(b.Processes), int64(b.Slots), int64(b.rounds), int64(b.delay), int64(b.duration), int64(b.Limit)))
+	return err
 }
 
 // Contestants returns this program and the peers.
@@ -109,46 +132,38 @@ type Result struct {
 // Report compares the contestants.
 type Report struct {
 	Setup       string   `json:"setup"`
+	Served      bool     `json:"served"`
 	Contestants []Result `json:"contestants"`
 	own         int      // the first contestants, which are Lockstep
 }
 
-func (b *bench) run(ctx context.Context, env *rig.Env) (_ rig.Report, err error) {
-	b.env = env
-	if b.server, err = env.OpenRedis(ctx, b.redis); err != nil {
+// measure measures a contestant beside an obstacle.
+type measure func(ctx context.Context, contestant int, o obstacle, prefix string) (f Figures, version string, err error)
+
+func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
+	names, work, measure, err := b.prepare(ctx, env)
+	if err != nil {
 		return nil, err
 	}
-	report := Report{own: 1, Setup: fmt.Sprintf("%d clients with an event for a cold repository each, hot repositories with %d queued events each; %%s; %d processes × %d slots; rounds: %d of %v, medians (lowest–highest)",
-		b.clients, b.backlog, b.Processes, b.Slots, b.rounds, b.duration)}
+	report := Report{Served: b.serve, Contestants: make([]Result, len(names)), own: 1, Setup: fmt.Sprintf(
+		"%d clients with an event for a cold repository each, %d events queued to each hot one; %s; %d processes × %d slots; rounds: %d of %v, medians (lowest–highest)",
+		b.clients, b.backlog, work, b.Processes, b.Slots, b.rounds, b.duration)}
 	if b.serve {
-		report.Setup = fmt.Sprintf(report.Setup, fmt.Sprintf("lockstep serve, a first sync for each cold event, hot remote %v away", b.delay))
-		if err := b.prepareServed(ctx); err != nil {
-			return nil, err
-		}
-		report.own = len(b.names)
-	} else {
-		report.Setup = fmt.Sprintf(report.Setup, fmt.Sprintf("%v of work under the repository's lock", b.Work))
-		b.names = rig.Names(b.contestants)
-		b.measure = func(ctx context.Context, i, hot int, prefix string) (Figures, string, error) {
-			l := b.loop
-			l.hot = hot
-			return l.play(ctx, env, b.server, b.contestants[i], prefix)
-		}
+		report.own = len(names)
 	}
-	report.Contestants = make([]Result, len(b.names))
 	prefix := rig.NewNamespace()
-	err = env.Alternate(b.rounds, b.names, func(round, i int) (err error) {
+	err = env.Alternate(b.rounds, names, func(round, i int) (err error) {
 		result := &report.Contestants[i]
-		if result.Name = b.names[i]; result.Rows == nil {
-			result.Rows = make([]Row, len(b.hots))
+		if result.Name = names[i]; result.Rows == nil {
+			result.Rows = make([]Row, len(b.obstacles))
 		}
-		for n, hot := range b.hots {
+		for n, o := range b.obstacles {
 			var f Figures
-			if f, result.Version, err = b.measure(ctx, i, hot, fmt.Sprintf("%s%d:%d:%d:", prefix, round, i, hot)); err != nil {
-				return fmt.Errorf("%d hot: %w", hot, err)
+			if f, result.Version, err = measure(ctx, i, o, fmt.Sprintf("%s%d:%d:%d:", prefix, round, i, n)); err != nil {
+				return fmt.Errorf("beside %s: %w", o.name, err)
 			}
 			row := &result.Rows[n]
-			row.Hot, row.Rounds = hot, append(row.Rounds, f)
+			row.Beside, row.Rounds = o.name, append(row.Rounds, f)
 		}
 		return nil
 	})
@@ -163,13 +178,41 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (_ rig.Report, err error)
 	return report, nil
 }
 
+// prepare returns the names of the contestants, what their work is, and how to measure it.
+func (b *bench) prepare(ctx context.Context, env *rig.Env) (names []string, work string, _ measure, err error) {
+	if b.serve {
+		s, err := b.openServed(ctx, env)
+		if err != nil {
+			return nil, "", nil, err
+		}
+		for _, side := range s.sides {
+			names = append(names, side.Name)
+		}
+		return names, fmt.Sprintf("lockstep serve, a first sync for each cold event, hot remote %v away", b.delay),
+			func(ctx context.Context, i int, o obstacle, _ string) (f Figures, _ string, err error) {
+				f, err = s.play(ctx, s.sides[i], o)
+				return f, "", err
+			}, nil
+	}
+	server, err := env.OpenRedis(ctx, b.redis)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	return rig.Names(b.contestants), fmt.Sprintf("%v of work under the repository's lock", b.Work),
+		func(ctx context.Context, i int, o obstacle, prefix string) (Figures, string, error) {
+			l := b.loop
+			l.hot = o.hot
+			return l.play(ctx, env, server, b.contestants[i], prefix)
+		}, nil
+}
+
 // Verdict returns an error if Lockstep lost or doubled an event.
 func (r Report) Verdict() error {
 	var errs []error
 	for _, c := range r.Contestants[:r.own] {
 		for _, row := range c.Rows {
 			if err := row.err(); err != nil {
-				errs = append(errs, fmt.Errorf("bench %s, %d hot: %w", c.Name, row.Hot, err))
+				errs = append(errs, fmt.Errorf("bench %s, beside %s: %w", c.Name, row.Beside, err))
 			}
 		}
 	}
@@ -180,15 +223,15 @@ func (r Report) Verdict() error {
 func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n\n", r.Setup)
 	tw := rig.NewTable(w)
-	fmt.Fprintf(tw, "\thot\tcold p50, s\tcold p99, s\tp50 to calm\tp99 to calm\tp99 to %s\tcold\thot\tlost\tdoubled\ttwo at once\tlock timeouts\t\n", r.Contestants[0].Name)
+	more := "lost\tdoubled\ttwo at once"
+	if r.Served {
+		more = "left\tdoubled\tattempts\tlock timeouts\trequests\tlongest PING, ms\tpeak, MB"
+	}
+	fmt.Fprintf(tw, "\tbeside\tcold p50, s\tcold p99, s\tmax, s\tp50 to calm\tp99 to calm\tp99 to %s\tcold\tothers\t%s\t\n", r.Contestants[0].Name, more)
 	for i, c := range r.Contestants {
 		name := strings.TrimSpace(c.Name + " " + c.Version)
 		for _, row := range c.Rows {
-			var sum Figures
-			for _, f := range row.Rounds {
-				sum.Events, sum.Hot, sum.Lost = sum.Events+f.Events, sum.Hot+f.Hot, sum.Lost+f.Lost
-				sum.Doubled, sum.Overlaps, sum.Waits = sum.Doubled+f.Doubled, sum.Overlaps+f.Overlaps, sum.Waits+f.Waits
-			}
+			f := row.total()
 			toFirst := fmt.Sprintf("%.2f", row.ToFirst)
 			switch {
 			case i == 0:
@@ -196,10 +239,26 @@ func (r Report) Table(w io.Writer) error {
 			case row.ToFirst < 1:
 				toFirst += ", better"
 			}
-			fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t\n", name, row.Hot, rig.SecondsRange(row.P50), rig.SecondsRange(row.P99),
-				rig.RatioRange(row.RatioP50), rig.RatioRange(row.RatioP99), toFirst, sum.Events, sum.Hot, sum.Lost, sum.Doubled, sum.Overlaps, sum.Waits)
+			more := fmt.Sprintf("%d\t%d\t%d", f.Lost, f.Doubled, f.Overlaps)
+			if r.Served {
+				more = fmt.Sprintf("%d\t%d\t%d\t%d\t%d\t%d\t%d", f.Left, f.Doubled, f.Attempts, f.Timeouts, f.Requests, f.Ping.Milliseconds(), f.Peak>>20)
+			}
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.3f\t%s\t%s\t%s\t%d\t%d\t%s\t\n", name, row.Beside, rig.SecondsRange(row.P50), rig.SecondsRange(row.P99),
+				f.Cold.Max.Seconds(), rig.RatioRange(row.RatioP50), rig.RatioRange(row.RatioP99), toFirst, f.Events, f.Beside, more)
 			name = ""
 		}
 	}
 	return tw.Flush()
+}
+
+// total adds up the counts of all rounds, and returns the longest and largest of the others.
+func (r Row) total() (sum Figures) {
+	for _, f := range r.Rounds {
+		sum.Events, sum.Beside, sum.Left = sum.Events+f.Events, sum.Beside+f.Beside, sum.Left+f.Left
+		sum.Lost, sum.Doubled, sum.Overlaps = sum.Lost+f.Lost, sum.Doubled+f.Doubled, sum.Overlaps+f.Overlaps
+		sum.Attempts, sum.Timeouts = sum.Attempts+f.Attempts, sum.Timeouts+f.Timeouts
+		sum.Requests, sum.Ping, sum.Peak = max(sum.Requests, f.Requests), max(sum.Ping, f.Ping), max(sum.Peak, f.Peak)
+		sum.Cold.Max = max(sum.Cold.Max, f.Cold.Max)
+	}
+	return sum
 }

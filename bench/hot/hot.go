@@ -40,12 +40,18 @@ func parseDone(line string) (done, error) {
 
 // Figures has the figures of one run.
 type Figures struct {
-	Cold    stats.Latency `json:"cold"`         // from queued until settled, of events for cold repositories
-	Events  int           `json:"cold_events"`  // settled
-	Hot     int           `json:"hot_events"`   // settled
-	AllDone time.Duration `json:"all_done_ns"`  // from the start to the last one settled
-	HotLeft int           `json:"hot_left"`     // with --serve: hot changes still queued at the end
-	Waits   int           `json:"lock_timeout"` // with --serve: logged lock timeouts
+	Cold    stats.Latency `json:"cold"`        // from queued until settled, of events for cold repositories
+	Events  int           `json:"cold_events"` // settled
+	Beside  int           `json:"beside"`      // settled events of the obstacle
+	AllDone time.Duration `json:"all_done_ns"` // from the start to the last one settled
+
+	// Only of lockstep serve.
+	Left     int           `json:"left"`          // changes of the obstacle without a result at the end
+	Attempts int           `json:"attempts"`      // failed attempts in results
+	Timeouts int           `json:"lock_timeouts"` // lines of logs
+	Requests int           `json:"requests"`      // to the obstacle's host
+	Ping     time.Duration `json:"ping_ns"`       // the longest PING
+	Peak     int64         `json:"peak_bytes"`    // memory of a worker
 
 	// Each of these must be 0.
 	Lost     int `json:"lost"`     // events never settled
@@ -89,7 +95,7 @@ func (r record) judge(start int64) Figures {
 		settled[d.Event] = true
 		f.AllDone = max(f.AllDone, time.Duration(d.Settled-start))
 		if task.Hot {
-			f.Hot++
+			f.Beside++
 			continue
 		}
 		cold = append(cold, time.Duration(d.Settled-r.asked[d.Event]))
@@ -99,10 +105,10 @@ func (r record) judge(start int64) Figures {
 	return f
 }
 
-// Row has a contestant's figures with a number of hot repositories. Each ratio compares a cold event's latency to that without
-// hot ones in the same round.
+// Row has a contestant's figures beside an obstacle. Each ratio compares a cold event's latency to that without one in the same
+// round.
 type Row struct {
-	Hot      int                        `json:"hot"`
+	Beside   string                     `json:"beside"`
 	P50      stats.Range[time.Duration] `json:"cold_p50_ns"`
 	P99      stats.Range[time.Duration] `json:"cold_p99_ns"`
 	RatioP50 stats.Range[float64]       `json:"ratio_p50"`
@@ -111,7 +117,7 @@ type Row struct {
 	Rounds   []Figures                  `json:"rounds"`
 }
 
-// summarize computes the ranges over the rounds; calm and first are the rows without hot repositories and of the first contestant.
+// summarize computes the ranges over the rounds; calm and first are the rows without an obstacle and of the first contestant.
 func (r *Row) summarize(calm, first Row) {
 	p50, p99 := func(f Figures) time.Duration { return f.Cold.P50 }, func(f Figures) time.Duration { return f.Cold.P99 }
 	r.P50, r.P99 = stats.RangeOf(r.Rounds, p50), stats.RangeOf(r.Rounds, p99)

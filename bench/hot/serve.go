@@ -2,179 +2,310 @@ package hot
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
 	"lockstep/events"
+	"lockstep/internal/app"
 	"lockstep/internal/stats"
 )
 
-// prepareServed makes the processes of lockstep serve the contestants.
-func (b *bench) prepareServed(ctx context.Context) error {
-	sides, err := b.env.Sides(ctx, b.against)
-	if err != nil {
-		return err
-	}
-	if b.remote, err = b.env.NewRemote(ctx, b.backlog); err != nil {
-		return err
-	}
-	if b.fast, err = b.env.ServeHost(1, b.remote); err != nil {
-		return err
-	}
-	if b.slow, err = b.env.ServeHost(2, rig.Delayed(b.delay, b.remote)); err != nil {
-		return err
-	}
-	for _, side := range sides {
-		b.names = append(b.names, side.Name)
-	}
-	b.measure = func(ctx context.Context, i, hot int, _ string) (Figures, string, error) {
-		f, err := b.playServed(ctx, sides[i], hot)
-		return f, "", err
-	}
-	return nil
+// served measures processes of lockstep serve. Clients sync one new repository after the other, beside an obstacle.
+type served struct {
+	*bench
+	env    *rig.Env
+	server *rig.Redis
+	remote *rig.Remote
+	fast   *rig.Host
+	sides  []rig.Side
 }
 
-// playServed measures one side with new processes, an empty Redis and an empty volume.
-func (b *bench) playServed(ctx context.Context, side rig.Side, hot int) (f Figures, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.Limit, errLimit)
+func (b *bench) openServed(ctx context.Context, env *rig.Env) (s *served, err error) {
+	s = &served{bench: b, env: env}
+	if s.sides, err = env.Sides(ctx, b.against); err != nil {
+		return nil, err
+	}
+	if s.server, err = env.OpenPrivateRedis(ctx, "--enable-debug-command", "yes"); err != nil {
+		return nil, err
+	}
+	if s.remote, err = env.NewRemote(ctx, b.backlog); err != nil {
+		return nil, err
+	}
+	s.fast, err = env.ServeHost(1, s.remote)
+	return s, err
+}
+
+// play measures one side with new processes, an empty Redis and an empty volume.
+func (s *served) play(ctx context.Context, side rig.Side, o obstacle) (f Figures, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Limit, errLimit)
 	defer cancel()
-	if err := b.server.Client.FlushAll(ctx).Err(); err != nil {
+	if err := s.server.Client.FlushAll(ctx).Err(); err != nil {
 		return f, err
 	}
-	changes, err := newLedger(b.server, events.DefaultNamespace)
-	if err != nil {
-		return f, err
-	}
-	root, err := os.MkdirTemp(b.env.Dir, "root-")
+	root, err := os.MkdirTemp(s.env.Dir, "root-")
 	if err != nil {
 		return f, err
 	}
 	defer os.RemoveAll(root)
-	workers, err := workload{b.Processes, b.Slots}.startBinary(ctx, b.env, b.server, side.Path, root)
-	defer workers.kill()
+	var workers []*rig.Process
+	for range s.Processes {
+		worker, err := s.env.StartBinary(ctx, side.Path, "serve", "--roles", "worker", "--redis", s.server.URL, "--root", root, "--slots", strconv.Itoa(s.Slots), "--log-level", "error")
+		if err != nil {
+			return f, err
+		}
+		defer func() { _ = worker.Kill() }()
+		workers = append(workers, worker)
+	}
+	r, stop, err := s.openRun(ctx)
 	if err != nil {
 		return f, err
 	}
-	if err := changes.warmUp(ctx, b.fast.URLs(fmt.Sprint("first-", rig.Monotonic()), 1)[0]); err != nil {
+	defer stop()
+	if _, err := r.sync(ctx, s.fast.URLs("first", 1)[0]); err != nil { // the start of the workers does not count
 		return f, err
 	}
-	if hot > 0 {
-		if err := b.queueHot(ctx, changes, hot); err != nil {
-			return f, err
-		}
+	host, err := s.place(ctx, r, o)
+	if err != nil {
+		return f, err
 	}
-	cold, err := b.syncCold(ctx, changes)
+	cold, err := s.syncCold(ctx, r)
 	if err != nil {
 		return f, err
 	}
 	f.Cold, f.Events = stats.NewLatency(cold), len(cold)
-	if err := changes.read(ctx); err != nil {
-		return f, err
+	if host != nil {
+		f.Requests = int(host.Requests.Load())
 	}
-	for id := range changes.queued {
-		if _, done := changes.done[id]; !done {
-			f.HotLeft++
+	for _, worker := range workers {
+		timeouts, err := worker.CountLog("lock timeout")
+		peak, errPeak := rig.Memory(worker.Cmd.Process.Pid, "VmHWM")
+		if err := errors.Join(err, errPeak); err != nil {
+			return f, err
 		}
+		f.Timeouts, f.Peak = f.Timeouts+timeouts, max(f.Peak, peak)
 	}
-	f.Hot = len(changes.queued) - 1 - f.HotLeft // one is the warm-up
-	f.Doubled = changes.repeated
-	f.Waits, err = workers.countLog("lock timeout")
-	return f, err
+	r.count(&f)
+	return f, nil
 }
 
-// queueHot queues all branches of the hot repositories, and waits until the first request for one arrives.
-func (b *bench) queueHot(ctx context.Context, changes *ledger, hot int) error {
-	before, urls := b.slow.Requests.Load(), b.slow.URLs("hot", hot)
-	_, err := changes.publishEvery(ctx, 0, hot*b.backlog, func(i int) (events.Change, error) {
-		ref, err := events.ParseRef("refs/heads/" + rig.RemoteBranch(i/hot))
-		return events.Change{URL: urls[i%hot], Ref: ref}, err
-	})
-	if err != nil {
-		return err
+// place brings about an obstacle, and returns its host, if it has one.
+func (s *served) place(ctx context.Context, r *servedRun, o obstacle) (host *rig.Host, err error) {
+	switch o.name {
+	case besideHung, besideHungHosts:
+		n, hosts := 100, 1
+		if o.name == besideHungHosts {
+			n, hosts = 300, 300
+		}
+		var urls []string
+		for range hosts {
+			if host, err = s.env.ServeHost(2, rig.Hanging); err != nil {
+				return nil, err
+			}
+			urls = append(urls, host.URLs("hung", n/hosts)...)
+		}
+		if hosts > 1 {
+			host = nil
+		}
+		return host, r.publish(ctx, changesOf(urls))
+	case besideLimited:
+		if host, err = s.env.ServeHost(2, rig.Limiting); err != nil {
+			return nil, err
+		}
+		return host, r.publish(ctx, changesOf(host.URLs("limited", 10_000)))
+	case besideRedisHang:
+		r.background.Go(func() {
+			if app.Sleep(ctx, time.Second) {
+				_ = r.client.Do(ctx, "DEBUG", "SLEEP", (s.duration + 2*time.Second).Seconds()).Err() // the longest PING tells
+			}
+		})
+		return nil, nil
+	case besideHuge:
+		payload := make([]byte, 5<<20)
+		for range 50 {
+			values := []any{"_watermill_message_uuid", rig.Monotonic(), "metadata", "", "payload", payload}
+			if err := r.client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: values}).Err(); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
 	}
-	return rig.AwaitCount(ctx, before+1, 5*time.Millisecond, func() (int64, error) { return b.slow.Requests.Load(), nil })
+	if o.hot == 0 {
+		return nil, nil
+	}
+	if host, err = s.env.ServeHost(2, rig.Delayed(s.delay, s.remote)); err != nil {
+		return nil, err
+	}
+	var changes []events.Change
+	for i, url := range host.URLs("hot", o.hot) {
+		for n := range s.backlog {
+			ref, err := events.ParseRef("refs/heads/" + rig.RemoteBranch(n))
+			if err != nil {
+				return nil, err
+			}
+			changes = append(changes, events.Change{URL: url, Ref: ref, ID: fmt.Sprint("hot-", i, "-", n)})
+		}
+	}
+	if err := r.publish(ctx, changes); err != nil {
+		return nil, err
+	}
+	return host, rig.AwaitCount(ctx, 1, 5*time.Millisecond, func() (int64, error) { return host.Requests.Load(), nil })
+}
+
+func changesOf(urls []string) []events.Change {
+	changes := make([]events.Change, len(urls))
+	for i, url := range urls {
+		changes[i].URL = url
+	}
+	return changes
 }
 
 // syncCold lets each client sync one new repository after the other, and returns how long each took.
-func (b *bench) syncCold(ctx context.Context, changes *ledger) (took []time.Duration, err error) {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var mu sync.Mutex // guards took and waiting
-	waiting := map[string]chan events.Result{}
-	from := "$"
-	if last, err := b.server.Client.XRevRangeN(ctx, changes.namespace.Results(), "+", "-", 1).Result(); err == nil && len(last) > 0 {
-		from = last[0].ID
-	}
-	var reading, clients sync.WaitGroup
-	reading.Go(func() {
-		client := b.server.Open()
-		defer client.Close()
-		for ctx.Err() == nil {
-			read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{changes.namespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond}).Result()
-			if err != nil {
-				continue // nothing new within the block, or the end
-			}
-			mu.Lock()
-			for _, entry := range read[0].Messages {
-				from = entry.ID
-				payload, _ := entry.Values["payload"].(string)
-				result, err := events.ParseResult([]byte(payload))
-				if err != nil {
-					stop(err)
-					break
-				}
-				for _, id := range result.Deliveries {
-					if ch := waiting[id]; ch != nil {
-						ch <- result
-						delete(waiting, id)
-					}
-				}
-			}
-			mu.Unlock()
-		}
-	})
-	until, number := time.Now().Add(b.duration), 0
-	for range b.clients {
-		clients.Go(func() {
-			for time.Now().Before(until) && ctx.Err() == nil {
-				ch := make(chan events.Result, 1)
+func (s *served) syncCold(ctx context.Context, r *servedRun) (took []time.Duration, err error) {
+	var mu sync.Mutex
+	unique := rig.Monotonic()
+	clients, ctx := errgroup.WithContext(ctx)
+	until, next := time.Now().Add(s.duration), 0
+	for range s.clients {
+		clients.Go(func() error {
+			for time.Now().Before(until) {
 				mu.Lock()
-				number++
-				url := fmt.Sprintf("%sbench/cold-%d-%d.git", b.fast.Base, until.UnixNano(), number)
-				change, err := events.NewChange(events.Change{URL: url, Source: "/lockstep/bench"})
-				waiting[change.ID] = ch
+				url := fmt.Sprintf("%sbench/cold-%d-%d.git", s.fast.Base, unique, next)
+				next++
 				mu.Unlock()
-				began := time.Now()
-				if err == nil {
-					_, err = rig.Publish(ctx, b.server.Client, changes.namespace, change)
-				}
+				d, err := r.sync(ctx, url)
 				if err != nil {
-					stop(err)
-					return
+					return err
 				}
-				select {
-				case result := <-ch:
-					if result.Type != events.ResultSynced {
-						stop(fmt.Errorf("the sync of %s ended as %s: %s", url, result.Type, result.Error))
-						return
-					}
-					mu.Lock()
-					took = append(took, time.Since(began))
-					mu.Unlock()
-				case <-ctx.Done():
-					return
-				}
+				mu.Lock()
+				took = append(took, d)
+				mu.Unlock()
 			}
+			return nil
 		})
 	}
-	clients.Wait()
-	err = context.Cause(ctx)
-	stop(nil)
-	reading.Wait()
-	return took, err
+	return took, clients.Wait()
+}
+
+// servedRun publishes changes and reads all results.
+type servedRun struct {
+	client     *redis.Client
+	background sync.WaitGroup
+
+	mu       sync.Mutex
+	waiting  map[string]chan events.Result // by change ID
+	results  map[string]int                // by change ID
+	queued   int
+	attempts int           // failed attempts in all results
+	ping     time.Duration // the longest
+}
+
+// openRun starts to read results and to send PINGs, until stop is called.
+func (s *served) openRun(ctx context.Context) (r *servedRun, stop func(), err error) {
+	options, err := redis.ParseURL(s.server.URL)
+	if err != nil {
+		return nil, nil, err
+	}
+	options.MaxRetries, options.PoolSize, options.ReadTimeout = -1, 64, time.Hour // Redis may hang
+	r = &servedRun{client: redis.NewClient(options), waiting: map[string]chan events.Result{}, results: map[string]int{}}
+	ctx, cancel := context.WithCancel(ctx)
+	r.background.Go(func() { r.readResults(ctx) })
+	r.background.Go(func() {
+		for app.Sleep(ctx, 10*time.Millisecond) {
+			began := time.Now()
+			_ = r.client.Ping(ctx).Err() // the time counts, whatever the answer
+			r.mu.Lock()
+			r.ping = max(r.ping, time.Since(began))
+			r.mu.Unlock()
+		}
+	})
+	return r, func() {
+		cancel()
+		_ = r.client.Close()
+		r.background.Wait()
+	}, nil
+}
+
+func (r *servedRun) readResults(ctx context.Context) {
+	for from := "0"; ctx.Err() == nil; {
+		read, err := r.client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 1000, Block: 100 * time.Millisecond}).Result()
+		if err != nil {
+			continue // nothing new, or the end
+		}
+		r.mu.Lock()
+		for _, entry := range read[0].Messages {
+			from = entry.ID
+			payload, _ := entry.Values["payload"].(string)
+			result, err := events.ParseResult([]byte(payload))
+			if err != nil {
+				continue // its changes count as lost
+			}
+			r.attempts += max(0, result.Attempts-1)
+			for _, id := range result.Deliveries {
+				r.results[id]++
+				if ch := r.waiting[id]; ch != nil {
+					ch <- result
+					delete(r.waiting, id)
+				}
+			}
+		}
+		r.mu.Unlock()
+	}
+}
+
+// sync publishes a change, waits for its result, and returns how long that took.
+func (r *servedRun) sync(ctx context.Context, url string) (time.Duration, error) {
+	change, err := events.NewChange(events.Change{URL: url, Source: "/lockstep/bench"})
+	if err != nil {
+		return 0, err
+	}
+	ch, began := make(chan events.Result, 1), time.Now()
+	r.mu.Lock()
+	r.waiting[change.ID] = ch
+	r.mu.Unlock()
+	if _, err := rig.Publish(ctx, r.client, events.DefaultNamespace, change); err != nil {
+		return 0, err
+	}
+	select {
+	case result := <-ch:
+		if result.Type != events.ResultSynced {
+			return 0, fmt.Errorf("the sync of %s ended as %s: %s", url, result.Type, result.Error)
+		}
+		return time.Since(began), nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("await the sync of %s: %w", url, context.Cause(ctx))
+	}
+}
+
+// publish publishes changes that nobody waits for.
+func (r *servedRun) publish(ctx context.Context, changes []events.Change) error {
+	publishers, ctx := errgroup.WithContext(ctx)
+	publishers.SetLimit(32)
+	for _, change := range changes {
+		publishers.Go(func() error {
+			_, err := rig.Publish(ctx, r.client, events.DefaultNamespace, change)
+			return err
+		})
+	}
+	r.queued = len(changes)
+	return publishers.Wait()
+}
+
+// count adds figures of the results.
+func (r *servedRun) count(f *Figures) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f.Beside = len(r.results) - f.Events - 1 // one is the warm-up
+	f.Left, f.Attempts, f.Ping = r.queued-f.Beside, r.attempts, r.ping
+	for n := range maps.Values(r.results) {
+		f.Doubled += n - 1
+	}
 }

@@ -2,7 +2,7 @@
 // worker protocols of ../README.md, and shares no code with Lockstep.
 //
 //	peers redsync|redislock|rueidislock|etcd --redis URL --key KEY --waiters N --hold D --duration D
-//	peers hashed|jetstream|stock|stock-results queue|work --redis URL --prefix PREFIX --slots N --work-ms N
+//	peers hashed|jetstream|stock queue|work --redis URL --prefix PREFIX --slots N --work-ms N
 //
 // It is a separate module, so that these libraries stay out of the other go.mod files.
 package main
@@ -48,7 +48,7 @@ func main() {
 }
 
 func run(args []string) error {
-	contestants := map[string]contestant{"hashed": hashed, "jetstream": jetStream, "stock": stock(false), "stock-results": stock(true)}
+	contestants := map[string]contestant{"hashed": hashed, "jetstream": jetStream, "stock": stock}
 	names := slices.Sorted(maps.Keys(contestants))
 	names = slices.AppendSeq(names, maps.Keys(peers))
 	if len(args) == 0 {

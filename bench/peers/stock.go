@@ -11,34 +11,25 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// stock returns Watermill's own router and Redis Streams subscribers, with redsync's lock in the handler, all with their
-// defaults. A subscriber handles one message at a time, so each slot is a subscriber.
-//
-// With results, it does everything that Lockstep does: it reads a change, publishes a result with the stock publisher, and
-// writes the repository's state.
-func stock(results bool) contestant {
-	return contestant{
-		version: version("github.com/ThreeDotsLabs/watermill-redisstream") + ", redsync " + version(peers["redsync"].module),
-		queue: func(_ context.Context, s settings) (func(event, repo string) error, func() error, error) {
-			publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: s.client}, nil)
-			return func(event, repo string) error {
-				payload := []byte(repo)
-				if results {
-					var err error
-					if payload, err = newChange(event, repo); err != nil {
-						return err
-					}
-				}
-				return publisher.Publish(s.prefix+"changes", message.NewMessage(event, payload))
-			}, noEnd, err
-		},
-		work: func(ctx context.Context, s settings, report reporter) (func(context.Context) error, error) {
-			return workStock(ctx, s, results, report)
-		},
-	}
+// stock is Watermill's own router and Redis Streams subscribers, with redsync's lock in the handler, all with their defaults. A
+// subscriber handles one message at a time, so each slot is a subscriber. It does what Lockstep does, but not in one step: it reads
+// a change, publishes a result with the stock publisher, and writes the repository's state.
+var stock = contestant{
+	version: version("github.com/ThreeDotsLabs/watermill-redisstream") + ", redsync " + version("github.com/go-redsync/redsync/v4"),
+	queue: func(_ context.Context, s settings) (func(event, repo string) error, func() error, error) {
+		publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: s.client}, nil)
+		return func(event, repo string) error {
+			payload, err := newChange(event, repo)
+			if err != nil {
+				return err
+			}
+			return publisher.Publish(s.prefix+"changes", message.NewMessage(event, payload))
+		}, noEnd, err
+	},
+	work: workStock,
 }
 
-func workStock(ctx context.Context, s settings, results bool, report reporter) (func(context.Context) error, error) {
+func workStock(ctx context.Context, s settings, report reporter) (func(context.Context) error, error) {
 	publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: s.client}, nil)
 	if err != nil {
 		return nil, err
@@ -56,7 +47,7 @@ func workStock(ctx context.Context, s settings, results bool, report reporter) (
 		if err != nil {
 			return nil, err
 		}
-		router.AddConsumerHandler(fmt.Sprintf("slot %d", i), s.prefix+"changes", subscriber, s.stockHandler(publisher, results, report))
+		router.AddConsumerHandler(fmt.Sprintf("slot %d", i), s.prefix+"changes", subscriber, s.stockHandler(publisher, report))
 	}
 	return func(ctx context.Context) error {
 		stopped := make(chan error, 1)
@@ -68,13 +59,11 @@ func workStock(ctx context.Context, s settings, results bool, report reporter) (
 
 // stockHandler works under the repository's lock. If redsync's 32 tries fail it returns an error, which nacks the message, and
 // the same subscriber gets it again at once.
-func (s settings) stockHandler(publisher message.Publisher, results bool, report reporter) message.NoPublishHandlerFunc {
-	return func(msg *message.Message) (err error) {
-		repo, url := string(msg.Payload), ""
-		if results {
-			if repo, url, err = readChange(msg.Payload); err != nil {
-				return err
-			}
+func (s settings) stockHandler(publisher message.Publisher, report reporter) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		repo, url, err := readChange(msg.Payload)
+		if err != nil {
+			return err
 		}
 		release, err := newRedsync(s.client, s.prefix+"lock:"+repo).acquire(msg.Context())
 		if err != nil {
@@ -83,10 +72,8 @@ func (s settings) stockHandler(publisher message.Publisher, results bool, report
 		began := monotonic()
 		time.Sleep(s.work)
 		ended := monotonic()
-		if results {
-			if err := s.publish(msg.Context(), s.client, publisher, msg.UUID, repo, url); err != nil {
-				return errors.Join(err, release(), report(msg.UUID, began, ended, 0))
-			}
+		if err := s.publish(msg.Context(), s.client, publisher, msg.UUID, repo, url); err != nil {
+			return errors.Join(err, release(), report(msg.UUID, began, ended, 0))
 		}
 		if err := release(); err != nil {
 			return errors.Join(err, report(msg.UUID, began, ended, 0))

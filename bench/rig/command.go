@@ -90,19 +90,6 @@ func Command(std term.Streams, cmd *cobra.Command, check check, run func(context
 	return cmd
 }
 
-// RedisCommand is like [Command], and adds --redis. It passes that Redis to run, or a private one.
-func RedisCommand(std term.Streams, cmd *cobra.Command, check check, run func(context.Context, *Env, *Redis) (Report, error)) *cobra.Command {
-	var url string
-	RedisFlag(cmd, &url)
-	return Command(std, cmd, check, func(ctx context.Context, env *Env) (Report, error) {
-		server, err := env.OpenRedis(ctx, url)
-		if err != nil {
-			return nil, err
-		}
-		return run(ctx, env, server)
-	})
-}
-
 // RedisFlag adds --redis to a command.
 func RedisFlag(cmd *cobra.Command, url *string) {
 	cmd.Flags().StringVar(url, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
@@ -141,13 +128,15 @@ func (e *Env) show(report Report) (err error) {
 // Progress prints a line to standard error.
 func (e *Env) Progress(format string, args ...any) { fmt.Fprintf(e.Stderr, format+"\n", args...) }
 
-// Alternate calls measure for each contestant in each round, so that all run under the same conditions.
+// Alternate calls measure for each contestant in each round, beginning with another one each time, so that all run under the same
+// conditions.
 func (e *Env) Alternate(rounds int, names []string, measure func(round, i int) error) error {
 	for round := range rounds {
-		for i, name := range names {
-			e.Progress("round %d of %d: %s", round+1, rounds, name)
+		for n := range names {
+			i := (n + round) % len(names)
+			e.Progress("round %d of %d: %s", round+1, rounds, names[i])
 			if err := measure(round, i); err != nil {
-				return fmt.Errorf("bench %s: %w", name, err)
+				return fmt.Errorf("bench %s: %w", names[i], err)
 			}
 		}
 	}
@@ -164,6 +153,3 @@ func Rotated[T any](items []T, round int) []T {
 func NewTable(w io.Writer) *tabwriter.Writer {
 	return tabwriter.NewWriter(w, 0, 4, 2, ' ', tabwriter.AlignRight)
 }
-
-// NewList returns a writer that aligns a column of labels and a column of values to the left. The caller must flush it.
-func NewList(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 4, 2, ' ', 0) }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,15 +53,6 @@ type Process struct {
 	Cmd     *exec.Cmd
 	logPath string
 	done    chan struct{} // closed when the process has ended
-}
-
-// Serve starts lockstep serve on a free port, and waits until it listens. It returns the address too.
-func (e *Env) Serve(ctx context.Context, args ...string) (p *Process, addr string, err error) {
-	if p, err = e.StartLockstep(ctx, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...); err != nil {
-		return nil, "", err
-	}
-	addr, err = p.Listening(ctx)
-	return p, addr, err
 }
 
 // StartLockstep starts the lockstep binary, in a folder without a lockstep.yaml and without the variables that configure it.
@@ -119,24 +108,6 @@ func (p *Process) Listening(ctx context.Context) (string, error) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-}
-
-// Get returns the body of a URL. It returns an error for any status but 200.
-func Get(ctx context.Context, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("get %s: %s: %.200s", url, resp.Status, body)
-	}
-	return string(body), err
 }
 
 // Kill kills the process. It returns an error if the process had ended by itself.
@@ -217,4 +188,19 @@ func AwaitCount(ctx context.Context, n int64, every time.Duration, count func() 
 			return fmt.Errorf("counted %d of %d: %w", got, n, context.Cause(ctx))
 		}
 	}
+}
+
+// CountLog returns how many lines of the process's output contain the text.
+func (p *Process) CountLog(text string) (int, error) {
+	log, err := os.ReadFile(p.logPath)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n, nil
 }

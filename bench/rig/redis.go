@@ -65,15 +65,6 @@ func (r *Redis) CPU(ctx context.Context) (time.Duration, error) {
 	return time.Duration((user + sys) * float64(time.Second)), nil
 }
 
-// Machine describes this machine and the Redis server.
-func (r *Redis) Machine() Machine {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	m := newMachine()
-	m.Redis = cmp.Or(r.Info(ctx, "server")["redis_version"], "unknown")
-	return m
-}
-
 // NewNamespace returns a namespace that is unique for this run.
 func NewNamespace() events.Namespace {
 	return events.Namespace("lockstep-bench:{" + uuid.NewString() + "}:")
@@ -90,22 +81,6 @@ func (r *Redis) Clear(ctx context.Context, prefix string) {
 	for keys.Next(ctx) {
 		_ = r.Client.Unlink(ctx, keys.Val()).Err()
 	}
-}
-
-// Results counts the results of each expected change, by its ID.
-type Results map[string]int
-
-// Count returns how many changes have no result, and how many have more than one.
-func (r Results) Count() (unanswered, repeated int) {
-	for _, n := range r {
-		switch {
-		case n == 0:
-			unanswered++
-		case n > 1:
-			repeated++
-		}
-	}
-	return unanswered, repeated
 }
 
 // ReadResults reads the results after the entry with ID from; "" reads all of them. It returns the ID of the last entry.

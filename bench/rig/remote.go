@@ -133,3 +133,12 @@ func (m *Remote) ask(r *http.Request, service string, body []byte) (a answer, er
 	a.body, err = io.ReadAll(res.Body)
 	return a, err
 }
+
+// Hanging is a handler that never answers.
+var Hanging http.HandlerFunc = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// Limiting is a handler that answers 429, and a minute as Retry-After.
+var Limiting http.HandlerFunc = func(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Retry-After", "60")
+	http.Error(w, "too many requests", http.StatusTooManyRequests)
+}

@@ -2,11 +2,9 @@ package rig
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,22 +12,6 @@ import (
 
 	"lockstep/internal/app"
 )
-
-// CPU returns the CPU time of a process, in user and kernel mode. Linux counts it in ticks of 10 ms.
-func CPU(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // the name before it may contain spaces
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat has %d fields after the name; want at least 13", pid, len(fields))
-	}
-	user, errUser := strconv.ParseInt(fields[11], 10, 64)
-	kernel, errKernel := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+kernel) * 10 * time.Millisecond, errors.Join(errUser, errKernel)
-}
 
 // CPUTime returns the CPU time of a process, in user and kernel mode, in nanoseconds instead of ticks.
 func CPUTime(pid int) (time.Duration, error) {

@@ -10,15 +10,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/hot"
 	"lockstep/bench/rig"
@@ -29,13 +25,13 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	events, subscribers, rounds, slots int
-	settle, served                     bool
-	peers                              []string
-	publishers                         []int
-	changes                            int
-	duration                           time.Duration // with --publishers
-	redis, against                     string
+	events, rounds, slots int
+	settle, served        bool
+	peers                 []string
+	publishers            []int
+	changes               int
+	duration              time.Duration // with --publishers
+	redis, against        string
 }
 
 // group is the consumer group of every contestant. Contestants do not share streams.
@@ -51,9 +47,8 @@ func NewCommand(std term.Streams) *cobra.Command {
 		Use:   "stream",
 		Short: "Measure how many events a second a subscriber delivers",
 		Long: "Let one process read a stream of events from Redis with a handler that does nothing: with Lockstep's\n" +
-			"subscriber, with one of watermill-redisstream's, with many of these, and with batches of XREADGROUP\n" +
-			"and XACK by go-redis, the best that a Go program could do. Rounds of all contestants alternate;\n" +
-			"the figures are medians. It fails if an event is left pending.\n\n" +
+			"subscriber, and with batches of XREADGROUP and XACK by go-redis, the best that a Go program could do.\n" +
+			"Rounds alternate; the figures are medians. It fails if an event is left pending.\n\n" +
 			"With --settle each event is for a repository of its own, and is worked on, for no time, under that\n" +
 			"repository's lease; then its result and the repository's state are written, and it is acknowledged.\n" +
 			"Peers are commands that speak the worker protocol of bench hot, see bench/README.md.\n\n" +
@@ -72,7 +67,6 @@ func NewCommand(std term.Streams) *cobra.Command {
 	flags.IntSliceVar(&b.publishers, "publishers", nil, "`numbers` of publishers; measure what they add")
 	flags.DurationVar(&b.duration, "duration", 2*time.Second, "how long publishers add events in a round")
 	flags.IntVar(&b.events, "events", 100_000, "number of events for each contestant in a round")
-	flags.IntVar(&b.subscribers, "subscribers", 64, "number of stock subscribers in the contestant with many")
 	flags.IntVar(&b.rounds, "rounds", 3, "number of rounds")
 	flags.BoolVar(&b.settle, "settle", false, "measure events that are worked on under a lease and settled with a result")
 	flags.IntVar(&b.slots, "slots", 4*runtime.NumCPU(), "number of events to work on concurrently, with --settle")
@@ -81,8 +75,8 @@ func NewCommand(std term.Streams) *cobra.Command {
 }
 
 func (b *bench) check(func(string) bool) error {
-	if b.events < 1 || b.subscribers < 1 || b.rounds < 1 || b.slots < 1 {
-		return errors.New("--events, --subscribers, --rounds and --slots: want at least 1 of each")
+	if b.events < 1 || b.rounds < 1 || b.slots < 1 {
+		return errors.New("--events, --rounds and --slots: want at least 1 of each")
 	}
 	if len(b.peers) > 0 && !b.settle {
 		return errors.New("--peer requires --settle")
@@ -121,11 +115,10 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 
 // Report compares the contestants.
 type Report struct {
-	Events      int   `json:"events"`
-	Subscribers int   `json:"subscribers,omitempty"`
-	Slots       int   `json:"slots,omitempty"` // with --settle
-	Rounds      int   `json:"rounds"`
-	Rows        []row `json:"rows"`
+	Events int   `json:"events"`
+	Slots  int   `json:"slots,omitempty"` // with --settle
+	Rounds int   `json:"rounds"`
+	Rows   []row `json:"rows"`
 }
 
 // row has the figures of one contestant. The first row is Lockstep's.
@@ -139,9 +132,8 @@ type row struct {
 type taker func(ctx context.Context, server *rig.Redis, topic string, n int) error
 
 func (b *bench) runSubscribers(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
-	report := Report{Events: b.events, Subscribers: b.subscribers, Rounds: b.rounds}
-	names := []string{"lockstep", "one stock subscriber", fmt.Sprintf("%d stock subscribers", b.subscribers), "go-redis, batches"}
-	takers := []taker{takeWithLockstep, takeWithStock(1), takeWithStock(b.subscribers), takeWithBatches}
+	report := Report{Events: b.events, Rounds: b.rounds}
+	names, takers := []string{"lockstep", "go-redis, batches"}, []taker{takeWithLockstep, takeWithBatches}
 	var err error
 	report.Rows, err = b.compare(env, names, func(_, i int) (float64, error) { return b.measure(ctx, server, takers[i]) })
 	return report, err
@@ -160,13 +152,18 @@ func (b *bench) runSettled(ctx context.Context, env *rig.Env, server *rig.Redis)
 		tasks[i] = hot.Task{Event: i, Repo: fmt.Sprintf("bench/repo-%d", i)}
 	}
 	prefix := rig.NewNamespace()
+	versions := make([]string, len(contestants))
 	report.Rows, err = b.compare(env, rig.Names(contestants), func(round, i int) (float64, error) {
-		figures, _, err := load.Play(ctx, env, server, contestants[i], tasks, fmt.Sprintf("%s%d:%d:", prefix, round, i))
+		figures, version, err := load.Play(ctx, env, server, contestants[i], tasks, fmt.Sprintf("%s%d:%d:", prefix, round, i))
+		versions[i] = version
 		if err == nil && figures.Lost+figures.Doubled+figures.Overlaps > 0 {
 			err = fmt.Errorf("%d events lost, %d done twice, %d two at once", figures.Lost, figures.Doubled, figures.Overlaps)
 		}
 		return float64(b.events) / figures.AllDone.Seconds(), err
 	})
+	for i := range report.Rows {
+		report.Rows[i].Name = strings.TrimSpace(report.Rows[i].Name + " " + versions[i])
+	}
 	return report, err
 }
 
@@ -176,14 +173,19 @@ func (b *bench) compare(env *rig.Env, names []string, measure func(round, i int)
 	err := env.Alternate(b.rounds, names, func(round, i int) error {
 		rate, err := measure(round, i)
 		rates[i] = append(rates[i], rate)
-		ratios[i] = append(ratios[i], rates[0][round]/rate)
 		return err
 	})
 	rows := make([]row, len(names))
+	if err != nil {
+		return rows, err
+	}
 	for i, name := range names {
+		for round, rate := range rates[i] {
+			ratios[i] = append(ratios[i], rates[0][round]/rate)
+		}
 		rows[i] = row{name, stats.Median(rates[i]), stats.Median(ratios[i])}
 	}
-	return rows, err
+	return rows, nil
 }
 
 // measure lets a contestant consume a new stream, and returns its events a second.
@@ -222,7 +224,7 @@ func fillStream(ctx context.Context, client redis.UniversalClient, topic string,
 		batch := min(n, 1000)
 		pipe := client.Pipeline()
 		for range batch {
-			pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{redisstream.UUIDHeaderKey, uuid.NewString(), "metadata", "", "payload", payload}})
+			pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"_watermill_message_uuid", uuid.NewString(), "metadata", "", "payload", payload}})
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
 			return err
@@ -254,53 +256,6 @@ func takeWithLockstep(ctx context.Context, server *rig.Redis, topic string, n in
 		}
 	}
 	return subscriber.Close() // sends the last acknowledgements
-}
-
-// takeWithStock returns a taker with several stock subscribers, each on another connection.
-func takeWithStock(subscribers int) taker {
-	return func(ctx context.Context, server *rig.Redis, topic string, n int) error {
-		g, ctx := errgroup.WithContext(ctx)
-		var taken atomic.Int64
-		enough := make(chan struct{})
-		for range subscribers {
-			g.Go(func() error {
-				client := server.Open()
-				defer client.Close()
-				subscriber, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
-					Client: client, ConsumerGroup: group, Consumer: uuid.NewString(), BlockTime: 100 * time.Millisecond,
-				}, watermill.NopLogger{})
-				if err != nil {
-					return err
-				}
-				messages, err := subscriber.Subscribe(ctx, topic)
-				if err != nil {
-					return err
-				}
-				for {
-					select {
-					case m, open := <-messages:
-						if !open {
-							return context.Cause(ctx)
-						}
-						m.Ack()
-						if taken.Add(1) < int64(n) {
-							continue
-						}
-						// Closing a subscriber may drop an acknowledgement in flight.
-						for left := int64(1); left > 0; {
-							if left, err = pending(ctx, server, topic); err != nil {
-								return err
-							}
-						}
-						close(enough)
-					case <-enough:
-						return subscriber.Close()
-					}
-				}
-			})
-		}
-		return g.Wait()
-	}
 }
 
 func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int) error {
