@@ -218,7 +218,7 @@ func (c *coverage) answersApp(other events.Job) bool {
 	if !c.otherApps || change.App == "" || c.job.Change.App == "" || change.Foreign != c.job.Change.Foreign {
 		return false
 	}
-	if c.known.RemovedSince(other.Entry) || c.known.Denied(change.App, change.Credential) != "" || checkWatched(change, watches) != nil {
+	if c.known.RemovedSince(other.Entry) || c.known.Denied(change.App, change.Credential) != "" || c.h.checkWatched(change, watches) != nil {
 		return false
 	}
 	if views, _ := viewsOf(watches, change.App, c.result.Ref, c.result.IsDefault()); views != nil {
