@@ -18,7 +18,7 @@ import (
 	"lockstep/internal/watch"
 )
 
-const sharedRepo = "acme/shared"
+const manyAppsRepo = "acme/shared"
 
 // apps is a repository that many apps watch, and a worker.
 type apps struct {
@@ -36,7 +36,7 @@ func newApps(t *testing.T) *apps {
 	server := redistest.StartReal(t)
 	a := &apps{T: t, git: proctest.StartGit(t), redis: server.Client(), results: "0"}
 	a.registry = watch.NewRegistry(a.redis, events.DefaultNamespace)
-	proctest.Must(a.git.Create(t.Context(), sharedRepo, map[string]string{"README": "0\n"}))(t)
+	proctest.Must(a.git.Create(t.Context(), manyAppsRepo, map[string]string{"README": "0\n"}))(t)
 	a.worker = proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--log-level", "warn")
 	return a
 }
@@ -45,7 +45,7 @@ func newApps(t *testing.T) *apps {
 func (a *apps) add(n int) {
 	a.Helper()
 	for range n {
-		w := proctest.Must(watch.New(watch.Watch{App: fmt.Sprintf("app-%04d", len(a.watches)), URL: a.git.URL(sharedRepo)}))(a.T)
+		w := proctest.Must(watch.New(watch.Watch{App: fmt.Sprintf("app-%04d", len(a.watches)), URL: a.git.URL(manyAppsRepo)}))(a.T)
 		a.watches = append(a.watches, w)
 		proctest.Must(a.registry.Put(a.Context(), w))(a.T)
 	}
@@ -55,7 +55,7 @@ func (a *apps) add(n int) {
 func (a *apps) addTogether(n int) {
 	a.Helper()
 	for i := range n {
-		a.watches = append(a.watches, proctest.Must(watch.New(watch.Watch{App: fmt.Sprintf("app-%04d", i), URL: a.git.URL(sharedRepo)}))(a.T))
+		a.watches = append(a.watches, proctest.Must(watch.New(watch.Watch{App: fmt.Sprintf("app-%04d", i), URL: a.git.URL(manyAppsRepo)}))(a.T))
 	}
 	proctest.Must(a.registry.Put(a.Context(), a.watches...))(a.T)
 }
@@ -63,7 +63,7 @@ func (a *apps) addTogether(n int) {
 // push pushes a commit, and adds a change for each app in one step, as a webhook does.
 func (a *apps) push() (commit string) {
 	a.Helper()
-	commit = proctest.Must(a.git.Commit(a.Context(), sharedRepo, gitserver.Main, gitserver.Edit{Write: map[string]string{"README": fmt.Sprint(time.Now().UnixNano())}}))(a.T)
+	commit = proctest.Must(a.git.Commit(a.Context(), manyAppsRepo, gitserver.Main, gitserver.Edit{Write: map[string]string{"README": fmt.Sprint(time.Now().UnixNano())}}))(a.T)
 	d := watch.Delivery{Source: "test", ID: commit}
 	for i, w := range a.watches {
 		d.Changes = append(d.Changes, proctest.Must(w.Change(fmt.Sprintf("%s/%d", commit, i), "/hooks/test", events.Ref{}, commit))(a.T))
@@ -77,7 +77,7 @@ func (a *apps) push() (commit string) {
 // await waits until each app has received a result of the repository's commit, and returns the number of results that it read.
 func (a *apps) await() (read int) {
 	a.Helper()
-	head, missing := a.git.Head(sharedRepo, "refs/heads/main"), map[string]bool{}
+	head, missing := a.git.Head(manyAppsRepo, "refs/heads/main"), map[string]bool{}
 	for _, w := range a.watches {
 		missing[w.App] = true
 	}

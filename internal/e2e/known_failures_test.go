@@ -13,7 +13,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
-	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
 )
 
@@ -29,7 +28,7 @@ type knownFailure struct {
 // knownFailures are the failures that nobody has mended yet. Whoever mends one takes it out of the table and makes its reproduction an
 // ordinary test.
 var knownFailures = []knownFailure{
-	{name: "result ID after older data", see: resultIDIsRepeated,
+	{name: "result ID after older data", see: resultIDRepeatsAfterOldData,
 		wrong: "After Redis has returned with older data, a result has the ID of an earlier one, but another commit."},
 	{name: "503 of one repository", see: unavailableRepositoryStopsItsHost,
 		wrong: "A 503 with Retry-After: 3600 for one repository stops all repositories of its credential on the host for an hour."},
@@ -49,6 +48,8 @@ var knownFailures = []knownFailure{
 		wrong: "A change that is announced more than six seconds before the remote shows it settles as synced, with the old commit."},
 	{name: "crash while waiting for a host", see: crashCostsAttempts,
 		wrong: "A crash charges an attempt to each change that only waited for the answer of a host."},
+	{name: "clock set back and a crash", see: changeWaitsForClockSetBack,
+		wrong: "After Redis' clock was set back by an hour, the change of a worker that was killed waits for an hour."},
 	{name: "backoff after an outage", see: changeWaitsAfterOutage,
 		wrong: "A change that failed when its host was down waits for its own backoff although the host answers again."},
 }
@@ -94,40 +95,6 @@ func (s *service) noneWithin(d time.Duration, entry string) bool {
 		}
 	}
 	return true
-}
-
-// resultIDIsRepeated has Redis save its data while a change is at work, and return with that after the change has settled and the remote
-// has moved on.
-func resultIDIsRepeated(t *testing.T) string {
-	git := proctest.StartGit(t)
-	first := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"a": "1"}))(t)
-	h := startRemote(t, 2, inFrontOf(t, git))
-	release := make(chan struct{})
-	h.does(func(remoteRequest, http.ResponseWriter, *http.Request) bool { <-release; return false })
-	server := redistest.StartReal(t)
-	s := startServiceOn(t, server, nil, "--lease", "1s")
-	entry := s.publish(h.url("acme/widgets"))
-	proctest.Eventually(t, func() bool { return len(h.seen()) > 0 }, "the change is at work")
-	proctest.Must(s.client.Save(t.Context()).Result())(t)
-	close(release)
-	before := s.awaitSynced(entry)
-	if before.After != first {
-		t.Fatalf("synced to %s, want %s", before.After, first)
-	}
-	second := proctest.Must(git.Commit(t.Context(), "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
-	server.Stop()
-	server.Restart()
-	if _, ok := s.resultOf(entry); ok {
-		t.Fatal("Redis has not lost the result")
-	}
-	again := s.awaitSynced(entry)
-	if again.After != second {
-		t.Fatalf("then synced to %s, want %s", again.After, second)
-	}
-	if again.ID != before.ID {
-		return ""
-	}
-	return fmt.Sprintf("result %s is of %.12s and then of %.12s", again.ID, before.After, again.After)
 }
 
 func unavailableRepositoryStopsItsHost(t *testing.T) string {
