@@ -270,7 +270,7 @@ func podIn(t *testing.T, path string) pod {
 func loadWith(t *testing.T, file string, variables []variable) config.Config {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("a secret"), 0o600); err != nil {
+	if err := os.WriteFile(secret, []byte("a secret of 18 bytes"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	environ := []string{"LOCKSTEP_REDIS_PASSWORD_FILE=" + secret}

@@ -52,7 +52,7 @@ func TestSyncCoversOtherApps(t *testing.T) {
 		"another credential":                     {"3-0", events.Change{App: "search", Credential: "other"}, false},
 		"a URL that is not the operator's":       {"3-0", events.Change{App: "search", Foreign: true}, false},
 		"one that was queued after the question": {"9-0", events.Change{App: "search"}, false},
-		"one announcing what the remote has not": {"3-0", events.Change{App: "search", After: absent}, false},
+		"one announcing what the remote has not": {"7-0", events.Change{App: "search", After: absent}, false},
 		"a deeper one":                           {"3-0", events.Change{App: "search", Depth: 5}, false},
 	} {
 		tc.change.URL, tc.change.Repo, tc.change.Watched = url, w.repo(), true

@@ -23,7 +23,7 @@ func TestOnlySignedNotificationsArePrinted(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := "whsec_" + base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))
-	for signer, want := range map[string]int{secret: http.StatusNoContent, "another secret": http.StatusUnauthorized} {
+	for signer, want := range map[string]int{secret: http.StatusNoContent, "another secret of an app": http.StatusUnauthorized} {
 		var out bytes.Buffer
 		app := httptest.NewServer(handler(secret, &out))
 		cfg := notify.Config{Secrets: secrets(signer), Hosts: []string{"127.0.0.1"}}

@@ -187,7 +187,7 @@ func TestRequiredSignatures(t *testing.T) {
 		t.Errorf("with the key: got %+v", got)
 	}
 	s.mustRead(signedRepo, "2")
-	if stdout, _, _ := proctest.RunLockstep(t, nil, "status", "--redis", s.url); strings.Contains(stdout, "refused") {
+	if stdout, _, _ := proctest.RunLockstep(t, nil, "status", "--redis", s.url); strings.Contains(stdout, "commits refused") {
 		t.Errorf("status: %s", stdout)
 	}
 
