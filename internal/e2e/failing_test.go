@@ -89,7 +89,10 @@ func TestFailuresAreVisibleUntilTheNextSuccess(t *testing.T) {
 
 	git.AcceptTokens("acme/widgets", firstToken)
 	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	proctest.Must(registry.Put(ctx, scan))(t) // polls
+	proctest.Must(registry.Put(ctx, scan))(t) // concerns that app alone
+	awaitFailing(t, redisServer, "acme/widgets", " poll not_found", "scan sync auth")
+	poll := proctest.Must(events.NewChange(events.Change{Type: events.ChangeDue, ID: "poll-again", Source: "/test", Repo: docs.Repo, URL: url}))(t)
+	proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, poll))(t)
 	awaitFailing(t, redisServer, "acme/widgets", "scan sync auth")
 	proctest.Eventually(t, func() bool { return strings.Contains(fmt.Sprint(resultsIn(t, client)), head) }, "a result for docs")
 	if text := fmt.Sprint(client.HGetAll(ctx, events.DefaultNamespace.Repo(docs.Repo)).Val()); strings.Contains(text, secondToken) || strings.Contains(text, firstToken) {
