@@ -26,6 +26,7 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
+	rig.requireToken()
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
 	rig.startWorker(one)
 	rig.startReader(one)
@@ -168,6 +169,7 @@ func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
+	rig.requireToken()
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
 	rig.startWorker(one).AwaitLog("worker takes changes")
 	worker := rig.startWorker(two)

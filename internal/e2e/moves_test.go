@@ -39,6 +39,8 @@ type cellRig struct {
 	directory *cells.Directory
 	cells     map[string]*cellUnderTest
 	pin       bool // requests ask for the repository to stay in the new cell
+
+	tokenFile string // with the API token of all processes; "": they have none
 }
 
 type cellUnderTest struct {
@@ -68,6 +70,15 @@ func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *ce
 	return rig
 }
 
+// requireToken gives processes that are started from now on an API token: with tokens of apps, readers ask for one.
+func (r *cellRig) requireToken() {
+	r.Helper()
+	r.tokenFile = filepath.Join(r.TempDir(), "api-token")
+	if err := os.WriteFile(r.tokenFile, []byte("the token of the operator"), 0o600); err != nil {
+		r.Fatal(err)
+	}
+}
+
 // add adds a cell.
 func (r *cellRig) add(name string) *cellUnderTest { r.Helper(); return r.addWeighted(name, 0) }
 
@@ -84,7 +95,11 @@ func (r *cellRig) addWeighted(name string, weight int) *cellUnderTest {
 
 // args returns the arguments of a worker of a cell.
 func (r *cellRig) args(c *cellUnderTest, more ...string) []string {
-	return append([]string{"--redis", r.url, "--cell", c.name, "--root", c.root, "--lease", "1s", "--tree-grace", "1s", "--log-level", "info"}, more...)
+	args := []string{"--redis", r.url, "--cell", c.name, "--root", c.root, "--lease", "1s", "--tree-grace", "1s", "--log-level", "info"}
+	if r.tokenFile != "" {
+		args = append(args, "--api-token-file", r.tokenFile)
+	}
+	return append(args, more...)
 }
 
 func (r *cellRig) startWorker(c *cellUnderTest) *proctest.Process {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -356,6 +357,9 @@ func TestReplacedStore(t *testing.T) {
 	writer.Wait()
 }
 
+// keptGenerations is how many copies of a repository are kept for clients that have listed their refs.
+const keptGenerations = 20
+
 // generations serves copies of the forge's repository. Each is deleted once there are some newer ones and it is not pinned.
 type generations struct {
 	w    *world
@@ -374,11 +378,11 @@ func (g *generations) next() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.n++
-	g.remove(g.n - 3)
+	g.remove(g.n - keptGenerations)
 }
 
 func (g *generations) remove(n int) {
-	if n <= g.n-3 && g.pins[n] == 0 {
+	if n <= g.n-keptGenerations && g.pins[n] == 0 {
 		os.RemoveAll(g.dir(n))
 	}
 }
@@ -386,27 +390,40 @@ func (g *generations) remove(n int) {
 func (g *generations) Open(ctx context.Context, r *http.Request) (*Repo, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := g.n
-	repo, store, err := readRepo(ctx, widgets, g.dir(n))
+	repo, _, err := readRepo(ctx, widgets, g.dir(g.n))
 	if err != nil {
 		return nil, err
 	}
-	repo.Pin = func(context.Context, []object.ID) (*Pinned, error) {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if n <= g.n-3 {
-			return nil, &Refusal{http.StatusServiceUnavailable, "the store was replaced"}
+	repo.Pin = func(ctx context.Context, wants []object.ID) (*Pinned, error) { return g.pin(ctx, wants) }
+	return repo, nil
+}
+
+// pin pins the newest copy whose refs have all wants: the refs may have moved since the client has listed them.
+func (g *generations) pin(ctx context.Context, wants []object.ID) (*Pinned, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for n := g.n; n > max(0, g.n-keptGenerations); n-- {
+		repo, store, err := readRepo(ctx, widgets, g.dir(n))
+		if err != nil {
+			return nil, err
+		}
+		has := func(want object.ID) bool {
+			return want == repo.HeadID || slices.ContainsFunc(repo.Refs, func(ref Ref) bool { return ref.ID == want })
+		}
+		if slices.ContainsFunc(wants, func(want object.ID) bool { return !has(want) }) {
+			continue
 		}
 		g.pins[n]++
+		store.Earlier = wants
+		store.Close = func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.pins[n]--
+			g.remove(n)
+		}
 		return store, nil
 	}
-	store.Close = func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.pins[n]--
-		g.remove(n)
-	}
-	return repo, nil
+	return nil, &Refusal{http.StatusServiceUnavailable, "the store was replaced"}
 }
 
 // TestSlowRequest cuts off a client that does not send all of its request in time.
