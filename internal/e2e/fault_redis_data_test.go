@@ -124,13 +124,6 @@ func TestClockOfRedisIsSet(t *testing.T) {
 	}
 }
 
-// changeWaitsForClockSetBack returns how a change of a killed worker waits until Redis' clock has come to where it was before it was set
-// back, or "". The due time of the entry, and the expiry of the lease, are times of that clock.
-func changeWaitsForClockSetBack(t *testing.T) (failure string) {
-	t.Helper()
-	return clockIsSet(t, time.Hour, 0, true)
-}
-
 // clockIsSet returns what went wrong when the clock was set from one offset to another, or "". If kill is true, the worker that is working on
 // a change is killed.
 func clockIsSet(t *testing.T, from, to time.Duration, kill bool) (failure string) {

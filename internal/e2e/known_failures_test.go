@@ -48,8 +48,6 @@ var knownFailures = []knownFailure{
 		wrong: "A change that is announced more than six seconds before the remote shows it settles as synced, with the old commit."},
 	{name: "crash while waiting for a host", see: crashCostsAttempts,
 		wrong: "A crash charges an attempt to each change that only waited for the answer of a host."},
-	{name: "clock set back and a crash", see: changeWaitsForClockSetBack,
-		wrong: "After Redis' clock was set back by an hour, the change of a worker that was killed waits for an hour."},
 	{name: "backoff after an outage", see: changeWaitsAfterOutage,
 		wrong: "A change that failed when its host was down waits for its own backoff although the host answers again."},
 }
