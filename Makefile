@@ -95,7 +95,7 @@ bench-publish: bench ## Measure how long a push takes to its readers, side by si
 	bin/bench publish burst
 	bin/bench publish open
 
-bench-availability: bench ## Measure how often readers meet a complete tree while pushes go on: 2 minutes
+bench-availability: bench ## Measure how often readers meet a complete tree while pushes go on: 1 minute
 	bin/bench availability
 
 measure: ## Count lines, exported names, scripts, settings and words; functions, files and packages that one push crosses

@@ -33,7 +33,7 @@ func newCommand(std term.Streams) *cobra.Command {
 	cmd.AddCommand(
 		hot.NewCommand(std), hot.NewWorkerCommand(std),
 		lock.NewCommand(std), lock.NewWorkerCommand(std), lock.NewFaultsWorkerCommand(std),
-		publish.NewCommand(std), availability.NewCommand(std), availability.NewWorkerCommand(std), stream.NewCommand(std),
+		publish.NewCommand(std), availability.NewCommand(std), stream.NewCommand(std),
 	)
 	return cmd
 }

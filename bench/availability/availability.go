@@ -3,15 +3,13 @@ package availability
 import (
 	"fmt"
 	"math"
-	"time"
 )
 
 // treeRead is one read of a whole tree: all its files, one after the other.
 type treeRead struct {
-	At       time.Duration // when it began, since the start of the run
-	Missing  int           // files that were not there
-	Torn     int           // incomplete files
-	Versions []int         // distinct versions in complete files, in the order read
+	Missing  int   // files that were not there
+	Torn     int   // incomplete files
+	Versions []int // distinct versions in complete files, in the order read
 }
 
 // isWhole reports whether the read found a complete tree of one version.
@@ -64,29 +62,4 @@ func (a Figures) Err() error {
 		return fmt.Errorf("%d reads found %d versions; want at least 2, or nothing was measured", a.Reads, a.Versions)
 	}
 	return nil
-}
-
-// Point is the share of whole reads in one stretch of time, up to To.
-type Point struct {
-	To    time.Duration `json:"to_ns"`
-	Share float64       `json:"share"`
-}
-
-// overTime cuts a run into stretches. It omits those in which no read began.
-func overTime(reads []treeRead, run time.Duration, stretches int) []Point {
-	whole, all := make([]int, stretches), make([]int, stretches)
-	for _, r := range reads {
-		i := min(int(int64(r.At)*int64(stretches)/int64(run)), stretches-1)
-		all[i]++
-		if r.isWhole() {
-			whole[i]++
-		}
-	}
-	var points []Point
-	for i, n := range all {
-		if n > 0 {
-			points = append(points, Point{run * time.Duration(i+1) / time.Duration(stretches), float64(whole[i]) / float64(n)})
-		}
-	}
-	return points
 }

@@ -2,12 +2,10 @@
 package availability
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -20,9 +18,9 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	duration                time.Duration
-	files, readers, workers int
-	plot, against           string
+	duration       time.Duration
+	files, readers int
+	against        string
 }
 
 // NewCommand returns the command bench availability.
@@ -33,27 +31,23 @@ func NewCommand(std term.Streams) *cobra.Command {
 		Short: "Measure how often readers find a complete tree while pushes go on",
 		Long: "Push to a repository whose files all name one version, every tenth time by force. Meanwhile readers open the\n" +
 			"published name once and read every file below it, over and over. Count the reads that found all files, of one\n" +
-			"version: where several workers reset a clone in place, where one worker at a time does so under a lock, where a\n" +
-			"worker adds work trees and replaces a symlink as git-sync does, and with two Lockstep workers, while repos gc compacts the store. One worker is killed and restarted every two seconds,\n" +
-			"the other one kills itself at a step of a sync or of a preparation, another step after each restart. It fails if\n" +
-			"one of Lockstep's reads was not of one complete version. Needs git and redis-server, of which it starts a private\n" +
-			"one.",
+			"version: where a worker adds work trees and replaces a symlink as git-sync does, and with two Lockstep workers,\n" +
+			"one of which is killed and restarted every two seconds, in turn, while repos gc compacts the store. It fails if\n" +
+			"one of Lockstep's reads was not of one complete version. Needs git and redis-server.",
 		Example: "  bin/bench availability\n" +
-			"  bin/bench availability --duration 60s --readers 8 --plot availability.svg --json",
+			"  bin/bench availability --duration 60s --readers 8 --json",
 	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.DurationVar(&b.duration, "duration", 20*time.Second, "how long to read from each contestant")
 	flags.IntVar(&b.files, "files", 500, "number of files in the repository")
 	flags.IntVar(&b.readers, "readers", 4, "number of concurrent readers")
-	flags.IntVar(&b.workers, "workers", 3, "number of workers that reset in place")
 	rig.AgainstFlag(cmd, &b.against)
-	flags.StringVar(&b.plot, "plot", "", "also plot availability over time to this SVG `file`")
 	return cmd
 }
 
 func (b *bench) check(func(string) bool) error {
-	if b.files < 2 || b.readers < 1 || b.workers < 1 || b.duration < time.Second {
-		return errors.New("want --files of 2 or more, --readers and --workers of 1 or more, and a --duration of 1s or more")
+	if b.files < 2 || b.readers < 1 || b.duration < time.Second {
+		return errors.New("want --files of 2 or more, --readers of 1 or more, and a --duration of 1s or more")
 	}
 	return nil
 }
@@ -63,7 +57,6 @@ type Report struct {
 	Duration    time.Duration `json:"duration_ns"`
 	Files       int           `json:"files"`
 	Readers     int           `json:"readers"`
-	Workers     int           `json:"workers"` // that reset in place
 	Contestants []Result      `json:"contestants"`
 }
 
@@ -72,21 +65,15 @@ type Result struct {
 	Name string `json:"name"`
 	Figures
 	Pushes int `json:"pushes"`
-	Forced int `json:"forced"` // forced pushes
-
 	Syncs  int `json:"syncs"`  // commits published, each counted once
-	Failed int `json:"failed"` // failed attempts, such as index.lock conflicts
+	Failed int `json:"failed"` // failed attempts
 	Killed int `json:"killed"` // workers
-
-	KilledAt map[string]int `json:"killed_at,omitempty"` // of them, those that killed themselves, by step
-	GCs      int            `json:"gcs"`                 // compactions of the store
-
-	OverTime []Point `json:"over_time"`
+	GCs    int `json:"gcs"`    // compactions of the store
 }
 
 // run gives each contestant a turn, each with its own repository.
 func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
-	report := Report{Duration: b.duration, Files: b.files, Readers: b.readers, Workers: b.workers}
+	report := Report{Duration: b.duration, Files: b.files, Readers: b.readers}
 	sides, err := env.Sides(ctx, b.against)
 	if err != nil {
 		return nil, err
@@ -100,8 +87,6 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		start func(*turn) (syncer, error)
 	}
 	contestants := []contestant{
-		{"reset in place", func(t *turn) (syncer, error) { return startResets(ctx, t, false) }},
-		{"reset in place, under a lock", func(t *turn) (syncer, error) { return startResets(ctx, t, true) }},
 		{"git-sync's steps", func(t *turn) (syncer, error) { return startLinker(ctx, t) }},
 	}
 	for _, side := range sides {
@@ -117,7 +102,7 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		result.Name = contestant.name
 		report.Contestants = append(report.Contestants, result)
 	}
-	return plotted{report, b.plot}, nil
+	return report, nil
 }
 
 // Verdict returns an error if Lockstep's readers found anything but complete trees of one version.
@@ -142,38 +127,5 @@ func (r Report) Table(w io.Writer) error {
 		fmt.Fprintf(tw, "%s\t%d\t%s %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", c.Name, c.Reads, c.percent(), c.Missing, c.Torn, c.Mixed,
 			c.Versions, c.Pushes, c.Syncs, c.Failed, c.Killed, c.GCs)
 	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	for _, c := range r.Contestants {
-		if len(c.KilledAt) > 0 {
-			fmt.Fprintf(w, "\n%s: workers that killed themselves, by step:%s\n", c.Name, c.steps())
-		}
-	}
-	return nil
-}
-
-// plotted is a report with a plot. It is not drawn if path is "".
-type plotted struct {
-	Report
-	path string
-}
-
-// Verdict also draws the plot, and returns an error if that fails.
-func (p plotted) Verdict() error { return errors.Join(p.Report.Verdict(), p.draw(p.path)) }
-
-func (r Report) draw(path string) error {
-	if path == "" {
-		return nil
-	}
-	p := plot{Title: "Reads of one complete version, while pushes go on", Run: r.Duration}
-	for _, c := range r.Contestants {
-		p.Lines = append(p.Lines, line{Name: fmt.Sprintf("%s: %s %% of %d reads", c.Name, c.percent(), c.Reads), Points: c.OverTime})
-	}
-	file, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("--plot: %w", err)
-	}
-	err = p.writeSVG(file)
-	return cmp.Or(err, file.Close())
+	return tw.Flush()
 }

@@ -37,18 +37,15 @@ type syncer interface {
 	pushed(ctx context.Context, commit string) error
 
 	// report fills in the syncer's own figures.
-	report(ctx context.Context, result *Result) error
+	report(result *Result)
 }
 
 const (
-	pushPause = 100 * time.Millisecond // between pushes
-	restPause = time.Second            // after every restEvery pushes, for preparations
-	restEvery = 5
-	readPause = 10 * time.Millisecond // between the reads of a reader, to leave CPU time for syncs
-	stretches = 40                    // of a run, in the plot
-
-	// ForcedEvery is the interval of forced pushes, in pushes.
-	ForcedEvery = 10
+	pushPause   = 100 * time.Millisecond // between pushes
+	restPause   = time.Second            // after every restEvery pushes, for preparations
+	restEvery   = 5
+	readPause   = 10 * time.Millisecond // between the reads of a reader, to leave CPU time for syncs
+	forcedEvery = 10
 )
 
 // run pushes, syncs and reads concurrently for the duration.
@@ -67,12 +64,12 @@ func (t *turn) run(ctx context.Context, start func(*turn) (syncer, error)) (resu
 	timed, cancel := context.WithTimeout(ctx, t.duration)
 	defer cancel()
 	g, during := errgroup.WithContext(timed)
-	reads, began := make([][]treeRead, t.readers), time.Now()
+	reads := make([][]treeRead, t.readers)
 	g.Go(func() error { return s.run(during) })
 	g.Go(func() error { return t.push(during, s, first, &result) })
 	for i := range reads {
 		g.Go(func() (err error) {
-			reads[i], err = t.read(during, s.published(), began)
+			reads[i], err = t.read(during, s.published())
 			return err
 		})
 	}
@@ -82,10 +79,9 @@ func (t *turn) run(ctx context.Context, start func(*turn) (syncer, error)) (resu
 	if ctx.Err() != nil {
 		return result, context.Cause(ctx)
 	}
-	all := slices.Concat(reads...)
-	result.Figures = countReads(all)
-	result.OverTime = overTime(all, t.duration, stretches)
-	return result, s.report(ctx, &result)
+	result.Figures = countReads(slices.Concat(reads...))
+	s.report(&result)
+	return result, nil
 }
 
 // push pushes one version after the other. Every tenth is a forced push of a child of the first commit.
@@ -93,9 +89,8 @@ func (t *turn) push(during context.Context, s syncer, first string, result *Resu
 	ctx := context.WithoutCancel(during) // finish a push that has begun
 	for n := 1; during.Err() == nil; n++ {
 		edit := gitserver.Edit{Write: t.version(n)}
-		if n%ForcedEvery == 0 {
+		if n%forcedEvery == 0 {
 			edit.Parent = first
-			result.Forced++
 		}
 		commit, err := t.git.Commit(ctx, t.repo, gitserver.Main, edit)
 		if err != nil {
@@ -140,14 +135,12 @@ func readVersion(content []byte) (version int, whole bool) {
 }
 
 // read reads the whole tree repeatedly.
-func (t *turn) read(during context.Context, published string, began time.Time) (reads []treeRead, err error) {
+func (t *turn) read(during context.Context, published string) (reads []treeRead, err error) {
 	for during.Err() == nil {
-		at := time.Since(began)
 		read, err := t.readOnce(published)
 		if err != nil {
 			return nil, err
 		}
-		read.At = at
 		reads = append(reads, read)
 		app.Sleep(during, readPause)
 	}

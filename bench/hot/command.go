@@ -20,14 +20,14 @@ import (
 // bench holds the flags.
 type bench struct {
 	loop
-	rounds         int
-	delay          time.Duration
-	serve          bool
-	beside         []string
-	obstacles      []obstacle
-	redis, against string
-	peers          []string
-	contestants    []rig.Contestant // of the worker protocol
+	rounds      int
+	delay       time.Duration
+	serve       bool
+	beside      []string
+	obstacles   []obstacle
+	against     string
+	peers       []string
+	contestants []rig.Contestant // of the worker protocol
 }
 
 // obstacle is what may delay other work: a number of hot repositories, or one of the names below.
@@ -67,7 +67,6 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"  bin/bench hot --against bin/lockstep-old\n" +
 			"  bin/bench hot --serve --beside hung,hung-hosts,limited --duration 60s --rounds 1",
 	}, b.check, b.run)
-	rig.RedisFlag(cmd, &b.redis)
 	rig.AgainstFlag(cmd, &b.against)
 	flags := cmd.Flags()
 	flags.BoolVar(&b.serve, "serve", false, "measure lockstep serve with Git instead of workers that pause")
@@ -94,8 +93,8 @@ func (b *bench) check(given func(string) bool) (err error) {
 		b.backlog = 150
 	}
 	switch {
-	case b.serve && (len(b.peers) > 0 || b.redis != ""):
-		return errors.New("--peer and --redis exclude --serve and --against")
+	case b.serve && len(b.peers) > 0:
+		return errors.New("--peer excludes --serve and --against")
 	case b.Work < time.Millisecond || b.Work%time.Millisecond != 0:
 		return fmt.Errorf("--work is %v; want whole milliseconds", b.Work)
 	case min(b.backlog, b.repos, b.clients, b.Processes, b.Slots, b.rounds) < 1 || min(b.delay, b.duration, b.Limit) <= 0:
@@ -194,7 +193,7 @@ func (b *bench) prepare(ctx context.Context, env *rig.Env) (names []string, work
 				return f, "", err
 			}, nil
 	}
-	server, err := env.OpenRedis(ctx, b.redis)
+	server, err := env.OpenRedis(ctx)
 	if err != nil {
 		return nil, "", nil, err
 	}

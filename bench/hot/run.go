@@ -27,7 +27,6 @@ var errLimit = errors.New("the processes did not end within the limit")
 func (l Load) Play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, tasks []Task, prefix string) (Figures, string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Limit, errLimit)
 	defer cancel()
-	defer server.Clear(ctx, prefix)
 	queue, err := l.startQueue(ctx, env, server, c, prefix)
 	if err != nil {
 		return Figures{}, "", err
@@ -62,7 +61,6 @@ type loop struct {
 func (l loop) play(ctx context.Context, env *rig.Env, server *rig.Redis, c rig.Contestant, prefix string) (Figures, string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.Limit, errLimit)
 	defer cancel()
-	defer server.Clear(ctx, prefix)
 	queue, err := l.startQueue(ctx, env, server, c, prefix)
 	if err != nil {
 		return Figures{}, "", err

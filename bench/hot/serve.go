@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strconv"
 	"sync"
@@ -24,7 +23,7 @@ type served struct {
 	*bench
 	env    *rig.Env
 	server *rig.Redis
-	remote *rig.Remote
+	forge  *rig.Forge
 	fast   *rig.Host
 	sides  []rig.Side
 }
@@ -34,13 +33,17 @@ func (b *bench) openServed(ctx context.Context, env *rig.Env) (s *served, err er
 	if s.sides, err = env.Sides(ctx, b.against); err != nil {
 		return nil, err
 	}
-	if s.server, err = env.OpenPrivateRedis(ctx, "--enable-debug-command", "yes"); err != nil {
+	if s.server, err = env.OpenRedis(ctx, "--enable-debug-command", "yes"); err != nil {
 		return nil, err
 	}
-	if s.remote, err = env.NewRemote(ctx, b.backlog); err != nil {
+	if s.forge, err = env.NewForge(ctx, 1, 1); err != nil {
 		return nil, err
 	}
-	s.fast, err = env.ServeHost(1, s.remote)
+	s.forge.Default = map[string]int{"refs/heads/main": 0}
+	for i := range b.backlog {
+		s.forge.Default[branch(i)] = 0
+	}
+	s.fast, err = env.ServeHost(1, s.forge)
 	return s, err
 }
 
@@ -56,31 +59,34 @@ func (s *served) play(ctx context.Context, side rig.Side, o obstacle) (f Figures
 		return f, err
 	}
 	defer os.RemoveAll(root)
-	var workers []*rig.Process
+	var workers []*rig.Service
 	for range s.Processes {
-		worker, err := s.env.StartBinary(ctx, side.Path, "serve", "--roles", "worker", "--redis", s.server.URL, "--root", root, "--slots", strconv.Itoa(s.Slots), "--log-level", "error")
+		worker, err := s.env.Serve(ctx, side, s.server, root, "--roles", "worker", "--slots", strconv.Itoa(s.Slots))
 		if err != nil {
 			return f, err
 		}
 		defer func() { _ = worker.Kill() }()
 		workers = append(workers, worker)
 	}
-	r, stop, err := s.openRun(ctx)
+	follower, err := s.env.Follow(ctx, s.server)
 	if err != nil {
 		return f, err
 	}
-	defer stop()
-	if _, err := r.sync(ctx, s.fast.URLs("first", 1)[0]); err != nil { // the start of the workers does not count
+	defer follower.Close()
+	if _, err := syncOne(ctx, follower, s.fast.URLs("first", 1)[0]); err != nil { // the start of the workers does not count
 		return f, err
 	}
-	host, err := s.place(ctx, r, o)
+	stopPings := ping(ctx, follower.Client, &f)
+	defer stopPings()
+	host, queued, err := s.place(ctx, follower, o)
 	if err != nil {
 		return f, err
 	}
-	cold, err := s.syncCold(ctx, r)
+	cold, err := s.syncCold(ctx, follower)
 	if err != nil {
 		return f, err
 	}
+	stopPings()
 	f.Cold, f.Events = stats.NewLatency(cold), len(cold)
 	if host != nil {
 		f.Requests = int(host.Requests.Load())
@@ -93,71 +99,93 @@ func (s *served) play(ctx context.Context, side rig.Side, o obstacle) (f Figures
 		}
 		f.Timeouts, f.Peak = f.Timeouts+timeouts, max(f.Peak, peak)
 	}
-	r.count(&f)
+	answered, doubled, retries := follower.Counts()
+	f.Beside = answered - f.Events - 1 // one is the warm-up
+	f.Left, f.Doubled, f.Attempts = queued-f.Beside, doubled, retries
 	return f, nil
 }
 
-// place brings about an obstacle, and returns its host, if it has one.
-func (s *served) place(ctx context.Context, r *servedRun, o obstacle) (host *rig.Host, err error) {
+// ping sends PINGs, and sets the longest time of one, until the returned function is called.
+func ping(ctx context.Context, client *redis.Client, f *Figures) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var pinging sync.WaitGroup
+	pinging.Go(func() {
+		for app.Sleep(ctx, 10*time.Millisecond) {
+			began := time.Now()
+			_ = client.Ping(ctx).Err() // the time counts, whatever the answer
+			f.Ping = max(f.Ping, time.Since(began))
+		}
+	})
+	return func() {
+		cancel()
+		pinging.Wait()
+	}
+}
+
+// place brings about an obstacle. It returns its host, if it has one, and the number of changes queued.
+func (s *served) place(ctx context.Context, follower *rig.Follower, o obstacle) (host *rig.Host, queued int, err error) {
+	var changes []events.Change
 	switch o.name {
 	case besideHung, besideHungHosts:
 		n, hosts := 100, 1
 		if o.name == besideHungHosts {
 			n, hosts = 300, 300
 		}
-		var urls []string
 		for range hosts {
 			if host, err = s.env.ServeHost(2, rig.Hanging); err != nil {
-				return nil, err
+				return nil, 0, err
 			}
-			urls = append(urls, host.URLs("hung", n/hosts)...)
+			changes = append(changes, changesOf(host.URLs("hung", n/hosts))...)
 		}
 		if hosts > 1 {
 			host = nil
 		}
-		return host, r.publish(ctx, changesOf(urls))
 	case besideLimited:
 		if host, err = s.env.ServeHost(2, rig.Limiting); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		return host, r.publish(ctx, changesOf(host.URLs("limited", 10_000)))
+		changes = changesOf(host.URLs("limited", 10_000))
 	case besideRedisHang:
-		r.background.Go(func() {
-			if app.Sleep(ctx, time.Second) {
-				_ = r.client.Do(ctx, "DEBUG", "SLEEP", (s.duration + 2*time.Second).Seconds()).Err() // the longest PING tells
-			}
+		time.AfterFunc(time.Second, func() {
+			_ = follower.Client.Do(ctx, "DEBUG", "SLEEP", (s.duration + 2*time.Second).Seconds()).Err() // the longest PING tells
 		})
-		return nil, nil
 	case besideHuge:
 		payload := make([]byte, 5<<20)
 		for range 50 {
 			values := []any{"_watermill_message_uuid", rig.Monotonic(), "metadata", "", "payload", payload}
-			if err := r.client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: values}).Err(); err != nil {
-				return nil, err
+			if err := follower.Client.XAdd(ctx, &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: values}).Err(); err != nil {
+				return nil, 0, err
 			}
 		}
-		return nil, nil
+	default:
+		return s.placeHot(ctx, follower, o.hot)
 	}
-	if o.hot == 0 {
-		return nil, nil
+	_, err = follower.PublishAll(ctx, changes)
+	return host, len(changes), err
+}
+
+// placeHot queues changes of hot repositories, and returns once their host has a request.
+func (s *served) placeHot(ctx context.Context, follower *rig.Follower, n int) (host *rig.Host, queued int, err error) {
+	if n == 0 {
+		return nil, 0, nil
 	}
-	if host, err = s.env.ServeHost(2, rig.Delayed(s.delay, s.remote)); err != nil {
-		return nil, err
+	if host, err = s.env.ServeHost(2, rig.Delayed(s.delay, s.forge)); err != nil {
+		return nil, 0, err
 	}
 	var changes []events.Change
-	for i, url := range host.URLs("hot", o.hot) {
-		for n := range s.backlog {
-			ref, err := events.ParseRef("refs/heads/" + rig.RemoteBranch(n))
+	for _, url := range host.URLs("hot", n) {
+		for i := range s.backlog {
+			ref, err := events.ParseRef(branch(i))
 			if err != nil {
-				return nil, err
+				return nil, 0, err
 			}
-			changes = append(changes, events.Change{URL: url, Ref: ref, ID: fmt.Sprint("hot-", i, "-", n)})
+			changes = append(changes, events.Change{URL: url, Ref: ref})
 		}
 	}
-	if err := r.publish(ctx, changes); err != nil {
-		return nil, err
+	if _, err := follower.PublishAll(ctx, changes); err != nil {
+		return nil, 0, err
 	}
-	return host, rig.AwaitCount(ctx, 1, 5*time.Millisecond, func() (int64, error) { return host.Requests.Load(), nil })
+	return host, len(changes), rig.AwaitCount(ctx, 1, func() (int64, error) { return host.Requests.Load(), nil })
 }
 
 func changesOf(urls []string) []events.Change {
@@ -169,7 +197,7 @@ func changesOf(urls []string) []events.Change {
 }
 
 // syncCold lets each client sync one new repository after the other, and returns how long each took.
-func (s *served) syncCold(ctx context.Context, r *servedRun) (took []time.Duration, err error) {
+func (s *served) syncCold(ctx context.Context, follower *rig.Follower) (took []time.Duration, err error) {
 	var mu sync.Mutex
 	unique := rig.Monotonic()
 	clients, ctx := errgroup.WithContext(ctx)
@@ -181,7 +209,7 @@ func (s *served) syncCold(ctx context.Context, r *servedRun) (took []time.Durati
 				url := fmt.Sprintf("%sbench/cold-%d-%d.git", s.fast.Base, unique, next)
 				next++
 				mu.Unlock()
-				d, err := r.sync(ctx, url)
+				d, err := syncOne(ctx, follower, url)
 				if err != nil {
 					return err
 				}
@@ -195,117 +223,13 @@ func (s *served) syncCold(ctx context.Context, r *servedRun) (took []time.Durati
 	return took, clients.Wait()
 }
 
-// servedRun publishes changes and reads all results.
-type servedRun struct {
-	client     *redis.Client
-	background sync.WaitGroup
+func branch(i int) string { return fmt.Sprint("refs/heads/branch-", i) }
 
-	mu       sync.Mutex
-	waiting  map[string]chan events.Result // by change ID
-	results  map[string]int                // by change ID
-	queued   int
-	attempts int           // failed attempts in all results
-	ping     time.Duration // the longest
-}
-
-// openRun starts to read results and to send PINGs, until stop is called.
-func (s *served) openRun(ctx context.Context) (r *servedRun, stop func(), err error) {
-	options, err := redis.ParseURL(s.server.URL)
-	if err != nil {
-		return nil, nil, err
-	}
-	options.MaxRetries, options.PoolSize, options.ReadTimeout = -1, 64, time.Hour // Redis may hang
-	r = &servedRun{client: redis.NewClient(options), waiting: map[string]chan events.Result{}, results: map[string]int{}}
-	ctx, cancel := context.WithCancel(ctx)
-	r.background.Go(func() { r.readResults(ctx) })
-	r.background.Go(func() {
-		for app.Sleep(ctx, 10*time.Millisecond) {
-			began := time.Now()
-			_ = r.client.Ping(ctx).Err() // the time counts, whatever the answer
-			r.mu.Lock()
-			r.ping = max(r.ping, time.Since(began))
-			r.mu.Unlock()
-		}
-	})
-	return r, func() {
-		cancel()
-		_ = r.client.Close()
-		r.background.Wait()
-	}, nil
-}
-
-func (r *servedRun) readResults(ctx context.Context) {
-	for from := "0"; ctx.Err() == nil; {
-		read, err := r.client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 1000, Block: 100 * time.Millisecond}).Result()
-		if err != nil {
-			continue // nothing new, or the end
-		}
-		r.mu.Lock()
-		for _, entry := range read[0].Messages {
-			from = entry.ID
-			payload, _ := entry.Values["payload"].(string)
-			result, err := events.ParseResult([]byte(payload))
-			if err != nil {
-				continue // its changes count as lost
-			}
-			r.attempts += max(0, result.Attempts-1)
-			for _, id := range result.Deliveries {
-				r.results[id]++
-				if ch := r.waiting[id]; ch != nil {
-					ch <- result
-					delete(r.waiting, id)
-				}
-			}
-		}
-		r.mu.Unlock()
-	}
-}
-
-// sync publishes a change, waits for its result, and returns how long that took.
-func (r *servedRun) sync(ctx context.Context, url string) (time.Duration, error) {
-	change, err := events.NewChange(events.Change{URL: url, Source: "/lockstep/bench"})
+// syncOne publishes a change, waits for its result, and returns how long that took.
+func syncOne(ctx context.Context, follower *rig.Follower, url string) (time.Duration, error) {
+	wait, err := follower.Publish(ctx, events.Change{URL: url})
 	if err != nil {
 		return 0, err
 	}
-	ch, began := make(chan events.Result, 1), time.Now()
-	r.mu.Lock()
-	r.waiting[change.ID] = ch
-	r.mu.Unlock()
-	if _, err := rig.Publish(ctx, r.client, events.DefaultNamespace, change); err != nil {
-		return 0, err
-	}
-	select {
-	case result := <-ch:
-		if result.Type != events.ResultSynced {
-			return 0, fmt.Errorf("the sync of %s ended as %s: %s", url, result.Type, result.Error)
-		}
-		return time.Since(began), nil
-	case <-ctx.Done():
-		return 0, fmt.Errorf("await the sync of %s: %w", url, context.Cause(ctx))
-	}
-}
-
-// publish publishes changes that nobody waits for.
-func (r *servedRun) publish(ctx context.Context, changes []events.Change) error {
-	publishers, ctx := errgroup.WithContext(ctx)
-	publishers.SetLimit(32)
-	for _, change := range changes {
-		publishers.Go(func() error {
-			_, err := rig.Publish(ctx, r.client, events.DefaultNamespace, change)
-			return err
-		})
-	}
-	r.queued = len(changes)
-	return publishers.Wait()
-}
-
-// count adds figures of the results.
-func (r *servedRun) count(f *Figures) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f.Beside = len(r.results) - f.Events - 1 // one is the warm-up
-	f.Left, f.Attempts, f.Ping = r.queued-f.Beside, r.attempts, r.ping
-	for n := range maps.Values(r.results) {
-		f.Doubled += n - 1
-	}
+	return wait.Await(ctx)
 }

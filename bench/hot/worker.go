@@ -77,7 +77,7 @@ func queueChanges(ctx context.Context, server redisx.Server, namespace events.Na
 	for lines.Scan() {
 		event, repo, _ := strings.Cut(lines.Text(), " ")
 		change := events.Change{ID: event, URL: "https://example.com/" + repo + ".git", Ref: ref}
-		if _, err := rig.Publish(ctx, client, namespace, change); err != nil {
+		if err := rig.Publish(ctx, client, namespace, change); err != nil {
 			return err
 		}
 	}

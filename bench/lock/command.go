@@ -15,7 +15,6 @@ import (
 
 // bench holds the flags.
 type bench struct {
-	redis                      string
 	processes, waiters, rounds int
 	hold, duration             time.Duration
 	peers                      []string
@@ -35,12 +34,10 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"the key at once.\n\n" +
 			"--faults kills and stops processes, breaks subscriptions and restarts Redis, all at once, and judges by\n" +
 			"the fences that reached a volume. It fails if one was accepted below a higher one or given out twice,\n" +
-			"or if nobody got the key for longer than a lease and a second.\n\n" +
-			"Without --redis it starts a private redis-server.",
+			"or if nobody got the key for longer than a lease and a second.",
 		Example: "  bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock'\n" +
 			"  bin/bench lock --faults --duration 60s",
 	}, func(given func(flag string) bool) error { return errors.Join(b.checkFaults(given), b.check()) }, b.run)
-	rig.RedisFlag(cmd, &b.redis)
 	flags := cmd.Flags()
 	flags.IntVar(&b.processes, "processes", 8, "number of processes that contend")
 	flags.IntVar(&b.waiters, "waiters", 4, "number of goroutines that contend in each process")
@@ -67,7 +64,7 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	if b.faults {
 		return b.runFaults(ctx, env, "bench")
 	}
-	server, err := env.OpenRedis(ctx, b.redis)
+	server, err := env.OpenRedis(ctx)
 	if err != nil {
 		return nil, err
 	}

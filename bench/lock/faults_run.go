@@ -62,7 +62,7 @@ func (b *bench) contendWithFaults(ctx context.Context, env *rig.Env, v volume, k
 		return report, err
 	}
 	d := &faultDriver{bench: b, volume: v, busy: map[*rig.Worker]bool{}}
-	if d.redis, err = env.OpenPrivateRedis(ctx); err != nil {
+	if d.redis, err = env.OpenRedis(ctx); err != nil {
 		return report, err
 	}
 
@@ -148,7 +148,7 @@ func (b *bench) checkFaults(given func(flag string) bool) error {
 		}
 		return nil
 	}
-	for _, flag := range []string{"redis", "peer", "hold", "rounds"} {
+	for _, flag := range []string{"peer", "hold", "rounds"} {
 		if given(flag) {
 			return fmt.Errorf("--faults excludes --%s: it restarts a private redis-server, and runs once", flag)
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"lockstep/bench/rig"
 	"lockstep/internal/cli/term"
+	"lockstep/internal/stats"
 )
 
 // burst holds the flags of bench publish burst.
@@ -68,7 +68,7 @@ type tenth struct {
 	First int           `json:"first"` // number of its first push
 	P50   time.Duration `json:"p50_ns"`
 	P99   time.Duration `json:"p99_ns"`
-	CPU   spent         `json:"cpu_of_a_push"`
+	CPU   rig.Spent     `json:"cpu_of_a_push"`
 }
 
 // lastToFirst has the ratios of the last tenth to the first.
@@ -77,16 +77,7 @@ type lastToFirst struct {
 }
 
 func (b *burst) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
-	sides, err := env.Sides(ctx, b.against)
-	if err != nil {
-		return nil, err
-	}
-	root, err := os.MkdirTemp(b.dir, "lockstep-bench-burst-")
-	if err != nil {
-		return nil, term.UsageError(fmt.Errorf("--dir: %w", err))
-	}
-	env.Cleanup(func() { os.RemoveAll(root) })
-	forge, err := env.StartForge(ctx, b.pushes/b.refs+2, b.files)
+	forge, err := env.NewForge(ctx, b.pushes/b.refs+2, b.files)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +88,7 @@ func (b *burst) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		}
 		return all
 	}
-	fleets, err := startFleets(ctx, env, sides, root, forge, targets)
+	fleets, err := startFleets(ctx, env, b.against, b.dir, forge, 0, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -121,37 +112,36 @@ func (b *burst) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	}
 	for i := range report.Sides {
 		first, last := report.Sides[i].Windows[0], report.Sides[i].Windows[2]
-		report.Sides[i].Last = lastToFirst{over(last.P50, first.P50), over(last.CPU.Worker, first.CPU.Worker), over(last.CPU.Redis, first.CPU.Redis)}
+		report.Sides[i].Last = lastToFirst{stats.Ratio(last.P50, first.P50), stats.Ratio(last.CPU.Worker, first.CPU.Worker), stats.Ratio(last.CPU.Redis, first.CPU.Redis)}
 	}
 	return report, nil
 }
 
-func over(a, b time.Duration) float64 { return float64(a) / float64(b) }
-
 // backToBack pushes to the targets in turn, n times after the first pushes.
 func (f *fleet) backToBack(ctx context.Context, targets []target, from, n int) (t tenth, err error) {
-	before, err := f.cpu(ctx)
+	ctx, cancel := f.patience(ctx)
+	defer cancel()
+	before, err := f.CPU(ctx)
 	if err != nil {
 		return t, err
 	}
 	latencies := make([]time.Duration, n)
 	for i := range n {
 		at := from + i
-		p := &push{target: targets[at%len(targets)], n: at/len(targets) + 1, due: time.Now()}
-		if err := f.push(ctx, p); err != nil {
+		wait, err := f.push(ctx, targets[at%len(targets)], at/len(targets)+1, time.Now())
+		if err != nil {
 			return t, err
 		}
-		if err := f.awaitAll(ctx); err != nil {
+		if latencies[i], err = wait.Await(ctx); err != nil {
 			return t, err
 		}
-		latencies[i] = p.visible
 	}
-	after, err := f.cpu(ctx)
+	after, err := f.CPU(ctx)
 	if err != nil {
 		return t, err
 	}
-	slices.Sort(latencies)
-	return tenth{from + 1, percentile(latencies, 0.5), percentile(latencies, 0.99), after.per(n, before)}, nil
+	visible := stats.NewLatency(latencies)
+	return tenth{from + 1, visible.P50, visible.P99, after.Per(n, before)}, nil
 }
 
 // Table prints the report as text.

@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
 	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
+	"lockstep/internal/stats"
 )
 
 // openLoop holds the flags of bench publish open.
@@ -80,7 +80,7 @@ type OpenRow struct {
 	P99    time.Duration `json:"p99_ns"`
 	P999   time.Duration `json:"p999_ns"`
 	Max    time.Duration `json:"max_ns"`
-	CPU    spent         `json:"cpu_of_a_push"`
+	CPU    rig.Spent     `json:"cpu_of_a_push"`
 }
 
 // arrival is a push of the schedule.
@@ -103,16 +103,6 @@ func (b *openLoop) schedule(rate int) (arrivals []arrival) {
 }
 
 func (b *openLoop) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
-	sides, err := env.Sides(ctx, b.against)
-	if err != nil {
-		return nil, err
-	}
-	root, err := os.MkdirTemp(b.dir, "lockstep-bench-open-")
-	if err != nil {
-		return nil, term.UsageError(fmt.Errorf("--dir: %w", err))
-	}
-	env.Cleanup(func() { os.RemoveAll(root) })
-
 	schedules, counts, most := map[int][]arrival{}, make([]int, b.repos), 0
 	for _, rate := range b.rates {
 		schedules[rate] = b.schedule(rate)
@@ -121,11 +111,10 @@ func (b *openLoop) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 			most = max(most, counts[a.repo])
 		}
 	}
-	forge, err := env.StartForge(ctx, most+1, b.files)
+	forge, err := env.NewForge(ctx, most+1, b.files)
 	if err != nil {
 		return nil, err
 	}
-	forge.Delay = b.delay
 	targets := func(side int) []target {
 		all := make([]target, b.repos)
 		for i := range all {
@@ -133,7 +122,7 @@ func (b *openLoop) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 		}
 		return all
 	}
-	fleets, err := startFleets(ctx, env, sides, root, forge, targets)
+	fleets, err := startFleets(ctx, env, b.against, b.dir, forge, b.delay, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -162,14 +151,13 @@ func (b *openLoop) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 
 // load pushes as scheduled, and waits until all pushes are visible and the worker is idle. It advances next.
 func (f *fleet) load(ctx context.Context, arrivals []arrival, targets []target, next []int) (row OpenRow, err error) {
-	before, err := f.cpu(ctx)
+	before, err := f.CPU(ctx)
 	if err != nil {
 		return row, err
 	}
 	row.Side, row.Pushes = f.name, len(arrivals)
-	pushes := make([]*push, len(arrivals))
-	errs := make([]error, len(arrivals))
-	var posting sync.WaitGroup
+	waits := make([]*rig.Wait, len(arrivals))
+	var posting errgroup.Group
 	began := time.Now()
 	for i, a := range arrivals {
 		due := began.Add(a.after)
@@ -177,37 +165,38 @@ func (f *fleet) load(ctx context.Context, arrivals []arrival, targets []target, 
 			return row, context.Cause(ctx)
 		}
 		row.Lag = max(row.Lag, time.Since(due))
-		pushes[i] = &push{target: targets[a.repo], n: next[a.repo], due: due}
+		n := next[a.repo]
 		next[a.repo]++
-		posting.Go(func() { errs[i] = f.push(ctx, pushes[i]) })
+		posting.Go(func() (err error) {
+			waits[i], err = f.push(ctx, targets[a.repo], n, due)
+			return err
+		})
 	}
-	posting.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := posting.Wait(); err != nil {
 		return row, err
 	}
-	if err := f.awaitAll(ctx); err != nil {
-		return row, err
+	ctx, cancel := f.patience(ctx)
+	defer cancel()
+	latencies := make([]time.Duration, len(waits))
+	for i, wait := range waits {
+		if latencies[i], err = wait.Await(ctx); err != nil {
+			return row, err
+		}
 	}
 	row.Took = time.Since(began)
-	if err := rig.AwaitIdle(ctx, f.process.Cmd.Process.Pid, idleAfterLoad); err != nil {
+	if err := rig.AwaitIdle(ctx, f.Cmd.Process.Pid, idle); err != nil {
 		return row, err
 	}
-	after, err := f.cpu(ctx)
+	after, err := f.CPU(ctx)
 	if err != nil {
 		return row, err
 	}
-	row.CPU = after.per(len(arrivals), before)
-	latencies := make([]time.Duration, len(pushes))
-	for i, p := range pushes {
-		latencies[i] = p.visible
-	}
+	row.CPU = after.Per(len(arrivals), before)
 	slices.Sort(latencies)
-	at := func(p float64) time.Duration { return percentile(latencies, p) }
+	at := func(p float64) time.Duration { return stats.Percentile(latencies, p) }
 	row.P50, row.P99, row.P999, row.Max = at(0.5), at(0.99), at(0.999), at(1)
 	return row, nil
 }
-
-const idleAfterLoad = 300 * time.Millisecond
 
 // Table prints the report as text.
 func (r OpenReport) Table(w io.Writer) error {

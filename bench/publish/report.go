@@ -3,53 +3,61 @@ package publish
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"lockstep/bench/rig"
+	"lockstep/internal/stats"
 )
 
 // Report compares the contestants.
 type Report struct {
-	FileSystem      string `json:"file_system"`
+	Dir             string `json:"dir"`              // of the volumes
 	CheckoutWorkers int    `json:"checkout_workers"` // of git; 0: one per core
-	Pushes          int    `json:"pushes"`
 	Repos           []Repo `json:"repos"`
 }
 
 // Repo has the figures of one repository.
 type Repo struct {
-	Name    string `json:"name"`
-	Files   int    `json:"files"`
-	Folders int    `json:"folders"`
-	Bytes   int64  `json:"bytes"`
+	Files  int   `json:"files"`
+	Pushes []Row `json:"pushes"`
+	Clones []Row `json:"first_clones"`
+}
 
-	Pushers []string           `json:"pushers"` // contestants, in the order of the table
-	Cloners []string           `json:"cloners"`
-	Pushes  Turns              `json:"pushes"`
-	Clones  Turns              `json:"first_clones"`
-	Fsyncs  []time.Duration    `json:"two_fsyncs_ns"`      // of a small file and its folder, once at each push
-	ToPush  map[string]float64 `json:"lockstep_to_pusher"` // by contestant: median of the turns' ratios
-	ToClone map[string]float64 `json:"lockstep_to_cloner"`
+// Row has the turns of one contestant. The nth turns of all contestants are consecutive. The first row is Lockstep's.
+type Row struct {
+	Name  string        `json:"name"`
+	Turns []Publication `json:"turns"`
+	Ratio float64       `json:"lockstep_to_it"` // median of the turns' ratios
+}
+
+// Publication is the publication of one push or first clone by one contestant.
+type Publication struct {
+	Seen time.Duration `json:"seen_ns"` // from the push until readers see it
+	CPU  time.Duration `json:"cpu_ns"`  // of the worker until it was idle again, or of git; without those of the server and Redis
+}
+
+func (r Row) seen() []time.Duration {
+	durations := make([]time.Duration, len(r.Turns))
+	for i, p := range r.Turns {
+		durations[i] = p.Seen
+	}
+	return durations
+}
+
+func (r Row) cpu() time.Duration {
+	return stats.MedianOf(r.Turns, func(p Publication) time.Duration { return p.CPU })
 }
 
 // Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
-	fmt.Fprintf(w, "volumes on %s; git has checkout.workers %d\n", r.FileSystem, r.CheckoutWorkers)
-	tables := []struct {
-		title string
-		print func(Repo, io.Writer)
-	}{
-		{fmt.Sprintf("A push of one file until readers see it, %d pushes, ms", r.Pushes), Repo.printPushes},
-		{"First clone, ms", Repo.printClones},
-	}
-	for _, table := range tables {
-		fmt.Fprintf(w, "\n%s; the ratio is the median of the turns' ratios\n", table.title)
+	fmt.Fprintf(w, "volumes in %s; git has checkout.workers %d\n", r.Dir, r.CheckoutWorkers)
+	for _, repo := range r.Repos {
+		fmt.Fprintf(w, "\n%d files, ms; the ratio is the median of the turns' ratios\n", repo.Files)
 		tw := rig.NewTable(w)
 		fmt.Fprintln(tw, "\tp50\tp90\tCPU\tlockstep to it\tCPU, lockstep to it\t")
-		for _, repo := range r.Repos {
-			fmt.Fprintf(tw, "%s: %d files in %d folders, %.1f MB\t\t\t\t\t\t\n", repo.Name, repo.Files, repo.Folders, float64(repo.Bytes)/1e6)
-			table.print(repo, tw)
-		}
+		printRows(tw, "push of one file:", repo.Pushes)
+		printRows(tw, "first clone:", repo.Clones)
 		if err := tw.Flush(); err != nil {
 			return err
 		}
@@ -57,24 +65,11 @@ func (r Report) Table(w io.Writer) error {
 	return nil
 }
 
-func (r Repo) printPushes(w io.Writer) {
-	r.Pushes.print(w, r.Pushers)
-	p50, p90 := percentiles(r.Fsyncs)
-	fmt.Fprintf(w, "two fsyncs\t%s\t%s\t\t\t\t\n", rig.Millis(p50), rig.Millis(p90))
-}
-
-func (r Repo) printClones(w io.Writer) { r.Clones.print(w, r.Cloners) }
-
-// print prints a row for each contestant.
-func (t Turns) print(w io.Writer, names []string) {
-	own, _ := percentiles(t.cpu(rig.SideLockstep))
-	for _, name := range names {
-		p50, p90 := percentiles(t.seen(name))
-		spent, _ := percentiles(t.cpu(name))
-		ratio, cpu := fmt.Sprintf("%.2f", t.ratio(name)), quotient(own, spent)
-		if name == rig.SideLockstep {
-			ratio, cpu = "", ""
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t\n", name, rig.Millis(p50), rig.Millis(p90), rig.Millis(spent), ratio, cpu)
+func printRows(w io.Writer, title string, rows []Row) {
+	fmt.Fprintf(w, "%s\t\t\t\t\t\t\n", title)
+	for _, row := range rows {
+		sorted := slices.Sorted(slices.Values(row.seen()))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%.2f\t%.2f\t\n", row.Name, rig.Millis(stats.Percentile(sorted, 0.5)),
+			rig.Millis(stats.Percentile(sorted, 0.9)), rig.Millis(row.cpu()), row.Ratio, stats.Ratio(rows[0].cpu(), row.cpu()))
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/stats"
 )
 
 // run measures one repository.
@@ -18,117 +20,111 @@ type run struct {
 	*rig.Env
 	git      *gitserver.Server
 	dir      string // for the files of the contestants
+	files    int
 	repo     events.RepoPath
-	services []*service // one for each of the sides
-	measured Repo
-	changed  []string // the files that pushes change, in turn
+	services []service // one for each of the sides
 }
 
 const (
 	warmUpPushes = 2 // not counted
-	name         = "bench/publish"
+	repoName     = "bench/publish"
 )
 
-// measure serves a repository, and measures first clones of it and then pushes to it.
-func (b *bench) measure(ctx context.Context, env *rig.Env, subject subject) (measured Repo, err error) {
+// measure serves a repository of so many files, packed as forges keep theirs, and measures first clones of it and then pushes to it.
+func (b *bench) measure(ctx context.Context, env *rig.Env, files int) (measured Repo, err error) {
 	dir, err := os.MkdirTemp(b.dir, "")
 	if err != nil {
-		return Repo{}, err
+		return measured, err
 	}
 	defer os.RemoveAll(dir)
 	remote, err := os.MkdirTemp(env.Dir, "remote-")
 	if err != nil {
-		return Repo{}, err
+		return measured, err
 	}
 	defer os.RemoveAll(remote)
 	git, err := gitserver.Start(remote)
 	if err != nil {
-		return Repo{}, err
+		return measured, err
 	}
 	defer git.Close()
-	env.Progress("%s: making the repository", subject.name)
-	r := &run{bench: b, Env: env, git: git, dir: dir}
-	r.measured = Repo{Name: subject.name, Pushes: Turns{}, Clones: Turns{}, ToPush: map[string]float64{}, ToClone: map[string]float64{}}
-	if err := r.prepare(ctx, subject); err != nil {
-		return Repo{}, err
+	r := &run{bench: b, Env: env, git: git, dir: dir, files: files}
+	if r.repo, err = events.ParseRepoPath(repoName); err != nil {
+		return measured, err
 	}
-	defer r.stopServices()
+	r.Progress("%d files: making the repository", files)
+	if _, err := git.Generate(ctx, repoName, gitserver.Shape{Files: files, Bytes: int64(files) * bytesPerFile}); err != nil {
+		return measured, err
+	}
+	if _, err := git.Git(ctx, repoName, "", "repack", "-adfq"); err != nil {
+		return measured, err
+	}
 	for i, side := range b.sides {
-		s, err := startService(ctx, env, side.Path, filepath.Join(dir, fmt.Sprint("volume-", i)), b.idle)
+		s, err := startService(ctx, env, side, filepath.Join(dir, fmt.Sprint("volume-", i)))
 		if err != nil {
-			return Repo{}, err
+			return measured, err
 		}
+		defer s.stop()
 		r.services = append(r.services, s)
 	}
-	if err := r.firstClones(ctx); err != nil {
-		return Repo{}, err
+	measured.Files = files
+	if measured.Clones, err = r.firstClones(ctx); err != nil {
+		return measured, err
 	}
-	if err := r.push(ctx); err != nil {
-		return Repo{}, err
-	}
-	for _, name := range r.measured.Pushers[1:] {
-		r.measured.ToPush[name] = r.measured.Pushes.ratio(name)
-	}
-	for _, name := range r.measured.Cloners[1:] {
-		r.measured.ToClone[name] = r.measured.Clones.ratio(name)
-	}
-	return r.measured, nil
+	measured.Pushes, err = r.push(ctx)
+	return measured, err
 }
 
-func (r *run) stopServices() {
-	for _, s := range r.services {
-		s.Close()
-	}
-}
-
-// turns calls each contestant in turn, beginning with the nth. Before each turn it syncs the file system, so that no contestant
-// waits for the writes of another.
-func (r *run) turns(n int, contestants []string, turn func(i int) error) error {
-	order := make([]int, len(contestants))
+// turns calls each contestant in turn, beginning with another one in each round. Before each turn it syncs the file system, so that no
+// contestant waits for the writes of another.
+func (r *run) turns(rows []Row, round int, turn func(i int) (Publication, error)) error {
+	order := make([]int, len(rows))
 	for i := range order {
 		order[i] = i
 	}
-	for _, i := range rig.Rotated(order, n) {
+	for _, i := range rig.Rotated(order, round) {
 		if err := syncFileSystem(r.dir); err != nil {
 			return err
 		}
-		if err := turn(i); err != nil {
-			return fmt.Errorf("%s: %w", contestants[i], err)
+		p, err := turn(i)
+		if err != nil {
+			return fmt.Errorf("%s: %w", rows[i].Name, err)
 		}
+		rows[i].Turns = append(rows[i].Turns, p)
 	}
 	return nil
 }
 
 // firstClones lets all contestants clone the repository, under another name in each round.
-func (r *run) firstClones(ctx context.Context) error {
-	names := append(r.names(), SideClone, SideSynced)
-	r.measured.Cloners = names
+func (r *run) firstClones(ctx context.Context) ([]Row, error) {
+	var rows []Row
+	for _, side := range r.sides {
+		rows = append(rows, Row{Name: side.Name})
+	}
+	rows = append(rows, Row{Name: "git clone --depth 1"}, Row{Name: "git clone --depth 1, syncfs"})
 	for round := range r.rounds {
-		r.Progress("%s: first clones, round %d of %d", r.measured.Name, round+1, r.rounds)
+		r.Progress("%d files: first clones, round %d of %d", r.files, round+1, r.rounds)
 		alias := fmt.Sprint("bench/first-", round)
 		repo, err := events.ParseRepoPath(alias)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := r.git.Alias(alias, name); err != nil {
-			return err
+		if err := r.git.Alias(alias, repoName); err != nil {
+			return nil, err
 		}
-		err = r.turns(round, names, func(i int) (err error) {
-			var p Publication
+		err = r.turns(rows, round, func(i int) (Publication, error) {
 			if i < len(r.services) {
-				p, err = r.services[i].publish(ctx, repo, r.git.URL(alias), r.git.Head(name, "refs/heads/"+gitserver.Main))
-			} else {
-				p, err = r.cloneOnce(ctx, r.git.URL(alias), names[i] == SideSynced)
+				return r.services[i].publish(ctx, repo, r.git.URL(alias), r.head())
 			}
-			r.measured.Clones[names[i]] = append(r.measured.Clones[names[i]], p)
-			return err
+			return r.cloneOnce(ctx, r.git.URL(alias), i == len(rows)-1)
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return compare(rows), nil
 }
+
+func (r *run) head() string { return r.git.Head(repoName, "refs/heads/"+gitserver.Main) }
 
 // cloneOnce times a clone by git, which it deletes. With synced, the clock also counts until all of it is on disk.
 func (r *run) cloneOnce(ctx context.Context, url string, synced bool) (Publication, error) {
@@ -144,71 +140,65 @@ func (r *run) cloneOnce(ctx context.Context, url string, synced bool) (Publicati
 	return p, err
 }
 
-// names returns the names of the sides that are Lockstep.
-func (r *run) names() (names []string) {
-	for _, side := range r.bench.sides {
-		names = append(names, side.Name)
-	}
-	return names
-}
-
 // contestants opens all contestants, each on its own clone.
-func (r *run) contestants(ctx context.Context) (all []side, names []string, err error) {
-	url, commit := r.git.URL(name), r.git.Head(name, "refs/heads/"+gitserver.Main)
-	for _, service := range r.services {
-		s := &serviceSide{service: service, repo: r.repo, url: url}
-		if _, err := s.publish(ctx, commit); err != nil {
-			return nil, nil, err
+func (r *run) contestants(ctx context.Context) (all []side, err error) {
+	for i, s := range r.services {
+		all = append(all, r.serviceSide(r.sides[i].Name, s))
+		if _, err := all[i].publish(ctx, r.head()); err != nil {
+			return nil, err
 		}
-		all = append(all, s)
 	}
-	reset, err := openResetSide(ctx, filepath.Join(r.dir, "reset"), url, r.checkoutWorkers)
+	reset, err := r.resetSide(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	worktree, err := openWorktreeSide(ctx, filepath.Join(r.dir, "worktree"), url, r.checkoutWorkers, false)
-	if err != nil {
-		return nil, nil, err
-	}
-	gitSync, err := openWorktreeSide(ctx, filepath.Join(r.dir, "git-sync"), url, r.checkoutWorkers, true)
-	if err != nil {
-		return nil, nil, err
-	}
-	return append(all, reset, worktree, gitSync), append(r.names(), SideReset, SideWorktree, SideGitSync), nil
+	gitSync, err := r.gitSyncSide(ctx)
+	return append(all, reset, gitSync), err
 }
 
-// push pushes one file at a time, and lets all contestants publish it. Each push begins with another contestant.
-func (r *run) push(ctx context.Context) error {
-	sides, names, err := r.contestants(ctx)
+// push pushes one file at a time, and lets all contestants publish it.
+func (r *run) push(ctx context.Context) ([]Row, error) {
+	sides, err := r.contestants(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.measured.Pushers = names
-	for n, path := range r.changed {
-		r.Progress("%s: push %d of %d", r.measured.Name, n+1, len(r.changed))
+	rows := make([]Row, len(sides))
+	for i, side := range sides {
+		rows[i].Name = side.name
+	}
+	list, err := r.git.Git(ctx, repoName, "", "ls-tree", "-r", "--name-only", "--full-tree", gitserver.Main)
+	if err != nil {
+		return nil, err
+	}
+	paths := strings.Split(list, "\n")
+	pushes := warmUpPushes + r.pushes
+	for n := range pushes {
+		r.Progress("%d files: push %d of %d", r.files, n+1, pushes)
+		path := paths[n*len(paths)/pushes]
 		commit, content, err := r.change(ctx, path, n)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		fsyncs, err := twoFsyncs(r.dir)
+		err = r.turns(rows, n, func(i int) (Publication, error) { return turn(ctx, sides[i], commit, path, content) })
 		if err != nil {
-			return err
-		}
-		err = r.turns(n, names, func(i int) error {
-			p, err := turn(ctx, sides[i], commit, path, content)
-			if err == nil && n >= warmUpPushes {
-				r.measured.Pushes[names[i]] = append(r.measured.Pushes[names[i]], p)
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("push %d: %w", n+1, err)
-		}
-		if n >= warmUpPushes {
-			r.measured.Fsyncs = append(r.measured.Fsyncs, fsyncs)
+			return nil, fmt.Errorf("push %d: %w", n+1, err)
 		}
 	}
-	return nil
+	for i := range rows {
+		rows[i].Turns = rows[i].Turns[warmUpPushes:]
+	}
+	return compare(rows), nil
+}
+
+// change pushes a file with one more line, and returns the commit and the file's content.
+func (r *run) change(ctx context.Context, path string, n int) (commit, content string, err error) {
+	content, err = r.git.Git(ctx, repoName, "", "cat-file", "blob", gitserver.Main+":"+path)
+	if err != nil {
+		return "", "", err
+	}
+	content += fmt.Sprintf("\npush %d\n", n+1)
+	commit, err = r.git.Commit(ctx, repoName, gitserver.Main, gitserver.Edit{Write: map[string]string{path: content}})
+	return commit, content, err
 }
 
 // turn lets a contestant publish a push, and checks the result.
@@ -217,12 +207,23 @@ func turn(ctx context.Context, s side, commit, path, content string) (Publicatio
 	if err != nil {
 		return p, err
 	}
-	published, err := os.ReadFile(filepath.Join(s.tree(), filepath.FromSlash(path)))
+	published, err := os.ReadFile(filepath.Join(s.tree, filepath.FromSlash(path)))
 	if err != nil {
 		return p, err
 	}
 	if string(published) != content {
 		return p, fmt.Errorf("%s does not have the pushed content", path)
 	}
-	return p, s.tidy(ctx)
+	if s.tidy != nil {
+		err = s.tidy(ctx)
+	}
+	return p, err
+}
+
+// compare sets the ratios of all rows.
+func compare(rows []Row) []Row {
+	for i := range rows {
+		rows[i].Ratio = stats.MedianRatio(rows[0].seen(), rows[i].seen())
+	}
+	return rows
 }

@@ -14,39 +14,43 @@ import (
 	"lockstep/events"
 )
 
-// service is a running lockstep serve with a private Redis and volume.
+// service is a lockstep serve with a private Redis and volume.
 type service struct {
-	process  *rig.Process
-	redis    *rig.Redis
-	root     string
-	idle     time.Duration
-	lastSeen string // entry ID of the last result read
+	*rig.Service
+	*rig.Follower
 }
 
 const (
 	publishTimeout = 5 * time.Minute
-	hookSource     = "/hooks/bench" // announces a commit as a verified webhook does
+	hookSource     = "/hooks/bench"         // announces a commit as a verified webhook does
+	idle           = 300 * time.Millisecond // for which a process must be idle before the next turn
 )
 
 // startService starts a binary with its default settings.
-func startService(ctx context.Context, env *rig.Env, binary, root string, idle time.Duration) (*service, error) {
-	redis, err := env.OpenPrivateRedis(ctx)
+func startService(ctx context.Context, env *rig.Env, side rig.Side, root string) (s service, err error) {
+	server, err := env.OpenRedis(ctx)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
-	process, err := env.StartBinary(ctx, binary, "serve", "--redis", redis.URL, "--root", root, "--log-level", "error")
-	return &service{process: process, redis: redis, root: root, idle: idle}, err
+	if s.Follower, err = env.Follow(ctx, server); err != nil {
+		return s, err
+	}
+	s.Service, err = env.Serve(ctx, side, server, root)
+	return s, err
 }
 
-// Close stops the service.
-func (s *service) Close() { _ = s.process.Stop() }
+// stop stops the service.
+func (s service) stop() {
+	s.Follower.Close()
+	_ = s.Stop()
+}
 
 // publish announces a commit, waits until the repository's published name links to another tree, and then until the service is
 // idle.
-func (s *service) publish(ctx context.Context, repo events.RepoPath, url, commit string) (p Publication, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, publishTimeout, errors.New("no new tree; is the worker stuck?\n"+s.process.Log()))
+func (s service) publish(ctx context.Context, repo events.RepoPath, url, commit string) (p Publication, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, publishTimeout, errors.New("no new tree; is the worker stuck?\n"+s.Log()))
 	defer cancel()
-	pid := s.process.Cmd.Process.Pid
+	pid := s.Cmd.Process.Pid
 	spent, err := rig.CPUTime(pid)
 	if err != nil {
 		return p, err
@@ -57,56 +61,34 @@ func (s *service) publish(ctx context.Context, repo events.RepoPath, url, commit
 	}
 	defer flip.Close()
 	began := time.Now()
-	change := events.Change{Repo: repo, URL: url, After: commit, Source: hookSource}
-	if _, err := rig.Publish(ctx, s.redis.Client, events.DefaultNamespace, change); err != nil {
+	wait, err := s.Publish(ctx, events.Change{Repo: repo, URL: url, After: commit, Source: hookSource})
+	if err != nil {
 		return p, err
 	}
-	if err := flip.await(func() error { return s.failure(ctx) }); err != nil {
+	err = flip.await(func() error {
+		if wait.Answered() || ctx.Err() != nil {
+			_, err := wait.Await(ctx)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
 		return p, err
 	}
 	p.Seen = time.Since(began)
-	for answered := false; !answered; {
-		if answered, err = s.answered(ctx); err != nil {
-			return p, err
-		}
-		time.Sleep(time.Millisecond)
+	if _, err := wait.Await(ctx); err != nil {
+		return p, err
 	}
-	if s.idle > 0 {
-		if err := rig.AwaitIdle(ctx, pid, s.idle); err != nil {
-			return p, err
-		}
+	if err := rig.AwaitIdle(ctx, pid, idle); err != nil {
+		return p, err
 	}
 	now, err := rig.CPUTime(pid)
 	p.CPU = now - spent
 	return p, err
 }
 
-func (s *service) tree(repo events.RepoPath) string {
-	return filepath.Join(s.root, filepath.FromSlash(repo.String()))
-}
-
-// failure returns an error if the change has failed, or ctx has ended.
-func (s *service) failure(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	results, _, err := rig.ReadResults(ctx, s.redis.Client, events.DefaultNamespace, s.lastSeen)
-	for _, r := range results {
-		if r.Type == events.ResultFailed {
-			err = fmt.Errorf("sync failed: %v", r.Error)
-		}
-	}
-	return err
-}
-
-// answered reports whether there is a result that it has not read yet, and reads it.
-func (s *service) answered(ctx context.Context) (answered bool, err error) {
-	if err := s.failure(ctx); err != nil {
-		return false, err
-	}
-	before := s.lastSeen
-	_, s.lastSeen, err = rig.ReadResults(ctx, s.redis.Client, events.DefaultNamespace, s.lastSeen)
-	return s.lastSeen != before, err
+func (s service) tree(repo events.RepoPath) string {
+	return filepath.Join(s.Root, filepath.FromSlash(repo.String()))
 }
 
 // link waits for a symlink to be replaced.

@@ -7,36 +7,51 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"lockstep/bench/rig"
-	"lockstep/events"
 	"lockstep/internal/gitserver"
 )
 
 // side is one way to publish pushes. It is not safe for concurrent use.
-type side interface {
-	// publish publishes a commit, which the default branch names.
-	publish(ctx context.Context, commit string) (Publication, error)
+type side struct {
+	name string
+	tree string // path that readers open
 
-	// tree returns the path that readers open.
-	tree() string
-
-	// tidy cleans up after the clock has stopped.
-	tidy(ctx context.Context) error
+	publish func(ctx context.Context, commit string) (Publication, error) // of a commit, which the default branch names
+	tidy    func(ctx context.Context) error                               // cleans up after the clock has stopped; optional
 }
 
-// serviceSide publishes with a running lockstep serve.
-type serviceSide struct {
-	*service
-	repo events.RepoPath
-	url  string
+// serviceSide publishes with lockstep serve.
+func (r *run) serviceSide(name string, s service) side {
+	return side{name: name, tree: s.tree(r.repo), publish: func(ctx context.Context, commit string) (Publication, error) {
+		return s.publish(ctx, r.repo, r.git.URL(repoName), commit)
+	}}
 }
 
-func (s *serviceSide) publish(ctx context.Context, commit string) (Publication, error) {
-	return s.service.publish(ctx, s.repo, s.url, commit)
+// resetSide is a clone that is reset in place. Its readers see it change file by file.
+func (r *run) resetSide(ctx context.Context) (side, error) {
+	dir := filepath.Join(r.dir, "reset")
+	publish := func(ctx context.Context, _ string) (Publication, error) {
+		return timedGit(ctx, dir, []string{"fetch", "--quiet", "--depth", "1"}, []string{"reset", "--quiet", "--hard", "FETCH_HEAD"})
+	}
+	return side{name: "git reset --hard", tree: dir, publish: publish}, rig.CloneWithGit(ctx, r.git.URL(repoName), dir, r.checkoutWorkers)
 }
 
-func (s *serviceSide) tree() string             { return s.service.tree(s.repo) }
-func (*serviceSide) tidy(context.Context) error { return nil }
+// gitSyncSide is a clone with a new work tree for each push, and a symlink to the newest.
+func (r *run) gitSyncSide(ctx context.Context) (side, error) {
+	s, err := rig.OpenGitSync(ctx, r.git.URL(repoName), filepath.Join(r.dir, "git-sync"), r.checkoutWorkers)
+	if err != nil {
+		return side{}, err
+	}
+	publish := func(ctx context.Context, _ string) (p Publication, err error) {
+		began := time.Now()
+		p.CPU, err = s.Publish(ctx)
+		p.Seen = time.Since(began)
+		return p, err
+	}
+	return side{name: "git-sync's steps", tree: s.Published(), publish: publish, tidy: s.Tidy}, nil
+}
 
 // timedGit runs git commands in a folder one after the other.
 func timedGit(ctx context.Context, dir string, commands ...[]string) (p Publication, err error) {
@@ -52,70 +67,15 @@ func timedGit(ctx context.Context, dir string, commands ...[]string) (p Publicat
 	return p, nil
 }
 
-// clone makes a clone of depth 1 whose checkouts use so many processes.
-func clone(ctx context.Context, url, dir string, workers int, args ...string) error {
-	return rig.CloneWithGit(ctx, url, dir, append([]string{"-c", fmt.Sprint("checkout.workers=", workers)}, args...)...)
-}
-
-// resetSide is a clone that is reset in place. Its readers see it change file by file.
-type resetSide struct{ dir string }
-
-func openResetSide(ctx context.Context, dir, url string, workers int) (*resetSide, error) {
-	return &resetSide{dir}, clone(ctx, url, dir, workers)
-}
-
-func (s *resetSide) publish(ctx context.Context, _ string) (Publication, error) {
-	return timedGit(ctx, s.dir, []string{"fetch", "--quiet", "--depth", "1"}, []string{"reset", "--quiet", "--hard", "FETCH_HEAD"})
-}
-
-func (s *resetSide) tree() string             { return s.dir }
-func (*resetSide) tidy(context.Context) error { return nil }
-
-// worktreeSide is a clone with a new work tree for each push, and a symlink to the newest.
-type worktreeSide struct {
-	dir     string
-	gitSync bool // add the work tree empty and reset it, as git-sync does
-	n       int
-}
-
-func openWorktreeSide(ctx context.Context, dir, url string, workers int, gitSync bool) (*worktreeSide, error) {
-	s := &worktreeSide{dir: dir, gitSync: gitSync}
-	if err := clone(ctx, url, s.clone(), workers, "--no-checkout"); err != nil {
-		return nil, err
-	}
-	_, err := s.publish(ctx, "")
-	return s, err
-}
-
-func (s *worktreeSide) clone() string         { return filepath.Join(s.dir, "clone") }
-func (s *worktreeSide) tree() string          { return filepath.Join(s.dir, "published") }
-func (s *worktreeSide) worktree(n int) string { return filepath.Join(s.dir, fmt.Sprint("tree-", n)) }
-
-func (s *worktreeSide) publish(ctx context.Context, _ string) (p Publication, err error) {
-	s.n++
-	tree := s.worktree(s.n)
-	fetch, add := []string{"fetch", "--quiet", "--depth", "1"}, []string{"worktree", "add", "--quiet", "--detach"}
-	if s.gitSync {
-		p, err = timedGit(ctx, s.clone(), fetch, append(add, "--no-checkout", tree, "FETCH_HEAD"), []string{"-C", tree, "reset", "--quiet", "--hard"})
-	} else {
-		p, err = timedGit(ctx, s.clone(), fetch, append(add, tree, "FETCH_HEAD"))
-	}
+// syncFileSystem waits until everything written to path's file system is on disk.
+func syncFileSystem(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
-		return p, err
+		return err
 	}
-	began, next := time.Now(), s.tree()+".next"
-	if err := os.Symlink(filepath.Base(tree), next); err != nil {
-		return p, err
+	defer dir.Close()
+	if err := unix.Syncfs(int(dir.Fd())); err != nil {
+		return fmt.Errorf("sync the file system of %s: %w", path, err)
 	}
-	err = os.Rename(next, s.tree())
-	p.Seen += time.Since(began)
-	return p, err
-}
-
-func (s *worktreeSide) tidy(ctx context.Context) error {
-	if s.n < 2 {
-		return nil
-	}
-	_, err := gitserver.Git(ctx, s.clone(), "", "worktree", "remove", "--force", s.worktree(s.n-1))
-	return err
+	return nil
 }

@@ -64,7 +64,7 @@ type check = func(given func(flag string) bool) error
 func Command(std term.Streams, cmd *cobra.Command, check check, run func(context.Context, *Env) (Report, error)) *cobra.Command {
 	env := &Env{Streams: std}
 	env.out.Add(cmd)
-	cmd.Flags().StringVar(&env.appendFsync, "appendfsync", "always", "when a private Redis flushes its log to disk: always, everysec or no; off: it has no log")
+	cmd.Flags().StringVar(&env.appendFsync, "appendfsync", "always", "when Redis flushes its log to disk: always, everysec or no; off: it has no log")
 	cmd.Args = term.WrongUse(term.NoArgs)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := check(cmd.Flags().Changed); err != nil {
@@ -88,11 +88,6 @@ func Command(std term.Streams, cmd *cobra.Command, check check, run func(context
 		return env.show(report)
 	}
 	return cmd
-}
-
-// RedisFlag adds --redis to a command.
-func RedisFlag(cmd *cobra.Command, url *string) {
-	cmd.Flags().StringVar(url, "redis", "", "`URL` of the Redis to measure on (default: a private redis-server)")
 }
 
 // WorkerCommand completes the hidden command of a process that a benchmark starts, and adds --redis. It passes that Redis to run.

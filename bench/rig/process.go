@@ -12,10 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 
-	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/config"
 )
@@ -55,16 +53,7 @@ type Process struct {
 	done    chan struct{} // closed when the process has ended
 }
 
-// StartLockstep starts the lockstep binary, in a folder without a lockstep.yaml and without the variables that configure it.
-func (e *Env) StartLockstep(ctx context.Context, args ...string) (*Process, error) {
-	path, err := e.Lockstep(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return e.StartBinary(ctx, path, args...)
-}
-
-// StartBinary is like StartLockstep for a given lockstep binary.
+// StartBinary starts a lockstep binary, in a folder without a lockstep.yaml and without the variables that configure it.
 func (e *Env) StartBinary(ctx context.Context, path string, args ...string) (*Process, error) {
 	environ := slices.DeleteFunc(slices.Clone(e.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
 	return e.StartProcess(ctx, environ, path, args...)
@@ -120,16 +109,6 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Ended waits for the end of the process, and returns false if ctx ends first.
-func (p *Process) Ended(ctx context.Context) bool {
-	select {
-	case <-p.done:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // Wait waits for the end of the process. It returns an error if the exit code is not 0.
 func (p *Process) Wait() error {
 	<-p.done
@@ -155,36 +134,14 @@ func (p *Process) Log() string {
 	return string(log[max(0, len(log)-2000):])
 }
 
-// Deployment is a Redis and a volume for lockstep processes.
-type Deployment struct {
-	*Env
-	Redis *Redis
-	Root  string
-}
-
-// Start starts a lockstep process on the Redis and the volume.
-func (d Deployment) Start(ctx context.Context, args ...string) (*Process, error) {
-	return d.StartLockstep(ctx, d.Args(args...)...)
-}
-
-// Args adds the settings of the deployment to arguments of lockstep.
-func (d Deployment) Args(args ...string) []string {
-	return append(args, "--redis", d.Redis.URL, "--root", d.Root, "--lease", "1s", "--tree-grace", "5s", "--log-level", "error")
-}
-
-// AwaitResults polls the number of results until it is at least n.
-func AwaitResults(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, n int64, every time.Duration) error {
-	return AwaitCount(ctx, n, every, func() (int64, error) { return client.XLen(ctx, namespace.Results()).Result() })
-}
-
-// AwaitCount polls count every few milliseconds until it is at least n.
-func AwaitCount(ctx context.Context, n int64, every time.Duration, count func() (int64, error)) error {
+// AwaitCount polls count until it is at least n.
+func AwaitCount(ctx context.Context, n int64, count func() (int64, error)) error {
 	for {
 		got, err := count()
 		if err != nil || got >= n {
 			return err
 		}
-		if !app.Sleep(ctx, every) {
+		if !app.Sleep(ctx, 5*time.Millisecond) {
 			return fmt.Errorf("counted %d of %d: %w", got, n, context.Cause(ctx))
 		}
 	}

@@ -1,10 +1,12 @@
 package rig
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -13,40 +15,130 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/app"
 	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
 )
 
-// Redis is the server that a benchmark measures on.
+// Redis is a private redis-server on a free port, which a benchmark measures on.
 type Redis struct {
 	redisx.Server
-	URL    string // with credentials
+	URL    string
 	Client redis.UniversalClient
 
-	private *privateRedis // nil if the caller named a server
+	env             *Env
+	path, addr, dir string
+	args            []string // added to the command line
+	process         *Process
 }
 
-// OpenRedis connects to the Redis at url until the end of the run, or starts a private one if url is empty.
-func (e *Env) OpenRedis(ctx context.Context, url string) (*Redis, error) {
-	if url == "" {
-		return e.OpenPrivateRedis(ctx)
-	}
-	server, err := redisx.Parse(url, "")
+const fsyncOff = "off"
+
+// OpenRedis starts a redis-server with the persistence of --appendfsync and with additional arguments. It runs until the end of the run.
+func (e *Env) OpenRedis(ctx context.Context, args ...string) (*Redis, error) {
+	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		return nil, term.UsageError(err)
+		return nil, term.UsageError(errors.New("there is no redis-server in PATH; install it"))
 	}
-	r := &Redis{Server: server, URL: url, Client: server.Open()}
+	if e.appendFsync != fsyncOff {
+		args = append([]string{"--appendonly", "yes", "--appendfsync", e.appendFsync}, args...)
+	}
+	r := &Redis{env: e, path: path, args: args}
+	if r.dir, err = os.MkdirTemp(e.Dir, "redis-"); err != nil {
+		return nil, err
+	}
+	for range 5 { // another process may take the port before redis-server binds it
+		if r.addr, err = freeAddress(); err != nil {
+			return nil, err
+		}
+		if err = r.launch(ctx); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.URL = "redis://" + r.addr
+	if r.Server, err = redisx.Parse(r.URL, ""); err != nil {
+		return nil, err
+	}
+	r.Client = r.Open()
 	e.Cleanup(func() { _ = r.Client.Close() })
-	if err := r.Client.Ping(ctx).Err(); err != nil {
-		return nil, redisx.Explain(server, err)
-	}
 	return r, nil
 }
 
-// Info returns a section of INFO. Fields that the server does not report are missing.
-func (r *Redis) Info(ctx context.Context, section string) map[string]string {
+// freeAddress returns an unused loopback address.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// launch starts the server on its port, with the data in its folder.
+func (r *Redis) launch(ctx context.Context) error {
+	_, port, err := net.SplitHostPort(r.addr)
+	if err != nil {
+		return err
+	}
+	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", r.dir, "--save", ""}, r.args...)
+	process, err := r.env.StartProcess(ctx, nil, r.path, args...)
+	if err != nil {
+		return err
+	}
+	r.process = process
+	if err := r.await(ctx); err != nil {
+		_ = r.process.Kill()
+		return fmt.Errorf("redis-server does not start: %w\n%s", err, r.process.Log())
+	}
+	return nil
+}
+
+// await returns once this server, and no other process on its port, has loaded its data and answers.
+func (r *Redis) await(ctx context.Context) error {
+	client := redis.NewClient(&redis.Options{Addr: r.addr, MaxRetries: -1})
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		switch info(ctx, client, "server")["process_id"] {
+		case strconv.Itoa(r.process.Cmd.Process.Pid):
+			if client.Ping(ctx).Err() == nil {
+				return nil
+			}
+		case "":
+		default:
+			return errors.New("another server has its port")
+		}
+		if !app.Sleep(ctx, 5*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Restart kills the server, waits, and starts it again, with its data or empty. It returns the time during
+// which the server did not answer.
+func (r *Redis) Restart(ctx context.Context, empty bool, away time.Duration) (down Span, err error) {
+	down.From = Monotonic()
+	_ = r.process.Kill()
+	if empty {
+		if err := errors.Join(os.RemoveAll(r.dir), os.Mkdir(r.dir, 0o700)); err != nil {
+			return down, err
+		}
+	}
+	if !app.Sleep(ctx, away) {
+		return down, context.Cause(ctx)
+	}
+	err = r.launch(ctx)
+	down.To = Monotonic()
+	return down, err
+}
+
+// info returns a section of INFO. Fields that the server does not report are missing.
+func info(ctx context.Context, client redis.UniversalClient, section string) map[string]string {
 	fields := map[string]string{}
-	for line := range strings.Lines(r.Client.Info(ctx, section).Val()) {
+	for line := range strings.Lines(client.Info(ctx, section).Val()) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[name] = value
 		}
@@ -54,11 +146,11 @@ func (r *Redis) Info(ctx context.Context, section string) map[string]string {
 	return fields
 }
 
-// CPU returns the CPU time that Redis reports in INFO, so it also works for a remote server.
+// CPU returns the CPU time that Redis reports in INFO.
 func (r *Redis) CPU(ctx context.Context) (time.Duration, error) {
-	info := r.Info(ctx, "cpu")
-	user, errUser := strconv.ParseFloat(info["used_cpu_user"], 64)
-	sys, errSys := strconv.ParseFloat(info["used_cpu_sys"], 64)
+	fields := info(ctx, r.Client, "cpu")
+	user, errUser := strconv.ParseFloat(fields["used_cpu_user"], 64)
+	sys, errSys := strconv.ParseFloat(fields["used_cpu_sys"], 64)
 	if err := errors.Join(errUser, errSys); err != nil {
 		return 0, fmt.Errorf("redis at %s does not report its processor time: %w", r, err)
 	}
@@ -68,34 +160,4 @@ func (r *Redis) CPU(ctx context.Context) (time.Duration, error) {
 // NewNamespace returns a namespace that is unique for this run.
 func NewNamespace() events.Namespace {
 	return events.Namespace("lockstep-bench:{" + uuid.NewString() + "}:")
-}
-
-// Clear deletes all keys with a prefix, unless the server is private. It is best effort: each run has another prefix.
-func (r *Redis) Clear(ctx context.Context, prefix string) {
-	if r.private != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), RoundGrace)
-	defer cancel()
-	keys := r.Client.Scan(ctx, 0, prefix+"*", 1000).Iterator()
-	for keys.Next(ctx) {
-		_ = r.Client.Unlink(ctx, keys.Val()).Err()
-	}
-}
-
-// ReadResults reads the results after the entry with ID from; "" reads all of them. It returns the ID of the last entry.
-func ReadResults(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, from string) ([]events.Result, string, error) {
-	entries, err := client.XRange(ctx, namespace.Results(), "("+cmp.Or(from, "0"), "+").Result()
-	if err != nil {
-		return nil, from, err
-	}
-	results := make([]events.Result, len(entries))
-	for i, entry := range entries {
-		from = entry.ID
-		payload, _ := entry.Values["payload"].(string)
-		if results[i], err = events.ParseResult([]byte(payload)); err != nil {
-			return nil, from, err
-		}
-	}
-	return results, from, nil
 }

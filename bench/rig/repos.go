@@ -13,13 +13,18 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
+	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 )
 
-// CloneWithGit makes a clone of depth 1, without automatic housekeeping, which would run in the background.
-func CloneWithGit(ctx context.Context, url, dir string, args ...string) error {
-	_, err := gitserver.Git(ctx, "/", "", append([]string{"clone", "--quiet", "--depth", "1", "-c", "gc.auto=0", url, dir}, args...)...)
-	return err
+// TempDir makes a folder in dir, or in TMPDIR if it is "", and removes it at the end of the run.
+func (e *Env) TempDir(dir string) (string, error) {
+	path, err := os.MkdirTemp(dir, "lockstep-bench-")
+	if err != nil {
+		return "", term.UsageError(fmt.Errorf("--dir: %w", err))
+	}
+	e.Cleanup(func() { _ = os.RemoveAll(path) })
+	return path, nil
 }
 
 // StartGit starts a Git server, and stops it at the end of the run.
@@ -32,13 +37,13 @@ func (e *Env) StartGit() (*gitserver.Server, error) {
 }
 
 // Publish publishes a change, with the source /lockstep/bench unless it has one.
-func Publish(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (events.Change, error) {
+func Publish(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) error {
 	change.Source = cmp.Or(change.Source, "/lockstep/bench")
 	change, err := events.NewChange(change)
 	if err != nil {
-		return change, err
+		return err
 	}
-	return change, app.PublishChange(ctx, client, namespace, change)
+	return app.PublishChange(ctx, client, namespace, change)
 }
 
 // WithFileLock calls f while it holds an exclusive lock on a file, which it creates if needed.

@@ -31,7 +31,7 @@ type bench struct {
 	publishers            []int
 	changes               int
 	duration              time.Duration // with --publishers
-	redis, against        string
+	against               string
 }
 
 // group is the consumer group of every contestant. Contestants do not share streams.
@@ -53,13 +53,11 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"repository's lease; then its result and the repository's state are written, and it is acknowledged.\n" +
 			"Peers are commands that speak the worker protocol of bench hot, see bench/README.md.\n\n" +
 			"With --serve and --against, processes of lockstep serve settle changes of repositories with nothing new instead.\n" +
-			"With --publishers, publishers add events to a Redis with appendfsync always and to one with everysec.\n\n" +
-			"Without --redis it starts a private redis-server.",
+			"With --publishers, publishers add events to a Redis with appendfsync always and to one with everysec.",
 		Example: "  bin/bench stream\n  bin/bench stream --events 200000 --rounds 5 --json\n" +
 			"  bin/bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'\n" +
 			"  bin/bench stream --against bin/lockstep-old\n  bin/bench stream --publishers 1,16,256",
 	}, b.check, b.run)
-	rig.RedisFlag(cmd, &b.redis)
 	rig.AgainstFlag(cmd, &b.against)
 	flags := cmd.Flags()
 	flags.BoolVar(&b.served, "serve", false, "measure changes a second of lockstep serve")
@@ -103,7 +101,7 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	case len(b.publishers) > 0:
 		return b.runPublishers(ctx, env)
 	}
-	server, err := env.OpenRedis(ctx, b.redis)
+	server, err := env.OpenRedis(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func (b *bench) runPublishers(ctx context.Context, env *rig.Env) (rig.Report, er
 	var servers [2]*rig.Redis
 	for i, policy := range policies {
 		var err error
-		if servers[i], err = env.OpenPrivateRedis(ctx, "--appendonly", "yes", "--appendfsync", policy); err != nil {
+		if servers[i], err = env.OpenRedis(ctx, "--appendonly", "yes", "--appendfsync", policy); err != nil {
 			return nil, err
 		}
 	}

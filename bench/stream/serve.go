@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/internal/stats"
@@ -44,17 +42,22 @@ func (b *bench) runServed(ctx context.Context, env *rig.Env) (rig.Report, error)
 	if err != nil {
 		return nil, err
 	}
-	server, err := env.OpenRedis(ctx, "")
+	server, err := env.OpenRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
-	remote, err := env.NewRemote(ctx, 0)
+	forge, err := env.NewForge(ctx, 1, 1)
 	if err != nil {
 		return nil, err
 	}
-	host, err := env.ServeHost(1, remote)
+	forge.Default = map[string]int{"refs/heads/main": 0}
+	host, err := env.ServeHost(1, forge)
 	if err != nil {
 		return nil, err
+	}
+	changes := make([]events.Change, b.changes)
+	for i, url := range host.URLs("stream", b.changes) {
+		changes[i].URL = url
 	}
 	report := ServedReport{Changes: b.changes, Slots: b.slots, Rounds: b.rounds, Sides: make([]servedSide, len(sides))}
 	names := make([]string, len(sides))
@@ -62,7 +65,7 @@ func (b *bench) runServed(ctx context.Context, env *rig.Env) (rig.Report, error)
 		names[i], report.Sides[i].Name = side.Name, side.Name
 	}
 	err = env.Alternate(b.rounds, names, func(_, i int) error {
-		round, err := b.serve(ctx, env, server, sides[i], host.URLs("stream", b.changes))
+		round, err := b.serve(ctx, env, server, sides[i], changes)
 		report.Sides[i].rounds = append(report.Sides[i].rounds, round)
 		return err
 	})
@@ -85,7 +88,7 @@ func (b *bench) runServed(ctx context.Context, env *rig.Env) (rig.Report, error)
 }
 
 // serve measures one side with a new process, an empty Redis and an empty volume.
-func (b *bench) serve(ctx context.Context, env *rig.Env, server *rig.Redis, side rig.Side, urls []string) (round servedRound, err error) {
+func (b *bench) serve(ctx context.Context, env *rig.Env, server *rig.Redis, side rig.Side, changes []events.Change) (round servedRound, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("the changes were not settled in two minutes"))
 	defer cancel()
 	if err := server.Client.FlushAll(ctx).Err(); err != nil {
@@ -96,50 +99,48 @@ func (b *bench) serve(ctx context.Context, env *rig.Env, server *rig.Redis, side
 		return round, err
 	}
 	defer os.RemoveAll(root)
-	worker, err := env.StartBinary(ctx, side.Path, "serve", "--roles", "worker", "--redis", server.URL, "--root", root, "--slots", strconv.Itoa(b.slots), "--log-level", "error")
+	worker, err := env.Serve(ctx, side, server, root, "--roles", "worker", "--slots", strconv.Itoa(b.slots))
 	if err != nil {
 		return round, err
 	}
 	defer func() { _ = worker.Kill() }()
-	if err := settle(ctx, server, urls, 1); err != nil { // the first syncs
+	follower, err := env.Follow(ctx, server)
+	if err != nil {
 		return round, err
 	}
-	cpu := func() (time.Duration, error) {
-		own, err := rig.CPUTime(worker.Cmd.Process.Pid)
-		redis, errRedis := server.CPU(ctx)
-		return own + redis, errors.Join(err, errRedis)
+	defer follower.Close()
+	if err := settle(ctx, follower, changes); err != nil { // the first syncs
+		return round, err
 	}
 	if err := rig.AwaitIdle(ctx, worker.Cmd.Process.Pid, 200*time.Millisecond); err != nil { // it may prepare next trees
 		return round, err
 	}
-	before, err := cpu()
+	before, err := worker.CPU(ctx)
 	if err != nil {
 		return round, err
 	}
 	began := time.Now()
-	if err := settle(ctx, server, urls, 2); err != nil {
+	if err := settle(ctx, follower, changes); err != nil {
 		return round, err
 	}
 	round.took = time.Since(began)
-	after, err := cpu()
-	round.cpu = after - before
+	after, err := worker.CPU(ctx)
+	round.cpu = after.Worker + after.Redis - before.Worker - before.Redis
 	return round, err
 }
 
-// settle publishes a change to each repository, and waits until each has that many results.
-func settle(ctx context.Context, server *rig.Redis, urls []string, results int) error {
-	publishers, publishing := errgroup.WithContext(ctx)
-	publishers.SetLimit(16)
-	for _, url := range urls {
-		publishers.Go(func() error {
-			_, err := rig.Publish(publishing, server.Client, events.DefaultNamespace, events.Change{URL: url})
-			return err
-		})
-	}
-	if err := publishers.Wait(); err != nil {
+// settle publishes changes, and waits until all have results.
+func settle(ctx context.Context, follower *rig.Follower, changes []events.Change) error {
+	waits, err := follower.PublishAll(ctx, changes)
+	if err != nil {
 		return err
 	}
-	return rig.AwaitResults(ctx, server.Client, events.DefaultNamespace, int64(results*len(urls)), 2*time.Millisecond)
+	for _, wait := range waits {
+		if _, err := wait.Await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Table prints the report as text.

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
-	"lockstep/internal/app"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/serve"
 	"lockstep/internal/gitserver"
@@ -20,19 +17,18 @@ import (
 // Forge is a Git server in this process. All of its repositories share one chain of commits, each of which changes one file: a push only
 // moves a ref along the chain, so that neither pushing nor serving starts a process.
 type Forge struct {
-	Commits []string      // the chain, oldest first
-	Delay   time.Duration // before each request is served; set it before the first request
+	Commits []string       // the chain, oldest first
+	Default map[string]int // refs of repositories without a push; nil: there is no other repository
 
-	base, dir string
-	handler   *serve.Handler
-	place     map[string]int // commit → index in Commits
+	dir     string
+	handler *serve.Handler
 
 	mu   sync.Mutex
 	refs map[string]map[string]int // repository → full ref → index in Commits
 }
 
-// StartForge makes a chain of n commits on a tree of so many files, and serves it until the end of the run.
-func (e *Env) StartForge(ctx context.Context, n, files int) (*Forge, error) {
+// NewForge makes a chain of n commits on a tree of so many files.
+func (e *Env) NewForge(ctx context.Context, n, files int) (*Forge, error) {
 	git, err := e.StartGit()
 	if err != nil {
 		return nil, err
@@ -55,27 +51,11 @@ func (e *Env) StartForge(ctx context.Context, n, files int) (*Forge, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Forge{Commits: strings.Split(commits, "\n"), dir: git.Dir(name), place: map[string]int{}, refs: map[string]map[string]int{}}
-	for i, commit := range f.Commits {
-		f.place[commit] = i
+	f := &Forge{Commits: strings.Split(commits, "\n"), dir: git.Dir(name), refs: map[string]map[string]int{}}
+	if f.handler, err = serve.New(serve.Config{Source: f}); err == nil {
+		e.Cleanup(f.handler.Close)
 	}
-	if f.handler, err = serve.New(serve.Config{Source: f}); err != nil {
-		return nil, err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	f.base = "http://" + listener.Addr().String() + "/"
-	server := &http.Server{Handler: http.HandlerFunc(f.serve), ReadHeaderTimeout: RoundGrace, WriteTimeout: time.Minute}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) })
-	e.Cleanup(func() {
-		_ = server.Close()
-		serving.Wait()
-		f.handler.Close()
-	})
-	return f, nil
+	return f, err
 }
 
 // chainScript is the input of git fast-import that adds n-1 commits to the first one.
@@ -92,9 +72,6 @@ func chainScript(n int, paths []string) string {
 	return b.String()
 }
 
-// URL returns the URL of a repository.
-func (f *Forge) URL(repo string) string { return f.base + repo + ".git" }
-
 // Push moves a ref to a commit of the chain, by its index. It creates the repository and the ref if they do not exist.
 func (f *Forge) Push(repo, ref string, n int) {
 	f.mu.Lock()
@@ -105,20 +82,8 @@ func (f *Forge) Push(repo, ref string, n int) {
 	f.refs[repo][ref] = n
 }
 
-// Place returns the index of a commit, or -1.
-func (f *Forge) Place(commit string) int {
-	if place, ok := f.place[commit]; ok {
-		return place
-	}
-	return -1
-}
-
-func (f *Forge) serve(w http.ResponseWriter, r *http.Request) {
-	if f.Delay > 0 && !app.Sleep(r.Context(), f.Delay) {
-		return
-	}
-	f.handler.ServeHTTP(w, r)
-}
+// ServeHTTP implements [http.Handler].
+func (f *Forge) ServeHTTP(w http.ResponseWriter, r *http.Request) { f.handler.ServeHTTP(w, r) }
 
 // Open implements [serve.Source].
 func (f *Forge) Open(_ context.Context, r *http.Request) (*serve.Repo, error) {
@@ -126,6 +91,9 @@ func (f *Forge) Open(_ context.Context, r *http.Request) (*serve.Repo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	refs := f.refs[name]
+	if refs == nil {
+		refs = f.Default
+	}
 	if !ok || refs == nil {
 		return nil, &serve.Refusal{Status: http.StatusNotFound, Text: "no such repository"}
 	}
