@@ -74,7 +74,7 @@ bench-short: ## Compare with another binary, AGAINST=/path/to/lockstep, in six m
 	bin/bench availability --duration 12s --against '$(AGAINST)'
 
 bench-lock: bench ## Measure the lock, side by side with others, and through faults: 4 minutes
-	bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock' --peer 'rueidislock=bin/peers rueidislock' --peer 'etcd=bin/peers etcd'
+	bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'etcd=bin/peers etcd'
 	bin/bench lock --faults --duration 15s
 
 bench-hot: bench ## Measure what hot repositories cost the others, side by side with other queues: 15 minutes

@@ -35,7 +35,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"--faults kills and stops processes, breaks subscriptions and restarts Redis, all at once, and judges by\n" +
 			"the fences that reached a volume. It fails if one was accepted below a higher one or given out twice,\n" +
 			"or if nobody got the key for longer than a lease and a second.",
-		Example: "  bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'redislock=bin/peers redislock'\n" +
+		Example: "  bin/bench lock --peer 'redsync=bin/peers redsync' --peer 'etcd=bin/peers etcd'\n" +
 			"  bin/bench lock --faults --duration 60s",
 	}, func(given func(flag string) bool) error { return errors.Join(b.checkFaults(given), b.check()) }, b.run)
 	flags := cmd.Flags()

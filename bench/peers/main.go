@@ -1,7 +1,7 @@
 // Command peers lets other locks take part in bench lock, and other workers in bench hot and stream --settle. It speaks the
 // worker protocols of ../README.md, and shares no code with Lockstep.
 //
-//	peers redsync|redislock|rueidislock|etcd --redis URL --key KEY --waiters N --hold D --duration D
+//	peers redsync|etcd --redis URL --key KEY --waiters N --hold D --duration D
 //	peers hashed|jetstream|stock queue|work --redis URL --prefix PREFIX --slots N --work-ms N
 //
 // It is a separate module, so that these libraries stay out of the other go.mod files.
@@ -34,10 +34,8 @@ type peer struct {
 }
 
 var peers = map[string]peer{
-	"redsync":     {"github.com/go-redsync/redsync/v4", openRedsync},
-	"redislock":   {"github.com/bsm/redislock", openRedislock},
-	"rueidislock": {"github.com/redis/rueidis", openRueidislock},
-	"etcd":        {"go.etcd.io/etcd/server/v3", openEtcd},
+	"redsync": {"github.com/go-redsync/redsync/v4", openRedsync},
+	"etcd":    {"go.etcd.io/etcd/server/v3", openEtcd},
 }
 
 func main() {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
@@ -46,4 +47,17 @@ func (l redsyncLock) acquire(ctx context.Context) (func() error, error) {
 func (redsyncLock) gaveUp(err error) bool {
 	_, taken := errors.AsType[*redsync.ErrTaken](err)
 	return taken || errors.Is(err, redsync.ErrFailed)
+}
+
+// openGoRedis makes a client with go-redis' defaults.
+func openGoRedis(ctx context.Context, redisURL string) (*redis.Client, error) {
+	opt, err := redis.ParseURL(redisURL)
+	if err != nil {
+		return nil, errors.New("--redis does not parse; want redis://host:port")
+	}
+	client := redis.NewClient(opt)
+	if err := client.Ping(ctx).Err(); err != nil {
+		return nil, fmt.Errorf("reach Redis: %w", err)
+	}
+	return client, nil
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -19,11 +21,8 @@ var stock = contestant{
 	queue: func(_ context.Context, s settings) (func(event, repo string) error, func() error, error) {
 		publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: s.client}, nil)
 		return func(event, repo string) error {
-			payload, err := newChange(event, repo)
-			if err != nil {
-				return err
-			}
-			return publisher.Publish(s.prefix+"changes", message.NewMessage(event, payload))
+			data := map[string]any{"repo": repo, "url": "https://example.com/" + repo + ".git", "ref": "refs/heads/main"}
+			return publishDocument(publisher, s.prefix+"changes", "lockstep.change.pushed.v1", event, repo, data)
 		}, noEnd, err
 	},
 	work: workStock,
@@ -61,10 +60,11 @@ func workStock(ctx context.Context, s settings, report reporter) (func(context.C
 // the same subscriber gets it again at once.
 func (s settings) stockHandler(publisher message.Publisher, report reporter) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
-		repo, url, err := readChange(msg.Payload)
-		if err != nil {
+		var change struct{ Data struct{ Repo, URL string } }
+		if err := json.Unmarshal(msg.Payload, &change); err != nil {
 			return err
 		}
+		repo := change.Data.Repo
 		release, err := newRedsync(s.client, s.prefix+"lock:"+repo).acquire(msg.Context())
 		if err != nil {
 			return err
@@ -72,7 +72,7 @@ func (s settings) stockHandler(publisher message.Publisher, report reporter) mes
 		began := monotonic()
 		time.Sleep(s.work)
 		ended := monotonic()
-		if err := s.publish(msg.Context(), s.client, publisher, msg.UUID, repo, url); err != nil {
+		if err := s.publish(msg.Context(), publisher, msg.UUID, repo, change.Data.URL); err != nil {
 			return errors.Join(err, release(), report(msg.UUID, began, ended, 0))
 		}
 		if err := release(); err != nil {
@@ -81,4 +81,30 @@ func (s settings) stockHandler(publisher message.Publisher, report reporter) mes
 		// The ack comes later, and the subscriber does not report it, so this time is slightly too early.
 		return report(msg.UUID, began, ended, monotonic())
 	}
+}
+
+// publishDocument publishes a CloudEvents document as Lockstep's changes and results are.
+func publishDocument(publisher message.Publisher, topic, kind, id, repo string, data map[string]any) error {
+	payload, err := json.Marshal(map[string]any{
+		"specversion": "1.0", "id": id, "source": "/lockstep/bench", "type": kind, "subject": repo,
+		"time": time.Now().UTC(), "datacontenttype": "application/json", "data": data,
+	})
+	if err != nil {
+		return err
+	}
+	return publisher.Publish(topic, message.NewMessage(id, payload))
+}
+
+// publish publishes the result of an event and writes the repository's state.
+func (s settings) publish(ctx context.Context, publisher message.Publisher, event, repo, url string) error {
+	commit := strings.Repeat("0", 40-len(event)) + event
+	err := publishDocument(publisher, s.prefix+"results", "lockstep.result.synced.v1", event+"/result", repo, map[string]any{
+		"repo": repo, "ref": "refs/heads/main", "deliveries": []string{event}, "took_ms": 0, "after": commit, "path": repo,
+		"tree": ".lockstep/repos/" + repo + "/trees/" + commit, "files": []any{map[string]string{"path": "a.txt", "status": "modified"}},
+	})
+	if err != nil {
+		return err
+	}
+	return s.client.HSet(ctx, s.prefix+"repo:"+repo, "repo", repo, "url", url, "synced", time.Now().UTC().Format(time.RFC3339Nano),
+		"head:refs/heads/main", commit, "given:refs/heads/main:", commit).Err()
 }
