@@ -62,7 +62,7 @@ func (b *bench) check() error {
 
 func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 	if b.faults {
-		return b.runFaults(ctx, env, "bench")
+		return b.runFaults(ctx, env)
 	}
 	server, err := env.OpenRedis(ctx)
 	if err != nil {

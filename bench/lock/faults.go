@@ -3,6 +3,8 @@ package lock
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -12,154 +14,122 @@ import (
 // gapSlack is the time, in addition to a lease, that a key may be without a new holder during any fault.
 const gapSlack = time.Second
 
-// write is one attempt to write to the volume at the begin or the end of a grant. It is refused if a higher fence has written
-// before.
+// write is one attempt to write to the volume at the begin or the end of a grant.
 type write struct {
-	At             int64
-	Fence          uint64
-	End, Refused   bool
-	PID, Goroutine int
+	At      int64
+	Fence   uint64
+	End     bool
+	Refused bool // a higher fence had written before
+	PID     int
+	Waiter  int
 }
 
-// writeSize is the length of a write in the log, in bytes. It divides a page, so that a killed process leaves a whole line or
-// none.
-const writeSize = 64
+// writeFormat has a fixed length, 64, that divides a page, so that a killed process leaves a whole line in the log or none.
+const writeFormat = "%18d %20d %5t %5t %7d %3d\n"
 
-// line formats the write for the log, padded to writeSize: <at> <fence> begin|end accepted|refused <pid> <goroutine>.
-func (w write) line() string {
-	what, outcome := "begin", "accepted"
-	if w.End {
-		what = "end"
+func parseWrite(line string) (w write, err error) {
+	if _, err = fmt.Sscan(line, &w.At, &w.Fence, &w.End, &w.Refused, &w.PID, &w.Waiter); err != nil {
+		err = fmt.Errorf("write %q: %w", line, err)
 	}
-	if w.Refused {
-		outcome = "refused"
+	return w, err
+}
+
+// readLog reads the log.
+func (v volume) readLog() (all []write, err error) {
+	log, err := os.ReadFile(v.path("log"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
 	}
-	line := fmt.Sprintf("%d %d %s %s %d %d", w.At, w.Fence, what, outcome, w.PID, w.Goroutine)
-	return fmt.Sprintf("%-*s\n", writeSize-1, line)
-}
-
-// parseWrite reads a line of the log.
-func parseWrite(line string) (write, error) {
-	var w write
-	var what, outcome, rest string
-	n, _ := fmt.Sscan(line, &w.At, &w.Fence, &what, &outcome, &w.PID, &w.Goroutine, &rest)
-	w.End, w.Refused = what == "end", outcome == "refused"
-	if n != 6 || !w.End && what != "begin" || !w.Refused && outcome != "accepted" {
-		return write{}, fmt.Errorf("write %q: want a time, a fence, begin or end, accepted or refused, a pid and a goroutine",
-			strings.TrimSpace(line))
+	for line := range strings.Lines(string(log)) {
+		w, err := parseWrite(line)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, w)
 	}
-	return w, nil
+	return all, nil
 }
 
-// faultRun is the record of a run.
-type faultRun struct {
-	rig.Span
-	Lease time.Duration
-	Log   []write    // in the order of the log
-	Down  []rig.Span // periods when Redis did not answer; they do not overlap
-}
-
-// FaultFigures has the figures of a run.
-type FaultFigures struct {
-	Grants          int     `json:"grants"` // begun grants, including refused ones
-	GrantsPerSecond float64 `json:"grants_per_second"`
-	Takeovers       int     `json:"takeovers"` // accepted begins before the last holder's end
-	Refused         int     `json:"refused_stale_writes"`
+// FaultReport is the result of a run with faults.
+type FaultReport struct {
+	Processes int            `json:"processes"`
+	Waiters   int            `json:"waiters"`
+	Lease     time.Duration  `json:"lease_ns"`
+	Duration  time.Duration  `json:"duration_ns"`
+	Faults    map[string]int `json:"faults"` // by kind
+	Grants    int            `json:"grants"`
+	Refused   int            `json:"refused_stale_writes"`
 
 	// Each of these must be 0.
 	Inversions int `json:"accepted_fence_inversions"` // accepted writes below an accepted fence
-	TwoOwners  int `json:"fences_with_two_owners"`    // refused or not
-	BegunTwice int `json:"fences_begun_twice"`        // refused or not
+	TwoOwners  int `json:"fences_with_two_owners"`    // begun twice, accepted or not
 
-	// The longest time without an accepted begin: in total, and excluding the time during which Redis was down, which must not
-	// exceed MayGap. The start and the end of the run count as begins.
-	LongestGap   time.Duration `json:"longest_gap_ns"`
-	LongestGapUp time.Duration `json:"longest_gap_redis_up_ns"`
-	GapUpAt      time.Duration `json:"longest_gap_redis_up_at_ns"` // since the start of the run
-	MayGap       time.Duration `json:"gap_limit_ns"`
-	Down         time.Duration `json:"redis_down_ns"`
+	// LongestGap is the longest time without an accepted begin, excluding the time during which Redis was down. The start and the end of the
+	// run count as begins. It must not exceed a lease and gapSlack.
+	LongestGap time.Duration `json:"longest_gap_redis_up_ns"`
+
+	volume volume
 }
 
-// judgeFaults computes the figures from the log. Grants and gaps exclude writes after the end of the run, whose holders were
-// stopped until then; the other figures include them.
-func judgeFaults(run faultRun) FaultFigures {
-	f := FaultFigures{MayGap: run.Lease + gapSlack}
-	for _, down := range run.Down {
-		f.Down += run.Overlap(down)
+// judge computes the figures from the log of a run. Gaps exclude writes after the end of the run, whose holders were stopped until then.
+func (r *FaultReport) judge(run rig.Span, log []write, down []rig.Span) {
+	begun, highest, began := map[uint64]bool{}, uint64(0), run.From
+	gap := func(to int64) {
+		without := rig.Span{From: began, To: to}
+		up := time.Duration(to - began)
+		for _, d := range down {
+			up -= without.Overlap(d)
+		}
+		r.LongestGap = max(r.LongestGap, up)
+		began = to
 	}
-	gap := func(from, to int64) {
-		g := rig.Span{From: from, To: to}
-		long := time.Duration(to - from)
-		up := long
-		for _, down := range run.Down {
-			up -= g.Overlap(down)
-		}
-		f.LongestGap = max(f.LongestGap, long)
-		if up > f.LongestGapUp {
-			f.LongestGapUp, f.GapUpAt = up, time.Duration(from-run.From)
-		}
-	}
-	type owner struct{ pid, goroutine int }
-	var (
-		owners  = map[uint64]owner{}
-		shared  = map[uint64]bool{}
-		begins  = map[uint64]int{}
-		highest uint64
-		open    uint64 // fence of the last accepted begin, 0 after its end
-		began   = run.From
-	)
-	for _, w := range run.Log {
-		during := w.At >= run.From && w.At < run.To
-		who := owner{w.PID, w.Goroutine}
-		if first, known := owners[w.Fence]; !known {
-			owners[w.Fence] = who
-		} else if first != who {
-			shared[w.Fence] = true
-		}
+	for _, w := range log {
 		if !w.End {
-			if begins[w.Fence]++; begins[w.Fence] == 2 {
-				f.BegunTwice++
+			r.Grants++
+			if begun[w.Fence] {
+				r.TwoOwners++
 			}
-			if during {
-				f.Grants++
-			}
+			begun[w.Fence] = true
 		}
 		if w.Refused {
-			f.Refused++
+			r.Refused++
 			continue
 		}
 		if w.Fence < highest {
-			f.Inversions++
+			r.Inversions++
 		}
 		highest = max(highest, w.Fence)
-		switch {
-		case w.End && w.Fence == open:
-			open = 0
-		case w.End:
-		default:
-			if open != 0 && open != w.Fence {
-				f.Takeovers++
-			}
-			open = w.Fence
-			if during {
-				gap(began, w.At)
-				began = w.At
-			}
+		if !w.End && w.At < run.To {
+			gap(w.At)
 		}
 	}
-	gap(began, run.To)
-	f.TwoOwners = len(shared)
-	f.GrantsPerSecond = float64(f.Grants) / time.Duration(run.To-run.From).Seconds()
-	return f
+	gap(run.To)
 }
 
-// Err returns an error for each guarantee of the lock that was broken.
-func (f FaultFigures) Err() error {
-	err := rig.Faults(rig.Fault{What: "accepted fence inversions", Count: f.Inversions},
-		rig.Fault{What: "fences with two owners", Count: f.TwoOwners}, rig.Fault{What: "fences begun twice", Count: f.BegunTwice})
-	if f.LongestGapUp > f.MayGap {
-		err = errors.Join(err, fmt.Errorf("nobody got the key for %v while Redis was up; want at most %v",
-			f.LongestGapUp.Round(time.Millisecond), f.MayGap))
+// Verdict returns an error for each guarantee of the lock that was broken, and keeps the log; otherwise it removes the log.
+func (r FaultReport) Verdict() error {
+	err := rig.Faults(rig.Fault{What: "accepted fence inversions", Count: r.Inversions}, rig.Fault{What: "fences with two owners", Count: r.TwoOwners})
+	if most := r.Lease + gapSlack; r.LongestGap > most {
+		err = errors.Join(err, fmt.Errorf("nobody got the key for %v while Redis was up; want at most %v", r.LongestGap.Round(time.Millisecond), most))
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("bench with faults: %w\nthe log is in %s", err, r.volume.dir)
+	}
+	return os.RemoveAll(r.volume.dir)
+}
+
+// Table prints the report as text.
+func (r FaultReport) Table(w io.Writer) error {
+	fmt.Fprintf(w, "%d processes × %d waiters, one key, lease %v, %v\n\n", r.Processes, r.Waiters, r.Lease, r.Duration)
+	tw := rig.NewTable(w)
+	fmt.Fprintln(tw, "\t\tat most\t")
+	for _, kind := range []string{faultKill, faultStop, faultPubSub, faultRestart, faultEmpty} {
+		fmt.Fprintf(tw, "%s\t%d\t\t\n", kind, r.Faults[kind])
+	}
+	fmt.Fprintf(tw, "grants\t%d\t\t\n", r.Grants)
+	fmt.Fprintf(tw, "refused stale writes\t%d\t\t\n", r.Refused)
+	fmt.Fprintf(tw, "accepted fence inversions\t%d\t0\t\n", r.Inversions)
+	fmt.Fprintf(tw, "fences with two owners\t%d\t0\t\n", r.TwoOwners)
+	fmt.Fprintf(tw, "longest gap, Redis up, s\t%.3f\t%.3f\t\n", r.LongestGap.Seconds(), (r.Lease + gapSlack).Seconds())
+	return tw.Flush()
 }

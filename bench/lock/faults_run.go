@@ -5,13 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
-	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
 	"lockstep/bench/rig"
+	"lockstep/internal/app"
 )
 
 // Defaults for --faults.
@@ -21,123 +26,230 @@ const (
 	faultProcesses = 6
 )
 
-// FaultReport is the result of a run with faults.
-type FaultReport struct {
-	Processes int             `json:"processes"`
-	Waiters   int             `json:"waiters"`
-	Lease     time.Duration   `json:"lease_ns"`
-	Duration  time.Duration   `json:"duration_ns"`
-	Figures   FaultFigures    `json:"figures"`
-	Faults    []injectedFault `json:"faults"`
+// Kinds of faults.
+const (
+	faultKill    = "kill -9"
+	faultStop    = "SIGSTOP"
+	faultPubSub  = "pub/sub kill"
+	faultRestart = "Redis restart with its data"
+	faultEmpty   = "Redis restart empty"
+)
 
+// faultDriver injects faults into workers and Redis.
+type faultDriver struct {
+	*bench
 	volume volume
+	redis  *rig.Redis
+	start  func() (*rig.Worker, error)
+
+	mu       sync.Mutex
+	workers  rig.Workers
+	busy     map[*rig.Worker]bool // workers with a fault
+	injected map[string]int       // by kind
+
+	down []rig.Span // times without Redis
 }
 
 // runFaults lets processes contend for one key while faults are injected, and judges the log of what they wrote.
-func (b *bench) runFaults(ctx context.Context, env *rig.Env, key string) (rig.Report, error) {
-	dir, err := os.MkdirTemp("", "lockstep-bench-volume-")
-	if err != nil {
+func (b *bench) runFaults(ctx context.Context, env *rig.Env) (_ rig.Report, err error) {
+	d := &faultDriver{bench: b, busy: map[*rig.Worker]bool{}, injected: map[string]int{}}
+	if d.volume.dir, err = os.MkdirTemp("", "lockstep-bench-volume-"); err != nil {
 		return nil, err
 	}
-	report, err := b.contendWithFaults(ctx, env, volume{dir}, key)
+	report, err := d.run(ctx, env)
 	if err != nil {
-		_ = os.RemoveAll(dir)
+		_ = os.RemoveAll(d.volume.dir)
 		return nil, fmt.Errorf("bench with faults: %w", err)
 	}
 	return report, nil
 }
 
-// Verdict returns an error if a guarantee of the lock was broken, and keeps the log; otherwise it removes the log.
-func (r FaultReport) Verdict() error {
-	if err := r.Figures.Err(); err != nil {
-		return fmt.Errorf("bench with faults: %w\nthe log is in %s", err, r.volume.dir)
-	}
-	return os.RemoveAll(r.volume.dir)
-}
-
-func (b *bench) contendWithFaults(ctx context.Context, env *rig.Env, v volume, key string) (FaultReport, error) {
-	report := FaultReport{Processes: b.processes, Waiters: b.waiters, Lease: b.lease, Duration: b.duration, volume: v}
+func (d *faultDriver) run(ctx context.Context, env *rig.Env) (report FaultReport, err error) {
 	self, err := rig.Contestants("faults-worker", nil)
 	if err != nil {
 		return report, err
 	}
-	d := &faultDriver{bench: b, volume: v, busy: map[*rig.Worker]bool{}}
 	if d.redis, err = env.OpenRedis(ctx); err != nil {
 		return report, err
 	}
-
-	args := []string{
-		"--redis", d.redis.URL, "--key", key, "--volume", v.dir, "--waiters", strconv.Itoa(b.waiters), "--lease", b.lease.String(),
-	}
+	args := []string{"--redis", d.redis.URL, "--volume", d.volume.dir, "--waiters", strconv.Itoa(d.waiters), "--lease", d.lease.String()}
 	d.start = func() (*rig.Worker, error) { return env.StartWorker(ctx, self[0], args...) }
 	defer func() { d.workers.Kill() }()
-	if d.workers, _, err = env.StartWorkers(ctx, b.processes, self[0], args...); err != nil {
+	if d.workers, _, err = env.StartWorkers(ctx, d.processes, self[0], args...); err != nil {
 		return report, err
 	}
-	d.from = rig.Monotonic()
+	from := rig.Monotonic()
 	if err := d.inject(ctx); err != nil {
 		return report, err
 	}
 	if err := d.finish(ctx); err != nil {
 		return report, err
 	}
-	log, err := v.readLog()
-	if err != nil {
-		return report, err
-	}
-	report.Faults = d.injected
-	report.Figures = judgeFaults(faultRun{
-		Span: rig.Span{From: d.from, To: d.from + b.duration.Nanoseconds()}, Lease: b.lease, Log: log, Down: d.down,
-	})
-	return report, nil
+	log, err := d.volume.readLog()
+	report = FaultReport{Processes: d.processes, Waiters: d.waiters, Lease: d.lease, Duration: d.duration, Faults: d.injected, volume: d.volume}
+	report.judge(rig.Span{From: from, To: from + d.duration.Nanoseconds()}, log, d.down)
+	return report, err
 }
 
-// readLog reads the log.
-func (v volume) readLog() (all []write, err error) {
-	log, err := os.ReadFile(v.path("log"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	for line := range strings.Lines(string(log)) {
-		w, err := parseWrite(line)
+// inject injects all kinds of faults concurrently for the duration. When it returns, stopped workers have resumed and Redis is up.
+func (d *faultDriver) inject(ctx context.Context) error {
+	g, during := errgroup.WithContext(ctx)
+	during, cancel := context.WithTimeout(during, d.duration)
+	defer cancel()
+	g.Go(func() error { return d.killWorkers(ctx, during) })
+	g.Go(func() error { return d.stopWorkers(ctx, during) })
+	g.Go(func() error { d.killSubscriptions(during); return nil })
+	g.Go(func() error { return d.restartRedis(ctx, during) })
+	return g.Wait()
+}
+
+// killWorkers kills one worker after the other, a quarter of the times the holder of the key, and starts new ones.
+func (d *faultDriver) killWorkers(ctx, during context.Context) error {
+	for app.Sleep(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
+		victim, err := d.strike(faultKill, rand.N(4) == 0, func(pid int) error { return unix.Kill(pid, unix.SIGKILL) })
 		if err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, w)
+		victim.Kill()
+		if victim.Cmd.ProcessState.Exited() {
+			return victim.Explain(ctx, errors.New("worker ended by itself"))
+		}
+		next, err := d.start()
+		if err != nil {
+			return err
+		}
+		d.mu.Lock()
+		d.workers[slices.Index(d.workers, victim)] = next
+		delete(d.busy, victim)
+		d.mu.Unlock()
+		if _, err := next.Ready(); err != nil {
+			return next.Explain(ctx, err)
+		}
 	}
-	return all, nil
+	return nil
 }
 
-// Table prints the report as text.
-func (r FaultReport) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%d processes × %d waiters, one key, lease %v, %v\n\n", r.Processes, r.Waiters, r.Lease, r.Duration)
-	kinds, holders := map[string]int{}, map[string]int{}
-	for _, f := range r.Faults {
-		kinds[f.Kind]++
-		if f.Holder {
-			holders[f.Kind]++
+// stopWorkers stops one worker at a time for longer than a lease, half of the times the holder of the key.
+func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
+	for app.Sleep(during, d.lease/4+rand.N(d.lease/4)) {
+		victim, err := d.strike(faultStop, rand.N(2) == 0, stopProcess)
+		if err != nil {
+			return err
+		}
+		app.Sleep(during, d.lease+d.lease/8+rand.N(d.lease/4))
+		if err := victim.Cmd.Process.Signal(unix.SIGCONT); err != nil {
+			return victim.Explain(ctx, fmt.Errorf("resume worker: %w", err))
+		}
+		d.mu.Lock()
+		delete(d.busy, victim)
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+// stopProcess returns once the process has stopped.
+func stopProcess(pid int) error {
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		return fmt.Errorf("stop worker: %w", err)
+	}
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(pid, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("stop worker: %w", err)
+		case !status.Stopped():
+			return errors.New("worker ended by itself")
+		default:
+			return nil
 		}
 	}
-	f := r.Figures
-	tw := rig.NewTable(w)
-	fmt.Fprintln(tw, "\t\tat most\t")
-	for _, kind := range []string{FaultKill, FaultStop, FaultPubSub, FaultRestart, FaultEmpty} {
-		fmt.Fprintf(tw, "%s\t%d\t\t\n", kind, kinds[kind])
-		if kind == FaultKill || kind == FaultStop {
-			fmt.Fprintf(tw, "of the holder\t%d\t\t\n", holders[kind])
+}
+
+func (d *faultDriver) killSubscriptions(during context.Context) {
+	for app.Sleep(during, 200*time.Millisecond+rand.N(400*time.Millisecond)) {
+		if n, err := d.redis.Client.ClientKillByFilter(during, "TYPE", "pubsub").Result(); err == nil && n > 0 {
+			d.count(faultPubSub)
 		}
 	}
-	fmt.Fprintf(tw, "Redis down, s\t%.3f\t\t\n", f.Down.Seconds())
-	fmt.Fprintf(tw, "grants\t%d\t\t\n", f.Grants)
-	fmt.Fprintf(tw, "grants/s\t%.0f\t\t\n", f.GrantsPerSecond)
-	fmt.Fprintf(tw, "takeovers\t%d\t\t\n", f.Takeovers)
-	fmt.Fprintf(tw, "refused stale writes\t%d\t\t\n", f.Refused)
-	fmt.Fprintf(tw, "accepted fence inversions\t%d\t0\t\n", f.Inversions)
-	fmt.Fprintf(tw, "fences with two owners\t%d\t0\t\n", f.TwoOwners)
-	fmt.Fprintf(tw, "fences begun twice\t%d\t0\t\n", f.BegunTwice)
-	fmt.Fprintf(tw, "longest gap, s\t%.3f\t\t\n", f.LongestGap.Seconds())
-	fmt.Fprintf(tw, "longest gap, Redis up, s\t%.3f\t%.3f\t\n", f.LongestGapUp.Seconds(), f.MayGap.Seconds())
-	return tw.Flush()
+}
+
+// restartRedis restarts Redis about four times, with its data and empty in turn.
+func (d *faultDriver) restartRedis(ctx, during context.Context) error {
+	every := max(d.duration/5, d.lease)
+	empty := rand.N(2) == 0
+	for ; app.Sleep(during, every*3/4+rand.N(every/2)); empty = !empty {
+		down, err := d.redis.Restart(ctx, empty, 100*time.Millisecond+rand.N(300*time.Millisecond))
+		if err != nil {
+			return err
+		}
+		d.down = append(d.down, down)
+		if empty {
+			d.count(faultEmpty)
+		} else {
+			d.count(faultRestart)
+		}
+	}
+	return nil
+}
+
+// strike calls f for a worker without a fault, and returns it. With atHolder it prefers the one that holds the key. No worker is in the guard
+// during the call, because processes stopped in the middle of a write are not part of the test.
+func (d *faultDriver) strike(kind string, atHolder bool, f func(pid int) error) (victim *rig.Worker, err error) {
+	d.count(kind)
+	err = d.volume.guarded(func() error {
+		log, err := d.volume.readLog()
+		if err != nil {
+			return err
+		}
+		prefer := 0
+		if atHolder && len(log) > 0 && !log[len(log)-1].End {
+			prefer = log[len(log)-1].PID
+		}
+		victim = d.take(prefer)
+		return f(victim.Cmd.Process.Pid)
+	})
+	return victim, err
+}
+
+// take returns a worker without a fault, the preferred one if it is one.
+func (d *faultDriver) take(preferred int) (victim *rig.Worker) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range rand.Perm(len(d.workers)) {
+		w := d.workers[i]
+		if !d.busy[w] && (victim == nil || w.Cmd.Process.Pid == preferred) {
+			victim = w
+		}
+	}
+	d.busy[victim] = true
+	return victim
+}
+
+func (d *faultDriver) count(kind string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.injected[kind]++
+}
+
+// finish ends all workers.
+func (d *faultDriver) finish(ctx context.Context) error {
+	for _, w := range d.workers {
+		_ = w.Stdin.Close()
+	}
+	defer time.AfterFunc(rig.RoundGrace, func() {
+		for _, w := range d.workers {
+			_ = w.Cmd.Process.Kill()
+		}
+	}).Stop()
+	var errs []error
+	for _, w := range d.workers {
+		if err := w.Wait(); err != nil {
+			errs = append(errs, w.Explain(ctx, fmt.Errorf("worker: %w", err)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // checkFaults sets the defaults of a run with faults, and returns an error for flags that exclude it.
@@ -148,10 +260,8 @@ func (b *bench) checkFaults(given func(flag string) bool) error {
 		}
 		return nil
 	}
-	for _, flag := range []string{"peer", "hold", "rounds"} {
-		if given(flag) {
-			return fmt.Errorf("--faults excludes --%s: it restarts a private redis-server, and runs once", flag)
-		}
+	if given("peer") || given("hold") || given("rounds") {
+		return errors.New("--faults excludes --peer, --hold and --rounds: it measures Lockstep once")
 	}
 	if !given("duration") {
 		b.duration = faultDuration
@@ -160,13 +270,8 @@ func (b *bench) checkFaults(given func(flag string) bool) error {
 		b.processes = faultProcesses
 	}
 	b.lease = cmp.Or(b.lease, faultLease)
-	switch {
-	case b.processes < 3:
-		return fmt.Errorf("--processes is %d; with --faults it must be at least 3, because one is stopped and another killed", b.processes)
-	case b.lease < 500*time.Millisecond:
-		return fmt.Errorf("--lease is %v; want at least 500ms", b.lease)
-	case b.duration < 3*b.lease:
-		return fmt.Errorf("--duration is %v; with --faults it must be at least three leases, %v", b.duration, 3*b.lease)
+	if b.processes < 3 || b.lease < 500*time.Millisecond || b.duration < 3*b.lease {
+		return errors.New("--faults: want --processes of 3 or more, --lease of 500ms or more, and --duration of three leases or more")
 	}
 	return nil
 }

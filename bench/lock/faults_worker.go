@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"lockstep/bench/rig"
 	"lockstep/internal/app"
@@ -27,7 +29,21 @@ type volume struct{ dir string }
 func (v volume) path(name string) string { return filepath.Join(v.dir, name) }
 
 // guarded calls f under the guard.
-func (v volume) guarded(f func() error) error { return rig.WithFileLock(v.path("guard"), f) }
+func (v volume) guarded(f func() error) error {
+	guard, err := os.OpenFile(v.path("guard"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer guard.Close() // unlocks it
+	for {
+		switch err := unix.Flock(int(guard.Fd()), unix.LOCK_EX); {
+		case err == nil:
+			return f()
+		case !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("lock %s: %w", guard.Name(), err)
+		}
+	}
+}
 
 // highest returns the highest fence that has written. It may be called outside the guard.
 func (v volume) highest() (uint64, error) {
@@ -49,7 +65,7 @@ func (v volume) record(fence uint64) error {
 }
 
 // write appends the begin or the end of a grant to the log, accepted or refused.
-func (v volume) write(fence uint64, end bool, goroutine int) error {
+func (v volume) write(fence uint64, end bool, waiter int) error {
 	return v.guarded(func() error {
 		highest, err := v.highest()
 		if err != nil {
@@ -60,39 +76,17 @@ func (v volume) write(fence uint64, end bool, goroutine int) error {
 				return err
 			}
 		}
-		w := write{At: rig.Monotonic(), Fence: fence, End: end, Refused: fence < highest, PID: os.Getpid(), Goroutine: goroutine}
 		log, err := os.OpenFile(v.path("log"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = io.WriteString(log, w.line())
+		_, err = fmt.Fprintf(log, writeFormat, rig.Monotonic(), fence, end, fence < highest, os.Getpid(), waiter)
 		return errors.Join(err, log.Close())
 	})
 }
 
-// last returns the last write in the log, zero if there is none. The caller must hold the guard.
-func (v volume) last() (write, error) {
-	log, err := os.Open(v.path("log"))
-	if errors.Is(err, os.ErrNotExist) {
-		return write{}, nil
-	}
-	if err != nil {
-		return write{}, err
-	}
-	defer log.Close()
-	if _, err := log.Seek(-writeSize, io.SeekEnd); err != nil {
-		return write{}, err
-	}
-	line, err := io.ReadAll(log)
-	if err != nil {
-		return write{}, err
-	}
-	return parseWrite(string(line))
-}
-
 // faultWorker is one process of a run with faults. It prints "ready" and works until its standard input ends.
 type faultWorker struct {
-	key     string
 	volume  volume
 	waiters int
 	lease   time.Duration
@@ -108,7 +102,6 @@ func NewFaultsWorkerCommand(std term.Streams) *cobra.Command {
 		return w.run(cmd.Context(), server, cmd.InOrStdin(), std.Stdout)
 	})
 	flags := cmd.Flags()
-	flags.StringVar(&w.key, "key", "", "key to lock")
 	flags.StringVar(&w.volume.dir, "volume", "", "`folder` that the lock protects")
 	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
 	flags.DurationVar(&w.lease, "lease", faultLease, "how long a lease outlives its holder")
@@ -138,8 +131,8 @@ func (w faultWorker) run(ctx context.Context, server redisx.Server, stdin io.Rea
 }
 
 // work acquires, writes its begin and its end, and releases, until ctx ends.
-func (w faultWorker) work(ctx context.Context, locker *locking.Locker, goroutine int) error {
-	req := locking.Request{Key: w.key, Job: strconv.Itoa(goroutine), Operation: "bench"}
+func (w faultWorker) work(ctx context.Context, locker *locking.Locker, waiter int) error {
+	req := locking.Request{Key: "bench", Job: strconv.Itoa(waiter), Operation: "bench"}
 	for ctx.Err() == nil {
 		var err error
 		if req.Floor, err = w.volume.highest(); err != nil {
@@ -152,12 +145,12 @@ func (w faultWorker) work(ctx context.Context, locker *locking.Locker, goroutine
 		case err != nil:
 			return err
 		}
-		if err := w.volume.write(lease.Fence(), false, goroutine); err != nil {
+		if err := w.volume.write(lease.Fence(), false, waiter); err != nil {
 			return err
 		}
 		app.Sleep(lease.Context(), rand.N(3*time.Millisecond))
 		// Write even if the lease is lost: the guard must refuse it.
-		if err := w.volume.write(lease.Fence(), true, goroutine); err != nil {
+		if err := w.volume.write(lease.Fence(), true, waiter); err != nil {
 			return err
 		}
 		_ = lease.Release(ctx) // a lease that it cannot release expires

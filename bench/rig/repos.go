@@ -3,13 +3,11 @@ package rig
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/app"
@@ -44,21 +42,4 @@ func Publish(ctx context.Context, client redis.UniversalClient, namespace events
 		return err
 	}
 	return app.PublishChange(ctx, client, namespace, change)
-}
-
-// WithFileLock calls f while it holds an exclusive lock on a file, which it creates if needed.
-func WithFileLock(path string, f func() error) error {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer file.Close() // unlocks it
-	for {
-		switch err := unix.Flock(int(file.Fd()), unix.LOCK_EX); {
-		case err == nil:
-			return f()
-		case !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("lock %s: %w", path, err)
-		}
-	}
 }
