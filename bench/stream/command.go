@@ -113,33 +113,40 @@ func (b *bench) run(ctx context.Context, env *rig.Env) (rig.Report, error) {
 
 // Report compares the contestants.
 type Report struct {
-	Events int   `json:"events"`
-	Slots  int   `json:"slots,omitempty"` // with --settle
-	Rounds int   `json:"rounds"`
-	Rows   []row `json:"rows"`
+	Setup string `json:"setup"`
+	Rows  []row  `json:"rows"`
 }
 
-// row has the figures of one contestant. The first row is Lockstep's.
+// row has the medians of one contestant, and how its rate compares with that of the first one.
 type row struct {
-	Name      string  `json:"name"`
-	PerSecond float64 `json:"events_per_second"`
-	Ratio     float64 `json:"lockstep_ratio"` // ratio of Lockstep's rate to this one; median of the rounds
+	Name   string               `json:"name"`
+	Median sample               `json:"median"`
+	Ratio  stats.Range[float64] `json:"first_to_it"` // of the first one's rate to this one's, in the same round
+
+	rounds []sample
+}
+
+// sample has the figures of a round. Those that a benchmark does not measure are 0.
+type sample struct {
+	PerSecond float64       `json:"events_per_second"`
+	P50       time.Duration `json:"p50_ns"`
+	P99       time.Duration `json:"p99_ns"`
+	CPU       time.Duration `json:"cpu_ns"` // of the worker and Redis, for an event
 }
 
 // taker consumes n events of a stream, and returns when all are acknowledged.
 type taker func(ctx context.Context, server *rig.Redis, topic string, n int) error
 
-func (b *bench) runSubscribers(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
-	report := Report{Events: b.events, Rounds: b.rounds}
+func (b *bench) runSubscribers(ctx context.Context, env *rig.Env, server *rig.Redis) (report Report, err error) {
 	names, takers := []string{"lockstep", "go-redis, batches"}, []taker{takeWithLockstep, takeWithBatches}
-	var err error
-	report.Rows, err = b.compare(env, names, func(_, i int) (float64, error) { return b.measure(ctx, server, takers[i]) })
+	report.Setup = fmt.Sprintf("%d events of %d bytes, a handler that does nothing, one process", b.events, payloadBytes)
+	report.Rows, err = b.compare(env, names, func(_, i int) (sample, error) { return b.measure(ctx, server, takers[i]) })
 	return report, err
 }
 
 // runSettled measures whole workers: a lease, a result and a settlement for each event.
 func (b *bench) runSettled(ctx context.Context, env *rig.Env, server *rig.Redis) (Report, error) {
-	report := Report{Events: b.events, Slots: b.slots, Rounds: b.rounds}
+	report := Report{Setup: fmt.Sprintf("%d events, each for a repository of its own: lease, result, settlement; one process × %d slots", b.events, b.slots)}
 	contestants, err := hot.Contestants(b.peers)
 	if err != nil {
 		return report, err
@@ -151,13 +158,13 @@ func (b *bench) runSettled(ctx context.Context, env *rig.Env, server *rig.Redis)
 	}
 	prefix := rig.NewNamespace()
 	versions := make([]string, len(contestants))
-	report.Rows, err = b.compare(env, rig.Names(contestants), func(round, i int) (float64, error) {
+	report.Rows, err = b.compare(env, rig.Names(contestants), func(round, i int) (sample, error) {
 		figures, version, err := load.Play(ctx, env, server, contestants[i], tasks, fmt.Sprintf("%s%d:%d:", prefix, round, i))
 		versions[i] = version
 		if err == nil && figures.Lost+figures.Doubled+figures.Overlaps > 0 {
 			err = fmt.Errorf("%d events lost, %d done twice, %d two at once", figures.Lost, figures.Doubled, figures.Overlaps)
 		}
-		return float64(b.events) / figures.AllDone.Seconds(), err
+		return sample{PerSecond: float64(b.events) / figures.AllDone.Seconds()}, err
 	})
 	for i := range report.Rows {
 		report.Rows[i].Name = strings.TrimSpace(report.Rows[i].Name + " " + versions[i])
@@ -166,53 +173,53 @@ func (b *bench) runSettled(ctx context.Context, env *rig.Env, server *rig.Redis)
 }
 
 // compare measures all contestants in turn, and compares them with the first.
-func (b *bench) compare(env *rig.Env, names []string, measure func(round, i int) (float64, error)) ([]row, error) {
-	rates, ratios := make([][]float64, len(names)), make([][]float64, len(names))
+func (b *bench) compare(env *rig.Env, names []string, measure func(round, i int) (sample, error)) ([]row, error) {
+	rows := make([]row, len(names))
 	err := env.Alternate(b.rounds, names, func(round, i int) error {
-		rate, err := measure(round, i)
-		rates[i] = append(rates[i], rate)
+		measured, err := measure(round, i)
+		rows[i].rounds = append(rows[i].rounds, measured)
 		return err
 	})
-	rows := make([]row, len(names))
 	if err != nil {
 		return rows, err
 	}
-	for i, name := range names {
-		for round, rate := range rates[i] {
-			ratios[i] = append(ratios[i], rates[0][round]/rate)
+	for i := range rows {
+		r := &rows[i]
+		r.Name = names[i]
+		duration := func(of func(sample) time.Duration) time.Duration { return stats.MedianOf(r.rounds, of) }
+		r.Median = sample{
+			PerSecond: stats.MedianOf(r.rounds, func(s sample) float64 { return s.PerSecond }),
+			P50:       duration(func(s sample) time.Duration { return s.P50 }),
+			P99:       duration(func(s sample) time.Duration { return s.P99 }),
+			CPU:       duration(func(s sample) time.Duration { return s.CPU }),
 		}
-		rows[i] = row{name, stats.Median(rates[i]), stats.Median(ratios[i])}
+		ratios := make([]float64, b.rounds)
+		for round := range ratios {
+			ratios[round] = rows[0].rounds[round].PerSecond / r.rounds[round].PerSecond
+		}
+		r.Ratio = stats.RangeOf(ratios, func(ratio float64) float64 { return ratio })
 	}
 	return rows, nil
 }
 
 // measure lets a contestant consume a new stream, and returns its events a second.
-func (b *bench) measure(ctx context.Context, server *rig.Redis, take taker) (float64, error) {
+func (b *bench) measure(ctx context.Context, server *rig.Redis, take taker) (sample, error) {
 	prefix := string(rig.NewNamespace())
 	topic := prefix + "changes"
 	defer server.Client.Unlink(context.WithoutCancel(ctx), topic, stream.DueKey(prefix, topic, group))
 	if err := fillStream(ctx, server.Client, topic, b.events); err != nil {
-		return 0, err
+		return sample{}, err
 	}
 	began := time.Now()
 	if err := take(ctx, server, topic, b.events); err != nil {
-		return 0, err
+		return sample{}, err
 	}
 	took := time.Since(began)
-	left, err := pending(ctx, server, topic)
-	if err == nil && left > 0 {
-		err = fmt.Errorf("%d of %d events left pending", left, b.events)
+	pending, err := server.Client.XPending(ctx, topic, group).Result()
+	if err == nil && pending.Count > 0 {
+		err = fmt.Errorf("%d of %d events left pending", pending.Count, b.events)
 	}
-	return float64(b.events) / took.Seconds(), err
-}
-
-// pending returns how many events are delivered but not acknowledged.
-func pending(ctx context.Context, server *rig.Redis, topic string) (int64, error) {
-	summary, err := server.Client.XPending(ctx, topic, group).Result()
-	if err != nil {
-		return 0, err
-	}
-	return summary.Count, nil
+	return sample{PerSecond: float64(b.events) / took.Seconds()}, err
 }
 
 // fillStream adds n events of a change's size to a stream, and makes the group.
@@ -279,19 +286,12 @@ func takeWithBatches(ctx context.Context, server *rig.Redis, topic string, n int
 
 // Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
-	what := fmt.Sprintf("events of %d bytes, a handler that does nothing, one process", payloadBytes)
-	if r.Slots > 0 {
-		what = fmt.Sprintf("events, each for a repository of its own: lease, result, settlement; one process × %d slots", r.Slots)
-	}
-	fmt.Fprintf(w, "%d %s; rounds: %d, medians\n\n", r.Events, what, r.Rounds)
+	fmt.Fprintf(w, "%s; rounds: %d, medians (lowest–highest)\n\n", r.Setup, len(r.Rows[0].rounds))
 	tw := rig.NewTable(w)
-	fmt.Fprintln(tw, "\tevents/s\tlockstep delivers\t")
-	for i, row := range r.Rows {
-		if i == 0 {
-			fmt.Fprintf(tw, "%s\t%.0f\t\t\n", row.Name, row.PerSecond)
-			continue
-		}
-		fmt.Fprintf(tw, "%s\t%.0f\t%.2f times as many\t\n", row.Name, row.PerSecond, row.Ratio)
+	fmt.Fprintln(tw, "\tevents/s\tp50, ms\tp99, ms\tCPU, ms/event\tfirst's rate to it\t")
+	for _, row := range r.Rows {
+		m := row.Median
+		fmt.Fprintf(tw, "%s\t%.0f\t%s\t%s\t%s\t%s\t\n", row.Name, m.PerSecond, rig.Millis(m.P50), rig.Millis(m.P99), rig.Millis(m.CPU), rig.RatioRange(row.Ratio))
 	}
 	return tw.Flush()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -18,71 +17,29 @@ import (
 	"lockstep/internal/stats"
 )
 
-// PublishersReport compares appendfsync always with everysec.
-type PublishersReport struct {
-	Duration time.Duration  `json:"duration_ns"`
-	Rounds   int            `json:"rounds"`
-	Rows     []publisherRow `json:"rows"`
-}
-
-// publisherRow has the medians of a number of publishers.
-type publisherRow struct {
-	Publishers int                  `json:"publishers"`
-	Always     publishing           `json:"always"`
-	EverySec   publishing           `json:"everysec"`
-	Ratio      stats.Range[float64] `json:"ratio"` // events a second with always to those with everysec, in the same round
-
-	rounds [2][]publishing
-}
-
-type publishing struct {
-	PerSecond float64       `json:"events_per_second"`
-	P50       time.Duration `json:"p50_ns"`
-	P99       time.Duration `json:"p99_ns"`
-}
-
-// runPublishers measures publishers that each add one event after the other.
-func (b *bench) runPublishers(ctx context.Context, env *rig.Env) (rig.Report, error) {
-	policies := []string{"always", "everysec"}
+// runPublishers measures publishers that each add one event after the other, with appendfsync always and everysec.
+func (b *bench) runPublishers(ctx context.Context, env *rig.Env) (report Report, err error) {
+	policies := []string{"everysec", "always"}
 	var servers [2]*rig.Redis
 	for i, policy := range policies {
-		var err error
 		if servers[i], err = env.OpenRedis(ctx, "--appendonly", "yes", "--appendfsync", policy); err != nil {
-			return nil, err
+			return report, err
 		}
 	}
-	report := PublishersReport{Duration: b.duration, Rounds: b.rounds}
+	report.Setup = fmt.Sprintf("publishers that each add one event of %d bytes after the other for %v", payloadBytes, b.duration)
 	for _, n := range b.publishers {
-		row := publisherRow{Publishers: n}
-		err := env.Alternate(b.rounds, policies, func(_, i int) error {
-			p, err := publish(ctx, servers[i], n, b.duration)
-			row.rounds[i] = append(row.rounds[i], p)
-			return err
-		})
+		names := []string{fmt.Sprint(n, ", ", policies[0]), fmt.Sprint(n, ", ", policies[1])}
+		rows, err := b.compare(env, names, func(_, i int) (sample, error) { return publish(ctx, servers[i], n, b.duration) })
 		if err != nil {
-			return nil, err
+			return report, err
 		}
-		row.Always, row.EverySec = medianPublishing(row.rounds[0]), medianPublishing(row.rounds[1])
-		rounds := make([]int, b.rounds)
-		for i := range rounds {
-			rounds[i] = i
-		}
-		row.Ratio = stats.RangeOf(rounds, func(i int) float64 { return row.rounds[0][i].PerSecond / row.rounds[1][i].PerSecond })
-		report.Rows = append(report.Rows, row)
+		report.Rows = append(report.Rows, rows...)
 	}
 	return report, nil
 }
 
-func medianPublishing(rounds []publishing) publishing {
-	return publishing{
-		PerSecond: stats.MedianOf(rounds, func(p publishing) float64 { return p.PerSecond }),
-		P50:       stats.MedianOf(rounds, func(p publishing) time.Duration { return p.P50 }),
-		P99:       stats.MedianOf(rounds, func(p publishing) time.Duration { return p.P99 }),
-	}
-}
-
 // publish lets n publishers add events for a duration, each on a connection.
-func publish(ctx context.Context, server *rig.Redis, n int, during time.Duration) (p publishing, err error) {
+func publish(ctx context.Context, server *rig.Redis, n int, during time.Duration) (p sample, err error) {
 	options, err := redis.ParseURL(server.URL)
 	if err != nil {
 		return p, err
@@ -122,18 +79,5 @@ func publish(ctx context.Context, server *rig.Redis, n int, during time.Duration
 		return p, errors.New("no event was published")
 	}
 	latency := stats.NewLatency(all)
-	return publishing{float64(len(all)) / time.Since(from).Seconds(), latency.P50, latency.P99}, nil
-}
-
-// Table prints the report as text.
-func (r PublishersReport) Table(w io.Writer) error {
-	fmt.Fprintf(w, "publishers that each add one event of %d bytes after the other; rounds: %d of %v, medians\n\n", payloadBytes, r.Rounds, r.Duration)
-	tw := rig.NewTable(w)
-	fmt.Fprintln(tw, "publishers\talways, events/s\tp50, ms\tp99, ms\teverysec, events/s\tp50, ms\tp99, ms\tratio\t")
-	for _, row := range r.Rows {
-		a, e := row.Always, row.EverySec
-		fmt.Fprintf(tw, "%d\t%.0f\t%s\t%s\t%.0f\t%s\t%s\t%s\t\n", row.Publishers, a.PerSecond, rig.Millis(a.P50), rig.Millis(a.P99),
-			e.PerSecond, rig.Millis(e.P50), rig.Millis(e.P99), rig.RatioRange(row.Ratio))
-	}
-	return tw.Flush()
+	return sample{PerSecond: float64(len(all)) / time.Since(from).Seconds(), P50: latency.P50, P99: latency.P99}, nil
 }
