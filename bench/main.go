@@ -32,7 +32,7 @@ func newCommand(std term.Streams) *cobra.Command {
 	})
 	cmd.AddCommand(
 		hot.NewCommand(std), hot.NewWorkerCommand(std),
-		lock.NewCommand(std), lock.NewWorkerCommand(std), lock.NewFaultsWorkerCommand(std),
+		lock.NewCommand(std), lock.NewWorkerCommand(std),
 		publish.NewCommand(std), availability.NewCommand(std), stream.NewCommand(std),
 	)
 	return cmd

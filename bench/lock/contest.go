@@ -99,7 +99,7 @@ func (b *bench) contend(ctx context.Context, env *rig.Env, server *rig.Redis, c 
 
 // Table prints the report as text.
 func (r Report) Table(w io.Writer) error {
-	fmt.Fprintf(w, "%d processes × %d waiters, hold %v, %v; rounds: %d, medians (longest wait: of all)\n\n",
+	fmt.Fprintf(w, "%d processes × %d waiters, hold %v, %v; rounds: %d, the one with the median grants/s (longest wait, overlaps: of all)\n\n",
 		r.Processes, r.Waiters, r.Hold, r.Duration, len(r.Contestants[0].Rounds))
 	tw := rig.NewTable(w)
 	fmt.Fprintln(tw, "\t\t\thand-off, ms\t\tbetween processes, ms\t\tlongest\tfewest/most grants\t\t\t")

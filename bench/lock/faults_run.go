@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,18 +18,10 @@ import (
 	"lockstep/internal/app"
 )
 
-// Defaults for --faults.
-const (
-	faultLease     = 2 * time.Second
-	faultDuration  = 15 * time.Second
-	faultProcesses = 6
-)
-
 // Kinds of faults.
 const (
 	faultKill    = "kill -9"
 	faultStop    = "SIGSTOP"
-	faultPubSub  = "pub/sub kill"
 	faultRestart = "Redis restart with its data"
 	faultEmpty   = "Redis restart empty"
 )
@@ -51,21 +42,17 @@ type faultDriver struct {
 }
 
 // runFaults lets processes contend for one key while faults are injected, and judges the log of what they wrote.
-func (b *bench) runFaults(ctx context.Context, env *rig.Env) (_ rig.Report, err error) {
+func (b *bench) runFaults(ctx context.Context, env *rig.Env) (report FaultReport, err error) {
 	d := &faultDriver{bench: b, busy: map[*rig.Worker]bool{}, injected: map[string]int{}}
 	if d.volume.dir, err = os.MkdirTemp("", "lockstep-bench-volume-"); err != nil {
-		return nil, err
+		return report, err
 	}
-	report, err := d.run(ctx, env)
-	if err != nil {
-		_ = os.RemoveAll(d.volume.dir)
-		return nil, fmt.Errorf("bench with faults: %w", err)
-	}
-	return report, nil
-}
-
-func (d *faultDriver) run(ctx context.Context, env *rig.Env) (report FaultReport, err error) {
-	self, err := rig.Contestants("faults-worker", nil)
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(d.volume.dir)
+		}
+	}()
+	self, err := rig.Contestants("lock-worker", nil)
 	if err != nil {
 		return report, err
 	}
@@ -86,9 +73,12 @@ func (d *faultDriver) run(ctx context.Context, env *rig.Env) (report FaultReport
 		return report, err
 	}
 	log, err := d.volume.readLog()
+	if err != nil {
+		return report, err
+	}
 	report = FaultReport{Processes: d.processes, Waiters: d.waiters, Lease: d.lease, Duration: d.duration, Faults: d.injected, volume: d.volume}
 	report.judge(rig.Span{From: from, To: from + d.duration.Nanoseconds()}, log, d.down)
-	return report, err
+	return report, nil
 }
 
 // inject injects all kinds of faults concurrently for the duration. When it returns, stopped workers have resumed and Redis is up.
@@ -98,7 +88,6 @@ func (d *faultDriver) inject(ctx context.Context) error {
 	defer cancel()
 	g.Go(func() error { return d.killWorkers(ctx, during) })
 	g.Go(func() error { return d.stopWorkers(ctx, during) })
-	g.Go(func() error { d.killSubscriptions(during); return nil })
 	g.Go(func() error { return d.restartRedis(ctx, during) })
 	return g.Wait()
 }
@@ -163,14 +152,6 @@ func stopProcess(pid int) error {
 			return errors.New("worker ended by itself")
 		default:
 			return nil
-		}
-	}
-}
-
-func (d *faultDriver) killSubscriptions(during context.Context) {
-	for app.Sleep(during, 200*time.Millisecond+rand.N(400*time.Millisecond)) {
-		if n, err := d.redis.Client.ClientKillByFilter(during, "TYPE", "pubsub").Result(); err == nil && n > 0 {
-			d.count(faultPubSub)
 		}
 	}
 }
@@ -243,35 +224,5 @@ func (d *faultDriver) finish(ctx context.Context) error {
 			_ = w.Cmd.Process.Kill()
 		}
 	}).Stop()
-	var errs []error
-	for _, w := range d.workers {
-		if err := w.Wait(); err != nil {
-			errs = append(errs, w.Explain(ctx, fmt.Errorf("worker: %w", err)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// checkFaults sets the defaults of a run with faults, and returns an error for flags that exclude it.
-func (b *bench) checkFaults(given func(flag string) bool) error {
-	if !b.faults {
-		if given("lease") {
-			return errors.New("--lease requires --faults")
-		}
-		return nil
-	}
-	if given("peer") || given("hold") || given("rounds") {
-		return errors.New("--faults excludes --peer, --hold and --rounds: it measures Lockstep once")
-	}
-	if !given("duration") {
-		b.duration = faultDuration
-	}
-	if !given("processes") {
-		b.processes = faultProcesses
-	}
-	b.lease = cmp.Or(b.lease, faultLease)
-	if b.processes < 3 || b.lease < 500*time.Millisecond || b.duration < 3*b.lease {
-		return errors.New("--faults: want --processes of 3 or more, --lease of 500ms or more, and --duration of three leases or more")
-	}
-	return nil
+	return d.workers.EachLine(ctx, func(int, string) error { return nil })
 }

@@ -11,13 +11,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"lockstep/bench/rig"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
 	"lockstep/locking"
 )
@@ -85,30 +83,8 @@ func (v volume) write(fence uint64, end bool, waiter int) error {
 	})
 }
 
-// faultWorker is one process of a run with faults. It prints "ready" and works until its standard input ends.
-type faultWorker struct {
-	volume  volume
-	waiters int
-	lease   time.Duration
-}
-
-// NewFaultsWorkerCommand returns the hidden command of a worker of a run with faults.
-func NewFaultsWorkerCommand(std term.Streams) *cobra.Command {
-	var w faultWorker
-	cmd := rig.WorkerCommand(&cobra.Command{
-		Use:   "faults-worker",
-		Short: "One process of bench lock --faults",
-	}, term.NoArgs, func(cmd *cobra.Command, _ []string, server redisx.Server) error {
-		return w.run(cmd.Context(), server, cmd.InOrStdin(), std.Stdout)
-	})
-	flags := cmd.Flags()
-	flags.StringVar(&w.volume.dir, "volume", "", "`folder` that the lock protects")
-	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
-	flags.DurationVar(&w.lease, "lease", faultLease, "how long a lease outlives its holder")
-	return cmd
-}
-
-func (w faultWorker) run(ctx context.Context, server redisx.Server, stdin io.Reader, stdout io.Writer) error {
+// runOnVolume is one process of a run with faults. It prints "ready" and works until its standard input ends.
+func (w worker) runOnVolume(ctx context.Context, server redisx.Server, stdin io.Reader, stdout io.Writer) error {
 	locker, closeLocker, err := newLocker(ctx, server, w.lease) // without a ping: Redis may be down
 	if err != nil {
 		return err
@@ -131,7 +107,7 @@ func (w faultWorker) run(ctx context.Context, server redisx.Server, stdin io.Rea
 }
 
 // work acquires, writes its begin and its end, and releases, until ctx ends.
-func (w faultWorker) work(ctx context.Context, locker *locking.Locker, waiter int) error {
+func (w worker) work(ctx context.Context, locker *locking.Locker, waiter int) error {
 	req := locking.Request{Key: "bench", Job: strconv.Itoa(waiter), Operation: "bench"}
 	for ctx.Err() == nil {
 		var err error

@@ -105,34 +105,11 @@ func summarize(c contention, grants []grant) HandOffs {
 	return f
 }
 
-// medianHandOffs returns the median of each figure, but the maximum of the longest waits and the sum of the overlaps.
+// medianHandOffs returns the round with the median number of grants, but the longest wait and the overlaps of all rounds.
 func medianHandOffs(rounds []HandOffs) HandOffs {
-	if len(rounds) == 0 {
-		return HandOffs{}
-	}
-	latency := func(of func(HandOffs) stats.Latency) stats.Latency {
-		return stats.Latency{
-			P50: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P50 }),
-			P99: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).P99 }),
-			Max: stats.MedianOf(rounds, func(f HandOffs) time.Duration { return of(f).Max }),
-		}
-	}
-	spread := func(of func(HandOffs) stats.Spread) stats.Spread {
-		return stats.Spread{
-			Fewest: stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Fewest }),
-			Most:   stats.MedianOf(rounds, func(f HandOffs) int { return of(f).Most }),
-			Ratio:  stats.MedianOf(rounds, func(f HandOffs) float64 { return of(f).Ratio }),
-		}
-	}
-	m := HandOffs{
-		Grants:          stats.MedianOf(rounds, func(f HandOffs) int { return f.Grants }),
-		GrantsPerSecond: stats.MedianOf(rounds, func(f HandOffs) float64 { return f.GrantsPerSecond }),
-		Busy:            stats.MedianOf(rounds, func(f HandOffs) float64 { return f.Busy }),
-		HandOff:         latency(func(f HandOffs) stats.Latency { return f.HandOff }),
-		Between:         latency(func(f HandOffs) stats.Latency { return f.Between }),
-		PerProcess:      spread(func(f HandOffs) stats.Spread { return f.PerProcess }),
-		PerWaiter:       spread(func(f HandOffs) stats.Spread { return f.PerWaiter }),
-	}
+	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b HandOffs) int { return cmp.Compare(a.Grants, b.Grants) })
+	m := sorted[(len(sorted)-1)/2]
+	m.LongestWait, m.Overlaps = 0, 0
 	for _, f := range rounds {
 		m.LongestWait = max(m.LongestWait, f.LongestWait)
 		m.Overlaps += f.Overlaps

@@ -30,6 +30,10 @@ type worker struct {
 	key            string
 	waiters        int
 	hold, duration time.Duration
+
+	// Only of a run with faults.
+	volume volume
+	lease  time.Duration
 }
 
 // NewWorkerCommand returns the hidden command of a worker.
@@ -39,6 +43,9 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 		Use:   "lock-worker",
 		Short: "One process of bench lock",
 	}, term.NoArgs, func(cmd *cobra.Command, _ []string, server redisx.Server) error {
+		if w.volume.dir != "" {
+			return w.runOnVolume(cmd.Context(), server, cmd.InOrStdin(), std.Stdout)
+		}
 		return w.run(cmd.Context(), server, cmd.InOrStdin(), std.Stdout)
 	})
 	flags := cmd.Flags()
@@ -46,6 +53,8 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 	flags.IntVar(&w.waiters, "waiters", 1, "number of goroutines that contend")
 	flags.DurationVar(&w.hold, "hold", 2*time.Millisecond, "how long to hold each grant")
 	flags.DurationVar(&w.duration, "duration", time.Second, "how long to contend")
+	flags.StringVar(&w.volume.dir, "volume", "", "`folder` that the lock protects, in a run with faults")
+	flags.DurationVar(&w.lease, "lease", 2*time.Second, "how long a lease outlives its holder, in a run with faults")
 	return cmd
 }
 

@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -24,21 +23,4 @@ func SecondsRange(r stats.Range[time.Duration]) string {
 // RatioRange formats a median ratio and its range.
 func RatioRange(r stats.Range[float64]) string {
 	return fmt.Sprintf("%.2f (%.2f–%.2f)", r.Median, r.Lowest, r.Highest)
-}
-
-// Fault is an event that must not happen, and how often it happened.
-type Fault struct {
-	What  string
-	Count int
-}
-
-// Faults returns an error for each fault that happened, or nil.
-func Faults(faults ...Fault) error {
-	var errs []error
-	for _, f := range faults {
-		if f.Count > 0 {
-			errs = append(errs, fmt.Errorf("%s: %d", f.What, f.Count))
-		}
-	}
-	return errors.Join(errs...)
 }
