@@ -79,7 +79,7 @@ bench-lock: bench ## Measure the lock, side by side with others, and through fau
 
 bench-hot: bench ## Measure what hot repositories cost the others, side by side with other queues: 15 minutes
 	bin/bench hot --peer 'hashed streams=bin/peers hashed' --peer 'GroupMQ=node bench/peers/node/groupmq.mjs' --peer 'JetStream=bin/peers jetstream' \
-		--peer 'watermill-redisstream=bin/peers stock' --peer 'BullMQ=node bench/peers/node/bullmq.mjs'
+		--peer 'BullMQ=node bench/peers/node/bullmq.mjs'
 
 bench-obstacles: bench ## Measure what hosts that hang or limit, a Redis that hangs and huge entries cost: 7 minutes
 	bin/bench hot --serve --beside hung,hung-hosts,limited --duration 60s --limit 5m --rounds 1
@@ -87,7 +87,7 @@ bench-obstacles: bench ## Measure what hosts that hang or limit, a Redis that ha
 
 bench-stream: bench ## Measure events a second, and what appendfsync always costs: 3 minutes
 	bin/bench stream
-	bin/bench stream --settle --events 5000 --peer 'watermill-redisstream=bin/peers stock'
+	bin/bench stream --settle --events 5000
 	bin/bench stream --publishers 1,16,256
 
 bench-publish: bench ## Measure how long a push takes to its readers, side by side with git: 15 minutes

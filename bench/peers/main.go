@@ -2,7 +2,7 @@
 // worker protocols of ../README.md, and shares no code with Lockstep.
 //
 //	peers redsync|etcd --redis URL --key KEY --waiters N --hold D --duration D
-//	peers hashed|jetstream|stock queue|work --redis URL --prefix PREFIX --slots N --work-ms N
+//	peers hashed|jetstream queue|work --redis URL --prefix PREFIX --slots N --work-ms N
 //
 // It is a separate module, so that these libraries stay out of the other go.mod files.
 package main
@@ -46,7 +46,7 @@ func main() {
 }
 
 func run(args []string) error {
-	contestants := map[string]contestant{"hashed": hashed, "jetstream": jetStream, "stock": stock}
+	contestants := map[string]contestant{"hashed": hashed, "jetstream": jetStream}
 	names := slices.Sorted(maps.Keys(contestants))
 	names = slices.AppendSeq(names, maps.Keys(peers))
 	if len(args) == 0 {

@@ -55,7 +55,7 @@ func NewCommand(std term.Streams) *cobra.Command {
 			"With --serve and --against, processes of lockstep serve settle changes of repositories with nothing new instead.\n" +
 			"With --publishers, publishers add events to a Redis with appendfsync always and to one with everysec.",
 		Example: "  bin/bench stream\n  bin/bench stream --events 200000 --rounds 5 --json\n" +
-			"  bin/bench stream --settle --events 5000 --peer 'redsync=bin/peers stock'\n" +
+			"  bin/bench stream --settle --events 5000 --peer 'BullMQ=node bench/peers/node/bullmq.mjs'\n" +
 			"  bin/bench stream --against bin/lockstep-old\n  bin/bench stream --publishers 1,16,256",
 	}, b.check, b.run)
 	rig.AgainstFlag(cmd, &b.against)
