@@ -59,7 +59,7 @@ func NewWorkerCommand(std term.Streams) *cobra.Command {
 }
 
 func (w worker) run(ctx context.Context, server redisx.Server, stdin io.Reader, stdout io.Writer) error {
-	locker, closeLocker, err := openLocker(ctx, server, leaseTime)
+	locker, closeLocker, err := newLocker(ctx, server, leaseTime)
 	if err != nil {
 		return err
 	}
@@ -113,17 +113,7 @@ func (w worker) contend(ctx context.Context, locker *locking.Locker, waiter int)
 	return grants, nil
 }
 
-// openLocker returns a Locker configured like the service's. It fails if Redis does not answer.
-func openLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
-	client := server.Open()
-	defer client.Close()
-	if err := client.Ping(ctx).Err(); err != nil {
-		return nil, nil, redisx.Explain(server, err)
-	}
-	return newLocker(ctx, server, lease)
-}
-
-// newLocker returns a Locker with separate clients for scripts and for messages.
+// newLocker returns a Locker as the service has one, with separate clients for scripts and for messages.
 func newLocker(ctx context.Context, server redisx.Server, lease time.Duration) (*locking.Locker, func(), error) {
 	client, pubsub := server.Open(), server.Open()
 	closeClients := func() { _, _ = client.Close(), pubsub.Close() }

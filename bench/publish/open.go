@@ -214,18 +214,10 @@ func (r OpenReport) Table(w io.Writer) error {
 				if a.Side != rig.SideLockstep {
 					a, b = b, a
 				}
-				fmt.Fprintf(tw, "%d\tratio\t\t%s\t%s\t%s\t%s\t%s\t%s\t\t\n", row.Rate, quotient(a.P50, b.P50), quotient(a.P99, b.P99), quotient(a.P999, b.P999),
-					quotient(a.Max, b.Max), quotient(a.CPU.Worker, b.CPU.Worker), quotient(a.CPU.Redis, b.CPU.Redis))
+				fmt.Fprintf(tw, "%d\tratio\t\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\t\n", row.Rate, stats.Ratio(a.P50, b.P50), stats.Ratio(a.P99, b.P99), stats.Ratio(a.P999, b.P999),
+					stats.Ratio(a.Max, b.Max), stats.Ratio(a.CPU.Worker, b.CPU.Worker), stats.Ratio(a.CPU.Redis, b.CPU.Redis))
 			}
 		}
 	}
 	return tw.Flush()
-}
-
-// quotient formats a / b.
-func quotient(a, b time.Duration) string {
-	if b == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.2f", float64(a)/float64(b))
 }

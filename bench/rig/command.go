@@ -27,7 +27,6 @@ type Env struct {
 	conditions  Conditions
 
 	mu       sync.Mutex
-	program  string // path of the lockstep binary, "" until one is needed
 	cleanups []func()
 }
 

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"lockstep/internal/app"
 	"lockstep/internal/config"
 )
@@ -21,15 +19,10 @@ import (
 // programVariable is the environment variable with the lockstep binary to measure instead of building one.
 const programVariable = "BENCH_LOCKSTEP"
 
-// Lockstep returns the path of the lockstep binary to measure. Unless BENCH_LOCKSTEP names one, it is built once.
+// Lockstep returns the path of the lockstep binary to measure. Unless BENCH_LOCKSTEP names one, it is built.
 func (e *Env) Lockstep(ctx context.Context) (string, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if path := e.Variable(programVariable); path != "" {
 		return filepath.Abs(path)
-	}
-	if e.program != "" {
-		return e.program, nil
 	}
 	// Built in the product's module, with the versions that it ships with.
 	root, err := exec.CommandContext(ctx, "go", "list", "-find", "-f", "{{.Root}}", "lockstep/cmd/lockstep").Output()
@@ -42,7 +35,6 @@ func (e *Env) Lockstep(ctx context.Context) (string, error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build cmd/lockstep: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-	e.program = path
 	return path, nil
 }
 
@@ -116,12 +108,6 @@ func (p *Process) Wait() error {
 		return p.failed("failed")
 	}
 	return nil
-}
-
-// Stop ends the process with SIGTERM and waits for it.
-func (p *Process) Stop() error {
-	_ = p.Cmd.Process.Signal(unix.SIGTERM)
-	return p.Wait()
 }
 
 func (p *Process) failed(how string) error {

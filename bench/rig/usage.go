@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -25,7 +24,7 @@ func CPUTime(pid int) (time.Duration, error) {
 // idleShare is the share of a core below which a process is idle: more than what heartbeats take, less than any work.
 const idleShare = 0.03
 
-// AwaitIdle waits until a process has been idle for a while: hardly any CPU time, and no thread that waits for the disk.
+// AwaitIdle waits until a process has used hardly any CPU time for a while.
 func AwaitIdle(ctx context.Context, pid int, during time.Duration) error {
 	for {
 		before, err := CPUTime(pid)
@@ -39,22 +38,10 @@ func AwaitIdle(ctx context.Context, pid int, during time.Duration) error {
 		if err != nil {
 			return err
 		}
-		if float64(after-before) < idleShare*float64(during) && !waitsForDisk(pid) {
+		if float64(after-before) < idleShare*float64(during) {
 			return nil
 		}
 	}
-}
-
-// waitsForDisk reports whether a thread of a process is in uninterruptible sleep.
-func waitsForDisk(pid int) bool {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	for _, thread := range threads {
-		stat, _ := os.ReadFile(thread) // the thread may have ended
-		if _, rest, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(rest, "D") {
-			return true
-		}
-	}
-	return false
 }
 
 // Memory returns a field of /proc/PID/status, in bytes.
