@@ -68,9 +68,9 @@ bench: ## Build the benchmarks and the programs that they compare with: bin/benc
 
 bench-short: ## Compare with another binary, AGAINST=/path/to/lockstep, in six minutes
 	CGO_ENABLED=0 go build -C bench -trimpath -o ../bin/bench .
-	bin/bench hot --serve --rounds 2 --duration 5s --against '$(AGAINST)'
+	bin/bench hot --serve --rounds 3 --duration 4s --against '$(AGAINST)'
 	bin/bench stream --serve --against '$(AGAINST)'
-	bin/bench publish --sizes 60,1700 --pushes 10 --rounds 2 --against '$(AGAINST)'
+	bin/bench publish --sizes 60,1700 --pushes 10 --rounds 3 --against '$(AGAINST)'
 	bin/bench availability --duration 12s --against '$(AGAINST)'
 
 bench-lock: bench ## Measure the lock, side by side with others, and through faults: 4 minutes

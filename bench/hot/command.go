@@ -235,6 +235,8 @@ func (r Report) Table(w io.Writer) error {
 			switch {
 			case i == 0:
 				toFirst = ""
+			case f.Lost > 0 || f.Events == 0: // the percentiles lack what was lost
+				toFirst = "–"
 			case row.ToFirst < 1:
 				toFirst += ", better"
 			}

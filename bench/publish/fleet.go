@@ -101,11 +101,16 @@ func (f *fleet) patience(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, publishTimeout, errors.New("pushes stay invisible; is the worker stuck?\n"+f.Log()))
 }
 
-// push pushes the nth commit and posts its webhook. The push is visible when the result of its delivery is read.
+// push moves the target to the nth commit and posts its webhook. The push is visible when the result of its delivery is read.
 func (f *fleet) push(ctx context.Context, t target, n int, due time.Time) (*rig.Wait, error) {
+	f.forge.Push(t.repo, t.ref, n)
+	return f.post(ctx, t, n, due)
+}
+
+// post posts the webhook of a push.
+func (f *fleet) post(ctx context.Context, t target, n int, due time.Time) (*rig.Wait, error) {
 	delivery := uuid.NewString()
 	wait := f.Expect("hub/"+delivery+"/0", due)
-	f.forge.Push(t.repo, t.ref, n)
 	body := fmt.Sprintf(`{"ref":%q,"before":%q,"after":%q,"repository":{"full_name":%q,"clone_url":%q,"default_branch":"main"}}`,
 		t.ref, f.forge.Commits[n-1], f.forge.Commits[n], t.repo, f.host.URL(t.repo))
 	mac := hmac.New(sha256.New, []byte(hookSecret))

@@ -167,8 +167,9 @@ func (f *fleet) load(ctx context.Context, arrivals []arrival, targets []target, 
 		row.Lag = max(row.Lag, time.Since(due))
 		n := next[a.repo]
 		next[a.repo]++
+		f.forge.Push(targets[a.repo].repo, targets[a.repo].ref, n) // in order, however the goroutines are scheduled
 		posting.Go(func() (err error) {
-			waits[i], err = f.push(ctx, targets[a.repo], n, due)
+			waits[i], err = f.post(ctx, targets[a.repo], n, due)
 			return err
 		})
 	}
