@@ -29,8 +29,7 @@ func newBurstCommand(std term.Streams) *cobra.Command {
 		Long: "Push to one repository back to back: the next push begins when the result of the one before is read. The Git server\n" +
 			"runs in this process. Compare the first tenth of the pushes, the middle one and the last. CPU time is that of the\n" +
 			"worker and of Redis apart. Nobody acknowledges the results, so that trees are kept for their whole grace.",
-		Example: "  bin/bench publish burst\n" +
-			"  bin/bench publish burst --refs 20 --against bin/lockstep-old",
+		Example: "  bin/bench publish burst --refs 20 --against bin/lockstep-old",
 	}, b.check, b.run)
 	flags := cmd.Flags()
 	flags.IntVar(&b.pushes, "pushes", 2000, "number of pushes")
@@ -127,8 +126,9 @@ func (f *fleet) backToBack(ctx context.Context, targets []target, from, n int) (
 	}
 	latencies := make([]time.Duration, n)
 	for i := range n {
-		at := from + i
-		wait, err := f.push(ctx, targets[at%len(targets)], at/len(targets)+1, time.Now())
+		to, commit := targets[(from+i)%len(targets)], (from+i)/len(targets)+1
+		f.forge.Push(to.repo, to.ref, commit)
+		wait, err := f.post(ctx, to, commit, time.Now())
 		if err != nil {
 			return t, err
 		}

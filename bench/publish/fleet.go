@@ -101,13 +101,7 @@ func (f *fleet) patience(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, publishTimeout, errors.New("pushes stay invisible; is the worker stuck?\n"+f.Log()))
 }
 
-// push moves the target to the nth commit and posts its webhook. The push is visible when the result of its delivery is read.
-func (f *fleet) push(ctx context.Context, t target, n int, due time.Time) (*rig.Wait, error) {
-	f.forge.Push(t.repo, t.ref, n)
-	return f.post(ctx, t, n, due)
-}
-
-// post posts the webhook of a push.
+// post posts the webhook of a push. The push is visible when the result of its delivery is read.
 func (f *fleet) post(ctx context.Context, t target, n int, due time.Time) (*rig.Wait, error) {
 	delivery := uuid.NewString()
 	wait := f.Expect("hub/"+delivery+"/0", due)

@@ -37,8 +37,7 @@ func newOpenCommand(std term.Streams) *cobra.Command {
 			"The Git server runs in this process. A push is visible when its result is read, after the tree is published; its\n" +
 			"latency counts from when it was due, also if this process was late. A push that a later one overtakes is visible with\n" +
 			"that one. CPU time is that of the worker and of Redis apart, divided by the pushes.",
-		Example: "  bin/bench publish open\n" +
-			"  bin/bench publish open --rates 20 --delay 50ms\n" +
+		Example: "  bin/bench publish open --rates 20 --delay 50ms\n" +
 			"  bin/bench publish open --against bin/lockstep-old --json",
 	}, b.check, b.run)
 	flags := cmd.Flags()
