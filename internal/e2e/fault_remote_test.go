@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,16 +183,13 @@ func (s *sameEverywhere) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // silentListener accepts connections at 127.0.0.n and never answers: no HTTP response, no TLS handshake, no SSH banner.
-type silentListener struct {
-	addr     string
-	accepted chan struct{} // a value for each connection, as long as there is room
-}
+type silentListener struct{ addr string }
 
-func startSilent(t *testing.T, n int) *silentListener {
+// startSilent starts a listener that counts the connections that the other side has ended.
+func startSilent(t *testing.T, n int, ended *atomic.Int32) *silentListener {
 	t.Helper()
 	listener := proctest.Must(net.Listen("tcp", fmt.Sprintf("127.0.0.%d:0", n)))(t)
-	s := &silentListener{listener.Addr().String(), make(chan struct{}, 1000)}
-	var accepting sync.WaitGroup
+	var accepting, reading sync.WaitGroup
 	var conns []net.Conn
 	accepting.Go(func() {
 		for {
@@ -200,10 +198,10 @@ func startSilent(t *testing.T, n int) *silentListener {
 				return
 			}
 			conns = append(conns, conn)
-			select {
-			case s.accepted <- struct{}{}:
-			default:
-			}
+			reading.Go(func() {
+				_, _ = io.Copy(io.Discard, conn)
+				ended.Add(1)
+			})
 		}
 	})
 	t.Cleanup(func() {
@@ -212,6 +210,7 @@ func startSilent(t *testing.T, n int) *silentListener {
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
+		reading.Wait()
 	})
-	return s
+	return &silentListener{listener.Addr().String()}
 }
