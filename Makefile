@@ -22,7 +22,7 @@ test-race: ## Run all tests in their long form with the race detector, but those
 
 test-large: ## Run the tests that the race detector makes too slow or too large, or fails
 	LOCKSTEP_TEST=all go test ./events/stream -run 'Conformance|TrimKeepsUnsettled' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeCommit|DeltaTrees|LargePushes|LargePacks|ManyLines|HugeRequests|PackSize|PacksMadeByGit|PushCosts' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeCommit|DeltaTrees|LargePushes|LargePacks|ManyLines|HugeRequests|PackSize|PacksMadeByGit' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/e2e ./internal/cli ./internal/archive -run 'AlteredTrees|OddRepositories|TenThousand|CommandsInDocuments|OtherFileSystems|SameFiles|DemoDraws|WebDemoEnded|RedisIsGone|StoppedWorkers|RandomPushes|ConstantPushes|PushCosts|MaintenanceCommands|TestScripts' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/hosts ./internal/view ./handlers -run 'TestModel$$|ManyPatterns|ViewTreesAgainstOracle' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./deploy ./examples/... $(TESTFLAGS)
@@ -34,7 +34,7 @@ validate-deploy: ## Validate manifests, Compose file, Dockerfile and releases wi
 	go -C deploy/validate test -count=1 ./... $(TESTFLAGS)
 
 test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, 100 power cuts of Redis under load
-	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules' -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules|PushCosts' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/git/serve -run RandomHistories -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./handlers -run ViewsAgainstOracle -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees|GitClientsOfAReader|ManyFollowers|CellJoins|PushCosts' -v $(TESTFLAGS)
