@@ -28,7 +28,7 @@ var support = []string{
 
 const maxFunction = 80 // lines
 
-// kindOf returns the kind of a Go or Lua file. A test outside bench, examples and deploy is a test also in a support folder.
+// kindOf returns the kind of a file of code. A test outside bench, examples and deploy is a test also in a support folder.
 func kindOf(path string) string {
 	for _, dir := range []string{"bench", "examples", "deploy"} {
 		if strings.HasPrefix(path, dir+"/") {
@@ -73,7 +73,8 @@ func printSize(ctx context.Context) error {
 // add counts a file.
 func (s *size) add(path string) error {
 	extension := filepath.Ext(path)
-	if extension != ".go" && extension != ".lua" && extension != ".md" {
+	isScript := extension == ".mjs" && kindOf(path) == "bench" // the peers in Node
+	if extension != ".go" && extension != ".lua" && extension != ".md" && !isScript {
 		return nil
 	}
 	content, err := os.ReadFile(path)
