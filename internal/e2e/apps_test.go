@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,79 +16,75 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
-	"lockstep/internal/watch"
 )
 
 const manyAppsRepo = "acme/shared"
 
-// apps is a repository that many apps watch, and a worker.
+// apps is a repository that many apps watch, and a service.
 type apps struct {
-	*testing.T
-	git      *gitserver.Server
-	redis    redis.UniversalClient
-	worker   *proctest.Process
-	registry *watch.Registry
-	watches  []watch.Watch
-	results  string // ID of the last result read
+	*service
+	git   *gitserver.Server
+	names []string
+	last  string // ID of the last result read
 }
 
 func newApps(t *testing.T) *apps {
 	t.Helper()
-	server := redistest.StartReal(t)
-	a := &apps{T: t, git: proctest.StartGit(t), redis: server.Client(), results: "0"}
-	a.registry = watch.NewRegistry(a.redis, events.DefaultNamespace)
-	proctest.Must(a.git.Create(t.Context(), manyAppsRepo, map[string]string{"README": "0\n"}))(t)
-	a.worker = proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--log-level", "warn")
-	return a
+	git := proctest.StartGit(t)
+	proctest.Must(git.Create(t.Context(), manyAppsRepo, map[string]string{"README": "0\n"}))(t)
+	return &apps{service: startServiceOn(t, redistest.StartReal(t), hookEnv()), git: git, last: "0"}
+}
+
+// name returns the name of one more app.
+func (a *apps) name() string {
+	a.names = append(a.names, fmt.Sprintf("app-%04d", len(a.names)))
+	return a.names[len(a.names)-1]
 }
 
 // add adds n apps, one by one, each with a watch of the default branch.
 func (a *apps) add(n int) {
 	a.Helper()
 	for range n {
-		w := proctest.Must(watch.New(watch.Watch{App: fmt.Sprintf("app-%04d", len(a.watches)), URL: a.git.URL(manyAppsRepo)}))(a.T)
-		a.watches = append(a.watches, w)
-		proctest.Must(a.registry.Put(a.Context(), w))(a.T)
+		a.watch(map[string]any{"app": a.name(), "url": a.git.URL(manyAppsRepo)})
 	}
 }
 
 // addTogether adds n apps in one step.
 func (a *apps) addTogether(n int) {
 	a.Helper()
-	for i := range n {
-		a.watches = append(a.watches, proctest.Must(watch.New(watch.Watch{App: fmt.Sprintf("app-%04d", i), URL: a.git.URL(manyAppsRepo)}))(a.T))
+	var watches strings.Builder
+	watches.WriteString("watches:\n")
+	for range n {
+		fmt.Fprintf(&watches, "- {app: %s, url: %s}\n", a.name(), a.git.URL(manyAppsRepo))
 	}
-	proctest.Must(a.registry.Put(a.Context(), a.watches...))(a.T)
+	file := filepath.Join(a.TempDir(), "watches.yaml")
+	proctest.Must(0, os.WriteFile(file, []byte(watches.String()), 0o600))(a.T)
+	if _, stderr, code := proctest.RunLockstep(a.T, nil, "watch", "import", file, "--redis", a.redis.URL()); code != 0 {
+		a.Fatalf("watch import: exit code %d: %s", code, stderr)
+	}
 }
 
-// push pushes a commit, and adds a change for each app in one step, as a webhook does.
-func (a *apps) push() (commit string) {
+// push pushes a commit and delivers its webhook.
+func (a *apps) push() {
 	a.Helper()
-	commit = proctest.Must(a.git.Commit(a.Context(), manyAppsRepo, gitserver.Main, gitserver.Edit{Write: map[string]string{"README": fmt.Sprint(time.Now().UnixNano())}}))(a.T)
-	d := watch.Delivery{Source: "test", ID: commit}
-	for i, w := range a.watches {
-		d.Changes = append(d.Changes, proctest.Must(w.Change(fmt.Sprintf("%s/%d", commit, i), "/hooks/test", events.Ref{}, commit))(a.T))
-	}
-	if verdict, err := a.registry.Accept(a.Context(), d); err != nil || verdict != watch.Accepted {
-		a.Fatal(verdict, err)
-	}
-	return commit
+	commit := proctest.Must(a.git.Commit(a.Context(), manyAppsRepo, gitserver.Main, gitserver.Edit{Write: map[string]string{"README": fmt.Sprint(time.Now().UnixNano())}}))(a.T)
+	a.deliver(commit, a.git.URL(manyAppsRepo), commit)
 }
 
 // await waits until each app has received a result of the repository's commit, and returns the number of results that it read.
 func (a *apps) await() (read int) {
 	a.Helper()
 	head, missing := a.git.Head(manyAppsRepo, "refs/heads/main"), map[string]bool{}
-	for _, w := range a.watches {
-		missing[w.App] = true
+	for _, app := range a.names {
+		missing[app] = true
 	}
 	for len(missing) > 0 {
-		found, err := a.redis.XRead(a.Context(), &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), a.results}, Count: 1000, Block: time.Minute}).Result()
+		found, err := a.client.XRead(a.Context(), &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), a.last}, Count: 1000, Block: time.Minute}).Result()
 		if err != nil {
-			a.Fatalf("%d of %d apps have received nothing: %v", len(missing), len(a.watches), err)
+			a.Fatalf("%d of %d apps have received nothing: %v", len(missing), len(a.names), err)
 		}
 		for _, entry := range found[0].Messages {
-			a.results = entry.ID
+			a.last = entry.ID
 			r := proctest.DecodeResult(a.T, entry)
 			switch {
 			case r.Type == events.ResultFailed:
@@ -105,7 +102,7 @@ func (a *apps) await() (read int) {
 func (a *apps) settle() {
 	a.Helper()
 	proctest.Eventually(a.T, func() bool {
-		groups := proctest.Must(a.redis.XInfoGroups(a.Context(), events.DefaultNamespace.Changes()).Result())(a.T)
+		groups := proctest.Must(a.client.XInfoGroups(a.Context(), events.DefaultNamespace.Changes()).Result())(a.T)
 		return len(groups) == 1 && groups[0].Pending == 0 && groups[0].Lag == 0
 	}, "no change is left")
 }
@@ -113,45 +110,26 @@ func (a *apps) settle() {
 // changes returns the number of changes that were ever added.
 func (a *apps) changes() int64 {
 	a.Helper()
-	return proctest.Must(a.redis.XInfoStream(a.Context(), events.DefaultNamespace.Changes()).Result())(a.T).EntriesAdded
+	return proctest.Must(a.client.XInfoStream(a.Context(), events.DefaultNamespace.Changes()).Result())(a.T).EntriesAdded
 }
 
-// cost is what Redis and the worker have done.
+// cost is what Redis and the service have done.
 type cost struct {
 	commands, bytes float64       // of Redis: commands, also those of scripts, and bytes sent
-	redis, worker   time.Duration // CPU time
+	redis, service  time.Duration // CPU time
 }
 
 func (a *apps) cost() (c cost) {
 	a.Helper()
-	for section, prefixes := range map[string][]string{"commandstats": {"cmdstat_"}, "stats": {"total_net_output_bytes:"}, "cpu": {"used_cpu_user:", "used_cpu_sys:"}} {
-		for line := range strings.Lines(proctest.Must(a.redis.Info(a.Context(), section).Result())(a.T)) {
-			for _, prefix := range prefixes {
-				value, ok := strings.CutPrefix(strings.TrimSpace(line), prefix)
-				if !ok {
-					continue
-				}
-				if section == "commandstats" {
-					_, value, _ = strings.Cut(value, "calls=")
-					value, _, _ = strings.Cut(value, ",")
-				}
-				number := proctest.Must(strconv.ParseFloat(value, 64))(a.T)
-				switch section {
-				case "commandstats":
-					c.commands += number
-				case "stats":
-					c.bytes += number
-				default:
-					c.redis += time.Duration(number * float64(time.Second))
-				}
-			}
-		}
+	info := proctest.Must(a.client.InfoMap(a.Context(), "server", "stats", "commandstats").Result())(a.T)
+	for _, command := range info["Commandstats"] {
+		_, calls, _ := strings.Cut(command, "calls=")
+		calls, _, _ = strings.Cut(calls, ",")
+		c.commands += proctest.Must(strconv.ParseFloat(calls, 64))(a.T)
 	}
-	stat := string(proctest.Must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.worker.Cmd.Process.Pid)))(a.T))
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	for _, ticks := range fields[11:13] {
-		c.worker += time.Duration(proctest.Must(strconv.Atoi(ticks))(a.T)) * 10 * time.Millisecond
-	}
+	c.bytes = proctest.Must(strconv.ParseFloat(info["Stats"]["total_net_output_bytes"], 64))(a.T)
+	c.redis = cpuTime(a.T, proctest.Must(strconv.Atoi(info["Server"]["process_id"]))(a.T))
+	c.service = cpuTime(a.T, a.process.Cmd.Process.Pid)
 	return c
 }
 
@@ -164,9 +142,9 @@ func (a *apps) perApp(pushes int) cost {
 		a.await()
 		a.settle()
 	}
-	after, n := a.cost(), float64(pushes*len(a.watches))
-	c := cost{(after.commands - before.commands) / n, (after.bytes - before.bytes) / n, time.Duration(float64(after.redis-before.redis) / n), time.Duration(float64(after.worker-before.worker) / n)}
-	a.Logf("a push to %d apps, per app: %.0f commands, %.0f bytes sent by Redis, CPU of Redis %v, of the worker %v", len(a.watches), c.commands, c.bytes, c.redis.Round(10*time.Microsecond), c.worker.Round(10*time.Microsecond))
+	after, n := a.cost(), float64(pushes*len(a.names))
+	c := cost{(after.commands - before.commands) / n, (after.bytes - before.bytes) / n, time.Duration(float64(after.redis-before.redis) / n), time.Duration(float64(after.service-before.service) / n)}
+	a.Logf("a push to %d apps, per app: %.0f commands, %.0f bytes sent by Redis, CPU of Redis %v, of the service %v", len(a.names), c.commands, c.bytes, c.redis.Round(10*time.Microsecond), c.service.Round(10*time.Microsecond))
 	return c
 }
 
@@ -198,8 +176,13 @@ func TestCostOfAPushPerAppDoesNotDependOnTheNumberOfApps(t *testing.T) {
 		c := a.perApp(max(1, 400/n))
 		if i == 0 {
 			few = c
-		} else if c.commands > 1.2*few.commands || c.bytes > 1.2*few.bytes {
+			continue
+		}
+		if c.commands > 1.2*few.commands || c.bytes > 1.2*few.bytes {
 			t.Errorf("with %d apps, Redis runs %.0f commands and sends %.0f bytes for each; with fewer %.0f and %.0f", n, c.commands, c.bytes, few.commands, few.bytes)
+		}
+		if now, before := c.redis+c.service, few.redis+few.service; float64(now) > 1.3*float64(before) {
+			t.Errorf("with %d apps, CPU of service and Redis is %v for each; with fewer %v", n, now, before)
 		}
 	}
 }

@@ -20,7 +20,6 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
-	"lockstep/internal/watch"
 )
 
 // TestPushCostsTheSameAfterThousands pushes to one repository, back to back, and compares the CPU time per push at the end with that of
@@ -80,9 +79,11 @@ func (p pushCosts) run(t *testing.T) {
 			proctest.Must(0, os.WriteFile(filepath.Join(credentials, "docs-hook", file), []byte(text), 0o600))(t)
 		}
 		for _, repo := range []string{costlyRepo, freshRepo} {
-			proctest.Must(watch.NewRegistry(p.client, events.DefaultNamespace).Put(ctx, watch.Watch{
-				App: "docs", URL: p.git.URL(repo), Poll: watch.Never, NotifyURL: app.URL + "/hook", NotifySecret: "docs-hook",
-			}))(t)
+			_, stderr, code := proctest.RunLockstep(t, nil, "watch", "add", p.git.URL(repo), "--app", "docs", "--poll", "never",
+				"--notify-url", app.URL+"/hook", "--notify-secret", "docs-hook", "--redis", server.URL())
+			if code != 0 {
+				t.Fatalf("watch add: exit code %d: %s", code, stderr)
+			}
 		}
 		proctest.Must(p.client.Del(ctx, events.DefaultNamespace.Changes()).Result())(t) // drop the first poll
 		p.notifier = p.start("serve", "--redis", server.URL(), "--roles", "notifier", "--notify-hosts", "127.0.0.1", "--credentials", credentials, "--root", t.TempDir())
