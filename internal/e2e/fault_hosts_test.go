@@ -255,7 +255,7 @@ func TestHostThatFailsForAllGetsFewRequests(t *testing.T) {
 	for _, status := range []int{http.StatusInternalServerError, http.StatusServiceUnavailable} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			const repos, during, most = 30, 15 * time.Second, 6 * 30 // without the breakers, each would be tried seventy times
+			const repos, during, most = 30, 15 * time.Second, 6 * 30 // without the breakers, each is tried eight times, and given up
 			_, good := startGood(t)
 			h := startRemote(t, 2, startSameEverywhere(t))
 			h.does(answers(status, 0))
