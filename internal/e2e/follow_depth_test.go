@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"lockstep/events"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 )
 
@@ -27,7 +30,7 @@ func TestFollowerWithMoreDepthThanTheOrigin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := o.follow("--depth", depth)
 			f.process.AwaitLog("caught up with the reader")
-			f.process.AwaitLog(`msg="history is limited to what the origin keeps" repo=acme/widgets depth=1 wanted=` + depth)
+			f.process.AwaitLog(`msg="history is limited to what the origin keeps" repo=acme/widgets ref=refs/heads/main depth=1 wanted=` + depth)
 			f.await("acme/widgets", head)
 			if n := f.history("acme/widgets"); n != "1" {
 				t.Errorf("%s commits, want those of the origin, 1", n)
@@ -36,5 +39,25 @@ func TestFollowerWithMoreDepthThanTheOrigin(t *testing.T) {
 			f.await("acme/widgets", head)
 			f.assertSame("acme/widgets")
 		})
+	}
+}
+
+// TestPushesBringTheHistoryOfTheOrigin copies all history of what arrives by the stream, also for a repository that had one commit until then.
+func TestPushesBringTheHistoryOfTheOrigin(t *testing.T) {
+	t.Parallel()
+	o := startOrigin(t, "acme/widgets")
+	f := o.follow("--depth", "full")
+	f.process.AwaitLog("caught up with the reader")
+	f.process.AwaitLog(`msg="history is limited to what the origin keeps" repo=acme/widgets`)
+	for n := range 2 {
+		edit := gitserver.Edit{Write: map[string]string{"a": fmt.Sprint("full ", n)}}
+		commit := proctest.Must(o.git.Commit(t.Context(), "acme/widgets", gitserver.Main, edit))(t)
+		o.request(events.Change{URL: o.git.URL("acme/widgets"), After: commit, Depth: events.DepthFull})
+		o.awaitSettled("acme/widgets", commit)
+		f.await("acme/widgets", commit)
+		count := proctest.Must(o.git.Git(t.Context(), "acme/widgets", "", "rev-list", "--count", commit))(t)
+		if got, want := f.history("acme/widgets"), strings.TrimSpace(count); got != want {
+			t.Errorf("%s commits, want all of the origin, %s", got, want)
+		}
 	}
 }

@@ -30,6 +30,10 @@ func (noCopies) Published(events.RepoPath) (volume.Published, bool, error) {
 	return volume.Published{}, false, nil
 }
 
+func (noCopies) Locate(events.RepoPath, events.Ref) (volume.Located, bool, error) {
+	return volume.Located{}, false, nil
+}
+
 // TestManyFollowersStartTogether starts more followers of an app at once than its reader lets list repositories: all get through.
 func TestManyFollowersStartTogether(t *testing.T) {
 	if !testenv.Soaking() {

@@ -110,11 +110,17 @@ func (f *Follower) follow(ctx context.Context, result events.Result) {
 	}
 }
 
-// followRef syncs a ref unless its commit is published already.
+// followRef syncs a ref unless its commit is published already. A result does not say how much history the reader has, so if more than a
+// commit is configured, the refs are requested first.
 func (f *Follower) followRef(ctx context.Context, repo events.RepoPath, ref Ref) {
 	key := keyOf(repo, ref.Ref)
 	published, _, err := f.cfg.Volume.Published(repo)
 	if _, open := f.position.open[key]; err == nil && !open && isPublished(published, ref) {
+		return
+	}
+	if !events.Depth(1).Covers(f.cfg.Depth) {
+		f.position.ask(keyOf(repo, events.Ref{})) // until the answer, which requests the sync
+		f.compare(ctx, repo)
 		return
 	}
 	f.sync(ctx, repo, ref)

@@ -36,6 +36,11 @@ func (c copies) Published(repo events.RepoPath) (volume.Published, bool, error) 
 	return p, here, nil
 }
 
+func (c copies) Locate(repo events.RepoPath, ref events.Ref) (volume.Located, bool, error) {
+	commit, here := c[repo.String()].Commits[ref]
+	return volume.Located{Ref: ref, Commit: commit, Depth: 1}, here, nil
+}
+
 // newFollower returns a follower of a reader with copies of acme/widgets at main, which it reads. requested are its changes. It waits
 // for each request to the reader.
 func newFollower(t *testing.T, handle http.HandlerFunc) (f *Follower, requested *[]events.Change) {

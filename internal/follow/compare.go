@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +51,9 @@ func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath, try int) {
 			}
 			delete(f.compared, key)
 			f.noteRefs(ctx, repo, refs, err, number)
+			if f.touched[key] > number && f.isOpen(repo) {
+				f.checkLater(repo)
+			}
 		}
 	})
 }
@@ -83,7 +87,7 @@ func (f *Follower) compareWith(ctx context.Context, repo events.RepoPath, refs [
 	for _, ref := range refs {
 		listed[ref.Ref] = true
 		hasDefault = hasDefault || ref.Default
-		if all || !isPublished(published, ref) {
+		if all || !isPublished(published, ref) || !f.hasHistory(repo, ref) {
 			f.sync(ctx, repo, ref)
 		}
 	}
@@ -151,7 +155,8 @@ func (f *Follower) forget(repo events.RepoPath, number uint64) {
 
 // sync requests a sync of a ref. While the stream only repeats what was listed, the commit may be an older one and is not announced.
 func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
-	change := events.Change{Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.depthOf(ctx, repo, ref)}
+	f.noteLimited(ctx, repo, ref)
+	change := events.Change{Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.depthOf(ref)}
 	if ref.Default {
 		change.Ref = events.Ref{}
 	}
@@ -162,17 +167,35 @@ func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
 }
 
 // depthOf returns the history to keep of a ref: no more than the reader has, which refuses to send all history of a repository of which it
-// keeps less. It logs each repository for which that is less than configured.
-func (f *Follower) depthOf(ctx context.Context, repo events.RepoPath, ref Ref) events.Depth {
+// keeps less.
+func (f *Follower) depthOf(ref Ref) events.Depth {
 	if ref.Depth.Covers(f.cfg.Depth) {
 		return f.cfg.Depth
 	}
-	depth := max(ref.Depth, 1)
-	if f.limited[repo.Key()] != depth {
-		f.limited[repo.Key()] = depth
-		f.cfg.Log.InfoContext(ctx, "history is limited to what the origin keeps", "repo", repo.String(), "depth", depth.String(), "wanted", f.cfg.Depth.String())
+	return max(ref.Depth, 1)
+}
+
+// hasHistory reports whether a published ref has the history to keep.
+func (f *Follower) hasHistory(repo events.RepoPath, ref Ref) bool {
+	depth := f.depthOf(ref)
+	if events.Depth(1).Covers(depth) {
+		return true
 	}
-	return depth
+	here, ok, err := f.cfg.Volume.Locate(repo, ref.Ref)
+	return err == nil && ok && here.Depth.Covers(depth)
+}
+
+// noteLimited logs a ref once when the reader has less history than configured.
+func (f *Follower) noteLimited(ctx context.Context, repo events.RepoPath, ref Ref) {
+	key, depth := keyOf(repo, ref.Ref), f.depthOf(ref)
+	switch {
+	case depth.Covers(f.cfg.Depth):
+		delete(f.limited, key)
+	case f.limited[key] != depth:
+		f.limited[key] = depth
+		f.cfg.Log.InfoContext(ctx, "history is limited to what the origin keeps",
+			"repo", repo.String(), "ref", ref.Ref.String(), "depth", depth.String(), "wanted", f.cfg.Depth.String())
+	}
 }
 
 // remove requests the removal of a repository that is published here. Unless forced, the reader is asked once more, under the lease.
@@ -195,6 +218,9 @@ const Source = "/hooks/follow"
 // request publishes a change for the worker.
 func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	change.Source, change.Credential = Source, f.cfg.Credential
+	if change.Type != events.ChangePushed { // the repository or a ref of it goes away: log the others once more rather than keep these
+		maps.DeleteFunc(f.limited, func(key string, _ events.Depth) bool { return strings.HasPrefix(key, j.repo.Key()+" ") })
+	}
 	f.position.ask(j.key)
 	j.number = f.position.number
 	change, err := events.NewChange(change)

@@ -25,6 +25,7 @@ var ErrRevoked = errors.New("the token was removed: the reader refuses it; creat
 type Volume interface {
 	Repos() iter.Seq2[events.RepoPath, error]
 	Published(repo events.RepoPath) (volume.Published, bool, error)
+	Locate(repo events.RepoPath, ref events.Ref) (volume.Located, bool, error)
 }
 
 // Config configures a [Follower]. Reader, Volume, Record, Publish, Purge and Log are required.
@@ -79,7 +80,7 @@ type Follower struct {
 	listAgain  bool                    // the requested list may be older than the current stream
 	restart    bool                    // the stream began at a cursor that was not reached, and there has been no list since
 	compared   map[string]bool         // repositories whose refs are requested, by key
-	limited    map[string]events.Depth // history of repositories of which the reader has less than configured, by key
+	limited    map[string]events.Depth // history of refs of which the reader has less than configured, by key in the position
 	touched    map[string]uint64       // last frame about a repository while anything is requested, by key
 
 	// ask sends a request to the reader in the background; apply then calls the returned function. A test may call both at once.
