@@ -27,8 +27,9 @@ type Gate struct {
 	// Operator reports whether a token is the operator's.
 	Operator func(token string) bool
 
-	// Open reports whether a request without a token is the operator's while no app has a token. Once one has, requests must send one:
-	// clients such as Git send it only when they are asked for it, and would read everything otherwise.
+	// Open reports whether a request without a token is the operator's until the first token of an app is created. From then on requests
+	// must send one, also after the last one was removed: clients such as Git send it only when they are asked for it, and would read
+	// everything otherwise.
 	Open func(r *http.Request) bool
 
 	// Private reports whether nobody else can read the request's token on its way: the connection is encrypted, or does not leave this
@@ -44,7 +45,7 @@ func (g Gate) Identify(r *http.Request) (Identity, error) {
 	case g.Operator(token):
 		return Identity{Operator: true}, nil
 	case token == "" && g.Open(r):
-		return g.operatorUnlessTokens(r.Context())
+		return g.operatorUnlessRequired(r.Context())
 	case token == "":
 		return Identity{}, ErrNoToken
 	case !g.Private(r):
@@ -60,13 +61,13 @@ func (g Gate) Identify(r *http.Request) (Identity, error) {
 	return Identity{App: app}, nil
 }
 
-// operatorUnlessTokens returns the operator if no app has a token.
-func (g Gate) operatorUnlessTokens(ctx context.Context) (Identity, error) {
-	exist, err := g.Tokens.Exist(ctx)
+// operatorUnlessRequired returns the operator if no app ever had a token.
+func (g Gate) operatorUnlessRequired(ctx context.Context) (Identity, error) {
+	required, err := g.Tokens.Required(ctx)
 	switch {
 	case err != nil:
 		return Identity{}, err
-	case exist:
+	case required:
 		return Identity{}, ErrNoToken
 	}
 	return Identity{Operator: true}, nil

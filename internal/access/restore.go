@@ -68,8 +68,16 @@ func (t *Tokens) Each(ctx context.Context, yield func(Hashed) error) error {
 	}
 }
 
-// CopyTo adds all tokens that are accepted here to others, and returns how many were not there. It can be repeated.
+// CopyTo adds all tokens that are accepted here to others, and returns how many were not there. If tokens are required here, they are there,
+// too. It can be repeated.
 func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err error) {
+	required, err := t.Required(ctx)
+	if err == nil && required {
+		err = others.Require(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
 	err = t.Each(ctx, func(one Hashed) error {
 		ok, err := others.Restore(ctx, one, false)
 		if ok {
@@ -98,6 +106,9 @@ func (t *Tokens) Restore(ctx context.Context, one Hashed, dryRun bool) (added bo
 		if err := t.redis.HSetNX(ctx, t.used, one.ID(), one.Used.UnixMilli()).Err(); err != nil {
 			return false, fmt.Errorf("store a token: %w", err)
 		}
+	}
+	if err := t.Require(ctx); err != nil { // before the token: an interrupted call opens nothing
+		return false, err
 	}
 	if added, err = t.redis.HSetNX(ctx, t.key, one.Hash, document).Result(); err != nil {
 		return false, fmt.Errorf("store a token: %w", err)

@@ -25,7 +25,7 @@ import (
 // Tokens stores the tokens of apps in Redis. It is safe for concurrent use by any number of processes.
 type Tokens struct {
 	redis redis.Cmdable
-	key   string // hash: SHA-256 of a token, in hexadecimal, to a record
+	key   string // hash: SHA-256 of a token, in hexadecimal, to a record; and requiredField
 	used  string // hash: ID of a token to the ms of its last use
 
 	mu    sync.Mutex
@@ -54,6 +54,9 @@ type record struct {
 // ErrNoSuchToken means that no token has an ID.
 var ErrNoSuchToken = errors.New("no token has this ID; see lockstep tokens ls")
 
+// requiredField is set with the first token, and stays when tokens are removed: requests need a token from then on.
+const requiredField = "required"
+
 const (
 	prefix      = "lockstep_" // lets scanners for secrets find tokens
 	secretBytes = 32
@@ -76,7 +79,7 @@ func (t *Tokens) Create(ctx context.Context, app string) (Token, string, error) 
 		return Token{}, "", err
 	}
 	hash := HashOf(secret)
-	if err := t.redis.HSet(ctx, t.key, hash, document).Err(); err != nil {
+	if err := t.redis.HSet(ctx, t.key, hash, document, requiredField, "").Err(); err != nil {
 		return Token{}, "", fmt.Errorf("store the token: %w", err)
 	}
 	return Token{ID: hash[:idLength], App: app, Created: kept.Created}, secret, nil
@@ -161,13 +164,21 @@ func (t *Tokens) App(ctx context.Context, secret string) (app string, ok bool, e
 	return kept.App, true, nil
 }
 
-// Exist reports whether there are tokens.
-func (t *Tokens) Exist(ctx context.Context) (bool, error) {
+// Required reports whether requests need a token: whether there ever was one, as far as Redis has its data.
+func (t *Tokens) Required(ctx context.Context) (bool, error) {
 	n, err := t.redis.HLen(ctx, t.key).Result()
 	if err != nil {
-		return false, fmt.Errorf("count the tokens: %w", err)
+		return false, fmt.Errorf("look up whether tokens are required: %w", err)
 	}
-	return n > 0, nil
+	return n > 0, nil // with requiredField
+}
+
+// Require makes requests need a token, as if one had been created and removed.
+func (t *Tokens) Require(ctx context.Context) error {
+	if err := t.redis.HSet(ctx, t.key, requiredField, "").Err(); err != nil {
+		return fmt.Errorf("require tokens: %w", err)
+	}
+	return nil
 }
 
 // Removed returns those of tokens, given by their hashes, that were removed, and records the use of the others. It reads 1,000 tokens at

@@ -27,6 +27,8 @@ type Header struct {
 	Volume  string       `json:"volume,omitempty"` // ID of the volume that the states describe; empty if none was bound, and with cells
 	Cells   []cells.Cell `json:"cells,omitempty"`  // of the directory, each with the ID of its volume; none of a single deployment
 	Epoch   int64        `json:"epoch,omitempty"`  // of the directory
+
+	TokensRequired bool `json:"tokens_required,omitempty"` // an app had a token, so requests need one
 }
 
 // Repository is a repository with watches, state or both.

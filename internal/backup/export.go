@@ -53,7 +53,7 @@ func (e *exporter) run(ctx context.Context, from Deployment, version string) err
 		}
 	}
 	members := from.Cells.Members()
-	header, err := e.header(ctx, members, version)
+	header, err := e.header(ctx, members, from.Tokens, version)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (e *exporter) run(ctx context.Context, from Deployment, version string) err
 	return e.encoder.Encode(End{End: true, Counts: e.counts})
 }
 
-func (e *exporter) header(ctx context.Context, members []cells.Member, version string) (Header, error) {
+func (e *exporter) header(ctx context.Context, members []cells.Member, tokens events.Namespace, version string) (Header, error) {
 	header := Header{Format: 1, Version: version, Time: time.Now().UTC().Truncate(time.Second)}
 	for _, m := range members {
 		volume, err := e.client.Get(ctx, m.Namespace.Volume()).Result()
@@ -99,6 +99,10 @@ func (e *exporter) header(ctx context.Context, members []cells.Member, version s
 		one, _ := e.directory.Cell(m.Name)
 		one.Volume = volume
 		header.Cells = append(header.Cells, one)
+	}
+	var err error
+	if header.TokensRequired, err = access.NewTokens(e.client, tokens).Required(ctx); err != nil {
+		return header, err
 	}
 	if e.directory != nil {
 		header.Format, header.Epoch = Format, e.directory.Epoch()

@@ -165,6 +165,11 @@ func (i *importer) place(ctx context.Context, one Repository) (to *cell, withSta
 }
 
 func (i *importer) all(ctx context.Context, r *reader) error {
+	if r.header.TokensRequired && !i.cfg.NoTokens && !i.cfg.DryRun {
+		if err := i.tokens.Require(ctx); err != nil {
+			return err
+		}
+	}
 	var some []value
 	keys := map[string]bool{} // of some
 	for {

@@ -17,7 +17,7 @@ var Keys = []Key{
 	{Pattern: "poll", Reason: "an import polls each repository"},
 	{Pattern: "repo:*", Exported: "state", Reason: "entries of streams, fences and failures are left out"},
 	{Pattern: "views:*", Exported: "views"},
-	{Pattern: "tokens", Exported: "tokens"},
+	{Pattern: "tokens", Exported: "tokens"}, // its field "required" is in the header
 	{Pattern: "tokens:used", Exported: "tokens"},
 	{Pattern: "volume", Exported: "header"},
 

@@ -106,7 +106,7 @@ func (s *Reading) limited(w http.ResponseWriter, r *http.Request, from request, 
 }
 
 // GateOf returns the gate that authenticates readers of a listener. A request is the operator's if it has the API token. If
-// none is configured, and no app has a token, it is also if it is local and has no Authorization header. A request through a trusted
+// none is configured, and no app ever had a token, it is also if it is local and has no Authorization header. A request through a trusted
 // proxy is never local.
 func GateOf(cfg Config, tokens *access.Tokens) access.Gate {
 	guard := Guard{cfg.Token, cfg.Loopback}
