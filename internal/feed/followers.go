@@ -98,6 +98,10 @@ var (
 	reportSource string
 	reportScript = redis.NewScript(reportSource)
 
+	//go:embed forget.lua
+	forgetSource string
+	forgetScript = redis.NewScript(forgetSource)
+
 	//go:embed next.lua
 	nextSource string
 	nextScript = redis.NewScript(nextSource)
@@ -144,15 +148,15 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if err != nil {
 		return err
 	}
-	put := func(removed ...any) (int, error) {
-		args := append([]any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()}, removed...)
+	put := func() (int, error) {
+		args := []any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()}
 		return reportScript.Run(ctx, f.redis, []string{f.of(app), f.apps()}, args...).Int()
 	}
 	stored, err := put()
-	if err == nil && stored == 0 { // those whose tokens were removed make room; the tokens may be in another slot
-		var removed []any
-		if removed, err = f.removedOf(ctx, app); err == nil && len(removed) > 0 {
-			stored, err = put(removed...)
+	if err == nil && stored == 0 {
+		var cleaned bool
+		if cleaned, err = f.clean(ctx, app); err == nil && cleaned {
+			stored, err = put()
 		}
 	}
 	if err != nil {
@@ -189,17 +193,35 @@ func (f *Followers) known(text string) (string, error) {
 	return cursor.String(), nil
 }
 
-// removedOf returns the removed tokens of an app's followers.
-func (f *Followers) removedOf(ctx context.Context, app string) (removed []any, err error) {
-	err = f.read(ctx, app, func(_ map[string]string, tokens map[string]bool) bool {
-		for token, gone := range tokens {
-			if gone && !slices.Contains(removed, any(token)) {
-				removed = append(removed, token)
+// cleanEvery is how often the reports of an app that has too many followers are searched for those to forget.
+const cleanEvery = 10 * time.Second
+
+// clean forgets the followers of an app whose reports have expired, or whose tokens were removed. It returns false, and does nothing, if that
+// was done a moment ago, by any process.
+func (f *Followers) clean(ctx context.Context, app string) (cleaned bool, err error) {
+	due, err := f.redis.SetNX(ctx, f.apps()+":cleaned:"+app, "", cleanEvery).Result()
+	if err != nil || !due {
+		return false, err
+	}
+	now, err := stream.Time(ctx, f.redis, f.apps())
+	if err != nil {
+		return false, err
+	}
+	var failed error
+	err = f.read(ctx, app, func(reports map[string]string, removed map[string]bool) bool {
+		var forget []any
+		for name, text := range reports {
+			one, token, ok := parseReport(text)
+			if !ok || removed[token] || now.Sub(one.Seen) > f.keep {
+				forget = append(forget, name, text)
 			}
 		}
-		return true
+		if len(forget) > 0 {
+			failed = forgetScript.Run(ctx, f.redis, []string{f.of(app)}, forget...).Err()
+		}
+		return failed == nil
 	})
-	return removed, err
+	return true, errors.Join(err, failed)
 }
 
 // read calls yield with the reports of an app's followers by name, and with which of their tokens were removed, page by page, until it

@@ -177,6 +177,7 @@ func TestReportsAreBounded(t *testing.T) {
 	if n := len(testenv.Must(followers.List(t.Context()))(t)); n != 999 {
 		t.Errorf("%d followers, want those of seven days", n)
 	}
+	testenv.Must(w.client.Del(t.Context(), string(events.DefaultNamespace)+"followers:cleaned:docs").Result())(t) // as after ten seconds
 	if err := full(); err != nil {
 		t.Errorf("after two have expired: %v", err)
 	}
@@ -215,6 +216,7 @@ func TestFollowersOfACell(t *testing.T) {
 	if all := testenv.Must(followers.List(t.Context()))(t); len(all) != 1000 || all[0].State != feed.FollowerRevoked {
 		t.Errorf("%d followers, the first is %+v", len(all), all[0])
 	}
+	testenv.Must(w.client.Del(t.Context(), string(directory)+"followers:cleaned:docs").Result())(t)
 	if err := more(); err != nil {
 		t.Errorf("after the token was removed: %v", err)
 	}
