@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -364,7 +365,7 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 	if err != nil {
 		return err
 	}
-	after := map[string][]int{} // followers whose cursors are in the stream, by their entries
+	after := map[entryID][]int{} // followers whose cursors are in the stream, by their entries
 	for i := range list {
 		cursor, err := ParseCursor(list[i].Cursor)
 		list[i].Entry, list[i].LagMS = cursor.Entry(f.cell), -1
@@ -372,12 +373,16 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 		if !ok {
 			at = cursor[""] // of the deployment that has become the cell
 		}
-		if err == nil && at.epoch == epoch && epoch != "" {
-			after[at.entry.String()] = append(after[at.entry.String()], i)
+		if err == nil && at.epoch == epoch && epoch != "" && at.entry != lastEntry {
+			after[at.entry] = append(after[at.entry], i)
 		}
 	}
-	for entries := range slices.Chunk(slices.Sorted(maps.Keys(after)), followersAtOnce) {
-		next, err := nextScript.Run(ctx, f.redis, []string{f.results}, anys(entries)...).StringSlice()
+	for entries := range slices.Chunk(slices.SortedFunc(maps.Keys(after), entryID.compare), followersAtOnce) {
+		ids := make([]any, len(entries))
+		for n, entry := range entries {
+			ids[n] = entry.String()
+		}
+		next, err := nextScript.Run(ctx, f.redis, []string{f.results}, ids...).StringSlice()
 		if err != nil {
 			return err
 		}
@@ -396,10 +401,5 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 	return nil
 }
 
-func anys(texts []string) []any {
-	list := make([]any, len(texts))
-	for i, text := range texts {
-		list[i] = text
-	}
-	return list
-}
+// lastEntry is the largest ID. Redis refuses to read after it, and no entry has it.
+var lastEntry = entryID{math.MaxUint64, math.MaxUint64}

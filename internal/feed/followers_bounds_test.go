@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -72,6 +73,47 @@ func TestReportsHaveCellsOfTheDeploymentOnly(t *testing.T) {
 	}
 }
 
+// commands returns how often Redis has run each command, also within scripts.
+func commands(t *testing.T, w *world) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	for line := range strings.Lines(testenv.Must(w.client.Info(t.Context(), "commandstats").Result())(t)) {
+		name, stats, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		if calls, _, _ := strings.Cut(stats, ","); ok {
+			counts[name], _ = strconv.Atoi(calls)
+		}
+	}
+	return counts
+}
+
+// TestFullAppIsRefusedCheaply reports more names than an app may have: Redis reads the stored reports once, and not for each of them.
+func TestFullAppIsRefusedCheaply(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, redistest.StartReal(t))
+	good := feed.Report{Cursor: testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()}
+	put := func(name string) error { // in another process each time
+		return feed.NewFollowers(w.client, "", events.DefaultNamespace, events.DefaultNamespace).Put(t.Context(), "docs", name, "", good)
+	}
+	for i := range 1000 {
+		if err := put(fmt.Sprint("n", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := commands(t, w)
+	for i := range 100 {
+		if err := put(fmt.Sprint("more", i)); !errors.Is(err, feed.ErrTooManyFollowers) {
+			t.Fatal(err)
+		}
+	}
+	after := commands(t, w)
+	if lists, scans := after["hgetall"]-before["hgetall"], after["hscan"]-before["hscan"]; lists > 0 || scans > 20 {
+		t.Errorf("%d HGETALL and %d HSCAN for 100 refused reports", lists, scans)
+	}
+	if err := put("n7"); err != nil {
+		t.Errorf("a known one: %v", err)
+	}
+}
+
 // TestListOfFollowersReadsLittle lists a thousand followers with invented cursors, each before a result of 200 KB: Redis sends neither the results
 // nor long reports.
 func TestListOfFollowersReadsLittle(t *testing.T) {
@@ -89,7 +131,11 @@ func TestListOfFollowersReadsLittle(t *testing.T) {
 	text, _ := base64.RawURLEncoding.DecodeString(at)
 	fields := strings.Fields(string(text))
 	for i := range 1000 {
-		cursor := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "1 %s %d-%d 0", fields[1], i+1, i))
+		id := fmt.Sprintf("%d-%d", i+1, i)
+		if i == 999 {
+			id = "18446744073709551615-18446744073709551615"
+		}
+		cursor := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "1 %s %s 0", fields[1], id))
 		if err := followers.Put(t.Context(), "docs", fmt.Sprint("n", i), "", feed.Report{Cursor: cursor}); err != nil {
 			t.Fatal(err)
 		}
@@ -103,10 +149,13 @@ func TestListOfFollowersReadsLittle(t *testing.T) {
 		_, _ = fmt.Sscan(rest, &bytes)
 		return bytes
 	}
-	before := sent()
+	before, calls := sent(), commands(t, w)["xrange"]
 	list := testenv.Must(followers.List(t.Context()))(t)
 	if read := sent() - before; len(list) != 1000 || read > 1<<20 {
 		t.Errorf("%d followers, %d bytes from Redis", len(list), read)
+	}
+	if reads := commands(t, w)["xrange"] - calls; reads > 10 {
+		t.Errorf("the result was read %d times", reads)
 	}
 	if list[0].LagMS == 0 && list[0].State == feed.FollowerOK {
 		t.Errorf("%+v", list[0])
