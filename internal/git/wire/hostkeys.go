@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
@@ -56,6 +57,12 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 		if errors.Is(err, fs.ErrNotExist) && !n.knownHostsRequired {
 			continue
 		}
+		if isUnreachable(err) && !n.knownHostsRequired {
+			if _, warned := n.skippedFiles.LoadOrStore(file, true); !warned {
+				n.log.Warn("known_hosts file skipped", "file", file, "error", err)
+			}
+			continue
+		}
 		if err != nil {
 			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
 		}
@@ -66,6 +73,12 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 		return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
 	}
 	return hostKeys{check, strings.Join(n.knownHosts, " or ")}, nil
+}
+
+// isUnreachable reports whether a file cannot be read by this process, now or later: the home directory may be /dev/null, or hidden by
+// ProtectHome of systemd. A process out of file descriptors can read it later, and must not ignore the keys that the file revokes.
+func isUnreachable(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.ELOOP)
 }
 
 // algorithms returns the algorithms of the keys known for address, so that a server with several keys presents a known

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"sync"
 	"time"
 
 	"lockstep/internal/egress"
@@ -43,6 +44,7 @@ type Network struct {
 	knownHosts         []string
 	knownHostsRequired bool // set by Config: the file must exist
 	knownLines         knownCache
+	skippedFiles       sync.Map // default known_hosts files that cannot be read
 	log                *slog.Logger
 
 	operator, foreign, proxied *http.Transport
