@@ -72,9 +72,11 @@ func (c *knownCache) usableLines(log *slog.Logger, file knownLines) (string, err
 func usableLines(file knownLines) (usable string, skipped []int, err error) {
 	var kept strings.Builder
 	number := 0
-	for line := range strings.SplitSeq(strings.TrimPrefix(file.content, "\ufeff"), "\n") { // editors of Windows write the mark
+	content := strings.TrimPrefix(file.content, "\ufeff") // editors of Windows write the mark
+	content = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(content)
+	for line := range strings.SplitSeq(content, "\n") {
 		number++
-		line = strings.Trim(line, " \t\r")
+		line = strings.Trim(line, " \t")
 		if line == "" || line[0] == '#' {
 			continue
 		}
@@ -98,22 +100,29 @@ func usableLines(file knownLines) (usable string, skipped []int, err error) {
 	return kept.String(), skipped, nil
 }
 
-// revokedLine returns a valid line for a @revoked line that cannot be parsed, so that its key stays revoked. It returns "" if no server
-// can present the key to us because its type is unknown, and an error if the line has no readable key.
+// revokedLine returns valid lines for a @revoked line that cannot be parsed, so that each readable key in it stays revoked. It returns "" if no
+// server can present the keys to us because their type is unknown, and an error if the line has no readable key.
 func revokedLine(line string) (string, error) {
 	err := errors.New("no key")
+	isUnknown := false
+	var lines []string
 	for word := range strings.FieldsSeq(line) {
 		blob, base64Err := base64.StdEncoding.DecodeString(word)
 		if base64Err != nil || !bytes.HasPrefix(blob, []byte{0, 0}) { // the length of the key's type
 			continue
 		}
-		var key ssh.PublicKey
-		if key, err = ssh.ParsePublicKey(blob); err == nil {
-			return "@revoked * " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
+		key, keyErr := ssh.ParsePublicKey(blob)
+		switch {
+		case keyErr == nil:
+			lines = append(lines, "@revoked * "+strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))))
+		case strings.Contains(keyErr.Error(), "unknown key algorithm"): // package ssh has no error type for it
+			isUnknown = true
+		default:
+			err = keyErr
 		}
-		if strings.Contains(err.Error(), "unknown key algorithm") { // package ssh has no error type for it
-			return "", nil
-		}
+	}
+	if len(lines) > 0 || isUnknown {
+		return strings.Join(lines, "\n"), nil
 	}
 	return "", err
 }

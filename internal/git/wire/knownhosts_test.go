@@ -92,6 +92,7 @@ func TestKnownHostsOfOtherEditors(t *testing.T) {
 	t.Parallel()
 	w := newSSHWorld(t)
 	for name, content := range map[string]string{
+		"CR":                    "# ours\r\r" + w.line + "\r",
 		"CRLF":                  "# ours\r\n\r\n" + w.line + "\r\n",
 		"mark of byte order":    "\ufeff" + w.line + "\n",
 		"mark, then a comment":  "\ufeff# ours\r\n" + w.line,
@@ -121,6 +122,10 @@ func TestKnownHostsNeverTrustMore(t *testing.T) {
 		"revoked beside invalid lines":  {"other.test\n" + w.line + "\n@revoked other.test " + w.kind + " " + w.blob + "\nother.test x", events.ClassAuth},
 		"revoked after a mark":          {"\ufeff@revoked * " + w.kind + " " + w.blob + "\n" + w.line, events.ClassAuth},
 		"revoked after a mark inside":   {w.line + "\n\ufeff@revoked * " + w.kind + " " + w.blob, events.ClassAuth},
+		"revoked after a comment, CR":   {w.line + "\n# ours\r@revoked * " + w.kind + " " + w.blob, events.ClassAuth},
+		"revoked in a file with CR":     {w.line + "\r@revoked * " + w.kind + " " + w.blob + "\r# end\r", events.ClassAuth},
+		"revoked after another key":     {w.line + "\n@revoked other.test * " + w.kind + " " + otherKey(t) + " " + w.kind + " " + w.blob, events.ClassAuth},
+		"revoked after an unknown key":  {w.line + "\n@revoked * ssh-future@example.org " + unknownKey("ssh-future@example.org") + " " + w.blob, events.ClassAuth},
 		"revoked with another type":     {w.line + "\n@revoked * ssh-rsa " + w.blob, events.ClassAuth},
 		"revoked with another case":     {w.line + "\n@Revoked * " + w.kind + " " + w.blob, events.ClassAuth},
 		"revoked without a host":        {w.line + "\n@revoked " + w.kind + " " + w.blob, events.ClassAuth},
