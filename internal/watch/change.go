@@ -29,11 +29,16 @@ func (r *Registry) Create(ctx context.Context, w Watch) (existing Watch, added, 
 		}
 		existing = *was
 		same, err := sameButFor(*was, w)
-		if err == nil && !same {
-			err = ErrExists
+		switch {
+		case err != nil:
+			return Watch{}, err
+		case !same:
+			return Watch{}, ErrExists
 		}
 		changed = was.Silenced != "" || was.Auto
-		return w, err
+		kept := *was // as it is spelled
+		kept.Silenced, kept.Auto = "", false
+		return kept, nil
 	})
 	return existing, added, changed, err
 }

@@ -2,11 +2,13 @@ package watch_test
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -39,6 +41,30 @@ func TestCreate(t *testing.T) {
 	}
 	if got := b.set("acme/widgets").Watches[0]; got.Silenced != "" || got.Auto {
 		t.Errorf("still %+v", got)
+	}
+}
+
+// TestCreateWithAnotherSpelling leaves a watch as it is, without a write or a poll, if only the path or the host is spelled in another way.
+func TestCreateWithAnotherSpelling(t *testing.T) {
+	b := newBench(t)
+	w := of(t, "docs", "acme/widgets", "")
+	b.put(w)
+	b.drain()
+	stored := func() string {
+		return fmt.Sprint(b.client.HGetAll(t.Context(), events.DefaultNamespace.Watches()+"of:"+w.Repo.Key()).Val())
+	}
+	before := stored()
+	again := w
+	again.Repo = testenv.Must(events.ParseRepoPath("ACME/Widgets"))(t)
+	existing, added, changed, err := b.Create(t.Context(), again)
+	if added || changed || err != nil || existing.Repo != w.Repo {
+		t.Errorf("added %v, changed %v, %v, existing %+v", added, changed, err, existing)
+	}
+	if queued := b.drain(); len(queued) > 0 {
+		t.Errorf("queued %q", queued)
+	}
+	if after := stored(); after != before || len(before) < 10 {
+		t.Errorf("stored\n%s\nbefore\n%s", after, before)
 	}
 }
 
