@@ -21,16 +21,9 @@ func (s store) needsRefetch() bool {
 	return err == nil
 }
 
-// needsPrune reports whether pruning the store is likely worthwhile.
-func (s store) needsPrune() bool {
-	loose := int64(0)
-	for i := range sampled {
-		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
-		if err != nil {
-			return false
-		}
-		loose += space(names)
-	}
+// needsPrune reports whether pruning the store is likely worthwhile. Counting loose objects takes the longer the more there are, so a sync
+// counts them only if it has looked at all trees, too.
+func (s store) needsPrune(countLoose bool) bool {
 	packs, err := s.packs()
 	if err != nil {
 		return false
@@ -46,8 +39,22 @@ func (s store) needsPrune() bool {
 	for i := range packs {
 		largest = max(largest, space(packs[i:i+1]))
 	}
-	return loose*256/sampled > max(looseLimit(packs), 2*last.loose) ||
-		space(packs) > 2*max(last.packed, largest)+minLoose || len(packs) > max(maxPacks, 2*last.packs)
+	if space(packs) > 2*max(last.packed, largest)+minLoose || len(packs) > max(maxPacks, 2*last.packs) {
+		return true
+	}
+	return countLoose && s.looseSpace() > max(looseLimit(packs), 2*last.loose)
+}
+
+// looseSpace estimates the disk usage of loose objects from some of their folders; 0 if they cannot be read.
+func (s store) looseSpace() (bytes int64) {
+	for i := range sampled {
+		names, err := disk.ReadDir(filepath.Join(s.dir, "objects", fmt.Sprintf("%x7", i)))
+		if err != nil {
+			return 0
+		}
+		bytes += space(names)
+	}
+	return bytes * 256 / sampled
 }
 
 // prunedName is a file that describes a store after its last pruning. It only affects when to prune again.

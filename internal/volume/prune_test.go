@@ -185,7 +185,7 @@ func TestFailedRefetchIsNotRetriedEachSync(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"a": "0", "big": noise(t, 1_000_000)})
 			w.sync("")
-			w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 900_000})
+			w.volume = w.open(w.volume.Root(), Config{MaxPackBytes: 900_000, Grace: 1}) // so that each sync counts loose objects
 			s := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
 			fill(t, s)
 			const syncs = 10

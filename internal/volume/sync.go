@@ -258,7 +258,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 		return res, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
 	}
 	res.Tree, res.Published, err = s.publish(ctx)
-	if err == nil && s.tidied && s.store.needsPrune() { // looking at all objects takes the longer the more there are, too
+	if err == nil && s.store.needsPrune(s.tidied) {
 		_ = s.prune(ctx) // non-critical: the next sync prunes again
 	}
 	return res, err
