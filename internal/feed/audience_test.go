@@ -1,10 +1,13 @@
 package feed_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/access"
 	"lockstep/internal/feed"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -30,4 +33,38 @@ func TestRemovedWatchEndsResultsThatWait(t *testing.T) {
 	for removed := time.Now(); time.Since(removed) <= check; { // what was decided before counts for that long
 	}
 	w.open("docs", feed.Start{Cursor: at}).want("synced r3")
+}
+
+// TestAudiencesAreDecidedAgainOnce has clients get results in memory that are older than Check: who may read them is decided again for all of them
+// together, and not read from Redis for each.
+func TestAudiencesAreDecidedAgainOnce(t *testing.T) {
+	t.Parallel()
+	const clients, results, check = 30, 50, time.Second
+	var decisions atomic.Int64
+	w := newWorld(t, redistest.Start(t), func(cfg *feed.Config) {
+		cfg.Check = check
+		sources := cfg.Sources()
+		decide := sources[0].Audiences
+		sources[0].Audiences = func(ctx context.Context, results []events.Result, failed func(events.Result, error)) ([]access.Audience, error) {
+			decisions.Add(1)
+			return decide(ctx, results, failed)
+		}
+		cfg.Sources = func() []feed.Source { return sources }
+	})
+	w.watch("docs", "acme/widgets", "")
+	operator := w.open("", feed.Start{}) // keeps the results in memory
+	at := testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()
+	var want []string
+	for range results {
+		want = append(want, "synced "+w.add("docs", "acme/widgets"))
+	}
+	operator.want(want...)
+	time.Sleep(check) // what was decided before counts for that long
+	before := decisions.Load()
+	for range clients {
+		w.open("docs", feed.Start{Cursor: at}).want(want...)
+	}
+	if n := decisions.Load() - before; n >= clients/2 {
+		t.Errorf("decided %d times for %d clients", n, clients)
+	}
 }

@@ -178,7 +178,13 @@ func (f *Feed) sendFrom(c *client, s *source) (sent batch, err error) {
 	case !ok:
 		return f.begin(c, s)
 	}
-	sent, ok = s.next(c, at)
+	sent, outdated, ok := s.next(c, at)
+	if outdated {
+		if err := s.renew(at); err != nil {
+			return batch{}, err
+		}
+		sent, _, ok = s.next(c, at) // which may be outdated still, if Redis is slow
+	}
 	if !ok {
 		return f.catchUp(c, s)
 	}

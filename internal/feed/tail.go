@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 
 	"lockstep/events"
 	"lockstep/internal/access"
@@ -47,6 +48,8 @@ type source struct {
 	outage outage
 	down   atomic.Bool // Redis does not answer
 
+	renewals singleflight.Group // of renew
+
 	// Guarded by [Feed.mu].
 	recent  recent
 	awaited entryID // the last entry that a result of another cell follows and a client does not have
@@ -67,6 +70,7 @@ type entry struct {
 	id       []byte          // the line with the cursor, if there is one source; nil if each client has its own
 	frame    []byte          // the event without that line; nil if nobody gets it
 	follows  *events.Follows // the result of another cell that comes first; nil if there is none
+	result   events.Result   // without its files; the zero value if frame is nil
 	audience access.Audience
 	decided  time.Time // when the audience was
 }
@@ -124,9 +128,9 @@ func (r *recent) skip(at position, app string) position {
 	return at
 }
 
-// next returns the next batch for a client from the results that the tail keeps. ok is false if the client's position is older, or if it was
-// decided a while ago that the client may read one of them: its watch may have been removed since.
-func (s *source) next(c *client, at position) (next batch, ok bool) {
+// next returns the next batch for a client from the results that the tail keeps. ok is false if the client's position is older, or, with
+// outdated, if it was decided a while ago that the client may read one of them: its watch may have been removed since.
+func (s *source) next(c *client, at position) (next batch, outdated, ok bool) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
 	r := &s.recent
@@ -135,29 +139,70 @@ func (s *source) next(c *client, at position) (next batch, ok bool) {
 	}
 	switch {
 	case !r.ready: // the tail wakes all clients once it is
-		return batch{to: at, waits: true}, true
+		return batch{to: at, waits: true}, false, true
 	case r.from.epoch != at.epoch || at.entry.compare(r.from.entry) < 0 || at.entry.compare(r.to.entry) > 0:
-		return batch{}, false
+		return batch{}, false, false
 	}
 	first := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].at.entry.compare(at.entry) > 0 })
 	next.to = at
 	for _, e := range r.entries[first:] {
 		if s.isOutdated(e, c) {
 			next.more = len(next.entries) > 0
-			return next, next.more
+			return next, !next.more, next.more
 		}
 		if next.add(s, c, e); next.waits || next.more {
-			return next, true
+			return next, false, true
 		}
 	}
 	next.to = r.to
-	return next, true
+	return next, false, true
 }
 
 // isOutdated reports whether a client would get an entry now, and it was decided a while ago that its app may read it. The caller holds the lock.
 func (s *source) isOutdated(e entry, c *client) bool {
 	waits := e.follows != nil && !s.feed.has(c, *e.follows)
 	return c.app != "" && e.isFor(c) && !waits && time.Since(e.decided) > s.feed.cfg.Check
+}
+
+// renew decides again who may read the entries after a position that were decided a while ago. Clients that call it meanwhile share
+// the call.
+func (s *source) renew(after position) error {
+	_, err, _ := s.renewals.Do("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
+		defer cancel()
+		var outdated []entry
+		var results []events.Result
+		s.feed.mu.Lock()
+		for _, e := range s.recent.entries {
+			if e.frame != nil && e.at.entry.compare(after.entry) > 0 && time.Since(e.decided) > s.feed.cfg.Check {
+				outdated, results = append(outdated, e), append(results, e.result)
+			}
+		}
+		s.feed.mu.Unlock()
+		decided := time.Now()
+		audiences, err := s.audiences(ctx, results)
+		if err != nil {
+			return nil, err
+		}
+		s.feed.mu.Lock()
+		defer s.feed.mu.Unlock()
+		entries := s.recent.entries
+		for i, e := range outdated {
+			n := sort.Search(len(entries), func(n int) bool { return entries[n].at.entry.compare(e.at.entry) >= 0 })
+			if n < len(entries) && entries[n].at == e.at {
+				entries[n].audience, entries[n].decided = audiences[i], decided
+			}
+		}
+		return nil, nil
+	})
+	return err
+}
+
+// audiences decides who may read results.
+func (s *source) audiences(ctx context.Context, results []events.Result) ([]access.Audience, error) {
+	return s.Audiences(ctx, results, func(r events.Result, err error) {
+		s.feed.cfg.Log.ErrorContext(ctx, "result not sent to apps, the watches cannot be decoded", "repo", r.Repo.String(), "result", r.ID, "error", err)
+	})
 }
 
 // prepare decides who may read entries, which follow the position from, and encodes them.
@@ -172,9 +217,7 @@ func (s *source) prepare(ctx context.Context, from position, read page) ([]entry
 		results[i] = result
 	}
 	decided := time.Now()
-	audiences, err := s.Audiences(ctx, results, func(r events.Result, err error) {
-		s.feed.cfg.Log.ErrorContext(ctx, "result not sent to apps, the watches cannot be decoded", "repo", r.Repo.String(), "result", r.ID, "error", err)
-	})
+	audiences, err := s.audiences(ctx, results)
 	if err != nil {
 		return nil, err
 	}
@@ -190,6 +233,8 @@ func (s *source) prepare(ctx context.Context, from position, read page) ([]entry
 		entries[i] = entry{at: at, audience: audiences[i], decided: decided, follows: result.Follows}
 		if result.Type != "" {
 			entries[i].frame = frameOf(result)
+			result.Files = nil // of any number
+			entries[i].result = result
 		}
 		if s.Cell == "" {
 			entries[i].id = idLine(Cursor{"": at})
