@@ -177,7 +177,7 @@ func (c *coverage) covers(ctx context.Context, other events.Job) (events.Outcome
 		covered.Truncated, covered.Forced = c.result.Truncated, c.result.Forced
 		c.covered[change.App] = appCovered
 		outcome.Settled = func() { c.covered[change.App] = appSettled }
-		outcome.State, outcome.Drop = state.SyncedFields(covered, change.URL), c.known.RepeatFields(change.App, covered.Ref)
+		outcome.State, outcome.Drop = c.known.SyncedFields(covered, change.URL)
 	}
 	if change.Watched != c.job.Change.Watched { // a ref requested manually is kept longer
 		maps.Copy(outcome.State, state.OriginFields(change, c.result.Ref))

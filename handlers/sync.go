@@ -99,8 +99,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 		return events.Outcome{}, err
 	}
 	maps.Copy(forgotten, views)
+	fields, had := known.SyncedFields(result, change.URL)
 	outcome := events.Outcome{
-		Result: result, State: state.SyncedFields(result, change.URL), Drop: drop, Changes: poll, More: more, Views: forgotten,
+		Result: result, State: fields, Drop: slices.Concat(drop, had), Changes: poll, More: more, Views: forgotten,
 	}
 	if answer.Until != "" {
 		replaces := len(drop)+len(poll) > 0
@@ -135,8 +136,7 @@ func (h *Handlers) syncViews(
 	return more, views, err
 }
 
-// remember adds the fields of a sync's outcome that depend on earlier ones: the newest change, checks, missing submodules and results to
-// repeat.
+// remember adds the fields of a sync's outcome that depend on earlier ones: the newest change, checks and missing submodules.
 func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspection *inspection) {
 	change, ref := job.Change, outcome.Result.Ref
 	if announces(job, known) {
@@ -144,10 +144,9 @@ func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspect
 	}
 	checked, unchecked := inspection.fields(known, ref)
 	maps.Copy(outcome.State, checked)
-	maps.Copy(outcome.State, known.EarlierFields(outcome.Result))
 	missing, had := known.MissingFields(outcome.Result)
 	maps.Copy(outcome.State, missing)
-	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had, known.RepeatFields(change.App, ref))
+	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
 }
 
 // announcedByHook returns the commit that a verified webhook announces, or "". Only the first attempt may rely on it.

@@ -183,5 +183,6 @@ func pretendSynced(job events.Job) events.Outcome {
 	result.After = commit
 	result.Path, result.Tree = job.Change.Repo.String(), ".lockstep/repos/"+job.Change.Repo.String()+"/trees/"+commit
 	result.Files = []events.File{{Path: "a.txt", Status: events.FileModified}}
-	return events.Outcome{Result: result, State: state.SyncedFields(result, job.Change.URL)}
+	fields, _ := state.Repo{}.SyncedFields(result, job.Change.URL)
+	return events.Outcome{Result: result, State: fields}
 }

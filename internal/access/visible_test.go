@@ -82,7 +82,7 @@ func (w *world) sync(path, name string, apps ...string) {
 		w.Fatal(err)
 	}
 	for _, app := range append(apps, "") {
-		fields := state.SyncedFields(events.Result{Repo: repo, Ref: synced.Ref, App: app, After: synced.After, Fence: w.fence}, w.git.URL(path))
+		fields, _ := state.Repo{}.SyncedFields(events.Result{Repo: repo, Ref: synced.Ref, App: app, After: synced.After, Fence: w.fence}, w.git.URL(path))
 		w.must(w.redis.HSet(w.Context(), events.DefaultNamespace.Repo(repo), fields).Err())
 	}
 }

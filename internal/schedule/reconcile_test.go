@@ -57,7 +57,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	result := events.Result{Repo: w.own.Repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}
-	w.set(state.SyncedFields(result, w.own.URL))
+	fields, _ := state.Repo{}.SyncedFields(result, w.own.URL)
+	w.set(fields)
 	w.set(state.OriginFields(events.Change{Watched: true}, synced.Ref))
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: w.client, Prefix: events.DefaultNamespace.Locks()})
 	if err != nil {
@@ -134,7 +135,7 @@ func TestManyOrphansAreOnlyReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fields := state.SyncedFields(events.Result{Repo: repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}, w.git.URL(path))
+		fields, _ := state.Repo{}.SyncedFields(events.Result{Repo: repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}, w.git.URL(path))
 		maps.Copy(fields, state.OriginFields(events.Change{Watched: true}, synced.Ref))
 		if err := w.client.HSet(ctx, events.DefaultNamespace.Repo(repo), fields).Err(); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -125,8 +124,7 @@ func (l *library) sync(repo, ref string, apps ...string) (commit string) {
 	known := testenv.Must(state.NewStore(l.client, events.DefaultNamespace).LoadReadable(l.Context(), path))(l.T)
 	for _, app := range append(apps, "") {
 		result := events.Result{Repo: path, Ref: synced.Ref, App: app, After: synced.After, Fence: l.fence}
-		fields := state.SyncedFields(result, l.git.URL(repo))
-		maps.Copy(fields, known.EarlierFields(result))
+		fields, _ := known.SyncedFields(result, l.git.URL(repo))
 		testenv.Must(0, l.client.HSet(l.Context(), events.DefaultNamespace.Repo(path), fields).Err())(l.T)
 	}
 	return synced.After

@@ -26,22 +26,25 @@ func (r Repo) Given(app string, ref events.Ref) string {
 }
 
 // maxEarlier is the number of commits that [Repo.Earlier] returns at most.
-const maxEarlier = 8
+const maxEarlier = 4 // each app of each ref has its own, and each sync reads them all
 
 // Earlier returns commits of ref that were delivered to app before [Repo.Given], the newest first.
 func (r Repo) Earlier(app string, ref events.Ref) []string {
 	return strings.Fields(r.fields[earlierField(app, ref)])
 }
 
-// EarlierFields returns the field to set once the commit of a synced result is delivered to its app, if that changes what was delivered earlier.
-func (r Repo) EarlierFields(result events.Result) map[string]string {
+// delivered returns the fields to set once the commit of a synced result is delivered to its app, and those to remove.
+func (r Repo) delivered(result events.Result) (set map[string]string, drop []string) {
+	set = map[string]string{givenField(result.App, result.Ref): result.After}
+	drop = r.present(repeatField(result.App, result.Ref))
 	given := r.Given(result.App, result.Ref)
 	if given == "" || given == result.After {
-		return nil
+		return set, drop
 	}
 	earlier := slices.DeleteFunc(r.Earlier(result.App, result.Ref), func(commit string) bool { return commit == given || commit == result.After })
 	earlier = slices.Insert(earlier, 0, given)
-	return map[string]string{earlierField(result.App, result.Ref): strings.Join(earlier[:min(len(earlier), maxEarlier)], " ")}
+	set[earlierField(result.App, result.Ref)] = strings.Join(earlier[:min(len(earlier), maxEarlier)], " ")
+	return set, drop
 }
 
 // Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an earlier one if Repeats.
@@ -58,11 +61,6 @@ func (r Repo) Received(app string, ref events.Ref) string {
 
 // Repeats reports whether app may have missed the last result of ref, so that the next sync must repeat it.
 func (r Repo) Repeats(app string, ref events.Ref) bool { return r.fields[repeatField(app, ref)] != "" }
-
-// RepeatFields returns the field to remove once the last result of ref was repeated for app, if there is one.
-func (r Repo) RepeatFields(app string, ref events.Ref) []string {
-	return r.present(repeatField(app, ref))
-}
 
 // GivenFields returns the fields to remove so that nothing of ref was delivered to app.
 func (r Repo) GivenFields(app string, ref events.Ref) []string {

@@ -10,7 +10,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestEarlierCommits delivers commits to an app: those before the last one are remembered, each once, and at most 8. They end with what was delivered.
+// TestEarlierCommits delivers commits to an app: those before the last one are remembered, each once, and at most 4. They end with what was delivered.
 func TestEarlierCommits(t *testing.T) {
 	t.Parallel()
 	main := testenv.Must(events.ParseRef("main"))(t)
@@ -18,8 +18,7 @@ func TestEarlierCommits(t *testing.T) {
 	deliver := func(app string, commits ...string) {
 		for _, commit := range commits {
 			result := events.Result{App: app, Ref: main, After: commit}
-			fields := SyncedFields(result, "")
-			maps.Copy(fields, repo.EarlierFields(result))
+			fields, _ := repo.SyncedFields(result, "")
 			maps.Copy(repo.fields, fields)
 		}
 	}
@@ -34,7 +33,7 @@ func TestEarlierCommits(t *testing.T) {
 	for i := range 20 {
 		deliver("docs", fmt.Sprint("d", i))
 	}
-	if got := repo.Earlier("docs", main); len(got) != 8 || got[0] != "d18" {
+	if got := repo.Earlier("docs", main); len(got) != 4 || got[0] != "d18" {
 		t.Errorf("docs: %v", got)
 	}
 	for name, fields := range map[string][]string{"ref": repo.FieldsOf(main), "clone": repo.CloneFields(), "app": repo.GivenFields("docs", main)} {

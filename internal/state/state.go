@@ -11,7 +11,7 @@
 //	default             ref that was last published under the plain name; absent if an older version has written the state
 //	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
 //	given_earlier:{ref}:{app}
-//	                    commits of ref delivered to app before that one, at most 8, newest first, separated by spaces
+//	                    commits of ref delivered to app before that one, at most 4, newest first, separated by spaces
 //	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it: commit that the app
 //	                    received before, or "none"; absent after that sync
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
@@ -42,6 +42,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -307,21 +308,21 @@ func FenceFields(result events.Result) map[string]string {
 	return map[string]string{"fence": strconv.FormatUint(result.Fence, 10)}
 }
 
-// SyncedFields returns the fields to set for a settled sync.
-func SyncedFields(result events.Result, url string) map[string]string {
-	fields := map[string]string{
+// SyncedFields returns the fields to set for a settled sync, whose commit is delivered to its app, and those to remove.
+func (r Repo) SyncedFields(result events.Result, url string) (set map[string]string, drop []string) {
+	set, drop = r.delivered(result)
+	maps.Copy(set, map[string]string{
 		"repo":   result.Repo.String(),
 		"url":    url,
 		"fence":  strconv.FormatUint(result.Fence, 10),
 		"synced": result.Time.UTC().Format(time.RFC3339Nano),
 
-		"head:" + result.Ref.String():      result.After,
-		givenField(result.App, result.Ref): result.After,
-	}
+		"head:" + result.Ref.String(): result.After,
+	})
 	if result.IsDefault() {
-		fields[defaultField] = result.Ref.String()
+		set[defaultField] = result.Ref.String()
 	}
-	return fields
+	return set, drop
 }
 
 // RemovedFields returns the fields to keep after a settled removal, which clears all others.

@@ -26,7 +26,7 @@ func TestSyncedFieldsAreLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Date(2026, 11, 21, 1, 2, 3, 4, time.UTC)
-	fields := state.SyncedFields(events.Result{Repo: repo, Ref: ref, App: "docs", After: "abc", Fence: 7, Time: at}, "https://example.com/Acme/Widgets")
+	fields, _ := state.Repo{}.SyncedFields(events.Result{Repo: repo, Ref: ref, App: "docs", After: "abc", Fence: 7, Time: at}, "https://example.com/Acme/Widgets")
 	if err := client.HSet(ctx, events.DefaultNamespace.Repo(repo), fields).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,8 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 	synced := events.Result{Type: events.ResultSynced, Repo: widgets, Ref: main, App: "docs", After: "c1", Fence: 7, Time: time.Now()}
 	write(widgets, map[string]string{"mood": "good", "mood:refs/heads/main": "better"})
-	write(widgets, state.SyncedFields(synced, "https://example.com/acme/widgets"))
+	fields, _ := state.Repo{}.SyncedFields(synced, "https://example.com/acme/widgets")
+	write(widgets, fields)
 	write(widgets, state.RemoteRefFields(main, "bot", state.RemoteRef{Ref: main, Commit: "c1"}))
 	known, err := store.Load(ctx, widgets)
 	if err != nil {
