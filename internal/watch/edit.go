@@ -85,8 +85,8 @@ type rewrite struct {
 	moves bool // between cells
 }
 
-// requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests a sync of its ref, or a
-// poll for its app if it has a pattern. One poll for all apps is requested if a watch is changed or removed, as its rules concerned
+// requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests a sync of its ref, or
+// its app a poll if one has a pattern. One poll for all apps is requested if a watch is changed or removed, as its rules concerned
 // them too, and if most of the watches are new: adding n watches, in however many steps, requests a number of changes proportional
 // to n. Without any watch left, the clone is removed.
 func (w rewrite) requests(repo events.RepoPath) ([]events.Change, error) {
@@ -106,18 +106,26 @@ func (w rewrite) requests(repo events.RepoPath) ([]events.Change, error) {
 	if same < len(w.was.docs) || 2*len(added) > len(w.docs) {
 		return []events.Change{{Type: events.ChangeDue, Source: source, Repo: repo}}, nil
 	}
-	id := "poll/" + rand.Text() // like those that a poll requests: pushes come first where a host limits requests
+	var watches []Watch
 	var changes []events.Change
-	for i, field := range added {
+	polled := map[string]bool{} // apps
+	for _, field := range added {
 		watch, err := parse([]byte(w.docs[field]))
 		if err != nil {
 			return nil, fmt.Errorf("watch %q of %s: %w", field, repo, err)
 		}
-		ref, isOne := watch.Ref.Ref()
-		if !isOne {
+		if _, isOne := watch.Ref.Ref(); !isOne && !polled[watch.App] {
+			polled[watch.App] = true
 			changes = append(changes, events.Change{Type: events.ChangeDue, Source: source, Repo: repo, App: watch.App})
-			continue
 		}
+		watches = append(watches, watch)
+	}
+	id := "poll/" + rand.Text() // like those that a poll requests: pushes come first where a host limits requests
+	for i, watch := range watches {
+		if polled[watch.App] {
+			continue // the poll also requests a sync of this ref
+		}
+		ref, _ := watch.Ref.Ref()
 		change, err := watch.Change(fmt.Sprintf("%s/%d", id, i+1), source, ref, "")
 		if err != nil {
 			return nil, err
