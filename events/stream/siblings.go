@@ -24,7 +24,7 @@ type SiblingSettlement struct {
 	State   []HashUpdate // hashes to update
 	Notes   *Notes       // notes to change; optional
 
-	Settled func() // called once the sibling is known to be settled; must not block; optional
+	Settled func() // called if this call has settled the sibling; must not block; optional
 }
 
 // Siblings returns a page of about limit waiting entries with the same key, and the token of the next page. The token
@@ -184,7 +184,7 @@ func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []Siblin
 		case verdictSettled, verdictAlready:
 			settled++
 			own.markSettledBySibling()
-			if callbacks[i] != nil {
+			if verdicts[i] == verdictSettled && callbacks[i] != nil {
 				callbacks[i]()
 			}
 			continue

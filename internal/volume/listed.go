@@ -22,7 +22,10 @@ type ListedRef struct {
 	Changed time.Time // when the commit changed, as far as that is known; zero if it has not since the first poll
 }
 
-// listed is a file with a line for each ref: its commit, the nanoseconds of when that changed, and its name.
+// listedHead is the first line of the file of listed refs. It distinguishes one without refs from one that a power cut has emptied.
+const listedHead = "commit changed ref\n"
+
+// listed is a file with a line for each ref after the first: its commit, the nanoseconds of when that changed, and its name.
 func (f folder) listed() string { return filepath.Join(f.dir, "listed") }
 
 // ListedRefs returns the refs that [Volume.SetListedRefs] has stored, nil if none were, or if a power cut has emptied the file. It needs no
@@ -64,6 +67,7 @@ func (v *Volume) SetListedRefs(ctx context.Context, repo events.RepoPath, fence 
 		return err
 	}
 	var content bytes.Buffer
+	content.WriteString(listedHead)
 	for ref, one := range refs {
 		nanos := int64(0)
 		if !one.Changed.IsZero() {

@@ -28,6 +28,15 @@ func TestListedRefsGoWithTheRepository(t *testing.T) {
 	}
 	fence := w.fence.Add(1)
 	testenv.Must(0, w.volume.SetListedRefs(t.Context(), repoPath(t, widgets), fence, want))(t)
+	testenv.Must(w.volume.Remove(t.Context(), RemoveRequest{Repo: repoPath(t, widgets), Fence: fence, Force: true}))(t)
+	if w.listed(widgets) != nil {
+		t.Error("the refs of a repository that was never synced stay after its removal")
+	}
+	testenv.Must(0, w.volume.SetListedRefs(t.Context(), repoPath(t, widgets), fence, map[events.Ref]ListedRef{}))(t)
+	if got := w.listed(widgets); got == nil || len(got) > 0 {
+		t.Errorf("none were listed: %v", got)
+	}
+	testenv.Must(0, w.volume.SetListedRefs(t.Context(), repoPath(t, widgets), fence, want))(t)
 	w.syncAt(widgets, "main")
 	if got := w.listed(widgets); !maps.Equal(got, want) {
 		t.Errorf("after a sync: %v, want %v", got, want)

@@ -129,7 +129,6 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 		return MoveResult{}, err
 	}
 	m.v.done("left")
-	_ = m.at.tidy(ctx) // non-critical: the next holder cleans up
 	m.noteUsage(ctx)
 	m.v.done("noted")
 	return MoveResult{Moved: true}.withPublished(m.v, m.to), nil

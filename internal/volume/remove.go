@@ -54,8 +54,9 @@ func (v *Volume) runRemoval(ctx context.Context, req RemoveRequest, what string,
 		req.URL = cmp.Or(req.URL, b.Remote)
 		removed, err = remove(ctx, f, b, req)
 		v.janitor.add(f)
-	case err == nil:
-		f.emptyTrash() // left behind by a crashed removal
+	case err == nil: // a poll may have listed refs, or a removal has crashed
+		err = f.guarded(ctx, req.Fence, func() error { return f.discard(f.listed()) })
+		f.emptyTrash()
 	}
 	if err != nil {
 		return false, fmt.Errorf("remove %s: %w", what, f.explain(ctx, req.Fence, err))
@@ -137,6 +138,9 @@ func (v *Volume) unpublishAll(f folder, b binding) error {
 		return f.discardAll()
 	}
 	if err := f.discardStores(func(n int) bool { return n > b.MovedAway.Store }); err != nil {
+		return err
+	}
+	if err := f.discardAt([]string{f.prepared(), f.building()}); err != nil {
 		return err
 	}
 	if err := f.discardExtras(); err != nil { // a repository that moved away has taken its own along

@@ -16,7 +16,7 @@ import (
 // leftovers of crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence.
 //
 // Looking at all trees takes the longer the more are kept. So unless there are leftovers, a sync does it only if none has for half of the
-// grace, and the cost of a push does not grow with what is kept. A tree stays half a grace longer at most.
+// grace, and the cost of a push does not grow with what is kept. A tree stays about one more grace at most.
 func (s *syncer) tidy(ctx context.Context) error {
 	due, err := s.isTidyDue()
 	if err != nil {
@@ -39,9 +39,6 @@ func (s *syncer) tidyNow(ctx context.Context) error {
 
 // isTidyDue needs no lock: once our fence is recorded, no other holder leaves anything.
 func (s *syncer) isTidyDue() (bool, error) {
-	if s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
-		return true, nil
-	}
 	info, err := os.Stat(s.f.tidied())
 	if errors.Is(err, os.ErrNotExist) {
 		return true, nil

@@ -337,8 +337,18 @@ func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 	}
 	w.mustBeSound(old.Path, v1)
 	testenv.Must(0, w.git.Delete(widgets))(t)
+	f := w.volume.folder(repoPath(t, widgets))
+	unpublished := []string{f.next("7-0123456789ab"), f.build(7)}
+	for _, tree := range unpublished {
+		testenv.Must(0, os.MkdirAll(tree, 0o755))(t)
+	}
 	if !testenv.Must(w.volume.Remove(t.Context(), w.removal()))(t) {
 		t.Error("nothing was removed")
+	}
+	for _, tree := range unpublished {
+		if isThere(t, tree) {
+			t.Errorf("%s is still there", tree)
+		}
 	}
 
 	w.mustBeSound(old.Path, v1)
@@ -348,7 +358,6 @@ func TestRemoveNewRepositoryAtOldName(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	f := w.volume.folder(repoPath(t, widgets))
 	if stores, trees := testenv.Must(f.generations())(t), testenv.Must(disk.ReadDir(f.trees()))(t); len(stores) != 1 || len(trees) != 2 {
 		t.Errorf("stores %v, trees %v", stores, trees)
 	}
@@ -372,4 +381,25 @@ func TestPathBelowOldNameIsFreeAfterGrace(t *testing.T) {
 	w.mustForget(widgets)
 	w.syncAt(widgets+"/docs", "")
 	w.mustBeSound(widgets+"/docs", commit)
+}
+
+// A tree of a repository that has moved away is pinned after its grace. A sync of the new one looks at all trees no more often.
+func TestPinnedTreeOfMovedRepositoryDoesNotMakeTidyDue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.volume.cfg.Grace = time.Hour
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.rename(widgets, gadgets)
+	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	b, _, err := f.readBinding()
+	testenv.Must(0, err)(t)
+	b.MovedAway.At = b.MovedAway.At.Add(-2 * time.Hour)
+	s := &syncer{v: w.volume, f: f, binding: b}
+	if due := testenv.Must(s.isTidyDue())(t); due {
+		t.Error("all trees are looked at, though they were just now")
+	}
 }
