@@ -100,13 +100,13 @@ func asksTheSame(change, done events.Change) bool {
 // Those of another app get the result of the sync if the app last received the same commit. All others run on their own turn: jobs
 // with another credential, which must be proved, and of apps with views or with credentials for submodules.
 type coverage struct {
-	h          *Handlers
 	job        events.Job
 	known      state.Repo // before the sync was settled
 	answer     state.RemoteRef
 	result     events.Result
 	inspection *inspection
-	otherApps  bool // other apps' jobs may be settled
+	otherApps  bool                       // other apps' jobs may be settled
+	stored     func() (storedRefs, error) // after the sync
 
 	watches map[string][]Watch     // by app
 	newest  map[string]string      // by app: newest known entry that announces a commit of the ref
@@ -128,7 +128,7 @@ const (
 // apps' jobs.
 func (h *Handlers) newCoverage(job events.Job, known state.Repo, watches []Watch, answer state.RemoteRef, result events.Result, i *inspection, otherApps bool) *coverage {
 	c := &coverage{
-		h: h, job: job, known: known, answer: answer, result: result, inspection: i, otherApps: otherApps,
+		stored: h.storedOnce(job.Change.Repo), job: job, known: known, answer: answer, result: result, inspection: i, otherApps: otherApps,
 		watches: map[string][]Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
 	}
 	for _, w := range watches {
@@ -218,7 +218,7 @@ func (c *coverage) answersApp(other events.Job) bool {
 	if !c.otherApps || change.App == "" || c.job.Change.App == "" || change.Foreign != c.job.Change.Foreign {
 		return false
 	}
-	if c.known.RemovedSince(other.Entry) || c.known.Denied(change.App, change.Credential) != "" || c.h.checkWatched(change, watches) != nil {
+	if c.known.RemovedSince(other.Entry) || c.known.Denied(change.App, change.Credential) != "" || checkWatched(change, watches, c.stored) != nil {
 		return false
 	}
 	if views, _ := viewsOf(watches, change.App, c.result.Ref, c.result.IsDefault()); views != nil {

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"lockstep/events"
@@ -253,9 +254,10 @@ type Handlers struct {
 	Repos       Repos
 	States      States
 	Credentials Credentials
-	Watches     Watches  // optional; nil has no watches
-	Keys        KeyStore // optional; nil has no keys, so nothing is verified
-	Views       Views    // optional; nil has no views
+	Watches     Watches      // optional; nil has no watches
+	Keys        KeyStore     // optional; nil has no keys, so nothing is verified
+	Views       Views        // optional; nil has no views
+	Log         *slog.Logger // default slog.Default
 
 	// Hosts limits the requests to hosts. While a request is in flight, its job gives back its work slot. Nil disables
 	// both.

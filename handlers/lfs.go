@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/state"
 )
 
 // LFS selects files in Git LFS: those that one of the filters selects. The zero LFS selects none. The apps of a ref share one
@@ -53,19 +54,15 @@ type wanted struct {
 }
 
 // wanted returns the LFS files and submodules that a change and the watches of its ref request.
-func (h *Handlers) wanted(change events.Change, watches []Watch) (wanted, error) {
+func (h *Handlers) wanted(change events.Change, known state.Repo, watches []Watch) (wanted, error) {
 	if !slices.ContainsFunc(watches, func(w Watch) bool { return w.LFS != nil || w.Submodules != events.SubmodulesOff }) {
 		return wanted{submodules: change.Submodules}, nil
 	}
 	ref := change.Ref
-	published, _, err := h.Repos.Published(change.Repo)
-	if err != nil {
-		return wanted{}, err
-	}
 	if ref.IsZero() {
-		ref = published.Plain
+		ref, _ = events.ParseRef(known.Default())
 	}
-	isDefault := change.Ref.IsZero() || change.Ref == published.Plain
+	isDefault := change.Ref.IsZero() || ref.String() == known.Default()
 	named, err := h.scopesOf(watches, ref, isDefault, change.App)
 	return wanted{lfsOf(watches, ref, isDefault), submodulesOf(watches, ref, isDefault).Or(change.Submodules), named}, err
 }

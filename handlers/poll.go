@@ -150,7 +150,7 @@ func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch,
 	}
 	p := polled{
 		h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared, listed: listed, now: time.Now(),
-		wanted: map[events.Ref]bool{}, listing: map[events.Ref]ListedRef{},
+		wanted: map[events.Ref]bool{},
 	}
 	if err := p.requestSyncs(); err != nil {
 		return events.Outcome{}, err

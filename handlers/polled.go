@@ -27,7 +27,7 @@ type polled struct {
 	wanted  map[events.Ref]bool      // refs that watches keep
 	changes []events.Change          // requested so far
 	valid   []events.Ref             // refs of the remote, for patterns
-	listing map[events.Ref]ListedRef // those that patterns match
+	listing map[events.Ref]ListedRef // the same; nil without a pattern
 	left    []state.LeftOut          // and those that are not kept
 }
 

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"lockstep/events"
@@ -57,6 +59,11 @@ func (h *Handlers) storedRefs(repo events.RepoPath) (s storedRefs, err error) {
 	return s, err
 }
 
+// storedOnce returns a function that reads the stored refs when it is first called. They stay the same as long as this lease publishes nothing.
+func (h *Handlers) storedOnce(repo events.RepoPath) func() (storedRefs, error) {
+	return sync.OnceValues(func() (storedRefs, error) { return h.storedRefs(repo) })
+}
+
 // picks reports whether a pattern keeps a ref that it matches.
 func (s storedRefs) picks(w Watch, ref events.Ref) bool {
 	refs := slices.Concat(matching(w.Ref, maps.Keys(s.listed)), matching(w.Ref, maps.Keys(s.published.Commits)), []events.Ref{ref})
@@ -83,11 +90,11 @@ func (s storedRefs) keeps(w Watch, ref events.Ref) bool {
 }
 
 // checkPicked refuses a change of a tag that the patterns of its app leave out. A branch is kept, because it changes now.
-func (h *Handlers) checkPicked(change events.Change, selecting []Watch) error {
+func checkPicked(change events.Change, selecting []Watch, storedRefs func() (storedRefs, error)) error {
 	if !isTag(change.Ref) || !slices.ContainsFunc(selecting, func(w Watch) bool { return isPattern(w.Ref) }) {
 		return nil
 	}
-	stored, err := h.storedRefs(change.Repo)
+	stored, err := storedRefs()
 	if err != nil {
 		return err
 	}
@@ -103,7 +110,7 @@ func (h *Handlers) checkPicked(change events.Change, selecting []Watch) error {
 }
 
 // pollIfExceeded requests a poll, which removes others, if a synced ref is published for the first time and more refs are published than a
-// pattern that selects it keeps.
+// pattern that selects it keeps. The caller calls it for no sync that a poll requested, which requests the removals itself.
 func (h *Handlers) pollIfExceeded(job events.Job, known state.Repo, watches []Watch, synced events.Result) ([]events.Change, error) {
 	limited := slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return w.MaxRefs == 0 || !isPattern(w.Ref) || !w.Ref.Matches(synced.Ref) })
 	if len(limited) == 0 || known.Head(synced.Ref) != "" {
@@ -146,17 +153,8 @@ func (p *polled) pick(w Watch) []events.Ref {
 		}
 		return []events.Ref{ref}
 	}
-	if p.valid == nil {
-		for name := range p.refs.Commits {
-			if ref, err := events.ParseRef(name); err == nil {
-				p.valid = append(p.valid, ref)
-			}
-		}
-	}
+	p.listAll()
 	all := matching(w.Ref, slices.Values(p.valid))
-	for _, ref := range all {
-		p.list(ref)
-	}
 	kept, left := w.pick(all, func(ref events.Ref) time.Time { return p.listing[ref].Changed })
 	names := make([]string, len(left))
 	for i, ref := range left {
@@ -180,12 +178,23 @@ func (p *polled) leaveOut(w Watch, why state.LeftOutReason, refs []string) {
 	p.left = append(p.left, state.NewLeftOut(one, refs))
 }
 
+// listAll lists all refs of the remote once there is a pattern. Those that no pattern matches yet do not count as changed when one does.
+func (p *polled) listAll() {
+	if p.listing != nil {
+		return
+	}
+	p.listing = map[events.Ref]ListedRef{}
+	for name := range p.refs.Commits {
+		if ref, err := events.ParseRef(name); err == nil {
+			p.valid = append(p.valid, ref)
+			p.list(ref)
+		}
+	}
+}
+
 // list records that the remote has a ref, and since when at this commit. One that was changed and changed back between two polls counts
 // as unchanged.
 func (p *polled) list(ref events.Ref) {
-	if _, done := p.listing[ref]; done {
-		return
-	}
 	one := ListedRef{Commit: p.refs.Commits[ref.String()], Changed: p.now}
 	last, wasListed := p.listed[ref]
 	switch {
@@ -203,16 +212,19 @@ func (p *polled) list(ref events.Ref) {
 	p.listing[ref] = one
 }
 
-// storeListed stores the listed refs for the next poll, and for removals.
+// storeListed stores the listed refs for the next poll, and for removals. If the volume cannot be written, the poll goes on without: a
+// power cut may lose them, too.
 func (p *polled) storeListed(ctx context.Context) error {
 	same := func(a, b ListedRef) bool { return a.Commit == b.Commit && a.Changed.Equal(b.Changed) }
-	if len(p.listing) == 0 {
-		p.listing = nil
-	}
 	if (p.listing == nil) == (p.listed == nil) && maps.EqualFunc(p.listing, p.listed, same) {
 		return nil
 	}
-	return p.h.Repos.SetListedRefs(ctx, p.job.Change.Repo, p.job.Fence, p.listing)
+	err := p.h.Repos.SetListedRefs(ctx, p.job.Change.Repo, p.job.Fence, p.listing)
+	if class := events.ClassOf(err); class == events.ClassVolume || class == events.ClassQuota {
+		cmp.Or(p.h.Log, slog.Default()).WarnContext(ctx, "listed refs not stored", "repo", p.job.Change.Repo.String(), "error", err)
+		return nil
+	}
+	return err
 }
 
 func byName(a, b events.Ref) int { return cmp.Compare(a.String(), b.String()) }

@@ -34,10 +34,10 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	if err := h.checkWatched(change, watches); err != nil {
+	if err := checkWatched(change, watches, h.storedOnce(change.Repo)); err != nil {
 		return events.Outcome{}, err
 	}
-	wanted, err := h.wanted(change, watches)
+	wanted, err := h.wanted(change, known, watches)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
@@ -89,7 +89,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	if len(poll) == 0 && change.Watched {
+	if len(poll) == 0 && change.Watched && !strings.HasPrefix(change.ID, pollID) {
 		if poll, err = h.pollIfExceeded(job, known, watches, result); err != nil {
 			return events.Outcome{}, err
 		}

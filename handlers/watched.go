@@ -24,7 +24,7 @@ func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]Watch, 
 }
 
 // checkWatched refuses a change for a watch that is gone, or that leaves its ref out.
-func (h *Handlers) checkWatched(change events.Change, watches []Watch) error {
+func checkWatched(change events.Change, watches []Watch, stored func() (storedRefs, error)) error {
 	if !change.Watched {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (h *Handlers) checkWatched(change events.Change, watches []Watch) error {
 		}
 	}
 	if len(selecting) > 0 {
-		return h.checkPicked(change, selecting)
+		return checkPicked(change, selecting, stored)
 	}
 	return events.Errorf(events.Permanent, events.ClassUnwatched, "%s no longer watches %s of %s", change.App, refName(change.Ref), change.Repo)
 }

@@ -110,6 +110,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(volume.Transport()))
 	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
+	handle.Log = log
 	var subscriber *stream.Subscriber
 	wake := func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
 		return wakeChanges(ctx, subscriber, namespace, waiters)

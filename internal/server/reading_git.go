@@ -141,7 +141,7 @@ func (g gitSource) pin(ctx context.Context, visible access.Visible, who access.I
 	if err != nil {
 		return nil, err
 	}
-	before, err := earlierOf(vol, visible, who)
+	before, err := earlierOf(vol, visible, who, wants)
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +172,20 @@ func (g gitSource) pin(ctx context.Context, visible access.Visible, who access.I
 	return p.Pinned, nil
 }
 
-// earlierOf returns the visible refs at commits that they had before, of which there are trees: those that the app was given, or all for the operator.
-func earlierOf(vol *volume.Volume, visible access.Visible, who access.Identity) (map[object.ID]access.Ref, error) {
-	kept, err := vol.Commits(visible.Repo)
+// earlierOf returns the visible refs at commits that they had before, of which there are trees: those that the app was given, or all wanted ones for the
+// operator.
+func earlierOf(vol *volume.Volume, visible access.Visible, who access.Identity, wants []object.ID) (map[object.ID]access.Ref, error) {
+	var among []string
+	if who.Operator {
+		for _, id := range wants {
+			among = append(among, id.String())
+		}
+	} else {
+		for _, one := range visible.Refs {
+			among = append(among, one.Earlier...)
+		}
+	}
+	kept, err := vol.Commits(visible.Repo, among)
 	if err != nil {
 		return nil, err
 	}

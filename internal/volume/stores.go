@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -53,8 +55,16 @@ func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 	return file, nil
 }
 
-// Commits returns the commits that a repository has trees of, published and replaced ones, by ref.
-func (v *Volume) Commits(repo events.RepoPath) (map[events.Ref][]string, error) {
+// Commits returns those of the given commits that a repository has trees of, published and replaced ones, by ref. It opens only these
+// trees.
+func (v *Volume) Commits(repo events.RepoPath, among []string) (map[events.Ref][]string, error) {
+	wanted := map[string]bool{} // how names of trees end
+	for _, commit := range among {
+		wanted[fmt.Sprintf("%.12s", commit)] = true
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
 	f := v.folder(repo)
 	b, _, err := f.readBinding()
 	if err != nil {
@@ -66,11 +76,12 @@ func (v *Volume) Commits(repo events.RepoPath) (map[events.Ref][]string, error) 
 	}
 	commits := map[events.Ref][]string{}
 	for _, entry := range entries {
-		if b.MovedAway.covers(entry.Name()) {
+		_, end, _ := strings.Cut(entry.Name(), "-")
+		if !wanted[end[:min(len(end), 12)]] || b.MovedAway.covers(entry.Name()) {
 			continue
 		}
 		name, commit, ok := checkout.RefAndCommit(filepath.Join(f.trees(), entry.Name()))
-		if ref, err := events.ParseRef(name); ok && err == nil {
+		if ref, err := events.ParseRef(name); ok && err == nil && slices.Contains(among, commit) {
 			commits[ref] = append(commits[ref], commit)
 		}
 	}

@@ -3,8 +3,10 @@ package volume
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
+	"lockstep/events"
 	"lockstep/internal/testenv"
 	"lockstep/tree"
 )
@@ -37,4 +39,26 @@ func TestPinOfObjectsWaitsNoLongerThanItsCaller(t *testing.T) {
 	}
 	release()
 	testenv.Must(PinObjects(t.Context(), reader.Dir()))(t).Close()
+}
+
+func TestCommitsAreThoseAskedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "0"})
+	w.sync("")
+	for _, content := range []string{"1", "2"} {
+		w.push(map[string]string{"a": content})
+		w.sync("")
+	}
+	for name, tc := range map[string]struct{ among, want []string }{
+		"a replaced one":            {[]string{first}, []string{first}},
+		"one with the same start":   {[]string{first[:20] + "00000000000000000000"}, nil},
+		"one that was never synced": {[]string{"0123456789012345678901234567890123456789"}, nil},
+		"none":                      {nil, nil},
+	} {
+		got := testenv.Must(w.volume.Commits(repoPath(t, widgets), tc.among))(t)[testenv.Must(events.ParseRef("main"))(t)]
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
 }
