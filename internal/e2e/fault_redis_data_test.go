@@ -46,6 +46,7 @@ func TestRedisReturnsWithOldData(t *testing.T) {
 	s.server.Restart()
 	proctest.Eventually(t, func() bool { return isReady(address) }, "the worker is ready again")
 	proctest.Must(0, g.Wait())(t)
+	proctest.Eventually(t, func() bool { return s.client.Ping(t.Context()).Err() == nil }, "the test's connections are back") // go-redis keeps a dial error for a moment
 	forgotten := s.forgotten(f)
 	f.await(t, s.pushAll())
 	proctest.Eventually(t, func() bool { return isSettled(s.client) }, "the changes that Redis still has are done")
