@@ -75,7 +75,7 @@ func (p pushCosts) run(t *testing.T) {
 		t.Cleanup(app.Close)
 		credentials := t.TempDir()
 		proctest.Must(0, os.Mkdir(filepath.Join(credentials, "docs-hook"), 0o700))(t)
-		for file, text := range map[string]string{"signingSecret": "s3cret\n", "urls": app.URL + "/\n"} {
+		for file, text := range map[string]string{"signingSecret": "a secret of the app\n", "urls": app.URL + "/\n"} {
 			proctest.Must(0, os.WriteFile(filepath.Join(credentials, "docs-hook", file), []byte(text), 0o600))(t)
 		}
 		for _, repo := range []string{costlyRepo, freshRepo} {
@@ -119,7 +119,7 @@ func (p pushCosts) run(t *testing.T) {
 	}
 	costly, fresh = costly.by(part), fresh.by(part)
 	t.Logf("the last %d pushes: worker %v, Redis %v; to a fresh repository: worker %v, Redis %v", part, costly.worker, costly.redis, fresh.worker, fresh.redis)
-	const most = 1.2
+	const most = 1.5 // beside other tests; bench publish burst measures it more precisely
 	for what, both := range map[string][2]time.Duration{"the worker": {costly.worker, fresh.worker}, "Redis": {costly.redis, fresh.redis}} {
 		if float64(both[0]) > most*float64(both[1]) {
 			t.Errorf("CPU of %s per push: %v after %d pushes, %v for a fresh repository; want at most %.1f times as much", what, both[0], pushes-part, both[1], most)
