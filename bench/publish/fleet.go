@@ -79,7 +79,6 @@ func startFleet(ctx context.Context, env *rig.Env, side rig.Side, dir string, fo
 	ctx, cancel := f.patience(ctx)
 	defer cancel()
 	results := func() (int64, error) { return server.Client.XLen(ctx, events.DefaultNamespace.Results()).Result() }
-	// What follows a first clone belongs to it.
 	return f, errors.Join(rig.AwaitCount(ctx, int64(len(targets)), results), rig.AwaitIdle(ctx, f.Cmd.Process.Pid, idle))
 }
 
