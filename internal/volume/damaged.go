@@ -14,14 +14,13 @@ func (f folder) damaged() string { return filepath.Join(f.dir, "damaged") }
 
 // markDamaged marks the tree at a path as damaged. The caller holds the file lock.
 func (f folder) markDamaged(tree string) error {
-	err := os.WriteFile(f.damaged(), nil, 0o644)
-	if err == nil {
-		err = disk.SyncDir(f.dir)
+	if err := os.WriteFile(f.damaged(), nil, 0o644); err != nil {
+		return disk.Error("mark a damaged tree", err)
 	}
-	if err == nil {
-		err = checkout.GitDirOf(tree).Unmake()
+	if err := disk.SyncDir(f.dir); err != nil {
+		return disk.Error("mark a damaged tree", err)
 	}
-	return disk.Error("mark a damaged tree", err)
+	return disk.Error("mark a damaged tree", checkout.GitDirOf(tree).Unmake())
 }
 
 // forgetDamaged removes the file once no tree is marked. The caller holds the file lock.

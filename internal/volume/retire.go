@@ -57,9 +57,10 @@ func (s *syncer) queryHorizon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(unmarked) > 0 || slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !s.isUnprotected(t) }) {
-		s.queryResults(ctx)
+	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !s.isUnprotected(t) }) {
+		return nil
 	}
+	s.queryResults(ctx)
 	return nil
 }
 
@@ -186,13 +187,9 @@ func (f folder) dropMarks(links map[string]string) error {
 		if _, err := os.Lstat(f.tree(mark.Name())); !errors.Is(err, os.ErrNotExist) && !linked[mark.Name()] {
 			continue
 		}
-		if err := f.dropMark(mark.Name()); err != nil {
-			return err
+		if err := os.Remove(f.mark(mark.Name())); err != nil {
+			return disk.Error("drop a retired tree's mark", err)
 		}
 	}
 	return nil
-}
-
-func (f folder) dropMark(tree string) error {
-	return disk.Error("drop a retired tree's mark", os.Remove(f.mark(tree)))
 }
