@@ -179,10 +179,11 @@ func TestCostOfAPushPerAppDoesNotDependOnTheNumberOfApps(t *testing.T) {
 			few = c
 			continue
 		}
-		if c.commands > 1.2*few.commands || c.bytes > 1.2*few.bytes {
+		// In how many batches the changes settle varies; a cost that grows with the apps would be 8 and 45 times that of 20.
+		if c.commands > 2*few.commands || c.bytes > 2*few.bytes {
 			t.Errorf("with %d apps, Redis runs %.0f commands and sends %.0f bytes for each; with fewer %.0f and %.0f", n, c.commands, c.bytes, few.commands, few.bytes)
 		}
-		if now, before := c.redis+c.service, few.redis+few.service; float64(now) > 1.3*float64(before) {
+		if now, before := c.redis+c.service, few.redis+few.service; now > 2*before {
 			t.Errorf("with %d apps, CPU of service and Redis is %v for each; with fewer %v", n, now, before)
 		}
 	}
