@@ -45,7 +45,7 @@ type outage struct {
 	client   redis.UniversalClient
 	root     string
 	repos    []string
-	notified *upgradeApp
+	notified *notificationLog
 	consumed *consumer
 	secret   string // token of docs
 	reader   string // URL
@@ -62,7 +62,7 @@ func newOutage(t *testing.T) *outage {
 	t.Helper()
 	o := &outage{
 		T: t, git: proctest.StartGit(t), server: redistest.StartReal(t), root: t.TempDir(),
-		notified: &upgradeApp{ids: map[string]events.Result{}, received: map[string][]events.Result{}},
+		notified: &notificationLog{consumer: consumer{received: map[string][]events.Result{}}},
 	}
 	o.client, o.meter = o.server.Client(), proctest.Must(o.git.StartMeter())(t)
 	t.Cleanup(o.meter.Close)
@@ -176,7 +176,7 @@ func (o *outage) awaitApps() {
 	o.Helper()
 	for _, repo := range o.repos {
 		head := o.git.Head(repo, "refs/heads/main")
-		proctest.Eventually(o.T, func() bool { return o.notified.last("ci", repo) == head }, "ci is notified of the head of %s", repo)
+		proctest.Eventually(o.T, func() bool { return o.notified.have("ci", repo) == head }, "ci is notified of the head of %s", repo)
 		proctest.Eventually(o.T, func() bool { return o.consumed.have("docs", repo) == head }, "docs has consumed the head of %s", repo)
 	}
 }
@@ -279,6 +279,20 @@ type consumer struct {
 	received map[string][]events.Result // by app and repository
 	lost     map[string]int             // results received when Redis was lost, by app and repository
 	bad      []events.Result            // failures and removals
+}
+
+// notificationLog receives notifications, each once.
+type notificationLog struct {
+	consumer
+	ids sync.Map
+}
+
+func (a *notificationLog) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	result, err := events.ParseResult(body)
+	if _, duplicate := a.ids.LoadOrStore(r.Header.Get("webhook-id"), true); err == nil && !duplicate {
+		a.add(result)
+	}
 }
 
 // mark records that Redis is lost, once the last results that were read of it are added.
