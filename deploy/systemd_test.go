@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"lockstep/internal/cli"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 const (

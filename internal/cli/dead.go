@@ -19,9 +19,9 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 )
 
 // deadTimeout limits commands that may go through all letters.

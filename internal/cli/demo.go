@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/demo"
+	"lockstep/internal/term"
 )
 
 func newDemoCommand(std term.Streams) *cobra.Command {

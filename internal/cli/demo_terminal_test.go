@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/demo"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

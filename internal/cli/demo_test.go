@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

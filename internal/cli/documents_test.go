@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 )
 
 // TestCommandsInDocumentsParse checks that each lockstep command in the documents exists and has the flags used.

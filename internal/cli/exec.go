@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/tree"
 )
 

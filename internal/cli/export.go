@@ -14,9 +14,9 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/disk"
+	"lockstep/internal/term"
 )
 
 func newExportCommand(std term.Streams) *cobra.Command {

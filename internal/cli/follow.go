@@ -13,9 +13,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/follow"
+	"lockstep/internal/term"
 )
 
 // followFlags are the flags of lockstep follow that are not settings.

@@ -13,11 +13,11 @@ import (
 
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/server"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 func newHostsCommand(std term.Streams) *cobra.Command {

@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 func newImportCommand(std term.Streams) *cobra.Command {

@@ -17,12 +17,12 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/disk"
 	"lockstep/internal/forge"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 

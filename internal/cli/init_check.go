@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // checkFirstPush waits until the latest push that a webhook reported is published.

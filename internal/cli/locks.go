@@ -15,9 +15,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 

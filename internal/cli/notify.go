@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/egress"
 	"lockstep/internal/notify"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 

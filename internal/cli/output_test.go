@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 func TestHelpFitsTerminalWidth(t *testing.T) {

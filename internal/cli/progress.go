@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/follow"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 

@@ -19,12 +19,12 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/logtest"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

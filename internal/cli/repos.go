@@ -18,11 +18,11 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/internal/volume/fsck"
 	"lockstep/locking"

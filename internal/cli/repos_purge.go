@@ -13,8 +13,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/git/object"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )

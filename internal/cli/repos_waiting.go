@@ -9,10 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/notify"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // Run runs the lockstep command with these arguments and returns its exit code.

@@ -13,10 +13,10 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 func newStatusCommand(std term.Streams) *cobra.Command {

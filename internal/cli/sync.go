@@ -18,11 +18,11 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/status"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/term"
 )
 
 // errAnswered stops the embedded worker after the result.

@@ -19,10 +19,10 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 // tailFlags configures lockstep tail.

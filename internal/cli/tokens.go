@@ -13,8 +13,8 @@ import (
 
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 

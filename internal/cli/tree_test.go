@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 )
 
 // everyCommand calls fn for each visible command with its path. Help topics are not commands.

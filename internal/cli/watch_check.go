@@ -9,10 +9,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/workspace"
 )
 

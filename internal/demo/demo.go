@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 // Options configures the demo.

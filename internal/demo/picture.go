@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 // frame draws the current state as rows of cells.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 // summary is the outcome of the demonstration.

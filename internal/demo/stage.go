@@ -18,11 +18,11 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redisx"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // The lease is short to keep the crash scene short. On a slow machine it is the time that it took to create the sample repositories:

@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // Verdicts of a check.

@@ -11,9 +11,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 

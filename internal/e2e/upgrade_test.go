@@ -22,10 +22,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

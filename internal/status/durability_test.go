@@ -8,10 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 func TestStatusWarnsOfRedisThatMayLoseWrites(t *testing.T) {

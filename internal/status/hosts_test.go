@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 )
 
 func TestReadListsLimitedHosts(t *testing.T) {

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 )
 
 // TestRefsLeftOutHaveRows has a watch that leaves out refs for two reasons.

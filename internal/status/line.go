@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 )
 
 // ResultLine formats a result in a few words.

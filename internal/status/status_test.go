@@ -10,12 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 

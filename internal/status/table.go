@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/feed"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 

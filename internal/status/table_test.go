@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/feed"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 )
 
 // TestFollowerRows tells one that is revoked, one that is away and one of another version, within 80 columns.
