@@ -53,7 +53,6 @@ func newExecCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {

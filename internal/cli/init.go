@@ -296,5 +296,5 @@ func printWebhook(w io.Writer, kind forge.Kind, to, secret string) {
 	if form.Events != "" {
 		fmt.Fprintf(&rows, "  Events\t%s\n", form.Events)
 	}
-	fmt.Fprintf(w, "\nWebhook, at %s:\n%s", form.Where, term.Align(rows.String(), false))
+	fmt.Fprintf(w, "\nWebhook, at %s:\n%s", form.Where, term.Align(rows.String()))
 }

@@ -39,12 +39,6 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return completeFrom(std, repositories)(cmd, args[1:], prefix)
-		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			purge.Commit = strings.ToLower(args[0])
 			repos, err := parseRepos(args[1:])

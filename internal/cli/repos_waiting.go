@@ -80,5 +80,5 @@ func (n waitingNotifications) String() string {
 	if n.Error != "" {
 		text += ": " + term.Printable(n.Error)
 	}
-	return term.Paint(term.MarkBad, text)
+	return text
 }

@@ -43,7 +43,7 @@ func TestStatusWarnsOfRedisThatMayLoseWrites(t *testing.T) {
 			var rows strings.Builder
 			s.Table(&rows)
 			var got string
-			for line := range strings.Lines(term.Align(rows.String(), false)) {
+			for line := range strings.Lines(term.Align(rows.String())) {
 				if strings.HasPrefix(line, "persist") {
 					got = strings.TrimSuffix(line, "\n")
 				}

@@ -94,7 +94,7 @@ func TestTableFitsScreen(t *testing.T) {
 	s.judge()
 	var rows strings.Builder
 	s.Table(&rows)
-	screen := term.Align(rows.String(), false)
+	screen := term.Align(rows.String())
 	if !strings.Contains(screen, "3 workspaces keep trees, at the last patrol") {
 		t.Errorf("no workspaces:\n%s", screen)
 	}

@@ -23,7 +23,7 @@ func TestFollowerRows(t *testing.T) {
 	var out strings.Builder
 	s.followerRows(&out)
 	var got []string
-	for line := range strings.Lines(term.Align(out.String(), false)) {
+	for line := range strings.Lines(term.Align(out.String())) {
 		if len(line) > 81 {
 			t.Errorf("%d columns: %s", len(line)-1, line)
 		}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"time"
 
 	"lockstep/internal/redisx"
@@ -15,6 +13,9 @@ import (
 
 // Forever is the timeout of commands that run until interrupted.
 const Forever = 100 * 365 * 24 * time.Hour
+
+// StatusTimeout limits one read of the service's state.
+const StatusTimeout = 10 * time.Second
 
 const statusEvery = 2 * time.Second
 
@@ -24,30 +25,22 @@ type Table interface{ Table(w io.Writer) }
 // Follow prints what read returns every 2 s until ctx is done. On a terminal each table replaces the previous one. It tolerates
 // Redis outages after the first success.
 func Follow(ctx context.Context, std Streams, out Output, read func(context.Context) (Table, error)) error {
-	show := func(data Table) error { return out.Next(std.Stdout, data) }
-	if out.IsTable() {
-		screen := newScreen(std)
-		defer screen.end()
-		show = screen.Show
-	}
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 	for first := true; ; first = false {
 		readCtx, cancel := context.WithTimeout(ctx, StatusTimeout)
 		data, err := read(readCtx)
 		cancel()
+		outage := redisx.Unavailable(err) || errors.Is(err, context.DeadlineExceeded)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err != nil && (first || !redisx.Unavailable(err) && !errors.Is(err, context.DeadlineExceeded)):
+		case err != nil && (first || !outage):
 			return err
-		case err != nil && !out.IsTable():
-			fmt.Fprintf(std.Stderr, "lockstep: %s\n", Rendered(OneLine(err), false))
 		case err != nil:
-			data = outage{err}
-			fallthrough
+			fmt.Fprintf(std.Stderr, "lockstep: redis is unavailable: %s\n", Clean(OneLine(err)))
 		default:
-			if err := show(data); err != nil {
+			if err := out.next(std.Stdout, data); err != nil {
 				return err
 			}
 		}
@@ -59,50 +52,21 @@ func Follow(ctx context.Context, std Streams, out Output, read func(context.Cont
 	}
 }
 
-// outage is shown while Redis is unavailable.
-type outage struct{ err error }
+const clearScreen = "\x1b[H\x1b[2J"
 
-func (o outage) Table(w io.Writer) {
-	fmt.Fprintf(w, "redis\t%s\nhealth\t%s\n", OneLine(o.err), Paint(MarkBad, "unavailable"))
-}
-
-// screen shows one table after the other, on a terminal in place.
-type screen struct {
-	std  Streams
-	file *os.File // nil if stdout is not a terminal
-}
-
-func newScreen(std Streams) *screen {
-	s := &screen{std: std}
-	if Terminal(std.Stdout) {
-		s.file, _ = std.Stdout.(*os.File)
-		_, _ = io.WriteString(s.file, "\x1b[2J\x1b[?7l") // clear, and cut long lines
+// next prints one table of a series.
+func (o *Output) next(w io.Writer, data Table) error {
+	if !o.IsTable() {
+		return o.Next(w, data)
 	}
-	return s
-}
-
-func (s *screen) Show(data Table) error {
 	var rows bytes.Buffer
 	data.Table(&rows)
-	text := Align(rows.String(), s.std.Colours(s.std.Stdout))
-	if s.file == nil {
-		_, err := io.WriteString(s.std.Stdout, text+"\n")
-		return err
+	text := Align(rows.String())
+	if Terminal(w) {
+		text = clearScreen + text
+	} else {
+		text += "\n"
 	}
-	lines := strings.SplitAfter(text, "\n")
-	if _, rows := TerminalSize(s.file); rows > 1 {
-		lines = lines[:min(len(lines), rows-1)]
-	}
-	text = strings.ReplaceAll(strings.Join(lines, ""), "\n", "\x1b[K\n")
-	_, err := io.WriteString(s.file, "\x1b[H"+text+"\x1b[J")
+	_, err := io.WriteString(w, text)
 	return err
 }
-
-func (s *screen) end() {
-	if s.file != nil {
-		_, _ = io.WriteString(s.file, "\x1b[?7h")
-	}
-}
-
-// StatusTimeout limits one read of the service's state.
-const StatusTimeout = 10 * time.Second
