@@ -65,7 +65,8 @@ func TestYAMLKeepsTheOrderOfKeysAndTheDigitsOfNumbers(t *testing.T) {
 func TestAlign(t *testing.T) {
 	for text, want := range map[string]string{
 		"NAME\tVERDICT\tTEXT\nα\tok\tfine\nlonger\tfail\tnot fine\nno cells here\na\tb\n": "NAME    VERDICT  TEXT\nα       ok       fine\nlonger  fail     not fine\nno cells here\na  b\n",
-		"worker\t\x1b[2J\x1b]0;owned\a\u009b31mred\r\b\x7f\n":                             "worker  [2J]0;owned31mred\n",
+		"\t\tempty\nfull\t\t\n":                               "        empty\nfull\n",
+		"worker\t\x1b[2J\x1b]0;owned\a\u009b31mred\r\b\x7f\n": "worker  [2J]0;owned31mred\n",
 	} {
 		if got := Align(text); got != want {
 			t.Errorf("%q, want %q", got, want)

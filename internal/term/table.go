@@ -3,10 +3,13 @@ package term
 import (
 	"cmp"
 	"io"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"unicode"
 )
+
+var trailingSpace = regexp.MustCompile(`(?m) +$`) // of empty cells
 
 // Align lays out rows of cells: one row per line, cells separated by tabs. It removes other control characters, because cells quote
 // foreign text.
@@ -20,7 +23,7 @@ func Align(text string) string {
 		return r
 	}, text))
 	_ = w.Flush() // a strings.Builder does not fail
-	return b.String()
+	return trailingSpace.ReplaceAllString(b.String(), "")
 }
 
 // Clean removes control characters from foreign text.
