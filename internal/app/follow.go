@@ -29,8 +29,6 @@ type FollowConfig struct {
 	TokenWait    time.Duration // how long a refused token may be replaced
 	WipeOnRevoke bool          // then delete the copies
 
-	Progress func(events.Progress) // called while it catches up, at last with the zero value; optional
-
 	volume *volume.Volume
 	record *follow.Record
 }
@@ -102,7 +100,7 @@ func runFollower(ctx context.Context, cfg Config) error {
 		},
 		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),
 		CompareEvery: cfg.PollEvery, TokenWait: cfg.follow.TokenWait, Name: cfg.follow.Name, Version: ReadBuild().Version,
-		State: hb.notReady, Progress: cfg.follow.Progress, Log: cfg.Log,
+		State: hb.notReady, Log: cfg.Log,
 	})
 	if err != nil {
 		return invalid(err)

@@ -9,7 +9,7 @@ import (
 	"lockstep/router/observe"
 )
 
-// observe turns events of the router into metrics, activities, rollups and progress reports.
+// observe turns events of the router into metrics, activities and rollups.
 func (cfg Config) observe(reporter *state.Reporter, rollups *rollup.Recorder) func(observe.Event) {
 	return func(e observe.Event) {
 		switch e.Kind {
@@ -17,9 +17,6 @@ func (cfg Config) observe(reporter *state.Reporter, rollups *rollup.Recorder) fu
 			reporter.Begin(e.Job)
 		case observe.Progressed:
 			reporter.Progress(e.Job, e.Progress)
-			if cfg.Progress != nil {
-				cfg.Progress(e.Progress)
-			}
 		case observe.Attempted:
 			reporter.End(e.Job)
 			cfg.Metrics.Worked(e.Job.Change.Type.Operation(), e.Took, e.Received, e.Err)

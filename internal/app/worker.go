@@ -51,8 +51,7 @@ type Config struct {
 
 	NoPrepare bool // prepare no trees for later pushes
 
-	Step     func(name string)     // see [volume.Config]; optional
-	Progress func(events.Progress) // called with the progress of each job; optional
+	Step func(name string) // see [volume.Config]; optional
 }
 
 // RunWorker handles changes until ctx is done, then drains. It waits if Redis is unavailable at the start.

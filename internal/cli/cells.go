@@ -17,8 +17,8 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
@@ -113,7 +113,7 @@ func cellColumns(list []listedCell) term.List[listedCell] {
 		{Head: "CELL", Text: func(c listedCell) string { return c.Name }},
 		{Head: "STATE", Text: func(c listedCell) string {
 			if c.NoAnswer != "" {
-				return string(c.State) + ", " + term.Paint(term.MarkBad, "no answer")
+				return string(c.State) + ", no answer"
 			}
 			return string(c.State)
 		}},

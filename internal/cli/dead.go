@@ -19,9 +19,9 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 )
 
 // deadTimeout limits commands that may go through all letters.
@@ -150,11 +150,10 @@ func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.Un
 func newDeadShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
-		Use:               "show id",
-		Short:             "Show one dead letter with its reason, error and event",
-		Example:           "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, deadIDs),
+		Use:     "show id",
+		Short:   "Show one dead letter with its reason, error and event",
+		Example: "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				selected, missing, err := (&deadFlags{}).selected(ctx, cfg, client, set, args)
@@ -251,7 +250,7 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 	fn func(ctx context.Context, selected []selectedLetters, args []string, out term.Output) error) *cobra.Command {
 	var flags deadFlags
 	var dryRun bool
-	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, completeFrom(std, deadIDs)
+	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := flags.validate(args); err != nil {
 			return err

@@ -19,12 +19,12 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/tree"
 )
 
@@ -53,7 +53,6 @@ func newExecCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {

@@ -14,9 +14,9 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/disk"
+	"lockstep/internal/term"
 )
 
 func newExportCommand(std term.Streams) *cobra.Command {
@@ -30,8 +30,7 @@ func newExportCommand(std term.Streams) *cobra.Command {
 			"not answer. With --cell, it has that one.",
 		Example: "  lockstep export lockstep.export --redis redis://127.0.0.1:6379\n" +
 			"  lockstep export - --redis redis://127.0.0.1:6379 | gzip > lockstep.export.gz",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onCells(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				write := func(w io.Writer) (backup.Counts, error) {

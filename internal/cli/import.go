@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 func newImportCommand(std term.Streams) *cobra.Command {
@@ -32,8 +32,7 @@ func newImportCommand(std term.Streams) *cobra.Command {
 			"the directory if that is lost; otherwise each repository is imported into its present cell.",
 		Example: "  lockstep import lockstep.export --dry-run --redis redis://127.0.0.1:6379\n" +
 			"  gunzip -c lockstep.export.gz | lockstep import - --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return connected(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 				file, header, err := openExport(cmd, args[0])

@@ -15,9 +15,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 
@@ -61,11 +61,10 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 func newLocksShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
-		Use:               "show owner/name",
-		Short:             "Show one lease, its holder and its wait queue",
-		Example:           "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Use:     "show owner/name",
+		Short:   "Show one lease, its holder and its wait queue",
+		Example: "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -91,9 +90,8 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 		Short: "Release a lease by force",
 		Long: "Release a lease by force: its holder's work is cancelled, and after a short delay the next in the wait queue gets\n" +
 			"the lease. With --fence, as shown by locks show, only that lease is released; without, whichever is held now.",
-		Example:           "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, leases),
+		Example: "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {

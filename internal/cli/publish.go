@@ -16,8 +16,8 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // changeFlags are flags that describe a change.
@@ -160,9 +160,7 @@ type publishedChange struct {
 func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
 	return onRepo(cmd, std, timeout, change.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		warnWithoutWorker(ctx, client, cfg, std)
-		progress := newDisplay(std, cfg, change.Repo, out)
-		result, err := enqueueAndAwait(ctx, client, cfg, change, timeout, progress)
-		progress.Close(err != nil || result.Type == events.ResultFailed)
+		result, err := enqueueAndAwait(ctx, std, client, cfg, change, timeout)
 		switch {
 		case err != nil:
 			return err
@@ -183,8 +181,8 @@ func warnWithoutWorker(ctx context.Context, client redis.UniversalClient, cfg co
 }
 
 // enqueueAndAwait publishes the change and waits for its result. The error says whether the change was published.
-func enqueueAndAwait(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change, timeout time.Duration, progress *display) (events.Result, error) {
-	defer progress.follow(ctx, client, cfg, change)()
+func enqueueAndAwait(ctx context.Context, std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change, timeout time.Duration) (events.Result, error) {
+	defer showProgress(std, client, cfg, change)()
 	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
 	switch {
 	case err != nil && timedOut(ctx):

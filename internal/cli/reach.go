@@ -13,9 +13,9 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 )
 
 // connected runs fn with a client of the configured Redis. It returns an error with advice if none is configured or if Redis does not

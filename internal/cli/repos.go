@@ -18,11 +18,11 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 
@@ -44,8 +44,7 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls acme/ --limit 20 -o wide --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls -q --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
@@ -119,8 +118,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 		Short: "Show one repository: failures, heads, last result per app, circuit breaker and lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -178,7 +176,7 @@ func (r repoDetail) Table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "synced\t%s\n", syncedText(r.RepoSummary))
 	for _, f := range r.Failing {
-		fmt.Fprintf(w, "failing\t%s\t%s\t%s\n", appOf(f), refOf(f), term.Paint(term.MarkBad, status.FailureText(f, math.MaxInt)))
+		fmt.Fprintf(w, "failing\t%s\t%s\t%s\n", appOf(f), refOf(f), status.FailureText(f, math.MaxInt))
 	}
 	if r.Poll != nil {
 		fmt.Fprintf(w, "next poll\t%s\n", nextPoll(*r.Poll, time.Now()))

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 
@@ -100,7 +100,7 @@ func repoColumns(list []listedRepo, prefix bool) term.List[listedRepo] {
 			if len(r.Failing) == 0 {
 				return ""
 			}
-			return term.Paint(term.MarkBad, status.FailureText(r.Failing[0], 100))
+			return status.FailureText(r.Failing[0], 100)
 		}})
 	}
 	empty := "no repositories yet; watch one with lockstep watch add URL --app NAME, or sync one with lockstep sync URL"
@@ -116,15 +116,15 @@ func repoStatus(r listedRepo) string {
 	case r.Removed != "":
 		return "removed"
 	case r.Circuit.OpenUntil != nil:
-		return term.Paint(term.MarkBad, "failing, paused")
+		return "failing, paused"
 	case len(r.Failing) > 0:
-		return term.Paint(term.MarkBad, "failing")
+		return "failing"
 	case len(r.Refused) > 0:
-		return term.Paint(term.MarkBad, "commit refused")
+		return "commit refused"
 	case len(r.Missing) > 0:
-		return term.Paint(term.MarkWarn, "submodules missing")
+		return "submodules missing"
 	case r.Synced == nil:
 		return "not synced yet"
 	}
-	return term.Paint(term.MarkGood, "ok")
+	return "ok"
 }

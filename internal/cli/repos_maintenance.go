@@ -10,7 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/internal/volume/fsck"
 	"lockstep/locking"
@@ -21,7 +21,7 @@ import (
 func newMaintenanceCommand[T term.Table](std term.Streams, cmd *cobra.Command, failed func() string,
 	fn func(context.Context, maintainer, []events.RepoPath) (table T, rows, failures int)) *cobra.Command {
 	var flags maintenanceFlags
-	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, completeFrom(std, repositories)
+	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		repos, err := flags.repos(args)
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/git/object"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
@@ -38,12 +38,6 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(errors.New("want the full hash of a commit, of 40 or 64 hexadecimal digits: see git log, or the forge"))
 			}
 			return nil
-		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return completeFrom(std, repositories)(cmd, args[1:], prefix)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			purge.Commit = strings.ToLower(args[0])

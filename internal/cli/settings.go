@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/egress"
+	"lockstep/internal/term"
 )
 
 // settings loads a subcommand's settings. For subcommands that access remotes it also checks the hosts and files in them.

@@ -13,10 +13,10 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 func newStatusCommand(std term.Streams) *cobra.Command {
@@ -35,8 +35,7 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep status --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status --watch --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status acme/widgets --redis redis://127.0.0.1:6379 -o yaml",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var repo events.RepoPath
 			if len(args) == 1 {
@@ -138,6 +137,6 @@ func (a allCells) Table(w io.Writer) {
 	}
 	a.withHosts.HostRows(w)
 	for _, m := range a.Missing {
-		fmt.Fprintf(w, "\ncell\t%s\nhealth\t%s\n", m.Cell, term.Paint(term.MarkBad, "no answer: "+term.Printable(m.Error)))
+		fmt.Fprintf(w, "\ncell\t%s\nhealth\t%s\n", m.Cell, "no answer: "+term.Printable(m.Error))
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -25,8 +25,7 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 		Long:  "List all watches, those of one app or those of repositories with a path prefix.",
 		Example: "  lockstep watch ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch ls acme/ --app docs --json --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, watched),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
@@ -136,8 +135,7 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 		Long:  "Print watches as YAML for lockstep watch import: all, those of one app or those of repositories with a path prefix.",
 		Example: "  lockstep watch export --redis redis://127.0.0.1:6379 > watches.yaml\n" +
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, watched),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onCells(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				list, _, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, 0)

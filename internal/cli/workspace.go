@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/workspace"
 	"lockstep/tree"
 )

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/workspace"
 )
 
@@ -31,7 +31,6 @@ func newWorkspaceCreateCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		}),
-		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := flags.open(cmd, std, args[0])
 			if err != nil {

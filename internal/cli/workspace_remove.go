@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/workspace"
 )
 

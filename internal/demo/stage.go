@@ -9,66 +9,75 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redisx"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
 const (
-	repoCount       = 8
-	fileCount       = 40 // per repository
-	hotRepo         = "demo/hot"
-	forcePushedRepo = "demo/sample-3"
-	remoteLatency   = 50 * time.Millisecond // delay of each response of the Git server, to simulate a remote one
+	repoCount     = 8
+	fileCount     = 40 // per repository
+	hotRepo       = "demo/hot"
+	watchingApp   = "docs"
+	forcePushed   = 3                     // index of the repository that is force-pushed
+	remoteLatency = 50 * time.Millisecond // delay of each response of the Git server, to simulate a remote one
 )
 
-// watchingApps watch the hot repository, each with its own token. The first also watches all others.
-var watchingApps = []string{"search", "docs"}
-
 type demo struct {
-	dir  string
-	std  term.Streams
-	view *liveView
-	fail context.CancelCauseFunc // aborts the demonstration
+	dir, root string // root is the volume
+	std       term.Streams
+	fail      context.CancelCauseFunc // aborts the demonstration
+	began     time.Time
+	tasks     sync.WaitGroup
 
-	root    string
-	git     *gitserver.Server
-	redis   redisx.Server
-	client  redis.UniversalClient
-	lease   time.Duration // of workers
-	locks   *locking.Inspector
-	onFetch chan func() // see beforeAnswer
-	tokens  []string    // of watchingApps
-	shut    []func()
+	git    *gitserver.Server
+	redis  redisx.Server
+	client redis.UniversalClient
+	lease  time.Duration // of workers
+	locks  *locking.Inspector
+	shut   []func()
 
-	board   *board
-	workers workerSet
-	heads   heads
+	repos    []*sampleRepo // the hot one first
+	workers  []*worker     // all that were ever started
+	takeover time.Duration // from the kill of a worker to its successor's lease
+
+	mu                       sync.Mutex      // guards what follows
+	waiting                  map[string]push // without a result, by the change's id
+	pushes                   int
+	results, doubled, failed int
+	reads, torn              int
 }
 
-// open creates the sample repositories and starts the Git server and Redis. The caller must call Close if err is nil.
+// sampleRepo is a sample repository.
+type sampleRepo struct {
+	name  string
+	first string // commit
+
+	pushing sync.Mutex // guards head and pushes
+	head    string     // last pushed commit
+	pushes  int
+
+	// demo.mu guards these.
+	commits   map[string]int  // push number by commit
+	latencies []time.Duration // from push to result
+}
+
+// open creates the sample repositories and starts the Git server and Redis.
 func (d *demo) open(ctx context.Context) (err error) {
-	defer func() {
-		if err != nil {
-			d.Close()
-		}
-	}()
 	began := time.Now()
-	d.root, d.onFetch = filepath.Join(d.dir, "volume"), make(chan func())
-	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(d.beforeAnswer)); err != nil {
+	delay := func(ctx context.Context, _, _ string) { app.Sleep(ctx, remoteLatency) }
+	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(delay)); err != nil {
 		return fmt.Errorf("start the sample Git server: %w", err)
 	}
 	d.shut = append(d.shut, d.git.Close)
@@ -76,40 +85,35 @@ func (d *demo) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.redis, d.client = embedded.Server, patient(embedded.Open())
+	d.redis, d.client = embedded.Server, embedded.Open()
+	if c, ok := d.client.(*redis.Client); ok {
+		d.client = c.WithTimeout(stepTimeout) // the embedded Redis is as slow as this process
+	}
 	d.shut = append(d.shut, embedded.Close, func() { _ = d.client.Close() })
 	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: events.DefaultNamespace.Locks()}); err != nil {
 		return err
 	}
-	names := []string{hotRepo}
-	for i := 1; i < repoCount; i++ {
-		names = append(names, fmt.Sprintf("demo/sample-%d", i))
-	}
-	d.board = newBoard(names)
-	d.view.event("to watch from another terminal: lockstep status --redis %s", d.redis)
-	if err := d.writeTokens(); err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := d.create(ctx, name); err != nil {
+	d.say("to watch from another terminal: lockstep status --redis %s", d.redis)
+	for i := range repoCount {
+		name := hotRepo
+		if i > 0 {
+			name = fmt.Sprintf("demo/sample-%d", i)
+		}
+		commit, err := d.git.Create(ctx, name, contents(name, 0))
+		if err != nil {
 			return err
 		}
+		d.repos = append(d.repos, &sampleRepo{name: name, first: commit, head: commit, commits: map[string]int{commit: 0}})
 	}
 	d.lease = max(minLease, min(time.Since(began).Round(time.Second/10), maxLease))
 	return nil
 }
 
-// patient raises the client's timeouts, because the embedded Redis is as slow as this process.
-func patient(client redis.UniversalClient) redis.UniversalClient {
-	if c, ok := client.(*redis.Client); ok {
-		return c.WithTimeout(stepTimeout)
+// close stops everything that open and startWorker started, in reverse order.
+func (d *demo) close() {
+	for _, w := range d.running() {
+		w.kill()
 	}
-	return client
-}
-
-// Close stops everything that open and startWorker started, in reverse order.
-func (d *demo) Close() {
-	d.workers.killAll()
 	for len(d.shut) > 0 {
 		last := len(d.shut) - 1
 		d.shut[last]()
@@ -117,136 +121,57 @@ func (d *demo) Close() {
 	}
 }
 
-// config returns the settings for the demonstration's Redis.
-func (d *demo) config() config.Config {
-	return config.Config{Redis: d.redis.String(), Prefix: string(events.DefaultNamespace)}
-}
-
-// failing aborts the demonstration if a background task fails.
-func (d *demo) failing(err error) error {
-	if err != nil && !errors.Is(err, context.Canceled) {
-		d.fail(err)
-	}
-	return err
-}
-
-// writeTokens creates a credential for each app and makes the hot repository require one.
-func (d *demo) writeTokens() error {
-	for _, app := range watchingApps {
-		dir, token := filepath.Join(d.credentials(), app), rand.Text()
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
+// start runs a background task, whose error aborts the demonstration.
+func (d *demo) start(task func() error) {
+	d.tasks.Go(func() {
+		if err := task(); err != nil && !errors.Is(err, context.Canceled) {
+			d.fail(err)
 		}
-		for name, text := range map[string]string{"username": app, "password": token, "urls": strings.TrimSuffix(d.git.URL("demo/"), ".git")} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				return err
-			}
-		}
-		d.tokens = append(d.tokens, token)
-	}
-	d.git.AcceptTokens(hotRepo, d.tokens...)
-	return nil
-}
-
-func (d *demo) credentials() string { return filepath.Join(d.dir, "credentials") }
-
-// credentialFor returns the credential with which an app reads a repository.
-func credentialFor(repo, app string) string {
-	if repo == hotRepo {
-		return app
-	}
-	return "" // public
-}
-
-// appsOf returns the apps that watch a repository.
-func appsOf(repo string) []string {
-	if repo == hotRepo {
-		return watchingApps
-	}
-	return watchingApps[:1]
-}
-
-// beforeAnswer runs before each answer of the Git server. During a fetch of the hot repository it runs a pending onFetch function.
-func (d *demo) beforeAnswer(ctx context.Context, repo, service string) {
-	if repo == hotRepo && service == "git-upload-pack" {
-		select {
-		case fn := <-d.onFetch:
-			fn()
-		default:
-		}
-	}
-	app.Sleep(ctx, remoteLatency)
+	})
 }
 
 // watchAll adds all watches and waits until the repositories are cloned.
 func (d *demo) watchAll(ctx context.Context) error {
 	registry := watch.NewRegistry(d.client, events.DefaultNamespace)
-	began := time.Now()
-	for _, repo := range d.board.repos {
-		for _, app := range appsOf(repo.name) {
-			w, err := watch.New(watch.Watch{App: app, URL: d.git.URL(repo.name), Credential: credentialFor(repo.name, app)})
-			if err != nil {
-				return err
-			}
-			if _, err := registry.Put(ctx, w); err != nil {
-				return err
-			}
+	for _, repo := range d.repos {
+		w, err := watch.New(watch.Watch{App: watchingApp, URL: d.git.URL(repo.name)})
+		if err != nil {
+			return err
+		}
+		if _, err := registry.Put(ctx, w); err != nil {
+			return err
 		}
 	}
-	d.view.event("app %s watches %d repositories; app %s watches %s too, with another token", watchingApps[0], repoCount, watchingApps[1], hotRepo)
-	published := func() (bool, error) {
-		for _, repo := range d.board.repos {
+	d.say("app %s watches %d repositories", watchingApp, repoCount)
+	err := d.await(ctx, "cloned", func() bool {
+		for _, repo := range d.repos {
 			if _, err := os.Stat(filepath.Join(d.root, repo.name)); err != nil {
-				return false, nil
+				return false
 			}
 		}
-		return true, nil
+		return true
+	})
+	if err == nil {
+		d.say("all of them cloned")
 	}
-	if err := d.await(ctx, published, "cloned"); err != nil {
-		return err
-	}
-	d.view.event("all of them cloned after %.1f s", time.Since(began).Seconds())
-	return nil
-}
-
-// settled waits until every change has its result and no worker has pending entries.
-func (d *demo) settled(ctx context.Context) error {
-	began, left := time.Now(), d.board.unsettled()
-	all := func() (bool, error) {
-		if d.board.unsettled() > 0 {
-			return false, nil
-		}
-		namespace := events.DefaultNamespace
-		changes, err := stream.Stats(ctx, d.client, string(namespace), namespace.Changes())
-		group, _ := changes.Group(events.WorkersGroup)
-		return group.Pending == 0, err
-	}
-	if err := d.await(ctx, all, "settled"); err != nil {
-		return err
-	}
-	if left > 0 {
-		d.view.event("the last %d changes settled %.1f s later", left, time.Since(began).Seconds())
-	}
-	return nil
+	return err
 }
 
 // await polls until done returns true.
-func (d *demo) await(ctx context.Context, done func() (bool, error), what string) error {
-	for began := time.Now(); ; {
-		ok, err := done()
-		switch {
-		case ok || err != nil:
-			return err
-		case time.Since(began) > stepTimeout:
-			return fmt.Errorf("demo: not everything is %s after %v; use --keep and check the workers' logs", what, stepTimeout)
-		case !app.Sleep(ctx, 20*time.Millisecond):
+func (d *demo) await(ctx context.Context, what string, done func() bool) error {
+	for began := time.Now(); !done(); {
+		if time.Since(began) > stepTimeout {
+			return fmt.Errorf("demo: not everything is %s after %v", what, stepTimeout)
+		}
+		if !app.Sleep(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
+	return nil
 }
 
 // openWeb serves HTTP like lockstep serve, with a token that only the event shows.
-func (d *demo) openWeb(ctx context.Context, address string, tasks *errgroup.Group) error {
+func (d *demo) openWeb(ctx context.Context, address string) error {
 	token := rand.Text()
 	cfg, err := config.Load(nil, os.DevNull, []string{config.EnvPrefix + "REDIS=" + d.redis.String(), config.EnvPrefix + "API_TOKEN=" + token})
 	if err != nil {
@@ -257,11 +182,11 @@ func (d *demo) openWeb(ctx context.Context, address string, tasks *errgroup.Grou
 	if err != nil {
 		return fmt.Errorf("listen: %w; choose another address with --web=ADDRESS", err)
 	}
-	log := slog.New(slog.NewTextHandler(d.view.lines("web"), &slog.HandlerOptions{Level: slog.LevelError}))
-	tasks.Go(func() error {
-		return d.failing(app.ServeHTTP(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()}))
+	log := slog.New(slog.NewTextHandler(d.std.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	d.start(func() error {
+		return app.ServeHTTP(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()})
 	})
-	d.view.event("dashboard at http://%s/", listener.Addr()) // the terminal cuts long lines
-	d.view.event("log in with %s to make changes", token)
+	d.say("dashboard at http://%s/", listener.Addr())
+	d.say("log in with %s to make changes", token)
 	return nil
 }

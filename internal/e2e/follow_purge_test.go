@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/locking"

@@ -10,10 +10,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 // TestPatrolRemovesReplacedTrees checks that the patrol removes replaced trees without a further sync.

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 )
 
 // TestSubmodulesOfAService requests a repository with submodules by command. Its tree has them, also once a patrol has replaced it

@@ -227,7 +227,6 @@ func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	if err == nil {
 		if err = f.cfg.Publish(ctx, change); err == nil {
 			f.jobs[change.ID] = j
-			f.requested++
 			return
 		}
 	}

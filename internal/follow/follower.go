@@ -49,9 +49,8 @@ type Config struct {
 	Name    string // of the follower, for its reports; "" sends none
 	Version string // of the program, for its reports
 
-	State    func(why error)       // called when Status.Err may have changed; optional
-	Progress func(events.Progress) // called while the follower catches up, at last with the zero value; optional
-	Log      *slog.Logger
+	State func(why error) // called when Status.Err may have changed; optional
+	Log   *slog.Logger
 }
 
 // Follower keeps a volume in step with a reader.
@@ -75,7 +74,6 @@ type Follower struct {
 	listAt     time.Time               // when to list next; zero before the stream is open
 	listTry    int                     // failed lists in a row
 	live       bool                    // frames that arrive are newer than the list
-	requested  int                     // number of changes so far
 	listing    bool                    // a list is requested
 	listAgain  bool                    // the requested list may be older than the current stream
 	restart    bool                    // the stream began at a cursor that was not reached, and there has been no list since

@@ -16,7 +16,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
@@ -24,6 +23,7 @@ import (
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )

@@ -10,12 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 
@@ -94,7 +94,7 @@ func TestTableFitsScreen(t *testing.T) {
 	s.judge()
 	var rows strings.Builder
 	s.Table(&rows)
-	screen := term.Align(rows.String(), false)
+	screen := term.Align(rows.String())
 	if !strings.Contains(screen, "3 workspaces keep trees, at the last patrol") {
 		t.Errorf("no workspaces:\n%s", screen)
 	}

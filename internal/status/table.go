@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/feed"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 
@@ -29,7 +29,7 @@ func (s Service) Table(w io.Writer) {
 	fmt.Fprintf(w, "redis\t%s, prefix %s\n", s.Redis, s.Prefix)
 	fmt.Fprintf(w, "health\t%s\n", s.health())
 	if d := s.Durability; d.Reason != "" {
-		fmt.Fprintf(w, "persist\t%s: %s\n", term.Paint(term.MarkWarn, string(d.Level)), d.Reason)
+		fmt.Fprintf(w, "persist\t%s: %s\n", d.Level, d.Reason)
 	}
 	oldest := ""
 	if s.OldestMS > 0 {
@@ -79,9 +79,9 @@ func (s Service) Table(w io.Writer) {
 
 func (s Service) health() string {
 	if len(s.Concerns) == 0 {
-		return term.Paint(term.MarkGood, s.Health)
+		return s.Health
 	}
-	return term.Paint(term.MarkWarn, s.Health) + ": " + strings.Join(s.Concerns, "; ")
+	return s.Health + ": " + strings.Join(s.Concerns, "; ")
 }
 
 // String formats the rate with its window.
@@ -108,7 +108,7 @@ func (s Service) failingBoxes() string {
 	if s.FailingBoxes == 0 {
 		return ""
 	}
-	return ", " + term.Paint(term.MarkBad, fmt.Sprintf("%d failing", s.FailingBoxes)) + ": " + s.failingApps()
+	return fmt.Sprintf(", %d failing: %s", s.FailingBoxes, s.failingApps())
 }
 
 func (s Service) dead() string {
@@ -126,7 +126,7 @@ func (s Service) dead() string {
 	if s.Dead > maxLetters {
 		of = fmt.Sprintf("of the newest %d, ", maxLetters)
 	}
-	return term.Paint(term.MarkWarn, strconv.FormatInt(s.Dead, 10)) + " (" + of + strings.Join(parts, ", ") + ")"
+	return fmt.Sprintf("%d (%s%s)", s.Dead, of, strings.Join(parts, ", "))
 }
 
 func (s Service) groupRows(w io.Writer) {
@@ -153,7 +153,7 @@ func (s Service) activityRows(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\nAT WORK ON\tFOR\tPHASE\tWORKER")
 	rows(w, s.Activities, func(a state.Activity) string {
-		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Duration(a.At.Sub(a.Since)), progressText(a.Progress), a.Worker)
+		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Duration(a.At.Sub(a.Since)), Progress(a.Progress), a.Worker)
 	})
 }
 
@@ -186,16 +186,8 @@ func (s Service) followerRows(w io.Writer) {
 		if f.LagMS >= 0 {
 			lag = Duration(time.Duration(f.LagMS) * time.Millisecond)
 		}
-		state := string(f.State)
-		switch f.State {
-		case feed.FollowerOK:
-		case feed.FollowerAway, feed.FollowerRevoked:
-			state = term.Paint(term.MarkBad, state)
-		default:
-			state = term.Paint(term.MarkWarn, state)
-		}
-		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), orNone(term.Printable(f.App)), state, f.Behind, f.Repos, lag,
-			orNone(f.Entry), Duration(s.now.Sub(f.Seen).Round(time.Second)), orNone(term.Printable(f.Version)))
+		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), term.Dash(term.Printable(f.App)), f.State, f.Behind, f.Repos, lag,
+			term.Dash(f.Entry), Duration(s.now.Sub(f.Seen).Round(time.Second)), term.Dash(term.Printable(f.Version)))
 	})
 }
 
@@ -205,15 +197,7 @@ func hostRow(h server.Host, now time.Time) string {
 	if h.Until != nil {
 		until = term.Relative(*h.Until, now)
 	}
-	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, orNone(HostReason(h)), until, orNone(HostCredentials(h)))
-}
-
-// HostReason returns why a host is limited, or "".
-func HostReason(h server.Host) string {
-	if h.Until == nil {
-		return term.Printable(h.Reason)
-	}
-	return term.Paint(term.MarkWarn, term.Printable(h.Reason))
+	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, term.Dash(term.Printable(h.Reason)), until, term.Dash(HostCredentials(h)))
 }
 
 // HostCredentials returns the names of the credentials that a host limits, or "".
@@ -228,23 +212,17 @@ func HostCredentials(h server.Host) string {
 // CredentialName returns the name of a credential as shown to users.
 func CredentialName(name string) string { return cmp.Or(term.Printable(name), "(anonymous)") }
 
-func orNone(text string) string { return cmp.Or(text, "-") }
-
 func (s Service) failureRows(w io.Writer) {
 	if len(s.Repos.Worst) == 0 {
 		return
 	}
 	fmt.Fprintln(w, "\nFAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR")
 	rows(w, s.Repos.Worst, func(r server.RepoSummary) string {
-		text := Circuit(r.Circuit)
-		if r.Circuit.OpenUntil != nil {
-			text = term.Paint(term.MarkBad, text)
-		}
 		last := "-"
 		if len(r.Failing) > 0 {
 			last = FailureText(r.Failing[0], maxErrorText)
 		}
-		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.Circuit.Failures, text, s.synced(r), last)
+		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.Circuit.Failures, Circuit(r.Circuit), s.synced(r), last)
 	})
 }
 
@@ -259,7 +237,7 @@ func (s Service) leftOutRows(w io.Writer) {
 		for i, l := range r.LeftOut {
 			texts[i] = l.String()
 		}
-		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkWarn, term.Printable(strings.Join(texts, "; "))))
+		return fmt.Sprintf("%s\t%s", r.Repo, term.Printable(strings.Join(texts, "; ")))
 	})
 }
 
@@ -270,7 +248,7 @@ func refRows(w io.Writer, heading string, repos []server.RepoSummary, refs func(
 	}
 	fmt.Fprintf(w, "\n%s\tREFS\n", heading)
 	rows(w, repos, func(r server.RepoSummary) string {
-		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkBad, term.Printable(strings.Join(refs(r), " "))))
+		return fmt.Sprintf("%s\t%s", r.Repo, term.Printable(strings.Join(refs(r), " ")))
 	})
 }
 
@@ -284,12 +262,12 @@ func rows[T any](w io.Writer, all []T, row func(T) string) {
 		fmt.Fprintln(w, row(one))
 	}
 	if more := len(all) - len(shown); more > 0 {
-		fmt.Fprintln(w, term.Paint(term.MarkFaint, fmt.Sprintf("and %d more; see -o json", more)))
+		fmt.Fprintf(w, "and %d more; see -o json\n", more)
 	}
 }
 
-// progressText formats progress, as "fetch 12MiB of 40MiB".
-func progressText(p events.Progress) string {
+// Progress formats progress, as "fetch 12MiB of 40MiB".
+func Progress(p events.Progress) string {
 	amount := func(n int64) string {
 		if p.Unit == "bytes" {
 			return volume.BytesText(n)

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/feed"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 )
 
 // TestFollowerRows tells one that is revoked, one that is away and one of another version, within 80 columns.
@@ -23,7 +23,7 @@ func TestFollowerRows(t *testing.T) {
 	var out strings.Builder
 	s.followerRows(&out)
 	var got []string
-	for line := range strings.Lines(term.Align(out.String(), false)) {
+	for line := range strings.Lines(term.Align(out.String())) {
 		if len(line) > 81 {
 			t.Errorf("%d columns: %s", len(line)-1, line)
 		}

@@ -3,7 +3,6 @@ package term
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,11 +18,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	}
 	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 	cmd.SuggestionsMinimumDistance = 2
-	like := cmd.SuggestionsFor(args[0])
-	if begun := slices.DeleteFunc(slices.Clone(like), func(name string) bool { return !strings.HasPrefix(name, args[0]) }); len(begun) > 0 {
-		like = begun
-	}
-	if len(like) > 0 {
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 		return fmt.Errorf("%w, did you mean %s?", err, strings.Join(like, " or "))
 	}
 	return err

@@ -42,7 +42,7 @@ func (p *Prompt) Ask(text, value string, check func(string) error) (string, erro
 			answer = ""
 		}
 		if err := check(answer); err != nil {
-			fmt.Fprintf(p.out, "%s\n", Rendered(OneLine(err), false))
+			fmt.Fprintf(p.out, "%s\n", Clean(OneLine(err)))
 			continue
 		}
 		return answer, nil

@@ -7,9 +7,14 @@ import (
 	"syscall"
 )
 
-// Main runs a command until SIGINT or SIGTERM and exits with the code that run returns. A second signal kills the process.
+// Main runs a command until SIGINT, SIGTERM or, unless nohup ignores it, SIGHUP, and exits with the code that run returns. A second
+// signal kills the process.
 func Main(run func(ctx context.Context, args []string, std Streams) int) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], Streams{os.Stdout, os.Stderr, os.Environ(), os.Stdin}))
 }

@@ -61,6 +61,7 @@ func (o *Output) Add(cmd *cobra.Command, more ...string) {
 		return nil
 	})
 	cmd.MarkFlagsMutuallyExclusive("output", "json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
 // Set is part of [pflag.Value].
@@ -97,7 +98,7 @@ func (o *Output) Show(std Streams, data any, table func(io.Writer)) error {
 	}
 	var rows bytes.Buffer
 	table(&rows)
-	_, err := io.WriteString(std.Stdout, Align(rows.String(), std.Colours(std.Stdout)))
+	_, err := io.WriteString(std.Stdout, Align(rows.String()))
 	return err
 }
 

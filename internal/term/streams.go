@@ -16,11 +16,6 @@ type Streams struct {
 	Stdin          io.Reader // nil if there is none
 }
 
-// Colours reports whether to use colours on w: it is a terminal, and neither NO_COLOR nor TERM=dumb disables them.
-func (s Streams) Colours(w io.Writer) bool {
-	return Terminal(w) && s.Variable("NO_COLOR") == "" && s.Variable("TERM") != "dumb"
-}
-
 // Variable returns an environment variable, "" if unset.
 func (s Streams) Variable(name string) string { return config.Variable(s.Environ, name) }
 
@@ -28,14 +23,4 @@ func (s Streams) Variable(name string) string { return config.Variable(s.Environ
 func Terminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-// TerminalSize returns the size of the terminal w, zeros if unknown.
-func TerminalSize(w io.Writer) (columns, rows int) {
-	if file, ok := w.(*os.File); ok {
-		if columns, rows, err := term.GetSize(int(file.Fd())); err == nil {
-			return columns, rows
-		}
-	}
-	return 0, 0
 }

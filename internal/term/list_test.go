@@ -33,7 +33,7 @@ func TestListForms(t *testing.T) {
 		if wide {
 			want = "NAME    BORN                  LEGS\ncat     2026-11-24T11:57:00Z  4\ncat     never                 -\ndog[2J  2026-11-24T12:00:00Z  4\n"
 		}
-		if got := Align(b.String(), false); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+		if got := Align(b.String()); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
 			t.Errorf("wide %v:\n%s\nwant\n%s", wide, got, want)
 		}
 	}

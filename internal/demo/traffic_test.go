@@ -1,11 +1,15 @@
 package demo
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"lockstep/events"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 )
 
 func TestReadTreeDetectsIncompleteTrees(t *testing.T) {
@@ -20,9 +24,6 @@ func TestReadTreeDetectsIncompleteTrees(t *testing.T) {
 		}, false},
 		"a truncated file": {func(tree string) error { return os.Truncate(filepath.Join(tree, "dir-3/file-3"), 3) }, false},
 		"a missing file":   {func(tree string) error { return os.Remove(filepath.Join(tree, "dir-3/file-3")) }, false},
-		"an extra file": {func(tree string) error {
-			return os.WriteFile(filepath.Join(tree, "new"), []byte(fileText(repo, 1)), 0o644)
-		}, false},
 		"another commit": {func(tree string) error {
 			return os.WriteFile(filepath.Join(tree, ".git/lockstep-commit"), []byte("2"), 0o644)
 		}, false},
@@ -30,8 +31,7 @@ func TestReadTreeDetectsIncompleteTrees(t *testing.T) {
 		"no tree":   {os.RemoveAll, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := &demo{root: t.TempDir(), board: newBoard([]string{repo})}
-			d.board.pushed(repo, 1, commit, 1)
+			d := &demo{root: t.TempDir()}
 			tree := filepath.Join(d.root, repo)
 			for path, text := range contents(repo, 1) {
 				proctest.Must(0, os.MkdirAll(filepath.Dir(filepath.Join(tree, path)), 0o755))(t)
@@ -40,9 +40,22 @@ func TestReadTreeDetectsIncompleteTrees(t *testing.T) {
 			proctest.Must(0, os.Mkdir(filepath.Join(tree, ".git"), 0o755))(t)
 			proctest.Must(0, os.WriteFile(filepath.Join(tree, ".git", "lockstep-commit"), []byte(commit+"\n"), 0o644))(t)
 			proctest.Must(0, tc.spoil(tree))(t)
-			if err := d.readTree(repo); (err == nil) != tc.complete {
+			if err := d.readTree(&sampleRepo{name: repo, commits: map[string]int{commit: 1}}); (err == nil) != tc.complete {
 				t.Errorf("error %v, want complete: %v", err, tc.complete)
 			}
 		})
+	}
+}
+
+func TestCountOfResults(t *testing.T) {
+	d := &demo{waiting: map[string]push{}, std: term.Streams{Stderr: io.Discard}}
+	hot, cold := &sampleRepo{commits: map[string]int{}}, &sampleRepo{commits: map[string]int{}}
+	first, _, third := d.register(hot, "a"), d.register(hot, "b"), d.register(cold, "c")
+	for _, id := range []string{first, first, "of a watch"} {
+		d.count(events.Result{Type: events.ResultSynced, Deliveries: []string{id}}, time.Now())
+	}
+	d.count(events.Result{Type: events.ResultFailed, Deliveries: []string{third}}, time.Now())
+	if d.results != 2 || d.doubled != 1 || d.failed != 1 || len(d.waiting) != 1 || len(hot.latencies) != 1 || len(cold.latencies) != 1 {
+		t.Errorf("%d results, %d doubled, %d failed, %d waiting; want 2, 1, 1, 1", d.results, d.doubled, d.failed, len(d.waiting))
 	}
 }

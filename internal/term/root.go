@@ -15,7 +15,6 @@ func NewRoot(std Streams, root *cobra.Command) *cobra.Command {
 	root.Args = WrongUse(NoArgs)
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkFlags(cmd) }
-	root.CompletionOptions = cobra.CompletionOptions{DisableDefaultCmd: true} // the default accepts any shell
 	root.SetOut(std.Stdout)
 	root.SetErr(std.Stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -50,7 +49,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, std Stream
 	err := root.ExecuteContext(ctx)
 	silent, ok := errors.AsType[*ExitError](err)
 	if err != nil && !(ok && silent.Err == nil) {
-		fmt.Fprintf(std.Stderr, "%s: %s\n", root.Name(), Rendered(OneLine(err), false))
+		fmt.Fprintf(std.Stderr, "%s: %s\n", root.Name(), Clean(OneLine(err)))
 	}
 	return ExitCode(err)
 }
