@@ -45,12 +45,54 @@ type outage struct {
 	client   redis.UniversalClient
 	root     string
 	repos    []string
-	notified *upgradeApp
+	notified *syncedApp
 	consumed *consumer
 	secret   string // token of docs
 	reader   string // URL
 	reads    atomic.Int64
 	pushes   int
+}
+
+// syncedApp receives notifications.
+type syncedApp struct {
+	mu       sync.Mutex
+	ids      map[string]events.Result
+	received map[string][]events.Result // by app and repository, in order, deduplicated
+}
+
+func (a *syncedApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	result, err := events.ParseResult(body)
+	if err != nil || result.Type != events.ResultSynced {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	id := r.Header.Get("webhook-id")
+	if _, duplicate := a.ids[id]; duplicate {
+		return
+	}
+	a.ids[id] = result
+	key := result.App + " " + result.Repo.String()
+	a.received[key] = append(a.received[key], result)
+}
+
+// all returns what was received.
+func (a *syncedApp) all() map[string][]events.Result {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.received)
+}
+
+// last returns the commit in the app's last notification for a repository.
+func (a *syncedApp) last(app, repo string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	results := a.received[app+" "+repo]
+	if len(results) == 0 {
+		return ""
+	}
+	return results[len(results)-1].After
 }
 
 const (
@@ -62,7 +104,7 @@ func newOutage(t *testing.T) *outage {
 	t.Helper()
 	o := &outage{
 		T: t, git: proctest.StartGit(t), server: redistest.StartReal(t), root: t.TempDir(),
-		notified: &upgradeApp{ids: map[string]events.Result{}, received: map[string][]events.Result{}},
+		notified: &syncedApp{ids: map[string]events.Result{}, received: map[string][]events.Result{}},
 	}
 	o.client, o.meter = o.server.Client(), proctest.Must(o.git.StartMeter())(t)
 	t.Cleanup(o.meter.Close)
