@@ -51,7 +51,6 @@ const (
 	ClassStale     Class = "stale"     // a newer lease holder has written since
 	ClassBusy      Class = "busy"      // another job holds the repository
 	ClassMalformed Class = "malformed" // the event cannot be read
-	ClassNewer     Class = "newer"     // the event has a type or version newer than this program
 	ClassConfig    Class = "config"    // a setting, such as a credential's name, is wrong
 	ClassBehind    Class = "behind"    // the remote does not serve the commit of its webhook yet
 	ClassShutdown  Class = "shutdown"  // this process is stopping

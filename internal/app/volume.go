@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -43,6 +44,9 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 	id, err := client.Get(ctx, namespace.Volume()).Result()
 	if err != nil {
 		return err
+	}
+	if format, newer := strings.CutPrefix(id, "format "); newer {
+		return fmt.Errorf("the keys below the prefix %s in Redis have format %s, but this version supports format 1 only: run a newer version", namespace, format)
 	}
 	if id != volume.ID() {
 		return fmt.Errorf("root %s is volume %s, but workers under prefix %s publish to volume %s: mount that one, "+

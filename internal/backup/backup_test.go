@@ -256,7 +256,7 @@ func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
 		"two documents":             {document + document, "follows the end of the document"},
 		"without its end":           {strings.Join(lines[:len(lines)-2], ""), ErrIncomplete.Error()},
 		"unknown value":             {strings.Replace(document, `{"token"`, `{"cell":1,"tokens"`, 1), "neither a repository nor a token"},
-		"unknown rule of a watch":   {strings.Replace(document, `"credential":"robot"`, `"credential":"robot","approve":"two"`, 1), `unknown field "approve"; if a newer version wrote it`},
+		"unknown rule of a watch":   {strings.Replace(document, `"credential":"robot"`, `"credential":"robot","approve":"two"`, 1), `unknown field "approve"`},
 		"unknown field of a state":  {strings.Replace(document, `"denied:docs:robot"`, `"forbidden:docs"`, 1), `field "forbidden:docs" of a repository's state is unknown`},
 		"left out field of a state": {strings.Replace(document, `"denied:docs:robot"`, `"tombstone"`, 1), `field "tombstone"`},
 		"a token in clear":          {strings.Replace(document, `{"token":"`, `{"token":"lockstep_`, 1), "want a SHA-256 hash"},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"time"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -25,7 +24,6 @@ type Registry interface {
 type States interface {
 	Load(ctx context.Context, repo events.RepoPath) (state.Repo, error)
 	List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error)
-	SweepFailures(ctx context.Context, age time.Duration, apps func(context.Context, events.RepoPath) ([]string, error)) (int, error)
 }
 
 // Volume reads the published trees. [volume.Volume] implements it.
@@ -267,15 +265,4 @@ func (r Reconciler) add(ctx context.Context, report *Report, found Finding) {
 	report.Findings = append(report.Findings, found)
 	r.Log.WarnContext(ctx, "inconsistency found", "kind", string(found.Kind), "repo", found.Repo.String(),
 		"detail", found.Detail, "asked", found.Asked)
-}
-
-// SweepFailures removes failures older than age of changes that no watch requests again, and returns their number.
-func (r Reconciler) SweepFailures(ctx context.Context, age time.Duration) (int, error) {
-	return r.States.SweepFailures(ctx, age, func(ctx context.Context, repo events.RepoPath) (apps []string, err error) {
-		set, err := r.Registry.Of(ctx, repo)
-		for _, w := range set.Watches {
-			apps = append(apps, w.App)
-		}
-		return apps, err
-	})
 }

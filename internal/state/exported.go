@@ -63,7 +63,7 @@ func (r Repo) Exported() map[string]string {
 func CheckExported(fields map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if kind, _, _ := strings.Cut(name, ":"); !fieldKinds[kind].exported {
-			return fmt.Errorf("field %.100q of a repository's state is unknown; if a newer version wrote it, import with that one", name)
+			return fmt.Errorf("field %.100q of a repository's state is unknown", name)
 		}
 	}
 	return nil

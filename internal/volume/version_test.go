@@ -34,20 +34,3 @@ func TestNewerLayoutIsRefused(t *testing.T) {
 		t.Errorf("the layout is %q", content)
 	}
 }
-
-// Fields written by a newer version survive a rewrite.
-func TestBindingKeepsUnknownFields(t *testing.T) {
-	t.Parallel()
-	f := folder{t.TempDir()}
-	testenv.Must(0, os.WriteFile(f.binding(), []byte(`{"mood":["good"],"repo":"acme/widgets","remote":"https://example.com/acme/widgets"}`), 0o644))(t)
-	b, ok, err := f.readBinding()
-	if err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	b.Default = testenv.Must(events.ParseRef("main"))(t)
-	testenv.Must(0, f.writeBinding(b))(t)
-	const want = `{"default":"refs/heads/main","mood":["good"],"remote":"https://example.com/acme/widgets","repo":"acme/widgets"}`
-	if got := strings.TrimSpace(string(testenv.Must(os.ReadFile(f.binding()))(t))); got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
-}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -63,14 +64,14 @@ func (c contents) stored() (Stored, error) {
 	return found, nil
 }
 
-// ParseDocument decodes and validates one of [Stored.Documents]. It returns an error for a field that this version does not know, because
+// ParseDocument decodes and validates one of [Stored.Documents]. It returns an error for an unknown field, because
 // a watch without it might publish or notify more than the app wants.
 func ParseDocument(document []byte) (Watch, error) {
 	decoder := json.NewDecoder(bytes.NewReader(document))
 	decoder.DisallowUnknownFields()
 	var w Watch
 	if err := decoder.Decode(&w); err != nil {
-		return Watch{}, fmt.Errorf("%s; if a newer version wrote it, import with that one", strings.TrimPrefix(err.Error(), "json: "))
+		return Watch{}, errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if w.Repo.IsZero() {
 		return Watch{}, fmt.Errorf("a watch of %.100q without repo", w.App)
