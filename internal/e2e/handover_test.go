@@ -9,10 +9,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 
