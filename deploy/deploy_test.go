@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
@@ -77,11 +80,7 @@ func readRules(t *testing.T) []rule {
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
+	return testenv.Must(os.ReadFile(path))(t)
 }
 
 // TestQueriedMetricsExist records every metric and compares the exported ones with those in the rules, the dashboard and the
@@ -106,6 +105,36 @@ func TestQueriedMetricsExist(t *testing.T) {
 	}
 	for _, found := range regexp.MustCompile("`(lockstep_[a-z_]+)[`{]").FindAllStringSubmatch(string(read(t, operations)), -1) {
 		exported.check(t, operations, found[1])
+	}
+}
+
+// TestManualListsTheMetrics compares the rows of docs/metrics.md with the exported metrics, their types and their labels.
+func TestManualListsTheMetrics(t *testing.T) {
+	word := regexp.MustCompile(`\w+`)
+	row := regexp.MustCompile("(?m)^\\| `(lockstep_\\w+)` \\| (\\w+) \\|([^|]*)\\|")
+	listed, exported := map[string]string{}, map[string]string{}
+	for _, cells := range row.FindAllStringSubmatch(string(read(t, "../docs/metrics.md")), -1) {
+		labels := word.FindAllString(cells[3], -1)
+		slices.Sort(labels)
+		listed[cells[1]] = cells[2] + " " + strings.Join(labels, " ")
+	}
+	text := exposition(t)
+	samples := samplesOf(text)
+	for _, found := range regexp.MustCompile(`(?m)^# TYPE (lockstep_\w+) (\w+)$`).FindAllStringSubmatch(text, -1) {
+		sample := found[1]
+		if found[2] == "histogram" {
+			sample += "_count"
+		}
+		exported[found[1]] = found[2] + " " + strings.Join(slices.Sorted(maps.Keys(samples[sample])), " ")
+	}
+	for name, want := range exported {
+		if listed[name] != want {
+			t.Errorf("docs/metrics.md lists %s as %q, want %q", name, listed[name], want)
+		}
+		delete(listed, name)
+	}
+	for name := range listed {
+		t.Errorf("docs/metrics.md lists %s, which is not exported", name)
 	}
 }
 
@@ -144,14 +173,9 @@ func dashboardAsRules(t *testing.T) string {
 			rules = append(rules, map[string]string{"record": fmt.Sprintf("query:%d", len(rules)), "expr": variables.Replace(text)})
 		}
 	})
-	content, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := testenv.Must(yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}}))(t)
 	path := filepath.Join(t.TempDir(), "queries.yaml")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, os.WriteFile(path, content, 0o600))(t)
 	return path
 }
 
