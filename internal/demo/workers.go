@@ -86,8 +86,8 @@ func (d *demo) startWorker() error {
 // before.
 func (d *demo) killHolder(ctx, until context.Context) error {
 	var lost locking.Status
-	var killed time.Time
-	for killed.IsZero() {
+	var victim *worker
+	for victim == nil {
 		if !app.Sleep(until, 5*time.Millisecond) {
 			return context.Cause(ctx)
 		}
@@ -96,17 +96,18 @@ func (d *demo) killHolder(ctx, until context.Context) error {
 			return err
 		}
 		for _, w := range d.running() {
-			if lost.Held && w.name == lost.Holder.Worker && d.stillHolds(ctx, w, lost.Fence) {
-				killed = time.Now()
-				w.kill()
+			if lost.Held && w.name == lost.Holder.Worker {
+				victim = w
 			}
 		}
 	}
-	d.say("%s killed with kill -9 while it held %s (fence %d)", lost.Holder.Worker, hotRepo, lost.Fence)
+	killed := time.Now()
+	victim.kill()
+	d.say("%s killed with kill -9 while it held %s (fence %d)", victim.name, hotRepo, lost.Fence)
 	var next locking.Status
 	err := d.await(ctx, "taken over", func() bool {
 		next, _ = d.locks.Status(ctx, hotRepo) // an error is temporary
-		return next.Held && next.Holder.Worker != lost.Holder.Worker
+		return next.Held && next.Holder.Worker != victim.name
 	})
 	if err != nil {
 		return err
@@ -114,17 +115,6 @@ func (d *demo) killHolder(ctx, until context.Context) error {
 	d.takeover = max(0, next.Holder.Since.Sub(killed))
 	d.say("its lease expired: %s took over after %.2f s (fence %d)", next.Holder.Worker, d.takeover.Seconds(), next.Fence)
 	return nil
-}
-
-// stillHolds stops a worker and reports whether it holds the hot repository now. If not, it lets the worker continue.
-func (d *demo) stillHolds(ctx context.Context, w *worker, fence uint64) bool {
-	_ = w.cmd.Process.Signal(syscall.SIGSTOP)
-	lock, err := d.locks.Status(ctx, hotRepo)
-	if err == nil && lock.Held && lock.Fence == fence {
-		return true
-	}
-	_ = w.cmd.Process.Signal(syscall.SIGCONT)
-	return false
 }
 
 // stopWorkers stops the remaining workers with SIGTERM and waits until they have drained.
