@@ -113,7 +113,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
-				return cmp.Or(term.ShowList(std, &flags.out, list, list, deadColumns(list)), lacking(missing))
+				return cmp.Or(term.ShowList(std, &flags.out, list, list, deadColumns), lacking(missing))
 			})
 		},
 	}
@@ -357,7 +357,7 @@ func showSelected(ctx context.Context, std term.Streams, selected []selectedLett
 			list = append(list, one)
 		}
 	}
-	return term.ShowList(std, &out, list, list, deadColumns(list))
+	return term.ShowList(std, &out, list, list, deadColumns)
 }
 
 func deadOf(cfg config.Config, client redis.UniversalClient) (*stream.DeadLetters, error) {
@@ -415,10 +415,10 @@ func deadError(err error) error {
 	return err
 }
 
-// deadColumns returns how ls prints letters. The cell is left out if there is only one.
-func deadColumns(list []server.DeadLetter) term.List[server.DeadLetter] {
-	columns := []term.Column[server.DeadLetter]{
+var deadColumns = term.List[server.DeadLetter]{
+	Columns: []term.Column[server.DeadLetter]{
 		{Head: "ID", Text: func(l server.DeadLetter) string { return l.ID }},
+		{Head: "CELL", Text: func(l server.DeadLetter) string { return l.Cell }, Optional: true},
 		{Head: "GIVEN UP", Time: func(l server.DeadLetter) time.Time { return l.At }},
 		{Head: "REPOSITORY", Text: func(l server.DeadLetter) string { return l.Repo }},
 		{Head: "REASON", Text: func(l server.DeadLetter) string { return term.Printable(l.Reason) }},
@@ -426,14 +426,9 @@ func deadColumns(list []server.DeadLetter) term.List[server.DeadLetter] {
 		{Head: "STREAM", Text: func(l server.DeadLetter) string { return term.Printable(l.Stream) }, Wide: true},
 		{Head: "GROUP", Text: func(l server.DeadLetter) string { return term.Printable(l.Group) }, Wide: true},
 		{Head: "ERROR", Text: func(l server.DeadLetter) string { return term.Printable(l.Error) }},
-	}
-	if slices.ContainsFunc(list, func(l server.DeadLetter) bool { return l.Cell != "" }) {
-		columns = slices.Insert(columns, 1, term.Column[server.DeadLetter]{Head: "CELL", Text: func(l server.DeadLetter) string { return l.Cell }})
-	}
-	return term.List[server.DeadLetter]{
-		Columns: columns, Name: func(l server.DeadLetter) string { return l.ID },
-		Empty: "no dead letters; see lockstep status for what fails but is still retried",
-	}
+	},
+	Name:  func(l server.DeadLetter) string { return l.ID },
+	Empty: "no dead letters; see lockstep status for what fails but is still retried",
 }
 
 type deadDetail server.DeadLetter

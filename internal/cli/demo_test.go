@@ -136,7 +136,7 @@ func TestWebDemo(t *testing.T) {
 		}
 	}
 	interrupt(t, p)
-	if code := p.AwaitExit(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\ntrees read") {
+	if code := p.AwaitExit(time.Minute); code != term.ExitDone || !strings.Contains(p.Log.String(), "\nAll as promised") {
 		t.Errorf("exit code %d, want 0 and the table", code)
 	}
 	assertNothingLeft(t, tmp, workers)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -122,18 +121,9 @@ func become(t *tree.Tree, command, environ []string) error {
 			return fmt.Errorf("hand the pin to the command: %w", err)
 		}
 	}
-	set := map[string]string{
-		"LOCKSTEP_TREE": t.Dir(), "LOCKSTEP_COMMIT": t.Commit(), "LOCKSTEP_REF": t.Ref().String(), "PWD": t.Dir(),
-	}
-	environ = slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
-		name, _, _ := strings.Cut(pair, "=")
-		_, ours := set[name]
-		return ours
-	})
-	for name, value := range set {
-		environ = append(environ, name+"="+value)
-	}
-	return commandError(unix.Exec(path, command, environ))
+	cmd := exec.Cmd{Dir: t.Dir(), Env: append(slices.Clone(environ),
+		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir())}
+	return commandError(unix.Exec(path, command, cmd.Environ())) // the last of several values counts
 }
 
 func commandError(err error) error {

@@ -52,7 +52,7 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 				if !set.IsSingle() {
 					slices.SortStableFunc(list, func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) })
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns(list)), lacking(missing))
+				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns), lacking(missing))
 			})
 		},
 	}, config.Common, &out)
@@ -143,10 +143,10 @@ func inspecting(fn func(context.Context, *locking.Inspector) error) func(context
 	}
 }
 
-// lockColumns returns how ls prints leases. The cell is left out if there is only one.
-func lockColumns(list []server.Lock) term.List[server.Lock] {
-	columns := []term.Column[server.Lock]{
+var lockColumns = term.List[server.Lock]{
+	Columns: []term.Column[server.Lock]{
 		{Head: "REPOSITORY", Text: func(l server.Lock) string { return l.Repo }},
+		{Head: "CELL", Text: func(l server.Lock) string { return l.Cell }, Optional: true},
 		{Head: "OPERATION", Text: func(l server.Lock) string { return l.Holder.Operation }},
 		{Head: "JOB", Text: func(l server.Lock) string { return l.Holder.Job }},
 		{Head: "WORKER", Text: func(l server.Lock) string { return l.Holder.Worker }},
@@ -154,14 +154,9 @@ func lockColumns(list []server.Lock) term.List[server.Lock] {
 		{Head: "WAITING", Text: func(l server.Lock) string { return strconv.Itoa(len(l.Waiters)) }},
 		{Head: "REMAINING", Text: func(l server.Lock) string { return remaining(l).String() }, Wide: true},
 		{Head: "FENCE", Text: func(l server.Lock) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
-	}
-	if slices.ContainsFunc(list, func(l server.Lock) bool { return l.Cell != "" }) {
-		columns = slices.Insert(columns, 1, term.Column[server.Lock]{Head: "CELL", Text: func(l server.Lock) string { return l.Cell }})
-	}
-	return term.List[server.Lock]{
-		Columns: columns, Name: func(l server.Lock) string { return l.Repo },
-		Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
-	}
+	},
+	Name:  func(l server.Lock) string { return l.Repo },
+	Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
 }
 
 type lockDetail server.Lock

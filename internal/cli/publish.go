@@ -64,16 +64,41 @@ func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change,
 	return c, nil
 }
 
+// publishFlags are flags that describe a change of any kind.
+type publishFlags struct {
+	changeFlags
+	removed, due, force bool
+	movedTo, onBusy     string
+}
+
+// change returns the change, or a usage error.
+func (f *publishFlags) change(url string) (change events.Change, err error) {
+	kind := events.ChangePushed
+	switch {
+	case f.removed:
+		kind = events.ChangeRemoved
+	case f.due:
+		kind = events.ChangeDue
+	case f.movedTo != "":
+		kind = events.ChangeMoved
+		if f.to, err = events.ParseRepoPath(f.movedTo); err != nil {
+			return change, term.UsageError(fmt.Errorf("--moved-to: %w", err))
+		}
+	}
+	if change, err = f.changeFlags.change(kind, url); err != nil {
+		return change, err
+	}
+	change.Force, change.OnBusy = f.force, events.BusyPolicy(f.onBusy)
+	change, err = events.NewChange(change)
+	return change, term.UsageError(err)
+}
+
 func newPublishCommand(std term.Streams) *cobra.Command {
 	var (
-		flags        changeFlags
-		removed, due bool
-		movedTo      string
-		force        bool
-		out          term.Output
-		onBusy       string
-		wait         bool
-		timeout      time.Duration
+		flags   publishFlags
+		out     term.Output
+		wait    bool
+		timeout time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "publish URL",
@@ -87,26 +112,9 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			kind := events.ChangePushed
-			switch {
-			case removed:
-				kind = events.ChangeRemoved
-			case due:
-				kind = events.ChangeDue
-			case movedTo != "":
-				kind = events.ChangeMoved
-				var err error
-				if flags.to, err = events.ParseRepoPath(movedTo); err != nil {
-					return term.UsageError(fmt.Errorf("--moved-to: %w", err))
-				}
-			}
-			change, err := flags.change(kind, args[0])
+			change, err := flags.change(args[0])
 			if err != nil {
 				return err
-			}
-			change.Force, change.OnBusy = force, events.BusyPolicy(onBusy)
-			if change, err = events.NewChange(change); err != nil {
-				return term.UsageError(err)
 			}
 			if timeout <= 0 {
 				return term.UsageError(fmt.Errorf("--timeout %v: want more than 0s", timeout))
@@ -137,12 +145,12 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&flags.after, "after", "", "new `commit` of the ref")
 	cmd.Flags().BoolVar(&flags.pin, "pin", false, "publish the commit of --after, even if the ref has moved on")
 	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
-	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "behaviour while another job holds the repository: `wait or skip`")
-	cmd.Flags().BoolVar(&removed, "removed", false, "publish the removal of the repository or, with --ref, of that ref")
-	cmd.Flags().StringVar(&movedTo, "moved-to", "", "publish the move of --repo to this `owner/name` at the URL")
-	cmd.Flags().BoolVar(&due, "due", false, "poll the watched refs of the repository")
+	cmd.Flags().StringVar(&flags.onBusy, "on-busy", string(events.BusyWait), "behaviour while another job holds the repository: `wait or skip`")
+	cmd.Flags().BoolVar(&flags.removed, "removed", false, "publish the removal of the repository or, with --ref, of that ref")
+	cmd.Flags().StringVar(&flags.movedTo, "moved-to", "", "publish the move of --repo to this `owner/name` at the URL")
+	cmd.Flags().BoolVar(&flags.due, "due", false, "poll the watched refs of the repository")
 	cmd.MarkFlagsMutuallyExclusive("removed", "moved-to", "due")
-	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even if the remote still exists")
+	cmd.Flags().BoolVar(&flags.force, "force", false, "with --removed: remove the clone even if the remote still exists")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result and print it")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	out.Add(cmd, term.FormEvent)

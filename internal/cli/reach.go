@@ -28,15 +28,20 @@ func connected(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn f
 	if cfg.Redis == "" {
 		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service", config.Names("redis")))
 	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	return withRedis(cfg, func(client redis.UniversalClient) error { return fn(ctx, cfg, client) })
+}
+
+// withRedis runs fn with a client of the configured Redis, and adds advice to its error.
+func withRedis(cfg config.Config, fn func(redis.UniversalClient) error) error {
 	server, err := cfg.RedisServer()
 	if err != nil {
 		return term.UsageError(err)
 	}
 	client := server.Open()
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-	defer cancel()
-	return redisx.Explain(server, fn(ctx, cfg, client))
+	return redisx.Explain(server, fn(client))
 }
 
 // onCells is connected, for a command that works with all cells: a single deployment, unless the settings name a directory of cells.
@@ -136,18 +141,15 @@ func oneCell(ctx context.Context, cfg config.Config) (config.Config, error) {
 	if cfg.Directory() == "" {
 		return cfg, nil
 	}
-	server, err := cfg.RedisServer()
-	if err != nil {
-		return cfg, term.UsageError(err)
-	}
-	client := server.Open()
-	defer client.Close()
-	set, err := app.OpenCells(ctx, cfg, client)
-	if err != nil {
-		return cfg, redisx.Explain(server, err)
-	}
-	if !set.IsSingle() {
-		return cfg, term.UsageError(errOneCell)
-	}
-	return app.InCell(cfg, set.Members()[0]), nil
+	err := withRedis(cfg, func(client redis.UniversalClient) error {
+		set, err := app.OpenCells(ctx, cfg, client)
+		if err == nil && !set.IsSingle() {
+			err = term.UsageError(errOneCell)
+		}
+		if err == nil {
+			cfg = app.InCell(cfg, set.Members()[0])
+		}
+		return err
+	})
+	return cfg, err
 }

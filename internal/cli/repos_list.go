@@ -61,53 +61,45 @@ func describeRepos(ctx context.Context, cfg config.Config, client redis.Universa
 	return list, err
 }
 
-// repoColumns returns how ls prints repositories. Columns that are empty in all rows are left out.
-func repoColumns(list []listedRepo, prefix bool) term.List[listedRepo] {
-	type column = term.Column[listedRepo]
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	columns := []column{
-		{Head: "REPOSITORY", Text: func(r listedRepo) string { return r.Repo }},
-		{Head: "REF", Text: func(r listedRepo) string { return shortRef(r.Ref) }},
-		{Head: "COMMIT", Text: func(r listedRepo) string { return r.Commit[:min(12, len(r.Commit))] }},
-		{Head: "SYNCED", Time: func(r listedRepo) time.Time { return timeOf(r.Synced) }},
-		{Head: "STATUS", Text: repoStatus},
-	}
-	if slices.ContainsFunc(list, func(r listedRepo) bool { return r.Cell != "" }) {
-		columns = slices.Insert(columns, 1, column{Head: "CELL", Text: func(r listedRepo) string { return r.Cell }})
-	}
-	if slices.ContainsFunc(list, func(r listedRepo) bool { return r.Volume != nil }) {
-		onVolume := func(fn func(*onDisk) string) func(listedRepo) string {
-			return func(r listedRepo) string {
-				if r.Volume == nil {
-					return ""
-				}
-				return fn(r.Volume)
-			}
-		}
-		columns = append(columns,
-			column{Head: "SIZE", Text: onVolume(func(d *onDisk) string { return volume.BytesText(d.Bytes) })},
-			column{Head: "FILES", Text: onVolume(func(d *onDisk) string { return number(d.Files) }), Wide: true},
-			column{Head: "TREES", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Trees) }), Wide: true},
-			column{Head: "STORE", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Store) }), Wide: true},
-			column{Head: "ADOPTED", Text: onVolume((*onDisk).adopted), Wide: true})
-	}
-	columns = append(columns,
-		column{Head: "FENCE", Text: func(r listedRepo) string { return strconv.FormatUint(r.Fence, 10) }, Wide: true},
-		column{Head: "FAILURES", Text: func(r listedRepo) string { return strconv.Itoa(r.Circuit.Failures) }, Wide: true},
-		column{Head: "CIRCUIT", Text: func(r listedRepo) string { return status.Circuit(r.Circuit) }, Wide: true})
-	if slices.ContainsFunc(list, func(r listedRepo) bool { return len(r.Failing) > 0 }) {
-		columns = append(columns, column{Head: "LAST ERROR", Text: func(r listedRepo) string {
-			if len(r.Failing) == 0 {
+// repoColumns returns how ls prints repositories.
+func repoColumns(prefix bool) term.List[listedRepo] {
+	onVolume := func(text func(*onDisk) string) func(listedRepo) string {
+		return func(r listedRepo) string {
+			if r.Volume == nil {
 				return ""
 			}
-			return status.FailureText(r.Failing[0], 100)
-		}})
+			return text(r.Volume)
+		}
 	}
 	empty := "no repositories yet; watch one with lockstep watch add URL --app NAME, or sync one with lockstep sync URL"
 	if prefix {
 		empty = "no repositories with this prefix; see lockstep repos ls"
 	}
-	return term.List[listedRepo]{Columns: columns, Name: func(r listedRepo) string { return r.Repo }, Empty: empty}
+	return term.List[listedRepo]{
+		Columns: []term.Column[listedRepo]{
+			{Head: "REPOSITORY", Text: func(r listedRepo) string { return r.Repo }},
+			{Head: "CELL", Text: func(r listedRepo) string { return r.Cell }, Optional: true},
+			{Head: "REF", Text: func(r listedRepo) string { return shortRef(r.Ref) }},
+			{Head: "COMMIT", Text: func(r listedRepo) string { return r.Commit[:min(12, len(r.Commit))] }},
+			{Head: "SYNCED", Time: func(r listedRepo) time.Time { return timeOf(r.Synced) }},
+			{Head: "STATUS", Text: repoStatus},
+			{Head: "SIZE", Text: onVolume(func(d *onDisk) string { return volume.BytesText(d.Bytes) }), Optional: true},
+			{Head: "FILES", Text: onVolume(func(d *onDisk) string { return strconv.FormatInt(d.Files, 10) }), Wide: true, Optional: true},
+			{Head: "TREES", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Trees) }), Wide: true, Optional: true},
+			{Head: "STORE", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Store) }), Wide: true, Optional: true},
+			{Head: "ADOPTED", Text: onVolume((*onDisk).adopted), Wide: true, Optional: true},
+			{Head: "FENCE", Text: func(r listedRepo) string { return strconv.FormatUint(r.Fence, 10) }, Wide: true},
+			{Head: "FAILURES", Text: func(r listedRepo) string { return strconv.Itoa(r.Circuit.Failures) }, Wide: true},
+			{Head: "CIRCUIT", Text: func(r listedRepo) string { return status.Circuit(r.Circuit) }, Wide: true},
+			{Head: "LAST ERROR", Optional: true, Text: func(r listedRepo) string {
+				if len(r.Failing) == 0 {
+					return ""
+				}
+				return status.FailureText(r.Failing[0], 100)
+			}},
+		},
+		Name: func(r listedRepo) string { return r.Repo }, Empty: empty,
+	}
 }
 
 // repoStatus returns the state of a repository in a word or two.

@@ -91,8 +91,8 @@ const statusTimeout = 1500 * time.Millisecond
 // readService returns what reads the state of the service: of the deployment, or of each cell.
 func readService(cfg config.Config, client redis.UniversalClient, set *cells.Set) func(context.Context) (term.Table, error) {
 	if set.IsSingle() {
-		reader := status.Reader{Redis: client, Config: app.InCell(cfg, set.Members()[0])}
-		return func(ctx context.Context) (term.Table, error) { return reader.Read(ctx) }
+		cfg = app.InCell(cfg, set.Members()[0])
+		return func(ctx context.Context) (term.Table, error) { return status.Read(ctx, client, cfg) }
 	}
 	return func(ctx context.Context) (term.Table, error) {
 		all := allCells{Cells: []cellStatus{}}

@@ -122,26 +122,23 @@ func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams)
 }
 
 // syncThrough lets the workers of a running service handle the change.
-func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, change events.Change) (events.Result, error) {
-	server, err := cfg.RedisServer()
-	if err != nil {
-		return events.Result{}, term.UsageError(err)
-	}
-	client := server.Open()
-	defer client.Close()
-	set, err := app.OpenCells(ctx, cfg, client)
-	if err != nil {
-		return events.Result{}, redisx.Explain(server, err)
-	}
-	cell, err := set.Of(change.Repo)
-	if err != nil {
-		return events.Result{}, err
-	}
-	cfg = app.InCell(cfg, cell)
-	warnWithoutWorker(ctx, client, cfg, std)
-	defer showProgress(std, client, cfg, change)()
-	result, err := request(ctx, client, cfg, change)
-	return result, redisx.Explain(server, err)
+func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, change events.Change) (result events.Result, err error) {
+	err = withRedis(cfg, func(client redis.UniversalClient) error {
+		set, err := app.OpenCells(ctx, cfg, client)
+		if err != nil {
+			return err
+		}
+		cell, err := set.Of(change.Repo)
+		if err != nil {
+			return err
+		}
+		cfg := app.InCell(cfg, cell)
+		warnWithoutWorker(ctx, client, cfg, std)
+		defer showProgress(std, client, cfg, change)()
+		result, err = request(ctx, client, cfg, change)
+		return err
+	})
+	return result, err
 }
 
 // syncEmbedded handles the change with a worker and a Redis inside this process.

@@ -11,12 +11,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep/events"
 	"lockstep/internal/app"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/redisx"
 	"lockstep/internal/term"
+	"lockstep/locking"
 )
 
 // Options configures the demo.
@@ -31,7 +37,33 @@ const (
 	DefaultAddress = "127.0.0.1:0" // address of the dashboard for --web without a value
 	Longest        = 24 * time.Hour
 	stepTimeout    = 5 * time.Minute // per step; steps take seconds on an idle machine
+
+	repoCount     = 8
+	hotRepo       = "demo/hot"
+	forcePushed   = 3                     // index of the repository that is force-pushed
+	remoteLatency = 50 * time.Millisecond // delay of each response of the Git server, to simulate a remote one
 )
+
+type demo struct {
+	dir, root string // root is the volume
+	std       term.Streams
+	fail      context.CancelCauseFunc // aborts the demonstration
+	began     time.Time
+	tasks     sync.WaitGroup
+
+	git      *gitserver.Server
+	redis    redisx.Server
+	client   redis.UniversalClient
+	locks    *locking.Inspector
+	lease    time.Duration // of workers
+	workers  []*worker     // all that were ever started
+	takeover time.Duration // from the kill of a worker to its successor's lease
+
+	repos     []*sampleRepo // the hot one first
+	mu        sync.Mutex    // guards what follows, and counters of repos
+	published map[string]*push
+	unsettled int
+}
 
 // Run runs the demonstration in a temporary directory. It prints events on standard error and the report on standard output.
 func (o *Options) Run(ctx context.Context, std term.Streams) error {
@@ -49,8 +81,7 @@ func (o *Options) Run(ctx context.Context, std term.Streams) error {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	d := &demo{dir: dir, root: filepath.Join(dir, "volume"), std: std, fail: fail, began: time.Now(), waiting: map[string]push{}}
-	defer d.close()
+	d := &demo{dir: dir, root: filepath.Join(dir, "volume"), std: std, fail: fail, began: time.Now(), published: map[string]*push{}}
 	if err := d.run(ctx, until, o); err != nil {
 		return cmp.Or(context.Cause(ctx), err) // report the cause, not the errors that the cancellation led to
 	}
@@ -64,18 +95,34 @@ func (o *Options) Run(ctx context.Context, std term.Streams) error {
 	return nil
 }
 
-// say prints an event.
-func (d *demo) say(format string, args ...any) {
-	fmt.Fprintf(d.std.Stderr, "%7.2fs  %s\n", time.Since(d.began).Seconds(), term.Clean(fmt.Sprintf(format, args...)))
-}
-
 // run ends the demo early when until is done, and aborts it when ctx is done.
-func (d *demo) run(ctx, until context.Context, o *Options) error {
-	if err := d.open(ctx); err != nil {
+func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
+	delay := func(ctx context.Context, _, _ string) { app.Sleep(ctx, remoteLatency) }
+	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(delay)); err != nil {
+		return fmt.Errorf("start the sample Git server: %w", err)
+	}
+	defer d.git.Close()
+	embedded, err := redisx.StartEmbedded()
+	if err != nil {
 		return err
 	}
+	defer embedded.Close()
+	d.redis, d.client = embedded.Server, embedded.Open()
+	if c, ok := d.client.(*redis.Client); ok {
+		d.client = c.WithTimeout(stepTimeout) // the embedded Redis is as slow as this process
+	}
+	defer d.client.Close()
+	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: events.DefaultNamespace.Locks()}); err != nil {
+		return err
+	}
+	d.say("to watch from another terminal: lockstep status --redis %s", d.redis)
+	if err := d.createRepos(ctx); err != nil {
+		return err
+	}
+
 	background, stop := context.WithCancel(ctx)
 	defer func() { stop(); d.tasks.Wait() }()
+	defer d.killWorkers()
 	d.start(func() error { return d.countResults(background) })
 	if o.Web != "" {
 		if err := d.openWeb(background, o.Web); err != nil {
@@ -83,7 +130,7 @@ func (d *demo) run(ctx, until context.Context, o *Options) error {
 		}
 	}
 	for range 2 {
-		if err := d.startWorker(ctx); err != nil {
+		if err := d.startWorker(); err != nil {
 			return err
 		}
 	}
@@ -96,11 +143,10 @@ func (d *demo) run(ctx, until context.Context, o *Options) error {
 	if err := d.act(ctx, until, o.Duration); err != nil {
 		return err
 	}
-	began := time.Now()
+	d.say("no more pushes")
 	if err := d.await(ctx, "settled", d.settled); err != nil {
 		return err
 	}
-	d.say("no more pushes; all changes settled %.1f s later", time.Since(began).Seconds())
 	return d.stopWorkers(ctx)
 }
 
@@ -113,23 +159,46 @@ func (d *demo) act(ctx, until context.Context, duration time.Duration) error {
 		defer stop()
 		return d.pushAll(ctx, pushing.Done())
 	})
-	began := time.Now()
-	app.Sleep(pushing, min(cmp.Or(duration, stepTimeout)/4, 5*time.Second))
+	end := time.Now().Add(cmp.Or(duration, Longest))
+	app.Sleep(pushing, min(time.Until(end)/4, 5*time.Second))
 	err := d.killHolder(ctx, pushing)
 	if err == nil {
-		err = d.startWorker(ctx)
+		err = d.startWorker()
 	}
 	if err == nil {
 		err = d.push(ctx, d.repos[forcePushed], d.repos[forcePushed].first)
 		d.say("force-pushed to %s: its history is rewritten", d.repos[forcePushed].name)
 	}
-	switch {
-	case err != nil:
-	case duration > 0:
-		app.Sleep(pushing, time.Until(began.Add(duration)))
-	default:
-		<-pushing.Done()
+	if err == nil {
+		app.Sleep(pushing, time.Until(end))
 	}
 	stop()
 	return cmp.Or(err, g.Wait())
+}
+
+// say prints an event.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.std.Stderr, "%7.2fs  %s\n", time.Since(d.began).Seconds(), term.Clean(fmt.Sprintf(format, args...)))
+}
+
+// start runs a background task, whose error aborts the demonstration.
+func (d *demo) start(task func() error) {
+	d.tasks.Go(func() {
+		if err := task(); err != nil && !errors.Is(err, context.Canceled) {
+			d.fail(err)
+		}
+	})
+}
+
+// await polls until done returns true.
+func (d *demo) await(ctx context.Context, what string, done func() bool) error {
+	for began := time.Now(); !done(); {
+		if time.Since(began) > stepTimeout {
+			return fmt.Errorf("demo: not everything is %s after %v", what, stepTimeout)
+		}
+		if !app.Sleep(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,47 +16,105 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/watch"
 )
 
-// Each round pushes to the hot repository several times and to some of the others in turn.
 const (
-	pushInterval = 250 * time.Millisecond
-	hotPushes    = 3
-	otherPushes  = 2
-	repackEvery  = 100 // rounds between repacks of the sample repositories
-
-	changeIDPrefix = "demo-" // followed by a number
+	pushEvery   = 50 * time.Millisecond // every third push is to another than the hot repository
+	repackEvery = 2000                  // pushes between repacks of the sample repositories
+	fileCount   = 40                    // per repository
 
 	readerCount = 2
 	readPause   = 2 * time.Millisecond // after each tree, to leave time for other work
+
+	// The lease is short to keep the crash scene short. On a slow machine it is the time that it took to create the sample
+	// repositories: a worker that gets no CPU for longer would lose its leases.
+	minLease = 2 * time.Second
+	maxLease = 30 * time.Second
 )
 
-// push is a push without a result.
+// sampleRepo is a sample repository.
+type sampleRepo struct {
+	name    string
+	first   string     // commit
+	pushing sync.Mutex // guards head
+	head    string     // last pushed commit
+
+	commits                        map[string]int // push number by commit
+	pushes, reads                  int
+	torn, settled, doubled, failed int
+	latencies                      []time.Duration // from push to result
+}
+
+// push is a published push.
 type push struct {
-	repo *sampleRepo
-	at   time.Time
+	repo    *sampleRepo
+	at      time.Time
+	settled bool
+}
+
+func (d *demo) createRepos(ctx context.Context) error {
+	began := time.Now()
+	for i := range repoCount {
+		name := hotRepo
+		if i > 0 {
+			name = fmt.Sprintf("demo/sample-%d", i)
+		}
+		commit, err := d.git.Create(ctx, name, contents(name, 0))
+		if err != nil {
+			return err
+		}
+		d.repos = append(d.repos, &sampleRepo{name: name, first: commit, head: commit, commits: map[string]int{commit: 0}})
+	}
+	d.lease = max(minLease, min(time.Since(began).Round(time.Second/10), maxLease))
+	return nil
+}
+
+// watchAll adds all watches and waits until the repositories are cloned.
+func (d *demo) watchAll(ctx context.Context) error {
+	registry := watch.NewRegistry(d.client, events.DefaultNamespace)
+	for _, repo := range d.repos {
+		w, err := watch.New(watch.Watch{App: "docs", URL: d.git.URL(repo.name)})
+		if err != nil {
+			return err
+		}
+		if _, err := registry.Put(ctx, w); err != nil {
+			return err
+		}
+	}
+	d.say("app docs watches %d repositories", repoCount)
+	for _, repo := range d.repos {
+		cloned := func() bool {
+			_, _, err := resolve(filepath.Join(d.root, repo.name))
+			return err == nil
+		}
+		if err := d.await(ctx, "cloned", cloned); err != nil {
+			return err
+		}
+	}
+	d.say("all of them cloned")
+	return nil
 }
 
 // pushAll pushes until stop is closed.
 func (d *demo) pushAll(ctx context.Context, stop <-chan struct{}) error {
-	tick := time.NewTicker(pushInterval)
+	tick := time.NewTicker(pushEvery)
 	defer tick.Stop()
-	hot, others := d.repos[0], d.repos[1:]
-	for round := 1; ; round++ {
-		for i := range hotPushes + otherPushes {
-			repo := hot
-			if i >= hotPushes {
-				repo = others[(round*otherPushes+i)%len(others)]
-			}
-			if err := d.push(ctx, repo, ""); err != nil {
-				return err
-			}
+	others := d.repos[1:]
+	for n := 1; ; n++ {
+		repo := d.repos[0]
+		if n%3 == 0 {
+			repo = others[n/3%len(others)]
 		}
-		if round%repackEvery == 0 {
-			for _, repo := range d.repos {
-				if _, err := d.git.Git(ctx, repo.name, "", "repack", "-a", "-d", "-q"); err != nil {
-					return err
-				}
+		if err := d.push(ctx, repo, ""); err != nil {
+			return err
+		}
+		for _, repo := range d.repos {
+			if n%repackEvery > 0 {
+				break
+			}
+			if _, err := d.git.Git(ctx, repo.name, "", "repack", "-a", "-d", "-q"); err != nil {
+				return err
 			}
 		}
 		select {
@@ -72,19 +131,17 @@ func (d *demo) pushAll(ctx context.Context, stop <-chan struct{}) error {
 func (d *demo) push(ctx context.Context, repo *sampleRepo, parent string) error {
 	repo.pushing.Lock()
 	defer repo.pushing.Unlock()
-	before := repo.head
-	repo.pushes++
-	commit, err := d.git.Commit(ctx, repo.name, gitserver.Main, gitserver.Edit{Write: contents(repo.name, repo.pushes), Parent: parent})
+	commit, err := d.git.Commit(ctx, repo.name, gitserver.Main, gitserver.Edit{Write: contents(repo.name, repo.pushes+1), Parent: parent})
 	if err != nil {
 		return err
 	}
-	repo.head = commit
 	change, err := events.NewChange(events.Change{
-		ID: d.register(repo, commit), Source: "/lockstep/demo", URL: d.git.URL(repo.name), Before: before, After: commit, App: watchingApp, Watched: true,
+		ID: d.register(repo, commit), Source: "/lockstep/demo", URL: d.git.URL(repo.name), Before: repo.head, After: commit, App: "docs", Watched: true,
 	})
 	if err != nil {
 		return err
 	}
+	repo.head = commit
 	return app.PublishChange(ctx, d.client, events.DefaultNamespace, change)
 }
 
@@ -92,21 +149,22 @@ func (d *demo) push(ctx context.Context, repo *sampleRepo, parent string) error 
 func (d *demo) register(repo *sampleRepo, commit string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	repo.pushes++
 	repo.commits[commit] = repo.pushes
-	d.pushes++
-	id := changeIDPrefix + strconv.Itoa(d.pushes)
-	d.waiting[id] = push{repo, time.Now()}
+	id := "demo-" + strconv.Itoa(len(d.published))
+	d.published[id] = &push{repo: repo, at: time.Now()}
+	d.unsettled++
 	return id
 }
 
-// settled reports whether all changes have their results.
+// settled reports whether all pushes have their results.
 func (d *demo) settled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.waiting) == 0
+	return d.unsettled == 0
 }
 
-// countResults counts the results of changes until ctx is done.
+// countResults counts the results of pushes until ctx is done.
 func (d *demo) countResults(ctx context.Context) error {
 	for from := "0"; ctx.Err() == nil; {
 		read, err := d.client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond}).Result()
@@ -129,24 +187,26 @@ func (d *demo) countResults(ctx context.Context) error {
 	return nil
 }
 
-// count counts a result that was settled at that time.
+// count counts a result that was settled at that time. Changes that the registry published for a new watch do not count.
 func (d *demo) count(result events.Result, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, id := range result.Deliveries {
-		pushed, waiting := d.waiting[id]
+		p := d.published[id]
 		switch {
-		case waiting:
-			delete(d.waiting, id)
-			d.results++
-			pushed.repo.latencies = append(pushed.repo.latencies, max(0, at.Sub(pushed.at)))
-		case strings.HasPrefix(id, changeIDPrefix): // others are of the registry, for a new watch
-			d.doubled++
+		case p == nil:
+		case p.settled:
+			p.repo.doubled++
+		default:
+			p.settled = true
+			p.repo.settled++
+			d.unsettled--
+			p.repo.latencies = append(p.repo.latencies, max(0, at.Sub(p.at)))
 		}
-	}
-	if result.Type == events.ResultFailed {
-		d.failed++
-		d.say("FAILED: %s: %s", result.Repo, result.Error)
+		if p != nil && result.Type != events.ResultSynced {
+			p.repo.failed++
+			d.say("FAILED: %s: %s", result.Repo, result.Error)
+		}
 	}
 }
 
@@ -154,13 +214,9 @@ func (d *demo) count(result events.Result, at time.Time) {
 func contents(repo string, number int) map[string]string {
 	files := make(map[string]string, fileCount)
 	for f := range fileCount {
-		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = fileText(repo, number)
+		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = fmt.Sprintf("%s, push %d\n%s", repo, number, strings.Repeat(".", number%64)) // of varying length
 	}
 	return files
-}
-
-func fileText(repo string, number int) string {
-	return fmt.Sprintf("%s, push %d\n%s", repo, number, strings.Repeat(".", number%64)) // of varying length
 }
 
 // readTrees checks the published trees one after the other until ctx is done. It reads them like any program: it resolves the name
@@ -170,16 +226,16 @@ func (d *demo) readTrees(ctx context.Context) {
 		repo := d.repos[i%len(d.repos)]
 		err := d.readTree(repo)
 		d.mu.Lock()
-		d.reads++
+		repo.reads++
 		if err != nil {
-			d.torn++
+			repo.torn++
 			d.say("TORN: %s: %v", repo.name, err)
 		}
 		d.mu.Unlock()
 	}
 }
 
-// readTree returns an error unless the published tree has exactly the files of the push that made its commit.
+// readTree returns an error unless the published tree has the files of the push that made its commit.
 func (d *demo) readTree(repo *sampleRepo) error {
 	tree, commit, err := resolve(filepath.Join(d.root, repo.name))
 	if err != nil {
@@ -193,11 +249,11 @@ func (d *demo) readTree(repo *sampleRepo) error {
 	}
 	for path, want := range contents(repo.name, number) {
 		text, err := os.ReadFile(filepath.Join(tree, path))
+		if err == nil && string(text) != want {
+			err = fmt.Errorf("%s is not of push %d: %.40q", path, number, text)
+		}
 		if err != nil {
 			return err
-		}
-		if string(text) != want {
-			return fmt.Errorf("%s is not of push %d: %.40q", path, number, text)
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ func TestReadTreeDetectsIncompleteTrees(t *testing.T) {
 	}{
 		"complete": {func(string) error { return nil }, true},
 		"a file of another push": {func(tree string) error {
-			return os.WriteFile(filepath.Join(tree, "dir-3/file-3"), []byte(fileText(repo, 2)), 0o644)
+			return os.WriteFile(filepath.Join(tree, "dir-3/file-3"), []byte(contents(repo, 2)["dir-3/file-3"]), 0o644)
 		}, false},
 		"a truncated file": {func(tree string) error { return os.Truncate(filepath.Join(tree, "dir-3/file-3"), 3) }, false},
 		"a missing file":   {func(tree string) error { return os.Remove(filepath.Join(tree, "dir-3/file-3")) }, false},
@@ -48,14 +48,14 @@ func TestReadTreeDetectsIncompleteTrees(t *testing.T) {
 }
 
 func TestCountOfResults(t *testing.T) {
-	d := &demo{waiting: map[string]push{}, std: term.Streams{Stderr: io.Discard}}
+	d := &demo{published: map[string]*push{}, std: term.Streams{Stderr: io.Discard}}
 	hot, cold := &sampleRepo{commits: map[string]int{}}, &sampleRepo{commits: map[string]int{}}
 	first, _, third := d.register(hot, "a"), d.register(hot, "b"), d.register(cold, "c")
 	for _, id := range []string{first, first, "of a watch"} {
 		d.count(events.Result{Type: events.ResultSynced, Deliveries: []string{id}}, time.Now())
 	}
 	d.count(events.Result{Type: events.ResultFailed, Deliveries: []string{third}}, time.Now())
-	if d.results != 2 || d.doubled != 1 || d.failed != 1 || len(d.waiting) != 1 || len(hot.latencies) != 1 || len(cold.latencies) != 1 {
-		t.Errorf("%d results, %d doubled, %d failed, %d waiting; want 2, 1, 1, 1", d.results, d.doubled, d.failed, len(d.waiting))
+	if hot.settled != 1 || hot.doubled != 1 || cold.failed != 1 || d.unsettled != 1 || len(hot.latencies) != 1 || len(cold.latencies) != 1 {
+		t.Errorf("%d settled, %d doubled, %d failed, %d unsettled; want 1 each", hot.settled, hot.doubled, cold.failed, d.unsettled)
 	}
 }

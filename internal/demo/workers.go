@@ -1,10 +1,11 @@
 package demo
 
 import (
-	"cmp"
 	"context"
-	"errors"
+	"crypto/rand"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -15,28 +16,21 @@ import (
 
 	"lockstep/internal/app"
 	"lockstep/internal/config"
-	"lockstep/internal/term"
+	"lockstep/internal/telemetry"
 	"lockstep/locking"
-)
-
-// The lease is short to keep the crash scene short. On a slow machine it is the time that it took to create the sample repositories:
-// a worker that gets no CPU for longer would lose its leases.
-const (
-	minLease = 2 * time.Second
-	maxLease = 30 * time.Second
 )
 
 // worker is a worker process.
 type worker struct {
-	name     string
-	cmd      *exec.Cmd
-	done     chan struct{}
-	expected atomic.Bool // the exit is expected
+	name   string
+	cmd    *exec.Cmd
+	done   chan struct{}
+	killed atomic.Bool
 }
 
-// kill kills the process, unless it has exited, and waits for it.
+// kill kills the process and waits for it.
 func (w *worker) kill() {
-	w.expected.Store(true)
+	w.killed.Store(true)
 	_ = w.cmd.Process.Kill()
 	<-w.done
 }
@@ -53,8 +47,14 @@ func (d *demo) running() (alive []*worker) {
 	return alive
 }
 
+func (d *demo) killWorkers() {
+	for _, w := range d.running() {
+		w.kill()
+	}
+}
+
 // startWorker starts another worker process, without the user's own LOCKSTEP_* settings.
-func (d *demo) startWorker(ctx context.Context) error {
+func (d *demo) startWorker() error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -67,28 +67,27 @@ func (d *demo) startWorker(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = d.std.Stderr, d.std.Stderr
 	// Ctrl-C must not reach the workers. They die with this process, whose threads do not end before it, and which hosts their Redis.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start worker %s: %w", name, err)
 	}
 	w := &worker{name: name, cmd: cmd, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		if err := cmd.Wait(); !w.expected.Load() {
-			d.fail(fmt.Errorf("demo: worker %s exited unexpectedly: %w", name, cmp.Or(err, errors.New("exit status 0"))))
+		if err := cmd.Wait(); err != nil && !w.killed.Load() {
+			d.fail(fmt.Errorf("demo: worker %s exited unexpectedly: %w", name, err))
 		}
 	}()
 	d.workers = append(d.workers, w)
 	d.say("worker %s started, pid %d", name, cmd.Process.Pid)
-	return ctx.Err()
+	return nil
 }
 
 // killHolder kills the holder of the hot repository with kill -9 and waits until another worker has taken over, unless until is done
 // before.
 func (d *demo) killHolder(ctx, until context.Context) error {
 	var lost locking.Status
-	var killed time.Time
-	for killed.IsZero() {
+	var victim *worker
+	for victim == nil {
 		if !app.Sleep(until, 5*time.Millisecond) {
 			return context.Cause(ctx)
 		}
@@ -97,17 +96,18 @@ func (d *demo) killHolder(ctx, until context.Context) error {
 			return err
 		}
 		for _, w := range d.running() {
-			if lost.Held && w.name == lost.Holder.Worker && d.stillHolds(ctx, w, lost.Fence) {
-				killed = time.Now()
-				w.kill()
+			if lost.Held && w.name == lost.Holder.Worker {
+				victim = w
 			}
 		}
 	}
-	d.say("%s killed with kill -9 while it held %s (fence %d)", lost.Holder.Worker, hotRepo, lost.Fence)
+	killed := time.Now()
+	victim.kill()
+	d.say("%s killed with kill -9 while it held %s (fence %d)", victim.name, hotRepo, lost.Fence)
 	var next locking.Status
 	err := d.await(ctx, "taken over", func() bool {
 		next, _ = d.locks.Status(ctx, hotRepo) // an error is temporary
-		return next.Held && next.Holder.Worker != lost.Holder.Worker
+		return next.Held && next.Holder.Worker != victim.name
 	})
 	if err != nil {
 		return err
@@ -117,32 +117,35 @@ func (d *demo) killHolder(ctx, until context.Context) error {
 	return nil
 }
 
-// stillHolds stops a worker and reports whether it holds the hot repository now. If not, it lets the worker continue.
-func (d *demo) stillHolds(ctx context.Context, w *worker, fence uint64) bool {
-	_ = w.cmd.Process.Signal(syscall.SIGSTOP)
-	lock, err := d.locks.Status(ctx, hotRepo)
-	if err == nil && lock.Held && lock.Fence == fence {
-		return true
-	}
-	_ = w.cmd.Process.Signal(syscall.SIGCONT)
-	return false
-}
-
-// stopWorkers stops the remaining workers with SIGTERM and returns an error unless they drain.
+// stopWorkers stops the remaining workers with SIGTERM and waits until they have drained.
 func (d *demo) stopWorkers(ctx context.Context) error {
-	began, stopping := time.Now(), d.running()
-	for _, w := range stopping {
-		w.expected.Store(true)
+	for _, w := range d.running() {
 		_ = w.cmd.Process.Signal(syscall.SIGTERM)
 	}
 	if err := d.await(ctx, "drained", func() bool { return len(d.running()) == 0 }); err != nil {
 		return err
 	}
-	for _, w := range stopping {
-		if code := w.cmd.ProcessState.ExitCode(); code != term.ExitDone {
-			return fmt.Errorf("demo: worker %s exited with code %d after SIGTERM", w.name, code)
-		}
+	d.say("all workers drained")
+	return context.Cause(ctx) // that of a failed worker
+}
+
+// openWeb serves HTTP like lockstep serve, with a token that only the event shows.
+func (d *demo) openWeb(ctx context.Context, address string) error {
+	token := rand.Text()
+	cfg, err := config.Load(nil, os.DevNull, []string{config.EnvPrefix + "REDIS=" + d.redis.String(), config.EnvPrefix + "API_TOKEN=" + token})
+	if err != nil {
+		return err
 	}
-	d.say("%d workers drained in %.2f s", len(stopping), time.Since(began).Seconds())
+	cfg.Root, cfg.Roles, cfg.Listen = d.root, []string{config.RoleWorker}, address // the dashboard reads the volume
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen: %w; choose another address with --web=ADDRESS", err)
+	}
+	log := slog.New(slog.NewTextHandler(d.std.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	d.start(func() error {
+		return app.ServeHTTP(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()})
+	})
+	d.say("dashboard at http://%s/", listener.Addr())
+	d.say("log in with %s to make changes", token)
 	return nil
 }

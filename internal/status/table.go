@@ -130,11 +130,7 @@ func (s Service) dead() string {
 }
 
 func (s Service) groupRows(w io.Writer) {
-	if len(s.Groups) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nGROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS")
-	rows(w, s.Groups, func(g groupStatus) string {
+	section(w, "GROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS", s.Groups, func(g groupStatus) string {
 		consumers := g.Consumers
 		if g.Group == events.WorkersGroup { // others may be idle: a plain XREADGROUP sends no heartbeat while it waits
 			consumers = g.Live
@@ -148,40 +144,24 @@ func (s Service) groupRows(w io.Writer) {
 }
 
 func (s Service) activityRows(w io.Writer) {
-	if len(s.Activities) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nAT WORK ON\tFOR\tPHASE\tWORKER")
-	rows(w, s.Activities, func(a state.Activity) string {
+	section(w, "AT WORK ON\tFOR\tPHASE\tWORKER", s.Activities, func(a state.Activity) string {
 		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Duration(a.At.Sub(a.Since)), Progress(a.Progress), a.Worker)
 	})
 }
 
 func (s Service) contentionRows(w io.Writer) {
-	if len(s.Leases.Contended) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nWAITED FOR\tBY\tHELD FOR\tHOLDER")
-	rows(w, s.Leases.Contended, func(l server.Lock) string {
+	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l server.Lock) string {
 		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), Duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
 }
 
 // HostRows prints the table of hosts, which Table has unless there are none.
 func (s Service) HostRows(w io.Writer) {
-	if len(s.Hosts) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nHOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS")
-	rows(w, s.Hosts, func(h server.Host) string { return hostRow(h, s.local) })
+	section(w, "HOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h server.Host) string { return hostRow(h, s.local) })
 }
 
 func (s Service) followerRows(w io.Writer) {
-	if len(s.Followers) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nFOLLOWER\tAPP\tSTATE\tBEHIND\tLAG\tCURSOR\tREPORTED\tVERSION")
-	rows(w, s.Followers, func(f feed.Follower) string {
+	section(w, "FOLLOWER\tAPP\tSTATE\tBEHIND\tLAG\tCURSOR\tREPORTED\tVERSION", s.Followers, func(f feed.Follower) string {
 		lag := "-" // of a first copy, or unknown
 		if f.LagMS >= 0 {
 			lag = Duration(time.Duration(f.LagMS) * time.Millisecond)
@@ -213,11 +193,7 @@ func HostCredentials(h server.Host) string {
 func CredentialName(name string) string { return cmp.Or(term.Printable(name), "(anonymous)") }
 
 func (s Service) failureRows(w io.Writer) {
-	if len(s.Repos.Worst) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nFAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR")
-	rows(w, s.Repos.Worst, func(r server.RepoSummary) string {
+	section(w, "FAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR", s.Repos.Worst, func(r server.RepoSummary) string {
 		last := "-"
 		if len(r.Failing) > 0 {
 			last = FailureText(r.Failing[0], maxErrorText)
@@ -228,11 +204,7 @@ func (s Service) failureRows(w io.Writer) {
 
 // leftOutRows prints repositories with refs that watches select, but that are not kept.
 func (s Service) leftOutRows(w io.Writer) {
-	if len(s.Repos.LeftOut) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nREFS LEFT OUT\tHOW MANY")
-	rows(w, s.Repos.LeftOut, func(r server.RepoSummary) string {
+	section(w, "REFS LEFT OUT\tHOW MANY", s.Repos.LeftOut, func(r server.RepoSummary) string {
 		texts := make([]string, len(r.LeftOut))
 		for i, l := range r.LeftOut {
 			texts[i] = l.String()
@@ -243,13 +215,17 @@ func (s Service) leftOutRows(w io.Writer) {
 
 // refRows prints repositories with some of their refs.
 func refRows(w io.Writer, heading string, repos []server.RepoSummary, refs func(server.RepoSummary) []string) {
-	if len(repos) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\n%s\tREFS\n", heading)
-	rows(w, repos, func(r server.RepoSummary) string {
+	section(w, heading+"\tREFS", repos, func(r server.RepoSummary) string {
 		return fmt.Sprintf("%s\t%s", r.Repo, term.Printable(strings.Join(refs(r), " ")))
 	})
+}
+
+// section prints rows below a heading, or nothing if there are none.
+func section[T any](w io.Writer, heading string, all []T, row func(T) string) {
+	if len(all) > 0 {
+		fmt.Fprintf(w, "\n%s\n", heading)
+		rows(w, all, row)
+	}
 }
 
 // rows prints the first rows and the number of omitted ones.

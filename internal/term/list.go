@@ -3,6 +3,7 @@ package term
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,21 +17,23 @@ type List[T any] struct {
 
 // Column is a column of a list. Either Text or Time is set.
 type Column[T any] struct {
-	Head string
-	Text func(T) string
-	Time func(T) time.Time // printed as "3m ago", or in full by -o wide
-	None string            // for the zero time; default "never"
-	Wide bool              // only with -o wide
+	Head     string
+	Text     func(T) string
+	Time     func(T) time.Time // printed as "3m ago", or in full by -o wide
+	None     string            // for the zero time; default "never"
+	Wide     bool              // only with -o wide
+	Optional bool              // left out if Text is empty for all rows
 }
 
 // Table prints the rows with a heading. now is the time to which times are relative.
 func (l List[T]) Table(w io.Writer, rows []T, wide bool, now time.Time) {
+	columns := slices.DeleteFunc(slices.Clone(l.Columns), func(c Column[T]) bool {
+		return c.Wide && !wide || c.Optional && !slices.ContainsFunc(rows, func(row T) bool { return c.Text(row) != "" })
+	})
 	line := func(cell func(Column[T]) string) {
 		var cells []string
-		for _, c := range l.Columns {
-			if wide || !c.Wide {
-				cells = append(cells, cell(c))
-			}
+		for _, c := range columns {
+			cells = append(cells, cell(c))
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -129,64 +128,36 @@ func (o *Output) Next(w io.Writer, data any) error {
 	return o.Document(w, data)
 }
 
+// jsonToYAML keeps the order of keys and the digits of numbers: JSON is YAML in another style.
 func jsonToYAML(document []byte) ([]byte, error) {
-	decoder := json.NewDecoder(bytes.NewReader(document))
-	decoder.UseNumber()
-	node, err := yamlNode(decoder)
-	if err != nil {
+	var escaped bytes.Buffer
+	for _, r := range string(document) {
+		if r == 0x7f || r > 0x7f && !unicode.IsPrint(r) { // YAML has some of these only as escapes
+			fmt.Fprintf(&escaped, `\U%08x`, r)
+			continue
+		}
+		escaped.WriteRune(r)
+	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(escaped.Bytes(), &node); err != nil {
 		return nil, fmt.Errorf("print as YAML: %w", err)
 	}
+	inBlocks(&node)
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)
 	encoder.SetIndent(2)
-	if err := encoder.Encode(node); err != nil {
+	if err := encoder.Encode(&node); err != nil {
 		return nil, fmt.Errorf("print as YAML: %w", err)
 	}
 	return text.Bytes(), encoder.Close()
 }
 
-// yamlNode reads the next value. It keeps the order of keys and the digits of numbers.
-func yamlNode(decoder *json.Decoder) (*yaml.Node, error) {
-	token, err := decoder.Token()
-	if err != nil {
-		return nil, err
+// inBlocks replaces the style of JSON, except that of empty collections and of strings that would not parse as a block.
+func inBlocks(node *yaml.Node) {
+	if len(node.Content) > 0 || node.Kind == yaml.ScalarNode && !strings.ContainsFunc(node.Value, unicode.IsControl) {
+		node.Style = 0
 	}
-	scalar := func(tag, value string) (*yaml.Node, error) {
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}, nil
+	for _, child := range node.Content {
+		inBlocks(child)
 	}
-	switch token := token.(type) {
-	case string:
-		node, err := scalar("!!str", token)
-		if strings.ContainsFunc(token, unicode.IsControl) {
-			node.Style = yaml.DoubleQuotedStyle // a block with a line that starts with a tab would not parse
-		}
-		return node, err
-	case bool:
-		return scalar("!!bool", fmt.Sprint(token))
-	case nil:
-		return scalar("!!null", "null")
-	case json.Number:
-		_, signed := strconv.ParseInt(token.String(), 10, 64)
-		_, unsigned := strconv.ParseUint(token.String(), 10, 64)
-		if signed != nil && unsigned != nil {
-			return scalar("!!float", token.String())
-		}
-		return scalar("!!int", token.String())
-	}
-	node := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
-	if token == json.Delim('{') {
-		node.Kind, node.Tag = yaml.MappingNode, "!!map"
-	}
-	for decoder.More() { // keys and values of an object alternate
-		child, err := yamlNode(decoder)
-		if err != nil {
-			return nil, err
-		}
-		node.Content = append(node.Content, child)
-	}
-	if len(node.Content) == 0 {
-		node.Style = yaml.FlowStyle // [] or {}
-	}
-	_, err = decoder.Token() // closing bracket
-	return node, err
 }
