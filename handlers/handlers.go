@@ -203,7 +203,7 @@ type Published struct {
 	Fetched bool                     // whether anything was ever fetched from it
 
 	Submodules map[events.Ref]events.Submodules // setting that the trees were published with; no entry for off
-	Incomplete map[events.Ref]bool              // submodules are missing that may be available now
+	Incomplete map[events.Ref]bool              // trees to build again: without some submodule that may be available now, or because of a purge
 	Missing    map[events.Ref][]MissingRemote   // submodules that are missing
 }
 

@@ -60,7 +60,7 @@ var documents = map[string]document{
 		exits: map[string]int{
 			"lockstep repos show owner/name": term.ExitFailed, // unknown repository
 			"lockstep dead show ID":          term.ExitUsage,
-			"lockstep repos purge COMMIT":    term.ExitUsage,
+			"lockstep repos purge":           term.ExitUsage, // COMMIT is no commit
 		},
 		given: runningService,
 	},

@@ -116,10 +116,8 @@ func become(t *tree.Tree, command, environ []string) error {
 	if err != nil {
 		return commandError(err)
 	}
-	if pin := t.Pin(); pin != nil {
-		if _, err := unix.FcntlInt(pin.Fd(), unix.F_SETFD, 0); err != nil {
-			return fmt.Errorf("hand the pin to the command: %w", err)
-		}
+	if _, err := unix.FcntlInt(t.Pin().Fd(), unix.F_SETFD, 0); err != nil {
+		return fmt.Errorf("hand the pin to the command: %w", err)
 	}
 	cmd := exec.Cmd{Dir: t.Dir(), Env: append(slices.Clone(environ),
 		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir())}

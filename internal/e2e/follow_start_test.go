@@ -87,7 +87,7 @@ func startFollower(t *testing.T, ctx context.Context, running *sync.WaitGroup, u
 	f := proctest.Must(follow.New(follow.Config{
 		Reader: reader, Volume: noCopies{}, Record: record, Log: slog.New(slog.DiscardHandler),
 		Publish: func(context.Context, events.Change) error { return nil },
-		Purge:   func(context.Context, events.RepoPath, string) (bool, error) { return true, nil },
+		Purge:   func(context.Context, events.RepoPath) error { return nil },
 	}))(t)
 	running.Go(func() { _ = f.Run(ctx) })
 	return f

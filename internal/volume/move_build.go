@@ -28,9 +28,6 @@ func (m *mover) build(ctx context.Context) error {
 	if err := m.linkParts(ctx); err != nil {
 		return err
 	}
-	if err := m.copyPurges(ctx); err != nil {
-		return err
-	}
 	made := map[string]string{} // trees of To by From's
 	m.built = map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(m.links)) {

@@ -63,6 +63,9 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if err != nil {
 		return false, disk.Error("prepare a tree", err)
 	}
+	if (store{dir}).isPurged() {
+		return false, nil
+	}
 	s.use(store{dir})
 	s.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
 	s.plan, err = checkout.NewPlan(ctx, s.objects, object.ParseID(now.commit), s.last, s.v.cfg.MaxTreeFiles)

@@ -37,8 +37,8 @@ func (v *Volume) StoreOf(tree string) (Stored, error) {
 }
 
 // PinObjects keeps all objects of the store that a tree reads from, until the returned file is closed. The caller has pinned the tree,
-// and keeps the pin of one tree of that store. While a purge rewrites the store, PinObjects waits: until ctx is done, or for 10 s, as the
-// purge may be stopped.
+// and keeps the pin of one tree of that store. While the store is pruned, PinObjects waits: until ctx is done, or for 10 s, as the
+// process that prunes may be stopped.
 func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 	path, err := ObjectsPin(tree)
 	if err != nil {

@@ -366,10 +366,10 @@ func (s *syncer) wasDamaged(commit string) bool {
 }
 
 // isPublished reports whether one tree of the ref's commit, with the requested history, LFS files and submodules, is published under
-// every name. It returns false for the zero commit.
+// every name. It returns false for the zero commit, and for a tree that a purge replaces.
 func (s *syncer) isPublished(commit object.ID) bool {
 	if s.now.tree == "" || s.now.ref != s.tip.Ref.String() || s.now.commit != commit.String() || !s.isDeepEnough() ||
-		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(s.now.tree)) {
+		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(s.now.tree)) || s.f.isPurged(s.now.tree) {
 		return false
 	}
 	for _, name := range s.names {

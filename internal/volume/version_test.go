@@ -28,7 +28,7 @@ func TestNewerLayoutIsRefused(t *testing.T) {
 	testenv.Must(0, os.WriteFile(path, []byte("two"), 0o644))(t)
 	_, err = OpenVolume(root, Config{})
 	testenv.MustFail(t, err, events.ClassVolume, events.Permanent)
-	testenv.Must(0, os.Remove(path))(t) // older versions do not write it
+	testenv.Must(0, os.Remove(path))(t)
 	w.open(root, Config{})
 	if content := string(testenv.Must(os.ReadFile(path))(t)); content != "1\n" {
 		t.Errorf("the layout is %q", content)

@@ -161,7 +161,7 @@ func (p *viewPublisher) open() error {
 	return nil
 }
 
-var errDamagedWhole = object.Corruptf("the published tree is damaged, or of an older version; it will be replaced")
+var errDamagedWhole = object.Corruptf("the published tree is damaged; it will be replaced")
 
 // publish publishes the views of one published name.
 func (p *viewPublisher) publish(ctx context.Context, l viewLinks) error {
