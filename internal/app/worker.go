@@ -221,7 +221,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	return Drain(context.WithoutCancel(ctx), cfg.Grace, stopRouter, locker, slots, stopped)
 }
 
-// maintainVolume patrols, syncs and compares the volume until ctx is done.
+// maintainVolume patrols and compares the volume until ctx is done.
 func maintainVolume(ctx context.Context, background *sync.WaitGroup, cfg Config, damage replacer, commands redis.UniversalClient, worker string) {
 	namespace, volume := cfg.Namespace(), damage.volume
 	background.Go(func() {
@@ -229,7 +229,6 @@ func maintainVolume(ctx context.Context, background *sync.WaitGroup, cfg Config,
 			volume: volume, locker: damage.locker, redis: commands, key: namespace.Patrol(), worker: worker, interval: cfg.PatrolEvery, log: damage.log, freed: cfg.Metrics.Freed,
 		}.Run(ctx)
 	})
-	background.Go(func() { syncer{volume: volume, replacer: damage, log: damage.log}.Run(ctx) })
 	if cfg.PatrolRate == 0 {
 		return
 	}

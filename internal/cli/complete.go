@@ -65,7 +65,6 @@ var flagValues = map[string][]string{
 	"roles":         config.Roles,
 	"log-level":     {"debug", "info", "warn", "error"},
 	"log-format":    {"text", "json"},
-	"durability":    {"power", "process"},
 	"kind":          {"auto", string(workspace.KindOverlay), string(workspace.KindReflink), string(workspace.KindCopy)},
 	"outside-links": {"keep", "skip", "refuse"},
 	"on-busy":       {string(events.BusyWait), string(events.BusySkip)},

@@ -61,7 +61,6 @@ type Config struct {
 	TreeKeep    time.Duration `koanf:"tree-keep"`
 
 	TreePrepare      time.Duration `koanf:"tree-prepare"`
-	Durability       string        `koanf:"durability"`
 	OutsideLinks     string        `koanf:"outside-links"`
 	MaxTreeFiles     int           `koanf:"max-tree-files"`
 	MaxTreeBytes     int64         `koanf:"max-tree-bytes"`
@@ -271,8 +270,6 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
 	case c.MaxAge <= 0:
 		return fmt.Errorf("max-age %v: want a positive duration", c.MaxAge)
-	case !slices.Contains(durabilities, c.Durability):
-		return fmt.Errorf("durability %q: want %s", c.Durability, strings.Join(durabilities, " or "))
 	case !slices.Contains(outsideLinks, c.OutsideLinks):
 		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
 	}
@@ -319,10 +316,7 @@ func zeroOrSecond(name string, interval time.Duration) error {
 	return atLeast(name, interval, time.Second, "0s or at least 1s")
 }
 
-var (
-	durabilities = []string{"power", "process"}
-	outsideLinks = []string{"keep", "skip", "refuse"}
-)
+var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
 	c.Roles, c.NotifyHosts = separate(c.Roles), separate(c.NotifyHosts)

@@ -93,7 +93,6 @@ var settings = []entry{
 	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept"},
 	{"tree-keep", Working | Keeping, advanced, time.Hour, "", "maximum `duration`, beyond tree-grace, for which a tree is kept because an unacknowledged result names it"},
 	{"tree-prepare", Working | Keeping, advanced, 24 * time.Hour, "", "maximum `duration` for which a pushed ref's next tree is kept ready; 0: prepare none"},
-	{"durability", Working, advanced, "power", "", "`what` a published tree survives: power: a power cut, since each sync waits for the disk; process: a killed process, as with Git; after an unclean stop of the machine, what was published in its last minute is verified and damage replaced"},
 	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: keep, skip, or refuse to publish the commit; applies from a ref's next commit on"},
 	{"adopt", Working, advanced, true, "", "replace a plain clone of the same remote found at a repository's path, and keep it below .lockstep; false: fail"},
 	{"max-tree-files", Working, advanced, 1_000_000, "", "maximum number of files in a tree"},

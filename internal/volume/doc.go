@@ -21,7 +21,6 @@
 //	{root}/.lockstep/volume            the volume's ID
 //	{root}/.lockstep/bind.lock         held while a path is first bound to a remote
 //	{root}/.lockstep/usage             disk usage of all repositories at the last patrol
-//	{root}/.lockstep/unsynced/{boot}   mtime: everything older is on disk; written with DurabilityProcess
 //	{root}/.lockstep/repos/{owner}/{name}/
 //	    lock, fence                    file lock; the highest fence recorded
 //	    repo.json                      path as first spelled, remote, default branch; where it moved to, and when

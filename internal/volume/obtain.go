@@ -195,15 +195,12 @@ func (s *syncer) release(ctx context.Context, got received, into store, everythi
 	if err := s.checkFetched(ctx, got.q.Dir); err != nil {
 		return err
 	}
-	if err := s.v.noteUnsynced(); err != nil {
-		return err
-	}
 	if everything {
 		if err := s.v.flushStore(into); err != nil {
 			return err
 		}
 	}
-	if err := got.q.Release(into.dir, s.v.syncs()); err != nil {
+	if err := got.q.Release(into.dir); err != nil {
 		return err
 	}
 	s.use(into)

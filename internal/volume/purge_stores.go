@@ -175,7 +175,7 @@ func (w *storeRewrite) writePack(ctx context.Context, stored *object.Stored, pac
 
 // replacePack moves the new pack into the store, on disk, before it deletes the old one. The caller holds the file lock.
 func (w *storeRewrite) replacePack(q object.Quarantine, old string) error {
-	if err := q.Release(w.s.dir, true); err != nil {
+	if err := q.Release(w.s.dir); err != nil {
 		return err
 	}
 	w.p.v.done("purge pack placed")

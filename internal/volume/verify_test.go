@@ -125,10 +125,16 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			testenv.Must(0, os.Remove(one(t, store, "objects/[0-9a-f][0-9a-f]/*")))(t)
 		},
 		"a line of the store's refs": func(t *testing.T, store, _ string) { flipBit(t, filepath.Join(store, "packed-refs"), 0.6) },
-		"no store":                   func(t *testing.T, store, _ string) { testenv.Must(0, os.RemoveAll(store))(t) },
-		"a file, unseen":             func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, "dir/same"), 0.5) },
-		"a missing file":             func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, "dir/same")))(t) },
-		"a missing folder":           func(t *testing.T, _, tree string) { testenv.Must(0, os.RemoveAll(filepath.Join(tree, "dir")))(t) },
+		"empty refs of the store": func(t *testing.T, store, _ string) {
+			testenv.Must(0, os.Truncate(filepath.Join(store, "packed-refs"), 0))(t)
+		},
+		"no store":       func(t *testing.T, store, _ string) { testenv.Must(0, os.RemoveAll(store))(t) },
+		"a file, unseen": func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, "dir/same"), 0.5) },
+		"an emptied file": func(t *testing.T, _, tree string) {
+			testenv.Must(0, os.Truncate(filepath.Join(tree, "dir/same"), 0))(t)
+		},
+		"a missing file":   func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, "dir/same")))(t) },
+		"a missing folder": func(t *testing.T, _, tree string) { testenv.Must(0, os.RemoveAll(filepath.Join(tree, "dir")))(t) },
 		"an extra file": func(t *testing.T, _, tree string) {
 			testenv.Must(0, os.WriteFile(filepath.Join(tree, "dir/extra"), nil, 0o644))(t)
 		},

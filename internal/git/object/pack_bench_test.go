@@ -66,7 +66,7 @@ func BenchmarkUnpack(b *testing.B) {
 	if err := q.Index(b.Context(), packDefaults(b), Progress{}); err != nil {
 		b.Fatal(err)
 	}
-	if err := q.Release(s, true); err != nil {
+	if err := q.Release(s); err != nil {
 		b.Fatal(err)
 	}
 	many := h.git("", "rev-parse", "main")
