@@ -33,9 +33,6 @@ func loadSettings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	if err != nil {
 		return config.Config{}, term.UsageError(err)
 	}
-	for _, warning := range cfg.Warnings {
-		app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "obsolete setting", "warning", warning)
-	}
 	return cfg, nil
 }
 

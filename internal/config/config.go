@@ -34,8 +34,7 @@ const DefaultFile = "lockstep.yaml"
 
 // Config holds every setting, checked. The table in settings.go documents each.
 type Config struct {
-	Warnings []string          `koanf:"-"` // of settings that have no effect
-	Unknown  []UnknownVariable `koanf:"-"` // LOCKSTEP_ variables that set nothing
+	Unknown []UnknownVariable `koanf:"-"` // LOCKSTEP_ variables that set nothing
 
 	Redis             string `koanf:"redis"`
 	RedisPasswordFile string `koanf:"redis-password-file"`
@@ -138,12 +137,6 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 	if err := k.Load(variables, nil); err != nil {
 		return Config{}, fmt.Errorf("environment: %w", err)
 	}
-	var warnings []string
-	for _, s := range obsolete {
-		if k.Exists(s.name) || flags != nil && flags.Changed(s.name) {
-			warnings = append(warnings, fmt.Sprintf("the setting %s has no effect; %s", s.name, s.usage))
-		}
-	}
 	if flags != nil {
 		values := posflag.ProviderWithFlag(flags, "\x00", k, func(f *pflag.Flag) (string, any) {
 			if size, ok := f.Value.(*Size); ok {
@@ -160,7 +153,7 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 			}
 		}
 	}
-	c := Config{Warnings: warnings, Unknown: unknownVariables(environ)}
+	c := Config{Unknown: unknownVariables(environ)}
 	if err := k.Unmarshal("", &c); err != nil {
 		return Config{}, fmt.Errorf("settings: %w", err)
 	}

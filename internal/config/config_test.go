@@ -155,29 +155,3 @@ func TestEmptyValuesAreIgnored(t *testing.T) {
 		t.Errorf("root %q, slots %d, lease %v, roles %q", c.Root, c.Slots, c.Lease, c.Roles)
 	}
 }
-
-func TestObsoleteSettingIsAcceptedWithWarning(t *testing.T) {
-	for name, tc := range map[string]struct {
-		args    []string
-		file    string
-		environ []string
-		want    int
-	}{
-		"flag":     {args: []string{"--tree-reuse"}, want: 1},
-		"false":    {args: []string{"--tree-reuse=false"}, want: 1},
-		"file":     {file: "tree-reuse: true\n", want: 1},
-		"variable": {environ: []string{"LOCKSTEP_TREE_REUSE=true"}, want: 1},
-		"absent":   {args: []string{"--tree-prepare", "1h"}},
-	} {
-		c, err := config.Load(flags(t, tc.args...), write(t, tc.file), tc.environ)
-		if err != nil || len(c.Warnings) != tc.want {
-			t.Errorf("%s: %q, %v; want %d warnings", name, c.Warnings, err, tc.want)
-		}
-		if tc.want > 0 && !strings.Contains(c.Warnings[0], "tree-prepare") {
-			t.Errorf("%s: %q does not name what replaces it", name, c.Warnings)
-		}
-	}
-	if f := flags(t).Lookup("tree-reuse"); f == nil || !f.Hidden {
-		t.Error("want a hidden flag")
-	}
-}

@@ -131,11 +131,6 @@ var settings = []entry{
 	{"dead-max-bytes", Serving, advanced, Size(256 << 20), "", "maximum memory of all dead letters in Redis, in `bytes`; beyond that the oldest are dropped"},
 }
 
-// obsolete lists settings of earlier versions, which are still accepted but have no effect. usage says what to do instead.
-var obsolete = []entry{
-	{"tree-reuse", Working | Keeping, advanced, false, "", "the next tree is prepared before the push: see tree-prepare"},
-}
-
 func defaults() map[string]any {
 	values := map[string]any{}
 	for _, s := range settings {
@@ -145,7 +140,7 @@ func defaults() map[string]any {
 }
 
 func find(name string) (entry, bool) {
-	for _, s := range slices.Concat(settings, obsolete) {
+	for _, s := range settings {
 		if s.name == name {
 			return s, true
 		}
@@ -181,7 +176,7 @@ func (s entry) fits(value any) error {
 
 // AddFlags adds the flags of the given groups.
 func AddFlags(flags *pflag.FlagSet, groups Group) {
-	for _, s := range slices.Concat(settings, obsolete) {
+	for _, s := range settings {
 		if s.group&groups == 0 {
 			continue
 		}
@@ -198,11 +193,6 @@ func AddFlags(flags *pflag.FlagSet, groups Group) {
 			flags.Duration(s.name, value, s.usage)
 		case []string:
 			flags.StringSlice(s.name, value, s.usage)
-		}
-	}
-	for _, s := range obsolete {
-		if s.group&groups != 0 {
-			_ = flags.MarkHidden(s.name) // the flag exists
 		}
 	}
 }
