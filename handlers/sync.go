@@ -53,7 +53,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	inspection := h.inspect(job, watches, known)
 	request := SyncRequest{
 		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: inspection.depth(change.Depth), LFS: wanted.lfs, Submodules: wanted.submodules, Fence: job.Fence,
-		Announced: announcedByHook(job), Base: baseFor(known, change), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+		Base: baseFor(known, change), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 		Check: inspection.checks(), Submodule: h.submoduleRemote(sourceOf(change), remote, wanted.scopes),
 	}
 	synced, err := h.Repos.Sync(ctx, request)
@@ -147,14 +147,6 @@ func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspect
 	missing, had := known.MissingFields(outcome.Result)
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
-}
-
-// announcedByHook returns the commit that a verified webhook announces, or "". Only the first attempt may rely on it.
-func announcedByHook(job events.Job) string {
-	if job.Attempt > 1 || !strings.HasPrefix(job.Change.Source, "/hooks/") {
-		return ""
-	}
-	return job.Change.Announced()
 }
 
 // known returns the state of a repository. It returns an error of the class [events.ClassMoved] if the repository is not in this cell.
