@@ -172,13 +172,13 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	var background sync.WaitGroup
 	background.Go(func() { trimmer.Run(maintaining) })
 	background.Go(func() { prepares.Run(maintaining) })
-	damage := replacer{
-		volume: volume, locker: locker, states: states, source: changes.Source, log: log,
-		publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
-	}
-	maintainVolume(maintaining, &background, cfg, damage, commands, name)
+	background.Go(func() {
+		gc{
+			volume: volume, locker: locker, redis: commands, key: namespace.GC(), worker: name, interval: cfg.GCEvery, log: log, freed: cfg.Metrics.Freed,
+		}.Run(maintaining)
+	})
 	if cfg.cells != nil {
-		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, fetch: damage.requestOf, wake: waker.wakeMoved, log: log}
+		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, wake: waker.wakeMoved, log: log}
 		background.Go(func() {
 			if err := m.run(maintaining); err != nil {
 				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
@@ -219,25 +219,6 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		return stop(err)
 	}
 	return Drain(context.WithoutCancel(ctx), cfg.Grace, stopRouter, locker, slots, stopped)
-}
-
-// maintainVolume patrols and compares the volume until ctx is done.
-func maintainVolume(ctx context.Context, background *sync.WaitGroup, cfg Config, damage replacer, commands redis.UniversalClient, worker string) {
-	namespace, volume := cfg.Namespace(), damage.volume
-	background.Go(func() {
-		patrol{
-			volume: volume, locker: damage.locker, redis: commands, key: namespace.Patrol(), worker: worker, interval: cfg.PatrolEvery, log: damage.log, freed: cfg.Metrics.Freed,
-		}.Run(ctx)
-	})
-	if cfg.PatrolRate == 0 {
-		return
-	}
-	background.Go(func() {
-		comparer{
-			trees: volume.NewComparer(cfg.PatrolRate), replacer: damage, redis: commands, key: namespace.Compare(), worker: worker,
-			interval: cfg.PatrolEvery, altered: cfg.Metrics.Altered,
-		}.Run(ctx)
-	})
 }
 
 // retention returns how much of each stream to keep.

@@ -71,8 +71,7 @@ type Config struct {
 	MaxRepoBytes   int64         `koanf:"max-repo-bytes"`
 	MaxVolumeBytes int64         `koanf:"max-volume-bytes"`
 	MinFreeBytes   int64         `koanf:"min-free-bytes"`
-	PatrolEvery    time.Duration `koanf:"patrol-every"`
-	PatrolRate     int64         `koanf:"patrol-rate"`
+	GCEvery        time.Duration `koanf:"gc-every"`
 
 	Hosts        []string      `koanf:"hosts"`
 	Proxy        string        `koanf:"proxy"`
@@ -287,9 +286,8 @@ func (c *Config) checkWork() error {
 		atLeast("tree-prepare", c.TreePrepare, 0, "0s or more"),
 		atLeast("max-volume-bytes", Size(c.MaxVolumeBytes), 0, "0 or more"),
 		atLeast("min-free-bytes", Size(c.MinFreeBytes), 0, "0 or more"),
-		zeroOrSecond("patrol-every", c.PatrolEvery),
+		zeroOrSecond("gc-every", c.GCEvery),
 		atLeast("move-rate", c.MoveRate, 1, "1 or more"),
-		atLeast("patrol-rate", Size(c.PatrolRate), 0, "0 or more"),
 	)
 }
 

@@ -23,7 +23,7 @@ func examineVolume(cfg config.Config) []Check {
 	if err := os.MkdirAll(admin, 0o755); err != nil {
 		return []Check{refused("volume", "cannot create %s: %w; let this user write there or choose another --root", root, err)}
 	}
-	dir, err := os.MkdirTemp(admin, "try-") // the patrol deletes leftovers
+	dir, err := os.MkdirTemp(admin, "try-") // garbage collection deletes leftovers
 	if err != nil {
 		return []Check{refused("volume", "cannot write to %s: %w; let this user write there and mount it read-write", root, err)}
 	}

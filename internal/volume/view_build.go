@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wildmatch"
 	"lockstep/internal/view"
@@ -177,4 +179,12 @@ func (p *viewPublisher) flip(l viewLinks, links map[string]string, gone map[stri
 		return disk.Error("publish the views", err)
 	}
 	return done.write(p.f, false)
+}
+
+// pointedBy returns the targets of the LFS pointers in a store.
+func pointedBy(objects *object.Store) checkout.Pointed {
+	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
+		pointer, ok, err := lfs.ReadPointer(objects, blob)
+		return err == nil && ok && pointer.Size == size && (pointer.OID == sum || size == 0) // git-lfs ignores the OID of an empty object
+	}
 }
