@@ -294,7 +294,7 @@ func exposition(t *testing.T) string {
 	reading.Request("git", 200, 1)
 	reading.Pack(true)
 	t.Cleanup(m.Volume(func() (telemetry.VolumeFigures, error) {
-		return telemetry.VolumeFigures{Size: 2, Free: 1, FreeInodes: 1, Patrolled: time.Now()}, nil
+		return telemetry.VolumeFigures{Size: 2, Free: 1, FreeInodes: 1, Collected: time.Now()}, nil
 	}))
 
 	response := httptest.NewRecorder()

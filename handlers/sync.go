@@ -100,7 +100,7 @@ func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.Remo
 	}
 	return SyncRequest{
 		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: s.inspection.depth(change.Depth), LFS: wanted.lfs, Submodules: wanted.submodules, Fence: job.Fence,
-		Announced: announcedByHook(job), Base: baseFor(s.known, change), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+		Base: baseFor(s.known, change), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
 		Check: s.inspection.checks(), Submodule: h.submoduleRemote(sourceOf(change), remote, wanted.scopes),
 	}, nil
 }
@@ -181,14 +181,6 @@ func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspect
 	missing, had := known.MissingFields(outcome.Result)
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
-}
-
-// announcedByHook returns the commit that a verified webhook announces, or "". Only the first attempt may rely on it.
-func announcedByHook(job events.Job) string {
-	if job.Attempt > 1 || !strings.HasPrefix(job.Change.Source, "/hooks/") {
-		return ""
-	}
-	return job.Change.Announced()
 }
 
 // known returns the state of a repository. It returns an error of the class [events.ClassMoved] if the repository is not in this cell.

@@ -20,7 +20,6 @@ import (
 func VolumeConfig(cfg config.Config) volume.Config {
 	return volume.Config{
 		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), KeepPrepared: max(cfg.TreePrepare, 1), Links: checkout.LinkPolicy(cfg.OutsideLinks),
-		Durability:   volume.Durability(cfg.Durability),
 		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
 		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
 		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,

@@ -234,17 +234,13 @@ func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 	background.Go(func() { trimmer.Run(maintaining) })
 	w.prepares.volume, w.prepares.locker, w.prepares.slots = w.volume, w.locker, w.slots
 	background.Go(func() { w.prepares.Run(maintaining) })
-	damage := replacer{
-		volume: w.volume, locker: w.locker, states: w.states, source: w.changes.Source, log: log,
-		publish: func(ctx context.Context, c events.Change) error {
-			return PublishChange(ctx, w.commands, cfg.Namespace(), c)
-		},
-	}
-	maintainVolume(maintaining, &background, cfg, damage, w.commands, cfg.Worker)
+	background.Go(func() {
+		gc{
+			volume: w.volume, locker: w.locker, redis: w.commands, key: cfg.Namespace().GC(), worker: cfg.Worker, interval: cfg.GCEvery, log: log, freed: cfg.Metrics.Freed,
+		}.Run(maintaining)
+	})
 	if cfg.cells != nil {
-		m := moves{
-			cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, fetch: damage.requestOf, wake: w.waker.wakeMoved, log: log,
-		}
+		m := moves{cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, wake: w.waker.wakeMoved, log: log}
 		background.Go(func() {
 			if err := m.run(maintaining); err != nil {
 				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
@@ -292,26 +288,6 @@ func (w *worker) run(ctx context.Context, r *message.Router) error {
 		return stop(err)
 	}
 	return Drain(context.WithoutCancel(ctx), w.cfg.Grace, stopRouter, w.locker, w.slots, stopped)
-}
-
-// maintainVolume patrols, syncs and compares the volume until ctx is done.
-func maintainVolume(ctx context.Context, background *sync.WaitGroup, cfg Config, damage replacer, commands redis.UniversalClient, worker string) {
-	namespace, volume := cfg.Namespace(), damage.volume
-	background.Go(func() {
-		patrol{
-			volume: volume, locker: damage.locker, redis: commands, key: namespace.Patrol(), worker: worker, interval: cfg.PatrolEvery, log: damage.log, freed: cfg.Metrics.Freed,
-		}.Run(ctx)
-	})
-	background.Go(func() { syncer{volume: volume, replacer: damage, log: damage.log}.Run(ctx) })
-	if cfg.PatrolRate == 0 {
-		return
-	}
-	background.Go(func() {
-		comparer{
-			trees: volume.NewComparer(cfg.PatrolRate), replacer: damage, redis: commands, key: namespace.Compare(), worker: worker,
-			interval: cfg.PatrolEvery, altered: cfg.Metrics.Altered,
-		}.Run(ctx)
-	})
 }
 
 // retention returns how much of each stream to keep.

@@ -40,7 +40,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, git: testenv.Must(gitserver.Start(filepath.Join(t.TempDir(), "remote")))(t)}
 	t.Cleanup(w.git.Close)
-	w.vol = testenv.Must(volume.OpenVolume(t.TempDir(), volume.Config{Durability: volume.DurabilityProcess}))(t)
+	w.vol = testenv.Must(volume.OpenVolume(t.TempDir(), volume.Config{}))(t)
 	t.Cleanup(w.vol.Close)
 	testenv.Must(w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
 	return w

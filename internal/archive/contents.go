@@ -20,7 +20,7 @@ import (
 
 var (
 	// ErrAltered means that a tree is not as it was built.
-	ErrAltered = errors.New("the published tree was altered; a patrol replaces it, or lockstep repos verify --repair does at once")
+	ErrAltered = errors.New("the published tree was altered; lockstep repos verify --repair has the next sync replace it")
 
 	// ErrNoList means that a tree has no list of its files.
 	ErrNoList = errors.New("the published tree was built by an earlier version of Lockstep, without a list of its files; the next push replaces it")

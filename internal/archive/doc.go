@@ -25,7 +25,7 @@
 // # Failures
 //
 //	the tree is of a version without a list of files   ErrNoList
-//	the list is damaged, or a file is not as built     ErrAltered; a patrol has the tree replaced
+//	the list is damaged, or a file is not as built     ErrAltered; repos verify --repair has the tree replaced
 //	the reader is gone                                 the error of the writer
 //
 // A Write that fails leaves an archive without its end, which no decoder accepts.

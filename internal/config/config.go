@@ -60,7 +60,6 @@ type Config struct {
 	TreeKeep    time.Duration `koanf:"tree-keep"`
 
 	TreePrepare      time.Duration `koanf:"tree-prepare"`
-	Durability       string        `koanf:"durability"`
 	OutsideLinks     string        `koanf:"outside-links"`
 	MaxTreeFiles     int           `koanf:"max-tree-files"`
 	MaxTreeBytes     int64         `koanf:"max-tree-bytes"`
@@ -72,8 +71,7 @@ type Config struct {
 	MaxRepoBytes   int64         `koanf:"max-repo-bytes"`
 	MaxVolumeBytes int64         `koanf:"max-volume-bytes"`
 	MinFreeBytes   int64         `koanf:"min-free-bytes"`
-	PatrolEvery    time.Duration `koanf:"patrol-every"`
-	PatrolRate     int64         `koanf:"patrol-rate"`
+	GCEvery        time.Duration `koanf:"gc-every"`
 
 	Hosts        []string      `koanf:"hosts"`
 	Proxy        string        `koanf:"proxy"`
@@ -264,8 +262,6 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
 	case c.MaxAge <= 0:
 		return fmt.Errorf("max-age %v: want a positive duration", c.MaxAge)
-	case !slices.Contains(durabilities, c.Durability):
-		return fmt.Errorf("durability %q: want %s", c.Durability, strings.Join(durabilities, " or "))
 	case !slices.Contains(outsideLinks, c.OutsideLinks):
 		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
 	}
@@ -290,9 +286,8 @@ func (c *Config) checkWork() error {
 		atLeast("tree-prepare", c.TreePrepare, 0, "0s or more"),
 		atLeast("max-volume-bytes", Size(c.MaxVolumeBytes), 0, "0 or more"),
 		atLeast("min-free-bytes", Size(c.MinFreeBytes), 0, "0 or more"),
-		zeroOrSecond("patrol-every", c.PatrolEvery),
+		zeroOrSecond("gc-every", c.GCEvery),
 		atLeast("move-rate", c.MoveRate, 1, "1 or more"),
-		atLeast("patrol-rate", Size(c.PatrolRate), 0, "0 or more"),
 	)
 }
 
@@ -312,10 +307,7 @@ func zeroOrSecond(name string, interval time.Duration) error {
 	return atLeast(name, interval, time.Second, "0s or at least 1s")
 }
 
-var (
-	durabilities = []string{"power", "process"}
-	outsideLinks = []string{"keep", "skip", "refuse"}
-)
+var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
 	c.Roles, c.NotifyHosts = separate(c.Roles), separate(c.NotifyHosts)

@@ -82,7 +82,7 @@ func TestInvalidSettings(t *testing.T) {
 		"fractional bytes":              {file: "max-repo-bytes: 1.5\n", want: "max-repo-bytes: want a whole number"},
 		"zero repository size":          {args: []string{"--max-repo-bytes", "0"}, want: "max-repo-bytes 0"},
 		"negative free bytes":           {args: []string{"--min-free-bytes", "-1"}, want: "min-free-bytes -1"},
-		"patrol interval too short":     {args: []string{"--patrol-every", "1ms"}, want: "patrol-every 1ms"},
+		"gc interval too short":         {args: []string{"--gc-every", "1ms"}, want: "gc-every 1ms"},
 		"zero circuit failures":         {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
 		"zero circuit duration":         {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
 		"unknown log level":             {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
@@ -112,12 +112,12 @@ func TestInvalidSettings(t *testing.T) {
 }
 
 func TestNumbersAndBooleans(t *testing.T) {
-	c, err := config.Load(flags(t, "--patrol-every", "0s"), write(t, "adopt: false\nmax-repo-bytes: 68719476736\n"), []string{"LOCKSTEP_MIN_FREE_BYTES=0"})
-	if err != nil || c.Adopt || c.MaxRepoBytes != 64<<30 || c.MinFreeBytes != 0 || c.PatrolEvery != 0 {
-		t.Fatalf("adopt %v, bytes %d and %d, patrol %v, error %v", c.Adopt, c.MaxRepoBytes, c.MinFreeBytes, c.PatrolEvery, err)
+	c, err := config.Load(flags(t, "--gc-every", "0s"), write(t, "adopt: false\nmax-repo-bytes: 68719476736\n"), []string{"LOCKSTEP_MIN_FREE_BYTES=0"})
+	if err != nil || c.Adopt || c.MaxRepoBytes != 64<<30 || c.MinFreeBytes != 0 || c.GCEvery != 0 {
+		t.Fatalf("adopt %v, bytes %d and %d, gc-every %v, error %v", c.Adopt, c.MaxRepoBytes, c.MinFreeBytes, c.GCEvery, err)
 	}
 	c, err = config.Load(flags(t), "", []string{"LOCKSTEP_ADOPT=false"})
-	if err != nil || c.Adopt || c.MaxRepoBytes != 32<<30 || c.PatrolEvery == 0 {
+	if err != nil || c.Adopt || c.MaxRepoBytes != 32<<30 || c.GCEvery == 0 {
 		t.Fatalf("adopt %v, bytes %d, error %v", c.Adopt, c.MaxRepoBytes, err)
 	}
 	if c, err = config.Load(flags(t), "", nil); err != nil || !c.Adopt {

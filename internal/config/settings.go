@@ -93,7 +93,6 @@ var settings = []entry{
 	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept"},
 	{"tree-keep", Working | Keeping, advanced, time.Hour, "", "maximum `duration`, beyond tree-grace, for which a tree is kept because an unacknowledged result names it"},
 	{"tree-prepare", Working | Keeping, advanced, 24 * time.Hour, "", "maximum `duration` for which a pushed ref's next tree is kept ready; 0: prepare none"},
-	{"durability", Working, advanced, "power", "", "`what` a published tree survives: power: a power cut, since each sync waits for the disk; process: a killed process, as with Git; after an unclean stop of the machine, what was published in its last minute is verified and damage replaced"},
 	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: keep, skip, or refuse to publish the commit; applies from a ref's next commit on"},
 	{"adopt", Working, advanced, true, "", "replace a plain clone of the same remote found at a repository's path, and keep it below .lockstep; false: fail"},
 	{"max-tree-files", Working, advanced, 1_000_000, "", "maximum number of files in a tree"},
@@ -104,8 +103,7 @@ var settings = []entry{
 	{"max-repo-bytes", Working, advanced, Size(32 << 30), "", "`bytes` on disk above which a repository is no longer fetched"},
 	{"max-volume-bytes", Working, basic, Size(0), "0: no limit", "`bytes` on disk of all repositories, as last measured, above which nothing is fetched"},
 	{"min-free-bytes", Working, basic, Size(512 << 20), "", "free `bytes` on the volume below which nothing is fetched"},
-	{"patrol-every", Working, advanced, 10 * time.Minute, "", "`interval` between maintenance runs that measure all repositories and delete expired trees; 0: never"},
-	{"patrol-rate", Working, advanced, Size(16 << 20), "", "`bytes` per second that a patrol reads to find altered files in published trees, each file counting as 4 KiB more; a quarter of that during syncs; 0: none"},
+	{"gc-every", Working, advanced, 10 * time.Minute, "", "`interval` between garbage collections, which delete expired trees and measure all repositories; 0: never"},
 
 	{"roles", Serving, basic, DefaultRoles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation), reader (serves published trees over HTTP to apps with a token; needs the volume read-only)"},
 	{"cell-reader", Serving, advanced, "", "none", "base `URL` of the HTTP API of this cell's readers, for the directory of cells, from which other cells copy what is moved and get what their clients ask for"},

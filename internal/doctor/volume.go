@@ -20,7 +20,7 @@ func examineVolume(cfg config.Config) (checks Checks) {
 		checks.add("volume", refused("cannot create %s: %w; let this user write there or choose another --root", cfg.Root, err))
 		return checks
 	}
-	dir, err := os.MkdirTemp(admin, "try-") // the patrol deletes leftovers
+	dir, err := os.MkdirTemp(admin, "try-") // garbage collection deletes leftovers
 	if err != nil {
 		checks.add("volume", refused("cannot write to %s: %w; let this user write there and mount it read-write", cfg.Root, err))
 		return checks

@@ -94,5 +94,5 @@ type volumeStatus struct {
 	Free int64  `json:"free_bytes,omitempty"`
 	Size int64  `json:"size_bytes,omitempty"`
 
-	Workspaces int `json:"workspaces,omitempty"` // that pin trees, at the last patrol
+	Workspaces int `json:"workspaces,omitempty"` // that pin trees, at the last garbage collection
 }

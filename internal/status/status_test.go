@@ -91,7 +91,7 @@ func TestTableFitsScreen(t *testing.T) {
 	var rows strings.Builder
 	s.Table(&rows)
 	screen := term.Align(rows.String())
-	if !strings.Contains(screen, "3 workspaces keep trees, at the last patrol") {
+	if !strings.Contains(screen, "3 workspaces keep trees, at the last garbage collection") {
 		t.Errorf("no workspaces:\n%s", screen)
 	}
 	lines := strings.Split(strings.TrimSuffix(screen, "\n"), "\n")

@@ -63,7 +63,7 @@ func (s Service) Table(w io.Writer) {
 		}
 		fmt.Fprintf(w, "volume\t%s%s\n", v.ID, free)
 		if v.Workspaces > 0 {
-			fmt.Fprintf(w, "pinned\t%d workspaces keep trees, at the last patrol\n", v.Workspaces)
+			fmt.Fprintf(w, "pinned\t%d workspaces keep trees, at the last garbage collection\n", v.Workspaces)
 		}
 	}
 	s.groupRows(w)

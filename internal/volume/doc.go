@@ -20,8 +20,7 @@
 //	{root}/{owner}/{name}@{ref}~/{app}/{view} → the tree of a view of an app; without {ref} for the default branch
 //	{root}/.lockstep/volume            the volume's ID
 //	{root}/.lockstep/bind.lock         held while a path is first bound to a remote
-//	{root}/.lockstep/usage             disk usage of all repositories at the last patrol
-//	{root}/.lockstep/unsynced/{boot}   mtime: everything older is on disk; written with DurabilityProcess
+//	{root}/.lockstep/usage             disk usage of all repositories at the last garbage collection
 //	{root}/.lockstep/repos/{owner}/{name}/
 //	    lock, fence                    file lock; the highest fence recorded
 //	    repo.json                      path as first spelled, remote, default branch; where it moved to, and when

@@ -207,9 +207,6 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	if err := relink(path, target, temp); err != nil {
 		return disk.Error("publish "+name, err)
 	}
-	if !v.syncs() {
-		return nil
-	}
 	return disk.Error("publish "+name, disk.SyncPath(v.root, filepath.Dir(path)))
 }
 

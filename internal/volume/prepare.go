@@ -114,24 +114,20 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	return true, nil
 }
 
-// flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes. Copies of files that could
-// not be linked are always synced: after an unclean stop only published trees are verified.
+// flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes.
 func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
-	g, copies := checkout.GitDirOf(dst), pathsIn(dst, files.Written)
 	if err := s.flushLarge(); err != nil {
 		return err
 	}
-	if !s.v.syncs() {
-		return errors.Join(disk.FlushChanged(copies, nil), files.MarkPrepared(g, false))
-	}
+	g := checkout.GitDirOf(dst)
 	own, err := g.Files()
 	if err == nil {
-		err = disk.Flush(ctx, dst, append(own, copies...))
+		err = disk.Flush(ctx, dst, append(own, pathsIn(dst, files.Written)...))
 	}
 	if err != nil {
 		return err
 	}
-	return files.MarkPrepared(g, true)
+	return files.MarkPrepared(g)
 }
 
 // update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must

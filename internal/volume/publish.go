@@ -110,10 +110,7 @@ func (s *syncer) build(ctx context.Context) error {
 		return disk.Error("build the tree", err)
 	}
 	s.tree = filepath.Base(path)
-	if s.v.syncs() {
-		err = s.flushLarge()
-	}
-	return disk.Error("build the tree", errors.Join(err, s.flushTree(ctx, path, files)))
+	return disk.Error("build the tree", errors.Join(s.flushLarge(), s.flushTree(ctx, path, files)))
 }
 
 // pathsIn returns the full paths of files in a tree.

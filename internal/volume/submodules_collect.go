@@ -63,7 +63,7 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := &collector{
-		s: s, last: s.last.Parts().List, pool: newFetchPool(s.req.Gate), silent: newSilentHosts(), cancel: cancel,
+		s: s, last: s.last.Parts().List, pool: newFetchPool(), silent: newSilentHosts(), cancel: cancel,
 		claims: map[string]*sync.Mutex{}, files: s.plan.Size(),
 	}
 	if s.remote != nil {

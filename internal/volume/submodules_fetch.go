@@ -316,7 +316,7 @@ func (s *syncer) buildPart(ctx context.Context, q object.Quarantine, built, base
 	if err != nil {
 		return disk.Error("create the store of a submodule", err)
 	}
-	if err := q.Release(built.dir, s.v.syncs()); err != nil || base != (store{}) {
+	if err := q.Release(built.dir); err != nil || base != (store{}) {
 		return err
 	}
 	full, err := spaceBelow(ctx, filepath.Join(built.dir, "objects"))

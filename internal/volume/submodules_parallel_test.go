@@ -112,7 +112,7 @@ type narrow struct {
 	required int // requests that were refused, and end the sync
 }
 
-func (g *narrow) enter(optional bool) (wire.Permit, error) {
+func (g *narrow) Enter(_ context.Context, _ string, optional bool) (wire.Permit, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.now == g.permits {
@@ -127,9 +127,6 @@ func (g *narrow) enter(optional bool) (wire.Permit, error) {
 	g.most = max(g.most, g.now)
 	return g, nil
 }
-
-func (g *narrow) Enter(context.Context, string) (wire.Permit, error)    { return g.enter(false) }
-func (g *narrow) TryEnter(context.Context, string) (wire.Permit, error) { return g.enter(true) }
 
 func (g *narrow) Done(context.Context, wire.Answer) error {
 	g.mu.Lock()

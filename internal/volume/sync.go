@@ -38,10 +38,6 @@ type SyncRequest struct {
 	// published is the commit published for it, or "". Defaults to the published commit.
 	Base func(ref events.Ref, published string) string
 
-	// Announced is the commit that a verified webhook announces for Ref, a branch or the default branch; optional. It may be
-	// fetched while the refs are listed, and is used only if they confirm it.
-	Announced string
-
 	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is resolved; the commit is ""
 	// if the remote names only a tag of it. Optional.
 	Check func(tip Tip, isDefault bool) Check
@@ -164,7 +160,6 @@ type syncer struct {
 
 	binding   binding
 	remote    *wire.Session
-	ahead     *speculation // nil if there is none
 	tip       wire.Tip
 	names     []string // to publish under
 	published []string // see publishedPaths; nil unless read
@@ -280,8 +275,7 @@ func (s *syncer) isKnownUpToDate() bool {
 // list resolves the ref at the remote and reads what is published for it.
 func (s *syncer) list(ctx context.Context) (err error) {
 	s.progress.begin(events.PhaseList, "", 0)
-	s.ahead = s.speculate(ctx)
-	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.ahead.gate(s.req.Gate))); err != nil {
+	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
 		return err
 	}
 	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
@@ -296,7 +290,6 @@ func (s *syncer) list(ctx context.Context) (err error) {
 		return err
 	}
 	s.remote.ForgetRefs()
-	s.settleSpeculation()
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	if err := s.checkNames(); err != nil { // fail before fetching and building
 		return err

@@ -183,7 +183,7 @@ func (c *tally) add(info fs.FileInfo) {
 	c.bytes += st.Blocks * 512 // Blocks counts units of 512 bytes
 }
 
-// Total is the usage of all repositories of a volume at the last patrol.
+// Total is the usage of all repositories of a volume at the last garbage collection.
 type Total struct {
 	Repos      int       `json:"repos"`
 	Trees      int       `json:"trees"`
@@ -191,7 +191,7 @@ type Total struct {
 	Files      int64     `json:"files"`
 	Adopted    int64     `json:"adopted"`              // bytes in adopted clones, not in Bytes
 	Workspaces int       `json:"workspaces,omitempty"` // that pin trees
-	Patrolled  time.Time `json:"patrolled,omitzero"`
+	Collected  time.Time `json:"collected,omitzero"`
 }
 
 // Add adds one repository.

@@ -26,7 +26,7 @@ func NewDiff(ctx context.Context, objects *object.Store, before, after object.ID
 	if err != nil {
 		return nil, err
 	}
-	return &Diff{found, parts.links(objects, after)}, nil
+	return &Diff{found, parts.Links(objects, after)}, nil
 }
 
 // Paths returns the sorted paths of the files, links and submodules that differ.

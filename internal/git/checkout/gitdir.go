@@ -53,7 +53,6 @@ func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h Histor
 		"lockstep-depth":          h.Depth.String() + "\n",
 		"HEAD":                    commit.String() + "\n",
 		linksName:                 string(links) + "\n",
-		resolvedLinks:             "",
 		pinFile:                   "",
 	}
 	if strings.HasPrefix(ref.String(), "refs/heads/") {
@@ -113,7 +112,7 @@ func (g GitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lo
 func (g GitDir) Links() LinkPolicy {
 	links, err := readLine(filepath.Join(g.Dir, linksName))
 	if err != nil {
-		return LinksKeep // written by an older version
+		return LinksKeep // as of trees of views
 	}
 	return LinkPolicy(links)
 }
@@ -132,15 +131,6 @@ func (g GitDir) Large() string {
 
 // linksName is a file with the policy with which the tree was built.
 const linksName = "lockstep-links"
-
-// resolvedLinks is an empty file in trees whose links were checked by [Links]. Older versions checked targets only.
-const resolvedLinks = "lockstep-links-resolved"
-
-// ResolvesLinks reports whether links were followed through other links when the tree was built; see [TargetLeaves].
-func (g GitDir) ResolvesLinks() bool {
-	_, err := os.Lstat(filepath.Join(g.Dir, resolvedLinks))
-	return err == nil
-}
 
 // readLine reads a file with one line.
 func readLine(path string) (string, error) {
@@ -190,7 +180,7 @@ func (g GitDir) writeIndex(content []byte) error {
 func OpenTree(tree string, links LinkPolicy) *Tree {
 	g := GitDirOf(tree)
 	_, commit, ok := g.RefAndCommit()
-	if !ok || g.Links() != links || links != LinksKeep && !g.ResolvesLinks() {
+	if !ok || g.Links() != links {
 		return nil
 	}
 	h := object.ParseID(commit)

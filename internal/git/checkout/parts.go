@@ -77,8 +77,8 @@ func (p Parts) filled() map[string]object.ID {
 	return commits
 }
 
-// TreeIn returns [Links.Part] for these submodules, whose objects are in a store.
-func (p Parts) TreeIn(objects *object.Store) func(commit object.ID) (tree object.ID, ok bool) {
+// treeIn returns [Links].part for these submodules, whose objects are in a store.
+func (p Parts) treeIn(objects *object.Store) func(commit object.ID) (tree object.ID, ok bool) {
 	commits := map[object.ID]bool{}
 	for _, commit := range p.filled() {
 		commits[commit] = true

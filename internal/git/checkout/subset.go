@@ -23,6 +23,9 @@ import (
 	"lockstep/internal/git/object"
 )
 
+// Pointed reports whether a blob is a pointer to content with this SHA-256 and size in bytes, as with Git LFS.
+type Pointed func(blob object.ID, sum [sha256.Size]byte, size int64) bool
+
 // Subset is some of the files of a published tree. [Subset.Build] makes a tree of only these.
 type Subset struct {
 	from  *Tree
@@ -212,7 +215,7 @@ func (s *Subset) copy(ctx context.Context, objects *object.Store, folder disk.Di
 
 // errAltered is the error for a file whose content is not that of the published tree any more.
 func errAltered(err error) error {
-	return object.Corruptf("the published tree has been altered; the next patrol replaces it: %w", cmp.Or(err, errContentDiffers))
+	return object.Corruptf("the published tree has been altered; it will be replaced: %w", cmp.Or(err, errContentDiffers))
 }
 
 var errContentDiffers = errors.New("the file has other content")
@@ -227,7 +230,6 @@ func (s *Subset) writeGit(dst string, ref events.Ref, commit object.ID, made man
 	contents := map[string]string{
 		g.Manifest():                            string(made.encode(commit.Format())),
 		filepath.Join(g.Dir, "lockstep-commit"): commit.String() + "\n",
-		filepath.Join(g.Dir, resolvedLinks):     "",
 		g.Pin():                                 "",
 		g.Ref():                                 ref.String() + "\n",
 	}

@@ -11,9 +11,10 @@ import (
 // Gate limits the requests to hosts. [Session.List] and [Session.Fetch] enter it before they send anything. It must be
 // safe for concurrent use.
 type Gate interface {
-	// Enter returns a permit for one request to host, which is in lower case and without a default port. Its error is
-	// returned to the caller of the session as it is, so it should be an [events.Error].
-	Enter(ctx context.Context, host string) (Permit, error)
+	// Enter returns a permit for one request to host, which is in lower case and without a default port. The operation can
+	// continue without an optional request, so Enter must not wait for its permit. The error is returned to the caller of
+	// the session as it is, so it should be an [events.Error].
+	Enter(ctx context.Context, host string, optional bool) (Permit, error)
 }
 
 // Permit is the permission for one request.
@@ -37,7 +38,7 @@ func (r *Session) do(ctx context.Context, more bool, send func(context.Context) 
 	if r.gate == nil {
 		return r.send(ctx, send)
 	}
-	permit, err := r.gate.Enter(ctx, r.gateHost)
+	permit, err := r.gate.Enter(ctx, r.gateHost, false)
 	if err != nil {
 		return err
 	}

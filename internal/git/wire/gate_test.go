@@ -28,7 +28,7 @@ type gateLog struct {
 	open    int
 }
 
-func (g *gateLog) Enter(_ context.Context, host string) (Permit, error) {
+func (g *gateLog) Enter(_ context.Context, host string, _ bool) (Permit, error) {
 	g.hosts = append(g.hosts, host)
 	if g.refuse != nil {
 		return nil, g.refuse

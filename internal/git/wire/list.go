@@ -114,7 +114,7 @@ func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 	if fault != nil && !isStatus && !isInvalid && !errors.Is(fault, errWebPage) {
 		return false
 	}
-	r.net.remotes.remember(r.url, nil)
+	r.net.remotes.forget(r.url)
 	return !isStatus || status.code < 500 && !status.limited
 }
 

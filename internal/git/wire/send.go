@@ -36,7 +36,7 @@ type Request struct {
 	NoAuth bool // add no credential to the request to URL
 
 	MaxBytes int64 // of the response
-	Optional bool  // the operation can continue without it; see TryGate
+	Optional bool  // the operation can continue without it; see Gate
 }
 
 // Status is an HTTP status from 400 to 499 that does not limit the rate.
@@ -84,15 +84,8 @@ func (s *Sender) enter(ctx context.Context, target *url.URL, optional bool) (Per
 	if s.Limits.Gate == nil {
 		return nil, nil
 	}
-	if !optional {
-		return s.Limits.Gate.Enter(ctx, host)
-	}
-	gate, ok := s.Limits.Gate.(TryGate)
-	if !ok {
-		return nil, ErrNoPermit
-	}
-	permit, err := gate.TryEnter(ctx, host)
-	if err != nil && events.ClassOf(err) == events.ClassLimited {
+	permit, err := s.Limits.Gate.Enter(ctx, host, optional)
+	if optional && events.ClassOf(err) == events.ClassLimited {
 		return nil, ErrNoPermit
 	}
 	return permit, err

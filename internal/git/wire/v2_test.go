@@ -244,8 +244,8 @@ func TestRemotesAreBounded(t *testing.T) {
 	for i := range maxRemotes + 10 {
 		m.remember("https://example.org/"+strings.Repeat("x", i%100)+string(rune('a'+i/100)), &protocol2{shallow: true})
 	}
-	if len(m.of) > maxRemotes {
-		t.Errorf("%d remotes", len(m.of))
+	if len(m.offered) > maxRemotes {
+		t.Errorf("%d remotes", len(m.offered))
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"lockstep/internal/term"
 )
 
-// TestPatrolRemovesReplacedTrees checks that the patrol removes replaced trees without a further sync.
-func TestPatrolRemovesReplacedTrees(t *testing.T) {
+// TestGCRemovesReplacedTrees checks that garbage collection removes replaced trees without a further sync.
+func TestGCRemovesReplacedTrees(t *testing.T) {
 	t.Parallel()
 	ctx, server, root := context.Background(), redistest.Start(t), t.TempDir()
 	client, git := server.Client(), proctest.StartGit(t)
@@ -25,7 +25,7 @@ func TestPatrolRemovesReplacedTrees(t *testing.T) {
 	serve := func(more ...string) *proctest.Process {
 		return proctest.Start(t, append([]string{"serve", "--redis", server.URL(), "--root", root, "--log-level", "debug", "--tree-prepare", "0s"}, more...)...)
 	}
-	quiet := serve("--patrol-every", "0s", "--tree-grace", "1h")
+	quiet := serve("--gc-every", "0s", "--tree-grace", "1h")
 	sync := func(id string) {
 		t.Helper()
 		change := proctest.Must(events.NewChange(events.Change{ID: id, URL: git.URL("acme/widgets")}))(t)
@@ -46,15 +46,15 @@ func TestPatrolRemovesReplacedTrees(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 
-	p := serve("--patrol-every", "1s", "--tree-grace", "1ms", "--tree-keep", "0s", "--listen", "127.0.0.1:0")
+	p := serve("--gc-every", "1s", "--tree-grace", "1ms", "--tree-keep", "0s", "--listen", "127.0.0.1:0")
 	p.AwaitLog("trees_dropped=1")
 
 	if entries := proctest.Must(os.ReadDir(trees))(t); len(entries) != 1 {
 		t.Errorf("trees %v", entries)
 	}
 	proctest.Eventually(t, func() bool { // a new lease every second
-		return strings.Contains(client.Get(ctx, events.DefaultNamespace.Patrol()).Val(), strconv.Itoa(p.Cmd.Process.Pid))
-	}, "the remaining worker holds the patrol lease")
+		return strings.Contains(client.Get(ctx, events.DefaultNamespace.GC()).Val(), strconv.Itoa(p.Cmd.Process.Pid))
+	}, "the remaining worker has claimed the garbage collection")
 	address := p.ListenAddress("listening")
 	for _, name := range []string{"lockstep_volume_repositories", "lockstep_volume_trees", "lockstep_volume_up"} {
 		proctest.Eventually(t, func() bool { return samplesOf(t, address)[name] == 1 }, "%s is 1", name)
