@@ -11,7 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/git/object"
 	"lockstep/internal/volume"
 	"lockstep/locking"
