@@ -86,29 +86,17 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list, more := []server.DeadLetter{}, false
-				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
-					found, rest, err := flags.list(ctx, cfg, client, oldest, limit)
-					for _, letter := range found {
-						letter.Cell = cellName(set, cell)
-						list = append(list, letter)
+				byTime := func(a, b server.DeadLetter) int {
+					if oldest {
+						a, b = b, a
 					}
-					more = more || rest
-					return err
+					return b.At.Compare(a.At)
+				}
+				list, more, missing, err := gather(ctx, cfg, set, limit, byTime, func(cfg config.Config, cell string) ([]server.DeadLetter, bool, error) {
+					return flags.list(ctx, cfg, client, cell, oldest, limit)
 				})
 				if err != nil {
 					return err
-				}
-				if !set.IsSingle() {
-					slices.SortStableFunc(list, func(a, b server.DeadLetter) int {
-						if oldest {
-							a, b = b, a
-						}
-						return b.At.Compare(a.At)
-					})
-				}
-				if len(list) > limit {
-					list, more = list[:limit], true
 				}
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
@@ -125,7 +113,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 }
 
 // list returns up to limit letters of one cell, and reports whether there are more.
-func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.UniversalClient, oldest bool, limit int) (list []server.DeadLetter, more bool, err error) {
+func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, oldest bool, limit int) (list []server.DeadLetter, more bool, err error) {
 	dead, err := deadOf(cfg, client)
 	if err != nil {
 		return nil, false, err
@@ -142,7 +130,9 @@ func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.Un
 		if len(list) == limit {
 			return list, true, nil
 		}
-		list = append(list, server.NewDeadLetter(dead, letter, false))
+		one := server.NewDeadLetter(dead, letter, false)
+		one.Cell = cell
+		list = append(list, one)
 	}
 	return list, false, nil
 }

@@ -23,13 +23,6 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep demo\n" +
 			"  lockstep demo --web\n" +
 			"  lockstep demo --duration 5s --json",
-		Args: term.WrongUse(func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && cmd.Flags().Changed("web") && f.Web == demo.DefaultAddress { // "--web ADDRESS": pflag wants "--web=ADDRESS"
-				f.Web = args[0]
-				return nil
-			}
-			return term.NoArgs(cmd, args)
-		}),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			open := cmd.Flags().Changed("web") && !cmd.Flags().Changed("duration")
 			if err := term.UsageError(config.CheckAddress("--web", f.Web)); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -34,23 +33,21 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onCells(cmd, std, locksTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list := []server.Lock{}
-				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
-					return inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
+				byRepo := func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) }
+				list, _, missing, err := gather(ctx, cfg, set, 0, byRepo, func(cfg config.Config, cell string) (list []server.Lock, more bool, err error) {
+					err = inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
 						held, err := inspector.List(ctx)
 						for _, status := range held {
 							lock := server.NewLock(status)
-							lock.Cell = cellName(set, cell)
+							lock.Cell = cell
 							list = append(list, lock)
 						}
 						return err
 					})(ctx, cfg, client)
+					return list, false, err
 				})
 				if err != nil {
 					return err
-				}
-				if !set.IsSingle() {
-					slices.SortStableFunc(list, func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) })
 				}
 				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns), lacking(missing))
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,6 +110,25 @@ func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(co
 		}
 	}
 	return missing, nil
+}
+
+// gather returns the rows that read finds in each cell that answers, and the other cells. The rows of several cells are sorted by compare. It
+// returns up to limit rows, all if it is 0, and reports whether there are more.
+func gather[T any](ctx context.Context, cfg config.Config, set *cells.Set, limit int, compare func(a, b T) int,
+	read func(cfg config.Config, cell string) (rows []T, more bool, err error)) (list []T, more bool, missing []cells.Missing, err error) {
+	list = []T{}
+	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
+		rows, rest, err := read(cfg, cellName(set, cell))
+		list, more = append(list, rows...), more || rest
+		return err
+	})
+	if !set.IsSingle() {
+		slices.SortStableFunc(list, compare)
+	}
+	if limit > 0 && len(list) > limit {
+		list, more = list[:limit], true
+	}
+	return list, more, missing, err
 }
 
 // cellName returns the name of a cell for the output: "" if there is only one.

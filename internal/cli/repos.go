@@ -50,32 +50,21 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onCells(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list, more := []listedRepo{}, false
-				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
-					summaries, rest, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
+				byRepo := func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) }
+				list, more, missing, err := gather(ctx, cfg, set, limit, byRepo, func(cfg config.Config, cell string) ([]listedRepo, bool, error) {
+					summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
 					if err != nil {
-						return err
+						return nil, false, err
 					}
-					described, err := describeRepos(ctx, cfg, client, summaries)
-					if described == nil {
-						return err
-					}
-					if err != nil { // some could not be measured; list all of them anyway
+					list, err := describeRepos(ctx, cfg, client, cell, summaries)
+					if list != nil && err != nil { // some could not be measured; list all of them anyway
 						fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
+						err = nil
 					}
-					for _, repo := range described {
-						repo.Cell = cellName(set, cell)
-						list = append(list, repo)
-					}
-					more = more || rest
-					return nil
+					return list, more, err
 				})
 				if err != nil {
 					return err
-				}
-				slices.SortStableFunc(list, func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) })
-				if len(list) > limit {
-					list, more = list[:limit], true
 				}
 				if more {
 					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")

@@ -30,7 +30,7 @@ type listedRepo struct {
 
 // describeRepos adds the published commits and, if the volume is mounted, the disk usage. It returns the complete list, even if err
 // reports that the disk usage of some repositories cannot be read, or nil.
-func describeRepos(ctx context.Context, cfg config.Config, client redis.UniversalClient, summaries []server.RepoSummary) ([]listedRepo, error) {
+func describeRepos(ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, summaries []server.RepoSummary) ([]listedRepo, error) {
 	volume, err := app.ViewVolume(ctx, cfg, client)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func describeRepos(ctx context.Context, cfg config.Config, client redis.Universa
 	for i, summary := range summaries {
 		disk, diskErr := describe(volume, summary.Repo)
 		err = errors.Join(err, diskErr)
-		list[i] = listedRepo{RepoSummary: summary, Ref: defaults[i], Volume: disk}
+		list[i] = listedRepo{RepoSummary: summary, Cell: cell, Ref: defaults[i], Volume: disk}
 		if refs := slices.Sorted(maps.Keys(heads[i])); heads[i][list[i].Ref] == "" && len(refs) > 0 {
 			list[i].Ref = refs[0]
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -58,26 +57,15 @@ func prefixOf(args []string) string {
 
 // gatherWatches is [listWatches] over the cells that answer, by repository. It returns the others too.
 func gatherWatches(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, prefix, app string, limit int) (
-	list watchList, more bool, missing []cells.Missing, err error) {
-	list = watchList{}
-	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
-		found, rest, err := listWatches(ctx, watch.NewRegistry(client, cfg.Namespace()), prefix, app, limit)
-		list, more = append(list, found...), more || rest
-		return err
+	list []watch.Watch, more bool, missing []cells.Missing, err error) {
+	byRepo := func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) }
+	return gather(ctx, cfg, set, limit, byRepo, func(cfg config.Config, _ string) ([]watch.Watch, bool, error) {
+		return listWatches(ctx, watch.NewRegistry(client, cfg.Namespace()), prefix, app, limit)
 	})
-	if set.IsSingle() {
-		return list, more, missing, err
-	}
-	slices.SortStableFunc(list, func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) })
-	if limit > 0 && len(list) > limit {
-		list, more = list[:limit], true
-	}
-	return list, more, missing, err
 }
 
 // listWatches returns up to limit watches, all if it is 0, and reports whether there are more.
-func listWatches(ctx context.Context, registry *watch.Registry, prefix, app string, limit int) (list watchList, more bool, err error) {
-	list = watchList{}
+func listWatches(ctx context.Context, registry *watch.Registry, prefix, app string, limit int) (list []watch.Watch, more bool, err error) {
 	for q := (watch.Query{Prefix: prefix, App: app, Limit: 1000}); ; {
 		page, err := registry.List(ctx, q)
 		if err != nil {
@@ -92,8 +80,6 @@ func listWatches(ctx context.Context, registry *watch.Registry, prefix, app stri
 		}
 	}
 }
-
-type watchList []watch.Watch
 
 func watchColumns(filtered bool) term.List[watch.Watch] {
 	empty := "no watches yet; add one with lockstep watch add URL --app NAME"

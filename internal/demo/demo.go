@@ -42,6 +42,7 @@ const (
 	hotRepo       = "demo/hot"
 	forcePushed   = 3                     // index of the repository that is force-pushed
 	remoteLatency = 50 * time.Millisecond // delay of each response of the Git server, to simulate a remote one
+	lease         = 5 * time.Second       // short, so that the successor of a killed worker is seen soon
 )
 
 type demo struct {
@@ -55,14 +56,12 @@ type demo struct {
 	redis    redisx.Server
 	client   redis.UniversalClient
 	locks    *locking.Inspector
-	lease    time.Duration // of workers
 	workers  []*worker     // all that were ever started
 	takeover time.Duration // from the kill of a worker to its successor's lease
 
 	repos     []*sampleRepo // the hot one first
 	mu        sync.Mutex    // guards what follows, and counters of repos
 	published map[string]*push
-	unsettled int
 }
 
 // Run runs the demonstration in a temporary directory. It prints events on standard error and the report on standard output.
@@ -122,7 +121,11 @@ func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
 
 	background, stop := context.WithCancel(ctx)
 	defer func() { stop(); d.tasks.Wait() }()
-	defer d.killWorkers()
+	defer func() {
+		for _, w := range d.running() {
+			w.kill()
+		}
+	}()
 	d.start(func() error { return d.countResults(background) })
 	if o.Web != "" {
 		if err := d.openWeb(background, o.Web); err != nil {
@@ -134,9 +137,10 @@ func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
 			return err
 		}
 	}
-	if err := d.watchAll(ctx); err != nil {
+	if err := d.await(ctx, "cloned", d.cloned); err != nil {
 		return err
 	}
+	d.say("all of them cloned")
 	for range readerCount {
 		d.start(func() error { d.readTrees(background); return nil })
 	}

@@ -41,7 +41,7 @@ type figures struct {
 // report returns the summary. All workers and tasks must have stopped.
 func (d *demo) report() summary {
 	r := summary{Repositories: repoCount, Hot: d.figures(d.repos[:1]), Others: d.figures(d.repos[1:]),
-		Parallel: d.git.MaxRepos(), TakenOver: d.takeover.Seconds(), Lease: d.lease.Seconds()}
+		Parallel: d.git.MaxRepos(), TakenOver: d.takeover.Seconds(), Lease: lease.Seconds()}
 	r.AsPromised = r.Hot.violations()+r.Others.violations() == 0
 	return r
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,11 +27,6 @@ const (
 
 	readerCount = 2
 	readPause   = 2 * time.Millisecond // after each tree, to leave time for other work
-
-	// The lease is short to keep the crash scene short. On a slow machine it is the time that it took to create the sample
-	// repositories: a worker that gets no CPU for longer would lose its leases.
-	minLease = 2 * time.Second
-	maxLease = 30 * time.Second
 )
 
 // sampleRepo is a sample repository.
@@ -53,8 +49,9 @@ type push struct {
 	settled bool
 }
 
+// createRepos creates the sample repositories, each with a watch.
 func (d *demo) createRepos(ctx context.Context) error {
-	began := time.Now()
+	registry := watch.NewRegistry(d.client, events.DefaultNamespace)
 	for i := range repoCount {
 		name := hotRepo
 		if i > 0 {
@@ -65,16 +62,7 @@ func (d *demo) createRepos(ctx context.Context) error {
 			return err
 		}
 		d.repos = append(d.repos, &sampleRepo{name: name, first: commit, head: commit, commits: map[string]int{commit: 0}})
-	}
-	d.lease = max(minLease, min(time.Since(began).Round(time.Second/10), maxLease))
-	return nil
-}
-
-// watchAll adds all watches and waits until the repositories are cloned.
-func (d *demo) watchAll(ctx context.Context) error {
-	registry := watch.NewRegistry(d.client, events.DefaultNamespace)
-	for _, repo := range d.repos {
-		w, err := watch.New(watch.Watch{App: "docs", URL: d.git.URL(repo.name)})
+		w, err := watch.New(watch.Watch{App: "docs", URL: d.git.URL(name)})
 		if err != nil {
 			return err
 		}
@@ -83,17 +71,15 @@ func (d *demo) watchAll(ctx context.Context) error {
 		}
 	}
 	d.say("app docs watches %d repositories", repoCount)
-	for _, repo := range d.repos {
-		cloned := func() bool {
-			_, _, err := resolve(filepath.Join(d.root, repo.name))
-			return err == nil
-		}
-		if err := d.await(ctx, "cloned", cloned); err != nil {
-			return err
-		}
-	}
-	d.say("all of them cloned")
 	return nil
+}
+
+// cloned reports whether all repositories are published.
+func (d *demo) cloned() bool {
+	return !slices.ContainsFunc(d.repos, func(repo *sampleRepo) bool {
+		_, _, err := resolve(filepath.Join(d.root, repo.name))
+		return err != nil
+	})
 }
 
 // pushAll pushes until stop is closed.
@@ -153,7 +139,6 @@ func (d *demo) register(repo *sampleRepo, commit string) string {
 	repo.commits[commit] = repo.pushes
 	id := "demo-" + strconv.Itoa(len(d.published))
 	d.published[id] = &push{repo: repo, at: time.Now()}
-	d.unsettled++
 	return id
 }
 
@@ -161,7 +146,7 @@ func (d *demo) register(repo *sampleRepo, commit string) string {
 func (d *demo) settled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.unsettled == 0
+	return !slices.ContainsFunc(d.repos, func(repo *sampleRepo) bool { return repo.settled < repo.pushes })
 }
 
 // countResults counts the results of pushes until ctx is done.
@@ -200,7 +185,6 @@ func (d *demo) count(result events.Result, at time.Time) {
 		default:
 			p.settled = true
 			p.repo.settled++
-			d.unsettled--
 			p.repo.latencies = append(p.repo.latencies, max(0, at.Sub(p.at)))
 		}
 		if p != nil && result.Type != events.ResultSynced {

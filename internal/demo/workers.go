@@ -47,12 +47,6 @@ func (d *demo) running() (alive []*worker) {
 	return alive
 }
 
-func (d *demo) killWorkers() {
-	for _, w := range d.running() {
-		w.kill()
-	}
-}
-
 // startWorker starts another worker process, without the user's own LOCKSTEP_* settings.
 func (d *demo) startWorker() error {
 	self, err := os.Executable()
@@ -61,7 +55,7 @@ func (d *demo) startWorker() error {
 	}
 	name := fmt.Sprintf("w%d", len(d.workers)+1)
 	cmd := exec.Command(self, "serve", "--redis", d.redis.String(), "--root", d.root, "--worker", name,
-		"--lease", d.lease.String(), "--tree-grace", "10s", "--min-free-bytes", "0", "--log-level", "error")
+		"--lease", lease.String(), "--tree-grace", "10s", "--min-free-bytes", "0", "--log-level", "error")
 	cmd.Dir = d.dir // contains no lockstep.yaml
 	cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
 	cmd.Stdout, cmd.Stderr = d.std.Stderr, d.std.Stderr
