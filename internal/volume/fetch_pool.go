@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 
-	"lockstep/events"
 	"lockstep/internal/git/wire"
 )
 
@@ -84,12 +83,5 @@ type poolGate struct {
 }
 
 func (g poolGate) Enter(ctx context.Context, host string, optional bool) (wire.Permit, error) {
-	if g.pool.isAlone() {
-		return g.of.Enter(ctx, host, optional)
-	}
-	permit, err := g.of.Enter(ctx, host, true)
-	if events.ClassOf(err) == events.ClassLimited {
-		return nil, wire.ErrNoPermit
-	}
-	return permit, err
+	return g.of.Enter(ctx, host, optional || !g.pool.isAlone())
 }

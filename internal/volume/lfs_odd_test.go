@@ -37,7 +37,7 @@ func (g *hostGate) Enter(_ context.Context, host string, optional bool) (wire.Pe
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if optional && g.open > g.optional {
-		return nil, errHostLimited
+		return nil, wire.ErrNoPermit
 	}
 	if g.requests == nil {
 		g.requests = map[string]int{}

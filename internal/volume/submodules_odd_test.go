@@ -308,7 +308,7 @@ type refusingGate struct {
 
 func (g *refusingGate) Enter(_ context.Context, host string, optional bool) (wire.Permit, error) {
 	if optional {
-		return nil, errHostLimited
+		return nil, wire.ErrNoPermit
 	}
 	if host == g.host {
 		if g.entered++; g.err != nil {

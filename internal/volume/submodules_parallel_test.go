@@ -118,9 +118,9 @@ func (g *narrow) Enter(_ context.Context, _ string, optional bool) (wire.Permit,
 	if g.now == g.permits {
 		if optional {
 			g.refused++
-		} else {
-			g.required++
+			return nil, wire.ErrNoPermit
 		}
+		g.required++
 		return nil, events.Errorf(events.Contention, events.ClassLimited, "at the limit")
 	}
 	g.now++

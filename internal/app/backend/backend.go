@@ -188,6 +188,9 @@ type gate struct{ handlers.Gate }
 
 func (g gate) Enter(ctx context.Context, host string, optional bool) (wire.Permit, error) {
 	held, err := g.Gate.Enter(ctx, host, optional)
+	if optional && events.ClassOf(err) == events.ClassLimited {
+		return nil, wire.ErrNoPermit
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -12,10 +13,13 @@ import (
 // safe for concurrent use.
 type Gate interface {
 	// Enter returns a permit for one request to host, which is in lower case and without a default port. The operation can
-	// continue without an optional request, so Enter must not wait for its permit. The error is returned to the caller of
-	// the session as it is, so it should be an [events.Error].
+	// continue without an optional request, for which there may be none: [ErrNoPermit]. Any other error is returned to the
+	// caller of the session as it is, so it should be an [events.Error].
 	Enter(ctx context.Context, host string, optional bool) (Permit, error)
 }
+
+// ErrNoPermit means that an optional request may not be sent now.
+var ErrNoPermit = errors.New("no permit for an optional request")
 
 // Permit is the permission for one request.
 type Permit interface {

@@ -47,9 +47,6 @@ type Status struct {
 
 func (e *Status) Error() string { return fmt.Sprintf("HTTP status %d", e.Code) }
 
-// ErrNoPermit means that an optional request may not be sent now.
-var ErrNoPermit = errors.New("no permit for an optional request")
-
 // Send sends a request through the gate, follows redirects with the same method, and passes a successful response to read,
 // which must consume its body. It returns a *[Status], an error as of a session, or that of read, unchanged.
 func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response) error) error {
@@ -57,9 +54,11 @@ func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response
 	if err != nil {
 		return errors.New("the URL does not parse")
 	}
-	permit, err := s.enter(ctx, target, req.Optional)
-	if err != nil {
-		return err
+	var permit Permit
+	if s.Limits.Gate != nil {
+		if permit, err = s.Limits.Gate.Enter(ctx, events.HostPort(target), req.Optional); err != nil {
+			return err
+		}
 	}
 	w := &monitor{maxPack: req.MaxBytes, next: &route{net: s.Network, foreign: s.Foreign}}
 	if origin, err := url.Parse(s.Remote); err == nil {
@@ -76,19 +75,6 @@ func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response
 		return stop
 	}
 	return err
-}
-
-// enter returns a permit, or nil if there is no gate.
-func (s *Sender) enter(ctx context.Context, target *url.URL, optional bool) (Permit, error) {
-	host := events.HostPort(target)
-	if s.Limits.Gate == nil {
-		return nil, nil
-	}
-	permit, err := s.Limits.Gate.Enter(ctx, host, optional)
-	if optional && events.ClassOf(err) == events.ClassLimited {
-		return nil, ErrNoPermit
-	}
-	return permit, err
 }
 
 func (s *Sender) send(ctx context.Context, w *monitor, target *url.URL, req Request, read func(*http.Response) error) error {
