@@ -77,13 +77,6 @@ func (a *syncedApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	a.received[key] = append(a.received[key], result)
 }
 
-// all returns what was received.
-func (a *syncedApp) all() map[string][]events.Result {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return maps.Clone(a.received)
-}
-
 // last returns the commit in the app's last notification for a repository.
 func (a *syncedApp) last(app, repo string) string {
 	a.mu.Lock()

@@ -91,7 +91,7 @@ func (p *purge) publications(ctx context.Context) error {
 
 func (p *purge) publication(path, tree, part string) {
 	g := checkout.GitDirOf(p.f.tree(tree))
-	ref, _ := g.BuiltFor()
+	ref, _ := builtFor(g)
 	p.result.Published = append(p.result.Published, PurgePublication{
 		Name: p.v.relative(path), Ref: ref.String(), Commit: g.BuiltFrom(), Part: part,
 	})

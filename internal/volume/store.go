@@ -151,7 +151,7 @@ const depthName = "lockstep-depth" // file in a store
 
 // depth returns the greatest depth requested so far.
 func (s store) depth() events.Depth {
-	return checkout.ReadDepth(filepath.Join(s.dir, depthName))
+	return events.Depth(checkout.ReadDepth(filepath.Join(s.dir, depthName)))
 }
 
 // shallow returns the commits whose parents are missing.

@@ -202,7 +202,7 @@ func (c *verifier) depth(current store) (events.Depth, error) {
 	}
 	for _, tree := range trees {
 		if name := tree.Name(); !c.movedAway.covers(name) {
-			depth = deeper(depth, checkout.GitDirOf(c.f.tree(name)).Depth())
+			depth = deeper(depth, depthOf(checkout.GitDirOf(c.f.tree(name))))
 		}
 	}
 	return depth, nil

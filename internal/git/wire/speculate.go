@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -49,7 +49,7 @@ func (r *Session) StartSpeculation(commit object.ID) bool {
 func (r *Session) FetchUnlisted(ctx context.Context, want FetchRequest, w io.Writer) (shallow []object.ID, err error) {
 	offered := r.net.remotes.recall(r.url)
 	if offered == nil {
-		return nil, events.Errorf(events.Retryable, events.ClassServer, "the capabilities of %s are not known", r.host)
+		return nil, git.Errorf(git.Retryable, git.ClassServer, "the capabilities of %s are not known", r.host)
 	}
 	r.speak(offered)
 	return r.Fetch(ctx, want, w)
