@@ -39,5 +39,6 @@
 //	Permanent   reported as a failed result at once
 //	Malformed   dead-lettered: it is not a valid event
 //
-// The [Class] names the kind of fault, for results, metrics and operators.
+// Errors of packages that do not import this one, such as the Git engine, take part as a [Fault]. The [Class] names
+// the kind of fault, for results, metrics and operators.
 package events

@@ -232,11 +232,11 @@ func waitsInTurn(cause error) bool {
 	case events.ClassBehind, events.ClassCircuit, events.ClassMoved:
 		return true
 	case events.ClassLimited:
-		outer, ok := errors.AsType[*events.Error](cause)
-		if !ok || outer.Disposition != events.Contention {
+		if events.DispositionOf(cause) != events.Contention {
 			return false
 		}
-		_, hosts := errors.AsType[*events.Error](outer.Err)
+		outer, _ := errors.AsType[events.Fault](cause)
+		_, hosts := errors.AsType[events.Fault](errors.Unwrap(outer))
 		return !hosts
 	}
 	return false

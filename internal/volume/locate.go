@@ -40,7 +40,7 @@ func (v *Volume) Locate(repo events.RepoPath, ref events.Ref) (Located, bool, er
 			continue
 		}
 		return Located{
-			Ref: found, Commit: now.commit, Name: name, Tree: v.relative(f.tree(now.tree)), Depth: checkout.GitDirOf(f.tree(now.tree)).Depth(),
+			Ref: found, Commit: now.commit, Name: name, Tree: v.relative(f.tree(now.tree)), Depth: depthOf(checkout.GitDirOf(f.tree(now.tree))),
 		}, true, nil
 	}
 	return Located{}, false, nil

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wire"
@@ -205,7 +206,7 @@ func (s *syncer) release(ctx context.Context, got received, into store, everythi
 	}
 	s.use(into)
 	s.objects.Keep(got.q.Kept)
-	if err := s.hold(ctx, into, s.objects, got.shallow, got.want.Depth); err != nil {
+	if err := s.hold(ctx, into, s.objects, got.shallow, events.Depth(got.want.Depth)); err != nil {
 		return err
 	}
 	s.v.done("moved")
@@ -233,11 +234,11 @@ func (s *syncer) receive(ctx context.Context, into store, haves []object.ID) (re
 
 // wanted returns the request for the tip.
 func (s *syncer) wanted(into store, haves []object.ID) wire.FetchRequest {
-	want := wire.FetchRequest{Tip: s.tip.Want, ByHash: s.tip.ByHash, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
+	want := wire.FetchRequest{Tip: s.tip.Want, ByHash: s.tip.ByHash, Depth: git.Depth(deeper(into.depth(), s.req.Depth)), Haves: haves}
 	if len(haves) > 0 {
 		want.Shallow = into.shallow()
 	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
-		want.Depth = deeper(current.depth(), want.Depth)
+		want.Depth = git.Depth(deeper(current.depth(), events.Depth(want.Depth)))
 	}
 	return want
 }

@@ -48,7 +48,7 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if s.binding, bound, err = s.f.readBinding(); err != nil || !bound {
 		return false, err
 	}
-	s.tip = wire.Tip{Ref: ref, IsDefault: ref == s.binding.Default}
+	s.tip = tip{wire.Tip{Ref: ref.String(), IsDefault: ref == s.binding.Default}, ref}
 	name := s.v.names(s.f, s.binding, s.tip)[0]
 	now := s.v.current(s.f, s.binding, name)
 	if now.tree == "" || now.ref != ref.String() || s.f.hasPrepared(now.tree) || !s.v.hasRoomToPrepare(s.f) {

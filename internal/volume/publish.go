@@ -144,7 +144,7 @@ func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, err
 func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 	alternates, err := filepath.Rel(filepath.Join(checkout.GitDirOf(dst).Dir, "objects"), filepath.Join(s.store.dir, "objects"))
 	if err == nil {
-		err = files.WriteGit(dst, s.tip.Ref, s.plan.Commit, s.history, s.v.cfg.Links, alternates)
+		err = files.WriteGit(dst, s.tip.Ref.String(), s.plan.Commit, s.history, s.v.cfg.Links, alternates)
 	}
 	return disk.Error("write the tree's .git", err)
 }

@@ -100,7 +100,7 @@ func (v *Volume) checkGone(ctx context.Context, req RemoveRequest) error {
 		switch {
 		case err == nil:
 			r.Close()
-			if req.Ref.IsZero() || r.Has(req.Ref) { // an empty repository exists, too
+			if req.Ref.IsZero() || r.Has(req.Ref.String()) { // an empty repository exists, too
 				return conflict("the remote still has %s; publish the removal with force to remove it anyway", what)
 			}
 		case events.ClassOf(err) != events.ClassNotFound:

@@ -33,7 +33,7 @@ func (v *Volume) StoreOf(tree string) (Stored, error) {
 	if err != nil {
 		return Stored{}, disk.Error("find the store of a tree", err)
 	}
-	return Stored{Dir: dir, Shallow: object.ReadShallow(g.Dir), Depth: g.Depth()}, nil
+	return Stored{Dir: dir, Shallow: object.ReadShallow(g.Dir), Depth: depthOf(g)}, nil
 }
 
 // PinObjects keeps all objects of the store that a tree reads from, until the returned file is closed. The caller has pinned the tree,

@@ -363,7 +363,7 @@ func TestBestEffortDoesNotWaitForOtherHosts(t *testing.T) {
 				testenv.MustFail(t, err, events.ClassLimited, events.Contention)
 				return
 			}
-			if err != nil || len(res.Missing) != 1 || res.Missing[0].Class != tc.class {
+			if err != nil || len(res.Missing) != 1 || events.Class(res.Missing[0].Class) != tc.class {
 				t.Errorf("%v, missing %+v, want class %s", err, res.Missing, tc.class)
 			}
 			published, _, err := w.volume.Published(repoPath(t, widgets))
@@ -396,7 +396,7 @@ func TestAHostThatDoesNotAnswerIsAskedSeldom(t *testing.T) {
 	}
 	spared := 0
 	for _, part := range res.Missing {
-		if part.Class != events.ClassNetwork {
+		if events.Class(part.Class) != events.ClassNetwork {
 			t.Errorf("missing: %+v", part)
 		}
 		if strings.Contains(part.Why, "other submodules") {

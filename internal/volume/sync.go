@@ -160,7 +160,7 @@ type syncer struct {
 
 	binding   binding
 	remote    *wire.Session
-	tip       wire.Tip
+	tip       tip
 	names     []string // to publish under
 	published []string // see publishedPaths; nil unless read
 	check     Check    // of the tip; nil for none
@@ -198,7 +198,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 	}
 	s.v.done("fenced")
 	for _, url := range []string{s.req.URL, s.req.from()} {
-		if err := wire.CheckURL(url); err != nil {
+		if err := checkURL(url); err != nil {
 			return SyncResult{}, err
 		}
 	}
@@ -245,7 +245,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 		return SyncResult{}, err
 	}
 	res.After = s.plan.Commit.String()
-	res.Files, res.Full, res.Truncated = changed.Files, changed.Full, changed.Truncated
+	res.Files, res.Full, res.Truncated = filesOf(changed.Files), changed.Full, changed.Truncated
 	res.Damaged = s.damaged
 	res.Forced = s.isForced(ctx, res.Before)
 	if s.isPublished(s.plan.Commit) {
@@ -265,7 +265,7 @@ func (s *syncer) isKnownUpToDate() bool {
 		return false
 	}
 	commit := object.ParseID(s.req.Known.Commit)
-	s.tip = wire.Tip{Ref: s.req.Known.Ref, IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}
+	s.tip = tip{wire.Tip{Ref: s.req.Known.Ref.String(), IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}, s.req.Known.Ref}
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	s.now = s.v.current(s.f, s.binding, s.names[0])
 	s.setCheck()
@@ -282,9 +282,9 @@ func (s *syncer) list(ctx context.Context) (err error) {
 		return err
 	}
 	if pinned := s.req.pinned(); pinned != "" {
-		s.tip, err = s.remote.ResolveCommit(s.req.Ref, object.ParseID(pinned))
+		s.tip, err = parseTip(s.remote.ResolveCommit(s.req.Ref.String(), object.ParseID(pinned)))
 	} else {
-		s.tip, err = s.remote.Resolve(s.req.Ref)
+		s.tip, err = parseTip(s.remote.Resolve(s.req.Ref.String()))
 	}
 	if err != nil {
 		return err
@@ -353,7 +353,7 @@ func (s *syncer) wasDamaged(commit string) bool {
 			return false
 		}
 		g := checkout.GitDirOf(s.f.tree(tree.Name()))
-		ref, err := g.BuiltFor()
+		ref, err := builtFor(g)
 		return err == nil && ref == s.tip.Ref && g.IsMarked()
 	})
 }
@@ -375,7 +375,7 @@ func (s *syncer) isPublished(commit object.ID) bool {
 
 // isDeepEnough reports whether the published tree has the requested history.
 func (s *syncer) isDeepEnough() bool {
-	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
+	return events.Depth(1).Covers(s.req.Depth) || depthOf(checkout.GitDirOf(s.f.tree(s.now.tree))).Covers(s.req.Depth)
 }
 
 // current is the complete tree that a name is published for; zero if there is none.

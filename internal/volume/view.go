@@ -113,7 +113,7 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 				p.Incomplete[ref] = true
 			}
 		} else if g := checkout.GitDirOf(f.tree(links[path])); !ok && g.IsMarked() {
-			if ref, err := g.BuiltFor(); err == nil {
+			if ref, err := builtFor(g); err == nil {
 				p.Damaged[ref] = true
 				if p.Commits[ref] == "" {
 					p.noteParts(ref, f.tree(links[path]))

@@ -74,7 +74,7 @@ func (p *viewPublisher) buildOne(ctx context.Context, objects *object.Store, nam
 	if tree == "" || err != nil {
 		return err
 	}
-	written, err := files.Build(ctx, objects, filepath.Join(p.building(), tree), p.ref, p.commit, p.modes, pointedBy(objects))
+	written, err := files.Build(ctx, objects, filepath.Join(p.building(), tree), p.ref.String(), p.commit, p.modes, pointedBy(objects))
 	if err != nil {
 		return err
 	}

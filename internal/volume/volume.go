@@ -119,7 +119,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 		return nil, fmt.Errorf("open volume %s: %w", root, err)
 	}
 	v := &Volume{root: root, cfg: cfg, exchange: exchange}
-	if v.net, err = wire.NewNetwork(cfg.Net); err != nil {
+	if v.net, err = openNetwork(cfg.Net); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(v.reposDir(), 0o755); err != nil {

@@ -47,7 +47,7 @@ const maxMissing = 100
 
 func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
 	for _, part := range parts[:min(len(parts), maxMissing)] {
-		m := events.MissingSubmodule{Path: part.Path, Class: part.Class, Error: part.Why}
+		m := events.MissingSubmodule{Path: part.Path, Class: events.Class(part.Class), Error: part.Why}
 		if !utf8.ValidString(part.Path) {
 			m.Raw = base64.StdEncoding.EncodeToString([]byte(part.Path))
 		}

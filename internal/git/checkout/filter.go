@@ -8,7 +8,6 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
-	"lockstep/events"
 	"lockstep/internal/git/object"
 )
 
@@ -42,7 +41,7 @@ func (d *Diff) Paths() []string {
 func (d *Diff) Path(index int32) string { return d.found[index].path }
 
 // Files lists the differences at some of the paths, given by their ascending indexes.
-func (d *Diff) Files(indexes []int32) ([]events.File, error) {
+func (d *Diff) Files(indexes []int32) ([]File, error) {
 	found := make([]difference, len(indexes))
 	for i, at := range indexes {
 		found[i] = d.found[at]

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -86,7 +86,7 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 	commit, err := objects.Commit(h)
 	switch {
 	case errors.Is(err, object.ErrNoCommit):
-		return nil, events.Errorf(events.Permanent, events.ClassNoRef, "%w but a tree or blob; use a branch or a tag of a commit", err)
+		return nil, git.Errorf(git.Permanent, git.ClassNoRef, "%w but a tree or blob; use a branch or a tag of a commit", err)
 	case err != nil:
 		return nil, object.Corruptf("read commit: %w", err)
 	}

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 )
 
 // Gate limits the requests to hosts. [Session.List] and [Session.Fetch] enter it before they send anything. It must be
@@ -14,7 +14,7 @@ import (
 type Gate interface {
 	// Enter returns a permit for one request to host, which is in lower case and without a default port. The operation can
 	// continue without an optional request, for which there may be none: [ErrNoPermit]. Any other error is returned to the
-	// caller of the session as it is, so it should be an [events.Error].
+	// caller of the session as it is, so it should be an [git.Error].
 	Enter(ctx context.Context, host string, optional bool) (Permit, error)
 }
 
@@ -70,8 +70,8 @@ func (r *Session) send(ctx context.Context, send func(context.Context) error) (e
 // uncounted makes the error of a limited request one that does not count as an attempt: the gate delays the next request,
 // so that it cannot be repeated without end.
 func uncounted(err error) error {
-	if events.ClassOf(err) != events.ClassLimited {
+	if git.ClassOf(err) != git.ClassLimited {
 		return err
 	}
-	return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: events.RetryAfter(err), Err: err}
+	return &git.Error{Retry: git.Contention, Class: git.ClassLimited, RetryAfter: git.RetryAfter(err), Err: err}
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 )
 
 // List lists the remote's refs. With prefixes, it needs only the refs that begin with one of them and the default branch; a
@@ -127,7 +127,7 @@ func (n *Network) DialAndList(
 		return nil, err
 	}
 	err = r.List(ctx, prefixes...)
-	if events.ClassOf(err) == events.ClassNoRef {
+	if git.ClassOf(err) == git.ClassNoRef {
 		r.refs, err = nil, nil
 	}
 	if err != nil {

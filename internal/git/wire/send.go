@@ -11,8 +11,8 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
-	"lockstep/events"
 	"lockstep/internal/egress"
+	"lockstep/internal/git"
 )
 
 // Sender sends HTTP requests that belong to a repository but not to the Git protocol, such as those of Git LFS, by the same
@@ -181,14 +181,14 @@ func (s *Sender) fault(ctx context.Context, w *monitor, target *url.URL, auth Au
 	case isRead && fault == nil: // its own
 		return read.err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return events.Errorf(events.Retryable, events.ClassNetwork,
+		return git.Errorf(git.Retryable, git.ClassNetwork,
 			"%s took longer than %v; raise the setting fetch-timeout if the file is meant to be that large", target.Host, s.Limits.Timeout)
 	}
 	if errors.Is(fault, errTooLong) {
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent a response of more than %d bytes", target.Host, w.maxPack)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent a response of more than %d bytes", target.Host, w.maxPack)
 	}
 	if refused, ok := errors.AsType[*egress.Fault](fault); ok {
-		return events.Errorf(events.Permanent, events.ClassConfig, "%s", (&egress.Fault{Host: target.Hostname(), Why: refused.Why}).Error())
+		return git.Errorf(git.Permanent, git.ClassConfig, "%s", (&egress.Fault{Host: target.Hostname(), Why: refused.Why}).Error())
 	}
 	return remoteError(ctx, target.Host, auth, fault, err)
 }
