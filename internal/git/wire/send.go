@@ -56,7 +56,7 @@ func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response
 	}
 	var permit Permit
 	if s.Limits.Gate != nil {
-		if permit, err = s.Limits.Gate.Enter(ctx, events.HostPort(target), req.Optional); err != nil {
+		if permit, err = s.Limits.Gate.Enter(ctx, hostPort(target), req.Optional); err != nil {
 			return err
 		}
 	}
