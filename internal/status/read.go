@@ -295,7 +295,7 @@ func (s *Service) judge() {
 	}
 	for _, g := range s.Groups {
 		if waited := time.Duration(g.OldestMS) * time.Millisecond; waited > longWait {
-			concern("group %s has not settled an entry for %s", term.Printable(g.Group), Duration(waited))
+			concern("group %s has not settled an entry for %s", term.Printable(g.Group), duration(waited))
 		}
 	}
 	if n := s.limitedHosts(); n > 0 {

@@ -33,7 +33,7 @@ func (s Service) Table(w io.Writer) {
 	}
 	oldest := ""
 	if s.OldestMS > 0 {
-		oldest = "; the oldest for " + Duration(time.Duration(s.OldestMS)*time.Millisecond)
+		oldest = "; the oldest for " + duration(time.Duration(s.OldestMS)*time.Millisecond)
 	}
 	unread := "some unread"
 	if s.Unread >= 0 {
@@ -90,7 +90,7 @@ func (r rate) String() string {
 	if over == rateWindow {
 		return fmt.Sprintf("%.1f/s in the last minute", r.PerSecond)
 	}
-	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, Duration(over))
+	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, duration(over))
 }
 
 // failingApps names at most three apps.
@@ -136,7 +136,7 @@ func (s Service) groupRows(w io.Writer) {
 			consumers = g.Live
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,
-			Duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
+			duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
 	})
 	if slices.ContainsFunc(s.Groups, func(g groupStatus) bool { return g.Lag < 0 }) {
 		fmt.Fprintln(w, "lag unknown: Redis does not count unread after deletions, or before 7.0")
@@ -145,13 +145,13 @@ func (s Service) groupRows(w io.Writer) {
 
 func (s Service) activityRows(w io.Writer) {
 	section(w, "AT WORK ON\tFOR\tPHASE\tWORKER", s.Activities, func(a state.Activity) string {
-		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Duration(a.At.Sub(a.Since)), Progress(a.Progress), a.Worker)
+		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, duration(a.At.Sub(a.Since)), Progress(a.Progress), a.Worker)
 	})
 }
 
 func (s Service) contentionRows(w io.Writer) {
 	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l server.Lock) string {
-		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), Duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
+		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
 }
 
@@ -164,10 +164,10 @@ func (s Service) followerRows(w io.Writer) {
 	section(w, "FOLLOWER\tAPP\tSTATE\tBEHIND\tLAG\tCURSOR\tREPORTED\tVERSION", s.Followers, func(f feed.Follower) string {
 		lag := "-" // of a first copy, or unknown
 		if f.LagMS >= 0 {
-			lag = Duration(time.Duration(f.LagMS) * time.Millisecond)
+			lag = duration(time.Duration(f.LagMS) * time.Millisecond)
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), term.Dash(term.Printable(f.App)), f.State, f.Behind, f.Repos, lag,
-			term.Dash(f.Entry), Duration(s.now.Sub(f.Seen).Round(time.Second)), term.Dash(term.Printable(f.Version)))
+			term.Dash(f.Entry), duration(s.now.Sub(f.Seen).Round(time.Second)), term.Dash(term.Printable(f.Version)))
 	})
 }
 
@@ -273,8 +273,8 @@ func orUnknown(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// Duration formats d in its two largest units, below a minute in tenths of a second.
-func Duration(d time.Duration) string {
+// duration formats d in its two largest units, below a minute in tenths of a second.
+func duration(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "0s"

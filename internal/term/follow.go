@@ -62,7 +62,7 @@ func (o *Output) next(w io.Writer, data Table) error {
 	var rows bytes.Buffer
 	data.Table(&rows)
 	text := Align(rows.String())
-	if Terminal(w) {
+	if isTerminal(w) {
 		text = clearScreen + text
 	} else {
 		text += "\n"

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/term"
 )
 
 // Prompt asks questions on a terminal.
@@ -19,11 +16,10 @@ type Prompt struct {
 
 // NewPrompt returns a Prompt that reads standard input and asks on standard error, or nil if standard input is not a terminal.
 func NewPrompt(std Streams) *Prompt {
-	file, ok := std.Stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	if !isTerminal(std.Stdin) {
 		return nil
 	}
-	return &Prompt{bufio.NewReader(file), std.Stderr}
+	return &Prompt{bufio.NewReader(std.Stdin), std.Stderr}
 }
 
 // Ask asks until check accepts the answer. An empty answer is the value given, and "-" is no value.

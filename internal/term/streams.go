@@ -19,8 +19,8 @@ type Streams struct {
 // Variable returns an environment variable, "" if unset.
 func (s Streams) Variable(name string) string { return config.Variable(s.Environ, name) }
 
-// Terminal reports whether w is a terminal.
-func Terminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
+// isTerminal reports whether a stream is a terminal.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
