@@ -139,7 +139,7 @@ func (r Repo) CarriedToCell() map[string]string {
 	fields := map[string]string{}
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
-		if of, known := fieldKinds[kind]; of.exported || !known { // unknown ones are of a newer version
+		if exported, known := fieldKinds[kind]; exported || !known { // unknown ones are of a newer version
 			fields[name] = value
 		}
 	}

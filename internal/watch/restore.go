@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 
@@ -87,11 +86,8 @@ type Restored struct {
 
 // Restore adds those watches of a repository whose [Key] does not exist, and queues a poll if there are any. It changes no existing watch.
 // All watches must name that repository. Like [Registry.Put] it returns an error of the class [events.ClassConflict] for two remotes at
-// one path, a path above or below another watched path, and too many watches. With dryRun it writes nothing.
-func (r *Registry) Restore(ctx context.Context, watches []Watch, dryRun bool) (Restored, error) {
-	if len(watches) == 0 {
-		return Restored{}, nil
-	}
+// one path, a path above or below another watched path, and too many watches.
+func (r *Registry) Restore(ctx context.Context, watches []Watch) (outcome Restored, err error) {
 	edits, err := editsOf(watches, nil)
 	if err != nil {
 		return Restored{}, err
@@ -100,26 +96,13 @@ func (r *Registry) Restore(ctx context.Context, watches []Watch, dryRun bool) (R
 		return Restored{}, fmt.Errorf("restore watches of %d repositories at once: want one", len(edits))
 	}
 	e := edits[0]
-	var outcome Restored
-	add := func(docs map[string]string) error {
+	err = r.edit(ctx, e.repo, true, func(docs map[string]string) error {
 		outcome = e.addTo(docs, watches)
 		if len(outcome.Added)+len(outcome.Kept) == 0 {
 			return nil
 		}
 		return e.check(docs) // those that are kept may name another remote
-	}
-	if !dryRun {
-		err := r.edit(ctx, e.repo, true, add)
-		return outcome, err
-	}
-	was, err := r.load(ctx, e.repo)
-	if err == nil && len(was.docs) == 0 {
-		err = r.checkNesting(ctx, e.repo)
-	}
-	if err != nil {
-		return Restored{}, err
-	}
-	err = add(maps.Clone(was.docs))
+	})
 	return outcome, err
 }
 
