@@ -198,16 +198,21 @@ func (s *Spool) Drain(send func(text []byte) error) (sent int, err error) {
 func (s *Spool) next() (*os.File, error) {
 	paths, err := disk.Glob(s.dir, "*"+suffix)
 	for _, path := range paths {
-		if file, err := open(path, 0); file != nil || err != nil {
-			return file, err
+		file, failed := open(path, 0)
+		if file != nil {
+			return file, nil
 		}
+		err = errors.Join(err, failed)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	file := s.own
 	s.own = nil
 	s.waiting.Store(file != nil)
-	return file, err
+	if file != nil { // files that cannot be opened do not block it
+		return file, nil
+	}
+	return nil, err
 }
 
 // Waiting reports whether lines of this process may not be drained yet.

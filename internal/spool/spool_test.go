@@ -321,6 +321,21 @@ func TestLineThatWasCutOffIsIgnored(t *testing.T) {
 	shut(t, s)
 }
 
+func TestFileThatCannotBeOpenedBlocksNoOther(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	testenv.Must(0, os.Mkdir(filepath.Join(dir, "0"+suffix), 0o700))(t)
+	s := openSpool(t, dir, 1<<20)
+	add(t, s, "a")
+	if got := drain(t, s); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("%q", got)
+	}
+	if n, err := s.Drain(func([]byte) error { return nil }); n != 0 || !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("%d, %v", n, err)
+	}
+	shut(t, s)
+}
+
 // TestHangingDiskKeepsNobody blocks the writer.
 func TestHangingDiskKeepsNobody(t *testing.T) {
 	t.Parallel()
