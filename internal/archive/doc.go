@@ -5,17 +5,11 @@
 //	w.Header().Set("ETag", summary.ETag(archive.TarZst))
 //	err = contents.Write(ctx, w, archive.TarZst)
 //
-// # Bytes
-//
 // An archive is a pure function of the selected files, their modes, the format and [Version]: any process on any
 // machine produces the same bytes at any time, also for another commit with the same files. Entries are sorted by path
 // as in Git's index, have the modes 0644 and 0755, no owner, and the time 2000-01-01. There are no entries for folders,
 // except for submodules. Files are as in the tree: those of Git LFS have their content if a watch asks for it.
-//
-// [Summary.Digest] depends on the same, without reading a file: on paths, modes and blobs, and on
-// which LFS content and submodules the tree was built with.
-//
-// # Costs
+// [Summary.Digest] depends on the same, without reading a file.
 //
 // Nothing is written to disk, and Write uses one goroutine. The list of files and the files are read as streams, and the encoder uses a
 // few MB, so memory depends neither on the size nor on the number of files.
