@@ -41,8 +41,8 @@ type Repository struct {
 	Repo    events.RepoPath   `json:"repo"`             // as first spelled
 	Cell    string            `json:"cell,omitempty"`   // that has it; one of the header's
 	Pinned  bool              `json:"pinned,omitempty"` // it stays in the cell, whatever the weights
-	Watches []json.RawMessage `json:"watches"`          // documents of package watch
-	State   map[string]string `json:"state,omitempty"`  // fields of package state
+	Watches []watch.Watch     `json:"watches"`
+	State   map[string]string `json:"state,omitempty"` // fields of package state
 }
 
 // End is the last line.
@@ -56,8 +56,6 @@ type line struct {
 	Repository
 	access.Hashed
 	End
-
-	watches []watch.Watch // of the repository
 }
 
 // ErrIncomplete means that a document ends early.
@@ -136,15 +134,15 @@ func parseLine(text []byte) (l line, err error) {
 	case l.Repo.IsZero() || len(l.Watches) == 0:
 		return l, errors.New("neither a repository with watches nor a token")
 	}
-	for i, document := range l.Watches {
-		w, err := watch.ParseDocument(document)
+	for i, w := range l.Watches {
+		w, err := watch.New(w)
 		if err == nil && !w.Repo.Equal(l.Repo) {
 			err = fmt.Errorf("it is of %s", w.Repo)
 		}
 		if err != nil {
 			return l, fmt.Errorf("%s: watch %d: %w", l.Repo, i+1, err)
 		}
-		l.watches = append(l.watches, w)
+		l.Watches[i] = w
 	}
 	return l, nil
 }

@@ -128,7 +128,7 @@ func (e *exporter) write(ctx context.Context, m cells.Member, missed *missed, so
 		if e.written[one.Repo.Key()] || !states[i].IsHere() && !moving {
 			continue
 		}
-		r := Repository{Repo: one.Repo, Watches: one.Documents, State: states[i].Exported()}
+		r := Repository{Repo: one.Repo, Watches: one.Watches, State: states[i].Exported()}
 		if err := missed.repeat(ctx, one, r.State); err != nil {
 			return err
 		}

@@ -87,7 +87,7 @@ func (i *importer) repository(ctx context.Context, l line) error {
 	if err != nil {
 		return err
 	}
-	restored, err := watch.NewRegistry(i.Redis, to.Namespace).Restore(ctx, l.watches)
+	restored, err := watch.NewRegistry(i.Redis, to.Namespace).Restore(ctx, l.Watches)
 	if failed, ok := errors.AsType[*events.Error](err); ok { // not one of Redis
 		i.summary.Conflicts = append(i.summary.Conflicts, fmt.Sprintf("%s: %v", l.Repo, failed))
 		return nil
