@@ -285,7 +285,7 @@ func exposition(t *testing.T) string {
 	m.Notification("delivered", time.Second)
 	t.Cleanup(m.Outbox(func() (int64, error) { return 1, nil }))
 	m.Reconciled(schedule.Report{})
-	hooks := m.Hooks(func() (int, int64) { return 1, 1 })
+	hooks := m.Hooks(func() int64 { return 1 })
 	hooks.Request("github", "accepted", time.Second)
 	hooks.Drained("accepted")
 	t.Cleanup(m.Slots(func() int { return 1 }))

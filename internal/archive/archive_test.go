@@ -229,7 +229,7 @@ func TestAlteredTreeHasNoArchive(t *testing.T) {
 	w := newWorld(t)
 	opened := w.commit(every())
 	testenv.Must(0, os.Remove(filepath.Join(opened.Dir(), ".git/lockstep-index")))(t)
-	if _, err := archive.New(opened, archive.Options{}).Summary(t.Context()); !errors.Is(err, archive.ErrNoList) {
+	if _, err := archive.New(opened, archive.Options{}).Summary(t.Context()); !errors.Is(err, archive.ErrAltered) {
 		t.Errorf("without a list: %v", err)
 	}
 }

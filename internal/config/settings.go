@@ -119,7 +119,7 @@ var settings = []entry{
 	{"trusted-proxies", Serving | Following, advanced, []string{}, "none", "`addresses` and ranges of the proxies whose admin-header and X-Forwarded-Proto are trusted, such as 10.0.0.0/8"},
 	{"hooks", Serving | Receiving, basic, "", "none", "`folder` of webhook sources: one subfolder each, with files such as forge, secret; see docs/webhooks.md"},
 	{"spool", Serving, basic, "spool", "", "`folder` on a local disk that holds webhooks while Redis is unavailable; empty: refuse them instead"},
-	{"spool-max-bytes", Serving, advanced, Size(1 << 30), "", "maximum `bytes` of webhooks that each process holds in the spool"},
+	{"spool-max-bytes", Serving, advanced, Size(1 << 30), "", "maximum `bytes` of webhooks in the spool"},
 	{"deliveries-keep", Serving, advanced, 72 * time.Hour, "", "`duration` for which webhook delivery IDs are remembered for deduplication"},
 	{"grace", Serving | Following, advanced, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
 	{"notify-hosts", Serving | Posting, basic, []string{}, "any outside private networks", "`hosts` to which notifications may be posted: names, *.example.org, addresses or ranges, optionally with :port; if empty, any host outside private networks"},

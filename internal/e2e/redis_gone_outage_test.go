@@ -26,7 +26,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/access"
 	"lockstep/internal/app"
-	"lockstep/internal/backup"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -260,16 +259,6 @@ func (o *outage) listed() (repos, status int) {
 	var list struct{ Repos []json.RawMessage }
 	_ = json.Unmarshal(proctest.Must(io.ReadAll(response.Body))(o.T), &list)
 	return len(list.Repos), response.StatusCode
-}
-
-// assertClassified checks that package backup knows all keys.
-func (o *outage) assertClassified() {
-	o.Helper()
-	for _, key := range proctest.Must(o.client.Keys(o.Context(), "*").Result())(o.T) {
-		if _, ok := backup.KeyOf(strings.TrimPrefix(key, string(events.DefaultNamespace))); !ok {
-			o.Errorf("the key %s is neither exported nor left out: add it to backup.Keys", key)
-		}
-	}
 }
 
 // consumer reads results with a consumer group, which it creates again if Redis has lost it.

@@ -136,7 +136,7 @@ func (r Repo) CarriedToCell() map[string]string {
 	fields := map[string]string{}
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
-		if fieldKinds[kind].exported {
+		if fieldKinds[kind] {
 			fields[name] = value
 		}
 	}

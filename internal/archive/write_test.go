@@ -12,9 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -45,20 +43,18 @@ func many() gitserver.Edit {
 	return edit
 }
 
-// TestFilesAreReadAhead makes archives in several ways of a tree of many files. TestMain checks that no goroutine is left.
-func TestFilesAreReadAhead(t *testing.T) {
+func TestArchiveOfManyFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	edit := many()
 	opened := w.commit(edit)
 	files := len(edit.Write) + len(edit.Exec) + len(edit.Link) + len(edit.Submodule) + 1
-	t.Run("the bytes do not depend on timing", func(t *testing.T) { bytesDoNotDependOnTiming(t, opened, files) })
-	t.Run("nothing goes on after an error", func(t *testing.T) { nothingGoesOnAfterAnError(t, opened) })
-	t.Run("a writer may panic", func(t *testing.T) { writerMayPanic(t, opened) })
+	t.Run("the bytes are those of package tar", func(t *testing.T) { bytesAreThoseOfPackageTar(t, opened, files) })
+	t.Run("an error or a cancellation ends it", func(t *testing.T) { errorOrCancellationEndsIt(t, opened) })
 }
 
-// bytesDoNotDependOnTiming compares archives with one that is made in one goroutine with package tar.
-func bytesDoNotDependOnTiming(t *testing.T, opened *tree.Tree, files int) {
+// bytesAreThoseOfPackageTar packs the entries of an archive again.
+func bytesAreThoseOfPackageTar(t *testing.T, opened *tree.Tree, files int) {
 	packed := write(t, opened, archive.TarZst)
 	var want bytes.Buffer
 	encoder := testenv.Must(zstd.NewWriter(&want, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)))(t)
@@ -79,73 +75,10 @@ func bytesDoNotDependOnTiming(t *testing.T, opened *tree.Tree, files int) {
 	}
 	testenv.Must(0, errors.Join(out.Close(), encoder.Close()))(t)
 	if !bytes.Equal(packed, want.Bytes()) {
-		t.Errorf("%d bytes are not the %d of one goroutine", len(packed), want.Len())
+		t.Errorf("%d bytes are not the %d of package tar", len(packed), want.Len())
 	}
 	if !slices.IsSorted(names) || len(names) != files {
 		t.Errorf("%d files, sorted %v", len(names), slices.IsSorted(names))
-	}
-	for n := range 10 { // at once, to readers of several speeds
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			var got bytes.Buffer
-			contents := archive.New(opened, archive.Options{})
-			testenv.Must(0, contents.Write(t.Context(), &slow{w: &got, every: n}, archive.TarZst))(t)
-			if !bytes.Equal(got.Bytes(), packed) {
-				t.Error("other bytes")
-			}
-		})
-	}
-}
-
-// slow is a writer that sleeps after some writes.
-type slow struct {
-	w                io.Writer
-	every, n, failAt int
-	ended            atomic.Bool
-	late             atomic.Bool // a write after the end
-}
-
-func (s *slow) Write(p []byte) (int, error) {
-	if s.ended.Load() {
-		s.late.Store(true)
-	}
-	if s.every > 0 && s.n%s.every == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	if s.n++; s.n == s.failAt {
-		return 0, io.ErrClosedPipe
-	}
-	return s.w.Write(p)
-}
-
-// nothingGoesOnAfterAnError ends archives in several ways at several moments.
-func nothingGoesOnAfterAnError(t *testing.T, opened *tree.Tree) {
-	contents := archive.New(opened, archive.Options{})
-	stopped := errors.New("stopped")
-	for _, f := range []archive.Format{archive.TarZst, archive.TarGz} {
-		for at := 1; at < 10; at += 3 {
-			out := &slow{w: io.Discard, failAt: at}
-			if err := contents.Write(t.Context(), out, f); !errors.Is(err, io.ErrClosedPipe) {
-				t.Errorf("%s, write %d fails: %v", f, at, err)
-			}
-			out.ended.Store(true)
-			ctx, cancel := context.WithCancelCause(t.Context())
-			writes := 0
-			cancelled := &slow{w: writerFunc(func(p []byte) (int, error) {
-				if writes++; writes == at {
-					cancel(stopped)
-				}
-				return len(p), nil
-			})}
-			if err := contents.Write(ctx, cancelled, f); !errors.Is(err, stopped) {
-				t.Errorf("%s, cancelled: %v", f, err)
-			}
-			cancel(nil)
-			cancelled.ended.Store(true)
-			if out.late.Load() || cancelled.late.Load() {
-				t.Errorf("%s: a write after the end", f)
-			}
-		}
 	}
 }
 
@@ -153,15 +86,36 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// writerMayPanic has a panic like those that end the response of an HTTP server.
-func writerMayPanic(t *testing.T, opened *tree.Tree) {
+// errorOrCancellationEndsIt ends archives at several writes.
+func errorOrCancellationEndsIt(t *testing.T, opened *tree.Tree) {
 	contents := archive.New(opened, archive.Options{})
-	defer func() {
-		if got := recover(); got != "enough" {
-			t.Errorf("panic %v", got)
+	stopped := errors.New("stopped")
+	for _, f := range []archive.Format{archive.TarZst, archive.TarGz} {
+		for at := 1; at < 10; at += 3 {
+			writes := 0
+			failing := writerFunc(func(p []byte) (int, error) {
+				if writes++; writes == at {
+					return 0, io.ErrClosedPipe
+				}
+				return len(p), nil
+			})
+			if err := contents.Write(t.Context(), failing, f); !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("%s, write %d fails: %v", f, at, err)
+			}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			writes = 0
+			cancelled := writerFunc(func(p []byte) (int, error) {
+				if writes++; writes == at {
+					cancel(stopped)
+				}
+				return len(p), nil
+			})
+			if err := contents.Write(ctx, cancelled, f); !errors.Is(err, stopped) {
+				t.Errorf("%s, cancelled: %v", f, err)
+			}
+			cancel(nil)
 		}
-	}()
-	_ = contents.Write(t.Context(), writerFunc(func([]byte) (int, error) { panic("enough") }), archive.TarGz)
+	}
 }
 
 // TestFileOf4GiB has a file whose size does not fit into the list of files, and reads its header.
