@@ -124,7 +124,7 @@ func Check(document []byte) (h Header, err error) {
 
 func parseLine(text []byte) (l line, err error) {
 	if err := strict(text, &l); err != nil {
-		return l, fmt.Errorf("%w; if a newer version wrote it, import with that one", err)
+		return l, err
 	}
 	switch {
 	case l.End.End:

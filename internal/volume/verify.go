@@ -188,7 +188,7 @@ func (c *verifier) mark() error {
 	for _, tree := range all {
 		g := checkout.GitDirOf(c.f.tree(tree.Name()))
 		if !c.binding.MovedAway.covers(tree.Name()) {
-			depth = deeper(depth, g.Depth())
+			depth = deeper(depth, depthOf(g))
 		}
 		if dir, err := g.Store(); err == nil && slices.Contains(stores, dir) {
 			trees = append(trees, c.f.tree(tree.Name()))
