@@ -262,8 +262,8 @@ func assertAt(t *testing.T, d Deployment, repo events.RepoPath, cell string, wit
 		t.Errorf("%s is placed in %s, want %s", repo, placed, cell)
 	}
 	for _, m := range d.Cells.Members() {
-		has, err := (&importer{Deployment: d}).has(t.Context(), m, repo)
-		if err != nil || has != (m.Name == cell) {
+		watched, here, err := (&importer{Deployment: d}).look(t.Context(), m, repo)
+		if has := watched && here; err != nil || has != (m.Name == cell) {
 			t.Errorf("%s: cell %s has it: %v, %v", repo, m.Name, has, err)
 		}
 		known := must(state.NewStore(d.Redis, m.Namespace).Load(t.Context(), repo))(t)
@@ -387,6 +387,20 @@ func TestStrayIsNotExported(t *testing.T) {
 	to, _ := directory(t, redistest.Start(t).Client())
 	importAll(t, to, exportAll(t, d))
 	assertAt(t, to, repo, "eu-2", true)
+}
+
+// TestImportOfCellsThatWasInterruptedIsRepeated imports a document whose directory is restored, but only some of its repositories.
+func TestImportOfCellsThatWasInterruptedIsRepeated(t *testing.T) {
+	t.Parallel()
+	from, _ := twoCells(t, redistest.Start(t).Client())
+	document := exportAll(t, from)
+	to, d := directory(t, redistest.Start(t).Client())
+	header := must(Check([]byte(document)))(t)
+	must(0, d.Restore(t.Context(), header.Cells, header.Epoch))(t)
+	importAll(t, to, document)
+	if was, is := places(t, from), places(t, to); !maps.Equal(was, is) {
+		t.Errorf("repositories are in %v, want %v", is, was)
+	}
 }
 
 func TestRemovedPinStaysRemoved(t *testing.T) {

@@ -16,6 +16,5 @@
 // come last, because an app that lists too little removes its copies.
 //
 // With several cells, the document has the directory, and each repository the name of its cell. If the directory is lost, Import restores
-// it and places the repositories of the document where they were. Otherwise each goes to the cell that has it, or where the directory
-// places it, and its state only to the cell that it is from.
+// it. A repository goes to the cell that has it, or where it was; its state only to the cell that it is from.
 package backup

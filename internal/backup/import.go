@@ -110,8 +110,8 @@ func (i *importer) repository(ctx context.Context, l line) error {
 	return err
 }
 
-// cellOf returns the cell to import a repository into: the one that has it. If none has it, that is where it was if the directory is
-// restored, or else where the directory places it.
+// cellOf returns the cell to import a repository into: the one that has it. If none has it, that is the one where it was, unless it has
+// moved away from there, or else the one where the directory places it.
 func (i *importer) cellOf(ctx context.Context, one Repository) (cells.Member, error) {
 	directory := i.Cells.Directory()
 	if directory == nil {
@@ -122,33 +122,31 @@ func (i *importer) cellOf(ctx context.Context, one Repository) (cells.Member, er
 		return placed, err
 	}
 	to, known := placed, false
-	if was, ok := i.Cells.Cell(one.Cell); ok && i.restored {
-		to = was
-	}
 	for _, m := range i.Cells.Members() {
-		has, err := i.has(ctx, m, one.Repo)
+		watched, here, err := i.look(ctx, m, one.Repo)
 		if err != nil {
 			return to, m.Explain(err)
 		}
-		if has {
-			to, known = m, true
+		if here && !known && (watched || m.Name == one.Cell) {
+			to, known = m, watched
 		}
 	}
 	switch {
-	case one.Pinned && to.Name == one.Cell && (i.restored || !known):
+	case known && !i.restored:
+	case one.Pinned && to.Name == one.Cell:
 		_, err = directory.Adopt(ctx, one.Repo, to.Name)
-	case to != placed && i.restored:
+	case to != placed:
 		_, err = directory.Flip(ctx, one.Repo, placed.Name, to.Name)
 	}
 	return to, err
 }
 
-// has reports whether a cell has watches of a repository that was not moved away.
-func (i *importer) has(ctx context.Context, m cells.Member, repo events.RepoPath) (bool, error) {
-	watched, err := watch.NewRegistry(i.Redis, m.Namespace).AreWatched(ctx, []events.RepoPath{repo})
-	if err != nil || !watched[0] {
-		return false, err
+// look reports whether a cell has watches of a repository, and whether its state does not say that the repository is elsewhere.
+func (i *importer) look(ctx context.Context, m cells.Member, repo events.RepoPath) (watched, here bool, err error) {
+	found, err := watch.NewRegistry(i.Redis, m.Namespace).AreWatched(ctx, []events.RepoPath{repo})
+	if err != nil {
+		return false, false, err
 	}
 	known, err := state.NewStore(i.Redis, m.Namespace).Load(ctx, repo)
-	return known.IsHere(), err
+	return found[0], known.IsHere(), err
 }
