@@ -44,7 +44,8 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 	if err != nil {
 		return err
 	}
-	if format, newer := strings.CutPrefix(id, "format "); newer {
+	if rest, newer := strings.CutPrefix(id, "format "); newer {
+		format, _, _ := strings.Cut(rest, " ")
 		return fmt.Errorf("the keys below the prefix %s in Redis have format %s, but this version supports format 1 only: run a newer version", namespace, format)
 	}
 	if id != volume.ID() {
