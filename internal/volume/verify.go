@@ -216,14 +216,8 @@ func (c *verifier) mark() error {
 func (c *verifier) beginStore(current store, depth events.Depth) error {
 	format, _ := object.FormatOf(current.dir)
 	next, err := c.f.nextStore(c.binding.MovedAway)
-	if err == nil {
-		err = object.MakeBare(next.dir, format)
+	if err != nil {
+		return err
 	}
-	if err == nil && depth != 0 {
-		err = disk.Replace(filepath.Join(next.dir, depthName), []byte(depth.String()+"\n"))
-	}
-	if err == nil {
-		err = disk.Replace(filepath.Join(next.dir, "packed-refs"), nil)
-	}
-	return disk.Error("create the next store", err)
+	return next.begin(depth, format)
 }
