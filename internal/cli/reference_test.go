@@ -36,8 +36,7 @@ func reference() string {
 		"  [configuration.md](configuration.md) describes these and all other settings.\n" +
 		"- Commands that print data accept `-o table`, `json` or `yaml`, and `--json`. Data goes to standard output, logs and errors to standard\n" +
 		"  error. With `-o json` each document is one line.\n" +
-		"- Lists also accept `-o wide`, with all columns and full times, and `-o name` or `-q`, with names only. An empty table is replaced by a line on\n" +
-		"  standard error; JSON is then `[]`.\n" +
+		"- Lists also accept `-o wide` and `-o name` or `-q`. An empty table is replaced by a line on standard error; JSON is then `[]`.\n" +
 		"- `ls` is also `list`; `rm` and `drop` are also `remove` and `delete`. Sizes are numbers of bytes or have a unit: `8GiB`.\n" +
 		"- `-o json` of `sync` and `publish --wait` has the fields of the result's data on one level. `-o event` has the result as in the stream and in\n" +
 		"  the HTTP API, a CloudEvent.\n" +
