@@ -162,17 +162,16 @@ type syncer struct {
 	f   folder
 	req SyncRequest
 
-	binding   binding
-	remote    *wire.Session
-	ahead     *speculation // nil if there is none
-	tip       wire.Tip
-	names     []string // to publish under
-	published []string // see publishedPaths; nil unless read
-	check     Check    // of the tip; nil for none
-	now       current  // published under the first name at the start
-	horizon   horizon  // see queryHorizon
-	replaced  []string // trees that the names linked to before the flip
-	tidied    bool     // tidy has looked at all trees
+	binding  binding
+	remote   *wire.Session
+	ahead    *speculation // nil if there is none
+	tip      wire.Tip
+	names    []string // to publish under
+	check    Check    // of the tip; nil for none
+	now      current  // published under the first name at the start
+	horizon  horizon  // see queryHorizon
+	replaced []string // trees that the names linked to before the flip
+	tidied   bool     // tidy has looked at all trees
 
 	store      store         // where the commit's objects are
 	objects    *object.Store // open on it
