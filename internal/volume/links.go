@@ -98,19 +98,11 @@ func (v *Volume) isLinked(f folder, b binding, tree string) (bool, error) {
 	return false, nil
 }
 
-// treePaths returns the paths that the existing trees can be published at. It fails if a tree does not record its ref.
+// treePaths returns the paths that the existing trees can be published at.
 func (v *Volume) treePaths(f folder, b binding) ([]string, error) {
-	trees, err := disk.ReadDir(f.trees())
+	refs, err := f.refsOfTrees()
 	if err != nil {
 		return nil, err
-	}
-	refs := map[events.Ref]bool{}
-	for _, tree := range trees {
-		ref, err := checkout.GitDirOf(f.tree(tree.Name())).BuiltFor()
-		if err != nil {
-			return nil, err
-		}
-		refs[ref] = true
 	}
 	plain := v.publishedPath(b.Repo.String())
 	paths := []string{plain}
@@ -157,6 +149,23 @@ func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
 	links, err := v.links(f, b)
 	maps.DeleteFunc(links, func(_, tree string) bool { return b.MovedAway.covers(tree) })
 	return links, err
+}
+
+// refsOfTrees returns the refs of the repository's trees. It fails if a tree does not record its ref.
+func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
+	trees, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return nil, err
+	}
+	refs := map[events.Ref]bool{}
+	for _, tree := range trees {
+		ref, err := checkout.GitDirOf(f.tree(tree.Name())).BuiltFor()
+		if err != nil {
+			return nil, err
+		}
+		refs[ref] = true
+	}
+	return refs, nil
 }
 
 // flip links a published name to a tree with one rename. The caller holds the file lock.
