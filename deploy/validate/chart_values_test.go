@@ -11,7 +11,7 @@ import (
 // Values with all options, and with as few as possible.
 const (
 	everything = `
-settings: {grace: 1m10s, slots-min: 2}
+settings: {grace: 1m10s}
 redis: {url: "rediss://redis.acme.example:6380", existingSecret: "123", key: "yes"}
 api: {existingSecret: "456", key: "7"}
 volume: {existingClaim: "0x1"}

@@ -21,9 +21,7 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/hosts"
-	"lockstep/internal/pressure"
 	"lockstep/internal/redisx"
-	"lockstep/internal/rollup"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
@@ -103,7 +101,6 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	states := state.NewStore(commands, namespace)
 	reporter := state.NewReporter(commands, namespace, name, log)
-	rollups := rollup.NewRecorder(commands, namespace)
 	getenv := os.Getenv
 	if cfg.follow != nil {
 		getenv = cfg.follow.variables(getenv)
@@ -149,7 +146,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	route := router.Route{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
 		Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
-		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter, rollups)},
+		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter)},
 		Dispose: router.Disposer{
 			Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Note: changes.Note, Log: log,
 			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
@@ -185,13 +182,10 @@ func RunWorker(ctx context.Context, cfg Config) error {
 			}
 		})
 	}
-	adaptSlots(maintaining, &background, cfg, slots, pressure.System().Read, log, reporter.RunSlots)
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { reporter.Run(draining) })
-	background.Go(func() { rollups.Run(draining) })
 	background.Go(func() { budgets.Run(draining) })
 	defer cfg.Metrics.Volume(volumeFigures(volume))()
-	defer cfg.Metrics.Slots(slots.Size)()
 	defer background.Wait()
 	defer stopDraining()
 	defer stopMaintaining()

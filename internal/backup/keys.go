@@ -41,7 +41,6 @@ var Keys = []Key{
 	{Pattern: "followers:*", Reason: "reported by followers within a minute"},
 	{Pattern: "dashboard:ended:*", Reason: "such a session is valid again until it expires"},
 	{Pattern: "failing", Reason: "found again by the next attempts"},
-	{Pattern: "rollup:*", Reason: "history of counts"},
 	{Pattern: "departed", Reason: "files of repositories that are in another cell; remove them by hand"},
 	{Pattern: "rebalance", Reason: "reported by running processes"},
 	{Pattern: "rebalance:left", Reason: "counted again by the next plan"},

@@ -74,7 +74,6 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
-		func() (err error) { s.LoweredSlots, err = store.LoweredSlots(ctx); return },
 		func() error { return r.search(ctx, store, s.Activities) },
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
@@ -305,7 +304,7 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	}
 	space, err := volume.Space()
 	if err == nil {
-		s.Root, s.Free, s.Size, s.Workspaces = volume.Root(), space.Free, space.Size, volume.Total().Workspaces
+		s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
 	}
 	return s, nil // an unknown size does not fail the status
 }
