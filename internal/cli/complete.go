@@ -66,7 +66,7 @@ var flagValues = map[string][]string{
 	"log-level":     {"debug", "info", "warn", "error"},
 	"log-format":    {"text", "json"},
 	"durability":    {"power", "process"},
-	"kind":          {"auto", string(workspace.KindOverlay), string(workspace.KindReflink), string(workspace.KindCopy)},
+	"kind":          {string(workspace.KindAuto), string(workspace.KindOverlay), string(workspace.KindCopy)},
 	"outside-links": {"keep", "skip", "refuse"},
 	"on-busy":       {string(events.BusyWait), string(events.BusySkip)},
 }

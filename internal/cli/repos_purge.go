@@ -231,15 +231,6 @@ func pinText(pin volume.Pin) string {
 		since = " since " + pin.Since.Format(time.RFC3339)
 	}
 	switch pin.Kind {
-	case volume.PinWorkspace:
-		if pin.Name == "" {
-			return fmt.Sprintf("pinned: %q, by the damaged record %q: delete that if its workspace is no longer used", pin.Path, pin.Dir)
-		}
-		holds := ""
-		if pin.Holds {
-			holds = ", which has it"
-		}
-		return fmt.Sprintf("pinned: %q, by the workspace %s at %q on %s%s%s; end it with lockstep workspace rm", pin.Path, pin.Name, pin.Dir, pin.Host, since, holds)
 	case volume.PinAdopted:
 		return fmt.Sprintf("adopted clone %q has it; delete that", pin.Path)
 	case volume.PinFetched:

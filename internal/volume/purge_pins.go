@@ -21,29 +21,25 @@ type PinKind string
 
 // The kinds of pins.
 const (
-	PinProcess   PinKind = "process"   // it reads a tree, or runs in a workspace
-	PinWorkspace PinKind = "workspace" // it uses the tree or the store
-	PinAdopted   PinKind = "adopted"   // a clone that a published name replaced; only an operator deletes it
-	PinFetched   PinKind = "fetched"   // somebody fetched into the .git of a tree that stays
+	PinProcess PinKind = "process" // it reads a tree, or runs in a workspace
+	PinAdopted PinKind = "adopted" // a clone that a published name replaced; only an operator deletes it
+	PinFetched PinKind = "fetched" // somebody fetched into the .git of a tree that stays
 )
 
 // Pin is a reason why part of a purged commit stays.
 type Pin struct {
 	Kind  PinKind   `json:"kind"`
-	Path  string    `json:"path"`            // what stays, relative to the root
-	PID   int       `json:"pid,omitempty"`   // of the process; 0 if it has ended since, or is in another container or on another machine
-	Name  string    `json:"name,omitempty"`  // of the process, or ID of the workspace
-	Dir   string    `json:"dir,omitempty"`   // of the workspace, or its record if that is damaged
-	Host  string    `json:"host,omitempty"`  // of the workspace
-	Since time.Time `json:"since,omitzero"`  // start of the process, or creation of the workspace
-	Holds bool      `json:"holds,omitempty"` // the workspace was created from the commit, or from one that descends from it
+	Path  string    `json:"path"`           // what stays, relative to the root
+	PID   int       `json:"pid,omitempty"`  // of the process; 0 if it has ended since, or is in another container or on another machine
+	Name  string    `json:"name,omitempty"` // of the process
+	Since time.Time `json:"since,omitzero"` // start of the process
 }
 
 // pin adds pins, without duplicates.
 func (p *purge) pin(pins ...Pin) {
 	for _, pin := range pins {
 		same := func(other Pin) bool {
-			return other.Kind == pin.Kind && other.Name == pin.Name && other.PID == pin.PID && other.Dir == pin.Dir && (other.Path == pin.Path || pin.Name != "" || pin.PID != 0)
+			return other.Kind == pin.Kind && other.Name == pin.Name && other.PID == pin.PID && (other.Path == pin.Path || pin.Name != "" || pin.PID != 0)
 		}
 		if !slices.ContainsFunc(p.result.Pins, same) {
 			p.result.Pins = append(p.result.Pins, pin)
@@ -52,48 +48,19 @@ func (p *purge) pin(pins ...Pin) {
 }
 
 // pinsOf returns the pins of a tree.
-func (p *purge) pinsOf(in folder, tree string) (pins []Pin) {
-	path := p.v.relative(in.tree(tree))
-	if in == p.f {
-		pins = p.workspaces(path, func(w Workspace) bool { return w.Tree == tree })
-	}
-	if processes := processesAt(checkout.GitDirOf(in.tree(tree)).Pin(), path); len(processes) > 0 || len(pins) == 0 {
-		pins = append(pins, processes...)
-	}
-	if len(pins) == 0 {
-		pins = []Pin{{Kind: PinProcess, Path: path}}
-	}
-	return pins
+func (p *purge) pinsOf(in folder, tree string) []Pin {
+	return pinsAt(checkout.GitDirOf(in.tree(tree)).Pin(), p.v.relative(in.tree(tree)))
 }
 
-// pinsOfStore returns which workspaces may use any object of a store.
-func (p *purge) pinsOfStore(s store) (pins []Pin) {
-	path := p.v.relative(s.dir)
-	pins = p.workspaces(path, func(w Workspace) bool {
-		dir, err := checkout.GitDirOf(w.Source).Store()
-		return err != nil || dir == s.dir
-	})
-	pins = append(pins, processesAt(objectsPin(s.dir), path)...)
-	if len(pins) == 0 {
-		pins = []Pin{{Kind: PinProcess, Path: path}}
-	}
-	return pins
-}
+// pinsOfStore returns which processes may use any object of a store.
+func (p *purge) pinsOfStore(s store) []Pin { return pinsAt(objectsPin(s.dir), p.v.relative(s.dir)) }
 
-// workspaces returns the chosen workspaces of the repository, and those whose records are damaged, as these pin everything.
-func (p *purge) workspaces(path string, chosen func(Workspace) bool) (pins []Pin) {
-	for w, err := range p.f.listWorkspaces() {
-		switch {
-		case err != nil:
-			pins = append(pins, Pin{Kind: PinWorkspace, Path: path, Dir: w.Record})
-		case chosen(w):
-			pins = append(pins, Pin{
-				Kind: PinWorkspace, Path: path, Name: w.ID, Dir: w.Dir, Host: w.Host, Since: w.Created,
-				Holds: w.Commit == p.commit.String() || p.ancestry[object.ParseID(w.Commit)]&isPurged != 0,
-			})
-		}
+// pinsAt returns the processes that have locked a file, or an unknown one.
+func pinsAt(file, path string) []Pin {
+	if pins := processesAt(file, path); len(pins) > 0 {
+		return pins
 	}
-	return pins
+	return []Pin{{Kind: PinProcess, Path: path}}
 }
 
 // adopted returns the adopted clones that have the commit.

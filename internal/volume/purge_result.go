@@ -55,7 +55,7 @@ type PurgeResult struct {
 
 // waits reports whether a later purge may delete more, once pins are released.
 func (r PurgeResult) waits() bool {
-	return slices.ContainsFunc(r.Pins, func(pin Pin) bool { return pin.Kind == PinProcess || pin.Kind == PinWorkspace })
+	return slices.ContainsFunc(r.Pins, func(pin Pin) bool { return pin.Kind == PinProcess })
 }
 
 // PurgePublication is a published name whose commit is the purged one or descends from it.

@@ -89,7 +89,7 @@ type storeRewrite struct {
 // change runs fn under the file lock, while no workspace can start to use the store. It does nothing and sets pinned if one does.
 func (w *storeRewrite) change(ctx context.Context, fn func() error) error {
 	return w.p.f.guarded(ctx, w.p.req.Fence, func() error {
-		release, ok, err := w.p.f.claimObjects(w.s)
+		release, ok, err := claimObjects(w.s)
 		if err != nil {
 			return disk.Error("purge the store", err)
 		}
@@ -200,7 +200,7 @@ func (p *purge) foreseeStores() error {
 		return err
 	}
 	for _, n := range generations {
-		release, ok, err := p.f.claimObjects(p.f.generation(n))
+		release, ok, err := claimObjects(p.f.generation(n))
 		switch {
 		case err != nil:
 			return disk.Error("look for workspaces", err)

@@ -179,7 +179,7 @@ func (f folder) discardTrees(left *tombstone) error {
 		}
 	}
 	if pinned > 0 {
-		return events.Errorf(events.Contention, events.ClassBusy, "readers or workspaces have %d of its trees pinned; they are removed after these are closed", pinned)
+		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; they are removed after these are closed", pinned)
 	}
 	return nil
 }

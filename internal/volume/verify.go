@@ -91,7 +91,6 @@ func (c *verifier) run() error {
 	if err != nil {
 		return err
 	}
-	c.checkWorkspaces()
 	if len(c.req.Paths) > 0 {
 		err = c.checkPaths(trees)
 	} else {
@@ -121,17 +120,6 @@ func (c *verifier) checkAll(trees []string) error {
 		return context.Cause(c.ctx)
 	}
 	return nil
-}
-
-// checkWorkspaces checks that the records of workspaces can be read, and that their trees are there.
-func (c *verifier) checkWorkspaces() {
-	for w, err := range c.f.listWorkspaces() {
-		if err != nil {
-			c.check.Found(w.Record, "%v", err)
-		} else if _, err := os.Lstat(w.Source); err != nil {
-			c.check.Found(w.Record, "the tree %s of the workspace at %s on %s is missing: copy the files that you need, then run lockstep workspace rm %s", w.Tree, w.Dir, w.Host, w.ID)
-		}
-	}
 }
 
 func notHere(repo events.RepoPath) error {
