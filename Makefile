@@ -4,7 +4,7 @@ FUZZTIME  ?= 30s
 TESTFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all test-race test-large test-soak forge test-forge test-matrix test-filesystems module validate-deploy bench test-bench bench-short bench-lock bench-hot bench-obstacles bench-stream bench-publish bench-availability measure fuzz cover lint fmt fmt-check vet tidy-check demo up
+.PHONY: help build check test test-all test-race test-large test-soak test-forge test-matrix test-filesystems module bench test-bench bench-short bench-lock bench-hot bench-obstacles bench-stream bench-publish bench-availability measure fuzz lint fmt up
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,26 +12,28 @@ help: ## Show this list
 build: ## Build the static binary bin/lockstep
 	CGO_ENABLED=0 go build -trimpath -o bin/lockstep ./cmd/lockstep
 
+check: ## Run gofmt, go mod tidy and go vet, and fail if they find or would change anything
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted, run make fmt:"; echo "$$files"; exit 1; }
+	go mod tidy -diff
+	go -C bench mod tidy -diff
+	go vet ./...
+	go -C bench vet ./...
+
 test: ## Run the everyday tests
 	go test ./... $(TESTFLAGS)
 
-test-all: test test-race test-large test-bench validate-deploy ## Run all tests: everyday and long forms, race detector, memory, benchmarks, manifests
+test-all: test test-race test-large test-bench ## Run all tests: everyday and long forms, race detector, memory, benchmarks
 
 test-race: ## Run all tests in their long form with the race detector, but those of programs that are built without it
-	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/(deploy|examples|internal/publictest)(/|\$$)") $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/(deploy|examples)(/|\$$)") $(TESTFLAGS)
 
 test-large: ## Run the tests that the race detector makes too slow or too large, or fails
 	LOCKSTEP_TEST=all go test ./events/stream -run 'Conformance|TrimKeepsUnsettled' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeCommit|DeltaTrees|LargePushes|LargePacks|ManyLines|HugeRequests|PackSize|PacksMadeByGit' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/e2e ./internal/cli ./internal/archive -run 'AlteredTrees|OddRepositories|TenThousand|CommandsInDocuments|OtherFileSystems|SameFiles|DemoDraws|WebDemoEnded|RedisIsGone|StoppedWorkers|RandomPushes|ConstantPushes|PushCosts|MaintenanceCommands|CostOfAPush|TestScripts' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/e2e ./internal/cli ./internal/archive -run 'AlteredTrees|OddRepositories|TenThousand|CommandsInDocuments|OtherFileSystems|SameFiles|WebDemo|RedisIsGone|StoppedWorkers|RandomPushes|ConstantPushes|PushCosts|MaintenanceCommands|CostOfAPush|TestScripts' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/hosts ./internal/view ./handlers -run 'TestModel$$|ManyPatterns|ViewTreesAgainstOracle' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./deploy ./examples/... $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
-
-# -count=1: go test does not notice changes of files outside the module.
-validate-deploy: ## Validate manifests, Compose file, Dockerfile and releases with the parsers or schemas of their tools
-	go -C deploy/validate vet ./...
-	go -C deploy/validate test -count=1 ./... $(TESTFLAGS)
 
 test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, 100 power cuts of Redis under load
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules|PushCosts' -v $(TESTFLAGS)
@@ -39,13 +41,10 @@ test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clie
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./handlers -run ViewsAgainstOracle -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees|GitClientsOfAReader|ManyFollowers|CellJoins|PushCosts' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e $(TESTFLAGS)
-	LOCKSTEP_SOAK=1 go test -count=1 -timeout 30m ./deploy/module -v $(TESTFLAGS)
-	$(MAKE) test-forge
+	LOCKSTEP_SOAK=1 go test -count=1 -timeout 20m ./internal/gitea -v $(TESTFLAGS)
 
-forge: ## Build Gitea and git-lfs from the Go module proxy into the cache, for test-forge: minutes, once
+test-forge: ## Test with a real forge, Gitea, built from the Go module proxy into the cache: minutes, once
 	internal/gitea/build.sh
-
-test-forge: ## Test with a real forge: hooks, renames, deletions, tokens and LFS of Gitea; skipped unless make forge has built it
 	LOCKSTEP_SOAK=1 go test -count=1 -timeout 20m ./internal/gitea -v $(TESTFLAGS)
 
 test-matrix: ## Test with several Redis and Valkey servers: those of Debian releases, and SERVERS="redis-6.2.14=/path/of/redis-server …"
@@ -55,10 +54,14 @@ test-filesystems: ## Test the volume on ext4, XFS, btrfs, tmpfs, overlay and FUS
 	internal/volume/filesystems.sh
 
 module: ## Move the tree to the module path MODULE
-	go run ./deploy/module '$(MODULE)'
+	@test -n '$(MODULE)' || { echo "usage: make module MODULE=github.com/YOU/lockstep"; exit 1; }
+	old=$$(go list -m) && git ls-files -z '*.go' '*go.mod' .golangci.yml | xargs -0 sed -i -E \
+		-e "s#(^|[^[:alnum:]./_-])$$old/(bench|cmd|events|examples|handlers|internal|locking|router|tree)#\1$(MODULE)/\2#g" \
+		-e "s#^(module |replace |	)$$old( =>| v0|\$$)#\1$(MODULE)\2#; s#pkg: $$old,#pkg: $(MODULE),#"
+	go vet ./...
+	go -C bench vet ./...
 
 test-bench: ## Run each benchmark for about a second
-	go -C bench vet ./...
 	go -C bench test ./... $(TESTFLAGS)
 
 bench: ## Build the benchmarks and the programs that they compare with: bin/bench, bin/peers
@@ -110,30 +113,12 @@ fuzz: ## Fuzz each target for FUZZTIME
 		done; \
 	done
 
-cover: ## Write coverage.html and print the total
-	go test -coverpkg=./... -coverprofile=coverage.out ./... $(TESTFLAGS)
-	go tool cover -html=coverage.out -o coverage.html
-	@go tool cover -func=coverage.out | tail -n 1
-
 lint: ## Run golangci-lint
 	golangci-lint run ./...
 	cd bench && golangci-lint run ./...
 
 fmt: ## Format all Go files
 	golangci-lint fmt ./...
-
-fmt-check: ## Fail if gofmt would change a file
-	@files=$$(gofmt -l .); test -z "$$files" || { echo "not formatted, run make fmt:"; echo "$$files"; exit 1; }
-
-vet: ## Run go vet
-	go vet ./...
-
-tidy-check: ## Fail if go mod tidy would change go.mod or go.sum
-	go mod tidy -diff
-	go -C bench mod tidy -diff
-
-demo: ## Show Lockstep at work on sample repositories; needs no Redis and no network
-	go run ./cmd/lockstep demo
 
 # The file is mounted into the container, where user 65532 reads it; the folder is closed to others.
 deploy/secrets/api-token:

@@ -11,7 +11,7 @@ import (
 	"lockstep/bench/lock"
 	"lockstep/bench/publish"
 	"lockstep/bench/stream"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 func main() { term.Main(run) }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 // runVariable makes this test binary the bench command, for the processes that benchmarks start too.

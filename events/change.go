@@ -144,7 +144,7 @@ func (c Change) check() error {
 		}
 	case ChangeDue:
 	default:
-		return fmt.Errorf("type %s is not supported by this version", quote(string(c.Type)))
+		return fmt.Errorf("type %s is unknown", quote(string(c.Type)))
 	}
 	if c.Repo.IsZero() {
 		return errors.New("repo is missing")

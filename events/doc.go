@@ -39,6 +39,6 @@
 //	Permanent   reported as a failed result at once
 //	Malformed   dead-lettered: it is not a valid event
 //
-// A type or version newer than this program is [Contention] with the class [ClassNewer]: a newer process handles
-// it. The [Class] names the kind of fault, for results, metrics and operators.
+// Errors of packages that do not import this one, such as the Git engine, take part as a [Fault]. The [Class] names
+// the kind of fault, for results, metrics and operators.
 package events

@@ -2,7 +2,6 @@ package events
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -88,7 +87,7 @@ type resultData struct {
 // MarshalJSON encodes the change as a CloudEvents document.
 func (c Change) MarshalJSON() ([]byte, error) {
 	return json.Marshal(envelope[changeData]{
-		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.wireType()),
+		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.Type),
 		Subject: c.Repo.String(), Time: formatTime(c.Time), DataContentType: contentJSON,
 		Data: changeData{
 			Repo: c.Repo, URL: c.URL, To: c.To, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
@@ -96,23 +95,6 @@ func (c Change) MarshalJSON() ([]byte, error) {
 			Watched: c.Watched, Foreign: c.Foreign, Pin: c.Pin, Submodules: c.Submodules,
 		},
 	})
-}
-
-// changePinned is the type, in a document, of a ChangePushed with a pinned commit. Older versions, which would publish
-// what the ref names, leave it to newer ones.
-const changePinned ChangeType = "lockstep.change.pinned.v1"
-
-// changeSubmodules is the type of a ChangePushed with submodules, pinned or not, for the same reason.
-const changeSubmodules ChangeType = "lockstep.change.submodules.v1"
-
-func (c Change) wireType() ChangeType {
-	switch {
-	case c.Submodules != SubmodulesOff:
-		return changeSubmodules
-	case c.Pinned() != "":
-		return changePinned
-	}
-	return c.Type
 }
 
 // MarshalJSON encodes the result as a CloudEvents document.
@@ -132,8 +114,8 @@ func (r Result) MarshalJSON() ([]byte, error) {
 
 // ParseChange parses a CloudEvents document, or a flat JSON object with the fields repo, url, to, ref, type, id,
 // app, credential, before, after, pin, force, depth, submodules and on_busy, all strings, as redis-cli's XADD writes them. The flat
-// form may omit id; the caller then uses the ID of the stream entry. An error has the disposition [Malformed],
-// or, for a type or version newer than this program, [Contention] and the class [ClassNewer].
+// form may omit id; the caller then uses the ID of the stream entry. Unknown fields are ignored. An error has the
+// disposition [Malformed].
 func ParseChange(document []byte) (Change, error) {
 	if len(document) > maxDocument {
 		return Change{}, malformed(fmt.Errorf("longer than %d bytes", maxDocument))
@@ -154,7 +136,7 @@ func ParseChange(document []byte) (Change, error) {
 		err = c.check()
 	}
 	if err != nil {
-		return Change{}, cmp.Or(newer(document, changeType, changeTypes), malformed(err))
+		return Change{}, malformed(err)
 	}
 	return c, nil
 }
@@ -196,7 +178,7 @@ func parseCloudEvent(document []byte) (Change, error) {
 		return Change{}, err
 	}
 	return Change{
-		ID: doc.ID, Type: documentType(doc.Type), Source: doc.Source, Time: at,
+		ID: doc.ID, Type: ChangeType(doc.Type), Source: doc.Source, Time: at,
 		Repo: d.Repo, URL: d.URL, To: d.To, Ref: ref, App: d.App, Credential: d.Credential,
 		Before: d.Before, After: d.After, Force: d.Force, Depth: depth, OnBusy: d.OnBusy,
 		Watched: d.Watched, Foreign: d.Foreign, Pin: d.Pin, Submodules: d.Submodules,
@@ -273,23 +255,17 @@ func plainType(s string) ChangeType {
 	case "due":
 		return ChangeDue
 	}
-	return documentType(s)
-}
-
-// documentType returns the type of a change by that of its document.
-func documentType(s string) ChangeType {
-	if s == string(changePinned) || s == string(changeSubmodules) {
-		return ChangePushed
-	}
 	return ChangeType(s)
 }
+
+var resultTypes = []ResultType{ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled, ResultView, ResultPurged}
 
 // ParseResult parses a CloudEvents document. It ensures that all paths are relative, use slashes and do not
 // escape their root. It returns the same kinds of error as [ParseChange].
 func ParseResult(document []byte) (Result, error) {
 	r, err := parseResult(document)
 	if err != nil {
-		return Result{}, cmp.Or(newer(document, resultType, resultTypes), Errorf(Malformed, ClassMalformed, "malformed result: %w", err))
+		return Result{}, Errorf(Malformed, ClassMalformed, "malformed result: %w", err)
 	}
 	return r, nil
 }
@@ -303,7 +279,7 @@ func parseResult(document []byte) (Result, error) {
 		return Result{}, err
 	}
 	if !slices.Contains(resultTypes, ResultType(doc.Type)) {
-		return Result{}, fmt.Errorf("type %s is not supported by this version", quote(doc.Type))
+		return Result{}, fmt.Errorf("type %s is unknown", quote(doc.Type))
 	}
 	at, err := parseTime(doc.Time)
 	if err != nil {

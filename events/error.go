@@ -51,7 +51,6 @@ const (
 	ClassStale     Class = "stale"     // a newer lease holder has written since
 	ClassBusy      Class = "busy"      // another job holds the repository
 	ClassMalformed Class = "malformed" // the event cannot be read
-	ClassNewer     Class = "newer"     // the event has a type or version newer than this program
 	ClassConfig    Class = "config"    // a setting, such as a credential's name, is wrong
 	ClassBehind    Class = "behind"    // the remote does not serve the commit of its webhook yet
 	ClassShutdown  Class = "shutdown"  // this process is stopping
@@ -83,26 +82,49 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// DispositionOf returns the disposition of the outermost [Error] in err's chain, or [Retryable] if there is none.
+// Fault implements [Fault].
+func (e *Error) Fault() (disposition, class string, retryAfter time.Duration) {
+	return e.Disposition.String(), string(e.Class), e.RetryAfter
+}
+
+// Fault is a classified error: an [Error], or one of a package that does not import this one, such as the Git engine. Its first two
+// values are the texts of a [Disposition] and of a [Class].
+type Fault interface {
+	error
+	Fault() (disposition, class string, retryAfter time.Duration)
+}
+
+// DispositionOf returns the disposition of the outermost [Fault] in err's chain, or [Retryable] if there is none.
 func DispositionOf(err error) Disposition {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Disposition
+	f, ok := errors.AsType[Fault](err)
+	if !ok {
+		return Retryable
+	}
+	text, _, _ := f.Fault()
+	for _, d := range []Disposition{Contention, Permanent, Malformed} {
+		if d.String() == text {
+			return d
+		}
 	}
 	return Retryable
 }
 
-// ClassOf returns the class of the outermost [Error] in err's chain, or [ClassInternal] if there is none.
+// ClassOf returns the class of the outermost [Fault] in err's chain, or [ClassInternal] if there is none.
 func ClassOf(err error) Class {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Class
+	f, ok := errors.AsType[Fault](err)
+	if !ok {
+		return ClassInternal
 	}
-	return ClassInternal
+	_, class, _ := f.Fault()
+	return Class(class)
 }
 
-// RetryAfter returns the delay that the outermost [Error] in err's chain requests, or 0 for the usual backoff.
+// RetryAfter returns the delay that the outermost [Fault] in err's chain requests, or 0 for the usual backoff.
 func RetryAfter(err error) time.Duration {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.RetryAfter
+	f, ok := errors.AsType[Fault](err)
+	if !ok {
+		return 0
 	}
-	return 0
+	_, _, after := f.Fault()
+	return after
 }

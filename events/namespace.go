@@ -70,11 +70,8 @@ func (n Namespace) Reconcile() string { return string(n) + "reconcile" }
 // Working is the hash of the jobs that workers are handling.
 func (n Namespace) Working() string { return string(n) + "working" }
 
-// Compare is the lock of the worker that compares published trees. It also records the last run.
-func (n Namespace) Compare() string { return string(n) + "compare" }
-
-// Patrol is the lock of the worker that maintains idle repositories. It also records the last run.
-func (n Namespace) Patrol() string { return string(n) + "patrol" }
+// GC is the lock of the worker that collects garbage. It also records the last run.
+func (n Namespace) GC() string { return string(n) + "gc" }
 
 // Departed is the sorted set of the repositories that were moved to other cells and whose files are still here, scored by the time of the
 // move in ms.

@@ -16,8 +16,7 @@ func TestNamespaceNamesTheKeys(t *testing.T) {
 		n.Repo(p):           "lockstep:{0}:repo:acme/widgets",
 		n.Locks() + p.Key(): "lockstep:{0}:lock:acme/widgets",
 		n.Volume():          "lockstep:{0}:volume",
-		n.Patrol():          "lockstep:{0}:patrol",
-		n.Compare():         "lockstep:{0}:compare",
+		n.GC():              "lockstep:{0}:gc",
 		n.Working():         "lockstep:{0}:working",
 	} {
 		if got != want {

@@ -113,8 +113,6 @@ type SyncRequest struct {
 	Submodule func(ctx context.Context, url string) (SubmoduleRemote, error)
 	// Base returns the commit to list changed files from, or "" for all files. published is the published commit of ref, or "".
 	Base func(ref events.Ref, published string) string
-	// Announced is the commit that a verified webhook announces for Ref, or "". It may be fetched while the refs are listed.
-	Announced string
 	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is resolved; the commit is ""
 	// if the remote names only a tag of it. Nil checks nothing.
 	Check func(tip Tip, isDefault bool) Check
@@ -203,7 +201,7 @@ type Published struct {
 	Fetched bool                     // whether anything was ever fetched from it
 
 	Submodules map[events.Ref]events.Submodules // setting that the trees were published with; no entry for off
-	Incomplete map[events.Ref]bool              // submodules are missing that may be available now
+	Incomplete map[events.Ref]bool              // trees to build again: without some submodule that may be available now, or because of a purge
 	Missing    map[events.Ref][]MissingRemote   // submodules that are missing
 }
 

@@ -59,9 +59,9 @@ type HostAnswer struct {
 }
 
 // Gate admits the requests of one job to remotes. An implementation of [Repos] calls Enter before each request and Done
-// after it, and returns their errors with the same disposition and class.
+// after it, and returns their errors with the same disposition and class. optional is as in [HostRequest].
 type Gate interface {
-	Enter(ctx context.Context, host string) (HostPermit, error)
+	Enter(ctx context.Context, host string, optional bool) (HostPermit, error)
 }
 
 // gate exchanges the job's work slot for a host permit during a request. A slot stands for processor and disk, which a
@@ -73,16 +73,7 @@ type gate struct {
 	slot       *yielded
 }
 
-func (g gate) Enter(ctx context.Context, host string) (HostPermit, error) {
-	return g.enter(ctx, host, false)
-}
-
-// TryEnter is like Enter for an optional request, without which the job can continue.
-func (g gate) TryEnter(ctx context.Context, host string) (HostPermit, error) {
-	return g.enter(ctx, host, true)
-}
-
-func (g gate) enter(ctx context.Context, host string, optional bool) (HostPermit, error) {
+func (g gate) Enter(ctx context.Context, host string, optional bool) (HostPermit, error) {
 	permit, err := g.hosts.Enter(ctx, HostRequest{
 		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: HostKindOf(g.job), Optional: optional,
 	})

@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,42 +212,5 @@ func mustReceive[T any](t *testing.T, from <-chan T, what string) T {
 	case <-time.After(time.Minute):
 		t.Fatalf("no %s after a minute", what)
 		panic("unreachable")
-	}
-}
-
-// TestOnlyAVerifiedPushIsFetchedAhead checks which changes may send an optional request, and that the job gets its slot back
-// exactly once, at its end.
-func TestOnlyAVerifiedPushIsFetchedAhead(t *testing.T) {
-	w := newWorld(t)
-	w.create(map[string]string{"a": "1"})
-	url := w.git.URL("acme/widgets")
-	w.mustHandle("1-0", events.Change{URL: url})
-	for i, tc := range []struct {
-		source   string
-		attempt  int
-		optional int
-	}{{"/hooks/github", 1, 1}, {"/hooks/github", 2, 0}, {"/lockstep", 1, 0}} {
-		hosts := &hostLog{}
-		w.handlers.Hosts = hosts
-		job := w.job(fmt.Sprint(i+2, "-0"), events.Change{URL: url, Source: tc.source, After: w.push(map[string]string{"a": fmt.Sprint(i)})})
-		job.Attempt = tc.attempt
-		var held atomic.Int64 // slots
-		held.Store(1)
-		job.Yield = func() func(context.Context) error {
-			held.Store(0)
-			return func(context.Context) error { held.Add(1); return nil }
-		}
-		if _, err := w.handlers.Handle(t.Context(), job); err != nil {
-			t.Fatal(err)
-		}
-		optional := 0
-		for _, r := range hosts.requests {
-			if r.Optional {
-				optional++
-			}
-		}
-		if optional != tc.optional || len(hosts.requests) != 2 || len(hosts.answers) != 2 || held.Load() != 1 {
-			t.Errorf("%+v: %d optional requests of %d, %d answers, %d slots", tc, optional, len(hosts.requests), len(hosts.answers), held.Load())
-		}
 	}
 }

@@ -85,17 +85,23 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		}
 	}
 	if succeeded {
-		rest, err := events.NewChange(events.Change{
-			ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
-			URL: successor.Remote, Credential: change.Credential, Foreign: change.Foreign,
-			Force: successor.Fetched, // without a fetch, a clone can only be that of a later sync, so the removal checks the remote
-		})
+		rest, err := removalOf(successor, job)
 		if err != nil {
 			return events.Outcome{}, err
 		}
 		outcome.Changes = []events.Change{rest}
 	}
 	return outcome, nil
+}
+
+// removalOf returns the change that removes what was published at the old path since an earlier attempt at a move.
+func removalOf(successor Published, job events.Job) (events.Change, error) {
+	change := job.Change
+	return events.NewChange(events.Change{
+		ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
+		URL: successor.Remote, Credential: change.Credential, Foreign: change.Foreign,
+		Force: successor.Fetched, // without a fetch, a clone can only be that of a later sync, so the removal checks the remote
+	})
 }
 
 // movedBefore reports whether a move that was settled before is requested again, as by a redelivered webhook, and another

@@ -107,6 +107,51 @@ func TestManualSyncIsKeptWhenCoalesced(t *testing.T) {
 	}
 }
 
+// A worker may die between publishing a ref and settling its change, which then fails for good: the state does not know the ref.
+func TestUnsettledRefIsRemovedWhenItsWatchIsGone(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
+	dev := w.watch("docs", "dev")
+	change, err := dev.Change("c1", "/test", mustRef("dev"), "")
+	must(t, err)
+	w.handleUnsettled("1-0", change)
+	w.unwatch(dev)
+	w.watch("docs", "")
+	w.due("a-0")
+	if got := requested(w.due("b-0")); got != "removed  refs/heads/dev" {
+		t.Errorf("requested %q, want the branch removed", got)
+	}
+	if names := w.names(); names != "main" {
+		t.Errorf("published: %s", names)
+	}
+}
+
+// A sync by request that settles between a poll and the removal that it requested keeps the ref.
+func TestManualSyncIsKeptFromRemovalThatWaits(t *testing.T) {
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
+	w.watch("docs", "")
+	dev := w.watch("docs", "dev")
+	w.due("a-0")
+	w.unwatch(dev)
+	outcome, err := w.outcome("b-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
+	must(t, err)
+	if got := requested(outcome.Changes); got != "removed  refs/heads/dev" {
+		t.Fatalf("requested %q, want the branch removed", got)
+	}
+	w.mustHandle("c-0", events.Change{URL: dev.URL, App: "docs", Ref: mustRef("dev")})
+	removal := w.job("d-0", outcome.Changes[0])
+	removal.Change = outcome.Changes[0]
+	if _, err := w.handlers.Handle(context.Background(), removal); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("removal of what was synced by request since: %v", err)
+	}
+	if names := w.names(); names != "dev main" {
+		t.Errorf("published: %s", names)
+	}
+}
+
 func TestEmptyRemoteUnpublishesNothing(t *testing.T) {
 	for name, arrange := range map[string]func(w *world){
 		"empty": func(w *world) {

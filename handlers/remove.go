@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -28,6 +29,9 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
 		return events.Outcome{}, err
+	}
+	if strings.HasPrefix(change.ID, pollID) && change.Force && !isUnclaimed(known, change.Ref) {
+		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassConflict, "remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
 	}
 	err = h.Repos.Remove(ctx, RemoveRequest{
 		Repo: change.Repo, Ref: change.Ref, Remote: remote, Fence: job.Fence, Force: change.Force, Confirm: job.Confirm,

@@ -37,34 +37,24 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err := checkWatched(change, watches, h.storedOnce(change.Repo)); err != nil {
 		return events.Outcome{}, err
 	}
-	wanted, err := h.wanted(change, known, watches)
-	if err != nil {
-		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
-	}
-	remote, err := h.remote(ctx, job, sourceOf(change))
-	if err != nil {
-		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
-	}
 	answer, answered := answeredBy(known, job, latest)
 	denied := known.Denied(change.App, change.Credential) != ""
 	if denied {
 		answer, answered = state.RemoteRef{}, false // only the remote can say that it accepts the credential again
 	}
-	inspection := h.inspect(job, watches, known)
-	request := SyncRequest{
-		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: inspection.depth(change.Depth), LFS: wanted.lfs, Submodules: wanted.submodules, Fence: job.Fence,
-		Announced: announcedByHook(job), Base: baseFor(known, change), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
-		Check: inspection.checks(), Submodule: h.submoduleRemote(sourceOf(change), remote, wanted.scopes),
+	s := syncing{job: job, known: known, watches: watches, inspection: h.inspect(job, watches, known)}
+	if s.request, err = h.syncRequest(ctx, s, answer); err != nil {
+		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
-	synced, err := h.Repos.Sync(ctx, request)
+	synced, err := h.Repos.Sync(ctx, s.request)
 	if behind := h.checkBehind(ctx, job, known, synced.Commit, err); behind != nil {
 		return events.Outcome{}, behind
 	}
-	if refused, ok := inspection.refusal(err); ok {
+	if refused, ok := s.inspection.refusal(err); ok {
 		return refused, nil
 	}
 	if err != nil {
-		err = h.afterRefusal(change.Credential, remote.Secret, err)
+		err = h.afterRefusal(change.Credential, s.request.Remote.Secret, err)
 		return events.Outcome{}, cmp.Or(h.deny(ctx, job, known, change.App, change.Credential, err), err)
 	}
 	fresh := synced.Asked || !answered
@@ -74,14 +64,54 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	case fresh:
 		answer = state.RemoteRef{URL: change.URL, Until: latest, Ref: synced.Ref, Commit: synced.Commit}
 	}
-	result := job.Result(events.ResultSynced)
-	result.Ref = synced.Ref
-	result.Before, result.After = synced.Before, synced.Commit
-	result.Path, result.Tree = synced.Path, synced.Tree
-	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
-	result.Until, result.Missing = answer.Until, synced.Missing
-	result.Forced, result.Verification = synced.Forced, inspection.own(change.App)
-	more, views, err := h.syncViews(ctx, job, watches, known, &result, request, synced.Damaged)
+	outcome, err := h.syncOutcome(ctx, s, synced, answer)
+	if err != nil {
+		return events.Outcome{}, err
+	}
+	if fresh && latest != "" { // an older answer is stored already, or has been replaced
+		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
+	}
+	if denied {
+		outcome.Drop = append(outcome.Drop, state.DeniedField(change.App, change.Credential))
+	}
+	remember(&outcome, job, known, s.inspection)
+	return outcome, nil
+}
+
+// syncing is a sync of a job, and what is known before the remote is contacted.
+type syncing struct {
+	job        events.Job
+	known      state.Repo
+	watches    []Watch
+	inspection *inspection
+	request    SyncRequest
+}
+
+// syncRequest returns the request to the volume. answer is the remote's answer to an earlier change, if that covers this one.
+func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.RemoteRef) (SyncRequest, error) {
+	job, change := s.job, s.job.Change
+	wanted, err := h.wanted(change, s.known, s.watches)
+	if err != nil {
+		return SyncRequest{}, err
+	}
+	remote, err := h.remote(ctx, job, sourceOf(change))
+	if err != nil {
+		return SyncRequest{}, err
+	}
+	return SyncRequest{
+		Repo: change.Repo, Remote: remote, Ref: change.Ref, Pin: change.Pinned(), Depth: s.inspection.depth(change.Depth), LFS: wanted.lfs, Submodules: wanted.submodules, Fence: job.Fence,
+		Base: baseFor(s.known, change), Known: Tip{Ref: answer.Ref, Commit: answer.Commit}, Confirm: job.Confirm, Progress: job.Progress,
+		Check: s.inspection.checks(), Submodule: h.submoduleRemote(sourceOf(change), remote, wanted.scopes),
+	}, nil
+}
+
+// syncOutcome returns the results of a sync, the state to store, and the changes to request. answer is the remote's answer that it used;
+// without one, no other change is covered.
+func (h *Handlers) syncOutcome(ctx context.Context, s syncing, synced SyncResult, answer state.RemoteRef) (events.Outcome, error) {
+	job, change, known, watches := s.job, s.job.Change, s.known, s.watches
+	result := syncedResult(job, synced)
+	result.Until, result.Verification = answer.Until, s.inspection.own(change.App)
+	more, views, err := h.syncViews(ctx, job, watches, known, &result, s.request, synced.Damaged)
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
@@ -100,22 +130,26 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	maps.Copy(forgotten, views)
 	fields, had := known.SyncedFields(result, change.URL)
+	maps.Copy(fields, state.OriginFields(change, synced.Ref))
 	outcome := events.Outcome{
 		Result: result, State: fields, Drop: slices.Concat(drop, had), Changes: poll, More: more, Views: forgotten,
 	}
 	if answer.Until != "" {
 		replaces := len(drop)+len(poll) > 0
-		outcome.Covers = h.newCoverage(job, known, watches, answer, result, inspection, !synced.Damaged && !replaces).covers
+		outcome.Covers = h.newCoverage(job, known, watches, answer, result, s.inspection, !synced.Damaged && !replaces).covers
 	}
-	maps.Copy(outcome.State, state.OriginFields(change, synced.Ref))
-	if fresh && latest != "" { // an older answer is stored already, or has been replaced
-		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
-	}
-	if denied {
-		outcome.Drop = append(outcome.Drop, state.DeniedField(change.App, change.Credential))
-	}
-	remember(&outcome, job, known, inspection)
 	return outcome, nil
+}
+
+// syncedResult returns the result of a sync.
+func syncedResult(job events.Job, synced SyncResult) events.Result {
+	result := job.Result(events.ResultSynced)
+	result.Ref = synced.Ref
+	result.Before, result.After = synced.Before, synced.Commit
+	result.Path, result.Tree = synced.Path, synced.Tree
+	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
+	result.Missing, result.Forced = synced.Missing, synced.Forced
+	return result
 }
 
 // syncViews compares the views of a synced result's app, and publishes their trees. If the comparison needs a damaged object that the
@@ -147,14 +181,6 @@ func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspect
 	missing, had := known.MissingFields(outcome.Result)
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
-}
-
-// announcedByHook returns the commit that a verified webhook announces, or "". Only the first attempt may rely on it.
-func announcedByHook(job events.Job) string {
-	if job.Attempt > 1 || !strings.HasPrefix(job.Change.Source, "/hooks/") {
-		return ""
-	}
-	return job.Change.Announced()
 }
 
 // known returns the state of a repository. It returns an error of the class [events.ClassMoved] if the repository is not in this cell.

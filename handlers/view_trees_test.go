@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/handlers"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
@@ -247,35 +246,4 @@ func TestAlteredViewsHaveResults(t *testing.T) {
 
 func verifyRequest(w *world) volume.VerifyRequest {
 	return volume.VerifyRequest{Repo: w.repo(), Fence: w.fence, Repair: true}
-}
-
-// olderViews is a worker that knows no trees of views.
-type olderViews struct{ handlers.Views }
-
-func (olderViews) Unpublish(context.Context, events.RepoPath, uint64, func(string, events.Ref, bool) bool) error {
-	return nil
-}
-
-// An older worker ignores the trees of views. The views of its syncs are published by the next poll of a newer one.
-func TestViewTreesCatchUpWithOlderWorkers(t *testing.T) {
-	w := newWorld(t)
-	w.create(map[string]string{"a": "1", "b": "1"})
-	views := map[string][]string{"a": {"a"}, "b": {"b"}}
-	w.watchTrees("argo", "", views)
-	w.due("a-0")
-	w.push(map[string]string{"b": "2"})
-	change, err := w.watchViews("argo", "", views).Change("c", "/test", events.Ref{}, "")
-	must(t, err)
-	newer := w.handlers.Views
-	w.handlers.Views = olderViews{newer} // which also takes the watch for one without trees
-	w.mustHandle("b-0", change)
-	w.handlers.Views = newer
-	w.push(map[string]string{"a": "3"})
-	w.watchTrees("argo", "", views)
-	w.due("c-0")
-	for name, want := range map[string]string{"a": "100644 a 3", "b": "100644 b 2"} {
-		if got := w.filesIn("acme/widgets@~/argo/" + name); !slices.Equal(got, []string{want}) {
-			t.Errorf("%s has %q, want %q", name, got, want)
-		}
-	}
 }

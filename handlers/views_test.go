@@ -306,22 +306,6 @@ func TestViewsNobodyHasAreForgotten(t *testing.T) {
 	}
 }
 
-// What a worker of an older version has synced is compared by the next poll.
-func TestViewsCatchUpWithOlderWorkers(t *testing.T) {
-	w := newWorld(t)
-	w.create(map[string]string{"a": "1", "b": "1"})
-	w.watchViews("argo", "", map[string][]string{"a": {"a"}, "b": {"b"}})
-	w.polled("a-0")
-	w.push(map[string]string{"b": "2"})
-	views := w.handlers.Views
-	w.handlers.Views = nil
-	w.mustHandle("b-0", events.Change{URL: w.git.URL("acme/widgets"), App: "argo"})
-	w.handlers.Views = views
-	if got := w.polled("c-0"); got != "b: modified b" {
-		t.Errorf("the poll: %q", got)
-	}
-}
-
 // removeObject removes an object of the published commit from a store.
 func (w *world) removeObject(store, path string) {
 	w.t.Helper()

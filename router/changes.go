@@ -43,7 +43,6 @@ type Changes struct {
 func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	change, err := parseOnce(msg)
 	if err != nil {
-		c.leaveToNewer(msg, err)
 		return nil, err
 	}
 	inFlightOf(msg).observed.Describe(c.Source, change)
@@ -64,16 +63,6 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 		}
 	}
 	return reqs, nil
-}
-
-// leaveToNewer counts and logs a change of an unknown version, on its first delivery only.
-func (c *Changes) leaveToNewer(msg *message.Message, err error) {
-	delivery, ok := stream.DeliveryOf(msg)
-	if events.ClassOf(err) != events.ClassNewer || ok && delivery.Delivered() > 1 {
-		return
-	}
-	inFlightOf(msg).observed.LeftToNewer()
-	c.Log.WarnContext(msg.Context(), "change is left to a newer version; finish the upgrade, or it is a dead letter when it is too old", "job", msg.UUID, "error", err)
 }
 
 // Admit refuses a change whose remote's host is limited for its credential, for [Route].
@@ -243,11 +232,11 @@ func waitsInTurn(cause error) bool {
 	case events.ClassBehind, events.ClassCircuit, events.ClassMoved:
 		return true
 	case events.ClassLimited:
-		outer, ok := errors.AsType[*events.Error](cause)
-		if !ok || outer.Disposition != events.Contention {
+		if events.DispositionOf(cause) != events.Contention {
 			return false
 		}
-		_, hosts := errors.AsType[*events.Error](outer.Err)
+		outer, _ := errors.AsType[events.Fault](cause)
+		_, hosts := errors.AsType[events.Fault](errors.Unwrap(outer))
 		return !hosts
 	}
 	return false

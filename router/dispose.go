@@ -73,17 +73,6 @@ const lapseFactor = 8
 
 var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
 
-// The delay of a message for a newer version doubles newerDoublings times, since the next process to read it may be newer,
-// and then once every newerPatience deliveries, since the upgrade may be days away.
-const (
-	newerDoublings = 4
-	newerPatience  = 64
-)
-
-func (r Retry) newer(delivered int) time.Duration {
-	return r.delay(min(delivered, newerDoublings) + delivered/newerPatience)
-}
-
 // disposeTimeout bounds the attempts to record a decision in Redis.
 const disposeTimeout = 10 * time.Second
 
@@ -122,10 +111,6 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	case d.Retry.tooOld(delivery.Entry(), delivery.Delivered(), delivery.Now()):
 		log.ErrorContext(ctx, "message is too old to retry, now a dead letter", "max_age", d.Retry.MaxAge)
 		return d.giveUp(ctx, msg, delivery, err, "too old")
-	case events.ClassOf(err) == events.ClassNewer:
-		wait := d.Retry.newer(delivery.Delivered())
-		log.DebugContext(ctx, "message is for a newer version, will retry", "delay", wait)
-		return giveBack(ctx, msg, delivery, wait, false)
 	case events.ClassOf(err) == events.ClassLimited && disposition == events.Contention:
 		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
 		log.DebugContext(ctx, "host is limited, will retry", "delay", wait) // may concern thousands of messages

@@ -38,7 +38,6 @@
 //	none: process killed or hung  retried when it lapses; dead letter after eight  yes
 //	                              times MaxAttempts
 //	contention, lost lease        retried after a delay                            no
-//	type of a newer version       retried after a short delay, by other processes  no
 //	retryable, older than MaxAge  failed result and dead letter                    –
 //	settled along with another    acked: nothing is left to do                     –
 //	permanent                     failed result at once; without Disposer.Failed,  –

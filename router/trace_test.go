@@ -265,24 +265,6 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 	}
 }
 
-func TestNoTracerNoTraces(t *testing.T) {
-	t.Parallel()
-	ctx, client := t.Context(), startRedis(t)
-	publishTraced(t, client, "c1")
-	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: func(ctx context.Context, job events.Job) (events.Outcome, error) {
-		if trace.SpanContextFromContext(ctx).IsValid() {
-			t.Error("the handler is part of a trace")
-		}
-		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
-	}}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet()}})
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
-	if entry := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val()[0]; entry.Values["metadata"] != "" {
-		t.Errorf("the result has metadata %q, want none", entry.Values["metadata"])
-	}
-}
-
 func TestPlainEntryJoinsTrace(t *testing.T) {
 	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)

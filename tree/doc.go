@@ -26,9 +26,7 @@
 // locking, a reader checks that the file it locked is still in place. If not, [Open] starts again with the name, and
 // [OpenResult] returns [ErrGone]. The pins of a process that dies are released with its open files.
 //
-// Locks work as far as the file system supports them; docs/reading.md lists file systems. A tree built by a version of
-// Lockstep that created no such file can be opened without a pin while a name links to it: after it is replaced, it stays
-// only for the grace period. See [Tree.Pin].
+// Locks work as far as the file system supports them; docs/reading.md lists file systems.
 //
 // # Failures
 //

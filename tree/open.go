@@ -65,8 +65,8 @@ func isFolderOf(owner, name string, repo events.RepoPath) bool {
 	return owner == wantOwner && name == want
 }
 
-// open opens and pins the tree at a path relative to the root. name is the published name that may link to it.
-func (v volume) open(tree, name string) (_ *Tree, err error) {
+// open opens and pins the tree at a path relative to the root.
+func (v volume) open(tree string) (_ *Tree, err error) {
 	t := &Tree{path: filepath.Join(v.path, filepath.FromSlash(tree))}
 	if t.dir, err = v.dir.OpenRoot(tree); err != nil {
 		return nil, goneIfMissing(err)
@@ -79,14 +79,10 @@ func (v volume) open(tree, name string) (_ *Tree, err error) {
 	if t.pin, err = pin(t.dir); err != nil {
 		return nil, err
 	}
-	if err := v.checkInPlace(t, tree, name); err != nil {
+	if err := v.checkInPlace(t, tree); err != nil {
 		return nil, err
 	}
-	t.commit, err = t.line("lockstep-commit")
-	if errors.Is(err, ErrGone) { // built by an earlier version, which wrote no depth file and always used depth 1
-		t.commit, err = t.line("shallow")
-	}
-	if err != nil {
+	if t.commit, err = t.line("lockstep-commit"); err != nil {
 		return nil, err
 	}
 	ref, err := t.line("lockstep-ref")
@@ -100,14 +96,11 @@ func (v volume) open(tree, name string) (_ *Tree, err error) {
 	return t, err
 }
 
-// pin acquires the shared lock of a tree. It returns nil if the tree has no file to lock.
+// pin acquires the shared lock of a tree.
 func pin(dir *os.Root) (*os.File, error) {
 	file, err := dir.Open(pinFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("pin the tree: %w", err)
+		return nil, fmt.Errorf("pin the tree: %w", goneIfMissing(err))
 	}
 	switch err := lockShared(file); {
 	case err == nil:
@@ -130,15 +123,8 @@ func lockShared(file *os.File) error {
 	}
 }
 
-// checkInPlace returns ErrGone if the tree was recycled before it was pinned or, without a pin, was replaced.
-func (v volume) checkInPlace(t *Tree, tree, name string) error {
-	if t.pin == nil {
-		target, err := v.dir.Readlink(name)
-		if err != nil || path.Join(path.Dir(name), target) != tree {
-			return fmt.Errorf("%w or about to be: it was replaced, and it cannot be pinned because an earlier version of Lockstep built it", ErrGone)
-		}
-		return nil
-	}
+// checkInPlace returns ErrGone if the tree was recycled before it was pinned.
+func (v volume) checkInPlace(t *Tree, tree string) error {
 	locked, err := t.pin.Stat()
 	if err != nil {
 		return err
@@ -164,7 +150,7 @@ func goneIfMissing(err error) error {
 func (t *Tree) line(name string) (string, error) {
 	content, err := t.dir.ReadFile(".git/" + name)
 	if err != nil {
-		return "", goneIfMissing(err) // a tree without a pin can disappear at any time
+		return "", goneIfMissing(err)
 	}
 	return strings.TrimSpace(string(content)), nil
 }

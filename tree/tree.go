@@ -56,7 +56,7 @@ func openName(root, name string) (*Tree, error) {
 		if err != nil {
 			return nil, err
 		}
-		t, err := v.open(path, name)
+		t, err := v.open(path)
 		if !errors.Is(err, ErrGone) {
 			return t, err
 		}
@@ -88,7 +88,7 @@ func openResult(root string, r events.Result) (*Tree, error) {
 		return nil, err
 	}
 	defer v.close()
-	t, err := v.open(r.Tree, r.Path)
+	t, err := v.open(r.Tree)
 	if err != nil {
 		return nil, err
 	}
@@ -115,14 +115,14 @@ func (t *Tree) Ref() events.Ref { return t.ref }
 // open. It implements [fs.ReadFileFS], [fs.ReadDirFS], [fs.StatFS] and [fs.ReadLinkFS], and fails after Close.
 func (t *Tree) FS() fs.FS { return treeFS{t.dir.FS()} }
 
-// Pin returns the open file that holds the pin, or nil if an earlier version built the tree. A child process that inherits
+// Pin returns the open file that holds the pin. A child process that inherits
 // the file, for example by [os/exec.Cmd.ExtraFiles], keeps the tree in place while it runs, even if this process ends.
 func (t *Tree) Pin() *os.File { return t.pin }
 
 // Close releases the tree and its pin.
 func (t *Tree) Close() error {
 	err := t.dir.Close()
-	if t.pin != nil {
+	if t.pin != nil { // nil if it could not be pinned
 		err = errors.Join(err, t.pin.Close())
 	}
 	return err

@@ -181,7 +181,7 @@ func TestRecycledWhileBeingOpened(t *testing.T) {
 			s.check(err)
 			half := &Tree{dir: dir, pin: lock}
 			defer half.Close()
-			if err := v.checkInPlace(half, r.Tree, r.Path); !errors.Is(err, ErrGone) {
+			if err := v.checkInPlace(half, r.Tree); !errors.Is(err, ErrGone) {
 				t.Errorf("got %v, want ErrGone", err)
 			}
 		})

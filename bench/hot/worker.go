@@ -21,9 +21,9 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/locking"
 	"lockstep/router"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 // bench holds the flags.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
+	"lockstep/internal/term"
 )
 
 // Result has the figures of one contestant.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
+	"lockstep/internal/term"
 )
 
 // burst holds the flags of bench publish burst.

@@ -14,8 +14,8 @@ import (
 
 	"lockstep/bench/rig"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
+	"lockstep/internal/term"
 )
 
 // openLoop holds the flags of bench publish open.

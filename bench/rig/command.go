@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 )
 
 // Env is the environment of one benchmark run.

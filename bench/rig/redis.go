@@ -16,8 +16,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 )
 
 // Redis is a private redis-server on a free port, which a benchmark measures on.

@@ -11,8 +11,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/term"
 )
 
 // TempDir makes a folder in dir, or in TMPDIR if it is "", and removes it at the end of the run.

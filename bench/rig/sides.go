@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 // Names of sides.

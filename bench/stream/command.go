@@ -19,8 +19,8 @@ import (
 	"lockstep/bench/hot"
 	"lockstep/bench/rig"
 	"lockstep/events/stream"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
+	"lockstep/internal/term"
 )
 
 // bench holds the flags.

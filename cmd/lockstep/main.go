@@ -5,7 +5,7 @@ package main
 
 import (
 	"lockstep/internal/cli"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 func main() { term.Main(cli.Run) }

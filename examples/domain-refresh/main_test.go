@@ -7,10 +7,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lockstep/internal/testenv"
 )
 
 // TestEmbeddedRedis runs a process without a Redis, and requests a refresh from another.
 func TestEmbeddedRedis(t *testing.T) {
+	testenv.Long(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, w := io.Pipe()
@@ -30,21 +33,5 @@ func TestEmbeddedRedis(t *testing.T) {
 	cancel()
 	if err := within(t, ended, "end"); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestCommandsWithoutRedis(t *testing.T) {
-	for name, tc := range map[string]struct {
-		address string
-		args    []string
-		want    string
-	}{
-		"nobody answers":      {"127.0.0.1:1", []string{"run", "localhost"}, "the Redis at 127.0.0.1:1 does not answer"},
-		"trigger, no address": {"", []string{"trigger", "localhost"}, "trigger needs -redis"},
-		"wrong command":       {"", []string{"run"}, "invalid arguments: run"},
-	} {
-		if err := command(t.Context(), io.Discard, tc.address, time.Hour, tc.args); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }

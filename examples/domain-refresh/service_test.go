@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
@@ -76,6 +77,7 @@ func within[T any](t *testing.T, ch <-chan T, what string) T {
 }
 
 func TestDomainIsNeverRefreshedConcurrently(t *testing.T) {
+	testenv.Long(t)
 	ctx, f := context.Background(), startFleet(t)
 	client := redis.NewClient(&redis.Options{Addr: f.addr})
 	defer client.Close()

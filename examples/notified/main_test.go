@@ -9,6 +9,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/notify"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -17,7 +18,7 @@ type secrets string
 func (s secrets) SigningSecrets(string, string) ([]string, error) { return []string{string(s)}, nil }
 
 func TestOnlySignedNotificationsArePrinted(t *testing.T) {
-	t.Parallel()
+	testenv.Long(t)
 	repo, err := events.ParseRepoPath("acme/widgets")
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-
-	"lockstep/internal/testenv"
 )
 
 // built is a directory for programs that the tests build once: the Go programs, including lockstep, and the Node program
@@ -89,7 +87,6 @@ func python(t *testing.T) string {
 // node returns the path of the Node program, next to its packages.
 func node(t *testing.T) (program string) {
 	t.Helper()
-	testenv.Long(t) // npm installs packages
 	for _, tool := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			lacking(t, "needs %s: %v", tool, err)

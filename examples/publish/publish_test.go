@@ -1,14 +1,13 @@
 package publish_test
 
 import (
-	"context"
-	"errors"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -148,44 +147,6 @@ func TestIDMayBePublishedTwice(t *testing.T) {
 	}
 }
 
-// A malformed change becomes a dead letter with the reason and does not block others.
-func TestMalformedChangeBecomesADeadLetter(t *testing.T) {
-	w := newWorld(t)
-	_, err := w.git.Create(t.Context(), "acme/widgets", map[string]string{"README": "1"})
-	must(t, err)
-	for _, tc := range []struct {
-		reason, text string
-		fields       []string
-	}{
-		{"malformed", "url is missing", []string{"repo", "acme/widgets"}},
-		{"malformed", "url carries credentials; name a credential instead", []string{"url", "https://robot:hunter2@git.example.com/acme/widgets"}},
-		{"malformed", "url does not parse", []string{"url", "git@git.example.com:acme/widgets", "repo", "acme/widgets"}},
-		{"malformed", `not a repository path: "../etc"`, []string{"url", "https://git.example.com/acme/widgets", "repo", "../etc"}},
-		{"malformed", `on_busy "shrug": want wait or skip`, []string{"url", "https://git.example.com/acme/widgets", "on_busy", "shrug"}},
-		{"malformed", "neither a CloudEvents document nor plain fields", []string{"_watermill_message_uuid", "1", "payload", "{"}},
-		{"undecodable", "no payload", []string{"_watermill_message_uuid", "1"}},
-		{"undecodable", `field "url" is not text`, []string{"url", "\xff"}},
-	} {
-		entry := w.add(t, tc.fields...)
-		letter := w.letterOf(t, entry)
-		if text, _ := letter["error"].(string); letter["reason"] != tc.reason || !strings.Contains(text, tc.text) {
-			t.Errorf("%q: letter %q, want %s: %s", tc.fields, letter, tc.reason, tc.text)
-		}
-		if name := tc.fields[0]; letter["original:"+name] != tc.fields[1] {
-			t.Errorf("%q: letter %q, want the original fields", tc.fields, letter)
-		}
-	}
-	w.add(t, "id", "next", "url", w.git.URL("acme/widgets"), "a_field_added_later", "true")
-	if result := w.results(t, "next", 1)[0]; result.Type != events.ResultSynced {
-		t.Errorf("the next change: %s, %s", result.Type, result.Error)
-	}
-	entries, err := w.client.XRange(t.Context(), events.DefaultNamespace.Results(), "-", "+").Result()
-	must(t, err)
-	if len(entries) != 1 {
-		t.Errorf("%d results, want only that of the next change", len(entries))
-	}
-}
-
 func (w *world) add(t *testing.T, fields ...string) (entry string) {
 	t.Helper()
 	entry, err := w.client.XAdd(t.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: fields}).Result()
@@ -193,24 +154,33 @@ func (w *world) add(t *testing.T, fields ...string) (entry string) {
 	return entry
 }
 
-// letterOf waits for the dead letter of an entry.
-func (w *world) letterOf(t *testing.T, entry string) map[string]any {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(w.alive, patience)
-	defer cancel()
-	for from := "0-0"; ctx.Err() == nil; {
-		read, err := w.client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Dead(), from}, Block: time.Second}).Result()
-		if errors.Is(err, redis.Nil) || ctx.Err() != nil {
-			continue
+// Each redis-cli line in the document is a valid change, and together they cover every type. The CloudEvents document is
+// valid, too.
+func TestDocumentedChangesAreValid(t *testing.T) {
+	document, err := os.ReadFile("../../docs/publishing.md")
+	must(t, err)
+	var types []events.ChangeType
+	for _, line := range regexp.MustCompile(`(?m)^    redis-cli XADD 'lockstep:\{0\}:changes' '\*' (.*)$`).FindAllStringSubmatch(string(document), -1) {
+		words, fields := strings.Fields(line[1]), map[string]string{}
+		for pair := range slices.Chunk(words, 2) {
+			fields[pair[0]] = pair[1]
 		}
+		plain, err := json.Marshal(fields)
 		must(t, err)
-		for _, letter := range read[0].Messages {
-			from = letter.ID
-			if letter.Values["entry"] == entry {
-				return letter.Values
-			}
+		change, err := events.ParseChange(plain)
+		if err != nil {
+			t.Errorf("%s: %v", line[1], err)
 		}
+		types = append(types, change.Type)
 	}
-	t.Fatalf("entry %s has no dead letter: %v", entry, context.Cause(ctx))
-	return nil
+	if want := []events.ChangeType{events.ChangePushed, events.ChangeRemoved, events.ChangeMoved, events.ChangeDue}; !slices.Equal(types, want) {
+		t.Errorf("types %q, want %q", types, want)
+	}
+	cloudEvent := regexp.MustCompile(`(?m)^    (\{"specversion".*\n.*)$`).FindStringSubmatch(string(document))
+	if cloudEvent == nil {
+		t.Fatal("no CloudEvents document")
+	}
+	if change, err := events.ParseChange([]byte(cloudEvent[1])); err != nil || change.ID != "push-4711" {
+		t.Errorf("%+v, %v", change, err)
+	}
 }

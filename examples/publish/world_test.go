@@ -20,6 +20,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 // patience is the timeout for actions that take a second on an idle machine.
@@ -37,6 +38,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	testenv.Long(t)
 	w := &world{redis: redistest.StartReal(t), root: t.TempDir()}
 	must(t, buildGo())
 	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
@@ -38,6 +38,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	testenv.Long(t)
 	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
 	if err != nil {
 		t.Fatal(err)
@@ -203,122 +204,5 @@ func TestSearchFindsPushedNotDeleted(t *testing.T) {
 	w.finds("started")
 	if n := w.client.XLen(context.Background(), events.DefaultNamespace.Dead()).Val(); n != 0 {
 		t.Errorf("%d dead letters", n)
-	}
-}
-
-// last returns the last result.
-func (w *world) last() events.Result {
-	w.t.Helper()
-	entries, err := w.client.XRevRangeN(context.Background(), events.DefaultNamespace.Results(), "+", "-", 1).Result()
-	if err != nil || len(entries) != 1 {
-		w.t.Fatalf("%d results, %v", len(entries), err)
-	}
-	r, err := events.ParseResult([]byte(fmt.Sprint(entries[0].Values["payload"])))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return r
-}
-
-// held is a confirm function for a lease that is held.
-func held(context.Context) error { return nil }
-
-func TestReadsTreeWhenChangesAreIncomplete(t *testing.T) {
-	for name, spoil := range map[string]func(*events.Result){
-		"full":                  func(r *events.Result) { r.Full, r.Files = true, r.Files[:1] },
-		"truncated":             func(r *events.Result) { r.Truncated, r.Files = true, nil },
-		"another app's changes": func(r *events.Result) { r.Before, r.Files = strings.Repeat("0", 40), nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			ctx := context.Background()
-			if err := w.git.CreateEmpty(ctx, repo); err != nil {
-				t.Fatal(err)
-			}
-			w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
-			w.finds("apple", "main: a.md")
-			first := w.last()
-			w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apricot"}, Delete: []string{"b.md"}})
-			w.finds("apricot", "main: a.md")
-			second := w.last()
-
-			// Skip the second result, as if it had been lost.
-			s := w.service
-			s.indexes = indexes(t.TempDir())
-			search := func(word string) int {
-				t.Helper()
-				hits, err := s.indexes.search(word)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return len(hits)
-			}
-			follow := func(r events.Result) {
-				t.Helper()
-				if err := s.follow(ctx, r, held); err != nil {
-					t.Fatal(err)
-				}
-			}
-			follow(first)
-			if search("apple") != 1 || search("banana") != 1 {
-				t.Fatal("the words of the first commit are missing")
-			}
-			spoil(&second)
-			follow(second)
-			if search("apple") != 0 || search("banana") != 0 || search("apricot") != 1 {
-				t.Error("the index is not that of the second commit")
-			}
-			follow(first) // a late duplicate
-			if search("apricot") != 1 || search("apple") != 0 {
-				t.Error("an older result replaced a newer one")
-			}
-		})
-	}
-}
-
-func TestMissingTreeIsSkippedOnlyIfVolumeExists(t *testing.T) {
-	w := newWorld(t)
-	if err := w.git.CreateEmpty(context.Background(), repo); err != nil {
-		t.Fatal(err)
-	}
-	w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apple"}})
-	w.finds("apple", "main: a.md")
-	r, s := w.last(), w.service
-	s.indexes = indexes(t.TempDir())
-	r.Tree += "-retired"
-	if err := s.follow(context.Background(), r, held); err != nil {
-		t.Errorf("a tree that was retired: %v", err)
-	}
-	s.root = t.TempDir()
-	if err := s.follow(context.Background(), r, held); err == nil {
-		t.Error("a volume that is not there went unnoticed")
-	}
-}
-
-func TestReadsOnlyChangedFiles(t *testing.T) {
-	w := newWorld(t)
-	ctx := context.Background()
-	if err := w.git.CreateEmpty(ctx, repo); err != nil {
-		t.Fatal(err)
-	}
-	w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apple", "b.md": "banana"}})
-	w.finds("apple", "main: a.md")
-	first := w.last()
-	w.push("main", gitserver.Edit{Write: map[string]string{"a.md": "apricot", "b.md": "blackberry"}})
-	w.finds("apricot", "main: a.md")
-	second := w.last()
-
-	s := w.service
-	s.indexes = indexes(t.TempDir())
-	second.Files = second.Files[:1] // b.md has changed, but the result does not list it
-	for _, r := range []events.Result{first, second} {
-		if err := s.follow(ctx, r, held); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for word, want := range map[string]int{"apple": 0, "apricot": 1, "banana": 1, "blackberry": 0} {
-		if hits, err := s.indexes.search(word); err != nil || len(hits) != want {
-			t.Errorf("search %s: %q, %v; want %d", word, hits, err, want)
-		}
 	}
 }

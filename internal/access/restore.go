@@ -79,7 +79,7 @@ func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err err
 		return 0, err
 	}
 	err = t.Each(ctx, func(one Hashed) error {
-		ok, err := others.Restore(ctx, one, false)
+		ok, err := others.Restore(ctx, one)
 		if ok {
 			added++
 		}
@@ -88,19 +88,11 @@ func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err err
 	return added, err
 }
 
-// Restore adds a token unless it exists, and reports whether it did not. With dryRun it writes nothing. The caller has called
-// [Hashed.Check].
-func (t *Tokens) Restore(ctx context.Context, one Hashed, dryRun bool) (added bool, err error) {
+// Restore adds a token unless it exists, and reports whether it did not. The caller has called [Hashed.Check].
+func (t *Tokens) Restore(ctx context.Context, one Hashed) (added bool, err error) {
 	document, err := json.Marshal(record{App: one.App, Created: one.Created})
 	if err != nil {
 		return false, err
-	}
-	if dryRun {
-		exists, err := t.redis.HExists(ctx, t.key, one.Hash).Result()
-		if err != nil {
-			return false, fmt.Errorf("look up a token: %w", err)
-		}
-		return !exists, nil
 	}
 	if !one.Used.IsZero() { // before the token: what an interrupted call leaves is overwritten by the next use
 		if err := t.redis.HSetNX(ctx, t.used, one.ID(), one.Used.UnixMilli()).Err(); err != nil {

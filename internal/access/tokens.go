@@ -99,7 +99,7 @@ func (t *Tokens) List(ctx context.Context) ([]Token, error) {
 	for hash, document := range records {
 		var kept record
 		if err := json.Unmarshal([]byte(document), &kept); err != nil || len(hash) < idLength {
-			continue // written by a newer version, or by hand
+			continue // written by hand
 		}
 		token := Token{ID: hash[:idLength], App: kept.App, Created: kept.Created}
 		if ms, err := strconv.ParseInt(used[token.ID], 10, 64); err == nil {

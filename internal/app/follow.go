@@ -29,8 +29,6 @@ type FollowConfig struct {
 	TokenWait    time.Duration // how long a refused token may be replaced
 	WipeOnRevoke bool          // then delete the copies
 
-	Progress func(events.Progress) // called while it catches up, at last with the zero value; optional
-
 	volume *volume.Volume
 	record *follow.Record
 }
@@ -97,12 +95,10 @@ func runFollower(ctx context.Context, cfg Config) error {
 		Publish: func(ctx context.Context, change events.Change) error {
 			return PublishChange(ctx, client, cfg.Namespace(), change)
 		},
-		Purge: func(ctx context.Context, repo events.RepoPath, commit string) (bool, error) {
-			return purgeFollowed(ctx, vol, locker, repo, commit)
-		},
+		Purge:  func(ctx context.Context, repo events.RepoPath) error { return purgeFollowed(ctx, vol, locker, repo) },
 		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),
 		CompareEvery: cfg.PollEvery, TokenWait: cfg.follow.TokenWait, Name: cfg.follow.Name, Version: ReadBuild().Version,
-		State: hb.notReady, Progress: cfg.follow.Progress, Log: cfg.Log,
+		State: hb.notReady, Log: cfg.Log,
 	})
 	if err != nil {
 		return invalid(err)
@@ -126,15 +122,15 @@ func runFollower(ctx context.Context, cfg Config) error {
 	return g.Wait()
 }
 
-// purgeFollowed purges a commit from a copy, unless the copy is in use: the caller tries again. What readers pin is purged by a patrol
-// after they have closed it.
-func purgeFollowed(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, commit string) (done bool, err error) {
-	err = WithLease(ctx, vol, locker, repo, "purge", locking.Skip, func(ctx context.Context, fence uint64) error {
-		result, err := vol.Purge(ctx, volume.PurgeRequest{Repo: repo, Commit: commit, Fence: fence, Replaced: true})
-		done = err == nil && result.State != volume.PurgePublished
+// purgeFollowed begins the purge of a copy. It fails while readers pin its trees.
+func purgeFollowed(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath) error {
+	return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
+		pins, err := vol.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence})
+		if err == nil && len(pins) > 0 {
+			err = events.Errorf(events.Contention, events.ClassBusy, "%d of its trees are pinned, as %s", len(pins), pins[0])
+		}
 		return err
 	})
-	return done, err
 }
 
 // revoked deletes the copies of a follower whose token was removed, if that is asked for, and returns the error that says so.

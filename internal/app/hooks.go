@@ -45,16 +45,13 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 		return nil, invalid(err)
 	}
 	h := &hookReceiver{client: cfg.Redis.Open()} // not shared, so that webhooks never wait for a connection
-	var spooled func() (int, int64)
+	var spooled func() int64
 	if cfg.Config.Redis != "" && cfg.Spool != "" { // an embedded Redis stops with this process
-		if h.spool, err = spool.Open(cfg.Spool, spool.Config{MaxBytes: cfg.SpoolMaxBytes, Log: cfg.Log}); err != nil {
+		if h.spool, err = spool.Open(cfg.Spool, cfg.SpoolMaxBytes); err != nil {
 			_ = h.client.Close()
 			return nil, fmt.Errorf("%w; choose another directory with --spool", err)
 		}
-		spooled = h.spool.Stats
-	}
-	if spooled != nil && cfg.cells != nil {
-		spooled = h.allSpooled
+		spooled = h.spooled
 	}
 	metrics := cfg.Metrics.Hooks(spooled)
 	base := intake.Config{Sources: sources, Keep: cfg.DeliveriesKeep, Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver")}
@@ -77,14 +74,13 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	return h, nil
 }
 
-// allSpooled returns the number and the bytes of deliveries in the spools of all cells.
-func (h *hookReceiver) allSpooled() (items int, bytes int64) {
-	items, bytes = h.spool.Stats()
+// spooled returns the bytes in the spools of all cells.
+func (h *hookReceiver) spooled() int64 {
+	bytes := h.spool.Bytes()
 	if h.others != nil {
-		n, size := h.others.stats()
-		items, bytes = items+n, bytes+size
+		bytes += h.others.spooled()
 	}
-	return items, bytes
+	return bytes
 }
 
 // spools reports whether webhooks are accepted while Redis is unavailable.

@@ -137,7 +137,7 @@ func (c *cellIntakes) add(m cells.Member) error {
 	cfg.Registry, cfg.Owns = c.open(m.Namespace), owns(c.cfg.cells, m.Name)
 	if c.own.Spools() {
 		var err error
-		if one.spool, err = spool.Open(filepath.Join(c.cfg.Spool+"-cells", m.Name), spool.Config{MaxBytes: c.cfg.SpoolMaxBytes, Log: c.cfg.Log}); err != nil {
+		if one.spool, err = spool.Open(filepath.Join(c.cfg.Spool, m.Name), c.cfg.SpoolMaxBytes); err != nil {
 			return fmt.Errorf("cell %s: %w", m.Name, err)
 		}
 		cfg.Spool = one.spool
@@ -182,17 +182,16 @@ func (c *cellIntakes) Run(ctx context.Context) {
 	c.drains.Wait()
 }
 
-// stats returns the number and the bytes of deliveries in the spools of the other cells.
-func (c *cellIntakes) stats() (items int, bytes int64) {
+// spooled returns the bytes in the spools of the other cells.
+func (c *cellIntakes) spooled() (bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, one := range c.others {
 		if one.spool != nil {
-			n, size := one.spool.Stats()
-			items, bytes = items+n, bytes+size
+			bytes += one.spool.Bytes()
 		}
 	}
-	return items, bytes
+	return bytes
 }
 
 // Close closes the spools of the other cells.

@@ -10,14 +10,13 @@ import (
 
 // CollectOptions configures [Collect].
 type CollectOptions struct {
-	Operation string // of the lease: "gc" or "patrol"
-	IfHeld    locking.Policy
-	Full      bool // see [volume.GCRequest]
+	IfHeld locking.Policy
+	Full   bool // see [volume.GCRequest]
 }
 
 // Collect garbage-collects and measures one repository under its lease. locker may be nil, see [WithLease].
 func Collect(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, opts CollectOptions) (result volume.GCResult, err error) {
-	err = WithLease(ctx, vol, locker, repo, opts.Operation, opts.IfHeld, func(ctx context.Context, fence uint64) error {
+	err = WithLease(ctx, vol, locker, repo, "gc", opts.IfHeld, func(ctx context.Context, fence uint64) error {
 		result, err = vol.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: opts.Full})
 		return err
 	})

@@ -14,9 +14,6 @@ func (cfg Config) observe(reporter *state.Reporter) func(observe.Event) {
 			reporter.Begin(e.Job)
 		case observe.Progressed:
 			reporter.Progress(e.Job, e.Progress)
-			if cfg.Progress != nil {
-				cfg.Progress(e.Progress)
-			}
 		case observe.Attempted:
 			reporter.End(e.Job)
 			cfg.Metrics.Worked(e.Job.Change.Type.Operation(), e.Took, e.Received, e.Err)

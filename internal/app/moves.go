@@ -27,8 +27,7 @@ type moves struct {
 	pubsub redis.UniversalClient
 	volume *volume.Volume
 	locker *locking.Locker
-	fetch  func(context.Context, events.RepoPath, state.Repo) error // requests what is not published
-	wake   func(context.Context, events.RepoPath, cells.Member)     // wakes what a repository has left behind in a cell
+	wake   func(context.Context, events.RepoPath, cells.Member) // wakes what a repository has left behind in a cell
 	log    *slog.Logger
 }
 
@@ -55,6 +54,54 @@ func (m moves) run(ctx context.Context) error {
 	running.Go(func() { runEvery(ctx, planEvery, func() { m.plan(ctx) }) })
 	running.Wait()
 	return nil
+}
+
+// fetch requests a poll, which requests the syncs of watched refs, and syncs of other refs that are not published in an intact
+// tree. If several credentials were used for such a ref, it waits for its next change: it is unknown which app has which.
+func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo) error {
+	published, _, err := m.volume.Published(repo)
+	if err != nil {
+		return err
+	}
+	changes := []events.Change{{Type: events.ChangeDue, Repo: repo}}
+	for _, given := range known.AllGiven() {
+		ref, err := events.ParseRef(given.Ref)
+		if err != nil || published.Commits[ref] != "" || known.OnlyWatched(ref) {
+			continue
+		}
+		if change, ok := resync(known, given.App, ref); ok {
+			change.Repo, change.Submodules = repo, published.Submodules[ref]
+			changes = append(changes, change)
+		}
+	}
+	for _, change := range changes {
+		change.Source = "/lockstep/worker/" + m.worker
+		change, err := events.NewChange(change)
+		if err == nil {
+			err = PublishChange(ctx, m.redis, m.cfg.Namespace(), change)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resync returns a change that requests again what an app has been given.
+func resync(known state.Repo, app string, ref events.Ref) (events.Change, bool) {
+	credential, answer, ok := known.Source(ref)
+	if !ok {
+		return events.Change{}, false
+	}
+	change := events.Change{URL: answer.URL, Ref: ref, App: app, Credential: credential}
+	head := known.Head(ref)
+	if answer, ok := known.RemoteRef(answer.URL, events.Ref{}, credential); ok && answer.Ref == ref {
+		change.Ref = events.Ref{} // the default branch
+	}
+	if head != answer.Commit { // it was pinned
+		change.After, change.Pin = head, true
+	}
+	return change, true
 }
 
 const (

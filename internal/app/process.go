@@ -77,21 +77,6 @@ func serve(ctx context.Context, process Config) error {
 		log.InfoContext(ctx, "listening", "address", public.Addr().String())
 		g.Go(func() error { return ServeHTTP(serving, public, process) })
 	}
-	if cfg.Has(config.RoleWorker) {
-		g.Go(func() error {
-			defer stopServing()
-			for {
-				err := RunWorker(ctx, process)
-				if ctx.Err() != nil || !redisx.Unavailable(err) {
-					return err
-				}
-				log.WarnContext(ctx, "redis became unavailable while the worker started, restarting it", "error", err)
-				Sleep(ctx, redisRetryDelay)
-			}
-		})
-	} else {
-		context.AfterFunc(ctx, stopServing)
-	}
 	if process.cells != nil {
 		g.Go(func() error { return process.cells.Run(serving, time.Second, log) })
 	}
@@ -99,20 +84,45 @@ func serve(ctx context.Context, process Config) error {
 		notifier := systemdNotifier{socket: socket, watchdog: watchdogTimeout(os.Getenv), live: process.live, ready: process.ready, log: log}
 		g.Go(func() error { notifier.Run(serving, ctx); return nil })
 	}
-	if cfg.Has(config.RoleScheduler) {
-		g.Go(func() error { return runScheduler(ctx, process) })
-	}
-	if cfg.Has(config.RoleNotifier) {
-		g.Go(func() error { return runNotifier(ctx, process) })
-	}
-	if process.follow != nil {
-		g.Go(func() error { return runFollower(ctx, process) })
-	}
+	startRoles(ctx, g, process, stopServing)
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
 		return nil // stopped before Redis was available
 	}
 	return err
+}
+
+// startRoles starts the roles that are not served over HTTP. drained is called when no work is in flight any more.
+func startRoles(ctx context.Context, g *errgroup.Group, process Config, drained func()) {
+	if process.Has(config.RoleWorker) {
+		g.Go(func() error {
+			defer drained()
+			return restartWorker(ctx, process)
+		})
+	} else {
+		context.AfterFunc(ctx, drained)
+	}
+	if process.Has(config.RoleScheduler) {
+		g.Go(func() error { return runScheduler(ctx, process) })
+	}
+	if process.Has(config.RoleNotifier) {
+		g.Go(func() error { return runNotifier(ctx, process) })
+	}
+	if process.follow != nil {
+		g.Go(func() error { return runFollower(ctx, process) })
+	}
+}
+
+// restartWorker runs a worker, and starts another one if Redis becomes unavailable while it starts.
+func restartWorker(ctx context.Context, process Config) error {
+	for {
+		err := RunWorker(ctx, process)
+		if ctx.Err() != nil || !redisx.Unavailable(err) {
+			return err
+		}
+		process.Log.WarnContext(ctx, "redis became unavailable while the worker started, restarting it", "error", err)
+		Sleep(ctx, redisRetryDelay)
+	}
 }
 
 // openListeners opens the configured listeners, or none if one of them fails.

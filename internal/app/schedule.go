@@ -81,7 +81,7 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 	if err != nil {
 		return err
 	}
-	swept, err := r.SweepFailures(ctx, cfg.DeadMaxAge)
+	swept, err := state.NewStore(client, cfg.Namespace()).SweepFailures(ctx, cfg.DeadMaxAge)
 	if err != nil {
 		return err
 	}

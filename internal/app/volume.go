@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,7 +20,6 @@ import (
 func VolumeConfig(cfg config.Config) volume.Config {
 	return volume.Config{
 		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), KeepPrepared: max(cfg.TreePrepare, 1), Links: checkout.LinkPolicy(cfg.OutsideLinks),
-		Durability:   volume.Durability(cfg.Durability),
 		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
 		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
 		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,
@@ -43,6 +43,10 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 	id, err := client.Get(ctx, namespace.Volume()).Result()
 	if err != nil {
 		return err
+	}
+	if rest, newer := strings.CutPrefix(id, "format "); newer {
+		format, _, _ := strings.Cut(rest, " ")
+		return fmt.Errorf("the keys below the prefix %s in Redis have format %s, but this version supports format 1 only: run a newer version", namespace, format)
 	}
 	if id != volume.ID() {
 		return fmt.Errorf("root %s is volume %s, but workers under prefix %s publish to volume %s: mount that one, "+

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
@@ -49,39 +50,27 @@ type Config struct {
 
 	NoPrepare bool // prepare no trees for later pushes
 
-	Step     func(name string)     // see [volume.Config]; optional
-	Progress func(events.Progress) // called with the progress of each job; optional
+	Step func(name string) // see [volume.Config]; optional
 }
 
 // RunWorker handles changes until ctx is done, then drains. It waits if Redis is unavailable at the start.
 func RunWorker(ctx context.Context, cfg Config) error {
-	name := cfg.Worker
-	if name == "" {
-		name = NewWorkerName()
+	if cfg.Worker == "" {
+		cfg.Worker = NewWorkerName()
 	}
-	log := cfg.Log.With("worker", name)
-	namespace := cfg.Namespace()
-
-	grace := max(cfg.Grace, 1) // 0 would select the default
+	cfg.Log = cfg.Log.With("worker", cfg.Worker)
 	commands := cfg.Redis.Open()
 	defer commands.Close()
-	volumeConfig := VolumeConfig(cfg.Config)
-	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, namespace), cfg.Step
-	volumeConfig.Net.Log = log
-	prepares := newPreparer(log)
-	if !cfg.NoPrepare && cfg.TreePrepare > 0 {
-		volumeConfig.Replaced = prepares.add
-	}
-	volume, err := volume.OpenVolume(cfg.Root, volumeConfig)
+	prepares := newPreparer(cfg.Log)
+	volume, err := openVolume(cfg, commands, prepares)
 	if err != nil {
 		return err
 	}
 	defer volume.Close()
-	cfg.health.volumeOpened(volume.ID())
 	hb := cfg.health.heartbeat(changesHandler)
 	hb.notReady(errWaitingRedis)
-	claim := func() error { return ClaimVolume(ctx, commands, namespace, volume) }
-	if err := awaitRedis(ctx, cfg.Redis, log, claim); err != nil {
+	claim := func() error { return ClaimVolume(ctx, commands, cfg.Namespace(), volume) }
+	if err := awaitRedis(ctx, cfg.Redis, cfg.Log, claim); err != nil {
 		return err
 	}
 	hb.notReady(errStarting)
@@ -89,93 +78,165 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	pubsub := cfg.Redis.Open()
 	defer pubsub.Close()
 	locker, err := locking.New(locking.Config{
-		Redis: commands, PubSub: pubsub, Prefix: namespace.Locks(),
-		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: name, Log: log, KeyName: "repo", Observer: cfg.Metrics.Locks(),
+		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(),
+		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: cfg.Worker, Log: cfg.Log, KeyName: "repo", Observer: cfg.Metrics.Locks(),
 	})
 	if err != nil {
 		return err
 	}
-	trimmer, err := stream.NewTrimmer(retention(cfg, commands, log))
+	w := &worker{
+		cfg: cfg, commands: commands, pubsub: pubsub, volume: volume, locker: locker, heartbeat: hb, prepares: prepares,
+		slots:    router.NewSlots(cfg.Slots),
+		states:   state.NewStore(commands, cfg.Namespace()),
+		reporter: state.NewReporter(commands, cfg.Namespace(), cfg.Worker, cfg.Log),
+	}
+	r, err := w.open(ctx)
 	if err != nil {
 		return err
 	}
-	states := state.NewStore(commands, namespace)
-	reporter := state.NewReporter(commands, namespace, name, log)
-	getenv := os.Getenv
-	if cfg.follow != nil {
-		getenv = cfg.follow.variables(getenv)
-	}
-	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(volume.Transport()))
-	handle := backend.New(volume, states, credentials, watch.NewRegistry(commands, namespace))
-	handle.Log = log
-	var subscriber *stream.Subscriber
-	wake := func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
-		return wakeChanges(ctx, subscriber, namespace, waiters)
-	}
-	waker := cellWaker{
-		directory: cfg.cells, subscribers: map[cells.Member]*stream.Subscriber{},
-		config: stream.SubscriberConfig{Redis: commands, Reader: commands, Group: events.WorkersGroup, Consumer: name, Log: log},
-	}
-	if cfg.cells != nil {
-		wake = waker.wake
-	}
-	budgets, err := hostBudgets(cfg, commands, name, log, wake)
+	stop, err := w.startBackground(ctx)
 	if err != nil {
 		return err
 	}
-	limits := backend.Hosts{Budgets: budgets}
-	handle.Hosts = limits
+	defer stop()
+	return w.run(ctx, r)
+}
+
+// worker is a worker of changes, and what its parts share.
+type worker struct {
+	cfg       Config // with a name and the worker's logger
+	commands  redis.UniversalClient
+	pubsub    redis.UniversalClient
+	volume    *volume.Volume
+	locker    *locking.Locker
+	heartbeat *heartbeat
+	prepares  *preparer
+	slots     *router.Slots
+	states    *state.Store
+	reporter  *state.Reporter
+
+	// Set by open.
+	changes    *router.Changes
+	subscriber *stream.Subscriber
+	waker      *cellWaker // nil without cells
+	budgets    *hosts.Budgets
+}
+
+// openVolume opens the volume. prepares is told of trees to prepare.
+func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer) (*volume.Volume, error) {
+	volumeConfig := VolumeConfig(cfg.Config)
+	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, cfg.Namespace()), cfg.Step
+	volumeConfig.Net.Log = cfg.Log
+	if !cfg.NoPrepare && cfg.TreePrepare > 0 {
+		volumeConfig.Replaced = prepares.add
+	}
+	opened, err := volume.OpenVolume(cfg.Root, volumeConfig)
+	if err != nil {
+		return nil, err
+	}
+	cfg.health.volumeOpened(opened.ID())
+	return opened, nil
+}
+
+// open returns the router of changes.
+func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
+	cfg, namespace := w.cfg, w.cfg.Namespace()
+	w.changes = &router.Changes{
+		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor, Notes: state.FailureNotes(namespace), Log: cfg.Log,
+	}
+	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
+		Group: events.WorkersGroup, Consumer: cfg.Worker, Visibility: cfg.Lease, Grace: max(cfg.Grace, 1), // 0 would select the default
+		Key: w.changes.Key, Room: func() int { w.heartbeat.beat(); return w.slots.Room() }, Log: cfg.Log, Observer: cfg.Metrics.Stream(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if w.budgets, err = w.openBudgets(); err != nil {
+		return nil, err
+	}
+	handle, limits := w.handler()
 	circuit := handlers.Circuit{
-		Store: backend.Circuits{Store: states}, Policy: handlers.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen}, Log: log,
+		Store: backend.Circuits{Store: w.states}, Policy: handlers.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen}, Log: cfg.Log,
 		Observe: func(to handlers.CircuitPhase) { cfg.Metrics.Circuit(state.CircuitPhase(to)) },
 	}
-	changes := router.Changes{
-		Namespace: namespace, Source: "/lockstep/worker/" + name, Handler: circuit.Wrap(handle.Handle),
-		Floor: volume.Floor, Limited: limits.Limited, Notes: state.FailureNotes(namespace), Log: log,
+	w.changes.Limited = limits.Limited
+	route := w.route()
+	if cfg.cells == nil {
+		w.changes.Handler = circuit.Wrap(handle)
+	} else {
+		if err := cfg.cells.Register(ctx, cfg.Cell, "", w.volume.ID()); err != nil {
+			return nil, err
+		}
+		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * cfg.MaxAge}
+		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, circuit.Wrap(forwarder.Renaming(handle))
+		route.Forward, route.Forwarded = w.changes.Forward, w.changes.OnForward
 	}
-	slots := router.NewSlots(cfg.Slots)
-	prepares.volume, prepares.locker, prepares.slots = volume, locker, slots
-	subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: events.WorkersGroup, Consumer: name, Visibility: cfg.Lease, Grace: grace, Key: changes.Key, Room: func() int { hb.beat(); return slots.Room() },
-		Log: log, Observer: cfg.Metrics.Stream(),
-	})
-	if err != nil {
-		return err
+	return router.New(router.Config{Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
+}
+
+// openBudgets returns the limits of requests to hosts, which wake the changes that wait for them.
+func (w *worker) openBudgets() (*hosts.Budgets, error) {
+	wake := func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
+		return wakeChanges(ctx, w.subscriber, w.cfg.Namespace(), waiters)
 	}
-	route := router.Route{
-		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-		Admit: changes.Admit, Locker: locker, Request: changes.Request, Slots: slots,
-		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(reporter)},
+	if w.cfg.cells != nil {
+		w.waker = &cellWaker{
+			directory: w.cfg.cells, subscribers: map[cells.Member]*stream.Subscriber{},
+			config: stream.SubscriberConfig{Redis: w.commands, Reader: w.commands, Group: events.WorkersGroup, Consumer: w.cfg.Worker, Log: w.cfg.Log},
+		}
+		wake = w.waker.wake
+	}
+	return hostBudgets(w.cfg, w.commands, w.cfg.Worker, w.cfg.Log, wake)
+}
+
+// handler returns the handler of changes, and the limits of hosts that it keeps to.
+func (w *worker) handler() (events.Handler, backend.Hosts) {
+	getenv := os.Getenv
+	if w.cfg.follow != nil {
+		getenv = w.cfg.follow.variables(getenv)
+	}
+	credentials := credential.NewStore(w.cfg.Credentials, getenv, credential.WithTransport(w.volume.Transport()))
+	handle := backend.New(w.volume, w.states, credentials, watch.NewRegistry(w.commands, w.cfg.Namespace()))
+	handle.Log = w.cfg.Log
+	limits := backend.Hosts{Budgets: w.budgets}
+	handle.Hosts = limits
+	return handle.Handle, limits
+}
+
+// route returns the route of changes in a deployment without cells.
+func (w *worker) route() router.Route {
+	cfg := w.cfg
+	return router.Route{
+		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
+		Admit: w.changes.Admit, Locker: w.locker, Request: w.changes.Request, Slots: w.slots,
+		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(w.reporter)},
 		Dispose: router.Disposer{
-			Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Note: changes.Note, Log: log,
+			Failed: w.changes.Failed, OnGiveUp: w.changes.OnGiveUp, Note: w.changes.Note, Log: cfg.Log,
 			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
 		},
 	}
-	if cfg.cells != nil {
-		if err := cfg.cells.Register(ctx, cfg.Cell, "", volume.ID()); err != nil {
-			return err
-		}
-		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * cfg.MaxAge}
-		changes.Elsewhere, changes.Handler = forwarder.Forward, circuit.Wrap(forwarder.Renaming(handle.Handle))
-		route.Forward, route.Forwarded = changes.Forward, changes.OnForward
-	}
-	r, err := router.New(router.Config{Log: log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
-	if err != nil {
-		return err
-	}
+}
 
+// startBackground starts what runs beside the router until ctx is done. stop ends it, after the drain, and waits for it.
+func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
+	cfg, log := w.cfg, w.cfg.Log
+	trimmer, err := stream.NewTrimmer(retention(cfg, w.commands, log))
+	if err != nil {
+		return nil, err
+	}
 	maintaining, stopMaintaining := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { trimmer.Run(maintaining) })
-	background.Go(func() { prepares.Run(maintaining) })
-	damage := replacer{
-		volume: volume, locker: locker, states: states, source: changes.Source, log: log,
-		publish: func(ctx context.Context, c events.Change) error { return PublishChange(ctx, commands, namespace, c) },
-	}
-	maintainVolume(maintaining, &background, cfg, damage, commands, name)
+	w.prepares.volume, w.prepares.locker, w.prepares.slots = w.volume, w.locker, w.slots
+	background.Go(func() { w.prepares.Run(maintaining) })
+	background.Go(func() {
+		gc{
+			volume: w.volume, locker: w.locker, redis: w.commands, key: cfg.Namespace().GC(), worker: cfg.Worker, interval: cfg.GCEvery, log: log, freed: cfg.Metrics.Freed,
+		}.Run(maintaining)
+	})
 	if cfg.cells != nil {
-		m := moves{cfg: cfg, worker: name, redis: commands, pubsub: pubsub, volume: volume, locker: locker, fetch: damage.requestOf, wake: waker.wakeMoved, log: log}
+		m := moves{cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, wake: w.waker.wakeMoved, log: log}
 		background.Go(func() {
 			if err := m.run(maintaining); err != nil {
 				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
@@ -183,56 +244,42 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		})
 	}
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
-	background.Go(func() { reporter.Run(draining) })
-	background.Go(func() { budgets.Run(draining) })
-	defer cfg.Metrics.Volume(volumeFigures(volume))()
-	defer background.Wait()
-	defer stopDraining()
-	defer stopMaintaining()
+	background.Go(func() { w.reporter.Run(draining) })
+	background.Go(func() { w.budgets.Run(draining) })
+	unexportVolume := cfg.Metrics.Volume(volumeFigures(w.volume))
+	return func() {
+		stopMaintaining()
+		stopDraining()
+		background.Wait()
+		unexportVolume()
+	}, nil
+}
 
+// run runs the router until ctx is done, then drains.
+func (w *worker) run(ctx context.Context, r *message.Router) error {
 	stopped := make(chan error, 1)
 	running, stopRouter := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRouter()
 	go func() { stopped <- router.Run(running, r) }()
 	stop := func(err error) error {
-		return fmt.Errorf("router: %w", errors.Join(err, subscriber.Close(), locker.Close(context.WithoutCancel(ctx))))
+		return fmt.Errorf("router: %w", errors.Join(err, w.subscriber.Close(), w.locker.Close(context.WithoutCancel(ctx))))
 	}
 	select {
 	case <-r.Running():
-		hb.running()
-		log.InfoContext(ctx, "worker takes changes", "root", volume.Root(), "slots", cfg.Slots)
+		w.heartbeat.running()
+		w.cfg.Log.InfoContext(ctx, "worker takes changes", "root", w.volume.Root(), "slots", w.cfg.Slots)
 	case err := <-stopped: // could not subscribe
 		return stop(err)
 	case <-ctx.Done():
 	}
 	select {
 	case <-ctx.Done():
-		hb.notReady(errDraining)
-		log.InfoContext(ctx, "worker draining", "grace", cfg.Grace)
+		w.heartbeat.notReady(errDraining)
+		w.cfg.Log.InfoContext(ctx, "worker draining", "grace", w.cfg.Grace)
 	case err := <-stopped:
 		return stop(err)
 	}
-	return Drain(context.WithoutCancel(ctx), cfg.Grace, stopRouter, locker, slots, stopped)
-}
-
-// maintainVolume patrols, syncs and compares the volume until ctx is done.
-func maintainVolume(ctx context.Context, background *sync.WaitGroup, cfg Config, damage replacer, commands redis.UniversalClient, worker string) {
-	namespace, volume := cfg.Namespace(), damage.volume
-	background.Go(func() {
-		patrol{
-			volume: volume, locker: damage.locker, redis: commands, key: namespace.Patrol(), worker: worker, interval: cfg.PatrolEvery, log: damage.log, freed: cfg.Metrics.Freed,
-		}.Run(ctx)
-	})
-	background.Go(func() { syncer{volume: volume, replacer: damage, log: damage.log}.Run(ctx) })
-	if cfg.PatrolRate == 0 {
-		return
-	}
-	background.Go(func() {
-		comparer{
-			trees: volume.NewComparer(cfg.PatrolRate), replacer: damage, redis: commands, key: namespace.Compare(), worker: worker,
-			interval: cfg.PatrolEvery, altered: cfg.Metrics.Altered,
-		}.Run(ctx)
-	})
+	return Drain(context.WithoutCancel(ctx), w.cfg.Grace, stopRouter, w.locker, w.slots, stopped)
 }
 
 // retention returns how much of each stream to keep.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,13 +19,8 @@ import (
 	"lockstep/tree"
 )
 
-var (
-	// ErrAltered means that a tree is not as it was built.
-	ErrAltered = errors.New("the published tree was altered; a patrol replaces it, or lockstep repos verify --repair does at once")
-
-	// ErrNoList means that a tree has no list of its files.
-	ErrNoList = errors.New("the published tree was built by an earlier version of Lockstep, without a list of its files; the next push replaces it")
-)
+// ErrAltered means that a tree is not as it was built.
+var ErrAltered = errors.New("the published tree was altered; lockstep repos verify --repair has the next sync replace it")
 
 const (
 	maxPaths        = 100
@@ -47,7 +43,7 @@ type Contents struct {
 	tree  *tree.Tree
 	git   checkout.GitDir
 	opts  Options
-	names map[string]string // those of opts.Paths that are no globs, without escapes
+	names []string // opts.Paths without escapes
 }
 
 // ParsePaths validates paths for [Options], sorts them and removes duplicates. It refuses globs that would take long to match.
@@ -88,39 +84,24 @@ func alternatives(glob string) int {
 	return all
 }
 
+var escape = regexp.MustCompile(`(?s)\\(.)`)
+
 // New returns the selected files of a tree, which must stay open.
 func New(t *tree.Tree, opts Options) *Contents {
-	c := &Contents{tree: t, git: checkout.GitDirOf(t.Dir()), opts: opts, names: map[string]string{}}
-	for _, wanted := range opts.Paths {
-		if name, ok := nameOf(wanted); ok {
-			c.names[wanted] = name
-		}
+	c := &Contents{tree: t, git: checkout.GitDirOf(t.Dir()), opts: opts}
+	for _, glob := range opts.Paths {
+		c.names = append(c.names, escape.ReplaceAllString(glob, "$1"))
 	}
 	return c
 }
 
-// nameOf returns the path that a glob without wildcards stands for.
-func nameOf(glob string) (name string, ok bool) {
-	var plain strings.Builder
-	for i := 0; i < len(glob); i++ {
-		if strings.IndexByte("*?[{", glob[i]) >= 0 {
-			return "", false
-		}
-		if glob[i] == '\\' && i+1 < len(glob) {
-			i++
-		}
-		plain.WriteByte(glob[i])
-	}
-	return plain.String(), true
-}
-
 func (c *Contents) selects(file string) bool {
-	return len(c.opts.Paths) == 0 || slices.ContainsFunc(c.opts.Paths, func(wanted string) bool {
-		if name, ok := c.names[wanted]; ok {
-			return isIn(file, name)
+	for i, glob := range c.opts.Paths {
+		if isIn(file, c.names[i]) || doublestar.MatchUnvalidated(glob, file) {
+			return true
 		}
-		return isIn(file, wanted) || doublestar.MatchUnvalidated(wanted, file)
-	})
+	}
+	return len(c.opts.Paths) == 0
 }
 
 // isIn reports whether a file has a path or is in the folder with it.
@@ -139,11 +120,8 @@ func (c *Contents) Each(ctx context.Context, visit func(checkout.TreeFile) error
 		}
 		return visit(f)
 	})
-	switch {
-	case errors.Is(err, checkout.ErrBadManifest):
+	if errors.Is(err, checkout.ErrBadManifest) || errors.Is(err, fs.ErrNotExist) {
 		return ErrAltered
-	case errors.Is(err, fs.ErrNotExist):
-		return ErrNoList
 	}
 	return err
 }

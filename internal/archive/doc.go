@@ -5,28 +5,19 @@
 //	w.Header().Set("ETag", summary.ETag(archive.TarZst))
 //	err = contents.Write(ctx, w, archive.TarZst)
 //
-// # Bytes
-//
 // An archive is a pure function of the selected files, their modes, the format and [Version]: any process on any
 // machine produces the same bytes at any time, also for another commit with the same files. Entries are sorted by path
 // as in Git's index, have the modes 0644 and 0755, no owner, and the time 2000-01-01. There are no entries for folders,
 // except for submodules. Files are as in the tree: those of Git LFS have their content if a watch asks for it.
+// [Summary.Digest] depends on the same, without reading a file.
 //
-// [Summary.Digest] depends on the same, without reading a file: on paths, modes and blobs, and on
-// which LFS content and submodules the tree was built with.
-//
-// # Costs
-//
-// Nothing is written to disk. The list of files is read as a stream. Two goroutines read files ahead of the encoder, in chunks of 128 KiB
-// of which at most four are in use, and the encoder compresses in up to two goroutines, with about 4 MB; so memory depends neither on
-// the size nor on the number of files, and a client that reads slowly stops the readers. All of them have ended when Write returns. The bytes do
-// not depend on timing: chunks are compressed in order, and blocks of the encoder begin at fixed places.
+// Nothing is written to disk, and Write uses one goroutine. The list of files and the files are read as streams, and the encoder uses a
+// few MB, so memory depends neither on the size nor on the number of files.
 //
 // # Failures
 //
-//	the tree is of a version without a list of files   ErrNoList
-//	the list is damaged, or a file is not as built     ErrAltered; a patrol has the tree replaced
-//	the reader is gone                                 the error of the writer
+//	the list is missing or damaged, or a file is not as built   ErrAltered; repos verify --repair has the tree replaced
+//	the reader is gone                                          the error of the writer
 //
 // A Write that fails leaves an archive without its end, which no decoder accepts.
 package archive

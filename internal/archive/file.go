@@ -10,8 +10,6 @@ import (
 	"path"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
 )
@@ -102,15 +100,15 @@ func openBuilt(folder disk.Dir, f checkout.TreeFile) (*os.File, int64, error) {
 	if err != nil {
 		return nil, 0, altered(f.Path, err)
 	}
-	var st unix.Stat_t
-	if err = unix.Fstat(int(file.Fd()), &st); err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || uint32(st.Size) != f.Size) {
+	info, err := file.Stat()
+	if err == nil && (!info.Mode().IsRegular() || uint32(info.Size()) != f.Size) {
 		err = altered(f.Path, nil)
 	}
 	if err != nil {
 		_ = file.Close()
 		return nil, 0, err
 	}
-	return file, st.Size, nil
+	return file, info.Size(), nil
 }
 
 // Entry is a file of a page of the list.

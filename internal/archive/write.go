@@ -1,17 +1,22 @@
 package archive
 
 import (
+	"archive/tar"
 	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"sync"
+	"os"
+	"path"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 )
 
 // Format is the format of an archive.
@@ -47,6 +52,7 @@ func (f Format) MediaType() string {
 
 const (
 	outputBuffer = 64 << 10
+	fileBuffer   = 128 << 10
 	zstdWindow   = 1 << 20
 )
 
@@ -56,24 +62,86 @@ var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // Write writes the archive. If it fails, the output is an archive without its end, which no decoder accepts.
 func (c *Contents) Write(ctx context.Context, w io.Writer, f Format) error {
 	out := bufio.NewWriterSize(w, outputBuffer)
-	encoder, release, err := f.encoder(out)
+	encoder, err := f.encoder(out)
 	if err != nil {
 		return err
 	}
-	defer release()
-	err = c.writeEntries(ctx, encoder)
-	if err == nil {
-		_, err = encoder.Write(make([]byte, 2*blockSize)) // the end
-	}
-	if err != nil {
+	if err := c.writeEntries(ctx, tar.NewWriter(encoder)); err != nil {
 		return err
 	}
 	return errors.Join(encoder.Close(), out.Flush())
 }
 
-// The modes of files in Git.
+func (c *Contents) writeEntries(ctx context.Context, to *tar.Writer) error {
+	at, err := disk.NewWalker(c.tree.Dir())
+	if err != nil {
+		return fmt.Errorf("open the tree: %w", err)
+	}
+	defer at.Close()
+	buffer := make([]byte, fileBuffer)
+	err = c.Each(ctx, func(f checkout.TreeFile) error {
+		if f.Mode == ModeSubmodule {
+			return to.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: f.Path + "/", Mode: 0o755, ModTime: epoch})
+		}
+		folder, err := at.Enter(disk.Parent(f.Path), disk.Dir.Open)
+		if err != nil {
+			return altered(f.Path, err)
+		}
+		if f.Mode == ModeLink {
+			target, err := folder.Readlink(path.Base(f.Path))
+			if err != nil {
+				return altered(f.Path, err)
+			}
+			return to.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: f.Path, Linkname: target, Mode: 0o777, ModTime: epoch})
+		}
+		return writeFile(ctx, to, folder, f, buffer)
+	})
+	if err != nil {
+		return err
+	}
+	return to.Close()
+}
+
+func writeFile(ctx context.Context, to *tar.Writer, folder disk.Dir, f checkout.TreeFile, buffer []byte) error {
+	file, size, err := openBuilt(folder, f)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	header := tar.Header{Typeflag: tar.TypeReg, Name: f.Path, Size: size, Mode: 0o644, ModTime: epoch}
+	if f.Mode == ModeExecutable {
+		header.Mode = 0o755
+	}
+	if err := to.WriteHeader(&header); err != nil {
+		return err
+	}
+	n, err := io.CopyBuffer(to, io.LimitReader(content{ctx, f.Path, file}, size), buffer)
+	if err == nil && n < size {
+		err = altered(f.Path, nil)
+	}
+	return err
+}
+
+// content reads a file of the tree until ctx is done.
+type content struct {
+	ctx  context.Context
+	path string
+	file *os.File
+}
+
+func (c content) Read(p []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx)
+	}
+	n, err := c.file.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = altered(c.path, err)
+	}
+	return n, err
+}
+
+// Modes in Git, other than that of a plain file.
 const (
-	ModeFile       = 0o100644
 	ModeExecutable = 0o100755
 	ModeLink       = 0o120000
 	ModeSubmodule  = 0o160000
@@ -89,25 +157,10 @@ func altered(path string, err error) error {
 	return fmt.Errorf("read %.200q: %w", path, err)
 }
 
-var zstdEncoders = sync.Pool{New: func() any {
-	encoder, err := zstd.NewWriter(nil,
-		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
-	if err != nil {
-		panic(err) // impossible: the options are constants
-	}
-	return encoder
-}}
-
-// encoder returns an encoder that writes to w. Call release after closing it.
-func (f Format) encoder(w io.Writer) (encoder io.WriteCloser, release func(), err error) {
+// encoder returns an encoder that writes to w, in the calling goroutine.
+func (f Format) encoder(w io.Writer) (io.WriteCloser, error) {
 	if f == TarGz {
-		compressor, err := gzip.NewWriterLevel(w, gzip.DefaultCompression)
-		return compressor, func() {}, err
+		return gzip.NewWriterLevel(w, gzip.DefaultCompression)
 	}
-	compressor := zstdEncoders.Get().(*zstd.Encoder)
-	compressor.Reset(w)
-	return compressor, func() {
-		compressor.Reset(nil)
-		zstdEncoders.Put(compressor)
-	}, nil
+	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
 }

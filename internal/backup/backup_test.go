@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +21,10 @@ import (
 	"lockstep/internal/watch"
 )
 
-const namespace = events.DefaultNamespace
+const (
+	namespace = events.DefaultNamespace
+	prefix    = string(namespace)
+)
 
 func must[T any](value T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
@@ -66,7 +70,6 @@ func fill(t *testing.T, client redis.UniversalClient) (secret string) {
 	set(t, client, "repo:acme/widgets", "repo", "Acme/Widgets", "url", "https://git.example.com/Acme/Widgets.git", "synced", "2026-11-23T10:00:00Z", "fence", "7",
 		"head:refs/heads/main", newer, "given:refs/heads/main:docs", newer, "watched:refs/heads/main", "1", "failures", "3", "asked:refs/heads/main:robot", "1-0 x y z",
 		"newest:refs/heads/main:docs", "1-0", "look:refs/heads/main", "1-0 3", "denied:docs:robot", "auth", "tombstone", "1-0", "circuit_open_until", "9")
-	set(t, client, "views:acme/widgets", "refs/heads/main:docs", newer+" digest", "refs/heads/main:docs:api", older)
 	set(t, client, "repo:acme/by-hand", "repo", "acme/by-hand", "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", older, "given:refs/heads/main:", older,
 		"byhand:refs/heads/main", "1")
 	set(t, client, "repo:acme/removed", "repo", "acme/removed", "tombstone", "1-0", "fence", "3")
@@ -79,21 +82,20 @@ func export(t *testing.T, client redis.UniversalClient) string {
 	t.Helper()
 	var out bytes.Buffer
 	must(Export(t.Context(), single(client), "v1", &out))(t)
-	must(0, errorOf(Check(bytes.NewReader(out.Bytes()))))(t)
+	must(Check(out.Bytes()))(t)
 	return out.String()
 }
 
-func errorOf(_ Header, _ Counts, err error) error { return err }
-
-// restore imports a document, and returns what is reported.
-func restore(t *testing.T, client redis.UniversalClient, document string, cfg ImportConfig) (Summary, []string) {
+func restore(t *testing.T, client redis.UniversalClient, document string, options Options) Summary {
 	t.Helper()
-	var items []string
-	cfg.Report = func(i Item) error {
-		items = append(items, strings.Join(strings.Fields(fmt.Sprintln(i.Outcome, i.What, i.Repo, i.App, i.Ref)), " "))
-		return nil
+	return must(Import(t.Context(), single(client), []byte(document), options))(t)
+}
+
+func wantSummary(t *testing.T, got, want Summary) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
-	return must(Import(t.Context(), single(client), strings.NewReader(document), cfg))(t), items
 }
 
 // body returns the values of a document after the header, sorted.
@@ -127,20 +129,17 @@ func TestWhatIsImportedIsExportedTheSame(t *testing.T) {
 	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
 	secret := fill(t, from)
 	document := export(t, from)
-	for _, no := range []string{secret, "asked:", "newest:", "look:", "fence", "failures", "tombstone", "circuit", "acme/removed"} {
+	for _, no := range []string{secret, "asked:", "newest:", "look:", "fence", "failures", "tombstone", "circuit", "acme/removed", "acme/by-hand"} {
 		if strings.Contains(document, no) {
 			t.Errorf("the document contains %q:\n%s", no, document)
 		}
 	}
-	for _, want := range []string{"Acme/Widgets", `"denied:docs:robot":"auth"`, "hook?a=b", `"byhand:refs/heads/main":"1"`, `"volume":"volume-1"`} {
+	for _, want := range []string{"Acme/Widgets", `"denied:docs:robot":"auth"`, "hook?a=b"} {
 		if !strings.Contains(document, want) {
 			t.Errorf("the document lacks %q:\n%s", want, document)
 		}
 	}
-	summary, items := restore(t, to, document, ImportConfig{})
-	if want := (Summary{Repos: 4, Watches: 4, States: 2, Tokens: 1}); summary != want {
-		t.Errorf("%+v, want %+v: %v", summary, want, items)
-	}
+	wantSummary(t, restore(t, to, document, Options{}), Summary{Watches: 4, States: 1, Tokens: 1})
 	if got, want := body(export(t, to)), body(document); !slices.Equal(got, want) {
 		t.Errorf("exported again:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -153,15 +152,14 @@ func TestWhatIsImportedIsExportedTheSame(t *testing.T) {
 	if n := must(to.XLen(t.Context(), prefix+"changes").Result())(t); n != 3 {
 		t.Errorf("%d polls are queued, want one for each watched repository", n)
 	}
-	kinds(t, slices.Collect(maps.Keys(dump(t, to))))
-
-	summary, items = restore(t, to, document, ImportConfig{})
-	if want := (Summary{Repos: 4, Unchanged: 7}); summary != want || len(items) > 0 {
-		t.Errorf("imported again: %+v, %v", summary, items)
+	before := dump(t, to)
+	wantSummary(t, restore(t, to, document, Options{}), Summary{Unchanged: 5})
+	if after := dump(t, to); !maps.Equal(before, after) {
+		t.Errorf("a repeated import changes %v to %v", before, after)
 	}
 }
 
-func TestDryRunListsWhatImportAdds(t *testing.T) {
+func TestWhatRedisHasStays(t *testing.T) {
 	t.Parallel()
 	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
 	fill(t, from)
@@ -169,68 +167,36 @@ func TestDryRunListsWhatImportAdds(t *testing.T) {
 	put(t, to, watch.Watch{App: "docs", URL: "https://git.example.com/Acme/Widgets.git", Depth: 5}, // differs
 		watch.Watch{App: "ci", URL: "https://git.example.com/other/gadgets.git", Repo: path(t, "acme/gadgets")}, // another remote
 		watch.Watch{App: "ci", URL: "https://git.example.com/x/y.git"}, watch.Watch{App: "ci", URL: "https://git.example.com/up/per/below.git"})
-	set(t, to, "repo:acme/by-hand", "repo", "acme/by-hand", "head:refs/heads/main", newer)
-	document, before := export(t, from), dump(t, to)
-	planned, listed := restore(t, to, document, ImportConfig{DryRun: true})
-	if after := dump(t, to); !maps.Equal(before, after) {
-		t.Errorf("a dry run changes %v to %v", before, after)
+	set(t, to, "repo:acme/widgets", "repo", "acme/widgets", "head:refs/heads/main", older)
+	summary := restore(t, to, export(t, from), Options{})
+	var conflicts []string
+	for _, text := range summary.Conflicts {
+		repo, _, _ := strings.Cut(text, ": ")
+		conflicts = append(conflicts, repo)
 	}
-	done, items := restore(t, to, document, ImportConfig{})
-	planned.DryRun = false
-	if planned != done || !slices.Equal(listed, items) {
-		t.Errorf("dry run: %+v\n%v\nimport: %+v\n%v", planned, listed, done, items)
-	}
-	want := []string{
-		"conflict watch acme/gadgets", "added watch acme/never-synced ci", "added watch Acme/Widgets docs refs/tags/v*", "kept watch Acme/Widgets docs", "added state Acme/Widgets",
-		"conflict watch up/per", "conflict watch x/y/z", "kept state acme/by-hand", "added token docs",
-	}
-	if !slices.Equal(items, want) {
-		t.Errorf("%q, want\n%q", items, want)
+	summary.Conflicts = nil
+	wantSummary(t, summary, Summary{Watches: 2, Tokens: 1, Kept: []string{"Acme/Widgets docs"}})
+	if want := []string{"acme/gadgets", "up/per", "x/y/z"}; !slices.Equal(conflicts, want) {
+		t.Errorf("conflicts %q, want %q", conflicts, want)
 	}
 	if depth := must(watch.NewRegistry(to, namespace).Of(t.Context(), path(t, "acme/widgets")))(t).Watches[0].Depth; depth != 5 {
 		t.Errorf("the existing watch was replaced: depth %v", depth)
 	}
-	if head := must(to.HGet(t.Context(), prefix+"repo:acme/by-hand", "head:refs/heads/main").Result())(t); head != newer {
-		t.Errorf("newer state was replaced: head %s", head)
+	if fields := must(to.HGetAll(t.Context(), prefix+"repo:acme/widgets").Result())(t); fields["head:refs/heads/main"] != older || len(fields) != 2 {
+		t.Errorf("newer state was changed: %v", fields)
 	}
+}
+
+func TestStateAndTokensCanBeLeftOut(t *testing.T) {
+	t.Parallel()
+	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
+	fill(t, from)
+	wantSummary(t, restore(t, to, export(t, from), Options{NoState: true, NoTokens: true}), Summary{Watches: 4})
 }
 
 func path(t *testing.T, text string) events.RepoPath {
 	t.Helper()
 	return must(events.ParseRepoPath(text))(t)
-}
-
-func TestStateOfAnotherVolumeIsRefused(t *testing.T) {
-	t.Parallel()
-	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
-	fill(t, from)
-	document := export(t, from)
-	must(to.Set(t.Context(), prefix+"volume", "volume-2", 0).Result())(t)
-	before := dump(t, to)
-	for _, dry := range []bool{true, false} {
-		if _, err := Import(t.Context(), single(to), strings.NewReader(document), ImportConfig{DryRun: dry}); !errors.Is(err, ErrOtherVolume) {
-			t.Errorf("dry run %v: %v", dry, err)
-		}
-	}
-	if after := dump(t, to); !maps.Equal(before, after) {
-		t.Errorf("something was imported: %v", after)
-	}
-	summary, _ := restore(t, to, document, ImportConfig{NoState: true, NoTokens: true})
-	if want := (Summary{Repos: 4, Watches: 4}); summary != want {
-		t.Errorf("without state and tokens: %+v, want %+v", summary, want)
-	}
-}
-
-// An unwatched clone that has been watched would be removed.
-func TestClonesWithoutWatchesAreImportedAsNeverWatched(t *testing.T) {
-	t.Parallel()
-	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
-	set(t, from, "repo:acme/orphan", "repo", "acme/orphan", "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", newer, "watched:refs/heads/main", "1")
-	restore(t, to, export(t, from), ImportConfig{})
-	fields := must(to.HGetAll(t.Context(), prefix+"repo:acme/orphan").Result())(t)
-	if fields["head:refs/heads/main"] != newer || fields["watched:refs/heads/main"] != "" {
-		t.Errorf("imported as %v", fields)
-	}
 }
 
 func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
@@ -239,32 +205,31 @@ func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
 	fill(t, client)
 	document := export(t, client)
 	for at := range document {
-		if _, _, err := Check(strings.NewReader(document[:at])); err == nil && at < len(document)-1 {
+		if _, err := Check([]byte(document[:at])); err == nil && at < len(document)-1 {
 			t.Fatalf("a document that ends after %d of %d bytes is accepted", at, len(document))
 		}
 	}
 	lines := strings.SplitAfter(document, "\n")
 	for name, tc := range map[string]struct{ document, want string }{
-		"empty":                     {"", "the document is empty"},
+		"empty":                     {"", "not a document of lockstep export"},
 		"not JSON":                  {"watches:\n  - app: docs\n", "not a document of lockstep export"},
 		"compressed":                {"\x1f\x8b\x08", "uncompress it"},
 		"another kind of document":  {"{}\n", "not a document of lockstep export"},
 		"a list":                    {"[]\n", "not a document of lockstep export"},
-		"newer format":              {strings.Replace(document, `{"lockstep_export":1,"version":"v1"`, `{"lockstep_export":3,"version":"v9","new":1`, 1), "a newer version wrote this document (v9): it has format 3, and this version reads up to 2; upgrade lockstep"},
-		"a line is missing":         {strings.Join(slices.Delete(slices.Clone(lines), 2, 3), ""), "the document is damaged: it ends after 3 repositories"},
-		"a line twice":              {strings.Join(slices.Insert(slices.Clone(lines), 2, lines[2]), ""), "the document is damaged: it ends after 5 repositories"},
+		"another format":            {strings.Replace(document, `{"lockstep_export":1,"version":"v1"`, `{"lockstep_export":3,"version":"v9","new":1`, 1), "the document has format 3, and this version reads 1; import with the version that wrote it (v9)"},
+		"a line is missing":         {strings.Join(slices.Delete(slices.Clone(lines), 2, 3), ""), "the document is damaged: it has 4 lines before this one, and should have 5"},
+		"a line twice":              {strings.Join(slices.Insert(slices.Clone(lines), 2, lines[2]), ""), "the document is damaged: it has 6 lines"},
 		"two documents":             {document + document, "follows the end of the document"},
 		"without its end":           {strings.Join(lines[:len(lines)-2], ""), ErrIncomplete.Error()},
-		"unknown value":             {strings.Replace(document, `{"token"`, `{"cell":1,"tokens"`, 1), "neither a repository nor a token"},
-		"unknown rule of a watch":   {strings.Replace(document, `"credential":"robot"`, `"credential":"robot","approve":"two"`, 1), `unknown field "approve"; if a newer version wrote it`},
-		"unknown field of a state":  {strings.Replace(document, `"denied:docs:robot"`, `"forbidden:docs"`, 1), `field "forbidden:docs" of a repository's state is unknown`},
-		"left out field of a state": {strings.Replace(document, `"denied:docs:robot"`, `"tombstone"`, 1), `field "tombstone"`},
+		"unknown value":             {strings.Replace(document, `{"token"`, `{"weight":1,"tokens"`, 1), `unknown field "weight"`},
+		"empty value":               {strings.Replace(document, lines[1], "{}\n", 1), "neither a repository with watches nor a token"},
+		"unknown rule of a watch":   {strings.Replace(document, `"credential":"robot"`, `"credential":"robot","approve":"two"`, 1), `unknown field "approve"`},
 		"a token in clear":          {strings.Replace(document, `{"token":"`, `{"token":"lockstep_`, 1), "want a SHA-256 hash"},
 		"a watch of another path":   {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"acme/other"`, 1), "acme/other: watch 1: it is of acme/gadgets"},
 		"a cell that is not listed": {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"acme/gadgets","cell":"eu-9"`, 1), `acme/gadgets: its cell "eu-9" is not in the header`},
 		"a path outside":            {strings.Replace(document, `{"repo":"acme/gadgets"`, `{"repo":"../gadgets"`, 1), "repository path"},
 	} {
-		if _, _, err := Check(strings.NewReader(tc.document)); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := Check([]byte(tc.document)); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 	}
@@ -286,7 +251,6 @@ func TestResultsThatWereNotAcknowledgedAreExportedToBeRepeated(t *testing.T) {
 		repo := path(t, "acme/"+app)
 		put(t, from, watch.Watch{App: app, URL: "https://git.example.com/acme/" + app, NotifyURL: "https://app.example.com", NotifySecret: "s"})
 		set(t, from, "repo:acme/"+app, "repo", repo.String(), "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", newer, "given:refs/heads/main:"+app, newer)
-		set(t, from, "views:acme/"+app, "refs/heads/main:"+app, newer+" digest", "refs/heads/main:"+app+":api", older, "refs/heads/main:"+app+"x", "another app's")
 	}
 	synced := func(app, before, after string) events.Result {
 		return events.Result{ID: app, Type: events.ResultSynced, Source: "/test", Repo: path(t, "acme/"+app), App: app, Ref: main, Before: before, After: after, Path: "acme/" + app, Tree: "t"}
@@ -300,17 +264,16 @@ func TestResultsThatWereNotAcknowledgedAreExportedToBeRepeated(t *testing.T) {
 	must(from.RPush(ctx, prefix+"notify:box:posted acme/posted", fmt.Sprintf(`7 {"version":1,"app":"posted","repo":"acme/posted","body":%q}`, posted)).Result())(t)
 
 	to := redistest.Start(t).Client()
-	restore(t, to, export(t, from), ImportConfig{})
+	restore(t, to, export(t, from), Options{})
 	for app, want := range map[string]string{"done": "", "late": older, "first": "none", "posted": older} {
 		fields := must(to.HGetAll(ctx, prefix+"repo:acme/"+app).Result())(t)
 		given, repeat := fields["given:refs/heads/main:"+app], fields["repeat:refs/heads/main:"+app]
-		views := must(to.HGetAll(ctx, prefix+"views:acme/"+app).Result())(t)
-		if kept := views["refs/heads/main:"+app] != "" && views["refs/heads/main:"+app+":api"] != ""; given != newer || repeat != want || kept != (want == "") || len(views) == 0 {
-			t.Errorf("%s was given %q, and its result is repeated from %q, want %q; its views: %v", app, given, repeat, want, views)
+		if given != newer || repeat != want {
+			t.Errorf("%s was given %q, and its result is repeated from %q, want %q", app, given, repeat, want)
 		}
 	}
 	again := redistest.Start(t).Client()
-	restore(t, again, export(t, to), ImportConfig{})
+	restore(t, again, export(t, to), Options{})
 	if before := must(again.HGet(ctx, prefix+"repo:acme/late", "repeat:refs/heads/main:late").Result())(t); before != older {
 		t.Errorf("exported before it was repeated: from %q, want %q", before, older)
 	}
@@ -323,8 +286,9 @@ func TestRemovalThatWasNotAcknowledgedIsExportedAsNothingReceived(t *testing.T) 
 	ctx := t.Context()
 	must(from.XGroupCreateMkStream(ctx, prefix+"results", "consumers", "$").Result())(t)
 	result(t, from, events.Result{ID: "1", Type: events.ResultRemoved, Source: "/test", Repo: path(t, "acme/back")})
+	put(t, from, watch.Watch{App: "docs", URL: "https://git.example.com/acme/back.git"})
 	set(t, from, "repo:acme/back", "repo", "acme/back", "synced", "2026-11-23T10:00:00Z", "head:refs/heads/main", newer, "given:refs/heads/main:docs", newer)
-	restore(t, to, export(t, from), ImportConfig{})
+	restore(t, to, export(t, from), Options{})
 	fields := must(to.HGetAll(ctx, prefix+"repo:acme/back").Result())(t)
 	if fields["given:refs/heads/main:docs"] != newer || fields["repeat:refs/heads/main:docs"] != "none" {
 		t.Errorf("imported as %v", fields)

@@ -17,6 +17,7 @@ import (
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
 	"lockstep/internal/redistest"
+	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
 
@@ -78,13 +79,13 @@ func exportAll(t *testing.T, from Deployment) string {
 	t.Helper()
 	var out bytes.Buffer
 	must(Export(t.Context(), from, "v1", &out))(t)
-	must(0, errorOf(Check(bytes.NewReader(out.Bytes()))))(t)
+	must(Check(out.Bytes()))(t)
 	return out.String()
 }
 
-func importAll(t *testing.T, to Deployment, document string, cfg ImportConfig) Summary {
+func importAll(t *testing.T, to Deployment, document string) Summary {
 	t.Helper()
-	return must(Import(t.Context(), to, strings.NewReader(document), cfg))(t)
+	return must(Import(t.Context(), to, []byte(document), Options{}))(t)
 }
 
 // places returns the cell of each watched repository, by what the cells have and by the directory.
@@ -108,15 +109,8 @@ func TestCellsAndTheirDirectoryAreRestored(t *testing.T) {
 	document := exportAll(t, from)
 	client := redistest.Start(t).Client()
 	to, restored := directory(t, client)
-	planned := importAll(t, to, document, ImportConfig{DryRun: true})
-	if keys := must(client.Keys(t.Context(), "*").Result())(t); len(keys) > 0 {
-		t.Errorf("a dry run adds %v", keys)
-	}
-	summary := importAll(t, to, document, ImportConfig{})
-	planned.DryRun = false
-	if n := len(places(t, from)); summary != planned || summary.Cells != 2 || summary.Watches != n || summary.States != n || summary.Tokens != 1 {
-		t.Errorf("imported %+v of %d repositories, planned %+v", summary, n, planned)
-	}
+	n := len(places(t, from))
+	wantSummary(t, importAll(t, to, document), Summary{Cells: 2, Watches: n, States: n, Tokens: 1})
 	if was, is := places(t, from), places(t, to); !maps.Equal(was, is) || !strings.Contains(strings.Join(slices.Collect(maps.Values(is)), " "), "true") {
 		t.Errorf("repositories are in %v, want %v with a pinned one", is, was)
 	}
@@ -129,9 +123,7 @@ func TestCellsAndTheirDirectoryAreRestored(t *testing.T) {
 	if was, is := records(lost), records(restored); !slices.Equal(was, is) {
 		t.Errorf("the directory is %v, want %v", is, was)
 	}
-	if again := importAll(t, to, document, ImportConfig{}); again != (Summary{Repos: summary.Repos, Unchanged: 2*summary.Repos + 1}) {
-		t.Errorf("imported again: %+v", again)
-	}
+	wantSummary(t, importAll(t, to, document), Summary{Unchanged: n + 1})
 	if exported := exportAll(t, to); !slices.Equal(body(exported), body(document)) {
 		t.Errorf("exported again:\n%s\nwant\n%s", exported, document)
 	}
@@ -162,7 +154,7 @@ func TestRepositoryOfAnotherCellNow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	summary := importAll(t, from, document, ImportConfig{})
+	summary := importAll(t, from, document)
 	if n := len(was); summary.Cells != 0 || summary.Watches != n || summary.States != n-1 {
 		t.Errorf("imported %+v of %d repositories", summary, n)
 	}
@@ -172,31 +164,47 @@ func TestRepositoryOfAnotherCellNow(t *testing.T) {
 	}
 }
 
-func TestDocumentsOfCellsAndOfOneDeploymentAreNotMixedUp(t *testing.T) {
+func TestDocumentOfCellsIsNotImportedIntoOne(t *testing.T) {
+	t.Parallel()
+	client, withCells := redistest.Start(t).Client(), redistest.Start(t).Client()
+	several, _ := twoCells(t, withCells)
+	all := exportAll(t, several)
+	for name, to := range map[string]Deployment{
+		"cells into one deployment": single(client),
+		"cells into one of them":    {Redis: client, Cells: cells.Single(client, cells.Member{Name: "eu-1", Namespace: "us:"}), Tokens: namespace},
+	} {
+		if _, err := Import(t.Context(), to, []byte(all), Options{}); !errors.Is(err, ErrCells) || len(dump(t, client)) > 0 {
+			t.Errorf("%s: %v, imported %v", name, err, dump(t, client))
+		}
+	}
+}
+
+// TestOneDeploymentIsImportedIntoCells places each repository by the directory.
+func TestOneDeploymentIsImportedIntoCells(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	fill(t, client)
-	one := export(t, client)
-	withCells := redistest.Start(t).Client()
-	several, _ := twoCells(t, withCells)
-	all := exportAll(t, several)
-	before := dump(t, withCells)
-	for name, tc := range map[string]struct {
-		document string
-		to       Deployment
-		want     error
-	}{
-		"cells into one deployment": {all, single(redistest.Start(t).Client()), ErrCells},
-		"one deployment into cells": {one, several, ErrCells},
-		"cells into one of them":    {all, Deployment{Redis: client, Cells: cells.Single(client, cells.Member{Name: "eu-1", Namespace: "us:"}), Tokens: namespace}, ErrCells},
-	} {
-		if _, err := Import(t.Context(), tc.to, strings.NewReader(tc.document), ImportConfig{}); !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v, want %v", name, err, tc.want)
+	to, _ := emptyCells(t, redistest.Start(t).Client())
+	if s := importAll(t, to, export(t, client)); s.Watches != 4 || s.Tokens != 1 || len(s.Conflicts) > 0 {
+		t.Errorf("imported %+v", s)
+	}
+	for name, m := range placedWatches(t, to) {
+		if placed := must(to.Cells.Of(path(t, name)))(t); placed != m {
+			t.Errorf("%s is watched in %v, and placed in %v", name, m, placed)
 		}
 	}
-	if after := dump(t, withCells); !maps.Equal(before, after) {
-		t.Errorf("something was imported: %v", after)
+}
+
+func placedWatches(t *testing.T, d Deployment) map[string]cells.Member {
+	t.Helper()
+	found := map[string]cells.Member{}
+	for _, m := range d.Cells.Members() {
+		for one, err := range watch.NewRegistry(d.Redis, m.Namespace).All(t.Context()) {
+			must(0, err)(t)
+			found[one.Repo.String()] = m
+		}
 	}
+	return found
 }
 
 // oneRepository has a repository in the first of two cells.
@@ -254,27 +262,15 @@ func assertAt(t *testing.T, d Deployment, repo events.RepoPath, cell string, wit
 		t.Errorf("%s is placed in %s, want %s", repo, placed, cell)
 	}
 	for _, m := range d.Cells.Members() {
-		c := openCell(d.Redis, m)
-		has, _, err := c.look(t.Context(), repo)
-		if err != nil || has != (m.Name == cell) {
+		watched, here, err := (&importer{Deployment: d}).look(t.Context(), m, repo)
+		if has := watched && here; err != nil || has != (m.Name == cell) {
 			t.Errorf("%s: cell %s has it: %v, %v", repo, m.Name, has, err)
 		}
-		states, _, err := c.states.Read(t.Context(), []events.RepoPath{repo})
-		if state := states[0].Exported() != nil; err != nil || m.Name == cell && state != withState {
-			t.Errorf("%s: cell %s has its state: %v, %v", repo, m.Name, state, err)
+		known := must(state.NewStore(d.Redis, m.Namespace).Load(t.Context(), repo))(t)
+		if given := len(known.AllGiven()) > 0; m.Name == cell && given != withState {
+			t.Errorf("%s: cell %s has its state: %v", repo, m.Name, given)
 		}
 	}
-}
-
-// importedAsPlanned runs a dry run and an import, and compares what they say.
-func importedAsPlanned(t *testing.T, to Deployment, document string) Summary {
-	t.Helper()
-	planned := importAll(t, to, document, ImportConfig{DryRun: true})
-	done := importAll(t, to, document, ImportConfig{})
-	if planned.DryRun = false; planned != done {
-		t.Errorf("planned %+v, imported %+v", planned, done)
-	}
-	return done
 }
 
 func TestLostCellGetsBackWhatHadMovedToIt(t *testing.T) {
@@ -284,7 +280,7 @@ func TestLostCellGetsBackWhatHadMovedToIt(t *testing.T) {
 	document := exportAll(t, d)
 	moveTo(t, client, d, repo, "eu-1", "eu-2", true)
 	lose(t, client, string(member(t, d, "eu-2").Namespace))
-	if s := importedAsPlanned(t, d, document); s.Watches != 1 || s.Conflicts != 0 || s.States != 0 {
+	if s := importAll(t, d, document); s.Watches != 1 || len(s.Conflicts) > 0 || s.States != 0 {
 		t.Errorf("imported %+v", s)
 	}
 	assertAt(t, d, repo, "eu-2", false) // the state of the other volume is not used
@@ -304,17 +300,13 @@ func TestLostDirectoryPlacesRepositoriesWhereTheyAre(t *testing.T) {
 			if exportedAfter {
 				document = exportAll(t, d)
 			}
-			unknown := placedIn(t, d, "eu-2") // to the document
-			must(d.Cells.Directory().Adopt(t.Context(), unknown, "eu-1"))(t)
-			fillCell(t, client, member(t, d, "eu-1"), unknown.String())
 			epoch := d.Cells.Directory().Epoch()
 			lose(t, client, string(directoryPrefix))
 			to, restored := directory(t, client)
-			if s := importedAsPlanned(t, to, document); s.Cells != 2 || s.Conflicts != 0 || s.Watches != 0 {
+			if s := importAll(t, to, document); s.Cells != 2 || len(s.Conflicts) > 0 || s.Watches != 0 {
 				t.Errorf("imported %+v", s)
 			}
 			assertAt(t, to, repo, "eu-2", true)
-			assertAt(t, to, unknown, "eu-1", true)
 			if assertAt(t, to, pinned, "eu-2", true); !restored.PinnedTo(pinned, "eu-2") {
 				t.Error("a pin is lost with the directory")
 			}
@@ -322,33 +314,6 @@ func TestLostDirectoryPlacesRepositoriesWhereTheyAre(t *testing.T) {
 				t.Errorf("the epoch of the directory is %d after %d: entries that were forwarded would wait", restored.Epoch(), epoch)
 			}
 		})
-	}
-}
-
-// TestWorkersPlanNothingDuringAnImport imports a draining cell, which seems to be empty when the directory is restored.
-func TestWorkersPlanNothingDuringAnImport(t *testing.T) {
-	t.Parallel()
-	from, _ := oneRepository(t, redistest.Start(t).Client())
-	must(from.Cells.Directory().Drain(t.Context(), "eu-1"))(t)
-	document := exportAll(t, from)
-	client := redistest.Start(t).Client()
-	to, _ := directory(t, client)
-	claims := 0
-	importAll(t, to, document, ImportConfig{Report: func(Item) error {
-		for _, m := range to.Cells.Members() {
-			if must(client.SetNX(t.Context(), m.Namespace.Rebalance(), "worker", 0).Result())(t) {
-				claims++
-			}
-		}
-		return nil
-	}})
-	if claims > 0 {
-		t.Errorf("workers could plan moves %d times", claims)
-	}
-	for _, m := range to.Cells.Members() {
-		if n := must(client.Exists(t.Context(), m.Namespace.Rebalance()).Result())(t); n != 0 {
-			t.Errorf("cell %s cannot plan after the import", m.Name)
-		}
 	}
 }
 
@@ -397,35 +362,6 @@ func TestRepositoryThatMovesDuringAnExportIsInIt(t *testing.T) {
 	}
 }
 
-// TestRepositoryThatIsWrittenAgainIsImportedOnce has a repository move when the old cell has been read, and another one arrive before.
-func TestRepositoryThatIsWrittenAgainIsImportedOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	d, repo := oneRepository(t, client)
-	ctx, all := t.Context(), d.Cells.Directory()
-	one, two := member(t, d, "eu-1"), member(t, d, "eu-2")
-	comes := placedIn(t, d, "eu-2")
-	fillCell(t, client, two, comes.String())
-	must(all.Flip(ctx, comes, "eu-2", "eu-1"))(t)
-	must(client.HSet(ctx, one.Namespace.Repo(comes), "cell", "arriving eu-2 3").Result())(t)
-	must(client.HSet(ctx, two.Namespace.Repo(comes), "cell", "moved eu-1 3 0-0").Result())(t)
-	hooked := server.Client()
-	from := Deployment{Redis: hooked, Cells: cells.All(hooked, must(cells.Open(ctx, hooked, directoryPrefix))(t)), Tokens: directoryPrefix}
-	hooked.AddHook(&onCommand{key: two.Namespace.Results(), fn: func() { // eu-1 has been read
-		moveTo(t, client, d, repo, "eu-1", "eu-2", true)
-		must(client.HDel(ctx, one.Namespace.Repo(comes), "cell").Result())(t)
-		fillCell(t, client, one, comes.String())
-	}})
-	document := exportAll(t, from)
-	to, _ := directory(t, redistest.Start(t).Client())
-	if s := importedAsPlanned(t, to, document); s.Repos != 2 || s.Watches != 2 || s.States != 2 {
-		t.Errorf("imported %+v of\n%s", s, document)
-	}
-	assertAt(t, to, repo, "eu-2", true)
-	assertAt(t, to, comes, "eu-1", true)
-}
-
 func TestRepositoryBetweenTwoCellsIsExportedWithItsState(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
@@ -434,7 +370,7 @@ func TestRepositoryBetweenTwoCellsIsExportedWithItsState(t *testing.T) {
 	must(client.HSet(t.Context(), member(t, d, "eu-2").Namespace.Repo(repo), "cell", "arriving eu-1 3").Result())(t)
 	document := exportAll(t, d)
 	to, _ := directory(t, redistest.Start(t).Client())
-	if s := importedAsPlanned(t, to, document); s.Watches != 1 || s.States != 1 {
+	if s := importAll(t, to, document); s.Watches != 1 || s.States != 1 {
 		t.Errorf("imported %+v", s)
 	}
 	assertAt(t, to, repo, "eu-1", true)
@@ -449,21 +385,22 @@ func TestStrayIsNotExported(t *testing.T) {
 	fillCell(t, client, member(t, d, "eu-2"), repo.String())
 	must(client.HSet(t.Context(), member(t, d, "eu-1").Namespace.Repo(repo), "repo", repo.String(), "given:refs/heads/main:docs", older).Result())(t)
 	to, _ := directory(t, redistest.Start(t).Client())
-	importedAsPlanned(t, to, exportAll(t, d))
+	importAll(t, to, exportAll(t, d))
 	assertAt(t, to, repo, "eu-2", true)
 }
 
-func TestCellWithAnotherVolumeGetsNoStates(t *testing.T) {
+// TestImportOfCellsThatWasInterruptedIsRepeated imports a document whose directory is restored, but only some of its repositories.
+func TestImportOfCellsThatWasInterruptedIsRepeated(t *testing.T) {
 	t.Parallel()
-	client := redistest.Start(t).Client()
-	d, repo := oneRepository(t, client)
-	document := exportAll(t, d)
-	lose(t, client, string(member(t, d, "eu-1").Namespace))
-	must(client.Set(t.Context(), member(t, d, "eu-1").Namespace.Volume(), "another", 0).Result())(t)
-	if s := importedAsPlanned(t, d, document); s.Watches != 1 || s.States != 0 || s.Kept != 1 {
-		t.Errorf("imported %+v", s)
+	from, _ := twoCells(t, redistest.Start(t).Client())
+	document := exportAll(t, from)
+	to, d := directory(t, redistest.Start(t).Client())
+	header := must(Check([]byte(document)))(t)
+	must(0, d.Restore(t.Context(), header.Cells, header.Epoch))(t)
+	importAll(t, to, document)
+	if was, is := places(t, from), places(t, to); !maps.Equal(was, is) {
+		t.Errorf("repositories are in %v, want %v", is, was)
 	}
-	assertAt(t, d, repo, "eu-1", false)
 }
 
 func TestRemovedPinStaysRemoved(t *testing.T) {
@@ -473,7 +410,7 @@ func TestRemovedPinStaysRemoved(t *testing.T) {
 	must(d.Cells.Directory().Pin(t.Context(), repo, "eu-1"))(t)
 	document := exportAll(t, d)
 	must(d.Cells.Directory().Unpin(t.Context(), repo))(t)
-	importedAsPlanned(t, d, document)
+	importAll(t, d, document)
 	if d.Cells.Directory().PinnedTo(repo, "eu-1") {
 		t.Error("it is pinned again")
 	}

@@ -4,306 +4,149 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-
-	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
+	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/access"
+	"lockstep/internal/cells"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
 
-// ImportConfig says what to import.
-type ImportConfig struct {
-	DryRun   bool // only find out what would be imported
-	NoState  bool // import no states: those of other repositories, or of another volume
-	NoTokens bool // import no tokens
-
-	// Report is called for each item that was added, that is left as it is in Redis, or that conflicts, in the order of the document.
-	// Optional. Import returns its error.
-	Report func(Item) error
+// Options say what to leave out.
+type Options struct {
+	NoState  bool // what apps were given: for another deployment
+	NoTokens bool
 }
 
-// What an item is.
-const (
-	ItemCell  = "cell"
-	ItemWatch = "watch"
-	ItemState = "state"
-	ItemToken = "token"
-)
-
-// Outcomes of an item.
-const (
-	Added    = "added"
-	Kept     = "kept"     // Redis has another one, which stays
-	Conflict = "conflict" // the watches of a repository cannot be added, and neither is its state
-)
-
-// Item is a part of a document and its outcome.
-type Item struct {
-	Outcome string `json:"outcome"`
-	What    string `json:"what"`
-	Repo    string `json:"repo,omitempty"`
-	App     string `json:"app,omitempty"`
-	Ref     string `json:"ref,omitempty"` // of a watch; empty for the default branch
-	ID      string `json:"id,omitempty"`  // of a token, or the name of a cell
-	Error   string `json:"error,omitempty"`
-}
-
-// Summary has the numbers of cells, watches, states and tokens by outcome.
+// Summary is what an import has done.
 type Summary struct {
-	Repos     int  `json:"repos"` // in the document
-	Cells     int  `json:"cells_added,omitempty"`
-	Watches   int  `json:"watches_added"`
-	States    int  `json:"states_added"`
-	Tokens    int  `json:"tokens_added"`
-	Unchanged int  `json:"unchanged"`
-	Kept      int  `json:"kept"`
-	Conflicts int  `json:"conflicts"` // repositories
-	DryRun    bool `json:"dry_run,omitempty"`
+	Cells     int      `json:"cells_added,omitempty"`
+	Watches   int      `json:"watches_added"`
+	States    int      `json:"states_added"`
+	Tokens    int      `json:"tokens_added"`
+	Unchanged int      `json:"unchanged"`           // watches and tokens
+	Kept      []string `json:"kept,omitempty"`      // watches that Redis has, with other options
+	Conflicts []string `json:"conflicts,omitempty"` // repositories that conflict with watches that Redis has
 }
 
-// Errors of an import that has not added anything.
-var (
-	// ErrOtherVolume means that a document describes another volume than that of the deployment.
-	ErrOtherVolume = errors.New("it has the state of a volume other than that of Redis; import with --no-state, or with the Redis of that volume")
-	// ErrCells means that a document is of cells and the deployment is not, or the other way round.
-	ErrCells = errors.New("the document and the deployment do not fit")
-)
-
-const importAtOnce = 64 // repositories read at a time; eight of them are written at a time
+// ErrCells means that a document of all cells is to be imported into one.
+var ErrCells = errors.New("the document has the cells of a directory; name that with --cells-prefix, without --cell")
 
 type importer struct {
-	cfg     ImportConfig
-	to      Deployment
-	placer  *placer        // nil without cells
-	last    map[string]int // records that replace earlier ones: see [replaced]
-	single  *cell          // without cells
-	tokens  *access.Tokens
-	summary Summary
+	Deployment
+	Options
+	restored bool // the directory
+	summary  Summary
 }
 
-// Import adds the items of a document that Redis lacks. [Check] must have accepted the document. It is safe to repeat, also after it was killed. It returns
-// [ErrOtherVolume] or [ErrCells] before it adds anything.
-//
-// A document of cells restores the directory if that has no cells. Then each repository that a cell has is placed there, and each one of the
-// document that no cell has where it was. A state is imported only into its cell of the document, because it describes that one's volume,
-// and only if that cell is bound to the volume or to none.
-func Import(ctx context.Context, to Deployment, in io.ReadSeeker, cfg ImportConfig) (Summary, error) {
-	i := &importer{cfg: cfg, to: to, tokens: access.NewTokens(to.Redis, to.Tokens), summary: Summary{DryRun: cfg.DryRun}}
-	start, err := in.Seek(0, io.SeekCurrent)
+// Import adds the items of a document that Redis lacks. It is safe to repeat, also after it was killed. It adds nothing if it returns
+// [ErrCells] or an error of [Check].
+func Import(ctx context.Context, to Deployment, document []byte, options Options) (Summary, error) {
+	i := &importer{Deployment: to, Options: options}
+	header, err := Check(document)
 	if err != nil {
 		return i.summary, err
 	}
-	r, err := newReader(in)
-	if err != nil {
-		return i.summary, err
+	directory, tokens := to.Cells.Directory(), access.NewTokens(to.Redis, to.Tokens)
+	if directory == nil && len(header.Cells) > 0 {
+		return i.summary, ErrCells
 	}
-	directory := to.Cells.Directory()
-	switch {
-	case directory == nil && len(r.header.Cells) > 0:
-		return i.summary, fmt.Errorf("%w: the document has the cells of a directory; name that with --cells-prefix, without --cell", ErrCells)
-	case directory != nil && len(r.header.Cells) == 0:
-		return i.summary, fmt.Errorf("%w: the document is of one deployment; name the cell to import it into with --cell", ErrCells)
-	case directory == nil:
-		i.single = openCell(to.Redis, to.Cells.Members()[0])
-		fits, err := i.bind(ctx, i.single.Namespace, r.header.Volume)
-		if err == nil && !fits {
-			err = ErrOtherVolume
-		}
-		if err != nil {
+	if directory != nil && len(to.Cells.Members()) == 0 {
+		if err := directory.Restore(ctx, header.Cells, header.Epoch); err != nil {
 			return i.summary, err
 		}
-		return i.summary, i.all(ctx, r)
+		i.restored, i.summary.Cells = true, len(header.Cells)
 	}
-	if _, err = in.Seek(start, io.SeekStart); err == nil {
-		i.last, err = replaced(in)
+	if header.TokensRequired && !i.NoTokens {
+		if err := tokens.Require(ctx); err != nil {
+			return i.summary, err
+		}
 	}
-	if err == nil {
-		_, err = in.Seek(start, io.SeekStart)
-	}
-	if err == nil {
-		r, err = newReader(in)
-	}
-	if err != nil {
-		return i.summary, err
-	}
-	i.placer = &placer{importer: i, directory: directory, header: r.header, fits: map[string]bool{}}
-	if err = i.placer.prepare(ctx); err == nil {
-		err = i.all(ctx, r)
-	}
-	i.placer.release(ctx, err == nil)
+	err = read(document, func(l line) error {
+		if l.Hash == "" {
+			return i.repository(ctx, l)
+		}
+		if i.NoTokens {
+			return nil
+		}
+		added, err := tokens.Restore(ctx, l.Hashed)
+		if added {
+			i.summary.Tokens++
+		} else if err == nil {
+			i.summary.Unchanged++
+		}
+		return err
+	})
 	return i.summary, err
 }
 
-// bind binds an unbound deployment to the volume that the states describe, so that they are not used with another one. fits is false if it is
-// bound to another one.
-func (i *importer) bind(ctx context.Context, namespace events.Namespace, volume string) (fits bool, err error) {
-	if i.cfg.NoState || volume == "" {
-		return true, nil
-	}
-	if !i.cfg.DryRun {
-		if err := i.to.Redis.SetNX(ctx, namespace.Volume(), volume, 0).Err(); err != nil {
-			return false, fmt.Errorf("set the volume's ID: %w", err)
-		}
-	}
-	bound, err := i.to.Redis.Get(ctx, namespace.Volume()).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return false, fmt.Errorf("read the volume's ID: %w", err)
-	}
-	return bound == "" || bound == volume, nil
-}
-
-// place returns where to import a repository, and whether its state describes the volume there.
-func (i *importer) place(ctx context.Context, one Repository) (to *cell, withState bool, err error) {
-	if i.placer == nil {
-		return i.single, true, nil
-	}
-	return i.placer.place(ctx, one)
-}
-
-func (i *importer) all(ctx context.Context, r *reader) error {
-	if r.header.TokensRequired && !i.cfg.NoTokens && !i.cfg.DryRun {
-		if err := i.tokens.Require(ctx); err != nil {
-			return err
-		}
-	}
-	var some []value
-	keys := map[string]bool{} // of some
-	for {
-		v, err := r.next()
-		if ended := errors.Is(err, io.EOF); err != nil && !ended {
-			return err
-		}
-		if len(some) == importAtOnce || v.repo == nil || keys[v.repo.Repo.Key()] { // all repositories are imported before the first token
-			if err := i.repositories(ctx, some); err != nil {
-				return err
-			}
-			some = nil
-			clear(keys)
-		}
-		if v.repo != nil && i.last[v.repo.Repo.Key()] <= r.number {
-			some = append(some, v)
-			keys[v.repo.Repo.Key()] = true
-		}
-		if err != nil {
-			return nil // the end
-		}
-		if v.token != nil && !i.cfg.NoTokens {
-			if err := i.token(ctx, *v.token); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// imported is the outcome of one repository.
-type imported struct {
-	items     []Item
-	unchanged int
-}
-
-func (i *importer) repositories(ctx context.Context, some []value) error {
-	outcomes := make([]imported, len(some))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(8)
-	for n, v := range some {
-		g.Go(func() (err error) {
-			outcomes[n], err = i.repository(gctx, *v.repo, v.watches)
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	for _, outcome := range outcomes {
-		i.summary.Repos++
-		i.summary.Unchanged += outcome.unchanged
-		for _, item := range outcome.items {
-			if err := i.report(item); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // repository imports the watches of a repository, then its state.
-func (i *importer) repository(ctx context.Context, one Repository, watches []watch.Watch) (done imported, err error) {
-	to, withState, err := i.place(ctx, one)
-	if err != nil {
-		return done, err
-	}
-	restored, err := to.registry.Restore(ctx, watches, i.cfg.DryRun)
-	if failed, ok := errors.AsType[*events.Error](err); ok { // not one of Redis
-		done.items = []Item{{Outcome: Conflict, What: ItemWatch, Repo: one.Repo.String(), Error: failed.Error()}}
-		return done, nil
-	}
-	if err != nil {
-		return done, err
-	}
-	done.unchanged = restored.Same
-	for _, part := range []struct {
-		outcome string
-		watches []watch.Watch
-	}{{Added, restored.Added}, {Kept, restored.Kept}} {
-		for _, w := range part.watches {
-			done.items = append(done.items, Item{Outcome: part.outcome, What: ItemWatch, Repo: w.Repo.String(), App: w.App, Ref: w.Ref.String()})
-		}
-	}
-	if i.cfg.NoState || len(one.State) == 0 || !withState {
-		return done, nil
-	}
-	if len(watches) == 0 {
-		state.Unwatched(one.State)
-	}
-	outcome, err := to.states.Restore(ctx, one.Repo, one.State, one.Views, i.cfg.DryRun)
-	item := Item{What: ItemState, Repo: one.Repo.String()}
-	switch outcome {
-	case state.Restored:
-		item.Outcome = Added
-	case state.Kept:
-		item.Outcome = Kept
-	default:
-		done.unchanged++
-		return done, err
-	}
-	done.items = append(done.items, item)
-	return done, err
-}
-
-func (i *importer) token(ctx context.Context, one access.Hashed) error {
-	added, err := i.tokens.Restore(ctx, one, i.cfg.DryRun)
+func (i *importer) repository(ctx context.Context, l line) error {
+	to, err := i.cellOf(ctx, l.Repository)
 	if err != nil {
 		return err
 	}
-	if !added {
-		i.summary.Unchanged++
+	restored, err := watch.NewRegistry(i.Redis, to.Namespace).Restore(ctx, l.Watches)
+	if failed, ok := errors.AsType[*events.Error](err); ok { // not one of Redis
+		i.summary.Conflicts = append(i.summary.Conflicts, fmt.Sprintf("%s: %v", l.Repo, failed))
 		return nil
 	}
-	return i.report(Item{Outcome: Added, What: ItemToken, App: one.App, ID: one.ID()})
+	if err != nil {
+		return to.Explain(err)
+	}
+	i.summary.Watches += len(restored.Added)
+	i.summary.Unchanged += restored.Same
+	for _, w := range restored.Kept {
+		i.summary.Kept = append(i.summary.Kept, strings.TrimSpace(fmt.Sprint(w.Repo, " ", w.App, " ", w.Ref)))
+	}
+	if i.NoState || l.Cell != "" && l.Cell != to.Name {
+		return nil
+	}
+	added, err := state.NewStore(i.Redis, to.Namespace).Restore(ctx, l.Repo, l.State)
+	if added {
+		i.summary.States++
+	}
+	return err
 }
 
-// report counts an item.
-func (i *importer) report(item Item) error {
+// cellOf returns the cell to import a repository into: the one that has it. If none has it, that is the one where it was, unless it has
+// moved away from there, or else the one where the directory places it.
+func (i *importer) cellOf(ctx context.Context, one Repository) (cells.Member, error) {
+	directory := i.Cells.Directory()
+	if directory == nil {
+		return i.Cells.Members()[0], nil
+	}
+	placed, err := i.Cells.Of(one.Repo)
+	if err != nil {
+		return placed, err
+	}
+	to, known := placed, false
+	for _, m := range i.Cells.Members() {
+		watched, here, err := i.look(ctx, m, one.Repo)
+		if err != nil {
+			return to, m.Explain(err)
+		}
+		if here && !known && (watched || m.Name == one.Cell) {
+			to, known = m, watched
+		}
+	}
 	switch {
-	case item.Outcome == Conflict:
-		i.summary.Conflicts++
-	case item.Outcome == Kept:
-		i.summary.Kept++
-	case item.What == ItemCell:
-		i.summary.Cells++
-	case item.What == ItemWatch:
-		i.summary.Watches++
-	case item.What == ItemState:
-		i.summary.States++
-	default:
-		i.summary.Tokens++
+	case known && !i.restored:
+	case one.Pinned && to.Name == one.Cell:
+		_, err = directory.Adopt(ctx, one.Repo, to.Name)
+	case to != placed:
+		_, err = directory.Flip(ctx, one.Repo, placed.Name, to.Name)
 	}
-	if i.cfg.Report == nil {
-		return nil
+	return to, err
+}
+
+// look reports whether a cell has watches of a repository, and whether its state does not say that the repository is elsewhere.
+func (i *importer) look(ctx context.Context, m cells.Member, repo events.RepoPath) (watched, here bool, err error) {
+	found, err := watch.NewRegistry(i.Redis, m.Namespace).AreWatched(ctx, []events.RepoPath{repo})
+	if err != nil {
+		return false, false, err
 	}
-	return i.cfg.Report(item)
+	known, err := state.NewStore(i.Redis, m.Namespace).Load(ctx, repo)
+	return found[0], known.IsHere(), err
 }

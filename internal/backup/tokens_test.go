@@ -19,12 +19,12 @@ func TestRemovedTokensStayRequired(t *testing.T) {
 	must(tokens.Remove(t.Context(), must(made, err)(t).ID))(t)
 	document := export(t, from)
 	for _, tc := range []struct {
-		cfg  ImportConfig
-		want bool
-	}{{ImportConfig{DryRun: true}, false}, {ImportConfig{NoTokens: true}, false}, {ImportConfig{}, true}} {
-		restore(t, to, document, tc.cfg)
+		options Options
+		want    bool
+	}{{Options{NoTokens: true}, false}, {Options{}, true}} {
+		restore(t, to, document, tc.options)
 		if got := must(access.NewTokens(to, namespace).Required(t.Context()))(t); got != tc.want {
-			t.Errorf("after an import with %+v: tokens required %v, want %v", tc.cfg, got, tc.want)
+			t.Errorf("after an import with %+v: tokens required %v, want %v", tc.options, got, tc.want)
 		}
 	}
 }

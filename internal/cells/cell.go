@@ -11,7 +11,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/egress"
-	"lockstep/internal/unknown"
 )
 
 // DefaultPrefix is the prefix of the directory's keys unless configured otherwise.
@@ -47,8 +46,7 @@ type Cell struct {
 	Reader string           `json:"reader,omitempty"` // base URL of its HTTP API, from which other cells copy; "" if unknown
 	Volume string           `json:"volume,omitempty"` // ID of its volume; "" until its worker has reported it
 
-	extra map[string]json.RawMessage // fields of newer versions
-	text  string                     // as stored
+	text string // as stored
 }
 
 // Target returns the weight by which repositories shall be placed: 0 unless the cell is active.
@@ -103,9 +101,6 @@ func decode(name, text string) (Cell, error) {
 	epoch, document, _ := strings.Cut(text, " ")
 	err := json.Unmarshal([]byte(document), &c)
 	if err == nil {
-		c.extra, err = unknown.Fields([]byte(document), c)
-	}
-	if err == nil {
 		c.Epoch, err = strconv.ParseInt(epoch, 10, 64)
 	}
 	if err == nil && c.Name != name {
@@ -126,8 +121,5 @@ func (c Cell) encode() (string, error) {
 		return "", err
 	}
 	text, err := json.Marshal(c)
-	if err == nil {
-		text, err = unknown.AddTo(text, c.extra)
-	}
 	return string(text), err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -161,45 +160,6 @@ func (d *Directory) PinnedTo(repo events.RepoPath, cell string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.overrides[repo.Key()] == override{cell, true}
-}
-
-// Copy returns a copy that is not refreshed.
-func (d *Directory) Copy() *Directory {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return &Directory{
-		redis: d.redis, prefix: d.prefix, cells: d.cells, index: d.index, epoch: d.epoch, placed: d.placed, target: d.target,
-		overrides: maps.Clone(d.overrides),
-	}
-}
-
-// MovedSince returns the keys of repositories that are in another cell than they were in an earlier copy. It fails with [ErrChanged] if the
-// weights by which repositories are placed have changed since.
-func (d *Directory) MovedSince(earlier *Directory) (keys []string, err error) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	placed := func(cells []Cell) (shares []Share) {
-		for _, c := range cells {
-			if c.Placed > 0 {
-				shares = append(shares, Share{c.Name, c.Placed})
-			}
-		}
-		return shares
-	}
-	if !slices.Equal(placed(d.cells), placed(earlier.cells)) {
-		return nil, ErrChanged
-	}
-	for key := range d.overrides {
-		if d.place(key) != earlier.place(key) {
-			keys = append(keys, key)
-		}
-	}
-	for key := range earlier.overrides {
-		if _, ok := d.overrides[key]; !ok && d.place(key) != earlier.place(key) {
-			keys = append(keys, key)
-		}
-	}
-	return keys, nil
 }
 
 // Pending reports whether weights have changed and [Directory.Settle] has not been called since.

@@ -355,22 +355,6 @@ func TestCopyFollowsAndReloads(t *testing.T) {
 	}
 }
 
-func TestFieldsOfNewerVersionsArePreserved(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), redistest.Start(t).Client()
-	directory(t, client, "eu-1")
-	key := string(cells.DefaultPrefix) + "cells"
-	record := client.HGet(ctx, key, "eu-1").Val()
-	client.HSet(ctx, key, "eu-1", strings.Replace(record, `{`, `{"rack":"b7",`, 1))
-	fresh := directory(t, client)
-	if err := fresh.Register(ctx, "eu-1", "http://10.0.0.1", ""); err != nil {
-		t.Fatal(err)
-	}
-	if got := client.HGet(ctx, key, "eu-1").Val(); !strings.Contains(got, `"rack":"b7"`) || !strings.Contains(got, "10.0.0.1") {
-		t.Error(got)
-	}
-}
-
 func TestDirectoryIsRefreshedInOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()

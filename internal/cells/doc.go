@@ -41,5 +41,4 @@
 //	no directory             ErrNoCells from Open: no cell has been added
 //	Redis does not answer    Refresh returns the error; the copy stays as it is
 //	a concurrent change      the edit is computed again, or refused with ErrChanged if the caller relies on an epoch
-//	a newer version          fields of a cell that this version does not know are preserved
 package cells

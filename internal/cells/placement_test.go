@@ -103,17 +103,6 @@ func TestPlacementWithoutCells(t *testing.T) {
 	}
 }
 
-func BenchmarkPlacementOf64Cells(b *testing.B) {
-	shares := make([]Share, 64)
-	for i := range shares {
-		shares[i] = Share{fmt.Sprintf("cell-%d", i), 50 + i}
-	}
-	p := NewPlacement(shares)
-	for b.Loop() {
-		p.Of("acme/widgets")
-	}
-}
-
 const (
 	wantSum   = 17112114073763759658
 	wantCells = "us-1 eu-2 eu-2 us-1 us-1 eu-1 us-1 eu-2 us-1 us-1 us-1 us-1 us-1 eu-2 us-1 eu-1 us-1 eu-2 us-1 us-1 eu-1 eu-2 us-1 us-1 "

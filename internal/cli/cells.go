@@ -17,8 +17,8 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
@@ -81,7 +81,7 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 					last := slices.MaxFunc(failed, func(a, b move.Request) int { return a.Requested.Compare(b.Requested) })
 					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; see lockstep cells plan\n", cell.Name, last.Repo, term.Printable(last.Error))
 				}
-				return term.ShowList(std, &out, list, list, cellColumns(list))
+				return term.ShowList(std, &out, list, list, cellColumns)
 			})
 		},
 	}, config.Common, &out)
@@ -107,13 +107,21 @@ func listCells(ctx context.Context, client redis.UniversalClient, directory *cel
 	return list
 }
 
-// cellColumns returns how ls prints cells. The moves are left out if there are none.
-func cellColumns(list []listedCell) term.List[listedCell] {
-	columns := []term.Column[listedCell]{
+// movesText says how many repositories are left to move, or "" if none are.
+func movesText(m *app.MovesLeft) string {
+	if m == nil {
+		return ""
+	}
+	return m.String()
+}
+
+// cellColumns is how ls prints cells.
+var cellColumns = term.List[listedCell]{
+	Columns: []term.Column[listedCell]{
 		{Head: "CELL", Text: func(c listedCell) string { return c.Name }},
 		{Head: "STATE", Text: func(c listedCell) string {
 			if c.NoAnswer != "" {
-				return string(c.State) + ", " + term.Paint(term.MarkBad, "no answer")
+				return string(c.State) + ", no answer"
 			}
 			return string(c.State)
 		}},
@@ -121,26 +129,15 @@ func cellColumns(list []listedCell) term.List[listedCell] {
 		{Head: "PLACED", Text: func(c listedCell) string { return strconv.Itoa(c.Placed) }},
 		{Head: "SHARE", Text: func(c listedCell) string { return fmt.Sprintf("%.1f %%", 100*c.Share) }},
 		{Head: "WATCHED", Text: func(c listedCell) string { return strconv.FormatInt(c.Watched, 10) }},
+		{Head: "OUT", Text: func(c listedCell) string { return movesText(c.Out) }, Optional: true},
+		{Head: "IN", Text: func(c listedCell) string { return movesText(c.In) }, Optional: true},
 		{Head: "PREFIX", Text: func(c listedCell) string { return string(c.Prefix) }, Wide: true},
 		{Head: "READER", Text: func(c listedCell) string { return term.Printable(c.Reader) }, Wide: true},
 		{Head: "VOLUME", Text: func(c listedCell) string { return term.Printable(c.Volume) }, Wide: true},
 		{Head: "EPOCH", Text: func(c listedCell) string { return strconv.FormatInt(c.Epoch, 10) }, Wide: true},
-	}
-	if slices.ContainsFunc(list, func(c listedCell) bool { return c.Out != nil || c.In != nil }) {
-		text := func(m *app.MovesLeft) string {
-			if m == nil {
-				return "-"
-			}
-			return m.String()
-		}
-		columns = slices.Insert(columns, 6,
-			term.Column[listedCell]{Head: "OUT", Text: func(c listedCell) string { return text(c.Out) }},
-			term.Column[listedCell]{Head: "IN", Text: func(c listedCell) string { return text(c.In) }})
-	}
-	return term.List[listedCell]{
-		Columns: columns, Name: func(c listedCell) string { return c.Name },
-		Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
-	}
+	},
+	Name:  func(c listedCell) string { return c.Name },
+	Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
 }
 
 func newCellsPlanCommand(std term.Streams) *cobra.Command {

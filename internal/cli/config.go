@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/forge"
+	"lockstep/internal/term"
 )
 
 func newConfigCommand(std term.Streams) *cobra.Command {

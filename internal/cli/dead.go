@@ -19,9 +19,9 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 )
 
 // deadTimeout limits commands that may go through all letters.
@@ -86,34 +86,22 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list, more := []server.DeadLetter{}, false
-				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
-					found, rest, err := flags.list(ctx, cfg, client, oldest, limit)
-					for _, letter := range found {
-						letter.Cell = cellName(set, cell)
-						list = append(list, letter)
+				byTime := func(a, b server.DeadLetter) int {
+					if oldest {
+						a, b = b, a
 					}
-					more = more || rest
-					return err
+					return b.At.Compare(a.At)
+				}
+				list, more, missing, err := gather(ctx, cfg, set, limit, byTime, func(cfg config.Config, cell string) ([]server.DeadLetter, bool, error) {
+					return flags.list(ctx, cfg, client, cell, oldest, limit)
 				})
 				if err != nil {
 					return err
 				}
-				if !set.IsSingle() {
-					slices.SortStableFunc(list, func(a, b server.DeadLetter) int {
-						if oldest {
-							a, b = b, a
-						}
-						return b.At.Compare(a.At)
-					})
-				}
-				if len(list) > limit {
-					list, more = list[:limit], true
-				}
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
-				return cmp.Or(term.ShowList(std, &flags.out, list, list, deadColumns(list)), lacking(missing))
+				return cmp.Or(term.ShowList(std, &flags.out, list, list, deadColumns), lacking(missing))
 			})
 		},
 	}
@@ -125,7 +113,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 }
 
 // list returns up to limit letters of one cell, and reports whether there are more.
-func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.UniversalClient, oldest bool, limit int) (list []server.DeadLetter, more bool, err error) {
+func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, oldest bool, limit int) (list []server.DeadLetter, more bool, err error) {
 	dead, err := deadOf(cfg, client)
 	if err != nil {
 		return nil, false, err
@@ -142,7 +130,9 @@ func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.Un
 		if len(list) == limit {
 			return list, true, nil
 		}
-		list = append(list, server.NewDeadLetter(dead, letter, false))
+		one := server.NewDeadLetter(dead, letter, false)
+		one.Cell = cell
+		list = append(list, one)
 	}
 	return list, false, nil
 }
@@ -150,11 +140,10 @@ func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.Un
 func newDeadShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
-		Use:               "show id",
-		Short:             "Show one dead letter with its reason, error and event",
-		Example:           "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, deadIDs),
+		Use:     "show id",
+		Short:   "Show one dead letter with its reason, error and event",
+		Example: "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				selected, missing, err := (&deadFlags{}).selected(ctx, cfg, client, set, args)
@@ -251,7 +240,7 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 	fn func(ctx context.Context, selected []selectedLetters, args []string, out term.Output) error) *cobra.Command {
 	var flags deadFlags
 	var dryRun bool
-	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, completeFrom(std, deadIDs)
+	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := flags.validate(args); err != nil {
 			return err
@@ -358,7 +347,7 @@ func showSelected(ctx context.Context, std term.Streams, selected []selectedLett
 			list = append(list, one)
 		}
 	}
-	return term.ShowList(std, &out, list, list, deadColumns(list))
+	return term.ShowList(std, &out, list, list, deadColumns)
 }
 
 func deadOf(cfg config.Config, client redis.UniversalClient) (*stream.DeadLetters, error) {
@@ -416,10 +405,10 @@ func deadError(err error) error {
 	return err
 }
 
-// deadColumns returns how ls prints letters. The cell is left out if there is only one.
-func deadColumns(list []server.DeadLetter) term.List[server.DeadLetter] {
-	columns := []term.Column[server.DeadLetter]{
+var deadColumns = term.List[server.DeadLetter]{
+	Columns: []term.Column[server.DeadLetter]{
 		{Head: "ID", Text: func(l server.DeadLetter) string { return l.ID }},
+		{Head: "CELL", Text: func(l server.DeadLetter) string { return l.Cell }, Optional: true},
 		{Head: "GIVEN UP", Time: func(l server.DeadLetter) time.Time { return l.At }},
 		{Head: "REPOSITORY", Text: func(l server.DeadLetter) string { return l.Repo }},
 		{Head: "REASON", Text: func(l server.DeadLetter) string { return term.Printable(l.Reason) }},
@@ -427,14 +416,9 @@ func deadColumns(list []server.DeadLetter) term.List[server.DeadLetter] {
 		{Head: "STREAM", Text: func(l server.DeadLetter) string { return term.Printable(l.Stream) }, Wide: true},
 		{Head: "GROUP", Text: func(l server.DeadLetter) string { return term.Printable(l.Group) }, Wide: true},
 		{Head: "ERROR", Text: func(l server.DeadLetter) string { return term.Printable(l.Error) }},
-	}
-	if slices.ContainsFunc(list, func(l server.DeadLetter) bool { return l.Cell != "" }) {
-		columns = slices.Insert(columns, 1, term.Column[server.DeadLetter]{Head: "CELL", Text: func(l server.DeadLetter) string { return l.Cell }})
-	}
-	return term.List[server.DeadLetter]{
-		Columns: columns, Name: func(l server.DeadLetter) string { return l.ID },
-		Empty: "no dead letters; see lockstep status for what fails but is still retried",
-	}
+	},
+	Name:  func(l server.DeadLetter) string { return l.ID },
+	Empty: "no dead letters; see lockstep status for what fails but is still retried",
 }
 
 type deadDetail server.DeadLetter

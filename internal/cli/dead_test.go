@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 // TestDeadLettersAreShownAndRetried publishes a malformed and an undecodable change, and repairs the malformed one.

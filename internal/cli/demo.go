@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/demo"
+	"lockstep/internal/term"
 )
 
 func newDemoCommand(std term.Streams) *cobra.Command {
@@ -17,19 +17,12 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 		Use:   "demo",
 		Short: "Demonstrate Lockstep on sample repositories",
 		Long: "Start a Git server with sample repositories, an embedded Redis and two workers. Push to all repositories, mostly to\n" +
-			"one of them, which two apps watch with different tokens. Kill a worker with kill -9 while it holds that repository,\n" +
-			"force-push to another, and read every published tree throughout, file by file. Standard error shows the progress,\n" +
-			"and a final table says whether all guarantees held. Needs git, but no Redis and no network.",
+			"one of them. Kill a worker with kill -9 while it holds that repository, force-push to another, and read every\n" +
+			"published tree throughout, file by file. A final table says whether all guarantees held. Needs git, but no Redis and\n" +
+			"no network.",
 		Example: "  lockstep demo\n" +
 			"  lockstep demo --web\n" +
 			"  lockstep demo --duration 5s --json",
-		Args: term.WrongUse(func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 && cmd.Flags().Changed("web") && f.Web == demo.DefaultAddress { // "--web ADDRESS": pflag wants "--web=ADDRESS"
-				f.Web = args[0]
-				return nil
-			}
-			return term.NoArgs(cmd, args)
-		}),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			open := cmd.Flags().Changed("web") && !cmd.Flags().Changed("duration")
 			if err := term.UsageError(config.CheckAddress("--web", f.Web)); err != nil {
@@ -47,7 +40,6 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().DurationVar(&f.Duration, "duration", 15*time.Second, "how long to push; by default --web pushes until interrupted")
 	cmd.Flags().StringVar(&f.Web, "web", "", "listen `address` of the dashboard")
 	cmd.Flags().Lookup("web").NoOptDefVal = demo.DefaultAddress
-	cmd.Flags().BoolVar(&f.Keep, "keep", false, "keep the sample repositories and the volume afterwards")
 	f.Out.Add(cmd)
 	return cmd
 }

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/doctor"
+	"lockstep/internal/term"
 )
 
 func newDoctorCommand(std term.Streams) *cobra.Command {

@@ -11,10 +11,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/doctor"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 // examined runs lockstep doctor and returns its checks by name.

@@ -19,12 +19,12 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 
@@ -60,7 +60,7 @@ var documents = map[string]document{
 		exits: map[string]int{
 			"lockstep repos show owner/name": term.ExitFailed, // unknown repository
 			"lockstep dead show ID":          term.ExitUsage,
-			"lockstep repos purge COMMIT":    term.ExitUsage,
+			"lockstep repos purge":           term.ExitUsage, // COMMIT is no commit
 		},
 		given: runningService,
 	},
@@ -114,8 +114,8 @@ var elsewhere = map[string]string{
 	"docs/failure-modes.md": "mentions commands in a table",
 	"docs/dashboard.md":     "needs a proxy and secrets; tested by internal/dashboard",
 	"docs/deploying.md":     "needs machines; the tests of deploy check its files",
-	"docs/kubernetes.md":    "needs a cluster; the tests of deploy/validate check its objects",
-	"docs/releasing.md":     "needs a forge and a registry; the tests of deploy build and run its binaries",
+	"docs/kubernetes.md":    "needs a cluster; the tests of deploy check its objects",
+	"docs/releasing.md":     "needs a forge and a registry; make module and .ci/run are run by hand",
 }
 
 // runningService starts a service and syncs a repository.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 )
 
 // TestCommandsInDocumentsParse checks that each lockstep command in the documents exists and has the flags used.
@@ -140,7 +140,6 @@ func shellWords(line string) []string {
 // parses returns an error if the command or a flag does not exist.
 func parses(args []string) error {
 	root := newRootCommand(term.Streams{Stdout: io.Discard, Stderr: io.Discard})
-	root.InitDefaultHelpCmd()
 	cmd, rest, err := root.Find(args)
 	if err != nil {
 		return err

@@ -8,14 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/tree"
 )
 
@@ -53,7 +52,6 @@ func newExecCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {
@@ -118,23 +116,12 @@ func become(t *tree.Tree, command, environ []string) error {
 	if err != nil {
 		return commandError(err)
 	}
-	if pin := t.Pin(); pin != nil {
-		if _, err := unix.FcntlInt(pin.Fd(), unix.F_SETFD, 0); err != nil {
-			return fmt.Errorf("hand the pin to the command: %w", err)
-		}
+	if _, err := unix.FcntlInt(t.Pin().Fd(), unix.F_SETFD, 0); err != nil {
+		return fmt.Errorf("hand the pin to the command: %w", err)
 	}
-	set := map[string]string{
-		"LOCKSTEP_TREE": t.Dir(), "LOCKSTEP_COMMIT": t.Commit(), "LOCKSTEP_REF": t.Ref().String(), "PWD": t.Dir(),
-	}
-	environ = slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
-		name, _, _ := strings.Cut(pair, "=")
-		_, ours := set[name]
-		return ours
-	})
-	for name, value := range set {
-		environ = append(environ, name+"="+value)
-	}
-	return commandError(unix.Exec(path, command, environ))
+	cmd := exec.Cmd{Dir: t.Dir(), Env: append(slices.Clone(environ),
+		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir())}
+	return commandError(unix.Exec(path, command, cmd.Environ())) // the last of several values counts
 }
 
 func commandError(err error) error {

@@ -14,9 +14,9 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/disk"
+	"lockstep/internal/term"
 )
 
 func newExportCommand(std term.Streams) *cobra.Command {
@@ -24,14 +24,13 @@ func newExportCommand(std term.Streams) *cobra.Command {
 	return withFlags(&cobra.Command{
 		Use:   "export FILE",
 		Short: "Export the state that only Redis has to a file",
-		Long: "Write watches, hashes of tokens, and what apps have received of each repository to a file for lockstep import, or to\n" +
-			"standard output for -. The file has no secrets and only its owner can read it; it replaces an older one when it is complete.\n" +
-			"Processes need not be stopped. With several cells, the file has all of them and the directory; the export fails if one does\n" +
-			"not answer. With --cell, it has that one.",
+		Long: "Write watches, hashes of tokens, and what apps have received of each watched repository to a file for lockstep import, or\n" +
+			"to standard output for -. The file has no secrets and only its owner can read it; it replaces an older one when it is\n" +
+			"complete. Processes need not be stopped. With several cells, the file has all of them and the directory; the export fails if\n" +
+			"one does not answer. With --cell, it has that one.",
 		Example: "  lockstep export lockstep.export --redis redis://127.0.0.1:6379\n" +
 			"  lockstep export - --redis redis://127.0.0.1:6379 | gzip > lockstep.export.gz",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onCells(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				write := func(w io.Writer) (backup.Counts, error) {

@@ -6,16 +6,15 @@ import (
 	"log/slog"
 	"os"
 	"regexp"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/follow"
+	"lockstep/internal/term"
 )
 
 // followFlags are the flags of lockstep follow that are not settings.
@@ -62,22 +61,7 @@ func newFollowCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			level := slog.LevelInfo
-			if term.Terminal(std.Stderr) && cfg.LogLevel == "" {
-				level = slog.LevelWarn
-				progress := newDisplay(std, cfg, events.RepoPath{}, term.Output{})
-				var once sync.Once
-				end := func(failed bool) { once.Do(func() { progress.Close(failed) }) }
-				defer end(true)
-				following.Progress = func(p events.Progress) {
-					progress.Show(p)
-					if p.Phase == "" {
-						end(false)
-						fmt.Fprintf(std.Stderr, "following %s in %s\n", following.Reader.URL(), cfg.Root)
-					}
-				}
-			}
-			err = app.Follow(cmd.Context(), cfg, following, app.NewLogger(std.Stderr, cfg, level))
+			err = app.Follow(cmd.Context(), cfg, following, app.NewLogger(std.Stderr, cfg, slog.LevelInfo))
 			if errors.Is(err, follow.ErrRevoked) {
 				err = &term.ExitError{Code: term.ExitRevoked, Err: err}
 			}

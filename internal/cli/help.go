@@ -1,15 +1,14 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // exitCodes documents the exit codes.
@@ -44,7 +43,6 @@ var ownVariables = [][2]string{
 	{"LOCKSTEP_CREDENTIAL_NAME_…", "a credential: …_USERNAME, …_PASSWORD, …_SSH_KEY, …_URLS; see docs/configuration.md"},
 	{"HTTP_PROXY, HTTPS_PROXY, NO_PROXY", "proxies for remotes, unless proxy is set"},
 	{"SSL_CERT_FILE, SSL_CERT_DIR", "trusted certificate authorities, instead of the system's"},
-	{"NO_COLOR", "disables colours if not empty, as does TERM=dumb"},
 }
 
 // newEnvironmentTopic returns a help page without a command.
@@ -65,37 +63,4 @@ func newEnvironmentTopic() *cobra.Command {
 		row(v[0], v[1])
 	}
 	return &cobra.Command{Use: "environment", Short: "Environment variables", Long: strings.TrimSuffix(text.String(), "\n")}
-}
-
-// newHelpCommand is like Cobra's help command, but an unknown command or topic is a usage error.
-func newHelpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "help [COMMAND | TOPIC]",
-		Short:   "Help about a command or a topic",
-		Example: "  lockstep help locks release\n  lockstep help exit-codes",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			about, rest, err := cmd.Root().Find(args)
-			if err == nil {
-				err = term.NoArgs(about, rest)
-			}
-			if err != nil {
-				return term.UsageError(errors.New(err.Error() + "; see lockstep help"))
-			}
-			about.InitDefaultHelpFlag()
-			return about.Help()
-		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			about, _, err := cmd.Root().Find(args)
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			var names []cobra.Completion
-			for _, sub := range about.Commands() {
-				if !sub.Hidden && strings.HasPrefix(sub.Name(), begun) {
-					names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
-	}
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/egress"
 	"lockstep/internal/forge"
+	"lockstep/internal/term"
 )
 
 const hookTimeout = 30 * time.Second

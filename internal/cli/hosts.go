@@ -13,11 +13,11 @@ import (
 
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/server"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 func newHostsCommand(std term.Streams) *cobra.Command {
@@ -56,9 +56,8 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 		Long: "Lift the block of a host that told Lockstep to wait, or that did not answer, with the blocks of all its credentials; with\n" +
 			"--credential, only that one. Waiting changes begin within a second, slowly, so a host that still wants to be left alone\n" +
 			"gets few requests before it is blocked again. HOST is as shown by hosts ls, with the port unless it is the default.",
-		Example:           "  lockstep hosts clear git.example.com --redis redis://127.0.0.1:6379\n  lockstep hosts clear git.example.com --credential robot",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, usedHosts),
+		Example: "  lockstep hosts clear git.example.com --redis redis://127.0.0.1:6379\n  lockstep hosts clear git.example.com --credential robot",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host := strings.ToLower(args[0])
 			if host == "" || strings.ContainsAny(host, "/@ ") {
@@ -100,7 +99,7 @@ var hostColumns = term.List[server.Host]{
 		{Head: "HOST", Text: func(h server.Host) string { return h.Host }},
 		{Head: "IN USE", Text: func(h server.Host) string { return fmt.Sprintf("%d/%d", h.InUse, h.Limit) }},
 		{Head: "WAITING", Text: func(h server.Host) string { return strconv.Itoa(h.Waiting) }},
-		{Head: "REASON", Text: func(h server.Host) string { return status.HostReason(h) }},
+		{Head: "REASON", Text: func(h server.Host) string { return term.Printable(h.Reason) }},
 		{Head: "UNTIL", Time: func(h server.Host) time.Time { return timeOf(h.Until) }, None: "-"},
 		{Head: "CREDENTIALS", Text: status.HostCredentials},
 	},
@@ -134,16 +133,4 @@ func (l liftedList) Table(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", term.Printable(block.Host), block.Reason, name, block.Until.Format(time.RFC3339))
 	}
-}
-
-// usedHosts lists the hosts used within a day.
-func usedHosts(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
-	all, err := app.ReadHosts(cfg, client).List(ctx)
-	var names []string
-	for _, h := range all {
-		if strings.HasPrefix(h.Name, strings.ToLower(prefix)) {
-			names = append(names, h.Name)
-		}
-	}
-	return names, err
 }

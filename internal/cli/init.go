@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,39 +11,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
-	"lockstep/internal/disk"
 	"lockstep/internal/forge"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
-// noForge is the answer for deployments without webhooks.
-const noForge = "none"
+// none is the answer for deployments without webhooks, and for those without a file that runs the service.
+const none = "none"
 
-// Files that run the service.
-const (
-	serviceCompose = "compose"
-	serviceSystemd = "systemd"
-	serviceNone    = "none"
-)
-
-// setup has the answers given to lockstep init.
+// setup has the answers given to lockstep init. As JSON it has those that a second run adopts.
 type setup struct {
-	dir                    string
-	redis, listen          string
-	forge, url             string // kind of forge, and the URL of the receiver as the forge reaches it
-	app, notifyURL         string
-	service, image, binary string
+	Redis, Listen, Forge, NotifyURL, App, Service, Image string
+
+	dir, binary string
+	url         string // of the receiver, as the forge reaches it
 }
 
 func newInitCommand(std term.Streams) *cobra.Command {
@@ -82,122 +72,80 @@ func newInitCommand(std term.Streams) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&s.dir, "dir", ".", "`folder` to write to")
-	flags.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis, without a password")
-	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "`address` for HTTP: webhooks, API, dashboard")
-	flags.StringVar(&s.forge, "forge", noForge, "`kind` of forge that sends webhooks: github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard, or none")
+	flags.StringVar(&s.Redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis, without a password")
+	flags.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "`address` for HTTP: webhooks, API, dashboard")
+	flags.StringVar(&s.Forge, "forge", none, "`kind` of forge that sends webhooks: github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard, or none")
 	flags.StringVar(&s.url, "url", "", "`URL` at which the forge reaches this service (default: http and the address)")
-	flags.StringVar(&s.app, "app", "docs", "`app` to notify, for --notify-url")
-	flags.StringVar(&s.notifyURL, "notify-url", "", "`URL` of an app that gets notifications (default: none)")
-	flags.StringVar(&s.service, "service", serviceNone, "`file` that runs the service: compose, systemd or none")
-	flags.StringVar(&s.image, "image", "lockstep:local", "`image` in the Compose file")
+	flags.StringVar(&s.App, "app", "docs", "`app` to notify, for --notify-url")
+	flags.StringVar(&s.NotifyURL, "notify-url", "", "`URL` of an app that gets notifications (default: none)")
+	flags.StringVar(&s.Service, "service", none, "`file` that runs the service: compose, systemd or none")
+	flags.StringVar(&s.Image, "image", "lockstep:local", "`image` in the Compose file")
 	flags.BoolVar(&yes, "yes", false, "do not ask; use defaults for values that no flag sets")
 	flags.BoolVar(&check, "check", false, "wait for the first push to arrive and be published")
 	flags.DurationVar(&timeout, "timeout", 10*time.Minute, "how long --check waits")
 	return cmd
 }
 
-// question asks for one flag.
-type question struct {
-	flag, text string
-	value      *string
-	check      func(string) error
-	when       func() bool // nil: always
-}
-
-func (s *setup) questions() []question {
-	return []question{
-		{"redis", "Redis URL", &s.redis, checkRedisURL, nil},
-		{"listen", "Address for HTTP", &s.listen, func(text string) error {
-			if text == "" {
-				return errors.New("want host:port, as in 127.0.0.1:8080")
-			}
-			return config.CheckAddress("listen", text)
-		}, nil},
-		{"forge", "Forge that sends webhooks (github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard, none)", &s.forge, checkForge, nil},
-		{"url", "URL at which the forge reaches this service", &s.url, checkServiceURL, func() bool { return s.forge != noForge }},
-		{"notify-url", "URL of an app to notify, empty for none", &s.notifyURL, checkNotifyURL, nil},
-		{"app", "Name of that app", &s.app, watch.CheckApp, func() bool { return s.notifyURL != "" }},
-		{"service", "File that runs the service (compose, systemd, none)", &s.service, checkService, nil},
+// complete adopts the answers of an earlier run, then asks for values that no flag sets if standard input is a terminal, and checks the
+// answers.
+func (s *setup) complete(cmd *cobra.Command, std term.Streams, yes bool) (err error) {
+	s.binary, _ = os.Executable() // only printed, and in the unit
+	if s.dir, err = filepath.Abs(s.dir); err != nil {
+		return err
 	}
-}
-
-// complete takes answers from an existing lockstep.yaml, then asks for values that no flag sets if standard input is a terminal, and checks
-// the answers.
-func (s *setup) complete(cmd *cobra.Command, std term.Streams, yes bool) error {
 	if err := s.adopt(cmd); err != nil {
 		return err
 	}
-	if s.url == "" {
-		s.url = "http://" + s.listen
-	}
-	in := term.NewPrompt(std)
-	if yes {
-		in = nil
-	}
-	for _, q := range s.questions() {
-		if q.when != nil && !q.when() {
-			continue
-		}
-		if in != nil && !cmd.Flags().Changed(q.flag) {
-			answer, err := in.Ask(q.text, *q.value, q.check)
-			if err != nil {
-				return err
+	prompt := term.NewPrompt(std)
+	answer := func(flag, question string, value *string, check func(string) error) {
+		switch {
+		case err != nil:
+		case prompt == nil || yes || cmd.Flags().Changed(flag):
+			if err = check(*value); err != nil {
+				err = fmt.Errorf("--%s: %w", flag, err)
 			}
-			*q.value = answer
-			if q.flag == "listen" && !cmd.Flags().Changed("url") {
-				s.url = "http://" + s.listen
-			}
-			continue
-		}
-		if err := q.check(*q.value); err != nil {
-			return fmt.Errorf("--%s: %w", q.flag, err)
+		default:
+			*value, err = prompt.Ask(question, *value, check)
 		}
 	}
+	answer("redis", "Redis URL", &s.Redis, checkRedisURL)
+	answer("listen", "Address for HTTP", &s.Listen, checkListen)
+	answer("forge", "Forge that sends webhooks (github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard, none)", &s.Forge, checkForge)
+	s.url = cmp.Or(s.url, "http://"+s.Listen)
+	if s.Forge != none {
+		answer("url", "URL at which the forge reaches this service", &s.url, checkServiceURL)
+	}
+	answer("notify-url", "URL of an app to notify, empty for none", &s.NotifyURL, checkNotifyURL)
+	if s.NotifyURL != "" {
+		answer("app", "Name of that app", &s.App, watch.CheckApp)
+	}
+	answer("service", "File that runs the service (compose, systemd, none)", &s.Service, checkService)
 	s.url = strings.TrimRight(s.url, "/")
-	if exe, err := os.Executable(); err == nil {
-		s.binary = exe
-	}
-	var err error
-	s.dir, err = filepath.Abs(s.dir)
 	return err
 }
 
-// adopt makes the answers of an earlier run the defaults.
+const answersComment = "# init: "
+
+// adopt makes the answers of an earlier run, in a comment of lockstep.yaml, the defaults.
 func (s *setup) adopt(cmd *cobra.Command) error {
 	path := filepath.Join(s.dir, config.DefaultFile)
 	text, err := os.ReadFile(path)
 	if err != nil { // if it exists, it is read again before anything is written
 		return nil
 	}
-	var before struct{ Redis, Listen string }
-	if err := yaml.Unmarshal(text, &before); err != nil {
-		return fmt.Errorf("%s: %w; remove the file, or choose another folder with --dir", path, err)
+	given := *s
+	_, rest, _ := bytes.Cut(text, []byte(answersComment))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	if err := json.Unmarshal(line, s); err != nil {
+		return fmt.Errorf("%s was not written by lockstep init; remove the file, or choose another folder with --dir", path)
 	}
-	set := func(flag string, value *string, text string) {
-		if text != "" && !cmd.Flags().Changed(flag) {
-			*value = text
+	for flag, value := range map[string][2]*string{
+		"redis": {&s.Redis, &given.Redis}, "listen": {&s.Listen, &given.Listen}, "forge": {&s.Forge, &given.Forge}, "app": {&s.App, &given.App},
+		"notify-url": {&s.NotifyURL, &given.NotifyURL}, "service": {&s.Service, &given.Service}, "image": {&s.Image, &given.Image},
+	} {
+		if cmd.Flags().Changed(flag) {
+			*value[0] = *value[1]
 		}
-	}
-	set("redis", &s.redis, before.Redis)
-	set("listen", &s.listen, before.Listen)
-	if found, err := disk.Glob(filepath.Join(s.dir, "hooks"), "*/forge"); err == nil && len(found) == 1 {
-		set("forge", &s.forge, filepath.Base(filepath.Dir(found[0])))
-	}
-	for name, service := range map[string]string{composeFile: serviceCompose, unitFile: serviceSystemd} {
-		text, err := os.ReadFile(filepath.Join(s.dir, name))
-		if err != nil || !bytes.Contains(text, []byte("ritten by lockstep init")) {
-			continue
-		}
-		set("service", &s.service, service)
-		if image := composeImage.FindSubmatch(text); image != nil {
-			set("image", &s.image, string(image[1]))
-		}
-	}
-	if found, err := disk.Glob(filepath.Join(s.dir, "credentials"), "*/signingSecret"); err == nil && len(found) == 1 {
-		set("app", &s.app, filepath.Base(filepath.Dir(found[0])))
-	}
-	if urls, err := os.ReadFile(filepath.Join(s.dir, "credentials", s.app, "urls")); err == nil {
-		set("notify-url", &s.notifyURL, strings.TrimSpace(string(urls)))
 	}
 	return nil
 }
@@ -212,11 +160,15 @@ func checkRedisURL(text string) error {
 	return err
 }
 
-func checkForge(text string) error {
-	if text == noForge {
-		return nil
+func checkListen(text string) error {
+	if text == "" {
+		return errors.New("want host:port, as in 127.0.0.1:8080")
 	}
-	if _, err := forge.ParseKind(text); err != nil {
+	return config.CheckAddress("listen", text)
+}
+
+func checkForge(text string) error {
+	if _, err := forge.ParseKind(text); err != nil && text != none {
 		return fmt.Errorf("%w, or none", err)
 	}
 	return nil
@@ -231,70 +183,59 @@ func checkServiceURL(text string) error {
 }
 
 func checkNotifyURL(text string) error {
-	if text == "" {
-		return nil
-	}
-	if checkServiceURL(text) != nil || strings.ContainsAny(text, " \n") || credential.Covers([]string{text}, text) == 0 {
+	if text != "" && (checkServiceURL(text) != nil || strings.ContainsAny(text, " \n") || credential.Covers([]string{text}, text) == 0) {
 		return errors.New("want a URL such as https://docs.example.com/hooks/lockstep")
 	}
 	return nil
 }
 
 func checkService(text string) error {
-	switch text {
-	case serviceCompose, serviceSystemd, serviceNone:
-		return nil
+	if text != "compose" && text != "systemd" && text != none {
+		return fmt.Errorf("%q: want compose, systemd or none", text)
 	}
-	return fmt.Errorf("%q: want compose, systemd or none", text)
+	return nil
 }
-
-var composeImage = regexp.MustCompile(`(?m)^  lockstep:\n    image: '(.*)'$`)
 
 // printNext prints the webhook's form and what to do next.
 func (s *setup) printNext(w io.Writer) {
-	if s.forge != noForge {
-		printWebhook(w, forge.Kind(s.forge), s.url+"/hooks/"+s.forge, filepath.Join("hooks", s.forge, "secret"))
+	if s.Forge != none {
+		printWebhook(w, forge.Kind(s.Forge), s.url+"/hooks/"+s.Forge, filepath.Join("hooks", s.Forge, "secret"))
 	}
-	fmt.Fprint(w, "\nNext:\n")
 	run := "lockstep"
 	if _, err := exec.LookPath(run); err != nil {
 		run = s.binary
 	}
-	folder := "  cd " + quoted(s.dir) + "\n"
-	fmt.Fprint(w, folder)
-	switch s.service {
-	case serviceCompose:
+	folder := "  cd '" + strings.ReplaceAll(s.dir, "'", `'\''`) + "'\n"
+	fmt.Fprint(w, "\nNext:\n"+folder)
+	switch s.Service {
+	case "compose":
 		run = "docker compose exec lockstep /lockstep"
 		fmt.Fprint(w, "  docker compose up --detach\n")
-	case serviceSystemd:
-		fmt.Fprintf(w, "  sudo cp %s /etc/systemd/system/ && sudo systemctl enable --now lockstep\n", unitFile)
+	case "systemd":
+		fmt.Fprint(w, "  sudo cp lockstep.service /etc/systemd/system/ && sudo systemctl enable --now lockstep\n")
 	default:
 		fmt.Fprintf(w, "  %s serve\n\nIn a second terminal:\n%s", run, folder)
 	}
-	add := run + " watch add URL --app " + s.app
-	if s.notifyURL != "" {
-		add += " --notify-url " + s.notifyURL + " --notify-secret " + s.app
+	fmt.Fprintf(w, "  %s watch add URL --app %s", run, s.App)
+	if s.NotifyURL != "" {
+		fmt.Fprintf(w, " --notify-url %s --notify-secret %s", s.NotifyURL, s.App)
 	}
-	fmt.Fprintf(w, "  %s\n", add)
-	if s.forge != noForge {
-		fmt.Fprintf(w, "  %s hook test %s\n  %s init --check\n", run, s.forge, run)
+	fmt.Fprintln(w)
+	if s.Forge != none {
+		fmt.Fprintf(w, "  %s hook test %s\n  %s init --check\n", run, s.Forge, run)
 	}
 }
-
-// quoted quotes a path for a shell.
-func quoted(path string) string { return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'" }
 
 // printWebhook prints the forge's form for a webhook.
 func printWebhook(w io.Writer, kind forge.Kind, to, secret string) {
 	form := forge.FormOf(kind)
-	var rows strings.Builder
-	fmt.Fprintf(&rows, "  %s\t%s\n", cmp.Or(form.URL, "URL"), to)
+	rows := fmt.Sprintf("  %s\t%s\n", cmp.Or(form.URL, "URL"), to)
 	if form.ContentType != "" {
-		fmt.Fprintf(&rows, "  Content type\t%s\n", form.ContentType)
+		rows += fmt.Sprintf("  Content type\t%s\n", form.ContentType)
 	}
-	fmt.Fprintf(&rows, "  %s\tthe text in %s\n", form.Secret, secret)
+	rows += fmt.Sprintf("  %s\tthe text in %s\n", form.Secret, secret)
 	if form.Events != "" {
-		fmt.Fprintf(&rows, "  Events\t%s\n", form.Events)
+		rows += fmt.Sprintf("  Events\t%s\n", form.Events)
 	}
-	fmt.Fprintf(w, "\nWebhook, at %s:\n%s", form.Where, term.Align(rows.String(), false))
+	fmt.Fprintf(w, "\nWebhook, at %s:\n%s", form.Where, term.Align(rows))
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/app"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // checkFirstPush waits until the latest push that a webhook reported is published.
@@ -50,33 +51,17 @@ func checkFirstPush(cmd *cobra.Command, std term.Streams, timeout time.Duration)
 
 // latestPush returns the latest push that a webhook reported among the last changes of the stream, and waits for one if there is none.
 func latestPush(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (entry string, change events.Change, err error) {
-	last, err := client.XRevRangeN(ctx, namespace.Changes(), "+", "-", 10*tailBatch).Result()
-	if err != nil {
-		return "", events.Change{}, err
-	}
-	for _, message := range last {
-		if change, ok := pushByWebhook(message); ok {
-			return message.ID, change, nil
-		}
-	}
-	from := "0"
-	if len(last) > 0 {
-		from = last[0].ID
-	}
 	for {
-		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{namespace.Changes(), from}, Count: tailBatch, Block: time.Second}).Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
+		last, err := client.XRevRangeN(ctx, namespace.Changes(), "+", "-", 10*tailBatch).Result()
+		if err != nil {
 			return "", events.Change{}, err
 		}
-		for _, stream := range read {
-			for _, message := range stream.Messages {
-				from = message.ID
-				if change, ok := pushByWebhook(message); ok {
-					return message.ID, change, nil
-				}
+		for _, message := range last {
+			if change, ok := pushByWebhook(message); ok {
+				return message.ID, change, nil
 			}
 		}
-		if ctx.Err() != nil {
+		if !app.Sleep(ctx, time.Second) {
 			return "", events.Change{}, ctx.Err()
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -15,9 +14,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 
@@ -34,25 +33,23 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onCells(cmd, std, locksTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list := []server.Lock{}
-				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
-					return inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
+				byRepo := func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) }
+				list, _, missing, err := gather(ctx, cfg, set, 0, byRepo, func(cfg config.Config, cell string) (list []server.Lock, more bool, err error) {
+					err = inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
 						held, err := inspector.List(ctx)
 						for _, status := range held {
 							lock := server.NewLock(status)
-							lock.Cell = cellName(set, cell)
+							lock.Cell = cell
 							list = append(list, lock)
 						}
 						return err
 					})(ctx, cfg, client)
+					return list, false, err
 				})
 				if err != nil {
 					return err
 				}
-				if !set.IsSingle() {
-					slices.SortStableFunc(list, func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) })
-				}
-				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns(list)), lacking(missing))
+				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns), lacking(missing))
 			})
 		},
 	}, config.Common, &out)
@@ -61,11 +58,10 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 func newLocksShowCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
-		Use:               "show owner/name",
-		Short:             "Show one lease, its holder and its wait queue",
-		Example:           "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Use:     "show owner/name",
+		Short:   "Show one lease, its holder and its wait queue",
+		Example: "  lockstep locks show acme/widgets --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -91,9 +87,8 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 		Short: "Release a lease by force",
 		Long: "Release a lease by force: its holder's work is cancelled, and after a short delay the next in the wait queue gets\n" +
 			"the lease. With --fence, as shown by locks show, only that lease is released; without, whichever is held now.",
-		Example:           "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, leases),
+		Example: "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -145,10 +140,10 @@ func inspecting(fn func(context.Context, *locking.Inspector) error) func(context
 	}
 }
 
-// lockColumns returns how ls prints leases. The cell is left out if there is only one.
-func lockColumns(list []server.Lock) term.List[server.Lock] {
-	columns := []term.Column[server.Lock]{
+var lockColumns = term.List[server.Lock]{
+	Columns: []term.Column[server.Lock]{
 		{Head: "REPOSITORY", Text: func(l server.Lock) string { return l.Repo }},
+		{Head: "CELL", Text: func(l server.Lock) string { return l.Cell }, Optional: true},
 		{Head: "OPERATION", Text: func(l server.Lock) string { return l.Holder.Operation }},
 		{Head: "JOB", Text: func(l server.Lock) string { return l.Holder.Job }},
 		{Head: "WORKER", Text: func(l server.Lock) string { return l.Holder.Worker }},
@@ -156,14 +151,9 @@ func lockColumns(list []server.Lock) term.List[server.Lock] {
 		{Head: "WAITING", Text: func(l server.Lock) string { return strconv.Itoa(len(l.Waiters)) }},
 		{Head: "REMAINING", Text: func(l server.Lock) string { return remaining(l).String() }, Wide: true},
 		{Head: "FENCE", Text: func(l server.Lock) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
-	}
-	if slices.ContainsFunc(list, func(l server.Lock) bool { return l.Cell != "" }) {
-		columns = slices.Insert(columns, 1, term.Column[server.Lock]{Head: "CELL", Text: func(l server.Lock) string { return l.Cell }})
-	}
-	return term.List[server.Lock]{
-		Columns: columns, Name: func(l server.Lock) string { return l.Repo },
-		Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
-	}
+	},
+	Name:  func(l server.Lock) string { return l.Repo },
+	Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
 }
 
 type lockDetail server.Lock

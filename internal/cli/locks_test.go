@@ -9,10 +9,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 // TestLeasesAreShownAndReleased has a worker that holds the lease of a repository whose remote hangs, and one that waits.

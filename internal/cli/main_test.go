@@ -5,7 +5,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

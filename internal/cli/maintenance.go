@@ -12,9 +12,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/egress"
 	"lockstep/internal/notify"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -33,8 +33,7 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 			"2xx.",
 		Example: "  lockstep notify test acme/widgets --app docs --credentials credentials --redis redis://127.0.0.1:6379\n" +
 			"  lockstep notify test acme/widgets --app docs --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, watched),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := watchKey(args[0], name, ref)
 			if err != nil {

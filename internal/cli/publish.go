@@ -16,8 +16,8 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // changeFlags are flags that describe a change.
@@ -64,16 +64,41 @@ func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change,
 	return c, nil
 }
 
+// publishFlags are flags that describe a change of any kind.
+type publishFlags struct {
+	changeFlags
+	removed, due, force bool
+	movedTo, onBusy     string
+}
+
+// change returns the change, or a usage error.
+func (f *publishFlags) change(url string) (change events.Change, err error) {
+	kind := events.ChangePushed
+	switch {
+	case f.removed:
+		kind = events.ChangeRemoved
+	case f.due:
+		kind = events.ChangeDue
+	case f.movedTo != "":
+		kind = events.ChangeMoved
+		if f.to, err = events.ParseRepoPath(f.movedTo); err != nil {
+			return change, term.UsageError(fmt.Errorf("--moved-to: %w", err))
+		}
+	}
+	if change, err = f.changeFlags.change(kind, url); err != nil {
+		return change, err
+	}
+	change.Force, change.OnBusy = f.force, events.BusyPolicy(f.onBusy)
+	change, err = events.NewChange(change)
+	return change, term.UsageError(err)
+}
+
 func newPublishCommand(std term.Streams) *cobra.Command {
 	var (
-		flags        changeFlags
-		removed, due bool
-		movedTo      string
-		force        bool
-		out          term.Output
-		onBusy       string
-		wait         bool
-		timeout      time.Duration
+		flags   publishFlags
+		out     term.Output
+		wait    bool
+		timeout time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "publish URL",
@@ -87,26 +112,9 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			kind := events.ChangePushed
-			switch {
-			case removed:
-				kind = events.ChangeRemoved
-			case due:
-				kind = events.ChangeDue
-			case movedTo != "":
-				kind = events.ChangeMoved
-				var err error
-				if flags.to, err = events.ParseRepoPath(movedTo); err != nil {
-					return term.UsageError(fmt.Errorf("--moved-to: %w", err))
-				}
-			}
-			change, err := flags.change(kind, args[0])
+			change, err := flags.change(args[0])
 			if err != nil {
 				return err
-			}
-			change.Force, change.OnBusy = force, events.BusyPolicy(onBusy)
-			if change, err = events.NewChange(change); err != nil {
-				return term.UsageError(err)
 			}
 			if timeout <= 0 {
 				return term.UsageError(fmt.Errorf("--timeout %v: want more than 0s", timeout))
@@ -137,12 +145,12 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&flags.after, "after", "", "new `commit` of the ref")
 	cmd.Flags().BoolVar(&flags.pin, "pin", false, "publish the commit of --after, even if the ref has moved on")
 	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
-	cmd.Flags().StringVar(&onBusy, "on-busy", string(events.BusyWait), "behaviour while another job holds the repository: `wait or skip`")
-	cmd.Flags().BoolVar(&removed, "removed", false, "publish the removal of the repository or, with --ref, of that ref")
-	cmd.Flags().StringVar(&movedTo, "moved-to", "", "publish the move of --repo to this `owner/name` at the URL")
-	cmd.Flags().BoolVar(&due, "due", false, "poll the watched refs of the repository")
+	cmd.Flags().StringVar(&flags.onBusy, "on-busy", string(events.BusyWait), "behaviour while another job holds the repository: `wait or skip`")
+	cmd.Flags().BoolVar(&flags.removed, "removed", false, "publish the removal of the repository or, with --ref, of that ref")
+	cmd.Flags().StringVar(&flags.movedTo, "moved-to", "", "publish the move of --repo to this `owner/name` at the URL")
+	cmd.Flags().BoolVar(&flags.due, "due", false, "poll the watched refs of the repository")
 	cmd.MarkFlagsMutuallyExclusive("removed", "moved-to", "due")
-	cmd.Flags().BoolVar(&force, "force", false, "with --removed: remove the clone even if the remote still exists")
+	cmd.Flags().BoolVar(&flags.force, "force", false, "with --removed: remove the clone even if the remote still exists")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the result and print it")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long --wait waits")
 	out.Add(cmd, term.FormEvent)
@@ -160,9 +168,7 @@ type publishedChange struct {
 func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
 	return onRepo(cmd, std, timeout, change.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		warnWithoutWorker(ctx, client, cfg, std)
-		progress := newDisplay(std, cfg, change.Repo, out)
-		result, err := enqueueAndAwait(ctx, client, cfg, change, timeout, progress)
-		progress.Close(err != nil || result.Type == events.ResultFailed)
+		result, err := enqueueAndAwait(ctx, std, client, cfg, change, timeout)
 		switch {
 		case err != nil:
 			return err
@@ -183,8 +189,8 @@ func warnWithoutWorker(ctx context.Context, client redis.UniversalClient, cfg co
 }
 
 // enqueueAndAwait publishes the change and waits for its result. The error says whether the change was published.
-func enqueueAndAwait(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change, timeout time.Duration, progress *display) (events.Result, error) {
-	defer progress.follow(ctx, client, cfg, change)()
+func enqueueAndAwait(ctx context.Context, std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change, timeout time.Duration) (events.Result, error) {
+	defer showProgress(std, client, cfg, change)()
 	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
 	switch {
 	case err != nil && timedOut(ctx):

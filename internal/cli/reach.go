@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
+	"lockstep/internal/term"
 )
 
 // connected runs fn with a client of the configured Redis. It returns an error with advice if none is configured or if Redis does not
@@ -28,15 +29,20 @@ func connected(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn f
 	if cfg.Redis == "" {
 		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service", config.Names("redis")))
 	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	return withRedis(cfg, func(client redis.UniversalClient) error { return fn(ctx, cfg, client) })
+}
+
+// withRedis runs fn with a client of the configured Redis, and adds advice to its error.
+func withRedis(cfg config.Config, fn func(redis.UniversalClient) error) error {
 	server, err := cfg.RedisServer()
 	if err != nil {
 		return term.UsageError(err)
 	}
 	client := server.Open()
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-	defer cancel()
-	return redisx.Explain(server, fn(ctx, cfg, client))
+	return redisx.Explain(server, fn(client))
 }
 
 // onCells is connected, for a command that works with all cells: a single deployment, unless the settings name a directory of cells.
@@ -106,6 +112,25 @@ func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(co
 	return missing, nil
 }
 
+// gather returns the rows that read finds in each cell that answers, and the other cells. The rows of several cells are sorted by compare. It
+// returns up to limit rows, all if it is 0, and reports whether there are more.
+func gather[T any](ctx context.Context, cfg config.Config, set *cells.Set, limit int, compare func(a, b T) int,
+	read func(cfg config.Config, cell string) (rows []T, more bool, err error)) (list []T, more bool, missing []cells.Missing, err error) {
+	list = []T{}
+	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
+		rows, rest, err := read(cfg, cellName(set, cell))
+		list, more = append(list, rows...), more || rest
+		return err
+	})
+	if !set.IsSingle() {
+		slices.SortStableFunc(list, compare)
+	}
+	if limit > 0 && len(list) > limit {
+		list, more = list[:limit], true
+	}
+	return list, more, missing, err
+}
+
 // cellName returns the name of a cell for the output: "" if there is only one.
 func cellName(set *cells.Set, cell cells.Member) string {
 	if set.IsSingle() {
@@ -136,18 +161,15 @@ func oneCell(ctx context.Context, cfg config.Config) (config.Config, error) {
 	if cfg.Directory() == "" {
 		return cfg, nil
 	}
-	server, err := cfg.RedisServer()
-	if err != nil {
-		return cfg, term.UsageError(err)
-	}
-	client := server.Open()
-	defer client.Close()
-	set, err := app.OpenCells(ctx, cfg, client)
-	if err != nil {
-		return cfg, redisx.Explain(server, err)
-	}
-	if !set.IsSingle() {
-		return cfg, term.UsageError(errOneCell)
-	}
-	return app.InCell(cfg, set.Members()[0]), nil
+	err := withRedis(cfg, func(client redis.UniversalClient) error {
+		set, err := app.OpenCells(ctx, cfg, client)
+		if err == nil && !set.IsSingle() {
+			err = term.UsageError(errOneCell)
+		}
+		if err == nil {
+			cfg = app.InCell(cfg, set.Members()[0])
+		}
+		return err
+	})
+	return cfg, err
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	views "lockstep/internal/view"
 	"lockstep/internal/volume"
 	"lockstep/tree"

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/schedule"
+	"lockstep/internal/term"
 )
 
 func newReconcileCommand(std term.Streams) *cobra.Command {

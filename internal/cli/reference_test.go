@@ -44,7 +44,7 @@ func reference() string {
 		"- `ls` is also `list`; `rm` and `drop` are also `remove` and `delete`. Sizes are numbers of bytes or have a unit: `8GiB`.\n" +
 		"- `-o json` of `sync` and `publish --wait` has the fields of the result's data on one level. `-o event` has the result as in the stream and in\n" +
 		"  the HTTP API, a CloudEvent.\n" +
-		"- `source <(lockstep completion bash)` completes commands, flags, repositories, leases, dead letters and apps.\n\n" +
+		"- `source <(lockstep completion bash)` completes commands and flags.\n\n" +
 		"| exit code | meaning |\n|---|---|\n")
 	for _, c := range exitCodes {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.code, c.what)

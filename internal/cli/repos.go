@@ -18,11 +18,11 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 
@@ -44,44 +44,32 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls acme/ --limit 20 -o wide --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls -q --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onCells(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				list, more := []listedRepo{}, false
-				missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
-					summaries, rest, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
+				byRepo := func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) }
+				list, more, missing, err := gather(ctx, cfg, set, limit, byRepo, func(cfg config.Config, cell string) ([]listedRepo, bool, error) {
+					summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
 					if err != nil {
-						return err
+						return nil, false, err
 					}
-					described, err := describeRepos(ctx, cfg, client, summaries)
-					if described == nil {
-						return err
-					}
-					if err != nil { // some could not be measured; list all of them anyway
+					list, err := describeRepos(ctx, cfg, client, cell, summaries)
+					if list != nil && err != nil { // some could not be measured; list all of them anyway
 						fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
+						err = nil
 					}
-					for _, repo := range described {
-						repo.Cell = cellName(set, cell)
-						list = append(list, repo)
-					}
-					more = more || rest
-					return nil
+					return list, more, err
 				})
 				if err != nil {
 					return err
 				}
-				slices.SortStableFunc(list, func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) })
-				if len(list) > limit {
-					list, more = list[:limit], true
-				}
 				if more {
 					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, repoColumns(list, len(args) > 0)), lacking(missing))
+				return cmp.Or(term.ShowList(std, &out, list, list, repoColumns(len(args) > 0)), lacking(missing))
 			})
 		},
 	}
@@ -119,8 +107,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 		Short: "Show one repository: failures, heads, last result per app, circuit breaker and lease",
 		Example: "  lockstep repos show acme/widgets --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos show acme/widgets --json --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err != nil {
@@ -178,7 +165,7 @@ func (r repoDetail) Table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "synced\t%s\n", syncedText(r.RepoSummary))
 	for _, f := range r.Failing {
-		fmt.Fprintf(w, "failing\t%s\t%s\t%s\n", appOf(f), refOf(f), term.Paint(term.MarkBad, status.FailureText(f, math.MaxInt)))
+		fmt.Fprintf(w, "failing\t%s\t%s\t%s\n", appOf(f), refOf(f), status.FailureText(f, math.MaxInt))
 	}
 	if r.Poll != nil {
 		fmt.Fprintf(w, "next poll\t%s\n", nextPoll(*r.Poll, time.Now()))

@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 
@@ -30,7 +30,7 @@ type listedRepo struct {
 
 // describeRepos adds the published commits and, if the volume is mounted, the disk usage. It returns the complete list, even if err
 // reports that the disk usage of some repositories cannot be read, or nil.
-func describeRepos(ctx context.Context, cfg config.Config, client redis.UniversalClient, summaries []server.RepoSummary) ([]listedRepo, error) {
+func describeRepos(ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, summaries []server.RepoSummary) ([]listedRepo, error) {
 	volume, err := app.ViewVolume(ctx, cfg, client)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func describeRepos(ctx context.Context, cfg config.Config, client redis.Universa
 	for i, summary := range summaries {
 		disk, diskErr := describe(volume, summary.Repo)
 		err = errors.Join(err, diskErr)
-		list[i] = listedRepo{RepoSummary: summary, Ref: defaults[i], Volume: disk}
+		list[i] = listedRepo{RepoSummary: summary, Cell: cell, Ref: defaults[i], Volume: disk}
 		if refs := slices.Sorted(maps.Keys(heads[i])); heads[i][list[i].Ref] == "" && len(refs) > 0 {
 			list[i].Ref = refs[0]
 		}
@@ -61,53 +61,45 @@ func describeRepos(ctx context.Context, cfg config.Config, client redis.Universa
 	return list, err
 }
 
-// repoColumns returns how ls prints repositories. Columns that are empty in all rows are left out.
-func repoColumns(list []listedRepo, prefix bool) term.List[listedRepo] {
-	type column = term.Column[listedRepo]
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	columns := []column{
-		{Head: "REPOSITORY", Text: func(r listedRepo) string { return r.Repo }},
-		{Head: "REF", Text: func(r listedRepo) string { return shortRef(r.Ref) }},
-		{Head: "COMMIT", Text: func(r listedRepo) string { return r.Commit[:min(12, len(r.Commit))] }},
-		{Head: "SYNCED", Time: func(r listedRepo) time.Time { return timeOf(r.Synced) }},
-		{Head: "STATUS", Text: repoStatus},
-	}
-	if slices.ContainsFunc(list, func(r listedRepo) bool { return r.Cell != "" }) {
-		columns = slices.Insert(columns, 1, column{Head: "CELL", Text: func(r listedRepo) string { return r.Cell }})
-	}
-	if slices.ContainsFunc(list, func(r listedRepo) bool { return r.Volume != nil }) {
-		onVolume := func(fn func(*onDisk) string) func(listedRepo) string {
-			return func(r listedRepo) string {
-				if r.Volume == nil {
-					return ""
-				}
-				return fn(r.Volume)
-			}
-		}
-		columns = append(columns,
-			column{Head: "SIZE", Text: onVolume(func(d *onDisk) string { return volume.BytesText(d.Bytes) })},
-			column{Head: "FILES", Text: onVolume(func(d *onDisk) string { return number(d.Files) }), Wide: true},
-			column{Head: "TREES", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Trees) }), Wide: true},
-			column{Head: "STORE", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Store) }), Wide: true},
-			column{Head: "ADOPTED", Text: onVolume((*onDisk).adopted), Wide: true})
-	}
-	columns = append(columns,
-		column{Head: "FENCE", Text: func(r listedRepo) string { return strconv.FormatUint(r.Fence, 10) }, Wide: true},
-		column{Head: "FAILURES", Text: func(r listedRepo) string { return strconv.Itoa(r.Circuit.Failures) }, Wide: true},
-		column{Head: "CIRCUIT", Text: func(r listedRepo) string { return status.Circuit(r.Circuit) }, Wide: true})
-	if slices.ContainsFunc(list, func(r listedRepo) bool { return len(r.Failing) > 0 }) {
-		columns = append(columns, column{Head: "LAST ERROR", Text: func(r listedRepo) string {
-			if len(r.Failing) == 0 {
+// repoColumns returns how ls prints repositories.
+func repoColumns(prefix bool) term.List[listedRepo] {
+	onVolume := func(text func(*onDisk) string) func(listedRepo) string {
+		return func(r listedRepo) string {
+			if r.Volume == nil {
 				return ""
 			}
-			return term.Paint(term.MarkBad, status.FailureText(r.Failing[0], 100))
-		}})
+			return text(r.Volume)
+		}
 	}
 	empty := "no repositories yet; watch one with lockstep watch add URL --app NAME, or sync one with lockstep sync URL"
 	if prefix {
 		empty = "no repositories with this prefix; see lockstep repos ls"
 	}
-	return term.List[listedRepo]{Columns: columns, Name: func(r listedRepo) string { return r.Repo }, Empty: empty}
+	return term.List[listedRepo]{
+		Columns: []term.Column[listedRepo]{
+			{Head: "REPOSITORY", Text: func(r listedRepo) string { return r.Repo }},
+			{Head: "CELL", Text: func(r listedRepo) string { return r.Cell }, Optional: true},
+			{Head: "REF", Text: func(r listedRepo) string { return shortRef(r.Ref) }},
+			{Head: "COMMIT", Text: func(r listedRepo) string { return r.Commit[:min(12, len(r.Commit))] }},
+			{Head: "SYNCED", Time: func(r listedRepo) time.Time { return timeOf(r.Synced) }},
+			{Head: "STATUS", Text: repoStatus},
+			{Head: "SIZE", Text: onVolume(func(d *onDisk) string { return volume.BytesText(d.Bytes) }), Optional: true},
+			{Head: "FILES", Text: onVolume(func(d *onDisk) string { return strconv.FormatInt(d.Files, 10) }), Wide: true, Optional: true},
+			{Head: "TREES", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Trees) }), Wide: true, Optional: true},
+			{Head: "STORE", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Store) }), Wide: true, Optional: true},
+			{Head: "ADOPTED", Text: onVolume((*onDisk).adopted), Wide: true, Optional: true},
+			{Head: "FENCE", Text: func(r listedRepo) string { return strconv.FormatUint(r.Fence, 10) }, Wide: true},
+			{Head: "FAILURES", Text: func(r listedRepo) string { return strconv.Itoa(r.Circuit.Failures) }, Wide: true},
+			{Head: "CIRCUIT", Text: func(r listedRepo) string { return status.Circuit(r.Circuit) }, Wide: true},
+			{Head: "LAST ERROR", Optional: true, Text: func(r listedRepo) string {
+				if len(r.Failing) == 0 {
+					return ""
+				}
+				return status.FailureText(r.Failing[0], 100)
+			}},
+		},
+		Name: func(r listedRepo) string { return r.Repo }, Empty: empty,
+	}
 }
 
 // repoStatus returns the state of a repository in a word or two.
@@ -116,15 +108,15 @@ func repoStatus(r listedRepo) string {
 	case r.Removed != "":
 		return "removed"
 	case r.Circuit.OpenUntil != nil:
-		return term.Paint(term.MarkBad, "failing, paused")
+		return "failing, paused"
 	case len(r.Failing) > 0:
-		return term.Paint(term.MarkBad, "failing")
+		return "failing"
 	case len(r.Refused) > 0:
-		return term.Paint(term.MarkBad, "commit refused")
+		return "commit refused"
 	case len(r.Missing) > 0:
-		return term.Paint(term.MarkWarn, "submodules missing")
+		return "submodules missing"
 	case r.Synced == nil:
 		return "not synced yet"
 	}
-	return term.Paint(term.MarkGood, "ok")
+	return "ok"
 }

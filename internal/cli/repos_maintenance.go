@@ -10,7 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/internal/volume/fsck"
 	"lockstep/locking"
@@ -21,7 +21,7 @@ import (
 func newMaintenanceCommand[T term.Table](std term.Streams, cmd *cobra.Command, failed func() string,
 	fn func(context.Context, maintainer, []events.RepoPath) (table T, rows, failures int)) *cobra.Command {
 	var flags maintenanceFlags
-	cmd.Args, cmd.ValidArgsFunction = cobra.ArbitraryArgs, completeFrom(std, repositories)
+	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		repos, err := flags.repos(args)
 		if err != nil {
@@ -50,7 +50,7 @@ func newReposGCCommand(std term.Streams) *cobra.Command {
 		Use:   "gc [owner/name…]",
 		Short: "Free disk space of repositories and measure them",
 		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded objects, and measure the rest: now\n" +
-			"instead of at the next sync or patrol. Published trees, pinned trees and adopted clones are kept.",
+			"instead of at the next sync or after gc-every. Published trees, pinned trees and adopted clones are kept.",
 		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos gc --all --offline --root /srv/repos",
 	}, func() string { return "could not be collected" }, func(ctx context.Context, m maintainer, repos []events.RepoPath) (collectedList, int, int) {
@@ -66,7 +66,7 @@ func (m maintainer) collectAll(ctx context.Context, repos []events.RepoPath) (li
 	failed = m.each(ctx, repos, func(repo events.RepoPath, err error) error {
 		var result volume.GCResult
 		if err == nil {
-			result, err = app.Collect(ctx, m.volume, m.locker, repo, app.CollectOptions{Operation: "gc", IfHeld: locking.WaitInLine, Full: true})
+			result, err = app.Collect(ctx, m.volume, m.locker, repo, app.CollectOptions{IfHeld: locking.WaitInLine, Full: true})
 		}
 		total.Add(result.Usage)
 		list = append(list, collected{Repo: repo.String(), onDisk: newOnDisk(result.Usage, 0), Freed: result.Freed, Dropped: result.Trees, Error: errorText(err)})
@@ -77,8 +77,8 @@ func (m maintainer) collectAll(ctx context.Context, repos []events.RepoPath) (li
 			failed++
 			list = append(list, collected{Error: errorText(err), onDisk: &onDisk{}})
 		}
-		total.Patrolled = time.Now()
-		_ = m.volume.SetTotal(total) // otherwise the next patrol does
+		total.Collected = time.Now()
+		_ = m.volume.SetTotal(total) // otherwise the next worker does
 	}
 	return list, failed
 }

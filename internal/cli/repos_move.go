@@ -14,8 +14,8 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // movedRepo is the output of repos move.
@@ -52,8 +52,7 @@ func newReposMoveCommand(std term.Streams) *cobra.Command {
 			"again. Exit code 1 if the move is refused.",
 		Example: "  lockstep repos move acme/widgets --to eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep repos move acme/widgets --to eu-2 --no-wait --redis redis+cluster://127.0.0.1:7000",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
 			if err == nil && to == "" {

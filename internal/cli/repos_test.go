@@ -15,9 +15,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 // TestCircuitBreakerPausesFailingRemote uses a remote that fails at first.

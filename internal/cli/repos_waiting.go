@@ -9,10 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/notify"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -80,5 +80,5 @@ func (n waitingNotifications) String() string {
 	if n.Error != "" {
 		text += ": " + term.Printable(n.Error)
 	}
-	return term.Paint(term.MarkBad, text)
+	return text
 }

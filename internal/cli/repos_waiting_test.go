@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 // TestRefusedNotificationIsExplained runs a service with an app that refuses its notifications: show and status say which, why, and when

@@ -1,16 +1,13 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // Run runs the lockstep command with these arguments and returns its exit code.
@@ -32,39 +29,41 @@ func newRootCommand(std term.Streams) *cobra.Command {
 		newTailCommand(std), newReposCommand(std), newDeadCommand(std), newDoctorCommand(std), newExecCommand(std), newDemoCommand(std))
 	addGroup(root, &cobra.Group{ID: "advanced", Title: "Advanced commands:"},
 		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std), newCellsCommand(std), newTokensCommand(std), newFollowCommand(std),
-		newWorkspaceCommand(std), newReconcileCommand(std), newExportCommand(std), newImportCommand(std), newConfigCommand(std), newHealthcheckCommand(std),
-		newCompletionCommand(std), newVersionCommand(std))
+		newWorkspaceCommand(std), newReconcileCommand(std), newExportCommand(std), newImportCommand(std), newConfigCommand(std), newHealthcheckCommand(std), newVersionCommand(std))
 	root.AddCommand(newExitCodesTopic(), newEnvironmentTopic())
 	addAliases(root)
-	root.SetHelpCommand(newHelpCommand())
-	columns, _ := term.TerminalSize(std.Stdout)
-	columns = cmp.Or(columns, helpColumns)
-	root.SetUsageTemplate("{{if .HasParent}}" + strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages ", fmt.Sprintf("Flags.FlagUsagesWrapped %d ", columns)) +
-		"{{else}}" + rootUsage + "{{end}}")
-	help := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
-		cmd.Long = term.Wrap(cmd.Long, columns)
-		help(cmd, args)
-	})
-	setDefaults(root, std)
+	root.SetHelpCommandGroupID("advanced")
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = term.WrongUse(knownCommand)
+	}
+	root.SetCompletionCommandGroupID("advanced")
+	root.InitDefaultCompletionCmd()
+	setDefaults(root)
 	return root
 }
 
-// helpColumns is the width of help that is not printed on a terminal.
-const helpColumns = 100
+// knownCommand rejects arguments that name no command or help topic.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	about, rest, err := cmd.Root().Find(args)
+	if err != nil {
+		return err
+	}
+	return term.NoArgs(about, rest)
+}
 
-// rootUsage is the usage of the root command, on one screen.
-const rootUsage = `Usage: {{.Name}} COMMAND [flags]
-{{range $group := .Groups}}
-{{.Title}}
-{{- range $.Commands}}{{if and (eq .GroupID $group.ID) .IsAvailableCommand}}
-  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
-{{end}}
-Flags: --config FILE (default lockstep.yaml if it exists), --version, --help
-
-{{.Name}} COMMAND --help describes a command; {{.Name}} help environment and {{.Name}} help exit-codes
-describe all variables and exit codes.
-`
+// setDefaults makes cmd and its subcommands take no arguments unless they check them.
+func setDefaults(cmd *cobra.Command) {
+	if cmd.Args == nil || cmd.Name() == "completion" {
+		cmd.Args = term.WrongUse(term.NoArgs)
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	for _, sub := range cmd.Commands() {
+		setDefaults(sub)
+	}
+}
 
 // addGroup adds commands under a heading of the help, in this order.
 func addGroup(root *cobra.Command, group *cobra.Group, commands ...*cobra.Command) {
@@ -88,10 +87,7 @@ func addAliases(cmd *cobra.Command) {
 
 // newGroup returns a command that only has subcommands.
 func newGroup(use, short, long string, subcommands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short, Long: long,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	cmd := &cobra.Command{Use: use, Short: short, Long: long}
 	cmd.AddCommand(subcommands...)
 	return cmd
 }

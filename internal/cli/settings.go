@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/egress"
+	"lockstep/internal/term"
 )
 
 // settings loads a subcommand's settings. For subcommands that access remotes it also checks the hosts and files in them.
@@ -32,9 +32,6 @@ func loadSettings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	cfg, err := config.Load(cmd.Flags(), path, std.Environ)
 	if err != nil {
 		return config.Config{}, term.UsageError(err)
-	}
-	for _, warning := range cfg.Warnings {
-		app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "obsolete setting", "warning", warning)
 	}
 	return cfg, nil
 }

@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 )
 
 // services returns the arguments of the commands that run until SIGTERM, with a line of their log from when they run.

@@ -13,10 +13,10 @@ import (
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/server"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 func newStatusCommand(std term.Streams) *cobra.Command {
@@ -35,8 +35,7 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep status --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status --watch --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status acme/widgets --redis redis://127.0.0.1:6379 -o yaml",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var repo events.RepoPath
 			if len(args) == 1 {
@@ -92,8 +91,8 @@ const statusTimeout = 1500 * time.Millisecond
 // readService returns what reads the state of the service: of the deployment, or of each cell.
 func readService(cfg config.Config, client redis.UniversalClient, set *cells.Set) func(context.Context) (term.Table, error) {
 	if set.IsSingle() {
-		reader := status.Reader{Redis: client, Config: app.InCell(cfg, set.Members()[0])}
-		return func(ctx context.Context) (term.Table, error) { return reader.Read(ctx) }
+		cfg = app.InCell(cfg, set.Members()[0])
+		return func(ctx context.Context) (term.Table, error) { return status.Read(ctx, client, cfg) }
 	}
 	return func(ctx context.Context) (term.Table, error) {
 		all := allCells{Cells: []cellStatus{}}
@@ -138,6 +137,6 @@ func (a allCells) Table(w io.Writer) {
 	}
 	a.withHosts.HostRows(w)
 	for _, m := range a.Missing {
-		fmt.Fprintf(w, "\ncell\t%s\nhealth\t%s\n", m.Cell, term.Paint(term.MarkBad, "no answer: "+term.Printable(m.Error)))
+		fmt.Fprintf(w, "\ncell\t%s\nhealth\t%s\n", m.Cell, "no answer: "+term.Printable(m.Error))
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/status"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/term"
 )
 
 // errAnswered stops the embedded worker after the result.
@@ -41,8 +41,8 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 		Use:   "sync URL",
 		Short: "Sync one repository now",
 		Long: "Enqueue a change for one repository, wait for its result and print it. With --redis, the workers of a running\n" +
-			"service handle it, with their own settings; otherwise an embedded worker and Redis do. A long sync shows its progress\n" +
-			"on standard error: bars on a terminal, otherwise a line every 10 s.\n\n" +
+			"service handle it, with their own settings; otherwise an embedded worker and Redis do. A long sync prints its progress\n" +
+			"on standard error every 10 s.\n\n" +
 			"-o event prints the result as a CloudEvent, as the stream and the HTTP API have it. -o json and --json print the fields\n" +
 			"of its data on one level, with its id and type, and the fence.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
@@ -70,18 +70,16 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
 			var result events.Result
-			progress := newDisplay(std, cfg, change.Repo, out)
 			advice := "is a worker running? see lockstep status"
 			if cfg.Redis == "" {
 				advice = "the remote or the volume is slow; raise --timeout"
 				if !cmd.Flags().Changed("max-attempts") {
 					cfg.MaxAttempts = 1 // the user is waiting
 				}
-				result, err = syncEmbedded(ctx, cfg, std, traces, change, progress)
+				result, err = syncEmbedded(ctx, cfg, std, traces, change)
 			} else {
-				result, err = syncThrough(ctx, cfg, std, change, progress)
+				result, err = syncThrough(ctx, cfg, std, change)
 			}
-			progress.Close(err != nil || result.Type == events.ResultFailed)
 			if err != nil && timedOut(ctx) {
 				return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("sync %s: no result within %v; %s", change.Repo, timeout, advice)}
 			}
@@ -124,30 +122,27 @@ func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams)
 }
 
 // syncThrough lets the workers of a running service handle the change.
-func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, change events.Change, progress *display) (events.Result, error) {
-	server, err := cfg.RedisServer()
-	if err != nil {
-		return events.Result{}, term.UsageError(err)
-	}
-	client := server.Open()
-	defer client.Close()
-	set, err := app.OpenCells(ctx, cfg, client)
-	if err != nil {
-		return events.Result{}, redisx.Explain(server, err)
-	}
-	cell, err := set.Of(change.Repo)
-	if err != nil {
-		return events.Result{}, err
-	}
-	cfg = app.InCell(cfg, cell)
-	warnWithoutWorker(ctx, client, cfg, std)
-	defer progress.follow(ctx, client, cfg, change)()
-	result, err := request(ctx, client, cfg, change)
-	return result, redisx.Explain(server, err)
+func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, change events.Change) (result events.Result, err error) {
+	err = withRedis(cfg, func(client redis.UniversalClient) error {
+		set, err := app.OpenCells(ctx, cfg, client)
+		if err != nil {
+			return err
+		}
+		cell, err := set.Of(change.Repo)
+		if err != nil {
+			return err
+		}
+		cfg := app.InCell(cfg, cell)
+		warnWithoutWorker(ctx, client, cfg, std)
+		defer showProgress(std, client, cfg, change)()
+		result, err = request(ctx, client, cfg, change)
+		return err
+	})
+	return result, err
 }
 
 // syncEmbedded handles the change with a worker and a Redis inside this process.
-func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change, progress *display) (events.Result, error) {
+func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change) (events.Result, error) {
 	embedded, err := redisx.StartEmbedded()
 	if err != nil {
 		return events.Result{}, err
@@ -158,13 +153,14 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, trac
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return app.RunWorker(ctx, app.Config{
-			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, Progress: progress.Show, NoPrepare: true,
+			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, NoPrepare: true,
 		})
 	})
 	g.Go(func() error {
 		var err error
 		client := embedded.Open()
 		defer client.Close()
+		defer showProgress(std, client, cfg, change)()
 		if result, err = request(ctx, client, cfg, change); err != nil {
 			return err
 		}

@@ -19,10 +19,10 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/status"
+	"lockstep/internal/term"
 )
 
 // tailFlags configures lockstep tail.
@@ -43,8 +43,7 @@ func newTailCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, repositories),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.since < 0 || f.count < 0 {
 				return term.UsageError(errors.New("--since and --count: want 0 or more"))

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 )
 
 // shortRef returns a branch without refs/heads/, and another ref in full.

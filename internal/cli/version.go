@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 func newVersionCommand(std term.Streams) *cobra.Command {

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -217,8 +217,7 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep watch rm acme/widgets --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --all-refs --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, watched),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := watchKey(args[0], app, ref)
 			switch {

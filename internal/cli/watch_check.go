@@ -9,10 +9,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -36,7 +36,7 @@ func warnOfRemote(ctx context.Context, std term.Streams, cfg config.Config, w wa
 			problem = "needs a credential"
 		}
 	}
-	fmt.Fprintf(std.Stderr, "lockstep: warning: the remote %s: %s; the watch is kept\n", problem, term.Rendered(strings.Join(strings.Fields(err.Error()), " "), false))
+	fmt.Fprintf(std.Stderr, "lockstep: warning: the remote %s: %s; the watch is kept\n", problem, term.Clean(strings.Join(strings.Fields(err.Error()), " ")))
 }
 
 // checkRemote lists the refs of the watch's remote. It returns nil if the credential or the settings for it are not on this machine.

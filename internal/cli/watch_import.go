@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -26,8 +26,7 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 			"before anything changes. An import that fails halfway can be repeated.",
 		Example: "  lockstep watch import watches.yaml --dry-run --prune --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch export --app docs | lockstep watch import - --redis redis://127.0.0.2:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			watches, err := readWatches(cmd, args[0])
 			if err != nil {

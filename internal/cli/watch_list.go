@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/cells"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -25,8 +24,7 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 		Long:  "List all watches, those of one app or those of repositories with a path prefix.",
 		Example: "  lockstep watch ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch ls acme/ --app docs --json --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, watched),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
@@ -59,26 +57,15 @@ func prefixOf(args []string) string {
 
 // gatherWatches is [listWatches] over the cells that answer, by repository. It returns the others too.
 func gatherWatches(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, prefix, app string, limit int) (
-	list watchList, more bool, missing []cells.Missing, err error) {
-	list = watchList{}
-	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
-		found, rest, err := listWatches(ctx, watch.NewRegistry(client, cfg.Namespace()), prefix, app, limit)
-		list, more = append(list, found...), more || rest
-		return err
+	list []watch.Watch, more bool, missing []cells.Missing, err error) {
+	byRepo := func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) }
+	return gather(ctx, cfg, set, limit, byRepo, func(cfg config.Config, _ string) ([]watch.Watch, bool, error) {
+		return listWatches(ctx, watch.NewRegistry(client, cfg.Namespace()), prefix, app, limit)
 	})
-	if set.IsSingle() {
-		return list, more, missing, err
-	}
-	slices.SortStableFunc(list, func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) })
-	if limit > 0 && len(list) > limit {
-		list, more = list[:limit], true
-	}
-	return list, more, missing, err
 }
 
 // listWatches returns up to limit watches, all if it is 0, and reports whether there are more.
-func listWatches(ctx context.Context, registry *watch.Registry, prefix, app string, limit int) (list watchList, more bool, err error) {
-	list = watchList{}
+func listWatches(ctx context.Context, registry *watch.Registry, prefix, app string, limit int) (list []watch.Watch, more bool, err error) {
 	for q := (watch.Query{Prefix: prefix, App: app, Limit: 1000}); ; {
 		page, err := registry.List(ctx, q)
 		if err != nil {
@@ -93,8 +80,6 @@ func listWatches(ctx context.Context, registry *watch.Registry, prefix, app stri
 		}
 	}
 }
-
-type watchList []watch.Watch
 
 func watchColumns(filtered bool) term.List[watch.Watch] {
 	empty := "no watches yet; add one with lockstep watch add URL --app NAME"
@@ -136,8 +121,7 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 		Long:  "Print watches as YAML for lockstep watch import: all, those of one app or those of repositories with a path prefix.",
 		Example: "  lockstep watch export --redis redis://127.0.0.1:6379 > watches.yaml\n" +
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
-		Args:              term.WrongUse(term.OneArgAtMost),
-		ValidArgsFunction: completeFirst(std, watched),
+		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onCells(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
 				list, _, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, 0)

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 
@@ -34,8 +34,7 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 			"--notify-url, also with the same URL, resumes notifications that were silenced.",
 		Example: "  lockstep watch set acme/widgets --app docs --poll 10m --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch set acme/widgets --app ci --ref 'refs/tags/v*' --reset poll --reset credential --redis redis://127.0.0.1:6379",
-		Args:              term.WrongUse(term.OneArg),
-		ValidArgsFunction: completeFirst(std, watched),
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := watchKey(args[0], app, ref)
 			if err != nil {

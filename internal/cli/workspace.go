@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 	"lockstep/internal/workspace"
 	"lockstep/tree"
 )
@@ -85,7 +85,6 @@ func newWorkspaceExecCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {
@@ -149,7 +148,6 @@ func newWorkspaceCreateCommand(std term.Streams) *cobra.Command {
 			}
 			return nil
 		}),
-		ValidArgsFunction: completePublished(std),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := settings(cmd, std)
 			if err != nil {

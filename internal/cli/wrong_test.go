@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

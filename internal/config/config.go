@@ -34,8 +34,7 @@ const DefaultFile = "lockstep.yaml"
 
 // Config holds every setting, checked. The table in settings.go documents each.
 type Config struct {
-	Warnings []string          `koanf:"-"` // of settings that have no effect
-	Unknown  []UnknownVariable `koanf:"-"` // LOCKSTEP_ variables that set nothing
+	Unknown []UnknownVariable `koanf:"-"` // LOCKSTEP_ variables that set nothing
 
 	Redis             string `koanf:"redis"`
 	RedisPasswordFile string `koanf:"redis-password-file"`
@@ -60,7 +59,6 @@ type Config struct {
 	TreeKeep    time.Duration `koanf:"tree-keep"`
 
 	TreePrepare      time.Duration `koanf:"tree-prepare"`
-	Durability       string        `koanf:"durability"`
 	OutsideLinks     string        `koanf:"outside-links"`
 	MaxTreeFiles     int           `koanf:"max-tree-files"`
 	MaxTreeBytes     int64         `koanf:"max-tree-bytes"`
@@ -72,8 +70,7 @@ type Config struct {
 	MaxRepoBytes   int64         `koanf:"max-repo-bytes"`
 	MaxVolumeBytes int64         `koanf:"max-volume-bytes"`
 	MinFreeBytes   int64         `koanf:"min-free-bytes"`
-	PatrolEvery    time.Duration `koanf:"patrol-every"`
-	PatrolRate     int64         `koanf:"patrol-rate"`
+	GCEvery        time.Duration `koanf:"gc-every"`
 
 	Hosts        []string      `koanf:"hosts"`
 	Proxy        string        `koanf:"proxy"`
@@ -138,12 +135,6 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 	if err := k.Load(variables, nil); err != nil {
 		return Config{}, fmt.Errorf("environment: %w", err)
 	}
-	var warnings []string
-	for _, s := range obsolete {
-		if k.Exists(s.name) || flags != nil && flags.Changed(s.name) {
-			warnings = append(warnings, fmt.Sprintf("the setting %s has no effect; %s", s.name, s.usage))
-		}
-	}
 	if flags != nil {
 		values := posflag.ProviderWithFlag(flags, "\x00", k, func(f *pflag.Flag) (string, any) {
 			if size, ok := f.Value.(*Size); ok {
@@ -160,7 +151,7 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 			}
 		}
 	}
-	c := Config{Warnings: warnings, Unknown: unknownVariables(environ)}
+	c := Config{Unknown: unknownVariables(environ)}
 	if err := k.Unmarshal("", &c); err != nil {
 		return Config{}, fmt.Errorf("settings: %w", err)
 	}
@@ -268,8 +259,6 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
 	case c.MaxAge <= 0:
 		return fmt.Errorf("max-age %v: want a positive duration", c.MaxAge)
-	case !slices.Contains(durabilities, c.Durability):
-		return fmt.Errorf("durability %q: want %s", c.Durability, strings.Join(durabilities, " or "))
 	case !slices.Contains(outsideLinks, c.OutsideLinks):
 		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
 	}
@@ -294,9 +283,8 @@ func (c *Config) checkWork() error {
 		atLeast("tree-prepare", c.TreePrepare, 0, "0s or more"),
 		atLeast("max-volume-bytes", Size(c.MaxVolumeBytes), 0, "0 or more"),
 		atLeast("min-free-bytes", Size(c.MinFreeBytes), 0, "0 or more"),
-		zeroOrSecond("patrol-every", c.PatrolEvery),
+		zeroOrSecond("gc-every", c.GCEvery),
 		atLeast("move-rate", c.MoveRate, 1, "1 or more"),
-		atLeast("patrol-rate", Size(c.PatrolRate), 0, "0 or more"),
 	)
 }
 
@@ -316,10 +304,7 @@ func zeroOrSecond(name string, interval time.Duration) error {
 	return atLeast(name, interval, time.Second, "0s or at least 1s")
 }
 
-var (
-	durabilities = []string{"power", "process"}
-	outsideLinks = []string{"keep", "skip", "refuse"}
-)
+var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
 	c.Roles, c.NotifyHosts = separate(c.Roles), separate(c.NotifyHosts)

@@ -80,7 +80,7 @@ func TestInvalidSettings(t *testing.T) {
 		"fractional bytes":              {file: "max-repo-bytes: 1.5\n", want: "max-repo-bytes: want a whole number"},
 		"zero repository size":          {args: []string{"--max-repo-bytes", "0"}, want: "max-repo-bytes 0"},
 		"negative free bytes":           {args: []string{"--min-free-bytes", "-1"}, want: "min-free-bytes -1"},
-		"patrol interval too short":     {args: []string{"--patrol-every", "1ms"}, want: "patrol-every 1ms"},
+		"gc interval too short":         {args: []string{"--gc-every", "1ms"}, want: "gc-every 1ms"},
 		"zero circuit failures":         {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
 		"zero circuit duration":         {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
 		"unknown log level":             {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
@@ -110,12 +110,12 @@ func TestInvalidSettings(t *testing.T) {
 }
 
 func TestNumbersAndBooleans(t *testing.T) {
-	c, err := config.Load(flags(t, "--patrol-every", "0s"), write(t, "adopt: false\nmax-repo-bytes: 68719476736\n"), []string{"LOCKSTEP_MIN_FREE_BYTES=0"})
-	if err != nil || c.Adopt || c.MaxRepoBytes != 64<<30 || c.MinFreeBytes != 0 || c.PatrolEvery != 0 {
-		t.Fatalf("adopt %v, bytes %d and %d, patrol %v, error %v", c.Adopt, c.MaxRepoBytes, c.MinFreeBytes, c.PatrolEvery, err)
+	c, err := config.Load(flags(t, "--gc-every", "0s"), write(t, "adopt: false\nmax-repo-bytes: 68719476736\n"), []string{"LOCKSTEP_MIN_FREE_BYTES=0"})
+	if err != nil || c.Adopt || c.MaxRepoBytes != 64<<30 || c.MinFreeBytes != 0 || c.GCEvery != 0 {
+		t.Fatalf("adopt %v, bytes %d and %d, gc-every %v, error %v", c.Adopt, c.MaxRepoBytes, c.MinFreeBytes, c.GCEvery, err)
 	}
 	c, err = config.Load(flags(t), "", []string{"LOCKSTEP_ADOPT=false"})
-	if err != nil || c.Adopt || c.MaxRepoBytes != 32<<30 || c.PatrolEvery == 0 {
+	if err != nil || c.Adopt || c.MaxRepoBytes != 32<<30 || c.GCEvery == 0 {
 		t.Fatalf("adopt %v, bytes %d, error %v", c.Adopt, c.MaxRepoBytes, err)
 	}
 	if c, err = config.Load(flags(t), "", nil); err != nil || !c.Adopt {
@@ -151,31 +151,5 @@ func TestEmptyValuesAreIgnored(t *testing.T) {
 	}
 	if c.Root != "repos" || c.Slots < 1 || c.Lease != 20*time.Second || !c.Has(config.RoleWorker) || !c.Has(config.RoleReceiver) {
 		t.Errorf("root %q, slots %d, lease %v, roles %q", c.Root, c.Slots, c.Lease, c.Roles)
-	}
-}
-
-func TestObsoleteSettingIsAcceptedWithWarning(t *testing.T) {
-	for name, tc := range map[string]struct {
-		args    []string
-		file    string
-		environ []string
-		want    int
-	}{
-		"flag":     {args: []string{"--tree-reuse"}, want: 1},
-		"false":    {args: []string{"--tree-reuse=false"}, want: 1},
-		"file":     {file: "tree-reuse: true\n", want: 1},
-		"variable": {environ: []string{"LOCKSTEP_TREE_REUSE=true"}, want: 1},
-		"absent":   {args: []string{"--tree-prepare", "1h"}},
-	} {
-		c, err := config.Load(flags(t, tc.args...), write(t, tc.file), tc.environ)
-		if err != nil || len(c.Warnings) != tc.want {
-			t.Errorf("%s: %q, %v; want %d warnings", name, c.Warnings, err, tc.want)
-		}
-		if tc.want > 0 && !strings.Contains(c.Warnings[0], "tree-prepare") {
-			t.Errorf("%s: %q does not name what replaces it", name, c.Warnings)
-		}
-	}
-	if f := flags(t).Lookup("tree-reuse"); f == nil || !f.Hidden {
-		t.Error("want a hidden flag")
 	}
 }

@@ -92,7 +92,6 @@ var settings = []entry{
 	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept"},
 	{"tree-keep", Working | Keeping, advanced, time.Hour, "", "maximum `duration`, beyond tree-grace, for which a tree is kept because an unacknowledged result names it"},
 	{"tree-prepare", Working | Keeping, advanced, 24 * time.Hour, "", "maximum `duration` for which a pushed ref's next tree is kept ready; 0: prepare none"},
-	{"durability", Working, advanced, "power", "", "`what` a published tree survives: power: a power cut, since each sync waits for the disk; process: a killed process, as with Git; after an unclean stop of the machine, what was published in its last minute is verified and damage replaced"},
 	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: keep, skip, or refuse to publish the commit; applies from a ref's next commit on"},
 	{"adopt", Working, advanced, true, "", "replace a plain clone of the same remote found at a repository's path, and keep it below .lockstep; false: fail"},
 	{"max-tree-files", Working, advanced, 1_000_000, "", "maximum number of files in a tree"},
@@ -103,8 +102,7 @@ var settings = []entry{
 	{"max-repo-bytes", Working, advanced, Size(32 << 30), "", "`bytes` on disk above which a repository is no longer fetched"},
 	{"max-volume-bytes", Working, basic, Size(0), "0: no limit", "`bytes` on disk of all repositories, as last measured, above which nothing is fetched"},
 	{"min-free-bytes", Working, basic, Size(512 << 20), "", "free `bytes` on the volume below which nothing is fetched"},
-	{"patrol-every", Working, advanced, 10 * time.Minute, "", "`interval` between maintenance runs that measure all repositories and delete expired trees; 0: never"},
-	{"patrol-rate", Working, advanced, Size(16 << 20), "", "`bytes` per second that a patrol reads to find altered files in published trees, each file counting as 4 KiB more; a quarter of that during syncs; 0: none"},
+	{"gc-every", Working, advanced, 10 * time.Minute, "", "`interval` between garbage collections, which delete expired trees and measure all repositories; 0: never"},
 
 	{"roles", Serving, basic, DefaultRoles, "receiver,worker,notifier,scheduler", "`roles` of this process: receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, reconciliation), reader (serves published trees over HTTP to apps with a token; needs the volume read-only)"},
 	{"cell-reader", Serving, advanced, "", "none", "base `URL` of the HTTP API of this cell's readers, for the directory of cells, from which other cells copy what is moved and get what their clients ask for"},
@@ -120,7 +118,7 @@ var settings = []entry{
 	{"trusted-proxies", Serving | Following, advanced, []string{}, "none", "`addresses` and ranges of the proxies whose admin-header and X-Forwarded-Proto are trusted, such as 10.0.0.0/8"},
 	{"hooks", Serving | Receiving, basic, "", "none", "`folder` of webhook sources: one subfolder each, with files such as forge, secret; see docs/webhooks.md"},
 	{"spool", Serving, basic, "spool", "", "`folder` on a local disk that holds webhooks while Redis is unavailable; empty: refuse them instead"},
-	{"spool-max-bytes", Serving, advanced, Size(1 << 30), "", "maximum `bytes` of webhooks that each process holds in the spool"},
+	{"spool-max-bytes", Serving, advanced, Size(1 << 30), "", "maximum `bytes` of webhooks in the spool"},
 	{"deliveries-keep", Serving, advanced, 72 * time.Hour, "", "`duration` for which webhook delivery IDs are remembered for deduplication"},
 	{"grace", Serving | Following, advanced, 25 * time.Second, "", "`duration` that work in flight has to finish after SIGTERM"},
 	{"notify-hosts", Serving | Posting, basic, []string{}, "any outside private networks", "`hosts` to which notifications may be posted: names, *.example.org, addresses or ranges, optionally with :port; if empty, any host outside private networks"},
@@ -129,11 +127,6 @@ var settings = []entry{
 	{"dead-max-age", Serving, advanced, 30 * 24 * time.Hour, "720h", "`duration` after which a dead letter is dropped"},
 	{"dead-max-length", Serving, advanced, 50_000, "", "maximum number of dead `letters`; beyond that the oldest are dropped"},
 	{"dead-max-bytes", Serving, advanced, Size(256 << 20), "", "maximum memory of all dead letters in Redis, in `bytes`; beyond that the oldest are dropped"},
-}
-
-// obsolete lists settings of earlier versions, which are still accepted but have no effect. usage says what to do instead.
-var obsolete = []entry{
-	{"tree-reuse", Working | Keeping, advanced, false, "", "the next tree is prepared before the push: see tree-prepare"},
 }
 
 func defaults() map[string]any {
@@ -145,7 +138,7 @@ func defaults() map[string]any {
 }
 
 func find(name string) (entry, bool) {
-	for _, s := range slices.Concat(settings, obsolete) {
+	for _, s := range settings {
 		if s.name == name {
 			return s, true
 		}
@@ -181,7 +174,7 @@ func (s entry) fits(value any) error {
 
 // AddFlags adds the flags of the given groups.
 func AddFlags(flags *pflag.FlagSet, groups Group) {
-	for _, s := range slices.Concat(settings, obsolete) {
+	for _, s := range settings {
 		if s.group&groups == 0 {
 			continue
 		}
@@ -198,11 +191,6 @@ func AddFlags(flags *pflag.FlagSet, groups Group) {
 			flags.Duration(s.name, value, s.usage)
 		case []string:
 			flags.StringSlice(s.name, value, s.usage)
-		}
-	}
-	for _, s := range obsolete {
-		if s.group&groups != 0 {
-			_ = flags.MarkHidden(s.name) // the flag exists
 		}
 	}
 }

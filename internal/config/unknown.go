@@ -24,7 +24,7 @@ func (u UnknownVariable) String() string {
 var serviceVariable = regexp.MustCompile(`(^|_)(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|(^|_)PORT=[a-z]+://`)
 
 // otherVariables have a meaning, but set no setting: API_TOKEN, those that exec sets for its command, and those of the tests.
-var otherVariables = []string{"API_TOKEN", "TREE", "COMMIT", "REF", "WORKSPACE", "TEST", "SEED", "SOAK", "SCREENSHOTS", "UPGRADE_FROM"}
+var otherVariables = []string{"API_TOKEN", "TREE", "COMMIT", "REF", "WORKSPACE", "TEST", "SEED", "SOAK", "SCREENSHOTS"}
 
 // otherPrefixes start variables with names of users' choice.
 var otherPrefixes = []string{"CREDENTIAL_", "HOOK_", "TEST_"}

@@ -20,7 +20,6 @@ func TestUnknownVariables(t *testing.T) {
 		"LOCKSTEP_=x":                         "",
 		"LOCKSTEP_POETRY=x":                   "",
 		"LOCKSTEP_EXPORT=1":                   "",
-		"LOCKSTEP_TREE_REUSE=true":            "known", // obsolete, with a warning of its own
 		"LOCKSTEP_LEESE=":                     "known", // an empty variable counts as unset
 		"LOCKSTEP_HOOK_X_SECRET=x":            "known",
 		"LOCKSTEP_CREDENTIAL_X_URLS=x":        "known",

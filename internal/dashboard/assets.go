@@ -67,8 +67,7 @@ func (a assets) url(name string) (string, error) {
 	return "/dashboard/static/" + file.hash + "/" + name, nil
 }
 
-// serve serves an embedded file. During an upgrade, a page may request a file of the other version:
-// it gets this version's, marked as not cacheable.
+// serve serves an embedded file. It is cacheable only under the hash of its content: a page of another process may name another.
 func (a assets) serve(w http.ResponseWriter, r *http.Request) {
 	file, ok := a[r.PathValue("name")]
 	if !ok {

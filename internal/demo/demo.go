@@ -1,26 +1,34 @@
+// Package demo runs lockstep demo: a Git server with sample repositories, an embedded Redis and worker processes.
+//
+// It pushes mostly to one hot repository, kills a worker while it holds the hot repository's lease, force-pushes to another
+// repository and reads every published tree throughout. The report compares what it counted with the guarantees.
 package demo
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
+	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/redisx"
+	"lockstep/internal/term"
+	"lockstep/locking"
 )
 
 // Options configures the demo.
 type Options struct {
 	Duration time.Duration // how long to push; 0: until ctx is done
 	Web      string        // address of the dashboard; optional
-	Keep     bool          // keep the files afterwards
 	Out      term.Output
 }
 
@@ -28,43 +36,56 @@ type Options struct {
 const (
 	DefaultAddress = "127.0.0.1:0" // address of the dashboard for --web without a value
 	Longest        = 24 * time.Hour
-	stepTimeout    = 5 * time.Minute  // per step; steps take seconds on an idle machine
-	sceneLength    = 20 * time.Second // time between kills, unless the duration is shorter
+	stepTimeout    = 5 * time.Minute // per step; steps take seconds on an idle machine
+
+	repoCount     = 8
+	hotRepo       = "demo/hot"
+	forcePushed   = 3                     // index of the repository that is force-pushed
+	remoteLatency = 50 * time.Millisecond // delay of each response of the Git server, to simulate a remote one
+	lease         = 5 * time.Second       // short, so that the successor of a killed worker is seen soon
 )
 
-// Run runs the demonstration in a temporary directory.
-func (f *Options) Run(ctx context.Context, std term.Streams) error {
-	ctx, stop := closedTerminal(ctx)
-	defer stop()
+type demo struct {
+	dir, root string // root is the volume
+	std       term.Streams
+	fail      context.CancelCauseFunc // aborts the demonstration
+	began     time.Time
+	tasks     sync.WaitGroup
+
+	git      *gitserver.Server
+	redis    redisx.Server
+	client   redis.UniversalClient
+	locks    *locking.Inspector
+	workers  []*worker     // all that were ever started
+	takeover time.Duration // from the kill of a worker to its successor's lease
+
+	repos     []*sampleRepo // the hot one first
+	mu        sync.Mutex    // guards what follows, and counters of repos
+	published map[string]*push
+}
+
+// Run runs the demonstration in a temporary directory. It prints events on standard error and the report on standard output.
+func (o *Options) Run(ctx context.Context, std term.Streams) error {
 	dir, err := os.MkdirTemp("", "lockstep-demo-")
 	if err != nil {
 		return err
 	}
+	defer os.RemoveAll(dir)
 	if dir, err = filepath.Abs(dir); err != nil { // TMPDIR may be relative, and the workers run elsewhere
 		return err
 	}
-	view := newLiveView(std)
-	defer view.Close()
-	if f.Keep {
-		view.event("keeping everything in %s", dir)
-	} else {
-		defer os.RemoveAll(dir)
-	}
-	defer context.AfterFunc(ctx, view.Close)() // after an interrupt, events are plain lines
-
 	until := ctx
-	if f.Duration == 0 { // an interrupt is the normal end
+	if o.Duration == 0 { // an interrupt is the normal end
 		ctx = context.WithoutCancel(ctx)
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	defer handleSecondInterrupt(until, fail)()
-	report, err := f.run(ctx, until, &demo{dir: dir, fail: fail, std: std, view: view})
-	if err != nil {
+	d := &demo{dir: dir, root: filepath.Join(dir, "volume"), std: std, fail: fail, began: time.Now(), published: map[string]*push{}}
+	if err := d.run(ctx, until, o); err != nil {
 		return cmp.Or(context.Cause(ctx), err) // report the cause, not the errors that the cancellation led to
 	}
-	view.Close()
-	if err := f.Out.Show(std, report, report.Table); err != nil {
+	report := d.report()
+	if err := o.Out.Show(std, report, report.Table); err != nil {
 		return err
 	}
 	if !report.AsPromised {
@@ -73,116 +94,114 @@ func (f *Options) Run(ctx context.Context, std term.Streams) error {
 	return nil
 }
 
-// closedTerminal returns a context that SIGHUP cancels like an interrupt, so that the demo deletes its files.
-func closedTerminal(ctx context.Context) (context.Context, context.CancelFunc) {
-	if signal.Ignored(syscall.SIGHUP) { // by nohup
-		return ctx, func() {}
-	}
-	return signal.NotifyContext(ctx, syscall.SIGHUP)
-}
-
-// handleSecondInterrupt cancels the shutdown at a second signal, which would otherwise kill the process before it deletes its
-// directory. It ignores further signals.
-func handleSecondInterrupt(interrupted context.Context, fail context.CancelCauseFunc) (stop func()) {
-	again, over := make(chan os.Signal, 1), make(chan struct{})
-	forget := context.AfterFunc(interrupted, func() {
-		signal.Notify(again, os.Interrupt, syscall.SIGTERM)
-		select {
-		case <-again:
-			fail(errors.New("demo: interrupted twice"))
-		case <-over:
-		}
-	})
-	return func() { forget(); close(over) }
-}
-
 // run ends the demo early when until is done, and aborts it when ctx is done.
-func (f *Options) run(ctx, until context.Context, d *demo) (summary, error) {
-	if err := d.open(ctx); err != nil {
-		return summary{}, err
+func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
+	delay := func(ctx context.Context, _, _ string) { app.Sleep(ctx, remoteLatency) }
+	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(delay)); err != nil {
+		return fmt.Errorf("start the sample Git server: %w", err)
 	}
-	defer d.Close()
-	background, stopBackground := context.WithCancel(ctx)
-	var tasks errgroup.Group
-	defer func() { stopBackground(); _ = tasks.Wait() }() // d.fail has the errors
-	tasks.Go(func() error { return d.failing(d.follow(background)) })
-	tasks.Go(func() error { d.view.Run(background, d.frame, d.line); return nil })
-	tasks.Go(func() error { return d.failing(d.followLeases(background)) })
-	if f.Web != "" {
-		if err := d.openWeb(background, f.Web, &tasks); err != nil {
-			return summary{}, err
-		}
+	defer d.git.Close()
+	embedded, err := redisx.StartEmbedded()
+	if err != nil {
+		return err
+	}
+	defer embedded.Close()
+	d.redis, d.client = embedded.Server, embedded.Open()
+	if c, ok := d.client.(*redis.Client); ok {
+		d.client = c.WithTimeout(stepTimeout) // the embedded Redis is as slow as this process
+	}
+	defer d.client.Close()
+	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: events.DefaultNamespace.Locks()}); err != nil {
+		return err
+	}
+	d.say("to watch from another terminal: lockstep status --redis %s", d.redis)
+	if err := d.createRepos(ctx); err != nil {
+		return err
 	}
 
-	for range 2 {
-		if err := d.startWorker(ctx); err != nil {
-			return summary{}, err
+	background, stop := context.WithCancel(ctx)
+	defer func() { stop(); d.tasks.Wait() }()
+	defer func() {
+		for _, w := range d.running() {
+			w.kill()
+		}
+	}()
+	d.start(func() error { return d.countResults(background) })
+	if o.Web != "" {
+		if err := d.openWeb(background, o.Web); err != nil {
+			return err
 		}
 	}
-	if err := d.watchAll(ctx); err != nil {
-		return summary{}, err
+	for range 2 {
+		if err := d.startWorker(); err != nil {
+			return err
+		}
 	}
-	reading, stopReading := context.WithCancel(background)
-	defer stopReading()
+	if err := d.await(ctx, "cloned", d.cloned); err != nil {
+		return err
+	}
+	d.say("all of them cloned")
 	for range readerCount {
-		tasks.Go(func() error { d.readTrees(reading); return nil })
+		d.start(func() error { d.readTrees(background); return nil })
 	}
-	if err := d.act(ctx, until, f.Duration); err != nil {
-		return summary{}, err
+	if err := d.act(ctx, until, o.Duration); err != nil {
+		return err
 	}
-	d.view.event("no more pushes: %d were made, %.0f %% of them to %s", d.board.pushes(), d.board.hotShare(), hotRepo)
-	if err := d.settled(ctx); err != nil {
-		return summary{}, err
+	d.say("no more pushes")
+	if err := d.await(ctx, "settled", d.settled); err != nil {
+		return err
 	}
-	stopReading()
-	if err := d.stopWorkers(ctx); err != nil {
-		return summary{}, err
-	}
-	return d.report(ctx)
+	return d.stopWorkers(ctx)
 }
 
-// act pushes while it runs the scenes.
+// act pushes until the duration ends. Meanwhile it kills a worker, starts another and force-pushes.
 func (d *demo) act(ctx, until context.Context, duration time.Duration) error {
 	pushing, stop := context.WithCancel(until)
 	defer stop()
 	var g errgroup.Group
 	g.Go(func() error {
 		defer stop()
-		return d.push(ctx, pushing.Done())
+		return d.pushAll(ctx, pushing.Done())
 	})
-	err := d.runScenes(ctx, pushing, duration)
+	end := time.Now().Add(cmp.Or(duration, Longest))
+	app.Sleep(pushing, min(time.Until(end)/4, 5*time.Second))
+	err := d.killHolder(ctx, pushing)
+	if err == nil {
+		err = d.startWorker()
+	}
+	if err == nil {
+		err = d.push(ctx, d.repos[forcePushed], d.repos[forcePushed].first)
+		d.say("force-pushed to %s: its history is rewritten", d.repos[forcePushed].name)
+	}
+	if err == nil {
+		app.Sleep(pushing, time.Until(end))
+	}
 	stop()
 	return cmp.Or(err, g.Wait())
 }
 
-// runScenes runs scenes until the duration ends. In each, it kills a worker, starts another and force-pushes.
-func (d *demo) runScenes(ctx, until context.Context, duration time.Duration) error {
-	scenes, length := max(1, int(duration/sceneLength)), sceneLength
-	if duration > 0 {
-		length = duration / time.Duration(scenes)
-	}
-	for scene := 0; duration == 0 || scene < scenes; scene++ {
-		end := time.Now().Add(length)
-		if !app.Sleep(until, length/4) {
-			return nil
+// say prints an event.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.std.Stderr, "%7.2fs  %s\n", time.Since(d.began).Seconds(), term.Clean(fmt.Sprintf(format, args...)))
+}
+
+// start runs a background task, whose error aborts the demonstration.
+func (d *demo) start(task func() error) {
+	d.tasks.Go(func() {
+		if err := task(); err != nil && !errors.Is(err, context.Canceled) {
+			d.fail(err)
 		}
-		if killed, err := d.killHolder(ctx, until); !killed || err != nil {
-			return err
+	})
+}
+
+// await polls until done returns true.
+func (d *demo) await(ctx context.Context, what string, done func() bool) error {
+	for began := time.Now(); !done(); {
+		if time.Since(began) > stepTimeout {
+			return fmt.Errorf("demo: not everything is %s after %v", what, stepTimeout)
 		}
-		if !app.Sleep(until, length/10) {
-			return nil
-		}
-		if err := d.startWorker(ctx); err != nil {
-			return err
-		}
-		if !app.Sleep(until, length/5) {
-			return nil
-		}
-		if err := d.rewrite(ctx); err != nil {
-			return err
-		}
-		if !app.Sleep(until, time.Until(end)) {
-			return nil
+		if !app.Sleep(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
 		}
 	}
 	return nil

@@ -1,161 +1,99 @@
 package demo
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"slices"
+	"path/filepath"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/stats"
-	"lockstep/internal/status"
 )
 
 // summary is the outcome of the demonstration.
 type summary struct {
-	AsPromised   bool      `json:"as_promised"`
-	Repositories int       `json:"repositories"`
-	Pushes       int       `json:"pushes"`
-	Changes      int       `json:"changes"` // one per push and app
-	Results      int       `json:"results"`
-	Hot          repoStats `json:"hot"`
-	Cold         repoStats `json:"cold"` // all other repositories
-	Parallel     int       `json:"most_repositories_fetched_at_once"`
+	AsPromised   bool    `json:"as_promised"`
+	Repositories int     `json:"repositories"`
+	Hot          figures `json:"hot"`
+	Others       figures `json:"others"`
+	Parallel     int     `json:"most_repositories_fetched_at_once"`
+	TakenOver    float64 `json:"taken_over_seconds"` // from the kill of a worker to its successor's lease
+	Lease        float64 `json:"lease_seconds"`
+}
 
-	Killed     int     `json:"killed"`             // workers killed with kill -9
-	TakenOver  float64 `json:"taken_over_seconds"` // longest takeover
-	Lease      float64 `json:"lease_seconds"`
-	Delayed    int     `json:"delayed"`             // changes that waited for a killed worker
-	DelayedMax float64 `json:"delayed_max_seconds"` // longest such wait
-
-	Reads   int     `json:"reads"`
-	Seconds float64 `json:"seconds"`
+// figures are of some repositories.
+type figures struct {
+	Pushes  int   `json:"pushes"`
+	Asked   int   `json:"asked"` // ls-remote requests
+	Fetched int   `json:"fetched"`
+	P50MS   int64 `json:"p50_ms"` // push to result
+	P99MS   int64 `json:"p99_ms"`
+	Reads   int   `json:"reads"` // of published trees, file by file
 
 	// Violations: all must be 0.
-	Missing     int   `json:"missing"` // results
-	Doubled     int   `json:"doubled"` // duplicate results
-	Failed      int   `json:"failed"`
-	Torn        int   `json:"torn"`
-	Behind      int   `json:"behind"`
-	Overlaps    int   `json:"overlaps"` // repositories fetched by two workers at once
-	WrongTokens int   `json:"wrong_tokens"`
-	Pending     int64 `json:"pending"`
-	Dead        int64 `json:"dead"`
+	Torn     int `json:"torn"`
+	Missing  int `json:"missing"` // results
+	Doubled  int `json:"doubled"` // results
+	Failed   int `json:"failed"`
+	Behind   int `json:"behind"`   // repositories
+	Overlaps int `json:"overlaps"` // repositories fetched by two workers at once
 }
 
-// repoStats are the totals of some repositories.
-type repoStats struct {
-	Pushes    int   `json:"pushes"`
-	Changes   int   `json:"changes"`
-	Asked     int   `json:"asked"`     // ls-remote requests
-	Fetches   int   `json:"fetches"`   // fetches
-	Coalesced int   `json:"coalesced"` // changes settled together with another
-	P50MS     int64 `json:"p50_ms"`    // push to result, without changes that waited for a killed worker
-	P99MS     int64 `json:"p99_ms"`
+// report returns the summary. All workers and tasks must have stopped.
+func (d *demo) report() summary {
+	r := summary{Repositories: repoCount, Hot: d.figures(d.repos[:1]), Others: d.figures(d.repos[1:]),
+		Parallel: d.git.MaxRepos(), TakenOver: d.takeover.Seconds(), Lease: lease.Seconds()}
+	r.AsPromised = r.Hot.violations()+r.Others.violations() == 0
+	return r
 }
 
-// report returns the summary. All workers must have stopped.
-func (d *demo) report(ctx context.Context) (summary, error) {
-	service, err := status.Read(ctx, d.client, d.config())
-	if err != nil {
-		return summary{}, err
-	}
-	b := d.board
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := summary{
-		Repositories: len(b.repos), Pushes: b.pushesLocked(), Changes: b.issued, Results: b.results,
-		Hot: d.sum(b.repos[:1]), Cold: d.sum(b.repos[1:]), Parallel: d.git.MaxRepos(),
-		Killed: len(b.takeover), Lease: inSeconds(d.lease), Delayed: len(b.delayed),
-		Reads: b.reads, Seconds: inSeconds(time.Since(b.began)),
-		Missing: len(b.waiting), Doubled: b.doubled, Failed: b.failed, Torn: b.torn, Behind: d.behind(),
-		WrongTokens: d.wrongTokens(), Pending: service.Pending, Dead: service.Dead,
-	}
-	if r.Killed > 0 {
-		r.TakenOver = inSeconds(slices.Max(b.takeover))
-	}
-	if r.Delayed > 0 {
-		r.DelayedMax = inSeconds(slices.Max(b.delayed))
-	}
-	for _, repo := range b.repos {
-		if d.git.Stats(repo.name).MaxActive > 1 {
-			r.Overlaps++
-		}
-	}
-	r.AsPromised = r.Results == r.Changes
-	for _, p := range r.violations() {
-		r.AsPromised = r.AsPromised && p.found == 0
-	}
-	return r, nil
-}
-
-// inSeconds rounds to milliseconds.
-func inSeconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
-
-func (d *demo) sum(repos []*sampleRepo) (s repoStats) {
+func (d *demo) figures(repos []*sampleRepo) (f figures) {
 	var latencies []time.Duration
 	for _, repo := range repos {
 		asked := d.git.Stats(repo.name)
-		s.Pushes += repo.pushes
-		s.Changes += repo.changes
-		s.Asked += asked.InfoRefs - repo.before.InfoRefs
-		s.Fetches += asked.UploadPacks - repo.before.UploadPacks
+		f.Pushes += repo.pushes
+		f.Asked += asked.InfoRefs
+		f.Fetched += asked.UploadPacks
+		f.Reads += repo.reads
+		f.Torn += repo.torn
+		f.Missing += repo.pushes - repo.settled
+		f.Doubled += repo.doubled
+		f.Failed += repo.failed
 		latencies = append(latencies, repo.latencies...)
+		if _, commit, err := resolve(filepath.Join(d.root, repo.name)); err != nil || commit != repo.head {
+			f.Behind++
+		}
+		if asked.MaxActive > 1 {
+			f.Overlaps++
+		}
 	}
-	s.Coalesced = max(0, s.Changes-s.Asked)
 	l := stats.NewLatency(latencies)
-	s.P50MS, s.P99MS = l.P50.Milliseconds(), l.P99.Milliseconds()
-	return s
+	f.P50MS, f.P99MS = l.P50.Milliseconds(), l.P99.Milliseconds()
+	return f
 }
 
-// violation is an event that must not happen, and how often it did.
-type violation struct {
-	what  string
-	found int64
-}
-
-func (r summary) violations() []violation {
-	return []violation{
-		{"torn or missing trees", int64(r.Torn)},
-		{"repositories behind their remote", int64(r.Behind)},
-		{"changes without a result", int64(r.Missing)},
-		{"changes with two results", int64(r.Doubled)},
-		{"failed", int64(r.Failed)},
-		{"pending", r.Pending},
-		{"dead letters", r.Dead},
-		{"repositories fetched twice at once", int64(r.Overlaps)},
-		{"requests with a wrong token", int64(r.WrongTokens)},
-	}
+func (f figures) violations() int {
+	return f.Torn + f.Missing + f.Doubled + f.Failed + f.Behind + f.Overlaps
 }
 
 func (r summary) Table(w io.Writer) {
-	fmt.Fprintf(w, "\n\t%9s\t%9s\n", hotRepo, fmt.Sprintf("%d others", r.Repositories-1))
-	for _, row := range []struct {
-		what      string
-		hot, cold any
-	}{
-		{"pushes", r.Hot.Pushes, r.Cold.Pushes},
-		{"changes, one for each app", r.Hot.Changes, r.Cold.Changes},
-		{"settled with another", r.Hot.Coalesced, r.Cold.Coalesced},
-		{"remote asked", r.Hot.Asked, r.Cold.Asked},
-		{"fetched", r.Hot.Fetches, r.Cold.Fetches},
-		{"push to result, p50 in ms", r.Hot.P50MS, r.Cold.P50MS},
-		{"push to result, p99 in ms", r.Hot.P99MS, r.Cold.P99MS},
-	} {
-		fmt.Fprintf(w, "%s\t%9v\t%9v\n", row.what, row.hot, row.cold)
+	row := func(what string, hot, others any) { fmt.Fprintf(w, "%s\t%v\t%v\n", what, hot, others) }
+	row("", hotRepo, fmt.Sprintf("%d others", r.Repositories-1))
+	row("pushes", r.Hot.Pushes, r.Others.Pushes)
+	row("remote asked", r.Hot.Asked, r.Others.Asked)
+	row("fetched", r.Hot.Fetched, r.Others.Fetched)
+	row("push to result, p50 in ms", r.Hot.P50MS, r.Others.P50MS)
+	row("push to result, p99 in ms", r.Hot.P99MS, r.Others.P99MS)
+	row("trees read file by file", r.Hot.Reads, r.Others.Reads)
+	row("torn or missing trees", r.Hot.Torn, r.Others.Torn)
+	row("pushes without a result", r.Hot.Missing, r.Others.Missing)
+	row("pushes with two results", r.Hot.Doubled, r.Others.Doubled)
+	row("failed", r.Hot.Failed, r.Others.Failed)
+	row("behind their remote", r.Hot.Behind, r.Others.Behind)
+	row("fetched twice at once", r.Hot.Overlaps, r.Others.Overlaps)
+	fmt.Fprintf(w, "\nRepositories fetched at once: up to %d. Killed worker replaced after %.2f s, with a lease of %.0f s.\n", r.Parallel, r.TakenOver, r.Lease)
+	if r.AsPromised {
+		fmt.Fprintln(w, "All as promised: nothing was lost, and no tree was torn.")
+	} else {
+		fmt.Fprintln(w, "NOT as promised.")
 	}
-	fmt.Fprintf(w, "\nworkers killed\t%7d\ttakeover within %.2f s, lease %.0f s\n", r.Killed, r.TakenOver, r.Lease)
-	fmt.Fprintf(w, "changes that waited for them\t%7d\tup to %.2f s; not in the percentiles\n", r.Delayed, r.DelayedMax)
-	fmt.Fprintf(w, "repositories fetched at once\t%7d\tat most\n", r.Parallel)
-	fmt.Fprintf(w, "trees read file by file\t%7d\t\n", r.Reads)
-	fmt.Fprintf(w, "results\t%7d\tof %d changes\n", r.Results, r.Changes)
-	for _, p := range r.violations() {
-		verdict := "as promised"
-		if p.found > 0 {
-			verdict = term.Paint(term.MarkBad, "NOT as promised")
-		}
-		fmt.Fprintf(w, "%s\t%7d\t%s\n", p.what, p.found, verdict)
-	}
-	fmt.Fprintf(w, "seconds\t%7.1f\t\n", r.Seconds)
 }

@@ -138,42 +138,15 @@ func (d Dir) Stat(name string) (unix.Stat_t, error) {
 
 // OpenFile opens a file for reading. It neither follows a symbolic link nor waits for a writer of a pipe.
 func (d Dir) OpenFile(name string) (*os.File, error) {
-	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, d.failed("open", name, err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-// Read reads a file up to its end, or until p is full. It neither follows a symbolic link nor waits for a writer of a pipe. For small
-// files it takes less time than OpenFile.
-func (d Dir) Read(name string, p []byte) (n int, err error) {
-	fd, err := again(func() (int, error) {
-		return unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	})
-	if err != nil {
-		return 0, d.failed("open", name, err)
-	}
-	defer unix.Close(fd)
-	for n < len(p) {
-		more, err := again(func() (int, error) { return unix.Read(fd, p[n:]) })
-		if err != nil {
-			return n, d.failed("read", name, err)
-		}
-		if more == 0 {
-			break
-		}
-		n += more
-	}
-	return n, nil
-}
-
-// again repeats a system call that a signal interrupts.
-func again(call func() (int, error)) (n int, err error) {
 	for {
-		if n, err = call(); !errors.Is(err, unix.EINTR) {
-			return n, err
+		fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
 		}
+		if err != nil {
+			return nil, d.failed("open", name, err)
+		}
+		return os.NewFile(uintptr(fd), name), nil
 	}
 }
 

@@ -3,5 +3,5 @@
 //
 // [Dir] and [Walker] resolve one name at a time, relative to an open folder, so that neither the content of a tree nor a folder
 // swapped for a link can redirect them. [Replace] replaces a file atomically and syncs it; [Flush] syncs new data, and never what
-// others write. [Error] turns a file system error into a retryable error of [events.ClassVolume] with advice.
+// others write. [Error] turns a file system error into a retryable error of [git.ClassVolume] with advice.
 package disk

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 )
 
 // Error returns a file system error as a retryable error of ClassVolume with advice. It returns nil for nil, and
@@ -15,14 +15,14 @@ func Error(attempt string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := errors.AsType[*events.Error](err); ok {
+	if git.IsClassified(err) {
 		return fmt.Errorf("%s: %w", attempt, err)
 	}
 	if errors.Is(err, syscall.ENAMETOOLONG) { // the path is left out: it may have 4,095 bytes
-		return events.Errorf(events.Permanent, events.ClassHostile,
+		return git.Errorf(git.Permanent, git.ClassHostile,
 			"%s: a path in the repository is too long below this root; shorten it, or use a shorter root: %w", attempt, syscall.ENAMETOOLONG)
 	}
-	return events.Errorf(events.Retryable, events.ClassVolume, "%s: %w%s", attempt, err, volumeAdvice(err))
+	return git.Errorf(git.Retryable, git.ClassVolume, "%s: %w%s", attempt, err, volumeAdvice(err))
 }
 
 func volumeAdvice(err error) string {

@@ -173,19 +173,6 @@ func orderOf(path string) order {
 	return unordered
 }
 
-// IsLocal reports whether the file system of path is of a known kind that only one kernel mounts at a time.
-func IsLocal(path string) bool {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
-		return false
-	}
-	switch int64(st.Type) {
-	case unix.TMPFS_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.EXT4_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC:
-		return true
-	}
-	return false
-}
-
 // hasJournal reports whether the ext4 on a device has a journal, and hence a task that writes it.
 func hasJournal(dev uint64) bool {
 	name, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(dev), unix.Minor(dev)))

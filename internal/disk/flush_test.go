@@ -6,23 +6,25 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"lockstep/internal/testenv"
 )
 
 func TestFlush(t *testing.T) {
 	dir := t.TempDir()
 	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	must(0, os.WriteFile(file, []byte("x"), 0o644))(t)
-	must(0, os.Symlink("nowhere", link))(t)
+	testenv.Must(0, os.WriteFile(file, []byte("x"), 0o644))(t)
+	testenv.Must(0, os.Symlink("nowhere", link))(t)
 	files := []string{file, link}
 	for n := range flushers + fewFolders { // many files and folders
 		path := filepath.Join(dir, fmt.Sprint("d", n), "file")
-		must(0, os.Mkdir(filepath.Dir(path), 0o755))(t)
-		must(0, os.WriteFile(path, []byte("x"), 0o644))(t)
+		testenv.Must(0, os.Mkdir(filepath.Dir(path), 0o755))(t)
+		testenv.Must(0, os.WriteFile(path, []byte("x"), 0o644))(t)
 		files = append(files, path)
 	}
-	must(0, Flush(t.Context(), dir, files))(t)
-	must(0, FlushChanged(files, []string{dir}))(t)
-	must(0, FlushChanged(nil, nil))(t)
+	testenv.Must(0, Flush(t.Context(), dir, files))(t)
+	testenv.Must(0, FlushChanged(files, []string{dir}))(t)
+	testenv.Must(0, FlushChanged(nil, nil))(t)
 	if orderOf(dir) != volatile {
 		if err := Flush(t.Context(), dir, []string{filepath.Join(dir, "absent")}); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("missing file: %v", err)
@@ -39,13 +41,4 @@ func TestOrderOf(t *testing.T) {
 	}
 }
 
-// must fails the test if err is set: must(f())(t).
-func must[T any](value T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
-	}
-}
+// must fails the test if err is set: testenv.Must(f())(t).

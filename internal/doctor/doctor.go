@@ -1,3 +1,4 @@
+// Package doctor checks whether Redis, the volume and the machine suit the service, and advises what to change.
 package doctor
 
 import (
@@ -6,8 +7,8 @@ import (
 	"io"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
+	"lockstep/internal/term"
 )
 
 // Verdicts of a check.
@@ -24,16 +25,31 @@ type Check struct {
 	Text    string `json:"text"` // finding and advice
 }
 
-func passed(name, format string, args ...any) Check {
-	return Check{name, VerdictOK, fmt.Sprintf(format, args...)}
+func passed(format string, args ...any) Check {
+	return Check{Verdict: VerdictOK, Text: fmt.Sprintf(format, args...)}
 }
 
-func warned(name, format string, args ...any) Check {
-	return Check{name, VerdictWarn, fmt.Sprintf(format, args...)}
+func warned(format string, args ...any) Check {
+	return Check{Verdict: VerdictWarn, Text: fmt.Sprintf(format, args...)}
 }
 
-func refused(name, format string, args ...any) Check {
-	return Check{name, VerdictFail, term.OneLine(fmt.Errorf(format, args...))}
+func refused(format string, args ...any) Check {
+	return Check{Verdict: VerdictFail, Text: term.OneLine(fmt.Errorf(format, args...))}
+}
+
+// Checks prints as a table.
+type Checks []Check
+
+func (l *Checks) add(name string, c Check) {
+	c.Name = name
+	*l = append(*l, c)
+}
+
+// Table prints one check per row.
+func (l Checks) Table(w io.Writer) {
+	for _, c := range l {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", c.Verdict, c.Name, c.Text)
+	}
 }
 
 // partTimeout limits each part of the examination: a hanging file system is a finding.
@@ -45,41 +61,23 @@ func needsVolume(cfg config.Config) bool {
 }
 
 // Examine runs all checks. When a part times out, it abandons the part and its goroutine.
-func Examine(ctx context.Context, cfg config.Config, environ []string) Checks {
-	parts := []struct {
-		name string
-		run  func(context.Context) []Check
-	}{
-		{"redis", func(ctx context.Context) []Check { return examineRedis(ctx, cfg) }},
-		{"volume", func(context.Context) []Check { return examineVolume(cfg) }},
-		{"files", func(context.Context) []Check { return examineFiles(cfg, environ) }},
-	}
-	var all Checks
-	for _, part := range parts {
-		if part.name == "volume" && !needsVolume(cfg) {
-			continue
-		}
+func Examine(ctx context.Context, cfg config.Config, environ []string) (all Checks) {
+	part := func(name string, run func(context.Context) Checks) {
 		ctx, cancel := context.WithTimeout(ctx, partTimeout)
-		done := make(chan []Check, 1)
-		go func() { done <- part.run(ctx) }()
+		defer cancel()
+		done := make(chan Checks, 1)
+		go func() { done <- run(ctx) }()
 		select {
 		case checks := <-done:
 			all = append(all, checks...)
 		case <-ctx.Done():
-			all = append(all, refused(part.name, "no answer within %v; is it a network file system with an unreachable server?", partTimeout))
+			all.add(name, refused("no answer within %v; is it a network file system with an unreachable server?", partTimeout))
 		}
-		cancel()
 	}
+	part("redis", func(ctx context.Context) Checks { return examineRedis(ctx, cfg) })
+	if needsVolume(cfg) {
+		part("volume", func(context.Context) Checks { return examineVolume(cfg) })
+	}
+	part("files", func(context.Context) Checks { return examineFiles(cfg, environ) })
 	return all
-}
-
-// Checks prints as a table.
-type Checks []Check
-
-// Table prints one check per row.
-func (l Checks) Table(w io.Writer) {
-	marks := map[string]rune{VerdictOK: term.MarkGood, VerdictWarn: term.MarkWarn, VerdictFail: term.MarkBad}
-	for _, c := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", term.Paint(marks[c.Verdict], c.Verdict), c.Name, c.Text)
-	}
 }

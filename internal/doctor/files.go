@@ -16,20 +16,27 @@ import (
 )
 
 // examineFiles checks the limits, files and addresses in the settings, except Redis and the volume. It skips empty settings.
-func examineFiles(cfg config.Config, environ []string) []Check {
-	checks := []Check{openFiles(cfg)}
+func examineFiles(cfg config.Config, environ []string) (checks Checks) {
+	checks.add("open files", openFiles(cfg))
 	if cfg.Credentials != "" {
-		checks = append(checks, credentialFiles(cfg.Credentials))
+		checks.add("credentials", credentialFiles(cfg.Credentials))
 	}
 	if cfg.Has(config.RoleReceiver) {
-		sources, hooks := hookSources(cfg, environ)
-		checks = append(checks, hooks...)
-		if sources > 0 && cfg.Redis != "" && cfg.Spool != "" {
-			checks = append(checks, spoolDirectory(cfg.Spool))
+		sources, err := forge.LoadSources(cfg.Hooks, environ)
+		switch {
+		case err != nil:
+			checks.add("webhook sources", refused("%w", err))
+		case len(sources.Names()) > 0:
+			checks.add("webhook sources", passed("%d", len(sources.Names())))
+			if cfg.Redis != "" && cfg.Spool != "" {
+				checks.add("spool", spoolDirectory(cfg.Spool))
+			}
+		case cfg.Hooks != "":
+			checks.add("webhook sources", refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
 		}
 	}
 	if cfg.Listen != "" {
-		checks = append(checks, listenAddress(cfg.Listen))
+		checks.add("listen", listenAddress(cfg.Listen))
 	}
 	return checks
 }
@@ -38,117 +45,99 @@ func examineFiles(cfg config.Config, environ []string) []Check {
 const filesPerSlot = 600
 
 func openFiles(cfg config.Config) Check {
-	const name = "open files"
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return refused(name, "getrlimit: %w", err)
+		return refused("getrlimit: %w", err)
 	}
 	if wanted := uint64(cfg.Slots) * filesPerSlot; limit.Cur < wanted {
-		return warned(name, "at most %d, but %d slots may need %d; raise ulimit -n or lower --slots", limit.Cur, cfg.Slots, wanted)
+		return warned("at most %d, but %d slots may need %d; raise ulimit -n or lower --slots", limit.Cur, cfg.Slots, wanted)
 	}
-	return passed(name, "at most %d, enough for %d slots", limit.Cur, cfg.Slots)
+	return passed("at most %d, enough for %d slots", limit.Cur, cfg.Slots)
 }
 
 // credentialFiles checks permissions. It reads no secrets.
 func credentialFiles(dir string) Check {
-	const name = "credentials"
-	entries, err := os.ReadDir(dir)
+	folders, err := visible(dir)
 	if err != nil {
-		return refused(name, "%w; let this user read the directory, or set another with --credentials", err)
+		return refused("%w; let this user read the directory, or set another with --credentials", err)
 	}
-	credentials, read, changed := 0, "", ""
-	check := func(path string) error {
-		info, err := os.Stat(path) // follows links: Kubernetes mounts secrets as links
+	paths, credentials := []string{dir}, 0
+	for _, folder := range folders {
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			continue
+		}
+		files, listErr := visible(folder)
+		err = errors.Join(err, listErr)
+		paths = append(append(paths, folder), files...)
+		credentials++
+	}
+	read, changed := "", ""
+	for _, path := range paths {
+		file, openErr := os.Open(path) // follows links: Kubernetes mounts secrets as links
+		if openErr != nil {
+			err = errors.Join(err, openErr)
+			continue
+		}
+		info, statErr := file.Stat()
+		_ = file.Close()
 		switch {
-		case err != nil:
-			return err
+		case statErr != nil:
+			err = errors.Join(err, statErr)
 		case info.Mode().Perm()&0o002 != 0 && info.Mode()&os.ModeSticky == 0:
 			changed = path
 		case info.Mode().Perm()&0o004 != 0 && !info.IsDir():
 			read = path
 		}
-		return nil
-	}
-	err = check(dir)
-	for _, entry := range entries {
-		folder := filepath.Join(dir, entry.Name())
-		if info, statErr := os.Stat(folder); statErr != nil || !info.IsDir() || entry.Name()[0] == '.' {
-			continue
-		}
-		credentials++
-		files, listErr := os.ReadDir(folder)
-		err = errors.Join(err, listErr, check(folder))
-		for _, file := range files {
-			if file.Name()[0] != '.' {
-				err = errors.Join(err, openable(filepath.Join(folder, file.Name())), check(filepath.Join(folder, file.Name())))
-			}
-		}
 	}
 	switch {
 	case err != nil:
-		return refused(name, "%w; let this user read it", err)
+		return refused("%w; let this user read it", err)
 	case changed != "":
-		return refused(name, "every user of this machine can change %s: chmod o-w", changed)
+		return refused("every user of this machine can change %s: chmod o-w", changed)
 	case read != "":
-		return warned(name, "every user of this machine can read %s, unless a parent directory prevents it: chmod o-r", read)
+		return warned("every user of this machine can read %s, unless a parent directory prevents it: chmod o-r", read)
 	}
-	return passed(name, "%d, readable by this user", credentials)
+	return passed("%d, readable by this user", credentials)
 }
 
-// openable returns an error if a file cannot be opened for reading.
-func openable(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
+// visible returns the paths in a directory whose names do not begin with a dot.
+func visible(dir string) (paths []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		if entry.Name()[0] != '.' {
+			paths = append(paths, filepath.Join(dir, entry.Name()))
+		}
 	}
-	return file.Close()
-}
-
-func hookSources(cfg config.Config, environ []string) (int, []Check) {
-	const name = "webhook sources"
-	sources, err := forge.LoadSources(cfg.Hooks, environ)
-	if err != nil {
-		return 0, []Check{refused(name, "%w", err)}
-	}
-	n := len(sources.Names())
-	if n == 0 && cfg.Hooks == "" {
-		return 0, nil
-	}
-	if n == 0 {
-		return 0, []Check{refused(name, "%s has none; a source is a directory with the files forge and secret", cfg.Hooks)}
-	}
-	return n, []Check{passed(name, "%d", n)}
+	return paths, err
 }
 
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
-	const name, advice = "spool", "choose another directory with --spool"
+	const advice = "choose another directory with --spool"
 	at := dir
-	for { // the receiver creates the directory: check the nearest existing parent
-		info, err := os.Stat(at)
-		if err == nil && !info.IsDir() {
-			return refused(name, "%s is not a directory; %s", at, advice)
-		}
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return refused(name, "%w; %s", err, advice)
-		}
+	info, err := os.Stat(at)
+	for errors.Is(err, fs.ErrNotExist) { // the receiver creates the directory: check the nearest existing parent
 		at = filepath.Dir(at)
+		info, err = os.Stat(at)
+	}
+	switch {
+	case err != nil:
+		return refused("%w; %s", err, advice)
+	case !info.IsDir():
+		return refused("%s is not a directory; %s", at, advice)
 	}
 	took, err := timedSync(at)
 	if err != nil {
-		return refused(name, "%w; let this user write there, or %s", err, advice)
+		return refused("%w; let this user write there, or %s", err, advice)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(at, &st); err == nil && int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC {
-		return warned(name, "%s is on nfs: webhooks wait for it while Redis is unavailable; %s, on a local disk", dir, advice)
+		return warned("%s is on nfs: webhooks wait for it while Redis is unavailable; %s, on a local disk", dir, advice)
 	}
 	if took > slowSync {
-		return warned(name, "%s takes %v to sync a file: webhooks wait for that while Redis is unavailable; %s, on a faster disk", dir, took.Round(time.Millisecond), advice)
+		return warned("%s takes %v to sync a file: webhooks wait for that while Redis is unavailable; %s, on a faster disk", dir, took.Round(time.Millisecond), advice)
 	}
-	return passed(name, "%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
+	return passed("%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
 }
 
 // slowSync is the sync time above which a disk is probably overloaded or remote.
@@ -177,14 +166,13 @@ func timedSync(dir string) (time.Duration, error) {
 }
 
 func listenAddress(address string) Check {
-	const name = "listen"
 	listener, err := net.Listen("tcp", address)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return warned(name, "%s is in use, by a running process of this service or another program; choose another address with --listen", address)
+		return warned("%s is in use, by a running process of this service or another program; choose another address with --listen", address)
 	}
 	if err != nil {
-		return refused(name, "%w; choose another address with --listen", err)
+		return refused("%w; choose another address with --listen", err)
 	}
 	_ = listener.Close()
-	return passed(name, "%s is free", address)
+	return passed("%s is free", address)
 }

@@ -14,65 +14,59 @@ import (
 )
 
 // examineVolume tries a worker's file system operations in a temporary directory on the volume.
-func examineVolume(cfg config.Config) []Check {
-	root, err := filepath.Abs(cfg.Root)
-	if err != nil {
-		return []Check{refused("volume", "%w", err)}
-	}
-	admin := filepath.Join(root, ".lockstep")
+func examineVolume(cfg config.Config) (checks Checks) {
+	admin := filepath.Join(cfg.Root, ".lockstep")
 	if err := os.MkdirAll(admin, 0o755); err != nil {
-		return []Check{refused("volume", "cannot create %s: %w; let this user write there or choose another --root", root, err)}
+		checks.add("volume", refused("cannot create %s: %w; let this user write there or choose another --root", cfg.Root, err))
+		return checks
 	}
-	dir, err := os.MkdirTemp(admin, "try-") // the patrol deletes leftovers
+	dir, err := os.MkdirTemp(admin, "try-") // garbage collection deletes leftovers
 	if err != nil {
-		return []Check{refused("volume", "cannot write to %s: %w; let this user write there and mount it read-write", root, err)}
+		checks.add("volume", refused("cannot write to %s: %w; let this user write there and mount it read-write", cfg.Root, err))
+		return checks
 	}
 	defer os.RemoveAll(dir)
 	var st unix.Statfs_t
-	if err := unix.Statfs(root, &st); err != nil {
-		return []Check{refused("file system", "statfs %s: %w", root, err)}
+	if err := unix.Statfs(cfg.Root, &st); err != nil {
+		checks.add("file system", refused("statfs %s: %w", cfg.Root, err))
+		return checks
 	}
-	checks := []Check{passed("volume", "%s is writable", root), fileSystem(st, cfg)}
-	for _, trial := range trials {
-		checks = append(checks, trial.on(dir))
-	}
-	return append(checks, syncing(dir), exchangeable(dir), caseSensitive(dir), freeSpace(st, cfg), freeInodes(st))
+	checks.add("volume", passed("%s is writable", cfg.Root))
+	checks.add("file system", fileSystem(st, cfg))
+	checks.add("hard links", tried(tryHardLink(dir), "trees share unchanged files with them: choose a file system with hard links"))
+	checks.add("rename over a link", tried(tryRename(dir), "publishing is such a rename: choose a file system with symbolic links"))
+	checks.add("file locks", tried(tryFlock(dir), "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock"))
+	checks.add("sync", syncing(dir))
+	checks.add("exchange of names", exchangeable(dir))
+	checks.add("case", caseSensitive(dir))
+	checks.add("free space", freeSpace(st, cfg))
+	checks.add("free inodes", freeInodes(st))
+	return checks
 }
 
-// trial is an operation that workers depend on.
-type trial struct {
-	name, needed string
-	run          func(dir string) error
-}
-
-func (t trial) on(dir string) Check {
-	at, err := os.MkdirTemp(dir, "*")
-	if err == nil {
-		err = t.run(at)
-	}
+// tried is the outcome of an operation that workers depend on.
+func tried(err error, needed string) Check {
 	if err != nil {
-		return refused(t.name, "%w; %s", err, t.needed)
+		return refused("%w; %s", err, needed)
 	}
-	return passed(t.name, "works")
+	return passed("works")
 }
 
-var trials = []trial{
-	{"hard links", "trees share unchanged files with them: choose a file system with hard links", func(dir string) error {
-		file := filepath.Join(dir, "file")
-		return errors.Join(os.WriteFile(file, []byte("try"), 0o644), os.Link(file, filepath.Join(dir, "hard")))
-	}},
-	{"rename over a link", "publishing is such a rename: choose a file system with symbolic links", func(dir string) error {
-		link, other := filepath.Join(dir, "link"), filepath.Join(dir, "other")
-		if err := errors.Join(os.Symlink("a", link), os.Symlink("b", other), os.Rename(link, other)); err != nil {
-			return err
-		}
-		target, err := os.Readlink(other)
-		if err == nil && target != "a" {
-			return fmt.Errorf("the link points to %q after the rename, want %q", target, "a")
-		}
+func tryHardLink(dir string) error {
+	file := filepath.Join(dir, "file")
+	return errors.Join(os.WriteFile(file, []byte("try"), 0o644), os.Link(file, filepath.Join(dir, "hard")))
+}
+
+func tryRename(dir string) error {
+	link, other := filepath.Join(dir, "link"), filepath.Join(dir, "other")
+	if err := errors.Join(os.Symlink("a", link), os.Symlink("b", other), os.Rename(link, other)); err != nil {
 		return err
-	}},
-	{"file locks", "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock", tryFlock},
+	}
+	target, err := os.Readlink(other)
+	if err == nil && target != "a" {
+		return fmt.Errorf("the link points to %q after the rename, want %q", target, "a")
+	}
+	return err
 }
 
 // tryFlock locks a file through one descriptor and expects a lock through another to be refused.
@@ -83,7 +77,7 @@ func tryFlock(dir string) error {
 		return err
 	}
 	defer first.Close()
-	second, err := os.OpenFile(path, os.O_RDWR, 0)
+	second, err := os.OpenFile(path, os.O_RDWR, 0) // over NFS an exclusive lock needs write access
 	if err != nil {
 		return err
 	}
@@ -98,10 +92,9 @@ func tryFlock(dir string) error {
 }
 
 func syncing(dir string) Check {
-	const name = "sync"
 	took, err := timedSync(dir)
 	if err != nil {
-		return refused(name, "%w; trees would not survive a power failure: check the disk and the mount options", err)
+		return refused("%w; trees would not survive a power failure: check the disk and the mount options", err)
 	}
 	folder, err := os.Open(dir)
 	if err == nil {
@@ -109,34 +102,32 @@ func syncing(dir string) Check {
 	}
 	switch {
 	case err != nil:
-		return refused(name, "syncfs: %w; trees would not survive a power failure: check the mount options", err)
+		return refused("syncfs: %w; trees would not survive a power failure: check the mount options", err)
 	case took > slowSync:
-		return warned(name, "a file takes %v: every sync waits for that several times; find out what else writes to this disk", took.Round(time.Millisecond))
+		return warned("a file takes %v: every sync waits for that several times; find out what else writes to this disk", took.Round(time.Millisecond))
 	}
-	return passed(name, "a file takes %v", took.Round(100*time.Microsecond))
+	return passed("a file takes %v", took.Round(100*time.Microsecond))
 }
 
 func exchangeable(dir string) Check {
-	const name = "exchange of names"
 	link, folder := filepath.Join(dir, "exchange-link"), filepath.Join(dir, "exchange-folder")
 	if err := errors.Join(os.Symlink("a", link), os.Mkdir(folder, 0o755)); err != nil {
-		return refused(name, "%w", err)
+		return refused("%w", err)
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
-		return warned(name, "not supported (%v): plain clones cannot be adopted; move them away by hand", err)
+		return warned("not supported (%v): plain clones cannot be adopted; move them away by hand", err)
 	}
-	return passed(name, "works: plain clones can be adopted")
+	return passed("works: plain clones can be adopted")
 }
 
 func caseSensitive(dir string) Check {
-	const name = "case"
 	if err := os.WriteFile(filepath.Join(dir, "case"), nil, 0o644); err != nil {
-		return refused(name, "%w", err)
+		return refused("%w", err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "CASE")); err == nil {
-		return warned(name, "the file system ignores case: repositories with files whose names differ only in case are refused")
+		return warned("the file system ignores case: repositories with files whose names differ only in case are refused")
 	}
-	return passed(name, "the file system is case-sensitive")
+	return passed("the file system is case-sensitive")
 }
 
 // fileSystems maps known magic numbers of statfs to names and warnings.
@@ -152,48 +143,45 @@ var fileSystems = map[int64]struct{ name, caution string }{
 }
 
 func fileSystem(st unix.Statfs_t, cfg config.Config) Check {
-	const name = "file system"
 	kind := int64(uint32(st.Type))
 	if kind == unix.NFS_SUPER_MAGIC {
-		return warned(name, "nfs: readers on other machines see a new tree once their attribute caches expire (acdirmax, 60 s by default); "+
+		return warned("nfs: readers on other machines see a new tree once their attribute caches expire (acdirmax, 60 s by default); "+
 			"keep tree-grace (%v) well above that and mount version 4, whose file locks all machines share", cfg.TreeGrace)
 	}
 	known, found := fileSystems[kind]
 	switch {
 	case !found:
-		return passed(name, "type %#x", kind)
+		return passed("type %#x", kind)
 	case known.caution != "":
-		return warned(name, "%s: %s", known.name, known.caution)
+		return warned("%s: %s", known.name, known.caution)
 	}
-	return passed(name, "%s", known.name)
+	return passed("%s", known.name)
 }
 
 func freeSpace(st unix.Statfs_t, cfg config.Config) Check {
-	const name = "free space"
 	unit := max(st.Frsize, 1)
 	free, size := int64(st.Bavail)*unit, int64(st.Blocks)*unit
 	shown := volume.BytesText(free) + " of " + volume.BytesText(size)
 	switch {
 	case free < cfg.MinFreeBytes:
-		return refused(name, "%s, but min-free-bytes reserves %s: fetches would be refused; free space or lower the setting", shown, volume.BytesText(cfg.MinFreeBytes))
+		return refused("%s, but min-free-bytes reserves %s: fetches would be refused; free space or lower the setting", shown, volume.BytesText(cfg.MinFreeBytes))
 	case free < 2*cfg.MinFreeBytes || free < size/20:
-		return warned(name, "%s: free some space soon", shown)
+		return warned("%s: free some space soon", shown)
 	}
-	return passed(name, "%s", shown)
+	return passed("%s", shown)
 }
 
 // fewInodes is the number of files in one large repository.
 const fewInodes = 100_000
 
 func freeInodes(st unix.Statfs_t) Check {
-	const name = "free inodes"
 	switch {
 	case st.Files == 0:
-		return passed(name, "not counted by this file system")
+		return passed("not counted by this file system")
 	case st.Ffree == 0:
-		return refused(name, "none of %d: no file can be created; delete some or create a file system with more", st.Files)
+		return refused("none of %d: no file can be created; delete some or create a file system with more", st.Files)
 	case st.Ffree < fewInodes || st.Ffree < st.Files/20:
-		return warned(name, "%d of %d: trees need many; free some or create a file system with more", st.Ffree, st.Files)
+		return warned("%d of %d: trees need many; free some or create a file system with more", st.Ffree, st.Files)
 	}
-	return passed(name, "%d of %d", st.Ffree, st.Files)
+	return passed("%d of %d", st.Ffree, st.Files)
 }

@@ -1,16 +1,21 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"lockstep/events"
+	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 
@@ -26,6 +31,83 @@ func TestAlteredTreesDoNotSpread(t *testing.T) {
 		a.alter(alterations[a.random.IntN(len(alterations))])
 		a.push()
 	}
+}
+
+// TestVerifyHasAlteredTreesReplaced alters a published tree in ways that a sync does not notice. Once verify has marked it, a poll has it
+// replaced, as a result for each app says. No later tree has any of it.
+func TestVerifyHasAlteredTreesReplaced(t *testing.T) {
+	t.Parallel()
+	a, apps := newAlteredWorld(t, "--poll-every", "0s", "--reconcile-every", "0s"), []string{"docs", "search"}
+	lockstep := func(code int, args ...string) {
+		t.Helper()
+		if stdout, stderr, got := proctest.RunLockstep(t, nil, append(args, "--redis", a.redis)...); got != code {
+			t.Fatalf("%q: exit code %d: %s%s", args, got, stdout, stderr)
+		}
+	}
+	for _, name := range apps {
+		lockstep(term.ExitDone, "watch", "add", a.git.URL(alteredRepo), "--repo", alteredRepo, "--app", name)
+	}
+	proctest.Eventually(t, func() bool { return len(givenTo(a)) == len(apps)+1 }, "each app has its first result")
+	for _, with := range []alteration{
+		{"same size and time", func(_ *alteredWorld, path string) error {
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return errors.Join(overwrite(path, slices.Repeat([]byte{'!'}, int(info.Size()))), os.Chtimes(path, info.ModTime(), info.ModTime()))
+		}},
+		{"added", func(_ *alteredWorld, path string) error { return os.WriteFile(path+".added", []byte("added"), 0o600) }},
+	} {
+		tree := proctest.Must(filepath.EvalSymlinks(a.tree))(t)
+		a.last = with.name
+		commit := strings.TrimSpace(proctest.Must(gitserver.Git(t.Context(), tree, "", "rev-parse", "HEAD"))(t))
+		seen := len(a.results())
+		proctest.Must(0, with.alter(a, filepath.Join(tree, alteredPath(7))))(t)
+		lockstep(term.ExitFailed, "repos", "verify", alteredRepo, "--repair", "--root", a.root)
+		due := proctest.Must(events.NewChange(events.Change{Type: events.ChangeDue, Repo: proctest.Must(events.ParseRepoPath(alteredRepo))(t), Source: "/test"}))(t)
+		proctest.Must(0, app.PublishChange(t.Context(), a.server.Client(), events.DefaultNamespace, due))(t)
+		proctest.Eventually(t, func() bool { return fullResults(a.results()[seen:], commit, apps) }, "%s: a result of %s for %v", with.name, commit, apps)
+		if now := proctest.Must(filepath.EvalSymlinks(a.tree))(t); now == tree {
+			t.Errorf("%s: the tree is still published", with.name)
+		}
+		for _, what := range differences(t, a.tree, a.clone) {
+			t.Errorf("%s: %s", with.name, what)
+		}
+		for range 2 { // the first may change a tree that was prepared before
+			a.push()
+		}
+	}
+}
+
+// results returns all results so far.
+func (a *alteredWorld) results() (results []events.Result) {
+	a.t.Helper()
+	for _, entry := range proctest.Must(a.server.Client().XRange(a.t.Context(), events.DefaultNamespace.Results(), "-", "+").Result())(a.t) {
+		results = append(results, proctest.DecodeResult(a.t, entry))
+	}
+	return results
+}
+
+func givenTo(a *alteredWorld) map[string]bool {
+	given := map[string]bool{}
+	for _, result := range a.results() {
+		if result.Type == events.ResultSynced {
+			given[result.App] = true
+		}
+	}
+	return given
+}
+
+// fullResults reports whether each app has a result that lists all 60 files of a replaced tree. Apps have not received the last pushes.
+func fullResults(results []events.Result, commit string, apps []string) bool {
+	for _, app := range apps {
+		if !slices.ContainsFunc(results, func(r events.Result) bool {
+			return r.Type == events.ResultSynced && r.App == app && r.Full && (app != "" || r.Before == commit) && r.After == commit && len(r.Files) == 60
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // alteration alters a file of a tree, or its folder.

@@ -14,8 +14,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

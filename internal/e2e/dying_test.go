@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/logtest"
 	"lockstep/internal/proctest"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/term"
 )
 
 // A dying worker is the worker of lockstep serve in a process that kills itself with SIGKILL when it passes a step of a sync or of a move

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 
@@ -32,39 +32,13 @@ func TestPurgeReachesFollowers(t *testing.T) {
 	rewritten := proctest.Must(o.git.Git(t.Context(), repo, "", "rev-parse", "main"))(t)
 	o.request(events.Change{URL: o.git.URL(repo), After: rewritten})
 	near.await(repo, rewritten)
-	if stdout, stderr, code := proctest.RunLockstep(t, nil, "repos", "purge", leak, "--redis", o.redis.URL(), "--root", o.root); code != term.ExitDone {
+	if stdout, stderr, code := proctest.RunLockstep(t, nil, "repos", "purge", repo, "--commit", leak, "--redis", o.redis.URL(), "--root", o.root); code != term.ExitDone {
 		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
 	}
 	away.start()
 	for name, f := range map[string]*node{"connected": near, "away": away} {
 		f.await(repo, rewritten)
 		proctest.Eventually(t, func() bool { return !f.has(repo, leak) }, "%s: the purged commit is gone", name)
-	}
-}
-
-// TestPurgeFollowsMoves purges a commit from a repository by the path that it has moved from.
-func TestPurgeFollowsMoves(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	o := startOrigin(t, "acme/widgets")
-	clean := o.git.Head("acme/widgets", "refs/heads/main")
-	leak := o.push("acme/widgets", "secret")
-	head := proctest.Must(o.git.Commit(t.Context(), "acme/widgets", gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"a": "no secret"}}))(t)
-	o.request(events.Change{URL: o.git.URL("acme/widgets")})
-	o.awaitSettled("acme/widgets", head)
-	proctest.Must(0, o.git.Rename("acme/widgets", "acme/moved"))(t)
-	o.request(events.Change{Type: events.ChangeMoved, Repo: proctest.Must(events.ParseRepoPath("acme/widgets"))(t),
-		To: proctest.Must(events.ParseRepoPath("acme/moved"))(t), URL: o.git.URL("acme/moved")})
-	o.awaitSettled("acme/moved", head)
-	moved := &node{origin: o, root: o.root}
-	if !moved.has("acme/moved", leak) {
-		t.Fatal("the commit has not moved along")
-	}
-	if stdout, stderr, code := proctest.RunLockstep(t, nil, "repos", "purge", leak, "acme/widgets", "--redis", o.redis.URL(), "--root", o.root); code != term.ExitDone {
-		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
-	}
-	if moved.has("acme/moved", leak) {
-		t.Error("the new path still has the commit")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 
@@ -119,9 +120,13 @@ func TestChangesOfStoppedWorkerRunElsewhereAtOnce(t *testing.T) {
 			t.Errorf("%s: retried elsewhere %v after SIGTERM, want at most %v and %v", repo, d, within, margin())
 		}
 	}
+	if code := first.AwaitExit(time.Minute); code != term.ExitDone {
+		t.Errorf("exit code %d after SIGTERM, want 0", code)
+	}
 	for _, r := range proctest.AwaitResults(t, client, 2) {
-		if r.Type != events.ResultSynced {
-			t.Errorf("result %+v, want synced", r)
+		if r.Type != events.ResultSynced || r.Attempts != 1 {
+			t.Errorf("result %+v, want a successful first attempt", r)
 		}
 	}
+	proctest.AssertIdle(t, client)
 }

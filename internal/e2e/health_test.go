@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 )
 
 // healthOf requests /livez or /readyz. It returns the failed checks by name, and the names of all checks.

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
 

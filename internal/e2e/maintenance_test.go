@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/locking"
@@ -40,7 +40,7 @@ func TestVolumeMaintenanceCommands(t *testing.T) {
 	}
 	online := []string{"--redis", server.URL(), "--root", root}
 	with := func(args ...string) []string { return append(args, online...) }
-	serving := proctest.Start(t, with("serve", "--patrol-every", "0s", "--log-level", "error")...)
+	serving := proctest.Start(t, with("serve", "--gc-every", "0s", "--log-level", "error")...)
 	sync := []string{"sync", git.URL("acme/widgets"), "--redis", server.URL()}
 	lockstep(term.ExitDone, sync...)
 	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)

@@ -10,10 +10,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 // TestWorkerPreparesNextTree pushes three times. After the second push the worker prepares a tree, which the third one publishes.

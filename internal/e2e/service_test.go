@@ -17,10 +17,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 
@@ -154,43 +154,6 @@ func TestRepositoriesSyncInParallelWithOneFetchEach(t *testing.T) {
 	if git.MaxRepos() < 2 {
 		t.Error("repositories were fetched one after another, want in parallel")
 	}
-}
-
-func TestSIGTERMHandsWorkOverAtOnce(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	held := make(chan string, 10)
-	release := make(chan struct{})
-	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, service string) {
-		select {
-		case held <- service:
-		default:
-		}
-		select {
-		case <-release:
-		case <-ctx.Done():
-		}
-	}))
-	server, root := redistest.Start(t), t.TempDir()
-	client := server.Client()
-	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	args := []string{"serve", "--redis", server.URL(), "--root", root, "--lease", "5m", "--lock-wait", "5m", "--grace", "500ms"}
-	first := proctest.Start(t, args...)
-	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
-	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
-		t.Fatal(err)
-	}
-	<-held // until the first worker has sent a request to the remote
-	if code := first.Terminate(); code != term.ExitDone {
-		t.Errorf("exit code %d after SIGTERM, want 0", code)
-	}
-	close(release)
-	proctest.Start(t, args...)
-	r := proctest.AwaitResults(t, client, 1)[0] // long before the lease expires
-	if r.Type != events.ResultSynced || r.After != head || r.Attempts != 1 {
-		t.Errorf("result %+v, want a successful first attempt", r)
-	}
-	proctest.AssertIdle(t, client)
 }
 
 func TestServiceSurvivesRedisOutage(t *testing.T) {

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 func TestSystemdIsNotifiedOfState(t *testing.T) {

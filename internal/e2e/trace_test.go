@@ -15,8 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/proctest"
+	"lockstep/internal/term"
 
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 

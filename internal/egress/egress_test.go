@@ -11,17 +11,9 @@ import (
 	"testing"
 
 	"golang.org/x/net/dns/dnsmessage"
-)
 
-func must[T any](value T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
-	}
-}
+	"lockstep/internal/testenv"
+)
 
 func TestScopeOf(t *testing.T) {
 	for ip, want := range map[string]scope{
@@ -77,7 +69,7 @@ func TestPolicy(t *testing.T) {
 		"an address that is the URL": {[]string{"[fd00::1]:443"}, "fd00::1", "fd00::1", true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list := must(ParseHosts("hosts", tc.hosts))(t)
+			list := testenv.Must(ParseHosts("hosts", tc.hosts))(t)
 			for foreign, want := range map[bool]bool{false: tc.own, true: tc.foreign} {
 				err := Policy{Hosts: list, Foreign: foreign}.check(tc.host, "443", netip.MustParseAddr(tc.ip))
 				if (err == nil) != want {
@@ -106,7 +98,7 @@ func TestNamesForAProxy(t *testing.T) {
 			}
 		}
 	}
-	listed := Policy{Hosts: must(ParseHosts("hosts", []string{"localhost", "0.0.0.0/0"}))(t), Foreign: true}
+	listed := Policy{Hosts: testenv.Must(ParseHosts("hosts", []string{"localhost", "0.0.0.0/0"}))(t), Foreign: true}
 	if err := listed.CheckName("localhost", "443"); err != nil {
 		t.Error(err)
 	}
@@ -135,7 +127,7 @@ func TestSameOrigin(t *testing.T) {
 		{"http://h:8080/a", "https://h:8443/a"}:   false,
 		{"https://h/a", "https://h.evil.org:443"}: false,
 	} {
-		if got := SameOrigin(must(url.Parse(pair[0]))(t), must(url.Parse(pair[1]))(t)); got != want {
+		if got := SameOrigin(testenv.Must(url.Parse(pair[0]))(t), testenv.Must(url.Parse(pair[1]))(t)); got != want {
 			t.Errorf("%v: %v", pair, got)
 		}
 	}
@@ -143,20 +135,20 @@ func TestSameOrigin(t *testing.T) {
 
 // A name may resolve to another address between a check and dialling.
 func TestAddressIsCheckedWhenDialling(t *testing.T) {
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	_, err := Policy{Foreign: true}.Dial(t.Context(), "tcp", net.JoinHostPort("localhost", port))
 	if _, ok := errors.AsType[*Fault](err); !ok {
 		t.Errorf("got %v", err)
 	}
-	conn := must(Policy{}.Dial(t.Context(), "tcp", net.JoinHostPort("localhost", port)))(t)
+	conn := testenv.Must(Policy{}.Dial(t.Context(), "tcp", net.JoinHostPort("localhost", port)))(t)
 	_ = conn.Close()
 }
 
 // A name resolves to a public address at first, and to a private one when it is dialled.
 func TestDNSRebinding(t *testing.T) {
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	var asked atomic.Int64
@@ -168,7 +160,7 @@ func TestDNSRebinding(t *testing.T) {
 	})
 	resolveBy(t, nameServer)
 	const host = "rebinding.example.org"
-	first := must(net.DefaultResolver.LookupNetIP(t.Context(), "ip4", host))(t)
+	first := testenv.Must(net.DefaultResolver.LookupNetIP(t.Context(), "ip4", host))(t)
 	if err := (Policy{Foreign: true}).check(host, port, first[0]); err != nil {
 		t.Fatalf("first: %v", err)
 	}
@@ -183,7 +175,7 @@ func TestDNSRebinding(t *testing.T) {
 
 // Only the allowed addresses of a name are dialled.
 func TestNameWithSeveralAddresses(t *testing.T) {
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	addresses := [][4]byte{{169, 254, 169, 254}, {0, 0, 0, 0}, {127, 0, 0, 1}}
@@ -194,8 +186,8 @@ func TestNameWithSeveralAddresses(t *testing.T) {
 			t.Errorf("%s was dialled", host)
 		}
 	}
-	foreign.Hosts = must(ParseHosts("hosts", []string{"127.0.0.0/8"}))(t)
-	conn := must(foreign.Dial(t.Context(), "tcp4", net.JoinHostPort("several.example.org", port)))(t)
+	foreign.Hosts = testenv.Must(ParseHosts("hosts", []string{"127.0.0.0/8"}))(t)
+	conn := testenv.Must(foreign.Dial(t.Context(), "tcp4", net.JoinHostPort("several.example.org", port)))(t)
 	if got := conn.RemoteAddr().String(); got != listener.Addr().String() {
 		t.Errorf("dialled %s", got)
 	}
@@ -213,7 +205,7 @@ func resolveBy(t *testing.T, nameServer string) {
 
 // serveNames starts a DNS server that resolves every name to the same IPv4 addresses.
 func serveNames(t *testing.T, addresses func() [][4]byte) string {
-	conn := must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
+	conn := testenv.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	t.Cleanup(func() { _ = conn.Close(); <-done })
 	go func() {

@@ -120,8 +120,6 @@ var (
 const (
 	maxFollowersListed = 5000
 	followersAtOnce    = 200 // read, or compared with the results, in one call
-
-	maxForeignCursor = 200 // bytes of the cursor of another version
 )
 
 func (f *Followers) apps() string { return string(f.shared) + "followers" }
@@ -175,13 +173,8 @@ func (f *Followers) known(text string) (string, error) {
 		return "", nil
 	}
 	cursor, err := ParseCursor(text)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case cursor.isForeign() && len(text) <= maxForeignCursor:
-		return text, nil
-	case cursor.isForeign():
-		return "", ErrMalformed
 	}
 	cells := []string{"", f.cell} // "" is the deployment that has become the cell
 	if f.Cells != nil {

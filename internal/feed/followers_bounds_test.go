@@ -45,14 +45,13 @@ func TestReportsHaveCellsOfTheDeploymentOnly(t *testing.T) {
 		cursor    string
 		ok        bool
 	}{
-		"none":                          {single, "", true},
-		"own":                           {single, at, true},
-		"invented":                      {single, inventedCursor(""), false},
-		"invented-with-cells":           {cells, inventedCursor(""), false},
-		"own-and-invented-with-cells":   {cells, inventedCursor(at), true},
-		"own-of-before-with-cells":      {cells, at, true},
-		"another-version":               {single, "MiBhIGIgYw", true},
-		"another-version-of-many-bytes": {single, base64.RawURLEncoding.EncodeToString([]byte("2 " + strings.Repeat("x", 40_000))), false},
+		"none":                        {single, "", true},
+		"own":                         {single, at, true},
+		"invented":                    {single, inventedCursor(""), false},
+		"invented-with-cells":         {cells, inventedCursor(""), false},
+		"own-and-invented-with-cells": {cells, inventedCursor(at), true},
+		"own-of-before-with-cells":    {cells, at, true},
+		"another-version":             {single, "MiBhIGIgYw", false},
 	} {
 		err := tc.followers.Put(t.Context(), "docs", name, "", feed.Report{Cursor: tc.cursor})
 		switch {

@@ -16,6 +16,8 @@ import (
 	"lockstep/internal/testenv"
 )
 
+const lostCursor = "MSBBQkNERUZHSElKS0xNTk9QIDAtMCAw" // of a stream that does not exist
+
 func TestFollowers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t))
@@ -53,7 +55,7 @@ func TestFollowers(t *testing.T) {
 	}
 	first := cursor()
 	put("docs", "node-1", access.HashOf(secret), feed.Report{Cursor: first, Repos: 50, Behind: 3, Version: "v1.2.3"})
-	put("docs", "node-2", access.HashOf(secret), feed.Report{Cursor: "MiBhIGIgYw", Repos: 1})
+	put("docs", "node-2", access.HashOf(secret), feed.Report{Cursor: lostCursor, Repos: 1})
 	put("", "node-1", "", feed.Report{Cursor: first, Repos: 7})
 	w.add("docs", "acme/widgets")
 	put("", "node-1", "", feed.Report{Cursor: cursor(), Repos: 8})
@@ -105,7 +107,7 @@ func TestStatesOfFollowers(t *testing.T) {
 	put("ok", "", good)
 	put("behind", "", feed.Report{Cursor: at.String(), Repos: 1, Behind: 1})
 	put("first", "", feed.Report{Repos: 1})
-	put("anew", "", feed.Report{Cursor: "MiBhIGIgYw"})
+	put("anew", "", feed.Report{Cursor: lostCursor})
 	put("away", "", good)
 	age("away", 3*time.Hour)
 	put("revoked", access.HashOf(secret), good)

@@ -62,26 +62,17 @@ func (c Cursor) with(cell string, at position) Cursor {
 // ErrMalformed means that a text is not a cursor.
 var ErrMalformed = errors.New("cursor: want the id of an event of /api/v1/results")
 
-// foreignEpoch is the beginning of the epoch of a cursor of another version.
-const foreignEpoch = "version "
-
-// isForeign reports whether the cursor is of another version.
-func (c Cursor) isForeign() bool { return strings.HasPrefix(c[""].epoch, foreignEpoch) }
-
 const maxCursor = 64 << 10 // bytes; each cell has 60 to 150
 
-// ParseCursor parses the text of a cursor. It returns [ErrMalformed] if it is none. A cursor of another version is a position in no stream.
+// ParseCursor parses the text of a cursor. It returns [ErrMalformed] if it is none.
 func ParseCursor(text string) (Cursor, error) {
 	if len(text) > maxCursor {
 		return nil, ErrMalformed
 	}
 	decoded, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	fields := strings.Split(string(decoded), " ")
-	switch {
-	case err != nil, len(fields) < 2, strings.Trim(fields[0], "0123456789") != "", fields[0] == "":
+	if err != nil || len(fields) < 2 || fields[0] != cursorVersion {
 		return nil, ErrMalformed
-	case fields[0] != cursorVersion:
-		return Cursor{"": {epoch: foreignEpoch + fields[0]}}, nil
 	}
 	c := Cursor{}
 	const ofCell = 4 // fields

@@ -44,7 +44,6 @@ func (f *Follower) apply(ctx context.Context) error {
 		case result := <-f.settled:
 			f.settle(result)
 		case <-tick.C:
-			f.purgeDue(ctx)
 			f.due(ctx)
 			f.keep(ctx)
 		}
@@ -106,7 +105,7 @@ func (f *Follower) follow(ctx context.Context, result events.Result) {
 	case events.ResultMoved:
 		f.followMove(ctx, result.Repo, result.To)
 	case events.ResultPurged:
-		f.followPurge(result.Repo, result.Commit)
+		f.followPurge(ctx, result.Repo)
 	}
 }
 

@@ -54,7 +54,7 @@ func newFollower(t *testing.T, handle http.HandlerFunc) (f *Follower, requested 
 			*requested = append(*requested, change)
 			return nil
 		},
-		Purge: func(context.Context, events.RepoPath, string) (bool, error) { return true, nil },
+		Purge: func(context.Context, events.RepoPath) error { return nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -84,20 +84,20 @@ func TestSlowListStallsNothing(t *testing.T) {
 	}
 }
 
-// TestSlowPurgeStallsNothing holds a purge back, which reads all of a repository: the stream and the results of the local worker go on, and
+// TestSlowPurgeStallsNothing holds a purge back, which waits for a lease: the stream and the results of the local worker go on, and
 // the position does not pass it.
 func TestSlowPurgeStallsNothing(t *testing.T) {
 	t.Parallel()
 	f, _ := newFollower(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"repos":[]}`) })
 	began, finish := make(chan struct{}, 1), make(chan struct{})
 	f.ask = f.inBackground
-	f.cfg.Purge = func(ctx context.Context, _ events.RepoPath, _ string) (bool, error) {
+	f.cfg.Purge = func(ctx context.Context, _ events.RepoPath) error {
 		began <- struct{}{}
 		select {
 		case <-finish:
 		case <-ctx.Done():
 		}
-		return true, nil
+		return nil
 	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()

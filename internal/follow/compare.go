@@ -12,9 +12,9 @@ import (
 	"lockstep/internal/volume"
 )
 
-// isPublished reports whether a ref is published at its commit, under its name.
+// isPublished reports whether a ref is published at its commit, under its name. It is false while its copy is to be purged.
 func isPublished(published volume.Published, ref Ref) bool {
-	return published.Commits[ref.Ref] == ref.Commit && (published.Plain == ref.Ref) == ref.Default
+	return published.Commits[ref.Ref] == ref.Commit && (published.Plain == ref.Ref) == ref.Default && !published.Incomplete[ref.Ref]
 }
 
 // isOurs reports whether a repository was fetched from the reader.
@@ -227,7 +227,6 @@ func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	if err == nil {
 		if err = f.cfg.Publish(ctx, change); err == nil {
 			f.jobs[change.ID] = j
-			f.requested++
 			return
 		}
 	}

@@ -36,8 +36,8 @@ type Config struct {
 
 	// Publish publishes a change for the local worker.
 	Publish func(ctx context.Context, change events.Change) error
-	// Purge deletes a commit, and all that is replaced, from a repository. It returns false while a published ref has the commit.
-	Purge func(ctx context.Context, repo events.RepoPath, commit string) (done bool, err error)
+	// Purge begins the purge of a copy, whose refs are then synced again.
+	Purge func(ctx context.Context, repo events.RepoPath) error
 
 	Select       []string      // globs of repositories, as in Git: * within a segment, ** across segments; empty selects all
 	Depth        events.Depth  // history to keep
@@ -49,9 +49,8 @@ type Config struct {
 	Name    string // of the follower, for its reports; "" sends none
 	Version string // of the program, for its reports
 
-	State    func(why error)       // called when Status.Err may have changed; optional
-	Progress func(events.Progress) // called while the follower catches up, at last with the zero value; optional
-	Log      *slog.Logger
+	State func(why error) // called when Status.Err may have changed; optional
+	Log   *slog.Logger
 }
 
 // Follower keeps a volume in step with a reader.
@@ -65,8 +64,6 @@ type Follower struct {
 	jobs       map[string]job          // changes without a result, by ID
 	checks     map[string]*check       // repositories to compare again, by key
 	gone       map[string]time.Time    // when the reader stopped listing a repository, or its default branch, by key; see knownGone
-	purges     map[string]*purge       // commits to delete, by key in the position
-	purging    bool                    // one is being deleted
 	missing    []events.RepoPath       // published here and not listed, to be compared when the stream has caught up
 	listed     uint64                  // number of the frame of the first complete list; 0 before
 	repos      map[string]Listed       // as listed last, by key
@@ -75,7 +72,6 @@ type Follower struct {
 	listAt     time.Time               // when to list next; zero before the stream is open
 	listTry    int                     // failed lists in a row
 	live       bool                    // frames that arrive are newer than the list
-	requested  int                     // number of changes so far
 	listing    bool                    // a list is requested
 	listAgain  bool                    // the requested list may be older than the current stream
 	restart    bool                    // the stream began at a cursor that was not reached, and there has been no list since
@@ -153,7 +149,7 @@ func New(cfg Config) (*Follower, error) {
 		cfg.TokenWait = 2 * time.Minute
 	}
 	f := &Follower{
-		cfg: cfg, compared: map[string]bool{}, limited: map[string]events.Depth{}, touched: map[string]uint64{}, answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming), settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{}, purges: map[string]*purge{},
+		cfg: cfg, compared: map[string]bool{}, limited: map[string]events.Depth{}, touched: map[string]uint64{}, answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming), settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{},
 		position: position{open: map[string]span{}, cursor: cfg.Record.Cursor()}, status: Status{Since: time.Now(), Level: time.Now()},
 	}
 	f.ask = f.inBackground

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 		return
 	}
 	if l.all {
-		maps.DeleteFunc(f.position.open, func(key string, s span) bool { return s.last <= l.number && !isPurge(key) }) // lists do not find these
+		maps.DeleteFunc(f.position.open, func(key string, s span) bool { return s.last <= l.number && !strings.HasPrefix(key, purgePrefix) }) // lists do not find these
 		f.comparedAt, f.all, f.restart = time.Now(), again, f.restart && again
 	}
 	before := f.repos

@@ -3,8 +3,6 @@ package follow
 import (
 	"context"
 	"time"
-
-	"lockstep/events"
 )
 
 // keepFirst writes the first position of a new follower, from which on no purge is missed. Earlier publications are compared at each start.
@@ -49,13 +47,6 @@ func (f *Follower) update(ctx context.Context) {
 		status := f.Status()
 		f.cfg.Log.InfoContext(ctx, "caught up with the reader", "repos", status.Repos, "behind", status.Behind)
 	}
-	switch {
-	case f.cfg.Progress == nil:
-	case caughtUp:
-		f.cfg.Progress(events.Progress{})
-	case !f.Status().CaughtUp && f.requested > 0:
-		f.cfg.Progress(events.Progress{Phase: PhaseFollow, Unit: "refs", Done: int64(f.requested - len(f.jobs)), Total: int64(f.requested)})
-	}
 }
 
 // hasFirst reports whether the repositories of the first list are settled.
@@ -70,6 +61,3 @@ func (f *Follower) hasFirst() bool {
 	}
 	return f.listed > 0
 }
-
-// PhaseFollow is the phase of the follower's progress.
-const PhaseFollow events.Phase = "follow"

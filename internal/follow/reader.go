@@ -289,7 +289,7 @@ func failureOf(resp *http.Response) error {
 	case resp.StatusCode/100 == 3:
 		return fmt.Errorf("HTTP %d: the reader redirects; use the URL that it is served at", resp.StatusCode)
 	case resp.StatusCode == http.StatusNotFound:
-		return errors.New("HTTP 404: this is not the URL of a reader, or it is of an older version; see docs/following.md")
+		return errors.New("HTTP 404: this is not the URL of a reader; see docs/following.md")
 	case resp.StatusCode == http.StatusGatewayTimeout:
 		return fmt.Errorf("HTTP %d: %w", resp.StatusCode, errSlow)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 
@@ -321,24 +320,6 @@ func TestKinds(t *testing.T) {
 	for _, text := range []string{"", "GitHub", "gogs", "github "} {
 		if _, err := forge.ParseKind(text); err == nil {
 			t.Errorf("ParseKind accepted %q", text)
-		}
-	}
-}
-
-// BenchmarkReceive decodes a GitHub push of 10 KB, the size with four commits.
-func BenchmarkReceive(b *testing.B) {
-	body, err := os.ReadFile("testdata/github-push.json")
-	if err != nil {
-		b.Fatal(err)
-	}
-	src := source(forge.GitHub)
-	src.URLs = []string{"https://github.com/"}
-	header := signed(src, "push", body)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if d, err := forge.Receive(src, header, body, now); err != nil || len(d.Events) != 1 {
-			b.Fatal(d, err)
 		}
 	}
 }

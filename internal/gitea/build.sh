@@ -14,7 +14,7 @@ if [ -x "$dir/gitea" ]; then
   echo "$dir"
   exit
 fi
-command -v "${CC:-cc}" >/dev/null || { echo "make forge: there is no C compiler; install gcc and libc6-dev" >&2; exit 1; }
+command -v "${CC:-cc}" >/dev/null || { echo "make test-forge: there is no C compiler; install gcc and libc6-dev" >&2; exit 1; }
 mkdir -p "$cache"
 work=$(mktemp -d "$cache/building.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -22,7 +22,7 @@ trap 'exit 1' HUP INT TERM # sh runs the trap of EXIT only then
 cd "$work"
 export GOFLAGS=-buildvcs=false GOWORK=off
 go mod download -json "code.gitea.io/gitea@v$version" >module.json
-grep -q "\"Sum\": \"$sum\"" module.json || { echo "make forge: the module of Gitea $version has another checksum than $sum" >&2; exit 1; }
+grep -q "\"Sum\": \"$sum\"" module.json || { echo "make test-forge: the module of Gitea $version has another checksum than $sum" >&2; exit 1; }
 
 # Its go.mod has replacements, which go install refuses, and modules in the cache are read-only: build a copy.
 cp -r "$(go env GOMODCACHE)/code.gitea.io/gitea@v$version" source

@@ -36,15 +36,15 @@ type forge struct {
 func binary(t *testing.T) string {
 	t.Helper()
 	if !testenv.Soaking() {
-		t.Skip("soak test: run make forge and make test-forge")
+		t.Skip("soak test: run make test-forge")
 	}
 	cache := proctest.Must(os.UserCacheDir())(t)
 	dir := filepath.Join(cache, "lockstep", "gitea-"+version)
 	if _, err := os.Stat(filepath.Join(dir, "gitea")); err != nil {
 		if os.Getenv("LOCKSTEP_TEST_FORGE") == "real" {
-			t.Fatalf("LOCKSTEP_TEST_FORGE=real, but %s is missing; run make forge", dir)
+			t.Fatalf("LOCKSTEP_TEST_FORGE=real, but %s is missing; run make test-forge", dir)
 		}
-		t.Skipf("Gitea is not built, %s is missing; run make forge, which takes minutes", dir)
+		t.Skipf("Gitea is not built, %s is missing; run make test-forge, which takes minutes", dir)
 	}
 	return dir
 }

@@ -1,4 +1,4 @@
-// Package gitea tests Lockstep with a real forge: Gitea, which make forge builds from the Go module proxy. make test-forge runs it.
+// Package gitea tests Lockstep with a real forge: Gitea, which make test-forge builds from the Go module proxy.
 package gitea
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"lockstep/internal/cli"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
 

@@ -15,8 +15,8 @@
 //	Redis is unreachable                     the delivery stays at the front and is retried after 50 ms to 1 s
 //	Redis refuses a delivery                 it moves to the end; it is dropped once older than [Config].Keep
 //	a delivery on disk cannot be decoded     it is dropped, counted, and logged as an error
-//	the process is killed while sending      the delivery is sent again; the ledger ignores it
-//	the process is killed and not restarted  another process with the same directory adopts its deliveries
+//	the process is killed while sending      the deliveries of the file are sent again; the ledger ignores them
+//	the process is killed and not restarted  another process with the same directory sends its deliveries
 //
 // There is no order between concurrent deliveries or between processes. None is needed: a change only says "check the
 // remote".

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"lockstep/events"
 	"lockstep/internal/forge"
@@ -30,7 +31,7 @@ type Config struct {
 	Sources  *forge.Sources
 	Spool    *spool.Spool               // nil disables spooling: deliveries that Redis does not accept fail
 	Keep     time.Duration              // how long delivery IDs are remembered, and refused deliveries retried; default 72 h
-	Adopt    time.Duration              // how often to check the spool's directory for files of dead processes; default 15 s
+	Adopt    time.Duration              // how often to look for deliveries that dead processes have left in the spool; default 15 s
 	Owns     func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
 	Log      *slog.Logger
 	Drained  func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
@@ -44,7 +45,6 @@ type Config struct {
 type Intake struct {
 	cfg   Config
 	cache *cache
-	done  []spool.Item // accepted by Redis, to be removed from the spool; used by Run only
 }
 
 // New returns an Intake.
@@ -55,6 +55,7 @@ func New(cfg Config) (*Intake, error) {
 	cfg.Keep, cfg.Adopt = cmp.Or(cfg.Keep, 72*time.Hour), cmp.Or(cfg.Adopt, 15*time.Second)
 	cfg.RedisTimeout, cfg.SpoolTimeout = cmp.Or(cfg.RedisTimeout, 400*time.Millisecond), cmp.Or(cfg.SpoolTimeout, 500*time.Millisecond)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Tracer = cmp.Or(cfg.Tracer, noop.NewTracerProvider().Tracer(""))
 	if cfg.Drained == nil {
 		cfg.Drained = func(string) {}
 	}
@@ -92,7 +93,7 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 		d.ID = rand.Text() // lets the ledger detect our own retries
 	}
 	var spoolErr error
-	if in.cfg.Spool != nil && in.cfg.Spool.Len() > 0 {
+	if in.cfg.Spool != nil && in.cfg.Spool.Waiting() {
 		if spoolErr = in.spool(ctx, d, received); spoolErr == nil {
 			return Outcome{Result: Spooled, Delivery: d.ID}, nil
 		}
@@ -111,32 +112,26 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 	return Outcome{}, errors.Join(err, spoolErr)
 }
 
-var errNoSpool = errors.New("spooling is disabled")
-
-// spooled is a delivery as stored in the spool. Its version is incremented when an older program would misinterpret it
-// or could not decode it. Version and At must stay the same in every version.
+// spooled is a delivery as stored in the spool.
 type spooled struct {
-	Version  int                    `json:"version"`
 	At       time.Time              `json:"at"`
 	Delivery forge.Delivery         `json:"delivery"`
 	Trace    propagation.MapCarrier `json:"trace,omitempty"` // trace context
 }
 
-const spooledVersion = 1
-
 func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Time) error {
 	if in.cfg.Spool == nil {
-		return errNoSpool
+		return errors.New("spooling is disabled")
 	}
 	traceContext := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, traceContext)
-	item, err := json.Marshal(spooled{spooledVersion, received, d, traceContext})
+	text, err := json.Marshal(spooled{received, d, traceContext})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, in.cfg.SpoolTimeout)
 	defer cancel()
-	return in.cfg.Spool.Append(ctx, item)
+	return in.cfg.Spool.Append(ctx, text)
 }
 
 // deliver sends a delivery to Redis. Its changes have the time at which it was received.

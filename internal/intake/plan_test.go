@@ -392,17 +392,3 @@ func TestTooManyChangesBecomeAPoll(t *testing.T) {
 		t.Errorf("%d changes, the first %+v", len(plan.Changes), plan.Changes[0])
 	}
 }
-
-func BenchmarkPlan(b *testing.B) {
-	path, _ := events.ParseRepoPath("acme/widgets")
-	main, _ := events.ParseRef("main")
-	w, err := watch.New(watch.Watch{App: "docs", URL: widgets})
-	if err != nil {
-		b.Fatal(err)
-	}
-	d := forge.Delivery{ID: "d", Events: []forge.Event{{Kind: forge.Pushed, Repo: path, URL: widgets, Ref: main, After: commit}}}
-	watched := byRemote(w)
-	for b.Loop() {
-		intake.NewPlan(forge.Source{Name: "hub"}, d, watched)
-	}
-}

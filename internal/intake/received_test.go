@@ -8,12 +8,11 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/intake"
-	"lockstep/internal/spool"
 )
 
 // Latency is measured from the reception of a delivery, even if it was spooled.
 func TestChangeHasTheTimeOfReception(t *testing.T) {
-	r := newRig(t, t.TempDir(), spool.Config{})
+	r := newRig(t, t.TempDir(), 1<<30)
 	r.server.Stop()
 	before, after := map[string]time.Time{}, map[string]time.Time{}
 	for n := range 10 {

@@ -11,11 +11,10 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/forge"
 	"lockstep/internal/intake"
-	"lockstep/internal/spool"
 )
 
 func TestSpooledDeliveryKeepsItsTrace(t *testing.T) {
-	r := newRig(t, t.TempDir(), spool.Config{})
+	r := newRig(t, t.TempDir(), 1<<30)
 	recorder := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")
 	sources, err := forge.LoadSources("", []string{"LOCKSTEP_HOOK_HUB_FORGE=github", "LOCKSTEP_HOOK_HUB_SECRET=a secret of sixteen bytes"})

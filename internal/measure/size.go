@@ -23,7 +23,7 @@ import (
 // support names the folders of test support: code that only tests, benchmarks and the demo run.
 var support = []string{
 	"internal/gitclients/", "internal/gitea/", "internal/gitserver/", "internal/logtest/", "internal/measure/", "internal/proctest/",
-	"internal/publictest/", "internal/redistest/", "internal/stats/", "internal/testenv/",
+	"internal/redistest/", "internal/stats/", "internal/testenv/",
 }
 
 const maxFunction = 80 // lines

@@ -56,10 +56,6 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if err != nil {
 		return err
 	}
-	if b.newer != nil && len(b.results)+len(b.putBack) == 0 {
-		*last = "" // the process that reads the entry advances the group
-		return b.newer
-	}
 	behind, lost, err := n.outbox.feed(ctx, b)
 	switch {
 	case err != nil && strings.HasPrefix(err.Error(), "NOGROUP"):
@@ -161,12 +157,7 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 			if len(b.items) >= feedItems {
 				break
 			}
-			err := n.add(ctx, &b, entry, sets)
-			if events.ClassOf(err) == events.ClassNewer {
-				b.newer = err
-				break
-			}
-			if err != nil {
+			if err := n.add(ctx, &b, entry, sets); err != nil {
 				return batch{}, err
 			}
 			b.results = append(b.results, entry.ID)
@@ -175,18 +166,11 @@ func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream)
 	return b, nil
 }
 
-// add adds the notifications of a result to a batch. It skips entries that are not results. For some time, it leaves a
-// result of an unknown newer type to processes of a newer version.
+// add adds the notifications of a result to a batch. It skips entries that are not results.
 func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets map[string]watch.Set) error {
 	payload, _ := entry.Values["payload"].(string)
 	result, err := events.ParseResult([]byte(payload))
-	switch newer := events.ClassOf(err) == events.ClassNewer; {
-	case newer && n.recent(entry.ID):
-		return fmt.Errorf("result %s: %w", entry.ID, err)
-	case newer:
-		n.cfg.Log.ErrorContext(ctx, "result skipped, it needs a newer version and no process of that version read it", "entry", entry.ID, "error", err)
-		return nil
-	case err != nil:
+	if err != nil {
 		n.cfg.Log.DebugContext(ctx, "result skipped", "entry", entry.ID, "error", err)
 		return nil
 	}

@@ -71,7 +71,6 @@ type Config struct {
 
 	claim time.Duration // duration of a claim; shorter in tests
 	hold  time.Duration // how long items outlive their watch; see outbox.held
-	newer time.Duration // how long items of a newer version are left to it
 }
 
 // Outcomes of attempts, for [Config.Observe].
@@ -110,7 +109,6 @@ func New(cfg Config) (*Notifier, error) {
 	cfg.AppBytes, cfg.DeadItems = cmp.Or(cfg.AppBytes, 64<<20), cmp.Or(cfg.DeadItems, 50_000)
 	cfg.Grace = cmp.Or(cfg.Grace, 25*time.Second)
 	cfg.claim, cfg.hold = cmp.Or(cfg.claim, claimDuration), cmp.Or(cfg.hold, time.Minute)
-	cfg.newer = cmp.Or(cfg.newer, newerWait)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Propagator == nil {
 		cfg.Propagator = propagation.TraceContext{}

@@ -37,8 +37,6 @@ var errReply = errors.New("unexpected reply of a script")
 
 // item is a queued notification. It contains the data that a dead letter needs, but no secret and no URL.
 type item struct {
-	Version int `json:"version"`
-
 	ID    string            `json:"id"` // webhook-id
 	Type  events.ResultType `json:"type"`
 	App   string            `json:"app"`
@@ -78,7 +76,6 @@ type batch struct {
 	putBack []putBack
 	renames [][2]string // repository keys: from, to
 	items   []item
-	newer   error // why the next result is left to a newer version
 }
 
 type putBack struct {
@@ -108,7 +105,6 @@ func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, e
 	}
 	args = append(args, renameRetention.Milliseconds(), len(b.items))
 	for _, i := range b.items {
-		i.Version = itemVersion
 		text, err := json.Marshal(i)
 		if err != nil {
 			return "", 0, err
@@ -139,7 +135,6 @@ type claim struct {
 	failed        int       // attempts
 	item          item
 	unreadable    error // why item could not be decoded
-	newer         bool  // a newer version wrote it
 }
 
 // claim claims due items. next is the time until another outbox is due, 0 if unknown.
@@ -176,9 +171,6 @@ func (o outbox) claim(ctx context.Context, f inFlight) (claims []claim, next tim
 		c := claim{app: texts[0], repo: texts[1], number: texts[2], token: token, since: since}
 		c.failed, _ = strconv.Atoi(texts[3])
 		c.unreadable = json.Unmarshal([]byte(texts[4]), &c.item)
-		if entry, newer := isNewer(texts[4]); newer {
-			c.item, c.unreadable, c.newer = item{Entry: entry}, errNewer, true
-		}
 		claims = append(claims, c)
 	}
 	return claims, next, nil

@@ -127,10 +127,7 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 
 // attempt tries to send. It returns the outcome "" if it made no attempt, or did not finish it.
 func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s settlement, err error) {
-	if c.newer && n.recent(c.item.Entry) {
-		return "", settlement{what: isBack, delay: idle}, c.unreadable
-	}
-	if c.unreadable != nil { // another version wrote it
+	if c.unreadable != nil {
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonBad}, c.unreadable
 	}
 	// The claim is divided into thirds: finding the watch, the post, and recording the outcome.

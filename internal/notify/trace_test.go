@@ -85,12 +85,3 @@ func TestTraceIsPropagatedAsConfigured(t *testing.T) {
 		t.Errorf("sent %q", got)
 	}
 }
-
-func TestNoTraceWithoutTracer(t *testing.T) {
-	w, apps := newApp(t)
-	w.run()
-	w.publishTraced("r1")
-	if p := apps.await(atLeast(1))[0]; p.header.Get("traceparent") != "" {
-		t.Errorf("sent traceparent %q", p.header.Get("traceparent"))
-	}
-}

@@ -20,6 +20,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/logtest"
+	"lockstep/internal/testenv"
 )
 
 // Process is a lockstep process under test.
@@ -172,15 +173,7 @@ func StartGit(t *testing.T, opts ...gitserver.Option) *gitserver.Server {
 }
 
 // Must returns a function that returns value, or fails the test if err is not nil: Must(f())(t).
-func Must[T any](value T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
-	}
-}
+func Must[T any](value T, err error) func(testing.TB) T { return testenv.Must(value, err) }
 
 // AwaitResults waits until the result stream has n results, and returns all it has read.
 func AwaitResults(t *testing.T, client redis.UniversalClient, n int) []events.Result {

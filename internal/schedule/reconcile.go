@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"time"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -255,15 +254,4 @@ func (r Reconciler) add(ctx context.Context, report *Report, found Finding) {
 	report.Findings = append(report.Findings, found)
 	r.Log.WarnContext(ctx, "inconsistency found", "kind", string(found.Kind), "repo", found.Repo.String(),
 		"detail", found.Detail, "asked", found.Asked)
-}
-
-// SweepFailures removes failures older than age of changes that no watch requests again, and returns their number.
-func (r Reconciler) SweepFailures(ctx context.Context, age time.Duration) (int, error) {
-	return r.States.SweepFailures(ctx, age, func(ctx context.Context, repo events.RepoPath) (apps []string, err error) {
-		set, err := r.Registry.Of(ctx, repo)
-		for _, w := range set.Watches {
-			apps = append(apps, w.App)
-		}
-		return apps, err
-	})
 }

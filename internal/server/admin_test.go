@@ -62,18 +62,6 @@ func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 	}
 }
 
-func TestPublicServerHasNoProfiles(t *testing.T) {
-	t.Parallel()
-	url, _ := startServer(t, "t0ken")
-	for _, path := range profiles {
-		for _, method := range []string{"GET", "POST"} {
-			if status, _ := do(t, method, url+path, "", http.Header{"Authorization": {"Bearer t0ken"}}); status != http.StatusNotFound {
-				t.Errorf("%s %s: %d, want 404", method, path, status)
-			}
-		}
-	}
-}
-
 func TestShutdownEndsRunningProfile(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

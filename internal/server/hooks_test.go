@@ -2,6 +2,9 @@ package server_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -21,6 +24,23 @@ import (
 	"lockstep/internal/telemetry"
 	"lockstep/internal/watch"
 )
+
+const hubSecret = "a secret of the hub, 32 bytes or so"
+
+func signed(body []byte) string {
+	mac := hmac.New(sha256.New, []byte(hubSecret))
+	mac.Write(body)
+	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+func hubSources(t testing.TB) *forge.Sources {
+	t.Helper()
+	sources, err := forge.LoadSources("", []string{"LOCKSTEP_HOOK_HUB_FORGE=github", "LOCKSTEP_HOOK_HUB_SECRET=" + hubSecret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sources
+}
 
 const pushOfWidgets = `{"ref":"refs/heads/main","before":"0000000000000000000000000000000000000000","after":"cccccccccccccccccccccccccccccccccccccccc",
 "repository":{"full_name":"acme/widgets","clone_url":"https://example.com/acme/widgets.git","default_branch":"main"}}`

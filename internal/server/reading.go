@@ -157,7 +157,7 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 	case errors.Is(err, feed.ErrBusy), errors.Is(err, feed.ErrClosed):
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)
-	case errors.Is(err, access.ErrReplaced), errors.Is(err, access.ErrNoState), errors.Is(err, archive.ErrAltered), errors.Is(err, archive.ErrNoList):
+	case errors.Is(err, access.ErrReplaced), errors.Is(err, access.ErrNoState), errors.Is(err, archive.ErrAltered):
 		cfg.Log.WarnContext(r.Context(), "tree cannot be served", "path", shownPath(r), "error", err)
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, err)

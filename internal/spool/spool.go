@@ -1,228 +1,300 @@
+// Package spool keeps lines in files on the local disk while their destination is unreachable.
+//
+//	s, err := spool.Open("spool", 1<<30)
+//	err = s.Append(ctx, line)     // on disk when it returns nil
+//	sent, err := s.Drain(send)    // gives the lines of the oldest file to send, then deletes it
+//
+// Processes may share a directory. Each writes to a file of its own, which it locks with flock, and first drains the files that nobody
+// locks, because their process is dead. So the directory must be on a local file system.
+//
+//	killed, or power loss, after Append     the line is kept
+//	killed before Append returned           the line may or may not be kept; one that was cut off is ignored
+//	killed while a file is drained          its lines are given to send again, which must detect duplicates
+//	disk or directory full                  Append fails; draining needs no space
+//	disk hangs                              Append returns when its context is done; the line may still be kept
 package spool
 
 import (
-	"cmp"
+	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
+	"io"
+	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lockstep/internal/disk"
 )
 
-// Config limits a [Spool].
-type Config struct {
-	MaxBytes int64 // total size of the items, plus 64 bytes for each; default 1 GiB
-	MaxItems int   // default 1,000,000
-	Log      *slog.Logger
-}
+// ErrFull means that the directory has as many bytes as it may have.
+var ErrFull = errors.New("spool: full")
 
-const (
-	defaultMaxBytes = 1 << 30
-	defaultMaxItems = 1_000_000
-	itemCost        = 64 // bytes counted for each item in addition to its size
-)
+const suffix = ".jsonl"
 
-// The errors of a [Spool].
-var (
-	ErrFull   = errors.New("spool: full")
-	ErrClosed = errors.New("spool: closed")
-)
-
-// Spool holds the items of one process and of the files that it has adopted. It is safe for concurrent use.
+// Spool is the files of one process. It is safe for concurrent use, except that Drain and Close must not be called concurrently.
 type Spool struct {
-	cfg  Config
-	dir  string
-	work chan struct{} // signals that there is a batch to write
-	more chan struct{} // signals that items were appended
-	done sync.WaitGroup
+	dir      string
+	maxBytes int64
+	appends  chan line
+	appended chan struct{}
+	closed   chan struct{}
+	writer   sync.WaitGroup
 
-	mu           sync.Mutex // guards the following; never held during disk access
-	closed       bool
-	batch        *batch
-	items        int   // items in the own file, including those being appended
-	bytes        int64 // total size of these items
-	itemsAdopted int   // items in adopted files
+	waiting atomic.Bool
+	bytes   atomic.Int64 // size of all files in the directory, measured when one is created or deleted, and appends since
 
-	disk    sync.Mutex // held during disk access; guards the files
-	own     *file
-	adopted []*file
+	mu   sync.Mutex // held while own is written; guards own and size
+	own  *os.File   // nil until the next Append
+	size int64      // of own
+
+	oldest *os.File // is drained; nil between files
+	read   int64    // bytes of it that were drained
 }
 
-type batch struct {
-	items [][]byte
-	done  chan struct{} // closed once err is set
-	err   error
+type line struct {
+	text []byte // with its newline
+	done chan error
 }
 
-// Open opens a spool in dir, which it creates if necessary. The caller must close the spool.
-func Open(dir string, cfg Config) (*Spool, error) {
-	cfg.MaxBytes, cfg.MaxItems = cmp.Or(cfg.MaxBytes, defaultMaxBytes), cmp.Or(cfg.MaxItems, defaultMaxItems)
-	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	if cfg.MaxBytes < 0 || cfg.MaxItems < 0 {
-		return nil, fmt.Errorf("spool: MaxBytes %d, MaxItems %d: want positive numbers", cfg.MaxBytes, cfg.MaxItems)
-	}
+// Open opens a spool in dir, which it creates if necessary. maxBytes limits the size of all files in it. The caller must close the spool.
+func Open(dir string, maxBytes int64) (*Spool, error) {
+	s := &Spool{dir: dir, maxBytes: maxBytes, appends: make(chan line), appended: make(chan struct{}, 1), closed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
 	}
-	s := &Spool{
-		cfg: cfg, dir: dir, work: make(chan struct{}, 1), more: make(chan struct{}, 1),
-		batch: &batch{done: make(chan struct{})},
+	probe, err := s.create()
+	if err == nil {
+		err = s.remove(probe)
 	}
-	if err := s.openOwn(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
 	}
-	s.done.Go(s.commit)
+	s.writer.Go(s.write)
 	return s, nil
 }
 
-// Append appends an item and returns nil when it is on disk. It returns [ErrFull] if a limit is reached. If ctx is done
-// first, the item may or may not be kept.
-func (s *Spool) Append(ctx context.Context, item []byte) error {
-	cost := int64(len(item) + itemCost)
-	s.mu.Lock()
-	switch {
-	case s.closed:
-		s.mu.Unlock()
-		return ErrClosed
-	case s.bytes+cost > s.cfg.MaxBytes || s.items >= s.cfg.MaxItems:
-		s.mu.Unlock()
-		return ErrFull
-	}
-	s.items++
-	s.bytes += cost
-	b := s.batch
-	b.items = append(b.items, item)
-	wake(s.work)
-	s.mu.Unlock()
+// Append adds a line and returns nil when it is on disk. It returns [ErrFull] beyond the limit. If ctx is done first, the line may or may
+// not be kept.
+func (s *Spool) Append(ctx context.Context, text []byte) (err error) {
+	l := line{append(text, '\n'), make(chan error, 1)}
 	select {
-	case <-b.done:
-		return b.err
+	case s.appends <- l:
+	case <-s.closed:
+		return errors.New("spool: closed")
 	case <-ctx.Done():
-		s.cancel(b, item)
+		return fmt.Errorf("spool: the disk does not respond: %w", context.Cause(ctx))
+	}
+	select {
+	case err = <-l.done:
+		return err
+	case <-ctx.Done():
 		return fmt.Errorf("spool: the disk does not respond: %w", context.Cause(ctx))
 	}
 }
 
-// cancel removes an item from its batch unless it is being written, so that a hanging disk does not fill the memory.
-func (s *Spool) cancel(b *batch, item []byte) {
+// write stores lines until Close, those that wait meanwhile together.
+func (s *Spool) write() {
+	for {
+		select {
+		case <-s.closed:
+			return
+		case l := <-s.appends:
+			batch, text := []line{}, []byte{}
+			for more := true; more; {
+				if s.bytes.Load()+int64(len(text)+len(l.text)) > s.maxBytes {
+					l.done <- ErrFull
+				} else {
+					batch, text = append(batch, l), append(text, l.text...)
+				}
+				select {
+				case l = <-s.appends:
+				default:
+					more = false
+				}
+			}
+			err := s.store(text)
+			for _, l := range batch {
+				l.done <- err
+			}
+		}
+	}
+}
+
+// Requeue adds a line that is being drained to the end, regardless of the limit.
+func (s *Spool) Requeue(text []byte) error { return s.store(append(text, '\n')) }
+
+// store appends lines to the own file and syncs it.
+func (s *Spool) store(text []byte) (err error) {
+	if len(text) == 0 {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.batch != b {
-		return
+	if s.own == nil {
+		if s.own, err = s.create(); err != nil {
+			return fmt.Errorf("spool: %w", err)
+		}
+		s.size = 0
 	}
-	same := func(other []byte) bool { return len(item) > 0 && len(other) > 0 && &other[0] == &item[0] }
-	if i := slices.IndexFunc(b.items, same); i >= 0 {
-		b.items = slices.Delete(b.items, i, i+1)
-		s.items--
-		s.bytes -= int64(len(item) + itemCost)
+	_, err = s.own.WriteAt(text, s.size)
+	if err == nil {
+		err = s.own.Sync()
 	}
+	if err != nil {
+		_ = s.own.Truncate(s.size) // if that fails too, the next call overwrites the rest
+		return fmt.Errorf("spool: %w", err)
+	}
+	s.size += int64(len(text))
+	s.bytes.Add(int64(len(text)))
+	s.waiting.Store(true)
+	select {
+	case s.appended <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
-func (s *Spool) commit() {
-	for range s.work {
-		s.mu.Lock()
-		b := s.batch
-		s.batch = &batch{done: make(chan struct{})}
-		s.mu.Unlock()
-		if len(b.items) == 0 {
-			continue
+// Drain gives each line of a file to send: the oldest of dead processes, or else that of this one. It returns the number of lines, which is
+// 0 if there are none. If send fails, the next Drain continues with that line.
+func (s *Spool) Drain(send func(text []byte) error) (sent int, err error) {
+	for sent == 0 { // a file may be empty
+		if s.oldest == nil {
+			s.read = 0
+			if s.oldest, err = s.next(); s.oldest == nil || err != nil {
+				return 0, err
+			}
 		}
-		if b.err = s.write(b.items); b.err != nil {
-			b.err = fmt.Errorf("spool: %w", b.err)
-			s.count(-len(b.items), -costOf(b.items))
+		in := bufio.NewReader(io.NewSectionReader(s.oldest, s.read, math.MaxInt64-s.read))
+		for {
+			text, err := in.ReadBytes('\n')
+			if errors.Is(err, io.EOF) { // text is empty, or a line that was cut off
+				break
+			}
+			if err == nil {
+				err = send(text[:len(text)-1])
+			}
+			if err != nil {
+				return sent, err
+			}
+			s.read += int64(len(text))
+			sent++
 		}
-		close(b.done)
-		if b.err == nil {
-			wake(s.more)
+		if err := s.remove(s.oldest); err != nil {
+			return sent, err
 		}
+		s.oldest = nil
 	}
+	return sent, nil
 }
 
-// write appends items to the own file, and replaces it if it is damaged.
-func (s *Spool) write(items [][]byte) error {
-	s.disk.Lock()
-	defer s.disk.Unlock()
-	if err := s.ready(); err != nil {
-		return err
-	}
-	err := s.own.append(items)
-	if errors.Is(err, errDamaged) {
-		if err := s.replace(err); err != nil {
-			return err
+// next returns the file to drain, or nil.
+func (s *Spool) next() (*os.File, error) {
+	paths, err := disk.Glob(s.dir, "*"+suffix)
+	for _, path := range paths {
+		file, failed := open(path, 0)
+		if file != nil {
+			return file, nil
 		}
-		err = s.own.append(items)
+		err = errors.Join(err, failed)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	file := s.own
+	s.own = nil
+	s.waiting.Store(file != nil)
+	if file != nil { // files that cannot be opened do not block it
+		return file, nil
+	}
+	return nil, err
+}
+
+// Waiting reports whether lines of this process may not be drained yet.
+func (s *Spool) Waiting() bool { return s.waiting.Load() }
+
+// Bytes returns the size of all files in the directory.
+func (s *Spool) Bytes() int64 { return s.bytes.Load() }
+
+// Appended returns a channel that receives a value after lines were appended.
+func (s *Spool) Appended() <-chan struct{} { return s.appended }
+
+// Close closes the files, so that others drain them. Calls of Append in progress finish first.
+func (s *Spool) Close() (err error) {
+	close(s.closed)
+	s.writer.Wait()
+	for _, file := range []*os.File{s.own, s.oldest} {
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
 	}
 	return err
 }
 
-// Len returns the number of items in this process's file, including those being appended.
-func (s *Spool) Len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.items
-}
-
-// Stats returns the number of items, including those of adopted files, and the bytes that count against the limit.
-func (s *Spool) Stats() (items int, bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.items + s.itemsAdopted, s.bytes
-}
-
-// Appended returns a channel that receives a value after items were appended.
-func (s *Spool) Appended() <-chan struct{} { return s.more }
-
-// Close waits for appends in progress and closes the files, so that others may adopt them. It deletes empty files.
-func (s *Spool) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil
-	}
-	s.closed = true
-	close(s.work) // a signal sent earlier is still received
-	s.mu.Unlock()
-	s.done.Wait()
-	s.disk.Lock()
-	defer s.disk.Unlock()
-	var errs []error
-	for _, f := range append(s.adopted, s.own) {
-		switch {
-		case f.gone:
-			continue
-		case f.items == 0:
-			f.remove()
+// create returns the next file of this process.
+func (s *Spool) create() (*os.File, error) {
+	for {
+		name := time.Now().UTC().Format("20060102T150405.000000000") + "-" + rand.Text()[:8] + suffix
+		file, err := open(filepath.Join(s.dir, name), os.O_CREATE|os.O_EXCL)
+		if err != nil {
+			return nil, err
+		}
+		if file == nil { // before it was locked, another process took it for one of a dead process
 			continue
 		}
-		errs = append(errs, f.close())
+		if err := disk.SyncDir(s.dir); err != nil {
+			return nil, errors.Join(err, s.remove(file))
+		}
+		s.measure()
+		return file, nil
 	}
-	s.adopted, s.own = nil, nil
-	return errors.Join(errs...)
 }
 
-func (s *Spool) count(items int, bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.items += items
-	s.bytes += bytes
+func (s *Spool) remove(file *os.File) error {
+	if err := os.Remove(file.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("spool: %w", err)
+	}
+	_ = file.Close()
+	s.measure()
+	return nil
 }
 
-func (s *Spool) path(n int) string { return filepath.Join(s.dir, fmt.Sprintf("%d%s", n, suffix)) }
-
-func costOf(items [][]byte) (cost int64) {
-	for _, item := range items {
-		cost += int64(len(item) + itemCost)
+func (s *Spool) measure() {
+	paths, _ := disk.Glob(s.dir, "*"+suffix) // a folder that cannot be read fails elsewhere
+	bytes := int64(0)
+	for _, path := range paths {
+		if info, err := os.Lstat(path); err == nil { // otherwise another process has deleted it
+			bytes += info.Size()
+		}
 	}
-	return cost
+	s.bytes.Store(bytes)
 }
 
-// wake sends to a channel with a buffer of one, unless the buffer is full.
-func wake(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// open opens and locks a file. It returns nil if another process uses or has deleted it.
+func open(path string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|flags, 0o600)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) && flags == 0 {
+			err = nil
+		}
+		return nil, err
 	}
+	var st unix.Stat_t
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = unix.Fstat(int(file.Fd()), &st)
+	}
+	if err == nil && st.Nlink > 0 {
+		return file, nil
+	}
+	_ = file.Close()
+	if err == nil || errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, nil
+	}
+	return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 }

@@ -100,16 +100,13 @@ const elsewhereDelay = 500 * time.Millisecond
 // CheckHere returns an error of the class [events.ClassMoved] unless the repository is in this cell. Call it under the lease, with the
 // state read under it.
 func (r Repo) CheckHere(repo events.RepoPath) error {
-	text := ""
-	switch kind, cell, _, _ := parseCell(r.fields[cellField]); kind {
-	case "":
+	if r.IsHere() {
 		return nil
-	case movedKind:
-		text = "it was moved to cell " + cell
-	case arrivingKind:
+	}
+	kind, cell, _, _ := parseCell(r.fields[cellField])
+	text := "it was moved to cell " + cell
+	if kind == arrivingKind {
 		text = "it is being moved here from cell " + cell
-	default:
-		text = "its place is not known to this version"
 	}
 	return &events.Error{
 		Disposition: events.Contention, Class: events.ClassMoved, RetryAfter: elsewhereDelay, Err: fmt.Errorf("%s is not in this cell: %s", repo, text),
@@ -139,7 +136,7 @@ func (r Repo) CarriedToCell() map[string]string {
 	fields := map[string]string{}
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
-		if of, known := fieldKinds[kind]; of.exported || !known { // unknown ones are of a newer version
+		if fieldKinds[kind] {
 			fields[name] = value
 		}
 	}

@@ -158,34 +158,19 @@ type FailingRepos struct {
 	Missing []string // names of cells that do not answer, whose repositories the list lacks; never set by Store
 }
 
-// maxPrunings bounds how often a list is read again without the repositories that do not fail.
-const maxPrunings = 10
-
-// Failing returns the repositories that failed last, up to limit. It removes those from the index that do not fail: a removal by an older
-// version leaves the index as it is.
-func (s *Store) Failing(ctx context.Context, limit int) (failing FailingRepos, err error) {
-	for range maxPrunings {
-		var stale []string
-		if failing, stale, err = s.failing(ctx, limit); err != nil {
-			return FailingRepos{}, fmt.Errorf("list failing repositories: %w", err)
-		}
-		for _, member := range stale {
-			if _, err := s.removeFailures(ctx, member, time.Time{}); err != nil {
-				return FailingRepos{}, fmt.Errorf("list failing repositories: %w", err)
-			}
-		}
-		if len(stale) == 0 {
-			break
-		}
+// Failing returns the repositories that failed last, up to limit.
+func (s *Store) Failing(ctx context.Context, limit int) (FailingRepos, error) {
+	failing, err := s.failing(ctx, limit)
+	if err != nil {
+		return FailingRepos{}, fmt.Errorf("list failing repositories: %w", err)
 	}
 	return failing, nil
 }
 
-// failing returns the repositories that failed last according to the index, and its members of those that do not fail.
-func (s *Store) failing(ctx context.Context, limit int) (failing FailingRepos, stale []string, err error) {
+func (s *Store) failing(ctx context.Context, limit int) (FailingRepos, error) {
 	now, err := stream.Time(ctx, s.redis, s.namespace.Failing())
 	if err != nil {
-		return FailingRepos{}, nil, err
+		return FailingRepos{}, err
 	}
 	var total *redis.IntCmd
 	var newest *redis.StringSliceCmd
@@ -195,27 +180,19 @@ func (s *Store) failing(ctx context.Context, limit int) (failing FailingRepos, s
 		return nil
 	})
 	if err != nil {
-		return FailingRepos{}, nil, err
+		return FailingRepos{}, err
 	}
 	base := string(s.namespace) + "repo:"
-	keys, fails := make([]string, len(newest.Val())), map[string]bool{}
+	keys := make([]string, len(newest.Val()))
 	for i, member := range newest.Val() {
 		keys[i] = base + member
 	}
 	repos, err := s.summaries(ctx, base, keys, now)
 	if err != nil {
-		return FailingRepos{}, nil, err
+		return FailingRepos{}, err
 	}
-	for _, summary := range repos {
-		fails[strings.ToLower(summary.Repo)] = len(summary.Failing) > 0
-	}
-	repos = slices.DeleteFunc(repos, func(summary Summary) bool { return len(summary.Failing) == 0 })
-	for _, member := range newest.Val() {
-		if !fails[member] {
-			stale = append(stale, member)
-		}
-	}
-	return FailingRepos{Total: max(total.Val()-int64(len(stale)), int64(len(repos))), Repos: repos}, stale, nil
+	repos = slices.DeleteFunc(repos, func(summary Summary) bool { return len(summary.Failing) == 0 }) // it has succeeded meanwhile
+	return FailingRepos{Total: total.Val(), Repos: repos}, nil
 }
 
 // NextPoll returns when a repository is polled next, by Redis' clock, or the zero time if it is not polled.

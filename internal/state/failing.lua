@@ -1,24 +1,12 @@
--- failing.lua removes old notes of a repository's failures, and the repository from the index if it has no notes: an older version has
--- removed it. The notes are lines as in notes.lua of events/stream.
+-- failing.lua forgets the failures of repositories whose newest failure is old: of at most 200 of them.
 --
--- KEYS    1 state of the repository (hash)   2 failing (ZSET)
--- ARGV    1 field of the notes   2 member of the index   3 time in ms of Redis' clock before which notes are removed
---         4… names of the notes to remove
--- Returns the number of notes removed.
--- Fails with WRONGTYPE if a key has another type, without changing anything.
+-- KEYS    1 failing (ZSET)
+-- ARGV    1 prefix of the states   2 field of the failures   3 time in ms of Redis' clock: older ones are forgotten
+-- Returns the number of repositories.
 
-redis.call('ZCARD', KEYS[2])
-local kept, removed = {}, 0
-for line in string.gmatch(redis.call('HGET', KEYS[1], ARGV[1]) or '', '[^\n]+') do
-  local name, at = string.match(line, '^([^\t]*)\t(%d+)\t')
-  local gone = false
-  for i = 4, #ARGV do gone = gone or name == ARGV[i] and tonumber(at) < tonumber(ARGV[3]) end
-  if gone then removed = removed + 1 else kept[#kept + 1] = line end
+local members = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[3], 'LIMIT', 0, 200)
+for _, member in ipairs(members) do
+  redis.pcall('HDEL', ARGV[1] .. member, ARGV[2]) -- a key of another type is not ours
+  redis.call('ZREM', KEYS[1], member)
 end
-if #kept == 0 then
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('ZREM', KEYS[2], ARGV[2])
-elseif removed > 0 then
-  redis.call('HSET', KEYS[1], ARGV[1], table.concat(kept, '\n'))
-end
-return removed
+return #members

@@ -92,9 +92,6 @@ func TestFailuresOfARepositoryThatNeverSynced(t *testing.T) {
 		return fmt.Sprintf("%s\t%d\t%d\t%s", n.Add.Name, atMS, nextMS, n.Add.Text)
 	}
 	client.HSet(ctx, n.Hash, n.Field, line(1000, 2000)+"\nnot a note\n"+line(3000, 0))
-	for i := range 3 {
-		client.ZAdd(ctx, n.Index, redis.Z{Score: float64(i), Member: fmt.Sprintf("acme/gone-%d", i)})
-	}
 	client.ZAdd(ctx, n.Index, redis.Z{Score: 9, Member: n.Member})
 
 	page, err := store.List(ctx, "", 0, 10)
@@ -113,62 +110,41 @@ func TestFailuresOfARepositoryThatNeverSynced(t *testing.T) {
 	}
 	failing, err := store.Failing(ctx, 2)
 	if err != nil || failing.Total != 1 || len(failing.Repos) != 1 || failing.Repos[0].Repo != "Acme/Widgets" {
-		t.Errorf("%+v, %v", failing, err) // a repository in the index that does not fail any more is not counted
-	}
-	if members := client.ZRange(ctx, n.Index, 0, -1).Val(); !slices.Equal(members, []string{n.Member}) {
-		t.Errorf("the index has %q after the list", members)
+		t.Errorf("%+v, %v", failing, err)
 	}
 }
 
-// TestOldFailuresThatNothingTriesAgainAreSwept has failures of an app that watches the repository, of another one, and of nobody's.
-func TestOldFailuresThatNothingTriesAgainAreSwept(t *testing.T) {
+func TestOldFailuresAreSwept(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	store := state.NewStore(client, events.DefaultNamespace)
 	now := client.Time(ctx).Val()
-	failed := func(kind events.ChangeType, app string) *stream.Notes {
-		return state.FailureNotes(events.DefaultNamespace)(change(t, kind, app, ""), events.Result{Type: events.ResultFailed, Class: events.ClassNotFound}, 1)
+	index := events.DefaultNamespace.Failing()
+	fail := func(name string, age time.Duration) string {
+		key := string(events.DefaultNamespace) + "repo:" + name
+		at := now.Add(-age).UnixMilli()
+		client.HSet(ctx, key, "failing", fmt.Sprintf("name\t%d\t0\t{}", at), "fence", "1")
+		client.ZAdd(ctx, index, redis.Z{Score: float64(at), Member: name})
+		return key
 	}
-	lines := func(age time.Duration, notes ...*stream.Notes) (value string) {
-		for _, n := range notes {
-			value += fmt.Sprintf("%s\t%d\t0\t%s\n", n.Add.Name, now.Add(-age).UnixMilli(), n.Add.Text)
-		}
-		return strings.TrimSuffix(value, "\n")
+	young := fail("acme/young", time.Minute)
+	var old []string
+	for i := range 450 {
+		old = append(old, fail(fmt.Sprint("acme/old-", i), 2*time.Hour))
 	}
-	docs, ci, poll := failed(events.ChangePushed, "docs"), failed(events.ChangePushed, "ci"), failed(events.ChangeDue, "")
-	for name, tc := range map[string]struct {
-		value    string
-		watching []string
-		want     []string
-	}{
-		"watched by docs":      {lines(2*time.Hour, docs, ci, poll), []string{"docs"}, []string{"docs", ""}},
-		"watched by nobody":    {lines(2*time.Hour, docs, ci, poll), nil, nil},
-		"young":                {lines(time.Minute, docs, ci, poll), nil, []string{"docs", "ci", ""}},
-		"young and old":        {lines(2*time.Hour, docs) + "\n" + lines(time.Minute, ci), nil, []string{"ci"}},
-		"removed, not indexed": {"", nil, nil},
-	} {
-		client.FlushAll(ctx)
-		if tc.value != "" {
-			client.HSet(ctx, docs.Hash, docs.Field, tc.value)
-		}
-		client.ZAdd(ctx, docs.Index, redis.Z{Score: float64(now.UnixMilli()), Member: docs.Member})
-		swept, err := store.SweepFailures(ctx, time.Hour, func(context.Context, events.RepoPath) ([]string, error) { return tc.watching, nil })
-		known, loadErr := store.Load(ctx, change(t, events.ChangeDue, "", "").Repo)
-		if err != nil || loadErr != nil {
-			t.Fatal(err, loadErr)
-		}
-		var apps []string
-		failures, _ := known.Failing()
-		for _, f := range failures {
-			apps = append(apps, f.App)
-		}
-		slices.Sort(apps)
-		slices.Sort(tc.want)
-		if total := len(stream.ParseNotes(tc.value)); !slices.Equal(apps, tc.want) || swept != total-len(tc.want) {
-			t.Errorf("%s: failures of %q are left, %d swept; want %q", name, apps, swept, tc.want)
-		}
-		if n := client.ZCard(ctx, docs.Index).Val(); (n == 1) != (len(tc.want) > 0) {
-			t.Errorf("%s: the index has %d repositories", name, n)
-		}
+	client.Del(ctx, old[0])
+	client.Set(ctx, old[1], "no hash", 0)
+
+	if swept, err := store.SweepFailures(ctx, time.Hour); swept != len(old) || err != nil {
+		t.Errorf("%d swept, %v; want %d", swept, err, len(old))
+	}
+	if members := client.ZRange(ctx, index, 0, -1).Val(); !slices.Equal(members, []string{"acme/young"}) {
+		t.Errorf("the index has %d repositories", len(members))
+	}
+	if !client.HExists(ctx, young, "failing").Val() {
+		t.Error("the failure of a minute ago was swept")
+	}
+	if client.HExists(ctx, old[2], "failing").Val() || !client.HExists(ctx, old[2], "fence").Val() {
+		t.Error("of an old one, want its state without the failure")
 	}
 }

@@ -8,7 +8,7 @@
 //	fence               fence of the lease under which the last change was settled
 //	synced              time of the last settled sync, RFC 3339
 //	head:{ref}          published commit of ref
-//	default             ref that was last published under the plain name; absent if an older version has written the state
+//	default             ref that was last published under the plain name
 //	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
 //	given_earlier:{ref}:{app}
 //	                    commits of ref delivered to app before that one, at most 4, newest first, separated by spaces
@@ -283,8 +283,7 @@ func (r Repo) CloneFields() []string {
 }
 
 // MovedFields returns the fields to set at the new path after a move: all except those that belong to the old path, its
-// remote or its changes. It includes unknown fields written by newer versions. It omits the fields that the new path
-// already has, which are those of there.
+// remote or its changes. It omits the fields that the new path already has, which are those of there.
 func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint64) map[string]string {
 	fields := map[string]string{"repo": to.String(), "url": url}
 	for name, value := range r.fields {

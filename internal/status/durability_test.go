@@ -8,10 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/term"
 )
 
 func TestStatusWarnsOfRedisThatMayLoseWrites(t *testing.T) {
@@ -43,7 +43,7 @@ func TestStatusWarnsOfRedisThatMayLoseWrites(t *testing.T) {
 			var rows strings.Builder
 			s.Table(&rows)
 			var got string
-			for line := range strings.Lines(term.Align(rows.String(), false)) {
+			for line := range strings.Lines(term.Align(rows.String())) {
 				if strings.HasPrefix(line, "persist") {
 					got = strings.TrimSuffix(line, "\n")
 				}

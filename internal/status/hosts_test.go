@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
+	"lockstep/internal/term"
 )
 
 func TestReadListsLimitedHosts(t *testing.T) {
@@ -32,7 +32,7 @@ func TestReadListsLimitedHosts(t *testing.T) {
 		s := proctest.Must(Read(t.Context(), client, cfg))(t)
 		var rows strings.Builder
 		s.Table(&rows)
-		return s, term.Align(rows.String(), false)
+		return s, term.Align(rows.String())
 	}
 	ask("idle.example", "acme/1", "").Done(t.Context(), hosts.Answer{Status: http.StatusOK})
 	if s, text := screen(); len(s.Hosts) != 0 || strings.Contains(text, "HOST") || strings.Contains(string(proctest.Must(json.Marshal(s))(t)), `"hosts"`) {
@@ -73,7 +73,7 @@ func TestHostRowsFitTheScreen(t *testing.T) {
 	}}
 	var rows strings.Builder
 	s.HostRows(&rows)
-	screen := term.Align(rows.String(), false)
+	screen := term.Align(rows.String())
 	for _, want := range []string{
 		"HOST                     IN USE  WAITING  REASON           UNTIL   CREDENTIALS",
 		"gitlab.example.com:8443  0/16    9871     host rate limit  in 42s  robot,  [2J, (anonymous)",

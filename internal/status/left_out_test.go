@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 )
 
 // TestRefsLeftOutHaveRows has a watch that leaves out refs for two reasons.
@@ -19,7 +19,7 @@ func TestRefsLeftOutHaveRows(t *testing.T) {
 	var out strings.Builder
 	s.leftOutRows(&out)
 	want := "REFS LEFT OUT HOW MANY acme/widgets 50 of refs/heads/* for ci, beyond max-refs 100; 1 of the default branch for docs, with names that are too long or not UTF-8"
-	if got := strings.Join(strings.Fields(term.Align(out.String(), false)), " "); got != want {
+	if got := strings.Join(strings.Fields(term.Align(out.String())), " "); got != want {
 		t.Errorf("got %q", got)
 	}
 }

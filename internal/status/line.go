@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 )
 
 // ResultLine formats a result in a few words.
@@ -62,5 +62,5 @@ func Kind(eventType string) string {
 
 // OneLine joins words into one printable line.
 func OneLine(words ...string) string {
-	return term.Rendered(strings.Join(strings.Fields(strings.Join(words, " ")), " "), false)
+	return term.Clean(strings.Join(strings.Fields(strings.Join(words, " ")), " "))
 }

@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
@@ -24,13 +22,13 @@ import (
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
 const (
 	searchTimeout = 250 * time.Millisecond // for leases, and again for failures
-	searchAgain   = 10 * time.Second
 	maxListed     = 20
 	maxLetters    = 200
 	rateWindow    = time.Minute
@@ -44,26 +42,14 @@ var (
 	rateScript = redis.NewScript(rateSource)
 )
 
-// Read returns the state of a service.
+// Read returns the state of a service. Its cost does not depend on the size of the service: it searches for leases and failures for a
+// limited time.
 func Read(ctx context.Context, client redis.UniversalClient, cfg config.Config) (Service, error) {
-	return (&Reader{Redis: client, Config: cfg}).Read(ctx)
+	return read(ctx, client, cfg, searchTimeout)
 }
 
-// Reader reads the state of a service repeatedly. The cost of a read does not depend on the size of the service: it searches for
-// leases and failures for a limited time. If the search was incomplete, it reuses the findings for a while.
-type Reader struct {
-	Redis  redis.UniversalClient
-	Config config.Config
-	Search time.Duration // time to search for leases, and again for failures; defaults to 250 ms
-
-	searched time.Time
-	leases   leaseStatus
-	repos    failureStatus
-}
-
-// Read returns the state of the service.
-func (r *Reader) Read(ctx context.Context) (Service, error) {
-	client, cfg, namespace := r.Redis, r.Config, r.Config.Namespace()
+func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, search time.Duration) (Service, error) {
+	namespace := cfg.Namespace()
 	redisServer, err := cfg.RedisServer()
 	if err != nil {
 		return Service{}, err
@@ -74,7 +60,8 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
-		func() error { return r.search(ctx, store, s.Activities) },
+		func() (err error) { s.Leases, err = readLeases(ctx, client, namespace, s.Activities, search); return },
+		func() (err error) { s.Repos, err = readFailures(ctx, store, search); return },
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
 		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
@@ -90,23 +77,9 @@ func (r *Reader) Read(ctx context.Context) (Service, error) {
 			return Service{}, err
 		}
 	}
-	s.Leases, s.Repos = r.leases, r.repos
 	s.Activities = append([]state.Activity{}, s.Activities...) // [] instead of null in JSON
 	s.judge()
 	return s, nil
-}
-
-// search looks for leases and failures, unless a recent search was incomplete.
-func (r *Reader) search(ctx context.Context, store *state.Store, activities []state.Activity) (err error) {
-	if (!r.leases.Complete || !r.repos.Complete) && time.Since(r.searched) < searchAgain {
-		return nil
-	}
-	if r.leases, err = r.readLeases(ctx, activities); err != nil {
-		return err
-	}
-	r.repos, err = readFailures(ctx, store, cmp.Or(r.Search, searchTimeout))
-	r.searched = time.Now()
-	return err
 }
 
 func (s *Service) readFailingApps(ctx context.Context, boxes notify.Outboxes) error {
@@ -158,12 +131,12 @@ func readRate(ctx context.Context, client redis.UniversalClient, topic string) (
 }
 
 // readLeases searches for held leases. If there are too many keys, it reads those of activities only.
-func (r *Reader) readLeases(ctx context.Context, activities []state.Activity) (leaseStatus, error) {
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: r.Redis, Prefix: r.Config.Namespace().Locks()})
+func readLeases(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, activities []state.Activity, search time.Duration) (leaseStatus, error) {
+	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {
 		return leaseStatus{}, err
 	}
-	searching, cancel := context.WithTimeout(ctx, cmp.Or(r.Search, searchTimeout))
+	searching, cancel := context.WithTimeout(ctx, search)
 	defer cancel()
 	held, err := inspector.List(searching)
 	s := leaseStatus{Complete: err == nil, Contended: []server.Lock{}}
@@ -205,8 +178,13 @@ func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []st
 
 // readFailures searches for failing repositories until the timeout.
 func readFailures(ctx context.Context, store *state.Store, timeout time.Duration) (failureStatus, error) {
-	s := failureStatus{Worst: []server.RepoSummary{}}
-	failing, refused, lacking, leaving := map[string]server.RepoSummary{}, map[string]server.RepoSummary{}, map[string]server.RepoSummary{}, map[string]server.RepoSummary{} // a repository may be on two pages
+	var s failureStatus
+	seen := map[string]bool{} // a repository may be on two pages
+	add := func(list *[]server.RepoSummary, repo state.Summary, listed bool) {
+		if listed {
+			*list = append(*list, server.NewRepoSummary(repo))
+		}
+	}
 	for cursor, until := uint64(0), time.Now().Add(timeout); ; {
 		page, err := store.List(ctx, "", cursor, 1000)
 		if err != nil {
@@ -214,17 +192,16 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 		}
 		s.Looked += len(page.Repos)
 		for _, repo := range page.Repos {
-			if repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 || len(repo.Failing) > 0 {
-				failing[repo.Repo] = server.NewRepoSummary(repo)
+			if seen[repo.Repo] {
+				continue
 			}
-			if len(repo.Refused) > 0 {
-				refused[repo.Repo] = server.NewRepoSummary(repo)
-			}
-			if len(repo.Missing) > 0 {
-				lacking[repo.Repo] = server.NewRepoSummary(repo)
-			}
-			if len(repo.LeftOut) > 0 {
-				leaving[repo.Repo] = server.NewRepoSummary(repo)
+			seen[repo.Repo] = true
+			add(&s.Worst, repo, repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 || len(repo.Failing) > 0)
+			add(&s.Refused, repo, len(repo.Refused) > 0)
+			add(&s.Missing, repo, len(repo.Missing) > 0)
+			add(&s.LeftOut, repo, len(repo.LeftOut) > 0)
+			if repo.Circuit.Phase() == state.CircuitOpen {
+				s.Open++
 			}
 		}
 		if cursor = page.Next; cursor == 0 || time.Now().After(until) {
@@ -232,20 +209,16 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 			break
 		}
 	}
-	s.Failing = len(failing)
-	for _, repo := range failing {
-		if repo.Circuit.Phase == state.CircuitOpen {
-			s.Open++
-		}
-		s.Worst = append(s.Worst, repo)
-	}
+	s.Failing, s.Refusing, s.Lacking = len(s.Worst), len(s.Refused), len(s.Missing)
 	slices.SortFunc(s.Worst, func(a, b server.RepoSummary) int {
 		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), failedAt(b).Compare(failedAt(a)), cmp.Compare(a.Repo, b.Repo))
 	})
-	s.Worst = s.Worst[:min(len(s.Worst), maxListed)]
-	s.Refused, s.Refusing = firstByPath(refused), len(refused)
-	s.Missing, s.Lacking = firstByPath(lacking), len(lacking)
-	s.LeftOut = firstByPath(leaving)
+	for _, list := range []*[]server.RepoSummary{&s.Refused, &s.Missing, &s.LeftOut} {
+		slices.SortFunc(*list, func(a, b server.RepoSummary) int { return cmp.Compare(a.Repo, b.Repo) })
+	}
+	for _, list := range []*[]server.RepoSummary{&s.Worst, &s.Refused, &s.Missing, &s.LeftOut} {
+		*list = append([]server.RepoSummary{}, (*list)[:min(len(*list), maxListed)]...) // [] instead of null in JSON
+	}
 	return s, nil
 }
 
@@ -255,14 +228,6 @@ func failedAt(r server.RepoSummary) time.Time {
 		return time.Time{}
 	}
 	return r.Failing[0].At
-}
-
-func firstByPath(repos map[string]server.RepoSummary) []server.RepoSummary {
-	listed := []server.RepoSummary{}
-	for _, name := range slices.Sorted(maps.Keys(repos))[:min(len(repos), maxListed)] {
-		listed = append(listed, repos[name])
-	}
-	return listed
 }
 
 func (s *Service) readHosts(ctx context.Context, reader hosts.Reader) error {
@@ -329,7 +294,7 @@ func (s *Service) judge() {
 	}
 	for _, g := range s.Groups {
 		if waited := time.Duration(g.OldestMS) * time.Millisecond; waited > longWait {
-			concern("group %s has not settled an entry for %s", term.Printable(g.Group), Duration(waited))
+			concern("group %s has not settled an entry for %s", term.Printable(g.Group), duration(waited))
 		}
 	}
 	if n := s.limitedHosts(); n > 0 {

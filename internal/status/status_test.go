@@ -10,12 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/config"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/locking"
 )
 
@@ -36,16 +36,17 @@ func TestReadReportsIncompleteSearch(t *testing.T) {
 	locker := proctest.Must(locking.New(locking.Config{Redis: client, Prefix: events.DefaultNamespace.Locks(), Worker: "w1"}))(t)
 	defer locker.Close(ctx)
 	cfg := config.Config{Redis: redisServer.URL(), Prefix: string(events.DefaultNamespace)}
-	reader := &Reader{Redis: client, Config: cfg, Search: time.Nanosecond}
+	var leases leaseStatus
 	err = locker.Do(ctx, locking.Request{Key: "load/repo-7", Job: "c1", Operation: "sync"}, func(context.Context, *locking.Lease) error {
-		reader.leases, err = reader.readLeases(ctx, []state.Activity{{Repo: "load/repo-7"}, {Repo: "load/repo-8"}, {Repo: ".."}})
+		activities := []state.Activity{{Repo: "load/repo-7"}, {Repo: "load/repo-8"}, {Repo: ".."}}
+		leases, err = readLeases(ctx, client, events.DefaultNamespace, activities, time.Nanosecond)
 		return err
 	})
 	proctest.Must(0, err)(t)
-	if got := reader.leases; got.Complete || got.Held != 1 {
-		t.Errorf("leases %+v, want the one of the activity, incomplete", got)
+	if leases.Complete || leases.Held != 1 {
+		t.Errorf("leases %+v, want the one of the activity, incomplete", leases)
 	}
-	status := proctest.Must(reader.Read(ctx))(t)
+	status := proctest.Must(read(ctx, client, cfg, time.Nanosecond))(t)
 	if got := status.Repos; got.Complete || got.Looked == 0 || got.Looked >= repos || got.Failing == 0 || len(got.Worst) != maxListed {
 		t.Errorf("repositories %+v, want some", got)
 	}
@@ -56,12 +57,7 @@ func TestReadReportsIncompleteSearch(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, screen.String())
 		}
 	}
-	searched := reader.searched
-	if proctest.Must(reader.Read(ctx))(t); !reader.searched.Equal(searched) {
-		t.Error("searched again at once after an incomplete search")
-	}
-	reader.Search, reader.searched = time.Minute, time.Time{}
-	status = proctest.Must(reader.Read(ctx))(t)
+	status = proctest.Must(read(ctx, client, cfg, time.Minute))(t)
 	if got := status.Repos; !got.Complete || got.Looked != repos || got.Failing != repos/2 || !status.Leases.Complete {
 		t.Errorf("with enough time: %+v, %+v", got, status.Leases)
 	}
@@ -94,7 +90,7 @@ func TestTableFitsScreen(t *testing.T) {
 	s.judge()
 	var rows strings.Builder
 	s.Table(&rows)
-	screen := term.Align(rows.String(), false)
+	screen := term.Align(rows.String())
 	lines := strings.Split(strings.TrimSuffix(screen, "\n"), "\n")
 	if len(lines) > 24 {
 		t.Errorf("%d lines, want 24:\n%s", len(lines), screen)

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cli/term"
 	"lockstep/internal/feed"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 )
 
@@ -29,11 +29,11 @@ func (s Service) Table(w io.Writer) {
 	fmt.Fprintf(w, "redis\t%s, prefix %s\n", s.Redis, s.Prefix)
 	fmt.Fprintf(w, "health\t%s\n", s.health())
 	if d := s.Durability; d.Reason != "" {
-		fmt.Fprintf(w, "persist\t%s: %s\n", term.Paint(term.MarkWarn, string(d.Level)), d.Reason)
+		fmt.Fprintf(w, "persist\t%s: %s\n", d.Level, d.Reason)
 	}
 	oldest := ""
 	if s.OldestMS > 0 {
-		oldest = "; the oldest for " + Duration(time.Duration(s.OldestMS)*time.Millisecond)
+		oldest = "; the oldest for " + duration(time.Duration(s.OldestMS)*time.Millisecond)
 	}
 	unread := "some unread"
 	if s.Unread >= 0 {
@@ -73,9 +73,9 @@ func (s Service) Table(w io.Writer) {
 
 func (s Service) health() string {
 	if len(s.Concerns) == 0 {
-		return term.Paint(term.MarkGood, s.Health)
+		return s.Health
 	}
-	return term.Paint(term.MarkWarn, s.Health) + ": " + strings.Join(s.Concerns, "; ")
+	return s.Health + ": " + strings.Join(s.Concerns, "; ")
 }
 
 // String formats the rate with its window.
@@ -84,7 +84,7 @@ func (r rate) String() string {
 	if over == rateWindow {
 		return fmt.Sprintf("%.1f/s in the last minute", r.PerSecond)
 	}
-	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, Duration(over))
+	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, duration(over))
 }
 
 // failingApps names at most three apps.
@@ -102,7 +102,7 @@ func (s Service) failingBoxes() string {
 	if s.FailingBoxes == 0 {
 		return ""
 	}
-	return ", " + term.Paint(term.MarkBad, fmt.Sprintf("%d failing", s.FailingBoxes)) + ": " + s.failingApps()
+	return fmt.Sprintf(", %d failing: %s", s.FailingBoxes, s.failingApps())
 }
 
 func (s Service) dead() string {
@@ -120,21 +120,17 @@ func (s Service) dead() string {
 	if s.Dead > maxLetters {
 		of = fmt.Sprintf("of the newest %d, ", maxLetters)
 	}
-	return term.Paint(term.MarkWarn, strconv.FormatInt(s.Dead, 10)) + " (" + of + strings.Join(parts, ", ") + ")"
+	return fmt.Sprintf("%d (%s%s)", s.Dead, of, strings.Join(parts, ", "))
 }
 
 func (s Service) groupRows(w io.Writer) {
-	if len(s.Groups) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nGROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS")
-	rows(w, s.Groups, func(g groupStatus) string {
+	section(w, "GROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS", s.Groups, func(g groupStatus) string {
 		consumers := g.Consumers
 		if g.Group == events.WorkersGroup { // others may be idle: a plain XREADGROUP sends no heartbeat while it waits
 			consumers = g.Live
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,
-			Duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
+			duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
 	})
 	if slices.ContainsFunc(s.Groups, func(g groupStatus) bool { return g.Lag < 0 }) {
 		fmt.Fprintln(w, "lag unknown: Redis does not count unread after deletions, or before 7.0")
@@ -142,54 +138,30 @@ func (s Service) groupRows(w io.Writer) {
 }
 
 func (s Service) activityRows(w io.Writer) {
-	if len(s.Activities) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nAT WORK ON\tFOR\tPHASE\tWORKER")
-	rows(w, s.Activities, func(a state.Activity) string {
-		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, Duration(a.At.Sub(a.Since)), progressText(a.Progress), a.Worker)
+	section(w, "AT WORK ON\tFOR\tPHASE\tWORKER", s.Activities, func(a state.Activity) string {
+		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, duration(a.At.Sub(a.Since)), Progress(a.Progress), a.Worker)
 	})
 }
 
 func (s Service) contentionRows(w io.Writer) {
-	if len(s.Leases.Contended) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nWAITED FOR\tBY\tHELD FOR\tHOLDER")
-	rows(w, s.Leases.Contended, func(l server.Lock) string {
-		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), Duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
+	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l server.Lock) string {
+		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
 }
 
 // HostRows prints the table of hosts, which Table has unless there are none.
 func (s Service) HostRows(w io.Writer) {
-	if len(s.Hosts) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nHOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS")
-	rows(w, s.Hosts, func(h server.Host) string { return hostRow(h, s.local) })
+	section(w, "HOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h server.Host) string { return hostRow(h, s.local) })
 }
 
 func (s Service) followerRows(w io.Writer) {
-	if len(s.Followers) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nFOLLOWER\tAPP\tSTATE\tBEHIND\tLAG\tCURSOR\tREPORTED\tVERSION")
-	rows(w, s.Followers, func(f feed.Follower) string {
+	section(w, "FOLLOWER\tAPP\tSTATE\tBEHIND\tLAG\tCURSOR\tREPORTED\tVERSION", s.Followers, func(f feed.Follower) string {
 		lag := "-" // of a first copy, or unknown
 		if f.LagMS >= 0 {
-			lag = Duration(time.Duration(f.LagMS) * time.Millisecond)
+			lag = duration(time.Duration(f.LagMS) * time.Millisecond)
 		}
-		state := string(f.State)
-		switch f.State {
-		case feed.FollowerOK:
-		case feed.FollowerAway, feed.FollowerRevoked:
-			state = term.Paint(term.MarkBad, state)
-		default:
-			state = term.Paint(term.MarkWarn, state)
-		}
-		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), orNone(term.Printable(f.App)), state, f.Behind, f.Repos, lag,
-			orNone(f.Entry), Duration(s.now.Sub(f.Seen).Round(time.Second)), orNone(term.Printable(f.Version)))
+		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), term.Dash(term.Printable(f.App)), f.State, f.Behind, f.Repos, lag,
+			term.Dash(f.Entry), duration(s.now.Sub(f.Seen).Round(time.Second)), term.Dash(term.Printable(f.Version)))
 	})
 }
 
@@ -199,15 +171,7 @@ func hostRow(h server.Host, now time.Time) string {
 	if h.Until != nil {
 		until = term.Relative(*h.Until, now)
 	}
-	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, orNone(HostReason(h)), until, orNone(HostCredentials(h)))
-}
-
-// HostReason returns why a host is limited, or "".
-func HostReason(h server.Host) string {
-	if h.Until == nil {
-		return term.Printable(h.Reason)
-	}
-	return term.Paint(term.MarkWarn, term.Printable(h.Reason))
+	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, term.Dash(term.Printable(h.Reason)), until, term.Dash(HostCredentials(h)))
 }
 
 // HostCredentials returns the names of the credentials that a host limits, or "".
@@ -222,50 +186,40 @@ func HostCredentials(h server.Host) string {
 // CredentialName returns the name of a credential as shown to users.
 func CredentialName(name string) string { return cmp.Or(term.Printable(name), "(anonymous)") }
 
-func orNone(text string) string { return cmp.Or(text, "-") }
-
 func (s Service) failureRows(w io.Writer) {
-	if len(s.Repos.Worst) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nFAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR")
-	rows(w, s.Repos.Worst, func(r server.RepoSummary) string {
-		text := Circuit(r.Circuit)
-		if r.Circuit.OpenUntil != nil {
-			text = term.Paint(term.MarkBad, text)
-		}
+	section(w, "FAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR", s.Repos.Worst, func(r server.RepoSummary) string {
 		last := "-"
 		if len(r.Failing) > 0 {
 			last = FailureText(r.Failing[0], maxErrorText)
 		}
-		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.Circuit.Failures, text, s.synced(r), last)
+		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.Circuit.Failures, Circuit(r.Circuit), s.synced(r), last)
 	})
 }
 
 // leftOutRows prints repositories with refs that watches select, but that are not kept.
 func (s Service) leftOutRows(w io.Writer) {
-	if len(s.Repos.LeftOut) == 0 {
-		return
-	}
-	fmt.Fprintln(w, "\nREFS LEFT OUT\tHOW MANY")
-	rows(w, s.Repos.LeftOut, func(r server.RepoSummary) string {
+	section(w, "REFS LEFT OUT\tHOW MANY", s.Repos.LeftOut, func(r server.RepoSummary) string {
 		texts := make([]string, len(r.LeftOut))
 		for i, l := range r.LeftOut {
 			texts[i] = l.String()
 		}
-		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkWarn, term.Printable(strings.Join(texts, "; "))))
+		return fmt.Sprintf("%s\t%s", r.Repo, term.Printable(strings.Join(texts, "; ")))
 	})
 }
 
 // refRows prints repositories with some of their refs.
 func refRows(w io.Writer, heading string, repos []server.RepoSummary, refs func(server.RepoSummary) []string) {
-	if len(repos) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\n%s\tREFS\n", heading)
-	rows(w, repos, func(r server.RepoSummary) string {
-		return fmt.Sprintf("%s\t%s", r.Repo, term.Paint(term.MarkBad, term.Printable(strings.Join(refs(r), " "))))
+	section(w, heading+"\tREFS", repos, func(r server.RepoSummary) string {
+		return fmt.Sprintf("%s\t%s", r.Repo, term.Printable(strings.Join(refs(r), " ")))
 	})
+}
+
+// section prints rows below a heading, or nothing if there are none.
+func section[T any](w io.Writer, heading string, all []T, row func(T) string) {
+	if len(all) > 0 {
+		fmt.Fprintf(w, "\n%s\n", heading)
+		rows(w, all, row)
+	}
 }
 
 // rows prints the first rows and the number of omitted ones.
@@ -278,12 +232,12 @@ func rows[T any](w io.Writer, all []T, row func(T) string) {
 		fmt.Fprintln(w, row(one))
 	}
 	if more := len(all) - len(shown); more > 0 {
-		fmt.Fprintln(w, term.Paint(term.MarkFaint, fmt.Sprintf("and %d more; see -o json", more)))
+		fmt.Fprintf(w, "and %d more; see -o json\n", more)
 	}
 }
 
-// progressText formats progress, as "fetch 12MiB of 40MiB".
-func progressText(p events.Progress) string {
+// Progress formats progress, as "fetch 12MiB of 40MiB".
+func Progress(p events.Progress) string {
 	amount := func(n int64) string {
 		if p.Unit == "bytes" {
 			return volume.BytesText(n)
@@ -313,8 +267,8 @@ func orUnknown(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// Duration formats d in its two largest units, below a minute in tenths of a second.
-func Duration(d time.Duration) string {
+// duration formats d in its two largest units, below a minute in tenths of a second.
+func duration(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "0s"

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/cli/term"
 	"lockstep/internal/feed"
+	"lockstep/internal/term"
 )
 
 // TestFollowerRows tells one that is revoked, one that is away and one of another version, within 80 columns.
@@ -22,7 +22,7 @@ func TestFollowerRows(t *testing.T) {
 	var out strings.Builder
 	s.followerRows(&out)
 	var got []string
-	for line := range strings.Lines(term.Align(out.String(), false)) {
+	for line := range strings.Lines(term.Align(out.String())) {
 		if len(line) > 81 {
 			t.Errorf("%d columns: %s", len(line)-1, line)
 		}
@@ -45,8 +45,8 @@ func TestDuration(t *testing.T) {
 		-1: "0s", 0: "0s", 1500 * time.Microsecond: "2ms", 1234 * time.Millisecond: "1.2s", 75 * time.Second: "1m15s",
 		3*time.Hour + 4*time.Minute + 5*time.Second: "3h4m", 50 * time.Hour: "2d2h",
 	} {
-		if got := Duration(d); got != want {
-			t.Errorf("Duration(%v) = %q, want %q", d, got, want)
+		if got := duration(d); got != want {
+			t.Errorf("duration(%v) = %q, want %q", d, got, want)
 		}
 	}
 }

@@ -13,9 +13,9 @@ type Hooks struct {
 	drained  *prometheus.CounterVec
 }
 
-// Hooks registers the metrics of webhooks. It must be called at most once. spooled returns the number and size of the
+// Hooks registers the metrics of webhooks. It must be called at most once. spooled returns the size of the
 // spooled deliveries; nil means that there is no spool.
-func (m *Metrics) Hooks(spooled func() (items int, bytes int64)) *Hooks {
+func (m *Metrics) Hooks(spooled func() (bytes int64)) *Hooks {
 	r := m.registry
 	h := &Hooks{
 		requests: r.counters("lockstep_webhook_requests_total", "Webhook requests by outcome.", "forge", "outcome"),
@@ -24,13 +24,9 @@ func (m *Metrics) Hooks(spooled func() (items int, bytes int64)) *Hooks {
 		drained: r.counters("lockstep_webhook_spool_drained_total", "Webhooks removed from the spool, by outcome.", "outcome"),
 	}
 	if spooled != nil {
-		m.registry.MustRegister(
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "lockstep_webhook_spool_deliveries", Help: "Webhooks on this process's disk waiting for Redis."},
-				func() float64 { items, _ := spooled(); return float64(items) }),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "lockstep_webhook_spool_bytes", Help: "Bytes of spooled webhooks that count toward spool-max-bytes."},
-				func() float64 { _, bytes := spooled(); return float64(bytes) }))
+		m.registry.MustRegister(prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "lockstep_webhook_spool_bytes", Help: "Bytes of webhooks in the spool that wait for Redis."},
+			func() float64 { return float64(spooled()) }))
 	}
 	return h
 }

@@ -33,7 +33,6 @@ type Metrics struct {
 	changes      *prometheus.CounterVec
 	circuits     *prometheus.CounterVec
 	freed        prometheus.Counter
-	altered      prometheus.Counter
 	trims        trims
 	notify       notify
 	schedules    schedules
@@ -63,8 +62,7 @@ func New() *Metrics {
 		lockDoubtful: r.counter("lockstep_lock_in_doubt_total", "Leases not renewed in time."),
 		changes:      r.counters("lockstep_changes_total", "Processed changes by outcome and error class.", "outcome", "class"),
 		circuits:     r.counters("lockstep_circuit_transitions_total", "Transitions of circuit breakers, by new phase.", "to"),
-		freed:        r.counter("lockstep_patrol_freed_bytes_total", "Bytes on disk freed by this process's patrols."),
-		altered:      r.counter("lockstep_patrol_altered_total", "Altered files in trees, found by this process's patrols."),
+		freed:        r.counter("lockstep_gc_freed_bytes_total", "Bytes on disk freed by this process's garbage collections."),
 		trims:        newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r), hosts: newHostObserver(r),
 	}
 }

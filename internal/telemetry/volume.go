@@ -11,11 +11,11 @@ import (
 type VolumeFigures struct {
 	Size, Free, FreeInodes int64 // of the file system
 
-	// Measured by the last patrol.
+	// Measured by the last garbage collection.
 	Repos, Trees int
 	Bytes        int64     // used by repositories, without adopted clones
 	Adopted      int64     // bytes used by adopted clones
-	Patrolled    time.Time // end of the patrol; zero if there was none
+	Collected    time.Time // its end; zero if there was none
 }
 
 var (
@@ -23,11 +23,11 @@ var (
 	volumeSize      = prometheus.NewDesc("lockstep_volume_size_bytes", "Size of the volume's file system.", nil, nil)
 	volumeFree      = prometheus.NewDesc("lockstep_volume_free_bytes", "Bytes free on the volume's file system.", nil, nil)
 	volumeInodes    = prometheus.NewDesc("lockstep_volume_free_inodes", "Inodes free on the volume's file system; absent if the file system does not count them.", nil, nil)
-	volumeUsed      = prometheus.NewDesc("lockstep_volume_used_bytes", "Bytes on disk used by all repositories, as of the last patrol.", nil, nil)
-	volumeAdopted   = prometheus.NewDesc("lockstep_volume_adopted_bytes", "Bytes on disk used by adopted clones, as of the last patrol.", nil, nil)
-	volumeRepos     = prometheus.NewDesc("lockstep_volume_repositories", "Repositories on the volume, as of the last patrol.", nil, nil)
-	volumeTrees     = prometheus.NewDesc("lockstep_volume_trees", "Published and replaced trees on the volume, as of the last patrol.", nil, nil)
-	volumePatrolled = prometheus.NewDesc("lockstep_volume_patrolled_timestamp_seconds", "Time at which the last patrol ended.", nil, nil)
+	volumeUsed      = prometheus.NewDesc("lockstep_volume_used_bytes", "Bytes on disk used by all repositories, as of the last garbage collection.", nil, nil)
+	volumeAdopted   = prometheus.NewDesc("lockstep_volume_adopted_bytes", "Bytes on disk used by adopted clones, as of the last garbage collection.", nil, nil)
+	volumeRepos     = prometheus.NewDesc("lockstep_volume_repositories", "Repositories on the volume, as of the last garbage collection.", nil, nil)
+	volumeTrees     = prometheus.NewDesc("lockstep_volume_trees", "Published and replaced trees on the volume, as of the last garbage collection.", nil, nil)
+	volumeCollected = prometheus.NewDesc("lockstep_volume_collected_timestamp_seconds", "Time at which the last garbage collection ended.", nil, nil)
 )
 
 func (f VolumeFigures) collect(gauge gauge) {
@@ -37,14 +37,14 @@ func (f VolumeFigures) collect(gauge gauge) {
 	if f.FreeInodes > 0 {
 		gauge(volumeInodes, float64(f.FreeInodes))
 	}
-	if f.Patrolled.IsZero() {
+	if f.Collected.IsZero() {
 		return
 	}
 	gauge(volumeUsed, float64(f.Bytes))
 	gauge(volumeAdopted, float64(f.Adopted))
 	gauge(volumeRepos, float64(f.Repos))
 	gauge(volumeTrees, float64(f.Trees))
-	gauge(volumePatrolled, float64(f.Patrolled.UnixMilli())/1000)
+	gauge(volumeCollected, float64(f.Collected.UnixMilli())/1000)
 }
 
 // Volume exports a volume's figures until stop is called. Only one may be registered at a time. Every process with the volume exports
@@ -59,11 +59,8 @@ func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
 		}
 		f.collect(gauge)
 	}
-	return m.registry.gauges(collect, volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumePatrolled)
+	return m.registry.gauges(collect, volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumeCollected)
 }
 
-// Altered counts altered files found by a patrol.
-func (m *Metrics) Altered(files int) { m.altered.Add(float64(files)) }
-
-// Freed counts bytes freed by a patrol.
+// Freed counts bytes freed by a garbage collection.
 func (m *Metrics) Freed(bytes int64) { m.freed.Add(float64(bytes)) }

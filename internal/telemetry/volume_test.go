@@ -17,12 +17,12 @@ func TestVolumeFigures(t *testing.T) {
 		want    []string
 		not     []string
 	}{
-		"patrolled": {
-			figures: telemetry.VolumeFigures{Size: 9, Free: 8, FreeInodes: 7, Repos: 6, Trees: 5, Bytes: 4, Adopted: 3, Patrolled: time.Unix(2, 5e8)},
+		"collected": {
+			figures: telemetry.VolumeFigures{Size: 9, Free: 8, FreeInodes: 7, Repos: 6, Trees: 5, Bytes: 4, Adopted: 3, Collected: time.Unix(2, 5e8)},
 			want: []string{"lockstep_volume_up 1", "size_bytes 9", "free_bytes 8", "free_inodes 7", "repositories 6", "trees 5",
-				"used_bytes 4", "adopted_bytes 3", "patrolled_timestamp_seconds 2.5"},
+				"used_bytes 4", "adopted_bytes 3", "collected_timestamp_seconds 2.5"},
 		},
-		"not yet patrolled": {
+		"not yet collected": {
 			figures: telemetry.VolumeFigures{Size: 9, Free: 8},
 			want:    []string{"lockstep_volume_up 1", "free_bytes 8"}, not: []string{"lockstep_volume_used_bytes ", "lockstep_volume_free_inodes "},
 		},
@@ -53,11 +53,7 @@ func TestVolumeFigures(t *testing.T) {
 		})
 	}
 	m.Freed(42)
-	m.Altered(3)
-	if !strings.Contains(scrape(t, m), "lockstep_patrol_altered_total 3\n") {
-		t.Error("altered files are not counted")
-	}
-	if !strings.Contains(scrape(t, m), "lockstep_patrol_freed_bytes_total 42\n") {
+	if !strings.Contains(scrape(t, m), "lockstep_gc_freed_bytes_total 42\n") {
 		t.Error("freed bytes are not counted")
 	}
 }

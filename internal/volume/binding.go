@@ -12,7 +12,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/disk"
-	"lockstep/internal/unknown"
 )
 
 // binding ties a repository path to its remote while the repository is on the volume.
@@ -23,8 +22,6 @@ type binding struct {
 
 	// MovedAway describes a repository that has moved away from this path, until its files are gone.
 	MovedAway *tombstone `json:"left,omitempty"`
-
-	unknown map[string]json.RawMessage // fields written by a newer version
 }
 
 // readBinding returns the repository's binding. ok is false if the repository is not on the volume; b may still have a
@@ -41,16 +38,12 @@ func (f folder) readBinding() (b binding, ok bool, err error) {
 		return binding{}, false, events.Errorf(events.Permanent, events.ClassVolume,
 			"%s is damaged: restore it, or delete it and sync again", f.binding())
 	}
-	b.unknown, err = unknown.Fields(content, b)
-	return b, b.Remote != "", err
+	return b, b.Remote != "", nil
 }
 
 func (f folder) writeBinding(b binding) error {
 	content, err := json.Marshal(b)
 	if err != nil {
-		return err
-	}
-	if content, err = unknown.AddTo(content, b.unknown); err != nil {
 		return err
 	}
 	return disk.Error("write the repository's binding", disk.Replace(f.binding(), append(content, '\n')))

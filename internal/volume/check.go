@@ -109,7 +109,7 @@ func (s *syncer) shown() string {
 			continue
 		}
 		g := checkout.GitDirOf(s.f.tree(tree))
-		if ref, err := g.BuiltFor(); err == nil && ref == s.tip.Ref {
+		if ref, err := builtFor(g); err == nil && ref == s.tip.Ref {
 			return g.BuiltFrom()
 		}
 	}
@@ -126,7 +126,7 @@ func (s *syncer) since(ctx context.Context, other string) (object.Range, error) 
 
 // isForced reports whether the plan's commit is known not to descend from another.
 func (s *syncer) isForced(ctx context.Context, other string) bool {
-	if other == "" || other == s.plan.Commit.String() || events.Depth(1).Covers(s.history.Depth) {
+	if other == "" || other == s.plan.Commit.String() || events.Depth(1).Covers(events.Depth(s.history.Depth)) {
 		return false
 	}
 	since, err := s.since(ctx, other)

@@ -121,8 +121,8 @@ func dieAtStep(t *testing.T, root string) {
 	var fence uint64
 	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_DIE_FENCE"), &fence))(t)
 	var err error
-	if commit := os.Getenv("LOCKSTEP_TEST_DIE_PURGE"); commit != "" {
-		_, err = v.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Commit: commit, Fence: fence})
+	if os.Getenv("LOCKSTEP_TEST_DIE_PURGE") != "" {
+		_, err = v.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Fence: fence})
 	} else if url := os.Getenv("LOCKSTEP_TEST_DIE_URL"); url != "" {
 		selection := testenv.Must(lfs.ParseSelection(os.Getenv("LOCKSTEP_TEST_DIE_LFS")))(t)
 		_, err = v.Sync(t.Context(), SyncRequest{

@@ -20,8 +20,7 @@
 //	{root}/{owner}/{name}@{ref}~/{app}/{view} → the tree of a view of an app; without {ref} for the default branch
 //	{root}/.lockstep/volume            the volume's ID
 //	{root}/.lockstep/bind.lock         held while a path is first bound to a remote
-//	{root}/.lockstep/usage             disk usage of all repositories at the last patrol
-//	{root}/.lockstep/unsynced/{boot}   mtime: everything older is on disk; written with DurabilityProcess
+//	{root}/.lockstep/usage             disk usage of all repositories at the last garbage collection
 //	{root}/.lockstep/repos/{owner}/{name}/
 //	    lock, fence                    file lock; the highest fence recorded
 //	    repo.json                      path as first spelled, remote, default branch; where it moved to, and when
@@ -40,7 +39,6 @@
 //	    views/building/{fence}/        trees of views that are incomplete
 //	    views/retired/                 as retired/, for trees of views
 //	    views/links/{ref}~/{app}.json  the whole tree that an app's views were published from; without it if that is unfinished
-//	    purges/{commit}                a purge that GC completes
 //	    listed                         refs that patterns match, as the last poll has found them at the remote; may be lost
 //	    usage                          disk usage when last measured, and growth since; may be lost
 //	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
@@ -112,16 +110,15 @@
 //
 // # Steps of a purge
 //
-// [Volume.Purge] deletes a leaked commit. Trees keep their stores, so these are rewritten in place; a reader that has a pack open can continue.
+// [Volume.Purge] replaces everything that a repository has on the volume: its remote had a secret, and has rewritten its history. Readers
+// of published names see no gap.
 //
-//	purge noted         the purge is recorded, so that GC completes it
-//	purge trees         replaced trees with the commit are discarded, pinned ones marked; so are all prepared ones
-//	purge refs          a store's refs that have the commit are dropped
-//	purge pack written  a new pack with what is needed of an old one is in quarantine, and checked
-//	purge pack placed   it is in the store, on disk
-//	purge pack removed  a file of the old pack is deleted, the pack before its index
-//	purge loose         some unneeded loose objects are deleted; after all stores: purge stores
-//	purge trash         what was discarded is deleted; then submodules and LFS objects that no tree has, and everything is read again
+//	purge begun  an empty store is the current one; the others, and so their trees, are marked as purged. Prepared trees and the
+//	             stores of submodules are deleted
+//
+// A sync that finds its ref published from a purged store fetches everything into the new one, and flips the name. Purged trees that no
+// name links to, and the trees of replaced views, have no grace: what pins do not keep is deleted by the same sync, or else by the
+// next one or by [Volume.GC], and at last the purged stores. GC also prunes the LFS objects that no tree has.
 //
 // # Failures
 //
@@ -165,8 +162,8 @@
 //	bit rot                                found only by Verify; the next Sync replaces what it marks
 //	removing a ref that still exists, or   permanent, ClassConflict; nothing changed
 //	that the plain name is published for
-//	removing while a reader                contention, ClassBusy; all names are gone, and a repeated
-//	pins a tree                            request removes that tree
+//	removing while a reader pins a tree    contention, ClassBusy; all names are gone, and a repeated
+//	                                       request removes that tree
 //	move to another host, to a path of     permanent, ClassConflict; nothing changed
 //	another remote, or of a repository
 //	not proved to be the same

@@ -232,58 +232,6 @@ func TestPushSyncsWhatItChanges(t *testing.T) { // not parallel: see observeDisk
 	}
 }
 
-// TestUnflushedPreparedTree prepares a tree with durability process and publishes it with durability power.
-func TestUnflushedPreparedTree(t *testing.T) { // not parallel: see observeDisk
-	w := newWorld(t)
-	d := observeDisk(t, w)
-	w.create(map[string]string{"a/b": "1", "c/d": "1"})
-	w.sync("")
-	power := w.volume
-	w.volume = w.open(power.Root(), Config{Durability: DurabilityProcess})
-	w.prepare()
-	prepared := inode(t, w.nextTree())
-	w.volume = power
-	w.mustBeDurable(d)
-	w.push(map[string]string{"a/b": "2"})
-	if res := w.sync(""); inode(t, w.path(res.Tree)) != prepared {
-		t.Error("the prepared tree was not used")
-	}
-}
-
-// TestPreparedCopiesAreSynced prepares a tree with a file that cannot be linked. With durability process, too, it must be on disk:
-// after an unclean stop only published trees are verified.
-func TestPreparedCopiesAreSynced(t *testing.T) { // not parallel: see observeDisk
-	w := newProcessWorld(t)
-	w.create(map[string]string{"a": "1", "b": "1"})
-	w.sync("")
-	testenv.Must(0, os.WriteFile(w.path(widgets, "b"), []byte("altered"), 0o644))(t)
-	d := observeDisk(t, w)
-	w.prepare()
-	if content, known := d.files[idOf(t, filepath.Join(w.nextTree(), "b"))]; !known || content != "1" || len(d.calls) != 1 {
-		t.Errorf("synced %q", d.calls)
-	}
-}
-
-// TestNothingIsSyncedWithDurabilityProcess pushes to a repository that is on the volume.
-func TestNothingIsSyncedWithDurabilityProcess(t *testing.T) { // not parallel: see observeDisk
-	w := newProcessWorld(t)
-	w.create(map[string]string{"a": "1", "b": "1"})
-	w.sync("")
-	w.push(map[string]string{"a": "2", "d/e": "1"})
-	seen := observeDisk(t, w)
-	w.sync("")
-	w.prepare()
-	w.push(map[string]string{"a": "3"})
-	w.sync("")
-	if len(seen.calls) > 0 {
-		t.Errorf("synced: %q", seen.calls)
-	}
-	testenv.Must(0, w.volume.SyncPublished())(t)
-	if len(seen.calls) == 0 || !strings.HasPrefix(seen.calls[0], "syncfs") {
-		t.Errorf("SyncPublished: %q", seen.calls)
-	}
-}
-
 // TestLFSFromAFailedSyncIsDurable has a sync that stores one object and fails for another.
 func TestLFSFromAFailedSyncIsDurable(t *testing.T) { // not parallel: see observeDisk
 	w := newWorld(t)

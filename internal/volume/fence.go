@@ -90,7 +90,7 @@ func (f folder) writeFence(fence uint64) error {
 	}
 	defer file.Close()
 	info, err := file.Stat()
-	if err == nil && info.Size() != int64(len(content)) { // written by an older version
+	if err == nil && info.Size() != int64(len(content)) { // written by hand
 		return disk.Replace(f.fence(), content)
 	}
 	if err == nil {

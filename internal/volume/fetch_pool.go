@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 
-	"lockstep/events"
 	"lockstep/internal/git/wire"
 )
 
@@ -17,18 +16,12 @@ const maxFetches = 8 // submodules of one tree that are fetched at once
 type fetchPool struct {
 	mu      sync.Mutex
 	freed   *sync.Cond // a fetch has ended
-	most    int
-	limit   int // fetches that may run; grows with each that succeeds
+	limit   int        // fetches that may run; grows with each that succeeds
 	running int
 }
 
-// newFetchPool returns a fetchPool for requests through gates like this one.
-func newFetchPool(gate wire.Gate) *fetchPool {
-	p := &fetchPool{most: maxFetches}
-	if _, ok := gate.(wire.TryGate); gate != nil && !ok {
-		p.most = 1
-	}
-	p.limit = p.most
+func newFetchPool() *fetchPool {
+	p := &fetchPool{limit: maxFetches}
 	p.freed = sync.NewCond(&p.mu)
 	return p
 }
@@ -65,7 +58,7 @@ func (p *fetchPool) leave(err error) {
 	case errors.Is(err, wire.ErrNoPermit):
 		p.limit = max(1, p.running)
 	case err == nil:
-		p.limit = min(p.limit+1, p.most)
+		p.limit = min(p.limit+1, maxFetches)
 	}
 	p.freed.Broadcast()
 }
@@ -78,24 +71,17 @@ func (p *fetchPool) isAlone() bool {
 
 // gate returns the gate for a fetch. Its error is [wire.ErrNoPermit] if there is no permit beside the other fetches.
 func (p *fetchPool) gate(of wire.Gate) wire.Gate {
-	if try, ok := of.(wire.TryGate); ok {
-		return poolGate{try, p}
+	if of == nil {
+		return nil
 	}
-	return of
+	return poolGate{of, p}
 }
 
 type poolGate struct {
-	of   wire.TryGate
+	of   wire.Gate
 	pool *fetchPool
 }
 
-func (g poolGate) Enter(ctx context.Context, host string) (wire.Permit, error) {
-	if g.pool.isAlone() {
-		return g.of.Enter(ctx, host)
-	}
-	permit, err := g.of.TryEnter(ctx, host)
-	if err != nil && events.ClassOf(err) == events.ClassLimited {
-		return nil, wire.ErrNoPermit
-	}
-	return permit, err
+func (g poolGate) Enter(ctx context.Context, host string, optional bool) (wire.Permit, error) {
+	return g.of.Enter(ctx, host, optional || !g.pool.isAlone())
 }

@@ -18,7 +18,7 @@ type countingGate struct{ left, entered, open int }
 
 var errHostLimited = events.Errorf(events.Contention, events.ClassLimited, "the host is at its limit")
 
-func (g *countingGate) Enter(context.Context, string) (wire.Permit, error) {
+func (g *countingGate) Enter(context.Context, string, bool) (wire.Permit, error) {
 	g.entered++
 	if g.left == 0 {
 		return nil, errHostLimited

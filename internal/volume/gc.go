@@ -71,9 +71,6 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err := s.tidyNow(ctx); err != nil {
 		return GCResult{}, err
 	}
-	if err := v.resumePurges(ctx, f, req); err != nil {
-		return GCResult{}, err
-	}
 	f.emptyTrash()
 	f.views().emptyTrash()
 	if !bound && s.binding.MovedAway == nil { // the repository that had moved away is now gone
@@ -126,7 +123,7 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	if leftovers, err := f.leftovers(); err != nil || len(leftovers) > 0 {
 		return false
 	}
-	if purges, err := f.pendingPurges(); err != nil || len(purges) > 0 {
+	if purged, err := f.purgeMarks(); err != nil || len(purged) > 0 {
 		return false
 	}
 	b, _, err := f.readBinding()

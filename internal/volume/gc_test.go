@@ -175,7 +175,7 @@ func TestLeftoversOfTheVolume(t *testing.T) {
 	}
 }
 
-// TestTreesInGraceAreTidy has trees that the patrol must keep: one in its grace period, and a prepared one.
+// TestTreesInGraceAreTidy has trees that garbage collection must keep: one in its grace period, and a prepared one.
 func TestTreesInGraceAreTidy(t *testing.T) {
 	t.Parallel()
 	for _, prepared := range []bool{false, true} {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -85,6 +86,6 @@ func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shal
 	if err != nil {
 		return err
 	}
-	s.history.Depth = depth
+	s.history.Depth = git.Depth(depth)
 	return s.f.guarded(ctx, s.req.Fence, func() error { return in.hold(s.tip.Ref, s.plan.Commit, depth, all) })
 }

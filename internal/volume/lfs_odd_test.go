@@ -33,29 +33,19 @@ type hostGate struct {
 	answers  []wire.Answer
 }
 
-func (g *hostGate) Enter(_ context.Context, host string) (wire.Permit, error) {
+func (g *hostGate) Enter(_ context.Context, host string, optional bool) (wire.Permit, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.admit(host), nil
-}
-
-func (g *hostGate) TryEnter(_ context.Context, host string) (wire.Permit, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.open > g.optional {
-		return nil, errHostLimited
+	if optional && g.open > g.optional {
+		return nil, wire.ErrNoPermit
 	}
-	return g.admit(host), nil
-}
-
-func (g *hostGate) admit(host string) wire.Permit {
 	if g.requests == nil {
 		g.requests = map[string]int{}
 	}
 	g.requests[host]++
 	g.open++
 	g.most = max(g.most, g.open)
-	return g
+	return g, nil
 }
 
 func (g *hostGate) Done(_ context.Context, a wire.Answer) error {

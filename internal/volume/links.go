@@ -12,7 +12,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
-	"lockstep/internal/git/wire"
 )
 
 // publishedPath returns the full path of a published name, "acme/widgets" or "acme/widgets@ref".
@@ -53,7 +52,7 @@ func linkTarget(f folder, path, tree string) string {
 
 // names returns the names to publish a ref under; the first is the one to report. The default branch gets the plain name,
 // and keeps a suffixed name if it already has one. A former default branch keeps the plain name until another one is published.
-func (v *Volume) names(f folder, b binding, t wire.Tip) []string {
+func (v *Volume) names(f folder, b binding, t tip) []string {
 	plain := b.Repo.String()
 	suffixed := plain + "@" + t.Ref.Suffix()
 	switch {
@@ -97,7 +96,7 @@ func (s *syncer) links() (map[string]string, error) {
 
 // isLinked reports whether a tree of the repository is published.
 func (v *Volume) isLinked(f folder, b binding, tree string) (bool, error) {
-	ref, err := checkout.GitDirOf(f.tree(tree)).BuiltFor()
+	ref, err := builtFor(checkout.GitDirOf(f.tree(tree)))
 	if err != nil {
 		links, err := v.allLinks(f, b)
 		return slices.Contains(slices.Collect(maps.Values(links)), tree), err
@@ -185,7 +184,7 @@ func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 	}
 	refs := map[events.Ref]bool{}
 	for _, tree := range trees {
-		ref, err := checkout.GitDirOf(f.tree(tree.Name())).BuiltFor()
+		ref, err := builtFor(checkout.GitDirOf(f.tree(tree.Name())))
 		if err != nil {
 			return nil, err
 		}
@@ -206,9 +205,6 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	}
 	if err := relink(path, target, temp); err != nil {
 		return disk.Error("publish "+name, err)
-	}
-	if !v.syncs() {
-		return nil
 	}
 	return disk.Error("publish "+name, disk.SyncPath(v.root, filepath.Dir(path)))
 }

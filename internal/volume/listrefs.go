@@ -22,28 +22,28 @@ type ListRefsRequest struct {
 // ListRefs lists the refs of a remote, like git ls-remote. It fetches and writes nothing and needs no lease. A repository
 // without commits has zero Refs. The errors are those of [Volume.Sync], including a conflict if the path is bound to
 // another remote.
-func (v *Volume) ListRefs(ctx context.Context, req ListRefsRequest) (wire.Refs, error) {
+func (v *Volume) ListRefs(ctx context.Context, req ListRefsRequest) (Refs, error) {
 	if req.Repo.IsZero() {
-		return wire.Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository")
+		return Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository")
 	}
 	refs, err := v.listRefs(ctx, req)
 	if err != nil {
-		return wire.Refs{}, fmt.Errorf("list refs of %s: %w", req.Repo, err)
+		return Refs{}, fmt.Errorf("list refs of %s: %w", req.Repo, err)
 	}
 	return refs, nil
 }
 
-func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (wire.Refs, error) {
-	if err := wire.CheckURL(req.URL); err != nil {
-		return wire.Refs{}, err
+func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (Refs, error) {
+	if err := checkURL(req.URL); err != nil {
+		return Refs{}, err
 	}
 	if _, _, err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
-		return wire.Refs{}, err
+		return Refs{}, err
 	}
 	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate), "refs/heads/", "refs/tags/")
 	if err != nil {
-		return wire.Refs{}, err
+		return Refs{}, err
 	}
 	defer r.Close()
-	return r.BranchesAndTags(), nil
+	return refsOf(r.BranchesAndTags())
 }

@@ -40,14 +40,14 @@ func (v *Volume) Locate(repo events.RepoPath, ref events.Ref) (Located, bool, er
 			continue
 		}
 		return Located{
-			Ref: found, Commit: now.commit, Name: name, Tree: v.relative(f.tree(now.tree)), Depth: checkout.GitDirOf(f.tree(now.tree)).Depth(),
+			Ref: found, Commit: now.commit, Name: name, Tree: v.relative(f.tree(now.tree)), Depth: depthOf(checkout.GitDirOf(f.tree(now.tree))),
 		}, true, nil
 	}
 	return Located{}, false, nil
 }
 
 // TreesAt lists the trees, relative to the root, that were published for a ref at a commit and may still be there, such as one that
-// was replaced lately. They stay only while pinned. Trees that a purge deletes as soon as they are unpinned are left out.
+// was replaced lately. They stay only while pinned. Trees that a purge deletes are left out.
 func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (trees []string, err error) {
 	f := v.folder(repo)
 	b, _, err := f.readBinding()
@@ -63,7 +63,7 @@ func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (t
 		if _, rest, _ := strings.Cut(name, "-"); b.MovedAway.covers(name) || !strings.HasPrefix(rest, commit[:min(12, len(commit))]) {
 			continue
 		}
-		if ofRef, at, ok := checkout.RefAndCommit(f.tree(name)); ok && ofRef == ref.String() && at == commit && !f.isPurgeMarked(name) {
+		if ofRef, at, ok := checkout.RefAndCommit(f.tree(name)); ok && ofRef == ref.String() && at == commit && !f.isPurged(name) {
 			trees = append(trees, filepath.ToSlash(v.relative(f.tree(name))))
 		}
 	}

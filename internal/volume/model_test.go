@@ -18,7 +18,6 @@ type volumeModel struct {
 	*world
 	random *rand.Rand
 	refs   []*refModel
-	pass   *Comparer
 }
 
 // refModel is one of its refs.
@@ -30,7 +29,7 @@ type refModel struct {
 	editGenerator    *editGenerator
 }
 
-// TestRandomActions pushes, syncs, prepares, collects, verifies, alters, compares and removes at random. After each action all
+// TestRandomActions pushes, syncs, prepares, collects, verifies, alters and removes at random. After each action all
 // unmodified trees must equal their commits, and the repository must be within its bounds.
 func TestRandomActions(t *testing.T) {
 	t.Parallel()
@@ -38,7 +37,6 @@ func TestRandomActions(t *testing.T) {
 	t.Logf("seed %d", seed)
 	m := &volumeModel{world: newWorld(t), random: rand.New(rand.NewPCG(seed, 1))}
 	m.volume = m.open(t.TempDir(), Config{Grace: 1})
-	m.pass = m.volume.NewComparer(1 << 40)
 	for _, ref := range []*refModel{{branch: gitserver.Main, name: widgets}, {branch: "dev", name: widgets + "@dev"}} {
 		ref.editGenerator = &editGenerator{files: map[string]string{}, rand: m.random}
 		first := ref.editGenerator.next(30)
@@ -57,15 +55,15 @@ func TestRandomActions(t *testing.T) {
 	}{
 		{"push", m.push}, {"push", m.push}, {"sync", m.sync}, {"sync", m.sync}, {"prepare", m.prepare}, {"prepare", m.prepare},
 		{"gc", func(*refModel) { m.gc(m.random.IntN(2) == 0) }}, {"verify", func(*refModel) { m.verify(false) }}, {"repair", m.repair},
-		{"alter", m.alter}, {"compare", m.compare}, {"remove", m.remove},
+		{"alter", m.alter}, {"remove", m.remove},
 	}
 	for range testenv.Form(12, 150) {
 		ref, action := m.refs[m.random.IntN(len(m.refs))], actions[m.random.IntN(len(actions))]
 		action.do(ref)
 		m.check(fmt.Sprintf("%s of %s", action.name, ref.branch))
 	}
+	m.verify(true)
 	for _, ref := range m.refs {
-		m.compare(ref)
 		m.sync(ref)
 	}
 	m.check("the end")
@@ -105,7 +103,7 @@ func (m *volumeModel) repair(*refModel) {
 	}
 }
 
-// alter alters a file in a way that a sync does not notice. Trees that share it are altered, too, so it compares them at once.
+// alter alters a file in a way that a sync does not notice. Trees that share it are altered, too, so it has them marked at once.
 func (m *volumeModel) alter(ref *refModel) {
 	for path := range ref.atPublished {
 		if ref.published == "" || ref.altered {
@@ -115,19 +113,9 @@ func (m *volumeModel) alter(ref *refModel) {
 			m.t.Fatal(err)
 		}
 		ref.altered = true
-		m.compare(ref)
+		m.verify(true)
 		return
 	}
-}
-
-// compare has a patrol look at the repository.
-func (m *volumeModel) compare(*refModel) {
-	paths := pass(m.t, m.pass)
-	if len(paths) == 0 {
-		return
-	}
-	_, err := m.volume.Verify(m.t.Context(), VerifyRequest{Repo: repoPath(m.t, widgets), Fence: m.fence.Add(1), Repair: true, Paths: paths})
-	testenv.Must(0, err)(m.t)
 }
 
 func (m *volumeModel) remove(ref *refModel) {

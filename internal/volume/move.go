@@ -136,7 +136,7 @@ func (m *mover) run(ctx context.Context) (MoveResult, error) {
 
 // begin reports whether there is a repository at From, and fails if the move is invalid regardless of the remote.
 func (m *mover) begin() (here bool, err error) {
-	if err := wire.CheckURL(m.req.URL); err != nil {
+	if err := checkURL(m.req.URL); err != nil {
 		return false, err
 	}
 	old, bound, err := m.from.readBinding()

@@ -28,9 +28,6 @@ func (m *mover) build(ctx context.Context) error {
 	if err := m.linkParts(ctx); err != nil {
 		return err
 	}
-	if err := m.copyPurges(ctx); err != nil {
-		return err
-	}
 	made := map[string]string{} // trees of To by From's
 	m.built = map[string]string{}
 	for _, path := range slices.Sorted(maps.Keys(m.links)) {
@@ -74,7 +71,7 @@ func (m *mover) buildTree(ctx context.Context, tree string) error {
 	s := m.at
 	s.use(in)
 	h := object.ParseID(commit)
-	s.tip = wire.Tip{Ref: ref, Want: h, Commit: h}
+	s.tip = tip{wire.Tip{Ref: ref.String(), Want: h, Commit: h}, ref}
 	s.history = checkout.History{Depth: checkout.GitDirOf(path).Depth(), Shallow: object.ReadShallow(checkout.GitDirOf(path).Dir)}
 	s.plan, err = checkout.NewPlan(ctx, s.objects, h, checkout.OpenTree(path, m.v.cfg.Links), m.v.cfg.MaxTreeFiles)
 	if err != nil {

@@ -42,7 +42,7 @@ func (m *mover) buildViews(ctx context.Context) error {
 				continue
 			}
 			copied, err := linkTree(ctx, m.from.views().tree(tree), filepath.Join(building, tree))
-			if err == nil && m.v.syncs() {
+			if err == nil {
 				err = disk.Flush(ctx, filepath.Join(building, tree), copied)
 			}
 			if err == nil {
@@ -58,7 +58,7 @@ func (m *mover) buildViews(ctx context.Context) error {
 		}
 		m.views = append(m.views, movedViews{l, links})
 	}
-	if len(m.views) == 0 || !m.v.syncs() {
+	if len(m.views) == 0 {
 		return nil
 	}
 	return disk.Error("link the trees of views", disk.FlushChanged(nil, []string{w.trees(), w.dir}))
@@ -81,7 +81,7 @@ func (m *mover) flipViews() error {
 			}
 			continue // published there since
 		}
-		if err := l.write(m.to, m.v.syncs()); err != nil {
+		if err := l.write(m.to, true); err != nil {
 			return err
 		}
 		dir := l.folder(m.v, m.at.binding)
@@ -94,10 +94,8 @@ func (m *mover) flipViews() error {
 				return disk.Error("publish a view", err)
 			}
 		}
-		if m.v.syncs() {
-			if err := disk.SyncPath(m.v.root, dir); err != nil {
-				return disk.Error("publish the views", err)
-			}
+		if err := disk.SyncPath(m.v.root, dir); err != nil {
+			return disk.Error("publish the views", err)
 		}
 	}
 	return nil

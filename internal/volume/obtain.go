@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wire"
@@ -195,20 +196,17 @@ func (s *syncer) release(ctx context.Context, got received, into store, everythi
 	if err := s.checkFetched(ctx, got.q.Dir); err != nil {
 		return err
 	}
-	if err := s.v.noteUnsynced(); err != nil {
-		return err
-	}
 	if everything {
 		if err := s.v.flushStore(into); err != nil {
 			return err
 		}
 	}
-	if err := got.q.Release(into.dir, s.v.syncs()); err != nil {
+	if err := got.q.Release(into.dir); err != nil {
 		return err
 	}
 	s.use(into)
 	s.objects.Keep(got.q.Kept)
-	if err := s.hold(ctx, into, s.objects, got.shallow, got.want.Depth); err != nil {
+	if err := s.hold(ctx, into, s.objects, got.shallow, events.Depth(got.want.Depth)); err != nil {
 		return err
 	}
 	s.v.done("moved")
@@ -222,12 +220,9 @@ type received struct {
 	shallow []object.ID
 }
 
-// receive gets the tip's pack: the one that is fetched already, or a new one.
+// receive fetches the tip's pack.
 func (s *syncer) receive(ctx context.Context, into store, haves []object.ID) (received, error) {
-	if got, ok := s.takeSpeculation(ctx, into); ok {
-		return got, nil
-	}
-	got := received{want: s.wanted(s.tip.Want, into, haves)}
+	got := received{want: s.wanted(into, haves)}
 	var err error
 	if got.q, err = object.OpenQuarantine(s.f.quarantine(s.req.Fence)); err != nil {
 		return got, err
@@ -237,13 +232,13 @@ func (s *syncer) receive(ctx context.Context, into store, haves []object.ID) (re
 	return got, err
 }
 
-// wanted returns the request for a commit or tag.
-func (s *syncer) wanted(tip object.ID, into store, haves []object.ID) wire.FetchRequest {
-	want := wire.FetchRequest{Tip: tip, ByHash: s.tip.ByHash, Depth: deeper(into.depth(), s.req.Depth), Haves: haves}
+// wanted returns the request for the tip.
+func (s *syncer) wanted(into store, haves []object.ID) wire.FetchRequest {
+	want := wire.FetchRequest{Tip: s.tip.Want, ByHash: s.tip.ByHash, Depth: git.Depth(deeper(into.depth(), s.req.Depth)), Haves: haves}
 	if len(haves) > 0 {
 		want.Shallow = into.shallow()
 	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
-		want.Depth = deeper(current.depth(), want.Depth)
+		want.Depth = git.Depth(deeper(current.depth(), events.Depth(want.Depth)))
 	}
 	return want
 }
@@ -274,7 +269,6 @@ func (s *syncer) close() {
 	s.objects.Close()
 	s.largeObjects.Close()
 	s.kept.Drop()
-	s.ahead.drop()
 	if s.remote != nil {
 		s.remote.Close()
 	}

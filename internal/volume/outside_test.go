@@ -3,7 +3,6 @@ package volume
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -101,29 +100,6 @@ func TestChangedLinkRedirectsOthers(t *testing.T) {
 				t.Errorf("published %s", head)
 			}
 		})
-	}
-}
-
-// TestLinksCheckedByOlderVersionsAreCheckedAgain simulates a tree of a version that did not follow links.
-func TestLinksCheckedByOlderVersionsAreCheckedAgain(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.create(map[string]string{"file": "1"})
-	w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"p": ".", "out": "p/../x"}})
-	w.sync("")
-	g := checkout.GitDirOf(w.path(widgets))
-	testenv.Must(0, os.WriteFile(filepath.Join(g.Dir, "lockstep-links"), []byte("skip\n"), 0o644))(t)
-	testenv.Must(0, os.Remove(filepath.Join(g.Dir, "lockstep-links-resolved")))(t)
-	w.volume = w.open(w.volume.Root(), Config{Links: checkout.LinksSkip})
-	if report := w.verify(false); report.Found != 0 {
-		t.Errorf("%+v", report)
-	}
-	w.push(map[string]string{"file": "2"})
-
-	w.sync("")
-
-	if _, err := os.Lstat(w.path(widgets, "out")); err == nil {
-		t.Error("the link is still there")
 	}
 }
 

@@ -11,14 +11,13 @@ import (
 )
 
 // claim locks a retired tree against readers. ok is false if one pins it. Otherwise nobody can pin it
-// until release, before which the caller must move it away. The caller holds the file lock. Trees of older versions without a
-// pin file count as unpinned.
+// until release, before which the caller must move it away. The caller holds the file lock.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	release, ok, err = claimFile(checkout.GitDirOf(f.tree(tree)).Pin())
 	return release, ok, disk.Error("claim a retired tree", err)
 }
 
-// claimFile locks a file exclusively, without waiting. ok is false if others have locked it. A missing file counts as locked.
+// claimFile locks a file exclusively, without waiting. ok is false if others have locked it. A missing file, as of an incomplete tree, is locked by nobody else.
 func claimFile(path string) (release func(), ok bool, err error) {
 	// NFS requires a file to be open for writing to lock it exclusively.
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)

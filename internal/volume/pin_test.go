@@ -91,33 +91,6 @@ func TestClaim(t *testing.T) {
 	closeTree(t, testenv.Must(tree.OpenResult(w.volume.Root(), w.at(res)))(t))
 }
 
-func TestTreeWithoutPinFileIsUnpinned(t *testing.T) {
-	w := newWorld(t)
-	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
-	w.create(map[string]string{"a": "1"})
-	first := w.sync("")
-	testenv.Must(0, os.Remove(checkout.GitDirOf(w.path(first.Tree)).Pin()))(t) // earlier versions did not create it
-	for range 2 {
-		reader := testenv.Must(tree.OpenResult(w.volume.Root(), w.at(first)))(t)
-		if reader.Pin() != nil || reader.Commit() != first.After {
-			t.Errorf("opened %s with pin %v", reader.Commit(), reader.Pin())
-		}
-		closeTree(t, reader)
-	}
-	grace := w.volume
-	w.volume = w.open(w.volume.Root(), Config{})
-	w.push(map[string]string{"a": "2"})
-	w.sync("")
-	if _, err := tree.OpenResult(w.volume.Root(), w.at(first)); !errors.Is(err, tree.ErrGone) {
-		t.Errorf("replaced, it was opened: %v", err)
-	}
-	w.volume = grace
-	w.sync("")
-	if isThere(t, w.path(first.Tree)) {
-		t.Error("the tree outlived its grace")
-	}
-}
-
 func TestRemovalWaitsForPinnedTrees(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

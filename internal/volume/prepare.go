@@ -48,7 +48,7 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if s.binding, bound, err = s.f.readBinding(); err != nil || !bound {
 		return false, err
 	}
-	s.tip = wire.Tip{Ref: ref, IsDefault: ref == s.binding.Default}
+	s.tip = tip{wire.Tip{Ref: ref.String(), IsDefault: ref == s.binding.Default}, ref}
 	name := s.v.names(s.f, s.binding, s.tip)[0]
 	now := s.v.current(s.f, s.binding, name)
 	if now.tree == "" || now.ref != ref.String() || s.f.hasPrepared(now.tree) || !s.v.hasRoomToPrepare(s.f) {
@@ -62,6 +62,9 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	dir, err := g.Store()
 	if err != nil {
 		return false, disk.Error("prepare a tree", err)
+	}
+	if (store{dir}).isPurged() {
+		return false, nil
 	}
 	s.use(store{dir})
 	s.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
@@ -111,24 +114,20 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	return true, nil
 }
 
-// flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes. Copies of files that could
-// not be linked are always synced: after an unclean stop only published trees are verified.
+// flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes.
 func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
-	g, copies := checkout.GitDirOf(dst), pathsIn(dst, files.Written)
 	if err := s.flushLarge(); err != nil {
 		return err
 	}
-	if !s.v.syncs() {
-		return errors.Join(disk.FlushChanged(copies, nil), files.MarkPrepared(g, false))
-	}
+	g := checkout.GitDirOf(dst)
 	own, err := g.Files()
 	if err == nil {
-		err = disk.Flush(ctx, dst, append(own, copies...))
+		err = disk.Flush(ctx, dst, append(own, pathsIn(dst, files.Written)...))
 	}
 	if err != nil {
 		return err
 	}
-	return files.MarkPrepared(g, true)
+	return files.MarkPrepared(g)
 }
 
 // update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must

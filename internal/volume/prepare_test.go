@@ -536,3 +536,39 @@ func TestPreparedGitDirIsBroughtUpToDate(t *testing.T) {
 	}
 	w.mustVerify()
 }
+
+// TestPreparedCopiesAreCounted prepares a tree of files that cannot be linked any more.
+func TestPreparedCopiesAreCounted(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": string(make([]byte, 1<<20)), "b": "1"})
+	res := w.sync("")
+	w.gc(true)
+	linkUntilFull(t, w.path(res.Tree, "a"))
+	before := w.volume.Usage(repoPath(t, widgets)).Added
+	w.prepare()
+	if added := w.volume.Usage(repoPath(t, widgets)).Added - before; added < 1<<20 {
+		t.Errorf("the copy is not counted: %d bytes", added)
+	}
+	if inode(t, filepath.Join(w.nextTree(), "a")) == inode(t, w.path(res.Tree, "a")) {
+		t.Error("the file is not a copy")
+	}
+	commit := w.push(map[string]string{"b": "2"})
+	w.sync("")
+	w.mustBeSound(widgets, commit)
+}
+
+// linkUntilFull links a file until its file system allows no further link.
+func linkUntilFull(t *testing.T, path string) {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range 70_000 {
+		err := os.Link(path, filepath.Join(dir, fmt.Sprint(i)))
+		if errors.Is(err, unix.EMLINK) {
+			return
+		}
+		testenv.Must(0, err)(t)
+	}
+	t.Skip("this file system has no limit of links that can be reached")
+}

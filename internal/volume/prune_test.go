@@ -137,7 +137,7 @@ func TestPruneKeepsTheHistory(t *testing.T) {
 	w.mustShow(widgets, 5)
 }
 
-// TestLargePushes makes pushes whose packs are mostly superseded by the next one. Even without a patrol, only
+// TestLargePushes makes pushes whose packs are mostly superseded by the next one. Even without garbage collection, only
 // a few packs may stay on disk.
 func TestLargePushes(t *testing.T) {
 	t.Parallel()

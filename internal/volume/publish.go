@@ -110,10 +110,7 @@ func (s *syncer) build(ctx context.Context) error {
 		return disk.Error("build the tree", err)
 	}
 	s.tree = filepath.Base(path)
-	if s.v.syncs() {
-		err = s.flushLarge()
-	}
-	return disk.Error("build the tree", errors.Join(err, s.flushTree(ctx, path, files)))
+	return disk.Error("build the tree", errors.Join(s.flushLarge(), s.flushTree(ctx, path, files)))
 }
 
 // pathsIn returns the full paths of files in a tree.
@@ -147,7 +144,7 @@ func (s *syncer) checkOut(ctx context.Context, dst string) (*checkout.Files, err
 func (s *syncer) writeGitDir(dst string, files *checkout.Files) error {
 	alternates, err := filepath.Rel(filepath.Join(checkout.GitDirOf(dst).Dir, "objects"), filepath.Join(s.store.dir, "objects"))
 	if err == nil {
-		err = files.WriteGit(dst, s.tip.Ref, s.plan.Commit, s.history, s.v.cfg.Links, alternates)
+		err = files.WriteGit(dst, s.tip.Ref.String(), s.plan.Commit, s.history, s.v.cfg.Links, alternates)
 	}
 	return disk.Error("write the tree's .git", err)
 }

@@ -1,227 +1,266 @@
 package volume
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 )
 
-// Purge deletes a commit, the replaced ones that descend from it, and what only these have, from everything that the repository
-// has on the volume, without waiting for graces or unsettled results. It does nothing while a published ref has the commit. What
-// readers and workspaces pin stays, and [Volume.GC] completes the purge once they are closed. Finally it reads the volume to prove
-// that nothing has the deleted objects. The caller holds the lease, as for [Volume.Sync]. After a crash, the same request or GC
-// completes it.
-func (v *Volume) Purge(ctx context.Context, req PurgeRequest) (PurgeResult, error) {
+// PurgeRequest requests new copies of everything that a repository has on the volume.
+type PurgeRequest struct {
+	Repo  events.RepoPath
+	Fence uint64 // of the lease held on Repo; above zero
+	Force bool   // delete the old trees even if readers pin them
+}
+
+// Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon as no name links to them,
+// without a grace: see "Steps of a purge" of the package. If readers pin trees, it returns these and changes nothing, unless
+// the request is forced. The caller holds the lease, as for Sync, and requests the syncs.
+func (v *Volume) Purge(ctx context.Context, req PurgeRequest) (pins []string, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
-		return PurgeResult{}, err
+		return nil, err
 	}
 	f := v.folder(req.Repo)
-	if _, err := os.Lstat(f.dir); errors.Is(err, os.ErrNotExist) {
-		return PurgeResult{State: PurgeAbsent}, nil // recording a fence would create the folder
+	if pins, err = v.purge(ctx, f, req); err != nil {
+		return nil, fmt.Errorf("purge %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
 	}
-	record := func() error { return f.record(ctx, req.Fence) }
-	if req.DryRun {
-		record = func() error { return f.checkFence(req.Fence) }
-	}
-	err := record()
-	var result PurgeResult
-	if err == nil {
-		result, err = v.purge(ctx, f, req)
-	}
-	if err != nil {
-		return PurgeResult{}, fmt.Errorf("purge %.12s from %s: %w", req.Commit, req.Repo, f.explain(ctx, req.Fence, err))
-	}
-	return result, nil
+	return pins, nil
 }
 
-// purge is the state of one Purge.
-type purge struct {
-	v      *Volume
-	f      folder
-	s      *syncer // tidies
-	req    PurgeRequest
-	commit object.ID
-
-	binding  binding
-	links    map[string]string // published trees by path
-	trees    []string          // complete trees, published and replaced
-	objects  *object.Store     // of all store generations, and of submodules
-	noted    bool              // an earlier run has begun, and may have deleted the commit before what descends from it
-	ancestry map[object.ID]ancestry
-	affected map[string]bool      // trees that have the commit
-	stale    []string             // published paths of a repository that has moved away, which have it
-	parts    map[string]object.ID // commits of the submodules that are kept, by store
-	doomed   map[object.ID]bool
-	needed   map[object.ID]need
-
-	result PurgeResult
-}
-
-func (v *Volume) purge(ctx context.Context, f folder, req PurgeRequest) (result PurgeResult, err error) {
-	defer object.RecoverCorrupt(&err)
-	p := &purge{v: v, f: f, req: req, commit: object.ParseID(req.Commit), ancestry: map[object.ID]ancestry{}, affected: map[string]bool{}}
-	if p.commit.IsZero() {
-		return PurgeResult{}, events.Errorf(events.Permanent, events.ClassInternal, "%q is not the full hash of a commit", req.Commit)
-	}
-	if p.binding, _, err = f.readBinding(); err != nil {
-		return PurgeResult{}, err
-	}
-	if moved := p.binding.MovedAway; moved != nil {
-		p.result.MovedTo = moved.To
-	}
-	p.s = &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: p.binding}
-	if p.objects, err = f.openStores(); err != nil {
-		return PurgeResult{}, err
-	}
-	defer p.objects.Close()
-	err = p.run(ctx)
-	return p.result, err
-}
-
-func (p *purge) run(ctx context.Context) error {
-	if err := p.checkKind(); err != nil {
-		return err
-	}
-	var err error
-	if p.noted, err = p.isNoted(); err != nil {
-		return err
-	}
-	if err := p.survey(ctx); err != nil {
-		return err
-	}
-	if len(p.result.Published) > 0 {
-		p.result.State = PurgePublished
-		return nil
-	}
-	found, err := p.find(ctx, p.commit)
-	if err != nil {
-		return err
-	}
-	left, err := p.replaced()
-	if err != nil {
-		return err
-	}
-	if !p.noted && len(found)+len(p.affected)+len(p.stale) == 0 && !(p.req.Replaced && left) {
-		p.result.State = PurgeAbsent
-		if p.result.Pins, err = p.outside(); err != nil || len(p.result.Pins) > 0 {
-			p.result.State = PurgePinned
-			return err
-		}
-		if p.req.DryRun {
-			return nil
-		}
-		return cmp.Or(p.awaitTrash(ctx), p.forget(ctx))
-	}
-	if p.req.DryRun {
-		return p.foresee(ctx)
-	}
-	before, _, err := p.v.usageNow(ctx, p.f)
-	if err != nil {
-		return err
-	}
-	if err := p.delete(ctx); err != nil {
-		return err
-	}
-	if err := p.prove(ctx); err != nil {
-		return err
-	}
-	p.result.State = PurgePurged
-	if len(p.result.Pins) > 0 {
-		p.result.State = PurgePinned
-	}
-	if !p.result.waits() {
-		if err := p.forget(ctx); err != nil {
-			return err
-		}
-	}
-	now, err := p.v.measure(ctx, p.f)
-	if err != nil {
-		return err
-	}
-	p.result.Usage, p.result.Freed = now, max(0, before.Bytes-now.Bytes)
-	return p.f.guarded(ctx, p.req.Fence, func() error { return p.f.writeUsage(now) })
-}
-
-// delete deletes everything that is not pinned.
-func (p *purge) delete(ctx context.Context) error {
-	if err := p.note(ctx); err != nil {
-		return err
-	}
-	p.v.done("purge noted")
-	if err := p.f.guarded(ctx, p.req.Fence, p.discardTrees); err != nil {
-		return err
-	}
-	p.v.done("purge trees")
-	if err := p.mark(ctx); err != nil {
-		return err
-	}
-	if err := p.rewriteStores(ctx); err != nil {
-		return err
-	}
-	p.v.done("purge stores")
-	if err := p.awaitTrash(ctx); err != nil { // has links to LFS objects
-		return err
-	}
-	p.v.done("purge trash")
-	return p.s.prune(ctx) // submodules and LFS objects, too
-}
-
-// checkKind refuses the hash of an object that is not a commit, because the commits that contain it could not be determined.
-func (p *purge) checkKind() error {
-	kind, _, err := p.objects.Raw(p.commit)
+func (v *Volume) purge(ctx context.Context, f folder, req PurgeRequest) (pins []string, err error) {
+	b, bound, err := f.readBinding()
 	switch {
-	case errors.Is(err, object.ErrNotFound), err == nil && kind == "commit":
-		return nil
-	case errors.Is(err, object.ErrNoCommit):
-		kind = "blob"
 	case err != nil:
-		return object.Corruptf("read the commit: %w; run lockstep repos verify --repair, and sync", err)
+		return nil, err
+	case !bound && b.MovedAway != nil:
+		return nil, conflict("it has moved to %s: purge that; what is left here goes with its grace", b.MovedAway.To)
+	case !bound:
+		return nil, notHere(req.Repo)
 	}
-	return events.Errorf(events.Permanent, events.ClassConflict, "it is a %s: give the hash of a commit that introduced it", kind)
+	if err := f.record(ctx, req.Fence); err != nil {
+		return nil, err
+	}
+	if !req.Force {
+		trees, err := f.allTrees()
+		if err != nil {
+			return nil, err
+		}
+		if pins, err = v.pins(trees); err != nil || len(pins) > 0 {
+			return pins, err
+		}
+	}
+	if err := f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b, req.Force) }); err != nil {
+		return nil, err
+	}
+	v.done("purge begun")
+	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
+	if err := s.tidyNow(ctx); err != nil {
+		return nil, err
+	}
+	f.emptyTrash()
+	f.views().emptyTrash()
+	return nil, nil
 }
 
-// foresee completes the result of a dry run.
-func (p *purge) foresee(ctx context.Context) error {
-	for tree := range p.affected {
-		if err := p.foreseeTree(p.f, tree); err != nil {
+const (
+	purgeMark = "lockstep-purged" // file in a store that is to be deleted with the trees that use it
+	forced    = "forced"          // its content if pins do not keep the trees
+)
+
+// purgeMarks returns the paths of the marks of the purged stores.
+func (f folder) purgeMarks() ([]string, error) {
+	marks, err := disk.Glob(f.stores(), "*/"+purgeMark)
+	return marks, disk.Error("list the purged stores", err)
+}
+
+// isPurged reports whether the store that a tree uses is to be deleted.
+func (f folder) isPurged(tree string) bool {
+	dir, err := checkout.GitDirOf(f.tree(tree)).Store()
+	return err == nil && store{dir}.isPurged()
+}
+
+func (s store) isPurged() bool {
+	_, err := os.Lstat(filepath.Join(s.dir, purgeMark))
+	return err == nil && s.dir != ""
+}
+
+// beginPurge makes an empty store the current one before it marks the others. The stores of submodules go at once, as one may have been
+// fetched upon another with the secret. The caller holds the file lock.
+func (f folder) beginPurge(b binding, force bool) error {
+	generations, err := f.generations()
+	if err != nil {
+		return err
+	}
+	old, err := f.currentStore(b.MovedAway)
+	if err != nil {
+		return err
+	}
+	if format, ok := object.FormatOf(old.dir); ok {
+		next, err := f.nextStore(b.MovedAway)
+		if err == nil {
+			err = next.begin(old.depth(), format)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	slices.Sort(p.result.Trees)
-	if err := p.mark(ctx); err != nil {
-		return err
+	content := ""
+	if force {
+		content = forced
 	}
-	outside, err := p.outside()
-	if err != nil {
-		return err
+	for _, n := range generations {
+		if n <= b.MovedAway.lastStore() {
+			continue
+		}
+		if err := disk.Replace(filepath.Join(f.generation(n).dir, purgeMark), []byte(content)); err != nil {
+			return disk.Error("mark the store", err)
+		}
 	}
-	p.pin(outside...)
-	if err := p.foreseeStores(); err != nil {
-		return err
-	}
-	p.result.State = PurgePresent
-	if len(p.result.Pins) > 0 {
-		p.result.State = PurgePinned
-	}
-	return nil
+	return f.discardAt([]string{f.prepared(), f.parts(), f.tidied()})
 }
 
-func (p *purge) foreseeTree(in folder, tree string) error {
-	release, ok, err := in.claim(tree)
+// allTrees returns the paths of the repository's trees and trees of views.
+func (f folder) allTrees() ([]string, error) {
+	trees, err := disk.Glob(f.trees(), "*")
 	if err != nil {
-		return err
+		return nil, disk.Error("list the trees", err)
 	}
-	if ok {
-		release()
-		p.result.Trees = append(p.result.Trees, p.v.relative(in.tree(tree)))
-		return nil
+	views, err := disk.Glob(f.views().trees(), "*")
+	return append(trees, views...), disk.Error("list the trees of views", err)
+}
+
+// replacedTrees returns the paths of the trees that a purge deletes now: those of purged stores that neither a name nor the published views
+// need, and all trees of views without a name.
+func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]string, error) {
+	needed := map[string]bool{}
+	for _, tree := range links {
+		needed[f.tree(tree)] = true
 	}
-	p.pin(p.pinsOf(in, tree)...)
-	return nil
+	views, err := v.allViewLinks(f, b)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range views {
+		needed[f.tree(l.Tree)] = true
+		trees, err := l.trees(v, f, b)
+		if err != nil {
+			return nil, err
+		}
+		for _, tree := range trees {
+			needed[f.views().tree(tree)] = true
+		}
+	}
+	trees, err := f.allTrees()
+	return slices.DeleteFunc(trees, func(path string) bool {
+		return needed[path] || folderOf(path) == f && !f.isPurged(filepath.Base(path))
+	}), err
+}
+
+// discardReplaced discards the trees that a purge deletes now. It returns whether pins keep any. The caller holds the file lock.
+func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err error) {
+	marks, err := s.f.purgeMarks()
+	if err != nil || len(marks) == 0 {
+		return false, err
+	}
+	content, err := os.ReadFile(marks[0])
+	if err != nil {
+		return false, disk.Error("read the mark of a purge", err)
+	}
+	trees, err := s.v.replacedTrees(s.f, s.binding, links)
+	if err != nil {
+		return false, err
+	}
+	if string(content) == forced {
+		return false, s.f.discardAt(trees)
+	}
+	for _, path := range trees {
+		gone, err := folderOf(path).discardUnpinned(filepath.Base(path))
+		if err != nil {
+			return false, err
+		}
+		pinned = pinned || !gone
+	}
+	return pinned, nil
+}
+
+// PurgeLeft is what is left of the copies that a purge deletes. Paths are relative to the root.
+type PurgeLeft struct {
+	Names []string // published from an old tree, as their ref was not synced yet
+	Pins  []string // replaced trees, and what pins them
+	Paths []string // old stores, and trash
+}
+
+// PurgeLeft returns what is left of the copies that a purge deletes; nothing once [Volume.GC] has completed it. It needs no lease.
+func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
+	f := v.folder(repo)
+	b, _, err := f.readBinding()
+	if err != nil {
+		return left, err
+	}
+	for _, pattern := range []string{"stores/*/" + purgeMark, "trash/*", "views/trash/*"} {
+		paths, err := disk.Glob(f.dir, pattern)
+		if err != nil {
+			return left, disk.Error("look for what a purge has left", err)
+		}
+		for _, path := range paths {
+			left.Paths = append(left.Paths, v.relative(path))
+		}
+	}
+	links, err := v.ownLinks(f, b)
+	if err != nil {
+		return left, err
+	}
+	views, err := v.allViewLinks(f, b)
+	if err != nil {
+		return left, err
+	}
+	for _, l := range views {
+		links[l.folder(v, b)] = l.Tree
+	}
+	for path, tree := range links {
+		if f.isPurged(tree) {
+			left.Names = append(left.Names, v.relative(path))
+		}
+	}
+	slices.Sort(left.Names)
+	trees, err := v.replacedTrees(f, b, links)
+	if err == nil {
+		left.Pins, err = v.pins(trees)
+	}
+	return left, err
+}
+
+// pins describes what pins these trees, given by their paths.
+func (v *Volume) pins(trees []string) (pins []string, err error) {
+	for _, path := range trees {
+		f, tree := folderOf(path), filepath.Base(path)
+		release, ok, err := f.claim(tree)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			release()
+			continue
+		}
+		pins = append(pins, v.relative(path)+" by a process that reads it: see lsof")
+	}
+	return pins, nil
+}
+
+// HasCommit reports whether a store of the repository or of one of its submodules has a commit.
+func (v *Volume) HasCommit(repo events.RepoPath, commit string) (has bool, err error) {
+	defer object.RecoverCorrupt(&err)
+	objects, err := v.folder(repo).openStores()
+	if err != nil {
+		return false, err
+	}
+	defer objects.Close()
+	return objects.Has(object.ParseID(commit))
 }

@@ -2,50 +2,46 @@ package volume
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
-	"lockstep/internal/git/object"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/tree"
 )
 
-func (w *world) tryPurge(repo, commit string) (PurgeResult, error) {
+// purge begins a purge of a repository, and returns the pins that it refuses.
+func (w *world) purge(repo string, force bool) []string {
 	w.t.Helper()
-	return w.volume.Purge(w.t.Context(), PurgeRequest{Repo: repoPath(w.t, repo), Commit: commit, Fence: w.fence.Add(1)})
+	req := PurgeRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1), Force: force}
+	return testenv.Must(w.volume.Purge(w.t.Context(), req))(w.t)
 }
 
-// purge purges a commit from acme/widgets.
-func (w *world) purge(commit string, want PurgeState) PurgeResult {
+// mustPurge begins a purge of acme/widgets that nothing pins.
+func (w *world) mustPurge() {
 	w.t.Helper()
-	result := testenv.Must(w.tryPurge(widgets, commit))(w.t)
-	if result.State != want {
-		w.t.Fatalf("the commit is %s, want %s: %+v", result.State, want, result)
+	if pins := w.purge(widgets, false); len(pins) > 0 {
+		w.t.Fatalf("pinned: %q", pins)
 	}
-	return result
 }
 
-// bares returns the stores of a repository and of its submodules.
-func (w *world) bares(repo string) []string {
+func (w *world) left(repo string) PurgeLeft {
 	w.t.Helper()
-	f := w.volume.folder(repoPath(w.t, repo))
-	return append(testenv.Must(f.storeDirs())(w.t), testenv.Must(f.listParts())(w.t)...)
+	return testenv.Must(w.volume.PurgeLeft(repoPath(w.t, repo)))(w.t)
 }
 
-// holders returns the stores in which git finds an object.
+// holders returns the stores of a repository and of its submodules, on the volume or in the trash, in which git finds an object.
 func (w *world) holders(repo, id string) (holders []string) {
 	w.t.Helper()
-	for _, dir := range w.bares(repo) {
+	f := w.volume.folder(repoPath(w.t, repo))
+	dirs := append(testenv.Must(f.storeDirs())(w.t), testenv.Must(f.listParts())(w.t)...)
+	for _, dir := range append(dirs, testenv.Must(disk.Glob(f.trash(), "*"))(w.t)...) {
 		if _, err := gitserver.Git(w.t.Context(), dir, "", "cat-file", "-e", id); err == nil {
 			holders = append(holders, dir)
 		}
@@ -53,40 +49,17 @@ func (w *world) holders(repo, id string) (holders []string) {
 	return holders
 }
 
-// mustLack checks with git that the stores of a repository have none of these objects, and are whole.
+// mustLack checks that a purge is complete, and with git that no store of the repository has one of the objects.
 func (w *world) mustLack(repo string, ids ...string) {
 	w.t.Helper()
+	w.volume.AwaitDeletions()
 	for _, id := range ids {
 		if holders := w.holders(repo, id); len(holders) > 0 {
 			w.t.Errorf("%.12s is in %v", id, holders)
 		}
 	}
-	for _, dir := range w.bares(repo) {
-		w.mustBeWhole(dir)
-	}
-	if left := testenv.Must(w.volume.folder(repoPath(w.t, repo)).pendingPurges())(w.t); len(left) > 0 {
-		w.t.Errorf("purges are left: %v", left)
-	}
-}
-
-func (w *world) mustBeWhole(dir string) {
-	w.t.Helper()
-	if out, err := gitserver.Git(w.t.Context(), dir, "", "fsck", "--full", "--strict", "--no-dangling"); err != nil || out != "" {
-		w.t.Errorf("git fsck in %s: %v\n%s", dir, err, out)
-	}
-}
-
-// mustHaveRefsOf checks that the branches of the store are those of the forge.
-func (w *world) mustHaveRefsOf(repo string, branches ...string) {
-	w.t.Helper()
-	refs := []string{"for-each-ref", "--format=%(objectname) %(refname)"}
-	for _, branch := range branches {
-		refs = append(refs, "refs/heads/"+branch)
-	}
-	want := testenv.Must(w.git.Git(w.t.Context(), repo, "", refs...))(w.t)
-	dirs := testenv.Must(w.volume.folder(repoPath(w.t, repo)).storeDirs())(w.t)
-	if got := testenv.Must(gitserver.Git(w.t.Context(), dirs[0], "", "for-each-ref", "--format=%(objectname) %(refname)"))(w.t); got != want {
-		w.t.Errorf("the refs are\n%s\nwant\n%s", got, want)
+	if left := w.left(repo); len(left.Names)+len(left.Pins)+len(left.Paths) > 0 {
+		w.t.Errorf("left: %+v", left)
 	}
 }
 
@@ -96,8 +69,7 @@ func (w *world) blob(commit, path string) string {
 	return testenv.Must(w.git.Git(w.t.Context(), widgets, "", "rev-parse", commit+":"+path))(w.t)
 }
 
-// leak has a clean commit, a commit with a secret and another after it, of which the last is published, and replaces these at the
-// forge. The first two are in a pack of the store.
+// leak publishes a commit with a secret and another after it, and replaces both at the forge by a clean one.
 func (w *world) leak(depth events.Depth) (clean, leaked, after string) {
 	w.t.Helper()
 	big := noise(w.t, 1<<10)
@@ -118,188 +90,135 @@ func TestPurge(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				testenv.Must(0, w.git.CreateEmptyAs(t.Context(), format, widgets))(t)
-				big := noise(t, 1<<10)
-				clean := w.push(map[string]string{"a": "1", "big": strings.Repeat(big, 40), "dir/b": "same"})
-				leaked := w.push(map[string]string{"dir/key": "secret", "big": strings.Repeat(big, 40) + "+"})
+				clean := w.push(map[string]string{"a": "1", "dir/b": "same"})
+				leaked := w.push(map[string]string{"dir/key": "secret"})
 				w.syncDepth("", depth)
 				secret := w.blob(leaked, "dir/key")
 				after := w.push(map[string]string{"a": "2"})
-				last := w.syncDepth("", depth)
-				w.prepare()
-				before := w.purge(leaked, PurgePublished)
-				if len(before.Published) != 1 || before.Published[0].Name != widgets || before.Published[0].Ref != "refs/heads/main" || before.Published[0].Commit != after {
-					t.Errorf("published: %+v", before.Published)
-				}
-				w.mustBeSound(widgets, after)
-
-				head := w.commit(gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"a": "3", "big": strings.Repeat(big, 40) + "-"}})
 				w.syncDepth("", depth)
+				head := w.commit(gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"a": "3"}})
+				old := w.syncDepth("", depth)
+				w.prepare()
 				if len(w.holders(widgets, leaked)) == 0 || len(w.holders(widgets, secret)) == 0 {
 					t.Fatal("it is gone before it is purged")
 				}
-				result := w.purge(leaked, PurgePurged)
-				if len(result.Trees) != 2 || !slices.Contains(result.Trees, last.Tree) || result.Objects < 6 || result.SharedCount != 0 && depth != 1 {
-					t.Errorf("purged: %+v", result)
+				w.mustPurge()
+				w.mustBeSound(widgets, head)
+				if left := w.left(widgets); !slices.Equal(left.Names, []string{widgets}) || len(left.Paths) != 1 {
+					t.Errorf("left: %+v", left)
+				}
+				if p, _, err := w.volume.Published(repoPath(t, widgets)); err != nil || !p.Incomplete[old.Ref] || p.Commits[old.Ref] != head {
+					t.Errorf("a poll would not sync it: %+v, %v", p, err)
+				}
+				if trees := testenv.Must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).trees()))(t); len(trees) != 1 {
+					t.Errorf("replaced trees are still there: %v", trees)
+				}
+				if ok, err := w.volume.Prepare(t.Context(), w.prepareRequest(gitserver.Main)); ok || err != nil {
+					t.Errorf("prepared an old tree: %v, %v", ok, err)
+				}
+				next := w.syncDepth("", depth)
+				if next.Tree == old.Tree || !next.Published || next.After != head || len(next.Files) > 0 {
+					t.Errorf("the sync: %+v", next)
 				}
 				w.mustLack(widgets, leaked, after, secret)
-				w.mustHaveRefsOf(widgets, "main")
 				w.mustBeSound(widgets, head)
+				if isThere(t, w.path(old.Tree)) {
+					t.Error("the old tree is still there")
+				}
+				w.gc(false)
 				mustVerify(t, w)
 				mustBeTidy(t, w)
-				if again := w.purge(leaked, PurgeAbsent); again.Objects != 0 {
-					t.Errorf("again: %+v", again)
+				last := w.push(map[string]string{"a": "4"})
+				if again := w.syncDepth("", depth); again.After != last || again.Full {
+					t.Errorf("the next sync: %+v", again)
 				}
-				next := w.push(map[string]string{"a": "4"})
-				req := w.request("")
-				req.Base = func(events.Ref, string) string { return leaked } // given to an app before
-				res := testenv.Must(w.volume.Sync(t.Context(), req))(t)
-				if res.After != next || !res.Full || res.Asked != true {
-					t.Errorf("the next sync: %+v", res)
-				}
-				w.mustLack(widgets, leaked, after, secret)
 			})
 		}
 	}
 }
 
-func TestPurgeDryRun(t *testing.T) {
+// A reader that opens names finds a complete tree at any moment, also while the forge does not answer.
+func TestPurgeWaitsForTheForge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	_, leaked, _ := w.leak(events.DepthFull)
-	w.sync("")
-	before := snapshot(t, w.path(adminDir))
-	req := PurgeRequest{Repo: repoPath(t, widgets), Commit: leaked, Fence: w.fence.Add(1), DryRun: true}
-	foreseen := testenv.Must(w.volume.Purge(t.Context(), req))(t)
-	mustKeep(t, w.path(adminDir), before)
-	result := w.purge(leaked, PurgePurged)
-	if foreseen.State != PurgePresent || foreseen.Objects != result.Objects || !slices.Equal(foreseen.Trees, result.Trees) {
-		t.Errorf("foreseen %+v, was %+v", foreseen, result)
+	_, leaked, after := w.leak(events.DepthFull)
+	head := w.sync("").After
+	w.mustPurge()
+	url := w.git.URL(widgets)
+	req := w.request("")
+	req.URL = "http://127.0.0.1:1/" + widgets + ".git"
+	req.Via, req.URL = req.URL, url
+	if _, err := w.volume.Sync(t.Context(), req); events.ClassOf(err) != events.ClassNetwork {
+		t.Errorf("%v, want an error of the network", err)
 	}
+	w.mustBeSound(widgets, head)
+	w.gc(false)
+	w.mustBeSound(widgets, head)
+	if left := w.left(widgets); len(left.Names) != 1 {
+		t.Errorf("left: %+v", left)
+	}
+	w.sync("")
+	w.mustLack(widgets, leaked, after)
+	w.mustBeSound(widgets, head)
 }
 
-// A commit that introduced a file whose content is also in a published tree.
-func TestPurgeReportsContentThatStays(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, leaked, _ := w.leak(events.DepthFull)
-	w.push(map[string]string{"docs/example": "secret"})
-	w.sync("")
-	result := w.purge(leaked, PurgePurged)
-	want := SharedFile{Path: "dir/key", Blob: w.blob(leaked, "dir/key"), In: widgets + ": docs/example"}
-	if !result.Known || result.SharedCount != 1 || result.Shared[0] != want {
-		t.Errorf("shared: %+v", result)
-	}
-	if len(w.holders(widgets, want.Blob)) != 1 {
-		t.Error("the content is gone")
-	}
-	w.mustLack(widgets, leaked)
-	mustVerify(t, w)
-}
-
-func TestPurgeWaitsForPins(t *testing.T) {
+// TestPurgeRefusesPins ends with the trees deleted once the pin is released, or at once if it is forced.
+func TestPurgeRefusesPins(t *testing.T) {
 	t.Parallel()
 	for name, pin := range map[string]func(w *world) (unpin func()){
-		"a reader": func(w *world) func() {
+		"by a process that reads": func(w *world) func() {
 			reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(w.t)
 			return func() { closeTree(w.t, reader) }
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			_, leaked, after := w.leak(events.DepthFull)
-			head := w.git.Head(widgets, "refs/heads/main")
-			unpin := pin(w)
-			w.sync("")
-			result := w.purge(leaked, PurgePinned)
-			of := result.Pins[0]
-			if of.Kind != PinProcess || of.PID != os.Getpid() || of.Name == "" || of.Since.IsZero() || len(result.Pins) != 1 {
-				t.Errorf("pins: %+v", result.Pins)
-			}
-			if len(result.Trees) != 1 || len(w.holders(widgets, after)) == 0 || len(result.Shared) > 0 {
-				t.Errorf("with a pin: %+v", result)
-			}
-			if w.volume.IsTidy(repoPath(t, widgets)) {
-				t.Error("no patrol would complete it")
-			}
-			w.gc(false)
-			if len(w.holders(widgets, after)) == 0 {
-				t.Error("a patrol purged what is pinned")
-			}
-			unpin()
-			w.gc(false)
-			w.mustLack(widgets, leaked, after)
-			w.mustBeSound(widgets, head)
-			w.purge(leaked, PurgeAbsent)
-			mustVerify(t, w)
-		})
+		for _, force := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, force %t", name, force), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				_, leaked, after := w.leak(events.DepthFull)
+				unpin := pin(w)
+				head := w.sync("").After
+				pins := w.purge(widgets, force)
+				if !force {
+					if len(pins) != 1 || !strings.Contains(pins[0], name) || len(w.left(widgets).Paths) > 0 {
+						t.Errorf("pins: %q", pins)
+					}
+					unpin()
+					w.mustPurge()
+					unpin = pin(w) // of the tree that is still published
+				}
+				w.sync("")
+				if force {
+					defer unpin()
+				} else {
+					if left := w.left(widgets); len(left.Pins) != 1 || !strings.Contains(left.Pins[0], name) || w.volume.IsTidy(repoPath(t, widgets)) {
+						t.Errorf("left: %+v", left)
+					}
+					unpin()
+					w.sync("")
+				}
+				w.mustLack(widgets, leaked, after)
+				w.mustBeSound(widgets, head)
+			})
+		}
 	}
 }
 
-// A workspace of another commit may use any object of the store.
-func TestPurgeKeepsPinnedObjects(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, leaked, after := w.leak(1)
-	w.syncDepth("", 1)
-	reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
-	pin := testenv.Must(PinObjects(t.Context(), reader.Dir()))(t)
-	closeTree(t, reader)
-	w.purge(leaked, PurgePinned)
-	if len(w.holders(widgets, after)) == 0 {
-		t.Error("the objects are gone")
-	}
-	_ = unix.Flock(int(pin.Fd()), unix.LOCK_UN) // a child of another test may share the open file
-	pin.Close()
-	w.gc(false)
-	w.mustLack(widgets, leaked, after)
-}
-
-// Several refs, of which some are no longer published, or only in the store.
 func TestPurgeOfSeveralRefs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	clean, leaked, _ := w.leak(events.DepthFull)
 	w.sync("")
-	w.commit("side", gitserver.Edit{Parent: leaked, Write: map[string]string{"side": "1"}})
-	w.commit("old", gitserver.Edit{Parent: leaked, Write: map[string]string{"old": "1"}})
-	w.commit("fine", gitserver.Edit{Parent: clean, Write: map[string]string{"fine": "1"}})
-	for _, ref := range []string{"side", "old", "fine"} {
-		w.sync(ref)
-	}
-	if result := w.purge(leaked, PurgePublished); len(result.Published) != 2 || result.Published[0].Name != widgets+"@old" || result.Published[1].Name != widgets+"@side" {
-		t.Errorf("published: %+v", result.Published)
-	}
-	w.commit("side", gitserver.Edit{Parent: clean, Write: map[string]string{"side": "2"}})
+	side := w.commit("side", gitserver.Edit{Parent: clean, Write: map[string]string{"side": "1"}})
 	w.sync("side")
-	testenv.Must(0, w.git.DeleteRef(t.Context(), widgets, "refs/heads/old"))(t)
-	testenv.Must(0, os.Remove(w.path(widgets+"@old")))(t) // the store still has the ref
-	w.purge(leaked, PurgePurged)
+	w.mustPurge()
+	w.sync("")
+	if left := w.left(widgets); !slices.Equal(left.Names, []string{widgets + "@side"}) {
+		t.Errorf("left: %+v", left)
+	}
+	w.sync("side")
 	w.mustLack(widgets, leaked)
-	w.mustHaveRefsOf(widgets, "main", "side", "fine")
-	mustVerify(t, w)
-}
-
-// A replaced tree whose history is cut may descend from the commit.
-func TestPurgeWhereHistoryIsCut(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	clean := w.create(map[string]string{"a": "1"})
-	leaked := w.push(map[string]string{"key": "secret"})
-	w.push(map[string]string{"a": "2"})
-	tip := w.push(map[string]string{"a": "3"})
-	w.syncDepth("", 1)
-	secret := w.blob(tip, "key")
-	w.commit(gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"a": "4"}})
-	w.syncDepth("", 1)
-	if result := w.purge(leaked, PurgeAbsent); !slices.Equal(result.Unknown, []string{tip}) {
-		t.Errorf("unknown: %v, want %s", result.Unknown, tip)
-	}
-	req := PurgeRequest{Repo: repoPath(t, widgets), Commit: leaked, Fence: w.fence.Add(1), Replaced: true}
-	if result := testenv.Must(w.volume.Purge(t.Context(), req))(t); result.State != PurgePurged || len(result.Trees) != 1 {
-		t.Errorf("got %+v", result)
-	}
-	w.mustLack(widgets, tip, secret)
+	w.mustBeSound(widgets+"@side", side)
 	mustVerify(t, w)
 }
 
@@ -308,32 +227,15 @@ func TestPurgeOfSubmodule(t *testing.T) {
 	w := newWorld(t)
 	lib := w.simple()
 	w.syncParts(events.SubmodulesRequired)
-	result := w.purge(lib, PurgePublished)
-	if len(result.Published) != 1 || result.Published[0].Part != "sub" {
-		t.Errorf("published: %+v", result.Published)
-	}
 	fixed := w.commitAt("acme/lib", gitserver.Edit{Write: map[string]string{"l": "without", "dir/m": "more"}, Orphan: true})
 	w.withParts(widgets, map[string]string{"sub": fixed}, map[string]string{"sub": "../lib.git"}, nil)
 	w.syncParts(events.SubmodulesRequired)
 	if len(w.holders(widgets, lib)) == 0 {
 		t.Fatal("it is gone before it is purged")
 	}
-	w.purge(lib, PurgePurged)
-	w.mustLack(widgets, lib)
-	w.mustVerify()
-
-	next := w.commitAt("acme/lib", gitserver.Edit{Write: map[string]string{"l": "secret"}})
-	w.withParts(widgets, map[string]string{"sub": next}, map[string]string{"sub": "../lib.git"}, nil)
+	w.mustPurge()
 	w.syncParts(events.SubmodulesRequired)
-	w.commitAt("acme/lib", gitserver.Edit{Write: map[string]string{"l": "more"}, Parent: fixed})
-	last := w.commitAt("acme/lib", gitserver.Edit{Write: map[string]string{"x": "more"}})
-	w.withParts(widgets, map[string]string{"sub": last}, map[string]string{"sub": "../lib.git"}, nil)
-	w.syncParts(events.SubmodulesRequired) // fetched upon the store of the commit before
-	if len(w.holders(widgets, next)) < 2 {
-		t.Errorf("it is in %v", w.holders(widgets, next))
-	}
-	w.purge(next, PurgePurged)
-	w.mustLack(widgets, next)
+	w.mustLack(widgets, lib)
 	w.mustVerify()
 }
 
@@ -341,93 +243,20 @@ func TestPurgeOfMovedRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, leaked, after := w.leak(events.DepthFull)
-	old := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
-	defer old.Close()
 	w.sync("")
-	w.purge(leaked, PurgePinned)
+	w.mustPurge()
 	w.rename(widgets, gadgets)
 	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
-	if !slices.Equal(testenv.Must(w.volume.folder(repoPath(t, gadgets)).pendingPurges())(t), []string{leaked}) {
-		t.Error("the purge was left behind")
+	if left := w.left(gadgets); !slices.Equal(left.Names, []string{gadgets}) {
+		t.Errorf("the purge was left behind: %+v", left)
 	}
-	w.gcAt(gadgets)
+	req := w.request("")
+	req.Repo, req.URL = repoPath(t, gadgets), w.git.URL(gadgets)
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	w.mustLack(gadgets, leaked, after)
 	w.mustVerifyAt(gadgets)
-	closeTree(t, old)
-	w.gcAt(widgets)
-	w.mustLack(widgets, leaked, after)
-}
-
-// The names of a repository that has moved away are kept for their grace, at the commit that they had.
-func TestPurgeOfNamesThatHaveMovedAway(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, leaked, after := w.leak(events.DepthFull)
-	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", after))(t)
-	w.rename(widgets, gadgets)
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
-	w.purge(leaked, PurgePurged)
-	if isThere(t, w.path(widgets)) {
-		t.Error("the name is still published")
-	}
-	w.mustLack(widgets, leaked, after)
-	if result := testenv.Must(w.tryPurge(gadgets, leaked))(t); result.State != PurgePublished {
-		t.Errorf("at the new path: %+v", result)
-	}
-	w.mustBeSound(gadgets, after)
-}
-
-// A ref whose commit is missing, for example after a disk failed, would make the next fetch incomplete.
-func TestPurgeDropsRefsOfMissingCommits(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, leaked, after := w.leak(events.DepthFull)
-	head := w.sync("").After
-	s := store{w.bares(widgets)[0]}
-	refs := testenv.Must(s.refs())(t)
-	refs["refs/heads/gone"] = object.ParseID(strings.Repeat("12", len(leaked)/2))
-	testenv.Must(0, s.writeRefs(refs))(t)
-	w.purge(leaked, PurgePurged)
-	w.mustLack(widgets, leaked, after)
-	w.mustBeSound(widgets, head)
-}
-
-// TestPurgeKilledBetweenStores kills a purge of two stores, of which only the first shows that the ref of the second descends from the
-// commit.
-func TestPurgeKilledBetweenStores(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, leaked, after := w.leak(events.DepthFull)
-	side := w.commit("side", gitserver.Edit{Parent: after, Write: map[string]string{"a": "4"}})
-	head := w.sync("").After
-	second := w.volume.folder(repoPath(t, widgets)).generation(2).dir
-	testenv.Must(gitserver.Git(t.Context(), "/", "", "clone", "-q", "--bare", "--depth=1", "--branch=side", "file://"+w.git.Dir(widgets), second))(t)
-	cmd := w.dying("purge pack removed", "")
-	cmd.Env = append(cmd.Env, "LOCKSTEP_TEST_DIE_PURGE="+leaked)
-	w.mustBeKilled(cmd, "purge pack removed")
-	w.purge(leaked, PurgePurged)
-	w.mustLack(widgets, leaked, after, side)
-	w.mustBeSound(widgets, head)
-}
-
-func TestPurgeReportsAdoptedClones(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	_, leaked, after := w.leak(events.DepthFull)
-	testenv.Must(0, os.RemoveAll(w.path(widgets)))(t)
-	testenv.Must(0, os.RemoveAll(w.path(adminDir, "repos")))(t)
-	head := w.git.Head(widgets, "refs/heads/main")
-	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", after))(t)
-	w.clone(w.git.URL(widgets))
-	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/main", head))(t)
-	w.sync("")
-	result := w.purge(leaked, PurgePinned)
-	if len(result.Pins) != 1 || result.Pins[0].Kind != PinAdopted {
-		t.Errorf("pins: %+v", result.Pins)
-	}
-	testenv.Must(0, os.RemoveAll(w.path(result.Pins[0].Path)))(t)
-	w.purge(leaked, PurgeAbsent)
-	w.mustLack(widgets, leaked)
+	_, err := w.volume.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1)})
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 }
 
 func TestPurgeOfLFSObjects(t *testing.T) {
@@ -435,28 +264,17 @@ func TestPurgeOfLFSObjects(t *testing.T) {
 	w := newWorld(t)
 	server := w.git.LFS(widgets)
 	clean := w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("fine")})
-	leaked := w.push(map[string]string{"key.bin": server.Put("secret")})
+	w.push(map[string]string{"key.bin": server.Put("secret")})
 	w.syncLFS(allLFS)
 	w.commit(gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"b": "1"}})
 	w.syncLFS(allLFS)
-	w.purge(leaked, PurgePurged)
+	w.mustPurge()
+	w.syncLFS(allLFS)
+	w.gc(true)
 	if _, oid := gitserver.LFSPointer("fine"); !slices.Equal(w.lfsObjects(), []string{oid}) {
 		t.Errorf("LFS objects: %v, want %s", w.lfsObjects(), oid)
 	}
 	w.mustVerify()
-}
-
-func TestPurgeOfOtherObjects(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	commit := w.create(map[string]string{"a": "1"})
-	tree := testenv.Must(w.git.Git(t.Context(), widgets, "", "rev-parse", commit+"^{tree}"))(t)
-	w.sync("")
-	for _, id := range []string{w.blob(commit, "a"), tree} {
-		_, err := w.tryPurge(widgets, id)
-		testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
-	}
-	mustVerify(t, w)
 }
 
 func TestPurgeOfViews(t *testing.T) {
@@ -468,99 +286,87 @@ func TestPurgeOfViews(t *testing.T) {
 	w.publishViews(w.sync(""), views)
 	old := w.viewTrees(widgets, "guide")["guide"]
 	w.commit(gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"a": "2"}})
+	w.mustPurge()
 	res := w.sync("")
-	if result := w.purge(leaked, PurgePublished); len(result.Published) != 1 || result.Published[0].Name != ViewPath(widgets, "argo", "guide") {
-		t.Errorf("published: %+v", result.Published)
+	if left := w.left(widgets); !slices.Equal(left.Names, []string{filepath.ToSlash(filepath.Dir(ViewPath(widgets, "argo", "guide")))}) {
+		t.Errorf("left: %+v", left)
 	}
 	w.publishViews(res, views)
-	result := w.purge(leaked, PurgePurged)
-	if !slices.Contains(result.Trees, old) || isThere(t, w.path(old)) {
-		t.Errorf("the view's tree is still there: %v", result.Trees)
+	w.gc(false)
+	if isThere(t, w.path(old)) {
+		t.Error("the view's tree is still there")
 	}
 	w.mustLack(widgets, leaked)
 	w.mustRead(w.viewTrees(widgets, "guide")["guide"], map[string]string{"dir/b": "same"})
 }
 
-// What has a store open reads on while its packs are replaced.
-func TestPurgeWhileTheStoreIsRead(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	clean, leaked, _ := w.leak(events.DepthFull)
-	w.sync("")
-	dir := w.bares(widgets)[0]
-	reader := object.Open(dir)
-	defer reader.Close()
-	testenv.Must(reader.Has(object.ParseID(clean)))(t)
-	fork := reader.Fork()
-	defer fork.Close()
-	w.purge(leaked, PurgePurged)
-	for _, objects := range []*object.Store{reader, fork} {
-		blob := object.ParseID(w.blob(clean, "big"))
-		testenv.Must(0, objects.CopyBlob(io.Discard, blob))(t)
-	}
-	w.mustLack(widgets, leaked)
-}
-
-// TestPurgeKilledAtEveryStep kills a process at each step of a purge. Nothing published is lost, and the next purge, or a patrol,
-// completes it.
+// TestPurgeKilledAtEveryStep kills a process at each step of a purge and of the sync that completes it. Nothing published is lost, and the
+// next sync completes it.
 func TestPurgeKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	steps := []string{
-		"purge noted", "purge trees", "purge refs", "purge pack written", "purge pack placed", "purge pack removed", "purge loose",
-		"purge stores", "purge trash",
-	}
-	for i, step := range testenv.Form(steps[3:6], steps) {
+	steps := []string{"purge begun", "moved", "confirmed", "flipped", "retired"}
+	for i, step := range testenv.Form(steps[:1], steps) {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			_, leaked, after := w.leak(events.DepthFull)
 			head := w.sync("").After
-			cmd := w.dying(step, "")
-			cmd.Env = append(cmd.Env, "LOCKSTEP_TEST_DIE_PURGE="+leaked)
+			url := ""
+			if i > 0 {
+				w.mustPurge()
+				url = w.git.URL(widgets)
+			}
+			cmd := w.dying(step, url)
+			if i == 0 {
+				cmd.Env = append(cmd.Env, "LOCKSTEP_TEST_DIE_PURGE="+leaked)
+			}
 			w.mustBeKilled(cmd, step)
 			w.mustBeSound(widgets, head)
-			for _, dir := range w.bares(widgets) {
-				w.mustBeWhole(dir)
+			if w.volume.IsTidy(repoPath(t, widgets)) && step != "retired" {
+				t.Error("no GC would complete it")
 			}
-			if w.volume.IsTidy(repoPath(t, widgets)) {
-				t.Error("no patrol would complete it")
-			}
-			if i%2 == 0 {
-				w.gc(false)
-			} else if result := testenv.Must(w.tryPurge(widgets, leaked))(t); result.State != PurgePurged {
-				t.Errorf("again: %+v", result)
-			}
+			w.sync("")
+			w.gc(false)
 			w.mustLack(widgets, leaked, after)
 			w.mustBeSound(widgets, head)
 			mustVerify(t, w)
 			mustBeTidy(t, w)
-			next := w.push(map[string]string{"a": "5"})
-			w.sync("")
-			w.mustBeSound(widgets, next)
 		})
 	}
 }
 
-// A holder of an older lease must not bring the commit back.
 func TestStalePurgeDoesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	_, leaked, _ := w.leak(events.DepthFull)
+	w.leak(events.DepthFull)
 	w.sync("")
 	fence := w.fence.Load()
 	w.sync("")
-	_, err := w.volume.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Commit: leaked, Fence: fence - 1})
+	_, err := w.volume.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Fence: fence - 1})
 	testenv.MustFail(t, err, events.ClassStale, events.Contention)
-	if len(w.holders(widgets, leaked)) == 0 {
-		t.Error("it deleted something")
+	if left := w.left(widgets); len(left.Paths) > 0 || checkout.GitDirOf(w.path(widgets)).IsMarked() {
+		t.Errorf("it changed something: %+v", left)
 	}
-	if _, err := w.tryPurge("acme/none", leaked); err != nil {
-		t.Error(err)
-	}
-	if entries := testenv.Must(disk.ReadDir(filepath.Join(w.volume.reposDir(), "acme")))(t); len(entries) != 1 {
+	_, err = w.volume.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, "acme/none"), Fence: w.fence.Add(1)})
+	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
+	if entries := testenv.Must(os.ReadDir(filepath.Join(w.volume.reposDir(), "acme")))(t); len(entries) != 1 {
 		t.Errorf("it made %v", entries)
 	}
-	if g := checkout.GitDirOf(w.path(widgets)); g.IsMarked() {
-		t.Error("the tree is marked")
+}
+
+// TestRemoveEndsPins removes a repository although a reader has its tree pinned.
+func TestRemoveEndsPins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	defer reader.Close()
+	req := RemoveRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Force: true, EndPins: true}
+	if removed := testenv.Must(w.volume.Remove(t.Context(), req))(t); !removed {
+		t.Error("nothing was removed")
+	}
+	if left := testenv.Must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).dir))(t); len(left) > 3 {
+		t.Errorf("left: %v", left)
 	}
 }

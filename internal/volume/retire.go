@@ -87,6 +87,9 @@ func (s *syncer) retireReplaced(ctx context.Context) error {
 	if len(trees) == 0 {
 		return nil
 	}
+	if slices.ContainsFunc(trees, s.f.isPurged) { // without a grace
+		return s.tidyNow(ctx)
+	}
 	s.queryResults(ctx)
 	return s.f.guarded(ctx, s.req.Fence, func() error { return s.f.markRetired(trees, s.horizon.Latest) })
 }

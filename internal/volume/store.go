@@ -149,9 +149,21 @@ func (s store) writeRefs(refs map[string]object.ID) error {
 
 const depthName = "lockstep-depth" // file in a store
 
+// begin creates an empty store, into which the next sync fetches everything at this depth or a greater one.
+func (s store) begin(depth events.Depth, format object.Format) error {
+	err := object.MakeBare(s.dir, format)
+	if err == nil && depth != 0 {
+		err = disk.Replace(filepath.Join(s.dir, depthName), []byte(depth.String()+"\n"))
+	}
+	if err == nil {
+		err = disk.Replace(filepath.Join(s.dir, "packed-refs"), nil)
+	}
+	return disk.Error("create the next store", err)
+}
+
 // depth returns the greatest depth requested so far.
 func (s store) depth() events.Depth {
-	return checkout.ReadDepth(filepath.Join(s.dir, depthName))
+	return events.Depth(checkout.ReadDepth(filepath.Join(s.dir, depthName)))
 }
 
 // shallow returns the commits whose parents are missing.

@@ -34,12 +34,12 @@ func (v *Volume) StoreOf(tree string) (Stored, error) {
 	if err != nil {
 		return Stored{}, disk.Error("find the store of a tree", err)
 	}
-	return Stored{Dir: dir, Shallow: object.ReadShallow(g.Dir), Depth: g.Depth()}, nil
+	return Stored{Dir: dir, Shallow: object.ReadShallow(g.Dir), Depth: depthOf(g)}, nil
 }
 
 // PinObjects keeps all objects of the store that a tree reads from, until the returned file is closed. The caller has pinned the tree,
-// and keeps the pin of one tree of that store. While a purge rewrites the store, PinObjects waits: until ctx is done, or for 10 s, as the
-// purge may be stopped.
+// and keeps the pin of one tree of that store. While the store is pruned, PinObjects waits: until ctx is done, or for 10 s, as the
+// process that prunes may be stopped.
 func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 	store, err := checkout.GitDirOf(tree).Store()
 	if err == nil && store == "" {
@@ -63,13 +63,13 @@ func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 // may have found them there in a workspace.
 func objectsPin(store string) string { return filepath.Join(store, "config") }
 
-// claimObjects locks the store against new workspaces. ok is false if one may use objects that nothing else needs.
+// claimObjects locks the objects of a store against new pins. ok is false if one may use objects that nothing else needs.
 func claimObjects(s store) (release func(), ok bool, err error) { return claimFile(objectsPin(s.dir)) }
 
 // RemoteOf returns the URL of the remote that the repository of a tree is bound to, or "" if it has moved away. It contains no
 // secret.
 func RemoteOf(tree string) (string, error) {
-	b, _, err := folder{filepath.Dir(filepath.Dir(tree))}.readBinding()
+	b, _, err := folderOf(tree).readBinding()
 	if b.MovedAway.covers(filepath.Base(tree)) { // another repository may be at its path
 		return "", err
 	}

@@ -18,7 +18,7 @@ import (
 	"lockstep/tree"
 )
 
-// TestPinOfObjectsWaitsNoLongerThanItsCaller has a purge that is stopped while it rewrites the store.
+// TestPinOfObjectsWaitsNoLongerThanItsCaller has a process that is stopped while it prunes the store.
 func TestPinOfObjectsWaitsNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -17,14 +17,14 @@ const (
 // obtainParts fetches the submodules that the plan's tree needs and the repository does not have, and adds their files to the
 // plan. It does nothing if neither the plan's tree nor the last one is to have any.
 func (s *syncer) obtainParts(ctx context.Context) error {
-	s.parts, s.collected = checkout.Parts{Mode: s.req.Submodules}, true
-	if s.parts.Mode == events.SubmodulesOff && s.last.Parts().Mode == events.SubmodulesOff {
+	s.parts, s.collected = checkout.Parts{Mode: string(s.req.Submodules)}, true
+	if s.parts.Mode == "" && s.last.Parts().Mode == "" {
 		return nil
 	}
 	if err := s.forgetUnreadable(ctx); err != nil {
 		return err
 	}
-	if s.parts.Mode != events.SubmodulesOff {
+	if s.parts.Mode != "" {
 		s.progress.begin(events.PhaseFetch, "bytes", 0)
 		var err error
 		if s.parts.List, err = s.collectParts(ctx); err != nil {
@@ -56,7 +56,7 @@ func (s *syncer) keepParts(ctx context.Context, tree string) error {
 	if err != nil {
 		return disk.Error("read the submodules of a tree", err)
 	}
-	if parts.Mode == events.SubmodulesOff {
+	if parts.Mode == "" {
 		return nil
 	}
 	if err := s.forgetUnreadable(ctx); err != nil {
@@ -75,7 +75,7 @@ func (s *syncer) hasParts(tree string) bool {
 	if s.collected {
 		return parts.Equal(s.parts)
 	}
-	return parts.Mode == s.req.Submodules && len(parts.Missing()) == 0
+	return parts.Mode == string(s.req.Submodules) && len(parts.Missing()) == 0
 }
 
 // noteParts records the submodules of the tree of a ref. A submodule whose remote did not answer may be available now, unlike
@@ -85,17 +85,15 @@ func (p *Published) noteParts(ref events.Ref, tree string) {
 	delete(p.Incomplete, ref)
 	delete(p.Missing, ref)
 	parts, err := checkout.GitDirOf(tree).Parts()
-	if err != nil || parts.Mode == events.SubmodulesOff {
+	if err != nil || parts.Mode == "" {
 		return
 	}
-	p.Submodules[ref] = parts.Mode
+	p.Submodules[ref] = events.Submodules(parts.Mode)
 	missing := parts.Missing()
 	if len(missing) > 0 {
 		p.Missing[ref] = missing
 	}
-	if slices.ContainsFunc(missing, func(m checkout.Part) bool {
-		return m.Class == events.ClassNetwork || m.Class == events.ClassServer || m.Class == events.ClassLimited
-	}) {
+	if slices.ContainsFunc(missing, func(m checkout.Part) bool { return isTransient(m.Class) }) {
 		p.Incomplete[ref] = true
 	}
 }

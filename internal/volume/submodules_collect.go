@@ -13,6 +13,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
 	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/submodule"
@@ -63,7 +64,7 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := &collector{
-		s: s, last: s.last.Parts().List, pool: newFetchPool(s.req.Gate), silent: newSilentHosts(), cancel: cancel,
+		s: s, last: s.last.Parts().List, pool: newFetchPool(), silent: newSilentHosts(), cancel: cancel,
 		claims: map[string]*sync.Mutex{}, files: s.plan.Size(),
 	}
 	if s.remote != nil {
@@ -264,7 +265,7 @@ func (s *syncer) accept(ctx context.Context, part *checkout.Part, err error) err
 	case !isUnavailable(err):
 		return named
 	case s.req.Submodules == events.SubmodulesBestEffort:
-		part.Class, part.Why = events.ClassOf(err), err.Error()
+		part.Class, part.Why = git.Class(events.ClassOf(err)), err.Error()
 		return nil
 	}
 	named.error = fmt.Errorf("%w; or use --submodules best-effort", named.error)

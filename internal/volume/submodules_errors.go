@@ -32,11 +32,11 @@ func partError(err error) error {
 // hostFault returns the fault of a host that does not answer, or limits requests, instead of the error of the gate that makes a job
 // wait for the host. It returns other errors unchanged, such as those of our own limits, which are short.
 func hostFault(err error) error {
-	waiting, ok := errors.AsType[*events.Error](err)
-	if !ok || waiting.Class != events.ClassLimited || waiting.Disposition != events.Contention {
+	if events.ClassOf(err) != events.ClassLimited || events.DispositionOf(err) != events.Contention {
 		return err
 	}
-	if fault, ok := errors.AsType[*events.Error](waiting.Err); ok {
+	waiting, _ := errors.AsType[events.Fault](err)
+	if fault, ok := errors.AsType[events.Fault](errors.Unwrap(waiting)); ok {
 		return fault
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wire"
@@ -133,11 +134,7 @@ func (s *syncer) fetchPart(ctx context.Context, part checkout.Part, from PartRem
 		return err
 	}
 	defer remote.Close()
-	ref, err := events.ParseRef(part.Commit.String())
-	if err != nil {
-		return err
-	}
-	tip, err := remote.ResolveCommit(ref, part.Commit)
+	tip, err := remote.ResolveCommit(part.Commit.String(), part.Commit)
 	if err != nil { // the server sends no commits by their hash
 		return s.searchPart(ctx, part, from, err)
 	}
@@ -208,7 +205,7 @@ func (s *syncer) searchPart(ctx context.Context, part checkout.Part, from PartRe
 	defer remote.Close()
 	refs := remote.BranchesAndTags()
 	tips := map[string]bool{}
-	first := refs.Commits[refs.Default.String()]
+	first := refs.Commits[refs.Default]
 	for _, tip := range append([]string{first}, sortedValues(refs.Commits)...) {
 		if len(tip) != len(part.Commit.String()) || tips[tip] { // no branch, or an ID of another format
 			continue
@@ -216,7 +213,7 @@ func (s *syncer) searchPart(ctx context.Context, part checkout.Part, from PartRe
 		if tips[tip] = true; len(tips) > maxSearched {
 			break
 		}
-		want := wire.FetchRequest{Tip: object.ParseID(tip), Depth: events.DepthFull}
+		want := wire.FetchRequest{Tip: object.ParseID(tip), Depth: git.FullDepth}
 		if err := s.receivePart(ctx, remote, want, part, store{}); err == nil || !errors.Is(err, errNotInPack) {
 			return err
 		}
@@ -287,7 +284,7 @@ func (s *syncer) receivePart(ctx context.Context, remote *wire.Session, want wir
 	if err != nil {
 		return err
 	}
-	if err := built.hold(ref, part.Commit, want.Depth, shallow); err != nil {
+	if err := built.hold(ref, part.Commit, events.Depth(want.Depth), shallow); err != nil {
 		return err
 	}
 	err = s.f.guarded(ctx, s.req.Fence, func() error {
@@ -316,7 +313,7 @@ func (s *syncer) buildPart(ctx context.Context, q object.Quarantine, built, base
 	if err != nil {
 		return disk.Error("create the store of a submodule", err)
 	}
-	if err := q.Release(built.dir, s.v.syncs()); err != nil || base != (store{}) {
+	if err := q.Release(built.dir); err != nil || base != (store{}) {
 		return err
 	}
 	full, err := spaceBelow(ctx, filepath.Join(built.dir, "objects"))

@@ -289,7 +289,7 @@ func TestSubmodulesThatHaveTooManyFilesTogether(t *testing.T) {
 	w.withParts(widgets, commits, urls, nil)
 	for _, mode := range []events.Submodules{events.SubmodulesRequired, events.SubmodulesBestEffort} {
 		req := w.requestParts(mode)
-		req.Gate = &refusingGate{} // which has no optional permits, so that one is fetched after another
+		req.Gate = &refusingGate{} // so that one is fetched after another
 		before := w.uploads("acme/a") + w.uploads("acme/b") + w.uploads("acme/c")
 		_, err := w.volume.Sync(t.Context(), req)
 		testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
@@ -299,14 +299,17 @@ func TestSubmodulesThatHaveTooManyFilesTogether(t *testing.T) {
 	}
 }
 
-// refusingGate refuses requests to one host.
+// refusingGate refuses optional requests, and those to one host.
 type refusingGate struct {
 	host    string
 	err     error // nil to admit them
 	entered int   // requests to that host
 }
 
-func (g *refusingGate) Enter(_ context.Context, host string) (wire.Permit, error) {
+func (g *refusingGate) Enter(_ context.Context, host string, optional bool) (wire.Permit, error) {
+	if optional {
+		return nil, wire.ErrNoPermit
+	}
 	if host == g.host {
 		if g.entered++; g.err != nil {
 			return nil, g.err
@@ -360,7 +363,7 @@ func TestBestEffortDoesNotWaitForOtherHosts(t *testing.T) {
 				testenv.MustFail(t, err, events.ClassLimited, events.Contention)
 				return
 			}
-			if err != nil || len(res.Missing) != 1 || res.Missing[0].Class != tc.class {
+			if err != nil || len(res.Missing) != 1 || events.Class(res.Missing[0].Class) != tc.class {
 				t.Errorf("%v, missing %+v, want class %s", err, res.Missing, tc.class)
 			}
 			published, _, err := w.volume.Published(repoPath(t, widgets))
@@ -393,7 +396,7 @@ func TestAHostThatDoesNotAnswerIsAskedSeldom(t *testing.T) {
 	}
 	spared := 0
 	for _, part := range res.Missing {
-		if part.Class != events.ClassNetwork {
+		if events.Class(part.Class) != events.ClassNetwork {
 			t.Errorf("missing: %+v", part)
 		}
 		if strings.Contains(part.Why, "other submodules") {

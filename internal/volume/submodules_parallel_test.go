@@ -112,24 +112,21 @@ type narrow struct {
 	required int // requests that were refused, and end the sync
 }
 
-func (g *narrow) enter(optional bool) (wire.Permit, error) {
+func (g *narrow) Enter(_ context.Context, _ string, optional bool) (wire.Permit, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.now == g.permits {
 		if optional {
 			g.refused++
-		} else {
-			g.required++
+			return nil, wire.ErrNoPermit
 		}
+		g.required++
 		return nil, events.Errorf(events.Contention, events.ClassLimited, "at the limit")
 	}
 	g.now++
 	g.most = max(g.most, g.now)
 	return g, nil
 }
-
-func (g *narrow) Enter(context.Context, string) (wire.Permit, error)    { return g.enter(false) }
-func (g *narrow) TryEnter(context.Context, string) (wire.Permit, error) { return g.enter(true) }
 
 func (g *narrow) Done(context.Context, wire.Answer) error {
 	g.mu.Lock()

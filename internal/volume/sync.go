@@ -38,10 +38,6 @@ type SyncRequest struct {
 	// published is the commit published for it, or "". Defaults to the published commit.
 	Base func(ref events.Ref, published string) string
 
-	// Announced is the commit that a verified webhook announces for Ref, a branch or the default branch; optional. It may be
-	// fetched while the refs are listed, and is used only if they confirm it.
-	Announced string
-
 	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is resolved; the commit is ""
 	// if the remote names only a tag of it. Optional.
 	Check func(tip Tip, isDefault bool) Check
@@ -164,8 +160,7 @@ type syncer struct {
 
 	binding   binding
 	remote    *wire.Session
-	ahead     *speculation // nil if there is none
-	tip       wire.Tip
+	tip       tip
 	names     []string // to publish under
 	published []string // see publishedPaths; nil unless read
 	check     Check    // of the tip; nil for none
@@ -203,7 +198,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 	}
 	s.v.done("fenced")
 	for _, url := range []string{s.req.URL, s.req.from()} {
-		if err := wire.CheckURL(url); err != nil {
+		if err := checkURL(url); err != nil {
 			return SyncResult{}, err
 		}
 	}
@@ -250,7 +245,7 @@ func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 		return SyncResult{}, err
 	}
 	res.After = s.plan.Commit.String()
-	res.Files, res.Full, res.Truncated = changed.Files, changed.Full, changed.Truncated
+	res.Files, res.Full, res.Truncated = filesOf(changed.Files), changed.Full, changed.Truncated
 	res.Damaged = s.damaged
 	res.Forced = s.isForced(ctx, res.Before)
 	if s.isPublished(s.plan.Commit) {
@@ -270,7 +265,7 @@ func (s *syncer) isKnownUpToDate() bool {
 		return false
 	}
 	commit := object.ParseID(s.req.Known.Commit)
-	s.tip = wire.Tip{Ref: s.req.Known.Ref, IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}
+	s.tip = tip{wire.Tip{Ref: s.req.Known.Ref.String(), IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}, s.req.Known.Ref}
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	s.now = s.v.current(s.f, s.binding, s.names[0])
 	s.setCheck()
@@ -280,23 +275,21 @@ func (s *syncer) isKnownUpToDate() bool {
 // list resolves the ref at the remote and reads what is published for it.
 func (s *syncer) list(ctx context.Context) (err error) {
 	s.progress.begin(events.PhaseList, "", 0)
-	s.ahead = s.speculate(ctx)
-	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.ahead.gate(s.req.Gate))); err != nil {
+	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
 		return err
 	}
 	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
 		return err
 	}
 	if pinned := s.req.pinned(); pinned != "" {
-		s.tip, err = s.remote.ResolveCommit(s.req.Ref, object.ParseID(pinned))
+		s.tip, err = parseTip(s.remote.ResolveCommit(s.req.Ref.String(), object.ParseID(pinned)))
 	} else {
-		s.tip, err = s.remote.Resolve(s.req.Ref)
+		s.tip, err = parseTip(s.remote.Resolve(s.req.Ref.String()))
 	}
 	if err != nil {
 		return err
 	}
 	s.remote.ForgetRefs()
-	s.settleSpeculation()
 	s.names = s.v.names(s.f, s.binding, s.tip)
 	if err := s.checkNames(); err != nil { // fail before fetching and building
 		return err
@@ -360,16 +353,16 @@ func (s *syncer) wasDamaged(commit string) bool {
 			return false
 		}
 		g := checkout.GitDirOf(s.f.tree(tree.Name()))
-		ref, err := g.BuiltFor()
+		ref, err := builtFor(g)
 		return err == nil && ref == s.tip.Ref && g.IsMarked()
 	})
 }
 
 // isPublished reports whether one tree of the ref's commit, with the requested history, LFS files and submodules, is published under
-// every name. It returns false for the zero commit.
+// every name. It returns false for the zero commit, and for a tree that a purge replaces.
 func (s *syncer) isPublished(commit object.ID) bool {
 	if s.now.tree == "" || s.now.ref != s.tip.Ref.String() || s.now.commit != commit.String() || !s.isDeepEnough() ||
-		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(s.now.tree)) {
+		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(s.now.tree)) || s.f.isPurged(s.now.tree) {
 		return false
 	}
 	for _, name := range s.names {
@@ -382,7 +375,7 @@ func (s *syncer) isPublished(commit object.ID) bool {
 
 // isDeepEnough reports whether the published tree has the requested history.
 func (s *syncer) isDeepEnough() bool {
-	return events.Depth(1).Covers(s.req.Depth) || checkout.GitDirOf(s.f.tree(s.now.tree)).Depth().Covers(s.req.Depth)
+	return events.Depth(1).Covers(s.req.Depth) || depthOf(checkout.GitDirOf(s.f.tree(s.now.tree))).Covers(s.req.Depth)
 }
 
 // current is the complete tree that a name is published for; zero if there is none.

@@ -77,6 +77,10 @@ func (s *syncer) clear() error {
 	if err := s.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
 		return err
 	}
+	pinned, err := s.discardReplaced(links)
+	if err != nil {
+		return err
+	}
 	unlinked, err := s.f.unlinked(links)
 	if err != nil {
 		return err
@@ -87,8 +91,10 @@ func (s *syncer) clear() error {
 	if err := s.f.dropMarks(links); err != nil {
 		return err
 	}
-	if err := s.f.dropStores(s.binding.MovedAway); err != nil {
-		return err
+	if !pinned { // otherwise the purged stores say that it is to be completed
+		if err := s.f.dropStores(s.binding.MovedAway); err != nil {
+			return err
+		}
 	}
 	if err := s.f.forgetDamaged(); err != nil {
 		return err
@@ -97,6 +103,9 @@ func (s *syncer) clear() error {
 		return err
 	}
 	if err := s.forgetMovedAway(); err != nil || s.binding.Remote == "" { // then the folder may be gone
+		return err
+	}
+	if purged, err := s.f.purgeMarks(); err != nil || len(purged) > 0 { // the next sync continues
 		return err
 	}
 	return disk.Error("note that the trees were looked at", os.WriteFile(s.f.tidied(), []byte("\n"), 0o644))

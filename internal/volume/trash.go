@@ -94,13 +94,6 @@ func (j *janitor) syncBegins() (ends func()) {
 	}
 }
 
-// isSyncing reports whether this process syncs anything.
-func (j *janitor) isSyncing() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.syncs > 0
-}
-
 // resume ends the janitor's pause. The caller holds mu.
 func (j *janitor) resume() {
 	if j.idle != nil {

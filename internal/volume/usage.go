@@ -178,14 +178,14 @@ func (c *tally) add(info fs.FileInfo) {
 	c.bytes += st.Blocks * 512 // Blocks counts units of 512 bytes
 }
 
-// Total is the usage of all repositories of a volume at the last patrol.
+// Total is the usage of all repositories of a volume at the last garbage collection.
 type Total struct {
 	Repos     int       `json:"repos"`
 	Trees     int       `json:"trees"`
 	Bytes     int64     `json:"bytes"`
 	Files     int64     `json:"files"`
 	Adopted   int64     `json:"adopted"` // bytes in adopted clones, not in Bytes
-	Patrolled time.Time `json:"patrolled,omitzero"`
+	Collected time.Time `json:"collected,omitzero"`
 }
 
 // Add adds one repository.

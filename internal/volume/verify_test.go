@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
@@ -127,8 +130,11 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 		"a line of the store's refs": func(t *testing.T, store, _ string) { flipBit(t, filepath.Join(store, "packed-refs"), 0.6) },
 		"no store":                   func(t *testing.T, store, _ string) { testenv.Must(0, os.RemoveAll(store))(t) },
 		"a file, unseen":             func(t *testing.T, _, tree string) { flipBit(t, filepath.Join(tree, "dir/same"), 0.5) },
-		"a missing file":             func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, "dir/same")))(t) },
-		"a missing folder":           func(t *testing.T, _, tree string) { testenv.Must(0, os.RemoveAll(filepath.Join(tree, "dir")))(t) },
+		"an emptied file": func(t *testing.T, _, tree string) {
+			testenv.Must(0, os.Truncate(filepath.Join(tree, "dir/same"), 0))(t)
+		},
+		"a missing file":   func(t *testing.T, _, tree string) { testenv.Must(0, os.Remove(filepath.Join(tree, "dir/same")))(t) },
+		"a missing folder": func(t *testing.T, _, tree string) { testenv.Must(0, os.RemoveAll(filepath.Join(tree, "dir")))(t) },
 		"an extra file": func(t *testing.T, _, tree string) {
 			testenv.Must(0, os.WriteFile(filepath.Join(tree, "dir/extra"), nil, 0o644))(t)
 		},
@@ -381,4 +387,132 @@ func TestRepairDiscardsPreparedTrees(t *testing.T) {
 	if report := w.verify(true); report.Found > 0 || w.isPrepared(widgets) {
 		t.Errorf("prepared: %v, report %+v", w.isPrepared(widgets), report)
 	}
+}
+
+// rewrite overwrites a file's inode with content of the same size, and restores its times.
+func rewrite(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	content := slices.Repeat([]byte{'!'}, int(info.Size()))
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Close(), os.Chtimes(path, info.ModTime(), info.ModTime()))
+}
+
+// TestAlterationsAreReplaced alters the published tree in ways that its next tree does not notice, and in others. Verify finds each, and
+// the next sync replaces the tree. Nothing of it is in later trees, and the result lists the whole tree.
+func TestAlterationsAreReplaced(t *testing.T) {
+	t.Parallel()
+	replaced := func(path string, by func() error) error { return errors.Join(os.RemoveAll(path), by()) }
+	for name, alter := range map[string]func(tree string) error{
+		"a file":           func(tree string) error { return rewrite(tree + "/dir/stays") },
+		"a large file":     func(tree string) error { return rewrite(tree + "/large") },
+		"files":            func(tree string) error { return errors.Join(rewrite(tree+"/dir/stays"), rewrite(tree+"/a")) },
+		"an executable":    func(tree string) error { return os.Chmod(tree+"/dir/stays", 0o755) },
+		"another size":     func(tree string) error { return os.Truncate(tree+"/a", 0) },
+		"a file is gone":   func(tree string) error { return os.Remove(tree + "/dir/stays") },
+		"a folder is gone": func(tree string) error { return os.RemoveAll(tree + "/dir") },
+		"another file":     func(tree string) error { return os.WriteFile(tree+"/dir/more", []byte("more"), 0o644) },
+		"a renamed file":   func(tree string) error { return os.Rename(tree+"/a", tree+"/c") },
+		"a link": func(tree string) error {
+			return replaced(tree+"/a", func() error { return os.Symlink("/etc/passwd", tree+"/a") })
+		},
+		"a link elsewhere": func(tree string) error {
+			return replaced(tree+"/link", func() error { return os.Symlink("b", tree+"/link") })
+		},
+		"a file as a folder": func(tree string) error {
+			return replaced(tree+"/a", func() error { return os.Mkdir(tree+"/a", 0o755) })
+		},
+		"a folder as a link": func(tree string) error {
+			return replaced(tree+"/dir", func() error { return os.Symlink("/tmp", tree+"/dir") })
+		},
+		"a pipe": func(tree string) error {
+			return replaced(tree+"/a", func() error { return unix.Mkfifo(tree+"/a", 0o644) })
+		},
+		"the manifest": func(tree string) error {
+			return os.WriteFile(checkout.GitDirOf(tree).Manifest(), []byte("fake"), 0o644)
+		},
+		"no manifest":      func(tree string) error { return os.Remove(checkout.GitDirOf(tree).Manifest()) },
+		"no .git":          func(tree string) error { return os.RemoveAll(tree + "/.git") },
+		"the whole tree":   os.RemoveAll,
+		"all of its names": func(tree string) error { return replaced(tree, func() error { return os.Mkdir(tree, 0o755) }) },
+	} {
+		for _, prepared := range []bool{false, true} {
+			if !testenv.All() && (!prepared || !slices.Contains([]string{"files", "a file is gone", "another file"}, name)) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, prepared=%v", name, prepared), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				want := map[string]string{"a": "same", "dir/stays": "same", "dir/sub/b": "b", "large": fmt.Sprintf("%600000d", 1), "changes": "0"}
+				testenv.Must(w.git.Create(t.Context(), widgets, want))(t)
+				w.commit(gitserver.Main, gitserver.Edit{Link: map[string]string{"link": "a"}})
+				w.sync("")
+				want["changes"] = "1"
+				commit := w.push(want)
+				res := w.sync("") // shares files with the tree before
+				if prepared {
+					w.prepare()
+				}
+				w.mustVerify()
+				testenv.Must(0, alter(w.path(res.Tree)))(t)
+				if report := w.verify(true); report.Found == 0 {
+					t.Errorf("report %+v", report)
+				}
+				before := res.Tree
+				req := w.request("")
+				req.Base = func(events.Ref, string) string { return commit } // as a worker knows from the state
+				res = testenv.Must(w.volume.Sync(t.Context(), req))(t)
+				if res.Tree == before || res.Before != commit || res.After != commit {
+					t.Errorf("not replaced: %+v", res)
+				}
+				if isThere(t, w.path(before, ".git", "lockstep-damaged")) && (!res.Full || len(res.Files) != 6) {
+					t.Errorf("the result does not list the whole tree: %+v", res)
+				}
+				w.mustBeSound(widgets, commit)
+				for i := range 2 {
+					if prepared {
+						w.prepare()
+					}
+					want["changes"] = fmt.Sprint(i + 2)
+					commit = w.push(want)
+					w.sync("")
+					w.mustBeSound(widgets, commit)
+				}
+				got := readTree(t, w.path(widgets))
+				delete(got, "link")
+				if !maps.Equal(got, want) {
+					t.Errorf("the tree has other files")
+				}
+			})
+		}
+	}
+}
+
+// TestAlteredInodeOfAnotherRef alters a file that the trees of two refs share. Both are replaced.
+func TestAlteredInodeOfAnotherRef(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	main := w.create(map[string]string{"a": "same", "b": "1"})
+	w.sync("")
+	commit := w.commit("next", gitserver.Edit{Write: map[string]string{"b": "2"}, Parent: main})
+	res := w.sync("next")
+	if inode(t, w.path(widgets, "a")) != inode(t, w.path(res.Tree, "a")) {
+		t.Fatal("the trees share no file")
+	}
+	w.prepareRef("next")
+	testenv.Must(0, rewrite(w.path(res.Tree, "a")))(t)
+	report := w.verify(true)
+	if len(report.Marked) != 2 || w.isPrepared(widgets) {
+		t.Errorf("marked %v", report.Marked)
+	}
+	w.sync("next")
+	w.mustBeSound(widgets+"@next", commit)
+	w.sync("")
+	w.mustVerify()
 }

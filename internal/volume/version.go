@@ -16,8 +16,7 @@ const (
 	layout     = 1        // incremented when an older program could corrupt the volume
 )
 
-// checkLayout refuses a volume with a newer layout before anything on it changes. A volume without a layout file has
-// the first layout, and gets the file.
+// checkLayout refuses a volume with a newer layout before anything on it changes. A new volume gets the file.
 func (v *Volume) checkLayout() error {
 	path := filepath.Join(v.root, adminDir, layoutName)
 	content, err := os.ReadFile(path)

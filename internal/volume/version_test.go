@@ -28,26 +28,9 @@ func TestNewerLayoutIsRefused(t *testing.T) {
 	testenv.Must(0, os.WriteFile(path, []byte("two"), 0o644))(t)
 	_, err = OpenVolume(root, Config{})
 	testenv.MustFail(t, err, events.ClassVolume, events.Permanent)
-	testenv.Must(0, os.Remove(path))(t) // older versions do not write it
+	testenv.Must(0, os.Remove(path))(t)
 	w.open(root, Config{})
 	if content := string(testenv.Must(os.ReadFile(path))(t)); content != "1\n" {
 		t.Errorf("the layout is %q", content)
-	}
-}
-
-// Fields written by a newer version survive a rewrite.
-func TestBindingKeepsUnknownFields(t *testing.T) {
-	t.Parallel()
-	f := folder{t.TempDir()}
-	testenv.Must(0, os.WriteFile(f.binding(), []byte(`{"mood":["good"],"repo":"acme/widgets","remote":"https://example.com/acme/widgets"}`), 0o644))(t)
-	b, ok, err := f.readBinding()
-	if err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	b.Default = testenv.Must(events.ParseRef("main"))(t)
-	testenv.Must(0, f.writeBinding(b))(t)
-	const want = `{"default":"refs/heads/main","mood":["good"],"remote":"https://example.com/acme/widgets","repo":"acme/widgets"}`
-	if got := strings.TrimSpace(string(testenv.Must(os.ReadFile(f.binding()))(t))); got != want {
-		t.Errorf("%s, want %s", got, want)
 	}
 }

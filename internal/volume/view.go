@@ -76,7 +76,7 @@ type Published struct {
 	Fetched bool                         // whether anything was ever fetched from Remote
 
 	Submodules map[events.Ref]events.Submodules // of the trees that were asked for with submodules, also if they are damaged
-	Incomplete map[events.Ref]bool              // trees without some submodule that may be available now
+	Incomplete map[events.Ref]bool              // trees to build again: without some submodule that may be available now, or from purged stores
 	Missing    map[events.Ref][]checkout.Part   // submodules that are missing, sorted by path
 }
 
@@ -109,8 +109,11 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 				p.LFS[ref] = selection
 			}
 			p.noteParts(ref, f.tree(links[path]))
+			if f.isPurged(links[path]) {
+				p.Incomplete[ref] = true
+			}
 		} else if g := checkout.GitDirOf(f.tree(links[path])); !ok && g.IsMarked() {
-			if ref, err := g.BuiltFor(); err == nil {
+			if ref, err := builtFor(g); err == nil {
 				p.Damaged[ref] = true
 				if p.Commits[ref] == "" {
 					p.noteParts(ref, f.tree(links[path]))

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wildmatch"
 	"lockstep/internal/view"
@@ -72,7 +74,7 @@ func (p *viewPublisher) buildOne(ctx context.Context, objects *object.Store, nam
 	if tree == "" || err != nil {
 		return err
 	}
-	written, err := files.Build(ctx, objects, filepath.Join(p.building(), tree), p.ref, p.commit, p.modes, pointedBy(objects))
+	written, err := files.Build(ctx, objects, filepath.Join(p.building(), tree), p.ref.String(), p.commit, p.modes, pointedBy(objects))
 	if err != nil {
 		return err
 	}
@@ -129,17 +131,11 @@ func (p *viewPublisher) place(ctx context.Context) error {
 		p.v.done("view placed")
 	}
 	clear(p.made)
-	if !p.v.syncs() {
-		return nil
-	}
 	return disk.Error("build the trees of views", disk.FlushChanged(nil, []string{w.trees(), w.dir, p.f.dir}))
 }
 
 func (p *viewPublisher) flush(ctx context.Context) error {
-	switch {
-	case !p.v.syncs():
-		return p.v.noteUnsynced()
-	case len(p.made) > manyViewTrees:
+	if len(p.made) > manyViewTrees {
 		return disk.SyncVolume(p.v.root)
 	}
 	for tree, written := range p.made {
@@ -160,7 +156,7 @@ func (p *viewPublisher) flip(l viewLinks, links map[string]string, gone map[stri
 	}
 	unfinished := l
 	unfinished.Tree = ""
-	if err := unfinished.write(p.f, p.v.syncs()); err != nil {
+	if err := unfinished.write(p.f, true); err != nil {
 		return err
 	}
 	p.v.done("views unfinished")
@@ -179,10 +175,16 @@ func (p *viewPublisher) flip(l viewLinks, links map[string]string, gone map[stri
 			return disk.Error("unpublish a view", err)
 		}
 	}
-	if p.v.syncs() {
-		if err := disk.SyncPath(p.v.root, dir); err != nil {
-			return disk.Error("publish the views", err)
-		}
+	if err := disk.SyncPath(p.v.root, dir); err != nil {
+		return disk.Error("publish the views", err)
 	}
 	return done.write(p.f, false)
+}
+
+// pointedBy returns the targets of the LFS pointers in a store.
+func pointedBy(objects *object.Store) checkout.Pointed {
+	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
+		pointer, ok, err := lfs.ReadPointer(objects, blob)
+		return err == nil && ok && pointer.Size == size && (pointer.OID == sum || size == 0) // git-lfs ignores the OID of an empty object
+	}
 }

@@ -3,7 +3,6 @@ package volume
 import (
 	"context"
 	"os"
-	"slices"
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
@@ -114,37 +113,7 @@ func (s *syncer) clearViews() error {
 	return nil
 }
 
-// compareViews adds the paths that differ in the published trees of views.
-func (c *Comparer) compareViews(ctx context.Context, f folder, b binding, differ map[string]bool) error {
-	links, err := c.v.viewTreeLinks(f, b)
-	if err != nil || len(links) == 0 {
-		return err
-	}
-	objects, err := f.openStores()
-	if err != nil {
-		return err
-	}
-	defer objects.Close()
-	for tree := range linkedTrees(links) {
-		path := f.views().tree(tree)
-		if g := checkout.GitDirOf(path); g.IsMarked() {
-			continue
-		} else if _, err := os.Lstat(g.Ref()); err != nil {
-			differ[".git"] = true
-			continue
-		}
-		paths, err := c.compareFiles(ctx, path, pointedBy(objects))
-		if err != nil {
-			return err
-		}
-		for _, name := range paths {
-			differ[name] = true
-		}
-	}
-	return nil
-}
-
-// checkViews checks the trees of views, or the requested paths in them.
+// checkViews checks the trees of views.
 func (c *verifier) checkViews() error {
 	w := c.f.views()
 	links, err := c.v.viewTreeLinks(c.f, c.binding)
@@ -155,7 +124,6 @@ func (c *verifier) checkViews() error {
 	for path, tree := range links {
 		if _, err := os.Stat(w.tree(tree)); err != nil {
 			c.check.Found(path, "its tree is missing; sync to build it again")
-			c.views = true
 		}
 	}
 	entries, err := disk.ReadDir(w.trees())
@@ -173,21 +141,11 @@ func (c *verifier) checkViews() error {
 		_, err := os.Lstat(g.Ref())
 		switch damaged := err != nil; {
 		case !linked[entry.Name()] && (damaged || g.Large() != ""): // its pointers may be gone
-		case damaged && len(c.req.Paths) > 0 && g.IsMarked(): // by an earlier Verify
 		case damaged:
 			c.check.Found(w.tree(entry.Name()), "marked as damaged; sync to replace it")
-			c.views = true
 		default:
 			paths = append(paths, w.tree(entry.Name()))
 		}
 	}
-	before := c.check.Report().Found
-	if len(c.req.Paths) > 0 {
-		only := slices.DeleteFunc(slices.Clone(c.req.Paths), func(path string) bool { return path == ".git" }) // that of another tree
-		err = c.checkPathsOf(paths, only, pointedBy(objects))
-	} else {
-		err = c.check.CheckViews(paths, objects)
-	}
-	c.views = c.views || c.check.Report().Found > before
-	return err
+	return c.check.CheckViews(paths, objects)
 }

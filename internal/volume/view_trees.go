@@ -130,7 +130,7 @@ func (p *viewPublisher) run(ctx context.Context) (err error) {
 // names returns the published names whose views are to be published: a default branch may have two.
 func (p *viewPublisher) names() []string {
 	names := []string{p.req.Path}
-	if ref, err := checkout.GitDirOf(p.f.tree(path.Base(p.req.Tree))).BuiltFor(); err == nil && p.req.Path == p.binding.Repo.String() {
+	if ref, err := builtFor(checkout.GitDirOf(p.f.tree(path.Base(p.req.Tree)))); err == nil && p.req.Path == p.binding.Repo.String() {
 		l := viewLinks{suffix: ref.Suffix(), app: p.req.App}
 		if _, err := os.Lstat(l.file(p.f)); err == nil {
 			names = append(names, p.req.Path+"@"+l.suffix)
@@ -144,7 +144,7 @@ func (p *viewPublisher) open() error {
 	g := checkout.GitDirOf(p.f.tree(path.Base(p.req.Tree)))
 	p.whole = checkout.OpenTree(p.f.tree(path.Base(p.req.Tree)), g.Links())
 	var err error
-	if p.ref, err = g.BuiltFor(); err != nil || p.whole == nil || !p.whole.IsReadable() {
+	if p.ref, err = builtFor(g); err != nil || p.whole == nil || !p.whole.IsReadable() {
 		return errDamagedWhole
 	}
 	if p.objects, err = p.f.openStores(); err != nil {
@@ -161,7 +161,7 @@ func (p *viewPublisher) open() error {
 	return nil
 }
 
-var errDamagedWhole = object.Corruptf("the published tree is damaged, or of an older version; it will be replaced")
+var errDamagedWhole = object.Corruptf("the published tree is damaged; it will be replaced")
 
 // publish publishes the views of one published name.
 func (p *viewPublisher) publish(ctx context.Context, l viewLinks) error {

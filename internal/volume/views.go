@@ -188,9 +188,11 @@ func (c *viewComparer) list(ctx context.Context, changed []ChangedView, diff *ch
 				break
 			}
 		}
-		if one.Files, err = diff.Files(paths); err != nil {
+		files, err := diff.Files(paths)
+		if err != nil {
 			return err
 		}
+		one.Files = filesOf(files)
 		left -= len(paths)
 	}
 	return nil

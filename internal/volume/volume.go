@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"lockstep/events"
@@ -27,7 +26,6 @@ type Config struct {
 	Grace        time.Duration       // how long a replaced tree stays for its readers; 5 min
 	KeepNamed    time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
 	KeepPrepared time.Duration       // how long a prepared tree stays unused; 24 h
-	Durability   Durability          // what survives a power cut; DurabilityPower
 	Links        checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
 
 	RefuseClones bool // fail if a plain clone is in the way, instead of adopting it
@@ -68,7 +66,6 @@ func (cfg Config) withDefaults() (Config, error) {
 		return Config{}, errors.New("volume: a negative limit in Config")
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
-	cfg.Durability = cmp.Or(cfg.Durability, DurabilityPower)
 	cfg.Links = cmp.Or(cfg.Links, checkout.LinksKeep)
 	cfg.KeepNamed = cmp.Or(cfg.KeepNamed, time.Hour)
 	cfg.KeepPrepared = cmp.Or(cfg.KeepPrepared, 24*time.Hour)
@@ -107,9 +104,6 @@ type Volume struct {
 
 	janitor janitor
 
-	boot      string      // ID of this boot of the machine; see unsyncedRecord
-	published atomic.Bool // something may have been published since the last SyncPublished
-
 	exchange func(a, b string) error // see exchange
 }
 
@@ -125,7 +119,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 		return nil, fmt.Errorf("open volume %s: %w", root, err)
 	}
 	v := &Volume{root: root, cfg: cfg, exchange: exchange}
-	if v.net, err = wire.NewNetwork(cfg.Net); err != nil {
+	if v.net, err = openNetwork(cfg.Net); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(v.reposDir(), 0o755); err != nil {
@@ -140,10 +134,6 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if v.id, err = v.readOrMakeID(); err != nil {
 		return nil, err
 	}
-	if v.boot, err = readBootID(); err != nil && !v.syncs() {
-		return nil, err
-	}
-	v.published.Store(true) // by an earlier process of this boot
 	return v, nil
 }
 

@@ -81,8 +81,7 @@ func (r *Registry) editOne(ctx context.Context, key Key, change func(was *Watch)
 	return r.edit(ctx, key.Repo, true, func(docs map[string]string) error {
 		field := key.field()
 		var was *Watch
-		stored, ok := docs[field]
-		if ok {
+		if stored, ok := docs[field]; ok {
 			w, err := parse([]byte(stored))
 			if err != nil {
 				return fmt.Errorf("the watch %s of %s: %w", field, key.Repo, err)
@@ -98,11 +97,6 @@ func (r *Registry) editOne(ctx context.Context, key Key, change func(was *Watch)
 			return err
 		}
 		docs[field] = edits[0].put[w.Key().field()]
-		if was != nil {
-			if docs[field], err = w.replacing(stored); err != nil {
-				return err
-			}
-		}
 		return edits[0].check(docs)
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"unicode"
 
 	"lockstep/events"
-	"lockstep/internal/unknown"
 )
 
 // Move moves the watches of a repository to another path and the remote at moved, in one step, and returns the number
@@ -46,7 +45,7 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 				n++
 				continue
 			}
-			doc, err := w.replacing(was.docs[w.Key().field()])
+			doc, err := w.document()
 			if err != nil {
 				return err
 			}
@@ -118,20 +117,6 @@ func (w Watch) document() (string, error) {
 	return string(doc), err
 }
 
-// replacing returns w's document with the unknown fields of the document that it replaces.
-func (w Watch) replacing(old string) (string, error) {
-	doc, err := w.document()
-	if err != nil {
-		return "", err
-	}
-	others, err := unknown.Fields([]byte(old), Watch{})
-	if err != nil {
-		return "", err
-	}
-	whole, err := unknown.AddTo([]byte(doc), others)
-	return string(whole), err
-}
-
 // Silence stops notifications of a watch and records when and why, such as "2026-11-21T18:00:00Z answered 410
 // Gone". It keeps an earlier record and queues no change. Putting the watch without [Watch.Silenced] resumes
 // notifications. Silence does nothing if the watch does not exist or its NotifyURL has changed.
@@ -147,7 +132,7 @@ func (r *Registry) Silence(ctx context.Context, w Watch, why string) error {
 			return err
 		}
 		current.Silenced = oneLine(why)
-		docs[field], err = current.replacing(doc)
+		docs[field], err = current.document()
 		return err
 	})
 }

@@ -292,36 +292,6 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// A process silences and moves a watch with fields that it does not know.
-func TestUnknownFieldsSurviveWrites(t *testing.T) {
-	ctx := context.Background()
-	b := newBench(t)
-	docs := of(t, "docs", "acme/widgets", "")
-	docs.NotifyURL, docs.NotifySecret = "https://docs.example.com/in", "docs"
-	b.put(docs)
-	doc := func(repo string) string {
-		t.Helper()
-		text, err := b.client.HGet(ctx, events.DefaultNamespace.Watches()+"of:"+repo, "docs ").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	newer := strings.Replace(doc("acme/widgets"), "{", `{"mood":{"is":["good"]},`, 1)
-	if err := b.client.HSet(ctx, events.DefaultNamespace.Watches()+"of:acme/widgets", "docs ", newer).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Silence(ctx, docs, "gone"); err != nil || !strings.Contains(doc("acme/widgets"), `"silenced":"gone"`) {
-		t.Errorf("%v: %s", err, doc("acme/widgets"))
-	}
-	if n, err := b.Move(ctx, docs.Repo, path(t, "acme/gadgets"), "https://example.com/acme/gadgets.git"); n != 1 || err != nil {
-		t.Fatalf("%d, %v", n, err)
-	}
-	if got := doc("acme/gadgets"); !strings.Contains(got, `"mood":{"is":["good"]}`) || !strings.Contains(got, `"repo":"acme/gadgets"`) || !strings.Contains(got, `"silenced":"gone"`) {
-		t.Errorf("%s; want the unknown fields, too", got)
-	}
-}
-
 func TestMoveRefusesConflicts(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)

@@ -1,38 +1,20 @@
 package watch
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 )
 
-// Stored is the watches of one repository, decoded and as stored, in the same order.
+// Stored is the watches of one repository.
 type Stored struct {
-	Repo      events.RepoPath // as first watched
-	Watches   []Watch         // by app, then ref
-	Documents []json.RawMessage
-}
-
-// Stored returns the watches of a repository, which may be none.
-func (r *Registry) Stored(ctx context.Context, repo events.RepoPath) (Stored, error) {
-	kept, err := r.load(ctx, repo)
-	if err != nil {
-		return Stored{}, err
-	}
-	found, err := kept.stored()
-	if found.Repo.IsZero() {
-		found.Repo = repo
-	}
-	return found, err
+	Repo    events.RepoPath // as first watched
+	Watches []Watch         // by app, then ref
 }
 
 // All iterates over the watches of all repositories in order. It stops after yielding an error: that of Redis, or that of a watch that
@@ -42,40 +24,14 @@ func (r *Registry) All(ctx context.Context) iter.Seq2[Stored, error] {
 		for kept, err := range r.all(ctx) {
 			found := Stored{}
 			if err == nil {
-				found, err = kept.stored()
+				found.Repo = kept.path()
+				found.Watches, err = kept.watches()
 			}
 			if !yield(found, err) || err != nil {
 				return
 			}
 		}
 	}
-}
-
-func (c contents) stored() (Stored, error) {
-	watches, err := c.watches()
-	if err != nil {
-		return Stored{}, err
-	}
-	found := Stored{Repo: c.path(), Watches: watches}
-	for _, w := range watches {
-		found.Documents = append(found.Documents, json.RawMessage(c.docs[w.Key().field()]))
-	}
-	return found, nil
-}
-
-// ParseDocument decodes and validates one of [Stored.Documents]. It returns an error for a field that this version does not know, because
-// a watch without it might publish or notify more than the app wants.
-func ParseDocument(document []byte) (Watch, error) {
-	decoder := json.NewDecoder(bytes.NewReader(document))
-	decoder.DisallowUnknownFields()
-	var w Watch
-	if err := decoder.Decode(&w); err != nil {
-		return Watch{}, fmt.Errorf("%s; if a newer version wrote it, import with that one", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if w.Repo.IsZero() {
-		return Watch{}, fmt.Errorf("a watch of %.100q without repo", w.App)
-	}
-	return New(w)
 }
 
 // Restored is the outcome of [Registry.Restore].
@@ -87,11 +43,8 @@ type Restored struct {
 
 // Restore adds those watches of a repository whose [Key] does not exist, and queues a poll if there are any. It changes no existing watch.
 // All watches must name that repository. Like [Registry.Put] it returns an error of the class [events.ClassConflict] for two remotes at
-// one path, a path above or below another watched path, and too many watches. With dryRun it writes nothing.
-func (r *Registry) Restore(ctx context.Context, watches []Watch, dryRun bool) (Restored, error) {
-	if len(watches) == 0 {
-		return Restored{}, nil
-	}
+// one path, a path above or below another watched path, and too many watches.
+func (r *Registry) Restore(ctx context.Context, watches []Watch) (outcome Restored, err error) {
 	edits, err := editsOf(watches, nil)
 	if err != nil {
 		return Restored{}, err
@@ -100,26 +53,13 @@ func (r *Registry) Restore(ctx context.Context, watches []Watch, dryRun bool) (R
 		return Restored{}, fmt.Errorf("restore watches of %d repositories at once: want one", len(edits))
 	}
 	e := edits[0]
-	var outcome Restored
-	add := func(docs map[string]string) error {
+	err = r.edit(ctx, e.repo, true, func(docs map[string]string) error {
 		outcome = e.addTo(docs, watches)
 		if len(outcome.Added)+len(outcome.Kept) == 0 {
 			return nil
 		}
 		return e.check(docs) // those that are kept may name another remote
-	}
-	if !dryRun {
-		err := r.edit(ctx, e.repo, true, add)
-		return outcome, err
-	}
-	was, err := r.load(ctx, e.repo)
-	if err == nil && len(was.docs) == 0 {
-		err = r.checkNesting(ctx, e.repo)
-	}
-	if err != nil {
-		return Restored{}, err
-	}
-	err = add(maps.Clone(was.docs))
+	})
 	return outcome, err
 }
 

@@ -71,7 +71,6 @@ const (
 const (
 	Coalesced = "coalesced" // settled along with another change
 	Failed    = "failed"
-	Newer     = "left"      // left to a newer version of the program
 	Forwarded = "forwarded" // handed over to another deployment
 )
 
@@ -100,14 +99,9 @@ func (o *Observer) Start(msg *message.Message, topic string) *Delivery {
 // Context is the message's context with the delivery's span.
 func (d *Delivery) Context() context.Context { return d.ctx }
 
-// Ended reports the outcome of a change that this delivery settled without an attempt: failed or left.
+// Ended reports the outcome of a change that this delivery settled without an attempt.
 func (d *Delivery) Ended(change events.Change, outcome string, class events.Class) {
 	d.ended(d.timeline(change).ended(outcome, time.Now()), class, nil)
-}
-
-// LeftToNewer reports a change of a version that this program does not know.
-func (d *Delivery) LeftToNewer() {
-	d.events(Event{Kind: Ended, Timeline: Timeline{Outcome: Newer}, Class: events.ClassNewer})
 }
 
 // Forwarded reports a change that was handed over to another deployment.

@@ -31,7 +31,7 @@ type repos struct{ *volume.Volume }
 func (r repos) Sync(ctx context.Context, req handlers.SyncRequest) (handlers.SyncResult, error) {
 	s, err := r.Volume.Sync(ctx, volume.SyncRequest{
 		Repo: req.Repo, URL: req.Remote.URL, Ref: req.Ref, Pin: req.Pin, Auth: wire.Auth(req.Remote.Secret), Fence: req.Fence, Depth: req.Depth,
-		Foreign: req.Remote.Foreign, Announced: req.Announced, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
+		Foreign: req.Remote.Foreign, Base: req.Base, Known: volume.Tip(req.Known), Confirm: req.Confirm, Progress: req.Progress,
 		LFS: selectionOf(req.LFS), Submodules: req.Submodules, Refetch: req.Refetch, AuthFor: authFor(req.Remote), Gate: gateOf(req.Remote), Check: checkOf(req),
 		Submodule: submoduleOf(req),
 	})
@@ -47,7 +47,7 @@ const maxMissing = 100
 
 func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
 	for _, part := range parts[:min(len(parts), maxMissing)] {
-		m := events.MissingSubmodule{Path: part.Path, Class: part.Class, Error: part.Why}
+		m := events.MissingSubmodule{Path: part.Path, Class: events.Class(part.Class), Error: part.Why}
 		if !utf8.ValidString(part.Path) {
 			m.Raw = base64.StdEncoding.EncodeToString([]byte(part.Path))
 		}
@@ -181,31 +181,16 @@ func gateOf(remote handlers.Remote) wire.Gate {
 	if remote.Gate == nil {
 		return nil
 	}
-	if _, ok := remote.Gate.(tryGate); ok {
-		return optionalGate{gate{remote.Gate}}
-	}
 	return gate{remote.Gate}
-}
-
-// tryGate is a [handlers.Gate] that admits optional requests.
-type tryGate interface {
-	TryEnter(ctx context.Context, host string) (handlers.HostPermit, error)
-}
-
-type optionalGate struct{ gate }
-
-func (g optionalGate) TryEnter(ctx context.Context, host string) (wire.Permit, error) {
-	held, err := g.Gate.(tryGate).TryEnter(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	return permit{held}, nil
 }
 
 type gate struct{ handlers.Gate }
 
-func (g gate) Enter(ctx context.Context, host string) (wire.Permit, error) {
-	held, err := g.Gate.Enter(ctx, host)
+func (g gate) Enter(ctx context.Context, host string, optional bool) (wire.Permit, error) {
+	held, err := g.Gate.Enter(ctx, host, optional)
+	if optional && events.ClassOf(err) == events.ClassLimited {
+		return nil, wire.ErrNoPermit
+	}
 	if err != nil {
 		return nil, err
 	}

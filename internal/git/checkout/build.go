@@ -325,7 +325,7 @@ func (w *worker) keepUnchanged(folder disk.Dir, _ *disk.Walker, it Item, name st
 type Files struct {
 	Written    []string // paths of the files that are not hard links
 	GitWritten []string // paths of the new or overwritten files of its .git; set by WriteGit
-	Changed    []string // of a flushed prepared tree, the folders that are new or have new or removed names; nil: all
+	Changed    []string // of a prepared tree, the folders that are new or have new or removed names; nil: all
 	Folders    int64    // number of folders created; 0 if a prepared tree was updated
 	made       manifest
 	modes      fileModes

@@ -11,7 +11,6 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
-	"lockstep/events"
 	"lockstep/internal/git/object"
 )
 
@@ -34,10 +33,30 @@ type Limits struct {
 	MaxFileBytes int64 // in one file; enforced by package object
 }
 
+// File is a file that differs between two commits.
+type File struct {
+	Path, Raw     string // Raw is the path in base64 if that is not UTF-8, or ""
+	From, FromRaw string // the old path of a renamed file
+	Status        FileStatus
+	Outside       bool // a symbolic link that leads out of the tree
+}
+
+// FileStatus is how a file differs.
+type FileStatus string
+
+// The statuses.
+const (
+	FileAdded       FileStatus = "added"
+	FileModified    FileStatus = "modified"
+	FileDeleted     FileStatus = "deleted"
+	FileRenamed     FileStatus = "renamed" // same content, previously at From
+	FileModeChanged FileStatus = "mode"    // same content; the executable bit changed
+)
+
 // Changes lists files that differ between two commits, or all files of one.
 type Changes struct {
 	base      string // the commit compared with; empty for none
-	Files     []events.File
+	Files     []File
 	Full      bool // base is unknown: Files lists the whole tree
 	Truncated bool
 }
@@ -65,7 +84,7 @@ func (p *Plan) ChangesSince(ctx context.Context, objects *object.Store, base str
 }
 
 // markLinks sets Outside for symbolic links that lead out of the tree.
-func markLinks(links *Links, found []difference, files []events.File) (err error) {
+func markLinks(links *Links, found []difference, files []File) (err error) {
 	defer object.RecoverCorrupt(&err)
 	isLink := map[string]bool{}
 	for _, d := range found {
@@ -155,20 +174,20 @@ func (p *Plan) changedSinceLast() ([]difference, error) {
 
 // listFiles returns the changed files, sorted by path. A deleted and an added file with the same content are a
 // rename.
-func listFiles(found []difference) []events.File {
+func listFiles(found []difference) []File {
 	origins := renames(found)
 	moved := map[string]bool{}
 	for _, from := range origins {
 		moved[from] = true
 	}
-	files := make([]events.File, 0, len(found))
+	files := make([]File, 0, len(found))
 	for _, d := range found {
 		if d.after.mode == 0 && moved[d.path] {
 			continue
 		}
-		file := events.File{Path: d.path, Status: d.status()}
+		file := File{Path: d.path, Status: d.status()}
 		if from, renamed := origins[d.path]; renamed {
-			file.Status, file.From, file.FromRaw = events.FileRenamed, from, raw(from)
+			file.Status, file.From, file.FromRaw = FileRenamed, from, raw(from)
 		}
 		file.Raw = raw(d.path)
 		files = append(files, file)
@@ -184,17 +203,17 @@ func raw(path string) string {
 	return base64.StdEncoding.EncodeToString([]byte(path))
 }
 
-func (d difference) status() events.FileStatus {
+func (d difference) status() FileStatus {
 	regular := func(s side) bool { return s.mode == filemode.Regular || s.mode == filemode.Executable }
 	switch {
 	case d.before.mode == 0:
-		return events.FileAdded
+		return FileAdded
 	case d.after.mode == 0:
-		return events.FileDeleted
+		return FileDeleted
 	case d.before.hash == d.after.hash && regular(d.before) && regular(d.after):
-		return events.FileModeChanged
+		return FileModeChanged
 	}
-	return events.FileModified
+	return FileModified
 }
 
 var emptyBlobs = map[object.ID]bool{

@@ -8,7 +8,6 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
-	"lockstep/events"
 	"lockstep/internal/git/object"
 )
 
@@ -26,7 +25,7 @@ func NewDiff(ctx context.Context, objects *object.Store, before, after object.ID
 	if err != nil {
 		return nil, err
 	}
-	return &Diff{found, parts.links(objects, after)}, nil
+	return &Diff{found, parts.Links(objects, after)}, nil
 }
 
 // Paths returns the sorted paths of the files, links and submodules that differ.
@@ -42,7 +41,7 @@ func (d *Diff) Paths() []string {
 func (d *Diff) Path(index int32) string { return d.found[index].path }
 
 // Files lists the differences at some of the paths, given by their ascending indexes.
-func (d *Diff) Files(indexes []int32) ([]events.File, error) {
+func (d *Diff) Files(indexes []int32) ([]File, error) {
 	found := make([]difference, len(indexes))
 	for i, at := range indexes {
 		found[i] = d.found[at]

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -43,22 +43,21 @@ const treeConfig = `[core]
 
 // WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns that of a prepared
 // tree into it. alternates is the relative path of the store's objects.
-func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h History, links LinkPolicy, alternates string) error {
+func (f *Files) WriteGit(path string, ref string, commit object.ID, h History, links LinkPolicy, alternates string) error {
 	g := GitDirOf(path)
 	contents := map[string]string{
 		"config":                  f.format.Configure(treeConfig),
 		"objects/info/alternates": alternates + "\n",
-		"lockstep-ref":            ref.String() + "\n",
+		"lockstep-ref":            ref + "\n",
 		"lockstep-commit":         commit.String() + "\n",
 		"lockstep-depth":          h.Depth.String() + "\n",
 		"HEAD":                    commit.String() + "\n",
 		linksName:                 string(links) + "\n",
-		resolvedLinks:             "",
 		pinFile:                   "",
 	}
-	if strings.HasPrefix(ref.String(), "refs/heads/") {
-		contents["HEAD"] = "ref: " + ref.String() + "\n"
-		contents["packed-refs"] = "# pack-refs with: peeled fully-peeled sorted \n" + commit.String() + " " + ref.String() + "\n"
+	if strings.HasPrefix(ref, "refs/heads/") {
+		contents["HEAD"] = "ref: " + ref + "\n"
+		contents["packed-refs"] = "# pack-refs with: peeled fully-peeled sorted \n" + commit.String() + " " + ref + "\n"
 	}
 	if len(h.Shallow) > 0 {
 		contents["shallow"] = string(object.EncodeShallow(h.Shallow))
@@ -67,7 +66,7 @@ func (f *Files) WriteGit(path string, ref events.Ref, commit object.ID, h Histor
 		contents[largeName] = f.large + "\n"
 	}
 	own, inParts := f.made, manifest(nil)
-	if f.parts.Mode != events.SubmodulesOff {
+	if f.parts.Mode != "" {
 		contents[partsName] = f.parts.String()
 	}
 	if f.parts.isFilled() {
@@ -107,13 +106,13 @@ func (g GitDir) Files() (paths []string, err error) {
 }
 
 // Depth returns the requested depth of the history that Git sees in the tree.
-func (g GitDir) Depth() events.Depth { return ReadDepth(filepath.Join(g.Dir, "lockstep-depth")) }
+func (g GitDir) Depth() git.Depth { return ReadDepth(filepath.Join(g.Dir, "lockstep-depth")) }
 
 // Links returns the policy with which the tree was built.
 func (g GitDir) Links() LinkPolicy {
 	links, err := readLine(filepath.Join(g.Dir, linksName))
 	if err != nil {
-		return LinksKeep // written by an older version
+		return LinksKeep // as of trees of views
 	}
 	return LinkPolicy(links)
 }
@@ -132,15 +131,6 @@ func (g GitDir) Large() string {
 
 // linksName is a file with the policy with which the tree was built.
 const linksName = "lockstep-links"
-
-// resolvedLinks is an empty file in trees whose links were checked by [Links]. Older versions checked targets only.
-const resolvedLinks = "lockstep-links-resolved"
-
-// ResolvesLinks reports whether links were followed through other links when the tree was built; see [TargetLeaves].
-func (g GitDir) ResolvesLinks() bool {
-	_, err := os.Lstat(filepath.Join(g.Dir, resolvedLinks))
-	return err == nil
-}
 
 // readLine reads a file with one line.
 func readLine(path string) (string, error) {
@@ -190,7 +180,7 @@ func (g GitDir) writeIndex(content []byte) error {
 func OpenTree(tree string, links LinkPolicy) *Tree {
 	g := GitDirOf(tree)
 	_, commit, ok := g.RefAndCommit()
-	if !ok || g.Links() != links || links != LinksKeep && !g.ResolvesLinks() {
+	if !ok || g.Links() != links {
 		return nil
 	}
 	h := object.ParseID(commit)
@@ -237,15 +227,12 @@ func (g GitDir) RefAndCommit() (ref, commit string, ok bool) {
 func (g GitDir) Ref() string { return filepath.Join(g.Dir, "lockstep-ref") }
 
 // BuiltFor returns the ref of a tree, even if the tree is marked as damaged.
-func (g GitDir) BuiltFor() (events.Ref, error) {
-	line, err := readLine(g.Ref())
+func (g GitDir) BuiltFor() (ref string, err error) {
+	ref, err = readLine(g.Ref())
 	if errors.Is(err, os.ErrNotExist) {
-		line, err = readLine(filepath.Join(g.Dir, damagedRef))
+		ref, err = readLine(filepath.Join(g.Dir, damagedRef))
 	}
-	if err != nil {
-		return events.Ref{}, err
-	}
-	return events.ParseRef(line)
+	return ref, err
 }
 
 // BuiltFrom returns the commit of a tree, even if the tree is marked as damaged; "" if it is not known.
@@ -308,19 +295,15 @@ func (g GitDir) Pin() string { return filepath.Join(g.Dir, pinFile) }
 
 // History describes the available history of a commit.
 type History struct {
-	Depth   events.Depth // as requested
-	Shallow []object.ID  // commits whose parents are missing
+	Depth   git.Depth   // as requested
+	Shallow []object.ID // commits whose parents are missing
 }
 
 // ReadDepth reads a depth from a file; it returns 0 on failure.
-func ReadDepth(path string) events.Depth {
+func ReadDepth(path string) git.Depth {
 	line, err := readLine(path)
 	if err != nil {
 		return 0
 	}
-	depth, err := events.ParseDepth(line)
-	if err != nil {
-		return 0
-	}
-	return depth
+	return git.ParseDepth(line)
 }

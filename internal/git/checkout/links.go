@@ -12,29 +12,19 @@ import (
 // Links resolves the symbolic links of a commit. A target may pass through other links, so each verdict depends on all
 // links of the commit, and on nothing else. Each link is resolved once. It is not safe for concurrent use.
 type Links struct {
-	// Part returns the tree of a submodule's commit, if its folder has the files of that tree. Nil for none.
-	Part func(commit object.ID) (tree object.ID, ok bool)
-
+	// part returns the tree of a submodule's commit, if its folder has the files of that tree. Nil for none.
+	part   func(commit object.ID) (tree object.ID, ok bool)
 	root   *place
 	folder func(object.ID) ([]object.TreeEntry, error)
 	target func(object.ID) (string, error)
 }
 
-// NewLinks returns the links of a tree object. folder returns the entries of a tree object, target the content of a blob.
-func NewLinks(
-	tree object.ID, folder func(object.ID) ([]object.TreeEntry, error), target func(object.ID) (string, error),
-) *Links {
-	return &Links{root: &place{hash: tree}, folder: folder, target: target}
-}
-
 // linksOf returns the links of the plan's tree.
-func (p *Plan) linksOf(objects *object.Store) *Links { return p.parts.links(objects, p.tree) }
+func (p *Plan) linksOf(objects *object.Store) *Links { return p.parts.Links(objects, p.tree) }
 
-// links returns the links of a tree with these submodules.
-func (p Parts) links(objects *object.Store, tree object.ID) *Links {
-	links := NewLinks(tree, objects.Tree, objects.ReadLink)
-	links.Part = p.TreeIn(objects)
-	return links
+// Links returns the links of a tree object with these submodules.
+func (p Parts) Links(objects *object.Store, tree object.ID) *Links {
+	return &Links{part: p.treeIn(objects), root: &place{hash: tree}, folder: objects.Tree, target: objects.ReadLink}
 }
 
 // place is a folder or a link.
@@ -94,16 +84,15 @@ func (l *Links) Leave(at string) (bool, error) {
 		return false, object.Corruptf("link %q is not in the tree", at)
 	}
 	target, err := l.target(link.hash)
-	if err != nil || TargetLeaves(at, target) {
+	if err != nil || targetLeaves(at, target) {
 		return true, err
 	}
 	verdict, err := l.resolve(link, 1)
 	return verdict == outside, err
 }
 
-// TargetLeaves reports whether a target points out of the tree, or into its .git, if no part of it is a link. Older versions
-// checked no more.
-func TargetLeaves(at, target string) bool {
+// targetLeaves reports whether a target points out of the tree, or into its .git, if no part of it is a link.
+func targetLeaves(at, target string) bool {
 	if path.IsAbs(target) {
 		return true
 	}
@@ -183,8 +172,8 @@ func (l *Links) enter(folder *place, name string) (*place, error) {
 			switch {
 			case e.Mode == filemode.Dir || e.Mode == filemode.Symlink:
 				folder.entries[e.Name] = &place{parent: folder, link: e.Mode == filemode.Symlink, hash: e.Hash}
-			case e.Mode == filemode.Submodule && l.Part != nil:
-				if tree, ok := l.Part(e.Hash); ok {
+			case e.Mode == filemode.Submodule && l.part != nil:
+				if tree, ok := l.part(e.Hash); ok {
 					folder.entries[e.Name] = &place{parent: folder, hash: tree}
 				}
 			}

@@ -9,14 +9,14 @@ import (
 	"strconv"
 	"strings"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
 // Parts are the submodules of a tree, those of submodules included. The zero Parts leave all as empty folders.
 type Parts struct {
-	Mode events.Submodules // the setting that the tree was built with
-	List []Part            // sorted by path
+	Mode string // the setting that the tree was built with; "" for none
+	List []Part // sorted by path
 }
 
 // Part is a submodule.
@@ -26,7 +26,7 @@ type Part struct {
 	URL    string
 
 	// Class and Why are the class and the text of the error that left the folder empty; "" if it has the files of the commit.
-	Class events.Class
+	Class git.Class
 	Why   string
 
 	// Credential is the name of the submodule credential with which fetching a missing submodule was attempted; "" for none.
@@ -77,8 +77,8 @@ func (p Parts) filled() map[string]object.ID {
 	return commits
 }
 
-// TreeIn returns [Links.Part] for these submodules, whose objects are in a store.
-func (p Parts) TreeIn(objects *object.Store) func(commit object.ID) (tree object.ID, ok bool) {
+// treeIn returns [Links].part for these submodules, whose objects are in a store.
+func (p Parts) treeIn(objects *object.Store) func(commit object.ID) (tree object.ID, ok bool) {
 	commits := map[object.ID]bool{}
 	for _, commit := range p.filled() {
 		commits[commit] = true
@@ -96,11 +96,11 @@ func (p Parts) TreeIn(objects *object.Store) func(commit object.ID) (tree object
 
 // String returns the text that [ParseParts] parses.
 func (p Parts) String() string {
-	if p.Mode == events.SubmodulesOff {
+	if p.Mode == "" {
 		return ""
 	}
 	var text strings.Builder
-	text.WriteString(string(p.Mode) + "\n")
+	text.WriteString(p.Mode + "\n")
 	for _, part := range p.List {
 		fmt.Fprintf(&text, "%s %q %q %q %q %q\n", part.Commit, part.Path, part.URL, part.Class, part.Why, part.Credential)
 	}
@@ -110,7 +110,7 @@ func (p Parts) String() string {
 // ParseParts parses the result of String.
 func ParseParts(text string) (p Parts, err error) {
 	mode, list, _ := strings.Cut(text, "\n")
-	if p.Mode = events.Submodules(mode); p.Mode == events.SubmodulesOff {
+	if p.Mode = mode; mode == "" {
 		return Parts{}, errBadParts
 	}
 	for line := range strings.Lines(list) {
@@ -130,7 +130,7 @@ func ParseParts(text string) (p Parts, err error) {
 			return Parts{}, errBadParts
 		}
 		p.List = append(p.List, Part{
-			Path: fields[0], Commit: object.ParseID(commit), URL: fields[1], Class: events.Class(fields[2]), Why: fields[3], Credential: fields[4],
+			Path: fields[0], Commit: object.ParseID(commit), URL: fields[1], Class: git.Class(fields[2]), Why: fields[3], Credential: fields[4],
 		})
 	}
 	return p, nil

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -40,8 +40,8 @@ type Tree struct {
 	size    int // number of files, without those of submodules
 	inParts int // number of files of submodules
 	links   LinkPolicy
-	mark    *mark  // of a prepared tree, or nil
-	large   string // see [GitDir.Large]
+	modes   *fileModes // of new files in a prepared tree, or nil
+	large   string     // see [GitDir.Large]
 	parts   Parts
 
 	read func() (manifest, error) // returns the files; reads them once
@@ -86,7 +86,7 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 	commit, err := objects.Commit(h)
 	switch {
 	case errors.Is(err, object.ErrNoCommit):
-		return nil, events.Errorf(events.Permanent, events.ClassNoRef, "%w but a tree or blob; use a branch or a tag of a commit", err)
+		return nil, git.Errorf(git.Permanent, git.ClassNoRef, "%w but a tree or blob; use a branch or a tag of a commit", err)
 	case err != nil:
 		return nil, object.Corruptf("read commit: %w", err)
 	}

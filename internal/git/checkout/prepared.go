@@ -25,31 +25,25 @@ var errNotPrepared = errors.New("the prepared tree has missing or additional nam
 func OpenPrepared(path, last string, links LinkPolicy) *Tree {
 	t := OpenTree(path, links)
 	if t != nil {
-		t.path, t.mark = last, readMark(GitDirOf(path))
+		t.path, t.modes = last, readMark(GitDirOf(path))
 	}
 	return t
 }
 
-// mark is what a file in the .git of a prepared tree records. A tree prepared by an older version has none.
-type mark struct {
-	modes   fileModes // of new files
-	flushed bool      // the tree's folders, and its files that no other tree shares, are on disk
-}
-
+// markFile in the .git of a prepared tree records the modes of new files.
 const markFile = "lockstep-prepared"
 
-// MarkPrepared completes the .git of a prepared tree. flushed reports whether its folders, and its files that no other tree
-// shares, are on disk.
-func (f *Files) MarkPrepared(g GitDir, flushed bool) error {
-	return os.WriteFile(filepath.Join(g.Dir, markFile), fmt.Appendf(nil, "%o %o %t\n", f.modes.regular, f.modes.executable, flushed), 0o644)
+// MarkPrepared completes the .git of a prepared tree whose folders, and files that no other tree shares, are on disk.
+func (f *Files) MarkPrepared(g GitDir) error {
+	return os.WriteFile(filepath.Join(g.Dir, markFile), fmt.Appendf(nil, "%o %o\n", f.modes.regular, f.modes.executable), 0o644)
 }
 
 // readMark returns nil if there is none, or if it is damaged.
-func readMark(g GitDir) *mark {
+func readMark(g GitDir) *fileModes {
 	content, err := readLine(filepath.Join(g.Dir, markFile))
-	m := &mark{}
+	m := &fileModes{}
 	if err == nil {
-		_, err = fmt.Sscanf(content, "%o %o %t", &m.modes.regular, &m.modes.executable, &m.flushed)
+		_, err = fmt.Sscanf(content, "%o %o", &m.regular, &m.executable)
 	}
 	if err != nil {
 		return nil
@@ -65,27 +59,15 @@ func (p *Plan) Update(
 	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
 ) (files *Files, err error) {
 	defer object.RecoverCorrupt(&err)
-	if !p.incremental || p.converted != nil {
+	modes := p.last.modes
+	if !p.incremental || p.converted != nil || modes == nil {
 		return nil, errNotPrepared
-	}
-	prepared := p.last.mark
-	if prepared == nil {
-		if err := os.RemoveAll(GitDirOf(dst).Dir); err != nil {
-			return nil, buildError(err)
-		}
-		prepared = &mark{}
-		if prepared.modes, err = probeModes(dst); err != nil {
-			return nil, buildError(err)
-		}
-		if err := os.Mkdir(GitDirOf(dst).Dir, 0o755); err != nil {
-			return nil, buildError(err)
-		}
 	}
 	if err := p.makeRoom(dst); err != nil {
 		return nil, buildError(err)
 	}
 	b := &builder{
-		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, large: p.large, filled: p.filled, modes: prepared.modes},
+		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, large: p.large, filled: p.filled, modes: *modes},
 		prepared: true, maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
 	made, written, err := b.build(ctx, dst, "")
@@ -97,11 +79,10 @@ func (p *Plan) Update(
 	if err := checkNames(ctx, dst, folders); err != nil {
 		return nil, buildError(err)
 	}
-	files = &Files{Written: written, made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts}
-	if prepared.flushed {
-		files.Changed = p.changedFolders(folders, b.rewritten)
-	}
-	return files, nil
+	return &Files{
+		Written: written, Changed: p.changedFolders(folders, b.rewritten),
+		made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts,
+	}, nil
 }
 
 // changedFolders returns which of a tree's folders are new or have new or removed names: by the plan, or because the entries

@@ -18,10 +18,12 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"golang.org/x/sys/unix"
 
-	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/object"
 )
+
+// Pointed reports whether a blob is a pointer to content with this SHA-256 and size in bytes, as with Git LFS.
+type Pointed func(blob object.ID, sum [sha256.Size]byte, size int64) bool
 
 // Subset is some of the files of a published tree. [Subset.Build] makes a tree of only these.
 type Subset struct {
@@ -101,7 +103,7 @@ func ProbeModes(dir string) (FileModes, error) {
 // Build makes a tree of the files at dst, which must not exist: hard links, or copies of files that have been altered or have too
 // many links. ref and commit are those of the published tree. It returns the paths of its new files, relative to dst.
 func (s *Subset) Build(
-	ctx context.Context, objects *object.Store, dst string, ref events.Ref, commit object.ID, modes FileModes, pointed Pointed,
+	ctx context.Context, objects *object.Store, dst string, ref string, commit object.ID, modes FileModes, pointed Pointed,
 ) (written []string, err error) {
 	defer object.RecoverCorrupt(&err)
 	if err := os.Mkdir(dst, 0o755); err != nil {
@@ -212,14 +214,14 @@ func (s *Subset) copy(ctx context.Context, objects *object.Store, folder disk.Di
 
 // errAltered is the error for a file whose content is not that of the published tree any more.
 func errAltered(err error) error {
-	return object.Corruptf("the published tree has been altered; the next patrol replaces it: %w", cmp.Or(err, errContentDiffers))
+	return object.Corruptf("the published tree has been altered; it will be replaced: %w", cmp.Or(err, errContentDiffers))
 }
 
 var errContentDiffers = errors.New("the file has other content")
 
 // writeGit writes the .git of the tree: only what pins, names and compares it. It is not a Git repository, because equal trees of
 // several commits are one. It returns its files.
-func (s *Subset) writeGit(dst string, ref events.Ref, commit object.ID, made manifest) (written []string, err error) {
+func (s *Subset) writeGit(dst string, ref string, commit object.ID, made manifest) (written []string, err error) {
 	g := GitDirOf(dst)
 	if err := os.Mkdir(g.Dir, 0o755); err != nil {
 		return nil, err
@@ -227,9 +229,8 @@ func (s *Subset) writeGit(dst string, ref events.Ref, commit object.ID, made man
 	contents := map[string]string{
 		g.Manifest():                            string(made.encode(commit.Format())),
 		filepath.Join(g.Dir, "lockstep-commit"): commit.String() + "\n",
-		filepath.Join(g.Dir, resolvedLinks):     "",
 		g.Pin():                                 "",
-		g.Ref():                                 ref.String() + "\n",
+		g.Ref():                                 ref + "\n",
 	}
 	if s.from.links != LinksKeep {
 		contents[filepath.Join(g.Dir, linksName)] = string(s.from.links) + "\n"

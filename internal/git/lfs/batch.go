@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"time"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/wire"
 )
 
@@ -104,10 +104,10 @@ func (c *Client) batch(ctx context.Context, objects []Object, optional bool) (ac
 		return nil, nil, c.batchError(err)
 	}
 	if response.Transfer != "" && response.Transfer != "basic" {
-		return nil, nil, c.failed(events.Permanent, events.ClassConfig, "it requires another transfer than basic, which Lockstep does not support")
+		return nil, nil, c.failed(git.Permanent, git.ClassConfig, "it requires another transfer than basic, which Lockstep does not support")
 	}
 	if response.HashAlgo != "" && response.HashAlgo != "sha256" {
-		return nil, nil, c.failed(events.Permanent, events.ClassConfig, "it uses another hash than SHA-256, which Lockstep does not support")
+		return nil, nil, c.failed(git.Permanent, git.ClassConfig, "it uses another hash than SHA-256, which Lockstep does not support")
 	}
 	return c.readActions(objects, response, asked)
 }
@@ -156,12 +156,12 @@ func (c *Client) readActions(objects []Object, response batchResponse, asked tim
 // checkHref refuses an href that Lockstep does not request.
 func (c *Client) checkHref(href string) error {
 	if err := checkURL(href); err != nil {
-		return c.failed(events.Permanent, events.ClassConfig, "the href of an object %w", err)
+		return c.failed(git.Permanent, git.ClassConfig, "the href of an object %w", err)
 	}
 	to, err := url.Parse(href)
 	server, serverErr := url.Parse(c.Server)
 	if err != nil || serverErr != nil || server.Scheme == "https" && to.Scheme != "https" {
-		return c.failed(events.Permanent, events.ClassConfig, "it is reached over https but sends downloads to http, where others could read their tokens; correct its URL in its settings")
+		return c.failed(git.Permanent, git.ClassConfig, "it is reached over https but sends downloads to http, where others could read their tokens; correct its URL in its settings")
 	}
 	return nil
 }
@@ -175,14 +175,14 @@ func (c *Client) host() string {
 	return u.Host
 }
 
-func (c *Client) failed(d events.Disposition, class events.Class, format string, args ...any) error {
-	return events.Errorf(d, class, "the LFS server at %s: %w", c.host(), fmt.Errorf(format, args...))
+func (c *Client) failed(d git.Retry, class git.Class, format string, args ...any) error {
+	return git.Errorf(d, class, "the LFS server at %s: %w", c.host(), fmt.Errorf(format, args...))
 }
 
 // batchError classifies an error of the batch request.
 func (c *Client) batchError(err error) error {
 	if errors.Is(err, errInvalidBatch) {
-		return c.failed(events.Retryable, events.ClassServer, "%w; check whether the repository has an LFS server", errInvalidBatch)
+		return c.failed(git.Retryable, git.ClassServer, "%w; check whether the repository has an LFS server", errInvalidBatch)
 	}
 	status, ok := errors.AsType[*wire.Status](err)
 	if !ok {
@@ -192,18 +192,18 @@ func (c *Client) batchError(err error) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return c.refused(status)
 	case http.StatusNotFound, http.StatusGone:
-		return c.failed(events.Permanent, events.ClassLFS, "there is none at its URL, or the credential may not use it (%w); see lfs.url in .lfsconfig", status)
+		return c.failed(git.Permanent, git.ClassLFS, "there is none at its URL, or the credential may not use it (%w); see lfs.url in .lfsconfig", status)
 	case http.StatusRequestEntityTooLarge:
 		return err // see Client.nextBatch
 	}
-	return c.failed(events.Permanent, events.ClassLFS, "it refused the request (%w)", status)
+	return c.failed(git.Permanent, git.ClassLFS, "it refused the request (%w)", status)
 }
 
 // refused returns the error for a refused or missing credential.
 func (c *Client) refused(status *wire.Status) error {
 	if status.Anonymous {
-		return c.failed(events.Permanent, events.ClassAuth,
+		return c.failed(git.Permanent, git.ClassAuth,
 			"it requires a credential (%w); name one in the watch, with the server's URL among its urls", status)
 	}
-	return c.failed(events.Permanent, events.ClassAuth, "it refused the credential (%w); check that it may read the repository's LFS objects", status)
+	return c.failed(git.Permanent, git.ClassAuth, "it refused the credential (%w); check that it may read the repository's LFS objects", status)
 }

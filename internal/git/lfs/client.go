@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/wire"
 )
 
@@ -215,9 +215,9 @@ func (c *Client) batchWithRetries(ctx context.Context, objects []Object, optiona
 
 // worthRetrying reports whether the same request may succeed soon.
 func worthRetrying(err error) bool {
-	switch events.ClassOf(err) {
-	case events.ClassNetwork, events.ClassServer:
-		return events.DispositionOf(err) == events.Retryable
+	switch git.ClassOf(err) {
+	case git.ClassNetwork, git.ClassServer:
+		return git.RetryOf(err) == git.Retryable
 	}
 	return false
 }
@@ -242,9 +242,9 @@ func (c *Client) missing(objects []Object, codes map[OID]int) error {
 		switch {
 		case !is:
 		case code >= 500:
-			return c.failed(events.Retryable, events.ClassServer, "it failed for object %s of %q (code %d)", o.OID, o.Path, code)
+			return c.failed(git.Retryable, git.ClassServer, "it failed for object %s of %q (code %d)", o.OID, o.Path, code)
 		case code == http.StatusTooManyRequests:
-			return c.failed(events.Retryable, events.ClassServer, "it limits requests for object %s of %q", o.OID, o.Path)
+			return c.failed(git.Retryable, git.ClassServer, "it limits requests for object %s of %q", o.OID, o.Path)
 		case len(texts) == 3:
 			more++
 		default:
@@ -255,7 +255,7 @@ func (c *Client) missing(objects []Object, codes map[OID]int) error {
 	if more > 0 {
 		text += fmt.Sprintf(" and at least %d more", more)
 	}
-	return c.failed(events.Permanent, events.ClassLFS, "it does not have %s; push what is missing with git lfs push --all", text)
+	return c.failed(git.Permanent, git.ClassLFS, "it does not have %s; push what is missing with git lfs push --all", text)
 }
 
 func reason(code int) string {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/config"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/wildmatch"
 )
 
@@ -76,12 +76,12 @@ func anyPattern(m *wildmatch.Matcher, patterns []string, file string) bool {
 func (c Config) Server(remote string) (string, error) {
 	if c.URL != "" {
 		if err := checkURL(c.URL); err != nil {
-			return "", events.Errorf(events.Permanent, events.ClassConfig, "lfs.url in its .lfsconfig %w", err)
+			return "", git.Errorf(git.Permanent, git.ClassConfig, "lfs.url in its .lfsconfig %w", err)
 		}
 		return strings.TrimSuffix(c.URL, "/"), nil
 	}
 	if strings.HasPrefix(remote, "ssh:") {
-		return "", events.Errorf(events.Permanent, events.ClassConfig,
+		return "", git.Errorf(git.Permanent, git.ClassConfig,
 			"LFS objects are not fetched over SSH; watch the repository over https, or name its LFS server with lfs.url in .lfsconfig")
 	}
 	remote = strings.TrimSuffix(remote, "/")

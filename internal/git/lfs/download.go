@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strings"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/wire"
 )
 
@@ -31,7 +31,7 @@ func (c *Client) get(ctx context.Context, t *task, optional bool) error {
 			if err != nil || ok {
 				return err
 			}
-			err = c.failed(events.Retryable, events.ClassServer, "it sent other content than object %s of %q", t.OID, t.Path)
+			err = c.failed(git.Retryable, git.ClassServer, "it sent other content than object %s of %q", t.OID, t.Path)
 			if restartErr := d.restart(); restartErr != nil {
 				return restartErr
 			}
@@ -80,7 +80,7 @@ func (c *Client) renew(ctx context.Context, t *task, optional bool) error {
 	}
 	t.action = actions[t.OID]
 	if t.action.isExpired() {
-		return c.failed(events.Retryable, events.ClassServer, "its download of object %s has expired already; check both clocks", t.OID)
+		return c.failed(git.Retryable, git.ClassServer, "its download of object %s has expired already; check both clocks", t.OID)
 	}
 	return nil
 }
@@ -132,12 +132,12 @@ func (c *Client) downloadError(t *task, d *download, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errShort): // the rest is requested next
-		return c.failed(events.Retryable, events.ClassServer, "object %s of %q: %w", t.OID, t.Path, err)
+		return c.failed(git.Retryable, git.ClassServer, "object %s of %q: %w", t.OID, t.Path, err)
 	case errors.Is(err, errTooLong), errors.Is(err, errRange):
 		if restartErr := d.restart(); restartErr != nil {
 			return restartErr
 		}
-		return c.failed(events.Retryable, events.ClassServer, "object %s of %q: %w", t.OID, t.Path, err)
+		return c.failed(git.Retryable, git.ClassServer, "object %s of %q: %w", t.OID, t.Path, err)
 	}
 	status, ok := errors.AsType[*wire.Status](err)
 	if !ok {
@@ -148,7 +148,7 @@ func (c *Client) downloadError(t *task, d *download, err error) error {
 		if restartErr := d.restart(); restartErr != nil {
 			return restartErr
 		}
-		return c.failed(events.Retryable, events.ClassServer, "object %s of %q: it refuses to continue a download", t.OID, t.Path)
+		return c.failed(git.Retryable, git.ClassServer, "object %s of %q: it refuses to continue a download", t.OID, t.Path)
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return c.refused(status)
 	}

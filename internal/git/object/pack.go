@@ -17,8 +17,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git"
 )
 
 // receiver receives a fetched pack. It scans the pack once, hashing the objects that are not deltas, and then
@@ -90,7 +90,7 @@ func (q Quarantine) openReceiver(ctx context.Context, limits Limits, progress Pr
 	if r.received == nil {
 		r.received = func(int64) {}
 	}
-	r.ctx, r.cancel = context.WithTimeoutCause(ctx, limits.FetchTimeout, events.Errorf(events.Retryable, events.ClassQuota,
+	r.ctx, r.cancel = context.WithTimeoutCause(ctx, limits.FetchTimeout, git.Errorf(git.Retryable, git.ClassQuota,
 		"receiving the pack took longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", limits.FetchTimeout))
 	if err := r.readHeader(); err != nil {
 		r.cancel()
@@ -216,7 +216,7 @@ func (r *receiver) addInflated(size int64) error {
 // confirmQuota verifies the checksum of a pack that exceeds a limit. If it is wrong, the pack was damaged in
 // transit and its declared sizes are meaningless.
 func (r *receiver) confirmQuota(err error) error {
-	if events.ClassOf(err) != events.ClassQuota {
+	if git.ClassOf(err) != git.ClassQuota {
 		return err
 	}
 	sum := r.format.NewSum()

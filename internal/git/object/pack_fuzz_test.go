@@ -28,7 +28,7 @@ func FuzzPack(f *testing.F) {
 	if err := q.Index(f.Context(), packDefaults(f), Progress{}); err != nil {
 		f.Fatal(err)
 	}
-	if err := q.Release(s, true); err != nil {
+	if err := q.Release(s); err != nil {
 		f.Fatal(err)
 	}
 	for _, pack := range [][]byte{

@@ -61,7 +61,7 @@ func receiveAlone(t *testing.T, job, dir string) {
 		testenv.Must(0, MakeBare(s, testFormat))(t)
 		writeLargePack(t, q, plumbing.BlobObject, int64(largeBlob), randomBytes())
 		if err = q.Index(t.Context(), packDefaults(t), Progress{}); err == nil {
-			err = q.Release(s, true)
+			err = q.Release(s)
 		}
 	case "thin":
 		m := &packMaker{}

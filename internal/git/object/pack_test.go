@@ -271,7 +271,7 @@ func TestUnpackThinPacksMadeByGit(t *testing.T) {
 			if err := first.Index(t.Context(), packDefaults(t), Progress{}); err != nil {
 				t.Fatal(err)
 			}
-			if err := first.Release(s, true); err != nil {
+			if err := first.Release(s); err != nil {
 				t.Fatal(err)
 			}
 			after := h.push(before, files)
@@ -291,7 +291,7 @@ func TestUnpackThinPacksMadeByGit(t *testing.T) {
 					t.Errorf("%+v", c)
 				}
 			}
-			if err := q.Release(s, true); err != nil {
+			if err := q.Release(s); err != nil {
 				t.Fatal(err)
 			}
 			mustMatchGit(t, s)
@@ -728,7 +728,7 @@ func TestDuplicateObject(t *testing.T) {
 	mustReadAll(t, q.Dir) // git index-pack fails on this pack
 	testenv.Must(gitserver.Git(t.Context(), q.Dir, "", "fsck", "--full", "--strict"))(t)
 	s := newStore(t)
-	if err := q.Release(s, true); err != nil {
+	if err := q.Release(s); err != nil {
 		t.Fatal(err)
 	}
 	again := received(t, m.done())

@@ -69,13 +69,9 @@ func (q Quarantine) Unpack(ctx context.Context, store string, limits Limits, pro
 }
 
 // Release moves the quarantine's objects into the store, a bare repository. Objects are named by their content, so
-// the store may already have them, and concurrent releases may move the same objects. If durable is set, the objects are
-// on disk before the store has them, and their names as [disk.Flush] says.
-func (q Quarantine) Release(store string, durable bool) error {
-	if !durable {
-		_, err := q.release(store)
-		return disk.Error("move fetched objects into the store", err)
-	}
+// the store may already have them, and concurrent releases may move the same objects. The objects are on disk
+// before the store has them, and their names as [disk.Flush] says.
+func (q Quarantine) Release(store string) error {
 	fetched, err := disk.Glob(q.Dir, "objects/*/*")
 	if err == nil {
 		err = disk.FlushChanged(fetched, nil)

@@ -4,6 +4,6 @@
 // It is pure: content in, submodules out. The differences from Git:
 //
 //	a URL that is neither http, https nor ssh   refused; Git also has git://, file:// and local paths
-//	a URL with a password, "." or ".."          refused, by [events.CheckRemote]
+//	a URL with a password, "." or ".."          refused by the caller
 //	a file above 1 MiB                          refused
 package submodule

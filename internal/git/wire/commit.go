@@ -5,23 +5,23 @@ import (
 	"net/http"
 	"regexp"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
 // ResolveCommit returns the tip that publishes commit for ref, which is that commit itself, a name that the remote has, or
 // zero for the default branch. It prefers a listed ref at the commit. Without one it fails if the server does not offer to
 // send commits by their hash.
-func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
+func (r *Session) ResolveCommit(ref string, commit object.ID) (Tip, error) {
 	tip := Tip{Ref: ref}
-	if ref.Commit() == "" {
+	if !object.IsID(ref) {
 		var err error
 		if tip, err = r.Resolve(ref); err != nil {
 			return Tip{}, err
 		}
 	}
 	if commit.Format() != r.refs.format {
-		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
+		return Tip{}, git.Errorf(git.Permanent, git.ClassNoRef,
 			"commit %s has %d digits, but the repository at %s has object format %s; check the hash: it needs %d digits",
 			commit, 2*commit.Format().Size(), r.host, r.refs.format, 2*r.refs.format.Size())
 	}
@@ -32,7 +32,7 @@ func (r *Session) ResolveCommit(ref events.Ref, commit object.ID) (Tip, error) {
 	case r.sendsUnadvertised():
 		tip.ByHash = true
 	default:
-		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
+		return Tip{}, git.Errorf(git.Permanent, git.ClassNoRef,
 			"no ref at %s is at commit %s, and the server sends no other commits; name a branch or tag at that commit, "+
 				"or set uploadpack.allowReachableSHA1InWant on the server", r.host, commit)
 	}
@@ -75,7 +75,7 @@ func (r *Session) refusesCommit() bool {
 }
 
 func (r *Session) noCommit(commit object.ID) error {
-	return events.Errorf(events.Permanent, events.ClassNoRef,
+	return git.Errorf(git.Permanent, git.ClassNoRef,
 		"%s does not send commit %s: it has no such commit, or none that a branch or tag contains; check the hash, or push a branch or tag that contains it",
 		r.host, commit)
 }

@@ -23,13 +23,6 @@
 // is a single request. A list of refs must begin within 15 s and have at most 64 MiB, a list of capabilities 64 KiB. The server
 // says with object-format whether a repository has object IDs of SHA-1 or SHA-256; all IDs of a session must be of that format.
 //
-// # Speculation
-//
-// A remote that is known to speak version 2 over HTTP may be asked for a commit before its refs are listed
-// ([Session.StartSpeculation]), in a separate session, concurrently with the one that lists. The caller uses the pack only if the
-// list names the commit. Each commit is requested this way at most once. Speculation with a remote is suspended for an hour after
-// it sent a pack of a commit that the ref does not name, or refused advertised commits twice.
-//
 // [Config.Hosts] is checked against the address when it is dialled.
 //
 // A [Gate] limits the requests to each host. List and Fetch are one request each, including redirects, the request for

@@ -14,8 +14,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	"golang.org/x/crypto/ssh"
 
-	"lockstep/events"
 	"lockstep/internal/egress"
+	"lockstep/internal/git"
 )
 
 // remoteError classifies a failed request to the remote at host. fault is the first error recorded by the monitor, err
@@ -24,7 +24,7 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	if ctx.Err() != nil {
 		return fmt.Errorf("request to %s: %w", host, context.Cause(ctx))
 	}
-	if classified, ok := errors.AsType[*events.Error](err); ok {
+	if classified, ok := errors.AsType[git.Fault](err); ok {
 		return classified
 	}
 	if status, ok := errors.AsType[statusError](fault); ok {
@@ -44,26 +44,26 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	}
 	switch {
 	case errors.Is(fault, errWebPage):
-		return events.Errorf(events.Retryable, events.ClassServer,
+		return git.Errorf(git.Retryable, git.ClassServer,
 			"%s responded with a web page; check that the URL is that of a repository, and whether it requires a credential", host)
 	case errors.Is(fault, errTooLong):
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than the limit for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent more than the limit for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
 	case errors.Is(fault, errTooManyRefs):
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s lists more than %d MiB of refs; delete some", host, maxAdvert>>20)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s lists more than %d MiB of refs; delete some", host, maxAdvert>>20)
 	case errors.Is(fault, errLongPrologue):
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
 	case errors.Is(fault, errNoAnswer):
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%s does not answer: %w", host, errNoAnswer)
+		return git.Errorf(git.Retryable, git.ClassNetwork, "%s does not answer: %w", host, errNoAnswer)
 	case errors.Is(fault, errIdle):
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%s stopped sending: %w", host, errIdle)
+		return git.Errorf(git.Retryable, git.ClassNetwork, "%s stopped sending: %w", host, errIdle)
 	case errors.Is(fault, errTooSlow):
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%s is too slow: %w", host, errTooSlow)
+		return git.Errorf(git.Retryable, git.ClassNetwork, "%s is too slow: %w", host, errTooSlow)
 	case errors.Is(fault, io.ErrUnexpectedEOF):
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%s closed the connection in the middle of a response", host)
+		return git.Errorf(git.Retryable, git.ClassNetwork, "%s closed the connection in the middle of a response", host)
 	case fault != nil:
-		return events.Errorf(events.Retryable, events.ClassNetwork, "cannot reach %s: %w", host, networkCause(fault))
+		return git.Errorf(git.Retryable, git.ClassNetwork, "cannot reach %s: %w", host, networkCause(fault))
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
-		return events.Errorf(events.Permanent, events.ClassNoRef, "the repository at %s is empty; push a commit to it", host)
+		return git.Errorf(git.Permanent, git.ClassNoRef, "the repository at %s is empty; push a commit to it", host)
 	}
 	return errNotGit.classify(host)
 }
@@ -72,21 +72,21 @@ func statusFailure(host string, auth Auth, status statusError) error {
 	switch code := status.code; {
 	case status.limited:
 		err := fmt.Errorf("%s limits the request rate: %w", host, status)
-		return &events.Error{Disposition: events.Retryable, Class: events.ClassLimited, RetryAfter: status.retryAfter, Err: err}
+		return &git.Error{Retry: git.Retryable, Class: git.ClassLimited, RetryAfter: status.retryAfter, Err: err}
 	case code == http.StatusUnauthorized && auth.IsZero():
 		return credentialRequired(host)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
-		return events.Errorf(events.Permanent, events.ClassAuth,
+		return git.Errorf(git.Permanent, git.ClassAuth,
 			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, code)
 	case code == http.StatusNotFound, code == http.StatusGone:
-		return events.Errorf(events.Permanent, events.ClassNotFound,
+		return git.Errorf(git.Permanent, git.ClassNotFound,
 			"%s has no such repository, or this credential may not read it (HTTP %d)", host, code)
 	}
-	return events.Errorf(events.Retryable, events.ClassServer, "%s responded with %w", host, status)
+	return git.Errorf(git.Retryable, git.ClassServer, "%s responded with %w", host, status)
 }
 
 func credentialRequired(host string) error {
-	return events.Errorf(events.Permanent, events.ClassAuth, "%s requires a credential; name one in the watch or change (--credential)", host)
+	return git.Errorf(git.Permanent, git.ClassAuth, "%s requires a credential; name one in the watch or change (--credential)", host)
 }
 
 // networkCause describes a network error without text from the remote: net/http quotes responses that it cannot

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -20,7 +20,7 @@ const maxHaves = 64
 type FetchRequest struct {
 	Tip     object.ID
 	ByHash  bool // of Tip: a refusal is permanent
-	Depth   events.Depth
+	Depth   git.Depth
 	Haves   []object.ID // commits that are complete down to Shallow; the pack omits their objects
 	Shallow []object.ID // commits whose parents are missing
 }
@@ -43,7 +43,7 @@ func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (sh
 		return err
 	})
 	switch {
-	case err != nil && want.ByHash && events.ClassOf(err) != events.ClassLimited && ctx.Err() == nil && r.refusesCommit():
+	case err != nil && want.ByHash && git.ClassOf(err) != git.ClassLimited && ctx.Err() == nil && r.refusesCommit():
 		return nil, r.noCommit(want.Tip)
 	case err != nil:
 		return nil, err
@@ -155,8 +155,8 @@ func (w *pktWriter) haves(want FetchRequest) {
 }
 
 // deepen converts a depth to the Git protocol.
-func deepen(d events.Depth) int {
-	if d == events.DepthFull {
+func deepen(d git.Depth) int {
+	if d == git.FullDepth {
 		return 1<<31 - 1 // Git's value for unlimited
 	}
 	return int(max(d, 1))

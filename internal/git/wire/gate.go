@@ -2,19 +2,24 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 )
 
 // Gate limits the requests to hosts. [Session.List] and [Session.Fetch] enter it before they send anything. It must be
 // safe for concurrent use.
 type Gate interface {
-	// Enter returns a permit for one request to host, which is in lower case and without a default port. Its error is
-	// returned to the caller of the session as it is, so it should be an [events.Error].
-	Enter(ctx context.Context, host string) (Permit, error)
+	// Enter returns a permit for one request to host, which is in lower case and without a default port. The operation can
+	// continue without an optional request, for which there may be none: [ErrNoPermit]. Any other error is returned to the
+	// caller of the session as it is, so it should be an [git.Error].
+	Enter(ctx context.Context, host string, optional bool) (Permit, error)
 }
+
+// ErrNoPermit means that an optional request may not be sent now.
+var ErrNoPermit = errors.New("no permit for an optional request")
 
 // Permit is the permission for one request.
 type Permit interface {
@@ -37,7 +42,7 @@ func (r *Session) do(ctx context.Context, more bool, send func(context.Context) 
 	if r.gate == nil {
 		return r.send(ctx, send)
 	}
-	permit, err := r.gate.Enter(ctx, r.gateHost)
+	permit, err := r.gate.Enter(ctx, r.gateHost, false)
 	if err != nil {
 		return err
 	}
@@ -65,8 +70,8 @@ func (r *Session) send(ctx context.Context, send func(context.Context) error) (e
 // uncounted makes the error of a limited request one that does not count as an attempt: the gate delays the next request,
 // so that it cannot be repeated without end.
 func uncounted(err error) error {
-	if events.ClassOf(err) != events.ClassLimited {
+	if git.ClassOf(err) != git.ClassLimited {
 		return err
 	}
-	return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: events.RetryAfter(err), Err: err}
+	return &git.Error{Retry: git.Contention, Class: git.ClassLimited, RetryAfter: git.RetryAfter(err), Err: err}
 }

@@ -28,7 +28,7 @@ type gateLog struct {
 	open    int
 }
 
-func (g *gateLog) Enter(_ context.Context, host string) (Permit, error) {
+func (g *gateLog) Enter(_ context.Context, host string, _ bool) (Permit, error) {
 	g.hosts = append(g.hosts, host)
 	if g.refuse != nil {
 		return nil, g.refuse
@@ -73,7 +73,7 @@ func TestGateAdmitsEachRequest(t *testing.T) {
 			if gate.open != 0 || len(gate.answers) != 1 {
 				t.Fatalf("after the list of refs: %+v", gate)
 			}
-			tip := testenv.Must(r.Resolve(events.Ref{}))(t)
+			tip := testenv.Must(r.Resolve(""))(t)
 			inFlight := 0
 			pack := writer(func(p []byte) (int, error) {
 				inFlight = max(inFlight, gate.open)
@@ -110,7 +110,7 @@ func TestGateErrorIsReturnedUnchanged(t *testing.T) {
 	gate.refuse = nil
 	testenv.Must(0, r.List(t.Context()))(t)
 	gate.refuse = errLimit
-	_, err := r.Fetch(t.Context(), FetchRequest{Tip: testenv.Must(r.Resolve(events.Ref{}))(t).Want, Depth: 1}, io.Discard)
+	_, err := r.Fetch(t.Context(), FetchRequest{Tip: testenv.Must(r.Resolve(""))(t).Want, Depth: 1}, io.Discard)
 	if err != errLimit {
 		t.Errorf("fetch: %v", err)
 	}

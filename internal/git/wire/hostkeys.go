@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 )
 
 // hostKeyFault is the error for an unknown, changed or revoked SSH host key.
@@ -27,11 +27,11 @@ func (e *hostKeyFault) Error() string { return "the host key is not known" }
 
 func (e *hostKeyFault) classify(host string) error {
 	if e.changed {
-		return events.Errorf(events.Permanent, events.ClassAuth,
+		return git.Errorf(git.Permanent, git.ClassAuth,
 			"the SSH key of %s is not the one in %s: the host has a new key, or somebody may be in between; it presents %s: "+
 				"compare this with the fingerprint that its operator publishes, and correct the line", host, e.where, e.key)
 	}
-	return events.Errorf(events.Permanent, events.ClassConfig,
+	return git.Errorf(git.Permanent, git.ClassConfig,
 		"the SSH key of %s is not in %s; it presents %s: compare this with the fingerprint that its operator publishes, and add "+
 			"the line that ssh-keyscan prints, or set known-hosts to another file", host, e.where, e.key)
 }
@@ -47,7 +47,7 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 	if lines != "" {
 		check, err := n.knownLines.parse(n.log, knownLines{"the credential's knownHosts", lines})
 		if err != nil {
-			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "%w; correct it", err)
+			return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig, "%w; correct it", err)
 		}
 		return hostKeys{check, "the credential's knownHosts"}, nil
 	}
@@ -64,13 +64,13 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 			continue
 		}
 		if err != nil {
-			return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
+			return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
 		}
 		files = append(files, knownLines{file, string(content)})
 	}
 	check, err := n.knownLines.parse(n.log, files...)
 	if err != nil {
-		return hostKeys{}, events.Errorf(events.Permanent, events.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
+		return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
 	}
 	return hostKeys{check, strings.Join(n.knownHosts, " or ")}, nil
 }

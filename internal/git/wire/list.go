@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 )
 
 // List lists the remote's refs. With prefixes, it needs only the refs that begin with one of them and the default branch; a
@@ -114,7 +114,7 @@ func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 	if fault != nil && !isStatus && !isInvalid && !errors.Is(fault, errWebPage) {
 		return false
 	}
-	r.net.remotes.remember(r.url, nil)
+	r.net.remotes.forget(r.url)
 	return !isStatus || status.code < 500 && !status.limited
 }
 
@@ -127,7 +127,7 @@ func (n *Network) DialAndList(
 		return nil, err
 	}
 	err = r.List(ctx, prefixes...)
-	if events.ClassOf(err) == events.ClassNoRef {
+	if git.ClassOf(err) == git.ClassNoRef {
 		r.refs, err = nil, nil
 	}
 	if err != nil {

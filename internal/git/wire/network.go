@@ -31,6 +31,10 @@ type Config struct {
 	CAFile     string // PEM bundle of additional certificate authorities
 	KnownHosts string // known_hosts file; defaults to those of the user and the system
 
+	// CheckURL returns an error for a URL of a remote that is not to be used. CheckRef returns one for a full ref name that the caller
+	// does not support; the text must not repeat the name. Both are optional.
+	CheckURL, CheckRef func(string) error
+
 	Log *slog.Logger // optional
 }
 
@@ -43,6 +47,8 @@ type Network struct {
 	tls                *tls.Config
 	knownHosts         []string
 	knownHostsRequired bool // set by Config: the file must exist
+	checkURL           func(string) error
+	checkRef           func(string) error
 	knownLines         knownCache
 	skippedFiles       sync.Map // default known_hosts files that cannot be read
 	log                *slog.Logger
@@ -54,7 +60,13 @@ type Network struct {
 
 // NewNetwork reads the files that cfg names. It does not connect.
 func NewNetwork(cfg Config) (*Network, error) {
-	n := &Network{proxyFor: http.ProxyFromEnvironment, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))}
+	n := &Network{proxyFor: http.ProxyFromEnvironment, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), checkURL: cfg.CheckURL, checkRef: cfg.CheckRef}
+	if n.checkURL == nil {
+		n.checkURL = func(string) error { return nil }
+	}
+	if n.checkRef == nil {
+		n.checkRef = func(string) error { return nil }
+	}
 	var err error
 	if n.hosts, err = egress.ParseHosts("hosts", cfg.Hosts); err != nil {
 		return nil, err

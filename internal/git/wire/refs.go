@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"lockstep/events"
 	"lockstep/internal/git/object"
 )
 
@@ -43,9 +42,9 @@ func formatOf(name string) (object.Format, error) {
 	return object.SHA1, errFormat
 }
 
-// Refs holds the branches and tags of a remote. Names are valid or not according to [events.ParseRef].
+// Refs holds the branches and tags of a remote. Names are valid or not according to [Config.CheckRef].
 type Refs struct {
-	Default events.Ref        // the default branch, or events.DetachedHead; zero if unknown or missing
+	Default string            // the default branch, or [DetachedHead]; "" if unknown or missing
 	Commits map[string]string // of branches, tags and a detached HEAD, by full name; for an annotated tag the commit, or the tag if the server does not peel tags
 	Moved   string            // URL of the repository that the server permanently redirects to, over HTTP; "" for none
 
@@ -54,12 +53,12 @@ type Refs struct {
 }
 
 // Has reports whether the remote listed a ref.
-func (r *Session) Has(ref events.Ref) bool {
+func (r *Session) Has(ref string) bool {
 	if r.refs == nil {
 		return false
 	}
-	_, ok := r.refs.refs[ref.String()]
-	return ok || ref == events.DetachedHead && r.defaultBranch() == ref.String()
+	_, ok := r.refs.refs[ref]
+	return ok || ref == DetachedHead && r.defaultBranch() == ref
 }
 
 // ListsAny reports whether any listed ref points to one of the commits.
@@ -88,7 +87,7 @@ func (r *Session) BranchesAndTags() Refs {
 		if !strings.HasPrefix(name, "refs/heads/") && !strings.HasPrefix(name, "refs/tags/") {
 			continue
 		}
-		if ref, err := events.ParseRef(name); err != nil || ref.String() != name {
+		if r.net.checkRef(name) != nil {
 			refs.Invalid = append(refs.Invalid, name)
 			continue
 		}
@@ -98,12 +97,12 @@ func (r *Session) BranchesAndTags() Refs {
 		refs.Commits[name] = hash.String()
 	}
 	name := r.defaultBranch()
-	if name == events.DetachedHead.String() {
+	if name == DetachedHead {
 		refs.Commits[name] = r.refs.head.String()
 	}
 	switch {
 	case refs.Commits[name] != "":
-		refs.Default, _ = events.ParseRef(name) // parsed above
+		refs.Default = name
 	case slices.Contains(refs.Invalid, name):
 		refs.InvalidDefault = name
 	}

@@ -6,15 +6,15 @@ import (
 	"strconv"
 	"strings"
 
-	"lockstep/events"
 	"lockstep/internal/egress"
+	"lockstep/internal/git"
 )
 
 // refusal is an error that a remote reports as text or as an exit status, since neither Git protocol nor SSH has
 // status codes. The text decides the class and is not repeated.
 type refusal struct {
-	class  events.Class // ClassAuth, ClassNotFound or ClassServer
-	status int          // exit status of git-upload-pack; 0 if unknown
+	class  git.Class // ClassAuth, ClassNotFound or ClassServer
+	status int       // exit status of git-upload-pack; 0 if unknown
 }
 
 func (e *refusal) Error() string { return "the remote refused the request" }
@@ -33,28 +33,28 @@ func refusalOf(text string, listing bool) *refusal {
 	for line := range strings.Lines(text) {
 		switch {
 		case listing && notFoundText.MatchString(line):
-			return &refusal{class: events.ClassNotFound}
+			return &refusal{class: git.ClassNotFound}
 		case noAccessText.MatchString(line):
-			return &refusal{class: events.ClassAuth}
+			return &refusal{class: git.ClassAuth}
 		}
 	}
-	return &refusal{class: events.ClassServer}
+	return &refusal{class: git.ClassServer}
 }
 
 func (e *refusal) classify(host string, auth Auth) error {
 	switch {
-	case e.class == events.ClassAuth && auth.IsZero():
+	case e.class == git.ClassAuth && auth.IsZero():
 		return credentialRequired(host)
-	case e.class == events.ClassAuth:
-		return events.Errorf(events.Permanent, events.ClassAuth,
+	case e.class == git.ClassAuth:
+		return git.Errorf(git.Permanent, git.ClassAuth,
 			"%s refused the credential; check that it is current and may read the repository", host)
-	case e.class == events.ClassNotFound:
-		return events.Errorf(events.Permanent, events.ClassNotFound,
+	case e.class == git.ClassNotFound:
+		return git.Errorf(git.Permanent, git.ClassNotFound,
 			"%s has no such repository, or this credential may not read it", host)
 	case e.status != 0:
-		return events.Errorf(events.Retryable, events.ClassServer, "git-upload-pack failed at %s (exit status %d)", host, e.status)
+		return git.Errorf(git.Retryable, git.ClassServer, "git-upload-pack failed at %s (exit status %d)", host, e.status)
 	}
-	return events.Errorf(events.Retryable, events.ClassServer, "%s refused the request with a Git protocol error; see the server's log", host)
+	return git.Errorf(git.Retryable, git.ClassServer, "%s refused the request with a Git protocol error; see the server's log", host)
 }
 
 // hostRefused returns the error for a host that the settings do not allow, during a request to host.
@@ -63,7 +63,7 @@ func hostRefused(host string, fault *egress.Fault) error {
 	if egress.CanonicalHost(fault.Host) != egress.CanonicalHost(hostname(host)) { // the target of a redirect
 		text = fmt.Sprintf("%s redirects to a host that %s", host, fault.Why)
 	}
-	return events.Errorf(events.Permanent, events.ClassConfig, "%s", text)
+	return git.Errorf(git.Permanent, git.ClassConfig, "%s", text)
 }
 
 // hostname returns the host of host:port.

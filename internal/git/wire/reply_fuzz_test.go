@@ -47,7 +47,7 @@ func FuzzServerReply(f *testing.F) {
 			mustBeClassified(t, err)
 			return
 		}
-		if _, err := r.Resolve(events.Ref{}); err != nil {
+		if _, err := r.Resolve(""); err != nil {
 			mustBeClassified(t, err)
 		}
 		for _, haves := range [][]object.ID{nil, {object.ParseID("2222222222222222222222222222222222222222")}} {

@@ -10,24 +10,24 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 )
 
 // responseFault is a response that cannot be used. Its text follows the name of the host.
 type responseFault struct {
-	text        string
-	disposition events.Disposition
-	class       events.Class
+	text  string
+	retry git.Retry
+	class git.Class
 }
 
 func (e *responseFault) Error() string { return "the remote " + e.text }
 
 func (e *responseFault) classify(host string) error {
-	return events.Errorf(e.disposition, e.class, "%s %s", host, e.text)
+	return git.Errorf(e.retry, e.class, "%s %s", host, e.text)
 }
 
 func serverFault(text string) *responseFault {
-	return &responseFault{text, events.Retryable, events.ClassServer}
+	return &responseFault{text, git.Retryable, git.ClassServer}
 }
 
 var (
@@ -38,7 +38,7 @@ var (
 	errSideband     = serverFault("sent a pack in an unknown side-band")
 	errFormat       = &responseFault{
 		"has an object format for this repository that is neither SHA-1 nor SHA-256, which is not supported; use a repository with one of them",
-		events.Permanent, events.ClassConfig,
+		git.Permanent, git.ClassConfig,
 	}
 	errRedirectLoop    = serverFault("redirects 10 times in a row; check that the URL is that of the repository itself")
 	errRedirectScheme  = serverFault("redirects to a URL that is neither http nor https; correct the URL")

@@ -11,8 +11,8 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
-	"lockstep/events"
 	"lockstep/internal/egress"
+	"lockstep/internal/git"
 )
 
 // Sender sends HTTP requests that belong to a repository but not to the Git protocol, such as those of Git LFS, by the same
@@ -36,7 +36,7 @@ type Request struct {
 	NoAuth bool // add no credential to the request to URL
 
 	MaxBytes int64 // of the response
-	Optional bool  // the operation can continue without it; see TryGate
+	Optional bool  // the operation can continue without it; see Gate
 }
 
 // Status is an HTTP status from 400 to 499 that does not limit the rate.
@@ -47,9 +47,6 @@ type Status struct {
 
 func (e *Status) Error() string { return fmt.Sprintf("HTTP status %d", e.Code) }
 
-// ErrNoPermit means that an optional request may not be sent now.
-var ErrNoPermit = errors.New("no permit for an optional request")
-
 // Send sends a request through the gate, follows redirects with the same method, and passes a successful response to read,
 // which must consume its body. It returns a *[Status], an error as of a session, or that of read, unchanged.
 func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response) error) error {
@@ -57,9 +54,11 @@ func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response
 	if err != nil {
 		return errors.New("the URL does not parse")
 	}
-	permit, err := s.enter(ctx, target, req.Optional)
-	if err != nil {
-		return err
+	var permit Permit
+	if s.Limits.Gate != nil {
+		if permit, err = s.Limits.Gate.Enter(ctx, hostPort(target), req.Optional); err != nil {
+			return err
+		}
 	}
 	w := &monitor{maxPack: req.MaxBytes, next: &route{net: s.Network, foreign: s.Foreign}}
 	if origin, err := url.Parse(s.Remote); err == nil {
@@ -76,26 +75,6 @@ func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response
 		return stop
 	}
 	return err
-}
-
-// enter returns a permit, or nil if there is no gate.
-func (s *Sender) enter(ctx context.Context, target *url.URL, optional bool) (Permit, error) {
-	host := events.HostPort(target)
-	if s.Limits.Gate == nil {
-		return nil, nil
-	}
-	if !optional {
-		return s.Limits.Gate.Enter(ctx, host)
-	}
-	gate, ok := s.Limits.Gate.(TryGate)
-	if !ok {
-		return nil, ErrNoPermit
-	}
-	permit, err := gate.TryEnter(ctx, host)
-	if err != nil && events.ClassOf(err) == events.ClassLimited {
-		return nil, ErrNoPermit
-	}
-	return permit, err
 }
 
 func (s *Sender) send(ctx context.Context, w *monitor, target *url.URL, req Request, read func(*http.Response) error) error {
@@ -202,14 +181,14 @@ func (s *Sender) fault(ctx context.Context, w *monitor, target *url.URL, auth Au
 	case isRead && fault == nil: // its own
 		return read.err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return events.Errorf(events.Retryable, events.ClassNetwork,
+		return git.Errorf(git.Retryable, git.ClassNetwork,
 			"%s took longer than %v; raise the setting fetch-timeout if the file is meant to be that large", target.Host, s.Limits.Timeout)
 	}
 	if errors.Is(fault, errTooLong) {
-		return events.Errorf(events.Permanent, events.ClassQuota, "%s sent a response of more than %d bytes", target.Host, w.maxPack)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent a response of more than %d bytes", target.Host, w.maxPack)
 	}
 	if refused, ok := errors.AsType[*egress.Fault](fault); ok {
-		return events.Errorf(events.Permanent, events.ClassConfig, "%s", (&egress.Fault{Host: target.Hostname(), Why: refused.Why}).Error())
+		return git.Errorf(git.Permanent, git.ClassConfig, "%s", (&egress.Fault{Host: target.Hostname(), Why: refused.Why}).Error())
 	}
 	return remoteError(ctx, target.Host, auth, fault, err)
 }

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -54,19 +55,19 @@ type carrier interface {
 // Dial creates a session without sending anything. The URL must not contain credentials. It is foreign if it comes
 // from a webhook's payload, not from the operator.
 func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*Session, error) {
-	if err := CheckURL(rawURL); err != nil {
-		return nil, err
+	if err := n.checkURL(rawURL); err != nil {
+		return nil, git.Errorf(git.Permanent, git.ClassConfig, "remote: %w", err)
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig, "remote: the URL does not parse")
+		return nil, git.Errorf(git.Permanent, git.ClassConfig, "remote: the URL does not parse")
 	}
 	if err := auth.checkScheme(u.Scheme); err != nil {
 		return nil, err
 	}
 	r := &Session{
 		net: n, url: rawURL, host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout,
-		gate: limits.Gate, gateHost: events.HostPort(u),
+		gate: limits.Gate, gateHost: hostPort(u),
 	}
 	if u.Scheme == "ssh" {
 		r.carrier = &sshCarrier{net: n, foreign: foreign, url: u, auth: auth, wire: r.wire}
@@ -83,7 +84,7 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() == nil && reqCtx.Err() != nil:
-		return events.Errorf(events.Retryable, events.ClassNetwork,
+		return git.Errorf(git.Retryable, git.ClassNetwork,
 			"%s took longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", r.host, r.timeout)
 	}
 	fault := r.wire.firstError()
@@ -121,37 +122,35 @@ type Limits struct {
 
 // Tip is the remote's position of a ref.
 type Tip struct {
-	Ref       events.Ref
+	Ref       string    // full name, or the commit if one was asked for by its hash
 	IsDefault bool      // Ref is the remote's default branch
 	Want      object.ID // the object to fetch, which may be a tag
 	Commit    object.ID // the commit; zero for a tag that the server does not peel
 	ByHash    bool      // no listed ref points to Want, so the server may refuse it
 }
 
-// Resolve returns the position of ref, or of the default branch if ref is zero.
-func (r *Session) Resolve(ref events.Ref) (Tip, error) {
+// Resolve returns the position of the ref with a full name, or of the default branch if that is "".
+func (r *Session) Resolve(name string) (Tip, error) {
 	defaultName := r.defaultBranch()
-	name := ref.String()
 	if name == "" {
 		name = defaultName
 	}
 	if name == "" {
-		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
+		return Tip{}, git.Errorf(git.Permanent, git.ClassNoRef,
 			"the repository at %s does not advertise its default branch; name a ref in the change", r.host)
 	}
-	parsed, err := events.ParseRef(name)
-	if err != nil || parsed.String() != name { // a short name, or HEAD
-		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef,
-			"the default branch at %s: %w; correct its HEAD, or name a ref in the change", r.host, events.ErrBadRef)
+	if err := r.net.checkRef(name); err != nil { // such as a short name, or HEAD
+		return Tip{}, git.Errorf(git.Permanent, git.ClassNoRef,
+			"the default branch at %s: %w; correct its HEAD, or name a ref in the change", r.host, err)
 	}
 	want, ok := r.refs.refs[name]
-	if parsed == events.DetachedHead && name == defaultName {
+	if name == DetachedHead && name == defaultName {
 		want, ok = r.refs.head, true
 	}
 	if !ok {
-		return Tip{}, events.Errorf(events.Permanent, events.ClassNoRef, "the repository at %s has no ref %s", r.host, name)
+		return Tip{}, git.Errorf(git.Permanent, git.ClassNoRef, "the repository at %s has no ref %s", r.host, name)
 	}
-	t := Tip{Ref: parsed, IsDefault: name == defaultName, Want: want, Commit: want}
+	t := Tip{Ref: name, IsDefault: name == defaultName, Want: want, Commit: want}
 	if peeled, ok := r.refs.peeled[name]; ok {
 		t.Commit = peeled
 	} else if strings.HasPrefix(name, "refs/tags/") {
@@ -164,7 +163,10 @@ func (r *Session) Resolve(ref events.Ref) (Tip, error) {
 // protocol 2 all do.
 var symrefAgents = regexp.MustCompile(`^git/[2-9]`)
 
-// defaultBranch returns the full name of the remote's default branch, [events.DetachedHead] if its HEAD is not a branch,
+// DetachedHead is the name of the default branch of a remote whose HEAD is not a branch. No remote has a ref of this name.
+const DetachedHead = "refs/lockstep/HEAD"
+
+// defaultBranch returns the full name of the remote's default branch, [DetachedHead] if its HEAD is not a branch,
 // or "". If the server cannot advertise it, it picks a branch that points to the commit of HEAD, preferably main or master.
 func (r *Session) defaultBranch() string {
 	for _, symref := range r.refs.capabilities["symref"] {
@@ -174,7 +176,7 @@ func (r *Session) defaultBranch() string {
 	}
 	agent := strings.Join(r.refs.capabilities["agent"], " ")
 	if !r.refs.head.IsZero() && (r.offered != nil || symrefAgents.MatchString(agent)) {
-		return events.DetachedHead.String()
+		return DetachedHead
 	}
 	atHead := func(name string) bool {
 		hash, ok := r.refs.refs[name]
@@ -191,15 +193,16 @@ func (r *Session) defaultBranch() string {
 		}
 	}
 	if !r.refs.head.IsZero() {
-		return events.DetachedHead.String()
+		return DetachedHead
 	}
 	return ""
 }
 
-// CheckURL returns an error unless url is the URL of a Git remote over HTTP, HTTPS or SSH.
-func CheckURL(url string) error {
-	if err := events.CheckRemote(url); err != nil {
-		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
+// hostPort returns the host of u in lower case, with the port unless it is the default of the scheme.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" || port == map[string]string{"https": "443", "http": "80", "ssh": "22"}[u.Scheme] {
+		return strings.ToLower(u.Hostname())
 	}
-	return nil
+	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }

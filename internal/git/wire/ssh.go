@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"lockstep/events"
 	"lockstep/internal/egress"
+	"lockstep/internal/git"
 )
 
 const (
@@ -121,7 +121,7 @@ func (s *sshCarrier) start(ctx context.Context) (*uploadPack, error) {
 		}
 		_ = conn.Close()
 		if strings.Contains(err.Error(), "unable to authenticate") { // package ssh has no error type for it
-			err = &refusal{class: events.ClassAuth}
+			err = &refusal{class: git.ClassAuth}
 		}
 		return nil, s.wire.record(err)
 	}
@@ -135,10 +135,10 @@ func parseKey(auth Auth) (signer ssh.Signer, err error) {
 		signer, err = ssh.ParsePrivateKey([]byte(auth.SSHKey))
 	}
 	if _, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig, "the credential's sshKey is encrypted; add its sshKeyPassphrase")
+		return nil, git.Errorf(git.Permanent, git.ClassConfig, "the credential's sshKey is encrypted; add its sshKeyPassphrase")
 	}
 	if err != nil {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig,
+		return nil, git.Errorf(git.Permanent, git.ClassConfig,
 			"the credential's sshKey cannot be read; want a private key in PEM or OpenSSH format, and its sshKeyPassphrase if it is encrypted")
 	}
 	return signer, nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -115,7 +115,7 @@ func (r *Session) request(want FetchRequest) request0 {
 		options = append(options, "agent="+capability.DefaultAgent())
 	}
 	useFirst("no-progress")
-	req.deepens = (want.Depth != events.DepthFull || len(want.Shallow) > 0) && useFirst("shallow")
+	req.deepens = (want.Depth != git.FullDepth || len(want.Shallow) > 0) && useFirst("shallow")
 	w := &pktWriter{}
 	w.text("%s", strings.TrimRight("want "+want.Tip.String()+" "+strings.Join(options, " "), " "))
 	if req.deepens {

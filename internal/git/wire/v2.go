@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 
-	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
 
@@ -186,7 +186,7 @@ func (p *protocol2) fetch(want FetchRequest) (request []byte, shallow []object.I
 	for _, option := range []string{"thin-pack", "no-progress", "ofs-delta"} {
 		w.text("%s", option)
 	}
-	if p.shallow && (want.Depth != events.DepthFull || len(want.Shallow) > 0) {
+	if p.shallow && (want.Depth != git.FullDepth || len(want.Shallow) > 0) {
 		shallow = w.shallow(want)
 	}
 	w.text("want %s", want.Tip)

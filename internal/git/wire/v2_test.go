@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
@@ -71,13 +72,12 @@ func TestBothProtocols(t *testing.T) {
 			} {
 				sessions := len(ssh.Commands())
 				r := dial(t, n, tc.url, tc.auth)
-				ref := testenv.Must(events.ParseRef(want.ref))(t)
-				testenv.Must(0, r.List(t.Context(), ref.String()))(t)
-				got := testenv.Must(r.Resolve(ref))(t)
+				testenv.Must(0, r.List(t.Context(), want.ref))(t)
+				got := testenv.Must(r.Resolve(want.ref))(t)
 				if (r.offered != nil) == tc.old {
 					t.Fatalf("the wrong protocol: %+v", r.offered)
 				}
-				if got.Ref.IsZero() || got.IsDefault != want.tip.IsDefault || got.Want != want.tip.Want || got.Commit != want.tip.Commit {
+				if got.Ref == "" || got.IsDefault != want.tip.IsDefault || got.Want != want.tip.Want || got.Commit != want.tip.Commit {
 					t.Errorf("%s: got %+v, want %+v", want.ref, got, want.tip)
 				}
 				var pack bytes.Buffer
@@ -91,7 +91,7 @@ func TestBothProtocols(t *testing.T) {
 			}
 			r := dial(t, n, tc.url, tc.auth)
 			testenv.Must(0, r.List(t.Context(), "refs/heads/none"))(t)
-			_, err := r.Resolve(testenv.Must(events.ParseRef("refs/heads/none"))(t))
+			_, err := r.Resolve("refs/heads/none")
 			testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 		})
 	}
@@ -114,7 +114,7 @@ func TestShallowAndThinFetch(t *testing.T) {
 		if objects := pack.Bytes()[11]; objects != 3 { // commit, tree, blob
 			t.Errorf("old %v: %d objects", old, objects)
 		}
-		shallow = testenv.Must(r.Fetch(t.Context(), FetchRequest{Tip: object.ParseID(second), Haves: ids, Shallow: shallow, Depth: events.DepthFull}, io.Discard))(t)
+		shallow = testenv.Must(r.Fetch(t.Context(), FetchRequest{Tip: object.ParseID(second), Haves: ids, Shallow: shallow, Depth: git.FullDepth}, io.Discard))(t)
 		if len(shallow) != 0 {
 			t.Errorf("old %v: shallow %v after a full fetch", old, shallow)
 		}
@@ -147,13 +147,13 @@ func TestDefaultBranches(t *testing.T) {
 				err := r.List(t.Context(), "HEAD")
 				var tip Tip
 				if err == nil {
-					tip, err = r.Resolve(events.Ref{})
+					tip, err = r.Resolve("")
 				}
 				if tc.class != "" {
 					testenv.MustFail(t, err, tc.class, events.Permanent)
 					continue
 				}
-				if testenv.Must(tip, err)(t); tip.Ref.String() != tc.want || !tip.IsDefault {
+				if testenv.Must(tip, err)(t); tip.Ref != tc.want || !tip.IsDefault {
 					t.Errorf("old %v: got %+v", old, tip)
 				}
 			}
@@ -202,7 +202,7 @@ func TestCapabilitiesAreRemembered(t *testing.T) {
 		if events.ClassOf(err) != wantErr && (err != nil || wantErr != "") {
 			t.Fatalf("got %v", err)
 		}
-		if err == nil && testenv.Must(r.Resolve(events.Ref{}))(t).Commit.String() != head {
+		if err == nil && testenv.Must(r.Resolve(""))(t).Commit.String() != head {
 			t.Error("another commit")
 		}
 	}
@@ -244,8 +244,8 @@ func TestRemotesAreBounded(t *testing.T) {
 	for i := range maxRemotes + 10 {
 		m.remember("https://example.org/"+strings.Repeat("x", i%100)+string(rune('a'+i/100)), &protocol2{shallow: true})
 	}
-	if len(m.of) > maxRemotes {
-		t.Errorf("%d remotes", len(m.of))
+	if len(m.offered) > maxRemotes {
+		t.Errorf("%d remotes", len(m.offered))
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"lockstep/internal/cli"
-	"lockstep/internal/cli/term"
+	"lockstep/internal/term"
 )
 
 func main() {

@@ -1,13 +1,20 @@
+// Package fsck reads stores and trees back and checks them: each object hashes to its name,
+// each ref's history is complete, each tree has its commit's files and no others.
+//
+// A [Checker] takes one store at a time, with the trees that read from it, and gathers a [Report]. It changes nothing;
+// package volume decides what to check, holds the locks, and marks what is damaged. It hashes all that it reads.
+//
+// Damage is a [Problem] in the report. An error means that the check could not be completed.
 package fsck
 
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
-	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/object"
 )
 
@@ -31,6 +38,9 @@ type Problem struct {
 // maxProblems is the maximum number of problems listed in a report; Found counts them all.
 const maxProblems = 100
 
+// readers returns how many files are read concurrently.
+func readers() int { return min(runtime.GOMAXPROCS(0), 8) }
+
 // Checker checks stores and the trees that read from them, one store at a time.
 type Checker struct {
 	ctx      context.Context // of one check
@@ -44,15 +54,12 @@ type Checker struct {
 
 	mu     sync.Mutex // guards the fields below
 	report Report
-	hashes map[disk.Inode]object.ID // of shared files
-	large  map[disk.Inode]lfs.OID   // of files in LFS
+	sums   map[disk.Inode]sums // of files that trees share
 }
 
 // New returns a Checker whose report names paths as relative returns them. Checks stop when ctx is done.
 func New(ctx context.Context, relative func(path string) string) *Checker {
-	return &Checker{
-		ctx: ctx, relative: relative, parts: map[string]bool{}, hashes: map[disk.Inode]object.ID{}, large: map[disk.Inode]lfs.OID{},
-	}
+	return &Checker{ctx: ctx, relative: relative, parts: map[string]bool{}, sums: map[disk.Inode]sums{}}
 }
 
 // Report returns the results so far.
@@ -62,8 +69,15 @@ func (c *Checker) Report() Report {
 	return c.report
 }
 
-// Damaged returns the paths of the trees and stores that have problems.
-func (c *Checker) Damaged() (trees, stores []string) { return c.damagedTrees, c.damagedStores }
+// Damaged returns the paths of the trees, stores, and stores of submodules that have problems.
+func (c *Checker) Damaged() (trees, stores, parts []string) {
+	for dir, sound := range c.parts {
+		if !sound {
+			parts = append(parts, dir)
+		}
+	}
+	return c.damagedTrees, c.damagedStores, parts
+}
 
 // NoteDamagedTree records that a tree is damaged. The caller has reported why.
 func (c *Checker) NoteDamagedTree(path string) { c.damagedTrees = append(c.damagedTrees, path) }
@@ -78,12 +92,6 @@ func (c *Checker) Found(path, format string, args ...any) {
 	}
 }
 
-func (c *Checker) problems() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.report.Found
-}
-
 // addBytes counts bytes read.
 func (c *Checker) addBytes(n int64) {
 	c.mu.Lock()
@@ -94,25 +102,32 @@ func (c *Checker) addBytes(n int64) {
 // CheckStore checks the store at dir and the trees at the given paths that use it. An error means that the check could
 // not be completed.
 func (c *Checker) CheckStore(dir string, trees []string) error {
-	before := c.problems()
-	objects, err := c.checkObjects(dir)
+	objects, sound, err := c.checkStore(dir)
 	if err != nil {
 		return err
 	}
 	defer objects.Close()
-	if err := c.checkRefs(dir, objects); err != nil {
-		return err
-	}
-	if c.problems() > before {
+	if !sound {
 		c.damagedStores = append(c.damagedStores, dir)
 	}
+	return c.checkTrees(trees, func(tree string) error { return c.checkTree(tree, objects) })
+}
+
+// CheckViews checks trees of views: that their files are those of their manifests, and no others. objects has the pointers of files in
+// LFS. An error means that the check could not be completed.
+func (c *Checker) CheckViews(trees []string, objects *object.Store) error {
+	return c.checkTrees(trees, func(tree string) error { return c.checkView(tree, objects) })
+}
+
+// checkTrees checks trees and records which are damaged.
+func (c *Checker) checkTrees(trees []string, check func(tree string) error) error {
 	for _, tree := range trees {
-		before := c.problems()
-		if err := c.checkTree(tree, objects); err != nil {
+		before := c.Report().Found
+		if err := check(tree); err != nil {
 			return err
 		}
 		c.report.Trees++
-		if c.problems() > before {
+		if c.Report().Found > before {
 			c.NoteDamagedTree(tree)
 		}
 	}

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -18,52 +16,44 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/internal/disk"
-	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 )
 
-// verified is a checked store with the IDs of its intact objects.
+// verified is a checked store with the IDs of its objects.
 type verified struct {
 	*object.Store
 	has map[object.ID]struct{}
 }
 
-// verifyReaders returns how many files are read concurrently.
-func verifyReaders() int { return min(runtime.GOMAXPROCS(0), 8) }
-
-// checkObjects inflates every object in a store and hashes it.
-func (c *Checker) checkObjects(dir string) (*verified, error) {
-	o := &verified{object.Open(dir), map[object.ID]struct{}{}}
-	objects := filepath.Join(dir, "objects")
-	groups, err := disk.ReadDir(objects)
-	if err != nil {
-		return nil, disk.Error("list the store's objects", err)
+// checkStore inflates and hashes every object in a store, and checks that its refs are complete. The caller closes the store.
+func (c *Checker) checkStore(dir string) (o *verified, sound bool, err error) {
+	before := c.Report().Found
+	o = &verified{object.Open(dir), map[object.ID]struct{}{}}
+	err = c.checkObjects(filepath.Join(dir, "objects"), o)
+	if err == nil {
+		err = c.checkRefs(dir, o)
 	}
-	for _, group := range groups {
-		switch dir := filepath.Join(objects, group.Name()); {
-		case group.Name() == "pack":
-			err = c.checkPacks(dir, o)
-		case len(group.Name()) == 2:
-			err = c.checkLoose(dir, o)
-		}
-		if err != nil {
-			o.Close()
-			return nil, err
-		}
+	if err != nil {
+		o.Close()
+		return nil, false, err
 	}
 	c.report.Objects += int64(len(o.has))
-	return o, nil
+	return o, c.Report().Found == before, nil
 }
 
-func (c *Checker) checkLoose(dir string, o *verified) error {
-	entries, err := disk.ReadDir(dir)
+func (c *Checker) checkObjects(dir string, o *verified) error {
+	loose, err := disk.Glob(dir, "??/*")
+	if err != nil {
+		return disk.Error("list the store's objects", err)
+	}
+	packs, err := disk.Glob(dir, "pack/*.pack")
 	if err != nil {
 		return disk.Error("list the store's objects", err)
 	}
 	g, ctx := errgroup.WithContext(c.ctx)
-	g.SetLimit(verifyReaders())
-	for _, entry := range entries {
-		name := filepath.Base(dir) + entry.Name()
+	g.SetLimit(readers())
+	for _, path := range loose {
+		name := filepath.Base(filepath.Dir(path)) + filepath.Base(path)
 		if !object.IsID(name) {
 			continue
 		}
@@ -73,8 +63,7 @@ func (c *Checker) checkLoose(dir string, o *verified) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			path := filepath.Join(dir, entry.Name())
-			n, err := checkLooseObject(path, h)
+			n, err := checkLoose(path, h)
 			if err != nil {
 				c.Found(path, "%v", err)
 			}
@@ -82,11 +71,21 @@ func (c *Checker) checkLoose(dir string, o *verified) error {
 			return nil
 		})
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, path := range packs {
+		if err := c.checkPack(path, o); c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
+		} else if err != nil {
+			c.Found(path, "%v", err)
+		}
+	}
+	return nil
 }
 
-// checkLooseObject inflates a loose object and compares its hash with its name.
-func checkLooseObject(path string, h object.ID) (int64, error) {
+// checkLoose inflates a loose object and compares its hash with its name.
+func checkLoose(path string, h object.ID) (int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return 0, err
@@ -107,25 +106,8 @@ func checkLooseObject(path string, h object.ID) (int64, error) {
 	return n, nil
 }
 
-// checkPacks checks every pack in dir with its index.
-func (c *Checker) checkPacks(dir string, o *verified) error {
-	entries, err := disk.ReadDir(dir)
-	if err != nil {
-		return disk.Error("list the store's packs", err)
-	}
-	for _, entry := range entries {
-		if !strings.HasSuffix(entry.Name(), ".pack") {
-			continue
-		}
-		path := filepath.Join(dir, entry.Name())
-		if err := c.checkPack(path, o); c.ctx.Err() != nil {
-			return context.Cause(c.ctx)
-		} else if err != nil {
-			c.Found(path, "%v", err)
-		}
-	}
-	return nil
-}
+// packShare is the number of objects per concurrent reader of a pack.
+const packShare = 5000
 
 // checkPack checks the checksums of a pack, and then every object in its index.
 func (c *Checker) checkPack(path string, o *verified) (err error) {
@@ -147,39 +129,34 @@ func (c *Checker) checkPack(path string, o *verified) (err error) {
 	for _, name := range names {
 		o.has[name] = struct{}{}
 	}
-	shards := min(verifyReaders(), 1+len(names)/shardObjects)
-	each := (len(names) + shards - 1) / shards
 	g, ctx := errgroup.WithContext(c.ctx)
-	for start := 0; start < len(names); start += each {
-		g.Go(func() error { return c.checkShard(ctx, path, names[start:min(start+each, len(names))]) })
+	g.SetLimit(readers())
+	for share := range slices.Chunk(names, packShare) {
+		g.Go(func() error { return c.checkPacked(ctx, path, share) })
 	}
 	return g.Wait()
 }
 
-// shardObjects is the number of objects per concurrent reader of a pack.
-const shardObjects = 5000
-
-// checkShard checks some of a pack's objects with its own reader.
-func (c *Checker) checkShard(ctx context.Context, path string, names []object.ID) error {
+// checkPacked checks some of a pack's objects with its own reader.
+func (c *Checker) checkPacked(ctx context.Context, path string, names []object.ID) error {
 	pack, err := object.OpenPack(path)
 	if err != nil {
 		return err
 	}
 	defer pack.Close()
+	check := func(name object.ID) (err error) {
+		defer object.RecoverCorrupt(&err)
+		return pack.Check(name)
+	}
 	for _, name := range names {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := checkPackedObject(pack, name); err != nil {
+		if err := check(name); err != nil {
 			c.Found(path, "object %s: %v", name, err)
 		}
 	}
 	return nil
-}
-
-func checkPackedObject(pack *object.Pack, name object.ID) (err error) {
-	defer object.RecoverCorrupt(&err)
-	return pack.Check(name)
 }
 
 // checkRefs checks that the store's refs are complete, with their histories.
@@ -193,19 +170,16 @@ func (c *Checker) checkRefs(dir string, o *verified) error {
 		c.Found(path, "%v", err)
 		return nil
 	}
-	w := historyChecker{verified: o, ctx: c.ctx, visited: map[object.ID]bool{}, shallow: map[object.ID]bool{}}
-	for _, h := range object.ReadShallow(dir) {
-		w.shallow[h] = true
-	}
+	seen, shallow := map[object.ID]bool{}, object.ReadShallow(dir)
 	for line := range strings.Lines(string(content)) {
 		line = strings.TrimSuffix(line, "\n")
 		name, ref, ok := strings.Cut(line, " ")
-		switch commit := object.ParseID(name); {
+		switch {
 		case strings.HasPrefix(line, "#"):
 		case !ok || !object.IsID(name) || !strings.HasPrefix(ref, "refs/"):
 			c.Found(path, "line is not a ref: %q", line)
 		default:
-			err := w.checkHistory(commit)
+			err := o.checkHistory(c.ctx, object.ParseID(name), shallow, seen)
 			if err != nil && c.ctx.Err() == nil {
 				c.Found(path, "%s is incomplete: %v", ref, err)
 			}
@@ -217,147 +191,61 @@ func (c *Checker) checkRefs(dir string, o *verified) error {
 	return nil
 }
 
-// historyChecker checks that histories are complete, visiting each object once.
-type historyChecker struct {
-	*verified
-	ctx     context.Context    // of one check
-	shallow map[object.ID]bool // commits whose parents are missing
-	visited map[object.ID]bool // commits and folders
-}
-
-// checkHistory checks a commit, its history and their trees.
-func (w *historyChecker) checkHistory(tip object.ID) error {
+// checkHistory checks that a commit, its history down to the shallow commits, and their trees are complete. It adds the commits and
+// folders to those seen, and skips these.
+func (o *verified) checkHistory(ctx context.Context, tip object.ID, shallow []object.ID, seen map[object.ID]bool) (err error) {
+	defer object.RecoverCorrupt(&err)
+	isNew := func(h object.ID) bool {
+		known := seen[h]
+		seen[h] = true
+		return !known
+	}
+	isThere := func(path string, entry object.TreeEntry) error {
+		if _, ok := o.has[entry.Hash]; !ok && entry.Mode != filemode.Submodule {
+			return fmt.Errorf("%q: object %s is missing", path, entry.Hash)
+		}
+		return nil
+	}
 	for todo := []object.ID{tip}; len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if w.visited[h] {
+		if !isNew(h) {
 			continue
 		}
-		w.visited[h] = true
-		commit, err := w.commit(h)
-		if err == nil {
-			err = w.checkFolder(commit.TreeHash, "")
-		}
+		commit, err := o.CommitHeader(h)
 		if err != nil {
+			return fmt.Errorf("commit %s: %w", h, err)
+		}
+		if err := o.walk(ctx, commit.Tree, "", isNew, isThere); err != nil {
 			return err
 		}
-		if !w.shallow[h] {
-			todo = append(todo, commit.ParentHashes...)
+		if !slices.Contains(shallow, h) {
+			todo = append(todo, commit.Parents...)
 		}
 	}
 	return nil
 }
 
-// checkFolder checks the objects below a folder.
-func (w *historyChecker) checkFolder(folder object.ID, path string) error {
-	if w.visited[folder] {
-		return nil
-	}
-	if w.ctx.Err() != nil {
-		return context.Cause(w.ctx)
-	}
-	w.visited[folder] = true
-	entries, err := w.tree(folder)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		_, present := w.has[entry.Hash]
-		switch {
-		case entry.Mode == filemode.Dir:
-			err = w.checkFolder(entry.Hash, path+entry.Name+"/")
-		case !present && entry.Mode != filemode.Submodule:
-			err = fmt.Errorf("%q: object %s is missing", path+entry.Name, entry.Hash)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (o *verified) commit(h object.ID) (commit *object.Commit, err error) {
-	defer object.RecoverCorrupt(&err)
-	if commit, err = o.Commit(h); err != nil {
-		return nil, fmt.Errorf("commit %s: %w", h, err)
-	}
-	if commit.Hash != h {
-		return nil, fmt.Errorf("commit %s: is a tag", h)
-	}
-	return commit, nil
-}
-
-// tree reads the entries of a folder.
-func (o *verified) tree(h object.ID) (entries []object.TreeEntry, err error) {
-	defer object.RecoverCorrupt(&err)
-	return o.Tree(h)
-}
-
-// walkCommit calls fn for every file of a commit, with its path relative to the tree.
-func (o *verified) walkCommit(ctx context.Context, commit object.ID, fn func(path string, entry object.TreeEntry) error) error {
-	decoded, err := o.commit(commit)
-	if err != nil {
-		return err
-	}
-	return o.walkTree(ctx, decoded.TreeHash, "", fn)
-}
-
-// dropLeaving deletes the links that lead out of the tree of a commit and its submodules; unless resolved, those whose targets
-// point out of it, as in trees of older versions.
-func (o *verified) dropLeaving(own, inParts map[string]object.TreeEntry, commit object.ID, parts checkout.Parts, resolved bool) error {
-	decoded, err := o.commit(commit)
-	if err != nil {
-		return err
-	}
-	all := checkout.NewLinks(decoded.TreeHash, o.tree, o.linkTarget)
-	all.Part = parts.TreeIn(o.Store)
-	links := map[string]object.ID{}
-	for _, wanted := range []map[string]object.TreeEntry{own, inParts} {
-		for name, entry := range wanted {
-			if entry.Mode == filemode.Symlink {
-				links[name] = entry.Hash
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(links)) { // as in a build
-		leaves, err := false, error(nil)
-		if resolved {
-			leaves, err = all.Leave(name)
-		} else {
-			var target string
-			target, err = o.linkTarget(links[name])
-			leaves = checkout.TargetLeaves(name, target)
-		}
-		if err != nil {
-			return err
-		}
-		if leaves {
-			delete(own, name)
-			delete(inParts, name)
-		}
-	}
-	return nil
-}
-
-func (o *verified) linkTarget(link object.ID) (target string, err error) {
-	defer object.RecoverCorrupt(&err)
-	return o.ReadLink(link)
-}
-
-func (o *verified) walkTree(ctx context.Context, h object.ID, prefix string, fn func(string, object.TreeEntry) error) error {
+// walk calls visit for each file below a folder, with its path, except in folders that enter refuses.
+func (o *verified) walk(
+	ctx context.Context, folder object.ID, prefix string, enter func(object.ID) bool, visit func(path string, entry object.TreeEntry) error,
+) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	entries, err := o.tree(h)
+	if !enter(folder) {
+		return nil
+	}
+	entries, err := o.Tree(folder)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
 		path := prefix + entry.Name
 		if entry.Mode == filemode.Dir {
-			err = o.walkTree(ctx, entry.Hash, path+"/", fn)
+			err = o.walk(ctx, entry.Hash, path+"/", enter, visit)
 		} else {
-			err = fn(path, entry)
+			err = visit(path, entry)
 		}
 		if err != nil {
 			return err

@@ -1,7 +1,9 @@
 package fsck
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -29,105 +32,155 @@ func (c *Checker) checkTree(path string, o *verified) error {
 		c.Found(path, "its .git does not name its ref and commit")
 		return nil
 	}
-	if head, err := checkout.GitDirOf(path).Head(); err != nil || head.Commit != commit || head.Ref != "" && head.Ref != ref {
+	g := checkout.GitDirOf(path)
+	if head, err := g.Head(); err != nil || head.Commit != commit || head.Ref != "" && head.Ref != ref {
 		c.Found(path, "its HEAD is not %s at %.12s", ref, commit)
 	}
-	parts, err := c.partsOf(path, o)
+	parts, err := c.checkParts(path, o)
 	if err != nil {
 		return err
 	}
-	own, inParts, err := c.wanted(path, commit, parts, o)
-	if err != nil || own == nil {
-		return err
-	}
-	format := object.ParseID(commit).Format()
-	c.checkIndex(checkout.GitDirOf(path).Index(), format, own)
-	if _, err := os.Lstat(checkout.GitDirOf(path).Manifest()); err == nil { // trees of older versions have none
-		c.checkIndex(checkout.GitDirOf(path).Manifest(), format, own)
-	}
-	if len(inParts) > 0 {
-		c.checkIndex(checkout.GitDirOf(path).PartsManifest(), format, inParts)
-	}
-	wanted := own
-	maps.Copy(wanted, inParts)
-	pointers, err := c.pointers(path, commit, parts, o, wanted)
+	wanted, err := o.filesOf(c.ctx, object.ParseID(commit), parts, g.Links())
 	switch {
 	case c.ctx.Err() != nil:
 		return context.Cause(c.ctx)
 	case err != nil:
-		c.Found(path, "cannot read which files are in LFS: %v", err)
+		c.Found(path, "cannot read its commit from the store: %v", err)
 		return nil
 	}
-	if err := c.checkFiles(path, wanted, pointers); err != nil {
-		return err
-	}
-	c.report.Files += int64(len(wanted))
-	return c.checkExtras(path, wanted)
+	c.checkManifest(g, wanted)
+	return c.checkFiles(path, wanted, o.Store)
 }
 
-// wanted returns the files that the commit has in the tree, and those of its submodules, or nil if one cannot be read.
-func (c *Checker) wanted(path, commit string, parts checkout.Parts, o *verified) (own, inParts map[string]object.TreeEntry, err error) {
-	own, inParts = map[string]object.TreeEntry{}, map[string]object.TreeEntry{}
-	add := func(wanted map[string]object.TreeEntry, commit object.ID, prefix string) error {
-		return o.walkCommit(c.ctx, commit, func(name string, entry object.TreeEntry) error {
-			wanted[prefix+name] = entry
-			return nil
-		})
-	}
-	err = add(own, object.ParseID(commit), "")
-	for _, part := range parts.List {
-		if err == nil && part.IsFilled() {
-			err = add(inParts, part.Commit, part.Path+"/")
-		}
-	}
-	if err == nil && checkout.GitDirOf(path).Links() == checkout.LinksSkip {
-		err = o.dropLeaving(own, inParts, object.ParseID(commit), parts, checkout.GitDirOf(path).ResolvesLinks())
-	}
-	switch {
-	case c.ctx.Err() != nil:
-		return nil, nil, context.Cause(c.ctx)
-	case err != nil:
-		c.Found(path, "cannot read its commit from the store: %v", err)
-		return nil, nil, nil
-	}
-	return own, inParts, nil
-}
-
-// checkIndex compares a tree's index with its commit.
-func (c *Checker) checkIndex(file string, format object.Format, wanted map[string]object.TreeEntry) {
-	entries, err := readIndex(file, format)
+// checkView compares the tree of a view with its manifest.
+func (c *Checker) checkView(path string, objects *object.Store) error {
+	g, wanted := checkout.GitDirOf(path), map[string]object.TreeEntry{}
+	err := g.List(true, func(f checkout.TreeFile) error {
+		wanted[f.Path] = object.TreeEntry{Mode: filemode.FileMode(f.Mode), Hash: f.Blob}
+		return nil
+	})
 	if err != nil {
-		c.Found(file, "cannot be read: %v", err)
-		return
+		c.Found(g.Manifest(), "cannot be read: %v", err)
+		return nil
 	}
-	matching := 0
-	for _, entry := range entries {
-		if want, ok := wanted[entry.Name]; !ok || want.Hash != entry.Hash || want.Mode != entry.Mode {
-			c.Found(file, "%q does not match the commit", entry.Name)
+	return c.checkFiles(path, wanted, objects)
+}
+
+// checkParts returns the submodules of a tree, whose stores it checks. Then o reads these, too. It reports stores that are missing.
+func (c *Checker) checkParts(tree string, o *verified) (checkout.Parts, error) {
+	parts, err := checkout.GitDirOf(tree).Parts()
+	if err != nil {
+		c.Found(tree, "its .git does not say which submodules it has: %v", err)
+		return checkout.Parts{}, nil
+	}
+	for _, part := range parts.Filled() {
+		dir := c.PartStore(part)
+		if _, err := os.Lstat(filepath.Join(dir, "objects")); err != nil {
+			c.Found(tree, "the store of its submodule %q is missing", part.Path)
 			continue
 		}
-		matching++
+		if _, checked := c.parts[dir]; !checked {
+			objects, sound, err := c.checkStore(dir)
+			if err != nil {
+				return checkout.Parts{}, err
+			}
+			objects.Close()
+			c.parts[dir] = sound
+		}
+		if !c.parts[dir] {
+			c.Found(tree, "the store of its submodule %q is damaged", part.Path)
+		}
+		o.Add(dir)
 	}
-	if matching < len(wanted) {
-		c.Found(file, "%d of %d files are missing in it", len(wanted)-matching, len(wanted))
-	}
+	return parts, nil
 }
 
-// checkFiles compares a tree's files with the commit, and with the LFS objects that some are pointers to.
-func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry, pointers map[string]lfs.Pointer) error {
+// filesOf returns the files that a commit and its submodules have in a tree with this policy for links, by path.
+func (o *verified) filesOf(
+	ctx context.Context, commit object.ID, parts checkout.Parts, policy checkout.LinkPolicy,
+) (files map[string]object.TreeEntry, err error) {
+	defer object.RecoverCorrupt(&err)
+	all := func(object.ID) bool { return true }
+	add := func(path string, entry object.TreeEntry) error {
+		files[path] = entry
+		return nil
+	}
+	files = map[string]object.TreeEntry{}
+	whole, err := o.CommitHeader(commit)
+	if err == nil {
+		err = o.walk(ctx, whole.Tree, "", all, add)
+	}
+	for _, part := range parts.Filled() {
+		var header object.CommitHeader
+		if err == nil {
+			header, err = o.CommitHeader(part.Commit)
+		}
+		if err == nil {
+			err = o.walk(ctx, header.Tree, part.Path+"/", all, add)
+		}
+	}
+	if err != nil || policy != checkout.LinksSkip {
+		return files, err
+	}
+	links := parts.Links(o.Store, whole.Tree)
+	for _, name := range slices.Sorted(maps.Keys(files)) { // as in a build
+		if files[name].Mode != filemode.Symlink {
+			continue
+		}
+		leaves, err := links.Leave(name)
+		if err != nil {
+			return nil, err
+		}
+		if leaves {
+			delete(files, name)
+		}
+	}
+	return files, nil
+}
+
+// checkManifest compares a tree's manifest with its commit, and verifies the checksum of its index, which Git may have written.
+func (c *Checker) checkManifest(g checkout.GitDir, wanted map[string]object.TreeEntry) {
+	missing := len(wanted)
+	err := g.List(true, func(f checkout.TreeFile) error {
+		if want, ok := wanted[f.Path]; !ok || want.Hash != f.Blob || want.Mode != filemode.FileMode(f.Mode) {
+			c.Found(g.Manifest(), "%q does not match the commit", f.Path)
+			return nil
+		}
+		missing--
+		return nil
+	})
+	switch {
+	case err != nil:
+		c.Found(g.Manifest(), "cannot be read: %v", err)
+	case missing > 0:
+		c.Found(g.Manifest(), "%d of %d files are missing in it", missing, len(wanted))
+	}
+	format := object.ParseID(g.BuiltFrom()).Format()
+	index, err := os.ReadFile(g.Index())
+	if end := len(index) - format.Size(); err == nil && end >= 0 {
+		sum := format.NewSum()
+		sum.Write(index[:end])
+		if bytes.Equal(sum.Sum(nil), index[end:]) {
+			return
+		}
+	}
+	c.Found(g.Index(), "cannot be read, or does not match its checksum")
+}
+
+// checkFiles checks that a tree has these files and no others. Files of a tree with LFS may have the content of the pointers that are
+// their blobs, which objects has.
+func (c *Checker) checkFiles(tree string, wanted map[string]object.TreeEntry, objects *object.Store) error {
+	hasLarge := checkout.GitDirOf(tree).Large() != ""
 	g, ctx := errgroup.WithContext(c.ctx)
-	g.SetLimit(verifyReaders())
+	g.SetLimit(readers())
 	for name, want := range wanted {
-		if ctx.Err() != nil {
-			break
+		pointer, isPointer := lfs.Pointer{}, false
+		if hasLarge && want.Mode.IsFile() {
+			pointer, isPointer, _ = lfs.ReadPointer(objects, want.Hash) // what cannot be read is no pointer
 		}
 		g.Go(func() error {
-			file := filepath.Join(path, filepath.FromSlash(name))
-			pointer, isLarge := pointers[name]
-			if !isLarge {
-				pointer.Size = -1
-			}
-			if err := c.checkFile(ctx, file, want, pointer); err != nil && ctx.Err() == nil {
+			file := filepath.Join(tree, filepath.FromSlash(name))
+			if err := c.checkFile(ctx, file, want, pointer, isPointer); err != nil && ctx.Err() == nil {
 				c.Found(file, "%v", err)
 			}
 			return nil
@@ -136,80 +189,73 @@ func (c *Checker) checkFiles(path string, wanted map[string]object.TreeEntry, po
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return context.Cause(c.ctx)
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
+	}
+	c.report.Files += int64(len(wanted))
+	return c.checkExtras(tree, wanted)
 }
 
-// checkFile compares a file with its entry, or with its LFS object unless the size of the pointer is negative.
-func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEntry, pointer lfs.Pointer) error {
+// checkFile compares the type and the content of a file with its entry, whose blob may be a pointer.
+func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEntry, pointer lfs.Pointer, isPointer bool) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 		return errors.New("missing")
 	case err != nil:
 		return err
-	}
-	if want.Mode == filemode.Submodule {
-		if !info.IsDir() {
-			return errors.New("not the folder of a submodule")
-		}
+	case want.Mode == filemode.Submodule && info.IsDir():
 		return nil
 	}
 	st, err := disk.Stat(info)
 	if err != nil {
 		return err
 	}
-	if st.Mode&(unix.S_IFMT|0o100) != checkout.FileType(want.Mode) {
+	if st.Mode&(unix.S_IFMT|0o100) != checkout.FileType(want.Mode) || want.Mode == filemode.Submodule {
 		return fmt.Errorf("mode is %v, want that of %s", info.Mode(), want.Mode)
 	}
-	if pointer.Size >= 0 {
-		return c.checkLarge(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1, pointer)
+	key := disk.Inode{Dev: st.Dev, Ino: st.Ino}
+	c.mu.Lock()
+	got, known := c.sums[key]
+	c.mu.Unlock()
+	if !known {
+		if got, err = readSums(ctx, path, info, want.Hash.Format()); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.report.Bytes += got.size
+		if st.Nlink > 1 { // trees share it
+			c.sums[key] = got
+		}
+		c.mu.Unlock()
 	}
-	sum, err := c.hashOf(ctx, path, info, disk.Inode{Dev: st.Dev, Ino: st.Ino}, st.Nlink > 1, want.Hash.Format())
-	if err != nil {
-		return err
-	}
-	if sum != want.Hash {
+	isTarget := isPointer && got.size == pointer.Size && (got.content == pointer.OID || got.size == 0) // git-lfs ignores the OID of an empty object
+	if got.blob != want.Hash && !isTarget {
 		return errors.New("content does not match the commit")
 	}
 	return nil
 }
 
-// hashOf returns a file's blob hash. A file that trees share is read once.
-func (c *Checker) hashOf(ctx context.Context, path string, info fs.FileInfo, key disk.Inode, shared bool, format object.Format) (object.ID, error) {
-	if shared {
-		c.mu.Lock()
-		sum, ok := c.hashes[key]
-		c.mu.Unlock()
-		if ok {
-			return sum, nil
-		}
-	}
-	sum, err := hashFile(ctx, path, info, format)
-	if err != nil {
-		return sum, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.report.Bytes += info.Size()
-	if shared {
-		c.hashes[key] = sum
-	}
-	return sum, nil
+// sums are the hashes of a file, as a blob and as an LFS object.
+type sums struct {
+	blob    object.ID
+	content lfs.OID
+	size    int64
 }
 
-func hashFile(ctx context.Context, path string, info fs.FileInfo, format object.Format) (object.ID, error) {
+func readSums(ctx context.Context, path string, info fs.FileInfo, format object.Format) (sums, error) {
 	if info.Mode()&fs.ModeSymlink != 0 {
 		target, err := os.Readlink(path)
-		return format.Hash(plumbing.BlobObject, []byte(target)), err
+		return sums{blob: format.Hash(plumbing.BlobObject, []byte(target))}, err
 	}
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return object.ZeroID, err
+		return sums{}, err
 	}
 	defer file.Close()
-	hasher := format.NewHasher(plumbing.BlobObject, info.Size())
-	_, err = io.Copy(object.CancelWriter{Ctx: ctx, Writer: hasher}, file)
-	return hasher.ID(), err
+	blob, content := format.NewHasher(plumbing.BlobObject, info.Size()), sha256.New()
+	n, err := io.Copy(object.CancelWriter{Ctx: ctx, Writer: io.MultiWriter(blob, content)}, file)
+	return sums{blob.ID(), lfs.OID(content.Sum(nil)), n}, err
 }
 
 // checkExtras reports files that are not in the commit. Git ignores empty folders.

@@ -1,3 +1,0 @@
-// Package term is the terminal side of a command: output as table, JSON or YAML, colours, screens that refresh, argument checks
-// and exit codes.
-package term

@@ -1,0 +1,253 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/gitserver"
+	"lockstep/internal/watch"
+)
+
+const (
+	pushEvery   = 50 * time.Millisecond // every third push is to another than the hot repository
+	repackEvery = 2000                  // pushes between repacks of the sample repositories
+	fileCount   = 40                    // per repository
+
+	readerCount = 2
+	readPause   = 2 * time.Millisecond // after each tree, to leave time for other work
+)
+
+// sampleRepo is a sample repository.
+type sampleRepo struct {
+	name    string
+	first   string     // commit
+	pushing sync.Mutex // guards head
+	head    string     // last pushed commit
+
+	commits                        map[string]int // push number by commit
+	pushes, reads                  int
+	torn, settled, doubled, failed int
+	latencies                      []time.Duration // from push to result
+}
+
+// push is a published push.
+type push struct {
+	repo    *sampleRepo
+	at      time.Time
+	settled bool
+}
+
+// createRepos creates the sample repositories, each with a watch.
+func (d *demo) createRepos(ctx context.Context) error {
+	registry := watch.NewRegistry(d.client, events.DefaultNamespace)
+	for i := range repoCount {
+		name := hotRepo
+		if i > 0 {
+			name = fmt.Sprintf("demo/sample-%d", i)
+		}
+		commit, err := d.git.Create(ctx, name, contents(name, 0))
+		if err != nil {
+			return err
+		}
+		d.repos = append(d.repos, &sampleRepo{name: name, first: commit, head: commit, commits: map[string]int{commit: 0}})
+		w, err := watch.New(watch.Watch{App: "docs", URL: d.git.URL(name)})
+		if err != nil {
+			return err
+		}
+		if _, err := registry.Put(ctx, w); err != nil {
+			return err
+		}
+	}
+	d.say("app docs watches %d repositories", repoCount)
+	return nil
+}
+
+// cloned reports whether all repositories are published.
+func (d *demo) cloned() bool {
+	return !slices.ContainsFunc(d.repos, func(repo *sampleRepo) bool {
+		_, _, err := resolve(filepath.Join(d.root, repo.name))
+		return err != nil
+	})
+}
+
+// pushAll pushes until stop is closed.
+func (d *demo) pushAll(ctx context.Context, stop <-chan struct{}) error {
+	tick := time.NewTicker(pushEvery)
+	defer tick.Stop()
+	others := d.repos[1:]
+	for n := 1; ; n++ {
+		repo := d.repos[0]
+		if n%3 == 0 {
+			repo = others[n/3%len(others)]
+		}
+		if err := d.push(ctx, repo, ""); err != nil {
+			return err
+		}
+		for _, repo := range d.repos {
+			if n%repackEvery > 0 {
+				break
+			}
+			if _, err := d.git.Git(ctx, repo.name, "", "repack", "-a", "-d", "-q"); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-stop:
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// push commits on top of parent, or of the last commit if parent is empty, and publishes a change, as a webhook would.
+func (d *demo) push(ctx context.Context, repo *sampleRepo, parent string) error {
+	repo.pushing.Lock()
+	defer repo.pushing.Unlock()
+	commit, err := d.git.Commit(ctx, repo.name, gitserver.Main, gitserver.Edit{Write: contents(repo.name, repo.pushes+1), Parent: parent})
+	if err != nil {
+		return err
+	}
+	change, err := events.NewChange(events.Change{
+		ID: d.register(repo, commit), Source: "/lockstep/demo", URL: d.git.URL(repo.name), Before: repo.head, After: commit, App: "docs", Watched: true,
+	})
+	if err != nil {
+		return err
+	}
+	repo.head = commit
+	return app.PublishChange(ctx, d.client, events.DefaultNamespace, change)
+}
+
+// register records a push before its change is published, so that a missing or duplicate result is noticed, and returns the change's id.
+func (d *demo) register(repo *sampleRepo, commit string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	repo.pushes++
+	repo.commits[commit] = repo.pushes
+	id := "demo-" + strconv.Itoa(len(d.published))
+	d.published[id] = &push{repo: repo, at: time.Now()}
+	return id
+}
+
+// settled reports whether all pushes have their results.
+func (d *demo) settled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !slices.ContainsFunc(d.repos, func(repo *sampleRepo) bool { return repo.settled < repo.pushes })
+}
+
+// countResults counts the results of pushes until ctx is done.
+func (d *demo) countResults(ctx context.Context) error {
+	for from := "0"; ctx.Err() == nil; {
+		read, err := d.client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond}).Result()
+		if errors.Is(err, redis.Nil) || ctx.Err() != nil {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("demo: read the results: %w", err)
+		}
+		for _, entry := range read[0].Messages {
+			from = entry.ID
+			payload, _ := entry.Values["payload"].(string)
+			result, err := events.ParseResult([]byte(payload))
+			if err != nil {
+				return fmt.Errorf("demo: result %s: %w", entry.ID, err)
+			}
+			d.count(result, events.EntryTime(entry.ID))
+		}
+	}
+	return nil
+}
+
+// count counts a result that was settled at that time. Changes that the registry published for a new watch do not count.
+func (d *demo) count(result events.Result, at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range result.Deliveries {
+		p := d.published[id]
+		switch {
+		case p == nil:
+		case p.settled:
+			p.repo.doubled++
+		default:
+			p.settled = true
+			p.repo.settled++
+			p.repo.latencies = append(p.repo.latencies, max(0, at.Sub(p.at)))
+		}
+		if p != nil && result.Type != events.ResultSynced {
+			p.repo.failed++
+			d.say("FAILED: %s: %s", result.Repo, result.Error)
+		}
+	}
+}
+
+// contents returns a repository's files after a push. Each file names the push, so that a reader can detect a mix of two.
+func contents(repo string, number int) map[string]string {
+	files := make(map[string]string, fileCount)
+	for f := range fileCount {
+		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = fmt.Sprintf("%s, push %d\n%s", repo, number, strings.Repeat(".", number%64)) // of varying length
+	}
+	return files
+}
+
+// readTrees checks the published trees one after the other until ctx is done. It reads them like any program: it resolves the name
+// once and reads files.
+func (d *demo) readTrees(ctx context.Context) {
+	for i := 0; app.Sleep(ctx, readPause); i++ {
+		repo := d.repos[i%len(d.repos)]
+		err := d.readTree(repo)
+		d.mu.Lock()
+		repo.reads++
+		if err != nil {
+			repo.torn++
+			d.say("TORN: %s: %v", repo.name, err)
+		}
+		d.mu.Unlock()
+	}
+}
+
+// readTree returns an error unless the published tree has the files of the push that made its commit.
+func (d *demo) readTree(repo *sampleRepo) error {
+	tree, commit, err := resolve(filepath.Join(d.root, repo.name))
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	number, ok := repo.commits[commit]
+	d.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("its commit %.12s was never pushed", commit)
+	}
+	for path, want := range contents(repo.name, number) {
+		text, err := os.ReadFile(filepath.Join(tree, path))
+		if err == nil && string(text) != want {
+			err = fmt.Errorf("%s is not of push %d: %.40q", path, number, text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve resolves a published name and returns its tree and commit.
+func resolve(name string) (tree, commit string, err error) {
+	if tree, err = filepath.EvalSymlinks(name); err != nil {
+		return "", "", err
+	}
+	text, err := os.ReadFile(filepath.Join(tree, ".git", "lockstep-commit"))
+	return tree, strings.TrimSpace(string(text)), err
+}

@@ -1,0 +1,99 @@
+// Package git has what the packages of the Git engine share, which are below it: their errors, and the depth of a history. The engine
+// knows nothing of what it is used for.
+package git
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Retry says whether a failed operation may be tried again.
+type Retry string
+
+// An error without one is [Retryable].
+const (
+	Retryable  Retry = "retryable"
+	Contention Retry = "contention" // it was not tried, as somebody else is in the way
+	Permanent  Retry = "permanent"  // trying again cannot help
+)
+
+// Class is the kind of fault.
+type Class string
+
+// The classes.
+const (
+	ClassAuth     Class = "auth"      // the remote refused the credential or requires one
+	ClassNotFound Class = "not_found" // the remote has no such repository, or hides it
+	ClassNoRef    Class = "no_ref"    // the repository has no such ref, or is empty
+	ClassNetwork  Class = "network"   // the remote could not be reached
+	ClassServer   Class = "server"    // the remote answered with an error
+	ClassLimited  Class = "limited"   // the remote's host is at a limit of requests
+	ClassCorrupt  Class = "corrupt"   // objects are missing or have the wrong hash
+	ClassHostile  Class = "hostile"   // the repository contains files that are unsafe to check out
+	ClassQuota    Class = "quota"     // a limit on bytes or files is exceeded
+	ClassVolume   Class = "volume"    // the disk is full, read-only or failing
+	ClassConfig   Class = "config"    // a setting, such as a URL, is wrong
+	ClassLFS      Class = "lfs"       // an object in Git LFS is missing
+)
+
+// Error is an error with a [Class].
+type Error struct {
+	Retry      Retry
+	Class      Class
+	RetryAfter time.Duration // minimum delay before the retry; 0 if unknown
+	Err        error
+}
+
+// Errorf returns an [Error] that wraps [fmt.Errorf].
+func Errorf(r Retry, c Class, format string, args ...any) error {
+	return &Error{Retry: r, Class: c, Err: fmt.Errorf(format, args...)}
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Fault implements [Fault].
+func (e *Error) Fault() (retry, class string, after time.Duration) {
+	return string(e.Retry), string(e.Class), e.RetryAfter
+}
+
+// Fault is a classified error: an [Error], or one of a caller's own type that a callback, such as a gate, has returned.
+type Fault interface {
+	error
+	Fault() (retry, class string, after time.Duration)
+}
+
+// IsClassified reports whether err has a class.
+func IsClassified(err error) bool {
+	_, ok := errors.AsType[Fault](err)
+	return ok
+}
+
+// ClassOf returns the class of the outermost [Fault] in err's chain, or "".
+func ClassOf(err error) Class {
+	if f, ok := errors.AsType[Fault](err); ok {
+		_, class, _ := f.Fault()
+		return Class(class)
+	}
+	return ""
+}
+
+// RetryOf returns whether the operation that failed with err may be tried again.
+func RetryOf(err error) Retry {
+	if f, ok := errors.AsType[Fault](err); ok {
+		retry, _, _ := f.Fault()
+		return Retry(retry)
+	}
+	return Retryable
+}
+
+// RetryAfter returns the delay that the outermost [Fault] in err's chain requests, or 0.
+func RetryAfter(err error) time.Duration {
+	if f, ok := errors.AsType[Fault](err); ok {
+		_, _, after := f.Fault()
+		return after
+	}
+	return 0
+}
