@@ -122,7 +122,7 @@ func runFollower(ctx context.Context, cfg Config) error {
 	return g.Wait()
 }
 
-// purgeFollowed begins the purge of a copy. It fails while readers or workspaces pin its trees.
+// purgeFollowed begins the purge of a copy. It fails while readers pin its trees.
 func purgeFollowed(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath) error {
 	return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
 		pinned, err := vol.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence})

@@ -17,11 +17,11 @@ import (
 type PurgeRequest struct {
 	Repo  events.RepoPath
 	Fence uint64 // of the lease held on Repo; above zero
-	Force bool   // delete the old trees even if readers or workspaces pin them
+	Force bool   // delete the old trees even if readers pin them
 }
 
 // Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon as no name links to them,
-// without a grace: see "Steps of a purge" of the package. If readers or workspaces pin trees, it returns these and changes nothing, unless
+// without a grace: see "Steps of a purge" of the package. If readers pin trees, it returns these and changes nothing, unless
 // the request is forced. The caller holds the lease, as for Sync, and requests the syncs.
 func (v *Volume) Purge(ctx context.Context, req PurgeRequest) (pinned []string, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {

@@ -128,7 +128,7 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 // can be repeated.
 func (f folder) discardAll() error {
 	for _, path := range []string{
-		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.workspaces(), f.listed(), f.usage(), f.binding(),
+		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.listed(), f.usage(), f.binding(),
 	} {
 		if err := f.discard(path); err != nil {
 			return err
