@@ -3,17 +3,20 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-	"go.opentelemetry.io/contrib/exporters/autoexport"
-	"go.opentelemetry.io/contrib/propagators/autoprop"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -27,37 +30,41 @@ const flushTimeout = 2 * time.Second
 // TracesConfig configures OpenTraces, in addition to the OTEL_* environment variables.
 type TracesConfig struct {
 	Version string       // version of the program
+	Console io.Writer    // writer for OTEL_TRACES_EXPORTER=console; defaults to os.Stderr
 	Log     *slog.Logger // logs when sending starts to fail and when it recovers; defaults to slog.Default
 }
 
 // Traces exports spans as configured by the OTEL_* environment variables. All methods of a nil *Traces are no-ops.
 type Traces struct {
-	provider   *sdktrace.TracerProvider
-	exporter   *exporter
-	propagator propagation.TextMapPropagator
-	flush      time.Duration // flushTimeout, shorter in tests
+	provider *sdktrace.TracerProvider
+	exporter *exporter
+	flush    time.Duration // flushTimeout, shorter in tests
 }
 
 // OpenTraces returns Traces, or nil if tracing is not enabled. It is enabled by OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or by OTEL_TRACES_EXPORTER unless that is none. Invalid variables are
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or by OTEL_TRACES_EXPORTER if that is otlp or console. Invalid variables are
 // logged by name and are not errors: they are often set for a whole cluster, and the service works without traces. The
 // caller must close the Traces.
 //
-// The SDK, its exporters and its propagators read all other settings from the variables.
+// The SDK and its exporters read all other settings from the variables.
 func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
-	if !isEnabled() {
+	if cfg.Console == nil {
+		cfg.Console = os.Stderr
+	}
+	kind := exporterKind()
+	if kind == "" {
 		return nil
+	}
+	if _, err := propagatorOf(os.Getenv("OTEL_PROPAGATORS")); err != nil {
+		cfg.Log.WarnContext(ctx, "invalid tracing variable", "error", err)
 	}
 	sdk := &sdkLog{log: cfg.Log}
 	otel.SetErrorHandler(sdk)
 	otel.SetLogger(sdk.logger())
-	next, err := autoexport.NewSpanExporter(ctx)
+	next, err := newExporter(ctx, kind, cfg.Console)
 	if err != nil {
 		cfg.Log.WarnContext(ctx, "tracing disabled", "error", redact(err))
-		return nil
-	}
-	if autoexport.IsNoneSpanExporter(next) {
 		return nil
 	}
 	exporter := newReportingExporter(next, cfg.Log)
@@ -69,10 +76,9 @@ func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 		sdk.Handle(fmt.Errorf("resource: %w", err))
 	}
 	return &Traces{
-		exporter:   exporter,
-		propagator: autoprop.NewTextMapPropagator(propagation.TraceContext{}),
-		provider:   sdktrace.NewTracerProvider(sdktrace.WithResource(attributes), sdktrace.WithBatcher(exporter)),
-		flush:      flushTimeout,
+		exporter: exporter,
+		provider: sdktrace.NewTracerProvider(sdktrace.WithResource(attributes), sdktrace.WithBatcher(exporter)),
+		flush:    flushTimeout,
 	}
 }
 
@@ -82,15 +88,6 @@ func (t *Traces) Tracer(part string) trace.Tracer {
 		return nil
 	}
 	return t.provider.Tracer("lockstep/" + part)
-}
-
-// Propagator returns what OTEL_PROPAGATORS selects for the headers of HTTP requests, W3C Trace Context by default, or nil if tracing is
-// disabled. Messages always have W3C Trace Context.
-func (t *Traces) Propagator() propagation.TextMapPropagator {
-	if t == nil {
-		return nil
-	}
-	return t.propagator
 }
 
 // Close sends the remaining spans. It gives up after two seconds.
@@ -110,7 +107,7 @@ func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end
 	if t == nil {
 		return ctx, func(error) {}
 	}
-	ctx = t.propagator.Extract(ctx, propagation.MapCarrier{
+	ctx = t.Propagator().Extract(ctx, propagation.MapCarrier{
 		"traceparent": os.Getenv("TRACEPARENT"), "tracestate": os.Getenv("TRACESTATE"),
 	})
 	ctx, span := t.Tracer("cli").Start(ctx, name)
@@ -122,10 +119,36 @@ func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end
 	}
 }
 
-// isEnabled reports whether the environment asks for traces. Without an endpoint or exporter, the SDK would send them to localhost.
-func isEnabled() bool {
+// exporterKind returns the exporter selected by the environment, or "" if tracing is disabled.
+func exporterKind() string {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
-		return false
+		return ""
 	}
-	return cmp.Or(os.Getenv("OTEL_TRACES_EXPORTER"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")) != ""
+	switch kind := strings.ToLower(strings.TrimSpace(os.Getenv("OTEL_TRACES_EXPORTER"))); {
+	case kind == "none":
+		return ""
+	case kind != "":
+		return kind
+	case os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "", os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "":
+		return "otlp"
+	}
+	return ""
+}
+
+// newExporter returns an exporter that connects on first use.
+func newExporter(ctx context.Context, kind string, console io.Writer) (sdktrace.SpanExporter, error) {
+	switch kind {
+	case "otlp":
+	case "console":
+		return stdouttrace.New(stdouttrace.WithWriter(console))
+	default:
+		return nil, errors.New("OTEL_TRACES_EXPORTER: want otlp, console or none")
+	}
+	switch protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf"); protocol {
+	case "http/protobuf", "http/json":
+		return otlptracehttp.New(ctx)
+	case "grpc":
+		return otlptracegrpc.New(ctx)
+	}
+	return nil, errors.New("OTEL_EXPORTER_OTLP_PROTOCOL: want http/protobuf, http/json or grpc")
 }
