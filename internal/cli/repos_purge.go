@@ -84,11 +84,11 @@ func (m maintainer) purge(ctx context.Context, repo events.RepoPath, opts purgeO
 		return term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
 	}
 	err := withLease(func(ctx context.Context, fence uint64) (err error) {
-		p.Pins, err = m.volume.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence, Force: opts.force})
+		p.Pinned, err = m.volume.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence, Force: opts.force})
 		return err
 	})
-	if err == nil && len(p.Pins) > 0 {
-		err = errors.New("readers pin trees, so nothing is changed: end them and run this again, or use --force")
+	if err == nil && len(p.Pinned) > 0 {
+		err = errors.New("readers pin trees, so nothing is changed: end them (see lsof) and run this again, or use --force")
 	}
 	if err == nil {
 		err = m.awaitCopies(ctx, repo, opts.timeout)
@@ -169,7 +169,7 @@ func (m maintainer) finishPurge(ctx context.Context, repo events.RepoPath, fence
 	if err != nil {
 		return err
 	}
-	if p.Pins = left.Pins; len(left.Pins) > 0 {
+	if p.Pinned = left.Pinned; len(left.Pinned) > 0 {
 		return errors.New("readers pin old trees: the first sync after these have ended deletes them; or use --force")
 	}
 	if len(left.Paths) > 0 {
@@ -196,7 +196,7 @@ type purged struct {
 	Repo   string   `json:"repo"`
 	Commit string   `json:"commit"`
 	Purged bool     `json:"purged"`
-	Pins   []string `json:"pins,omitempty"` // trees, and what pins them
+	Pinned []string `json:"pinned,omitempty"` // trees, relative to the root
 	Error  string   `json:"error,omitempty"`
 }
 
@@ -206,8 +206,8 @@ func (l purgedList) Table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tPURGED\tERROR")
 	for _, p := range l {
 		fmt.Fprintf(w, "%s\t%t\t%s\n", p.Repo, p.Purged, term.Dash(p.Error))
-		for _, pin := range p.Pins {
-			fmt.Fprintf(w, "  pinned: %s\n", term.Printable(pin))
+		for _, tree := range p.Pinned {
+			fmt.Fprintf(w, "  pinned: %s\n", term.Printable(tree))
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && tim
 // activeLinks returns the published trees by path. The paths of names whose repository has moved away and whose grace
 // period has ended are returned separately.
 func (s *syncer) activeLinks() (links map[string]string, expired []string, err error) {
-	links, err = s.links()
+	links, err = s.v.links(s.f, s.binding)
 	if err != nil || !s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return links, nil, err
 	}
