@@ -49,7 +49,6 @@ type Config struct {
 	Credentials string        `koanf:"credentials"`
 	Worker      string        `koanf:"worker"`
 	Slots       int           `koanf:"slots"`
-	SlotsMin    int           `koanf:"slots-min"`
 	Lease       time.Duration `koanf:"lease"`
 	LockWait    time.Duration `koanf:"lock-wait"`
 	MaxAttempts int           `koanf:"max-attempts"`
@@ -252,8 +251,6 @@ func (c *Config) checkWork() error {
 		return errors.New("root: want a folder")
 	case c.Slots < 1 || c.Slots > 4096:
 		return fmt.Errorf("slots %d: want 1 to 4096", c.Slots)
-	case c.SlotsMin < 0 || c.SlotsMin > c.Slots:
-		return fmt.Errorf("slots-min %d: want 1 to the number of slots, %d, or 0 to use all of them always", c.SlotsMin, c.Slots)
 	case c.Lease < time.Second || c.Lease > 10*time.Minute:
 		return fmt.Errorf("lease %v: want 1s to 10m", c.Lease)
 	case c.LockWait < c.Lease:

@@ -67,8 +67,6 @@ func TestInvalidSettings(t *testing.T) {
 		"lock-wait below lease":         {args: []string{"--lock-wait", "5s"}, want: "lock-wait 5s is shorter than lease 10s"},
 		"invalid duration":              {environ: []string{"LOCKSTEP_LEASE=soon"}, want: "LOCKSTEP_LEASE"},
 		"zero slots":                    {args: []string{"--slots", "0"}, want: "slots 0"},
-		"more slots at least":           {args: []string{"--slots", "4", "--slots-min", "5"}, want: "slots-min 5: want 1 to the number of slots, 4"},
-		"negative slots at least":       {args: []string{"--slots-min", "-1"}, want: "slots-min -1"},
 		"unknown role":                  {args: []string{"--roles", "poet"}, want: `"poet"`},
 		"public receiver without token": {args: []string{"--listen", ":8080"}, want: "api-token-file"},
 		"address without port":          {args: []string{"--listen", "127.0.0.1"}, want: `listen "127.0.0.1": want host:port`},

@@ -74,7 +74,6 @@ var settings = []entry{
 	{"credentials", Working | Posting, basic, "", "none", "`folder` of credentials: one subfolder each, with files such as username, password, sshKey, urls"},
 	{"worker", Working, advanced, "", "host-pid-random", "`name` of this process in leases and results"},
 	{"slots", Working, basic, 4 * runtime.NumCPU(), "4 per core", "maximum number of repositories processed at once"},
-	{"slots-min", Working, advanced, 0, "0: always slots", "minimum number of slots; between it and slots, their number adapts to the memory limit and to Linux' pressure stall information for memory and CPU"},
 	{"lease", Working | Keeping, advanced, 10 * time.Second, "", "`duration` after which a crashed worker's repositories and messages go to other workers"},
 	{"lock-wait", Working | Keeping, advanced, 60 * time.Second, "", "maximum `duration` to wait for a repository's lease before the message is redelivered later"},
 	{"max-attempts", Working, advanced, 8, "", "failed attempts before a change becomes a dead letter"},
