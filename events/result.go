@@ -101,7 +101,7 @@ type Result struct {
 	Fence      uint64        // fence of the lease
 
 	// Follows names the last result of the repository in the cell that it was moved from; nil if it was not moved. Handle this result
-	// after that one: see [stream.Cells] of package events/stream.
+	// after that one.
 	Follows *Follows
 
 	// Synced and view results only. For a view, Before is the commit of the app's previous result for it, and Files are the view's.

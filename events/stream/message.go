@@ -26,19 +26,11 @@ func ChangeMessage(c events.Change) (*message.Message, error) {
 // scripts that add it together with other writes.
 func Fields(msg *message.Message) ([]string, error) { return encode("", msg) }
 
-// MetadataFollows is the metadata of a result that names the last result of its repository in the cell that it was moved from, as
-// [events.Follows.String].
-const MetadataFollows = "lockstep_follows"
-
 // ResultMessage returns the message that publishes a result. Its UUID is the result's ID.
 func ResultMessage(r events.Result) (*message.Message, error) {
 	payload, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("marshal result %s: %w", r.ID, err)
 	}
-	msg := message.NewMessage(r.ID, payload)
-	if r.Follows != nil {
-		msg.Metadata.Set(MetadataFollows, r.Follows.String())
-	}
-	return msg, nil
+	return message.NewMessage(r.ID, payload), nil
 }

@@ -70,7 +70,7 @@ func Follow(ctx context.Context, cfg config.Config, f FollowConfig, log *slog.Lo
 	}
 	defer record.Close()
 	f.volume, f.record = vol, record
-	return serve(ctx, Config{Config: cfg, Log: log, follow: &f})
+	return Serve(ctx, Config{Config: cfg, Log: log, follow: &f})
 }
 
 // runFollower follows until ctx is done.

@@ -184,21 +184,6 @@ func (m moves) request(ctx context.Context) (left map[string]int, err error) {
 	return left, nil
 }
 
-// RunCellWorker is [RunWorker] for a worker of the cell that cfg names.
-func RunCellWorker(ctx context.Context, cfg Config) error {
-	cfg, err := joinCell(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = cfg.closeCells() }()
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	running.Go(func() { _ = cfg.cells.Run(ctx, time.Second, cfg.Log) })
-	return RunWorker(ctx, cfg)
-}
-
 // IsKnown reports whether a cell has a repository: a state of it, or a watch.
 func IsKnown(ctx context.Context, client redis.UniversalClient, cell cells.Member, repo events.RepoPath) (bool, error) {
 	known, err := state.NewStore(client, cell.Namespace).Load(ctx, repo)

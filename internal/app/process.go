@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -22,13 +21,9 @@ import (
 	"lockstep/locking"
 )
 
-// Serve runs the roles of cfg until ctx is done, then drains. It returns nil after a clean stop.
-func Serve(ctx context.Context, cfg config.Config, log *slog.Logger) error {
-	return serve(ctx, Config{Config: cfg, Log: log})
-}
-
-// serve runs a process. It sets all fields of its configuration but Config, Log and follow.
-func serve(ctx context.Context, process Config) error {
+// Serve runs the roles of a process until ctx is done, then drains. It returns nil after a clean stop. Of its configuration, Config and Log
+// are required and Step is optional; it sets the other fields.
+func Serve(ctx context.Context, process Config) error {
 	cfg, log := process.Config, process.Log
 	switch {
 	case cfg.Listen == "" && cfg.HasOnly(config.RoleReceiver, config.RoleReader):

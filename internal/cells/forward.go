@@ -21,11 +21,8 @@ var forwardSource string
 
 var forwardScript = redis.NewScript(forwardSource)
 
-// Metadata of a forwarded message.
-const (
-	metadataEpoch  = "lockstep_epoch"  // of the directory by which it was forwarded
-	metadataOrigin = "lockstep_origin" // cell and stream entry to which it was added first, as in "eu-1 1795223511284-0"
-)
+// metadataEpoch is the metadata of a forwarded message with the epoch of the directory by which it was forwarded.
+const metadataEpoch = "lockstep_epoch"
 
 // Forwarder hands the changes in the stream of one cell that belong to another cell over to that one.
 //
@@ -74,9 +71,6 @@ func (f *Forwarder) add(ctx context.Context, msg *message.Message, entry string,
 		forwarded.Metadata.Set(name, value)
 	}
 	forwarded.Metadata.Set(metadataEpoch, strconv.FormatInt(epoch, 10))
-	if forwarded.Metadata.Get(metadataOrigin) == "" {
-		forwarded.Metadata.Set(metadataOrigin, f.Cell+" "+entry)
-	}
 	fields, err := stream.Fields(forwarded)
 	if err != nil {
 		return err
@@ -124,9 +118,6 @@ func (d *Directory) ForwardedTo(ctx context.Context, cell, entry string) (to Mem
 func markOf(to events.Namespace, from, entry string) string {
 	return to.Forwarded() + from + ":" + entry
 }
-
-// Origin returns the cell and the stream entry to which a forwarded message was added first, separated by a space, or "".
-func Origin(msg *message.Message) string { return msg.Metadata.Get(metadataOrigin) }
 
 func park(format string, args ...any) error {
 	return events.Errorf(events.Contention, events.ClassInternal, "directory of cells: %w", fmt.Errorf(format, args...))

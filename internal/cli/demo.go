@@ -21,25 +21,23 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 			"published tree throughout, file by file. A final table says whether all guarantees held. Needs git, but no Redis and\n" +
 			"no network.",
 		Example: "  lockstep demo\n" +
-			"  lockstep demo --web\n" +
-			"  lockstep demo --duration 5s --json",
+			"  lockstep demo --web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			open := cmd.Flags().Changed("web") && !cmd.Flags().Changed("duration")
+			if cmd.Flags().Changed("web") && !cmd.Flags().Changed("duration") {
+				f.Duration = demo.Longest
+			}
 			if err := term.UsageError(config.CheckAddress("--web", f.Web)); err != nil {
 				return err
 			}
-			switch {
-			case f.Duration < time.Second || f.Duration > demo.Longest:
+			if f.Duration < time.Second || f.Duration > demo.Longest {
 				return term.UsageError(fmt.Errorf("--duration %v: want 1s to %v", f.Duration, demo.Longest))
-			case open:
-				f.Duration = 0
 			}
 			return f.Run(cmd.Context(), std)
 		},
 	}
 	cmd.Flags().DurationVar(&f.Duration, "duration", 15*time.Second, "how long to push; by default --web pushes until interrupted")
 	cmd.Flags().StringVar(&f.Web, "web", "", "listen `address` of the dashboard")
-	cmd.Flags().Lookup("web").NoOptDefVal = demo.DefaultAddress
+	cmd.Flags().Lookup("web").NoOptDefVal = "127.0.0.1:0"
 	f.Out.Add(cmd)
 	return cmd
 }

@@ -25,7 +25,7 @@ func newServeCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return app.Serve(cmd.Context(), cfg, app.NewLogger(std.Stderr, cfg, slog.LevelInfo))
+			return app.Serve(cmd.Context(), app.Config{Config: cfg, Log: app.NewLogger(std.Stderr, cfg, slog.LevelInfo)})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common|config.Working|config.Serving)

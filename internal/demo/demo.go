@@ -1,6 +1,6 @@
 // Package demo runs lockstep demo: a Git server with sample repositories, an embedded Redis and worker processes.
 //
-// It pushes mostly to one hot repository, kills a worker while it holds the hot repository's lease, force-pushes to another
+// It pushes mostly to one hot repository, kills a worker while it fetches that repository under its lease, force-pushes to another
 // repository and reads every published tree throughout. The report compares what it counted with the guarantees.
 package demo
 
@@ -27,20 +27,18 @@ import (
 
 // Options configures the demo.
 type Options struct {
-	Duration time.Duration // how long to push; 0: until ctx is done
-	Web      string        // address of the dashboard; optional
+	Duration time.Duration // how long to push
+	Web      string        // address of the dashboard; optional. With it, an interrupt ends the demo early instead of aborting it
 	Out      term.Output
 }
 
-// Defaults and limits of the demonstration.
+// Limits and constants of the demonstration.
 const (
-	DefaultAddress = "127.0.0.1:0" // address of the dashboard for --web without a value
-	Longest        = 24 * time.Hour
-	stepTimeout    = 5 * time.Minute // per step; steps take seconds on an idle machine
+	Longest     = 24 * time.Hour  // maximum of Options.Duration
+	stepTimeout = 5 * time.Minute // per step; steps take seconds on an idle machine
 
 	repoCount     = 8
 	hotRepo       = "demo/hot"
-	forcePushed   = 3                     // index of the repository that is force-pushed
 	remoteLatency = 50 * time.Millisecond // delay of each response of the Git server, to simulate a remote one
 	lease         = 5 * time.Second       // short, so that the successor of a killed worker is seen soon
 )
@@ -48,11 +46,11 @@ const (
 type demo struct {
 	dir, root string // root is the volume
 	std       term.Streams
-	fail      context.CancelCauseFunc // aborts the demonstration
 	began     time.Time
-	tasks     sync.WaitGroup
+	tasks     *errgroup.Group // in the background; an error of one aborts the demonstration
 
 	git      *gitserver.Server
+	hang     chan struct{} // received by the next fetch of the hot repository, which then hangs until its worker is killed
 	redis    redisx.Server
 	client   redis.UniversalClient
 	locks    *locking.Inspector
@@ -71,16 +69,11 @@ func (o *Options) Run(ctx context.Context, std term.Streams) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if dir, err = filepath.Abs(dir); err != nil { // TMPDIR may be relative, and the workers run elsewhere
-		return err
-	}
 	until := ctx
-	if o.Duration == 0 { // an interrupt is the normal end
+	if o.Web != "" {
 		ctx = context.WithoutCancel(ctx)
 	}
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	d := &demo{dir: dir, root: filepath.Join(dir, "volume"), std: std, fail: fail, began: time.Now(), published: map[string]*push{}}
+	d := &demo{dir: dir, root: filepath.Join(dir, "volume"), std: std, began: time.Now(), hang: make(chan struct{}), published: map[string]*push{}}
 	if err := d.run(ctx, until, o); err != nil {
 		return cmp.Or(context.Cause(ctx), err) // report the cause, not the errors that the cancellation led to
 	}
@@ -96,8 +89,7 @@ func (o *Options) Run(ctx context.Context, std term.Streams) error {
 
 // run ends the demo early when until is done, and aborts it when ctx is done.
 func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
-	delay := func(ctx context.Context, _, _ string) { app.Sleep(ctx, remoteLatency) }
-	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(delay)); err != nil {
+	if d.git, err = gitserver.Start(filepath.Join(d.dir, "remote"), gitserver.WithBefore(d.beforeResponse)); err != nil {
 		return fmt.Errorf("start the sample Git server: %w", err)
 	}
 	defer d.git.Close()
@@ -119,21 +111,17 @@ func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
 		return err
 	}
 
+	d.tasks, ctx = errgroup.WithContext(ctx)
 	background, stop := context.WithCancel(ctx)
-	defer func() { stop(); d.tasks.Wait() }()
-	defer func() {
-		for _, w := range d.running() {
-			w.kill()
-		}
-	}()
-	d.start(func() error { return d.countResults(background) })
+	defer func() { stop(); err = cmp.Or(d.tasks.Wait(), err) }()
+	d.tasks.Go(func() error { return d.countResults(background) })
 	if o.Web != "" {
 		if err := d.openWeb(background, o.Web); err != nil {
 			return err
 		}
 	}
 	for range 2 {
-		if err := d.startWorker(); err != nil {
+		if err := d.startWorker(background); err != nil {
 			return err
 		}
 	}
@@ -141,57 +129,52 @@ func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
 		return err
 	}
 	d.say("all of them cloned")
-	for range readerCount {
-		d.start(func() error { d.readTrees(background); return nil })
-	}
-	if err := d.act(ctx, until, o.Duration); err != nil {
+	d.tasks.Go(func() error { d.readTrees(background); return nil })
+	if err := d.act(background, until, o.Duration); err != nil {
 		return err
 	}
-	d.say("no more pushes")
 	if err := d.await(ctx, "settled", d.settled); err != nil {
 		return err
 	}
 	return d.stopWorkers(ctx)
 }
 
-// act pushes until the duration ends. Meanwhile it kills a worker, starts another and force-pushes.
-func (d *demo) act(ctx, until context.Context, duration time.Duration) error {
-	pushing, stop := context.WithCancel(until)
+// beforeResponse is called before each response of the Git server.
+func (d *demo) beforeResponse(ctx context.Context, repo, service string) {
+	if repo == hotRepo && service == "git-upload-pack" {
+		select {
+		case <-d.hang:
+			<-ctx.Done()
+		default:
+		}
+	}
+	app.Sleep(ctx, remoteLatency)
+}
+
+// act pushes until the duration ends or until is done. Meanwhile it kills a worker and starts another.
+func (d *demo) act(background, until context.Context, duration time.Duration) error {
+	pushing, stop := context.WithTimeout(until, duration)
 	defer stop()
-	var g errgroup.Group
+	g, ctx := errgroup.WithContext(background)
+	context.AfterFunc(ctx, stop)
+	g.Go(func() error { return d.pushAll(ctx, pushing) })
 	g.Go(func() error {
-		defer stop()
-		return d.pushAll(ctx, pushing.Done())
+		app.Sleep(pushing, min(duration/4, 5*time.Second))
+		killed, err := d.killHolder(ctx, pushing)
+		if err != nil || killed.IsZero() {
+			return err
+		}
+		if err := d.startWorker(background); err != nil {
+			return err
+		}
+		return d.awaitTakeover(ctx, killed)
 	})
-	end := time.Now().Add(cmp.Or(duration, Longest))
-	app.Sleep(pushing, min(time.Until(end)/4, 5*time.Second))
-	err := d.killHolder(ctx, pushing)
-	if err == nil {
-		err = d.startWorker()
-	}
-	if err == nil {
-		err = d.push(ctx, d.repos[forcePushed], d.repos[forcePushed].first)
-		d.say("force-pushed to %s: its history is rewritten", d.repos[forcePushed].name)
-	}
-	if err == nil {
-		app.Sleep(pushing, time.Until(end))
-	}
-	stop()
-	return cmp.Or(err, g.Wait())
+	return g.Wait()
 }
 
 // say prints an event.
 func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.std.Stderr, "%7.2fs  %s\n", time.Since(d.began).Seconds(), term.Clean(fmt.Sprintf(format, args...)))
-}
-
-// start runs a background task, whose error aborts the demonstration.
-func (d *demo) start(task func() error) {
-	d.tasks.Go(func() {
-		if err := task(); err != nil && !errors.Is(err, context.Canceled) {
-			d.fail(err)
-		}
-	})
 }
 
 // await polls until done returns true.

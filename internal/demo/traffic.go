@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,20 +20,17 @@ import (
 )
 
 const (
-	pushEvery   = 50 * time.Millisecond // every third push is to another than the hot repository
-	repackEvery = 2000                  // pushes between repacks of the sample repositories
+	pushPause   = 40 * time.Millisecond // between pushes, of which every third is to another than the hot repository
+	forcePush   = 9                     // number of the push that rewrites the history of the repository of the third push
+	repackEvery = 1000                  // pushes to a repository between its repacks
 	fileCount   = 40                    // per repository
-
-	readerCount = 2
-	readPause   = 2 * time.Millisecond // after each tree, to leave time for other work
+	readPause   = time.Millisecond      // after each tree, to leave time for other work
 )
 
 // sampleRepo is a sample repository.
 type sampleRepo struct {
-	name    string
-	first   string     // commit
-	pushing sync.Mutex // guards head
-	head    string     // last pushed commit
+	name        string
+	first, head string // first and last commit
 
 	commits                        map[string]int // push number by commit
 	pushes, reads                  int
@@ -63,10 +59,10 @@ func (d *demo) createRepos(ctx context.Context) error {
 		}
 		d.repos = append(d.repos, &sampleRepo{name: name, first: commit, head: commit, commits: map[string]int{commit: 0}})
 		w, err := watch.New(watch.Watch{App: "docs", URL: d.git.URL(name)})
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = registry.Put(ctx, w)
 		}
-		if _, err := registry.Put(ctx, w); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -82,41 +78,26 @@ func (d *demo) cloned() bool {
 	})
 }
 
-// pushAll pushes until stop is closed.
-func (d *demo) pushAll(ctx context.Context, stop <-chan struct{}) error {
-	tick := time.NewTicker(pushEvery)
-	defer tick.Stop()
-	others := d.repos[1:]
-	for n := 1; ; n++ {
-		repo := d.repos[0]
+// pushAll pushes until pushing is done.
+func (d *demo) pushAll(ctx, pushing context.Context) error {
+	for n := 1; app.Sleep(pushing, pushPause); n++ {
+		repo, parent := d.repos[0], ""
 		if n%3 == 0 {
-			repo = others[n/3%len(others)]
+			repo = d.repos[1+n/3%(repoCount-1)]
 		}
-		if err := d.push(ctx, repo, ""); err != nil {
+		if n == forcePush {
+			repo, parent = d.repos[2], d.repos[2].first
+			d.say("force-push to %s: its history is rewritten", repo.name)
+		}
+		if err := d.push(ctx, repo, parent); err != nil {
 			return err
 		}
-		for _, repo := range d.repos {
-			if n%repackEvery > 0 {
-				break
-			}
-			if _, err := d.git.Git(ctx, repo.name, "", "repack", "-a", "-d", "-q"); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-stop:
-			return nil
-		case <-tick.C:
-		}
 	}
+	return nil
 }
 
 // push commits on top of parent, or of the last commit if parent is empty, and publishes a change, as a webhook would.
 func (d *demo) push(ctx context.Context, repo *sampleRepo, parent string) error {
-	repo.pushing.Lock()
-	defer repo.pushing.Unlock()
 	commit, err := d.git.Commit(ctx, repo.name, gitserver.Main, gitserver.Edit{Write: contents(repo.name, repo.pushes+1), Parent: parent})
 	if err != nil {
 		return err
@@ -128,6 +109,11 @@ func (d *demo) push(ctx context.Context, repo *sampleRepo, parent string) error 
 		return err
 	}
 	repo.head = commit
+	if repo.pushes%repackEvery == 0 {
+		if _, err := d.git.Git(ctx, repo.name, "", "repack", "-a", "-d", "-q"); err != nil {
+			return err
+		}
+	}
 	return app.PublishChange(ctx, d.client, events.DefaultNamespace, change)
 }
 

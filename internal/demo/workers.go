@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,105 +21,95 @@ import (
 
 // worker is a worker process.
 type worker struct {
-	name   string
-	cmd    *exec.Cmd
-	done   chan struct{}
-	killed atomic.Bool
+	name string
+	cmd  *exec.Cmd
+	kill context.CancelFunc
+	done chan struct{} // closed after its exit
 }
 
-// kill kills the process and waits for it.
-func (w *worker) kill() {
-	w.killed.Store(true)
-	_ = w.cmd.Process.Kill()
-	<-w.done
-}
-
-// running returns the workers that have not exited.
-func (d *demo) running() (alive []*worker) {
-	for _, w := range d.workers {
-		select {
-		case <-w.done:
-		default:
-			alive = append(alive, w)
-		}
-	}
-	return alive
-}
-
-// startWorker starts another worker process, without the user's own LOCKSTEP_* settings.
-func (d *demo) startWorker() error {
+// startWorker starts another worker process, without the user's own LOCKSTEP_* settings. It is killed when ctx is done.
+func (d *demo) startWorker(ctx context.Context) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("w%d", len(d.workers)+1)
-	cmd := exec.Command(self, "serve", "--redis", d.redis.String(), "--root", d.root, "--worker", name,
+	w := &worker{name: fmt.Sprintf("w%d", len(d.workers)+1), done: make(chan struct{})}
+	ctx, w.kill = context.WithCancel(ctx)
+	w.cmd = exec.CommandContext(ctx, self, "serve", "--config", os.DevNull, "--redis", d.redis.String(), "--root", d.root, "--worker", w.name,
 		"--lease", lease.String(), "--tree-grace", "10s", "--min-free-bytes", "0", "--log-level", "error")
-	cmd.Dir = d.dir // contains no lockstep.yaml
-	cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
-	cmd.Stdout, cmd.Stderr = d.std.Stderr, d.std.Stderr
+	w.cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
+	w.cmd.Stdout, w.cmd.Stderr = d.std.Stderr, d.std.Stderr
 	// Ctrl-C must not reach the workers. They die with this process, whose threads do not end before it, and which hosts their Redis.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start worker %s: %w", name, err)
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := w.cmd.Start(); err != nil {
+		return fmt.Errorf("start worker %s: %w", w.name, err)
 	}
-	w := &worker{name: name, cmd: cmd, done: make(chan struct{})}
-	go func() {
+	d.tasks.Go(func() error {
 		defer close(w.done)
-		if err := cmd.Wait(); err != nil && !w.killed.Load() {
-			d.fail(fmt.Errorf("demo: worker %s exited unexpectedly: %w", name, err))
+		if err := w.cmd.Wait(); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("demo: worker %s exited unexpectedly: %w", w.name, err)
 		}
-	}()
+		return nil
+	})
 	d.workers = append(d.workers, w)
-	d.say("worker %s started, pid %d", name, cmd.Process.Pid)
+	d.say("worker %s started, pid %d", w.name, w.cmd.Process.Pid)
 	return nil
 }
 
-// killHolder kills the holder of the hot repository with kill -9 and waits until another worker has taken over, unless until is done
-// before.
-func (d *demo) killHolder(ctx, until context.Context) error {
-	var lost locking.Status
-	var victim *worker
-	for victim == nil {
-		if !app.Sleep(until, 5*time.Millisecond) {
-			return context.Cause(ctx)
-		}
-		var err error
-		if lost, err = d.locks.Status(ctx, hotRepo); err != nil {
-			return err
-		}
-		for _, w := range d.running() {
-			if lost.Held && w.name == lost.Holder.Worker {
-				victim = w
-			}
+// killHolder kills the holder of the hot repository with kill -9, in the middle of a fetch, and returns when. It returns no time if until
+// is done before.
+func (d *demo) killHolder(ctx, until context.Context) (killed time.Time, err error) {
+	select {
+	case d.hang <- struct{}{}:
+	case <-until.Done():
+		return time.Time{}, context.Cause(ctx)
+	}
+	lost, err := d.locks.Status(ctx, hotRepo)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for _, w := range d.workers {
+		if w.name == lost.Holder.Worker {
+			killed = time.Now()
+			w.kill()
+			<-w.done
+			d.say("%s killed with kill -9 while it held %s (fence %d)", w.name, hotRepo, lost.Fence)
+			return killed, nil
 		}
 	}
-	killed := time.Now()
-	victim.kill()
-	d.say("%s killed with kill -9 while it held %s (fence %d)", victim.name, hotRepo, lost.Fence)
+	return time.Time{}, fmt.Errorf("demo: a worker fetches %s without its lease", hotRepo)
+}
+
+// awaitTakeover waits until a worker holds the hot repository since the kill.
+func (d *demo) awaitTakeover(ctx context.Context, killed time.Time) error {
 	var next locking.Status
 	err := d.await(ctx, "taken over", func() bool {
 		next, _ = d.locks.Status(ctx, hotRepo) // an error is temporary
-		return next.Held && next.Holder.Worker != victim.name
+		return next.Holder.Since.After(killed)
 	})
 	if err != nil {
 		return err
 	}
-	d.takeover = max(0, next.Holder.Since.Sub(killed))
+	d.takeover = next.Holder.Since.Sub(killed)
 	d.say("its lease expired: %s took over after %.2f s (fence %d)", next.Holder.Worker, d.takeover.Seconds(), next.Fence)
 	return nil
 }
 
 // stopWorkers stops the remaining workers with SIGTERM and waits until they have drained.
 func (d *demo) stopWorkers(ctx context.Context) error {
-	for _, w := range d.running() {
-		_ = w.cmd.Process.Signal(syscall.SIGTERM)
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("demo: not all workers drained within %v", stepTimeout))
+	defer cancel()
+	for _, w := range d.workers {
+		_ = w.cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
 	}
-	if err := d.await(ctx, "drained", func() bool { return len(d.running()) == 0 }); err != nil {
-		return err
+	for _, w := range d.workers {
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+		}
 	}
 	d.say("all workers drained")
-	return context.Cause(ctx) // that of a failed worker
+	return context.Cause(ctx)
 }
 
 // openWeb serves HTTP like lockstep serve, with a token that only the event shows.
@@ -136,7 +125,7 @@ func (d *demo) openWeb(ctx context.Context, address string) error {
 		return fmt.Errorf("listen: %w; choose another address with --web=ADDRESS", err)
 	}
 	log := slog.New(slog.NewTextHandler(d.std.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	d.start(func() error {
+	d.tasks.Go(func() error {
 		return app.ServeHTTP(ctx, listener, app.Config{Config: cfg, Redis: d.redis, Log: log, Metrics: telemetry.New()})
 	})
 	d.say("dashboard at http://%s/", listener.Addr())

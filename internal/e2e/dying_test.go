@@ -17,7 +17,6 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/logtest"
 	"lockstep/internal/proctest"
-	"lockstep/internal/telemetry"
 	"lockstep/internal/term"
 )
 
@@ -48,18 +47,9 @@ func dyingMain() {
 		if err != nil {
 			return err
 		}
-		server, err := cfg.RedisServer()
-		if err != nil {
-			return err
-		}
+		cfg.Roles = []string{config.RoleWorker}
 		d.left.Store(left)
-		run := app.RunWorker
-		if cfg.Cell != "" {
-			run = app.RunCellWorker
-		}
-		return run(cmd.Context(), app.Config{
-			Config: cfg, Redis: server, Log: app.NewLogger(std.Stderr, cfg, slog.LevelInfo), Metrics: telemetry.New(), Step: d.pass,
-		})
+		return app.Serve(cmd.Context(), app.Config{Config: cfg, Log: app.NewLogger(std.Stderr, cfg, slog.LevelInfo), Step: d.pass})
 	}}
 	config.AddFlags(cmd.Flags(), config.Common|config.Working|config.Serving)
 	cmd.Flags().StringVar(&d.point, "point", "", "")
