@@ -8,10 +8,9 @@ import (
 )
 
 const (
-	givenPrefix     = "given:"
-	earlierPrefix   = "given_earlier:"
-	repeatPrefix    = "repeat:"
-	nothingReceived = "none" // value of a field with repeatPrefix
+	givenPrefix   = "given:"
+	earlierPrefix = "given_earlier:"
+	repeatPrefix  = "repeat:"
 )
 
 func givenField(app string, ref events.Ref) string { return givenPrefix + ref.String() + ":" + app }
@@ -47,16 +46,12 @@ func (r Repo) delivered(result events.Result) (set map[string]string, drop []str
 	return set, drop
 }
 
-// Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an earlier one if Repeats.
+// Received returns the commit of ref that app has received for certain, or "".
 func (r Repo) Received(app string, ref events.Ref) string {
-	given := r.Given(app, ref)
-	switch before := r.fields[repeatField(app, ref)]; {
-	case given == "", before == nothingReceived:
+	if r.Repeats(app, ref) {
 		return ""
-	case before != "":
-		return before
 	}
-	return given
+	return r.Given(app, ref)
 }
 
 // Repeats reports whether app may have missed the last result of ref, so that the next sync must repeat it.

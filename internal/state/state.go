@@ -12,8 +12,7 @@
 //	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
 //	given_earlier:{ref}:{app}
 //	                    commits of ref delivered to app before that one, at most 4, newest first, separated by spaces
-//	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it: commit that the app
-//	                    received before, or "none"; absent after that sync
+//	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it; absent after that
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
 //	                    last entry of the stream before the request, resolved ref, commit, and remote
 //	newest:{ref}:{app}  newest known entry that announces a commit of ref to app
