@@ -19,7 +19,7 @@ import (
 
 func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	var commit string
-	var drop bool
+	var drop, force bool
 	var timeout time.Duration // for each repository
 	cmd := newMaintenanceCommand(std, &cobra.Command{
 		Use:   "purge [owner/name…] --commit COMMIT",
@@ -27,7 +27,7 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 		Long: "Fetch the repositories again, publish trees built from that, and delete everything that the volume had of them before:\n" +
 			"trees, stores, submodules and LFS objects. First rewrite history at the forge, so that no ref has COMMIT. Readers see no\n" +
 			"gap. This needs running workers, watches, a remote that answers, and up to twice the disk space meanwhile. Trees that\n" +
-			"readers pin stay until these end. --drop deletes the copies at once: watched repositories are missing until\n" +
+			"readers pin stay until these end, or with --force are deleted. --drop deletes the copies at once: watched repositories are missing until\n" +
 			"a poll, which it requests, has fetched them again; others stay removed. A purged result notifies apps and followers of\n" +
 			"COMMIT. Exit code 1 unless all repositories are free of it.",
 		Example: "  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --root /srv/repos --redis redis://127.0.0.1:6379\n" +
@@ -45,7 +45,7 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 			if err == nil && drop {
 				p.Pinned, err = m.drop(ctx, repo, p.Commit)
 			} else if err == nil {
-				p.Pinned, err = m.purge(ctx, repo, p.Commit, timeout)
+				p.Pinned, err = m.purge(ctx, repo, p.Commit, force, timeout)
 			}
 			p.Purged, p.Error = err == nil, errorText(err)
 			list = append(list, p)
@@ -55,6 +55,8 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	})
 	cmd.Flags().StringVar(&commit, "commit", "", "full hash of the `commit` that introduced the secret")
 	cmd.Flags().BoolVar(&drop, "drop", false, "delete the copies at once, without fetching new ones first")
+	cmd.Flags().BoolVar(&force, "force", false, "also delete old trees that readers pin, once the new ones are published")
+	cmd.MarkFlagsMutuallyExclusive("drop", "force")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "maximum time to wait for the new copies of one repository")
 	return cmd
 }
@@ -75,7 +77,7 @@ func (m maintainer) drop(ctx context.Context, repo events.RepoPath, commit strin
 }
 
 // purge replaces the copies of one repository. It returns the trees that are still pinned.
-func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit string, timeout time.Duration) (pinned []string, err error) {
+func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit string, force bool, timeout time.Duration) (pinned []string, err error) {
 	if m.redis == nil {
 		return nil, term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
 	}
@@ -87,7 +89,7 @@ func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit stri
 		return nil, err
 	}
 	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error {
-		if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true}); err != nil {
+		if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true, EndPins: force}); err != nil {
 			return err
 		}
 		pinned, err = m.finishPurge(ctx, repo, fence, commit)
@@ -148,7 +150,7 @@ func (m maintainer) finishPurge(ctx context.Context, repo events.RepoPath, fence
 		return nil, err
 	}
 	if len(left.Pinned) > 0 {
-		return left.Pinned, errors.New("readers pin old trees: end them (see lsof), and run this again")
+		return left.Pinned, errors.New("readers pin old trees: end them (see lsof) and run this again, or use --force")
 	}
 	if len(left.Paths) > 0 {
 		return nil, fmt.Errorf("%q cannot be deleted: check who owns it, and run this again", left.Paths[0])

@@ -21,6 +21,8 @@ type GCRequest struct {
 	Repo  events.RepoPath
 	Fence uint64 // of the lease held on Repo; above zero
 	Full  bool   // prune and measure even if nothing has changed
+
+	EndPins bool // after a purge, also delete the replaced trees that readers pin
 }
 
 // GCResult is the result of a [Volume.GC].
@@ -64,7 +66,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err != nil {
 		return GCResult{}, err
 	}
-	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
+	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b, endPins: req.EndPins}
 	if err := s.tidyViews(ctx); err != nil {
 		return GCResult{}, err
 	}

@@ -146,6 +146,12 @@ func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err erro
 		return false, err
 	}
 	for _, path := range trees {
+		if s.endPins {
+			if err := folderOf(path).discard(path); err != nil {
+				return false, err
+			}
+			continue
+		}
 		gone, err := folderOf(path).discardUnpinned(filepath.Base(path))
 		if err != nil {
 			return false, err

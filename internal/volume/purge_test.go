@@ -176,6 +176,23 @@ func TestPurgeKeepsPinnedTrees(t *testing.T) {
 	w.mustBeSound(widgets, head)
 }
 
+func TestPurgeEndsPinsIfForced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, leaked, after := w.leak(events.DepthFull)
+	replaced := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	defer replaced.Close()
+	head := w.sync("").After
+	w.purge()
+	w.sync("")
+	testenv.Must(w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Full: true, EndPins: true}))(t)
+	if left := w.left(widgets); len(left.Pinned)+len(left.Paths)+len(left.Names) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+	w.mustLack(widgets, leaked, after)
+	w.mustBeSound(widgets, head)
+}
+
 func TestPurgeOfSeveralRefs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -167,6 +167,7 @@ type syncer struct {
 	horizon  horizon  // see queryHorizon
 	replaced []string // trees that the names linked to before the flip
 	tidied   bool     // tidy has looked at all trees
+	endPins  bool     // see GCRequest
 
 	store      store         // where the commit's objects are
 	objects    *object.Store // open on it
