@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -64,10 +63,6 @@ func (s *setup) files() ([]setupFile, error) {
 
 // values returns what the templates need.
 func (s *setup) values() (any, error) {
-	answers, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
-	}
 	host, port, err := net.SplitHostPort(s.Listen)
 	if err != nil {
 		return nil, err
@@ -94,9 +89,9 @@ func (s *setup) values() (any, error) {
 	}
 	return struct {
 		*setup
-		Answers, PrivateHost, Port, Published, User, Binary, Dir string
-		UID, GID                                                 int
-	}{s, string(answers), privateHost(s.NotifyURL), port, published, name, s.binary, s.dir, os.Getuid(), os.Getgid()}, nil
+		PrivateHost, Port, Published, User, Binary, Dir string
+		UID, GID                                        int
+	}{s, privateHost(s.NotifyURL), port, published, name, s.binary, s.dir, os.Getuid(), os.Getgid()}, nil
 }
 
 // privateHost returns the host of a URL that notifiers refuse unless the settings list it, or "".
@@ -131,7 +126,7 @@ func writeFiles(w io.Writer, dir string, files []setupFile) error {
 		case err != nil:
 			return err
 		case !f.secret && !bytes.Equal(content, []byte(f.content)):
-			return fmt.Errorf("%s exists and differs from what these answers give; nothing was written: edit it, remove it, or choose another folder with --dir", path)
+			return fmt.Errorf("%s exists and differs from what these flags give; nothing was written: edit it, remove it, or choose another folder with --dir", path)
 		default:
 			kept = append(kept, f.name)
 		}
