@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,58 +58,32 @@ func openFiles(cfg config.Config) Check {
 
 // credentialFiles checks permissions. It reads no secrets.
 func credentialFiles(dir string) Check {
-	folders, err := visible(dir)
-	if err != nil {
-		return refused("%w; let this user read the directory, or set another with --credentials", err)
-	}
-	paths, credentials := []string{dir}, 0
-	for _, folder := range folders {
-		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-			continue
+	folders, _ := fs.Glob(os.DirFS(dir), "[^.]*") // an error is that of a pattern
+	files, _ := fs.Glob(os.DirFS(dir), "[^.]*/[^.]*")
+	credentials, public := 0, ""
+	for _, name := range slices.Concat([]string{"."}, folders, files) {
+		path := filepath.Join(dir, name)
+		file, err := os.Open(path) // follows links: Kubernetes mounts secrets as links
+		if err != nil {
+			return refused("%w; let this user read it", err)
 		}
-		files, listErr := visible(folder)
-		err = errors.Join(err, listErr)
-		paths = append(append(paths, folder), files...)
-		credentials++
-	}
-	read, changed := "", ""
-	for _, path := range paths {
-		file, openErr := os.Open(path) // follows links: Kubernetes mounts secrets as links
-		if openErr != nil {
-			err = errors.Join(err, openErr)
-			continue
-		}
-		info, statErr := file.Stat()
+		info, err := file.Stat()
 		_ = file.Close()
 		switch {
-		case statErr != nil:
-			err = errors.Join(err, statErr)
+		case err != nil:
+			return refused("%w", err)
 		case info.Mode().Perm()&0o002 != 0 && info.Mode()&os.ModeSticky == 0:
-			changed = path
+			return refused("every user of this machine can change %s: chmod o-w", path)
+		case info.IsDir() && name != ".":
+			credentials++
 		case info.Mode().Perm()&0o004 != 0 && !info.IsDir():
-			read = path
+			public = path
 		}
 	}
-	switch {
-	case err != nil:
-		return refused("%w; let this user read it", err)
-	case changed != "":
-		return refused("every user of this machine can change %s: chmod o-w", changed)
-	case read != "":
-		return warned("every user of this machine can read %s, unless a parent directory prevents it: chmod o-r", read)
+	if public != "" {
+		return warned("every user of this machine can read %s, unless a parent directory prevents it: chmod o-r", public)
 	}
 	return passed("%d, readable by this user", credentials)
-}
-
-// visible returns the paths in a directory whose names do not begin with a dot.
-func visible(dir string) (paths []string, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, entry := range entries {
-		if entry.Name()[0] != '.' {
-			paths = append(paths, filepath.Join(dir, entry.Name()))
-		}
-	}
-	return paths, err
 }
 
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
