@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -26,7 +25,7 @@ const none = "none"
 
 // setup is what lockstep init is given.
 type setup struct {
-	Redis, Listen, Forge, NotifyURL, App, Service, Image string
+	Redis, Listen, Forge, NotifyURL, App, Service string
 
 	dir, binary string
 	url         string // of the receiver, as the forge reaches it
@@ -67,13 +66,12 @@ func newInitCommand(std term.Streams) *cobra.Command {
 	flags.StringVar(&s.App, "app", "docs", "`app` to notify, for --notify-url")
 	flags.StringVar(&s.NotifyURL, "notify-url", "", "`URL` of an app that gets notifications (default: none)")
 	flags.StringVar(&s.Service, "service", none, "`file` that runs the service: compose, systemd or none")
-	flags.StringVar(&s.Image, "image", "lockstep:local", "`image` in the Compose file")
 	return cmd
 }
 
 // complete checks the flags and sets what depends on them.
 func (s *setup) complete() (err error) {
-	s.binary, _ = os.Executable() // only printed, and in the unit
+	s.binary, _ = os.Executable() // for the unit
 	if s.dir, err = filepath.Abs(s.dir); err != nil {
 		return err
 	}
@@ -121,29 +119,18 @@ func (s *setup) printNext(w io.Writer) {
 	if s.Forge != none {
 		printWebhook(w, forge.Kind(s.Forge), s.url+"/hooks/"+s.Forge, filepath.Join("hooks", s.Forge, "secret"))
 	}
-	run := "lockstep"
-	if _, err := exec.LookPath(run); err != nil {
-		run = s.binary
-	}
-	folder := "  cd '" + strings.ReplaceAll(s.dir, "'", `'\''`) + "'\n"
-	fmt.Fprint(w, "\nNext:\n"+folder)
+	run, start := "lockstep", "lockstep serve"
 	switch s.Service {
 	case "compose":
-		run = "docker compose exec lockstep /lockstep"
-		fmt.Fprint(w, "  docker compose up --detach\n")
+		run, start = "docker compose exec lockstep /lockstep", "docker compose up --detach"
 	case "systemd":
-		fmt.Fprint(w, "  sudo cp lockstep.service /etc/systemd/system/ && sudo systemctl enable --now lockstep\n")
-	default:
-		fmt.Fprintf(w, "  %s serve\n\nIn a second terminal:\n%s", run, folder)
+		start = "sudo cp lockstep.service /etc/systemd/system/ && sudo systemctl enable --now lockstep"
 	}
-	fmt.Fprintf(w, "  %s watch add URL --app %s", run, s.App)
+	fmt.Fprintf(w, "\nNext, in %s:\n  %s\n  %s watch add URL --app %s", s.dir, start, run, s.App)
 	if s.NotifyURL != "" {
 		fmt.Fprintf(w, " --notify-url %s --notify-secret %s", s.NotifyURL, s.App)
 	}
-	fmt.Fprintln(w)
-	if s.Forge != none {
-		fmt.Fprintf(w, "  %s hook test %s\n", run, s.Forge)
-	}
+	fmt.Fprintln(w, "\nSee docs/tutorial.md.")
 }
 
 // printWebhook prints the forge's form for a webhook.

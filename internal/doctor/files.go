@@ -89,28 +89,20 @@ func credentialFiles(dir string) Check {
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
 	const advice = "choose another directory with --spool"
-	at := dir
-	info, err := os.Stat(at)
-	for errors.Is(err, fs.ErrNotExist) { // the receiver creates the directory: check the nearest existing parent
-		at = filepath.Dir(at)
-		info, err = os.Stat(at)
+	var st unix.Statfs_t
+	var took time.Duration
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		took, err = timedSync(dir)
+	}
+	if err == nil {
+		err = unix.Statfs(dir, &st)
 	}
 	switch {
 	case err != nil:
-		return refused("%w; %s", err, advice)
-	case !info.IsDir():
-		return refused("%s is not a directory; %s", at, advice)
-	}
-	took, err := timedSync(at)
-	if err != nil {
 		return refused("%w; let this user write there, or %s", err, advice)
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(at, &st); err == nil && int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC {
-		return warned("%s is on nfs: webhooks wait for it while Redis is unavailable; %s, on a local disk", dir, advice)
-	}
-	if took > slowSync {
-		return warned("%s takes %v to sync a file: webhooks wait for that while Redis is unavailable; %s, on a faster disk", dir, took.Round(time.Millisecond), advice)
+	case int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync:
+		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; %s, on a fast local disk", dir, took.Round(time.Millisecond), advice)
 	}
 	return passed("%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
 }
