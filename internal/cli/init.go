@@ -37,8 +37,8 @@ func newInitCommand(std term.Streams) *cobra.Command {
 		Use:   "init",
 		Short: "Write the settings and secrets of a new deployment",
 		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs the service, and\n" +
-			"print the values for the forge's webhook form. It changes no existing file: it keeps secrets, and if another file\n" +
-			"differs, it writes nothing. All paths in lockstep.yaml are relative to its folder: run lockstep there.",
+			"print the values for the forge's webhook form. If one of the files exists, it writes nothing. All paths in\n" +
+			"lockstep.yaml are relative to its folder: run lockstep there.",
 		Example: "  lockstep init\n" +
 			"  lockstep init --forge gitea --url https://lockstep.example.org --service systemd\n" +
 			"  lockstep init --forge github --app docs --notify-url https://docs.example.com/hooks/lockstep",

@@ -1,10 +1,8 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +14,7 @@ import (
 	"lockstep/internal/forge"
 )
 
-// examineFiles checks the limits, files and addresses in the settings, except Redis and the volume. It skips empty settings.
+// examineFiles checks the limits and files in the settings, except Redis and the volume. It skips empty settings.
 func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 	checks.add("open files", openFiles(cfg))
 	if cfg.Credentials != "" {
@@ -35,9 +33,6 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 		case cfg.Hooks != "":
 			checks.add("webhook sources", refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
 		}
-	}
-	if cfg.Listen != "" {
-		checks.add("listen", listenAddress(cfg.Listen))
 	}
 	return checks
 }
@@ -130,16 +125,4 @@ func timedSync(dir string) (time.Duration, error) {
 		quickest = min(quickest, time.Since(began))
 	}
 	return quickest, nil
-}
-
-func listenAddress(address string) Check {
-	listener, err := net.Listen("tcp", address)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return warned("%s is in use, by a running process of this service or another program; choose another address with --listen", address)
-	}
-	if err != nil {
-		return refused("%w; choose another address with --listen", err)
-	}
-	_ = listener.Close()
-	return passed("%s is free", address)
 }
