@@ -17,8 +17,8 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 		Long: "Check what lockstep serve depends on with these settings, with advice for each problem: Redis' version,\n" +
 			"role, persistence, memory, clock and latency; the file system of the volume (hard links, renames, locks, exchange,\n" +
 			"sync), its free space and inodes, and whether it belongs to this prefix; the permissions of credentials; webhook\n" +
-			"sources, the spool, the listen address and the limit on open files. Run it on each machine. It does not disturb a\n" +
-			"running service, but creates a missing volume. Exit code 1 if a check fails.",
+			"sources, the spool and the limit on open files. Run it on each machine. It does not disturb a\n" +
+			"running service, but creates a missing volume and spool. Exit code 1 if a check fails.",
 		Example: "  lockstep doctor --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep doctor --config lockstep.yaml -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -74,7 +74,6 @@ var documents = map[string]document{
 			"lockstep serve --listen 127.0.0.1:8080 --api-token-file api-token", "lockstep publish https://git.example.com/acme/widgets.git --wait"},
 	},
 	"docs/tutorial.md": {
-		notRun: map[string]string{"./lockstep init --check": "waits for a forge; testdata/script/init.txtar runs it"},
 		logged: "lockstep.result.synced.v1 acme/widgets",
 	},
 	"docs/guides/docs-on-push.md": {},

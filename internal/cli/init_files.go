@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"bytes"
 	"crypto/rand"
 	"embed"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +29,7 @@ var initTemplates = template.Must(template.New("").Funcs(template.FuncMap{
 type setupFile struct {
 	name    string
 	content string
-	secret  bool // readable by this user only; an existing one is kept whatever it contains
+	secret  bool // readable by this user only
 }
 
 // files returns what to write, lockstep.yaml last.
@@ -64,10 +62,6 @@ func (s *setup) files() ([]setupFile, error) {
 
 // values returns what the templates need.
 func (s *setup) values() (any, error) {
-	answers, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
-	}
 	host, port, err := net.SplitHostPort(s.Listen)
 	if err != nil {
 		return nil, err
@@ -94,9 +88,9 @@ func (s *setup) values() (any, error) {
 	}
 	return struct {
 		*setup
-		Answers, PrivateHost, Port, Published, User, Binary, Dir string
-		UID, GID                                                 int
-	}{s, string(answers), privateHost(s.NotifyURL), port, published, name, s.binary, s.dir, os.Getuid(), os.Getgid()}, nil
+		PrivateHost, Port, Published, User, Binary, Dir string
+		UID, GID                                        int
+	}{s, privateHost(s.NotifyURL), port, published, name, s.binary, s.dir, os.Getuid(), os.Getgid()}, nil
 }
 
 // privateHost returns the host of a URL that notifiers refuse unless the settings list it, or "".
@@ -117,23 +111,17 @@ func randomBytes() []byte {
 	return b
 }
 
-// writeFiles writes the files that do not exist and prints what it did. If an existing file that is not a secret differs, it writes
-// nothing and returns an error.
+// writeFiles writes the files. If one of them exists, it writes nothing and returns an error.
 func writeFiles(w io.Writer, dir string, files []setupFile) error {
-	var missing []setupFile
-	var written, kept []string
-	for _, f := range files {
-		path := filepath.Join(dir, f.name)
-		content, err := os.ReadFile(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			missing, written = append(missing, f), append(written, f.name)
-		case err != nil:
+	names := make([]string, len(files))
+	for i, f := range files {
+		names[i] = f.name
+		_, err := os.Lstat(filepath.Join(dir, f.name))
+		if err == nil {
+			err = fmt.Errorf("%s exists; nothing was written: edit it, remove it, or choose another folder with --dir", filepath.Join(dir, f.name))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
 			return err
-		case !f.secret && !bytes.Equal(content, []byte(f.content)):
-			return fmt.Errorf("%s exists and differs from what these answers give; nothing was written: edit it, remove it, or choose another folder with --dir", path)
-		default:
-			kept = append(kept, f.name)
 		}
 	}
 	for _, folder := range []string{"repos", "spool"} { // else Docker creates them, as root
@@ -141,18 +129,13 @@ func writeFiles(w io.Writer, dir string, files []setupFile) error {
 			return err
 		}
 	}
-	for _, f := range missing {
+	for _, f := range files {
 		if err := writeNew(filepath.Join(dir, f.name), f); err != nil {
 			return err
 		}
 	}
-	if len(written) > 0 {
-		fmt.Fprintf(w, "written in %s: %s\n", dir, strings.Join(written, ", "))
-	}
-	if len(kept) > 0 {
-		fmt.Fprintf(w, "unchanged in %s: %s\n", dir, strings.Join(kept, ", "))
-	}
-	return nil
+	_, err := fmt.Fprintf(w, "written in %s: %s\n", dir, strings.Join(names, ", "))
+	return err
 }
 
 // writeNew creates a file, and fails if it exists. Folders of secrets are private.
@@ -170,7 +153,7 @@ func writeNew(path string, f setupFile) error {
 	}
 	_, err = file.WriteString(f.content)
 	if err = errors.Join(err, file.Close()); err != nil {
-		_ = os.Remove(path) // a later run would keep an incomplete secret
+		_ = os.Remove(path)
 	}
 	return err
 }

@@ -1,16 +1,12 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
-	"lockstep/internal/forge"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 
@@ -26,10 +22,9 @@ import (
 //	answer                       let $SLOW respond
 //	limit SECONDS                let $HOST answer 429 with this Retry-After, or as usual with 0
 //	answers URL                  wait until the URL responds with 200
-//	deliver KIND URL SECRET REMOTE  send a webhook to the URL, signed with the secret in that file: a push to main of the remote
 func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
-		"exits": proctest.Exits, "eventually": eventualOutput, "keep": keepMatch, "asked": awaitAsked, "answer": letAnswer, "answers": answers, "limit": limitHost, "deliver": deliver,
+		"exits": proctest.Exits, "eventually": eventualOutput, "keep": keepMatch, "asked": awaitAsked, "answer": letAnswer, "answers": answers, "limit": limitHost,
 	}
 }
 
@@ -58,27 +53,6 @@ func keepMatch(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("no match of %s with one group in stdout", args[1])
 	}
 	ts.Setenv(args[0], match[1])
-}
-
-// deliver sends a delivery as a forge does.
-func deliver(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 4 {
-		ts.Fatalf("usage: deliver KIND URL SECRET REMOTE")
-	}
-	kind, err := forge.ParseKind(args[0])
-	ts.Check(err)
-	src := forge.Source{Name: "forge", Kind: kind, Secrets: []string{strings.TrimSpace(ts.ReadFile(args[2]))}}
-	header, body, err := forge.Compose(src, rand.Text(), args[3], "refs/heads/main", time.Now())
-	ts.Check(err)
-	req, err := http.NewRequest(http.MethodPost, args[1], bytes.NewReader(body))
-	ts.Check(err)
-	req.Header = header
-	resp, err := http.DefaultClient.Do(req)
-	ts.Check(err)
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusAccepted {
-		ts.Fatalf("%s answered %s", args[1], resp.Status)
-	}
 }
 
 type gitKey struct{}

@@ -1,12 +1,11 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +14,7 @@ import (
 	"lockstep/internal/forge"
 )
 
-// examineFiles checks the limits, files and addresses in the settings, except Redis and the volume. It skips empty settings.
+// examineFiles checks the limits and files in the settings, except Redis and the volume. It skips empty settings.
 func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 	checks.add("open files", openFiles(cfg))
 	if cfg.Credentials != "" {
@@ -34,9 +33,6 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 		case cfg.Hooks != "":
 			checks.add("webhook sources", refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
 		}
-	}
-	if cfg.Listen != "" {
-		checks.add("listen", listenAddress(cfg.Listen))
 	}
 	return checks
 }
@@ -57,85 +53,51 @@ func openFiles(cfg config.Config) Check {
 
 // credentialFiles checks permissions. It reads no secrets.
 func credentialFiles(dir string) Check {
-	folders, err := visible(dir)
-	if err != nil {
-		return refused("%w; let this user read the directory, or set another with --credentials", err)
-	}
-	paths, credentials := []string{dir}, 0
-	for _, folder := range folders {
-		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-			continue
+	folders, _ := fs.Glob(os.DirFS(dir), "[^.]*") // an error is that of a pattern
+	files, _ := fs.Glob(os.DirFS(dir), "[^.]*/[^.]*")
+	credentials, public := 0, ""
+	for _, name := range slices.Concat([]string{"."}, folders, files) {
+		path := filepath.Join(dir, name)
+		file, err := os.Open(path) // follows links: Kubernetes mounts secrets as links
+		if err != nil {
+			return refused("%w; let this user read it", err)
 		}
-		files, listErr := visible(folder)
-		err = errors.Join(err, listErr)
-		paths = append(append(paths, folder), files...)
-		credentials++
-	}
-	read, changed := "", ""
-	for _, path := range paths {
-		file, openErr := os.Open(path) // follows links: Kubernetes mounts secrets as links
-		if openErr != nil {
-			err = errors.Join(err, openErr)
-			continue
-		}
-		info, statErr := file.Stat()
+		info, err := file.Stat()
 		_ = file.Close()
 		switch {
-		case statErr != nil:
-			err = errors.Join(err, statErr)
+		case err != nil:
+			return refused("%w", err)
 		case info.Mode().Perm()&0o002 != 0 && info.Mode()&os.ModeSticky == 0:
-			changed = path
+			return refused("every user of this machine can change %s: chmod o-w", path)
+		case info.IsDir() && name != ".":
+			credentials++
 		case info.Mode().Perm()&0o004 != 0 && !info.IsDir():
-			read = path
+			public = path
 		}
 	}
-	switch {
-	case err != nil:
-		return refused("%w; let this user read it", err)
-	case changed != "":
-		return refused("every user of this machine can change %s: chmod o-w", changed)
-	case read != "":
-		return warned("every user of this machine can read %s, unless a parent directory prevents it: chmod o-r", read)
+	if public != "" {
+		return warned("every user of this machine can read %s, unless a parent directory prevents it: chmod o-r", public)
 	}
 	return passed("%d, readable by this user", credentials)
-}
-
-// visible returns the paths in a directory whose names do not begin with a dot.
-func visible(dir string) (paths []string, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, entry := range entries {
-		if entry.Name()[0] != '.' {
-			paths = append(paths, filepath.Join(dir, entry.Name()))
-		}
-	}
-	return paths, err
 }
 
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
 	const advice = "choose another directory with --spool"
-	at := dir
-	info, err := os.Stat(at)
-	for errors.Is(err, fs.ErrNotExist) { // the receiver creates the directory: check the nearest existing parent
-		at = filepath.Dir(at)
-		info, err = os.Stat(at)
+	var st unix.Statfs_t
+	var took time.Duration
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		took, err = timedSync(dir)
+	}
+	if err == nil {
+		err = unix.Statfs(dir, &st)
 	}
 	switch {
 	case err != nil:
-		return refused("%w; %s", err, advice)
-	case !info.IsDir():
-		return refused("%s is not a directory; %s", at, advice)
-	}
-	took, err := timedSync(at)
-	if err != nil {
 		return refused("%w; let this user write there, or %s", err, advice)
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(at, &st); err == nil && int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC {
-		return warned("%s is on nfs: webhooks wait for it while Redis is unavailable; %s, on a local disk", dir, advice)
-	}
-	if took > slowSync {
-		return warned("%s takes %v to sync a file: webhooks wait for that while Redis is unavailable; %s, on a faster disk", dir, took.Round(time.Millisecond), advice)
+	case int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync:
+		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; %s, on a fast local disk", dir, took.Round(time.Millisecond), advice)
 	}
 	return passed("%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
 }
@@ -163,16 +125,4 @@ func timedSync(dir string) (time.Duration, error) {
 		quickest = min(quickest, time.Since(began))
 	}
 	return quickest, nil
-}
-
-func listenAddress(address string) Check {
-	listener, err := net.Listen("tcp", address)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return warned("%s is in use, by a running process of this service or another program; choose another address with --listen", address)
-	}
-	if err != nil {
-		return refused("%w; choose another address with --listen", err)
-	}
-	_ = listener.Close()
-	return passed("%s is free", address)
 }

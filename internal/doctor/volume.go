@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -10,32 +9,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/internal/config"
+	"lockstep/internal/disk"
 	"lockstep/internal/volume"
 )
 
 // examineVolume tries a worker's file system operations in a temporary directory on the volume.
 func examineVolume(cfg config.Config) (checks Checks) {
-	admin := filepath.Join(cfg.Root, ".lockstep")
-	if err := os.MkdirAll(admin, 0o755); err != nil {
-		checks.add("volume", refused("cannot create %s: %w; let this user write there or choose another --root", cfg.Root, err))
+	if err := volume.Probe(cfg.Root); err != nil {
+		checks.add("volume", refused("%w; let this user write there, on a file system with hard and symbolic links, or choose another --root", err))
 		return checks
 	}
-	dir, err := os.MkdirTemp(admin, "try-") // garbage collection deletes leftovers
-	if err != nil {
-		checks.add("volume", refused("cannot write to %s: %w; let this user write there and mount it read-write", cfg.Root, err))
-		return checks
-	}
-	defer os.RemoveAll(dir)
+	checks.add("volume", passed("%s is writable, with hard links and renames over links", cfg.Root))
 	var st unix.Statfs_t
-	if err := unix.Statfs(cfg.Root, &st); err != nil {
-		checks.add("file system", refused("statfs %s: %w", cfg.Root, err))
+	dir, err := os.MkdirTemp(filepath.Join(cfg.Root, ".lockstep"), "try-") // garbage collection deletes leftovers
+	if err == nil {
+		defer os.RemoveAll(dir)
+		err = unix.Statfs(dir, &st)
+	}
+	if err != nil {
+		checks.add("file system", refused("%w", err))
 		return checks
 	}
-	checks.add("volume", passed("%s is writable", cfg.Root))
 	checks.add("file system", fileSystem(st, cfg))
-	checks.add("hard links", tried(tryHardLink(dir), "trees share unchanged files with them: choose a file system with hard links"))
-	checks.add("rename over a link", tried(tryRename(dir), "publishing is such a rename: choose a file system with symbolic links"))
-	checks.add("file locks", tried(tryFlock(dir), "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock"))
+	checks.add("file locks", fileLocks(dir))
 	checks.add("sync", syncing(dir))
 	checks.add("exchange of names", exchangeable(dir))
 	checks.add("case", caseSensitive(dir))
@@ -44,65 +40,37 @@ func examineVolume(cfg config.Config) (checks Checks) {
 	return checks
 }
 
-// tried is the outcome of an operation that workers depend on.
-func tried(err error, needed string) Check {
-	if err != nil {
-		return refused("%w; %s", err, needed)
-	}
-	return passed("works")
-}
-
-func tryHardLink(dir string) error {
-	file := filepath.Join(dir, "file")
-	return errors.Join(os.WriteFile(file, []byte("try"), 0o644), os.Link(file, filepath.Join(dir, "hard")))
-}
-
-func tryRename(dir string) error {
-	link, other := filepath.Join(dir, "link"), filepath.Join(dir, "other")
-	if err := errors.Join(os.Symlink("a", link), os.Symlink("b", other), os.Rename(link, other)); err != nil {
-		return err
-	}
-	target, err := os.Readlink(other)
-	if err == nil && target != "a" {
-		return fmt.Errorf("the link points to %q after the rename, want %q", target, "a")
-	}
-	return err
-}
-
-// tryFlock locks a file through one descriptor and expects a lock through another to be refused.
-func tryFlock(dir string) error {
+// fileLocks locks a file through one descriptor and expects a lock through another to be refused.
+func fileLocks(dir string) Check {
+	const needed = "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock"
 	path := filepath.Join(dir, "lock")
 	first, err := os.Create(path)
 	if err != nil {
-		return err
+		return refused("%w", err)
 	}
 	defer first.Close()
 	second, err := os.OpenFile(path, os.O_RDWR, 0) // over NFS an exclusive lock needs write access
 	if err != nil {
-		return err
+		return refused("%w", err)
 	}
 	defer second.Close()
 	if err := unix.Flock(int(first.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("flock: %w", err)
+		return refused("flock: %w; %s", err, needed)
 	}
 	if err := unix.Flock(int(second.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("flock grants one lock twice: %w", err)
+		return refused("flock grants one lock twice: %w; %s", err, needed)
 	}
-	return nil
+	return passed("works")
 }
 
 func syncing(dir string) Check {
 	took, err := timedSync(dir)
-	if err != nil {
-		return refused("%w; trees would not survive a power failure: check the disk and the mount options", err)
-	}
-	folder, err := os.Open(dir)
 	if err == nil {
-		err = errors.Join(unix.Syncfs(int(folder.Fd())), folder.Close())
+		err = disk.SyncVolume(dir)
 	}
 	switch {
 	case err != nil:
-		return refused("syncfs: %w; trees would not survive a power failure: check the mount options", err)
+		return refused("%w; trees would not survive a power failure: check the disk and the mount options", err)
 	case took > slowSync:
 		return warned("a file takes %v: every sync waits for that several times; find out what else writes to this disk", took.Round(time.Millisecond))
 	}

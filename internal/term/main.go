@@ -16,7 +16,7 @@ func Main(run func(ctx context.Context, args []string, std Streams) int) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], Streams{os.Stdout, os.Stderr, os.Environ(), os.Stdin}))
+	os.Exit(run(ctx, os.Args[1:], Streams{os.Stdout, os.Stderr, os.Environ()}))
 }
 
 // OutliveTerminal ignores the signals that would kill a service although it can work: SIGHUP when its terminal is closed, SIGPIPE when

@@ -13,7 +13,6 @@ import (
 type Streams struct {
 	Stdout, Stderr io.Writer
 	Environ        []string
-	Stdin          io.Reader // nil if there is none
 }
 
 // Variable returns an environment variable, "" if unset.

@@ -128,7 +128,7 @@ func OpenVolume(root string, cfg Config) (*Volume, error) {
 	if err := v.checkLayout(); err != nil {
 		return nil, err
 	}
-	if err := v.probe(); err != nil {
+	if err := Probe(root); err != nil {
 		return nil, disk.Error("open volume "+root, err)
 	}
 	if v.id, err = v.readOrMakeID(); err != nil {
@@ -155,9 +155,12 @@ const (
 	idName    = "volume"
 )
 
-// probe checks that the file system supports publishing: write, link, rename over.
-func (v *Volume) probe() error {
-	dir, err := os.MkdirTemp(filepath.Join(v.root, adminDir), tryPrefix)
+// Probe checks that the file system of a volume supports publishing: write, link, rename over. It creates a missing folder.
+func Probe(root string) error {
+	if err := os.MkdirAll(filepath.Join(root, adminDir), 0o755); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Join(root, adminDir), tryPrefix)
 	if err != nil {
 		return err
 	}
