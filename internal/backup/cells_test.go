@@ -1,7 +1,6 @@
 package backup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -77,15 +76,12 @@ func fillCell(t *testing.T, client redis.UniversalClient, cell cells.Member, nam
 
 func exportAll(t *testing.T, from Deployment) string {
 	t.Helper()
-	var out bytes.Buffer
-	must(Export(t.Context(), from, "v1", &out))(t)
-	must(Check(out.Bytes()))(t)
-	return out.String()
+	return written(t, from)
 }
 
 func importAll(t *testing.T, to Deployment, document string) Summary {
 	t.Helper()
-	return must(Import(t.Context(), to, []byte(document), Options{}))(t)
+	return must(Import(t.Context(), to, must(Parse([]byte(document)))(t)))(t)
 }
 
 // places returns the cell of each watched repository, by what the cells have and by the directory.
@@ -173,7 +169,7 @@ func TestDocumentOfCellsIsNotImportedIntoOne(t *testing.T) {
 		"cells into one deployment": single(client),
 		"cells into one of them":    {Redis: client, Cells: cells.Single(client, cells.Member{Name: "eu-1", Namespace: "us:"}), Tokens: namespace},
 	} {
-		if _, err := Import(t.Context(), to, []byte(all), Options{}); !errors.Is(err, ErrCells) || len(dump(t, client)) > 0 {
+		if _, err := Import(t.Context(), to, must(Parse([]byte(all)))(t)); !errors.Is(err, ErrCells) || len(dump(t, client)) > 0 {
 			t.Errorf("%s: %v, imported %v", name, err, dump(t, client))
 		}
 	}
@@ -262,7 +258,7 @@ func assertAt(t *testing.T, d Deployment, repo events.RepoPath, cell string, wit
 		t.Errorf("%s is placed in %s, want %s", repo, placed, cell)
 	}
 	for _, m := range d.Cells.Members() {
-		watched, here, err := (&importer{Deployment: d}).look(t.Context(), m, repo)
+		watched, here, err := (&importer{Deployment: d}).has(t.Context(), m, repo)
 		if has := watched && here; err != nil || has != (m.Name == cell) {
 			t.Errorf("%s: cell %s has it: %v, %v", repo, m.Name, has, err)
 		}
@@ -355,9 +351,9 @@ func TestRepositoryThatMovesDuringAnExportIsInIt(t *testing.T) {
 	fillCell(t, client, member(t, d, "eu-2"), repo.String())
 	hooked := server.Client()
 	from := Deployment{Redis: hooked, Cells: cells.All(hooked, must(cells.Open(t.Context(), hooked, directoryPrefix))(t)), Tokens: directoryPrefix}
-	hooked.AddHook(&onCommand{key: member(t, d, "eu-2").Namespace.Results(), fn: func() { moveTo(t, client, d, repo, "eu-2", "eu-1", true) }})
+	hooked.AddHook(&onCommand{key: member(t, d, "eu-1").Namespace.Results(), fn: func() { moveTo(t, client, d, repo, "eu-2", "eu-1", true) }})
 	document := exportAll(t, from)
-	if n := strings.Count(document, `{"repo":"`+repo.String()+`","cell":"eu-1"`); n != 1 {
+	if n := strings.Count(document, `"repo": "`+repo.String()+"\",\n   \"cell\": \"eu-1\""); n != 1 {
 		t.Errorf("the repository is %d times in\n%s", n, document)
 	}
 }
@@ -395,7 +391,7 @@ func TestImportOfCellsThatWasInterruptedIsRepeated(t *testing.T) {
 	from, _ := twoCells(t, redistest.Start(t).Client())
 	document := exportAll(t, from)
 	to, d := directory(t, redistest.Start(t).Client())
-	header := must(Check([]byte(document)))(t)
+	header := must(Parse([]byte(document)))(t)
 	must(0, d.Restore(t.Context(), header.Cells, header.Epoch))(t)
 	importAll(t, to, document)
 	if was, is := places(t, from), places(t, to); !maps.Equal(was, is) {

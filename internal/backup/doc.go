@@ -1,20 +1,21 @@
 // Package backup exports what only Redis keeps of a deployment and polls cannot find again: watches, tokens, and what apps were given.
 //
-//	counts, err := backup.Export(ctx, deployment, version, out)
-//	summary, err := backup.Import(ctx, deployment, document, backup.Options{}) // the same or another Redis
+//	doc, err := backup.Export(ctx, deployment, version)
+//	summary, err := backup.Import(ctx, deployment, doc) // the same or another Redis
 //
-// A document has a JSON value on each line: a [Header], a [Repository] for each watched one, an [access.Hashed] for each token, and an
-// [End], without which it is incomplete. It has no secrets: tokens are hashes, credentials are names.
+// A [Document] has a [Repository] for each watched one, and an [access.Hashed] for each token. It has no secrets: tokens are hashes,
+// credentials are names.
 //
 // Streams, leases, queues and limits of hosts describe work in progress, and are left out: the next poll of a repository catches what was
 // lost. Results that apps have not acknowledged, or that still wait to be posted to them, are marked to be repeated. So are those of views.
 //
 // A document is not a snapshot: what changes meanwhile may be as before or after the change.
 //
-// Import adds what Redis lacks, and changes nothing that exists. It checks the whole document first, and can be repeated. The watches of a
-// repository come before its state, with a poll in the same step, because a clone with state and without watches would be removed. Tokens
-// come last, because an app that lists too little removes its copies.
+// Import adds what Redis lacks, and changes nothing that exists. It can be repeated. The watches of a repository come before its state, with
+// a poll in the same step, because a clone with state and without watches would be removed. Tokens come last, because an app that lists too
+// little removes its copies.
 //
 // With several cells, the document has the directory, and each repository the name of its cell. If the directory is lost, Import restores
-// it. A repository goes to the cell that has it, or where it was; its state only to the cell that it is from.
+// it. A repository goes to the cell that has it, or where it was; its state only to the cell that it is from. One document has all cells,
+// because a repository that moves between two exports would be in neither.
 package backup

@@ -2,9 +2,12 @@ package backup
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,7 +28,13 @@ type Deployment struct {
 	Tokens events.Namespace // prefix of the tokens: that of the directory if there is one
 }
 
-// Header is the first line.
+// Document is an export.
+type Document struct {
+	Header
+	Content
+}
+
+// Header is the first line of a document.
 type Header struct {
 	Format  int          `json:"lockstep_export"`
 	Version string       `json:"version,omitempty"` // of the program
@@ -34,6 +43,12 @@ type Header struct {
 	Epoch   int64        `json:"epoch,omitempty"` // of the directory
 
 	TokensRequired bool `json:"tokens_required,omitempty"` // an app had a token, so requests need one
+}
+
+// Content is the rest of a document.
+type Content struct {
+	Repos  []Repository    `json:"repos"`
+	Tokens []access.Hashed `json:"tokens"`
 }
 
 // Repository is a repository with watches.
@@ -45,111 +60,100 @@ type Repository struct {
 	State   map[string]string `json:"state,omitempty"` // fields of package state
 }
 
-// End is the last line.
-type End struct {
-	End   bool `json:"end"`
-	Lines int  `json:"lines"` // before it
+// Counts has the numbers of items in a document.
+type Counts struct {
+	Cells   int `json:"cells,omitempty"`
+	Repos   int `json:"repos"`
+	Watches int `json:"watches"`
+	Tokens  int `json:"tokens"`
 }
 
-// line is a line after the header: a repository, a token or the end.
-type line struct {
-	Repository
-	access.Hashed
-	End
+// Count counts the items of a document.
+func (d Document) Count() Counts {
+	c := Counts{Cells: len(d.Cells), Repos: len(d.Repos), Tokens: len(d.Tokens)}
+	for _, one := range d.Repos {
+		c.Watches += len(one.Watches)
+	}
+	return c
+}
+
+// Write writes a document as two JSON values, the second with a line for each of its values.
+func (d Document) Write(to io.Writer) error {
+	encoder := json.NewEncoder(to)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(d.Header); err != nil {
+		return err
+	}
+	encoder.SetIndent("", " ")
+	return encoder.Encode(d.Content)
 }
 
 // ErrIncomplete means that a document ends early.
-var ErrIncomplete = errors.New("the document is incomplete, its last line is missing; export again")
+var ErrIncomplete = errors.New("the document is incomplete; export again")
 
-// read calls visit for each line between the header and the end.
-func read(document []byte, visit func(line) error) error {
-	n, ended := 0, false
-	for text := range bytes.Lines(document) {
-		if n++; n == 1 {
-			continue
-		}
-		if ended {
-			return fmt.Errorf("line %d follows the end of the document", n)
-		}
-		l, err := parseLine(text)
-		if err != nil && !bytes.HasSuffix(text, []byte("\n")) {
-			err = ErrIncomplete
-		}
-		if err == nil && l.End.End && l.Lines != n-1 {
-			err = fmt.Errorf("the document is damaged: it has %d lines before this one, and should have %d; export again", n-1, l.Lines)
-		}
-		if ended = l.End.End; err == nil && !ended {
-			err = visit(l)
-		}
-		if err != nil {
-			return fmt.Errorf("line %d: %w", n, err)
-		}
-	}
-	if !ended {
-		return ErrIncomplete
-	}
-	return nil
-}
-
-// Check reads a document to its end. It returns an error for anything that [Import] would refuse, whatever Redis has.
-func Check(document []byte) (h Header, err error) {
-	first, _, _ := bytes.Cut(document, []byte("\n"))
+// Parse reads a whole document and checks it.
+func Parse(text []byte) (d Document, err error) {
+	first, rest, _ := bytes.Cut(text, []byte("\n"))
 	var written struct { // the rest may be different in another format
 		Format  int    `json:"lockstep_export"`
 		Version string `json:"version"`
 	}
 	if json.Unmarshal(first, &written) != nil || written.Format == 0 {
-		return h, errors.New("this is not a document of lockstep export: its first line is not a header; uncompress it, or use lockstep watch import for a YAML file of watches")
+		return d, errors.New("this is not a document of lockstep export: its first line is not a header; uncompress it, or use lockstep watch import for a YAML file of watches")
 	}
 	if written.Format != Format {
-		return h, fmt.Errorf("the document has format %d, and this version reads %d; import with the version that wrote it (%s)", written.Format, Format, written.Version)
+		return d, fmt.Errorf("the document has format %d, and this version reads %d; import with the version that wrote it (%s)", written.Format, Format, written.Version)
 	}
-	if err := strict(first, &h); err != nil {
-		return h, fmt.Errorf("line 1: %w", err)
+	if err := cmp.Or(strict(first, &d.Header), strict(rest, &d.Content)); err != nil {
+		return d, err
 	}
-	known := map[string]bool{"": len(h.Cells) == 0}
-	for _, c := range h.Cells {
+	for _, c := range d.Cells {
 		if err := c.Check(); err != nil {
-			return h, fmt.Errorf("line 1: %w", err)
+			return d, err
 		}
-		known[c.Name] = true
 	}
-	return h, read(document, func(l line) error {
-		if !l.Repo.IsZero() && !known[l.Cell] {
-			return fmt.Errorf("%s: its cell %.70q is not in the header", l.Repo, l.Cell)
+	for _, one := range d.Repos {
+		if err := d.check(one); err != nil {
+			return d, fmt.Errorf("%s: %w", one.Repo, err)
 		}
-		return nil
-	})
+	}
+	for _, one := range d.Tokens {
+		if err := one.Check(); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
 }
 
-func parseLine(text []byte) (l line, err error) {
-	if err := strict(text, &l); err != nil {
-		return l, err
+// check checks a repository, and normalizes its watches.
+func (d Document) check(one Repository) error {
+	isCell := func(c cells.Cell) bool { return c.Name == one.Cell }
+	if !slices.ContainsFunc(d.Cells, isCell) && (one.Cell != "" || len(d.Cells) > 0) {
+		return fmt.Errorf("its cell %.70q is not in the header", one.Cell)
 	}
-	switch {
-	case l.End.End:
-		return l, nil
-	case l.Hash != "":
-		return l, l.Hashed.Check()
-	case l.Repo.IsZero() || len(l.Watches) == 0:
-		return l, errors.New("neither a repository with watches nor a token")
-	}
-	for i, w := range l.Watches {
+	for i, w := range one.Watches {
 		w, err := watch.New(w)
-		if err == nil && !w.Repo.Equal(l.Repo) {
+		if err == nil && !w.Repo.Equal(one.Repo) {
 			err = fmt.Errorf("it is of %s", w.Repo)
 		}
 		if err != nil {
-			return l, fmt.Errorf("%s: watch %d: %w", l.Repo, i+1, err)
+			return fmt.Errorf("watch %d: %w", i+1, err)
 		}
-		l.Watches[i] = w
+		one.Watches[i] = w
 	}
-	return l, nil
+	return nil
 }
 
-// strict decodes a value without unknown fields.
+// strict decodes one value without unknown fields.
 func strict(text []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	return decoder.Decode(into)
+	err := decoder.Decode(into)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return ErrIncomplete
+	}
+	if err == nil && decoder.More() {
+		return errors.New("more follows the end of the document")
+	}
+	return err
 }

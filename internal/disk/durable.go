@@ -11,21 +11,26 @@ import (
 // Replace atomically replaces the file at path: readers see the old or the new content, and the new one survives a
 // power cut once Replace returns.
 func Replace(path string, content []byte) error {
-	return replace(path, content, true)
+	return replace(path, content, 0o644, true)
+}
+
+// ReplacePrivate is [Replace] for a file that only its owner can read.
+func ReplacePrivate(path string, content []byte) error {
+	return replace(path, content, 0o600, true)
 }
 
 // ReplaceUnsynced is Replace without syncing: after a power cut the file may be lost or empty.
 func ReplaceUnsynced(path string, content []byte) error {
-	return replace(path, content, false)
+	return replace(path, content, 0o644, false)
 }
 
-func replace(path string, content []byte, synced bool) error {
+func replace(path string, content []byte, mode os.FileMode, synced bool) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+TempInfix+"*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(temp.Name()) // fails after the rename
-	if err := writeAndClose(temp, content, synced); err != nil {
+	if err := writeAndClose(temp, content, mode, synced); err != nil {
 		return err
 	}
 	if err := os.Rename(temp.Name(), path); err != nil || !synced {
@@ -43,13 +48,13 @@ func WriteNew(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	return writeAndClose(file, content, true)
+	return writeAndClose(file, content, 0o644, true)
 }
 
-func writeAndClose(file *os.File, content []byte, synced bool) error {
+func writeAndClose(file *os.File, content []byte, mode os.FileMode, synced bool) error {
 	_, err := file.Write(content)
 	if err == nil {
-		err = file.Chmod(0o644)
+		err = file.Chmod(mode)
 	}
 	if err == nil && synced {
 		err = syncFile(file)

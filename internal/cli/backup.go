@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"lockstep/internal/app"
+	"lockstep/internal/backup"
+	"lockstep/internal/cells"
+	"lockstep/internal/config"
+	"lockstep/internal/disk"
+	"lockstep/internal/term"
+)
+
+func newExportCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	return withFlags(&cobra.Command{
+		Use:   "export FILE",
+		Short: "Export the state that only Redis has to a file",
+		Long: "Write watches, hashes of tokens, and what apps have received of each watched repository to a file for lockstep import, or\n" +
+			"to standard output for -. The file has no secrets and only its owner can read it; it replaces an older one when it is\n" +
+			"complete. Processes need not be stopped. With several cells, the file has all of them and the directory; the export fails if\n" +
+			"one does not answer. With --cell, it has that one.",
+		Example: "  lockstep export lockstep.export --redis redis://127.0.0.1:6379\n" +
+			"  lockstep export - --redis redis://127.0.0.1:6379 | gzip > lockstep.export.gz",
+		Args: term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onCells(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+				doc, err := backup.Export(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()}, app.ReadBuild().Version)
+				if err != nil {
+					return err
+				}
+				if args[0] == "-" {
+					return doc.Write(std.Stdout)
+				}
+				if info, err := os.Lstat(args[0]); err == nil && !info.Mode().IsRegular() {
+					return fmt.Errorf("%s is not a regular file; for standard output, use -", args[0])
+				}
+				var text bytes.Buffer
+				if err := doc.Write(&text); err != nil {
+					return err
+				}
+				if err := disk.ReplacePrivate(args[0], text.Bytes()); err != nil {
+					return err
+				}
+				counts := doc.Count()
+				return out.Show(std, counts, func(w io.Writer) {
+					if counts.Cells > 0 {
+						fmt.Fprintf(w, "cells\t%d\n", counts.Cells)
+					}
+					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", counts.Repos, counts.Watches, counts.Tokens)
+				})
+			})
+		},
+	}, config.Common, &out)
+}
+
+func newImportCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	return withFlags(&cobra.Command{
+		Use:   "import FILE",
+		Short: "Import a file of lockstep export",
+		Long: "Add the items of an export file that Redis lacks (- for standard input), and poll each repository with a new watch.\n" +
+			"Existing items are not changed: watches that differ are listed as kept. Tokens and watches that were removed after the\n" +
+			"export are added again. The whole file is checked before anything is added. An import that was interrupted can be repeated.\n" +
+			"Exit code 1 if a repository conflicts with watches that Redis has; the others are imported. A file of several cells restores\n" +
+			"the directory if that is lost; otherwise each repository is imported into its present cell.",
+		Example: "  lockstep import lockstep.export --redis redis://127.0.0.1:6379\n" +
+			"  gunzip -c lockstep.export.gz | lockstep import - --redis redis://127.0.0.1:6379",
+		Args: term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return connected(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+				doc, err := readExport(cmd, args[0])
+				if err != nil {
+					return term.UsageError(fmt.Errorf("%s: %w", args[0], err))
+				}
+				set, err := app.OpenCells(ctx, cfg, client)
+				if errors.Is(err, cells.ErrNoCells) && len(doc.Cells) > 0 && cfg.Cell == "" { // the directory is lost
+					var empty *cells.Directory
+					empty, err = cells.OpenOrNew(ctx, client, cfg.Directory())
+					set = cells.All(client, empty)
+				}
+				if err != nil {
+					return err
+				}
+				s, err := backup.Import(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()}, doc)
+				if errors.Is(err, backup.ErrCells) {
+					return term.UsageError(fmt.Errorf("import %s: %w", args[0], err))
+				}
+				if err != nil {
+					return fmt.Errorf("import %s: %w", args[0], err)
+				}
+				if err := out.Show(std, s, func(w io.Writer) { showImport(w, s) }); err != nil {
+					return err
+				}
+				if len(s.Conflicts) > 0 {
+					return fmt.Errorf("%d repositories were left out: they conflict with watches that Redis has; remove those, or import them with another path", len(s.Conflicts))
+				}
+				return nil
+			})
+		},
+	}, config.Common, &out)
+}
+
+// readExport reads a file, or standard input.
+func readExport(cmd *cobra.Command, name string) (doc backup.Document, err error) {
+	var text []byte
+	if name == "-" {
+		text, err = io.ReadAll(cmd.InOrStdin())
+	} else {
+		text, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return doc, err
+	}
+	return backup.Parse(text)
+}
+
+func showImport(w io.Writer, s backup.Summary) {
+	for _, one := range s.Kept {
+		fmt.Fprintf(w, "kept\t%s\n", one)
+	}
+	for _, one := range s.Conflicts {
+		fmt.Fprintf(w, "conflict\t%s\n", one)
+	}
+	added := fmt.Sprintf("%d watches, %d states, %d tokens", s.Watches, s.States, s.Tokens)
+	if s.Cells > 0 {
+		added = fmt.Sprintf("%d cells, ", s.Cells) + added
+	}
+	fmt.Fprintf(w, "added\t%s\nunchanged\t%d\n", added, s.Unchanged)
+}
