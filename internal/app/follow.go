@@ -95,7 +95,11 @@ func runFollower(ctx context.Context, cfg Config) error {
 		Publish: func(ctx context.Context, change events.Change) error {
 			return PublishChange(ctx, client, cfg.Namespace(), change)
 		},
-		Purge:  func(ctx context.Context, repo events.RepoPath) error { return purgeFollowed(ctx, vol, locker, repo) },
+		Purge: func(ctx context.Context, repo events.RepoPath) error {
+			return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
+				return vol.Purge(ctx, repo, fence)
+			})
+		},
 		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),
 		CompareEvery: cfg.PollEvery, TokenWait: cfg.follow.TokenWait, Name: cfg.follow.Name, Version: ReadBuild().Version,
 		State: hb.notReady, Log: cfg.Log,
@@ -120,17 +124,6 @@ func runFollower(ctx context.Context, cfg Config) error {
 		return err
 	})
 	return g.Wait()
-}
-
-// purgeFollowed begins the purge of a copy. It fails while readers or workspaces pin its trees.
-func purgeFollowed(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath) error {
-	return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-		pinned, err := vol.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence})
-		if err == nil && len(pinned) > 0 {
-			err = events.Errorf(events.Contention, events.ClassBusy, "readers or workspaces pin %d of its trees, such as %s", len(pinned), pinned[0])
-		}
-		return err
-	})
 }
 
 // revoked deletes the copies of a follower whose token was removed, if that is asked for, and returns the error that says so.

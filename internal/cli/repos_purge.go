@@ -11,34 +11,29 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/term"
 	"lockstep/internal/git/object"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
-// purgeOptions are the flags of repos purge.
-type purgeOptions struct {
-	commit      string
-	drop, force bool
-	timeout     time.Duration // for each repository
-}
-
 func newReposPurgeCommand(std term.Streams) *cobra.Command {
-	var opts purgeOptions
+	var commit string
+	var drop bool
+	var timeout time.Duration // for each repository
 	cmd := newMaintenanceCommand(std, &cobra.Command{
 		Use:   "purge [owner/name…] --commit COMMIT",
 		Short: "Replace all copies of repositories after a secret was pushed",
 		Long: "Fetch the repositories again, publish trees built from that, and delete everything that the volume had of them before:\n" +
 			"trees, stores, submodules and LFS objects. First rewrite history at the forge, so that no ref has COMMIT. Readers see no\n" +
-			"gap. This needs running workers, a remote that answers, and up to twice the disk space meanwhile. It changes nothing while\n" +
-			"readers or workspaces pin trees, unless --force deletes these, too. --drop deletes the copies at once: watched\n" +
-			"repositories are missing until a poll, which it requests, has fetched them again; others stay removed. A purged result\n" +
-			"notifies apps and followers of COMMIT. Exit code 1 unless all repositories are free of it.",
+			"gap. This needs running workers, watches, a remote that answers, and up to twice the disk space meanwhile. Trees that\n" +
+			"readers or workspaces pin stay until these end. --drop deletes the copies at once: watched repositories are missing until\n" +
+			"a poll, which it requests, has fetched them again; others stay removed. A purged result notifies apps and followers of\n" +
+			"COMMIT. Exit code 1 unless all repositories are free of it.",
 		Example: "  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --drop --offline --root /srv/repos",
 		PreRunE: func(*cobra.Command, []string) error {
-			if !object.IsID(opts.commit) || object.ParseID(opts.commit).IsZero() {
+			if !object.IsID(commit) || object.ParseID(commit).IsZero() {
 				return term.UsageError(errors.New("--commit: want the full hash of the commit that introduced the secret, of 40 or 64 hexadecimal digits"))
 			}
 			return nil
@@ -46,9 +41,11 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	}, func() string { return "are not purged" }, func(ctx context.Context, m maintainer, repos []events.RepoPath) (purgedList, int, int) {
 		list := purgedList{}
 		failures := m.each(ctx, repos, func(repo events.RepoPath, err error) error {
-			p := purged{Repo: repo.String(), Commit: object.ParseID(opts.commit).String()}
-			if err == nil {
-				err = m.purge(ctx, repo, opts, &p)
+			p := purged{Repo: repo.String(), Commit: object.ParseID(commit).String()}
+			if err == nil && drop {
+				p.Pinned, err = m.drop(ctx, repo, p.Commit)
+			} else if err == nil {
+				p.Pinned, err = m.purge(ctx, repo, p.Commit, timeout)
 			}
 			p.Purged, p.Error = err == nil, errorText(err)
 			list = append(list, p)
@@ -56,57 +53,56 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 		})
 		return list, len(list), failures
 	})
-	cmd.Flags().StringVar(&opts.commit, "commit", "", "full hash of the `commit` that introduced the secret")
-	cmd.Flags().BoolVar(&opts.drop, "drop", false, "delete the copies at once, without fetching new ones first")
-	cmd.Flags().BoolVar(&opts.force, "force", false, "also delete trees that readers or workspaces pin")
-	cmd.Flags().DurationVar(&opts.timeout, "timeout", 10*time.Minute, "maximum time to wait for the new copies of one repository")
+	cmd.Flags().StringVar(&commit, "commit", "", "full hash of the `commit` that introduced the secret")
+	cmd.Flags().BoolVar(&drop, "drop", false, "delete the copies at once, without fetching new ones first")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "maximum time to wait for the new copies of one repository")
 	return cmd
 }
 
-// purge replaces or drops the copies of one repository.
-func (m maintainer) purge(ctx context.Context, repo events.RepoPath, opts purgeOptions, p *purged) error {
-	withLease := func(fn func(ctx context.Context, fence uint64) error) error {
-		return app.WithLease(ctx, m.volume, m.locker, repo, "purge", locking.WaitInLine, fn)
-	}
-	if opts.drop {
-		err := withLease(func(ctx context.Context, fence uint64) error {
-			if _, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true, EndPins: opts.force}); err != nil {
-				return err
-			}
-			return m.finishPurge(ctx, repo, fence, p)
-		})
-		if err == nil && m.redis != nil {
-			_, err = m.request(ctx, events.Change{Type: events.ChangeDue, Repo: repo})
+// drop deletes the copies of one repository, and requests a poll. It returns the trees that are still pinned.
+func (m maintainer) drop(ctx context.Context, repo events.RepoPath, commit string) (pinned []string, err error) {
+	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error {
+		if _, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true}); err != nil {
+			return err
 		}
-		return err
-	}
-	if m.redis == nil {
-		return term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
-	}
-	err := withLease(func(ctx context.Context, fence uint64) (err error) {
-		p.Pinned, err = m.volume.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence, Force: opts.force})
+		pinned, err = m.finishPurge(ctx, repo, fence, commit)
 		return err
 	})
-	if err == nil && len(p.Pinned) > 0 {
-		err = errors.New("readers or workspaces pin trees, so nothing is changed: end them (see lsof and lockstep workspace ls) and run this again, or use --force")
+	if err == nil && m.redis != nil {
+		_, err = m.requestPoll(ctx, repo)
 	}
+	return pinned, err
+}
+
+// purge replaces the copies of one repository. It returns the trees that are still pinned.
+func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit string, timeout time.Duration) (pinned []string, err error) {
+	if m.redis == nil {
+		return nil, term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
+	}
+	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error { return m.volume.Purge(ctx, repo, fence) })
 	if err == nil {
-		err = m.awaitCopies(ctx, repo, opts.timeout)
+		err = m.awaitCopies(ctx, repo, timeout)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return withLease(func(ctx context.Context, fence uint64) error {
+	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error {
 		if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true}); err != nil {
 			return err
 		}
-		return m.finishPurge(ctx, repo, fence, p)
+		pinned, err = m.finishPurge(ctx, repo, fence, commit)
+		return err
 	})
+	return pinned, err
 }
 
-func (m maintainer) request(ctx context.Context, change events.Change) (entry string, err error) {
-	change.Source = "/lockstep/cli"
-	if change, err = events.NewChange(change); err != nil {
+func (m maintainer) underPurge(ctx context.Context, repo events.RepoPath, fn func(ctx context.Context, fence uint64) error) error {
+	return app.WithLease(ctx, m.volume, m.locker, repo, "purge", locking.WaitInLine, fn)
+}
+
+func (m maintainer) requestPoll(ctx context.Context, repo events.RepoPath) (entry string, err error) {
+	change, err := events.NewChange(events.Change{Type: events.ChangeDue, Repo: repo, Source: "/lockstep/cli"})
+	if err != nil {
 		return "", err
 	}
 	return app.Enqueue(ctx, m.redis, m.namespace, change)
@@ -116,7 +112,7 @@ func (m maintainer) request(ctx context.Context, change events.Change) (entry st
 func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	entry, err := m.request(ctx, events.Change{Type: events.ChangeDue, Repo: repo})
+	entry, err := m.requestPoll(ctx, repo)
 	if err != nil {
 		return err
 	}
@@ -129,7 +125,7 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 		err = errors.New(polled.Result.Error)
 	}
 	if err == nil && polled.Result.Due == 0 {
-		err = m.requestSyncs(ctx, repo)
+		err = errors.New("nothing of it is watched")
 	}
 	for err == nil {
 		var left volume.PurgeLeft
@@ -145,50 +141,29 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 	return fmt.Errorf("no new copies, so the old ones are still published: %w; run this again once workers run and the remote answers, or delete the old ones with --drop", err)
 }
 
-// requestSyncs requests a sync, without a credential, of each ref of a repository without watches.
-func (m maintainer) requestSyncs(ctx context.Context, repo events.RepoPath) error {
-	published, _, err := m.volume.Published(repo)
-	if err != nil {
-		return err
-	}
-	for ref := range published.Incomplete {
-		if ref == published.Plain {
-			ref = events.Ref{}
-		}
-		sync := events.Change{Type: events.ChangePushed, Repo: repo, URL: published.Remote, Ref: ref}
-		if _, err := m.request(ctx, sync); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// finishPurge checks that nothing is left of the old copies, and notifies apps and followers.
-func (m maintainer) finishPurge(ctx context.Context, repo events.RepoPath, fence uint64, p *purged) error {
+// finishPurge checks that nothing is left of the old copies, and notifies apps and followers. It returns the trees that are still pinned.
+func (m maintainer) finishPurge(ctx context.Context, repo events.RepoPath, fence uint64, commit string) (pinned []string, err error) {
 	left, err := m.volume.PurgeLeft(repo)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if p.Pinned = left.Pinned; len(left.Pinned) > 0 {
-		return errors.New("readers or workspaces pin old trees: the first sync after these have ended deletes them; or use --force")
+	if len(left.Pinned) > 0 {
+		return left.Pinned, errors.New("readers or workspaces pin old trees: end them (see lsof and lockstep workspace ls), and run this again")
 	}
 	if len(left.Paths) > 0 {
-		return fmt.Errorf("%q cannot be deleted: check who owns it, and run this again", left.Paths[0])
+		return nil, fmt.Errorf("%q cannot be deleted: check who owns it, and run this again", left.Paths[0])
 	}
-	has, err := m.volume.HasCommit(repo, p.Commit)
-	if err != nil {
-		return err
+	has, err := m.volume.HasCommit(repo, commit)
+	if err == nil && has {
+		err = errors.New("the new copies have the commit: rewrite the history of all refs at the forge that have it, and run this again")
 	}
-	if has {
-		return errors.New("the new copies have the commit: rewrite the history of all refs at the forge that have it, and run this again")
+	if err != nil || m.redis == nil {
+		return nil, err
 	}
-	if m.redis == nil {
-		return nil
+	if err := app.AnnouncePurge(ctx, m.redis, m.namespace, repo, fence, commit); err != nil {
+		return nil, fmt.Errorf("purged, but apps and followers are not notified: run this again: %w", err)
 	}
-	if err := app.AnnouncePurge(ctx, m.redis, m.namespace, repo, fence, p.Commit); err != nil {
-		return fmt.Errorf("purged, but apps and followers are not notified: run this again: %w", err)
-	}
-	return nil
+	return nil, nil
 }
 
 // purged is the outcome of purge for one repository.

@@ -12,7 +12,7 @@ const (
 	purgeRetry  = 10 * time.Second // pause before a purge is tried again
 )
 
-// followPurge replaces the copy of a repository that was purged at the origin, once nothing pins it.
+// followPurge replaces the copy of a repository that was purged at the origin.
 func (f *Follower) followPurge(ctx context.Context, repo events.RepoPath) {
 	published, here, err := f.cfg.Volume.Published(repo)
 	if err == nil && (!here || !f.isOurs(published)) {
@@ -21,20 +21,21 @@ func (f *Follower) followPurge(ctx context.Context, repo events.RepoPath) {
 	key, number := purgePrefix+repo.Key(), f.position.number
 	f.position.ask(key)
 	f.ask(ctx, func() func() {
-		err := f.cfg.Purge(ctx, repo)
-		for err != nil && ctx.Err() == nil {
-			f.cfg.Log.WarnContext(ctx, "a purged repository is still here, will retry", "repo", repo.String(), "next", purgeRetry, "error", err)
+		for {
+			err := f.cfg.Purge(ctx, repo)
+			if err == nil {
+				break
+			}
+			f.cfg.Log.WarnContext(ctx, "purge failed, will retry", "repo", repo.String(), "next", purgeRetry, "error", err)
 			select {
 			case <-ctx.Done():
+				return func() {}
 			case <-time.After(purgeRetry):
 			}
-			err = f.cfg.Purge(ctx, repo)
 		}
 		return func() {
-			if err == nil {
-				f.position.settled(key, number)
-				f.compare(ctx, repo)
-			}
+			f.position.settled(key, number)
+			f.compare(ctx, repo)
 		}
 	})
 }

@@ -118,8 +118,8 @@
 //	             stores of submodules are deleted
 //
 // A sync that finds its ref published from a purged store fetches everything into the new one, and flips the name. Purged trees that no
-// name links to, and the trees of replaced views, have no grace: what pins do not keep is deleted by the same sync, or else by the
-// next one or by [Volume.GC], and at last the purged stores. GC also prunes the LFS objects that no tree has.
+// name links to, and the trees of replaced views, have no grace: what pins do not keep is deleted by the same sync, the rest by the first
+// one after these have ended or by [Volume.GC], and at last the purged stores. GC also prunes the LFS objects that no tree has.
 //
 // # Failures
 //

@@ -13,66 +13,48 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// PurgeRequest requests new copies of everything that a repository has on the volume.
-type PurgeRequest struct {
-	Repo  events.RepoPath
-	Fence uint64 // of the lease held on Repo; above zero
-	Force bool   // delete the old trees even if readers or workspaces pin them
+// Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon as no name links to them and no
+// reader or workspace pins them, without a grace: see "Steps of a purge" of the package. The caller holds the lease with the fence, as for
+// Sync, and requests the syncs.
+func (v *Volume) Purge(ctx context.Context, repo events.RepoPath, fence uint64) error {
+	if err := v.checkRequest(repo, fence); err != nil {
+		return err
+	}
+	f := v.folder(repo)
+	if err := v.purge(ctx, f, SyncRequest{Repo: repo, Fence: fence}); err != nil {
+		return fmt.Errorf("purge %s: %w", repo, f.explain(ctx, fence, err))
+	}
+	return nil
 }
 
-// Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon as no name links to them,
-// without a grace: see "Steps of a purge" of the package. If readers or workspaces pin trees, it returns these and changes nothing, unless
-// the request is forced. The caller holds the lease, as for Sync, and requests the syncs.
-func (v *Volume) Purge(ctx context.Context, req PurgeRequest) (pinned []string, err error) {
-	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
-		return nil, err
-	}
-	f := v.folder(req.Repo)
-	if pinned, err = v.purge(ctx, f, req); err != nil {
-		return nil, fmt.Errorf("purge %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
-	}
-	return pinned, nil
-}
-
-func (v *Volume) purge(ctx context.Context, f folder, req PurgeRequest) (pinned []string, err error) {
+func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest) error {
 	b, bound, err := f.readBinding()
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case !bound && b.MovedAway != nil:
-		return nil, conflict("it has moved to %s: purge that; what is left here goes with its grace", b.MovedAway.To)
+		return conflict("it has moved to %s: purge that; what is left here goes with its grace", b.MovedAway.To)
 	case !bound:
-		return nil, notHere(req.Repo)
+		return notHere(req.Repo)
 	}
 	if err := f.record(ctx, req.Fence); err != nil {
-		return nil, err
+		return err
 	}
-	if !req.Force {
-		trees, err := f.allTrees()
-		if err != nil {
-			return nil, err
-		}
-		if pinned, err = v.pinned(trees); err != nil || len(pinned) > 0 {
-			return pinned, err
-		}
-	}
-	if err := f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b, req.Force) }); err != nil {
-		return nil, err
+	if err := f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b) }); err != nil {
+		return err
 	}
 	v.done("purge begun")
-	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}
+	s := &syncer{v: v, f: f, req: req, binding: b}
 	if err := s.tidyNow(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	f.emptyTrash()
 	f.views().emptyTrash()
-	return nil, nil
+	return nil
 }
 
-const (
-	purgeMark = "lockstep-purged" // file in a store that is to be deleted with the trees that use it
-	forced    = "forced"          // its content if pins do not keep the trees
-)
+// purgeMark is an empty file in a store that is to be deleted with the trees that use it.
+const purgeMark = "lockstep-purged"
 
 // purgeMarks returns the paths of the marks of the purged stores.
 func (f folder) purgeMarks() ([]string, error) {
@@ -93,7 +75,7 @@ func (s store) isPurged() bool {
 
 // beginPurge makes an empty store the current one before it marks the others. The stores of submodules go at once, as one may have been
 // fetched upon another with the secret. The caller holds the file lock.
-func (f folder) beginPurge(b binding, force bool) error {
+func (f folder) beginPurge(b binding) error {
 	generations, err := f.generations()
 	if err != nil {
 		return err
@@ -111,29 +93,15 @@ func (f folder) beginPurge(b binding, force bool) error {
 			return err
 		}
 	}
-	content := ""
-	if force {
-		content = forced
-	}
 	for _, n := range generations {
 		if n <= b.MovedAway.lastStore() {
 			continue
 		}
-		if err := disk.Replace(filepath.Join(f.generation(n).dir, purgeMark), []byte(content)); err != nil {
+		if err := disk.Replace(filepath.Join(f.generation(n).dir, purgeMark), nil); err != nil {
 			return disk.Error("mark the store", err)
 		}
 	}
 	return f.discardAt([]string{f.prepared(), f.parts(), f.tidied()})
-}
-
-// allTrees returns the paths of the repository's trees and trees of views.
-func (f folder) allTrees() ([]string, error) {
-	trees, err := disk.Glob(f.trees(), "*")
-	if err != nil {
-		return nil, disk.Error("list the trees", err)
-	}
-	views, err := disk.Glob(f.views().trees(), "*")
-	return append(trees, views...), disk.Error("list the trees of views", err)
 }
 
 // replacedTrees returns the paths of the trees that a purge deletes now: those of purged stores that neither a name nor the published views
@@ -157,10 +125,14 @@ func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]
 			needed[f.views().tree(tree)] = true
 		}
 	}
-	trees, err := f.allTrees()
-	return slices.DeleteFunc(trees, func(path string) bool {
+	trees, err := disk.Glob(f.dir, "trees/*")
+	if err != nil {
+		return nil, disk.Error("list the trees", err)
+	}
+	ofViews, err := disk.Glob(f.views().dir, "trees/*")
+	return slices.DeleteFunc(append(trees, ofViews...), func(path string) bool {
 		return needed[path] || folderOf(path) == f && !f.isPurged(filepath.Base(path))
-	}), err
+	}), disk.Error("list the trees of views", err)
 }
 
 // discardReplaced discards the trees that a purge deletes now. It returns whether pins keep any. The caller holds the file lock.
@@ -169,16 +141,9 @@ func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err erro
 	if err != nil || len(marks) == 0 {
 		return false, err
 	}
-	content, err := os.ReadFile(marks[0])
-	if err != nil {
-		return false, disk.Error("read the mark of a purge", err)
-	}
 	trees, err := s.v.replacedTrees(s.f, s.binding, links)
 	if err != nil {
 		return false, err
-	}
-	if string(content) == forced {
-		return false, s.f.discardAt(trees)
 	}
 	for _, path := range trees {
 		gone, err := folderOf(path).discardUnpinned(filepath.Base(path))
@@ -231,26 +196,21 @@ func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 	}
 	slices.Sort(left.Names)
 	trees, err := v.replacedTrees(f, b, links)
-	if err == nil {
-		left.Pinned, err = v.pinned(trees)
+	if err != nil {
+		return left, err
 	}
-	return left, err
-}
-
-// pinned returns those of the trees that readers or workspaces pin. The trees are paths, those returned relative to the root.
-func (v *Volume) pinned(trees []string) (pinned []string, err error) {
 	for _, path := range trees {
 		release, ok, err := folderOf(path).claim(filepath.Base(path))
 		if err != nil {
-			return nil, err
+			return left, err
 		}
-		if !ok {
-			pinned = append(pinned, v.relative(path))
-			continue
+		if ok {
+			release()
+		} else {
+			left.Pinned = append(left.Pinned, v.relative(path))
 		}
-		release()
 	}
-	return pinned, nil
+	return left, nil
 }
 
 // HasCommit reports whether a store of the repository or of one of its submodules has a commit.

@@ -16,19 +16,10 @@ import (
 	"lockstep/tree"
 )
 
-// purge begins a purge of a repository, and returns the pins that it refuses.
-func (w *world) purge(repo string, force bool) []string {
+// purge begins a purge of acme/widgets.
+func (w *world) purge() {
 	w.t.Helper()
-	req := PurgeRequest{Repo: repoPath(w.t, repo), Fence: w.fence.Add(1), Force: force}
-	return testenv.Must(w.volume.Purge(w.t.Context(), req))(w.t)
-}
-
-// mustPurge begins a purge of acme/widgets that nothing pins.
-func (w *world) mustPurge() {
-	w.t.Helper()
-	if pins := w.purge(widgets, false); len(pins) > 0 {
-		w.t.Fatalf("pinned: %q", pins)
-	}
+	testenv.Must(0, w.volume.Purge(w.t.Context(), repoPath(w.t, widgets), w.fence.Add(1)))(w.t)
 }
 
 func (w *world) left(repo string) PurgeLeft {
@@ -102,7 +93,7 @@ func TestPurge(t *testing.T) {
 				if len(w.holders(widgets, leaked)) == 0 || len(w.holders(widgets, secret)) == 0 {
 					t.Fatal("it is gone before it is purged")
 				}
-				w.mustPurge()
+				w.purge()
 				w.mustBeSound(widgets, head)
 				if left := w.left(widgets); !slices.Equal(left.Names, []string{widgets}) || len(left.Paths) != 1 {
 					t.Errorf("left: %+v", left)
@@ -143,7 +134,7 @@ func TestPurgeWaitsForTheForge(t *testing.T) {
 	w := newWorld(t)
 	_, leaked, after := w.leak(events.DepthFull)
 	head := w.sync("").After
-	w.mustPurge()
+	w.purge()
 	url := w.git.URL(widgets)
 	req := w.request("")
 	req.URL = "http://127.0.0.1:1/" + widgets + ".git"
@@ -162,44 +153,27 @@ func TestPurgeWaitsForTheForge(t *testing.T) {
 	w.mustBeSound(widgets, head)
 }
 
-// TestPurgeRefusesPins ends with the trees deleted once the pins are released, or at once if it is forced.
-func TestPurgeRefusesPins(t *testing.T) {
+// TestPurgeKeepsPinnedTrees ends with the trees deleted once the pins are released.
+func TestPurgeKeepsPinnedTrees(t *testing.T) {
 	t.Parallel()
-	for _, force := range []bool{false, true} {
-		t.Run(fmt.Sprintf("force %t", force), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			_, leaked, after := w.leak(events.DepthFull)
-			replaced := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
-			defer replaced.Close()
-			head := w.sync("").After
-			now := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
-			defer now.Close()
-			if pinned := w.purge(widgets, force); force != (len(pinned) == 0) {
-				t.Errorf("pinned: %q", pinned)
-			}
-			if !force {
-				if len(w.left(widgets).Paths) > 0 {
-					t.Error("it changed something")
-				}
-				closeTree(t, replaced)
-				closeTree(t, now)
-				w.mustPurge()
-				now = testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
-				defer now.Close()
-			}
-			w.sync("")
-			if !force {
-				if left := w.left(widgets); len(left.Pinned) != 1 || w.volume.IsTidy(repoPath(t, widgets)) {
-					t.Errorf("left: %+v", left)
-				}
-				closeTree(t, now)
-				w.sync("")
-			}
-			w.mustLack(widgets, leaked, after)
-			w.mustBeSound(widgets, head)
-		})
+	w := newWorld(t)
+	_, leaked, after := w.leak(events.DepthFull)
+	replaced := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	defer replaced.Close()
+	head := w.sync("").After
+	now := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	defer now.Close()
+	w.purge()
+	for pins := 2; pins > 0; pins-- {
+		w.sync("")
+		if left := w.left(widgets); len(left.Pinned) != pins || len(left.Names) > 0 || w.volume.IsTidy(repoPath(t, widgets)) {
+			t.Errorf("left: %+v, want %d pinned trees", left, pins)
+		}
+		closeTree(t, []*tree.Tree{now, replaced}[pins-1])
 	}
+	w.sync("")
+	w.mustLack(widgets, leaked, after)
+	w.mustBeSound(widgets, head)
 }
 
 func TestPurgeOfSeveralRefs(t *testing.T) {
@@ -209,7 +183,7 @@ func TestPurgeOfSeveralRefs(t *testing.T) {
 	w.sync("")
 	side := w.commit("side", gitserver.Edit{Parent: clean, Write: map[string]string{"side": "1"}})
 	w.sync("side")
-	w.mustPurge()
+	w.purge()
 	w.sync("")
 	if left := w.left(widgets); !slices.Equal(left.Names, []string{widgets + "@side"}) {
 		t.Errorf("left: %+v", left)
@@ -231,7 +205,7 @@ func TestPurgeOfSubmodule(t *testing.T) {
 	if len(w.holders(widgets, lib)) == 0 {
 		t.Fatal("it is gone before it is purged")
 	}
-	w.mustPurge()
+	w.purge()
 	w.syncParts(events.SubmodulesRequired)
 	w.mustLack(widgets, lib)
 	w.mustVerify()
@@ -242,7 +216,7 @@ func TestPurgeOfMovedRepository(t *testing.T) {
 	w := newWorld(t)
 	_, leaked, after := w.leak(events.DepthFull)
 	w.sync("")
-	w.mustPurge()
+	w.purge()
 	w.rename(widgets, gadgets)
 	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
 	if left := w.left(gadgets); !slices.Equal(left.Names, []string{gadgets}) {
@@ -253,7 +227,7 @@ func TestPurgeOfMovedRepository(t *testing.T) {
 	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	w.mustLack(gadgets, leaked, after)
 	w.mustVerifyAt(gadgets)
-	_, err := w.volume.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1)})
+	err := w.volume.Purge(t.Context(), repoPath(t, widgets), w.fence.Add(1))
 	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 }
 
@@ -266,7 +240,7 @@ func TestPurgeOfLFSObjects(t *testing.T) {
 	w.syncLFS(allLFS)
 	w.commit(gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"b": "1"}})
 	w.syncLFS(allLFS)
-	w.mustPurge()
+	w.purge()
 	w.syncLFS(allLFS)
 	w.gc(true)
 	if _, oid := gitserver.LFSPointer("fine"); !slices.Equal(w.lfsObjects(), []string{oid}) {
@@ -284,7 +258,7 @@ func TestPurgeOfViews(t *testing.T) {
 	w.publishViews(w.sync(""), views)
 	old := w.viewTrees(widgets, "guide")["guide"]
 	w.commit(gitserver.Main, gitserver.Edit{Parent: clean, Write: map[string]string{"a": "2"}})
-	w.mustPurge()
+	w.purge()
 	res := w.sync("")
 	if left := w.left(widgets); !slices.Equal(left.Names, []string{filepath.ToSlash(filepath.Dir(ViewPath(widgets, "argo", "guide")))}) {
 		t.Errorf("left: %+v", left)
@@ -311,7 +285,7 @@ func TestPurgeKilledAtEveryStep(t *testing.T) {
 			head := w.sync("").After
 			url := ""
 			if i > 0 {
-				w.mustPurge()
+				w.purge()
 				url = w.git.URL(widgets)
 			}
 			cmd := w.dying(step, url)
@@ -340,31 +314,14 @@ func TestStalePurgeDoesNothing(t *testing.T) {
 	w.sync("")
 	fence := w.fence.Load()
 	w.sync("")
-	_, err := w.volume.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, widgets), Fence: fence - 1})
+	err := w.volume.Purge(t.Context(), repoPath(t, widgets), fence-1)
 	testenv.MustFail(t, err, events.ClassStale, events.Contention)
 	if left := w.left(widgets); len(left.Paths) > 0 || checkout.GitDirOf(w.path(widgets)).IsMarked() {
 		t.Errorf("it changed something: %+v", left)
 	}
-	_, err = w.volume.Purge(t.Context(), PurgeRequest{Repo: repoPath(t, "acme/none"), Fence: w.fence.Add(1)})
+	err = w.volume.Purge(t.Context(), repoPath(t, "acme/none"), w.fence.Add(1))
 	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
 	if entries := testenv.Must(os.ReadDir(filepath.Join(w.volume.reposDir(), "acme")))(t); len(entries) != 1 {
 		t.Errorf("it made %v", entries)
-	}
-}
-
-// TestRemoveEndsPins removes a repository although a reader has its tree pinned.
-func TestRemoveEndsPins(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.create(map[string]string{"a": "1"})
-	w.sync("")
-	reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
-	defer reader.Close()
-	req := RemoveRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Force: true, EndPins: true}
-	if removed := testenv.Must(w.volume.Remove(t.Context(), req))(t); !removed {
-		t.Error("nothing was removed")
-	}
-	if left := testenv.Must(disk.ReadDir(w.volume.folder(repoPath(t, widgets)).dir))(t); len(left) > 3 {
-		t.Errorf("left: %v", left)
 	}
 }

@@ -22,8 +22,6 @@ type RemoveRequest struct {
 	Force bool       // skip the check with the remote
 	Plain bool       // also remove the plain name if it is published for Ref
 
-	EndPins bool // Remove only: delete the trees that readers and workspaces pin, too
-
 	Foreign bool // as in [SyncRequest]
 
 	// Confirm is as in [SyncRequest].
@@ -83,7 +81,7 @@ func (v *Volume) remove(ctx context.Context, f folder, b binding, req RemoveRequ
 	if err := v.checkGone(ctx, req); err != nil {
 		return false, err
 	}
-	err := f.guarded(ctx, req.Fence, func() error { return v.unpublishAll(f, b, req.EndPins) })
+	err := f.guarded(ctx, req.Fence, func() error { return v.unpublishAll(f, b) })
 	f.emptyTrash()
 	if err != nil {
 		return false, err
@@ -113,7 +111,7 @@ func (v *Volume) checkGone(ctx context.Context, req RemoveRequest) error {
 
 // unpublishAll removes the names, then the trees and objects, so that no name links to a missing tree. The binding goes
 // last, and stays while a tree is pinned, so that the same request can continue. The caller holds the file lock.
-func (v *Volume) unpublishAll(f folder, b binding, endPins bool) error {
+func (v *Volume) unpublishAll(f folder, b binding) error {
 	links, err := v.allLinks(f, b)
 	if err != nil {
 		return err
@@ -130,11 +128,11 @@ func (v *Volume) unpublishAll(f folder, b binding, endPins bool) error {
 		return err
 	}
 	v.done("unpublished")
-	if err := f.discardTrees(b.MovedAway, endPins); err != nil {
+	if err := f.discardTrees(b.MovedAway); err != nil {
 		return err
 	}
 	if b.MovedAway == nil {
-		if err := f.views().discardTrees(nil, endPins); err != nil {
+		if err := f.views().discardTrees(nil); err != nil {
 			return err
 		}
 		return f.discardAll()
@@ -160,9 +158,9 @@ func unpublish(path string) error {
 	return disk.Error("unpublish", err)
 }
 
-// discardTrees discards the trees. Unless endPins is set, it keeps those that are pinned, and fails with contention if there are any. It
-// skips those of a repository that has moved away.
-func (f folder) discardTrees(left *tombstone, endPins bool) error {
+// discardTrees discards the trees. It keeps those that are pinned, and fails with contention if there are any. It skips those of a
+// repository that has moved away.
+func (f folder) discardTrees(left *tombstone) error {
 	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
 		return disk.Error("list the trees", err)
@@ -170,12 +168,6 @@ func (f folder) discardTrees(left *tombstone, endPins bool) error {
 	pinned := 0
 	for _, tree := range trees {
 		if left.covers(tree.Name()) {
-			continue
-		}
-		if endPins {
-			if err := f.discard(f.tree(tree.Name())); err != nil {
-				return err
-			}
 			continue
 		}
 		gone, err := f.discardUnpinned(tree.Name())
