@@ -12,7 +12,7 @@
 // While the spool contains deliveries of this process, new ones are appended to it, to keep the order. If it is full,
 // they are sent to Redis directly. [Intake.Run] empties the spool:
 //
-//	Redis is unreachable                     the delivery stays at the front and is retried after 50 ms to 1 s
+//	Redis is unreachable                     the delivery stays at the front and is retried 4 times a second
 //	Redis refuses a delivery                 it moves to the end; it is dropped once older than [Config].Keep
 //	a delivery on disk cannot be decoded     it is dropped, counted, and logged as an error
 //	the process is killed while sending      the deliveries of the file are sent again; the ledger ignores them

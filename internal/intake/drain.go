@@ -3,7 +3,6 @@ package intake
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -16,8 +15,7 @@ import (
 
 const (
 	drainTimeout = 5 * time.Second
-	firstPause   = 50 * time.Millisecond
-	lastPause    = time.Second
+	retryEvery   = 250 * time.Millisecond // while Redis is unreachable
 )
 
 // Run sends spooled deliveries to Redis until ctx is done, including those left behind by dead processes.
@@ -25,36 +23,30 @@ func (in *Intake) Run(ctx context.Context) {
 	if in.cfg.Spool == nil {
 		return
 	}
-	wait, unavailable, refused := firstPause, false, ""
+	unavailable := false
 	for ctx.Err() == nil {
-		refusals := 0
+		refused := 0
 		n, err := in.cfg.Spool.Drain(func(text []byte) error {
-			refusal, err := in.resend(ctx, text)
-			if refusal == nil || err != nil {
+			again, err := in.resend(ctx, text)
+			if again == nil || err != nil {
 				return err
 			}
-			if refusals++; refusal.Error() != refused {
-				refused = refusal.Error()
-				in.cfg.Log.WarnContext(ctx, "spooled webhook refused, will retry after the others", "error", refusal)
-			}
-			return in.cfg.Spool.Requeue(text)
+			refused++
+			return in.cfg.Spool.Requeue(again)
 		})
-		if err == nil && n > refusals {
+		if err == nil && n > refused {
 			if unavailable {
 				in.cfg.Log.InfoContext(ctx, "redis is back, sending spooled webhooks first")
 			}
-			wait, unavailable = firstPause, false
+			unavailable = false
 			continue
 		}
 		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
-		if err != nil || refusals > 0 {
-			pause, wait = wait, min(2*wait, lastPause)
-		}
-		if err != nil && ctx.Err() == nil {
-			if !unavailable {
+		if err != nil {
+			if !unavailable && ctx.Err() == nil {
 				in.cfg.Log.WarnContext(ctx, "spooled webhooks cannot be sent, will retry", "error", err)
 			}
-			unavailable, appended = true, nil // a new delivery would also fail
+			unavailable, pause, appended = true, retryEvery, nil // a new delivery would also fail
 		}
 		select {
 		case <-ctx.Done():
@@ -64,8 +56,8 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 }
 
-// resend sends one delivery to Redis. It returns nil twice if the delivery may leave the spool, and an error if no delivery can be sent.
-func (in *Intake) resend(ctx context.Context, text []byte) (refusal, err error) {
+// resend sends one delivery to Redis. It returns its line if Redis refuses it for now, and an error if no delivery can be sent.
+func (in *Intake) resend(ctx context.Context, text []byte) (again []byte, err error) {
 	var s spooled
 	if err := json.Unmarshal(text, &s); err != nil || len(s.Delivery.Events) == 0 {
 		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, cannot be decoded", "error", err, "bytes", len(text))
@@ -98,5 +90,10 @@ func (in *Intake) resend(ctx context.Context, text []byte) (refusal, err error) 
 		in.cfg.Drained("dropped")
 		return nil, nil
 	}
-	return fmt.Errorf("delivery %s of source %s: %w", s.Delivery.ID, src.Name, err), nil
+	if s.Refused {
+		return text, nil
+	}
+	log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
+	s.Refused = true
+	return json.Marshal(s)
 }

@@ -31,7 +31,7 @@ type Config struct {
 	Sources  *forge.Sources
 	Spool    *spool.Spool               // nil disables spooling: deliveries that Redis does not accept fail
 	Keep     time.Duration              // how long delivery IDs are remembered, and refused deliveries retried; default 72 h
-	Adopt    time.Duration              // how often to look for deliveries that dead processes have left in the spool; default 15 s
+	Adopt    time.Duration              // how often to look for deliveries of dead processes in the spool, and to retry refused ones; default 15 s
 	Owns     func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
 	Log      *slog.Logger
 	Drained  func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
@@ -116,7 +116,8 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 type spooled struct {
 	At       time.Time              `json:"at"`
 	Delivery forge.Delivery         `json:"delivery"`
-	Trace    propagation.MapCarrier `json:"trace,omitempty"` // trace context
+	Trace    propagation.MapCarrier `json:"trace,omitempty"`   // trace context
+	Refused  bool                   `json:"refused,omitempty"` // by Redis, which was logged
 }
 
 func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Time) error {
@@ -125,7 +126,7 @@ func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Tim
 	}
 	traceContext := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, traceContext)
-	text, err := json.Marshal(spooled{received, d, traceContext})
+	text, err := json.Marshal(spooled{At: received, Delivery: d, Trace: traceContext})
 	if err != nil {
 		return err
 	}

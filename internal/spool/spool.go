@@ -123,6 +123,10 @@ func (s *Spool) write() {
 			for _, l := range batch {
 				l.done <- err
 			}
+			select {
+			case s.appended <- struct{}{}:
+			default:
+			}
 		}
 	}
 }
@@ -154,10 +158,6 @@ func (s *Spool) store(text []byte) (err error) {
 	s.size += int64(len(text))
 	s.bytes.Add(int64(len(text)))
 	s.waiting.Store(true)
-	select {
-	case s.appended <- struct{}{}:
-	default:
-	}
 	return nil
 }
 
@@ -210,9 +210,9 @@ func (s *Spool) next() (*os.File, error) {
 	s.own = nil
 	s.waiting.Store(file != nil)
 	if file != nil { // files that cannot be opened do not block it
-		return file, nil
+		err = nil
 	}
-	return nil, err
+	return file, err
 }
 
 // Waiting reports whether lines of this process may not be drained yet.
@@ -221,7 +221,7 @@ func (s *Spool) Waiting() bool { return s.waiting.Load() }
 // Bytes returns the size of all files in the directory.
 func (s *Spool) Bytes() int64 { return s.bytes.Load() }
 
-// Appended returns a channel that receives a value after lines were appended.
+// Appended returns a channel that receives a value after calls of Append.
 func (s *Spool) Appended() <-chan struct{} { return s.appended }
 
 // Close closes the files, so that others drain them. Calls of Append in progress finish first.
