@@ -6,7 +6,6 @@ import (
 
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
-	"lockstep/internal/notify"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
@@ -78,10 +77,10 @@ func read(ctx context.Context, from Deployment, m cells.Member, written map[stri
 		written[r.Repo.Key()] = true
 		repos = append(repos, r)
 	}
-	missed, err := readMissed(ctx, from.Redis, m.Namespace.Results()) // after the states, so that it has the results of all of them
+	missed, err := unacknowledged(ctx, from.Redis, m.Namespace.Results()) // after the states, so that it has the results of all of them
 	for _, r := range repos {
 		if err == nil {
-			err = missed.repeat(ctx, notify.Outboxes{Redis: from.Redis, Namespace: m.Namespace}, r)
+			err = missed.repeat(ctx, from.Redis, m.Namespace, r)
 		}
 	}
 	return repos, err

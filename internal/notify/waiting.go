@@ -215,12 +215,3 @@ func (o Outboxes) SendNow(ctx context.Context, app string) (int, error) {
 	}
 	return n, nil
 }
-
-// IsWaiting reports whether results of a repository wait to be posted to an app.
-func (o Outboxes) IsWaiting(ctx context.Context, app string, repo events.RepoPath) (bool, error) {
-	found, err := o.Redis.Exists(ctx, o.Namespace.Notifications()+":box:"+app+" "+repo.Key()).Result()
-	if err != nil {
-		return false, fmt.Errorf("read the notifications of %s to %s: %w", repo, app, err)
-	}
-	return found > 0, nil
-}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -31,9 +32,12 @@ func (r Repo) Exported() map[string]string {
 	return fields
 }
 
-// Repeat makes exported fields request a result again that its app may not have received. What the app may read stays as it is.
-func Repeat(fields map[string]string, missed Given) {
-	fields[repeatPrefix+missed.Ref+":"+missed.App] = "1"
+// Repeat makes exported fields request the last result of ref again for an app that may not have received it. before is the commit that
+// the app received before that one, or "". What the app may read stays as it is.
+func Repeat(fields map[string]string, app string, ref events.Ref, before string) {
+	if given := fields[givenField(app, ref)]; given != "" && given != before {
+		fields[repeatField(app, ref)] = cmp.Or(before, nothingReceived)
+	}
 }
 
 // Restore stores exported fields of a repository and reports whether it did: not if the state already has a clone, its removal or a move.

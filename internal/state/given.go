@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	givenPrefix   = "given:"
-	earlierPrefix = "given_earlier:"
-	repeatPrefix  = "repeat:"
+	givenPrefix     = "given:"
+	earlierPrefix   = "given_earlier:"
+	repeatPrefix    = "repeat:"
+	nothingReceived = "none" // value of a field with repeatPrefix
 )
 
 func givenField(app string, ref events.Ref) string { return givenPrefix + ref.String() + ":" + app }
@@ -46,12 +47,16 @@ func (r Repo) delivered(result events.Result) (set map[string]string, drop []str
 	return set, drop
 }
 
-// Received returns the commit of ref that app has received for certain, or "".
+// Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an earlier one if Repeats.
 func (r Repo) Received(app string, ref events.Ref) string {
-	if r.Repeats(app, ref) {
+	given := r.Given(app, ref)
+	switch before := r.fields[repeatField(app, ref)]; {
+	case given == "", before == nothingReceived:
 		return ""
+	case before != "":
+		return before
 	}
-	return r.Given(app, ref)
+	return given
 }
 
 // Repeats reports whether app may have missed the last result of ref, so that the next sync must repeat it.
