@@ -79,7 +79,7 @@ func readExport(cmd *cobra.Command, name string) (document []byte, header backup
 // importedInto returns the cells to import a document into: those of a directory that is still empty, too, if the document has it.
 func importedInto(ctx context.Context, cfg config.Config, client redis.UniversalClient, header backup.Header) (*cells.Set, error) {
 	set, err := app.OpenCells(ctx, cfg, client)
-	if !errors.Is(err, cells.ErrNoCells) || len(header.Cells) == 0 || cfg.Cell != "" {
+	if !errors.Is(err, cells.ErrNoCells) || len(header.Cells) == 0 || cfg.Cell != cells.Every {
 		return set, err
 	}
 	directory, err := cells.OpenOrNew(ctx, client, cfg.Directory())

@@ -55,7 +55,7 @@ func (d *demo) startWorker() error {
 	}
 	name := fmt.Sprintf("w%d", len(d.workers)+1)
 	cmd := exec.Command(self, "serve", "--redis", d.redis.String(), "--root", d.root, "--worker", name,
-		"--lease", lease.String(), "--tree-grace", "10s", "--min-free-bytes", "0", "--log-level", "error")
+		"--lease", lease.String(), "--tree-grace", "10s", "--limits", "min-free-bytes=0", "--log-level", "error")
 	cmd.Dir = d.dir // contains no lockstep.yaml
 	cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
 	cmd.Stdout, cmd.Stderr = d.std.Stderr, d.std.Stderr
