@@ -288,7 +288,6 @@ func exposition(t *testing.T) string {
 	hooks := m.Hooks(func() int64 { return 1 })
 	hooks.Request("github", "accepted", time.Second)
 	hooks.Drained("accepted")
-	t.Cleanup(m.Slots(func() int { return 1 }))
 	t.Cleanup(m.Follower(func() telemetry.FollowerFigures { return telemetry.FollowerFigures{} }))
 	reading := m.Reading(func() int { return 1 })
 	reading.Request("git", 200, 1)

@@ -17,8 +17,9 @@ import (
 // is that of a message's first lock; messages without locks share a key. A job may give its slot back while it waits for
 // something else (see [events.Job]), and keeps its place in the order when it takes one again.
 type Slots struct {
+	size int
+
 	mu      sync.Mutex
-	size    int
 	busy    int
 	closed  bool
 	waiting waitQueue
@@ -29,25 +30,6 @@ type Slots struct {
 func NewSlots(n int) *Slots {
 	n = max(n, 1)
 	return &Slots{size: n, spares: map[*Spare]bool{}, waiting: newWaitQueue(max(minRecent, recentPerSlot*n))}
-}
-
-// Resize sets the number of slots to n, at least one. Messages that have a slot keep it: with fewer slots, the next message gets one once
-// enough have ended.
-func (s *Slots) Resize(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.size = max(n, 1)
-	if s.busy > s.size {
-		s.wantSpares()
-	}
-	s.grant()
-}
-
-// Size returns the number of slots.
-func (s *Slots) Size() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.size
 }
 
 // Slots remembers which keys were served in the last turns: more turns than messages wait for a slot.

@@ -122,12 +122,12 @@ func runFollower(ctx context.Context, cfg Config) error {
 	return g.Wait()
 }
 
-// purgeFollowed begins the purge of a copy. It fails while readers or workspaces pin its trees.
+// purgeFollowed begins the purge of a copy. It fails while readers pin its trees.
 func purgeFollowed(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath) error {
 	return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-		pins, err := vol.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence})
-		if err == nil && len(pins) > 0 {
-			err = events.Errorf(events.Contention, events.ClassBusy, "%d of its trees are pinned, as %s", len(pins), pins[0])
+		pinned, err := vol.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence})
+		if err == nil && len(pinned) > 0 {
+			err = events.Errorf(events.Contention, events.ClassBusy, "readers or workspaces pin %d of its trees, such as %s", len(pinned), pinned[0])
 		}
 		return err
 	})

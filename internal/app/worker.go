@@ -23,7 +23,6 @@ import (
 	"lockstep/internal/credential"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redisx"
-	"lockstep/internal/rollup"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
@@ -90,7 +89,6 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		slots:    router.NewSlots(cfg.Slots),
 		states:   state.NewStore(commands, cfg.Namespace()),
 		reporter: state.NewReporter(commands, cfg.Namespace(), cfg.Worker, cfg.Log),
-		rollups:  rollup.NewRecorder(commands, cfg.Namespace()),
 	}
 	r, err := w.open(ctx)
 	if err != nil {
@@ -116,7 +114,6 @@ type worker struct {
 	slots     *router.Slots
 	states    *state.Store
 	reporter  *state.Reporter
-	rollups   *rollup.Recorder
 
 	// Set by open.
 	changes    *router.Changes
@@ -213,7 +210,7 @@ func (w *worker) route() router.Route {
 	return router.Route{
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
 		Admit: w.changes.Admit, Locker: w.locker, Request: w.changes.Request, Slots: w.slots,
-		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(w.reporter, w.rollups)},
+		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(w.reporter)},
 		Dispose: router.Disposer{
 			Failed: w.changes.Failed, OnGiveUp: w.changes.OnGiveUp, Note: w.changes.Note, Log: cfg.Log,
 			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge},
@@ -248,15 +245,12 @@ func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 	}
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { w.reporter.Run(draining) })
-	background.Go(func() { w.rollups.Run(draining) })
 	background.Go(func() { w.budgets.Run(draining) })
 	unexportVolume := cfg.Metrics.Volume(volumeFigures(w.volume))
-	unexportSlots := cfg.Metrics.Slots(w.slots.Size)
 	return func() {
 		stopMaintaining()
 		stopDraining()
 		background.Wait()
-		unexportSlots()
 		unexportVolume()
 	}, nil
 }

@@ -101,7 +101,6 @@ var documents = map[string]document{
 
 // elsewhere has the documents whose commands are not run here, with the reason.
 var elsewhere = map[string]string{
-	"docs/cli.md":           "generated; TestCommandsInDocumentsParse parses its examples, and scripts run each command",
 	"docs/watches.md":       "testdata/script/watch_guide.txtar runs it; TestWatchGuideMatchesScript compares",
 	"docs/publishing.md":    "the tests of examples/publish run its programs",
 	"docs/recipes.md":       "the tests of the examples run its programs",

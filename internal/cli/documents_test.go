@@ -8,17 +8,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"lockstep/internal/proctest"
 	"lockstep/internal/term"
 )
 
-// TestCommandsInDocumentsParse checks that each lockstep command in the documents exists and has the flags used.
+// TestCommandsInDocumentsParse checks that each lockstep command in the documents and in the examples of help texts exists and has
+// the flags used.
 func TestCommandsInDocumentsParse(t *testing.T) {
 	t.Parallel()
 	paths := proctest.Must(filepath.Glob("../../docs/*.md"))(t)
 	paths = append(paths, proctest.Must(filepath.Glob("../../docs/adr/*.md"))(t)...)
 	paths = append(paths, "../../README.md", "../../CONTRIBUTING.md")
-	typed := regexp.MustCompile(`(?:^|[;&|(] *|\b[A-Z_]+=\S+ +|\b(?:exec|sudo) |-- /)(?:\./|bin/|go run \./cmd/)?lockstep ([a-z][^\n]*)`)
+	typed := regexp.MustCompile(`(?m)(?:^ *|[;&|(] *|\b[A-Z_]+=\S+ +|\b(?:exec|sudo) |-- /)(?:\./|bin/|go run \./cmd/)?lockstep ([a-z][^\n]*)`)
 	found := 0
 	for _, path := range paths {
 		for _, code := range codeOf(string(proctest.Must(os.ReadFile(path))(t))) {
@@ -33,6 +36,13 @@ func TestCommandsInDocumentsParse(t *testing.T) {
 	if found == 0 {
 		t.Error("found no commands in the documents")
 	}
+	everyCommand(func(command string, cmd *cobra.Command) {
+		for _, match := range typed.FindAllStringSubmatch(cmd.Example, -1) {
+			if err := parses(shellWords(match[1])); err != nil {
+				t.Errorf("example of %s: lockstep %s: %v", command, match[1], err)
+			}
+		}
+	})
 }
 
 // codeOf returns the lines of the shell blocks, with continued lines joined, and the lockstep commands in backquotes.

@@ -145,16 +145,15 @@ func (m maintainer) each(ctx context.Context, repos []events.RepoPath, fn func(r
 
 // onDisk is the disk usage of a repository, as ls, show and gc print it.
 type onDisk struct {
-	Bytes      int64            `json:"bytes"` // last measured size plus what was added since
-	Files      int64            `json:"files"` // last measured
-	Trees      int              `json:"trees"`
-	Store      int              `json:"store,omitempty"` // generation
-	Adopted    []volume.Adopted `json:"adopted,omitempty"`
-	Workspaces int              `json:"workspaces,omitempty"` // that pin trees
+	Bytes   int64            `json:"bytes"` // last measured size plus what was added since
+	Files   int64            `json:"files"` // last measured
+	Trees   int              `json:"trees"`
+	Store   int              `json:"store,omitempty"` // generation
+	Adopted []volume.Adopted `json:"adopted,omitempty"`
 }
 
 func newOnDisk(u volume.Usage, store int) *onDisk {
-	return &onDisk{Bytes: u.Bytes + u.Added, Files: u.Files, Trees: u.Trees, Store: store, Adopted: u.Adopted, Workspaces: u.Workspaces}
+	return &onDisk{Bytes: u.Bytes + u.Added, Files: u.Files, Trees: u.Trees, Store: store, Adopted: u.Adopted}
 }
 
 func (d *onDisk) adopted() string {
@@ -175,9 +174,6 @@ func (d *onDisk) Table(w io.Writer) {
 	fmt.Fprintf(w, "on disk\t%s in %d files\n", volume.BytesText(d.Bytes), d.Files)
 	fmt.Fprintf(w, "trees\t%d\n", d.Trees)
 	fmt.Fprintf(w, "store\tgeneration %d\n", d.Store)
-	if d.Workspaces > 0 {
-		fmt.Fprintf(w, "workspaces\t%d, which keep their trees: see lockstep workspace ls\n", d.Workspaces)
-	}
 	for _, clone := range d.Adopted {
 		fmt.Fprintf(w, "adopted clone\t%s (%s); no longer used: delete it when you do not need it\n", clone.Path, volume.BytesText(clone.Bytes))
 	}

@@ -11,8 +11,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/term"
 	"lockstep/internal/git/object"
+	"lockstep/internal/term"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
@@ -32,7 +32,7 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 		Long: "Fetch the repositories again, publish trees built from that, and delete everything that the volume had of them before:\n" +
 			"trees, stores, submodules and LFS objects. First rewrite history at the forge, so that no ref has COMMIT. Readers see no\n" +
 			"gap. This needs running workers, a remote that answers, and up to twice the disk space meanwhile. It changes nothing while\n" +
-			"readers or workspaces pin trees, unless --force deletes these, too. --drop deletes the copies at once: watched\n" +
+			"readers pin trees, unless --force deletes these, too. --drop deletes the copies at once: watched\n" +
 			"repositories are missing until a poll, which it requests, has fetched them again; others stay removed. A purged result\n" +
 			"notifies apps and followers of COMMIT. Exit code 1 unless all repositories are free of it.",
 		Example: "  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --root /srv/repos --redis redis://127.0.0.1:6379\n" +
@@ -58,7 +58,7 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	})
 	cmd.Flags().StringVar(&opts.commit, "commit", "", "full hash of the `commit` that introduced the secret")
 	cmd.Flags().BoolVar(&opts.drop, "drop", false, "delete the copies at once, without fetching new ones first")
-	cmd.Flags().BoolVar(&opts.force, "force", false, "also delete trees that readers or workspaces pin")
+	cmd.Flags().BoolVar(&opts.force, "force", false, "also delete trees that readers pin")
 	cmd.Flags().DurationVar(&opts.timeout, "timeout", 10*time.Minute, "maximum time to wait for the new copies of one repository")
 	return cmd
 }
@@ -84,11 +84,11 @@ func (m maintainer) purge(ctx context.Context, repo events.RepoPath, opts purgeO
 		return term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
 	}
 	err := withLease(func(ctx context.Context, fence uint64) (err error) {
-		p.Pins, err = m.volume.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence, Force: opts.force})
+		p.Pinned, err = m.volume.Purge(ctx, volume.PurgeRequest{Repo: repo, Fence: fence, Force: opts.force})
 		return err
 	})
-	if err == nil && len(p.Pins) > 0 {
-		err = errors.New("readers or workspaces pin trees, so nothing is changed: end them and run this again, or use --force")
+	if err == nil && len(p.Pinned) > 0 {
+		err = errors.New("readers pin trees, so nothing is changed: end them (see lsof) and run this again, or use --force")
 	}
 	if err == nil {
 		err = m.awaitCopies(ctx, repo, opts.timeout)
@@ -169,8 +169,8 @@ func (m maintainer) finishPurge(ctx context.Context, repo events.RepoPath, fence
 	if err != nil {
 		return err
 	}
-	if p.Pins = left.Pins; len(left.Pins) > 0 {
-		return errors.New("readers or workspaces pin old trees: the first sync after these have ended deletes them; or use --force")
+	if p.Pinned = left.Pinned; len(left.Pinned) > 0 {
+		return errors.New("readers pin old trees: the first sync after these have ended deletes them; or use --force")
 	}
 	if len(left.Paths) > 0 {
 		return fmt.Errorf("%q cannot be deleted: check who owns it, and run this again", left.Paths[0])
@@ -196,7 +196,7 @@ type purged struct {
 	Repo   string   `json:"repo"`
 	Commit string   `json:"commit"`
 	Purged bool     `json:"purged"`
-	Pins   []string `json:"pins,omitempty"` // trees, and what pins them
+	Pinned []string `json:"pinned,omitempty"` // trees, relative to the root
 	Error  string   `json:"error,omitempty"`
 }
 
@@ -206,8 +206,8 @@ func (l purgedList) Table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tPURGED\tERROR")
 	for _, p := range l {
 		fmt.Fprintf(w, "%s\t%t\t%s\n", p.Repo, p.Purged, term.Dash(p.Error))
-		for _, pin := range p.Pins {
-			fmt.Fprintf(w, "  pinned: %s\n", term.Printable(pin))
+		for _, tree := range p.Pinned {
+			fmt.Fprintf(w, "  pinned: %s\n", term.Printable(tree))
 		}
 	}
 }

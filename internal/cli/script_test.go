@@ -40,7 +40,6 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
 		Setup: func(env *testscript.Env) error {
-			env.Defer(func() { proctest.UnmountBelow(env.WorkDir) }) // else a failed script leaves workspaces
 			slow := newGate()
 			env.Values[gateKey{}] = slow
 			git, err := gitserver.Start(filepath.Join(env.WorkDir, ".remote"), gitserver.WithBefore(slow.before))

@@ -15,7 +15,6 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/intake"
 	"lockstep/internal/notify"
-	"lockstep/internal/rollup"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -42,7 +41,6 @@ type Config struct {
 	Consumers  func(context.Context) ([]stream.Consumer, error)                 // of Group; by default read from Redis
 	Outboxes   Outboxes                                                         // notifications; by default read from Redis
 	Webhooks   func(context.Context) ([]intake.Received, error)                 // newest first; by default read from Redis
-	Rollups    Rollups                                                          // charts of more than 15 min; by default read from Redis
 	Followers  Followers                                                        // shown to admins; optional
 	Cells      func(context.Context) []Cell                                     // of the directory, called often; nil without cells
 	CellOf     func(events.RepoPath) (RepoCell, error)                          // of the directory, for the pages of repositories; nil without cells
@@ -92,7 +90,6 @@ type Dashboard struct {
 	access access
 
 	index     *repoIndex
-	rollups   sharedRollups
 	followers *sharedFollowers
 
 	mu        sync.Mutex
@@ -124,9 +121,6 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 			return intake.Recent(ctx, cfg.Redis, events.Namespace(cfg.Realm))
 		}
 	}
-	if cfg.Rollups == nil {
-		cfg.Rollups = rollup.Reader{Redis: cfg.Redis, Namespace: events.Namespace(cfg.Realm)}
-	}
 	access, err := newAccess(cfg)
 	if err != nil {
 		return nil, err
@@ -136,7 +130,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, err
 	}
 	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results), followers: &sharedFollowers{list: cfg.Followers},
-		histories: map[string]*histories{}, rollups: sharedRollups{rollups: cfg.Rollups, kept: rollupsKept, last: map[string]readPoints{}}}
+		histories: map[string]*histories{}}
 	d.hub = newHub(ctx, cfg.Log, d.tail)
 	d.index = &repoIndex{repos: cfg.Repos, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {

@@ -19,8 +19,7 @@
 //
 // Throughput and latency cover the whole deployment, not only this process: while any client is connected, a [tail]
 // follows the results stream and counts results in buckets of 5 s over 15 min. The latency of a change is the time
-// between its stream entry and that of its result, both by Redis' clock. Longer ranges are those that workers record, see
-// [lockstep/internal/rollup].
+// between its stream entry and that of its result, both by Redis' clock.
 //
 // What is read comes from the interfaces and functions of [Config], so that a deployment of several parts can combine them. Only the
 // tail and the history of a repository read the stream of results themselves.

@@ -15,7 +15,7 @@ import (
 // livePages returns the pages that are updated while a browser shows them.
 func (d *Dashboard) livePages() []*page {
 	return []*page{
-		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview, params: []string{"range"},
+		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview,
 			parts: []string{"tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers", "cells"}},
 		{name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases, parts: []string{"leases"}},
 		{name: "workers", path: "/dashboard/workers", title: "Workers", every: 2 * refreshEvery, load: d.loadWorkers, parts: []string{"workers", "groups"}},
@@ -67,9 +67,6 @@ type overview struct {
 	Charts  template.HTML // series of completed buckets, as JSON
 	Edge    template.HTML // series of the newest buckets, which still change
 	Minutes []minute
-
-	Range      timeRange
-	Unrecorded bool // nothing is recorded of the range
 }
 
 // failingRepo is the last failure of a repository.
@@ -87,7 +84,7 @@ type outcomeCount struct {
 
 var outcomeNames = []string{"synced", "unchanged", "failed", "other"}
 
-// minute is a row of the charts' table: a minute, or a step of a longer range.
+// minute is a row of the charts' table.
 type minute struct {
 	At            time.Time
 	Counts        [outcomes]int64
@@ -102,7 +99,7 @@ const (
 	resultsShown = 20
 )
 
-func (d *Dashboard) loadOverview(ctx context.Context, q url.Values, admin bool) (any, error) {
+func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) (any, error) {
 	results, err := d.tail.snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -153,14 +150,6 @@ func (d *Dashboard) loadOverview(ctx context.Context, q url.Values, admin bool) 
 		}
 	}
 	o.setFigures(results)
-	longer := false
-	if o.Range, longer = rangeOf(q); longer {
-		points, err := d.rollups.read(ctx, o.Range, results.Now)
-		if err != nil {
-			return nil, err
-		}
-		o.setRange(points)
-	}
 	return o, nil
 }
 

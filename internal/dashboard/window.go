@@ -134,8 +134,7 @@ func (b *bucket) quantile(q float64) (time.Duration, bool) {
 type series struct {
 	Step   int        `json:"step"`
 	Span   int        `json:"span"`
-	From   int64      `json:"from"`           // earlier results are unknown
-	Gaps   bool       `json:"gaps,omitempty"` // there is no data for times that are not in At, rather than no results
+	From   int64      `json:"from"` // earlier results are unknown
 	At     []int64    `json:"at"`
 	Counts [][]int64  `json:"counts"` // by outcome
 	Delays [][]*int64 `json:"delays"` // p50, p95, p99; null if unknown

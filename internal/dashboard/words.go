@@ -19,7 +19,6 @@ func templateFuncs(a assets) template.FuncMap {
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration, "percent": percent,
 		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName, "failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
-		"ranges":     func() []timeRange { return ranges },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
 		"outcomes":   func() []string { return outcomeNames },
 	}

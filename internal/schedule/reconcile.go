@@ -20,21 +20,10 @@ type Registry interface {
 	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
 }
 
-// States reads the state of repositories in Redis. [state.Store] implements it.
-type States interface {
-	Load(ctx context.Context, repo events.RepoPath) (state.Repo, error)
-	List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error)
-}
-
 // Volume reads the published trees. [volume.Volume] implements it.
 type Volume interface {
 	Repos() iter.Seq2[events.RepoPath, error]
 	Published(repo events.RepoPath) (volume.Published, bool, error)
-}
-
-// Locks reads leases. [locking.Inspector] implements it.
-type Locks interface {
-	Status(ctx context.Context, key string) (locking.Status, error)
 }
 
 // Kind is the kind of a [Finding].
@@ -71,9 +60,9 @@ type Report struct {
 // Reconciler compares the registry, the state in Redis and the volume.
 type Reconciler struct {
 	Registry Registry
-	States   States
+	States   *state.Store
 	Volume   Volume
-	Locks    Locks
+	Locks    *locking.Inspector
 	Publish  func(ctx context.Context, change events.Change) error
 	Source   string // of changes, such as "/lockstep/worker/w1"
 	Prune    bool   // also remove clones that were never watched

@@ -228,7 +228,7 @@ func TestGitPurged(t *testing.T) {
 	defer opened.Close()
 	l.push("acme/widgets", gitserver.Edit{Write: map[string]string{"key": "none"}, Parent: clean})
 	l.sync("acme/widgets", "", "docs")
-	if left := testenv.Must(l.vol.PurgeLeft(repo))(t); len(left.Names) > 0 || len(left.Pins) != 1 {
+	if left := testenv.Must(l.vol.PurgeLeft(repo))(t); len(left.Names) > 0 || len(left.Pinned) != 1 {
 		t.Errorf("left: %+v", left)
 	}
 	if answer := l.acknowledges(url, leaked, clean); !strings.Contains(answer, "not our ref "+leaked) {

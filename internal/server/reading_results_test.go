@@ -147,7 +147,7 @@ func TestRefusedStreams(t *testing.T) {
 	cursor := first()[0]
 	for query, want := range map[string]int{
 		"?cursor=x": http.StatusBadRequest, "?from=end": http.StatusBadRequest, "?from=start&cursor=" + cursor: http.StatusBadRequest,
-		"?cursor=" + cursor + "A": http.StatusBadRequest, "?cursor=MiBhIGIgYw": http.StatusGone,
+		"?cursor=" + cursor + "A": http.StatusBadRequest, "?cursor=MSBBQkNERUZHSElKS0xNTk9QIDAtMCAw": http.StatusGone,
 	} {
 		resp, body := l.request(l.docs, url+query)
 		var document struct{ Error, Cursor string }

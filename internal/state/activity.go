@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed" // the script
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,13 +55,20 @@ type jobReport struct {
 // Activities returns the work in progress on all workers, longest-running first. Work appears after about half a
 // second, see [Reporter]. Workers that have not reported for 5 s are omitted.
 func (s *Store) Activities(ctx context.Context) ([]Activity, error) {
-	now, reports, err := s.reports(ctx)
-	if reports == nil {
-		return nil, err
+	reply, err := activityScript.Run(ctx, s.redis, []string{s.namespace.Working()}, "list", reportExpiry.Milliseconds()).Slice()
+	if err != nil {
+		return nil, fmt.Errorf("read the workers' activities: %w", err)
 	}
+	if len(reply) == 0 {
+		return nil, nil
+	}
+	ms, _ := reply[0].(int64)
+	now := time.UnixMilli(ms)
 	all := []Activity{}
-	for worker, value := range reports {
-		all = append(all, activitiesOf(worker, value, now)...) // none of a report of slots
+	for pair := range slices.Chunk(reply[1:], 2) {
+		worker, _ := pair[0].(string)
+		report, _ := pair[len(pair)-1].(string)
+		all = append(all, activitiesOf(worker, report, now)...)
 	}
 	slices.SortFunc(all, func(a, b Activity) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Job, b.Job))

@@ -1,6 +1,6 @@
 -- activity.lua stores, deletes or lists the workers' reports of their work in progress.
 --
--- KEYS  1 working (hash): worker → "{time of the report in ms of Redis' clock} {report}"; "slots:{worker}" → the same, of its slots
+-- KEYS  1 working (hash): worker → "{time of the report in ms of Redis' clock} {report}"
 -- ARGV  1 'set'     2 worker   3 report   4 expiry of each report, and of the hash without new reports, ms
 --         'delete'  2 worker
 --         'list'    2 expiry of each report, ms

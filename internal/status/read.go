@@ -60,7 +60,6 @@ func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, 
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
-		func() (err error) { s.LoweredSlots, err = store.LoweredSlots(ctx); return },
 		func() (err error) { s.Leases, err = readLeases(ctx, client, namespace, s.Activities, search); return },
 		func() (err error) { s.Repos, err = readFailures(ctx, store, search); return },
 		func() (err error) { s.DeadReasons, err = readReasons(ctx, client, cfg, s.Dead); return },
@@ -270,7 +269,7 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	}
 	space, err := volume.Space()
 	if err == nil {
-		s.Root, s.Free, s.Size, s.Workspaces = volume.Root(), space.Free, space.Size, volume.Total().Workspaces
+		s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
 	}
 	return s, nil // an unknown size does not fail the status
 }

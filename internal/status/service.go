@@ -30,20 +30,19 @@ type Service struct {
 
 	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest unsettled change
 
-	Settled       rate                 `json:"settled"`
-	Groups        []groupStatus        `json:"groups"`
-	Activities    []state.Activity     `json:"activities"`              // work in progress for half a second or more
-	LoweredSlots  []state.LoweredSlots `json:"lowered_slots,omitempty"` // workers under memory or CPU pressure
-	Leases        leaseStatus          `json:"leases"`
-	Repos         failureStatus        `json:"repositories"`
-	DeadReasons   map[string]int       `json:"dead_by_reason"`        // in the newest 200
-	Notifications int64                `json:"notifications"`         // waiting to be posted
-	FailingBoxes  int64                `json:"notifications_failing"` // repositories whose next notification to an app has failed, of all apps
-	FailingApps   []string             `json:"apps_failing"`          // some of these apps
-	Watched       int64                `json:"watched"`               // repositories
-	Hosts         []server.Host        `json:"hosts,omitempty"`       // in use, limited or waited for
-	Volume        *volumeStatus        `json:"volume,omitempty"`
-	Followers     []feed.Follower      `json:"followers,omitempty"` // that reported within seven days, the largest lag first
+	Settled       rate             `json:"settled"`
+	Groups        []groupStatus    `json:"groups"`
+	Activities    []state.Activity `json:"activities"` // work in progress for half a second or more
+	Leases        leaseStatus      `json:"leases"`
+	Repos         failureStatus    `json:"repositories"`
+	DeadReasons   map[string]int   `json:"dead_by_reason"`        // in the newest 200
+	Notifications int64            `json:"notifications"`         // waiting to be posted
+	FailingBoxes  int64            `json:"notifications_failing"` // repositories whose next notification to an app has failed, of all apps
+	FailingApps   []string         `json:"apps_failing"`          // some of these apps
+	Watched       int64            `json:"watched"`               // repositories
+	Hosts         []server.Host    `json:"hosts,omitempty"`       // in use, limited or waited for
+	Volume        *volumeStatus    `json:"volume,omitempty"`
+	Followers     []feed.Follower  `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
 	now   time.Time // Redis time
 	local time.Time // when the hosts were read
@@ -93,6 +92,4 @@ type volumeStatus struct {
 	Root string `json:"root,omitempty"` // empty if not mounted, like the sizes below
 	Free int64  `json:"free_bytes,omitempty"`
 	Size int64  `json:"size_bytes,omitempty"`
-
-	Workspaces int `json:"workspaces,omitempty"` // that pin trees, at the last garbage collection
 }

@@ -46,9 +46,6 @@ func (s Service) Table(w io.Writer) {
 		leases = fmt.Sprintf("at least %d held (search incomplete)", s.Leases.Held)
 	}
 	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases, len(s.Leases.Contended))
-	rows(w, s.LoweredSlots, func(l state.LoweredSlots) string {
-		return fmt.Sprintf("slots\t%d of %d on %s, because of memory or CPU pressure", l.Slots, l.Of, term.Printable(l.Worker))
-	})
 	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
 	if !s.Repos.Complete {
 		failing = fmt.Sprintf("%d failing of %d searched (incomplete)", s.Repos.Failing, s.Repos.Looked)
@@ -62,9 +59,6 @@ func (s Service) Table(w io.Writer) {
 			free = fmt.Sprintf(", %s of %s free at %s", volume.BytesText(v.Free), volume.BytesText(v.Size), v.Root)
 		}
 		fmt.Fprintf(w, "volume\t%s%s\n", v.ID, free)
-		if v.Workspaces > 0 {
-			fmt.Fprintf(w, "pinned\t%d workspaces keep trees, at the last garbage collection\n", v.Workspaces)
-		}
 	}
 	s.groupRows(w)
 	s.activityRows(w)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"lockstep/internal/feed"
-	"lockstep/internal/state"
 	"lockstep/internal/term"
 )
 
@@ -59,13 +58,5 @@ func TestUnknownLagSaysWhy(t *testing.T) {
 		if got := strings.Contains(text.String(), "lag unknown: Redis does not count"); got != want || strings.Contains(text.String(), "some unread") != want {
 			t.Errorf("lag %d:\n%s", lag, &text)
 		}
-	}
-}
-
-func TestLoweredSlotsAreShown(t *testing.T) {
-	var text strings.Builder
-	Service{LoweredSlots: []state.LoweredSlots{{Worker: "w1", Slots: 12, Of: 16}}}.Table(&text)
-	if !strings.Contains(text.String(), "slots\t12 of 16 on w1, because of memory or CPU pressure\n") {
-		t.Errorf("no slots in\n%s", &text)
 	}
 }

@@ -23,7 +23,7 @@ var (
 
 // Follower exports the figures of a follower until stop is called.
 func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
-	c := &collector{descs: []*prometheus.Desc{followerConnected, followerRepos, followerBehind, followerLag}, collect: func(gauge gauge) {
+	return m.registry.gauges(func(gauge gauge) {
 		f, connected := read(), 0.0
 		if f.Connected {
 			connected = 1
@@ -32,7 +32,5 @@ func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
 		gauge(followerRepos, float64(f.Repos))
 		gauge(followerBehind, float64(f.Behind))
 		gauge(followerLag, f.Lag.Seconds())
-	}}
-	m.registry.MustRegister(c)
-	return func() { m.registry.Unregister(c) }
+	}, followerConnected, followerRepos, followerBehind, followerLag)
 }

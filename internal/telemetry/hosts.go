@@ -71,7 +71,7 @@ func labelable(host string) bool { return len(host) <= maxHostName && utf8.Valid
 // the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Hosts struct {
 	reader hosts.Reader
-	shared shared[hosts.Host]
+	cache  cache[[]hosts.Host]
 }
 
 // NewHosts returns Hosts that read with reader.
@@ -79,7 +79,7 @@ func NewHosts(reader hosts.Reader) *Hosts { return &Hosts{reader: reader} }
 
 // List returns the hosts used within a day by name, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
 func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
-	return h.shared.get(ctx, h.reader.List)
+	return h.cache.get(ctx, sharedTTL, h.reader.List)
 }
 
 var (
@@ -149,5 +149,5 @@ func figuresOf(all []hosts.Host, now time.Time) []hostFigures {
 
 // ExportHosts adds the limits of hosts to the metrics. It must be called at most once.
 func (m *Metrics) ExportHosts(h *Hosts) {
-	m.registry.MustRegister(&collector{collect: h.collect, descs: []*prometheus.Desc{hostLimit, hostInUse, hostWaiting, hostBlocked, hostLimited}})
+	m.registry.gauges(h.collect, hostLimit, hostInUse, hostWaiting, hostBlocked, hostLimited)
 }

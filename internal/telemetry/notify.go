@@ -31,11 +31,9 @@ var outboxItems = prometheus.NewDesc("lockstep_notify_outbox_items",
 // Outbox exports the number of waiting notifications, read on each scrape, until stop is called. Only one may be
 // registered at a time.
 func (m *Metrics) Outbox(read func() (int64, error)) (stop func()) {
-	o := &collector{descs: []*prometheus.Desc{outboxItems}, collect: func(gauge gauge) {
+	return m.registry.gauges(func(gauge gauge) {
 		if n, err := read(); err == nil {
 			gauge(outboxItems, float64(n))
 		}
-	}}
-	m.registry.MustRegister(o)
-	return func() { m.registry.Unregister(o) }
+	}, outboxItems)
 }

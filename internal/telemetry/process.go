@@ -10,7 +10,7 @@ var handlerUp = prometheus.NewDesc("lockstep_handler_up", "Whether each handler 
 
 // Handlers exports whether each handler of this process is running. It must be called at most once.
 func (m *Metrics) Handlers(read func() map[string]bool) {
-	m.registry.MustRegister(&collector{descs: []*prometheus.Desc{handlerUp}, collect: func(gauge gauge) {
+	m.registry.gauges(func(gauge gauge) {
 		for name, up := range read() {
 			value := 0.0
 			if up {
@@ -18,7 +18,7 @@ func (m *Metrics) Handlers(read func() map[string]bool) {
 			}
 			gauge(handlerUp, value, name)
 		}
-	}})
+	}, handlerUp)
 }
 
 // Build exports the program's version and revision. It must be called at most once.

@@ -32,6 +32,13 @@ type collector struct {
 	collect func(gauge)
 }
 
+// gauges exports values that collect reads on each scrape, until stop is called.
+func (r registrar) gauges(collect func(gauge), descs ...*prometheus.Desc) (stop func()) {
+	c := &collector{descs, collect}
+	r.MustRegister(c)
+	return func() { r.Unregister(c) }
+}
+
 // gauge exports a value.
 type gauge func(desc *prometheus.Desc, value float64, labels ...string)
 

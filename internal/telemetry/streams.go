@@ -2,8 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -11,34 +9,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 )
-
-const (
-	sharedTTL     = 5 * time.Second // bounds how often scrapes cause reads
-	sharedTimeout = 2 * time.Second
-)
-
-// shared reads state that all processes share, and caches it.
-type shared[T any] struct {
-	mu      sync.Mutex
-	expires time.Time // of last and err
-	last    []T
-	err     error
-}
-
-// get returns the result of a read, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
-func (s *shared[T]) get(ctx context.Context, read func(context.Context) ([]T, error)) ([]T, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Now().Before(s.expires) {
-		return s.last, s.err
-	}
-	// Other callers may be waiting for this read, so it does not end with the caller's context.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sharedTimeout)
-	defer cancel()
-	s.last, s.err = read(ctx)
-	s.expires = time.Now().Add(sharedTTL)
-	return s.last, s.err
-}
 
 // Streams reads the statistics of a deployment's streams on demand, caches them, and exports them as metrics. Every
 // process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
@@ -48,7 +18,7 @@ type Streams struct {
 	redis  redis.UniversalClient
 	prefix string
 	topics []string
-	shared shared[stream.Statistics]
+	cache  cache[[]stream.Statistics]
 }
 
 // NewStreams returns Streams for the topics, whose groups store due times under prefix.
@@ -58,7 +28,7 @@ func NewStreams(client redis.UniversalClient, prefix string, topics ...string) *
 
 // Read returns the statistics of each topic, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
 func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
-	return s.shared.get(ctx, func(ctx context.Context) ([]stream.Statistics, error) {
+	return s.cache.get(ctx, sharedTTL, func(ctx context.Context) ([]stream.Statistics, error) {
 		all := make([]stream.Statistics, 0, len(s.topics))
 		for _, topic := range s.topics {
 			one, err := stream.Stats(ctx, s.redis, s.prefix, topic)
@@ -128,10 +98,8 @@ func (s *Streams) collect(gauge gauge) {
 
 // Export adds the stream statistics to the metrics. It must be called at most once.
 func (m *Metrics) Export(s *Streams) {
-	m.registry.MustRegister(&collector{collect: s.collect, descs: []*prometheus.Desc{
-		streamsUp, wanted, deadNow, streamLength, streamBytes,
-		groupLag, groupPending, groupParked, groupDue, groupLate, groupConsumers, groupLive, groupOldest,
-	}})
+	m.registry.gauges(s.collect, streamsUp, wanted, deadNow, streamLength, streamBytes,
+		groupLag, groupPending, groupParked, groupDue, groupLate, groupConsumers, groupLive, groupOldest)
 }
 
 type trims struct {

@@ -1,7 +1,7 @@
 package telemetry
 
 import (
-	"sync"
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,19 +18,6 @@ type VolumeFigures struct {
 	Collected    time.Time // its end; zero if there was none
 }
 
-const volumeTTL = 15 * time.Second // how long figures are cached, so that scrapes do not load a network file system
-
-// volume reads and caches a volume's figures. Every process with the volume exports the same values, so aggregate them
-// with max, not sum.
-type volume struct {
-	read func() (VolumeFigures, error)
-
-	mu      sync.Mutex
-	expires time.Time
-	last    VolumeFigures
-	err     error
-}
-
 var (
 	volumeUp        = prometheus.NewDesc("lockstep_volume_up", "Whether the volume's file system answers.", nil, nil)
 	volumeSize      = prometheus.NewDesc("lockstep_volume_size_bytes", "Size of the volume's file system.", nil, nil)
@@ -43,12 +30,7 @@ var (
 	volumeCollected = prometheus.NewDesc("lockstep_volume_collected_timestamp_seconds", "Time at which the last garbage collection ended.", nil, nil)
 )
 
-func (v *volume) collect(gauge gauge) {
-	f, err := v.figures()
-	if err != nil {
-		gauge(volumeUp, 0)
-		return
-	}
+func (f VolumeFigures) collect(gauge gauge) {
 	gauge(volumeUp, 1)
 	gauge(volumeSize, float64(f.Size))
 	gauge(volumeFree, float64(f.Free))
@@ -65,23 +47,19 @@ func (v *volume) collect(gauge gauge) {
 	gauge(volumeCollected, float64(f.Collected.UnixMilli())/1000)
 }
 
-func (v *volume) figures() (VolumeFigures, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !time.Now().Before(v.expires) {
-		v.last, v.err = v.read()
-		v.expires = time.Now().Add(volumeTTL)
-	}
-	return v.last, v.err
-}
-
-// Volume exports a volume's figures until stop is called. Only one may be registered at a time.
+// Volume exports a volume's figures until stop is called. Only one may be registered at a time. Every process with the volume exports
+// the same values, so aggregate them with max, not sum.
 func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
-	v := &collector{collect: (&volume{read: read}).collect, descs: []*prometheus.Desc{
-		volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumeCollected,
-	}}
-	m.registry.MustRegister(v)
-	return func() { m.registry.Unregister(v) }
+	var figures cache[VolumeFigures]
+	collect := func(gauge gauge) {
+		f, err := figures.get(context.Background(), volumeTTL, func(context.Context) (VolumeFigures, error) { return read() })
+		if err != nil {
+			gauge(volumeUp, 0)
+			return
+		}
+		f.collect(gauge)
+	}
+	return m.registry.gauges(collect, volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumeCollected)
 }
 
 // Freed counts bytes freed by a garbage collection.

@@ -5,7 +5,7 @@
 //
 // Readers never see a gap or a mix of versions. {root}/{owner}/{name} is a symbolic link to a complete, immutable tree of
 // one commit; publishing renames a new link over it. A replaced tree stays for [Config].Grace, while a reader pins it
-// (package tree), while a [Workspace] exists, and while an unsettled result names it, up to [Config].KeepNamed.
+// (package tree), and while an unsettled result names it, up to [Config].KeepNamed.
 //
 // A stale lease holder does no harm. [Volume.Sync], [Volume.Remove], [Volume.RemoveRef] and [Volume.Move] first record the
 // caller's fence on the volume, a move on both paths. Shared state changes only under the repository's file lock, after
@@ -39,7 +39,6 @@
 //	    views/building/{fence}/        trees of views that are incomplete
 //	    views/retired/                 as retired/, for trees of views
 //	    views/links/{ref}~/{app}.json  the whole tree that an app's views were published from; without it if that is unfinished
-//	    workspaces/{id}.json           a workspace, which pins a tree and its store's objects: see [Workspace]
 //	    listed                         refs that patterns match, as the last poll has found them at the remote; may be lost
 //	    usage                          disk usage when last measured, and growth since; may be lost
 //	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
@@ -163,8 +162,8 @@
 //	bit rot                                found only by Verify; the next Sync replaces what it marks
 //	removing a ref that still exists, or   permanent, ClassConflict; nothing changed
 //	that the plain name is published for
-//	removing while a reader or workspace   contention, ClassBusy; all names are gone, and a repeated
-//	pins a tree                            request removes that tree
+//	removing while a reader pins a tree    contention, ClassBusy; all names are gone, and a repeated
+//	                                       request removes that tree
 //	move to another host, to a path of     permanent, ClassConflict; nothing changed
 //	another remote, or of a repository
 //	not proved to be the same

@@ -83,9 +83,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err != nil {
 		return GCResult{}, err
 	}
-	workspaces := f.countWorkspaces()
 	if known && !req.Full && contents == before.Contents {
-		before.Workspaces = workspaces
 		return GCResult{Usage: before}, nil
 	}
 	if err := s.prune(ctx); err != nil {
@@ -98,7 +96,6 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err := f.guarded(ctx, req.Fence, func() error { return f.writeUsage(now) }); err != nil {
 		return GCResult{}, err
 	}
-	now.Workspaces = workspaces
 	return GCResult{Usage: now, Freed: max(0, before.Bytes-now.Bytes), Trees: max(0, before.Trees-now.Trees)}, nil
 }
 

@@ -33,6 +33,9 @@ func (v *Volume) folder(repo events.RepoPath) folder {
 	return folder{filepath.Join(v.reposDir(), owner, name)}
 }
 
+// folderOf returns the folder of the repository, or of its views, that a tree belongs to.
+func folderOf(tree string) folder { return folder{filepath.Dir(filepath.Dir(tree))} }
+
 func (v *Volume) reposDir() string { return filepath.Join(v.root, adminDir, "repos") }
 
 func (f folder) lock() string          { return filepath.Join(f.dir, "lock") }

@@ -77,23 +77,6 @@ func (v *Volume) links(f folder, b binding) (map[string]string, error) {
 	return v.linksAt(f, paths)
 }
 
-// links is [Volume.links], and reads the owner's folder at most once per sync. Meanwhile only this sync publishes names.
-func (s *syncer) links() (map[string]string, error) {
-	paths, err := s.v.treePaths(s.f, s.binding)
-	if err != nil {
-		if s.published == nil {
-			if s.published, err = s.v.publishedPaths(s.binding); err != nil {
-				return nil, err
-			}
-		}
-		paths = slices.Clone(s.published)
-		for _, name := range s.names {
-			paths = append(paths, s.v.publishedPath(name))
-		}
-	}
-	return s.v.linksAt(s.f, paths)
-}
-
 // isLinked reports whether a tree of the repository is published.
 func (v *Volume) isLinked(f folder, b binding, tree string) (bool, error) {
 	ref, err := builtFor(checkout.GitDirOf(f.tree(tree)))
@@ -130,28 +113,19 @@ func (v *Volume) treePaths(f folder, b binding) ([]string, error) {
 
 // allLinks is links including links to missing trees. It reads the owner's whole folder.
 func (v *Volume) allLinks(f folder, b binding) (map[string]string, error) {
-	paths, err := v.publishedPaths(b)
-	if err != nil {
-		return nil, err
-	}
-	return v.linksAt(f, paths)
-}
-
-// publishedPaths returns the paths of all links that can be the repository's, never nil. It reads the owner's whole folder.
-func (v *Volume) publishedPaths(b binding) ([]string, error) {
 	plain := v.publishedPath(b.Repo.String())
 	siblings, err := disk.ReadDir(filepath.Dir(plain))
 	if err != nil {
 		return nil, disk.Error("list published names", err)
 	}
-	paths := []string{}
+	var paths []string
 	for _, sibling := range siblings {
 		path := filepath.Join(filepath.Dir(plain), sibling.Name())
 		if sibling.Type() == os.ModeSymlink && (path == plain || strings.HasPrefix(path, plain+"@")) {
 			paths = append(paths, path)
 		}
 	}
-	return paths, nil
+	return v.linksAt(f, paths)
 }
 
 // linksAt returns the trees that the paths link to.

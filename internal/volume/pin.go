@@ -10,14 +10,10 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// claim locks a retired tree against readers. ok is false if a reader or a workspace pins it. Otherwise nobody can pin it
+// claim locks a retired tree against readers. ok is false if one pins it. Otherwise nobody can pin it
 // until release, before which the caller must move it away. The caller holds the file lock.
 func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	release, ok, err = claimFile(checkout.GitDirOf(f.tree(tree)).Pin())
-	if ok && f.isPinnedByWorkspace(tree) {
-		release()
-		return nil, false, nil
-	}
 	return release, ok, disk.Error("claim a retired tree", err)
 }
 
@@ -43,7 +39,7 @@ func claimFile(path string) (release func(), ok bool, err error) {
 	return nil, false, err
 }
 
-// discardUnpinned discards a tree unless a reader or a workspace has it pinned.
+// discardUnpinned discards a tree unless a reader has it pinned.
 func (f folder) discardUnpinned(tree string) (gone bool, err error) {
 	release, ok, err := f.claim(tree)
 	if err != nil || !ok {

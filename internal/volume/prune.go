@@ -53,7 +53,7 @@ func (s *syncer) prune(ctx context.Context) error {
 	inUse := false
 	for step := range slices.Chunk(loose.unneeded, pruneStep) {
 		err := s.f.guarded(ctx, s.req.Fence, func() error {
-			release, ok, err := s.f.claimObjects(current)
+			release, ok, err := claimObjects(current)
 			if err != nil || !ok {
 				inUse = true
 				return disk.Error("prune the store", err)

@@ -17,24 +17,24 @@ import (
 type PurgeRequest struct {
 	Repo  events.RepoPath
 	Fence uint64 // of the lease held on Repo; above zero
-	Force bool   // delete the old trees even if readers or workspaces pin them
+	Force bool   // delete the old trees even if readers pin them
 }
 
 // Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon as no name links to them,
-// without a grace: see "Steps of a purge" of the package. If readers or workspaces pin trees, it returns these and changes nothing, unless
+// without a grace: see "Steps of a purge" of the package. If readers pin trees, it returns these and changes nothing, unless
 // the request is forced. The caller holds the lease, as for Sync, and requests the syncs.
-func (v *Volume) Purge(ctx context.Context, req PurgeRequest) (pins []string, err error) {
+func (v *Volume) Purge(ctx context.Context, req PurgeRequest) (pinned []string, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return nil, err
 	}
 	f := v.folder(req.Repo)
-	if pins, err = v.purge(ctx, f, req); err != nil {
+	if pinned, err = v.purge(ctx, f, req); err != nil {
 		return nil, fmt.Errorf("purge %s: %w", req.Repo, f.explain(ctx, req.Fence, err))
 	}
-	return pins, nil
+	return pinned, nil
 }
 
-func (v *Volume) purge(ctx context.Context, f folder, req PurgeRequest) (pins []string, err error) {
+func (v *Volume) purge(ctx context.Context, f folder, req PurgeRequest) (pinned []string, err error) {
 	b, bound, err := f.readBinding()
 	switch {
 	case err != nil:
@@ -52,8 +52,8 @@ func (v *Volume) purge(ctx context.Context, f folder, req PurgeRequest) (pins []
 		if err != nil {
 			return nil, err
 		}
-		if pins, err = v.pins(trees); err != nil || len(pins) > 0 {
-			return pins, err
+		if pinned, err = v.pinned(trees); err != nil || len(pinned) > 0 {
+			return pinned, err
 		}
 	}
 	if err := f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b, req.Force) }); err != nil {
@@ -192,9 +192,9 @@ func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err erro
 
 // PurgeLeft is what is left of the copies that a purge deletes. Paths are relative to the root.
 type PurgeLeft struct {
-	Names []string // published from an old tree, as their ref was not synced yet
-	Pins  []string // replaced trees, and what pins them
-	Paths []string // old stores, and trash
+	Names  []string // published from an old tree, as their ref was not synced yet
+	Pinned []string // replaced trees that readers or workspaces pin
+	Paths  []string // old stores, and trash
 }
 
 // PurgeLeft returns what is left of the copies that a purge deletes; nothing once [Volume.GC] has completed it. It needs no lease.
@@ -232,34 +232,25 @@ func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 	slices.Sort(left.Names)
 	trees, err := v.replacedTrees(f, b, links)
 	if err == nil {
-		left.Pins, err = v.pins(trees)
+		left.Pinned, err = v.pinned(trees)
 	}
 	return left, err
 }
 
-// pins describes what pins these trees, given by their paths.
-func (v *Volume) pins(trees []string) (pins []string, err error) {
+// pinned returns those of the trees that readers or workspaces pin. The trees are paths, those returned relative to the root.
+func (v *Volume) pinned(trees []string) (pinned []string, err error) {
 	for _, path := range trees {
-		f, tree := folderOf(path), filepath.Base(path)
-		release, ok, err := f.claim(tree)
+		release, ok, err := folderOf(path).claim(filepath.Base(path))
 		if err != nil {
 			return nil, err
 		}
-		if ok {
-			release()
+		if !ok {
+			pinned = append(pinned, v.relative(path))
 			continue
 		}
-		by := "a process that reads it: see lsof"
-		for w, err := range f.listWorkspaces() {
-			if err != nil {
-				by = err.Error()
-			} else if w.Tree == tree {
-				by = fmt.Sprintf("the workspace %s at %s on %s: end it with lockstep workspace rm", w.ID, w.Dir, w.Host)
-			}
-		}
-		pins = append(pins, v.relative(path)+" by "+by)
+		release()
 	}
-	return pins, nil
+	return pinned, nil
 }
 
 // HasCommit reports whether a store of the repository or of one of its submodules has a commit.

@@ -58,7 +58,7 @@ func (w *world) mustLack(repo string, ids ...string) {
 			w.t.Errorf("%.12s is in %v", id, holders)
 		}
 	}
-	if left := w.left(repo); len(left.Names)+len(left.Pins)+len(left.Paths) > 0 {
+	if left := w.left(repo); len(left.Names)+len(left.Pinned)+len(left.Paths) > 0 {
 		w.t.Errorf("left: %+v", left)
 	}
 }
@@ -162,49 +162,43 @@ func TestPurgeWaitsForTheForge(t *testing.T) {
 	w.mustBeSound(widgets, head)
 }
 
-// TestPurgeRefusesPins ends with the trees deleted once the pin is released, or at once if it is forced.
+// TestPurgeRefusesPins ends with the trees deleted once the pins are released, or at once if it is forced.
 func TestPurgeRefusesPins(t *testing.T) {
 	t.Parallel()
-	for name, pin := range map[string]func(w *world) (unpin func()){
-		"by a process that reads": func(w *world) func() {
-			reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(w.t)
-			return func() { closeTree(w.t, reader) }
-		},
-		"by the workspace one at /work/one on here": func(w *world) func() {
-			pinned := w.workspace("one")
-			return func() { testenv.Must(0, ForgetWorkspace(pinned))(w.t) }
-		},
-	} {
-		for _, force := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, force %t", name, force), func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t)
-				_, leaked, after := w.leak(events.DepthFull)
-				unpin := pin(w)
-				head := w.sync("").After
-				pins := w.purge(widgets, force)
-				if !force {
-					if len(pins) != 1 || !strings.Contains(pins[0], name) || len(w.left(widgets).Paths) > 0 {
-						t.Errorf("pins: %q", pins)
-					}
-					unpin()
-					w.mustPurge()
-					unpin = pin(w) // of the tree that is still published
+	for _, force := range []bool{false, true} {
+		t.Run(fmt.Sprintf("force %t", force), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			_, leaked, after := w.leak(events.DepthFull)
+			replaced := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+			defer replaced.Close()
+			head := w.sync("").After
+			now := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+			defer now.Close()
+			if pinned := w.purge(widgets, force); force != (len(pinned) == 0) {
+				t.Errorf("pinned: %q", pinned)
+			}
+			if !force {
+				if len(w.left(widgets).Paths) > 0 {
+					t.Error("it changed something")
 				}
+				closeTree(t, replaced)
+				closeTree(t, now)
+				w.mustPurge()
+				now = testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+				defer now.Close()
+			}
+			w.sync("")
+			if !force {
+				if left := w.left(widgets); len(left.Pinned) != 1 || w.volume.IsTidy(repoPath(t, widgets)) {
+					t.Errorf("left: %+v", left)
+				}
+				closeTree(t, now)
 				w.sync("")
-				if force {
-					defer unpin()
-				} else {
-					if left := w.left(widgets); len(left.Pins) != 1 || !strings.Contains(left.Pins[0], name) || w.volume.IsTidy(repoPath(t, widgets)) {
-						t.Errorf("left: %+v", left)
-					}
-					unpin()
-					w.sync("")
-				}
-				w.mustLack(widgets, leaked, after)
-				w.mustBeSound(widgets, head)
-			})
-		}
+			}
+			w.mustLack(widgets, leaked, after)
+			w.mustBeSound(widgets, head)
+		})
 	}
 }
 
@@ -358,7 +352,7 @@ func TestStalePurgeDoesNothing(t *testing.T) {
 	}
 }
 
-// TestRemoveEndsPins removes a repository although a reader and a workspace have its tree pinned.
+// TestRemoveEndsPins removes a repository although a reader has its tree pinned.
 func TestRemoveEndsPins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -366,7 +360,6 @@ func TestRemoveEndsPins(t *testing.T) {
 	w.sync("")
 	reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
 	defer reader.Close()
-	w.workspace("one")
 	req := RemoveRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Force: true, EndPins: true}
 	if removed := testenv.Must(w.volume.Remove(t.Context(), req))(t); !removed {
 		t.Error("nothing was removed")

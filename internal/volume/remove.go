@@ -22,7 +22,7 @@ type RemoveRequest struct {
 	Force bool       // skip the check with the remote
 	Plain bool       // also remove the plain name if it is published for Ref
 
-	EndPins bool // Remove only: delete the trees that readers and workspaces pin, too
+	EndPins bool // Remove only: delete the trees that readers pin, too
 
 	Foreign bool // as in [SyncRequest]
 
@@ -187,7 +187,7 @@ func (f folder) discardTrees(left *tombstone, endPins bool) error {
 		}
 	}
 	if pinned > 0 {
-		return events.Errorf(events.Contention, events.ClassBusy, "readers or workspaces have %d of its trees pinned; they are removed after these are closed", pinned)
+		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; they are removed after these are closed", pinned)
 	}
 	return nil
 }

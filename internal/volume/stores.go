@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -40,11 +41,14 @@ func (v *Volume) StoreOf(tree string) (Stored, error) {
 // and keeps the pin of one tree of that store. While the store is pruned, PinObjects waits: until ctx is done, or for 10 s, as the
 // process that prunes may be stopped.
 func PinObjects(ctx context.Context, tree string) (*os.File, error) {
-	path, err := ObjectsPin(tree)
+	store, err := checkout.GitDirOf(tree).Store()
+	if err == nil && store == "" {
+		err = errors.New("the tree of a view is no Git repository: use the name of its repository, without the view")
+	}
 	if err != nil {
 		return nil, disk.Error("pin the objects of a tree", err)
 	}
-	file, err := os.Open(path)
+	file, err := os.Open(objectsPin(store))
 	if err != nil {
 		return nil, disk.Error("pin the objects of a tree", err)
 	}
@@ -53,6 +57,23 @@ func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 		return nil, err
 	}
 	return file, nil
+}
+
+// objectsPin returns the path of the file that is locked (flock, shared) to keep all objects of a store, also those that no tree needs: git
+// may have found them there in a workspace.
+func objectsPin(store string) string { return filepath.Join(store, "config") }
+
+// claimObjects locks the objects of a store against new pins. ok is false if one may use objects that nothing else needs.
+func claimObjects(s store) (release func(), ok bool, err error) { return claimFile(objectsPin(s.dir)) }
+
+// RemoteOf returns the URL of the remote that the repository of a tree is bound to, or "" if it has moved away. It contains no
+// secret.
+func RemoteOf(tree string) (string, error) {
+	b, _, err := folderOf(tree).readBinding()
+	if b.MovedAway.covers(filepath.Base(tree)) { // another repository may be at its path
+		return "", err
+	}
+	return b.Remote, err
 }
 
 // Commits returns those of the given commits that a repository has trees of, published and replaced ones, by ref. It opens only these

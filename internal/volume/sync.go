@@ -158,16 +158,15 @@ type syncer struct {
 	f   folder
 	req SyncRequest
 
-	binding   binding
-	remote    *wire.Session
-	tip       tip
-	names     []string // to publish under
-	published []string // see publishedPaths; nil unless read
-	check     Check    // of the tip; nil for none
-	now       current  // published under the first name at the start
-	horizon   horizon  // see queryHorizon
-	replaced  []string // trees that the names linked to before the flip
-	tidied    bool     // tidy has looked at all trees
+	binding  binding
+	remote   *wire.Session
+	tip      tip
+	names    []string // to publish under
+	check    Check    // of the tip; nil for none
+	now      current  // published under the first name at the start
+	horizon  horizon  // see queryHorizon
+	replaced []string // trees that the names linked to before the flip
+	tidied   bool     // tidy has looked at all trees
 
 	store      store         // where the commit's objects are
 	objects    *object.Store // open on it

@@ -47,7 +47,7 @@ func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && tim
 // activeLinks returns the published trees by path. The paths of names whose repository has moved away and whose grace
 // period has ended are returned separately.
 func (s *syncer) activeLinks() (links map[string]string, expired []string, err error) {
-	links, err = s.links()
+	links, err = s.v.links(s.f, s.binding)
 	if err != nil || !s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
 		return links, nil, err
 	}
@@ -128,7 +128,7 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 // can be repeated.
 func (f folder) discardAll() error {
 	for _, path := range []string{
-		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.workspaces(), f.listed(), f.usage(), f.binding(),
+		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.listed(), f.usage(), f.binding(),
 	} {
 		if err := f.discard(path); err != nil {
 			return err

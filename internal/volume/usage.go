@@ -25,8 +25,6 @@ type Usage struct {
 	Measured time.Time `json:"measured,omitzero"`  // zero: never
 	Added    int64     `json:"added,omitempty"`    // estimated growth since, in bytes
 	Contents string    `json:"contents,omitempty"` // summary of trees and stores, to detect changes
-
-	Workspaces int `json:"-"` // number of workspaces that pin trees; counted at each measurement
 }
 
 // Adopted is a clone that a published name replaced. It is kept until an operator deletes it.
@@ -37,10 +35,7 @@ type Adopted struct {
 
 // Usage returns repo's last measured usage and its estimated growth since. It reads one small file and may be zero.
 func (v *Volume) Usage(repo events.RepoPath) Usage {
-	f := v.folder(repo)
-	u := readCache[Usage](f.usage())
-	u.Workspaces = f.countWorkspaces()
-	return u
+	return readCache[Usage](v.folder(repo).usage())
 }
 
 func (f folder) usage() string { return filepath.Join(f.dir, "usage") }
@@ -185,13 +180,12 @@ func (c *tally) add(info fs.FileInfo) {
 
 // Total is the usage of all repositories of a volume at the last garbage collection.
 type Total struct {
-	Repos      int       `json:"repos"`
-	Trees      int       `json:"trees"`
-	Bytes      int64     `json:"bytes"`
-	Files      int64     `json:"files"`
-	Adopted    int64     `json:"adopted"`              // bytes in adopted clones, not in Bytes
-	Workspaces int       `json:"workspaces,omitempty"` // that pin trees
-	Collected  time.Time `json:"collected,omitzero"`
+	Repos     int       `json:"repos"`
+	Trees     int       `json:"trees"`
+	Bytes     int64     `json:"bytes"`
+	Files     int64     `json:"files"`
+	Adopted   int64     `json:"adopted"` // bytes in adopted clones, not in Bytes
+	Collected time.Time `json:"collected,omitzero"`
 }
 
 // Add adds one repository.
@@ -200,7 +194,6 @@ func (t *Total) Add(u Usage) {
 	t.Trees += u.Trees
 	t.Bytes += u.Bytes + u.Added
 	t.Files += u.Files
-	t.Workspaces += u.Workspaces
 	for _, clone := range u.Adopted {
 		t.Adopted += clone.Bytes
 	}

@@ -82,7 +82,6 @@ func (c *verifier) run() error {
 	if err != nil {
 		return err
 	}
-	c.checkWorkspaces()
 	if err := c.checkStores(links); err != nil {
 		return err
 	}
@@ -90,17 +89,6 @@ func (c *verifier) run() error {
 		return err
 	}
 	return c.f.guarded(c.ctx, c.req.Fence, c.mark)
-}
-
-// checkWorkspaces checks that the records of workspaces can be read, and that their trees are there.
-func (c *verifier) checkWorkspaces() {
-	for w, err := range c.f.listWorkspaces() {
-		if err != nil {
-			c.check.Found(w.Record, "%v", err)
-		} else if _, err := os.Lstat(w.Source); err != nil {
-			c.check.Found(w.Record, "the tree %s of the workspace at %s on %s is missing: copy the files that you need, then run lockstep workspace rm %s", w.Tree, w.Dir, w.Host, w.ID)
-		}
-	}
 }
 
 func notHere(repo events.RepoPath) error {

@@ -3,26 +3,23 @@ package workspace
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/volume"
+	"lockstep/tree"
 )
 
-// idFile is a file in the .git of each workspace, with its ID.
-const idFile = "lockstep-workspace"
+// alternates is the file in a .git that names the store of its objects.
+const alternates = "objects/info/alternates"
 
 // gitFiles returns the files in the .git of a workspace that differ from those of the tree, by their path in it.
-func gitFiles(tree string, ref events.Ref, commit, id string) (map[string]string, error) {
-	git := checkout.GitDirOf(tree)
+func gitFiles(t *tree.Tree) (map[string]string, error) {
+	git := checkout.GitDirOf(t.Dir())
 	config, err := os.ReadFile(filepath.Join(git.Dir, "config"))
 	if err != nil {
 		return nil, err
@@ -31,19 +28,22 @@ func gitFiles(tree string, ref events.Ref, commit, id string) (map[string]string
 	if err != nil {
 		return nil, err
 	}
-	remote, err := volume.RemoteOf(tree)
+	remote, err := volume.RemoteOf(t.Dir())
 	if err != nil {
 		return nil, err
 	}
 	_, err = os.Lstat(filepath.Join(git.Dir, "shallow"))
-	files := map[string]string{
-		"config":                  string(config) + remoteConfig(remote, ref, err == nil),
-		"objects/info/alternates": alternate(filepath.Join(store, "objects")) + "\n",
-		idFile:                    id + "\n",
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	if branch, ok := strings.CutPrefix(ref.String(), "refs/heads/"); ok {
+	objects := filepath.Join(store, "objects")
+	if strings.Contains(objects, "\n") {
+		objects = configValue(objects) // the file has a path per line
+	}
+	files := map[string]string{"config": string(config) + remoteConfig(remote, t.Ref(), err == nil), alternates: objects + "\n"}
+	if branch, ok := strings.CutPrefix(t.Ref().String(), "refs/heads/"); ok {
 		files["packed-refs"] = fmt.Sprintf("# pack-refs with: peeled fully-peeled sorted \n%s refs/heads/%s\n%s refs/remotes/origin/%s\n",
-			commit, branch, commit, branch)
+			t.Commit(), branch, t.Commit(), branch)
 	}
 	return files, nil
 }
@@ -83,18 +83,11 @@ func configValue(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`).Replace(s) + `"`
 }
 
-// alternate quotes an absolute path for objects/info/alternates, which has one per line.
-func alternate(path string) string {
-	if !strings.Contains(path, "\n") {
-		return path
-	}
-	return configValue(path)
-}
-
-// writeGit writes a workspace's own files to its .git at dir, which may have others.
-func writeGit(dir string, files map[string]string) error {
+// writeGit writes files to the .git of the workspace at dir, which may have others, and copies the index of the tree.
+func writeGit(tree, dir string, files map[string]string) error {
+	git := checkout.GitDirOf(dir)
 	for name, content := range files {
-		path := filepath.Join(dir, filepath.FromSlash(name))
+		path := filepath.Join(git.Dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
@@ -102,49 +95,5 @@ func writeGit(dir string, files map[string]string) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// datedIndex copies the tree's index to path if the tree was built so recently that Git could miss an edit: Git trusts a file
-// whose size and modification time, in seconds, are those in the index, unless the index is not newer than the file. The copy
-// has the current time, so Git reads the files of this second again. always copies an older index too, as it is.
-func datedIndex(tree, path string, always bool) error {
-	index := checkout.GitDirOf(tree).Index()
-	info, err := os.Stat(index)
-	if err != nil {
-		return err
-	}
-	at, now := info.ModTime(), time.Now().Truncate(time.Second)
-	if at.After(now) {
-		at = now
-	} else if !always {
-		return nil
-	}
-	if err := copyContent(index, path); err != nil {
-		return err
-	}
-	return os.Chtimes(path, at, at)
-}
-
-func copyContent(from, to string) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(dst, src)
-	return errors.Join(err, dst.Close())
-}
-
-// hasID reports whether dir is a workspace with this ID.
-func hasID(dir, id string) (bool, error) {
-	content, err := os.ReadFile(filepath.Join(dir, ".git", idFile))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return false, nil
-	}
-	return strings.TrimSpace(string(content)) == id, err
+	return copyIndex(tree, git.Index())
 }

@@ -25,7 +25,7 @@
 		for (let t = newest - known.span; t <= newest; t += known.step) {
 			const [part, i] = at.get(t) || [null, 0];
 			x.push(t);
-			counts.forEach((c, n) => c.push(part ? part.counts[n][i] : t < known.from || known.gaps ? null : 0));
+			counts.forEach((c, n) => c.push(part ? part.counts[n][i] : t < known.from ? null : 0));
 			delays.forEach((d, n) => d.push(part ? part.delays[n][i] : null));
 		}
 		return { x, counts, delays };
@@ -41,8 +41,8 @@
 
 	// Times are UTC, as in the tables and logs.
 	const utc = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
-	const clock = (u, values) => values.map((v) => ((completed || edge)?.span > 86400 ? new Date(v * 1000).toISOString().slice(5, 10) + " " : "") + utc(v).slice(0, 5));
-	const moment = { value: (u, v) => (v ? clock(u, [v])[0] + (completed?.gaps ? "" : utc(v).slice(5)) : "–") };
+	const clock = (u, values) => values.map((v) => utc(v).slice(0, 5));
+	const moment = { value: (u, v) => (v ? utc(v) : "–") };
 
 	// latest shows the newest completed, non-empty bucket in the legend while the cursor is outside the chart.
 	function latest(u) {
