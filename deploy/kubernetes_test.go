@@ -333,14 +333,13 @@ func TestChartValues(t *testing.T) {
 		settings         = "data.lockstep~yaml"
 		worker           = "Deployment/lockstep-worker"
 	)
-	odd := `settings: {stream-max-length: 123456789, log-level: "no", dashboard: false, admin-listen: null, worker: "7"}`
+	odd := `settings: {max-attempts: 123456789, log-level: "no", admin-listen: null, worker: "7"}`
 	for _, tc := range []struct {
 		values, object, path, want string
 	}{
-		{odd, "ConfigMap/lockstep", settings, "stream-max-length: 123456789\n"},
+		{odd, "ConfigMap/lockstep", settings, "max-attempts: 123456789\n"},
 		{odd, "ConfigMap/lockstep", settings, "log-level: \"no\"\n"},
 		{odd, "ConfigMap/lockstep", settings, "worker: \"7\""},
-		{odd, "ConfigMap/lockstep", settings, "dashboard: false\n"},
 		{"{}", worker, surge, "1"},
 		{"volume: {accessModes: [ReadWriteOnce]}", worker, surge, "0"},
 		{"volume: {accessModes: [ReadWriteOnce, ReadWriteMany]}", worker, surge, "1"},

@@ -10,8 +10,8 @@ import (
 	"lockstep/internal/config"
 )
 
-// OpenCells returns the cells that a command works with: the one named by the setting cell, all of the directory if there is the setting
-// cells-prefix, or else the deployment with the prefix of cfg. Without both settings it sends no command.
+// OpenCells returns the cells that a command works with: the one or all of the directory, as the setting cell says, or without it the
+// deployment with the prefix of cfg. Without that setting it sends no command.
 func OpenCells(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*cells.Set, error) {
 	if cfg.Directory() == "" {
 		return cells.Single(client, cells.Member{Namespace: cfg.Namespace()}), nil
@@ -20,7 +20,7 @@ func OpenCells(ctx context.Context, cfg config.Config, client redis.UniversalCli
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Cell == "" {
+	if cfg.Cell == cells.Every {
 		return cells.All(client, directory), nil
 	}
 	cell, err := cellOf(directory, cfg)
@@ -53,8 +53,8 @@ func joinCell(ctx context.Context, cfg Config) (Config, error) {
 	if cfg.Config.Redis == "" {
 		return cfg, invalid(fmt.Errorf("a cell requires %s: an embedded Redis has no directory", config.Names("redis")))
 	}
-	if cfg.Cell == "" {
-		return cfg, invalid(fmt.Errorf("a process belongs to one cell: set %s beside cells-prefix", config.Names("cell")))
+	if cfg.Cell == cells.Every {
+		return cfg, invalid(fmt.Errorf("a process belongs to one cell: name it with %s", config.Names("cell")))
 	}
 	client := cfg.Redis.Open()
 	var cell cells.Cell

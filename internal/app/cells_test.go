@@ -41,7 +41,7 @@ func TestWithoutCellsNoCommandIsSent(t *testing.T) {
 	if n := trips.Load(); n != 0 {
 		t.Errorf("%d round trips", n)
 	}
-	cfg.CellsPrefix = "lockstep:{dir}:"
+	cfg.Cell = cells.Every
 	if _, err := OpenCells(ctx, cfg, client); err != cells.ErrNoCells || trips.Load() == 0 {
 		t.Errorf("with a directory: %v, %d round trips", err, trips.Load())
 	}

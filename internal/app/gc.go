@@ -24,10 +24,13 @@ type gc struct {
 	redis    redis.UniversalClient
 	key      string // claimed by the worker whose turn it is
 	worker   string
-	interval time.Duration // 0 disables it
+	interval time.Duration
 	log      *slog.Logger
 	freed    func(bytes int64)
 }
+
+// gcInterval returns the interval between garbage collections, for a grace period of replaced trees.
+func gcInterval(grace time.Duration) time.Duration { return min(max(2*grace, 2*time.Second), time.Hour) }
 
 // gcTotals are the totals of one run.
 type gcTotals struct {

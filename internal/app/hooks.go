@@ -19,6 +19,8 @@ import (
 	"lockstep/internal/watch"
 )
 
+const maxSpoolBytes = 1 << 30
+
 // hookReceiver receives webhooks, and spools them to disk while Redis is unavailable.
 type hookReceiver struct {
 	http    server.Hooks
@@ -47,14 +49,14 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	h := &hookReceiver{client: cfg.Redis.Open()} // not shared, so that webhooks never wait for a connection
 	var spooled func() int64
 	if cfg.Config.Redis != "" && cfg.Spool != "" { // an embedded Redis stops with this process
-		if h.spool, err = spool.Open(cfg.Spool, cfg.SpoolMaxBytes); err != nil {
+		if h.spool, err = spool.Open(cfg.Spool, maxSpoolBytes); err != nil {
 			_ = h.client.Close()
 			return nil, fmt.Errorf("%w; choose another directory with --spool", err)
 		}
 		spooled = h.spooled
 	}
 	metrics := cfg.Metrics.Hooks(spooled)
-	base := intake.Config{Sources: sources, Keep: cfg.DeliveriesKeep, Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver")}
+	base := intake.Config{Sources: sources, Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver")}
 	own := base
 	own.Registry, own.Spool = watch.NewRegistry(h.client, cfg.Namespace()), h.spool
 	if cfg.cells != nil {

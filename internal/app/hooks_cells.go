@@ -77,7 +77,7 @@ func (c *cellIntakes) isRepeated(ctx context.Context, src forge.Source, d forge.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledgerTimeout)
 	defer cancel()
-	repeated, err := c.ledger.WasAccepted(ctx, src.Name, d.ID, c.cfg.DeliveriesKeep)
+	repeated, err := c.ledger.WasAccepted(ctx, src.Name, d.ID)
 	return err == nil && repeated
 }
 
@@ -88,7 +88,7 @@ func (c *cellIntakes) remember(ctx context.Context, src forge.Source, d forge.De
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledgerTimeout)
 	defer cancel()
-	if _, err := c.ledger.Accept(ctx, watch.Delivery{Source: src.Name, ID: d.ID, Keep: c.cfg.DeliveriesKeep}); err != nil {
+	if _, err := c.ledger.Accept(ctx, watch.Delivery{Source: src.Name, ID: d.ID}); err != nil {
 		c.cfg.Log.DebugContext(ctx, "delivery not noted in the directory of cells", "source", src.Name, "delivery", d.ID, "error", err)
 	}
 }
@@ -137,7 +137,7 @@ func (c *cellIntakes) add(m cells.Member) error {
 	cfg.Registry, cfg.Owns = c.open(m.Namespace), owns(c.cfg.cells, m.Name)
 	if c.own.Spools() {
 		var err error
-		if one.spool, err = spool.Open(filepath.Join(c.cfg.Spool, m.Name), c.cfg.SpoolMaxBytes); err != nil {
+		if one.spool, err = spool.Open(filepath.Join(c.cfg.Spool, m.Name), maxSpoolBytes); err != nil {
 			return fmt.Errorf("cell %s: %w", m.Name, err)
 		}
 		cfg.Spool = one.spool

@@ -25,8 +25,9 @@ func hostBudgets(
 	if cfg.cells != nil {
 		process = cfg.Cell + "/" + process
 	}
+	usual, single := hostLimits(cfg.Config)
 	return hosts.New(hosts.Config{
-		Redis: client, Prefix: string(cfg.Shared()), Process: process, Limit: cfg.HostRequests, Overrides: hostLimits(cfg.Config),
+		Redis: client, Prefix: string(cfg.Shared()), Process: process, Limit: usual, Overrides: single,
 		Wake: wake, Log: log, Observer: cfg.Metrics.HostRequests(),
 	})
 }
@@ -117,13 +118,15 @@ func hostMetrics(cfg Config, client redis.UniversalClient) *telemetry.Hosts {
 
 // ReadHosts returns a reader of the limits of requests to hosts.
 func ReadHosts(cfg config.Config, client redis.UniversalClient) hosts.Reader {
-	return hosts.Reader{Redis: client, Prefix: string(cfg.Shared()), Limit: cfg.HostRequests, Overrides: hostLimits(cfg)}
+	usual, single := hostLimits(cfg)
+	return hosts.Reader{Redis: client, Prefix: string(cfg.Shared()), Limit: usual, Overrides: single}
 }
 
-func hostLimits(cfg config.Config) map[string]hosts.Limits {
-	overrides := make(map[string]hosts.Limits)
-	for host, n := range cfg.RequestsPerHost() {
-		overrides[host] = hosts.Limits{Permits: n}
+func hostLimits(cfg config.Config) (usual int, single map[string]hosts.Limits) {
+	usual, requests := cfg.RequestsPerHost()
+	single = make(map[string]hosts.Limits, len(requests))
+	for host, n := range requests {
+		single[host] = hosts.Limits{Permits: n}
 	}
-	return overrides
+	return usual, single
 }

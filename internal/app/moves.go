@@ -40,7 +40,7 @@ func (m moves) run(ctx context.Context) error {
 	}
 	mover, err := move.New(move.Config{
 		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker, Fetch: m.fetch, Moved: m.wake,
-		Token: m.cfg.APIToken(), PerSecond: float64(m.cfg.MoveRate), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
+		Token: m.cfg.APIToken(), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
 	})
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func runNotifier(ctx context.Context, cfg Config) error {
 		Redis:   client, Reader: reader, Namespace: namespace,
 		Registry: watch.NewRegistry(client, namespace), Secrets: credential.NewStore(cfg.Credentials, os.Getenv),
 		Hosts: cfg.NotifyHosts, TLS: trusted, UserAgent: "lockstep/" + ReadBuild().Version,
-		DeadItems: cfg.DeadMaxLength, Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
+		Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
 		Propagator: cfg.Traces.Propagator(),
 	})
 	if err != nil {

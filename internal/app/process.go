@@ -215,14 +215,12 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		}
 		httpConfig.Publisher = publisher
 	}
-	if cfg.Dashboard {
-		board, closeBoard, err := openDashboard(ctx, cfg, client, listener, httpConfig)
-		if err != nil {
-			return err
-		}
-		defer closeBoard()
-		httpConfig.Dashboard = board
+	board, closeBoard, err := openDashboard(ctx, cfg, client, listener, httpConfig)
+	if err != nil {
+		return err
 	}
+	defer closeBoard()
+	httpConfig.Dashboard = board
 	return server.Serve(ctx, listener, httpConfig)
 }
 

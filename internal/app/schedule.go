@@ -50,9 +50,11 @@ func backlog(ctx context.Context, client redis.UniversalClient, namespace events
 	return int(max(group.Lag, 0) + group.Late), nil
 }
 
+const reconcileEvery = 6 * time.Hour
+
 // runReconciler reconciles until ctx is done. In each interval, the first process with a mounted volume to claim it reconciles.
 func runReconciler(ctx context.Context, cfg Config, client redis.UniversalClient) {
-	runEvery(ctx, cfg.ReconcileEvery, func() {
+	runEvery(ctx, reconcileEvery, func() {
 		if err := reconcile(ctx, cfg, client); err != nil && ctx.Err() == nil {
 			cfg.Log.WarnContext(ctx, "reconcile failed", "error", err)
 		}
@@ -68,7 +70,7 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 		cfg.Log.DebugContext(ctx, "not reconciling, the volume is not mounted here", "root", cfg.Root)
 		return nil
 	}
-	claimed, err := client.SetNX(ctx, cfg.Namespace().Reconcile(), "1", cfg.ReconcileEvery*8/10).Result()
+	claimed, err := client.SetNX(ctx, cfg.Namespace().Reconcile(), "1", reconcileEvery*8/10).Result()
 	if err != nil || !claimed {
 		return err
 	}
@@ -81,7 +83,7 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 	if err != nil {
 		return err
 	}
-	swept, err := state.NewStore(client, cfg.Namespace()).SweepFailures(ctx, cfg.DeadMaxAge)
+	swept, err := state.NewStore(client, cfg.Namespace()).SweepFailures(ctx, deadMaxAge)
 	if err != nil {
 		return err
 	}

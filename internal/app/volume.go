@@ -18,11 +18,12 @@ import (
 
 // VolumeConfig returns the volume settings of cfg.
 func VolumeConfig(cfg config.Config) volume.Config {
+	limits := cfg.Limits
 	return volume.Config{
-		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(cfg.TreeKeep, 1), KeepPrepared: max(cfg.TreePrepare, 1), Links: checkout.LinkPolicy(cfg.OutsideLinks),
-		MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes,
-		MaxPackBytes: cfg.MaxPackBytes, MaxInflatedBytes: cfg.MaxInflatedBytes, FetchTimeout: cfg.FetchTimeout,
-		MaxRepoBytes: cfg.MaxRepoBytes, MaxVolumeBytes: cfg.MaxVolumeBytes, MinFreeBytes: cfg.MinFreeBytes, RefuseClones: !cfg.Adopt,
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(12*cfg.TreeGrace, 1), Links: checkout.LinkPolicy(cfg.OutsideLinks),
+		MaxTreeFiles: limits.MaxTreeFiles, MaxTreeBytes: int64(limits.MaxTreeBytes), MaxFileBytes: int64(limits.MaxFileBytes),
+		MaxPackBytes: int64(limits.MaxPackBytes), MaxInflatedBytes: int64(limits.MaxInflatedBytes), FetchTimeout: limits.FetchTimeout,
+		MaxRepoBytes: int64(limits.MaxRepoBytes), MaxVolumeBytes: int64(limits.MaxVolumeBytes), MinFreeBytes: int64(limits.MinFreeBytes),
 		Net: wire.Config{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
 	}
 }

@@ -127,7 +127,7 @@ func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer) 
 	volumeConfig := VolumeConfig(cfg.Config)
 	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, cfg.Namespace()), cfg.Step
 	volumeConfig.Net.Log = cfg.Log
-	if !cfg.NoPrepare && cfg.TreePrepare > 0 {
+	if !cfg.NoPrepare {
 		volumeConfig.Replaced = prepares.add
 	}
 	opened, err := volume.OpenVolume(cfg.Root, volumeConfig)
@@ -157,7 +157,7 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	}
 	handle, limits := w.handler()
 	circuit := handlers.Circuit{
-		Store: backend.Circuits{Store: w.states}, Policy: handlers.CircuitPolicy{Failures: cfg.CircuitFailures, Open: cfg.CircuitOpen}, Log: cfg.Log,
+		Store: backend.Circuits{Store: w.states}, Policy: handlers.CircuitPolicy{Open: 3 * cfg.Lease}, Log: cfg.Log,
 		Observe: func(to handlers.CircuitPhase) { cfg.Metrics.Circuit(state.CircuitPhase(to)) },
 	}
 	w.changes.Limited = limits.Limited
@@ -168,7 +168,7 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 		if err := cfg.cells.Register(ctx, cfg.Cell, "", w.volume.ID()); err != nil {
 			return nil, err
 		}
-		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * cfg.MaxAge}
+		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * maxAge}
 		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, circuit.Wrap(forwarder.Renaming(handle))
 		route.Forward, route.Forwarded = w.changes.Forward, w.changes.OnForward
 	}
@@ -213,7 +213,7 @@ func (w *worker) route() router.Route {
 		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(w.reporter)},
 		Dispose: router.Disposer{
 			Failed: w.changes.Failed, OnGiveUp: w.changes.OnGiveUp, Note: w.changes.Note, Log: cfg.Log,
-			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.RetryBase, Max: cfg.RetryMax, MaxAge: cfg.MaxAge},
+			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge},
 		},
 	}
 }
@@ -232,7 +232,7 @@ func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 	background.Go(func() { w.prepares.Run(maintaining) })
 	background.Go(func() {
 		gc{
-			volume: w.volume, locker: w.locker, redis: w.commands, key: cfg.Namespace().GC(), worker: cfg.Worker, interval: cfg.GCEvery, log: log, freed: cfg.Metrics.Freed,
+			volume: w.volume, locker: w.locker, redis: w.commands, key: cfg.Namespace().GC(), worker: cfg.Worker, interval: gcInterval(cfg.TreeGrace), log: log, freed: cfg.Metrics.Freed,
 		}.Run(maintaining)
 	})
 	if cfg.cells != nil {
@@ -282,16 +282,21 @@ func (w *worker) run(ctx context.Context, r *message.Router) error {
 	return Drain(context.WithoutCancel(ctx), w.cfg.Grace, stopRouter, w.locker, w.slots, stopped)
 }
 
+const (
+	maxAge     = 7 * 24 * time.Hour  // of a failing change, which then becomes a dead letter
+	deadMaxAge = 30 * 24 * time.Hour // of a dead letter
+)
+
 // retention returns how much of each stream to keep.
 func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) stream.TrimmerConfig {
-	namespace, maxLen := cfg.Namespace(), int64(cfg.StreamMaxLength)
+	namespace := cfg.Namespace()
 	return stream.TrimmerConfig{
 		Redis: client, Prefix: string(namespace), Log: log, Observe: cfg.Metrics.Trim,
 		Streams: []stream.Retention{
-			{Topic: namespace.Changes(), MaxLen: maxLen},
-			{Topic: namespace.Results(), MaxLen: maxLen, Keep: cfg.ResultsKeep, Age: 24 * time.Hour},
+			{Topic: namespace.Changes()},
+			{Topic: namespace.Results(), Keep: cfg.ResultsKeep, Age: 24 * time.Hour},
 		},
-		Dead: namespace.Dead(), DeadAge: cfg.DeadMaxAge, DeadLen: int64(cfg.DeadMaxLength), DeadBytes: cfg.DeadMaxBytes,
+		Dead: namespace.Dead(), DeadAge: deadMaxAge,
 	}
 }
 

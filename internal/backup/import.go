@@ -25,7 +25,7 @@ type Summary struct {
 }
 
 // ErrCells means that a document of all cells is to be imported into one.
-var ErrCells = errors.New("the document has the cells of a directory; name that with --cells-prefix, without --cell")
+var ErrCells = errors.New("the document has the cells of a directory; import it with --cell all")
 
 type importer struct {
 	Deployment

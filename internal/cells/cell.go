@@ -13,8 +13,11 @@ import (
 	"lockstep/internal/egress"
 )
 
-// DefaultPrefix is the prefix of the directory's keys unless configured otherwise.
+// DefaultPrefix is the prefix of the directory's keys.
 const DefaultPrefix events.Namespace = "lockstep:{dir}:"
+
+// Every is the setting cell of a command that works with all cells. No cell has this name.
+const Every = "all"
 
 // Limits of a directory.
 const (
@@ -61,8 +64,8 @@ var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // CheckName returns an error unless name is a valid name of a cell: at most 63 lower-case letters, digits and ._-, as in "eu-1".
 func CheckName(name string) error {
-	if !namePattern.MatchString(name) {
-		return fmt.Errorf("cell %.70q: want at most 63 lower-case letters, digits and ._-, as in \"eu-1\"", name)
+	if !namePattern.MatchString(name) || name == Every {
+		return fmt.Errorf("cell %.70q: want at most 63 lower-case letters, digits and ._-, as in \"eu-1\", and not \"all\"", name)
 	}
 	return nil
 }

@@ -36,8 +36,7 @@ func newCellsCommand(std term.Streams) *cobra.Command {
 // onDirectory runs fn with the directory of cells, which may be empty.
 func onDirectory(cmd *cobra.Command, std term.Streams, fn func(context.Context, config.Config, redis.UniversalClient, *cells.Directory) error) error {
 	return connected(cmd, std, planTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		cfg.CellsPrefix = cmp.Or(cfg.CellsPrefix, string(cells.DefaultPrefix))
-		directory, err := cells.OpenOrNew(ctx, client, cfg.Directory())
+		directory, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
 		if err != nil {
 			return err
 		}
@@ -258,7 +257,7 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 					if known { // it could bring back removed ones
 						return nil
 					}
-					copied, err := access.NewTokens(client, cell.Prefix).CopyTo(ctx, access.NewTokens(client, cfg.Directory()))
+					copied, err := access.NewTokens(client, cell.Prefix).CopyTo(ctx, access.NewTokens(client, cells.DefaultPrefix))
 					changed.Tokens += copied
 					return err
 				})
@@ -346,7 +345,7 @@ func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client r
 	})[0]
 	if answer.Err != nil {
 		err := showChanged(ctx, std, out, client, directory, cell, cellChanged{})
-		return cmp.Or(err, fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch import FILE --cells-prefix PREFIX, from the last file of lockstep watch export; "+
+		return cmp.Or(err, fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch import FILE --cell all, from the last file of lockstep watch export; "+
 			"other repositories are fetched when their next change arrives", name, answer.Missing().Error))
 	}
 	watches, err := app.ReplaceWatches(ctx, client, directory, member)

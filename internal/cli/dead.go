@@ -30,8 +30,7 @@ const deadTimeout = 5 * time.Minute
 func newDeadCommand(std term.Streams) *cobra.Command {
 	return newGroup("dead", "Show, retry or drop dead letters",
 		"An event that fails permanently, or too often, becomes a dead letter: the original event with the reason and the\n"+
-			"error. See --dead-max-age, --dead-max-length and --dead-max-bytes of lockstep serve for how long letters are\n"+
-			"kept.",
+			"error. Letters are kept for 30 days, up to 50,000 of them and 256 MiB.",
 		newDeadListCommand(std), newDeadShowCommand(std), newDeadRetryCommand(std), newDeadDropCommand(std))
 }
 

@@ -128,7 +128,7 @@ func TestDoctorChecksVolume(t *testing.T) {
 	if entries := proctest.Must(os.ReadDir(filepath.Join(root, ".lockstep")))(t); len(entries) != 0 {
 		t.Errorf("left behind: %v", entries)
 	}
-	if c := examined(t, term.ExitFailed, "--root", root, "--min-free-bytes", "1152921504606846976")["free space"]; c.Verdict != doctor.VerdictFail || !strings.Contains(c.Text, "min-free-bytes") {
+	if c := examined(t, term.ExitFailed, "--root", root, "--limits", "min-free-bytes=1152921504606846976")["free space"]; c.Verdict != doctor.VerdictFail || !strings.Contains(c.Text, "min-free-bytes") {
 		t.Errorf("full volume: %+v", c)
 	}
 	if c := examined(t, term.ExitDone, "--root", root, "--slots", "4096")["open files"]; c.Verdict != doctor.VerdictWarn {

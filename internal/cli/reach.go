@@ -45,7 +45,7 @@ func withRedis(cfg config.Config, fn func(redis.UniversalClient) error) error {
 	return redisx.Explain(server, fn(client))
 }
 
-// onCells is connected, for a command that works with all cells: a single deployment, unless the settings name a directory of cells.
+// onCells is connected, for a command that works with all cells: a single deployment, unless the setting cell names one or all.
 func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
 	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
@@ -61,8 +61,8 @@ func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 func onShared(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
 	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		if directory := cfg.Directory(); directory != "" {
-			cfg.CellsPrefix, cfg.Cell = string(directory), ""
+		if cfg.Cell != "" {
+			cfg.Cell = cells.Every
 		}
 		set, err := app.OpenCells(ctx, cfg, client)
 		if err != nil {

@@ -23,7 +23,7 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 		Use:   "reconcile",
 		Short: "Reconcile watches, state and volume, and poll all watches",
 		Long: "Compare watches, recorded state and the volume, report differences and publish changes that repair them. Poll every\n" +
-			"watched repository that is not busy. The service does the same: it reconciles every reconcile-every and polls every\n" +
+			"watched repository that is not busy. The service does the same: it reconciles every six hours and polls every\n" +
 			"poll-every.",
 		Example: "  lockstep reconcile --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep reconcile --dry-run --json --redis redis://127.0.0.1:6379 --root /srv/repos",

@@ -50,7 +50,7 @@ func newReposGCCommand(std term.Streams) *cobra.Command {
 		Use:   "gc [owner/name…]",
 		Short: "Free disk space of repositories and measure them",
 		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded objects, and measure the rest: now\n" +
-			"instead of at the next sync or after gc-every. Published trees, pinned trees and adopted clones are kept.",
+			"instead of at the next sync or by the service, every two tree-grace. Published trees, pinned trees and adopted clones are kept.",
 		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos gc --all --offline --root /srv/repos",
 	}, func() string { return "could not be collected" }, func(ctx context.Context, m maintainer, repos []events.RepoPath) (collectedList, int, int) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -39,10 +40,13 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 		forward.ServeHTTP(w, r)
 	}))
 	t.Cleanup(remote.Close)
-	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--circuit-failures", "2", "--circuit-open", "1h", "--retry-base", "10ms")
-	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: remote.URL + "/acme/widgets.git"}))(t)
-	if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
-		t.Fatal(err)
+	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--lease", "10m", "--lock-wait", "10m")
+	change := proctest.Must(events.NewChange(events.Change{URL: remote.URL + "/acme/widgets.git"}))(t)
+	for n := range 5 {
+		change.ID, change.App = fmt.Sprint("c1-", n), fmt.Sprint("app-", n)
+		if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
+			t.Fatal(err)
+		}
 	}
 	p.AwaitLog("circuit opened")
 
@@ -54,8 +58,8 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 		}
 		return proctest.DecodeJSON(t, stdout)["circuit"].(map[string]any)
 	}
-	if c := show(); c["phase"] != "open" || c["failures"] != 2.0 || c["open_until"] == nil {
-		t.Errorf("circuit %v, want it open after 2 failures", c)
+	if c := show(); c["phase"] != "open" || c["failures"] != 5.0 || c["open_until"] == nil {
+		t.Errorf("circuit %v, want it open after 5 failures", c)
 	}
 	before := requests.Load()
 	second := proctest.Must(events.NewChange(events.Change{ID: "c2", URL: change.URL}))(t)
@@ -63,16 +67,16 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 		t.Fatal(err)
 	}
 	due := "lockstep:{0}:due:changes:" + events.WorkersGroup
-	later := strconv.FormatInt(time.Now().Add(30*time.Minute).UnixMilli(), 10)
+	later := strconv.FormatInt(time.Now().Add(10*time.Minute).UnixMilli(), 10)
 	proctest.Eventually(t, func() bool {
 		return proctest.Must(client.ZCount(ctx, due, later, "+inf").Result())(t) == 2
-	}, "both changes are parked until the circuit half-opens")
+	}, "the last change and the second one are parked until the circuit half-opens")
 	if n := requests.Load(); n != before {
 		t.Errorf("%d requests while the circuit was open, want none", n-before)
 	}
 
 	failing.Store(false)
-	if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), "circuit_open_until", 1).Err(); err != nil { // instead of waiting an hour
+	if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), "circuit_open_until", 1).Err(); err != nil { // instead of waiting half an hour
 		t.Fatal(err)
 	}
 	for _, id := range proctest.Must(client.ZRange(ctx, due, 0, -1).Result())(t) {
@@ -80,7 +84,7 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, r := range proctest.AwaitResults(t, client, 2) {
+	for _, r := range proctest.AwaitResults(t, client, 6) {
 		if r.Type != events.ResultSynced || r.After != head {
 			t.Errorf("result %+v, want it synced", r)
 		}

@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/url"
 
 	"lockstep/events"
@@ -11,14 +10,9 @@ import (
 )
 
 func (c *Config) checkCells() error {
-	if c.Cell != "" {
+	if c.Cell != "" && c.Cell != cells.Every {
 		if err := cells.CheckName(c.Cell); err != nil {
 			return err
-		}
-	}
-	if c.CellsPrefix != "" {
-		if _, err := events.ParseNamespace(c.CellsPrefix); err != nil {
-			return fmt.Errorf("cells-prefix: %w", err)
 		}
 	}
 	if c.CellReader == "" {
@@ -33,10 +27,10 @@ func (c *Config) checkCells() error {
 
 // Directory returns the prefix of the directory of cells, or "" if there is none.
 func (c *Config) Directory() events.Namespace {
-	if c.Cell != "" && c.CellsPrefix == "" {
-		return cells.DefaultPrefix
+	if c.Cell == "" {
+		return ""
 	}
-	return events.Namespace(c.CellsPrefix)
+	return cells.DefaultPrefix
 }
 
 // Shared returns the prefix of what all cells share: tokens, IDs of webhooks and the limits of hosts. It is that of the directory, or of the

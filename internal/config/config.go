@@ -40,7 +40,6 @@ type Config struct {
 	RedisPasswordFile string `koanf:"redis-password-file"`
 	Prefix            string `koanf:"prefix"`
 	Cell              string `koanf:"cell"`
-	CellsPrefix       string `koanf:"cells-prefix"`
 
 	LogLevel  string `koanf:"log-level"`
 	LogFormat string `koanf:"log-format"`
@@ -52,70 +51,42 @@ type Config struct {
 	Lease       time.Duration `koanf:"lease"`
 	LockWait    time.Duration `koanf:"lock-wait"`
 	MaxAttempts int           `koanf:"max-attempts"`
-	RetryBase   time.Duration `koanf:"retry-base"`
-	RetryMax    time.Duration `koanf:"retry-max"`
-	MaxAge      time.Duration `koanf:"max-age"`
 	TreeGrace   time.Duration `koanf:"tree-grace"`
-	TreeKeep    time.Duration `koanf:"tree-keep"`
 
-	TreePrepare      time.Duration `koanf:"tree-prepare"`
-	OutsideLinks     string        `koanf:"outside-links"`
-	MaxTreeFiles     int           `koanf:"max-tree-files"`
-	MaxTreeBytes     int64         `koanf:"max-tree-bytes"`
-	MaxFileBytes     int64         `koanf:"max-file-bytes"`
-	MaxPackBytes     int64         `koanf:"max-pack-bytes"`
-	MaxInflatedBytes int64         `koanf:"max-inflated-bytes"`
+	OutsideLinks string   `koanf:"outside-links"`
+	LimitItems   []string `koanf:"limits"`
+	Limits       Limits   `koanf:"-"` // LimitItems, parsed
 
-	Adopt          bool          `koanf:"adopt"`
-	MaxRepoBytes   int64         `koanf:"max-repo-bytes"`
-	MaxVolumeBytes int64         `koanf:"max-volume-bytes"`
-	MinFreeBytes   int64         `koanf:"min-free-bytes"`
-	GCEvery        time.Duration `koanf:"gc-every"`
+	Hosts        []string `koanf:"hosts"`
+	Proxy        string   `koanf:"proxy"`
+	CAFile       string   `koanf:"ca-file"`
+	KnownHosts   string   `koanf:"known-hosts"`
+	HostRequests []string `koanf:"host-requests"`
 
-	Hosts        []string      `koanf:"hosts"`
-	Proxy        string        `koanf:"proxy"`
-	CAFile       string        `koanf:"ca-file"`
-	KnownHosts   string        `koanf:"known-hosts"`
-	FetchTimeout time.Duration `koanf:"fetch-timeout"`
+	Roles        []string      `koanf:"roles"`
+	CellReader   string        `koanf:"cell-reader"`
+	PollEvery    time.Duration `koanf:"poll-every"`
+	Listen       string        `koanf:"listen"`
+	AdminListen  string        `koanf:"admin-listen"`
+	APITokenFile string        `koanf:"api-token-file"`
+	Grace        time.Duration `koanf:"grace"`
+	NotifyHosts  []string      `koanf:"notify-hosts"`
 
-	HostRequests int      `koanf:"host-requests"`
-	HostLimits   []string `koanf:"host-limits"`
-
-	CircuitFailures int           `koanf:"circuit-failures"`
-	CircuitOpen     time.Duration `koanf:"circuit-open"`
-
-	Roles          []string      `koanf:"roles"`
-	CellReader     string        `koanf:"cell-reader"`
-	MoveRate       int           `koanf:"move-rate"`
-	PollEvery      time.Duration `koanf:"poll-every"`
-	ReconcileEvery time.Duration `koanf:"reconcile-every"`
-	Listen         string        `koanf:"listen"`
-	AdminListen    string        `koanf:"admin-listen"`
-	APITokenFile   string        `koanf:"api-token-file"`
-	Grace          time.Duration `koanf:"grace"`
-	NotifyHosts    []string      `koanf:"notify-hosts"`
-
-	Dashboard      bool     `koanf:"dashboard"`
 	AdminHeader    string   `koanf:"admin-header"`
-	AdminUsers     []string `koanf:"admin-users"`
 	TrustedProxies []string `koanf:"trusted-proxies"`
 
-	Hooks          string        `koanf:"hooks"`
-	Spool          string        `koanf:"spool"`
-	SpoolMaxBytes  int64         `koanf:"spool-max-bytes"`
-	DeliveriesKeep time.Duration `koanf:"deliveries-keep"`
+	Hooks       string        `koanf:"hooks"`
+	Spool       string        `koanf:"spool"`
+	ResultsKeep time.Duration `koanf:"results-keep"`
 
-	StreamMaxLength int           `koanf:"stream-max-length"`
-	ResultsKeep     time.Duration `koanf:"results-keep"`
-	DeadMaxAge      time.Duration `koanf:"dead-max-age"`
-	DeadMaxLength   int           `koanf:"dead-max-length"`
-	DeadMaxBytes    int64         `koanf:"dead-max-bytes"`
-
+	admin         Admin          // parsed admin-header
 	proxies       []netip.Prefix // parsed trusted-proxies
 	redisPassword string
 	apiToken      string
 	hasHooks      bool // webhook sources are configured
-	hostLimits    map[string]int
+
+	usualRequests int            // parsed host-requests
+	hostRequests  map[string]int // by host
 }
 
 // Load reads and checks the settings. flags may be nil. If path is empty, Load reads [DefaultFile] if it
@@ -136,13 +107,7 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 		return Config{}, fmt.Errorf("environment: %w", err)
 	}
 	if flags != nil {
-		values := posflag.ProviderWithFlag(flags, "\x00", k, func(f *pflag.Flag) (string, any) {
-			if size, ok := f.Value.(*Size); ok {
-				return f.Name, *size
-			}
-			return f.Name, posflag.FlagVal(flags, f)
-		})
-		if err := k.Load(values, nil); err != nil {
+		if err := k.Load(posflag.Provider(flags, "\x00", k), nil); err != nil {
 			return Config{}, fmt.Errorf("flags: %w", err)
 		}
 		for name, instead := range map[string]string{"redis": "--redis-password-file or LOCKSTEP_REDIS", "proxy": "LOCKSTEP_PROXY or the file"} {
@@ -182,9 +147,6 @@ func loadFile(k *koanf.Koanf, path string) error {
 			if err := s.fits(value); err != nil {
 				return fmt.Errorf("config file %s: %w", path, err)
 			}
-			if err := fromFile.Set(key, s.typed(value)); err != nil {
-				return fmt.Errorf("config file %s: %w", path, err)
-			}
 		}
 	}
 	return k.Merge(fromFile)
@@ -194,21 +156,10 @@ func loadFile(k *koanf.Koanf, path string) error {
 // unknown variable is not an error, unlike an unknown key in a file: see Config.Unknown.
 func setting(variable, value string) (string, any) {
 	name := settingName(strings.TrimPrefix(variable, EnvPrefix))
-	s, ok := find(name)
-	if !ok || value == "" {
+	if _, ok := find(name); !ok || value == "" {
 		return "", nil
 	}
-	return name, s.typed(value)
-}
-
-// typed returns a size as such, and any other value of a file or variable as it is.
-func (s entry) typed(value any) any {
-	if _, ok := s.value.(Size); ok {
-		if size, err := ParseSize(fmt.Sprint(value)); err == nil {
-			return size
-		}
-	}
-	return value
+	return name, value
 }
 
 // minToken is the minimum length of the API token, in bytes.
@@ -255,36 +206,19 @@ func (c *Config) checkWork() error {
 		return fmt.Errorf("lease %v: want 1s to 10m", c.Lease)
 	case c.LockWait < c.Lease:
 		return fmt.Errorf("lock-wait %v is shorter than lease %v: a crashed holder would time out every waiter; raise lock-wait or lower lease", c.LockWait, c.Lease)
-	case c.RetryBase <= 0 || c.RetryMax < c.RetryBase:
-		return fmt.Errorf("retry-base %v, retry-max %v: want 0 < retry-base <= retry-max", c.RetryBase, c.RetryMax)
-	case c.MaxAge <= 0:
-		return fmt.Errorf("max-age %v: want a positive duration", c.MaxAge)
 	case !slices.Contains(outsideLinks, c.OutsideLinks):
 		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
 	}
 	var err error
-	if c.hostLimits, err = parseHostLimits(separate(c.HostLimits)); err != nil {
+	if c.usualRequests, c.hostRequests, err = parseHostRequests(separate(c.HostRequests)); err != nil {
+		return err
+	}
+	if c.Limits, err = parseLimits(separate(c.LimitItems)); err != nil {
 		return err
 	}
 	return cmp.Or(
-		atLeast("host-requests", c.HostRequests, 1, "at least 1"),
 		atLeast("max-attempts", c.MaxAttempts, 1, "at least 1"),
-		atLeast("circuit-failures", c.CircuitFailures, 1, "at least 1"),
-		atLeast("circuit-open", c.CircuitOpen, time.Second, "at least 1s"),
-		atLeast("max-tree-bytes", Size(c.MaxTreeBytes), 1<<20, "at least 1MiB"),
-		atLeast("max-file-bytes", Size(c.MaxFileBytes), 1<<20, "at least 1MiB"),
-		atLeast("max-pack-bytes", Size(c.MaxPackBytes), 1<<20, "at least 1MiB"),
-		atLeast("max-inflated-bytes", Size(c.MaxInflatedBytes), 1<<20, "at least 1MiB"),
-		atLeast("max-repo-bytes", Size(c.MaxRepoBytes), 1<<20, "at least 1MiB"),
-		atLeast("max-tree-files", c.MaxTreeFiles, 1, "at least 1"),
-		atLeast("fetch-timeout", c.FetchTimeout, time.Second, "at least 1s"),
 		atLeast("tree-grace", c.TreeGrace, 0, "0s or more"),
-		atLeast("tree-keep", c.TreeKeep, 0, "0s or more"),
-		atLeast("tree-prepare", c.TreePrepare, 0, "0s or more"),
-		atLeast("max-volume-bytes", Size(c.MaxVolumeBytes), 0, "0 or more"),
-		atLeast("min-free-bytes", Size(c.MinFreeBytes), 0, "0 or more"),
-		zeroOrSecond("gc-every", c.GCEvery),
-		atLeast("move-rate", c.MoveRate, 1, "1 or more"),
 	)
 }
 
@@ -296,19 +230,11 @@ func atLeast[T cmp.Ordered](name string, value, least T, want string) error {
 	return nil
 }
 
-// zeroOrSecond returns an error unless an interval is 0, which means never, or at least a second.
-func zeroOrSecond(name string, interval time.Duration) error {
-	if interval == 0 {
-		return nil
-	}
-	return atLeast(name, interval, time.Second, "0s or at least 1s")
-}
-
 var outsideLinks = []string{"keep", "skip", "refuse"}
 
 func (c *Config) checkServe() error {
 	c.Roles, c.NotifyHosts = separate(c.Roles), separate(c.NotifyHosts)
-	c.AdminUsers, c.TrustedProxies = separate(c.AdminUsers), separate(c.TrustedProxies)
+	c.TrustedProxies = separate(c.TrustedProxies)
 	if len(c.Roles) == 0 {
 		return fmt.Errorf("roles: want at least one of %s", strings.Join(Roles, ", "))
 	}
@@ -319,20 +245,13 @@ func (c *Config) checkServe() error {
 	}
 	err := cmp.Or(
 		atLeast("grace", c.Grace, 0, "0s or more"),
-		zeroOrSecond("poll-every", c.PollEvery),
-		zeroOrSecond("reconcile-every", c.ReconcileEvery),
-		atLeast("spool-max-bytes", Size(c.SpoolMaxBytes), 1<<20, "at least 1MiB"),
-		atLeast("deliveries-keep", c.DeliveriesKeep, time.Hour, "at least 1h"),
-		atLeast("stream-max-length", c.StreamMaxLength, 1000, "at least 1000"),
 		atLeast("results-keep", c.ResultsKeep, time.Minute, "at least 1m"),
-		atLeast("dead-max-age", c.DeadMaxAge, time.Hour, "at least 1h"),
-		atLeast("dead-max-bytes", Size(c.DeadMaxBytes), 1<<20, "at least 1MiB"),
 	)
+	if c.PollEvery != 0 { // never
+		err = cmp.Or(err, atLeast("poll-every", c.PollEvery, time.Second, "0s or at least 1s"))
+	}
 	if err != nil {
 		return err
-	}
-	if c.DeadMaxLength < 1 || c.DeadMaxLength > 90_000 { // dropped letters are counted only up to 100,000
-		return fmt.Errorf("dead-max-length %d: want 1 to 90000", c.DeadMaxLength)
 	}
 	if err := c.checkProxies(); err != nil {
 		return err

@@ -57,7 +57,8 @@ func TestInvalidSettings(t *testing.T) {
 		"fractional slots":              {file: "slots: 2.7\n", want: "slots: want a whole number"},
 		"boolean slots":                 {file: "slots: true\n", want: "slots: want a whole number"},
 		"list as root":                  {file: "root: [a, b]\n", want: "root: want a string"},
-		"numeric role":                  {file: "roles: [1]\n", want: "roles: want a list of strings"},
+		"numeric role":                  {file: "roles: [1]\n", want: `unknown role "1"`},
+		"boolean in a list":             {file: "roles: [true]\n", want: "roles: want a list of strings"},
 		"no role":                       {args: []string{"--roles", ""}, want: "roles: want at least one of receiver, worker"},
 		"password without scheme":       {args: []string{"--redis", "u:hunter2@h:1"}, want: "redis-password-file"},
 		"unknown key":                   {file: "leese: 10s\n", want: `unknown setting "leese"`},
@@ -76,22 +77,20 @@ func TestInvalidSettings(t *testing.T) {
 		"missing secret file":           {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},
 		"short API token":               {environ: []string{"LOCKSTEP_API_TOKEN=x"}, want: "LOCKSTEP_API_TOKEN: shorter than 16 bytes, so it could be guessed; create a token with: openssl rand -hex 32"},
 		"API token of 15 bytes":         {environ: []string{"LOCKSTEP_API_TOKEN=123456789abcdef"}, want: "LOCKSTEP_API_TOKEN: shorter than 16 bytes"},
-		"invalid boolean":               {file: "adopt: perhaps\n", want: "adopt: want true or false"},
-		"fractional bytes":              {file: "max-repo-bytes: 1.5\n", want: "max-repo-bytes: want a whole number"},
-		"zero repository size":          {args: []string{"--max-repo-bytes", "0"}, want: "max-repo-bytes 0"},
-		"negative free bytes":           {args: []string{"--min-free-bytes", "-1"}, want: "min-free-bytes -1"},
-		"gc interval too short":         {args: []string{"--gc-every", "1ms"}, want: "gc-every 1ms"},
-		"zero circuit failures":         {args: []string{"--circuit-failures", "0"}, want: "circuit-failures 0"},
-		"zero circuit duration":         {args: []string{"--circuit-open", "0s"}, want: "circuit-open 0s"},
+		"fractional bytes":              {file: "limits: max-repo-bytes=1.5\n", want: `limits: max-repo-bytes "1.5": want a whole number of bytes`},
+		"zero repository size":          {args: []string{"--limits", "max-repo-bytes=0"}, want: "limits: max-repo-bytes 0: want at least 1MiB"},
+		"negative free bytes":           {args: []string{"--limits", "min-free-bytes=-1"}, want: "limits: min-free-bytes -1"},
+		"map of limits":                 {file: "limits: {max-repo-bytes: 1GiB}\n", want: "unknown setting"},
+		"unknown scale":                 {environ: []string{"LOCKSTEP_LIMITS=huge"}, want: `limits "huge": want default or large`},
+		"two scales":                    {args: []string{"--limits", "large,default"}, want: "limits: large and default exclude each other"},
+		"unknown limit":                 {args: []string{"--limits", "max-pack=1GiB"}, want: `limits: no limit is called "max-pack"`},
+		"limit without a value":         {args: []string{"--limits", "max-pack-bytes="}, want: `limits: max-pack-bytes ""`},
+		"timeout without a unit":        {args: []string{"--limits", "fetch-timeout=90"}, want: `limits: fetch-timeout "90"`},
+		"requests of a host":            {args: []string{"--host-requests", "github.com=0"}, want: `host-requests "github.com=0": want a maximum of at least 1`},
+		"poll interval too short":       {args: []string{"--poll-every", "1ms"}, want: "poll-every 1ms"},
+		"cell with capitals":            {args: []string{"--cell", "EU"}, want: `cell "EU"`},
 		"unknown log level":             {args: []string{"--log-level", "loud"}, want: `log-level "loud"`},
-		"spool too small":               {args: []string{"--spool-max-bytes", "1"}, want: "spool-max-bytes 1"},
-		"deliveries-keep too short":     {args: []string{"--deliveries-keep", "1s"}, want: "deliveries-keep 1s"},
-		"zero stream length":            {args: []string{"--stream-max-length", "0"}, want: "stream-max-length 0"},
 		"results-keep too short":        {args: []string{"--results-keep", "1s"}, want: "results-keep 1s"},
-		"dead-max-age too short":        {args: []string{"--dead-max-age", "1s"}, want: "dead-max-age 1s"},
-		"dead-max-length too large":     {args: []string{"--dead-max-length", "100000"}, want: "dead-max-length 100000"},
-		"dead-max-bytes too small":      {args: []string{"--dead-max-bytes", "1"}, want: "dead-max-bytes 1"},
-		"retry-base above retry-max":    {args: []string{"--retry-base", "10m"}, want: "retry-base"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := ""
@@ -109,17 +108,50 @@ func TestInvalidSettings(t *testing.T) {
 	}
 }
 
-func TestNumbersAndBooleans(t *testing.T) {
-	c, err := config.Load(flags(t, "--gc-every", "0s"), write(t, "adopt: false\nmax-repo-bytes: 68719476736\n"), []string{"LOCKSTEP_MIN_FREE_BYTES=0"})
-	if err != nil || c.Adopt || c.MaxRepoBytes != 64<<30 || c.MinFreeBytes != 0 || c.GCEvery != 0 {
-		t.Fatalf("adopt %v, bytes %d and %d, gc-every %v, error %v", c.Adopt, c.MaxRepoBytes, c.MinFreeBytes, c.GCEvery, err)
+func TestLimits(t *testing.T) {
+	c, err := config.Load(flags(t), "", nil)
+	if l := c.Limits; err != nil || l.MaxTreeFiles != 1_000_000 || l.MaxFileBytes != 512<<20 || l.MaxRepoBytes != 32<<30 || l.FetchTimeout != 30*time.Minute || l.MaxVolumeBytes != 0 {
+		t.Errorf("by default %+v, %v", l, err)
 	}
-	c, err = config.Load(flags(t), "", []string{"LOCKSTEP_ADOPT=false"})
-	if err != nil || c.Adopt || c.MaxRepoBytes != 32<<30 || c.GCEvery == 0 {
-		t.Fatalf("adopt %v, bytes %d, error %v", c.Adopt, c.MaxRepoBytes, err)
+	file := write(t, "limits: [large, max-repo-bytes=64GiB, fetch-timeout=90m, max-tree-files=5]\n")
+	c, err = config.Load(flags(t), file, nil)
+	if l := c.Limits; err != nil || l.MaxTreeFiles != 5 || l.MaxFileBytes != 4<<30 || l.MaxRepoBytes != 64<<30 || l.FetchTimeout != 90*time.Minute || l.MinFreeBytes != 512<<20 {
+		t.Errorf("in the file %+v, %v", l, err)
 	}
-	if c, err = config.Load(flags(t), "", nil); err != nil || !c.Adopt {
-		t.Fatalf("adopt %v by default, error %v", c.Adopt, err)
+	c, err = config.Load(flags(t), file, []string{"LOCKSTEP_LIMITS=min-free-bytes=0, max-pack-bytes=3GiB"}) // instead of the file's
+	if l := c.Limits; err != nil || l.MinFreeBytes != 0 || l.MaxPackBytes != 3<<30 || l.MaxRepoBytes != 32<<30 {
+		t.Errorf("in a variable %+v, %v", l, err)
+	}
+	c, err = config.Load(flags(t, "--limits", "max-volume-bytes=1TiB,large"), file, []string{"LOCKSTEP_LIMITS=default"})
+	if l := c.Limits; err != nil || l.MaxVolumeBytes != 1<<40 || l.MaxTreeFiles != 8_000_000 || l.FetchTimeout != 2*time.Hour {
+		t.Errorf("in a flag %+v, %v", l, err)
+	}
+}
+
+func TestHostRequests(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args    []string
+		file    string
+		environ []string
+		usual   int
+		single  int
+	}{
+		"default":         {usual: 16},
+		"number":          {file: "host-requests: 8\n", usual: 8},
+		"list":            {file: "host-requests: [8, github.com=3]\n", usual: 8, single: 3},
+		"variable":        {environ: []string{"LOCKSTEP_HOST_REQUESTS=github.com=3"}, usual: 16, single: 3},
+		"flag over a key": {args: []string{"--host-requests", "4,github.com=5"}, file: "host-requests: 8\n", usual: 4, single: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := ""
+			if tc.file != "" {
+				path = write(t, tc.file)
+			}
+			c, err := config.Load(flags(t, tc.args...), path, tc.environ)
+			if usual, single := c.RequestsPerHost(); err != nil || usual != tc.usual || single["github.com"] != tc.single {
+				t.Errorf("%d, %v, %v", usual, single, err)
+			}
+		})
 	}
 }
 

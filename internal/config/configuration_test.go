@@ -17,8 +17,11 @@ func TestConfigurationListsEverySetting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	basic, advanced := config.Tables()
-	want := replaceTable(t, replaceTable(t, string(text), "basic", basic), "advanced", advanced)
+	basic, advanced, limits := config.Tables()
+	want := string(text)
+	for name, table := range map[string]string{"basic": basic, "advanced": advanced, "limit": limits} {
+		want = replaceTable(t, want, name, table)
+	}
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
@@ -8,18 +9,32 @@ import (
 	"strings"
 )
 
-// RequestsPerHost returns the setting host-limits by host.
-func (c *Config) RequestsPerHost() map[string]int { return c.hostLimits }
+// usualRequests is the maximum number of requests in flight to a host if host-requests has none.
+const usualRequests = 16
 
-// parseHostLimits parses pairs such as git.example.org:8443=4. A host has no scheme. A port that is the default of HTTP,
-// HTTPS or SSH stands for that host without a port too, since a URL may omit it.
-func parseHostLimits(pairs []string) (map[string]int, error) {
-	limits, given := make(map[string]int, len(pairs)), make(map[string]string, len(pairs))
-	for _, pair := range pairs {
-		text, number, _ := strings.Cut(pair, "=")
+// RequestsPerHost returns the setting host-requests: the usual maximum, and that of single hosts.
+func (c *Config) RequestsPerHost() (usual int, single map[string]int) {
+	return c.usualRequests, c.hostRequests
+}
+
+// parseHostRequests parses a number and pairs such as git.example.org:8443=4, all optional. A host has no scheme. A port that is the default
+// of HTTP, HTTPS or SSH stands for that host without a port too, since a URL may omit it.
+func parseHostRequests(items []string) (usual int, single map[string]int, err error) {
+	single, given := make(map[string]int, len(items)), make(map[string]string, len(items))
+	for _, item := range items {
+		text, number, isPair := strings.Cut(item, "=")
+		if !isPair {
+			text, number = "", item
+		}
 		n, err := strconv.Atoi(number)
-		if text == "" || strings.ContainsAny(text, "/@ ") || err != nil || n < 1 {
-			return nil, fmt.Errorf("host-limits %q: want a host and its maximum of requests, such as github.com=32", pair)
+		switch {
+		case err != nil || n < 1 || isPair && (text == "" || strings.ContainsAny(text, "/@ ")):
+			return 0, nil, fmt.Errorf("host-requests %q: want a maximum of at least 1, or a host and its maximum, such as github.com=32", item)
+		case !isPair && usual != 0:
+			return 0, nil, fmt.Errorf("host-requests: %d and %d are both for any host; remove one", usual, n)
+		case !isPair:
+			usual = n
+			continue
 		}
 		host := strings.ToLower(text)
 		names := []string{host}
@@ -28,10 +43,10 @@ func parseHostLimits(pairs []string) (map[string]int, error) {
 		}
 		for _, name := range names {
 			if before, twice := given[name]; twice {
-				return nil, fmt.Errorf("host-limits: %s and %s name the same host; remove one", before, text)
+				return 0, nil, fmt.Errorf("host-requests: %s and %s name the same host; remove one", before, text)
 			}
-			limits[name], given[name] = n, text
+			single[name], given[name] = n, text
 		}
 	}
-	return limits, nil
+	return cmp.Or(usual, usualRequests), single, nil
 }

@@ -13,9 +13,7 @@ type Size int64
 // units are the units of sizes, each 1024 times the previous one.
 var units = []string{"", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 
-const wantSize = "a whole number of bytes, or a size with its unit, such as 512MiB"
-
-var errSize = errors.New("want " + wantSize)
+var errSize = errors.New("want a whole number of bytes, or a size with its unit, such as 512MiB")
 
 // ParseSize parses a size. Units are KiB to EiB, or Ki to Ei as in Kubernetes, in any case; a space may precede them.
 func ParseSize(text string) (Size, error) {

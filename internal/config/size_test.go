@@ -33,17 +33,3 @@ func TestSizesArePrintedAsTheyAreRead(t *testing.T) {
 		}
 	})
 }
-
-func TestSizesInEachSource(t *testing.T) {
-	file := write(t, "max-repo-bytes: 64GiB\nmax-tree-bytes: 1073741824\nmax-pack-bytes: \"3 GiB\"\n")
-	c, err := config.Load(flags(t, "--min-free-bytes", "10MiB"), file, []string{"LOCKSTEP_SPOOL_MAX_BYTES=20MiB", "LOCKSTEP_MAX_FILE_BYTES=2097152"})
-	if err != nil || c.MaxRepoBytes != 64<<30 || c.MaxTreeBytes != 1<<30 || c.MaxPackBytes != 3<<30 || c.MinFreeBytes != 10<<20 || c.SpoolMaxBytes != 20<<20 ||
-		c.MaxFileBytes != 2<<20 || c.MaxInflatedBytes != 8<<30 {
-		t.Errorf("%+v, %v", c, err)
-	}
-	for _, v := range c.Values() {
-		if size, ok := v.Value.(config.Size); v.Name == "min-free-bytes" && (!ok || size.String() != "10MiB") {
-			t.Errorf("min-free-bytes is printed as %v", v.Value)
-		}
-	}
-}

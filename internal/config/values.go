@@ -9,7 +9,7 @@ import (
 // Value is the effective value of one setting.
 type Value struct {
 	Name  string
-	Value any // string, int, Size, bool or []string; durations are formatted
+	Value any // string, int or []string; durations are formatted
 }
 
 // Values returns the effective values of all settings, in order, with passwords in URLs redacted.
@@ -27,8 +27,6 @@ func (c Config) Values() []Value {
 		switch set := value.(type) {
 		case time.Duration:
 			value = set.String()
-		case int64:
-			value = Size(set)
 		case string:
 			value = redacted(set)
 		}

@@ -28,7 +28,7 @@ func TestValuesRedactPasswords(t *testing.T) {
 			t.Errorf("%s: %v", v.Name, v.Value)
 		}
 	}
-	if shown["lease"] != "20s" || shown["hosts"] != "[a.example.org]" || shown["redis"] != "redis://u:xxxxx@h:1" || shown["adopt"] != "true" {
+	if shown["lease"] != "20s" || shown["hosts"] != "[a.example.org]" || shown["redis"] != "redis://u:xxxxx@h:1" || shown["limits"] != "[default]" {
 		t.Errorf("%v", shown)
 	}
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -30,10 +30,6 @@ func (s entry) parses(text string) bool {
 	switch s.value.(type) {
 	case int:
 		_, err = strconv.Atoi(text)
-	case Size:
-		_, err = ParseSize(text)
-	case bool:
-		_, err = strconv.ParseBool(text)
 	case time.Duration:
 		_, err = time.ParseDuration(text)
 	}
@@ -44,10 +40,6 @@ func (s entry) want() string {
 	switch s.value.(type) {
 	case int:
 		return "a whole number"
-	case Size:
-		return wantSize
-	case bool:
-		return "true or false"
 	case time.Duration:
 		return "a duration with its unit, such as 90s"
 	case []string:

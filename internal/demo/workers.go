@@ -36,7 +36,7 @@ func (d *demo) startWorker(ctx context.Context) error {
 	w := &worker{name: fmt.Sprintf("w%d", len(d.workers)+1), done: make(chan struct{})}
 	ctx, w.kill = context.WithCancel(ctx)
 	w.cmd = exec.CommandContext(ctx, self, "serve", "--config", os.DevNull, "--redis", d.redis.String(), "--root", d.root, "--worker", w.name,
-		"--lease", lease.String(), "--tree-grace", "10s", "--min-free-bytes", "0", "--log-level", "error")
+		"--lease", lease.String(), "--tree-grace", "10s", "--limits", "min-free-bytes=0", "--log-level", "error")
 	w.cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
 	w.cmd.Stdout, w.cmd.Stderr = d.std.Stderr, d.std.Stderr
 	// Ctrl-C must not reach the workers. They die with this process, whose threads do not end before it, and which hosts their Redis.

@@ -130,7 +130,7 @@ func eviction(ctx context.Context, client redis.UniversalClient, info string) Ch
 	case !known:
 		return warned("could not be determined, because CONFIG is refused; make sure that maxmemory-policy is noeviction")
 	case policy == "noeviction" && limit > 0 && used > limit/5*4:
-		return warned("%s of maxmemory's %s used: once full, Redis refuses writes; raise maxmemory or lower stream-max-length",
+		return warned("%s of maxmemory's %s used: once full, Redis refuses writes; raise maxmemory",
 			volume.BytesText(used), volume.BytesText(limit))
 	case policy == "noeviction":
 		return passed("maxmemory-policy is noeviction")

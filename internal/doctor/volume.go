@@ -131,9 +131,9 @@ func freeSpace(st unix.Statfs_t, cfg config.Config) Check {
 	free, size := int64(st.Bavail)*unit, int64(st.Blocks)*unit
 	shown := volume.BytesText(free) + " of " + volume.BytesText(size)
 	switch {
-	case free < cfg.MinFreeBytes:
-		return refused("%s, but min-free-bytes reserves %s: fetches would be refused; free space or lower the setting", shown, volume.BytesText(cfg.MinFreeBytes))
-	case free < 2*cfg.MinFreeBytes || free < size/20:
+	case free < int64(cfg.Limits.MinFreeBytes):
+		return refused("%s, but min-free-bytes reserves %s: fetches would be refused; free space or lower it in limits", shown, volume.BytesText(int64(cfg.Limits.MinFreeBytes)))
+	case free < 2*int64(cfg.Limits.MinFreeBytes) || free < size/20:
 		return warned("%s: free some space soon", shown)
 	}
 	return passed("%s", shown)

@@ -37,7 +37,7 @@ func TestAlteredTreesDoNotSpread(t *testing.T) {
 // replaced, as a result for each app says. No later tree has any of it.
 func TestVerifyHasAlteredTreesReplaced(t *testing.T) {
 	t.Parallel()
-	a, apps := newAlteredWorld(t, "--poll-every", "0s", "--reconcile-every", "0s"), []string{"docs", "search"}
+	a, apps := newAlteredWorld(t, "--poll-every", "0s"), []string{"docs", "search"}
 	lockstep := func(code int, args ...string) {
 		t.Helper()
 		if stdout, stderr, got := proctest.RunLockstep(t, nil, append(args, "--redis", a.redis)...); got != code {

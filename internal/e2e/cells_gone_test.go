@@ -23,7 +23,7 @@ func TestCellsAreGoneAndAnExportBringsThemBack(t *testing.T) {
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
-	all := []string{"--redis", rig.url, "--cells-prefix", string(cells.DefaultPrefix)}
+	all := []string{"--redis", rig.url, "--cell", cells.Every}
 	tail := proctest.Start(t, append([]string{"tail", "--since", "1h"}, all...)...)
 	for _, c := range []*cellUnderTest{one, two} {
 		rig.startWorker(c)

@@ -15,7 +15,7 @@ func TestTokensAreThoseOfAllCells(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	alone := []string{"LOCKSTEP_REDIS=" + url}
-	together := append(alone, "LOCKSTEP_CELLS_PREFIX=lockstep:{dir}:")
+	together := append(alone, "LOCKSTEP_CELL=all")
 	run := func(env []string, args ...string) string {
 		t.Helper()
 		out, errs, code := proctest.RunLockstep(t, env, args...)

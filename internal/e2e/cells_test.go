@@ -125,7 +125,7 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 		t.Fatalf("the directory and the cells are on the masters %v, want three", nodes)
 	}
 	git := proctest.StartGit(t)
-	env := []string{"LOCKSTEP_REDIS=" + cluster.URL(), "LOCKSTEP_CELLS_PREFIX=lockstep:{dir}:"}
+	env := []string{"LOCKSTEP_REDIS=" + cluster.URL(), "LOCKSTEP_CELL=all"}
 	for i := range 8 {
 		name := fmt.Sprintf("acme/repo-%d", i)
 		if out, errs, code := proctest.RunLockstep(t, env, "watch", "add", git.URL(name), "--app", "docs", "--no-check"); code != 0 {

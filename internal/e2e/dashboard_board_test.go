@@ -58,7 +58,7 @@ func startBoard(t *testing.T) *board {
 	b.client = b.redis.Client()
 	b.history()
 	cmd := proctest.Command(t, "serve", "--redis", b.redis.URL(), "--root", b.root, "--listen", "127.0.0.1:0", "--worker", "worker-1",
-		"--max-attempts", "1", "--circuit-failures", "100")
+		"--max-attempts", "1")
 	cmd.Env = append(cmd.Environ(), "LOCKSTEP_API_TOKEN="+boardToken)
 	b.serve = proctest.StartCommand(t, cmd)
 	b.serve.AwaitLog("worker takes changes")

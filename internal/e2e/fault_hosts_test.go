@@ -247,7 +247,7 @@ func TestLimitedHostIsAskedSeldom(t *testing.T) {
 }
 
 // TestHostThatFailsForAllGetsFewRequests has a host answer 500 or 503 for everything, without Retry-After. Although a backoff is short, it
-// gets only the five requests for each repository that open the repository's circuit breaker, and another host's change settles. Once the
+// gets only the five requests for each repository that open the repository's circuit breaker, and a few probes, and another host's change settles. Once the
 // host answers, so does everything else.
 func TestHostThatFailsForAllGetsFewRequests(t *testing.T) {
 	testenv.Long(t)
@@ -255,14 +255,14 @@ func TestHostThatFailsForAllGetsFewRequests(t *testing.T) {
 	for _, status := range []int{http.StatusInternalServerError, http.StatusServiceUnavailable} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			const repos, during, most = 30, 15 * time.Second, 6 * 30 // without the breakers, each is tried eight times, and given up
+			const repos, apps, during, most = 30, 3, 15 * time.Second, 8 * 30 // without the breakers, each change is tried eight times, and given up
 			_, good := startGood(t)
 			h := startRemote(t, 2, startSameEverywhere(t))
 			h.does(answers(status, 0))
-			s := startService(t, nil, "--slots", "2", "--retry-base", "100ms", "--retry-max", "200ms", "--circuit-open", "20s")
+			s := startService(t, nil, "--slots", "2", "--lease", "1s")
 			var entries []string
-			for n := range repos {
-				entries = append(entries, s.publish(h.url(fmt.Sprint("acme/r-", n))))
+			for n := range repos * apps {
+				entries = append(entries, s.publish(h.url(fmt.Sprint("acme/r-", n%repos)), "app", fmt.Sprint("app-", n/repos)))
 			}
 			proctest.Eventually(t, func() bool { return len(h.seen()) > 0 }, "the host has failed")
 			s.awaitSynced(s.publish(good))
@@ -279,7 +279,7 @@ func TestHostThatFailsForAllGetsFewRequests(t *testing.T) {
 }
 
 // TestHostThatAnswersAgain has a host break all connections, or answer none until it is restarted. Once it answers, the repositories that
-// only waited for it are synced soon, although a backoff takes an hour. For those that failed see changeWaitsAfterOutage.
+// only waited for it are synced soon, although a backoff takes half a minute. For those that failed see changeWaitsAfterOutage.
 func TestHostThatAnswersAgain(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -308,10 +308,10 @@ func TestHostThatAnswersAgain(t *testing.T) {
 				testenv.Long(t)
 			}
 			t.Parallel()
-			const repos, patience = 40, time.Minute
+			const repos, patience = 40, 25 * time.Second
 			h := startRemote(t, 2, startSameEverywhere(t))
 			end := tc.outage(h)
-			s := startService(t, nil, "--slots", "2", "--retry-base", "1h", "--retry-max", "1h")
+			s := startService(t, nil, "--slots", "2", "--lease", "10m", "--lock-wait", "10m")
 			entries := map[string]string{} // by repository
 			for n := range repos {
 				repo := fmt.Sprint("acme/r-", n)
@@ -345,7 +345,7 @@ func TestRepositoryThatFailsIsLeftAlone(t *testing.T) {
 	const changes = 30
 	h := startRemote(t, 2, startSameEverywhere(t))
 	h.does(ofRepo("acme/bad", answers(http.StatusInternalServerError, 0)))
-	s := startService(t, nil, "--slots", "2", "--circuit-open", "5s")
+	s := startService(t, nil, "--slots", "2", "--lease", "2s")
 	bad := func() (n int) {
 		for _, r := range h.seen() {
 			if r.repo == "acme/bad" {
@@ -386,7 +386,7 @@ func TestLimitedHostServesInOrder(t *testing.T) {
 		h.next.ServeHTTP(w, r)
 		return true
 	})
-	s := startService(t, nil, "--slots", "4", "--host-limits", h.name+"=1")
+	s := startService(t, nil, "--slots", "4", "--host-requests", h.name+"=1")
 	entries := []string{s.publish(h.url("acme/first"))}
 	proctest.Eventually(t, func() bool { return len(h.seen()) == 1 }, "the first request")
 	waiting := 0

@@ -47,7 +47,7 @@ func TestEachAnswerOfARemoteHasItsOutcome(t *testing.T) {
 		}
 		return status != 0 && answers(status, 0)(request, w, r)
 	})
-	s := startService(t, nil, "--retry-base", "10ms", "--retry-max", "50ms", "--max-attempts", fmt.Sprint(attempts))
+	s := startService(t, nil, "--lease", "2s", "--max-attempts", fmt.Sprint(attempts))
 	weekAgo := strconv.FormatInt(time.Now().Add(-8*24*time.Hour).UnixMilli(), 10) + "-0"
 	old := proctest.Must(s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: "lockstep:{0}:changes", ID: weekAgo, Values: []string{"url", h.url("acme/old")}}).Result())(t)
 	malformed := s.publish(h.url("acme/widgets"), "repo", "acme/../../etc")
@@ -200,16 +200,18 @@ func TestRevokedTokenOfAnAppIsReplaced(t *testing.T) {
 	}
 }
 
-// TestForcedRemovalOfARepositoryThatFails removes a repository whose remote has failed so often that it is left alone for an hour.
+// TestForcedRemovalOfARepositoryThatFails removes a repository whose remote has failed so often that it is left alone for half an hour.
 func TestForcedRemovalOfARepositoryThatFails(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	h := startRemote(t, 2, startSameEverywhere(t))
-	s := startService(t, nil, "--retry-base", "10ms", "--retry-max", "50ms", "--circuit-open", "1h")
+	s := startService(t, nil, "--lease", "10m", "--lock-wait", "10m")
 	s.awaitSynced(s.publish(h.url("acme/widgets")))
 	before := len(h.seen())
 	h.does(answers(http.StatusInternalServerError, 0))
-	s.publish(h.url("acme/widgets"))
+	for n := range 5 {
+		s.publish(h.url("acme/widgets"), "app", fmt.Sprint("app-", n))
+	}
 	proctest.Eventually(t, func() bool { return len(h.seen()) >= before+5 }, "the remote has failed five times")
 	if r := s.await(s.publish(h.url("acme/widgets"), "type", "removed", "force", "true")); r.Type != events.ResultRemoved {
 		t.Errorf("%s %s, want it removed", r.Type, r.Error)

@@ -139,7 +139,7 @@ func (o *origin) follow(args ...string) *node {
 }
 
 func (f *node) start() {
-	f.process = proctest.Start(f.T, append([]string{"follow", f.url, "--root", f.root, "--token-file", f.tokenFile, "--retry-base", "50ms"}, f.args...)...)
+	f.process = proctest.Start(f.T, append([]string{"follow", f.url, "--root", f.root, "--token-file", f.tokenFile, "--lease", "1s"}, f.args...)...)
 }
 
 // at returns the commit that is published under a name, and "" if none is.

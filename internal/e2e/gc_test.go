@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,9 +22,9 @@ func TestGCRemovesReplacedTrees(t *testing.T) {
 	client, git := server.Client(), proctest.StartGit(t)
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	serve := func(more ...string) *proctest.Process {
-		return proctest.Start(t, append([]string{"serve", "--redis", server.URL(), "--root", root, "--log-level", "debug", "--tree-prepare", "0s"}, more...)...)
+		return proctest.Start(t, append([]string{"serve", "--redis", server.URL(), "--root", root, "--log-level", "debug"}, more...)...)
 	}
-	quiet := serve("--gc-every", "0s", "--tree-grace", "1h")
+	quiet := serve("--tree-grace", "1h")
 	sync := func(id string) {
 		t.Helper()
 		change := proctest.Must(events.NewChange(events.Change{ID: id, URL: git.URL("acme/widgets")}))(t)
@@ -38,21 +37,23 @@ func TestGCRemovesReplacedTrees(t *testing.T) {
 	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	sync("c2")
 	proctest.AwaitResults(t, client, 2)
-	trees := filepath.Join(root, ".lockstep/repos/acme/widgets/trees")
-	if entries := proctest.Must(os.ReadDir(trees))(t); len(entries) != 2 {
-		t.Fatalf("trees %v, want the current and the replaced one", entries)
+	trees := func() []string { // but for prepared ones
+		return proctest.Must(filepath.Glob(filepath.Join(root, ".lockstep/repos/acme/widgets/trees/[0-9]*")))(t)
+	}
+	if found := trees(); len(found) != 2 {
+		t.Fatalf("trees %v, want the current and the replaced one", found)
 	}
 	if code := quiet.Terminate(); code != term.ExitDone {
 		t.Fatalf("exit code %d", code)
 	}
 
-	p := serve("--gc-every", "1s", "--tree-grace", "1ms", "--tree-keep", "0s", "--listen", "127.0.0.1:0")
+	p := serve("--tree-grace", "1ms", "--listen", "127.0.0.1:0")
 	p.AwaitLog("trees_dropped=1")
 
-	if entries := proctest.Must(os.ReadDir(trees))(t); len(entries) != 1 {
-		t.Errorf("trees %v", entries)
+	if found := trees(); len(found) != 1 {
+		t.Errorf("trees %v", found)
 	}
-	proctest.Eventually(t, func() bool { // a new lease every second
+	proctest.Eventually(t, func() bool { // a new claim every two seconds
 		return strings.Contains(client.Get(ctx, events.DefaultNamespace.GC()).Val(), strconv.Itoa(p.Cmd.Process.Pid))
 	}, "the remaining worker has claimed the garbage collection")
 	address := p.ListenAddress("listening")

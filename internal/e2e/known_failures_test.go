@@ -133,7 +133,7 @@ func startExpiring(t *testing.T, args ...string) *tokenAPI {
 }
 
 func failingTokenAPIDelaysAnotherApp(t *testing.T) string {
-	s := startExpiring(t, "--retry-base", "20ms", "--retry-max", "100ms")
+	s := startExpiring(t, "--lease", "1s")
 	before := len(s.api.seen())
 	s.api.does(answers(http.StatusBadGateway, 0))
 	s.publishAs("one")
@@ -365,7 +365,7 @@ func crashCostsAttempts(t *testing.T) string {
 func changeWaitsAfterOutage(t *testing.T) string {
 	h := startRemote(t, 2, startSameEverywhere(t))
 	h.does(drops)
-	s := startService(t, nil, "--retry-base", "1h", "--retry-max", "1h")
+	s := startService(t, nil, "--lease", "10m", "--lock-wait", "10m")
 	entry := s.publish(h.url("acme/first"))
 	proctest.Eventually(t, func() bool {
 		_, answer := s.do("GET", "/api/v1/repos/acme/first", "")

@@ -40,7 +40,7 @@ func TestVolumeMaintenanceCommands(t *testing.T) {
 	}
 	online := []string{"--redis", server.URL(), "--root", root}
 	with := func(args ...string) []string { return append(args, online...) }
-	serving := proctest.Start(t, with("serve", "--gc-every", "0s", "--log-level", "error")...)
+	serving := proctest.Start(t, with("serve", "--log-level", "error")...)
 	sync := []string{"sync", git.URL("acme/widgets"), "--redis", server.URL()}
 	lockstep(term.ExitDone, sync...)
 	proctest.Must(git.Commit(ctx, "acme/widgets", "main", gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
@@ -97,7 +97,7 @@ func TestVolumeMaintenanceCommands(t *testing.T) {
 	if code := serving.Terminate(); code != term.ExitDone {
 		t.Errorf("exit code %d", code)
 	}
-	if out := lockstep(term.ExitDone, "repos", "gc", "--all", "--offline", "--root", root, "--tree-grace", "0s", "--tree-keep", "0s"); !strings.Contains(out, "acme/widgets") {
+	if out := lockstep(term.ExitDone, "repos", "gc", "--all", "--offline", "--root", root, "--tree-grace", "0s"); !strings.Contains(out, "acme/widgets") {
 		t.Errorf("gc --offline:\n%s", out)
 	}
 	if trees := proctest.Must(filepath.Glob(filepath.Join(root, ".lockstep/repos/acme/widgets/trees/[0-9]*")))(t); len(trees) != 1 {

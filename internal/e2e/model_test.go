@@ -136,7 +136,7 @@ func newModel(t *testing.T) *model {
 // serve starts a worker.
 func (m *model) serve(name string) *proctest.Process {
 	cmd := proctest.Command(m.t, "serve", "--roles", "worker,scheduler", "--redis", m.server.URL(), "--root", m.root, "--worker", name, "--lease", "1s", "--lock-wait", "20s",
-		"--tree-grace", "1s", "--gc-every", "2s", "--hosts", "127.0.0.1", "--max-attempts", "100", "--retry-base", "100ms", "--retry-max", "1s", "--log-level", "warn")
+		"--tree-grace", "1s", "--hosts", "127.0.0.1", "--max-attempts", "100", "--log-level", "warn")
 	cmd.Env = append(os.Environ(),
 		"LOCKSTEP_CREDENTIAL_ONE_PASSWORD="+firstToken, "LOCKSTEP_CREDENTIAL_ONE_URLS="+m.git.URL("")[:len(m.git.URL(""))-len("/.git")]+"/",
 		"LOCKSTEP_CREDENTIAL_TWO_PASSWORD="+secondToken, "LOCKSTEP_CREDENTIAL_TWO_URLS="+m.git.URL("")[:len(m.git.URL(""))-len("/.git")]+"/")

@@ -61,7 +61,7 @@ type pusher struct {
 
 func (p *pusher) serve() {
 	p.Helper()
-	p.worker = proctest.Start(p.T, "serve", "--root", p.root, "--redis", p.redis, "--lease", "1s", "--lock-wait", "30s", "--retry-base", "100ms")
+	p.worker = proctest.Start(p.T, "serve", "--root", p.root, "--redis", p.redis, "--lease", "1s", "--lock-wait", "30s")
 }
 
 // oneOf reports true once in n calls.

@@ -30,7 +30,7 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 	client := server.Client()
 	registry := watch.NewRegistry(client, events.DefaultNamespace)
 	where := []string{"--redis", server.URL(), "--root", root}
-	proctest.Start(t, append([]string{"serve", "--roles", "worker", "--gc-every", "0s"}, where...)...)
+	proctest.Start(t, append([]string{"serve", "--roles", "worker"}, where...)...)
 	heads := map[string]string{}
 	for _, name := range []string{"well", "forgotten", "lost", "orphan", "by-hand", "pushed"} {
 		heads[name] = proctest.Must(git.Create(ctx, "acme/"+name, map[string]string{"a": "1"}))(t)

@@ -63,7 +63,7 @@ func TestScaleCountsWhatWorkersCanDo(t *testing.T) {
 	send("acme/slow-2", remote.URL+"/acme/slow-2.git")
 	expect("nine changes, no worker", stream.Demand{Ready: 9}, 3)
 
-	worker := proctest.Start(t, "serve", "--redis", redisServer.URL(), "--root", t.TempDir(), "--roles", "worker", "--slots", "4", "--retry-base", "5m")
+	worker := proctest.Start(t, "serve", "--redis", redisServer.URL(), "--root", t.TempDir(), "--roles", "worker", "--slots", "4", "--lease", "10m", "--lock-wait", "10m")
 	expect("three changes wait for their remote", stream.Demand{Running: 3}, 1)
 	release()
 	expect("three changes wait for their next attempt", stream.Demand{Parked: 3}, 0)

@@ -18,7 +18,7 @@ import (
 // altered a submodule's file. No watch asks for them.
 func TestSubmodulesOfAService(t *testing.T) {
 	t.Parallel()
-	m := newMirror(t, "--poll-every", "0s", "--reconcile-every", "0s")
+	m := newMirror(t, "--poll-every", "0s")
 	lib := proctest.Must(m.git.Create(t.Context(), "acme/lib", map[string]string{"l": "library"}))(t)
 	proctest.Must(0, m.git.CreateEmpty(t.Context(), "acme/super"))(t)
 	commit := proctest.Must(m.git.Commit(t.Context(), "acme/super", gitserver.Main, gitserver.Edit{

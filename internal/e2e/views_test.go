@@ -107,7 +107,7 @@ func TestViewsUnderKill9(t *testing.T) {
 	}))(t)
 	_, addr := startReceiver(t, server, dir)
 	serve := func() *proctest.Process {
-		return proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root, "--lease", "1s", "--lock-wait", "30s", "--retry-base", "100ms")
+		return proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root, "--lease", "1s", "--lock-wait", "30s")
 	}
 	worker, head, kills := serve(), "", 0
 	for i := range testenv.Soak(20, 40) {

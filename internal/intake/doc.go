@@ -13,7 +13,7 @@
 // they are sent to Redis directly. [Intake.Run] empties the spool:
 //
 //	Redis is unreachable                     the delivery stays at the front and is retried 4 times a second
-//	Redis refuses a delivery                 it moves to the end; it is dropped once older than [Config].Keep
+//	Redis refuses a delivery                 it moves to the end; it is dropped once older than [watch.Keep]
 //	a delivery on disk cannot be decoded     it is dropped, counted, and logged as an error
 //	the process is killed while sending      the deliveries of the file are sent again; the ledger ignores them
 //	the process is killed and not restarted  another process with the same directory sends its deliveries

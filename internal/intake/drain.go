@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/internal/forge"
+	"lockstep/internal/watch"
 )
 
 const (
@@ -85,7 +86,7 @@ func (in *Intake) resend(ctx context.Context, text []byte) (again []byte, err er
 		return nil, nil
 	}
 	span.SetStatus(codes.Error, "refused")
-	if time.Since(s.At) > in.cfg.Keep {
+	if time.Since(s.At) > watch.Keep {
 		log.ErrorContext(ctx, "spooled webhook dropped, Redis refused it until it expired", "since", s.At, "error", err)
 		in.cfg.Drained("dropped")
 		return nil, nil

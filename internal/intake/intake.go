@@ -30,7 +30,6 @@ type Config struct {
 	Registry *watch.Registry
 	Sources  *forge.Sources
 	Spool    *spool.Spool               // nil disables spooling: deliveries that Redis does not accept fail
-	Keep     time.Duration              // how long delivery IDs are remembered, and refused deliveries retried; default 72 h
 	Adopt    time.Duration              // how often to look for deliveries of dead processes in the spool, and to retry refused ones; default 15 s
 	Owns     func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
 	Log      *slog.Logger
@@ -52,7 +51,7 @@ func New(cfg Config) (*Intake, error) {
 	if cfg.Registry == nil || cfg.Sources == nil {
 		return nil, errors.New("intake: Config.Registry and Config.Sources are required")
 	}
-	cfg.Keep, cfg.Adopt = cmp.Or(cfg.Keep, 72*time.Hour), cmp.Or(cfg.Adopt, 15*time.Second)
+	cfg.Adopt = cmp.Or(cfg.Adopt, 15*time.Second)
 	cfg.RedisTimeout, cfg.SpoolTimeout = cmp.Or(cfg.RedisTimeout, 400*time.Millisecond), cmp.Or(cfg.SpoolTimeout, 500*time.Millisecond)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Tracer = cmp.Or(cfg.Tracer, noop.NewTracerProvider().Tracer(""))
@@ -180,7 +179,7 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 			versions[remote] = found.Version
 		}
 		verdict, err := in.cfg.Registry.Accept(ctx, watch.Delivery{
-			Source: src.Name, ID: d.ID, Keep: in.cfg.Keep, Versions: versions, Changes: plan.Changes,
+			Source: src.Name, ID: d.ID, Versions: versions, Changes: plan.Changes,
 		})
 		if err != nil {
 			return out, err

@@ -31,10 +31,7 @@ func (v *Volume) checkClone(f folder, name, remote string) error {
 	refuse := func(why string) error {
 		return conflict("%s is a folder already%s; move it away (it is not touched) and sync again", path, why)
 	}
-	switch {
-	case v.cfg.RefuseClones:
-		return refuse(", and adopting clones is disabled (see the setting adopt)")
-	case strings.Contains(name, "@"):
+	if strings.Contains(name, "@") {
 		return refuse("")
 	}
 	if why := whyNotAdopted(path, remote); why != "" {

@@ -284,7 +284,6 @@ func TestClonesThatCannotBeAdopted(t *testing.T) {
 			testenv.Must(0, os.Remove(filepath.Join(path, ".git/config")))(t)
 			testenv.Must(0, unix.Mkfifo(filepath.Join(path, ".git/config"), 0o644))(t)
 		}, "without a remote"},
-		"where it is not wanted": {func(_ *testing.T, w *world, _ string) { w.volume.cfg.RefuseClones = true }, "the setting adopt"},
 		"where names cannot be exchanged": {func(_ *testing.T, w *world, _ string) {
 			w.volume.exchange = func(string, string) error { return &os.LinkError{Err: unix.EINVAL} }
 		}, "cannot exchange"},

@@ -158,7 +158,7 @@ func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes 
 			return nil
 		}
 		if p.Size > maxBytes {
-			return fail(path, events.ClassQuota, "the LFS object of %q has %s, more than max-file-bytes %s; exclude it or raise the setting",
+			return fail(path, events.ClassQuota, "the LFS object of %q has %s, more than max-file-bytes %s; exclude it or raise it in the setting limits",
 				path, BytesText(p.Size), BytesText(maxBytes))
 		}
 		sizes[p.OID] = p.Size
@@ -176,7 +176,7 @@ func (s *syncer) checkLarge(ctx context.Context, missing []lfs.Object) error {
 	bytes := int64(0)
 	for _, o := range missing {
 		if bytes += o.Size; bytes > s.v.cfg.MaxTreeBytes {
-			return events.Errorf(events.Permanent, events.ClassQuota, "the LFS objects to fetch have more than max-tree-bytes %s; exclude some or raise the setting",
+			return events.Errorf(events.Permanent, events.ClassQuota, "the LFS objects to fetch have more than max-tree-bytes %s; exclude some or raise it in the setting limits",
 				BytesText(s.v.cfg.MaxTreeBytes))
 		}
 	}

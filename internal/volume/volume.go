@@ -28,8 +28,6 @@ type Config struct {
 	KeepPrepared time.Duration       // how long a prepared tree stays unused; 24 h
 	Links        checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
 
-	RefuseClones bool // fail if a plain clone is in the way, instead of adopting it
-
 	MaxFiles         int           // changed files listed in a result; 1,000
 	MaxTreeFiles     int           // files in a tree; 1,000,000
 	MaxTreeBytes     int64         // in all files of a tree; 8 GiB

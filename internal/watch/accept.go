@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed" // the script
@@ -34,8 +33,10 @@ const (
 	Stale     Verdict = "stale"     // the watches have changed and nothing was accepted: recompute the changes
 )
 
+// Keep is how long the ID of a delivery is remembered.
+const Keep = 72 * time.Hour
+
 const (
-	defaultKeep   = 72 * time.Hour
 	maxDeliveries = 200_000 // deliveries remembered for each source
 	maxDelivery   = 200     // bytes; a longer ID is hashed
 )
@@ -44,7 +45,6 @@ const (
 type Delivery struct {
 	Source   string            // scope of the ID
 	ID       string            // deduplicates deliveries; "" disables it
-	Keep     time.Duration     // how long the ID is remembered; default 72 h
 	Versions map[string]string // [RemoteKey] to [RemoteWatches.Version] of the watches that Changes were computed from
 	Changes  []events.Change
 }
@@ -58,7 +58,7 @@ func (r *Registry) Accept(ctx context.Context, d Delivery) (Verdict, error) {
 		return "", errors.New("accept: a delivery with an ID requires a source")
 	}
 	keys := []string{r.namespace.Changes(), r.namespace.Deliveries() + d.Source}
-	args := []any{ledgerID(d.ID), cmp.Or(d.Keep, defaultKeep).Milliseconds(), maxDeliveries, len(d.Versions)}
+	args := []any{ledgerID(d.ID), Keep.Milliseconds(), maxDeliveries, len(d.Versions)}
 	for _, remote := range slices.Sorted(maps.Keys(d.Versions)) {
 		keys = append(keys, r.at(remote))
 		args = append(args, d.Versions[remote])
@@ -87,8 +87,8 @@ func (r *Registry) Accept(ctx context.Context, d Delivery) (Verdict, error) {
 	return "", fmt.Errorf("accept: %w: %.100q", errReply, reply)
 }
 
-// WasAccepted reports whether the ledger of a source has a delivery. keep is as in [Delivery].
-func (r *Registry) WasAccepted(ctx context.Context, source, delivery string, keep time.Duration) (bool, error) {
+// WasAccepted reports whether the ledger of a source has a delivery.
+func (r *Registry) WasAccepted(ctx context.Context, source, delivery string) (bool, error) {
 	at, err := r.redis.ZScore(ctx, r.namespace.Deliveries()+source, ledgerID(delivery)).Result()
 	if errors.Is(err, redis.Nil) {
 		return false, nil
@@ -96,7 +96,7 @@ func (r *Registry) WasAccepted(ctx context.Context, source, delivery string, kee
 	if err != nil {
 		return false, fmt.Errorf("look up delivery %.80q: %w", delivery, err)
 	}
-	return time.Since(time.UnixMilli(int64(at))) < cmp.Or(keep, defaultKeep), nil
+	return time.Since(time.UnixMilli(int64(at))) < Keep, nil
 }
 
 // ledgerID returns the ID that the ledger stores for a delivery: a hash if it is long.

@@ -119,26 +119,26 @@ func TestLedgerDropsExpiredDeliveries(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	now := b.client.Time(ctx).Val()
-	in := watch.Delivery{Source: "gh", ID: "seen", Keep: time.Hour}
-	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(-61 * time.Minute).UnixMilli()), Member: "seen"})
-	b.fill(2500, now.Add(-2*time.Hour))
+	in := watch.Delivery{Source: "gh", ID: "seen"}
+	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(-time.Minute - watch.Keep).UnixMilli()), Member: "seen"})
+	b.fill(2500, now.Add(-time.Hour-watch.Keep))
 	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} { // first expired, then just accepted
 		if got := b.accept(in); got != want {
 			t.Errorf("%d: %s, want %s", i, got, want)
 		}
 	}
-	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(-59 * time.Minute).UnixMilli()), Member: "seen"})
+	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(time.Minute - watch.Keep).UnixMilli()), Member: "seen"})
 	if got := b.accept(in); got != watch.Duplicate {
-		t.Errorf("59 minutes ago: %s", got)
+		t.Errorf("a minute before it expires: %s", got)
 	}
 	for i := range 2 { // each delivery removes up to a thousand expired ones
-		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("d", i), Keep: time.Hour})
+		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("d", i)})
 	}
 	if n := b.client.ZCard(ctx, ledger).Val(); n != 3 {
 		t.Errorf("%d in the ledger, want the three new ones", n)
 	}
-	if left := b.client.PTTL(ctx, ledger).Val(); left <= 59*time.Minute || left > time.Hour {
-		t.Errorf("the ledger's TTL is %v, want an hour", left)
+	if left := b.client.PTTL(ctx, ledger).Val(); left <= watch.Keep-time.Minute || left > watch.Keep {
+		t.Errorf("the ledger's TTL is %v, want %v", left, watch.Keep)
 	}
 	long := strings.Repeat("x", 100_000)
 	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} {
@@ -157,7 +157,7 @@ func TestLedgerDropsOldestDeliveriesOverTheLimit(t *testing.T) {
 	b := benchOn(t, redistest.StartReal(t)) // the embedded Redis sorts the whole set each time
 	b.fill(200_000, b.client.Time(ctx).Val().Add(-time.Minute))
 	for i := range 3 {
-		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("e", i), Keep: time.Hour})
+		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("e", i)})
 	}
 	if n := b.client.ZCard(ctx, ledger).Val(); n != 200_000 {
 		t.Errorf("%d in the ledger, want 200,000", n)

@@ -259,7 +259,7 @@ func (w *worker) run(dst, last string) (err error) {
 }
 
 func treeTooLarge(limit int64) error {
-	return object.Quotaf("the files of the tree have more than %d bytes; raise max-tree-bytes if the repository is meant to be that large", limit)
+	return object.Quotaf("the files of the tree have more than %d bytes; raise max-tree-bytes in the setting limits if the repository is meant to be that large", limit)
 }
 
 // make creates an entry and returns its size.

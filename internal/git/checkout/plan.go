@@ -165,7 +165,7 @@ func checkPresent(objects *object.Store, found []difference) error {
 
 // TooManyFiles returns the error of a tree with more files than the limit.
 func TooManyFiles(limit int) error {
-	return object.Quotaf("too many files: more than %d; raise max-tree-files if the repository is meant to be that large", limit)
+	return object.Quotaf("too many files: more than %d; raise max-tree-files in the setting limits if the repository is meant to be that large", limit)
 }
 
 // Items lists all entries of the tree, sorted by path. It returns an error if the last tree's manifest is damaged.

@@ -47,7 +47,7 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 		return git.Errorf(git.Retryable, git.ClassServer,
 			"%s responded with a web page; check that the URL is that of a repository, and whether it requires a credential", host)
 	case errors.Is(fault, errTooLong):
-		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent more than the limit for one fetch; raise max-pack-bytes if the repository is meant to be that large", host)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent more than the limit for one fetch; raise max-pack-bytes in the setting limits if the repository is meant to be that large", host)
 	case errors.Is(fault, errTooManyRefs):
 		return git.Errorf(git.Permanent, git.ClassQuota, "%s lists more than %d MiB of refs; delete some", host, maxAdvert>>20)
 	case errors.Is(fault, errLongPrologue):

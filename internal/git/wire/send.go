@@ -182,7 +182,7 @@ func (s *Sender) fault(ctx context.Context, w *monitor, target *url.URL, auth Au
 		return read.err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return git.Errorf(git.Retryable, git.ClassNetwork,
-			"%s took longer than %v; raise the setting fetch-timeout if the file is meant to be that large", target.Host, s.Limits.Timeout)
+			"%s took longer than %v; raise fetch-timeout in the setting limits if the file is meant to be that large", target.Host, s.Limits.Timeout)
 	}
 	if errors.Is(fault, errTooLong) {
 		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent a response of more than %d bytes", target.Host, w.maxPack)

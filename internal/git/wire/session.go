@@ -85,7 +85,7 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 		return nil
 	case ctx.Err() == nil && reqCtx.Err() != nil:
 		return git.Errorf(git.Retryable, git.ClassNetwork,
-			"%s took longer than %v; raise the setting fetch-timeout if the repository is meant to be that large", r.host, r.timeout)
+			"%s took longer than %v; raise fetch-timeout in the setting limits if the repository is meant to be that large", r.host, r.timeout)
 	}
 	fault := r.wire.firstError()
 	if text := r.wire.errLine(); fault == nil && text != "" {
