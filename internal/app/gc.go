@@ -30,7 +30,9 @@ type gc struct {
 }
 
 // gcInterval returns the interval between garbage collections, for a grace period of replaced trees.
-func gcInterval(grace time.Duration) time.Duration { return min(max(2*grace, 2*time.Second), time.Hour) }
+func gcInterval(grace time.Duration) time.Duration {
+	return min(max(2*grace, 2*time.Second), time.Hour)
+}
 
 // gcTotals are the totals of one run.
 type gcTotals struct {

@@ -41,7 +41,7 @@ func TestInputErrorsAreOneActionableLine(t *testing.T) {
 		"invalid duration":                 {args: []string{"serve", "--lease", "soon"}, code: term.ExitUsage, want: `"soon" for "--lease" flag`},
 		"invalid duration in a variable":   {args: []string{"serve"}, env: []string{"LOCKSTEP_LEASE=soon"}, code: term.ExitUsage, want: `LOCKSTEP_LEASE "soon": want a duration with its unit, such as 90s`},
 		"invalid number in a variable":     {args: []string{"serve"}, env: []string{"LOCKSTEP_SLOTS=many"}, code: term.ExitUsage, want: `LOCKSTEP_SLOTS "many": want a whole number`},
-		"invalid boolean":                  {args: []string{"serve"}, env: []string{"LOCKSTEP_ADOPT=perhaps"}, code: term.ExitUsage, want: `LOCKSTEP_ADOPT "perhaps": want true or false`},
+		"unknown limits":                   {args: []string{"serve"}, env: []string{"LOCKSTEP_LIMITS=perhaps"}, code: term.ExitUsage, want: `limits "perhaps": want default or large`},
 		"an unknown role":                  {args: []string{"serve", "--roles", "boss"}, code: term.ExitUsage, want: `roles: unknown role "boss": want receiver, worker, notifier, scheduler`},
 		"a prefix without a hash tag":      {args: []string{"status", "--redis", nobody, "--prefix", "lockstep:"}, code: term.ExitUsage, want: `prefix "lockstep:": want at most 128`},
 		"a root that is a file":            {args: []string{"serve", "--log-level", "error", "--root", file("root-file", "")}, code: term.ExitFailed, want: "root-file"},

@@ -133,7 +133,7 @@ func startExpiring(t *testing.T, args ...string) *tokenAPI {
 }
 
 func failingTokenAPIDelaysAnotherApp(t *testing.T) string {
-	s := startExpiring(t, "--lease", "1s")
+	s := startExpiring(t, "--lease", "3s")
 	before := len(s.api.seen())
 	s.api.does(answers(http.StatusBadGateway, 0))
 	s.publishAs("one")
