@@ -9,7 +9,7 @@ import (
 	"lockstep/internal/config"
 )
 
-// Streams are the outputs, the environment and the input of a command.
+// Streams are the outputs and the environment of a command.
 type Streams struct {
 	Stdout, Stderr io.Writer
 	Environ        []string
