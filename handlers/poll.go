@@ -19,8 +19,7 @@ import (
 //	the repository is not found   a failure is reported and the clone kept: a forge answers the same to a token that
 //	                              lost access. The forge's own webhook removes the clone
 //	a published ref is gone       its removal is requested, which checks again; not for the default branch
-//	a published ref is unwatched  its removal is requested, if it was published for watches only, or no sync of it was ever settled; a
-//	                              pattern watches at most max-refs refs
+//	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern watches at most max-refs refs
 //	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
 //	an app never received it, or  a sync is requested for that app
 //	may not have

@@ -88,7 +88,7 @@ func (p *polled) requestRemovals(admitted Watch) error {
 	for _, ref := range slices.SortedFunc(maps.Keys(p.published.Commits), byName) {
 		_, there := p.refs.commit(ref)
 		gone := !there && ref != p.published.Plain
-		dropped := there && !p.wanted[ref] && isUnclaimed(p.known, ref)
+		dropped := there && !p.wanted[ref] && p.known.OnlyWatched(ref)
 		if !gone && !dropped {
 			continue
 		}
@@ -100,12 +100,6 @@ func (p *polled) requestRemovals(admitted Watch) error {
 		}
 	}
 	return nil
-}
-
-// isUnclaimed reports whether a published ref is kept for watches only: each sync of it was for a watch, or none was ever settled, as when a
-// worker died after publishing it and the change then failed.
-func isUnclaimed(known state.Repo, ref events.Ref) bool {
-	return known.OnlyWatched(ref) || known.Head(ref) == "" && !known.Synced().IsZero()
 }
 
 func (p *polled) request(change events.Change) error {

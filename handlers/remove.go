@@ -30,7 +30,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	if strings.HasPrefix(change.ID, pollID) && change.Force && !isUnclaimed(known, change.Ref) {
+	if strings.HasPrefix(change.ID, pollID) && change.Force && !known.OnlyWatched(change.Ref) {
 		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassConflict, "remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
 	}
 	err = h.Repos.Remove(ctx, RemoveRequest{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,7 +21,7 @@ import (
 func VolumeConfig(cfg config.Config) volume.Config {
 	limits := cfg.Limits
 	return volume.Config{
-		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(12*cfg.TreeGrace, 1), Links: checkout.LinkPolicy(cfg.OutsideLinks),
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(12*cfg.TreeGrace, time.Minute), Links: checkout.LinkPolicy(cfg.OutsideLinks),
 		MaxTreeFiles: limits.MaxTreeFiles, MaxTreeBytes: int64(limits.MaxTreeBytes), MaxFileBytes: int64(limits.MaxFileBytes),
 		MaxPackBytes: int64(limits.MaxPackBytes), MaxInflatedBytes: int64(limits.MaxInflatedBytes), FetchTimeout: limits.FetchTimeout,
 		MaxRepoBytes: int64(limits.MaxRepoBytes), MaxVolumeBytes: int64(limits.MaxVolumeBytes), MinFreeBytes: int64(limits.MinFreeBytes),

@@ -126,7 +126,6 @@ type worker struct {
 func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer) (*volume.Volume, error) {
 	volumeConfig := VolumeConfig(cfg.Config)
 	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, cfg.Namespace()), cfg.Step
-	volumeConfig.KeepNamed = max(volumeConfig.KeepNamed, time.Minute) // also without a grace period
 	volumeConfig.Net.Log = cfg.Log
 	if !cfg.NoPrepare {
 		volumeConfig.Replaced = prepares.add

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/access"
@@ -46,6 +47,10 @@ func (i *importer) run(ctx context.Context, doc Document) error {
 	if directory == nil && len(doc.Cells) > 0 {
 		return ErrCells
 	}
+	release, err := i.hold(ctx, doc.Cells)
+	if err != nil {
+		return err
+	}
 	if directory != nil && len(i.Cells.Members()) == 0 {
 		if err := directory.Restore(ctx, doc.Cells, doc.Epoch); err != nil {
 			return err
@@ -73,7 +78,29 @@ func (i *importer) run(ctx context.Context, doc Document) error {
 			i.summary.Unchanged++
 		}
 	}
-	return nil
+	return release()
+}
+
+// hold keeps workers from ending a plan of moves while the repositories that it is about are still missing, until release or, if the import is
+// interrupted, for some minutes.
+func (i *importer) hold(ctx context.Context, all []cells.Cell) (release func() error, err error) {
+	const long = 15 * time.Minute
+	var keys []string
+	for _, c := range all {
+		key := c.Prefix.Rebalance()
+		if err := i.Redis.Set(ctx, key, "import", long).Err(); err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return func() error {
+		for _, key := range keys { // in a cluster, each is in a slot of its own
+			if err := i.Redis.Del(ctx, key).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
 }
 
 // repository imports the watches of a repository, then its state.

@@ -82,7 +82,7 @@ func newImportCommand(std term.Streams) *cobra.Command {
 					return term.UsageError(fmt.Errorf("%s: %w", args[0], err))
 				}
 				set, err := app.OpenCells(ctx, cfg, client)
-				if errors.Is(err, cells.ErrNoCells) && len(doc.Cells) > 0 && cfg.Cell == "" { // the directory is lost
+				if errors.Is(err, cells.ErrNoCells) && len(doc.Cells) > 0 && cfg.Cell == cells.Every { // the directory is lost
 					var empty *cells.Directory
 					empty, err = cells.OpenOrNew(ctx, client, cfg.Directory())
 					set = cells.All(client, empty)

@@ -17,10 +17,15 @@ import (
 	"lockstep/locking"
 )
 
+// purgeOptions are the flags of repos purge.
+type purgeOptions struct {
+	drop, force bool
+	timeout     time.Duration // for each repository
+}
+
 func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	var commit string
-	var drop, force bool
-	var timeout time.Duration // for each repository
+	var opts purgeOptions
 	cmd := newMaintenanceCommand(std, &cobra.Command{
 		Use:   "purge [owner/name…] --commit COMMIT",
 		Short: "Replace all copies of repositories after a secret was pushed",
@@ -42,10 +47,8 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 		list := purgedList{}
 		failures := m.each(ctx, repos, func(repo events.RepoPath, err error) error {
 			p := purged{Repo: repo.String(), Commit: object.ParseID(commit).String()}
-			if err == nil && drop {
-				p.Pinned, err = m.drop(ctx, repo, p.Commit)
-			} else if err == nil {
-				p.Pinned, err = m.purge(ctx, repo, p.Commit, force, timeout)
+			if err == nil {
+				p.Pinned, err = m.purge(ctx, repo, p.Commit, opts)
 			}
 			p.Purged, p.Error = err == nil, errorText(err)
 			list = append(list, p)
@@ -54,48 +57,61 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 		return list, len(list), failures
 	})
 	cmd.Flags().StringVar(&commit, "commit", "", "full hash of the `commit` that introduced the secret")
-	cmd.Flags().BoolVar(&drop, "drop", false, "delete the copies at once, without fetching new ones first")
-	cmd.Flags().BoolVar(&force, "force", false, "also delete old trees that readers pin, once the new ones are published")
-	cmd.MarkFlagsMutuallyExclusive("drop", "force")
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "maximum time to wait for the new copies of one repository")
+	cmd.Flags().BoolVar(&opts.drop, "drop", false, "delete the copies at once, without fetching new ones first")
+	cmd.Flags().BoolVar(&opts.force, "force", false, "also delete old trees that readers pin")
+	cmd.Flags().DurationVar(&opts.timeout, "timeout", 10*time.Minute, "maximum time to wait for the new copies of one repository")
 	return cmd
 }
 
-// drop deletes the copies of one repository, and requests a poll. It returns the trees that are still pinned.
-func (m maintainer) drop(ctx context.Context, repo events.RepoPath, commit string) (pinned []string, err error) {
-	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error {
-		if _, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true}); err != nil {
-			return err
-		}
-		pinned, err = m.finishPurge(ctx, repo, fence, commit)
-		return err
-	})
-	if err == nil && m.redis != nil {
-		_, err = m.requestPoll(ctx, repo)
-	}
-	return pinned, err
-}
-
-// purge replaces the copies of one repository. It returns the trees that are still pinned.
-func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit string, force bool, timeout time.Duration) (pinned []string, err error) {
-	if m.redis == nil {
+// purge replaces or drops the copies of one repository. It returns the trees that are still pinned.
+func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit string, opts purgeOptions) (pinned []string, err error) {
+	if m.redis == nil && !opts.drop {
 		return nil, term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
 	}
-	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error { return m.volume.Purge(ctx, repo, fence) })
-	if err == nil {
-		err = m.awaitCopies(ctx, repo, timeout)
+	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error { return m.volume.Purge(ctx, repo, fence, commit) })
+	if opts.drop && events.ClassOf(err) == events.ClassNotFound { // apps and followers may still have it
+		err = nil
+	}
+	if err == nil && !opts.drop {
+		err = m.awaitCopies(ctx, repo, opts.timeout)
 	}
 	if err != nil {
 		return nil, err
 	}
 	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error {
-		if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true, EndPins: force}); err != nil {
+		if err := m.discard(ctx, repo, fence, opts); err != nil {
 			return err
 		}
 		pinned, err = m.finishPurge(ctx, repo, fence, commit)
 		return err
 	})
+	if opts.drop && m.redis != nil && (err == nil || len(pinned) > 0) {
+		if _, polled := m.requestPoll(ctx, repo); err == nil {
+			err = polled
+		}
+	}
 	return pinned, err
+}
+
+// discard deletes the old copies, those that are published only if the copies are dropped.
+func (m maintainer) discard(ctx context.Context, repo events.RepoPath, fence uint64, opts purgeOptions) error {
+	remove := func() error {
+		if !opts.drop {
+			return nil
+		}
+		_, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true})
+		if events.ClassOf(err) == events.ClassBusy { // trees are pinned; the names are gone
+			return nil
+		}
+		return err
+	}
+	if err := remove(); err != nil {
+		return err
+	}
+	if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true, EndPins: opts.force}); err != nil {
+		return err
+	}
+	return remove() // nothing pins its trees any more
 }
 
 func (m maintainer) underPurge(ctx context.Context, repo events.RepoPath, fn func(ctx context.Context, fence uint64) error) error {
@@ -126,18 +142,19 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 	if err == nil && polled.Result.Type == events.ResultFailed {
 		err = errors.New(polled.Result.Error)
 	}
-	if err == nil && polled.Result.Due == 0 {
-		err = errors.New("nothing of it is watched")
-	}
 	for err == nil {
 		var left volume.PurgeLeft
 		if left, err = m.volume.PurgeLeft(repo); err != nil || len(left.Names) == 0 {
 			return err
 		}
+		if polled.Result.Due == 0 {
+			err = errors.New("nothing of it is to be synced: it is not watched, or its new commit is refused; see lockstep repos show")
+			break
+		}
 		select {
 		case <-ctx.Done():
 			err = fmt.Errorf("%q was not synced within %v: see lockstep repos show %s", left.Names[0], timeout, repo)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(500 * time.Millisecond):
 		}
 	}
 	return fmt.Errorf("no new copies, so the old ones are still published: %w; run this again once workers run and the remote answers, or delete the old ones with --drop", err)

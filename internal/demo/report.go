@@ -86,7 +86,11 @@ func (r summary) Table(w io.Writer) {
 	row("failed", r.Hot.Failed, r.Others.Failed)
 	row("behind their remote", r.Hot.Behind, r.Others.Behind)
 	row("fetched twice at once", r.Hot.Overlaps, r.Others.Overlaps)
-	fmt.Fprintf(w, "\nRepositories fetched at once: up to %d. Killed worker replaced after %.2f s, with a lease of %.0f s.\n", r.Parallel, r.TakenOver, lease.Seconds())
+	fmt.Fprintf(w, "\nRepositories fetched at once: up to %d.", r.Parallel)
+	if r.TakenOver > 0 {
+		fmt.Fprintf(w, " Killed worker replaced after %.2f s, with a lease of %.0f s.", r.TakenOver, lease.Seconds())
+	}
+	fmt.Fprintln(w)
 	if r.AsPromised {
 		fmt.Fprintln(w, "All as promised: nothing was lost, and no tree was torn.")
 	}

@@ -103,6 +103,9 @@ func TestDiskStateAndRegistryMatchModel(t *testing.T) {
 	m.assertState()
 	m.assertNoToken()
 	for _, found := range m.reconcile().Findings {
+		if unsettled := found.Kind == schedule.Drift && strings.HasSuffix(found.Detail, "not in the state"); unsettled {
+			continue
+		}
 		if found.Kind != schedule.NeverSynced || m.hasWatchedRef(found) {
 			t.Errorf("the second reconciliation finds %+v", found)
 		}
@@ -491,7 +494,9 @@ func (m *model) assertDisk() {
 			delete(found, name)
 		}
 		for name := range found {
-			diff = append(diff, name+" is published, want it removed")
+			if !m.isUnsettled(name) {
+				diff = append(diff, name+" is published, want it removed")
+			}
 		}
 		if len(diff) == 0 || time.Now().After(deadline) {
 			break
@@ -507,6 +512,17 @@ func (m *model) assertDisk() {
 	if code != 0 {
 		m.t.Errorf("verify: exit code %d\n%s%s", code, proctest.Tail(stdout, 2000), stderr)
 	}
+}
+
+// isUnsettled reports whether the state knows nothing of a published name: a worker died after publishing it, and the change then failed, as
+// when the repository was renamed meanwhile. It stays, since it may be one that somebody asked for and whose state is lost; reconcile reports it.
+func (m *model) isUnsettled(name string) bool {
+	path, ref, _ := strings.Cut(name, "@")
+	if ref == "" {
+		return false
+	}
+	known := proctest.Must(state.NewStore(m.client, events.DefaultNamespace).Load(m.t.Context(), proctest.Must(events.ParseRepoPath(path))(m.t)))(m.t)
+	return known.Head(proctest.Must(events.ParseRef(ref))(m.t)) == ""
 }
 
 // history returns the changes and results of a repository, for failure messages.

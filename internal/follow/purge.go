@@ -12,17 +12,19 @@ const (
 	purgeRetry  = 10 * time.Second // pause before a purge is tried again
 )
 
-// followPurge replaces the copy of a repository that was purged at the origin.
+// followPurge replaces the copy of a repository that was purged at the origin, unless it was removed or moved meanwhile.
 func (f *Follower) followPurge(ctx context.Context, repo events.RepoPath) {
-	published, here, err := f.cfg.Volume.Published(repo)
-	if err == nil && (!here || !f.isOurs(published)) {
-		return
-	}
 	key, number := purgePrefix+repo.Key(), f.position.number
 	f.position.ask(key)
 	f.ask(ctx, func() func() {
 		for {
-			err := f.cfg.Purge(ctx, repo)
+			published, here, err := f.cfg.Volume.Published(repo)
+			if err == nil && (!here || !f.isOurs(published)) {
+				break
+			}
+			if err == nil {
+				err = f.cfg.Purge(ctx, repo)
+			}
 			if err == nil {
 				break
 			}

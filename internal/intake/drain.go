@@ -26,16 +26,8 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 	unavailable := false
 	for ctx.Err() == nil {
-		refused := 0
-		n, err := in.cfg.Spool.Drain(func(text []byte) error {
-			again, err := in.resend(ctx, text)
-			if again == nil || err != nil {
-				return err
-			}
-			refused++
-			return in.cfg.Spool.Requeue(again)
-		})
-		if err == nil && n > refused {
+		more, err := in.cfg.Spool.Drain(func(text []byte) (again []byte, err error) { return in.resend(ctx, text) })
+		if err == nil && more {
 			if unavailable {
 				in.cfg.Log.InfoContext(ctx, "redis is back, sending spooled webhooks first")
 			}

@@ -2,7 +2,7 @@
 //
 //	s, err := spool.Open("spool", 1<<30)
 //	err = s.Append(ctx, line)     // on disk when it returns nil
-//	sent, err := s.Drain(send)    // gives the lines of the oldest file to send, then deletes it
+//	more, err := s.Drain(send)    // gives the lines of the oldest file to send, then deletes it
 //
 // Processes may share a directory. Each writes to a file of its own, which it locks with flock, and first drains the files that nobody
 // locks, because their process is dead. So the directory must be on a local file system.
@@ -10,7 +10,8 @@
 //	killed, or power loss, after Append     the line is kept
 //	killed before Append returned           the line may or may not be kept; one that was cut off is ignored
 //	killed while a file is drained          its lines are given to send again, which must detect duplicates
-//	disk or directory full                  Append fails; draining needs no space
+//	disk or directory full                  Append fails; draining needs space only for lines that are kept
+//	a file cannot be read                   it is renamed to *.unreadable, and Drain fails once
 //	disk hangs                              Append returns when its context is done; the line may still be kept
 package spool
 
@@ -56,6 +57,9 @@ type Spool struct {
 
 	oldest *os.File // is drained; nil between files
 	read   int64    // bytes of it that were drained
+	kept   []byte   // its lines that are to be kept
+
+	drainsOwn bool // oldest was the file of this process
 }
 
 type line struct {
@@ -108,7 +112,7 @@ func (s *Spool) write() {
 		case l := <-s.appends:
 			batch, text := []line{}, []byte{}
 			for more := true; more; {
-				if s.bytes.Load()+int64(len(text)+len(l.text)) > s.maxBytes {
+				if s.isFull(len(text) + len(l.text)) {
 					l.done <- ErrFull
 				} else {
 					batch, text = append(batch, l), append(text, l.text...)
@@ -131,8 +135,13 @@ func (s *Spool) write() {
 	}
 }
 
-// Requeue adds a line that is being drained to the end, regardless of the limit.
-func (s *Spool) Requeue(text []byte) error { return s.store(append(text, '\n')) }
+// isFull reports whether the directory has no room for so many bytes. Other processes may have deleted files since they were measured.
+func (s *Spool) isFull(bytes int) bool {
+	if s.bytes.Load()+int64(bytes) > s.maxBytes {
+		s.measure()
+	}
+	return s.bytes.Load()+int64(bytes) > s.maxBytes
+}
 
 // store appends lines to the own file and syncs it.
 func (s *Spool) store(text []byte) (err error) {
@@ -161,58 +170,74 @@ func (s *Spool) store(text []byte) (err error) {
 	return nil
 }
 
-// Drain gives each line of a file to send: the oldest of dead processes, or else that of this one. It returns the number of lines, which is
-// 0 if there are none. If send fails, the next Drain continues with that line.
-func (s *Spool) Drain(send func(text []byte) error) (sent int, err error) {
-	for sent == 0 { // a file may be empty
-		if s.oldest == nil {
-			s.read = 0
-			if s.oldest, err = s.next(); s.oldest == nil || err != nil {
-				return 0, err
-			}
+// Drain gives each line of a file to send: the oldest of dead processes, or else that of this one. The lines that send returns are added to
+// the file of this process, regardless of the limit, before the drained one is deleted. If send fails, the next Drain continues with that
+// line. more reports whether there may be lines that were not given to send yet.
+func (s *Spool) Drain(send func(text []byte) (again []byte, err error)) (more bool, err error) {
+	if s.oldest == nil {
+		s.read, s.kept = 0, nil
+		var own bool
+		if s.oldest, own, err = s.next(); s.oldest == nil || err != nil {
+			s.measure()
+			return false, err
 		}
-		in := bufio.NewReader(io.NewSectionReader(s.oldest, s.read, math.MaxInt64-s.read))
-		for {
-			text, err := in.ReadBytes('\n')
-			if errors.Is(err, io.EOF) { // text is empty, or a line that was cut off
-				break
-			}
-			if err == nil {
-				err = send(text[:len(text)-1])
-			}
-			if err != nil {
-				return sent, err
-			}
-			s.read += int64(len(text))
-			sent++
-		}
-		if err := s.remove(s.oldest); err != nil {
-			return sent, err
-		}
-		s.oldest = nil
+		s.drainsOwn = own
 	}
-	return sent, nil
+	in := bufio.NewReader(io.NewSectionReader(s.oldest, s.read, math.MaxInt64-s.read))
+	for {
+		text, err := in.ReadBytes('\n')
+		if errors.Is(err, io.EOF) { // text is empty, or a line that was cut off
+			break
+		}
+		if err != nil {
+			return true, s.setAside(err)
+		}
+		again, err := send(text[:len(text)-1])
+		if err != nil {
+			return true, err
+		}
+		if again != nil {
+			s.kept = append(append(s.kept, again...), '\n')
+		}
+		s.read += int64(len(text))
+	}
+	if err := s.store(s.kept); err != nil {
+		return true, err
+	}
+	more = !s.drainsOwn || len(s.kept) == 0
+	if err := s.remove(s.oldest); err != nil {
+		return true, err
+	}
+	s.oldest = nil
+	return more, nil
 }
 
-// next returns the file to drain, or nil.
-func (s *Spool) next() (*os.File, error) {
+// setAside keeps a file that cannot be read from blocking the others.
+func (s *Spool) setAside(cause error) error {
+	path := s.oldest.Name()
+	err := errors.Join(fmt.Errorf("spool: %s is left aside: %w", path, cause), os.Rename(path, path+".unreadable"), s.store(s.kept), s.oldest.Close())
+	s.oldest = nil
+	return err
+}
+
+// next returns the file to drain, or nil, and whether it is that of this process.
+func (s *Spool) next() (file *os.File, own bool, err error) {
 	paths, err := disk.Glob(s.dir, "*"+suffix)
 	for _, path := range paths {
 		file, failed := open(path, 0)
 		if file != nil {
-			return file, nil
+			return file, false, nil
 		}
 		err = errors.Join(err, failed)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	file := s.own
-	s.own = nil
+	file, s.own = s.own, nil
 	s.waiting.Store(file != nil)
 	if file != nil { // files that cannot be opened do not block it
 		err = nil
 	}
-	return file, err
+	return file, true, err
 }
 
 // Waiting reports whether lines of this process may not be drained yet.

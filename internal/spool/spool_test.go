@@ -55,15 +55,14 @@ func add(t *testing.T, s *Spool, lines ...string) {
 	}
 }
 
-// drain returns the lines of one file.
+// drain returns the lines of one file that has any.
 func drain(t *testing.T, s *Spool) (lines []string) {
 	t.Helper()
-	n := testenv.Must(s.Drain(func(text []byte) error {
-		lines = append(lines, string(text))
-		return nil
-	}))(t)
-	if n != len(lines) {
-		t.Fatalf("%d lines were sent, and %d counted", len(lines), n)
+	for more := true; more && len(lines) == 0; {
+		more = testenv.Must(s.Drain(func(text []byte) ([]byte, error) {
+			lines = append(lines, string(text))
+			return nil, nil
+		}))(t)
 	}
 	return lines
 }
@@ -111,16 +110,16 @@ func TestDrainContinuesWithTheLineThatFailed(t *testing.T) {
 	add(t, s, "a", "b", "c")
 	down := errors.New("down")
 	var got []string
-	for _, want := range []int{1, 0} {
-		n, err := s.Drain(func(text []byte) error {
+	for range 2 {
+		_, err := s.Drain(func(text []byte) ([]byte, error) {
 			if string(text) == "b" {
-				return down
+				return nil, down
 			}
 			got = append(got, string(text))
-			return nil
+			return nil, nil
 		})
-		if !errors.Is(err, down) || n != want {
-			t.Fatalf("%d, %v", n, err)
+		if !errors.Is(err, down) {
+			t.Fatal(err)
 		}
 	}
 	add(t, s, "d") // to the next file
@@ -133,18 +132,20 @@ func TestDrainContinuesWithTheLineThatFailed(t *testing.T) {
 	shut(t, s)
 }
 
-func TestRequeuedLineIsLast(t *testing.T) {
+func TestLineThatIsKeptIsLast(t *testing.T) {
 	t.Parallel()
 	s := openSpool(t, t.TempDir(), 5) // it is moved although there is no room
 	add(t, s, "a", "b")
 	var got []string
-	testenv.Must(s.Drain(func(text []byte) error {
+	if more := testenv.Must(s.Drain(func(text []byte) ([]byte, error) {
 		if string(text) == "a" {
-			return s.Requeue(text)
+			return text, nil
 		}
 		got = append(got, string(text))
-		return nil
-	}))(t)
+		return nil, nil
+	}))(t); more {
+		t.Error("a line that was kept is to be drained at once")
+	}
 	if got = append(got, drainAll(t, s)...); !slices.Equal(got, []string{"b", "a"}) {
 		t.Errorf("%q", got)
 	}
@@ -286,17 +287,17 @@ func TestFileThatIsDrainedIsNotDrainedTwice(t *testing.T) {
 	add(t, dead, "a", "b")
 	shut(t, dead)
 	first, second := openSpool(t, dir, 1<<20), openSpool(t, dir, 1<<20)
-	n, err := first.Drain(func(text []byte) error {
+	_, err := first.Drain(func(text []byte) ([]byte, error) {
 		if got := drainAll(t, second); len(got) != 0 {
 			t.Errorf("%q is drained twice", got)
 		}
 		if string(text) == "b" {
-			return errors.New("down")
+			return nil, errors.New("down")
 		}
-		return nil
+		return nil, nil
 	})
-	if n != 1 || err == nil {
-		t.Errorf("%d, %v", n, err)
+	if err == nil {
+		t.Error("no error")
 	}
 	shut(t, first)
 	if got := drainAll(t, second); !slices.Equal(got, []string{"a", "b"}) { // from the beginning
@@ -330,8 +331,8 @@ func TestFileThatCannotBeOpenedBlocksNoOther(t *testing.T) {
 	if got := drain(t, s); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("%q", got)
 	}
-	if n, err := s.Drain(func([]byte) error { return nil }); n != 0 || !errors.Is(err, syscall.EISDIR) {
-		t.Errorf("%d, %v", n, err)
+	if more, err := s.Drain(func([]byte) ([]byte, error) { return nil, nil }); more || !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("%v, %v", more, err)
 	}
 	shut(t, s)
 }

@@ -122,7 +122,7 @@ func dieAtStep(t *testing.T, root string) {
 	testenv.Must(fmt.Sscan(os.Getenv("LOCKSTEP_TEST_DIE_FENCE"), &fence))(t)
 	var err error
 	if os.Getenv("LOCKSTEP_TEST_DIE_PURGE") != "" {
-		err = v.Purge(t.Context(), repoPath(t, widgets), fence)
+		err = v.Purge(t.Context(), repoPath(t, widgets), fence, "")
 	} else if url := os.Getenv("LOCKSTEP_TEST_DIE_URL"); url != "" {
 		selection := testenv.Must(lfs.ParseSelection(os.Getenv("LOCKSTEP_TEST_DIE_LFS")))(t)
 		_, err = v.Sync(t.Context(), SyncRequest{

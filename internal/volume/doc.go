@@ -170,7 +170,7 @@
 //	move during pushes to the repository   retryable, ClassConflict; nothing changed
 //	move with a damaged tree or store      moves without it; the next Sync of the new path fetches it
 //	a reader writes to published files     the next tree has new files instead; if size and time are
-//	                                       restored, a Comparer finds it, and Verify marks the trees
+//	                                       restored, Verify finds it and marks the trees
 //	path below one that has moved away,    retryable, ClassConflict
 //	within its grace
 //

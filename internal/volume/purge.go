@@ -14,20 +14,21 @@ import (
 )
 
 // Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon as no name links to them and no
-// reader or workspace pins them, without a grace: see "Steps of a purge" of the package. The caller holds the lease with the fence, as for
-// Sync, and requests the syncs.
-func (v *Volume) Purge(ctx context.Context, repo events.RepoPath, fence uint64) error {
+// reader or workspace pins them, without a grace: see "Steps of a purge" of the package. An earlier purge goes on, without fetching again,
+// if its new store does not have the commit, which may be "". The caller holds the lease with the fence, as for Sync, and requests the
+// syncs.
+func (v *Volume) Purge(ctx context.Context, repo events.RepoPath, fence uint64, commit string) error {
 	if err := v.checkRequest(repo, fence); err != nil {
 		return err
 	}
 	f := v.folder(repo)
-	if err := v.purge(ctx, f, SyncRequest{Repo: repo, Fence: fence}); err != nil {
+	if err := v.purge(ctx, f, SyncRequest{Repo: repo, Fence: fence}, commit); err != nil {
 		return fmt.Errorf("purge %s: %w", repo, f.explain(ctx, fence, err))
 	}
 	return nil
 }
 
-func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest) error {
+func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest, commit string) error {
 	b, bound, err := f.readBinding()
 	switch {
 	case err != nil:
@@ -40,7 +41,14 @@ func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest) error {
 	if err := f.record(ctx, req.Fence); err != nil {
 		return err
 	}
-	if err := f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b) }); err != nil {
+	goesOn, err := f.isPurgedOf(b, commit)
+	if err != nil {
+		return err
+	}
+	if !goesOn {
+		err = f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b) })
+	}
+	if err != nil {
 		return err
 	}
 	v.done("purge begun")
@@ -66,6 +74,23 @@ func (f folder) purgeMarks() ([]string, error) {
 func (f folder) isPurged(tree string) bool {
 	dir, err := checkout.GitDirOf(f.tree(tree)).Store()
 	return err == nil && store{dir}.isPurged()
+}
+
+// isPurgedOf reports whether a purge has begun whose new store does not have the commit.
+func (f folder) isPurgedOf(b binding, commit string) (purged bool, err error) {
+	marks, err := f.purgeMarks()
+	if err != nil || len(marks) == 0 || commit == "" {
+		return false, err
+	}
+	current, err := f.currentStore(b.MovedAway)
+	if err != nil || !current.isBegun() {
+		return false, err
+	}
+	defer object.RecoverCorrupt(&err)
+	objects := object.Open(current.dir)
+	defer objects.Close()
+	has, err := objects.Has(object.ParseID(commit))
+	return !has, err
 }
 
 func (s store) isPurged() bool {

@@ -31,7 +31,7 @@ func (f folder) currentStore(movedAway *tombstone) (store, error) {
 	}
 	last := movedAway.lastStore()
 	for _, n := range slices.Backward(generations) {
-		if s := f.generation(n); n > last && s.isBegun() {
+		if s := f.generation(n); n > last && s.isBegun() && !s.isPurged() {
 			return s, nil
 		}
 	}
