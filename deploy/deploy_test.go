@@ -38,7 +38,7 @@ const (
 	operations    = "../docs/operations.md"
 )
 
-// tool returns the path of a program, or skips the test if it is not installed. With LOCKSTEP_TEST_NAME=real, as in CI, it fails the test.
+// tool returns the path of a program, or skips the test if it is not installed. With LOCKSTEP_TEST_NAME=real it fails the test.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
