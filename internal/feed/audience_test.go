@@ -23,7 +23,8 @@ func TestRemovedWatchEndsResultsThatWait(t *testing.T) {
 	widgets := w.watch("docs", "acme/widgets", "")
 	gadgets := w.watch("docs", "acme/gadgets", "")
 	w.watch("docs", "acme/marker", "")
-	operator := w.open("", feed.Start{}) // keeps the results in memory
+	operator := w.open("", feed.Start{}) // keeps the results in memory, from its first one on
+	operator.want("synced " + w.add("docs", "acme/widgets"))
 	at := testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()
 	for _, repo := range []string{"acme/widgets", "acme/gadgets", "acme/marker"} {
 		operator.want("synced " + w.add("docs", repo))
@@ -52,7 +53,8 @@ func TestAudiencesAreDecidedAgainOnce(t *testing.T) {
 		cfg.Sources = func() []feed.Source { return sources }
 	})
 	w.watch("docs", "acme/widgets", "")
-	operator := w.open("", feed.Start{}) // keeps the results in memory
+	operator := w.open("", feed.Start{}) // keeps the results in memory, from its first one on
+	operator.want("synced " + w.add("docs", "acme/widgets"))
 	at := testenv.Must(w.feed.Locate(t.Context(), feed.Start{}))(t).String()
 	var want []string
 	for range results {
