@@ -33,7 +33,7 @@ func TestRemovedWatchEndsResultsThatWait(t *testing.T) {
 	testenv.Must(0, state.NewStore(w.client, events.DefaultNamespace).Deny(t.Context(), gadgets.Repo, "docs", "robot", events.ClassAuth))(t)
 	for removed := time.Now(); time.Since(removed) <= check; { // what was decided before counts for that long
 	}
-	w.open("docs", feed.Start{Cursor: at}).want("synced r3")
+	w.open("docs", feed.Start{Cursor: at}).want("synced r4")
 }
 
 // TestAudiencesAreDecidedAgainOnce has clients get results in memory that are older than Check: who may read them is decided again for all of them

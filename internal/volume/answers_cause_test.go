@@ -36,7 +36,7 @@ func TestInvalidPackBeforeLostConnection(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}
 		pack := "PACK\x00\x00\x00\x02\x00\x00\x00\x05" + strings.Repeat("x", 40)
-		fmt.Fprintf(rw, "0034shallow %s00000008NAK\n%04x\x01%s0000", head, len(pack)+5, pack)
+		fmt.Fprintf(rw, "%04xshallow %s00000008NAK\n%04x\x01%s0000", len("0000shallow ")+len(head), head, len(pack)+5, pack)
 	}))
 	defer server.Close()
 	req := w.request("")
