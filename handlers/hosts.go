@@ -127,10 +127,13 @@ func (y *yielded) end(ctx context.Context) error {
 // pollID starts the IDs of the changes that a poll requests.
 const pollID = "poll/"
 
+// isOfPoll reports whether a poll requested a change.
+func isOfPoll(change events.Change) bool { return strings.HasPrefix(change.ID, pollID) }
+
 // HostKindOf returns the kind of the requests of a job.
 func HostKindOf(job events.Job) HostKind {
 	switch {
-	case job.Change.Type == events.ChangeDue, strings.HasPrefix(job.Change.ID, pollID):
+	case job.Change.Type == events.ChangeDue, isOfPoll(job.Change):
 		return HostPoll
 	case job.Attempt > 1:
 		return HostRetry

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -30,7 +29,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	if strings.HasPrefix(change.ID, pollID) && change.Force && !known.OnlyWatched(change.Ref) {
+	if isOfPoll(change) && change.Force && !known.OnlyWatched(change.Ref) {
 		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassConflict, "remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
 	}
 	err = h.Repos.Remove(ctx, RemoveRequest{

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -119,7 +118,7 @@ func (h *Handlers) syncOutcome(ctx context.Context, s syncing, synced SyncResult
 	if err != nil {
 		return events.Outcome{}, err
 	}
-	if len(poll) == 0 && change.Watched && !strings.HasPrefix(change.ID, pollID) {
+	if len(poll) == 0 && change.Watched && !isOfPoll(change) {
 		if poll, err = h.pollIfExceeded(job, known, watches, result); err != nil {
 			return events.Outcome{}, err
 		}

@@ -44,7 +44,7 @@ type gcTotals struct {
 // Run collects garbage until ctx is done.
 func (g gc) Run(ctx context.Context) {
 	runEvery(ctx, g.interval, func() {
-		if claimed, err := g.redis.SetNX(ctx, g.key, g.worker, g.interval*8/10).Result(); err == nil && claimed {
+		if claimed, err := g.redis.SetNX(ctx, g.key, g.worker, turn(g.interval)).Result(); err == nil && claimed {
 			g.runOnce(ctx)
 		}
 	})
@@ -72,7 +72,7 @@ func (g gc) runOnce(ctx context.Context) {
 		}
 		if time.Since(renewed) > g.interval/4 {
 			renewed = time.Now()
-			_ = g.redis.SetXX(ctx, g.key, g.worker, g.interval*8/10).Err()
+			_ = g.redis.SetXX(ctx, g.key, g.worker, turn(g.interval)).Err()
 		}
 	}
 	totals.Collected = time.Now()

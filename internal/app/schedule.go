@@ -70,7 +70,7 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 		cfg.Log.DebugContext(ctx, "not reconciling, the volume is not mounted here", "root", cfg.Root)
 		return nil
 	}
-	claimed, err := client.SetNX(ctx, cfg.Namespace().Reconcile(), "1", reconcileEvery*8/10).Result()
+	claimed, err := client.SetNX(ctx, cfg.Namespace().Reconcile(), "1", turn(reconcileEvery)).Result()
 	if err != nil || !claimed {
 		return err
 	}

@@ -2,7 +2,6 @@ package backup
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -104,7 +103,10 @@ func Parse(text []byte) (d Document, err error) {
 	if written.Format != Format {
 		return d, fmt.Errorf("the document has format %d, and this version reads %d; import with the version that wrote it (%s)", written.Format, Format, written.Version)
 	}
-	if err := cmp.Or(strict(first, &d.Header), strict(rest, &d.Content)); err != nil {
+	if err := strict(first, &d.Header); err != nil {
+		return d, err
+	}
+	if err := strict(rest, &d.Content); err != nil {
 		return d, err
 	}
 	for _, c := range d.Cells {

@@ -71,11 +71,12 @@ func (m missed) before(repo events.RepoPath, given state.Given) (commit string, 
 
 // repeat makes the exported state of a repository request what apps have missed: m, and what waits to be posted.
 func (m missed) repeat(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, r Repository) error {
-	unposted := missed{}
+	unposted, read := missed{}, map[string]bool{}
 	for _, w := range r.Watches {
-		if w.NotifyURL == "" {
+		if w.NotifyURL == "" || read[w.App] {
 			continue
 		}
+		read[w.App] = true
 		if err := notify.Undelivered(ctx, client, namespace, w.App, r.Repo, unposted.note); err != nil {
 			return err
 		}

@@ -214,11 +214,7 @@ func TestWorkspaceOnOtherFileSystems(t *testing.T) {
 			}
 			dir := filepath.Join(at, "made")
 			output(t, workspaceCommand(t, env, "create", "acme/widgets", dir))
-			git := func(args ...string) string {
-				cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
-				cmd.Env = env
-				return output(t, cmd)
-			}
+			git := gitIn(t, env, dir)
 			if got := git("status", "--porcelain"); got != "" {
 				t.Error(got)
 			}

@@ -56,6 +56,16 @@ func inWorkspace(t *testing.T, env []string, script string, flags ...string) str
 	return output(t, cmd)
 }
 
+// gitIn returns a function that runs git in a folder and returns its output.
+func gitIn(t *testing.T, env []string, dir string) func(args ...string) string {
+	return func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
+		cmd.Env = env
+		return output(t, cmd)
+	}
+}
+
 func output(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var errs strings.Builder
@@ -336,12 +346,7 @@ func TestCreatedWorkspaceStands(t *testing.T) {
 		p.sync()
 	}
 	proctest.Must(0, os.RemoveAll(p.volume.Root()))(t)
-	git := func(args ...string) string {
-		t.Helper()
-		cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
-		cmd.Env = env
-		return output(t, cmd)
-	}
+	git := gitIn(t, env, dir)
 	if got := git("status", "-sb"); got != "## main...origin/main" {
 		t.Error(got)
 	}

@@ -86,10 +86,7 @@ func (f folder) isPurgedOf(b binding, commit string) (purged bool, err error) {
 	if err != nil || !current.isBegun() {
 		return false, err
 	}
-	defer object.RecoverCorrupt(&err)
-	objects := object.Open(current.dir)
-	defer objects.Close()
-	has, err := objects.Has(object.ParseID(commit))
+	has, err := holds(object.Open(current.dir), commit)
 	return !has, err
 }
 
@@ -110,11 +107,7 @@ func (f folder) beginPurge(b binding) error {
 		return err
 	}
 	if format, ok := object.FormatOf(old.dir); ok {
-		next, err := f.nextStore(b.MovedAway)
-		if err == nil {
-			err = next.begin(old.depth(), format)
-		}
-		if err != nil {
+		if err := f.beginNext(b.MovedAway, old.depth(), format); err != nil {
 			return err
 		}
 	}
@@ -131,14 +124,10 @@ func (f folder) beginPurge(b binding) error {
 
 // replacedTrees returns the paths of the trees that a purge deletes now: those of purged stores that neither a name nor the published views
 // need, and all trees of views without a name.
-func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]string, error) {
+func (v *Volume) replacedTrees(f folder, b binding, links map[string]string, views []viewLinks) ([]string, error) {
 	needed := map[string]bool{}
 	for _, tree := range links {
 		needed[f.tree(tree)] = true
-	}
-	views, err := v.allViewLinks(f, b)
-	if err != nil {
-		return nil, err
 	}
 	for _, l := range views {
 		needed[f.tree(l.Tree)] = true
@@ -166,7 +155,11 @@ func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err erro
 	if err != nil || len(marks) == 0 {
 		return false, err
 	}
-	trees, err := s.v.replacedTrees(s.f, s.binding, links)
+	views, err := s.v.allViewLinks(s.f, s.binding)
+	if err != nil {
+		return false, err
+	}
+	trees, err := s.v.replacedTrees(s.f, s.binding, links, views)
 	if err != nil {
 		return false, err
 	}
@@ -226,7 +219,7 @@ func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 		}
 	}
 	slices.Sort(left.Names)
-	trees, err := v.replacedTrees(f, b, links)
+	trees, err := v.replacedTrees(f, b, links, views)
 	if err != nil {
 		return left, err
 	}
@@ -245,12 +238,17 @@ func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 }
 
 // HasCommit reports whether a store of the repository or of one of its submodules has a commit.
-func (v *Volume) HasCommit(repo events.RepoPath, commit string) (has bool, err error) {
-	defer object.RecoverCorrupt(&err)
+func (v *Volume) HasCommit(repo events.RepoPath, commit string) (bool, error) {
 	objects, err := v.folder(repo).openStores()
 	if err != nil {
 		return false, err
 	}
+	return holds(objects, commit)
+}
+
+// holds reports whether stores have an object, and closes them.
+func holds(objects *object.Store, id string) (has bool, err error) {
+	defer object.RecoverCorrupt(&err)
 	defer objects.Close()
-	return objects.Has(object.ParseID(commit))
+	return objects.Has(object.ParseID(id))
 }

@@ -149,9 +149,13 @@ func (s store) writeRefs(refs map[string]object.ID) error {
 
 const depthName = "lockstep-depth" // file in a store
 
-// begin creates an empty store, into which the next sync fetches everything at this depth or a greater one.
-func (s store) begin(depth events.Depth, format object.Format) error {
-	err := object.MakeBare(s.dir, format)
+// beginNext creates an empty store of the next generation, into which the next sync fetches everything at this depth or a greater one.
+func (f folder) beginNext(movedAway *tombstone, depth events.Depth, format object.Format) error {
+	s, err := f.nextStore(movedAway)
+	if err != nil {
+		return err
+	}
+	err = object.MakeBare(s.dir, format)
 	if err == nil && depth != 0 {
 		err = disk.Replace(filepath.Join(s.dir, depthName), []byte(depth.String()+"\n"))
 	}

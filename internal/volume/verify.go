@@ -183,7 +183,8 @@ func (c *verifier) mark() error {
 		}
 	}
 	if slices.Contains(stores, current.dir) || !current.isBegun() {
-		if err := c.beginStore(current, depth); err != nil {
+		format, _ := object.FormatOf(current.dir)
+		if err := c.f.beginNext(c.binding.MovedAway, depth, format); err != nil {
 			return err
 		}
 	}
@@ -198,14 +199,4 @@ func (c *verifier) mark() error {
 		c.marked = append(c.marked, c.v.relative(path))
 	}
 	return nil
-}
-
-// beginStore makes an empty store the current one, into which the next sync fetches everything at this depth or a greater one.
-func (c *verifier) beginStore(current store, depth events.Depth) error {
-	format, _ := object.FormatOf(current.dir)
-	next, err := c.f.nextStore(c.binding.MovedAway)
-	if err != nil {
-		return err
-	}
-	return next.begin(depth, format)
 }
