@@ -2,22 +2,25 @@
 //
 //	h := handlers.Handlers{Repos: repos, States: states, Credentials: credentials, Watches: watches}
 //	circuit := handlers.Circuit{Store: circuits}
-//	changes := router.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
+//	changes := handlers.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
 //	r, err := router.New(router.Config{Routes: []router.Route{{
 //		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-//		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed},
+//		Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
 //	}}})
 //	if err != nil {
 //		return err
 //	}
-//	return r.Run(ctx)
+//	return router.Run(ctx, r)
 //
 // # Guarantees
 //
 // A handler runs under the repository's lease and in a work slot, which it gives back while a request to a remote admitted by
-// [Hosts] is in flight. It returns an outcome (the result and the state to store), which the router settles in one step with
+// [Hosts] is in flight. It returns an outcome (the result and the state to store), which [Changes] settles in one step with
 // the change, or an error, whose [events.Disposition] decides what happens to the change. It may run again after a crash at
 // any point: repeating it completes the work.
+//
+// While the lease is still held, Changes also settles every waiting change that the outcome answers, each with its own result,
+// as decided by the outcome's Covers. This requires Lockstep's own subscriber with [Changes.Key] as its key.
 //
 // The interfaces ([Repos], [States], [Credentials], [Watches], [Hosts], [Views], [CircuitStore]) and their types are public, so any program
 // can implement them. Lockstep's own implementation is a volume and Redis.

@@ -263,7 +263,7 @@ type Handlers struct {
 }
 
 // Handle calls the handler for the job's type of change.
-func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Handle(ctx context.Context, job Job) (Outcome, error) {
 	if h.Hosts != nil {
 		defer h.Hosts.Leave(ctx, job.Change.Repo)
 	}
@@ -277,7 +277,7 @@ func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, 
 	case events.ChangeDue:
 		return h.Poll(ctx, job)
 	}
-	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
+	return Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
 }
 
 // source is a remote and the name of its credential.
@@ -289,7 +289,7 @@ type source struct {
 func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.Foreign} }
 
 // remote returns the remote that a job may contact.
-func (h *Handlers) remote(ctx context.Context, job events.Job, from source) (Remote, error) {
+func (h *Handlers) remote(ctx context.Context, job Job, from source) (Remote, error) {
 	secret, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	remote := Remote{URL: from.url, Secret: secret, Foreign: from.foreign, SecretFor: h.secretFor(from)}
 	if h.Hosts != nil {
@@ -314,5 +314,5 @@ func redisError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
+	return &events.Error{Disposition: events.Contention, Scope: events.ScopeUs, Class: events.ClassInternal, Err: err}
 }

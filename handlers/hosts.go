@@ -68,7 +68,7 @@ type Gate interface {
 // job that waits for a remote does not use.
 type gate struct {
 	hosts      Hosts
-	job        events.Job
+	job        Job
 	credential string
 	slot       *yielded
 }
@@ -105,7 +105,7 @@ type yielded struct {
 	resume   func(context.Context) error
 }
 
-func (y *yielded) begin(job events.Job) {
+func (y *yielded) begin(job Job) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.requests == 0 {
@@ -131,7 +131,7 @@ const pollID = "poll/"
 func isOfPoll(change events.Change) bool { return strings.HasPrefix(change.ID, pollID) }
 
 // HostKindOf returns the kind of the requests of a job.
-func HostKindOf(job events.Job) HostKind {
+func HostKindOf(job Job) HostKind {
 	switch {
 	case job.Change.Type == events.ChangeDue, isOfPoll(job.Change):
 		return HostPoll

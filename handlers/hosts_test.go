@@ -71,7 +71,7 @@ func TestHostLearnsWhoAsks(t *testing.T) {
 	requested := w.job("3-0", events.Change{URL: url})
 	requested.Change.ID = "poll/9-0/1"
 	for i, tc := range []struct {
-		job  events.Job
+		job  handlers.Job
 		kind handlers.HostKind
 	}{{job, handlers.HostPush}, {again, handlers.HostRetry}, {requested, handlers.HostPoll}} {
 		hosts.requests, hosts.answers = nil, nil
@@ -171,7 +171,7 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 	slots := router.NewSlots(1)
 	handle := func(url string) <-chan error {
 		job := w.job("1-0", events.Change{URL: url})
-		changes := router.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed events.Job) (events.Outcome, error) {
+		changes := handlers.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed handlers.Job) (handlers.Outcome, error) {
 			routed.Fence = job.Fence
 			return w.handlers.Handle(ctx, routed)
 		}}

@@ -16,26 +16,26 @@ import (
 // then is either another repository, which keeps its watches, or the same one under its old name, which is removed. The state
 // of the old path records a settled move. If the same move is requested again and the old path is in use by then, nothing is
 // done: the result is that of a poll, since consumers could take a second ResultMoved to be about the new repository.
-func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
 	remote, err := h.remote(ctx, job, sourceOf(change))
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	for _, repo := range []events.RepoPath{change.Repo, change.To} {
 		if _, err := h.known(ctx, repo); err != nil { // it may be in another cell
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	if done, err := h.movedBefore(ctx, change); done || err != nil {
-		return events.Outcome{Result: job.Result(events.ResultPolled)}, err
+		return Outcome{Result: job.Result(events.ResultPolled)}, err
 	}
 	if err := h.checkTarget(ctx, change); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	former, err := h.formerSecret(ctx, change)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	moved, err := h.Repos.Move(ctx, MoveRequest{
 		From: change.Repo, To: change.To, Remote: remote, FormerSecret: former, Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm,
@@ -49,21 +49,21 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		err = h.checkSame(ctx, job, remote, successor)
 	}
 	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
+		return Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
 	}
 	if err := h.Watches.Move(ctx, change.Repo, change.To, change.URL); err != nil {
 		if _, refused := errors.AsType[*events.Error](err); refused {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
-		return events.Outcome{}, redisError(err)
+		return Outcome{}, redisError(err)
 	}
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	there, err := h.known(ctx, change.To)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	job.Follows = known.Follows()
 	result := job.Result(events.ResultMoved)
@@ -71,9 +71,9 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	if change.To.Equal(change.Repo) {
 		fields := state.FenceFields(result)
 		fields["url"] = change.URL
-		return events.Outcome{Result: result, State: fields}, nil
+		return Outcome{Result: result, State: fields}, nil
 	}
-	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
+	outcome := Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
 	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
 	maps.Copy(outcome.State, known.FollowsFields())
 	if moved.Path != "" && !known.Synced().IsZero() { // otherwise it was removed there before this change was settled
@@ -81,13 +81,13 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		maps.Copy(fields, outcome.StateTo)
 		outcome.StateTo = fields
 		if outcome.ViewsTo, err = h.movedViews(ctx, change.Repo, change.To); err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	if succeeded {
 		rest, err := removalOf(successor, job)
 		if err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 		outcome.Changes = []events.Change{rest}
 	}
@@ -95,7 +95,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 }
 
 // removalOf returns the change that removes what was published at the old path since an earlier attempt at a move.
-func removalOf(successor Published, job events.Job) (events.Change, error) {
+func removalOf(successor Published, job Job) (events.Change, error) {
 	change := job.Change
 	return events.NewChange(events.Change{
 		ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
@@ -167,7 +167,7 @@ func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (Secr
 // checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are watches but no
 // clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, for
 // example because it redirects there, or be gone, unless something was fetched from it since.
-func (h *Handlers) checkSame(ctx context.Context, job events.Job, remote Remote, successor Published) error {
+func (h *Handlers) checkSame(ctx context.Context, job Job, remote Remote, successor Published) error {
 	change := job.Change
 	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {

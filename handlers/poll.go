@@ -49,11 +49,11 @@ import (
 //
 // A poll for one app, after it has added a pattern, requests syncs for that app, and notes what patterns leave out; the rest waits for the next
 // poll for all.
-func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	repo := job.Change.Repo
 	watches, err := h.watches(ctx, repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	result := job.Result(events.ResultPolled)
 	concerned := watches
@@ -62,22 +62,22 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	if len(concerned) == 0 {
 		_, err := h.known(ctx, repo)
-		return events.Outcome{Result: result}, err
+		return Outcome{Result: result}, err
 	}
 	admitted, refs, err := h.listAsAnyone(ctx, job, concerned)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	if err := h.proveOther(ctx, job, concerned, admitted); err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	outcome, err := h.missing(ctx, job, watches, admitted, refs)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	move, moved, err := h.redirected(ctx, job, watches, admitted, refs.Moved, nextID(job, outcome.Changes))
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	if moved { // after the syncs, which still find their watches
 		outcome.Changes = append(outcome.Changes, move)
@@ -94,7 +94,7 @@ func watched(w Watch) source { return source{w.URL, w.Credential, w.Foreign} }
 
 // listAsAnyone lists the refs using the first watch whose credential the remote accepts and does not limit, and returns that
 // watch.
-func (h *Handlers) listAsAnyone(ctx context.Context, job events.Job, watches []Watch) (Watch, Refs, error) {
+func (h *Handlers) listAsAnyone(ctx context.Context, job Job, watches []Watch) (Watch, Refs, error) {
 	var first, limited error
 	tried := map[source]bool{}
 	for _, w := range watches {
@@ -120,7 +120,7 @@ func (h *Handlers) listAsAnyone(ctx context.Context, job events.Job, watches []W
 	return Watch{}, Refs{}, cmp.Or(limited, first)
 }
 
-func (h *Handlers) listRefs(ctx context.Context, job events.Job, from source) (Refs, error) {
+func (h *Handlers) listRefs(ctx context.Context, job Job, from source) (Refs, error) {
 	remote, err := h.remote(ctx, job, from)
 	if err != nil {
 		return Refs{}, err
@@ -131,44 +131,44 @@ func (h *Handlers) listRefs(ctx context.Context, job events.Job, from source) (R
 
 // missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the obsolete fields of
 // the state. admitted is the watch whose credential the remote accepted.
-func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch, admitted Watch, refs Refs) (events.Outcome, error) {
+func (h *Handlers) missing(ctx context.Context, job Job, watches []Watch, admitted Watch, refs Refs) (Outcome, error) {
 	known, err := h.known(ctx, job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	published, cloned, err := h.Repos.Published(job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	compared, err := h.comparedViews(ctx, job.Change.Repo, known)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	listed, err := h.Repos.ListedRefs(job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	p := polled{
 		h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared, listed: listed, now: time.Now(),
 		wanted: map[events.Ref]bool{},
 	}
 	if err := p.requestSyncs(); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if err := p.storeListed(ctx); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if job.Change.App != "" {
-		return p.leftOut(events.Outcome{Changes: p.changes}), nil
+		return p.leftOut(Outcome{Changes: p.changes}), nil
 	}
 	if err := p.requestRemovals(admitted); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	return p.outcome(ctx)
 }
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.
-func nextID(job events.Job, changes []events.Change) string {
+func nextID(job Job, changes []events.Change) string {
 	return fmt.Sprintf("%s%s/%d", pollID, job.Entry, len(changes)+1)
 }
 

@@ -105,13 +105,13 @@ func checkPicked(change events.Change, selecting []Watch, storedRefs func() (sto
 		}
 		limit = max(limit, w.MaxRefs)
 	}
-	return events.Errorf(events.Permanent, events.ClassUnwatched, "%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of %s; raise --max-refs to keep it",
+	return unwatched("%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of %s; raise --max-refs to keep it",
 		change.Ref, change.Repo, limit, change.App)
 }
 
 // pollIfExceeded requests a poll, which removes others, if a synced ref is published for the first time and more refs are published than a
 // pattern that selects it keeps. The caller calls it for no sync that a poll requested, which requests the removals itself.
-func (h *Handlers) pollIfExceeded(job events.Job, known state.Repo, watches []Watch, synced events.Result) ([]events.Change, error) {
+func (h *Handlers) pollIfExceeded(job Job, known state.Repo, watches []Watch, synced events.Result) ([]events.Change, error) {
 	limited := slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return w.MaxRefs == 0 || !isPattern(w.Ref) || !w.Ref.Matches(synced.Ref) })
 	if len(limited) == 0 || known.Head(synced.Ref) != "" {
 		return nil, nil

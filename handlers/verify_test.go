@@ -126,7 +126,7 @@ func TestSignedTagOfAnotherCommit(t *testing.T) {
 			Watches: watchesOf{{App: "docs", Ref: selector{"refs/tags/v1"}, Verify: handlers.VerifyRequire, VerifyKeys: "team"}},
 			Keys:    keysOf{"team": {AllowedSigners: "key " + string(ssh.MarshalAuthorizedKey(signer.PublicKey()))}},
 		}
-		outcome, err := h.Sync(t.Context(), events.Job{
+		outcome, err := h.Sync(t.Context(), handlers.Job{
 			Change: events.Change{ID: "1", Type: events.ChangePushed, Repo: repo, URL: "https://example.com/acme/widgets.git", Ref: ref, App: "docs"},
 			Entry:  "1-0", Attempt: 1, Fence: 7,
 			Latest: func(context.Context) (string, error) { return "", nil }, Newest: func(context.Context) (string, error) { return "", nil },
@@ -199,7 +199,7 @@ func TestVerificationOfWatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := handlers.Handlers{Repos: checkedRepos{candidate: tc.candidate}, States: stateOf{}, Credentials: anonymous{}, Watches: tc.watches, Keys: keys}
-		outcome, err := h.Sync(t.Context(), events.Job{
+		outcome, err := h.Sync(t.Context(), handlers.Job{
 			Change: events.Change{ID: "1", Type: events.ChangePushed, Repo: repo, URL: "https://example.com/acme/widgets.git", App: "docs"},
 			Entry:  "1-0", Attempt: 1, Fence: 7,
 			Latest: func(context.Context) (string, error) { return "", nil }, Newest: func(context.Context) (string, error) { return "", nil },

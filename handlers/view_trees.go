@@ -27,7 +27,7 @@ type ViewTree struct {
 
 // publishViews publishes the trees of the views of a synced result's app, if its watch asks for them, and names them in the results of
 // views. It removes the names of views that no watch asks for any more.
-func (h *Handlers) publishViews(ctx context.Context, job events.Job, watches []Watch, synced events.Result, views []events.Result) error {
+func (h *Handlers) publishViews(ctx context.Context, job Job, watches []Watch, synced events.Result, views []events.Result) error {
 	if h.Views == nil {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitserver"
@@ -84,10 +85,10 @@ func (w *world) startWorker(server *redistest.Server) {
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: w.client, Reader: server.Client(), Group: "workers", Log: log})
 	must(err)
 	handle := backend.New(volume, state.NewStore(w.client, namespace), credential.NewStore("", func(string) string { return "" }), watch.NewRegistry(w.client, namespace))
-	changes := router.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
+	changes := handlers.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
 	r, err := router.New(router.Config{Log: log, Routes: []router.Route{{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, Log: log},
+		Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
 	}}})
 	must(err)
 	stopped := make(chan error, 1)

@@ -26,7 +26,7 @@ func (h Hosts) Enter(ctx context.Context, req handlers.HostRequest) (handlers.Ho
 func (h Hosts) Leave(ctx context.Context, repo events.RepoPath) { h.Budgets.Leave(ctx, repo) }
 
 // Limited returns an error of the class limited if this process knows that the job may not ask the host now, else nil.
-func (h Hosts) Limited(host string, job events.Job) error {
+func (h Hosts) Limited(host string, job handlers.Job) error {
 	r := hosts.Request{Host: host, Credential: job.Change.Credential, Repo: job.Change.Repo, Kind: hosts.Kind(handlers.HostKindOf(job))}
 	if l := h.Budgets.Blocked(r); l != nil {
 		return limited(l)
@@ -39,7 +39,11 @@ func limited(err error) error {
 	if !ok {
 		return err
 	}
-	return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: hostFault(l)}
+	scope, fault := events.ScopeNone, hostFault(l)
+	if _, ok := errors.AsType[*events.Error](fault); ok {
+		scope = events.ScopeHost
+	}
+	return &events.Error{Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: fault}
 }
 
 // hostFault returns a retryable error if the host does not answer or tells its clients to wait.
