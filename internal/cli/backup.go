@@ -87,7 +87,7 @@ func newImportCommand(std term.Streams) *cobra.Command {
 				set, err := app.OpenCells(ctx, cfg, client)
 				if errors.Is(err, cells.ErrNoCells) && len(doc.Cells) > 0 && cfg.Cell == cells.Every { // the directory is lost
 					var empty *cells.Directory
-					empty, err = cells.OpenOrNew(ctx, client, cfg.Directory())
+					empty, err = cells.OpenOrNew(ctx, client)
 					set = cells.All(client, empty)
 				}
 				if err != nil {
