@@ -51,6 +51,9 @@ func newExportCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				return out.Show(std, doc.Counts, func(w io.Writer) {
+					if doc.Counts.Cells > 0 {
+						fmt.Fprintf(w, "cells\t%d\n", doc.Counts.Cells)
+					}
 					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", doc.Counts.Repos, doc.Counts.Watches, doc.Counts.Tokens)
 				})
 			})

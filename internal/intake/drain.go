@@ -27,19 +27,19 @@ func (in *Intake) Run(ctx context.Context) {
 	unavailable := false
 	for ctx.Err() == nil {
 		more, err := in.cfg.Spool.Drain(func(text []byte) (again []byte, err error) { return in.resend(ctx, text) })
-		if err == nil && more {
+		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
+		switch {
+		case err != nil:
+			if !unavailable && ctx.Err() == nil {
+				in.cfg.Log.WarnContext(ctx, "spooled webhooks cannot be sent, will retry", "error", err)
+			}
+			unavailable, pause, appended = true, retryEvery, nil // a new delivery would also fail
+		case more:
 			if unavailable {
 				in.cfg.Log.InfoContext(ctx, "redis is back, sending spooled webhooks first")
 			}
 			unavailable = false
 			continue
-		}
-		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
-		if err != nil {
-			if !unavailable && ctx.Err() == nil {
-				in.cfg.Log.WarnContext(ctx, "spooled webhooks cannot be sent, will retry", "error", err)
-			}
-			unavailable, pause, appended = true, retryEvery, nil // a new delivery would also fail
 		}
 		select {
 		case <-ctx.Done():
@@ -61,10 +61,11 @@ func (in *Intake) resend(ctx context.Context, text []byte) (again []byte, err er
 	if !ok || err != nil {
 		src = forge.Source{Name: s.Delivery.Source} // already verified; only Auto is missing
 	}
-	log := in.cfg.Log.With("source", src.Name, "event", s.Delivery.Event, "delivery", s.Delivery.ID, "repo", Repo(s.Delivery).String())
+	repo := Repo(s.Delivery).String()
+	log := in.cfg.Log.With("source", src.Name, "event", s.Delivery.Event, "delivery", s.Delivery.ID, "repo", repo)
 	ctx, span := in.cfg.Tracer.Start(propagation.TraceContext{}.Extract(ctx, s.Trace), "webhook from disk",
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(s.At), trace.WithAttributes(attribute.String("lockstep.source", src.Name),
-			attribute.String("lockstep.delivery", s.Delivery.ID), attribute.String("lockstep.repo", Repo(s.Delivery).String())))
+			attribute.String("lockstep.delivery", s.Delivery.ID), attribute.String("lockstep.repo", repo)))
 	limited, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	out, err := in.deliver(limited, src, s.Delivery, s.At)
@@ -78,15 +79,14 @@ func (in *Intake) resend(ctx context.Context, text []byte) (again []byte, err er
 		return nil, nil
 	}
 	span.SetStatus(codes.Error, "refused")
-	if time.Since(s.At) > watch.Keep {
+	switch {
+	case time.Since(s.At) > watch.Keep:
 		log.ErrorContext(ctx, "spooled webhook dropped, Redis refused it until it expired", "since", s.At, "error", err)
 		in.cfg.Drained("dropped")
 		return nil, nil
+	case !s.Refused:
+		log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
 	}
-	if s.Refused {
-		return text, nil
-	}
-	log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
 	s.Refused = true
 	return json.Marshal(s)
 }
