@@ -26,7 +26,7 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 	unavailable := false
 	for ctx.Err() == nil {
-		more, err := in.cfg.Spool.Drain(func(text []byte) (again []byte, err error) { return in.resend(ctx, text) })
+		more, err := in.cfg.Spool.Drain(func(text []byte) (keep bool, err error) { return in.resend(ctx, text) })
 		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
 		switch {
 		case err != nil:
@@ -49,13 +49,13 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 }
 
-// resend sends one delivery to Redis. It returns its line if Redis refuses it for now, and an error if no delivery can be sent.
-func (in *Intake) resend(ctx context.Context, text []byte) (again []byte, err error) {
+// resend sends one delivery to Redis. It keeps it if Redis refuses it for now, and returns an error if no delivery can be sent.
+func (in *Intake) resend(ctx context.Context, text []byte) (keep bool, err error) {
 	var s spooled
 	if err := json.Unmarshal(text, &s); err != nil || len(s.Delivery.Events) == 0 {
 		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, cannot be decoded", "error", err, "bytes", len(text))
 		in.cfg.Drained("dropped")
-		return nil, nil
+		return false, nil
 	}
 	src, ok, err := in.cfg.Sources.Get(s.Delivery.Source)
 	if !ok || err != nil {
@@ -70,23 +70,23 @@ func (in *Intake) resend(ctx context.Context, text []byte) (again []byte, err er
 	defer cancel()
 	out, err := in.deliver(limited, src, s.Delivery, s.At)
 	if err != nil && isUnavailable(err) {
-		return nil, err // without its span: there may be many attempts
+		return false, err // without its span: there may be many attempts
 	}
 	defer span.End()
 	if err == nil {
 		log.InfoContext(ctx, "spooled webhook sent", "outcome", out.Result, "changes", out.Changes, "why", out.Why)
 		in.cfg.Drained(out.Result)
-		return nil, nil
+		return false, nil
 	}
 	span.SetStatus(codes.Error, "refused")
-	switch {
-	case time.Since(s.At) > watch.Keep:
+	if time.Since(s.At) > watch.Keep {
 		log.ErrorContext(ctx, "spooled webhook dropped, Redis refused it until it expired", "since", s.At, "error", err)
 		in.cfg.Drained("dropped")
-		return nil, nil
-	case !s.Refused:
-		log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
+		return false, nil
 	}
-	s.Refused = true
-	return json.Marshal(s)
+	if name := src.Name + " " + s.Delivery.ID; !in.refused[name] {
+		log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
+		in.refused[name] = true
+	}
+	return true, nil
 }
