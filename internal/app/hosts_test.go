@@ -91,7 +91,7 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
-	directory, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
+	directory, err := cells.OpenOrNew(ctx, client)
 	if err != nil {
 		t.Fatal(err)
 	}
