@@ -120,7 +120,9 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 }
 
 // wait gives back a message that could not be handled yet, which does not count as an attempt.
-func (d Disposer) wait(ctx context.Context, log *slog.Logger, msg *message.Message, delivery *stream.Delivery, err error) error {
+func (d Disposer) wait(
+	ctx context.Context, log *slog.Logger, msg *message.Message, delivery *stream.Delivery, err error,
+) error {
 	wait := d.Retry.after(err, delivery.Delivered())
 	delivery.Note(d.notes(msg, delivery, err, false))
 	if events.RetryAfter(err) <= 0 {
