@@ -49,7 +49,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		if err == nil {
 			return produced, nil
 		}
-		inFlightOf(msg).observed.Error(msg.Context(), err)
+		inFlightOf(msg).observed.Error(err)
 		if !ok {
 			attempt, _ := strconv.Atoi(msg.Metadata.Get(metadataAttempt))
 			msg.Metadata.Set(metadataAttempt, strconv.Itoa(attempt+1))
@@ -93,9 +93,6 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	switch disposition := events.DispositionOf(err); {
 	case errors.Is(err, stream.ErrNotOwner):
 		return err
-	case errors.Is(context.Cause(msg.Context()), stream.ErrSettled):
-		log.DebugContext(ctx, "message was settled along with another")
-		return nil
 	case errors.Is(context.Cause(msg.Context()), stream.ErrClosed), events.ClassOf(err) == events.ClassShutdown:
 		log.InfoContext(ctx, "worker is stopping, message returned to the stream")
 		return giveBack(ctx, msg, delivery, 0, false)

@@ -24,7 +24,7 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 	server := redistest.Start(t)
 	client, namespace := server.Client(), events.DefaultNamespace
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&router.Changes{}).Key, KeyLimit: total,
+		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&router.Changes{}).Key,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -81,14 +81,8 @@ func (d *Delivery) Describe(worker string, change events.Change) {
 	}
 }
 
-// Error adds the handler's error to the span. ctx is the message's context.
-func (d *Delivery) Error(ctx context.Context, err error) {
-	if errors.Is(context.Cause(ctx), stream.ErrSettled) {
-		d.span.SetAttributes(attrOutcome.String(Coalesced))
-		return
-	}
-	setError(d.span, err)
-}
+// Error adds the handler's error to the span.
+func (d *Delivery) Error(err error) { setError(d.span, err) }
 
 // The steps of the router.
 const (
@@ -176,7 +170,7 @@ func Inject(ctx context.Context, outputs []stream.Output) {
 // calls settled once the change is settled.
 func (d *Delivery) Coalesce(change events.Change, sibling stream.Sibling, outputs []stream.Output) (settled func()) {
 	ctx, span := d.ctx, trace.Span(noop.Span{})
-	own := trace.SpanContextFromContext(propagator.Extract(context.Background(), propagation.MapCarrier(sibling.Metadata)))
+	own := trace.SpanContextFromContext(propagator.Extract(context.Background(), propagation.MapCarrier(sibling.Message.Metadata)))
 	if d.span.SpanContext().IsValid() && own.IsValid() {
 		ctx, span = d.span.TracerProvider().Tracer(tracerName).Start(trace.ContextWithRemoteSpanContext(ctx, own), "coalesce "+d.delivery.Stream(),
 			trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(trace.Link{SpanContext: d.span.SpanContext()}))
