@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/locking"
 	"lockstep/router/observe"
 )
@@ -140,14 +141,14 @@ func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stre
 		if i > 0 {
 			result = outcome.More[i-1]
 		}
-		out, err := stream.ResultMessage(result)
+		out, err := changes.ResultMessage(result)
 		if err != nil {
 			return stream.Settlement{}, err
 		}
 		s.Outputs = append(s.Outputs, stream.Output{Stream: c.Namespace.Results(), Message: out})
 	}
 	for _, next := range outcome.Changes {
-		out, err := stream.ChangeMessage(next)
+		out, err := changes.Message(next)
 		if err != nil {
 			return stream.Settlement{}, err
 		}
@@ -200,7 +201,7 @@ func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stre
 	result.Source = c.Source
 	result.Class, result.Error = events.ClassOf(cause), observe.OneLine(cause)
 	result.Retryable = events.DispositionOf(cause) != events.Permanent || result.Class == events.ClassBusy
-	out, err := stream.ResultMessage(result)
+	out, err := changes.ResultMessage(result)
 	if err != nil {
 		return nil
 	}

@@ -32,7 +32,6 @@ var (
 	retryScript      = redis.NewScript(source("retry"))
 	trimDeadScript   = redis.NewScript(source("trim_dead"))
 	settleScript     = redis.NewScript(source("groups", "notes", "settle"))
-	locateScript     = redis.NewScript(source("groups", "locate"))
 	trimScript       = redis.NewScript(source("groups", "trim"))
 	forgetScript     = redis.NewScript(source("groups", "forget"))
 	watermarksScript = redis.NewScript(source("groups", "watermarks"))

@@ -15,6 +15,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app/backend"
+	"lockstep/internal/changes"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
@@ -112,7 +113,7 @@ func (w *world) ask(c events.Change) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	msg, err := stream.ChangeMessage(change)
+	msg, err := changes.Message(change)
 	if err != nil {
 		w.t.Fatal(err)
 	}

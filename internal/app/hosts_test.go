@@ -12,6 +12,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
+	"lockstep/internal/changes"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/router"
@@ -47,7 +48,7 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 		if change, err = events.NewChange(change); err != nil {
 			t.Fatal(err)
 		}
-		msg, err := stream.ChangeMessage(change)
+		msg, err := changes.Message(change)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
+	"lockstep/internal/changes"
 	"lockstep/internal/git/object"
 	"lockstep/internal/term"
 	"lockstep/internal/volume"
@@ -134,11 +135,7 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 	if err != nil {
 		return err
 	}
-	tracker, err := app.NewTracker(m.redis, m.namespace)
-	if err != nil {
-		return err
-	}
-	polled, err := tracker.Wait(ctx, entry)
+	polled, err := changes.NewTracker(m.redis, m.namespace).Wait(ctx, entry)
 	if err == nil && polled.Result.Type == events.ResultFailed {
 		err = errors.New(polled.Result.Error)
 	}
