@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -157,14 +158,14 @@ func (c *Changes) settlement(change events.Change, outcome Outcome) (stream.Sett
 		if i > 0 {
 			result = outcome.More[i-1]
 		}
-		out, err := stream.ResultMessage(result)
+		out, err := changes.ResultMessage(result)
 		if err != nil {
 			return stream.Settlement{}, err
 		}
 		s.Outputs = append(s.Outputs, stream.Output{Stream: c.Namespace.Results(), Message: out})
 	}
 	for _, next := range outcome.Changes {
-		out, err := stream.ChangeMessage(next)
+		out, err := changes.Message(next)
 		if err != nil {
 			return stream.Settlement{}, err
 		}
@@ -230,7 +231,7 @@ func (c *Changes) failed(msg *message.Message, cause error, attempts int) []stre
 	result.Source, result.Attempts = c.Source, attempts
 	result.Class, result.Error = events.ClassOf(cause), router.OneLine(cause)
 	result.Retryable = events.DispositionOf(cause) != events.Permanent || errors.Is(cause, locking.ErrHeld)
-	out, err := stream.ResultMessage(result)
+	out, err := changes.ResultMessage(result)
 	if err != nil {
 		return nil
 	}

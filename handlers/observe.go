@@ -126,7 +126,7 @@ func (c *Changes) coalesce(
 	ctx context.Context, a answer, change events.Change, sibling stream.Sibling, outputs []stream.Output,
 ) (settled func()) {
 	parent, span := trace.SpanFromContext(ctx), trace.Span(noop.Span{})
-	carrier := propagation.MapCarrier(sibling.Metadata)
+	carrier := propagation.MapCarrier(sibling.Message.Metadata)
 	own := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 	if parent.SpanContext().IsValid() && own.IsValid() {
 		ctx, span = parent.TracerProvider().Tracer(tracerName).Start(

@@ -59,8 +59,6 @@ func (c *Changes) settleCovered(ctx context.Context, a answer) {
 		}
 		page = next
 	}
-	// Some that were parked may have been taken meanwhile.
-	c.settlePage(ctx, a, a.delivery.SiblingsInFlight(), &settled)
 }
 
 // settlePage settles the siblings that are covered, and then those that are covered now that these are settled. It adds the
@@ -80,7 +78,7 @@ func (c *Changes) settlePage(ctx context.Context, a answer, siblings []stream.Si
 }
 
 // settleBatch settles siblings, adds their number to settled, and reports whether to continue.
-func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.SiblingSettlement, settled *int) bool {
+func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.Sibling, settled *int) bool {
 	log, guard := c.Log.With("repo", a.change.Repo.String()), stream.Guard(a.leases[0].Guard())
 	n, err := a.delivery.SettleSiblings(ctx, &guard, batch)
 	if n > 0 {
@@ -97,7 +95,7 @@ func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.Sibl
 // covered returns the settlements of the siblings that are covered, and the other siblings.
 func (c *Changes) covered(
 	ctx context.Context, a answer, siblings []stream.Sibling,
-) (batch []stream.SiblingSettlement, others []stream.Sibling) {
+) (batch, others []stream.Sibling) {
 	for _, sibling := range siblings {
 		change, err := parse(sibling.Message)
 		if err != nil || change.Repo.Key() != a.change.Repo.Key() {
@@ -114,15 +112,14 @@ func (c *Changes) covered(
 			continue
 		}
 		observed := c.coalesce(ctx, a, change, sibling, s.Outputs)
-		settled := func() {
+		sibling.Outputs, sibling.State, sibling.Notes = s.Outputs, s.State, s.Notes
+		sibling.Settled = func() {
 			observed()
 			if outcome.Settled != nil {
 				outcome.Settled()
 			}
 		}
-		batch = append(batch, stream.SiblingSettlement{
-			Sibling: sibling, Outputs: s.Outputs, State: s.State, Notes: s.Notes, Settled: settled,
-		})
+		batch = append(batch, sibling)
 	}
 	return batch, others
 }

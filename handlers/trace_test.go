@@ -17,6 +17,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
+	"lockstep/internal/changes"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -39,7 +40,7 @@ func publishTraced(t *testing.T, client redis.UniversalClient, id string) trace.
 	if err != nil {
 		t.Fatal(err)
 	}
-	msg, err := stream.ChangeMessage(c)
+	msg, err := changes.Message(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,6 @@
 //	                              times MaxAttempts
 //	contention, lost lease        retried after RetryAfter, or such a delay        no
 //	retryable, older than MaxAge  failed result and dead letter                    –
-//	settled along with another    acked: nothing is left to do                     –
 //	permanent                     failed result at once; without Disposer.Failed,  –
 //	                              or if it returns none, dead letter
 //	permanent, scope none         failed result, if any; otherwise only acked.     –

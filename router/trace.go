@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,7 +20,6 @@ import (
 const (
 	attrAttempt   = attribute.Key("lockstep.attempt")   // counted ones
 	attrDelivered = attribute.Key("lockstep.delivered") // number of deliveries, counted as an attempt or not
-	attrOutcome   = attribute.Key("lockstep.outcome")   // what the message came to
 	attrEnd       = attribute.Key("lockstep.end")       // of the delivery: settled, nacked, deferred, …
 )
 
@@ -94,16 +92,6 @@ func setError(span trace.Span, err error) {
 	if events.DispositionOf(err) != events.Contention && events.ScopeOf(err) != events.ScopeNone {
 		span.SetStatus(codes.Error, OneLine(err))
 	}
-}
-
-// setOutcome adds the error of a message's handler to the delivery's span.
-func setOutcome(ctx context.Context, err error) {
-	span := trace.SpanFromContext(ctx)
-	if errors.Is(context.Cause(ctx), stream.ErrSettled) {
-		span.SetAttributes(attrOutcome.String("coalesced"))
-		return
-	}
-	setError(span, err)
 }
 
 // OneLine is the error's text on one line of bounded length, for spans, logs, results and dead letters.
