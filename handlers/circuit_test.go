@@ -11,7 +11,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/app/backend"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 )
@@ -29,7 +28,7 @@ type gauntlet struct {
 	state  map[string]string // of a success
 	calls  int
 	log    strings.Builder
-	phases []handlers.CircuitPhase
+	phases []state.CircuitPhase
 }
 
 // newGauntlet returns a gauntlet and marks the test as parallel.
@@ -52,9 +51,9 @@ func newGauntlet(t *testing.T) *gauntlet {
 		t.Fatal(err)
 	}
 	g.handle = handlers.Circuit{
-		Store: backend.Circuits{Store: g.store}, Policy: handlers.CircuitPolicy{Failures: 2, Open: time.Minute},
+		Store: g.store, Policy: state.CircuitPolicy{Failures: 2, Open: time.Minute},
 		Log:     slog.New(slog.NewTextHandler(&g.log, nil)),
-		Observe: func(to handlers.CircuitPhase) { g.phases = append(g.phases, to) },
+		Observe: func(to state.CircuitPhase) { g.phases = append(g.phases, to) },
 	}.Wrap(func(context.Context, events.Job) (events.Outcome, error) {
 		g.calls++
 		if g.answer != nil {
@@ -112,12 +111,12 @@ func TestCircuitProbe(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer error
 		phase  state.CircuitPhase
-		phases []handlers.CircuitPhase
+		phases []state.CircuitPhase
 	}{
-		"it works":              {nil, state.CircuitClosed, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitClosed}},
-		"it fails":              {errServer, state.CircuitOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitOpen}},
-		"refused credential":    {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
-		"failure of the volume": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
+		"it works":              {nil, state.CircuitClosed, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitClosed}},
+		"it fails":              {errServer, state.CircuitOpen, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitOpen}},
+		"refused credential":    {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
+		"failure of the volume": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGauntlet(t)

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/watch"
 )
 
 // Coalescing compares IDs of stream entries, never clocks. Right before a sync contacts the remote, it reads the ID of the
@@ -108,11 +109,11 @@ type coverage struct {
 	otherApps  bool                       // other apps' jobs may be settled
 	stored     func() (storedRefs, error) // after the sync
 
-	watches map[string][]Watch     // by app
-	newest  map[string]string      // by app: newest known entry that announces a commit of the ref
-	read    bool                   // newest has the job's app's waiting entries
-	pinned  string                 // the first waiting entry that pins a commit under the ref's name
-	covered map[string]appCoverage // other apps whose jobs were covered
+	watches map[string][]watch.Watch // by app
+	newest  map[string]string        // by app: newest known entry that announces a commit of the ref
+	read    bool                     // newest has the job's app's waiting entries
+	pinned  string                   // the first waiting entry that pins a commit under the ref's name
+	covered map[string]appCoverage   // other apps whose jobs were covered
 }
 
 // appCoverage says how far the first covered job of an app is.
@@ -126,10 +127,12 @@ const (
 
 // newCoverage returns the coverage of a sync, whose watches were read after the answer's Until. otherApps allows to settle other
 // apps' jobs.
-func (h *Handlers) newCoverage(job events.Job, known state.Repo, watches []Watch, answer state.RemoteRef, result events.Result, i *inspection, otherApps bool) *coverage {
+func (h *Handlers) newCoverage(
+	job events.Job, known state.Repo, watches []watch.Watch, answer state.RemoteRef, result events.Result, i *inspection, otherApps bool,
+) *coverage {
 	c := &coverage{
 		stored: h.storedOnce(job.Change.Repo), job: job, known: known, answer: answer, result: result, inspection: i, otherApps: otherApps,
-		watches: map[string][]Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
+		watches: map[string][]watch.Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
 	}
 	for _, w := range watches {
 		c.watches[w.App] = append(c.watches[w.App], w)
@@ -224,7 +227,7 @@ func (c *coverage) answersApp(other events.Job) bool {
 	if views, _ := viewsOf(watches, change.App, c.result.Ref, c.result.IsDefault()); views != nil {
 		return false
 	}
-	if slices.ContainsFunc(watches, func(w Watch) bool { return len(w.SubmoduleCredentials) > 0 }) {
+	if slices.ContainsFunc(watches, func(w watch.Watch) bool { return len(w.SubmoduleCredentials) > 0 }) {
 		return false
 	}
 	switch c.covered[change.App] {

@@ -11,7 +11,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
@@ -31,6 +30,7 @@ type world struct {
 	t        *testing.T
 	root     string
 	git      *gitserver.Server
+	server   *redistest.Server
 	redis    redis.UniversalClient
 	handlers handlers.Handlers
 	fence    uint64
@@ -57,11 +57,14 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.redis = redistest.Start(t).Client()
+	w.server = redistest.Start(t)
+	w.redis = w.server.Client()
 	w.states = state.NewStore(w.redis, events.DefaultNamespace)
 	w.watches = watch.NewRegistry(w.redis, events.DefaultNamespace)
-	credentials := credential.NewStore("", func(name string) string { return w.env[name] })
-	w.handlers = backend.New(volume, w.states, credentials, w.watches)
+	w.handlers = handlers.Handlers{
+		Volume: volume, States: w.states, Watches: w.watches,
+		Credentials: credential.NewStore("", func(name string) string { return w.env[name] }),
+	}
 	return w
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // Remove deletes a clone that the remote no longer has, or unpublishes the change's ref; readers may use its tree for the
@@ -15,12 +16,16 @@ import (
 // older changes as outdated.
 func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, error) {
 	change := job.Change
-	remote := Remote{URL: change.URL, Foreign: change.Foreign}
+	req := volume.RemoveRequest{
+		Repo: change.Repo, Ref: change.Ref, URL: change.URL, Foreign: change.Foreign, Fence: job.Fence, Confirm: job.Confirm,
+		Force: change.Force, Plain: change.Force,
+	}
 	var err error
 	if change.Force {
 		err = h.checkUnwatched(ctx, change)
 	} else {
-		remote, err = h.remote(ctx, job, sourceOf(change))
+		req.Gate = h.gate(job, change.Credential)
+		req.Auth, err = h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	}
 	if err != nil {
 		return events.Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
@@ -30,13 +35,15 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		return events.Outcome{}, err
 	}
 	if isOfPoll(change) && change.Force && !known.OnlyWatched(change.Ref) {
-		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassConflict, "remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
+		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassConflict,
+			"remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
 	}
-	err = h.Repos.Remove(ctx, RemoveRequest{
-		Repo: change.Repo, Ref: change.Ref, Remote: remote, Fence: job.Fence, Force: change.Force, Confirm: job.Confirm,
-	})
-	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
+	remove := h.Volume.RemoveRef
+	if change.Ref.IsZero() {
+		remove = h.Volume.Remove
+	}
+	if _, err := remove(ctx, req); err != nil {
+		return events.Outcome{}, h.afterRefusal(change.Credential, req.Auth, err)
 	}
 	job.Follows = known.Follows()
 	result := job.Result(events.ResultRemoved)
