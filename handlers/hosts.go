@@ -108,7 +108,9 @@ func limited(err error) error {
 	if !ok {
 		return err
 	}
-	return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: hostFault(l)}
+	return &events.Error{
+		Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: hostFault(l),
+	}
 }
 
 // hostFault returns a retryable error if the host does not answer or tells its clients to wait.

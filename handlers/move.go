@@ -64,6 +64,21 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		}
 		return events.Outcome{}, redisError(err)
 	}
+	outcome, err := h.movedOutcome(ctx, job, moved)
+	if err != nil || !succeeded {
+		return outcome, err
+	}
+	rest, err := removalOf(successor, job)
+	if err != nil {
+		return events.Outcome{}, err
+	}
+	outcome.Changes = []events.Change{rest}
+	return outcome, nil
+}
+
+// movedOutcome returns the outcome of a move whose clone and watches are at the new path.
+func (h *Handlers) movedOutcome(ctx context.Context, job events.Job, moved volume.MoveResult) (events.Outcome, error) {
+	change := job.Change
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
 		return events.Outcome{}, err
@@ -80,7 +95,9 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		fields["url"] = change.URL
 		return events.Outcome{Result: result, State: fields}, nil
 	}
-	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
+	outcome := events.Outcome{
+		Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo),
+	}
 	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
 	maps.Copy(outcome.State, known.FollowsFields())
 	if moved.Path != "" && !known.Synced().IsZero() { // otherwise it was removed there before this change was settled
@@ -90,13 +107,6 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		if outcome.ViewsTo, err = h.movedViews(ctx, change.Repo, change.To); err != nil {
 			return events.Outcome{}, err
 		}
-	}
-	if succeeded {
-		rest, err := removalOf(successor, job)
-		if err != nil {
-			return events.Outcome{}, err
-		}
-		outcome.Changes = []events.Change{rest}
 	}
 	return outcome, nil
 }
