@@ -39,7 +39,7 @@ type Circuit struct {
 const countTimeout = 2 * time.Second
 
 // Wrap returns next behind the circuit breaker. next runs under the repository's lease.
-func (c Circuit) Wrap(next events.Handler) events.Handler {
+func (c Circuit) Wrap(next Handler) Handler {
 	c.Policy.Failures = cmp.Or(c.Policy.Failures, 5)
 	c.Policy.Open = cmp.Or(c.Policy.Open, 30*time.Second)
 	c.Policy.Max = cmp.Or(c.Policy.Max, max(10*time.Minute, c.Policy.Open))
@@ -47,43 +47,43 @@ func (c Circuit) Wrap(next events.Handler) events.Handler {
 	if c.Observe == nil {
 		c.Observe = func(state.CircuitPhase) {}
 	}
-	return func(ctx context.Context, job events.Job) (events.Outcome, error) {
+	return func(ctx context.Context, job Job) (Outcome, error) {
 		if job.Change.Type == events.ChangeRemoved && job.Change.Force {
 			return next(ctx, job)
 		}
 		circuit, err := c.Store.Circuit(ctx, job.Change.Repo)
 		if err != nil {
-			return events.Outcome{}, redisError(err)
+			return Outcome{}, redisError(err)
 		}
 		switch circuit.Phase() {
 		case state.CircuitOpen:
-			return events.Outcome{}, refused(job, circuit)
+			return Outcome{}, refused(job, circuit)
 		case state.CircuitHalfOpen:
 			c.Observe(state.CircuitHalfOpen)
 		}
 		outcome, err := next(ctx, job)
 		if err != nil {
-			return events.Outcome{}, c.failed(ctx, job, err)
+			return Outcome{}, c.failed(ctx, job, err)
 		}
 		return c.worked(ctx, job, circuit, outcome), nil
 	}
 }
 
-func refused(job events.Job, circuit state.Circuit) error {
+func refused(job Job, circuit state.Circuit) error {
 	remaining := circuit.Remaining()
 	disposition := events.Contention
 	if job.Change.Type == events.ChangeDue && job.Change.OnBusy == events.BusySkip {
 		disposition = events.Permanent
 	}
 	return &events.Error{
-		Disposition: disposition, Class: events.ClassCircuit, RetryAfter: remaining,
+		Disposition: disposition, Scope: events.ScopeNone, Class: events.ClassCircuit, RetryAfter: remaining,
 		Err: fmt.Errorf("circuit of %s is open (failures in a row: %d) and half-opens in %v",
 			job.Change.Repo, circuit.Failures, remaining.Round(time.Millisecond)),
 	}
 }
 
 // failed counts a failure if its class counts. If the circuit opens, the retry is delayed until it half-opens.
-func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
+func (c Circuit) failed(ctx context.Context, job Job, err error) error {
 	class := events.ClassOf(err)
 	if !counts(class) {
 		return err
@@ -102,11 +102,11 @@ func (c Circuit) failed(ctx context.Context, job events.Job, err error) error {
 	c.Log.WarnContext(ctx, "circuit opened", "repo", repo.String(), "class", string(class),
 		"failures", circuit.Failures, "until", circuit.Until)
 	c.Observe(state.CircuitOpen)
-	return &events.Error{Disposition: events.DispositionOf(err), Class: class, RetryAfter: circuit.Remaining(), Err: err}
+	return &events.Error{Disposition: events.DispositionOf(err), Scope: events.ScopeRepo, Class: class, RetryAfter: circuit.Remaining(), Err: err}
 }
 
 // worked adds the reset of the circuit to an outcome.
-func (c Circuit) worked(ctx context.Context, job events.Job, circuit state.Circuit, outcome events.Outcome) events.Outcome {
+func (c Circuit) worked(ctx context.Context, job Job, circuit state.Circuit, outcome Outcome) Outcome {
 	reset, proved := circuit.ResetFields(), len(outcome.State) > 0 || outcome.Result.Type == events.ResultPolled
 	if !proved || len(reset) == 0 {
 		return outcome

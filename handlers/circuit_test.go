@@ -18,8 +18,8 @@ import (
 // gauntlet is a handler behind a circuit breaker on a real store. The test sets what it returns.
 type gauntlet struct {
 	t      *testing.T
-	handle events.Handler
-	job    events.Job
+	handle handlers.Handler
+	job    handlers.Job
 	store  *state.Store
 	set    func(fields ...any)
 
@@ -41,7 +41,7 @@ func newGauntlet(t *testing.T) *gauntlet {
 		t.Fatal(err)
 	}
 	g := &gauntlet{t: t, store: state.NewStore(client, events.DefaultNamespace), result: events.ResultSynced, state: map[string]string{"synced": "now"}}
-	g.job = events.Job{Change: change, Entry: "1-0", Fence: 7}
+	g.job = handlers.Job{Change: change, Entry: "1-0", Fence: 7}
 	g.set = func(fields ...any) {
 		if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), fields...).Err(); err != nil {
 			t.Fatal(err)
@@ -54,12 +54,12 @@ func newGauntlet(t *testing.T) *gauntlet {
 		Store: g.store, Policy: state.CircuitPolicy{Failures: 2, Open: time.Minute},
 		Log:     slog.New(slog.NewTextHandler(&g.log, nil)),
 		Observe: func(to state.CircuitPhase) { g.phases = append(g.phases, to) },
-	}.Wrap(func(context.Context, events.Job) (events.Outcome, error) {
+	}.Wrap(func(context.Context, handlers.Job) (handlers.Outcome, error) {
 		g.calls++
 		if g.answer != nil {
-			return events.Outcome{}, g.answer
+			return handlers.Outcome{}, g.answer
 		}
-		return events.Outcome{Result: g.job.Result(g.result), State: g.state}, nil
+		return handlers.Outcome{Result: g.job.Result(g.result), State: g.state}, nil
 	})
 	return g
 }

@@ -18,7 +18,7 @@ import (
 // that watch the default branch, it also drops the commits of the new branch that they have
 // received under its own name, so that their next result lists all of its files.
 func (h *Handlers) replaced(
-	job events.Job, known state.Repo, watches []watch.Watch, result events.Result,
+	job Job, known state.Repo, watches []watch.Watch, result events.Result,
 ) (drop []string, requested []events.Change, err error) {
 	switch former := known.Default(); {
 	case !result.IsDefault(), former == result.Ref.String():
@@ -50,7 +50,7 @@ func (h *Handlers) replaced(
 }
 
 // pollAfter returns the change that polls the repository of a job.
-func pollAfter(job events.Job) ([]events.Change, error) {
+func pollAfter(job Job) ([]events.Change, error) {
 	poll, err := events.NewChange(events.Change{ID: nextID(job, nil), Type: events.ChangeDue, Source: job.Change.Source, Repo: job.Change.Repo})
 	return []events.Change{poll}, err
 }

@@ -3,10 +3,10 @@
 //
 //	h := handlers.Handlers{Volume: volume, States: states, Credentials: credentials, Watches: watches}
 //	circuit := handlers.Circuit{Store: states}
-//	changes := router.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
+//	changes := handlers.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
 //	r, err := router.New(router.Config{Routes: []router.Route{{
 //		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-//		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed},
+//		Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
 //	}}})
 //	if err != nil {
 //		return err
@@ -16,7 +16,7 @@
 // # Guarantees
 //
 // A handler runs under the repository's lease and in a work slot, which it gives back while a request to a remote is in flight.
-// It returns an outcome (the result and the state to store), which the router settles in one step with the change, or an error,
+// It returns an outcome (the result and the state to store), which [Changes] settles in one step with the change, or an error,
 // whose [events.Disposition] decides what happens to the change. It may run again after a crash at any point: repeating it
 // completes the work.
 //

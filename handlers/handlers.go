@@ -27,7 +27,7 @@ type Handlers struct {
 }
 
 // Handle calls the handler for the job's type of change.
-func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Handle(ctx context.Context, job Job) (Outcome, error) {
 	if h.Hosts != nil {
 		defer h.Hosts.Leave(ctx, job.Change.Repo)
 	}
@@ -41,7 +41,7 @@ func (h *Handlers) Handle(ctx context.Context, job events.Job) (events.Outcome, 
 	case events.ChangeDue:
 		return h.Poll(ctx, job)
 	}
-	return events.Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
+	return Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
 }
 
 // source is a remote and the name of its credential.
@@ -68,5 +68,5 @@ func redisError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: err}
+	return &events.Error{Disposition: events.Contention, Scope: events.ScopeUs, Class: events.ClassInternal, Err: err}
 }

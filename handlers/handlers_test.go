@@ -69,7 +69,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // job returns a job with a new fence.
-func (w *world) job(entry string, c events.Change) events.Job {
+func (w *world) job(entry string, c events.Change) handlers.Job {
 	w.t.Helper()
 	c.ID = "job-" + entry
 	change, err := events.NewChange(c)
@@ -77,7 +77,7 @@ func (w *world) job(entry string, c events.Change) events.Job {
 		w.t.Fatal(err)
 	}
 	w.fence++
-	return events.Job{
+	return handlers.Job{
 		Change: change, Entry: entry, Attempt: 1, Fence: w.fence, FenceTo: w.fence,
 		Confirm: func(context.Context) error { return nil },
 		Latest:  func(context.Context) (string, error) { return w.latest, nil },
@@ -86,7 +86,7 @@ func (w *world) job(entry string, c events.Change) events.Job {
 }
 
 // outcome handles a change without settling it.
-func (w *world) outcome(entry string, c events.Change) (events.Outcome, error) {
+func (w *world) outcome(entry string, c events.Change) (handlers.Outcome, error) {
 	w.t.Helper()
 	return w.handlers.Handle(context.Background(), w.job(entry, c))
 }
@@ -124,7 +124,7 @@ func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 }
 
 // settleViews stores the state of views.
-func (w *world) settleViews(outcome events.Outcome) {
+func (w *world) settleViews(outcome handlers.Outcome) {
 	w.t.Helper()
 	ctx, key := context.Background(), events.DefaultNamespace.Views(outcome.Result.Repo)
 	if outcome.Forget {

@@ -15,13 +15,13 @@ import (
 // job that waits for a remote does not use.
 type gate struct {
 	hosts      *hosts.Budgets
-	job        events.Job
+	job        Job
 	credential string
 	slot       *yielded
 }
 
 // gate returns the gate of a job's requests with a credential, or nil without limits.
-func (h *Handlers) gate(job events.Job, credential string) wire.Gate {
+func (h *Handlers) gate(job Job, credential string) wire.Gate {
 	if h.Hosts == nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ type yielded struct {
 	resume   func(context.Context) error
 }
 
-func (y *yielded) begin(job events.Job) {
+func (y *yielded) begin(job Job) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.requests == 0 {
@@ -88,7 +88,7 @@ func (y *yielded) end(ctx context.Context) error {
 }
 
 // Limited returns an error of the class limited if this process knows that the job may not ask the host now, else nil.
-func (h *Handlers) Limited(host string, job events.Job) error {
+func (h *Handlers) Limited(host string, job Job) error {
 	if h.Hosts == nil {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (h *Handlers) Limited(host string, job events.Job) error {
 	return nil
 }
 
-func requestOf(job events.Job, host, credential string) hosts.Request {
+func requestOf(job Job, host, credential string) hosts.Request {
 	return hosts.Request{Host: host, Credential: credential, Repo: job.Change.Repo, Kind: kindOf(job)}
 }
 
@@ -108,9 +108,11 @@ func limited(err error) error {
 	if !ok {
 		return err
 	}
-	return &events.Error{
-		Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: hostFault(l),
+	scope, fault := events.ScopeNone, hostFault(l)
+	if _, ok := errors.AsType[*events.Error](fault); ok {
+		scope = events.ScopeHost
 	}
+	return &events.Error{Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: fault}
 }
 
 // hostFault returns a retryable error if the host does not answer or tells its clients to wait.
@@ -131,7 +133,7 @@ const pollID = "poll/"
 func isOfPoll(change events.Change) bool { return strings.HasPrefix(change.ID, pollID) }
 
 // kindOf returns the kind of the requests of a job.
-func kindOf(job events.Job) hosts.Kind {
+func kindOf(job Job) hosts.Kind {
 	switch {
 	case job.Change.Type == events.ChangeDue, isOfPoll(job.Change):
 		return hosts.Poll

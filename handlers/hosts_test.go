@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/handlers"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/hosts"
 	"lockstep/internal/watch"
@@ -106,7 +107,7 @@ func TestHostLearnsWhoAsks(t *testing.T) {
 	requested := w.job("3-0", events.Change{URL: url})
 	requested.Change.ID = "poll/9-0/1"
 	for _, tc := range []struct {
-		job  events.Job
+		job  handlers.Job
 		kind hosts.Kind
 	}{{job, hosts.Push}, {again, hosts.Retry}, {requested, hosts.Poll}} {
 		if _, err := w.handlers.Handle(context.Background(), tc.job); err != nil {
@@ -208,7 +209,7 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 	slots := router.NewSlots(1)
 	handle := func(url string) <-chan error {
 		job := w.job("1-0", events.Change{URL: url})
-		changes := router.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed events.Job) (events.Outcome, error) {
+		changes := handlers.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed handlers.Job) (handlers.Outcome, error) {
 			routed.Fence = job.Fence
 			return w.handlers.Handle(ctx, routed)
 		}}

@@ -18,51 +18,51 @@ import (
 // then is either another repository, which keeps its watches, or the same one under its old name, which is removed. The state
 // of the old path records a settled move. If the same move is requested again and the old path is in use by then, nothing is
 // done: the result is that of a poll, since consumers could take a second ResultMoved to be about the new repository.
-func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
 	auth, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	for _, repo := range []events.RepoPath{change.Repo, change.To} {
 		if _, err := h.known(ctx, repo); err != nil { // it may be in another cell
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	if done, err := h.movedBefore(ctx, change); done || err != nil {
-		return events.Outcome{Result: job.Result(events.ResultPolled)}, err
+		return Outcome{Result: job.Result(events.ResultPolled)}, err
 	}
 	if err := h.checkTarget(ctx, change); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	former, err := h.formerAuth(ctx, change)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	moved, err := h.Volume.Move(ctx, volume.MoveRequest{
 		From: change.Repo, To: change.To, URL: change.URL, Auth: auth, OldAuth: former, Foreign: change.Foreign,
 		Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm, Gate: h.gate(job, change.Credential),
 	})
 	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, auth, err)
+		return Outcome{}, h.afterRefusal(change.Credential, auth, err)
 	}
 	var successor volume.Published // published at the old path since an earlier attempt at this move
 	succeeded := false
 	if !change.To.Equal(change.Repo) {
 		if successor, succeeded, err = h.Volume.Published(change.Repo); err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	if succeeded || !moved.Moved {
 		if err := h.checkSame(ctx, job, successor); err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	if _, err := h.Watches.Move(ctx, change.Repo, change.To, change.URL); err != nil {
 		if _, refused := errors.AsType[*events.Error](err); refused {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
-		return events.Outcome{}, redisError(err)
+		return Outcome{}, redisError(err)
 	}
 	outcome, err := h.movedOutcome(ctx, job, moved)
 	if err != nil || !succeeded {
@@ -70,22 +70,22 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	rest, err := removalOf(successor, job)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	outcome.Changes = []events.Change{rest}
 	return outcome, nil
 }
 
 // movedOutcome returns the outcome of a move whose clone and watches are at the new path.
-func (h *Handlers) movedOutcome(ctx context.Context, job events.Job, moved volume.MoveResult) (events.Outcome, error) {
+func (h *Handlers) movedOutcome(ctx context.Context, job Job, moved volume.MoveResult) (Outcome, error) {
 	change := job.Change
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	there, err := h.known(ctx, change.To)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	job.Follows = known.Follows()
 	result := job.Result(events.ResultMoved)
@@ -93,9 +93,9 @@ func (h *Handlers) movedOutcome(ctx context.Context, job events.Job, moved volum
 	if change.To.Equal(change.Repo) {
 		fields := state.FenceFields(result)
 		fields["url"] = change.URL
-		return events.Outcome{Result: result, State: fields}, nil
+		return Outcome{Result: result, State: fields}, nil
 	}
-	outcome := events.Outcome{
+	outcome := Outcome{
 		Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo),
 	}
 	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
@@ -105,14 +105,14 @@ func (h *Handlers) movedOutcome(ctx context.Context, job events.Job, moved volum
 		maps.Copy(fields, outcome.StateTo)
 		outcome.StateTo = fields
 		if outcome.ViewsTo, err = h.movedViews(ctx, change.Repo, change.To); err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	return outcome, nil
 }
 
 // removalOf returns the change that removes what was published at the old path since an earlier attempt at a move.
-func removalOf(successor volume.Published, job events.Job) (events.Change, error) {
+func removalOf(successor volume.Published, job Job) (events.Change, error) {
 	change := job.Change
 	return events.NewChange(events.Change{
 		ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
@@ -184,7 +184,7 @@ func (h *Handlers) formerAuth(ctx context.Context, change events.Change) (wire.A
 // checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are watches but no
 // clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, for
 // example because it redirects there, or be gone, unless something was fetched from it since.
-func (h *Handlers) checkSame(ctx context.Context, job events.Job, successor volume.Published) error {
+func (h *Handlers) checkSame(ctx context.Context, job Job, successor volume.Published) error {
 	change := job.Change
 	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {

@@ -51,11 +51,11 @@ import (
 //
 // A poll for one app, after it has added a pattern, requests syncs for that app, and notes what patterns leave out; the rest waits for the next
 // poll for all.
-func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	repo := job.Change.Repo
 	watches, err := h.watches(ctx, repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	result := job.Result(events.ResultPolled)
 	concerned := watches
@@ -64,22 +64,22 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	if len(concerned) == 0 {
 		_, err := h.known(ctx, repo)
-		return events.Outcome{Result: result}, err
+		return Outcome{Result: result}, err
 	}
 	admitted, refs, err := h.listAsAnyone(ctx, job, concerned)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	if err := h.proveOther(ctx, job, concerned, admitted); err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	outcome, err := h.missing(ctx, job, watches, admitted, refs)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	move, moved, err := h.redirected(ctx, job, watches, admitted, refs.Moved, nextID(job, outcome.Changes))
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	if moved { // after the syncs, which still find their watches
 		outcome.Changes = append(outcome.Changes, move)
@@ -97,7 +97,7 @@ func watched(w watch.Watch) source { return source{w.URL, w.Credential, w.Auto} 
 // listAsAnyone lists the refs using the first watch whose credential the remote accepts and does not limit, and returns that
 // watch.
 func (h *Handlers) listAsAnyone(
-	ctx context.Context, job events.Job, watches []watch.Watch,
+	ctx context.Context, job Job, watches []watch.Watch,
 ) (watch.Watch, volume.Refs, error) {
 	var first, limited error
 	tried := map[source]bool{}
@@ -125,7 +125,7 @@ func (h *Handlers) listAsAnyone(
 }
 
 func (h *Handlers) listRefs(
-	ctx context.Context, job events.Job, repo events.RepoPath, from source,
+	ctx context.Context, job Job, repo events.RepoPath, from source,
 ) (volume.Refs, error) {
 	auth, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	if err != nil {
@@ -140,23 +140,23 @@ func (h *Handlers) listRefs(
 // missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the obsolete fields of
 // the state. admitted is the watch whose credential the remote accepted.
 func (h *Handlers) missing(
-	ctx context.Context, job events.Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs,
-) (events.Outcome, error) {
+	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs,
+) (Outcome, error) {
 	known, err := h.known(ctx, job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	published, cloned, err := h.Volume.Published(job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	compared, err := h.comparedViews(ctx, job.Change.Repo, known)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	listed, err := h.Volume.ListedRefs(job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	p := polled{
 		h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared,
@@ -164,22 +164,22 @@ func (h *Handlers) missing(
 		wanted: map[events.Ref]bool{},
 	}
 	if err := p.requestSyncs(); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if err := p.storeListed(ctx); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if job.Change.App != "" {
-		return p.leftOut(events.Outcome{Changes: p.changes}), nil
+		return p.leftOut(Outcome{Changes: p.changes}), nil
 	}
 	if err := p.requestRemovals(admitted); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	return p.outcome(ctx)
 }
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.
-func nextID(job events.Job, changes []events.Change) string {
+func nextID(job Job, changes []events.Change) string {
 	return fmt.Sprintf("%s%s/%d", pollID, job.Entry, len(changes)+1)
 }
 

@@ -15,7 +15,7 @@ import (
 // polled compares the refs that a poll has listed with the volume and the state.
 type polled struct {
 	h         *Handlers
-	job       events.Job
+	job       Job
 	watches   []watch.Watch
 	refs      volume.Refs
 	known     state.Repo
@@ -121,7 +121,7 @@ func (p *polled) request(change events.Change) error {
 }
 
 // leftOut adds to an outcome what the patterns leave out.
-func (p *polled) leftOut(outcome events.Outcome) events.Outcome {
+func (p *polled) leftOut(outcome Outcome) Outcome {
 	left, none := p.known.LeftOutFields(p.left)
 	if outcome.State == nil {
 		outcome.State = map[string]string{}
@@ -138,8 +138,8 @@ func (p *polled) leftOut(outcome events.Outcome) events.Outcome {
 }
 
 // outcome returns the requested changes, and the state without its obsolete fields.
-func (p *polled) outcome(ctx context.Context) (events.Outcome, error) {
-	outcome := events.Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
+func (p *polled) outcome(ctx context.Context) (Outcome, error) {
+	outcome := Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
 	checks, unchecked := p.known.KeepChecks(func(ref events.Ref) bool {
 		_, there := p.commit(ref)
 		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || there && p.wanted[ref]

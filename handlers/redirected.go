@@ -13,7 +13,7 @@ import (
 // asks to follow it. It returns false if the move would be refused: if a credential of a watch may not be sent to the new URL, or the new
 // path is watched at another remote. Then the repository stays where it is, and is fetched through the redirect.
 func (h *Handlers) redirected(
-	ctx context.Context, job events.Job, watches []watch.Watch, admitted watch.Watch, moved, id string,
+	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, moved, id string,
 ) (events.Change, bool, error) {
 	if moved == "" || !slices.ContainsFunc(watches, func(w watch.Watch) bool { return w.FollowMoves }) {
 		return events.Change{}, false, nil

@@ -14,7 +14,7 @@ import (
 // usual grace period. The change is a hint: unless it is forced, Remove keeps anything that the remote still has; if it is
 // forced, Remove keeps anything that is still watched. A deleted clone leaves a tombstone in its state, which identifies
 // older changes as outdated.
-func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
 	req := volume.RemoveRequest{
 		Repo: change.Repo, Ref: change.Ref, URL: change.URL, Foreign: change.Foreign, Fence: job.Fence, Confirm: job.Confirm,
@@ -28,14 +28,14 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		req.Auth, err = h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	}
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
 	}
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if isOfPoll(change) && change.Force && !known.OnlyWatched(change.Ref) {
-		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassConflict,
+		return Outcome{}, events.Errorf(events.Permanent, events.ClassConflict,
 			"remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
 	}
 	remove := h.Volume.RemoveRef
@@ -43,7 +43,7 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		remove = h.Volume.Remove
 	}
 	if _, err := remove(ctx, req); err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, req.Auth, err)
+		return Outcome{}, h.afterRefusal(change.Credential, req.Auth, err)
 	}
 	job.Follows = known.Follows()
 	result := job.Result(events.ResultRemoved)
@@ -51,11 +51,11 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		fields := state.RemovedFields(result, job.Entry)
 		maps.Copy(fields, known.Moves())
 		maps.Copy(fields, known.FollowsFields())
-		return events.Outcome{Result: result, State: fields, Forget: true}, nil
+		return Outcome{Result: result, State: fields, Forget: true}, nil
 	}
-	outcome := events.Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
+	outcome := Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
 	if outcome.Views, err = h.droppedViews(ctx, change.Repo, known, outcome.Drop); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if !known.IsZero() {
 		others := func(ref events.Ref) bool { return ref != change.Ref }

@@ -104,15 +104,14 @@ func checkPicked(change events.Change, selecting []watch.Watch, storedRefs func(
 		}
 		limit = max(limit, maxRefs(w))
 	}
-	return events.Errorf(events.Permanent, events.ClassUnwatched,
-		"%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of %s; "+
-			"raise --max-refs to keep it", change.Ref, change.Repo, limit, change.App)
+	return unwatched("%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of %s; raise --max-refs to keep it",
+		change.Ref, change.Repo, limit, change.App)
 }
 
 // pollIfExceeded requests a poll, which removes others, if a synced ref is published for the first time and more refs are published than a
 // pattern that selects it keeps. The caller calls it for no sync that a poll requested, which requests the removals itself.
 func (h *Handlers) pollIfExceeded(
-	job events.Job, known state.Repo, watches []watch.Watch, synced events.Result,
+	job Job, known state.Repo, watches []watch.Watch, synced events.Result,
 ) ([]events.Change, error) {
 	limited := slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool {
 		return !w.Ref.IsPattern() || !w.Ref.Matches(synced.Ref)

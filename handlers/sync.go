@@ -14,28 +14,28 @@ import (
 
 // Sync clones or fetches, publishes the ref's tree, and reports what changed since the app last received this ref. It
 // reuses earlier answers of the remote (see coalesce.go). A change older than the clone's removal is reported as removed.
-func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
 	latest, err := job.Latest(ctx) // before the watches are read, so that they include those that a covered change was requested for
 	if err != nil {
-		return events.Outcome{}, redisError(err)
+		return Outcome{}, redisError(err)
 	}
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	job.Follows = known.Follows()
 	if known.RemovedSince(job.Entry) {
 		result := job.Result(events.ResultRemoved)
 		result.Ref = events.Ref{} // the whole repository
-		return events.Outcome{Result: result}, nil
+		return Outcome{Result: result}, nil
 	}
 	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if err := checkWatched(change, watches, h.storedOnce(change.Repo)); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	answer, answered := answeredBy(known, job, latest)
 	denied := known.Denied(change.App, change.Credential) != ""
@@ -44,11 +44,11 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	s := syncing{job: job, known: known, watches: watches, inspection: h.inspect(job, watches, known)}
 	if s.request, err = h.syncRequest(ctx, s, answer); err != nil {
-		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
 	synced, err := h.Volume.Sync(ctx, s.request)
 	if behind := h.checkBehind(ctx, job, known, synced.After, err); behind != nil {
-		return events.Outcome{}, behind
+		return Outcome{}, behind
 	}
 	if refused, ok := s.inspection.refusal(err); ok {
 		return refused, nil
@@ -56,9 +56,9 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	if err != nil {
 		err = h.afterRefusal(change.Credential, s.request.Auth, err)
 		if failed := h.deny(ctx, job, known, change.App, change.Credential, err); failed != nil {
-			return events.Outcome{}, failed
+			return Outcome{}, failed
 		}
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	fresh := synced.Asked || !answered
 	switch {
@@ -69,7 +69,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 	}
 	outcome, err := h.syncOutcome(ctx, s, synced, answer)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if fresh && latest != "" { // an older answer is stored already, or has been replaced
 		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
@@ -83,7 +83,7 @@ func (h *Handlers) Sync(ctx context.Context, job events.Job) (events.Outcome, er
 
 // syncing is a sync of a job, and what is known before the remote is contacted.
 type syncing struct {
-	job        events.Job
+	job        Job
 	known      state.Repo
 	watches    []watch.Watch
 	inspection *inspection
@@ -116,31 +116,31 @@ func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.Remo
 // without one, no other change is covered.
 func (h *Handlers) syncOutcome(
 	ctx context.Context, s syncing, synced volume.SyncResult, answer state.RemoteRef,
-) (events.Outcome, error) {
+) (Outcome, error) {
 	job, change, known, watches := s.job, s.job.Change, s.known, s.watches
 	result := syncedResult(job, synced)
 	result.Until, result.Verification = answer.Until, s.inspection.own(change.App)
 	more, views, err := h.syncViews(ctx, job, watches, known, &result, s.request, synced.Damaged)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
 	drop, poll, err := h.replaced(job, known, watches, result)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if len(poll) == 0 && change.Watched && !isOfPoll(change) {
 		if poll, err = h.pollIfExceeded(job, known, watches, result); err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	forgotten, err := h.droppedViews(ctx, change.Repo, known, drop)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	maps.Copy(forgotten, views)
 	fields, had := known.SyncedFields(result, change.URL)
 	maps.Copy(fields, state.OriginFields(change, synced.Ref))
-	outcome := events.Outcome{
+	outcome := Outcome{
 		Result: result, State: fields, Drop: slices.Concat(drop, had), Changes: poll, More: more, Views: forgotten,
 	}
 	if answer.Until != "" {
@@ -151,7 +151,7 @@ func (h *Handlers) syncOutcome(
 }
 
 // syncedResult returns the result of a sync.
-func syncedResult(job events.Job, synced volume.SyncResult) events.Result {
+func syncedResult(job Job, synced volume.SyncResult) events.Result {
 	result := job.Result(events.ResultSynced)
 	result.Ref = synced.Ref
 	result.Before, result.After = synced.Before, synced.After
@@ -164,7 +164,7 @@ func syncedResult(job events.Job, synced volume.SyncResult) events.Result {
 // syncViews compares the views of a synced result's app, and publishes their trees. If the comparison needs a damaged object that the
 // sync did not need, it fetches everything again.
 func (h *Handlers) syncViews(
-	ctx context.Context, job events.Job, watches []watch.Watch, known state.Repo, result *events.Result,
+	ctx context.Context, job Job, watches []watch.Watch, known state.Repo, result *events.Result,
 	request volume.SyncRequest, damaged bool,
 ) (more []events.Result, views map[string]string, err error) {
 	more, views, err = h.compareViews(ctx, watches, known, result, damaged)
@@ -182,7 +182,7 @@ func (h *Handlers) syncViews(
 }
 
 // remember adds the fields of a sync's outcome that depend on earlier ones: the newest change, checks and missing submodules.
-func remember(outcome *events.Outcome, job events.Job, known state.Repo, inspection *inspection) {
+func remember(outcome *Outcome, job Job, known state.Repo, inspection *inspection) {
 	change, ref := job.Change, outcome.Result.Ref
 	if announces(job, known) {
 		maps.Copy(outcome.State, state.NewestFields(change.Ref, change.App, job.Entry))

@@ -96,7 +96,7 @@ func (r rules) hash() string {
 // inspection checks the commit of one sync.
 type inspection struct {
 	h       *Handlers
-	job     events.Job
+	job     Job
 	watches []watch.Watch // those with rules
 	known   state.Repo
 
@@ -106,7 +106,7 @@ type inspection struct {
 }
 
 // inspect returns the inspection of a sync, or nil if no watch has rules.
-func (h *Handlers) inspect(job events.Job, watches []watch.Watch, known state.Repo) *inspection {
+func (h *Handlers) inspect(job Job, watches []watch.Watch, known state.Repo) *inspection {
 	watches = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool { return !hasRules(w) })
 	if len(watches) == 0 {
 		return nil
@@ -324,9 +324,9 @@ func (i *inspection) own(app string) (own *events.Verification) {
 }
 
 // refusal returns the outcome of a sync that was refused, or false if err has another cause.
-func (i *inspection) refusal(err error) (events.Outcome, bool) {
+func (i *inspection) refusal(err error) (Outcome, bool) {
 	if i == nil || i.checked == nil || i.checked.Class == "" || events.ClassOf(err) != i.checked.Class {
-		return events.Outcome{}, false
+		return Outcome{}, false
 	}
 	var told []string
 	if last, ok := i.known.Check(i.ref()); ok && last.Same(*i.checked) {
@@ -341,7 +341,7 @@ func (i *inspection) refusal(err error) (events.Outcome, bool) {
 	result.Verification = i.own(cmp.Or(i.checked.App, app))
 	fields, _ := i.fields(i.known, i.ref())
 	maps.Copy(fields, state.FenceFields(result))
-	return events.Outcome{Result: result, State: fields}, true
+	return Outcome{Result: result, State: fields}, true
 }
 
 func (i *inspection) ref() events.Ref {

@@ -22,13 +22,13 @@ import (
 )
 
 // verified inspects a candidate for a change of docs as a sync does, and returns its outcome.
-func (h *Handlers) verified(t *testing.T, watches []watch.Watch, c volume.Candidate) (events.Outcome, error) {
+func (h *Handlers) verified(t *testing.T, watches []watch.Watch, c volume.Candidate) (Outcome, error) {
 	t.Helper()
 	change := events.Change{ID: "1", Type: events.ChangePushed, URL: "https://example.com/acme/widgets.git", App: "docs"}
 	change.Repo = testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
-	i := h.inspect(events.Job{Change: change, Entry: "1-0", Attempt: 1, Fence: 7}, watches, state.Repo{})
+	i := h.inspect(Job{Change: change, Entry: "1-0", Attempt: 1, Fence: 7}, watches, state.Repo{})
 	if i == nil {
-		return events.Outcome{}, nil
+		return Outcome{}, nil
 	}
 	var err error
 	if check := i.checkOf(c.Tip, c.Default); check != nil {
@@ -38,7 +38,7 @@ func (h *Handlers) verified(t *testing.T, watches []watch.Watch, c volume.Candid
 		return refused, nil
 	}
 	fields, _ := i.fields(state.Repo{}, c.Ref)
-	return events.Outcome{Result: events.Result{Verification: i.own("docs")}, State: fields}, err
+	return Outcome{Result: events.Result{Verification: i.own("docs")}, State: fields}, err
 }
 
 // withKeys returns handlers with the allowed signers of credentials. The keys of "gone" cannot be read.

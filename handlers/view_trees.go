@@ -12,7 +12,7 @@ import (
 // publishViews publishes the trees of the views of a synced result's app, if its watch asks for them, and names them in the results of
 // views. It removes the names of views that no watch asks for any more.
 func (h *Handlers) publishViews(
-	ctx context.Context, job events.Job, watches []watch.Watch, synced events.Result, views []events.Result,
+	ctx context.Context, job Job, watches []watch.Watch, synced events.Result, views []events.Result,
 ) error {
 	err := h.Volume.UnpublishViews(ctx, synced.Repo, job.Fence, func(app string, ref events.Ref, isDefault bool) bool {
 		_, trees := viewsOf(watches, app, ref, isDefault)

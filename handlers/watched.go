@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -32,7 +33,7 @@ func checkWatched(change events.Change, watches []watch.Watch, stored func() (st
 	if len(selecting) > 0 {
 		return checkPicked(change, selecting, stored)
 	}
-	return events.Errorf(events.Permanent, events.ClassUnwatched, "%s no longer watches %s of %s", change.App, refName(change.Ref), change.Repo)
+	return unwatched("%s no longer watches %s of %s", change.App, refName(change.Ref), change.Repo)
 }
 
 // checkUnwatched refuses a forced removal of a repository, or a ref of it, that is watched.
@@ -61,4 +62,11 @@ func appsOf(watches []watch.Watch) string {
 	}
 	slices.Sort(apps)
 	return strings.Join(slices.Compact(apps), ", ")
+}
+
+// unwatched returns the error of a change that need not be handled, because its app does not watch its ref.
+func unwatched(format string, args ...any) error {
+	return &events.Error{
+		Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassUnwatched, Err: fmt.Errorf(format, args...),
+	}
 }

@@ -87,10 +87,10 @@ func (w *world) startWorker(server *redistest.Server) {
 		Volume: volume, States: state.NewStore(w.client, namespace), Watches: watch.NewRegistry(w.client, namespace),
 		Credentials: credential.NewStore("", func(string) string { return "" }),
 	}
-	changes := router.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
+	changes := handlers.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
 	r, err := router.New(router.Config{Log: log, Routes: []router.Route{{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, Log: log},
+		Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
 	}}})
 	must(err)
 	stopped := make(chan error, 1)

@@ -29,7 +29,6 @@ import (
 	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
-	"lockstep/router/observe"
 )
 
 // Config configures a process. It adds dependencies to its settings.
@@ -115,7 +114,7 @@ type worker struct {
 	reporter  *state.Reporter
 
 	// Set by open.
-	changes    *router.Changes
+	changes    *handlers.Changes
 	subscriber *stream.Subscriber
 	waker      *cellWaker // nil without cells
 	budgets    *hosts.Budgets
@@ -140,8 +139,9 @@ func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer) 
 // open returns the router of changes.
 func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	cfg, namespace := w.cfg, w.cfg.Namespace()
-	w.changes = &router.Changes{
-		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor, Notes: state.FailureNotes(namespace), Log: cfg.Log,
+	w.changes = &handlers.Changes{
+		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor, Notes: state.FailureNotes(namespace),
+		Observe: cfg.observe(w.reporter), Log: cfg.Log,
 	}
 	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
@@ -167,8 +167,8 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 			return nil, err
 		}
 		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * maxAge}
-		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, circuit.Wrap(forwarder.Renaming(handle.Handle))
-		route.Forward, route.Forwarded = w.changes.Forward, w.changes.OnForward
+		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, circuit.Wrap(renaming(cfg, handle.Handle))
+		route.Before = append([]message.HandlerMiddleware{w.changes.Forward}, route.Before...)
 	}
 	return router.New(router.Config{Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
 }
@@ -206,12 +206,9 @@ func (w *worker) route() router.Route {
 	cfg := w.cfg
 	return router.Route{
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
-		Admit: w.changes.Admit, Locker: w.locker, Request: w.changes.Request, Slots: w.slots,
-		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(w.reporter)},
-		Dispose: router.Disposer{
-			Failed: w.changes.Failed, OnGiveUp: w.changes.OnGiveUp, Note: w.changes.Note, Log: cfg.Log,
-			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge},
-		},
+		Before: []message.HandlerMiddleware{w.changes.Admit}, Locker: w.locker, Request: w.changes.Request, Slots: w.slots,
+		Tracer:  cfg.Traces.Tracer("worker"),
+		Dispose: w.changes.Dispose(router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge}),
 	}
 }
 
