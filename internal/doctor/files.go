@@ -31,7 +31,8 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 				checks = checks.with("spool", spoolDirectory(cfg.Spool))
 			}
 		case cfg.Hooks != "":
-			checks = checks.with("webhook sources", refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
+			checks = checks.with("webhook sources",
+				refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
 		}
 	}
 	return checks
@@ -99,7 +100,8 @@ func spoolDirectory(dir string) Check {
 // slowSync is the sync time above which a disk is probably overloaded or remote.
 const slowSync = 250 * time.Millisecond
 
-// timedSync returns the time of the fastest of three syncs of a small file in dir, because other writes may delay one. It makes dir.
+// timedSync returns the time of the fastest of three syncs of a small file in dir, because other writes may
+// delay one. It makes dir.
 func timedSync(dir string) (time.Duration, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, err
