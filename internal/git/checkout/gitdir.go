@@ -41,9 +41,11 @@ const treeConfig = `[core]
 	auto = false
 `
 
-// WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns that of a prepared
-// tree into it. alternates is the relative path of the store's objects.
-func (f *Files) WriteGit(path string, ref string, commit object.ID, h History, links LinkPolicy, alternates string) error {
+// WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns
+// that of a prepared tree into it. alternates is the relative path of the store's objects.
+func (f *Files) WriteGit(
+	path string, ref string, commit object.ID, h History, links LinkPolicy, alternates string,
+) error {
 	g := GitDirOf(path)
 	contents := map[string]string{
 		"config":                  f.format.Configure(treeConfig),
@@ -74,7 +76,8 @@ func (f *Files) WriteGit(path string, ref string, commit object.ID, h History, l
 		contents[filepath.Base(g.PartsManifest())] = string(inParts.encode(f.format))
 	}
 	folders := []string{".", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"}
-	written, changed, err := writeFiles(g.Dir, folders, contents, []string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
+	written, changed, err := writeFiles(g.Dir, folders, contents,
+		[]string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
 	if err == nil {
 		err = g.writeIndex(own.encode(f.format))
 	}
@@ -197,7 +200,9 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 		return nil
 	}
 	read := sync.OnceValues(func() (manifest, error) { return g.readFiles(h.Format()) })
-	return &Tree{path: tree, commit: h, size: size, links: links, large: g.Large(), parts: parts, inParts: inParts, read: read}
+	return &Tree{
+		path: tree, commit: h, size: size, links: links, large: g.Large(), parts: parts, inParts: inParts, read: read,
+	}
 }
 
 // RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.

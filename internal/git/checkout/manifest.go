@@ -119,7 +119,8 @@ func cutTracked(text string, format object.Format) (entry tracked, rest string, 
 	return entry, text[size:], true
 }
 
-// trackedSize returns the size of an entry with a header and path of the given lengths: padded with NULs to a multiple of 8.
+// trackedSize returns the size of an entry with a header and path of the given lengths: padded with NULs to a
+// multiple of 8.
 func trackedSize(header, path int) int { return (header + path + 8) &^ 7 }
 
 func number(text string) uint32 {

@@ -35,8 +35,9 @@ func (p *Plan) Submodules() (map[string]object.ID, error) {
 	return commits, nil
 }
 
-// SetParts adds the files of submodules, whose commits are in objects, to the plan, and removes those that the last tree has
-// beyond them. The limit applies to all files together. It must be called before SetLarge. The plan is not usable after an error.
+// SetParts adds the files of submodules, whose commits are in objects, to the plan, and removes those that
+// the last tree has beyond them. The limit applies to all files together. It must be called before SetLarge.
+// The plan is not usable after an error.
 func (p *Plan) SetParts(ctx context.Context, objects *object.Store, parts Parts, limit int) (err error) {
 	defer object.RecoverCorrupt(&err)
 	before, after := p.last.Parts().filled(), parts.filled()
@@ -75,8 +76,8 @@ func (p *Plan) SetParts(ctx context.Context, objects *object.Store, parts Parts,
 	return nil
 }
 
-// partDifferences lists the differences between the files of submodules, given by path and commit. known is false if a commit
-// in before cannot be read.
+// partDifferences lists the differences between the files of submodules, given by path and commit. known is
+// false if a commit in before cannot be read.
 func partDifferences(
 	ctx context.Context, objects *object.Store, before, after map[string]object.ID, limit int,
 ) (found []difference, known bool, err error) {
@@ -121,8 +122,8 @@ func (w *walker) compareBelow(folder string, before, after object.ID) error {
 	return w.compare(before, after, folder+"/", strings.Count(folder, "/")+1)
 }
 
-// mergeDifferences merges the differences of a tree and of its submodules, sorted by path. At a path that belonged to one, and
-// now belongs to the other, they are one difference.
+// mergeDifferences merges the differences of a tree and of its submodules, sorted by path. At a path that
+// belonged to one, and now belongs to the other, they are one difference.
 func mergeDifferences(own, inParts []difference) []difference {
 	if len(inParts) == 0 {
 		return own

@@ -116,8 +116,8 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 	return p, nil
 }
 
-// check verifies that the blobs of all changed files are present, and that the tree, without the files of submodules, is within
-// the file limit.
+// check verifies that the blobs of all changed files are present, and that the tree, without the files of
+// submodules, is within the file limit.
 func (p *Plan) check(objects *object.Store, limit int) error {
 	p.size = 0
 	if p.incremental {
@@ -165,7 +165,8 @@ func checkPresent(objects *object.Store, found []difference) error {
 
 // TooManyFiles returns the error of a tree with more files than the limit.
 func TooManyFiles(limit int) error {
-	return object.Quotaf("too many files: more than %d; raise max-tree-files in the setting limits if the repository is meant to be that large", limit)
+	return object.Quotaf("too many files: more than %d; raise max-tree-files in the setting limits if the repository "+
+		"is meant to be that large", limit)
 }
 
 // Items lists all entries of the tree, sorted by path. It returns an error if the last tree's manifest is damaged.

@@ -41,7 +41,8 @@ const (
 )
 
 // write creates a file, link or submodule. A submodule becomes an empty folder, as in Git without
-// --recurse-submodules, unless its files are entries too. For a skipped link it returns a zero tracked. size is that of the file.
+// --recurse-submodules, unless its files are entries too. For a skipped link it returns a zero tracked. size
+// is that of the file.
 func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (t tracked, size int64, err error) {
 	skipped, linked := false, false
 	switch e.mode {
@@ -86,7 +87,8 @@ func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, 
 	}
 	if w.links != LinksKeep && w.leaving[e.path] {
 		if w.links == LinksRefuse {
-			return false, object.Hostilef("it is a symbolic link that leaves the tree; set outside-links to keep or skip to allow it")
+			return false, object.Hostilef("it is a symbolic link that leaves the tree; set outside-links to keep or " +
+				"skip to allow it")
 		}
 		return true, nil
 	}

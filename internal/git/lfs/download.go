@@ -80,14 +80,16 @@ func (c *Client) renew(ctx context.Context, t *task, optional bool) error {
 	}
 	t.action = actions[t.OID]
 	if t.action.isExpired() {
-		return c.failed(git.Retryable, git.ClassServer, "its download of object %s has expired already; check both clocks", t.OID)
+		return c.failed(git.Retryable, git.ClassServer,
+			"its download of object %s has expired already; check both clocks", t.OID)
 	}
 	return nil
 }
 
 // receive reads a response into the download.
 func (c *Client) receive(res *http.Response, d *download) error {
-	if res.StatusCode != http.StatusPartialContent || !strings.HasPrefix(res.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", d.size)) {
+	if res.StatusCode != http.StatusPartialContent ||
+		!strings.HasPrefix(res.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", d.size)) {
 		if res.StatusCode == http.StatusPartialContent { // another range than requested
 			return errors.Join(errRange, d.restart())
 		}

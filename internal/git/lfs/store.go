@@ -24,8 +24,8 @@ import (
 //	objects/{ab}/{cd}/{oid}+x   the same with the permissions of an executable, if a tree has one
 //	incoming/{fence}/{oid}      a download that is not complete
 //
-// A reader of a tree may have written to the file that it shares with the store, so an object that another process or an
-// earlier sync has stored is hashed before it is used.
+// A reader of a tree may have written to the file that it shares with the store, so an object that another
+// process or an earlier sync has stored is hashed before it is used.
 type Store struct {
 	Dir   string
 	Fence uint64
@@ -145,8 +145,9 @@ type download struct {
 	size  int64 // received so far
 }
 
-// begin starts or continues the download of an object. What an earlier holder has received is copied, because that holder may
-// still be writing to its file, and removed: otherwise each broken download would leave another copy.
+// begin starts or continues the download of an object. What an earlier holder has received is copied, because
+// that holder may still be writing to its file, and removed: otherwise each broken download would leave
+// another copy.
 func (s *Store) begin(ctx context.Context, p Pointer) (*download, error) {
 	file, err := s.create(p.OID.String(), 0o644)
 	if err != nil {

@@ -142,14 +142,15 @@ func (o *Store) TreeOf(commit ID) (tree ID, ok bool) {
 	return c.TreeHash, true
 }
 
-// SmallBlob returns the content of a blob of at most limit bytes, valid until the next call; ok is false if it is larger. It
-// verifies the hash.
+// SmallBlob returns the content of a blob of at most limit bytes, valid until the next call; ok is false if
+// it is larger. It verifies the hash.
 func (o *Store) SmallBlob(h ID, limit int64) (content []byte, ok bool, err error) {
 	defer RecoverCorrupt(&err)
 	if content, ok := o.kept.get(h); ok {
 		return content, int64(len(content)) <= limit, nil
 	}
-	if content, ok := o.blob(h); ok && (int64(len(content)) > limit || h.Format().Hash(plumbing.BlobObject, content) == h) {
+	if content, ok := o.blob(h); ok &&
+		(int64(len(content)) > limit || h.Format().Hash(plumbing.BlobObject, content) == h) {
 		return content, int64(len(content)) <= limit, nil
 	}
 	blob, err := o.Object(h)

@@ -44,7 +44,8 @@ var (
 	errWrongObject = errors.New("hash does not match its name")
 )
 
-// CheckSums verifies the checksums of the pack and of its index, and that they belong together. It returns the size of the pack.
+// CheckSums verifies the checksums of the pack and of its index, and that they belong together. It returns
+// the size of the pack.
 func (p *Pack) CheckSums(ctx context.Context) (size int64, err error) {
 	info, err := p.file.Stat()
 	if err != nil {

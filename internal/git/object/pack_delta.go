@@ -139,7 +139,10 @@ func (w *resolver) resolvePacked(e *packed) error {
 	if err != nil {
 		return err
 	}
-	root := base{content: content{kind: e.kind, size: header.size, large: header.size > LargeObject}, child: e.child, refs: w.r.claim(e.hash)}
+	root := base{
+		content: content{kind: e.kind, size: header.size, large: header.size > LargeObject}, child: e.child,
+		refs: w.r.claim(e.hash),
+	}
 	if root.done() {
 		return nil
 	}

@@ -122,8 +122,8 @@ func (q Quarantine) release(store string) (changed []string, err error) {
 			}
 		}
 	}
-	// A pack is moved after its index: [Store] fails on a pack without an index, and ignores an index without a pack, as Git
-	// does.
+	// A pack is moved after its index: [Store] fails on a pack without an index, and ignores an index without
+	// a pack, as Git does.
 	for _, path := range packs {
 		if err := os.Rename(filepath.Join(from, path), filepath.Join(to, path)); err != nil {
 			return nil, err

@@ -227,7 +227,8 @@ func (r *fetchRequest) use(capability string) {
 	}
 }
 
-// setOption sets what is an argument of fetch in protocol 2 and a capability in protocol 0. It returns false for another name.
+// setOption sets what is an argument of fetch in protocol 2 and a capability in protocol 0. It returns false
+// for another name.
 func (r *fetchRequest) setOption(name string) bool {
 	switch name {
 	case "thin-pack":
