@@ -70,7 +70,8 @@ func (d *Dashboard) followersShown(ctx context.Context) (lines []followerLine, m
 	}
 	shown, more := first(followersShown, all)
 	for _, one := range shown {
-		lines = append(lines, followerLine{one, time.Duration(one.LagMS) * time.Millisecond, one.Version != "" && one.Version != d.cfg.Version})
+		other := one.Version != "" && one.Version != d.cfg.Version
+		lines = append(lines, followerLine{one, time.Duration(one.LagMS) * time.Millisecond, other})
 	}
 	return lines, more, nil
 }

@@ -49,7 +49,8 @@ func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, 
 	return p, nil
 }
 
-// readLeases returns the held leases, and the cells that do not answer. It knows the progress of work in the dashboard's own cell.
+// readLeases returns the held leases, and the cells that do not answer. It knows the progress of work in the
+// dashboard's own cell.
 func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []string, err error) {
 	held := map[string][]locking.Status{}
 	if d.cfg.AllLocks != nil {
@@ -124,12 +125,15 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 			Action: "/dashboard/leases/release", Back: "/dashboard/leases", Button: "Release the lease",
 			Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}, {"cell", cell}},
 			Facts: [][2]string{
-				{"Repository", repo.String()}, {"Holder", clip(200, status.Holder.Worker)}, {"Operation", clip(40, status.Holder.Operation)},
-				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)}, {"Waiting", strconv.Itoa(len(status.Waiters))},
+				{"Repository", repo.String()}, {"Holder", clip(200, status.Holder.Worker)},
+				{"Operation", clip(40, status.Holder.Operation)},
+				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)},
+				{"Waiting", strconv.Itoa(len(status.Waiters))},
 			},
 			Since: status.Holder.Since,
-			Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next waiter gets the lease, with a higher fence. " +
-				"A worker that hangs can do no harm: the old fence no longer allows any change.",
+			Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next " +
+				"waiter gets the lease, with a higher fence. A worker that hangs can do no harm: " +
+				"the old fence no longer allows any change.",
 		})
 	}
 }
@@ -154,9 +158,10 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 	case err != nil:
 		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
 	default:
-		d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(), "fence", fence,
-			"worker", former.Worker, "job", former.Job, "operation", former.Operation)
-		d.setFlash(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker, former.Job, fence))
+		d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(),
+			"fence", fence, "worker", former.Worker, "job", former.Job, "operation", former.Operation)
+		d.setFlash(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker,
+			former.Job, fence))
 		http.Redirect(w, r, "/dashboard/leases", http.StatusSeeOther)
 	}
 }

@@ -163,7 +163,9 @@ func (t *tail) read(ctx context.Context) error {
 
 // await returns the next results, or none if none arrive within tailBlock.
 func (t *tail) await(ctx context.Context, limit int64) ([]redis.XMessage, error) {
-	read, err := t.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{t.topic, t.last}, Count: limit, Block: tailBlock}).Result()
+	read, err := t.redis.XRead(ctx, &redis.XReadArgs{
+		Streams: []string{t.topic, t.last}, Count: limit, Block: tailBlock,
+	}).Result()
 	if errors.Is(err, redis.Nil) || err == nil && len(read) == 0 {
 		return nil, nil
 	}
@@ -194,7 +196,8 @@ func (t *tail) measure(ctx context.Context) (newest string, added int64, err err
 	return cmp.Or(info.LastGeneratedID, "0-0"), info.EntriesAdded, nil
 }
 
-// loadHistory resets the tail and loads the results of the last span, the newest first, up to the limits of number, bytes and time.
+// loadHistory resets the tail and loads the results of the last span, the newest first, up to the limits of
+// number, bytes and time.
 func (t *tail) loadHistory(ctx context.Context, newest string) error {
 	t.mu.Lock()
 	now := time.Now().Add(t.skew)
@@ -222,7 +225,8 @@ func (t *tail) loadHistory(ctx context.Context, newest string) error {
 		if int64(len(entries)) < limit {
 			break
 		}
-		if read >= historyResults || bytes >= historyBytes || time.Since(start) >= historyTimeout { // older results stay unknown
+		// older results stay unknown
+		if read >= historyResults || bytes >= historyBytes || time.Since(start) >= historyTimeout {
 			t.mu.Lock()
 			t.window.from = events.EntryTime(entries[len(entries)-1].ID)
 			t.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"lockstep/tree"
 )
 
-// maxPinned is the number of trees that a fetch keeps open. If it wants more refs, it locks their stores, which then cannot be pruned.
+// maxPinned is the number of trees that a fetch keeps open. If it wants more refs, it locks their stores,
+// which then cannot be pruned.
 const maxPinned = 16
 
 // pins are the trees and stores that a fetch keeps in place.
