@@ -12,7 +12,8 @@ const (
 	purgeRetry  = 10 * time.Second // pause before a purge is tried again
 )
 
-// followPurge replaces the copy of a repository that was purged at the origin, unless it was removed or moved meanwhile.
+// followPurge replaces the copy of a repository that was purged at the origin, unless it was removed or moved
+// meanwhile.
 func (f *Follower) followPurge(ctx context.Context, repo events.RepoPath) {
 	key, number := purgePrefix+repo.Key(), f.position.number
 	f.position.ask(key)

@@ -36,8 +36,8 @@ const maxLine = 32 << 20 // bytes; a result names up to thousands of files
 
 var errSilent = errors.New("no heartbeat of the reader")
 
-// Results starts a stream of the results after a cursor, or from now on if it is "". The error may be a [*GoneError]. The caller closes the
-// stream.
+// Results starts a stream of the results after a cursor, or from now on if it is "". The error may be a
+// [*GoneError]. The caller closes the stream.
 func (r *Reader) Results(ctx context.Context, after string) (*Stream, error) {
 	return r.results(ctx, after, maxSilence)
 }
