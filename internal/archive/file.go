@@ -94,7 +94,8 @@ func (c *Contents) find(ctx context.Context, name string) (found checkout.TreeFi
 	return found, nil
 }
 
-// openBuilt opens a file in its folder and returns its size. It returns ErrAltered if the file has not the size that it was built with.
+// openBuilt opens a file in its folder and returns its size. It returns ErrAltered if the file has not the
+// size that it was built with.
 func openBuilt(folder disk.Dir, f checkout.TreeFile) (*os.File, int64, error) {
 	file, err := folder.OpenFile(path.Base(f.Path))
 	if err != nil {

@@ -45,9 +45,10 @@ type Cell struct {
 	Weight int              `json:"weight"` // as given by the operator; see Target
 	Placed int              `json:"placed"` // weight by which repositories are placed now
 	State  State            `json:"state"`
-	Epoch  int64            `json:"-"`                // of its last change; stored in front of the JSON
-	Reader string           `json:"reader,omitempty"` // base URL of its HTTP API, from which other cells copy; "" if unknown
-	Volume string           `json:"volume,omitempty"` // ID of its volume; "" until its worker has reported it
+	Epoch  int64            `json:"-"` // of its last change; stored in front of the JSON
+	// base URL of its HTTP API, from which other cells copy; "" if unknown
+	Reader string `json:"reader,omitempty"`
+	Volume string `json:"volume,omitempty"` // ID of its volume; "" until its worker has reported it
 
 	text string // as stored
 }
@@ -62,10 +63,12 @@ func (c Cell) Target() int {
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// CheckName returns an error unless name is a valid name of a cell: at most 63 lower-case letters, digits and ._-, as in "eu-1".
+// CheckName returns an error unless name is a valid name of a cell: at most 63 lower-case letters, digits and
+// ._-, as in "eu-1".
 func CheckName(name string) error {
 	if !namePattern.MatchString(name) || name == Every {
-		return fmt.Errorf("cell %.70q: want at most 63 lower-case letters, digits and ._-, as in \"eu-1\", and not \"all\"", name)
+		return fmt.Errorf("cell %.70q: want at most 63 lower-case letters, digits and ._-, as in \"eu-1\", "+
+			"and not \"all\"", name)
 	}
 	return nil
 }

@@ -26,8 +26,8 @@ type Hosts struct {
 
 var hostPattern = regexp.MustCompile(`^(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*$`)
 
-// ParseHosts parses the entries of a setting: names, wildcards such as *.example.org, addresses and ranges, each with an
-// optional port.
+// ParseHosts parses the entries of a setting: names, wildcards such as *.example.org, addresses and ranges,
+// each with an optional port.
 func ParseHosts(setting string, entries []string) (Hosts, error) {
 	list := Hosts{setting: setting}
 	for _, entry := range entries {
@@ -43,7 +43,8 @@ func ParseHosts(setting string, entries []string) (Hosts, error) {
 			rule.port = port
 		}
 		if !ok {
-			return Hosts{}, fmt.Errorf("%s: %q is not a host name, *.example.org, an address or a range such as 10.0.0.0/8, with an optional :port", setting, entry)
+			return Hosts{}, fmt.Errorf("%s: %q is not a host name, *.example.org, an address or a range such as "+
+				"10.0.0.0/8, with an optional :port", setting, entry)
 		}
 		list.rules = append(list.rules, rule)
 	}

@@ -46,7 +46,8 @@ type Finding struct {
 	Kind   Kind            `json:"kind"`
 	Repo   events.RepoPath `json:"repo"`
 	Detail string          `json:"detail"`
-	Asked  string          `json:"asked,omitempty"` // change queued to repair it, due or removed; empty if it is only reported
+	// change queued to repair it, due or removed; empty if it is only reported
+	Asked string `json:"asked,omitempty"`
 }
 
 // Report is the result of a reconciliation.
@@ -127,8 +128,9 @@ func isRegistryFault(err error) bool {
 	return ok
 }
 
-// inspect checks a watched repository. It reads everything before it checks whether the repository is busy: a worker that
-// changed anything meanwhile still holds the lease, or has settled with a newer fence than the one read.
+// inspect checks a watched repository. It reads everything before it checks whether the repository is busy: a
+// worker that changed anything meanwhile still holds the lease, or has settled with a newer fence than the
+// one read.
 func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Finding, busy bool, err error) {
 	set, err := r.Registry.Of(ctx, repo)
 	if err != nil {

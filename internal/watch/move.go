@@ -87,7 +87,8 @@ func withTransportOf(moved, used string) string {
 		return moved
 	}
 	u.Path, u.RawPath = target.Path, target.RawPath
-	if text := u.String(); events.CheckRemote(text) == nil && events.CanonicalRemote(text) == events.CanonicalRemote(moved) {
+	if text := u.String(); events.CheckRemote(text) == nil &&
+		events.CanonicalRemote(text) == events.CanonicalRemote(moved) {
 		return text
 	}
 	return moved
@@ -101,7 +102,8 @@ func (c contents) checkRemote(remote string) error {
 	}
 	for _, w := range watches {
 		if events.CanonicalRemote(w.URL) != events.CanonicalRemote(remote) {
-			return conflict("%s is watched at %s by app %s; the repository to move there is at %s", c.repo, events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(remote))
+			return conflict("%s is watched at %s by app %s; the repository to move there is at %s", c.repo,
+				events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(remote))
 		}
 	}
 	return nil

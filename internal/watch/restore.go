@@ -17,8 +17,9 @@ type Stored struct {
 	Watches []Watch         // by app, then ref
 }
 
-// All iterates over the watches of all repositories in order. It stops after yielding an error: that of Redis, or that of a watch that
-// cannot be decoded. Repositories that are added or removed meanwhile may be missing.
+// All iterates over the watches of all repositories in order. It stops after yielding an error: that of
+// Redis, or that of a watch that cannot be decoded. Repositories that are added or removed meanwhile may be
+// missing.
 func (r *Registry) All(ctx context.Context) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		for kept, err := range r.all(ctx) {
@@ -41,9 +42,10 @@ type Restored struct {
 	Same  int
 }
 
-// Restore adds those watches of a repository whose [Key] does not exist, and queues a poll if there are any. It changes no existing watch.
-// All watches must name that repository. Like [Registry.Put] it returns an error of the class [events.ClassConflict] for two remotes at
-// one path, a path above or below another watched path, and too many watches.
+// Restore adds those watches of a repository whose [Key] does not exist, and queues a poll if there are any.
+// It changes no existing watch. All watches must name that repository. Like [Registry.Put] it returns an
+// error of the class [events.ClassConflict] for two remotes at one path, a path above or below another
+// watched path, and too many watches.
 func (r *Registry) Restore(ctx context.Context, watches []Watch) (outcome Restored, err error) {
 	edits, err := editsOf(watches, nil)
 	if err != nil || len(edits) == 0 {
@@ -103,7 +105,8 @@ func (r *Registry) checkNesting(ctx context.Context, repo events.RepoPath) error
 	if at := slices.Index(watched, true); at >= 0 {
 		return nested(key, above[at].Key())
 	}
-	below, err := r.redis.ZRangeByLex(ctx, r.index(), &redis.ZRangeBy{Min: "[" + key + "/", Max: "(" + key + "0", Count: 1}).Result()
+	below, err := r.redis.ZRangeByLex(ctx, r.index(), &redis.ZRangeBy{Min: "[" + key + "/", Max: "(" + key + "0",
+		Count: 1}).Result()
 	if err != nil {
 		return fmt.Errorf("find repositories below %s: %w", repo, err)
 	}

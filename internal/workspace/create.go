@@ -15,7 +15,8 @@ import (
 	"lockstep/tree"
 )
 
-// Create makes a copy of a tree that stays. Its .git has all objects of the tree's store, so it needs the volume no more.
+// Create makes a copy of a tree that stays. Its .git has all objects of the tree's store, so it needs the
+// volume no more.
 type Create struct {
 	Root string // of the volume
 	Tree *tree.Tree

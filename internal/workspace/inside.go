@@ -47,8 +47,8 @@ type notFoundError struct{ error }
 
 func (*notFoundError) Is(target error) bool { return target == exec.ErrNotFound }
 
-// startInOverlay starts the command in an overlay that is mounted at dir. It fails with *forbidden if the kernel forbids it, and with
-// *NotStarted if only the command cannot be started.
+// startInOverlay starts the command in an overlay that is mounted at dir. It fails with *forbidden if the
+// kernel forbids it, and with *NotStarted if only the command cannot be started.
 func (e Exec) startInOverlay(l layers, dir string, files map[string]string) (*exec.Cmd, error) {
 	if err := l.create(e.Tree.Dir(), files); err != nil {
 		return nil, err
@@ -84,18 +84,20 @@ func (e Exec) startInOverlay(l layers, dir string, files map[string]string) (*ex
 	return nil, a.err()
 }
 
-// enterUserNamespace lets a child process run in a user namespace in which it can mount. Its user and group stay the same.
+// enterUserNamespace lets a child process run in a user namespace in which it can mount. Its user and group
+// stay the same.
 func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.Cloneflags |= unix.CLONE_NEWUSER
 	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
 	// Starting a program drops all others. The overlay keeps these for its work folder.
-	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD}
+	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER,
+		unix.CAP_FSETID, unix.CAP_MKNOD}
 }
 
-// Inside does the part of [Exec] that runs in its own mount namespace, with the arguments after "--" of startInOverlay. It returns only
-// on failure: nil after it has reported that to Exec, and an error in a process that Exec has not started. ctx ends with a signal that
-// came before.
+// Inside does the part of [Exec] that runs in its own mount namespace, with the arguments after "--" of
+// startInOverlay. It returns only on failure: nil after it has reported that to Exec, and an error in a
+// process that Exec has not started. ctx ends with a signal that came before.
 func Inside(ctx context.Context, args []string) error {
 	runtime.LockOSThread()
 	signal.Reset(os.Interrupt, syscall.SIGTERM) // as for the command

@@ -49,8 +49,8 @@ func (q *Queue) requests() string { return q.namespace.Arrivals() }
 
 func (q *Queue) due() string { return q.namespace.Arrivals() + ":due" }
 
-// Request adds a request, due now. If one is kept for the repository already, Request returns false; if again is set, it replaces that one,
-// and makes it due now unless it is begun.
+// Request adds a request, due now. If one is kept for the repository already, Request returns false; if again
+// is set, it replaces that one, and makes it due now unless it is begun.
 func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool, err error) {
 	if r.Requested.IsZero() {
 		r.Requested = time.Now().UTC()
@@ -67,7 +67,9 @@ func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool,
 		} else {
 			pipe.HSetNX(ctx, q.requests(), r.Repo.Key(), document)
 		}
-		pipe.ZAddArgs(ctx, q.due(), redis.ZAddArgs{LT: again, NX: !again, Members: []redis.Z{{Score: 0, Member: r.Repo.Key()}}})
+		pipe.ZAddArgs(ctx, q.due(), redis.ZAddArgs{
+			LT: again, NX: !again, Members: []redis.Z{{Score: 0, Member: r.Repo.Key()}},
+		})
 		return nil
 	})
 	if err != nil {
@@ -136,7 +138,8 @@ func (q *Queue) claim(ctx context.Context, n int, hold time.Duration) (claimed [
 	return claimed, nil
 }
 
-// dueAt returns the score of a request that is due at a time: negative once it is begun, so that claim.lua finds it first.
+// dueAt returns the score of a request that is due at a time: negative once it is begun, so that claim.lua
+// finds it first.
 func dueAt(at time.Time, begun bool) float64 {
 	if begun {
 		return -float64(at.UnixMilli())
@@ -166,7 +169,8 @@ func (q *Queue) done(ctx context.Context, repo events.RepoPath) error {
 	return nil
 }
 
-// retry keeps a request with the outcome of an attempt, due after a delay. After the mark it comes before those that are not begun.
+// retry keeps a request with the outcome of an attempt, due after a delay. After the mark it comes before
+// those that are not begun.
 func (q *Queue) retry(ctx context.Context, r Request, delay time.Duration, marked bool) error {
 	document, err := json.Marshal(r)
 	if err != nil {
