@@ -178,10 +178,10 @@ func makeFolders(ctx context.Context, dst string, folders []string) error {
 			return stoppedBuild(ctx)
 		}
 		parent, err := to.Enter(disk.Parent(folder), disk.Dir.Open)
-		if err == nil {
-			err = parent.MakeOnly(path.Base(folder))
-		}
 		if err != nil {
+			return buildError(err)
+		}
+		if err := parent.MakeOnly(path.Base(folder)); err != nil {
 			return buildError(err)
 		}
 	}
@@ -302,17 +302,13 @@ func (w *worker) make(to, from *disk.Walker, it Item) (tracked, int64, error) {
 // linkUnchanged links a file from the last tree if it is unmodified there, and returns its size. A link beyond the file
 // system's limit of links to one file fails, too.
 func (w *worker) linkUnchanged(
-	folder disk.Dir, from *disk.Walker, it Item, name string,
+	folder disk.Dir, from *disk.Walker, it Item, _ string,
 ) (size int64, ok bool, err error) {
 	if it.mode == filemode.Submodule {
 		return 0, false, nil
 	}
-	last, err := from.Enter(disk.Parent(it.path), disk.Dir.Open)
-	if err != nil {
-		return 0, false, nil
-	}
-	st, err := last.Stat(name)
-	return st.Size, err == nil && it.was.isAsWritten(st, w.modes) && folder.Link(last, name) == nil, nil
+	size, ok = it.was.link(folder, from, it.path, w.modes)
+	return size, ok, nil
 }
 
 // keepUnchanged reports whether a file of a prepared tree is unmodified, and its size. If not, it removes the file.

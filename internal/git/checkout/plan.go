@@ -104,12 +104,11 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 		p.incremental = last.links == LinksKeep || !changesLinks(p.changed)
 	}
 	if !p.incremental { // the objects of the last tree may be damaged
-		p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit)
+		if p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit); err != nil {
+			return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
+		}
 	}
-	if err == nil {
-		err = p.check(objects, limit)
-	}
-	if err != nil {
+	if err := p.check(objects, limit); err != nil {
 		return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
 	}
 	p.own = p.changed

@@ -42,11 +42,11 @@ func (f *Files) MarkPrepared(g GitDir) error {
 // readMark returns nil if there is none, or if it is damaged.
 func readMark(g GitDir) *fileModes {
 	content, err := readLine(filepath.Join(g.Dir, markFile))
-	m := &fileModes{}
-	if err == nil {
-		_, err = fmt.Sscanf(content, "%o %o", &m.regular, &m.executable)
-	}
 	if err != nil {
+		return nil
+	}
+	m := &fileModes{}
+	if _, err := fmt.Sscanf(content, "%o %o", &m.regular, &m.executable); err != nil {
 		return nil
 	}
 	return m

@@ -94,14 +94,14 @@ func overwrite(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Truncate(int64(len(content)))
+	defer file.Close()
+	if _, err := file.Write(content); err != nil {
+		return err
 	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
+	if err := file.Truncate(int64(len(content))); err != nil {
+		return err
 	}
-	return err
+	return file.Close()
 }
 
 // isPair reports whether two paths are the only names of one regular file.

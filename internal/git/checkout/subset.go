@@ -151,17 +151,14 @@ func (s *Subset) make(
 	name := path.Base(t.path)
 	if t.mode == filemode.Submodule {
 		sub, err := folder.OpenOrMake(name)
-		if err == nil {
-			sub.Close()
+		if err != nil {
+			return true, buildError(err)
 		}
-		return true, buildError(err)
+		sub.Close()
+		return true, nil
 	}
-	last, err := from.Enter(disk.Parent(t.path), disk.Dir.Open)
-	if err == nil {
-		st, err := last.Stat(name)
-		if err == nil && t.isAsWritten(st, modes) && folder.Link(last, name) == nil {
-			return true, nil
-		}
+	if _, linked := t.link(folder, from, t.path, modes); linked {
+		return true, nil
 	}
 	if err := s.copy(ctx, objects, folder, t, name, pointed); err != nil {
 		return false, fmt.Errorf("check out %q: %w", t.path, err)

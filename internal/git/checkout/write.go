@@ -60,10 +60,7 @@ func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string
 	case filemode.Symlink:
 		skipped, err = w.writeLink(folder, e, name)
 	default:
-		done := false
-		if done, linked, err = w.writeLarge(ctx, folder, e, name); err == nil && !done {
-			err = w.writeFile(ctx, folder, e, name)
-		}
+		linked, err = w.writeContent(ctx, folder, e, name)
 	}
 	if err != nil {
 		return tracked{}, 0, fmt.Errorf("check out %q: %w", e.path, err)
@@ -95,16 +92,25 @@ func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, 
 	return false, buildError(folder.Symlink(target, name))
 }
 
+// writeContent writes a file, or links it from the store of large files, and reports which.
+func (w writer) writeContent(ctx context.Context, folder disk.Dir, e entry, name string) (linked bool, err error) {
+	done, linked, err := w.writeLarge(ctx, folder, e, name)
+	if err != nil || done {
+		return linked, err
+	}
+	return linked, w.writeFile(ctx, folder, e, name)
+}
+
 func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name string) error {
 	file, err := w.create(folder, e, name)
 	if err != nil {
 		return err
 	}
-	err = w.objects.CopyBlob(object.CancelWriter{Ctx: ctx, Writer: file}, e.hash)
-	if closeErr := file.Close(); err == nil {
-		err = buildError(closeErr)
+	defer file.Close()
+	if err := w.objects.CopyBlob(object.CancelWriter{Ctx: ctx, Writer: file}, e.hash); err != nil {
+		return err
 	}
-	return err
+	return buildError(file.Close())
 }
 
 func (w writer) create(folder disk.Dir, e entry, name string) (*os.File, error) {

@@ -43,10 +43,12 @@ type Object struct {
 // stops at the first batch with a missing object.
 func (c *Client) Download(ctx context.Context, objects []Object) (stored []string, err error) {
 	q := &queue{client: c, waiting: objects}
-	for err == nil && q.isUnfinished() {
-		err = q.run(ctx)
+	for q.isUnfinished() {
+		if err := q.run(ctx); err != nil {
+			return q.stored, err
+		}
 	}
-	return q.stored, err
+	return q.stored, nil
 }
 
 // run starts the workers, waits for them and returns their first error, which cancels the requests of the
@@ -121,19 +123,18 @@ func (q *queue) work(ctx context.Context, optional bool) (err error) {
 	}
 	for {
 		t, ok, err := q.next(ctx, optional)
-		if err == nil && !ok {
+		if errors.Is(err, wire.ErrNoPermit) {
 			return nil
 		}
-		if err == nil {
-			err = q.client.get(ctx, &t, optional)
+		if err != nil || !ok {
+			return err
 		}
-		switch {
-		case errors.Is(err, wire.ErrNoPermit):
-			if ok {
-				q.putBack(t)
-			}
+		err = q.client.get(ctx, &t, optional)
+		if errors.Is(err, wire.ErrNoPermit) {
+			q.putBack(t)
 			return nil
-		case err != nil:
+		}
+		if err != nil {
 			return err
 		}
 		q.done(t, optional)

@@ -59,10 +59,13 @@ func (p *Pack) CheckSums(ctx context.Context) (size int64, err error) {
 		return info.Size(), errors.Join(errIndexSum, err)
 	}
 	of, err := p.index.read(p.index.size-2*p.index.hashSize(), p.index.hashSize())
-	if err == nil && !bytes.Equal(of, sum) {
-		err = errOtherIndex
+	if err != nil {
+		return info.Size(), err
 	}
-	return info.Size(), err
+	if !bytes.Equal(of, sum) {
+		return info.Size(), errOtherIndex
+	}
+	return info.Size(), nil
 }
 
 // checkSum verifies and returns the checksum at the end of a file.

@@ -255,8 +255,9 @@ func (o *Object) load() error {
 		return err
 	}
 	defer reader.Close()
-	if o.content, err = io.ReadAll(io.LimitReader(reader, o.Size+1)); err == nil {
-		o.open = nil
+	if o.content, err = io.ReadAll(io.LimitReader(reader, o.Size+1)); err != nil {
+		return err
 	}
-	return err
+	o.open = nil
+	return nil
 }

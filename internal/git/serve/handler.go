@@ -189,10 +189,11 @@ func protocol(r *http.Request) int {
 
 func (x *exchange) serve(service string) error {
 	repo, err := x.cfg.Source.Open(x.ctx, x.r)
-	if err == nil {
-		err = x.check(service)
-	}
 	if err != nil {
+		x.refuseOpen(err)
+		return err
+	}
+	if err := x.check(service); err != nil {
 		x.refuseOpen(err)
 		return err
 	}
@@ -208,20 +209,24 @@ func (x *exchange) serve(service string) error {
 		x.Command = "info/refs"
 		return x.advertise()
 	}
-	body, err := x.body()
-	if err == nil {
-		lines := newPktReader(body)
-		lines.hold = x.hold
-		if x.Protocol == 2 {
-			err = x.command2(lines, body)
-		} else {
-			err = x.fetch0(lines, body)
-		}
-	}
-	if err != nil {
+	if err := x.command(); err != nil {
 		x.fail(err)
+		return err
 	}
-	return err
+	return nil
+}
+
+func (x *exchange) command() error {
+	body, err := x.body()
+	if err != nil {
+		return err
+	}
+	lines := newPktReader(body)
+	lines.hold = x.hold
+	if x.Protocol == 2 {
+		return x.command2(lines, body)
+	}
+	return x.fetch0(lines, body)
 }
 
 // enter counts a request of a sender, unless the sender already has a quarter of all.

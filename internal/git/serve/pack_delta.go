@@ -52,9 +52,10 @@ func (p *packWriter) writeDelta(id object.ID, limit int64) (done bool, err error
 	}
 	p.chains[id] = chain + 1
 	p.stats.Deltas++
-	if _, err = p.Write(header); err == nil {
-		_, err = p.Write(packed)
+	if _, err := p.Write(header); err != nil {
+		return true, err
 	}
+	_, err = p.Write(packed)
 	return true, err
 }
 
