@@ -73,11 +73,13 @@ func (t *Tokens) Each(ctx context.Context, yield func(Hashed) error) error {
 // required here, they are there, too. It can be repeated.
 func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err error) {
 	required, err := t.Required(ctx)
-	if err == nil && required {
-		err = others.Require(ctx)
-	}
 	if err != nil {
 		return 0, err
+	}
+	if required {
+		if err := others.Require(ctx); err != nil {
+			return 0, err
+		}
 	}
 	err = t.Each(ctx, func(one Hashed) error {
 		ok, err := others.Restore(ctx, one)

@@ -197,10 +197,10 @@ func (r *Reader) List(ctx context.Context, q watch.Query, yield func(Visible) er
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
-		if err == nil {
-			err = yield(visible)
-		}
 		if err != nil {
+			return "", err
+		}
+		if err := yield(visible); err != nil {
 			return "", err
 		}
 	}
@@ -213,10 +213,13 @@ func (r *Reader) watches(ctx context.Context, who Identity, repo events.RepoPath
 		return nil, ErrNotFound
 	}
 	watches, err := r.Watches.OfApp(ctx, who.App, repo)
-	if err == nil && len(watches) == 0 {
-		err = ErrNotFound
+	if err != nil {
+		return nil, err
 	}
-	return watches, err
+	if len(watches) == 0 {
+		return nil, ErrNotFound
+	}
+	return watches, nil
 }
 
 // limit restricts a ref to what the watches of an app allow. It returns false if the app may not read the ref.

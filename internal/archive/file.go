@@ -102,12 +102,13 @@ func openBuilt(folder disk.Dir, f checkout.TreeFile) (*os.File, int64, error) {
 		return nil, 0, altered(f.Path, err)
 	}
 	info, err := file.Stat()
-	if err == nil && (!info.Mode().IsRegular() || uint32(info.Size()) != f.Size) {
-		err = altered(f.Path, nil)
-	}
 	if err != nil {
 		_ = file.Close()
 		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() || uint32(info.Size()) != f.Size {
+		_ = file.Close()
+		return nil, 0, altered(f.Path, nil)
 	}
 	return file, info.Size(), nil
 }

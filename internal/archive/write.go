@@ -118,10 +118,13 @@ func writeFile(ctx context.Context, to *tar.Writer, folder disk.Dir, f checkout.
 		return err
 	}
 	n, err := io.CopyBuffer(to, io.LimitReader(content{ctx, f.Path, file}, size), buffer)
-	if err == nil && n < size {
-		err = altered(f.Path, nil)
+	if err != nil {
+		return err
 	}
-	return err
+	if n < size {
+		return altered(f.Path, nil)
+	}
+	return nil
 }
 
 // content reads a file of the tree until ctx is done.

@@ -104,21 +104,25 @@ func (c Cell) Check() error {
 // decode parses a stored cell.
 func decode(name, text string) (Cell, error) {
 	c := Cell{text: text}
-	epoch, document, _ := strings.Cut(text, " ")
-	err := json.Unmarshal([]byte(document), &c)
-	if err == nil {
-		c.Epoch, err = strconv.ParseInt(epoch, 10, 64)
-	}
-	if err == nil && c.Name != name {
-		err = errors.New("its record has another name")
-	}
-	if err == nil {
-		err = c.Check()
-	}
-	if err != nil {
+	if err := c.read(name); err != nil {
 		return Cell{}, fmt.Errorf("directory: record of cell %.70q: %w", name, err)
 	}
 	return c, nil
+}
+
+// read sets the fields that the text has.
+func (c *Cell) read(name string) (err error) {
+	epoch, document, _ := strings.Cut(c.text, " ")
+	if err := json.Unmarshal([]byte(document), c); err != nil {
+		return err
+	}
+	if c.Epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil {
+		return err
+	}
+	if c.Name != name {
+		return errors.New("its record has another name")
+	}
+	return c.Check()
 }
 
 // encode returns the text to store after the epoch.

@@ -73,10 +73,13 @@ func overrideOf(value string) override {
 // [Directory.Run].
 func Open(ctx context.Context, client redis.UniversalClient) (*Directory, error) {
 	d, err := OpenOrNew(ctx, client)
-	if err == nil && len(d.cells) == 0 {
+	if err != nil {
+		return nil, err
+	}
+	if len(d.cells) == 0 {
 		return nil, ErrNoCells
 	}
-	return d, err
+	return d, nil
 }
 
 // OpenOrNew is [Open], but returns an empty directory if it does not exist, to which cells can be added.

@@ -218,11 +218,11 @@ func (d *Directory) Settle(ctx context.Context, epoch int64) error {
 	}
 	if len(changed) > 0 {
 		ok, err := d.update(ctx, changed, epoch)
-		if err == nil && !ok {
-			err = ErrChanged
-		}
 		if err != nil {
 			return err
+		}
+		if !ok {
+			return ErrChanged
 		}
 	}
 	return d.forget(ctx, func(key string, o override) bool { return !o.pinned && d.placed.Of(key) == o.cell })
@@ -323,11 +323,11 @@ func (d *Directory) forget(ctx context.Context, fn func(string, override) bool) 
 func (d *Directory) change(ctx context.Context, triples []any) (epoch int64, refused []int64, err error) {
 	reply, err := placeScript.Run(ctx, d.redis, []string{placedKey, epochKey, logKey},
 		append([]any{logEntries}, triples...)...).Int64Slice()
-	if err == nil && len(reply) == 0 {
-		err = errors.New("unexpected reply of a script")
-	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("change the directory of cells: %w", err)
+	}
+	if len(reply) == 0 {
+		return 0, nil, errors.New("change the directory of cells: unexpected reply of a script")
 	}
 	return reply[0], reply[1:], d.Refresh(ctx)
 }

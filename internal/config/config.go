@@ -323,12 +323,13 @@ func CheckAddress(name, address string) error {
 	if address == "" {
 		return nil
 	}
+	invalid := fmt.Errorf("%s %q: want host:port, as in 127.0.0.1:8080", name, address)
 	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port)
-	}
 	if err != nil {
-		return fmt.Errorf("%s %q: want host:port, as in 127.0.0.1:8080", name, address)
+		return invalid
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return invalid
 	}
 	return nil
 }

@@ -214,10 +214,13 @@ func (s *Store) readFile(name, file string) (text string, ok bool, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
 	}
-	if publicKeys[file] { // may be binary
-		return string(bytes), err == nil, err
+	if err != nil {
+		return "", false, err
 	}
-	return strings.TrimRight(string(bytes), "\r\n"), err == nil, err
+	if publicKeys[file] { // may be binary
+		return string(bytes), true, nil
+	}
+	return strings.TrimRight(string(bytes), "\r\n"), true, nil
 }
 
 // URLs returns the URL prefixes that a credential may be sent to, at least one. Its errors are as those of

@@ -33,14 +33,7 @@ func ParseHosts(setting string, entries []string) (Hosts, error) {
 	for _, entry := range entries {
 		rule, ok := parseHost(entry)
 		if !ok {
-			host, port, err := net.SplitHostPort(entry)
-			if err == nil {
-				rule, ok = parseHost(host)
-			}
-			if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-				ok = false
-			}
-			rule.port = port
+			rule, ok = parseHostPort(entry)
 		}
 		if !ok {
 			return Hosts{}, fmt.Errorf("%s: %q is not a host name, *.example.org, an address or a range such as "+
@@ -49,6 +42,19 @@ func ParseHosts(setting string, entries []string) (Hosts, error) {
 		list.rules = append(list.rules, rule)
 	}
 	return list, nil
+}
+
+func parseHostPort(entry string) (rule hostRule, ok bool) {
+	host, port, err := net.SplitHostPort(entry)
+	if err != nil {
+		return hostRule{}, false
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return hostRule{}, false
+	}
+	rule, ok = parseHost(host)
+	rule.port = port
+	return rule, ok
 }
 
 // name returns the setting's name for errors.

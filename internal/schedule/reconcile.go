@@ -75,17 +75,21 @@ type Reconciler struct {
 // Run checks everything once. It stops with an error if Redis or the volume cannot be read.
 func (r Reconciler) Run(ctx context.Context) (Report, error) {
 	report := Report{Findings: []Finding{}}
-	watched, err := r.watched(ctx, &report)
-	if err == nil {
-		err = r.clones(ctx, watched, &report)
-	}
-	if err == nil {
-		err = r.known(ctx, watched, &report)
-	}
-	if err != nil {
+	if err := r.compare(ctx, &report); err != nil {
 		return report, fmt.Errorf("reconcile: %w", err)
 	}
 	return report, nil
+}
+
+func (r Reconciler) compare(ctx context.Context, report *Report) error {
+	watched, err := r.watched(ctx, report)
+	if err != nil {
+		return err
+	}
+	if err := r.clones(ctx, watched, report); err != nil {
+		return err
+	}
+	return r.known(ctx, watched, report)
 }
 
 // watched checks each watched repository and returns their keys.

@@ -281,10 +281,11 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 		return s, err
 	}
 	space, err := volume.Space()
-	if err == nil {
-		s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
+	if err != nil {
+		return s, nil // an unknown size does not fail the status
 	}
-	return s, nil // an unknown size does not fail the status
+	s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
+	return s, nil
 }
 
 // limitedHosts returns the number of hosts that limit a credential or do not answer.

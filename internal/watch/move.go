@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -58,7 +57,10 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 			return nil
 		}
 		all, err := contents{repo: to, docs: docs}.watches()
-		if err = cmp.Or(err, checkLimits(to, all)); err != nil {
+		if err != nil {
+			return err
+		}
+		if err := checkLimits(to, all); err != nil {
 			return err
 		}
 		rewrites := []rewrite{{was: there, docs: docs}}

@@ -68,10 +68,11 @@ func (r *Registry) Of(ctx context.Context, repo events.RepoPath) (Set, error) {
 	}
 	watches, err := kept.watches()
 	set := Set{Version: kept.version, Watches: watches}
-	if err == nil {
-		r.large.put(repo, set, kept.size())
+	if err != nil {
+		return set, err
 	}
-	return set, err
+	r.large.put(repo, set, kept.size())
+	return set, nil
 }
 
 // ByRemote returns the watches of all repositories whose remotes have the [RemoteKey] of url. They are not
@@ -141,7 +142,10 @@ func (r *Registry) Add(ctx context.Context, w Watch) error {
 			return nil
 		}
 		watches, err := contents{repo: w.Repo, docs: docs}.watches()
-		return cmp.Or(err, checkSameRemote(w, watches))
+		if err != nil {
+			return err
+		}
+		return checkSameRemote(w, watches)
 	})
 }
 
@@ -237,7 +241,10 @@ func (e *edit) check(docs map[string]string) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(checkSameRemote(e.first, watches), checkLimits(e.repo, watches))
+	if err := checkSameRemote(e.first, watches); err != nil {
+		return err
+	}
+	return checkLimits(e.repo, watches)
 }
 
 // field returns the field of a watch in its repository's hash. Only such fields contain a space.

@@ -23,11 +23,12 @@ type Stored struct {
 func (r *Registry) All(ctx context.Context) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		for kept, err := range r.all(ctx) {
-			found := Stored{}
-			if err == nil {
-				found.Repo = kept.path()
-				found.Watches, err = kept.watches()
+			if err != nil {
+				yield(Stored{}, err)
+				return
 			}
+			found := Stored{Repo: kept.path()}
+			found.Watches, err = kept.watches()
 			if !yield(found, err) || err != nil {
 				return
 			}
@@ -75,11 +76,7 @@ func (e *edit) addTo(docs map[string]string, watches []Watch) (outcome Restored)
 			outcome.Added = append(outcome.Added, w)
 			continue
 		}
-		existing, err := parse([]byte(there))
-		if err == nil {
-			there, err = existing.document()
-		}
-		if err == nil && there == e.put[field] {
+		if isSame(there, e.put[field]) {
 			outcome.Same++
 		} else {
 			outcome.Kept = append(outcome.Kept, w)
@@ -87,6 +84,16 @@ func (e *edit) addTo(docs map[string]string, watches []Watch) (outcome Restored)
 	}
 	slices.SortFunc(outcome.Added, byAppAndRef)
 	return outcome
+}
+
+// isSame reports whether a stored document, perhaps of another version, is of the same watch as a new one.
+func isSame(stored, document string) bool {
+	w, err := parse([]byte(stored))
+	if err != nil {
+		return false
+	}
+	again, err := w.document()
+	return err == nil && again == document
 }
 
 // checkNesting returns the error with which write.lua refuses a repository that is not watched yet.

@@ -48,10 +48,10 @@ func (e *NotStarted) Unwrap() error { return e.Err }
 // Run runs the command in the workspace, with this process' standard input, output and error, and removes the
 // workspace. It passes on the signals that this process gets, and returns how the command ended.
 func (e Exec) Run(ctx context.Context) (status syscall.WaitStatus, err error) {
-	if e.Scratch, err = filepath.Abs(cmp.Or(e.Scratch, os.TempDir())); err == nil {
-		err = checkOutside(e.Scratch, e.Root)
+	if e.Scratch, err = filepath.Abs(cmp.Or(e.Scratch, os.TempDir())); err != nil {
+		return 0, fmt.Errorf("create the workspace: %w with --scratch", err)
 	}
-	if err != nil {
+	if err := checkOutside(e.Scratch, e.Root); err != nil {
 		return 0, fmt.Errorf("create the workspace: %w with --scratch", err)
 	}
 	sweep(e.Scratch)

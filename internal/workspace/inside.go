@@ -106,16 +106,18 @@ func Inside(ctx context.Context, args []string) error {
 		return errors.New("this command is for lockstep workspace exec only")
 	}
 	unix.CloseOnExec(answerDescriptor)
-	err := context.Cause(ctx)
-	if err == nil {
-		err = enter(layers{args[0]}, args[1], args[2])
-	}
-	if err == nil && !isChild() {
-		err = errors.New("lockstep workspace exec has ended")
-	}
-	if err == nil {
-		err = become(args[4:])
-	}
+	err := func() error { // returns only if the command was not started
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := enter(layers{args[0]}, args[1], args[2]); err != nil {
+			return err
+		}
+		if !isChild() {
+			return errors.New("lockstep workspace exec has ended")
+		}
+		return become(args[4:])
+	}()
 	a := answer{Err: err.Error(), NotFound: errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist)}
 	if failed, ok := errors.AsType[*forbidden](err); ok {
 		a.Step, a.Err = failed.step, failed.err.Error()
@@ -129,10 +131,10 @@ func become(command []string) error {
 	if lookup, ok := errors.AsType[*exec.Error](err); ok {
 		err = lookup.Err
 	}
-	if err == nil {
-		err = unix.Exec(path, command, os.Environ())
+	if err != nil {
+		return fmt.Errorf("%s: %w", command[0], err)
 	}
-	return fmt.Errorf("%s: %w", command[0], err)
+	return fmt.Errorf("%s: %w", command[0], unix.Exec(path, command, os.Environ()))
 }
 
 // enter mounts the overlay, protects the repository's folder, moves to the overlay and gives up the capabilities.

@@ -69,11 +69,11 @@ func (a *attempt) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	err = a.withBoth(ctx, a.commit)
-	if err == nil {
-		a.cfg.Moved(ctx, a.req.Repo, cells.Member{Name: a.old.Name, Namespace: a.old.Prefix})
+	if err := a.withBoth(ctx, a.commit); err != nil {
+		return err
 	}
-	return err
+	a.cfg.Moved(ctx, a.req.Repo, cells.Member{Name: a.old.Name, Namespace: a.old.Prefix})
+	return nil
 }
 
 // isWanted reports whether the repository shall still be moved: the old cell may have been lost since the
@@ -236,12 +236,15 @@ func (a *attempt) isActive(ctx context.Context, last string) (active, gone bool,
 func (a *attempt) mark(ctx context.Context, old *locking.Lease) (last string, err error) {
 	guard := old.Guard()
 	node, err := masterOf(ctx, a.cfg.Redis, guard.Key)
-	if err != nil || node == nil {
-		if err == nil {
-			last, err = a.old.states.Depart(ctx, nil, a.out(), guard)
+	if err != nil {
+		return "", err
+	}
+	if node == nil {
+		if last, err = a.old.states.Depart(ctx, nil, a.out(), guard); err != nil {
+			return last, err
 		}
-		a.marked = a.marked || err == nil
-		return last, err
+		a.marked = true
+		return last, nil
 	}
 	conn := node.Conn() // WAIT is about the writes of its connection
 	defer conn.Close()
@@ -255,11 +258,14 @@ func (a *attempt) mark(ctx context.Context, old *locking.Lease) (last string, er
 		return last, err
 	}
 	replicas, err := conn.Wait(ctx, 1, a.cfg.Confirm).Result()
-	if err == nil && replicas == 0 {
-		err = events.Errorf(events.Retryable, events.ClassInternal,
+	if err != nil {
+		return last, err
+	}
+	if replicas == 0 {
+		return last, events.Errorf(events.Retryable, events.ClassInternal,
 			"no replica of the old cell's Redis has confirmed the mark within %v", a.cfg.Confirm)
 	}
-	return last, err
+	return last, nil
 }
 
 // masterOf returns the client of the master that has a key, or nil for a kind of client that has no such notion.

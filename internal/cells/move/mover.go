@@ -137,16 +137,23 @@ func (m *Mover) Move(ctx context.Context, r Request) error {
 	log := m.cfg.Log.With("repo", r.Repo.String(), "from", r.From, "to", m.cfg.Cell)
 	a := &attempt{Mover: m, req: r, move: state.CellMove{Repo: r.Repo, Cell: r.From, Epoch: r.Epoch}}
 	err := m.claimed(ctx, r, func() error { return a.run(ctx) })
-	if err == nil {
-		err = m.queue.done(ctx, r.Repo)
-		if err == nil && a.moot {
-			log.InfoContext(ctx, "move dropped: the weights have changed, or the cell was lost")
-		} else if err == nil {
-			m.cfg.Step("done", r.Repo)
-			log.InfoContext(ctx, "repository moved to this cell", "took", time.Since(began))
-		}
+	if err != nil {
+		return m.retry(ctx, log, r, a, err)
+	}
+	if err := m.queue.done(ctx, r.Repo); err != nil {
 		return err
 	}
+	if a.moot {
+		log.InfoContext(ctx, "move dropped: the weights have changed, or the cell was lost")
+		return nil
+	}
+	m.cfg.Step("done", r.Repo)
+	log.InfoContext(ctx, "repository moved to this cell", "took", time.Since(began))
+	return nil
+}
+
+// retry records why an attempt failed, and when the next one is. It returns the error.
+func (m *Mover) retry(ctx context.Context, log *slog.Logger, r Request, a *attempt, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	delay := min(firstRetry<<min(r.Tries, 10), lastRetry)
@@ -197,10 +204,11 @@ func (m *Mover) locker(cell cells.Cell) (*locking.Locker, error) {
 		Redis: m.cfg.Redis, PubSub: m.cfg.PubSub, Prefix: prefix, Lease: m.cfg.Lease, Wait: m.cfg.Wait,
 		Worker: m.cfg.Worker, Log: m.cfg.Log, KeyName: "repo",
 	})
-	if err == nil {
-		m.lockers[prefix] = l
+	if err != nil {
+		return nil, err
 	}
-	return l, err
+	m.lockers[prefix] = l
+	return l, nil
 }
 
 func (m *Mover) close() {

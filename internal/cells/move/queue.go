@@ -84,11 +84,11 @@ func (q *Queue) Get(ctx context.Context, repo events.RepoPath) (Request, bool, e
 	if errors.Is(err, redis.Nil) {
 		return Request{}, false, nil
 	}
-	var r Request
-	if err == nil {
-		err = json.Unmarshal([]byte(document), &r)
-	}
 	if err != nil {
+		return Request{}, false, fmt.Errorf("read the move of %s: %w", repo, err)
+	}
+	var r Request
+	if err := json.Unmarshal([]byte(document), &r); err != nil {
 		return Request{}, false, fmt.Errorf("read the move of %s: %w", repo, err)
 	}
 	return r, true, nil
@@ -150,10 +150,10 @@ func dueAt(at time.Time, begun bool) float64 {
 // renew renews the claim of a request for a time from now. It does nothing if the request is gone.
 func (q *Queue) renew(ctx context.Context, repo events.RepoPath, hold time.Duration) error {
 	now, err := stream.Time(ctx, q.redis, q.due())
-	if err == nil {
-		err = q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: dueAt(now.Add(hold), true), Member: repo.Key()}).Err()
+	if err != nil {
+		return err
 	}
-	return err
+	return q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: dueAt(now.Add(hold), true), Member: repo.Key()}).Err()
 }
 
 // done removes a request.
@@ -177,13 +177,14 @@ func (q *Queue) retry(ctx context.Context, r Request, delay time.Duration, marke
 		return err
 	}
 	now, err := stream.Time(ctx, q.redis, q.due())
-	if err == nil {
-		_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)
-			pipe.ZAdd(ctx, q.due(), redis.Z{Score: dueAt(now.Add(delay), marked), Member: r.Repo.Key()})
-			return nil
-		})
+	if err != nil {
+		return fmt.Errorf("keep the request to move %s: %w", r.Repo, err)
 	}
+	_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)
+		pipe.ZAdd(ctx, q.due(), redis.Z{Score: dueAt(now.Add(delay), marked), Member: r.Repo.Key()})
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("keep the request to move %s: %w", r.Repo, err)
 	}

@@ -148,14 +148,15 @@ func (r Retirer) remove(ctx context.Context, self cells.Cell, repo events.RepoPa
 	_, err := r.Volume.Remove(ctx, volume.RemoveRequest{
 		Repo: repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm,
 	})
-	if err == nil {
-		err = r.Redis.ZRem(ctx, self.Prefix.Departed(), repo.Key()).Err()
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		r.step("removed", repo)
-		r.Log.InfoContext(ctx, "files of a repository that moved to another cell removed", "repo", repo.String())
+	if err := r.Redis.ZRem(ctx, self.Prefix.Departed(), repo.Key()).Err(); err != nil {
+		return err
 	}
-	return err
+	r.step("removed", repo)
+	r.Log.InfoContext(ctx, "files of a repository that moved to another cell removed", "repo", repo.String())
+	return nil
 }
 
 // isReady reports whether the watches and the state of a repository that has left can go: it is worked on in
