@@ -59,10 +59,10 @@ func (d *demo) createRepos(ctx context.Context) error {
 		}
 		d.repos = append(d.repos, &sampleRepo{name: name, first: commit, head: commit, commits: map[string]int{commit: 0}})
 		w, err := watch.New(watch.Watch{App: "docs", URL: d.git.URL(name)})
-		if err == nil {
-			_, err = registry.Put(ctx, w)
-		}
 		if err != nil {
+			return err
+		}
+		if _, err := registry.Put(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -228,11 +228,11 @@ func (d *demo) readTree(repo *sampleRepo) error {
 	}
 	for path, want := range contents(repo.name, number) {
 		text, err := os.ReadFile(filepath.Join(tree, path))
-		if err == nil && string(text) != want {
-			err = fmt.Errorf("%s is not of push %d: %.40q", path, number, text)
-		}
 		if err != nil {
 			return err
+		}
+		if string(text) != want {
+			return fmt.Errorf("%s is not of push %d: %.40q", path, number, text)
 		}
 	}
 	return nil

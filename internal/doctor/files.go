@@ -82,13 +82,14 @@ func credentialFiles(dir string) Check {
 
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
-	var st unix.Statfs_t
+	const advice = "%w; let this user write there, or choose another directory with --spool"
 	took, err := timedSync(dir)
-	if err == nil {
-		err = unix.Statfs(dir, &st)
-	}
 	if err != nil {
-		return refused("%w; let this user write there, or choose another directory with --spool", err)
+		return refused(advice, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return refused(advice, err)
 	}
 	if int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync {
 		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; "+

@@ -31,15 +31,10 @@ func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (che
 	defer client.Close()
 	key := string(cfg.Namespace())
 	node, err := redisx.NodeOf(ctx, client, key) // commands without a key examine it
-	var at, sent time.Time
-	took := time.Hour
-	for try := 0; try < 5 && err == nil; try++ { // the fastest answer counts, so that a single slow one is not reported
-		began := time.Now()
-		var now time.Time
-		if now, err = node.Time(ctx).Result(); time.Since(began) < took {
-			at, sent, took = now, began, time.Since(began)
-		}
+	if err != nil {
+		return checks.with("redis", refused("%w", redisx.Explain(server, err)))
 	}
+	at, sent, took, err := readClock(ctx, node)
 	if err != nil {
 		return checks.with("redis", refused("%w", redisx.Explain(server, err)))
 	}
@@ -68,6 +63,23 @@ func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (che
 		checks = checks.with("volume of this prefix", sameVolume(ctx, client, cfg))
 	}
 	return checks
+}
+
+// readClock returns Redis' time, when it was asked for, and how long the answer took. The fastest of five
+// answers counts, so that a single slow one is not reported.
+func readClock(ctx context.Context, node redis.Cmdable) (at, sent time.Time, took time.Duration, err error) {
+	took = time.Hour
+	for range 5 {
+		began := time.Now()
+		now, err := node.Time(ctx).Result()
+		if err != nil {
+			return at, sent, took, err
+		}
+		if d := time.Since(began); d < took {
+			at, sent, took = now, began, d
+		}
+	}
+	return at, sent, took, nil
 }
 
 // RedisClock compares Redis' clock with the local time at the middle of the call. at is the time that Redis returned.

@@ -333,8 +333,9 @@ func (f *Feed) writeWithin(c *client, limit time.Duration, frames [][]byte) bool
 	f.cfg.Observe(int(n))
 	if err != nil {
 		f.remove(c)
+		return false
 	}
-	return err == nil
+	return true
 }
 
 // PositionFrame returns the event that tells a client its position. It dispatches nothing.

@@ -76,7 +76,9 @@ const (
 
 // New returns a Feed. The caller closes it.
 func New(cfg Config) (*Feed, error) {
-	cfg.Max = cmp.Or(cfg.Max, min(defaultMax, openFiles()/4*3))
+	if cfg.Max == 0 {
+		cfg.Max = min(defaultMax, openFiles()/4*3)
+	}
 	cfg.MaxApp = cmp.Or(cfg.MaxApp, max(1, cfg.Max/2))
 	cfg.Heartbeat, cfg.Check = cmp.Or(cfg.Heartbeat, 15*time.Second), cmp.Or(cfg.Check, 2*time.Second)
 	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)

@@ -152,24 +152,28 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if err != nil {
 		return err
 	}
-	put := func() (int, error) {
-		args := []any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()}
-		return reportScript.Run(ctx, f.redis, []string{f.of(app), f.apps()}, args...).Int()
-	}
-	stored, err := put()
-	if err == nil && stored == 0 {
-		var cleaned bool
-		if cleaned, err = f.clean(ctx, app); err == nil && cleaned {
-			stored, err = put()
-		}
-	}
+	stored, err := f.store(ctx, app, []any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()})
 	if err != nil {
 		return fmt.Errorf("store the report of a follower: %w", err)
 	}
-	if stored == 0 {
+	if !stored {
 		return ErrTooManyFollowers
 	}
 	return nil
+}
+
+// store stores a report. It returns false if the app has too many followers, also after a clean-up.
+func (f *Followers) store(ctx context.Context, app string, args []any) (bool, error) {
+	keys := []string{f.of(app), f.apps()}
+	stored, err := reportScript.Run(ctx, f.redis, keys, args...).Bool()
+	if err != nil || stored {
+		return stored, err
+	}
+	cleaned, err := f.clean(ctx, app)
+	if err != nil || !cleaned {
+		return false, err
+	}
+	return reportScript.Run(ctx, f.redis, keys, args...).Bool()
 }
 
 // known returns a cursor with its positions in the cells of the deployment only: a sender could invent
@@ -252,10 +256,10 @@ func (f *Followers) read(
 // removed, each with the largest lag first.
 func (f *Followers) List(ctx context.Context) ([]Follower, error) {
 	list, err := f.list(ctx)
-	if err == nil {
-		err = f.setLags(ctx, list)
-	}
 	if err != nil {
+		return nil, fmt.Errorf("list followers: %w", err)
+	}
+	if err := f.setLags(ctx, list); err != nil {
 		return nil, fmt.Errorf("list followers: %w", err)
 	}
 	rank := map[FollowerState]int{FollowerRevoked: 1, FollowerOK: 2}

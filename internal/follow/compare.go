@@ -231,15 +231,20 @@ func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	}
 	f.position.ask(j.key)
 	j.number = f.position.number
-	change, err := events.NewChange(change)
-	if err == nil {
-		if err = f.cfg.Publish(ctx, change); err == nil {
-			f.jobs[change.ID] = j
-			return
-		}
-	}
-	if ctx.Err() == nil {
+	if err := f.publish(ctx, j, change); err != nil && ctx.Err() == nil {
 		f.cfg.Log.WarnContext(ctx, "change cannot be published, will retry", "repo", j.repo.String(), "error", err)
 		f.checkLater(j.repo)
 	}
+}
+
+func (f *Follower) publish(ctx context.Context, j job, change events.Change) error {
+	change, err := events.NewChange(change)
+	if err != nil {
+		return err
+	}
+	if err := f.cfg.Publish(ctx, change); err != nil {
+		return err
+	}
+	f.jobs[change.ID] = j
+	return nil
 }

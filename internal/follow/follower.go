@@ -232,14 +232,10 @@ func (f *Follower) connect(ctx context.Context) error {
 	after, restart, backoff := f.cfg.Record.Cursor(), true, firstBackoff
 	for ctx.Err() == nil {
 		token, _ := f.cfg.Reader.Token()
-		s, err := f.cfg.Reader.Results(ctx, after)
-		if err == nil {
-			opened := false
-			after, opened, err = f.receive(ctx, s, after, restart)
-			s.Close()
-			if opened {
-				restart, backoff = false, firstBackoff
-			}
+		last, opened, err := f.receive(ctx, after, restart)
+		after = last
+		if opened {
+			restart, backoff = false, firstBackoff
 		}
 		if gone, ok := errors.AsType[*GoneError](err); ok {
 			after, restart = gone.Cursor, true
@@ -263,10 +259,14 @@ func (f *Follower) connect(ctx context.Context) error {
 	return nil
 }
 
-// receive passes on the frames of a stream until it ends. It returns the last cursor, and whether there was a frame.
-func (f *Follower) receive(
-	ctx context.Context, s *Stream, after string, restart bool,
-) (last string, opened bool, err error) {
+// receive opens a stream and passes on its frames until it ends. It returns the last cursor, and whether
+// there was a frame.
+func (f *Follower) receive(ctx context.Context, after string, restart bool) (last string, opened bool, err error) {
+	s, err := f.cfg.Reader.Results(ctx, after)
+	if err != nil {
+		return after, false, err
+	}
+	defer s.Close()
 	for resume := after != ""; ; {
 		frame, err := s.Next()
 		if err != nil {

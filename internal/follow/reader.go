@@ -228,17 +228,23 @@ const maxResponse = 64 << 20 // bytes
 func (r *Reader) get(ctx context.Context, path string, into any) error {
 	limited, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	resp, err := r.send(limited, http.MethodGet, path, nil, nil)
-	if err == nil {
-		defer resp.Body.Close()
-		if err = json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into); err != nil {
-			err = fmt.Errorf("the response is not that of a reader: %w", err)
-		}
-	}
+	err := r.decode(limited, path, into)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w: more than %v", errSlow, r.timeout)
 	}
 	return err
+}
+
+func (r *Reader) decode(ctx context.Context, path string, into any) error {
+	resp, err := r.send(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into); err != nil {
+		return fmt.Errorf("the response is not that of a reader: %w", err)
+	}
+	return nil
 }
 
 // send sends a request with the token, and returns the response if it is a success. The caller closes its body.

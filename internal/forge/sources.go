@@ -311,24 +311,25 @@ func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
 // read returns the content of a file or, if there is none, of the variable. An empty file named secret is an error,
 // because it is probably a mistake.
 func (s *Sources) read(name, file string) (string, error) {
-	if s.dir != "" {
-		from := filepath.Join(s.dir, name, file)
-		if info, err := os.Stat(from); err == nil && info.Size() > maxFile {
-			return "", fmt.Errorf("%s is longer than %d bytes", from, maxFile)
-		}
-		text, err := os.ReadFile(from)
-		if err == nil {
-			trimmed := strings.TrimRight(string(text), "\r\n")
-			if file == "secret" && trimmed == "" {
-				return "", fmt.Errorf("%s is empty; write the secret to it or remove the file", from)
-			}
-			return trimmed, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
+	if s.dir == "" {
+		return s.env[variable(name, file)], nil
 	}
-	return s.env[variable(name, file)], nil
+	from := filepath.Join(s.dir, name, file)
+	if info, err := os.Stat(from); err == nil && info.Size() > maxFile {
+		return "", fmt.Errorf("%s is longer than %d bytes", from, maxFile)
+	}
+	text, err := os.ReadFile(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.env[variable(name, file)], nil
+	}
+	if err != nil {
+		return "", err
+	}
+	trimmed := strings.TrimRight(string(text), "\r\n")
+	if file == "secret" && trimmed == "" {
+		return "", fmt.Errorf("%s is empty; write the secret to it or remove the file", from)
+	}
+	return trimmed, nil
 }
 
 // where returns the names of the variable and, if sources have a directory, of the file.
