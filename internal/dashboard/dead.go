@@ -242,20 +242,28 @@ func deadListURL(r *http.Request) string {
 
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
-	dead, _, err := d.lettersOf(r.Context(), r.FormValue("cell"), id)
-	if err == nil {
-		var n int
-		if n, err = dead.Drop(r.Context(), id); err == nil && n == 0 {
-			err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
-		}
-	}
-	if err != nil {
+	if err := d.dropLetter(r.Context(), r.FormValue("cell"), id); err != nil {
 		d.failDead(w, r, err)
 		return
 	}
 	d.cfg.Log.WarnContext(r.Context(), "dead letter dropped on the dashboard", "by", v.name, "letter", id)
 	d.setFlash(w, fmt.Sprintf("Dead letter %s is dropped.", id))
 	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
+}
+
+func (d *Dashboard) dropLetter(ctx context.Context, cell, id string) error {
+	dead, _, err := d.lettersOf(ctx, cell, id)
+	if err != nil {
+		return err
+	}
+	n, err := dead.Drop(ctx, id)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
+	}
+	return nil
 }
 
 func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {

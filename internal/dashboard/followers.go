@@ -56,10 +56,11 @@ func (s *sharedFollowers) read(ctx context.Context) ([]feed.Follower, error) {
 		return s.last, nil
 	}
 	list, err := s.list.List(ctx)
-	if err == nil {
-		s.last, s.at = list, time.Now()
+	if err != nil {
+		return nil, err
 	}
-	return list, err
+	s.last, s.at = list, time.Now()
+	return list, nil
 }
 
 // followers returns the lines of the overview, and the number of omitted ones.

@@ -91,6 +91,24 @@ func (d *Dashboard) locksOf(cell string) (server.Locks, error) {
 	return d.cfg.LocksOf(cell)
 }
 
+func (d *Dashboard) leaseStatus(ctx context.Context, cell string, repo events.RepoPath) (locking.Status, error) {
+	locks, err := d.locksOf(cell)
+	if err != nil {
+		return locking.Status{}, err
+	}
+	return locks.Status(ctx, repo.Key())
+}
+
+func (d *Dashboard) forceRelease(
+	ctx context.Context, cell string, repo events.RepoPath, fence uint64,
+) (former locking.Holder, err error) {
+	locks, err := d.locksOf(cell)
+	if err != nil {
+		return locking.Holder{}, err
+	}
+	return locks.ForceRelease(ctx, repo.Key(), fence)
+}
+
 type confirmation struct {
 	Action  string // URL that the form is posted to
 	Back    string
@@ -108,11 +126,7 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 		return
 	}
 	cell := r.FormValue("cell")
-	var status locking.Status
-	locks, err := d.locksOf(cell)
-	if err == nil {
-		status, err = locks.Status(r.Context(), repo.Key())
-	}
+	status, err := d.leaseStatus(r.Context(), cell, repo)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		d.fail(w, r, http.StatusNotFound, err)
@@ -145,11 +159,7 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.fail(w, r, http.StatusBadRequest, err)
 		return
 	}
-	var former locking.Holder
-	locks, err := d.locksOf(r.FormValue("cell"))
-	if err == nil {
-		former, err = locks.ForceRelease(r.Context(), repo.Key(), fence)
-	}
+	former, err := d.forceRelease(r.Context(), r.FormValue("cell"), repo, fence)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		d.fail(w, r, http.StatusNotFound, err)

@@ -27,11 +27,7 @@ func (d *Dashboard) syncNow(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.fail(w, r, http.StatusConflict, errNoPublisher)
 		return
 	}
-	change, err := d.changeNow(r.Context(), repo)
-	var entry string
-	if err == nil {
-		entry, err = d.cfg.Publish(r.Context(), change)
-	}
+	change, entry, err := d.publishNow(r.Context(), repo)
 	switch {
 	case errors.Is(err, errNoRemote):
 		d.fail(w, r, http.StatusConflict, err)
@@ -44,6 +40,15 @@ func (d *Dashboard) syncNow(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.setFlash(w, fmt.Sprintf("A sync of %s is requested, as entry %s. Its results appear below.", repo, entry))
 		http.Redirect(w, r, link("/dashboard/repo", "repo", repo.String()), http.StatusSeeOther)
 	}
+}
+
+func (d *Dashboard) publishNow(ctx context.Context, repo events.RepoPath) (c events.Change, entry string, err error) {
+	c, err = d.changeNow(ctx, repo)
+	if err != nil {
+		return c, "", err
+	}
+	entry, err = d.cfg.Publish(ctx, c)
+	return c, entry, err
 }
 
 // changeNow returns a poll, which syncs each watched ref that is out of date with the credential of its

@@ -141,18 +141,22 @@ func (t *tail) read(ctx context.Context) error {
 	}
 	limit, weight := t.batchSize(readBytes, readMaxResults), 1.0
 	entries, err := t.await(ctx, limit)
+	if err != nil {
+		return fmt.Errorf("follow %s: %w", t.topic, err)
+	}
 	t.added += int64(len(entries))
-	if err == nil && int64(len(entries)) == limit {
-		var added int64
-		if _, added, err = t.measure(ctx); err == nil {
-			entries, err = t.redis.XRevRangeN(ctx, t.topic, "+", "("+t.last, limit).Result()
+	if int64(len(entries)) == limit {
+		_, added, err := t.measure(ctx)
+		if err != nil {
+			return fmt.Errorf("follow %s: %w", t.topic, err)
+		}
+		entries, err = t.redis.XRevRangeN(ctx, t.topic, "+", "("+t.last, limit).Result()
+		if err != nil {
+			return fmt.Errorf("follow %s: %w", t.topic, err)
 		}
 		slices.Reverse(entries)
 		weight = 1 + max(0, float64(added-t.added))/float64(max(1, len(entries)))
 		t.added = max(added, t.added)
-	}
-	if err != nil {
-		return fmt.Errorf("follow %s: %w", t.topic, err)
 	}
 	if len(entries) > 0 {
 		t.addEntries(entries, weight)
@@ -166,10 +170,10 @@ func (t *tail) await(ctx context.Context, limit int64) ([]redis.XMessage, error)
 	read, err := t.redis.XRead(ctx, &redis.XReadArgs{
 		Streams: []string{t.topic, t.last}, Count: limit, Block: tailBlock,
 	}).Result()
-	if errors.Is(err, redis.Nil) || err == nil && len(read) == 0 {
+	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
-	if err != nil {
+	if err != nil || len(read) == 0 {
 		return nil, err
 	}
 	return read[0].Messages, nil

@@ -214,10 +214,10 @@ func retryDead(dead Dead, all DeadCells) http.Handler {
 			return nil, deadProblem(err)
 		}
 		done, err := dead.Retry(r.Context(), r.PathValue("id"))
-		if err == nil {
-			err = done[0].Err
-		}
 		if err != nil {
+			return nil, deadChangeProblem(err)
+		}
+		if err := done[0].Err; err != nil {
 			return nil, deadChangeProblem(err)
 		}
 		return NewDeadRetried(done[0]), nil
@@ -249,11 +249,11 @@ func dropDead(dead Dead, all DeadCells) http.Handler {
 		}
 		id := r.PathValue("id")
 		n, err := dead.Drop(r.Context(), id)
-		if err == nil && n == 0 {
-			err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
-		}
 		if err != nil {
 			return nil, deadChangeProblem(err)
+		}
+		if n == 0 {
+			return nil, deadChangeProblem(fmt.Errorf("%w: %s", stream.ErrNoLetter, id))
 		}
 		return map[string]string{"id": id}, nil
 	})

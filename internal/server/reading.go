@@ -82,10 +82,11 @@ func (s *Reading) authenticated(cfg Config, kind string, next reader) http.Handl
 		w.Header().Set("Vary", "Authorization")
 		w.Header().Set("Cache-Control", "private, no-cache")
 		who, err := gate.Identify(r)
-		if err == nil {
-			err = s.dispatch(w, r, request{who, cfg}, kind, next)
-		}
 		if err != nil {
+			s.refuse(w, r, cfg, err)
+			return
+		}
+		if err := s.dispatch(w, r, request{who, cfg}, kind, next); err != nil {
 			s.refuse(w, r, cfg, err)
 		}
 	}))

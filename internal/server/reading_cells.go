@@ -343,23 +343,24 @@ func (s *Reading) requestPage(w http.ResponseWriter, r *http.Request, at cellPag
 	}
 	req.Header["Authorization"] = r.Header["Authorization"]
 	resp, err := s.CellTransport.RoundTrip(req)
-	if err == nil {
-		defer resp.Body.Close()
-		switch resp.StatusCode {
-		case http.StatusOK:
-			err = json.NewDecoder(io.LimitReader(resp.Body, maxCellPage)).Decode(&page)
-		case http.StatusBadRequest:
-			return page, badRequest(watch.ErrBadAfter)
-		case http.StatusTooManyRequests:
-			w.Header().Set("Retry-After", retryAfter)
-			return page, problem{fmt.Errorf("the reader of cell %s: HTTP %d", at.cell.Cell, resp.StatusCode), resp.StatusCode}
-		default:
-			err = fmt.Errorf("HTTP %d", resp.StatusCode)
-		}
-		if err != nil && ctx.Err() != nil {
-			return page, problem{fmt.Errorf("cell %s: the page is too large; ask for a smaller one", at.cell.Cell),
-				http.StatusGatewayTimeout}
-		}
+	if err != nil {
+		return page, err
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxCellPage)).Decode(&page)
+	case http.StatusBadRequest:
+		return page, badRequest(watch.ErrBadAfter)
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", retryAfter)
+		return page, problem{fmt.Errorf("the reader of cell %s: HTTP %d", at.cell.Cell, resp.StatusCode), resp.StatusCode}
+	default:
+		err = fmt.Errorf("HTTP %d", resp.StatusCode)
+	}
+	if err != nil && ctx.Err() != nil {
+		return page, problem{fmt.Errorf("cell %s: the page is too large; ask for a smaller one", at.cell.Cell),
+			http.StatusGatewayTimeout}
 	}
 	return page, err
 }

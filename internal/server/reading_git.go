@@ -65,18 +65,15 @@ type gitSource struct {
 // Open implements [gitserve.Source].
 func (g gitSource) Open(ctx context.Context, r *http.Request) (*gitserve.Repo, error) {
 	name, ok := gitserve.Path(r, gitPath)
+	who, err := g.gate.Identify(r) // first, so that nobody else learns which paths are valid
+	if err != nil {
+		return nil, g.refusal(ctx, err)
+	}
 	repo, err := events.ParseRepoPath(name)
 	if !ok || err != nil {
-		err = access.ErrNotFound
+		return nil, g.refusal(ctx, access.ErrNotFound)
 	}
-	who, refused := g.gate.Identify(r)
-	if refused != nil {
-		return nil, g.refusal(ctx, refused)
-	}
-	var visible access.Visible
-	if err == nil {
-		visible, err = g.Reader.Visible(ctx, who, repo)
-	}
+	visible, err := g.Reader.Visible(ctx, who, repo)
 	if err != nil {
 		return nil, g.refusal(ctx, err)
 	}

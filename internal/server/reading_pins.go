@@ -38,10 +38,11 @@ func (p *pins) add(ctx context.Context, t *tree.Tree, err error) error {
 		return err
 	}
 	stored, err := p.volume.StoreOf(t.Dir())
-	if err == nil {
-		err = p.keep(ctx, t, stored.Dir)
-	}
 	if err != nil {
+		_ = t.Close()
+		return err
+	}
+	if err := p.keep(ctx, t, stored.Dir); err != nil {
 		_ = t.Close()
 		return err
 	}
