@@ -33,11 +33,11 @@ func await(ctx context.Context, client redis.UniversalClient, cfg config.Config,
 		return events.Result{}, err
 	}
 	cell, entry, ok, err := directory.ForwardedTo(ctx, cfg.Cell, entry)
-	if err == nil && !ok {
-		err = errForgotten
-	}
 	if err != nil {
 		return events.Result{}, err
+	}
+	if !ok {
+		return events.Result{}, errForgotten
 	}
 	return await(ctx, client, app.InCell(cfg, cell), entry)
 }

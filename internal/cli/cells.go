@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -169,7 +168,10 @@ func newCellsPlanCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return cmp.Or(out.Show(std, plan, planTable(plan)), lacking(plan.Missing))
+				if err := out.Show(std, plan, planTable(plan)); err != nil {
+					return err
+				}
+				return lacking(plan.Missing)
 			})
 		},
 	}, config.Common|config.Reading, &out)
@@ -319,12 +321,15 @@ func unused(ctx context.Context, client redis.UniversalClient, directory *cells.
 		return nil
 	}
 	n, err := watch.NewRegistry(client, cell.Prefix).Count(ctx)
-	if err == nil && n > 0 {
-		err = fmt.Errorf("cell %s is gone, and its keys still have watches of %d repositories that are placed "+
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		return fmt.Errorf("cell %s is gone, and its keys still have watches of %d repositories that are placed "+
 			"elsewhere: delete the keys with the prefix %s, and use a new volume, or add a cell with another name",
 			name, n, cell.Prefix)
 	}
-	return err
+	return nil
 }
 
 func newCellsDrainCommand(std term.Streams) *cobra.Command {
@@ -377,10 +382,12 @@ func giveUpCell(
 		return watch.NewRegistry(client, m.Namespace).Count(ctx)
 	})[0]
 	if answer.Err != nil {
-		err := showChanged(ctx, std, out, client, directory, cell, cellChanged{})
-		return cmp.Or(err, fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch "+
+		if err := showChanged(ctx, std, out, client, directory, cell, cellChanged{}); err != nil {
+			return err
+		}
+		return fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch "+
 			"import FILE --cell all, from the last file of lockstep watch export; other repositories are fetched "+
-			"when their next change arrives", name, answer.Missing().Error))
+			"when their next change arrives", name, answer.Missing().Error)
 	}
 	watches, err := app.ReplaceWatches(ctx, client, directory, member)
 	if err != nil {
@@ -410,5 +417,8 @@ func showChanged(
 			changed.Cell = c
 		}
 	}
-	return cmp.Or(out.Show(std, changed, changed.Table), lacking(plan.Missing))
+	if err := out.Show(std, changed, changed.Table); err != nil {
+		return err
+	}
+	return lacking(plan.Missing)
 }

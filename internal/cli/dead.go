@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +103,10 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
-				return cmp.Or(term.ShowList(std, &flags.out, list, list, deadColumns), lacking(missing))
+				if err := term.ShowList(std, &flags.out, list, list, deadColumns); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}
@@ -301,16 +303,17 @@ func (f *deadFlags) selected(
 			return err
 		}
 		one.cell = cellName(set, cell)
-		if !set.IsSingle() {
+		switch {
+		case len(ids) == 0:
+			one.ids, err = f.ids(ctx, one.dead)
+		case !set.IsSingle():
 			one.ids, err = existing(ctx, one.dead, ids)
 		}
-		if len(ids) == 0 {
-			one.ids, err = f.ids(ctx, one.dead)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			all = append(all, one)
-		}
-		return err
+		all = append(all, one)
+		return nil
 	})
 	if err != nil || set.IsSingle() {
 		return all, missing, err

@@ -127,11 +127,11 @@ func (f hookFlags) source(name string, cfg config.Config, std term.Streams) (for
 			return forge.Source{Name: name, Kind: kind, Unsigned: true}, nil
 		}
 		secret, err := os.ReadFile(f.secretFile)
-		if err == nil && strings.TrimSpace(string(secret)) == "" {
-			err = errors.New("the file is empty")
-		}
 		if err != nil {
 			return forge.Source{}, fmt.Errorf("--secret-file: %w", err)
+		}
+		if strings.TrimSpace(string(secret)) == "" {
+			return forge.Source{}, errors.New("--secret-file: the file is empty")
 		}
 		return forge.Source{Name: name, Kind: kind, Secrets: []string{strings.TrimRight(string(secret), "\r\n")}}, nil
 	}

@@ -53,7 +53,10 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns), lacking(missing))
+				if err := term.ShowList(std, &out, list, list, lockColumns); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}, config.Common, &out)

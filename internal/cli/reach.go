@@ -183,13 +183,14 @@ func oneCell(ctx context.Context, cfg config.Config) (config.Config, error) {
 	}
 	err := withRedis(cfg, func(client redis.UniversalClient) error {
 		set, err := app.OpenCells(ctx, cfg, client)
-		if err == nil && !set.IsSingle() {
-			err = term.UsageError(errOneCell)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			cfg = app.InCell(cfg, set.Members()[0])
+		if !set.IsSingle() {
+			return term.UsageError(errOneCell)
 		}
-		return err
+		cfg = app.InCell(cfg, set.Members()[0])
+		return nil
 	})
 	return cfg, err
 }

@@ -73,7 +73,10 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 				if more {
 					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, repoColumns(len(args) > 0)), lacking(missing))
+				if err := term.ShowList(std, &out, list, list, repoColumns(len(args) > 0)); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}

@@ -56,11 +56,11 @@ func newReposMoveCommand(std term.Streams) *cobra.Command {
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
-			if err == nil && to == "" {
-				err = errors.New("--to is required: name a cell; see lockstep cells ls")
-			}
 			if err != nil {
 				return term.UsageError(err)
+			}
+			if to == "" {
+				return term.UsageError(errors.New("--to is required: name a cell; see lockstep cells ls"))
 			}
 			return onDirectory(cmd, std, func(
 				ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory,
@@ -97,15 +97,16 @@ func moveRepo(
 		return moved, err
 	}
 	known, err := app.IsKnown(ctx, client, cells.Member{Name: from.Name, Namespace: from.Prefix}, repo)
-	if err == nil && !known {
-		err = fmt.Errorf("%s is not in cell %s, where it is placed: it has neither a state nor a watch", repo, from.Name)
-	}
 	if err != nil {
 		return movedRepo{}, err
 	}
+	if !known {
+		return movedRepo{}, fmt.Errorf("%s is not in cell %s, where it is placed: it has neither a state nor a watch",
+			repo, from.Name)
+	}
 	queue := move.NewQueue(client, target.Prefix)
-	if _, err := queue.Request(ctx, move.Request{Repo: repo, From: from.Name, Epoch: directory.Epoch(), Pin: true},
-		true); err != nil || !wait {
+	request := move.Request{Repo: repo, From: from.Name, Epoch: directory.Epoch(), Pin: true}
+	if _, err := queue.Request(ctx, request, true); err != nil || !wait {
 		return moved, err
 	}
 	tick := time.NewTicker(200 * time.Millisecond)

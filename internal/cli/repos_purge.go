@@ -175,12 +175,15 @@ func (m maintainer) discard(
 		return nil, fmt.Errorf("%q cannot be deleted: check who owns it, and run this again", left.Paths[0])
 	}
 	has, err := m.volume.HasCommit(repo, commit)
-	if err == nil && has {
-		err = errors.New("the new copies have the commit: rewrite the history of all refs at the forge that have it, " +
-			"and run this again")
-	}
-	if err != nil || m.redis == nil {
+	if err != nil {
 		return nil, err
+	}
+	if has {
+		return nil, errors.New("the new copies have the commit: rewrite the history of all refs at the forge that " +
+			"have it, and run this again")
+	}
+	if m.redis == nil {
+		return nil, nil
 	}
 	if err := app.AnnouncePurge(ctx, m.redis, m.namespace, repo, fence, commit); err != nil {
 		return nil, fmt.Errorf("purged, but apps and followers are not notified: run this again: %w", err)

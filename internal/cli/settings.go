@@ -18,10 +18,10 @@ import (
 func settings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	cfg, err := loadSettings(cmd, std)
 	warnOfUnknown(cmd, std, cfg)
-	if err == nil && cmd.Flags().Lookup("credentials") != nil {
-		err = term.UsageError(checkNamed(cfg, std))
+	if err != nil || cmd.Flags().Lookup("credentials") == nil {
+		return cfg, err
 	}
-	return cfg, err
+	return cfg, term.UsageError(checkNamed(cfg, std))
 }
 
 // loadSettings loads a subcommand's settings.

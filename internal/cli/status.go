@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -70,11 +69,13 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				err = out.Show(std, status, status.Table)
-				if all, ok := status.(allCells); ok {
-					err = cmp.Or(err, lacking(all.Missing))
+				if err := out.Show(std, status, status.Table); err != nil {
+					return err
 				}
-				return err
+				if all, ok := status.(allCells); ok {
+					return lacking(all.Missing)
+				}
+				return nil
 			})
 			if again && cmd.Context().Err() != nil { // interrupted by the user
 				return nil

@@ -99,10 +99,13 @@ func (f *tailFlags) follow(
 		} else {
 			err = f.out.Next(std.Stdout, documentOf(topic, entry))
 		}
-		if err == nil && printed == f.count {
+		if err != nil {
+			return err
+		}
+		if printed == f.count {
 			return errPrinted
 		}
-		return err
+		return nil
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	for _, cell := range set.Members() {

@@ -157,16 +157,21 @@ func forgetToken(
 		if errors.Is(err, access.ErrNoSuchToken) {
 			return nil
 		}
-		if err == nil {
-			former = token
+		if err != nil {
+			return err
 		}
-		return err
+		former = token
+		return nil
 	})
-	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("removed, but processes that run without --cell may still accept it; repeat the command: %w",
+	if err != nil {
+		return former, err
+	}
+	if len(missing) > 0 {
+		return former, fmt.Errorf("removed, but processes that run without --cell may still accept it; "+
+			"repeat the command: %w",
 			unanswered(missing))
 	}
-	return former, err
+	return former, nil
 }
 
 type createdToken struct {

@@ -39,7 +39,10 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; add a prefix or raise --limit\n", limit)
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0)), lacking(missing))
+				if err := term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0)); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}
@@ -134,10 +137,10 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
 			) error {
 				list, _, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, 0)
-				if err == nil {
-					err = lacking(missing) // an incomplete file would remove watches where it is imported
-				}
 				if err != nil {
+					return err
+				}
+				if err := lacking(missing); err != nil { // an incomplete file would remove watches where it is imported
 					return err
 				}
 				return watch.WriteFile(std.Stdout, list)

@@ -43,10 +43,10 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(err)
 			}
 			names, err := flags.named(cmd.Flags(), reset)
-			if err == nil {
-				err = flags.set(new(watch.Watch), names...)
-			}
 			if err != nil {
+				return term.UsageError(err)
+			}
+			if err := flags.set(new(watch.Watch), names...); err != nil {
 				return term.UsageError(err)
 			}
 			return onRepo(cmd, std, watchTimeout, key.Repo, func(
@@ -64,11 +64,12 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 				if len(done.Changes) == 0 {
 					done.Outcome = "unchanged"
 				}
-				if err := out.Show(std, done, done.Table); err != nil || unchecked || before.URL == after.URL &&
-					before.Credential == after.Credential {
+				if err := out.Show(std, done, done.Table); err != nil {
 					return err
 				}
-				warnOfRemote(ctx, std, cfg, after)
+				if !unchecked && (before.URL != after.URL || before.Credential != after.Credential) {
+					warnOfRemote(ctx, std, cfg, after)
+				}
 				return nil
 			})
 		},
@@ -162,11 +163,11 @@ func differences(before, after watch.Watch) []watchChange {
 
 func fieldsOf(w watch.Watch) (fields map[string]json.RawMessage) {
 	document, err := json.Marshal(w)
-	if err == nil {
-		err = json.Unmarshal(document, &fields)
-	}
 	if err != nil {
 		panic(err) // impossible: the registry stores these documents
+	}
+	if err := json.Unmarshal(document, &fields); err != nil {
+		panic(err)
 	}
 	return fields
 }

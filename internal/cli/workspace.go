@@ -37,11 +37,11 @@ func (f *workspaceFlags) open(root, name string) (t *tree.Tree, published string
 		return t, name, treeError(err)
 	}
 	ref, err := events.ParseRef(f.ref)
-	if err == nil && strings.Contains(name, "@") {
-		err = errors.New("the name has a ref already")
-	}
 	if err != nil {
 		return nil, "", term.UsageError(fmt.Errorf("--ref %s: %w", f.ref, err))
+	}
+	if strings.Contains(name, "@") {
+		return nil, "", term.UsageError(fmt.Errorf("--ref %s: the name has a ref already", f.ref))
 	}
 	published = name + "@" + ref.Suffix()
 	t, err = tree.Open(root, published)
