@@ -14,10 +14,9 @@
 //
 // # Guarantees
 //
-// A handler runs under the repository's lease and in a work slot, which it gives back while a request to a remote admitted by
-// [Hosts] is in flight. It returns an outcome (the result and the state to store), which the router settles in one step with
-// the change, or an error, whose [events.Disposition] decides what happens to the change. It may run again after a crash at
-// any point: repeating it completes the work.
+// A handler runs under the repository's lease. It returns an outcome (the result and the state to store), which the router
+// settles in one step with the change, or an error, whose [events.Disposition] decides what happens to the change. It may run
+// again after a crash at any point: repeating it completes the work.
 //
 // The interfaces ([Repos], [States], [Credentials], [Watches], [Hosts], [Views], [CircuitStore]) and their types are public, so any program
 // can implement them. Lockstep's own implementation is a volume and Redis.

@@ -257,9 +257,7 @@ type Handlers struct {
 	Views       Views        // optional; nil has no views
 	Log         *slog.Logger // default slog.Default
 
-	// Hosts limits the requests to hosts. While a request is in flight, its job gives back its work slot. Nil disables
-	// both.
-	Hosts Hosts
+	Hosts Hosts // limits the requests to hosts; optional
 }
 
 // Handle calls the handler for the job's type of change.
@@ -293,7 +291,7 @@ func (h *Handlers) remote(ctx context.Context, job events.Job, from source) (Rem
 	secret, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	remote := Remote{URL: from.url, Secret: secret, Foreign: from.foreign, SecretFor: h.secretFor(from)}
 	if h.Hosts != nil {
-		remote.Gate = gate{h.Hosts, job, from.credential, &yielded{}}
+		remote.Gate = gate{h.Hosts, job, from.credential}
 	}
 	return remote, err
 }

@@ -1,11 +1,9 @@
 package handlers
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"lockstep/events"
@@ -64,64 +62,17 @@ type Gate interface {
 	Enter(ctx context.Context, host string, optional bool) (HostPermit, error)
 }
 
-// gate exchanges the job's work slot for a host permit during a request. A slot stands for processor and disk, which a
-// job that waits for a remote does not use.
+// gate asks for the permits of a job's requests.
 type gate struct {
 	hosts      Hosts
 	job        events.Job
 	credential string
-	slot       *yielded
 }
 
 func (g gate) Enter(ctx context.Context, host string, optional bool) (HostPermit, error) {
-	permit, err := g.hosts.Enter(ctx, HostRequest{
+	return g.hosts.Enter(ctx, HostRequest{
 		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: HostKindOf(g.job), Optional: optional,
 	})
-	if err != nil {
-		return nil, err
-	}
-	if g.job.Yield == nil {
-		return permit, nil
-	}
-	g.slot.begin(g.job)
-	return exchanged{permit, g.slot}, nil
-}
-
-// exchanged is a permit that the job holds instead of its slot.
-type exchanged struct {
-	HostPermit
-	slot *yielded
-}
-
-func (e exchanged) Done(ctx context.Context, a HostAnswer) error {
-	err := e.HostPermit.Done(ctx, a)
-	return cmp.Or(e.slot.end(ctx), err)
-}
-
-// yielded is the slot that a job gives back while it has requests in flight.
-type yielded struct {
-	mu       sync.Mutex // also held while waiting for a slot, so that only one is taken
-	requests int
-	resume   func(context.Context) error
-}
-
-func (y *yielded) begin(job events.Job) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.requests == 0 {
-		y.resume = job.Yield()
-	}
-	y.requests++
-}
-
-// end waits for a slot if no other request is in flight.
-func (y *yielded) end(ctx context.Context) error {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.requests--; y.requests > 0 {
-		return nil
-	}
-	return y.resume(ctx)
 }
 
 // pollID starts the IDs of the changes that a poll requests.

@@ -2,22 +2,16 @@ package handlers_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"log/slog"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/gitserver"
 	"lockstep/internal/watch"
-	"lockstep/router"
 )
 
 // hostLog admits requests unless refuse says otherwise, and records them.
@@ -147,70 +141,3 @@ func TestLimitDoesNotOpenCircuit(t *testing.T) {
 }
 
 // TestNoSlotIsHeldWhileRemoteHangs handles a change of a remote that hangs and one of another remote, with one slot.
-func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
-	hung, release := make(chan struct{}), make(chan struct{})
-	w := newWorld(t)
-	slow, err := gitserver.Start(filepath.Join(t.TempDir(), "slow"), gitserver.WithBefore(func(ctx context.Context, _, service string) {
-		if service == "info/refs" {
-			close(hung)
-			select {
-			case <-release:
-			case <-ctx.Done():
-			}
-		}
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(slow.Close)
-	if _, err := slow.Create(context.Background(), "acme/slow", map[string]string{"a": "1"}); err != nil {
-		t.Fatal(err)
-	}
-	w.create(map[string]string{"a": "1"})
-	w.handlers.Hosts = &hostLog{}
-	slots := router.NewSlots(1)
-	handle := func(url string) <-chan error {
-		job := w.job("1-0", events.Change{URL: url})
-		changes := router.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed events.Job) (events.Outcome, error) {
-			routed.Fence = job.Fence
-			return w.handlers.Handle(ctx, routed)
-		}}
-		document, err := json.Marshal(job.Change)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() {
-			_, err := slots.Middleware(changes.Handle)(message.NewMessage(job.Change.ID, document))
-			ended <- err
-		}()
-		return ended
-	}
-	first := handle(slow.URL("acme/slow"))
-	mustReceive(t, hung, "request to the slow remote")
-
-	if err := mustReceive(t, handle(w.git.URL("acme/widgets")), "end of the change of the other remote"); err != nil {
-		t.Fatal(err)
-	}
-
-	select {
-	case err := <-first:
-		t.Errorf("the slow remote has answered: %v", err)
-	default:
-	}
-	close(release)
-	if err := mustReceive(t, first, "end of the slow change"); err != nil {
-		t.Error(err)
-	}
-}
-
-func mustReceive[T any](t *testing.T, from <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(time.Minute):
-		t.Fatalf("no %s after a minute", what)
-		panic("unreachable")
-	}
-}

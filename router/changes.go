@@ -96,7 +96,6 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	flight := inFlightOf(msg)
 	delivery, _ := stream.DeliveryOf(msg)
 	j := job(msg, delivery, flight.leases, change)
-	j.Yield = flight.slot.yield
 	attempt := flight.observed.Begin(&j)
 	err = errPanicked // unless the handler returns
 	defer func() { attempt.End(err) }()
@@ -303,7 +302,6 @@ func job(msg *message.Message, delivery *stream.Delivery, leases locking.Leases,
 		Newest:  func(context.Context) (string, error) { return "", nil },
 
 		Progress: func(events.Progress) {},
-		Yield:    (*slot)(nil).yield,
 	}
 	if delivery != nil {
 		j.Entry, j.Attempt, j.Latest = delivery.Entry(), delivery.Attempt(), delivery.Latest

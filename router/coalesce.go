@@ -105,7 +105,6 @@ func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibli
 			Change: change, Entry: sibling.Entry, Attempt: 1, Fence: a.lease.Fence(), Confirm: a.lease.Confirm, Latest: a.delivery.Latest,
 			Newest:   func(ctx context.Context) (string, error) { return newest(ctx, a.delivery, change) },
 			Progress: func(events.Progress) {},
-			Yield:    (*slot)(nil).yield,
 		})
 		if !ok {
 			others = append(others, sibling)

@@ -24,7 +24,6 @@
 //	forward    hands a message over that belongs to another deployment; optional
 //	admit      refuses a message that could not be handled now, such as one for a remote that limits requests
 //	lock       one message at a time per key, across all processes
-//	slots      limits concurrency; a message that waits for a lock occupies no slot, and the key served least recently is next
 //	handler    ends in [Commit]
 //
 // [Changes] adapts an [events.Handler] to a route. The router does not depend on Git.

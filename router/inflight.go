@@ -14,9 +14,7 @@ import (
 // and middlewares, so the data is a value of the message's context. Only this file accesses it.
 type inFlight struct {
 	observed *observe.Delivery
-	key      string         // of the first lock; set by Lock
 	leases   locking.Leases // set by Lock
-	slot     *slot          // set by Slots
 	change   *events.Change // set by parseOnce
 }
 

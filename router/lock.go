@@ -32,9 +32,6 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 				return nil, err
 			}
 			before, flight := msg.Context(), inFlightOf(msg)
-			if len(reqs) > 0 {
-				flight.key = reqs[0].Key
-			}
 			waited := flight.observed.Step(observe.LeaseWait)
 			leases, err := locker.AcquireAll(msg.Context(), reqs...)
 			if err != nil {

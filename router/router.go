@@ -37,7 +37,6 @@ type Route struct {
 
 	Locker  Locker      // optional: nil disables locking
 	Request RequestFunc // returns the locks that a message needs; required with a Locker
-	Slots   *Slots      // optional: nil means no concurrency limit
 	Dispose Disposer
 
 	Observer *observe.Observer // optional
@@ -112,9 +111,6 @@ func add(r *message.Router, route Route) error {
 	}
 	if route.Locker != nil {
 		h.AddMiddleware(Lock(route.Locker, route.Request))
-	}
-	if route.Slots != nil {
-		h.AddMiddleware(route.Slots.Middleware)
 	}
 	return nil
 }

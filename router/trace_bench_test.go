@@ -71,7 +71,7 @@ func BenchmarkTraced(b *testing.B) {
 				b.Fatal(err)
 			}
 			r, err := router.New(router.Config{Log: quiet(), Routes: []router.Route{{Name: "changes", Topic: topic, Subscriber: sub, Observer: &observe.Observer{Tracer: tracer},
-				Locker: locker, Request: changes.Request, Slots: router.NewSlots(16), Dispose: router.Disposer{Failed: changes.Failed, Log: quiet()},
+				Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, Log: quiet()},
 				Handler: func(msg *message.Message) ([]*message.Message, error) {
 					defer n.one()
 					return changes.Handle(msg)

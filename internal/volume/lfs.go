@@ -112,7 +112,8 @@ func (s *syncer) forest(tree object.ID, parts checkout.Parts, selection lfs.Sele
 	return lfs.NewForest(s.largeObjects, trees, selection), true
 }
 
-// Find implements [checkout.Large]. It downloads an object that is damaged or missing in the store.
+// Find implements [checkout.Large]. It downloads an object that is damaged or has gone missing in the store; this is so rare that it
+// does not leave the slot.
 func (l *largeFiles) Find(ctx context.Context, path string, blob object.ID, executable bool) (*checkout.LargeFile, error) {
 	p, ok, err := l.files.Pointer(path, blob)
 	if err != nil || !ok || p.Size == 0 {

@@ -60,6 +60,9 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 		byFolder[folder] = append(byFolder[folder], o)
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", bytes)
+	if len(missing) > 0 {
+		s.slot.leave()
+	}
 	failed = map[string]error{}
 	for _, folder := range slices.Sorted(maps.Keys(byFolder)) {
 		client, err := l.dial(ctx, folder)

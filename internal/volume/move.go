@@ -51,12 +51,12 @@ func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) 
 		return MoveResult{}, errors.Join(err, v.checkRequest(req.To, req.ToFence))
 	}
 	m := &mover{v: v, from: v.folder(req.From), to: v.folder(req.To), req: req}
+	defer m.close()
 	run := m.run
 	if onePath {
 		run = m.rename
 	}
 	res, err := run(ctx)
-	m.close()
 	v.janitor.add(m.from)
 	v.janitor.add(m.to)
 	if err != nil {
@@ -187,7 +187,7 @@ func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 
 // bind binds To to the new remote and cleans up after crashed holders.
 func (m *mover) bind(ctx context.Context) (err error) {
-	m.at = &syncer{v: m.v, f: m.to, req: SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence}}
+	m.at = m.v.newSyncer(m.to, SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence})
 	if m.at.binding, err = m.v.bind(ctx, m.to, m.req.To, m.req.URL, m.req.ToFence); err != nil {
 		return err
 	}

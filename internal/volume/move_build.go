@@ -19,6 +19,9 @@ import (
 
 // build builds at To each published tree of From, unless To already has the name.
 func (m *mover) build(ctx context.Context) error {
+	if err := m.at.takeSlot(ctx); err != nil {
+		return err
+	}
 	if err := m.linkCurrentStore(ctx); err != nil {
 		return err
 	}

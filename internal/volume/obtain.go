@@ -111,6 +111,9 @@ func worthRefetching(ctx context.Context, err error) bool {
 
 // open reads the plan of a commit that is in the store.
 func (s *syncer) open(ctx context.Context, from store) (err error) {
+	if err := s.takeSlot(ctx); err != nil {
+		return err
+	}
 	s.progress.begin(events.PhaseCompare, "", 0)
 	s.use(from)
 	s.plan, err = checkout.NewPlan(ctx, s.objects, s.tip.Commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
@@ -142,8 +145,12 @@ func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error
 	if last := s.lastTree(); last != nil {
 		s.preload.Go(last.Preload)
 	}
+	s.slot.leave()
 	got, err := s.receive(ctx, into, haves)
 	if err != nil {
+		return err
+	}
+	if err := s.takeSlot(ctx); err != nil {
 		return err
 	}
 	if err := s.unpack(ctx, &got.q, into, len(haves) > 0); err != nil {
@@ -265,6 +272,7 @@ func (s *syncer) use(from store) {
 }
 
 func (s *syncer) close() {
+	s.slot.leave()
 	s.preload.Wait()
 	s.objects.Close()
 	s.largeObjects.Close()

@@ -31,7 +31,7 @@ func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool
 		return false, err
 	}
 	f := v.folder(req.Repo)
-	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, progress: newReporter(nil)}
+	s := v.newSyncer(f, SyncRequest{Repo: req.Repo, Fence: req.Fence})
 	defer s.close()
 	prepared, err = s.prepare(ctx, req.Ref)
 	if err != nil {

@@ -83,6 +83,9 @@ func (v *Volume) confirm(ctx context.Context, check func(context.Context) error)
 
 // build makes the tree with its .git and index, gives it its final name, and flushes it to disk.
 func (s *syncer) build(ctx context.Context) error {
+	if err := s.takeSlot(ctx); err != nil {
+		return err
+	}
 	s.progress.begin(events.PhaseBuild, "files", 0)
 	dst := s.f.build(s.req.Fence)
 	files, err := s.update(ctx, dst)

@@ -110,7 +110,8 @@ type SyncResult struct {
 // The caller holds the lease on req.Repo with the fence req.Fence. Only one Sync or Remove may run per repository and
 // fence; of two with different fences, the lower fails with [ErrStale] and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
-	s := &syncer{v: v, f: v.folder(req.Repo), req: req, progress: newReporter(req.Progress)}
+	s := v.newSyncer(v.folder(req.Repo), req)
+	defer s.slot.leave()
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
@@ -154,9 +155,10 @@ func (v *Volume) checkMounted() error {
 
 // syncer is the state of one Sync.
 type syncer struct {
-	v   *Volume
-	f   folder
-	req SyncRequest
+	v    *Volume
+	f    folder
+	req  SyncRequest
+	slot slot // taken before local work, left before the remote's answer is awaited
 
 	binding  binding
 	remote   *wire.Session
@@ -191,6 +193,13 @@ type syncer struct {
 	meter        meter
 	progress     *reporter
 }
+
+func (v *Volume) newSyncer(f folder, req SyncRequest) *syncer {
+	return &syncer{v: v, f: f, req: req, slot: slot{slots: v.cfg.Slots}, progress: newReporter(req.Progress)}
+}
+
+// takeSlot takes the slot for local work, unless the sync has it.
+func (s *syncer) takeSlot(ctx context.Context) error { return s.slot.take(ctx, s.progress) }
 
 func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
 	if err := s.f.recordUnsynced(ctx, s.req.Fence); err != nil {
@@ -274,6 +283,7 @@ func (s *syncer) isKnownUpToDate() bool {
 
 // list resolves the ref at the remote and reads what is published for it.
 func (s *syncer) list(ctx context.Context) (err error) {
+	s.slot.leave()
 	s.progress.begin(events.PhaseList, "", 0)
 	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
 		return err
@@ -314,6 +324,9 @@ func (s *syncer) base() string {
 
 // changesSince lists the changes since the commit base, which may be in an older store generation.
 func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
+	if err := s.takeSlot(ctx); err != nil {
+		return checkout.Changes{}, err
+	}
 	s.progress.begin(events.PhaseCompare, "", 0)
 	generations, err := s.f.generations()
 	if err != nil {

@@ -21,9 +21,11 @@ type Attempt struct {
 	mu       sync.Mutex
 	returned bool // the handler has returned; later progress is ignored
 	phase    events.Phase
+	entered  time.Time        // start of the phase
 	span     trace.Span       // of the phase; nil before the first
 	units    map[string]int64 // what the phase has done, by unit
 	fetched  time.Time        // end of the last phase in which the remote lists refs or sends objects
+	waited   [2]time.Duration // for a slot, until fetched and since
 	earlier  int64            // bytes received in earlier fetches
 	received int64            // bytes received in the last fetch
 }
@@ -61,7 +63,7 @@ func (a *Attempt) record(p events.Progress) bool {
 	}
 	if p.Phase != a.phase {
 		a.leave(nil)
-		a.phase, a.span = p.Phase, a.delivery.child(string(p.Phase))
+		a.phase, a.entered, a.span = p.Phase, time.Now(), a.delivery.child(string(p.Phase))
 	}
 	if p.Unit != "" && p.Done > 0 {
 		a.units[p.Unit] = p.Done
@@ -80,8 +82,12 @@ func (a *Attempt) leave(err error) {
 	if a.span == nil {
 		return
 	}
-	if a.phase == events.PhaseList || a.phase == events.PhaseFetch {
+	switch a.phase {
+	case events.PhaseList, events.PhaseFetch:
 		a.fetched = time.Now()
+		a.waited = [2]time.Duration{a.waited[0] + a.waited[1], 0}
+	case events.PhaseWait:
+		a.waited[1] += time.Since(a.entered)
 	}
 	for unit, n := range a.units {
 		a.span.SetAttributes(attribute.Int64("lockstep."+unit, n))
@@ -105,7 +111,10 @@ func (a *Attempt) Settled(outcome string, result events.Result) {
 	a.mu.Lock()
 	a.settled = time.Now()
 	t := a.delivery.timeline(a.job.Change)
-	t.Leased, t.Began, t.Fetched, t.Published = a.delivery.leased, a.began, a.fetched, a.published
+	t.Leased, t.Began, t.Fetched, t.Published = a.delivery.leased, a.began.Add(a.waited[0]+a.waited[1]), a.fetched, a.published
+	if !t.Fetched.IsZero() {
+		t.Fetched = t.Fetched.Add(a.waited[1]) // the stages are drawn as if all waits had come first
+	}
 	a.mu.Unlock()
 	a.delivery.ended(t.ended(outcome, a.settled), result.Class, result.Missing)
 }

@@ -93,7 +93,6 @@ func (d *Delivery) Error(ctx context.Context, err error) {
 // The steps of the router.
 const (
 	LeaseWait = "lease wait"
-	SlotWait  = "slot wait"
 	Settle    = "settle"
 )
 
