@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-
 	"lockstep/events"
 	"lockstep/handlers"
 	"lockstep/internal/watch"

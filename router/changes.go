@@ -52,7 +52,7 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	}
 	reqs := make([]locking.Request, len(paths))
 	for i, path := range paths {
-		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: change.Type.Operation(), Group: change.Delivery()}
+		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: change.Type.Operation()}
 		if change.OnBusy == events.BusySkip {
 			reqs[i].IfHeld = locking.Skip
 		}

@@ -75,9 +75,7 @@ func (p *preparer) prepare(ctx context.Context, next preparation) error {
 	if err != nil {
 		return err
 	}
-	request := locking.Request{
-		Key: next.repo.Key(), Job: "prepare", Operation: "prepare", IfHeld: locking.Skip, Yields: true, Floor: floor,
-	}
+	request := locking.Request{Key: next.repo.Key(), Job: "prepare", Operation: "prepare", IfHeld: locking.Yield, Floor: floor}
 	return p.locker.Do(ctx, request, func(ctx context.Context, lease *locking.Lease) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		var watching sync.WaitGroup
