@@ -7,29 +7,29 @@ import (
 	"sync"
 	"time"
 
-	"lockstep/events"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
-// preparer links the next trees of pushed refs, one at a time, once their pushes have settled. It takes a lease only if that
-// is free, and stops as soon as anybody wants it. What it cannot do now is left to the next push.
+// preparer links the next trees of pushed refs, one at a time, once their pushes have settled, no other has followed, and no
+// job waits for a slot. It takes a lease only if that is free, and stops as soon as anybody wants it.
 type preparer struct {
 	volume *volume.Volume
 	locker *locking.Locker
 	slots  *volume.Slots
 	log    *slog.Logger
-	pushed chan preparation
+	pushed chan preparation // in the order of due
 }
 
 type preparation struct {
-	repo events.RepoPath
-	ref  events.Ref
-	due  time.Time
+	volume.PrepareRequest
+	due   time.Time
+	tries int
 }
 
 const (
 	prepareAfter    = 100 * time.Millisecond // a push has settled by then, and more of a burst may have come
+	prepareTries    = 10                     // while the repository is in use
 	maxPreparations = 1000                   // that wait; more are dropped
 )
 
@@ -37,10 +37,10 @@ func newPreparer(slots *volume.Slots, log *slog.Logger) *preparer {
 	return &preparer{slots: slots, log: log, pushed: make(chan preparation, maxPreparations)}
 }
 
-// add is called after each push, see [volume.Config].
-func (p *preparer) add(repo events.RepoPath, ref events.Ref) {
+func (p *preparer) add(next preparation) {
+	next.due = time.Now().Add(prepareAfter)
 	select {
-	case p.pushed <- preparation{repo, ref, time.Now().Add(prepareAfter)}:
+	case p.pushed <- next:
 	default:
 	}
 }
@@ -55,28 +55,36 @@ func (p *preparer) Run(ctx context.Context) {
 			if !Sleep(ctx, time.Until(next.due)) {
 				return
 			}
-			err := p.prepare(ctx, next)
-			if err != nil && !errors.Is(err, errWanted) && !errors.Is(err, locking.ErrHeld) && ctx.Err() == nil {
-				p.log.DebugContext(ctx, "next tree not prepared", "repo", next.repo, "ref", next.ref, "error", err)
+			if !p.slots.AreWanted() && p.volume.IsPreparable(next.PrepareRequest) {
+				p.try(ctx, next)
 			}
 		}
 	}
 }
 
-// errWanted means that somebody waits for the lease.
 var errWanted = errors.New("the lease is wanted")
 
-// prepare prepares a tree unless the repository is in use or jobs wait for slots.
-func (p *preparer) prepare(ctx context.Context, next preparation) error {
-	if p.slots.AreWanted() {
-		return nil
+// try prepares a tree, or does so later if the repository is in use. A preparation that was interrupted is left to the next
+// push.
+func (p *preparer) try(ctx context.Context, next preparation) {
+	err := p.prepare(ctx, next.PrepareRequest)
+	switch {
+	case err == nil, errors.Is(err, errWanted), ctx.Err() != nil:
+	case !errors.Is(err, locking.ErrHeld):
+		p.log.DebugContext(ctx, "next tree not prepared", "repo", next.Repo, "ref", next.Ref, "error", err)
+	case next.tries < prepareTries:
+		next.tries++
+		p.add(next)
 	}
-	floor, err := p.volume.Floor(next.repo)
+}
+
+func (p *preparer) prepare(ctx context.Context, req volume.PrepareRequest) error {
+	floor, err := p.volume.Floor(req.Repo)
 	if err != nil {
 		return err
 	}
-	request := locking.Request{Key: next.repo.Key(), Job: "prepare", Operation: "prepare", IfHeld: locking.Yield, Floor: floor}
-	return p.locker.Do(ctx, request, func(ctx context.Context, lease *locking.Lease) error {
+	lock := locking.Request{Key: req.Repo.Key(), Job: "prepare", Operation: "prepare", IfHeld: locking.Yield, Floor: floor}
+	return p.locker.Do(ctx, lock, func(ctx context.Context, lease *locking.Lease) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		var watching sync.WaitGroup
 		defer watching.Wait()
@@ -88,7 +96,8 @@ func (p *preparer) prepare(ctx context.Context, next preparation) error {
 			case <-ctx.Done():
 			}
 		})
-		_, err := p.volume.Prepare(ctx, volume.PrepareRequest{Repo: next.repo, Ref: next.ref, Fence: lease.Fence()})
+		req.Fence = lease.Fence()
+		_, err := p.volume.Prepare(ctx, req)
 		return err
 	})
 }

@@ -130,7 +130,7 @@ func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer, 
 	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, cfg.Namespace()), cfg.Step
 	volumeConfig.Net.Log = cfg.Log
 	if !cfg.NoPrepare {
-		volumeConfig.Replaced = prepares.add
+		volumeConfig.Replaced = func(req volume.PrepareRequest) { prepares.add(preparation{PrepareRequest: req}) }
 	}
 	opened, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {

@@ -20,11 +20,33 @@ import (
 type PrepareRequest struct {
 	Repo  events.RepoPath
 	Ref   events.Ref
+	Tree  string // published for Ref, relative to the root: once another is, there is nothing to prepare; optional
 	Fence uint64 // of the lease held on Repo; above zero
 }
 
+// IsPreparable reports whether the tree of a request is published and has no prepared one. It needs no lease.
+func (v *Volume) IsPreparable(req PrepareRequest) bool {
+	_, now, err := v.preparable(v.folder(req.Repo), req)
+	return err == nil && now.tree != ""
+}
+
+// preparable returns the published name and tree to prepare; the latter is zero if there is nothing to prepare.
+func (v *Volume) preparable(f folder, req PrepareRequest) (name string, now current, err error) {
+	b, bound, err := f.readBinding()
+	if err != nil || !bound {
+		return "", current{}, err
+	}
+	name = v.names(f, b, tip{wire.Tip{Ref: req.Ref.String(), IsDefault: req.Ref == b.Default}, req.Ref})[0]
+	now = v.current(f, b, name)
+	replaced := req.Tree != "" && req.Tree != v.relative(f.tree(now.tree))
+	if now.tree == "" || now.ref != req.Ref.String() || replaced || f.hasPrepared(now.tree) {
+		return "", current{}, nil
+	}
+	return name, now, nil
+}
+
 // Prepare links the tree that is published for a ref into a private one, so that the next [Volume.Sync] of the ref only has
-// to apply its changes. It returns false if the ref is not published, has a prepared tree, or if space or inodes are scarce.
+// to apply its changes. It returns false unless [Volume.IsPreparable], or if space or inodes are scarce.
 // The caller holds the lease, as for Sync, and cancels ctx when somebody waits for it: Prepare returns within milliseconds.
 func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
@@ -33,7 +55,7 @@ func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool
 	f := v.folder(req.Repo)
 	s := v.newSyncer(f, SyncRequest{Repo: req.Repo, Fence: req.Fence})
 	defer s.close()
-	prepared, err = s.prepare(ctx, req.Ref)
+	prepared, err = s.prepare(ctx, req)
 	if err != nil {
 		_ = f.discard(f.build(req.Fence)) // deleting it would take as long as building it
 		v.janitor.queue(f)
@@ -42,18 +64,12 @@ func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool
 	return prepared, nil
 }
 
-func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
-	bound := false
-	var err error
-	if s.binding, bound, err = s.f.readBinding(); err != nil || !bound {
+func (s *syncer) prepare(ctx context.Context, req PrepareRequest) (bool, error) {
+	name, now, err := s.v.preparable(s.f, req)
+	if err != nil || now.tree == "" || !s.v.hasRoomToPrepare(s.f) {
 		return false, err
 	}
-	s.tip = tip{wire.Tip{Ref: ref.String(), IsDefault: ref == s.binding.Default}, ref}
-	name := s.v.names(s.f, s.binding, s.tip)[0]
-	now := s.v.current(s.f, s.binding, name)
-	if now.tree == "" || now.ref != ref.String() || s.f.hasPrepared(now.tree) || !s.v.hasRoomToPrepare(s.f) {
-		return false, nil
-	}
+	s.tip.Ref = req.Ref
 	tree := s.f.tree(now.tree)
 	if s.last = checkout.OpenTree(tree, s.v.cfg.Links); s.last == nil {
 		return false, nil
@@ -97,7 +113,7 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != now.tree {
 			return events.Errorf(events.Contention, events.ClassStale, "%w: another tree is published", ErrStale)
 		}
-		if err := s.f.limitPrepared(); err != nil {
+		if err := s.f.limitPrepared(maxPrepared - 1); err != nil {
 			return err
 		}
 		err := os.MkdirAll(s.f.prepared(), 0o755)
@@ -225,13 +241,13 @@ func (f folder) preparedTrees() (trees []preparedTree, err error) {
 	return trees, nil
 }
 
-// limitPrepared makes room for another prepared tree. The caller holds the file lock.
-func (f folder) limitPrepared() error {
+// limitPrepared discards all but the newest prepared trees. The caller holds the file lock.
+func (f folder) limitPrepared(keep int) error {
 	trees, err := f.preparedTrees()
 	if err != nil {
 		return err
 	}
-	for _, tree := range trees[:max(0, len(trees)-maxPrepared+1)] {
+	for _, tree := range trees[:max(0, len(trees)-keep)] {
 		if err := f.discard(f.next(tree.of)); err != nil {
 			return err
 		}
@@ -257,20 +273,6 @@ func (s *syncer) uselessPrepared() (paths []string, err error) {
 		}
 	}
 	return paths, nil
-}
-
-// discardPrepared discards all prepared trees. The caller holds the file lock.
-func (f folder) discardPrepared() error {
-	trees, err := f.preparedTrees()
-	if err != nil {
-		return err
-	}
-	for _, tree := range trees {
-		if err := f.discard(f.next(tree.of)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 const (

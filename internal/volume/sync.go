@@ -128,7 +128,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
 	}
 	if v.cfg.Replaced != nil && res.Published && s.now.ref == res.Ref.String() {
-		v.cfg.Replaced(req.Repo, res.Ref)
+		v.cfg.Replaced(PrepareRequest{Repo: req.Repo, Ref: res.Ref, Tree: res.Tree})
 	}
 	return res, nil
 }

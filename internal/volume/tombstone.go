@@ -121,7 +121,7 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 	if err := f.writeBinding(binding{Repo: b.Repo, MovedAway: &left}); err != nil {
 		return err
 	}
-	return f.discardPrepared()
+	return f.limitPrepared(0)
 }
 
 // discardAll discards everything but the fence and adopted clones. The binding goes last, so that an interrupted removal

@@ -48,8 +48,8 @@ type Config struct {
 	Slots *Slots
 
 	// Replaced is called when a sync has replaced the tree of a ref, so that [Volume.Prepare] is worthwhile. It must not
-	// block. Optional.
-	Replaced func(events.RepoPath, events.Ref)
+	// block. The request has no Fence yet. Optional.
+	Replaced func(PrepareRequest)
 
 	Net wire.Config // network access to remotes
 
