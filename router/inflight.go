@@ -5,17 +5,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"lockstep/events"
 	"lockstep/locking"
-	"lockstep/router/observe"
 )
 
 // inFlight is the router's data about a message while it is handled. Watermill passes nothing but the message to handlers
 // and middlewares, so the data is a value of the message's context. Only this file accesses it.
 type inFlight struct {
-	observed *observe.Delivery
-	leases   locking.Leases // set by Lock
-	change   *events.Change // set by parseOnce
+	leases locking.Leases // set by Lock
 }
 
 type inFlightKey struct{}
@@ -25,7 +21,7 @@ func inFlightOf(msg *message.Message) *inFlight {
 	if flight, ok := msg.Context().Value(inFlightKey{}).(*inFlight); ok {
 		return flight
 	}
-	flight := &inFlight{observed: (*observe.Observer)(nil).Start(msg, "")}
+	flight := &inFlight{}
 	msg.SetContext(context.WithValue(msg.Context(), inFlightKey{}, flight))
 	return flight
 }

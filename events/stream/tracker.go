@@ -43,7 +43,7 @@ type TrackerConfig struct {
 }
 
 // Tracker follows individual changes. A change is identified by its stream entry, as returned by [Publisher.Add]; the
-// ID of its result ends in "/" and that entry, see [events.Job.Result]. A Tracker is safe for concurrent use.
+// ID of its result ends in "/" and that entry, see [events.Change.Result]. A Tracker is safe for concurrent use.
 type Tracker struct{ cfg TrackerConfig }
 
 // NewTracker returns a Tracker.

@@ -32,7 +32,7 @@ func resultOf(t *testing.T, id, entry string) events.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := events.Job{Change: change, Entry: entry, Attempt: 1}.Result(events.ResultFailed)
+	result := change.Result(events.ResultFailed, entry)
 	result.Class, result.Error = events.ClassServer, "HTTP status 502"
 	return result
 }

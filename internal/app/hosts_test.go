@@ -11,10 +11,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/cells"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
-	"lockstep/router"
 )
 
 func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
@@ -24,7 +24,7 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 	server := redistest.Start(t)
 	client, namespace := server.Client(), events.DefaultNamespace
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&router.Changes{}).Key, KeyLimit: total,
+		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key, KeyLimit: total,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 			continue
 		}
 		subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-			Redis: client, Reader: server.Client(), Prefix: string(cell.Prefix), Group: events.WorkersGroup, Key: (&router.Changes{}).Key,
+			Redis: client, Reader: server.Client(), Prefix: string(cell.Prefix), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -64,7 +65,10 @@ func (s *Slots) Release() { s.free.Release(1) }
 // continue.
 func (s *Slots) Close() { s.close() }
 
-var errStopping = events.Errorf(events.Contention, events.ClassShutdown, "this process is stopping")
+var errStopping error = &events.Error{
+	Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassShutdown, RetryAfter: events.AtOnce,
+	Err: errors.New("this process is stopping"),
+}
 
 // slot is the slot of one job, which takes it for local work and leaves it before it waits for a remote. It is not safe
 // for concurrent use.
