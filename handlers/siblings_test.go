@@ -37,7 +37,7 @@ func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) 
 	return entry
 }
 
-// coalescing is a route that has up to three changes of a repository in flight. The first handler waits until it has the
+// coalescing is a route of changes whose key is the repository. The first handler waits until it has the
 // given number of siblings.
 func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler handlers.Handler, observe ...func(handlers.Event)) router.Route {
 	t.Helper()
@@ -46,7 +46,7 @@ func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handle
 		changes.Observe = o
 	}
 	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: anotherClient(client), Prefix: prefix, Group: "workers", Log: quiet(),
-		Key: changes.Key, Window: 16, KeyLimit: 3, Visibility: time.Hour}) // so that no parked change comes back by itself, however slow the machine is
+		Key: changes.Key, Window: 16, Visibility: time.Hour}) // so that no parked change comes back by itself, however slow the machine is
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,46 +147,5 @@ func TestNewestIsPerAppAndRef(t *testing.T) {
 	publishChange(t, client, events.Change{App: "search", After: commit})
 	if got := mustReceive(t, newest, "first change"); got != want {
 		t.Errorf("newest %s; want %s", got, want)
-	}
-}
-
-func TestChangeSettledBySiblingHasOneOutcome(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	publishChange(t, client, events.Change{ID: "c1"})
-	publishChange(t, client, events.Change{ID: "c2"})
-	route := coalescing(t, client, 1, nil)
-	route.Locker, route.Request = nil, nil // so that both handlers run at the same time
-	both, settled := newSignal(2), make(chan struct{})
-	outcomes := make(chan error, 2)
-	route.Handler = func(msg *message.Message) ([]*message.Message, error) {
-		delivery, _ := stream.DeliveryOf(msg)
-		both.one()
-		mustReceive(t, both.all, "second handler")
-		out := stream.Settlement{Outputs: []stream.Output{{Stream: events.DefaultNamespace.Results(), Message: message.NewMessage(msg.UUID, nil)}}}
-		if msg.UUID == "c2" {
-			mustReceive(t, settled, "settlement")
-			_, err := router.Commit(msg, out)
-			outcomes <- err
-			return nil, err
-		}
-		siblings, _, err := delivery.Siblings(ctx, "", 10)
-		if err != nil || len(siblings) != 1 {
-			t.Errorf("siblings %v, %v", siblings, err)
-			return nil, nil
-		}
-		if n, err := delivery.SettleSiblings(ctx, nil, []stream.SiblingSettlement{{Sibling: siblings[0], Outputs: out.Outputs}}); n != 1 {
-			t.Errorf("%d settled, %v", n, err)
-		}
-		close(settled)
-		return router.Commit(msg, out)
-	}
-	run(t, route)
-	if err := mustReceive(t, outcomes, "outcome"); err == nil {
-		t.Error("Commit succeeded for a change that its sibling has settled")
-	}
-	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
-	if results, dead := client.XLen(ctx, events.DefaultNamespace.Results()).Val(), client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); results != 2 || dead != 0 {
-		t.Errorf("%d results, %d dead letters; want 2 and none", results, dead)
 	}
 }

@@ -29,7 +29,7 @@
 //
 // # Failures
 //
-// The disposition, the scope and RetryAfter of an [events.Error] decide, wherever it is in the error's chain; its class is only a label.
+// The disposition, the scope and RetryAfter of an [events.Error] decide; its class is only a label.
 //
 //	handler's error               the message                                      counts as an attempt
 //	none                          settled by Commit in one atomic step             –
@@ -40,7 +40,6 @@
 //	                              times MaxAttempts
 //	contention, lost lease        retried after RetryAfter, or such a delay        no
 //	retryable, older than MaxAge  failed result and dead letter                    –
-//	settled along with another    acked: nothing is left to do                     –
 //	permanent                     failed result at once; without Disposer.Failed,  –
 //	                              or if it returns none, dead letter
 //	permanent, scope none         failed result, if any; otherwise only acked.     –

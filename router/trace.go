@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,7 +20,6 @@ import (
 const (
 	attrAttempt   = attribute.Key("lockstep.attempt")   // counted ones
 	attrDelivered = attribute.Key("lockstep.delivered") // number of deliveries, counted as an attempt or not
-	attrOutcome   = attribute.Key("lockstep.outcome")   // what the message came to
 	attrEnd       = attribute.Key("lockstep.end")       // of the delivery: settled, nacked, deferred, …
 )
 
@@ -30,9 +28,9 @@ const tracerName = "lockstep/router" // tracer of a delivery's child spans
 // propagator reads and writes W3C Trace Context in message metadata. Baggage is not passed on.
 var propagator propagation.TraceContext
 
-// Trace is the middleware that creates a span for each delivery, as a child of the span in the message's metadata. It must be the
-// outermost one. A message that returns to the stream because of contention or shutdown has not failed: the span's status stays
-// unset, and lockstep.end has the reason.
+// Trace is the middleware that creates a span for each delivery, as a child of the span in the message's metadata. It must be
+// the outermost one. A message that returns to the stream because of contention or shutdown has not failed: the span's status
+// stays unset, and lockstep.end has the reason.
 func Trace(tracer trace.Tracer, topic string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -64,11 +62,12 @@ func describe(span trace.Span, msg *message.Message, delivery *stream.Delivery, 
 		span.SetAttributes(semconv.MessagingMessageID(msg.UUID))
 		return
 	}
-	span.SetAttributes(semconv.MessagingSystemKey.String("redis"), semconv.MessagingConsumerGroupName(delivery.Group()),
-		semconv.MessagingMessageID(delivery.Entry()), attrAttempt.Int(delivery.Attempt()), attrDelivered.Int(delivery.Delivered()))
+	span.SetAttributes(semconv.MessagingSystemKey.String("redis"),
+		semconv.MessagingConsumerGroupName(delivery.Group()), semconv.MessagingMessageID(delivery.Entry()),
+		attrAttempt.Int(delivery.Attempt()), attrDelivered.Int(delivery.Delivered()))
 }
 
-// StartSpan starts a child of the delivery's span in ctx. Without such a span that is recorded, the child is not recorded either.
+// StartSpan starts a child of the delivery's span in ctx, which is recorded if that one is.
 func StartSpan(ctx context.Context, name string) trace.Span {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
@@ -93,16 +92,6 @@ func setError(span trace.Span, err error) {
 	if events.DispositionOf(err) != events.Contention && events.ScopeOf(err) != events.ScopeNone {
 		span.SetStatus(codes.Error, OneLine(err))
 	}
-}
-
-// setOutcome adds the error of a message's handler to the delivery's span.
-func setOutcome(ctx context.Context, err error) {
-	span := trace.SpanFromContext(ctx)
-	if errors.Is(context.Cause(ctx), stream.ErrSettled) {
-		span.SetAttributes(attrOutcome.String("coalesced"))
-		return
-	}
-	setError(span, err)
 }
 
 // OneLine is the error's text on one line of bounded length, for spans, logs, results and dead letters.

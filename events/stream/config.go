@@ -48,13 +48,11 @@ type SubscriberConfig struct {
 	// called before each read. While it returns 0, it is called again when a message finishes and every 100 ms. Optional.
 	Room func() int
 
-	// Key returns the subject of a message, usually the key of its lock. At most KeyLimit messages with the same key are in
-	// flight, and one while more than half of the window is in use, so that a few keys cannot fill the window. The others
-	// are parked until there is room: see [Delivery.Siblings]. The limit does not apply to the key "", nor if Key is nil. A
-	// message whose key contains NUL, or for which Key panics, becomes a dead letter. Key is called once per message, before
-	// anything else uses it, and may set a context derived from the message's own.
-	Key      func(*message.Message) string
-	KeyLimit int // maximum messages in flight per key, default 4
+	// Key returns the subject of a message, usually the key of its lock. The Subscriber hands out one message per key at a
+	// time, and parks the others until it is finished: see [Delivery.Siblings]. Messages with the key "" are independent, as
+	// all are if Key is nil. A message whose key contains NUL, or for which Key panics, becomes a dead letter. Key is called
+	// once per message, before anything else uses it, and may set a context derived from the message's own.
+	Key func(*message.Message) string
 
 	Visibility time.Duration // an entry without a heartbeat for this long is redelivered; default 10 s
 	Grace      time.Duration // how long Close waits for handlers before it cancels them; default 25 s
@@ -109,7 +107,6 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	c.Window = cmp.Or(c.Window, 1024)
 	c.Batch = cmp.Or(c.Batch, 128)
 	c.Bytes = cmp.Or(c.Bytes, 32<<20)
-	c.KeyLimit = cmp.Or(c.KeyLimit, min(4, c.Window))
 	c.Start = cmp.Or(c.Start, "0")
 	c.Visibility = cmp.Or(c.Visibility, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 25*time.Second)
@@ -144,8 +141,6 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 		return c, fmt.Errorf("stream: Bytes %d is negative", c.Bytes)
 	case c.Start != "$" && !startID.MatchString(c.Start):
 		return c, fmt.Errorf("stream: Start %q is invalid; want 0, $ or an entry ID", c.Start)
-	case c.KeyLimit < 0 || c.KeyLimit > c.Window:
-		return c, fmt.Errorf("stream: KeyLimit %d out of range; want 1 to the window, %d", c.KeyLimit, c.Window)
 	case c.Visibility < 10*time.Millisecond:
 		return c, fmt.Errorf("stream: Visibility %v is too short for a heartbeat; want seconds", c.Visibility)
 	case c.Grace < 0 || c.Sweep < 0 || c.DeadCap < 0:

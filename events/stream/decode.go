@@ -104,3 +104,7 @@ func encode(stream string, msg *message.Message) ([]string, error) {
 	metadata, _ := values["metadata"].([]byte)
 	return []string{redisstream.UUIDHeaderKey, msg.UUID, "metadata", string(metadata), "payload", string(msg.Payload)}, nil
 }
+
+// Fields returns the entry that a [Publisher] would add for a message, as alternating names and values, for
+// scripts that add it together with other writes.
+func Fields(msg *message.Message) ([]string, error) { return encode("", msg) }

@@ -2,7 +2,6 @@ package stream_test
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -119,10 +118,7 @@ func TestPublisherCannotDelayOrUncountMessages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := stream.ChangeMessage(events.Change{ID: "c1", Type: events.ChangePushed})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := message.NewMessage("c1", []byte("{}"))
 	m.Metadata.Set("_watermill_delayed_for", "87600h")
 	m.Metadata.Set(stream.MetadataUncounted, "true")
 	if err := publisher.Publish(topic, m); err != nil {
@@ -136,20 +132,4 @@ func TestPublisherCannotDelayOrUncountMessages(t *testing.T) {
 	}
 	again.Ack()
 	clean(t, client)
-}
-
-func TestMessageUUIDIsTheEventID(t *testing.T) {
-	t.Parallel()
-	m, err := stream.ChangeMessage(events.Change{Type: events.ChangeRemoved})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var doc struct{ ID string }
-	if err := json.Unmarshal(m.Payload, &doc); err != nil || m.UUID == "" || doc.ID != m.UUID {
-		t.Errorf("UUID %q, id %q, %v; want one new id", m.UUID, doc.ID, err)
-	}
-	m, err = stream.ResultMessage(events.Result{ID: "r1", Type: events.ResultRemoved})
-	if err != nil || m.UUID != "r1" {
-		t.Errorf("UUID %q, %v; want the result's", m.UUID, err)
-	}
 }

@@ -18,10 +18,6 @@ var (
 
 	// ErrGuard means that the lease of the [Guard] is not held. Nothing was changed.
 	ErrGuard = errors.New("stream: the lease is not held")
-
-	// ErrSettled means that a sibling's handler has settled this entry too, see
-	// [Delivery.SettleSiblings]. It is also the cause of the message's cancelled context.
-	ErrSettled = errors.New("stream: the entry was settled by a sibling")
 )
 
 // Delivery is a stream entry that this consumer owns until it is settled, dead-lettered or nacked, through the Delivery
@@ -35,8 +31,7 @@ type Delivery struct {
 	bytes   int64
 	since   time.Time
 	msg     *message.Message
-	meta    message.Metadata // as published; handlers may change the message's own
-	ctx     context.Context  // context of the message
+	ctx     context.Context // context of the message
 	cancel  context.CancelCauseFunc
 
 	busy atomic.Bool // is being or has been finished, so a heartbeat may miss the entry
@@ -46,8 +41,7 @@ type Delivery struct {
 
 	notes atomic.Pointer[Notes] // for the next nack
 
-	settledBySibling bool // a sibling's handler has settled this entry too
-	maybeSettled     bool // a settlement got no reply and may have happened
+	maybeSettled bool // a settlement got no reply and may have happened
 }
 
 type deliveryKey struct{}
@@ -127,8 +121,6 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 	defer d.mu.Unlock()
 	switch {
 	case d.how == "":
-	case d.settledBySibling:
-		return fmt.Errorf("%w: entry %s", ErrSettled, d.entry)
 	case d.how == how || (d.how == Nacked || d.how == Deferred) && (how == Nacked || how == Deferred):
 		return nil
 	default:

@@ -40,10 +40,9 @@
 // A consumer exists in the group from Subscribe to Close. Its reads are also heartbeats, every 2 s at least, even if nothing
 // arrives: [GroupStatistics] counts the live ones. Dead ones are removed after ten times the visibility.
 //
-// At most KeyLimit messages with the same Key are in flight, 4 by default, and one while more than half of the window is in
-// use. The others are parked in an index by key. New entries of the key are parked behind them, and the oldest is unparked
-// when there is room. A handler can read the waiting entries of its key and settle them together with its own:
-// [Delivery.Siblings]. [Subscriber.Wake] makes waiting entries due at once.
+// One message per Key is in flight in a process. The others are parked in an index by key. New entries of the key are parked
+// behind them, and the oldest is unparked when the message is finished. A handler can read the parked entries of its key and
+// settle them together with its own: [Delivery.Siblings]. [Subscriber.Wake] makes waiting entries due at once.
 //
 // # States of an entry
 //
@@ -87,6 +86,6 @@
 // # Limits
 //
 // It does not keep the order of entries that are nacked or lapse. It does not run handlers exactly once: an entry may be
-// redelivered while its previous handler still runs, but only one of them can settle it. It does not run one message per
-// key at a time; use package locking for that.
+// redelivered while its previous handler still runs, but only one of them can settle it. One message per key at a time holds
+// for a process only; across processes, use package locking.
 package stream

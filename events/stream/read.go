@@ -3,7 +3,7 @@ package stream
 import (
 	"cmp"
 	"context"
-	"maps"
+	"math/rand/v2"
 	"strings"
 	"time"
 )
@@ -24,7 +24,7 @@ const (
 // read takes entries and hands them out until stop is done. It never exceeds the window, and its bytes by one read at most.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
 	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
-	for turn := 0; stop.Err() == nil; turn++ {
+	for stop.Err() == nil {
 		count := min(s.cfg.Window-s.flight.len(), s.cfg.Room(), batch)
 		bytes := min(s.cfg.Bytes-s.flight.bytes(), readBytes)
 		if count <= 0 || bytes <= 0 {
@@ -36,7 +36,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 			s.beat(stop) // otherwise our own entries would look lapsed
 		}
 		s.unpark(stop)
-		share := s.dueShare(count, turn)
+		share := s.dueShare(count)
 		got, deliveries, err := s.take(stop, count, share, bytes)
 		if err != nil {
 			s.recover(stop, err)
@@ -52,7 +52,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 			batch = min(2*batch, s.cfg.Batch)
 		}
 		s.settleRest(stop, deliveries)
-		for _, d := range deliveries.admitted {
+		for _, d := range deliveries.entered {
 			s.deliver(stop, d)
 		}
 		if s.drained(got, count, bytes) && (got.next != 0 || s.holdingOff()) {
@@ -69,8 +69,6 @@ func (s *subscription) drained(got takeResult, count int, bytes int64) bool {
 
 // take ignores the end of the subscription: entries already taken are better given back than left to lapse.
 func (s *subscription) take(stop context.Context, count, share int, bytes int64) (got takeResult, all taken, err error) {
-	s.taking.Lock()
-	defer s.taking.Unlock()
 	beat := s.heartbeatIn() == 0
 	err = withTimeout(s.base, func(ctx context.Context) error {
 		got, err = s.group.take(ctx, count, share, bytes, s.cfg.Visibility, beat)
@@ -86,18 +84,13 @@ func (s *subscription) take(stop context.Context, count, share int, bytes int64)
 	return got, all, err
 }
 
-// dueShare returns how many of count entries may come from the due index. Due entries go first but leave a
+// dueShare returns how many of count entries may come from the due index. Due entries go first but leave about a
 // quarter to new ones, so that neither starves the other.
-func (s *subscription) dueShare(count, turn int) int {
-	switch {
-	case s.holdingOff():
-		return 0
-	case count >= 4:
-		return count - count/4
-	case turn%4 == 3:
+func (s *subscription) dueShare(count int) int {
+	if s.holdingOff() {
 		return 0
 	}
-	return count
+	return count - (count+rand.N(4))/4
 }
 
 // holdingOff reports whether Redis was unavailable long enough for entries of live consumers to lapse. After its first
@@ -150,9 +143,9 @@ func (s *subscription) recover(ctx context.Context, err error) {
 
 // taken are the deliveries of the entries that one call took.
 type taken struct {
-	admitted  []*Delivery // to be handed out; they are in flight and get heartbeats
-	overLimit []*Delivery // to be parked
-	poison    []poisoned  // to be dead-lettered
+	entered []*Delivery // to be handed out; they are in flight and get heartbeats
+	waiting []*Delivery // to be parked: their keys have deliveries in flight
+	poison  []poisoned  // to be dead-lettered
 }
 
 type poisoned struct {
@@ -163,8 +156,11 @@ type poisoned struct {
 // admit turns entries into deliveries.
 func (s *subscription) admit(ctx context.Context, entries []entry) (all taken) {
 	for _, e := range entries {
-		if former := s.flight.find(e.id); former != nil && s.stillMine(former, e) {
-			continue
+		if former := s.flight.find(e.id); former != nil {
+			if s.stillMine(former, e) {
+				continue
+			}
+			former.lose()
 		}
 		if had, lapsed := strings.CutPrefix(e.origin, ":"); lapsed {
 			s.cfg.Observer.Lapsed(s.group.stream, had)
@@ -177,24 +173,21 @@ func (s *subscription) admit(ctx context.Context, entries []entry) (all taken) {
 			continue
 		}
 		if e.more {
-			s.flight.markOverLimit(d.key) // the consumer that parked it may be gone
+			s.flight.markParked(d.key) // the consumer that parked it may be gone
 		}
-		if !s.flight.hasCapacity(d.key, e.origin == "new") {
+		if !s.flight.enter(d, e.origin == "new") {
 			d.cancel(nil)
-			all.overLimit = append(all.overLimit, d)
+			all.waiting = append(all.waiting, d)
 			continue
 		}
-		if former := s.flight.enter(d); former != nil {
-			former.lose()
-		}
-		all.admitted = append(all.admitted, d)
+		all.entered = append(all.entered, d)
 	}
 	return all
 }
 
-// settleRest parks entries over the limit and dead-letters entries that cannot be decoded.
+// settleRest parks entries that wait for their key and dead-letters entries that cannot be decoded.
 func (s *subscription) settleRest(ctx context.Context, all taken) {
-	s.park(ctx, all.overLimit)
+	s.park(ctx, all.waiting)
 	for _, p := range all.poison {
 		s.deadLetterUndecodable(ctx, p.Delivery, p.cause)
 	}
@@ -205,9 +198,6 @@ func (d *Delivery) open(e entry) (err error) {
 	d.ctx, d.cancel = context.WithCancelCause(context.WithValue(d.sub.base, deliveryKey{}, d))
 	if d.msg, err = decode(d.sub.cfg.Unmarshaller, e); err != nil {
 		return err
-	}
-	if len(d.msg.Metadata) > 0 {
-		d.meta = maps.Clone(d.msg.Metadata)
 	}
 	d.msg.SetContext(d.ctx)
 	d.key, err = d.sub.cfg.keyOf(d.msg)
@@ -222,7 +212,7 @@ func (s *subscription) deliver(stop context.Context, d *Delivery) {
 			s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len())
 			s.attends.Go(func() { s.awaitHandler(d) })
 			return
-		case <-d.ctx.Done(): // lost, settled by a sibling, or the subscription ends
+		case <-d.ctx.Done(): // lost, or the subscription ends
 		case <-stop.Done():
 		}
 	}

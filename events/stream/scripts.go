@@ -32,7 +32,6 @@ var (
 	retryScript      = redis.NewScript(source("retry"))
 	trimDeadScript   = redis.NewScript(source("trim_dead"))
 	settleScript     = redis.NewScript(source("groups", "notes", "settle"))
-	locateScript     = redis.NewScript(source("groups", "locate"))
 	trimScript       = redis.NewScript(source("groups", "trim"))
 	forgetScript     = redis.NewScript(source("groups", "forget"))
 	watermarksScript = redis.NewScript(source("groups", "watermarks"))
@@ -348,12 +347,12 @@ type parkedEntry struct {
 	label string
 }
 
-// unpark makes parked entries due, of those that may be unparked early: up to limits[key] of each key. It reports for
-// each key whether there are more.
-func (g *group) unpark(ctx context.Context, keys []string, limits map[string]int) (more []bool, err error) {
-	args := append(make([]any, 0, 2+3*len(keys)), g.name, parked)
+// unpark makes the oldest parked entry of each key due, of those that may be unparked early. It reports for each key
+// whether there are more.
+func (g *group) unpark(ctx context.Context, keys []string) (more []bool, err error) {
+	args := append(make([]any, 0, 2+2*len(keys)), g.name, parked)
 	for _, key := range keys {
-		args = append(args, labelOf(key, mayUnpark), labelOf(key, mustWait), limits[key])
+		args = append(args, labelOf(key, mayUnpark), labelOf(key, mustWait))
 	}
 	more, err = unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, args...).BoolSlice()
 	if err == nil && len(more) != len(keys) {

@@ -56,7 +56,7 @@ type Reason struct {
 }
 
 // Settle publishes outputs, updates state and acknowledges the entry in one atomic step. On error it changes nothing and
-// returns [ErrNotOwner], [ErrGuard], [ErrSettled] or Redis' error. Calling it again after success does nothing and
+// returns [ErrNotOwner], [ErrGuard] or Redis' error. Calling it again after success does nothing and
 // returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already done it tries once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)

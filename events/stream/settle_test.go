@@ -285,7 +285,7 @@ func TestSettleReleasesALeaseNobodyWaitsFor(t *testing.T) {
 			if tc.prepare != nil {
 				tc.prepare(client)
 			}
-			w := start(t, server, "a", keyed(16, 1, time.Minute)) // reads all at once
+			w := start(t, server, "a", keyed(16, time.Minute)) // reads all at once
 			m := w.next()
 			if strings.Contains(name, "parked") {
 				eventually(t, "one is parked", func() bool { return client.ZCard(ctx, parkedIndex).Val() > 0 })

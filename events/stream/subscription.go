@@ -29,7 +29,6 @@ type subscription struct {
 
 	out      chan *message.Message
 	flight   *flight
-	taking   sync.RWMutex // held from taking entries to adding them to flight
 	endings  chan ending
 	attends  sync.WaitGroup
 	wake     chan struct{} // has a token if read should try again
@@ -45,7 +44,7 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 	graceOver, abandon := context.WithCancel(context.Background())
 	return &subscription{
 		cfg: s.cfg, group: g, outage: s.outage, log: s.cfg.Log.With("group", g.name, "consumer", g.consumer), base: base,
-		out: make(chan *message.Message), flight: newFlight(s.cfg.Window, s.cfg.KeyLimit), wake: make(chan struct{}, 1),
+		out: make(chan *message.Message), flight: newFlight(), wake: make(chan struct{}, 1),
 		endings:   make(chan ending, s.cfg.Window), // one per delivery in flight, so that a send never blocks
 		graceOver: graceOver, abandon: abandon,
 	}

@@ -17,7 +17,7 @@ func leaveKeys(t *testing.T, server *redistest.Server) []string {
 	t.Helper()
 	client := server.Client()
 	publishKeyed(t, client, "hot", 5)
-	w := start(t, server, "a", keyed(8, 2, time.Minute))
+	w := start(t, server, "a", keyed(8, time.Minute))
 	if err := delivery(t, w.next()).Nack(context.Background(), time.Hour, true); err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,11 @@
--- Unpark: make parked entries that may be unparked early due now.
+-- Unpark: make the oldest parked entry of each key due now, of those that may be unparked early.
 --
 -- KEYS    1 stream   2 due index   3 parked index   4 labels; see nack.lua
 -- ARGV    1 group   2 the name that parked entries are pending under
---         then for each key, of at most 256: the label prefix of its entries that may be unparked, the prefix of those
---         that may not, and the maximum number of entries
+--         then for each key, of at most 256: the label prefix of its entries that may be unparked, and the prefix of
+--         those that may not
 -- Returns for each key 1 if more entries may be unparked, else 0.
---         It removes entries that are no longer parked from the index.
+--         It removes an entry that is no longer parked from the index instead.
 -- Refuses with NOGROUP if the group or the stream does not exist.
 local stream, due, parked_index, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, parked = ARGV[1], ARGV[2]
@@ -14,11 +14,11 @@ local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 
 local more = {}
-for i = 3, #ARGV, 3 do
-  local may, must, limit = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
-  local found = redis.call('ZRANGEBYLEX', parked_index, '[' .. may, '(' .. must, 'LIMIT', 0, limit + 1)
-  for n = 1, math.min(#found, limit) do
-    local rest = string.sub(found[n], #may + 1)
+for i = 3, #ARGV, 2 do
+  local may, must = ARGV[i], ARGV[i + 1]
+  local found = redis.call('ZRANGEBYLEX', parked_index, '[' .. may, '(' .. must, 'LIMIT', 0, 2)
+  if found[1] then
+    local rest = string.sub(found[1], #may + 1)
     local ms, seq = string.match(rest, '^%l(%d+)%-%l(%d+)$')
     local id = ms .. '-' .. seq
     local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
@@ -29,8 +29,8 @@ for i = 3, #ARGV, 3 do
     else
       redis.call('HDEL', labels, id)
     end
-    redis.call('ZREM', parked_index, found[n])
+    redis.call('ZREM', parked_index, found[1])
   end
-  more[#more + 1] = #found > limit and 1 or 0
+  more[#more + 1] = found[2] and 1 or 0
 end
 return more

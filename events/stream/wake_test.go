@@ -18,15 +18,19 @@ func TestWake(t *testing.T) {
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
-	w := start(t, server, "a", keyed(8, 3, time.Minute))
+	w := start(t, server, "a", keyed(8, time.Minute))
 	publishKeyed(t, client, "key", 3)
-	waiting, failed, owned := w.next(), w.next(), w.next()
-	for msg, counted := range map[*message.Message]bool{waiting: false, failed: true} {
+	nack := func(counted bool) *message.Message {
+		msg := w.next()
 		if err := delivery(t, msg).Nack(ctx, time.Hour, counted); err != nil {
 			t.Fatal(err)
 		}
 		msg.Ack() // has no effect
+		return msg
 	}
+	waiting := nack(false)
+	nack(true)
+	owned := w.next()
 	eventually(t, "two wait", func() bool { return pending(t, client)["(parked)"] == 2 })
 	w.none(100 * time.Millisecond)
 	score := client.ZScore(ctx, due, delivery(t, owned).Entry()).Val()
@@ -35,23 +39,24 @@ func TestWake(t *testing.T) {
 	if err != nil || fmt.Sprint(woken) != "[false true false]" {
 		t.Fatalf("woken: %v, %v; want only key to have entries that wait", woken, err)
 	}
+	w.none(100 * time.Millisecond) // its key is in flight
+	if now := client.ZScore(ctx, due, delivery(t, owned).Entry()).Val(); now != score {
+		t.Errorf("the owned entry is due at %.0f; want %.0f as before", now, score)
+	}
+	owned.Ack()
 	again := w.next()
 	if d := delivery(t, again); again.UUID != waiting.UUID || d.Attempt() != 1 {
 		t.Errorf("%s comes, attempt %d; want %s, which waited an hour, as attempt 1", again.UUID, d.Attempt(), waiting.UUID)
 	}
 	w.none(100 * time.Millisecond) // the failed one keeps its delay
-	if now := client.ZScore(ctx, due, delivery(t, owned).Entry()).Val(); now != score {
-		t.Errorf("the owned entry is due at %.0f; want %.0f as before", now, score)
-	}
 	again.Ack()
-	owned.Ack()
 }
 
 func TestWakeAfterAnEarlierFailure(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	server := redistest.Start(t)
-	w := start(t, server, "a", keyed(64, 8, time.Minute))
+	w := start(t, server, "a", keyed(64, time.Minute))
 	publishKeyed(t, server.Client(), "key", 5)
 	nack := func(m *message.Message, delay time.Duration, failed bool) {
 		if err := delivery(t, m).Nack(ctx, delay, failed); err != nil {
@@ -80,14 +85,13 @@ func TestWakeReachesTheNewest(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	w := start(t, server, "a", keyed(256, 32, time.Minute))
+	w := start(t, server, "a", keyed(256, time.Minute))
 	const total = 12
 	publishKeyed(t, client, "key", total)
 	var all []*message.Message
 	for range total {
-		all = append(all, w.next())
-	}
-	for _, msg := range all {
+		msg := w.next()
+		all = append(all, msg)
 		if err := delivery(t, msg).Nack(context.Background(), time.Hour, false); err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +119,7 @@ func TestWakeFindsMatchesAmongMany(t *testing.T) {
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
-	w := start(t, server, "a", keyed(512, 128, time.Minute))
+	w := start(t, server, "a", keyed(512, time.Minute))
 	const total = 120 // more than a page
 	publishKeyed(t, client, "key", total)
 	for range total {

@@ -15,6 +15,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
+	"lockstep/internal/changes"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
@@ -115,7 +116,7 @@ func (w *world) ask(c events.Change) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	msg, err := stream.ChangeMessage(change)
+	msg, err := changes.Message(change)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/cells"
+	"lockstep/internal/changes"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -259,27 +259,24 @@ type changesOfAll struct {
 	own     cells.Member
 }
 
-func (c changesOfAll) Progress(ctx context.Context, entry string) (stream.Progress, error) {
+func (c changesOfAll) Progress(ctx context.Context, entry string) (changes.Progress, error) {
 	_, progress, err := c.find(ctx, entry)
 	return progress, err
 }
 
-func (c changesOfAll) Wait(ctx context.Context, entry string) (stream.Progress, error) {
+func (c changesOfAll) Wait(ctx context.Context, entry string) (changes.Progress, error) {
 	tracker, progress, err := c.find(ctx, entry)
-	if err != nil || progress.State == stream.ChangeAnswered || progress.State == stream.ChangeUnknown {
+	if err != nil || progress.State == changes.Answered || progress.State == changes.Unknown {
 		return progress, err
 	}
 	return tracker.Wait(ctx, entry)
 }
 
 // find returns the progress of a change, and what waits for it.
-func (c changesOfAll) find(ctx context.Context, entry string) (tracker *stream.Tracker, progress stream.Progress, err error) {
-	tracker, err = NewTracker(c.waiters, c.own.Namespace)
-	if err != nil {
-		return nil, stream.Progress{}, err
-	}
+func (c changesOfAll) find(ctx context.Context, entry string) (tracker *changes.Tracker, progress changes.Progress, err error) {
+	tracker = changes.NewTracker(c.waiters, c.own.Namespace)
 	progress, err = tracker.Progress(ctx, entry)
-	if err == nil && progress.State != stream.ChangeUnknown {
+	if err == nil && progress.State != changes.Unknown {
 		return tracker, progress, nil
 	}
 	var others []cells.Member
@@ -288,16 +285,11 @@ func (c changesOfAll) find(ctx context.Context, entry string) (tracker *stream.T
 			others = append(others, m)
 		}
 	}
-	for _, a := range cells.Gather(ctx, others, cells.AnswerTimeout, func(ctx context.Context, m cells.Member) (stream.Progress, error) {
-		other, err := NewTracker(c.waiters, m.Namespace)
-		if err != nil {
-			return stream.Progress{}, err
-		}
-		return other.Progress(ctx, entry)
+	for _, a := range cells.Gather(ctx, others, cells.AnswerTimeout, func(ctx context.Context, m cells.Member) (changes.Progress, error) {
+		return changes.NewTracker(c.waiters, m.Namespace).Progress(ctx, entry)
 	}) {
-		if a.Err == nil && a.Value.State != stream.ChangeUnknown {
-			tracker, err := NewTracker(c.waiters, a.Namespace)
-			return tracker, a.Value, err
+		if a.Err == nil && a.Value.State != changes.Unknown {
+			return changes.NewTracker(c.waiters, a.Namespace), a.Value, nil
 		}
 		err = cmp.Or(err, a.Err)
 	}

@@ -13,6 +13,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/cells"
+	"lockstep/internal/changes"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 )
@@ -24,7 +25,7 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 	server := redistest.Start(t)
 	client, namespace := server.Client(), events.DefaultNamespace
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key, KeyLimit: total,
+		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 		if change, err = events.NewChange(change); err != nil {
 			t.Fatal(err)
 		}
-		msg, err := stream.ChangeMessage(change)
+		msg, err := changes.Message(change)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +92,7 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
-	directory, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
+	directory, err := cells.OpenOrNew(ctx, client)
 	if err != nil {
 		t.Fatal(err)
 	}

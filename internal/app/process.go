@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
@@ -178,10 +179,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	cfg.Metrics.ExportHosts(limits)
 	waiters := cfg.Redis.Open() // not shared: a request that waits for a result blocks a connection
 	defer waiters.Close()
-	tracker, err := NewTracker(waiters, namespace)
-	if err != nil {
-		return err
-	}
+	tracker := changes.NewTracker(waiters, namespace)
 	httpConfig := server.Config{
 		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken(), Proxies: cfg.Proxies(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"), Propagator: cfg.Traces.Propagator(),

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 )
 
 // PublishChange appends a change to the changes stream. It propagates the trace context of ctx.
@@ -24,7 +25,7 @@ func Enqueue(ctx context.Context, client redis.UniversalClient, namespace events
 	if err != nil {
 		return "", err
 	}
-	msg, err := stream.ChangeMessage(change)
+	msg, err := changes.Message(change)
 	if err != nil {
 		return "", err
 	}
@@ -39,7 +40,7 @@ func AnnouncePurge(ctx context.Context, client redis.UniversalClient, namespace 
 	if err != nil {
 		return err
 	}
-	msg, err := stream.ResultMessage(events.Result{
+	msg, err := changes.ResultMessage(events.Result{
 		ID: fmt.Sprintf("purge/%s/%d", repo.Key(), fence), Type: events.ResultPurged, Source: "/lockstep/cli", Time: time.Now(),
 		Repo: repo, Fence: fence, Commit: commit,
 	})
@@ -48,9 +49,4 @@ func AnnouncePurge(ctx context.Context, client redis.UniversalClient, namespace 
 	}
 	_, err = publisher.Add(ctx, namespace.Results(), msg)
 	return err
-}
-
-// NewTracker returns a tracker of the changes of a deployment.
-func NewTracker(client redis.UniversalClient, namespace events.Namespace) (*stream.Tracker, error) {
-	return stream.NewTracker(stream.TrackerConfig{Redis: client, Changes: namespace.Changes(), Group: events.WorkersGroup, Results: namespace.Results()})
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 )
 
@@ -20,18 +20,14 @@ var errForgotten = errors.New("the change is gone from Redis without a result: R
 // await waits for the result of the change in this stream entry, also in another cell to which it was forwarded. It survives Redis
 // outages, and returns early only if ctx ends or the change is lost.
 func await(ctx context.Context, client redis.UniversalClient, cfg config.Config, entry string) (events.Result, error) {
-	tracker, err := app.NewTracker(client, cfg.Namespace())
-	if err != nil {
-		return events.Result{}, err
-	}
-	progress, err := tracker.Wait(ctx, entry)
-	if err != nil || progress.State != stream.ChangeUnknown {
+	progress, err := changes.NewTracker(client, cfg.Namespace()).Wait(ctx, entry)
+	if err != nil || progress.State != changes.Unknown {
 		return progress.Result, err
 	}
 	if cfg.Cell == "" {
 		return events.Result{}, errForgotten
 	}
-	directory, err := cells.Open(ctx, client, cfg.Directory())
+	directory, err := cells.Open(ctx, client)
 	if err != nil {
 		return events.Result{}, err
 	}

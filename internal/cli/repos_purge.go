@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
+	"lockstep/internal/changes"
 	"lockstep/internal/git/object"
 	"lockstep/internal/term"
 	"lockstep/internal/volume"
@@ -101,11 +102,7 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 	if err != nil {
 		return err
 	}
-	tracker, err := app.NewTracker(m.redis, m.namespace)
-	if err != nil {
-		return err
-	}
-	polled, err := tracker.Wait(ctx, entry)
+	polled, err := changes.NewTracker(m.redis, m.namespace).Wait(ctx, entry)
 	if err != nil {
 		return err
 	}

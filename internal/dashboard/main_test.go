@@ -18,6 +18,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/hosts"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
@@ -184,7 +185,7 @@ func (d *desk) settle(result events.Result, delay time.Duration) (entry string) 
 	if result.Time.IsZero() {
 		result.Time = time.Now()
 	}
-	msg, err := stream.ResultMessage(result)
+	msg, err := changes.ResultMessage(result)
 	if err != nil {
 		d.t.Fatal(err)
 	}

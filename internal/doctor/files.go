@@ -83,17 +83,17 @@ func credentialFiles(dir string) Check {
 
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
-	const advice = "choose another directory with --spool"
 	var st unix.Statfs_t
 	took, err := timedSync(dir)
 	if err == nil {
 		err = unix.Statfs(dir, &st)
 	}
-	switch {
-	case err != nil:
-		return refused("%w; let this user write there, or %s", err, advice)
-	case int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync:
-		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; %s, on a fast local disk", dir, took.Round(time.Millisecond), advice)
+	if err != nil {
+		return refused("%w; let this user write there, or choose another directory with --spool", err)
+	}
+	if int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync {
+		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; "+
+			"choose another directory with --spool, on a fast local disk", dir, took.Round(time.Millisecond))
 	}
 	return passed("%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
 }

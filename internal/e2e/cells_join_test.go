@@ -20,6 +20,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
+	"lockstep/internal/changes"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -181,7 +182,7 @@ func (j *joining) publish(ctx context.Context, to *cellUnderTest, repo int, comm
 		if err != nil {
 			return err
 		}
-		msg, err := stream.ChangeMessage(change)
+		msg, err := changes.Message(change)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
+	"lockstep/internal/changes"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
@@ -188,7 +189,7 @@ func (b *board) history() {
 				r.Type, r.After, r.Class, r.Error = events.ResultFailed, "", events.ClassServer, "the remote answered with HTTP status 503"
 			}
 		}
-		fields := proctest.Must(stream.Fields(proctest.Must(stream.ResultMessage(r))(b.t)))(b.t)
+		fields := proctest.Must(stream.Fields(proctest.Must(changes.ResultMessage(r))(b.t)))(b.t)
 		pipe.XAdd(context.Background(), &redis.XAddArgs{Stream: events.DefaultNamespace.Results(), ID: fmt.Sprintf("%d-0", at.UnixMilli()), Values: fields})
 	}
 	proctest.Must(pipe.Exec(context.Background()))(b.t)

@@ -17,6 +17,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/access"
+	"lockstep/internal/changes"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
@@ -74,7 +75,7 @@ func TestTenThousandStreams(t *testing.T) {
 			ID: fmt.Sprint("r", i), Type: events.ResultSynced, Source: "/test", Time: time.Now(), App: app, Repo: repo,
 			Ref: proctest.Must(events.ParseRef("refs/heads/main"))(t), After: strings.Repeat("a", 40), Path: "acme/widgets", Tree: "acme/widgets~1",
 		}
-		fields := proctest.Must(stream.Fields(proctest.Must(stream.ResultMessage(result))(t)))(t)
+		fields := proctest.Must(stream.Fields(proctest.Must(changes.ResultMessage(result))(t)))(t)
 		proctest.Must(client.XAdd(t.Context(), &redis.XAddArgs{Stream: namespace.Results(), Values: fields}).Result())(t)
 	}
 	for _, conn := range conns {

@@ -15,6 +15,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/access"
+	"lockstep/internal/changes"
 	"lockstep/internal/feed"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -124,7 +125,7 @@ func (m *manyCells) addTo(cell, id string, edit ...func(*events.Result)) (result
 	for _, e := range edit {
 		e(&r)
 	}
-	fields := testenv.Must(stream.Fields(testenv.Must(stream.ResultMessage(r))(m.T)))(m.T)
+	fields := testenv.Must(stream.Fields(testenv.Must(changes.ResultMessage(r))(m.T)))(m.T)
 	testenv.Must(m.client.XAdd(m.Context(), &redis.XAddArgs{Stream: namespaceOf(cell).Results(), ID: id, Values: fields}).Result())(m.T)
 	return "synced " + r.ID
 }

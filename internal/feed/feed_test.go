@@ -19,6 +19,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/access"
+	"lockstep/internal/changes"
 	"lockstep/internal/feed"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -83,7 +84,7 @@ func (w *world) add(app, repo string, edit ...func(*events.Result)) string {
 	for _, e := range edit {
 		e(&r)
 	}
-	fields := testenv.Must(stream.Fields(testenv.Must(stream.ResultMessage(r))(w.T)))(w.T)
+	fields := testenv.Must(stream.Fields(testenv.Must(changes.ResultMessage(r))(w.T)))(w.T)
 	testenv.Must(w.client.XAdd(w.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Results(), Values: fields}).Result())(w.T)
 	return r.ID
 }

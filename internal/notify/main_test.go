@@ -21,6 +21,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/credential"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
@@ -253,7 +254,7 @@ func (w *world) publish(results ...events.Result) {
 	w.t.Helper()
 	publisher := must(stream.NewPublisher(stream.PublisherConfig{Redis: w.redis}))(w.t)
 	for _, r := range results {
-		if err := publisher.Publish(namespace.Results(), must(stream.ResultMessage(r))(w.t)); err != nil {
+		if err := publisher.Publish(namespace.Results(), must(changes.ResultMessage(r))(w.t)); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 // publishTraced publishes a result with a trace context.
 func (w *world) publishTraced(id string) {
 	w.t.Helper()
-	msg := must(stream.ResultMessage(synced(w.t, id, "docs", "acme/a")))(w.t)
+	msg := must(changes.ResultMessage(synced(w.t, id, "docs", "acme/a")))(w.t)
 	msg.Metadata.Set("traceparent", resultsParent)
 	publisher := must(stream.NewPublisher(stream.PublisherConfig{Redis: w.redis}))(w.t)
 	if err := publisher.Publish(namespace.Results(), msg); err != nil {

@@ -9,13 +9,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"lockstep/events/stream"
+	"lockstep/internal/changes"
 )
 
-// Changes looks up the progress of changes. [stream.Tracker] implements it.
+// Changes looks up the progress of changes. [changes.Tracker] implements it.
 type Changes interface {
-	Progress(ctx context.Context, entry string) (stream.Progress, error)
-	Wait(ctx context.Context, entry string) (stream.Progress, error)
+	Progress(ctx context.Context, entry string) (changes.Progress, error)
+	Wait(ctx context.Context, entry string) (changes.Progress, error)
 }
 
 // adder is a publisher that returns the stream entry of a message. [stream.Publisher] implements it.
@@ -31,8 +31,8 @@ type accepted struct {
 }
 
 type waiting struct {
-	Entry string             `json:"entry"`
-	State stream.ChangeState `json:"state"`
+	Entry string        `json:"entry"`
+	State changes.State `json:"state"`
 }
 
 const (
@@ -43,7 +43,7 @@ const (
 )
 
 // showChange returns the result of a change and optionally waits for it. Waits end early when running is done.
-func showChange(changes Changes, running context.Context) http.Handler {
+func showChange(lookup Changes, running context.Context) http.Handler {
 	places := make(chan struct{}, maxWaiters)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		wait, err := waitOf(r)
@@ -61,15 +61,15 @@ func showChange(changes Changes, running context.Context) http.Handler {
 		}
 		// Test recorders do not support deadlines.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(wait + lookupTimeout + waitMargin))
-		progress, err := follow(r.Context(), running, changes, r.PathValue("entry"), wait)
+		progress, err := follow(r.Context(), running, lookup, r.PathValue("entry"), wait)
 		switch {
-		case errors.Is(err, stream.ErrBadEntry):
+		case errors.Is(err, changes.ErrBadEntry):
 			fail(w, http.StatusBadRequest, errors.New("want the entry ID of a change, as in /api/v1/changes/1795223511284-0"))
-		case progress.State == stream.ChangeAnswered:
+		case progress.State == changes.Answered:
 			reply(w, http.StatusOK, progress.Result)
-		case progress.State == stream.ChangeQueued, progress.State == stream.ChangePending:
+		case progress.State == changes.Queued, progress.State == changes.Pending:
 			reply(w, http.StatusAccepted, waiting{r.PathValue("entry"), progress.State})
-		case progress.State == stream.ChangeUnknown:
+		case progress.State == changes.Unknown:
 			fail(w, http.StatusNotFound, errors.New("no such change, or its result has expired"))
 		default:
 			failWith(w, err)
@@ -92,16 +92,16 @@ func waitOf(r *http.Request) (time.Duration, error) {
 
 // follow waits for the result of a change until running is done, or looks it up if wait is 0. It also looks up the change
 // if wait ends before its state is known.
-func follow(ctx, running context.Context, changes Changes, entry string, wait time.Duration) (stream.Progress, error) {
+func follow(ctx, running context.Context, lookup Changes, entry string, wait time.Duration) (changes.Progress, error) {
 	if wait > 0 {
 		waitCtx, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		defer context.AfterFunc(running, cancel)()
-		if progress, err := changes.Wait(waitCtx, entry); waitCtx.Err() == nil || running.Err() != nil || progress.State != "" {
+		if progress, err := lookup.Wait(waitCtx, entry); waitCtx.Err() == nil || running.Err() != nil || progress.State != "" {
 			return progress, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	return changes.Progress(ctx, entry)
+	return lookup.Progress(ctx, entry)
 }

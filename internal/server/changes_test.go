@@ -17,6 +17,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
@@ -30,14 +31,8 @@ func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tracker, err := stream.NewTracker(stream.TrackerConfig{
-		Redis: redisServer.Client(), Changes: events.DefaultNamespace.Changes(), Group: "workers", Results: events.DefaultNamespace.Results(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return server.Config{
-		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Changes: tracker, Loopback: true,
+		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Changes: changes.NewTracker(redisServer.Client(), events.DefaultNamespace), Loopback: true,
 		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -62,7 +57,7 @@ func settle(t *testing.T, redisServer *redistest.Server) {
 		t.Fatal(err)
 	}
 	result := change.Result(events.ResultRemoved, delivery.Entry())
-	out, err := stream.ResultMessage(result)
+	out, err := changes.ResultMessage(result)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,14 +163,14 @@ func TestResultNeedsToken(t *testing.T) {
 // endless is a Changes whose Wait blocks until ctx ends and signals each call.
 type endless struct{ waiting chan struct{} }
 
-func (e endless) Progress(context.Context, string) (stream.Progress, error) {
-	return stream.Progress{State: stream.ChangePending}, nil
+func (e endless) Progress(context.Context, string) (changes.Progress, error) {
+	return changes.Progress{State: changes.Pending}, nil
 }
 
-func (e endless) Wait(ctx context.Context, _ string) (stream.Progress, error) {
+func (e endless) Wait(ctx context.Context, _ string) (changes.Progress, error) {
 	e.waiting <- struct{}{}
 	<-ctx.Done()
-	return stream.Progress{State: stream.ChangePending}, context.Cause(ctx)
+	return changes.Progress{State: changes.Pending}, context.Cause(ctx)
 }
 
 func TestLimitOfWaitingRequests(t *testing.T) {

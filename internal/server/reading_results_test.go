@@ -17,6 +17,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/feed"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -48,7 +49,7 @@ func (l *library) settle(app, repo, id string) {
 func (l *library) settleAs(r events.Result) {
 	l.Helper()
 	r.Source, r.Time = "/test", time.Now()
-	fields := testenv.Must(stream.Fields(testenv.Must(stream.ResultMessage(r))(l.T)))(l.T)
+	fields := testenv.Must(stream.Fields(testenv.Must(changes.ResultMessage(r))(l.T)))(l.T)
 	testenv.Must(0, l.client.XAdd(l.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Results(), Values: fields}).Err())(l.T)
 }
 

@@ -27,7 +27,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
-	"lockstep/events/stream"
+	"lockstep/internal/changes"
 )
 
 const (
@@ -259,7 +259,7 @@ func pageLimit(r *http.Request) (int, error) {
 
 // publish publishes the change and returns its stream entry, or "" if the publisher does not return it.
 func publish(ctx context.Context, cfg Config, change events.Change) (entry string, err error) {
-	msg, err := stream.ChangeMessage(change)
+	msg, err := changes.Message(change)
 	if err != nil {
 		return "", err
 	}

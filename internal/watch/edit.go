@@ -18,6 +18,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/state"
 )
 
@@ -284,7 +285,7 @@ func entryOf(ctx context.Context, c events.Change) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	msg, err := stream.ChangeMessage(c)
+	msg, err := changes.Message(c)
 	if err != nil {
 		return nil, err
 	}

@@ -2,17 +2,16 @@ package stream
 
 import (
 	"context"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// Entries over the per-key limit are parked: they are added to the parked index with a delay after which they are
-// redelivered in any case, and are unparked early, oldest first, when a delivery of their key ends.
+// An entry whose key has a delivery in flight is parked: it is added to the parked index with a delay after which it is
+// redelivered in any case, and is unparked early, oldest first, when that delivery ends.
 
-func (s *subscription) park(ctx context.Context, overLimit []*Delivery) {
-	for batch := range slices.Chunk(overLimit, endingsAtOnce) {
+func (s *subscription) park(ctx context.Context, waiting []*Delivery) {
+	for batch := range slices.Chunk(waiting, endingsAtOnce) {
 		backs := make([]giveBack, len(batch))
 		for i, d := range batch {
 			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early}
@@ -28,18 +27,17 @@ func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
 }
 
-// unpark makes parked entries of the keys that have capacity again due.
+// unpark makes the oldest parked entry of each key without a delivery in flight due.
 func (s *subscription) unpark(ctx context.Context) {
-	free := s.flight.keysWithCapacity()
-	for keys := range slices.Chunk(slices.Collect(maps.Keys(free)), endingsAtOnce) {
+	for keys := range slices.Chunk(s.flight.freeKeys(), endingsAtOnce) {
 		var more []bool
 		err := withTimeout(ctx, func(ctx context.Context) (err error) {
-			more, err = s.group.unpark(ctx, keys, free)
+			more, err = s.group.unpark(ctx, keys)
 			return err
 		})
 		for i, key := range keys {
 			if err != nil || more[i] {
-				s.flight.markOverLimit(key)
+				s.flight.markParked(key)
 			}
 		}
 		if err != nil && !noGroup(err) { // take re-creates the group

@@ -1,4 +1,4 @@
-package stream_test
+package changes_test
 
 import (
 	"context"
@@ -8,21 +8,53 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
+	"lockstep/internal/testenv"
 )
 
-func newTracker(t *testing.T, client redis.UniversalClient) *stream.Tracker {
+const topic, results = "lockstep:{0}:changes", "lockstep:{0}:results"
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func newTracker(client redis.UniversalClient) *changes.Tracker {
+	return changes.NewTracker(client, events.DefaultNamespace)
+}
+
+func add(t *testing.T, client redis.UniversalClient, topic, uuid, payload string) (entry string) {
 	t.Helper()
-	tracker, err := stream.NewTracker(stream.TrackerConfig{Redis: client, Changes: topic, Group: group, Results: results})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tracker
+	entry, err = publisher.Add(context.Background(), topic, message.NewMessage(uuid, []byte(payload)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entry
+}
+
+// receive returns the messages that a worker gets.
+func receive(t *testing.T, server *redistest.Server) <-chan *message.Message {
+	t.Helper()
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Redis: server.Client(), Reader: server.Client(), Group: events.WorkersGroup,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := subscriber.Subscribe(context.Background(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = subscriber.Close() })
+	return messages
 }
 
 // resultOf returns a worker's result for the change with this ID and entry.
@@ -40,7 +72,7 @@ func resultOf(t *testing.T, id, entry string) events.Result {
 // settlement returns a settlement of the delivery with its result.
 func settlement(t *testing.T, delivery *stream.Delivery, id string) stream.Settlement {
 	t.Helper()
-	msg, err := stream.ResultMessage(resultOf(t, id, delivery.Entry()))
+	msg, err := changes.ResultMessage(resultOf(t, id, delivery.Entry()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,12 +88,30 @@ func addResult(t *testing.T, client redis.UniversalClient, id, entry string) {
 	add(t, client, results, id+"/"+entry, string(document))
 }
 
+// reads is a hook that calls a function before each XREAD.
+type reads func()
+
+func (r reads) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r reads) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "xread" {
+			r()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (r reads) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
 func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 	t.Parallel()
 	ctx, server := context.Background(), redistest.Start(t)
 	client := server.Client()
-	tracker := newTracker(t, client)
-	expect := func(entry string, want stream.ChangeState) stream.Progress {
+	tracker := newTracker(client)
+	expect := func(entry string, want changes.State) changes.Progress {
 		t.Helper()
 		p, err := tracker.Progress(ctx, entry)
 		if err != nil || p.State != want {
@@ -69,40 +119,40 @@ func TestProgressFollowsAChangeToItsResult(t *testing.T) {
 		}
 		return p
 	}
-	expect("1-1", stream.ChangeUnknown)
+	expect("1-1", changes.Unknown)
 	entry := add(t, client, topic, "c1", "")
-	expect(entry, stream.ChangeQueued)
+	expect(entry, changes.Queued)
 
-	w := start(t, server, "w1", nil)
-	first := w.next()
+	messages := receive(t, server)
+	first := <-messages
 	delivery, _ := stream.DeliveryOf(first)
-	expect(entry, stream.ChangePending)
+	expect(entry, changes.Pending)
 	if err := delivery.Nack(ctx, 0, true); err != nil {
 		t.Fatal(err)
 	}
 	first.Nack() // marks the end of the handler
-	again := w.next()
+	again := <-messages
 	defer again.Ack()
 	delivery, _ = stream.DeliveryOf(again)
-	expect(entry, stream.ChangePending)
+	expect(entry, changes.Pending)
 	later := add(t, client, topic, "c1", "")
 	addResult(t, client, "c1", later)
-	expect(entry, stream.ChangePending)
+	expect(entry, changes.Pending)
 
 	if err := delivery.Settle(ctx, settlement(t, delivery, "c1")); err != nil {
 		t.Fatal(err)
 	}
-	if p := expect(entry, stream.ChangeAnswered); p.Result.ID != "c1/"+entry || p.Result.Error != "HTTP status 502" {
+	if p := expect(entry, changes.Answered); p.Result.ID != "c1/"+entry || p.Result.Error != "HTTP status 502" {
 		t.Errorf("result %+v", p.Result)
 	}
 	if err := client.XDel(ctx, topic, entry).Err(); err != nil {
 		t.Fatal(err)
 	}
-	expect(entry, stream.ChangeAnswered) // although the change itself is gone
+	expect(entry, changes.Answered) // although the change itself is gone
 	if err := client.Del(ctx, results).Err(); err != nil {
 		t.Fatal(err)
 	}
-	expect(entry, stream.ChangeUnknown)
+	expect(entry, changes.Unknown)
 }
 
 func TestProgressFindsAResultAmongManyOthers(t *testing.T) {
@@ -141,7 +191,7 @@ func findAmong(t *testing.T, before, after int) {
 	add(t, client, results, view.ID, string(document))
 	addResult(t, client, "c", "1-2")
 	others(max(1, after))
-	p, err := newTracker(t, client).Progress(context.Background(), "1-2")
+	p, err := newTracker(client).Progress(context.Background(), "1-2")
 	if err != nil || p.Result.ID != "c/1-2" {
 		t.Errorf("%+v, error %v", p, err)
 	}
@@ -151,26 +201,27 @@ func TestWaitReturnsTheOutcomeOfAChange(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		settle func(*stream.Delivery) stream.Settlement
-		want   stream.ChangeState
+		want   changes.State
 	}{
-		"it is settled with a result": {func(d *stream.Delivery) stream.Settlement { return settlement(t, d, "c1") }, stream.ChangeAnswered},
-		"it is settled without one":   {func(*stream.Delivery) stream.Settlement { return stream.Settlement{} }, stream.ChangeUnknown},
+		"it is settled with a result": {func(d *stream.Delivery) stream.Settlement { return settlement(t, d, "c1") }, changes.Answered},
+		"it is settled without one":   {func(*stream.Delivery) stream.Settlement { return stream.Settlement{} }, changes.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			client := server.Client()
 			entry := add(t, client, topic, "c1", "")
-			msg := start(t, server, "w1", nil).next()
+			msg := <-receive(t, server)
 			defer msg.Ack()
 			waiting := make(chan struct{}, 1)
-			client.AddHook(commands{sent: func(name string) {
-				if name == "xread" {
-					signal(waiting)
+			client.AddHook(reads(func() {
+				select {
+				case waiting <- struct{}{}:
+				default:
 				}
-			}})
-			got := make(chan stream.Progress, 1)
+			}))
+			got := make(chan changes.Progress, 1)
 			go func() {
-				p, err := newTracker(t, client).Wait(context.Background(), entry)
+				p, err := newTracker(client).Wait(context.Background(), entry)
 				if err != nil {
 					t.Error(err)
 				}
@@ -186,7 +237,7 @@ func TestWaitReturnsTheOutcomeOfAChange(t *testing.T) {
 				if p.State != tc.want {
 					t.Errorf("%+v, want %s", p, tc.want)
 				}
-			case <-time.After(patience):
+			case <-time.After(30 * time.Second):
 				t.Fatal("it waits for ever")
 			}
 		})
@@ -198,14 +249,10 @@ func TestWaitReturnsTheLastKnownProgress(t *testing.T) {
 	server := redistest.Start(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	client := server.Client()
-	client.AddHook(commands{sent: func(name string) {
-		if name == "xread" { // the tracker found the change queued
-			cancel()
-		}
-	}})
-	tracker := newTracker(t, client)
+	client.AddHook(reads(cancel)) // the tracker has found the change queued
+	tracker := newTracker(client)
 	entry := add(t, server.Client(), topic, "c1", "")
-	if p, err := tracker.Wait(ctx, entry); !errors.Is(err, context.Canceled) || p.State != stream.ChangeQueued {
+	if p, err := tracker.Wait(ctx, entry); !errors.Is(err, context.Canceled) || p.State != changes.Queued {
 		t.Errorf("%+v, error %v", p, err)
 	}
 	server.Stop()
@@ -218,12 +265,12 @@ func TestWaitReturnsTheLastKnownProgress(t *testing.T) {
 
 func TestTrackerRejectsInvalidEntryIDs(t *testing.T) {
 	t.Parallel()
-	tracker := newTracker(t, redistest.Start(t).Client())
+	tracker := newTracker(redistest.Start(t).Client())
 	for _, entry := range []string{"", "1", "1-", "-1", "a-b", "1-1-1", "+", "$"} {
-		if p, err := tracker.Progress(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
+		if p, err := tracker.Progress(context.Background(), entry); !errors.Is(err, changes.ErrBadEntry) {
 			t.Errorf("%q: %+v, error %v", entry, p, err)
 		}
-		if _, err := tracker.Wait(context.Background(), entry); !errors.Is(err, stream.ErrBadEntry) {
+		if _, err := tracker.Wait(context.Background(), entry); !errors.Is(err, changes.ErrBadEntry) {
 			t.Errorf("wait for %q: error %v", entry, err)
 		}
 	}
@@ -237,13 +284,13 @@ func TestProgressOnACluster(t *testing.T) {
 	}
 	client := server.Open()
 	defer client.Close()
-	tracker, entry := newTracker(t, client), add(t, client, topic, "c1", "")
-	if p, err := tracker.Progress(context.Background(), entry); err != nil || p.State != stream.ChangeQueued {
+	tracker, entry := newTracker(client), add(t, client, topic, "c1", "")
+	if p, err := tracker.Progress(context.Background(), entry); err != nil || p.State != changes.Queued {
 		t.Errorf("%+v, error %v", p, err)
 	}
 	got := make(chan error, 1)
 	go func() {
-		_, err := stream.Await(context.Background(), client, results, "0", withUUID("c1/"+entry))
+		_, err := stream.Await(context.Background(), client, results, "0", func(msg *message.Message) bool { return msg.UUID == "c1/"+entry })
 		got <- err
 	}()
 	addResult(t, client, "c1", entry)

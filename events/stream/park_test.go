@@ -13,7 +13,6 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
-	"lockstep/internal/testenv"
 )
 
 const (
@@ -40,10 +39,8 @@ func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int)
 	}
 }
 
-func keyed(window, share int, visibility time.Duration) func(*stream.SubscriberConfig) {
-	return func(c *stream.SubscriberConfig) {
-		c.Key, c.Window, c.KeyLimit, c.Visibility = byMetadata, window, share, visibility
-	}
+func keyed(window int, visibility time.Duration) func(*stream.SubscriberConfig) {
+	return func(c *stream.SubscriberConfig) { c.Key, c.Window, c.Visibility = byMetadata, window, visibility }
 }
 
 func nothingParked(t *testing.T, client redis.UniversalClient) {
@@ -55,15 +52,15 @@ func nothingParked(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
-func TestKeyLimitLeavesRoomForOtherKeys(t *testing.T) {
+func TestOneMessagePerKeyIsInFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 40)
 	publishKeyed(t, client, "cold", 1)
-	w := start(t, server, "a", keyed(8, 3, time.Minute)) // longer than the test
+	w := start(t, server, "a", keyed(8, time.Minute)) // longer than the test
 	var held []*message.Message
-	for cold := false; !cold || len(held) < 3; {
+	for cold := false; !cold || len(held) < 1; {
 		if m := w.next(); byMetadata(m) == "hot" {
 			held = append(held, m)
 		} else {
@@ -94,11 +91,11 @@ func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 5)
-	a := start(t, server, "a", keyed(8, 1, time.Second))
+	a := start(t, server, "a", keyed(8, time.Second))
 	first := a.next()
 	eventually(t, "four are parked", func() bool { return pending(t, client)["(parked)"] == 4 })
 	a.gate.cut.Store(true)
-	b := start(t, server, "b", keyed(8, 8, time.Second))
+	b := start(t, server, "b", keyed(8, time.Second))
 	seen := map[string]bool{}
 	for len(seen) < 5 {
 		m := b.next()
@@ -134,24 +131,20 @@ func TestHandlerSettlesSiblings(t *testing.T) {
 	client := server.Client()
 	publishKeyed(t, client, "hot", total)
 	publishKeyed(t, client, "hotter", 3)
-	w := start(t, server, "a", keyed(16, 4, time.Minute))
-	var hot []*message.Message
-	for len(hot) < 4 {
-		if m := w.next(); byMetadata(m) == "hot" {
-			hot = append(hot, m)
-		}
+	w := start(t, server, "a", keyed(16, time.Minute))
+	var m *message.Message
+	for m == nil || byMetadata(m) != "hot" {
+		m = w.next()
 	}
-	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == total-4 })
-	d := delivery(t, hot[0])
+	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == total-1+2 })
+	d := delivery(t, m)
 	siblings := allSiblings(t, d, 50)
 	ids := map[string]bool{}
-	var batch []stream.SiblingSettlement
-	for _, s := range siblings {
+	for i, s := range siblings {
 		ids[s.Message.UUID] = true
-		batch = append(batch, stream.SiblingSettlement{Sibling: s,
-			Outputs: []stream.Output{{Stream: results, Message: message.NewMessage(s.Message.UUID, []byte("done"))}}})
+		siblings[i].Outputs = []stream.Output{{Stream: results, Message: message.NewMessage(s.Message.UUID, []byte("done"))}}
 	}
-	if len(siblings) != total-1 || len(ids) != total-1 || ids[hot[0].UUID] {
+	if len(siblings) != total-1 || len(ids) != total-1 || ids[m.UUID] {
 		t.Fatalf("%d siblings, %d different ones; want %d", len(siblings), len(ids), total-1)
 	}
 	newest, err := d.Newest(ctx, 2)
@@ -161,22 +154,16 @@ func TestHandlerSettlesSiblings(t *testing.T) {
 
 	client.HSet(ctx, "lockstep:{0}:lock", "owner", "other", "fence", "8", "expires", "1")
 	guard := &stream.Guard{Key: "lockstep:{0}:lock", Owner: "me", Fence: 7}
-	if n, err := d.SettleSiblings(ctx, guard, batch); !errors.Is(err, stream.ErrGuard) || n != 0 {
+	if n, err := d.SettleSiblings(ctx, guard, siblings); !errors.Is(err, stream.ErrGuard) || n != 0 {
 		t.Fatalf("with a lost lease: %d settled, %v", n, err)
 	}
-	if n, err := d.SettleSiblings(ctx, nil, batch); err != nil || n != len(batch) {
-		t.Fatalf("%d settled, %v; want %d", n, err, len(batch))
-	}
-	for _, m := range hot[1:] {
-		if cause := context.Cause(m.Context()); !errors.Is(cause, stream.ErrSettled) {
-			t.Errorf("the context of %s: %v; want ErrSettled", m.UUID, cause)
-		}
-		m.Nack() // too late to have an effect
+	if n, err := d.SettleSiblings(ctx, nil, siblings); err != nil || n != len(siblings) {
+		t.Fatalf("%d settled, %v; want %d", n, err, len(siblings))
 	}
 	if n := len(allSiblings(t, d, 50)); n != 0 {
 		t.Errorf("%d siblings are left", n)
 	}
-	hot[0].Ack()
+	m.Ack()
 	for client.XLen(ctx, results).Val() < total-1+3 {
 		m := w.next()
 		d := delivery(t, m)
@@ -196,9 +183,9 @@ func TestSiblingOfAnotherConsumerIsSkipped(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 2)
-	a := start(t, server, "a", keyed(1, 1, time.Minute)) // its window is full, so it takes nothing else
+	a := start(t, server, "a", keyed(1, time.Minute)) // its window is full, so it takes nothing else
 	m := a.next()
-	b := start(t, server, "b", keyed(8, 1, time.Minute))
+	b := start(t, server, "b", keyed(8, time.Minute))
 	other := b.next()
 	if err := delivery(t, other).Nack(ctx, time.Hour, false); err != nil {
 		t.Fatal(err)
@@ -210,7 +197,8 @@ func TestSiblingOfAnotherConsumerIsSkipped(t *testing.T) {
 	}
 	client.ZAdd(ctx, due, redis.Z{Score: 1, Member: siblings[0].Entry})
 	other = b.next()
-	n, err := delivery(t, m).SettleSiblings(ctx, nil, []stream.SiblingSettlement{{Sibling: siblings[0], Outputs: result().Outputs}})
+	siblings[0].Outputs = result().Outputs
+	n, err := delivery(t, m).SettleSiblings(ctx, nil, siblings)
 	if n != 0 || err != nil || client.XLen(ctx, results).Val() != 0 {
 		t.Errorf("%d settled, %v; want it left alone", n, err)
 	}
@@ -249,7 +237,7 @@ func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
 	const total = 200
 	server := redistest.Start(t)
 	client := server.Client()
-	w := start(t, server, "a", keyed(16, 1, time.Minute))
+	w := start(t, server, "a", keyed(16, time.Minute))
 	publishKeyed(t, client, "hot", 20)
 	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
 	if err != nil {
@@ -270,54 +258,6 @@ func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
 		m.Ack()
 	}
 	nothingParked(t, client)
-}
-
-func TestHalfAFullWindowHasOneDeliveryPerKey(t *testing.T) {
-	t.Parallel()
-	const window, each = 64, 10
-	keys := testenv.Form(200, 600)
-	server := redistest.Start(t)
-	client := server.Client()
-	for i := range keys {
-		publishKeyed(t, client, fmt.Sprintf("hot%d", i), each)
-	}
-	publishKeyed(t, client, "cold", 1)
-	w := start(t, server, "a", keyed(window, 4, time.Minute))
-	var held []*message.Message
-	for len(held) < window {
-		held = append(held, w.next())
-	}
-	w.none(100 * time.Millisecond)
-	byKey := map[string]int{}
-	for _, m := range held {
-		byKey[byMetadata(m)]++
-	}
-	several := 0
-	for key, n := range byKey {
-		if n > 4 {
-			t.Errorf("%d deliveries of %s; want 4 at most", n, key)
-		}
-		if n > 1 {
-			several += n
-		}
-	}
-	if several > window/2+1 { // the deliveries that enter while less than half of the window is in use
-		t.Errorf("%d deliveries of keys with several, %d keys; want half of the window at most", several, len(byKey))
-	}
-	// The oldest delivery ends at a time, so the window stays full.
-	before := 0
-	for cold := false; !cold; before++ {
-		held[0].Ack()
-		m := w.next()
-		held = append(held[1:], m)
-		cold = byMetadata(m) == "cold"
-	}
-	if before > keys*each*3/4 {
-		t.Errorf("the cold key comes after %d of %d other deliveries; want three quarters of them at most", before, keys*each)
-	}
-	for _, m := range held {
-		m.Ack()
-	}
 }
 
 // counted counts the calls of the take and unpark scripts.
@@ -349,7 +289,7 @@ func TestManyKeysAreUnparkedWithFewCalls(t *testing.T) {
 		}
 	}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
-		keyed(4*keys, 1, time.Minute)(c)
+		keyed(4*keys, time.Minute)(c)
 		c.Redis.AddHook(hook)
 	})
 	var held []*message.Message

@@ -1,4 +1,11 @@
-package stream
+// Package changes makes the messages of changes and results, and follows changes to their results.
+//
+//	msg, err := changes.Message(change)
+//	…
+//	entry, err := publisher.Add(ctx, namespace.Changes(), msg)
+//	…
+//	progress, err := changes.NewTracker(client, namespace).Wait(ctx, entry)
+package changes
 
 import (
 	"encoding/json"
@@ -10,8 +17,8 @@ import (
 	"lockstep/events"
 )
 
-// ChangeMessage returns the message that publishes a change. Its UUID is the change's ID, which is generated if empty.
-func ChangeMessage(c events.Change) (*message.Message, error) {
+// Message returns the message that publishes a change. Its UUID is the change's ID, which is generated if empty.
+func Message(c events.Change) (*message.Message, error) {
 	if c.ID == "" {
 		c.ID = watermill.NewUUID()
 	}
@@ -21,10 +28,6 @@ func ChangeMessage(c events.Change) (*message.Message, error) {
 	}
 	return message.NewMessage(c.ID, payload), nil
 }
-
-// Fields returns the entry that a [Publisher] would add for a message, as alternating names and values, for
-// scripts that add it together with other writes.
-func Fields(msg *message.Message) ([]string, error) { return encode("", msg) }
 
 // ResultMessage returns the message that publishes a result. Its UUID is the result's ID.
 func ResultMessage(r events.Result) (*message.Message, error) {
