@@ -195,8 +195,8 @@ func lfsOf(tree string) lfs.Selection {
 }
 
 // pruneLFS deletes the LFS objects that no tree links, and downloads that were given up.
-func (s *syncer) pruneLFS(ctx context.Context) error {
-	store := &lfs.Store{Dir: s.f.lfs(), Fence: s.req.Fence}
+func (h *holder) pruneLFS(ctx context.Context) error {
+	store := &lfs.Store{Dir: h.f.lfs(), Fence: h.fence}
 	if _, err := os.Lstat(store.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (s *syncer) pruneLFS(ctx context.Context) error {
 		return err
 	}
 	for step := range slices.Chunk(unused, pruneStep) {
-		err := s.f.guarded(ctx, s.req.Fence, func() error {
+		err := h.f.guarded(ctx, h.fence, func() error {
 			for _, path := range step {
 				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 					return disk.Error("delete an LFS object", err)
@@ -217,7 +217,7 @@ func (s *syncer) pruneLFS(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.f.guarded(ctx, s.req.Fence, store.Clear)
+	return h.f.guarded(ctx, h.fence, store.Clear)
 }
 
 // linkLFS links From's LFS objects to To, unless To has some.

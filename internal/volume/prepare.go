@@ -257,19 +257,19 @@ func (f folder) limitPrepared(keep int) error {
 
 // uselessPrepared returns the paths of prepared trees that no sync will use: older than KeepPrepared, or their published tree has been
 // replaced, has moved away or was marked as damaged.
-func (s *syncer) uselessPrepared() (paths []string, err error) {
-	trees, err := s.f.preparedTrees()
+func (h *holder) uselessPrepared() (paths []string, err error) {
+	trees, err := h.f.preparedTrees()
 	if err != nil {
 		return nil, err
 	}
 	for _, tree := range trees {
-		linked, err := s.v.isLinked(s.f, s.binding, tree.of)
+		linked, err := h.v.isLinked(h.f, h.binding, tree.of)
 		if err != nil {
 			return nil, err
 		}
-		_, _, complete := checkout.RefAndCommit(s.f.tree(tree.of))
-		if tree.age > s.v.cfg.KeepPrepared || !linked || s.binding.MovedAway.covers(tree.of) || !complete {
-			paths = append(paths, s.f.next(tree.of))
+		_, _, complete := checkout.RefAndCommit(h.f.tree(tree.of))
+		if tree.age > h.v.cfg.KeepPrepared || !linked || h.binding.MovedAway.covers(tree.of) || !complete {
+			paths = append(paths, h.f.next(tree.of))
 		}
 	}
 	return paths, nil

@@ -36,7 +36,7 @@ func (s *syncer) publish(ctx context.Context) (tree string, published bool, err 
 		return "", false, err
 	}
 	s.v.done("flipped")
-	_ = s.retireReplaced(ctx) // non-critical: the next holder cleans up
+	_ = s.retireReplaced(ctx, s.replaced) // non-critical: the next holder cleans up
 	s.v.done("retired")
 	return s.v.relative(s.f.tree(tree)), true, nil
 }

@@ -155,21 +155,16 @@ func (v *Volume) checkMounted() error {
 
 // syncer is the state of one Sync.
 type syncer struct {
-	v    *Volume
-	f    folder
+	holder
 	req  SyncRequest
 	slot slot // taken before local work, left before the remote's answer is awaited
 
-	binding  binding
 	remote   *wire.Session
 	tip      tip
 	names    []string // to publish under
 	check    Check    // of the tip; nil for none
 	now      current  // published under the first name at the start
-	horizon  horizon  // see queryHorizon
 	replaced []string // trees that the names linked to before the flip
-	tidied   bool     // tidy has looked at all trees
-	endPins  bool     // see GCRequest
 
 	store      store         // where the commit's objects are
 	objects    *object.Store // open on it
@@ -195,7 +190,7 @@ type syncer struct {
 }
 
 func (v *Volume) newSyncer(f folder, req SyncRequest) *syncer {
-	return &syncer{v: v, f: f, req: req, slot: slot{slots: v.cfg.Slots}, progress: newReporter(req.Progress)}
+	return &syncer{holder: holder{v: v, f: f, fence: req.Fence}, req: req, slot: slot{slots: v.cfg.Slots}, progress: newReporter(req.Progress)}
 }
 
 // takeSlot takes the slot for local work, unless the sync has it.
