@@ -93,7 +93,7 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 	if err != nil {
 		return nil, err
 	}
-	url, ref, foreign := s.req.URL, s.tip.Ref.String(), s.req.Foreign
+	url, ref, foreign := s.req.URL, s.ref.String(), s.req.Foreign
 	from := PartRemote{AuthFor: s.req.AuthFor, Gate: s.req.Gate}
 	if folder != "" {
 		url, ref = s.partAt(folder).URL, ""

@@ -53,9 +53,9 @@ func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool
 		return false, err
 	}
 	f := v.folder(req.Repo)
-	s := v.newSyncer(f, SyncRequest{Repo: req.Repo, Fence: req.Fence})
-	defer s.close()
-	prepared, err = s.prepare(ctx, req)
+	b := v.newBuilder(f, req.Fence, nil)
+	defer b.close()
+	prepared, err = b.prepare(ctx, req)
 	if err != nil {
 		_ = f.discard(f.build(req.Fence)) // deleting it would take as long as building it
 		v.janitor.queue(f)
@@ -64,14 +64,14 @@ func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool
 	return prepared, nil
 }
 
-func (s *syncer) prepare(ctx context.Context, req PrepareRequest) (bool, error) {
-	name, now, err := s.v.preparable(s.f, req)
-	if err != nil || now.tree == "" || !s.v.hasRoomToPrepare(s.f) {
+func (b *builder) prepare(ctx context.Context, req PrepareRequest) (bool, error) {
+	name, now, err := b.v.preparable(b.f, req)
+	if err != nil || now.tree == "" || !b.v.hasRoomToPrepare(b.f) {
 		return false, err
 	}
-	s.tip.Ref = req.Ref
-	tree := s.f.tree(now.tree)
-	if s.last = checkout.OpenTree(tree, s.v.cfg.Links); s.last == nil {
+	b.ref = req.Ref
+	tree := b.f.tree(now.tree)
+	if b.last = checkout.OpenTree(tree, b.v.cfg.Links); b.last == nil {
 		return false, nil
 	}
 	g := checkout.GitDirOf(tree)
@@ -82,57 +82,57 @@ func (s *syncer) prepare(ctx context.Context, req PrepareRequest) (bool, error) 
 	if (store{dir}).isPurged() {
 		return false, nil
 	}
-	s.use(store{dir})
-	s.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
-	s.plan, err = checkout.NewPlan(ctx, s.objects, object.ParseID(now.commit), s.last, s.v.cfg.MaxTreeFiles)
+	b.use(store{dir})
+	b.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
+	b.plan, err = checkout.NewPlan(ctx, b.objects, object.ParseID(now.commit), b.last, b.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return false, err
 	}
-	if err := s.keepParts(ctx, tree); err != nil {
+	if err := b.keepParts(ctx, tree); err != nil {
 		return false, err
 	}
-	if err := s.keepLarge(ctx, tree); err != nil {
+	if err := b.keepLarge(ctx, tree); err != nil {
 		return false, err
 	}
-	dst := s.f.build(s.req.Fence)
-	files, err := s.checkOut(ctx, dst)
+	dst := b.f.build(b.fence)
+	files, err := b.checkOut(ctx, dst)
 	if err != nil {
 		return false, err
 	}
-	s.v.done("linked")
-	if err := s.writeGitDir(dst, files); err != nil {
+	b.v.done("linked")
+	if err := b.writeGitDir(dst, files); err != nil {
 		return false, err
 	}
-	if err := s.flushPrepared(ctx, dst, files); err != nil {
+	if err := b.flushPrepared(ctx, dst, files); err != nil {
 		return false, disk.Error("prepare a tree", err)
 	}
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
-	err = s.f.guarded(ctx, s.req.Fence, func() error {
-		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != now.tree {
+	err = b.f.guarded(ctx, b.fence, func() error {
+		if b.v.linkedTree(b.f, b.v.publishedPath(name)) != now.tree {
 			return events.Errorf(events.Contention, events.ClassStale, "%w: another tree is published", ErrStale)
 		}
-		if err := s.f.limitPrepared(maxPrepared - 1); err != nil {
+		if err := b.f.limitPrepared(maxPrepared - 1); err != nil {
 			return err
 		}
-		err := os.MkdirAll(s.f.prepared(), 0o755)
+		err := os.MkdirAll(b.f.prepared(), 0o755)
 		if err == nil {
-			err = os.Rename(dst, s.f.next(now.tree))
+			err = os.Rename(dst, b.f.next(now.tree))
 		}
 		return disk.Error("prepare a tree", err)
 	})
 	if err != nil {
 		return false, err
 	}
-	s.f.notePrepared(now.tree, files)
-	s.v.done("prepared")
+	b.f.notePrepared(now.tree, files)
+	b.v.done("prepared")
 	return true, nil
 }
 
 // flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes.
-func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
-	if err := s.flushLarge(); err != nil {
+func (b *builder) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
+	if err := b.flushLarge(); err != nil {
 		return err
 	}
 	g := checkout.GitDirOf(dst)
@@ -148,18 +148,18 @@ func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.
 
 // update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must
 // be built: there is no prepared tree, or it was altered.
-func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error) {
-	if s.prepared == "" {
+func (b *builder) update(ctx context.Context, dst string) (*checkout.Files, error) {
+	if b.prepared == "" {
 		return nil, nil
 	}
-	path := s.f.next(s.prepared)
-	s.prepared = "" // a repeated build has none
-	items, err := s.plan.Items()
+	path := b.f.next(b.prepared)
+	b.prepared = "" // a repeated build has none
+	items, err := b.plan.Items()
 	if err != nil {
 		return nil, nil // the manifest is damaged
 	}
-	err = s.f.guarded(ctx, s.req.Fence, func() error {
-		if err := os.MkdirAll(s.f.building(), 0o755); err != nil {
+	err = b.f.guarded(ctx, b.fence, func() error {
+		if err := os.MkdirAll(b.f.building(), 0o755); err != nil {
 			return err
 		}
 		return os.Rename(path, dst)
@@ -170,9 +170,9 @@ func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error
 	case err != nil:
 		return nil, disk.Error("take the prepared tree", err)
 	}
-	s.v.done("taken")
-	s.progress.begin(events.PhaseBuild, "files", int64(len(items)))
-	files, err := s.plan.Update(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.progress.count)
+	b.v.done("taken")
+	b.progress.begin(events.PhaseBuild, "files", int64(len(items)))
+	files, err := b.plan.Update(ctx, b.objects, items, dst, b.v.cfg.Links, b.v.cfg.checkoutLimits(), b.progress.count)
 	if err != nil && ctx.Err() == nil {
 		return nil, nil // a new tree fails with the cause, if it is not the prepared tree
 	}
@@ -180,12 +180,12 @@ func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error
 }
 
 // openPrepared opens the tree prepared for the next one after tree, or returns nil.
-func (s *syncer) openPrepared(tree string) *checkout.Tree {
-	next := s.f.next(tree)
-	if ref, commit, ok := checkout.GitDirOf(next).RefAndCommit(); !ok || ref != s.now.ref || commit != s.now.commit {
+func (b *builder) openPrepared(now current) *checkout.Tree {
+	next := b.f.next(now.tree)
+	if ref, commit, ok := checkout.GitDirOf(next).RefAndCommit(); !ok || ref != now.ref || commit != now.commit {
 		return nil
 	}
-	return checkout.OpenPrepared(next, s.f.tree(tree), s.v.cfg.Links)
+	return checkout.OpenPrepared(next, b.f.tree(now.tree), b.v.cfg.Links)
 }
 
 func (f folder) hasPrepared(tree string) bool {

@@ -31,10 +31,10 @@ func (f folder) partsOf(parts checkout.Parts) (dirs []string) {
 	return dirs
 }
 
-// dropParts discards the stores of the plan's submodules, because one may be damaged.
-func (s *syncer) dropParts(ctx context.Context) error {
-	return s.f.guarded(ctx, s.req.Fence, func() error {
-		for _, dir := range s.f.partsOf(s.parts) {
+// dropParts discards the stores of submodules, because one may be damaged.
+func (s *syncer) dropParts(ctx context.Context, parts checkout.Parts) error {
+	return s.f.guarded(ctx, s.fence, func() error {
+		for _, dir := range s.f.partsOf(parts) {
 			if err := s.f.discard(dir); err != nil {
 				return err
 			}
