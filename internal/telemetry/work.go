@@ -26,7 +26,7 @@ func newWork(r registrar) work {
 		total: r.counters("lockstep_sync_total",
 			"Attempts at changes under their lease, by operation, result and error class.", "op", "result", "reason"),
 		duration: r.histograms("lockstep_sync_duration_seconds",
-			"Duration of attempts at changes, from the work slot to the settlement.", longSeconds, "op", "result"),
+			"Duration of attempts at changes, from the lease to the settlement.", longSeconds, "op", "result"),
 		bytes: r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
 		fenced: r.counter("lockstep_fencing_rejected_total",
 			"Attempts rejected by the volume or Redis because a newer lease was granted."),
