@@ -286,3 +286,32 @@ func quote(s string) string {
 	}
 	return strconv.Quote(s)
 }
+
+// Announced returns the commit that the ref now names according to the change, or "". A hash of zeros, by which
+// forges report a deleted ref, counts as none, and so does a commit by its hash, see [Change.Pinned].
+func (c Change) Announced() string {
+	if strings.Trim(c.After, "0") == "" || c.Pinned() != "" {
+		return ""
+	}
+	return c.After
+}
+
+// Pinned returns the commit that a sync publishes whatever the ref names now, or "" if it publishes what the ref names.
+func (c Change) Pinned() string {
+	switch {
+	case c.Type != ChangePushed:
+		return ""
+	case c.Pin:
+		return c.After
+	}
+	return c.Ref.Commit()
+}
+
+// Result returns the result of type t of the change in a stream entry; the caller fills in the fields specific to the type. The ID is
+// the same for every attempt at the same entry, so consumers can detect duplicates.
+func (c Change) Result(t ResultType, entry string) Result {
+	return Result{
+		ID: c.ID + "/" + entry, Type: t, Time: time.Now().UTC(),
+		Repo: c.Repo, App: c.App, Ref: c.Ref, Deliveries: []string{c.ID},
+	}
+}

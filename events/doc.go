@@ -27,7 +27,7 @@
 //
 // # States of an event
 //
-// A change is delivered, handled by a [Handler], and ends in exactly one [Result]. Until then it can be retried any
+// A change is delivered, handled, and ends in exactly one [Result]. Until then it can be retried any
 // number of times; each attempt at the same stream entry has the same result ID. See package stream for delivery.
 //
 // # Failures
@@ -39,6 +39,7 @@
 //	Permanent   reported as a failed result at once
 //	Malformed   dead-lettered: it is not a valid event
 //
-// Errors of packages that do not import this one, such as the Git engine, take part as a [Fault]. The [Class] names
-// the kind of fault, for results, metrics and operators.
+// The [Scope] says whose trouble it is, and RetryAfter when to try again. All three are decided once, where the error is first
+// understood. The [Class] names the kind of fault, for people: in results, metrics and logs. Errors of packages that do not
+// import this one, such as the Git engine, take part as a [Fault].
 package events

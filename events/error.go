@@ -65,13 +65,29 @@ const (
 	ClassMoved Class = "moved" // the repository is in another cell, or not in this one yet
 )
 
-// Error is an error with a [Disposition] and a [Class].
+// Scope is what an error says something about: whose trouble it is.
+type Scope string
+
+// The scopes.
+const (
+	ScopeChange Scope = ""     // the change
+	ScopeRepo   Scope = "repo" // its repository at the remote
+	ScopeHost   Scope = "host" // the remote's host
+	ScopeUs     Scope = "us"   // this deployment, such as its Redis or its volume
+	ScopeNone   Scope = "none" // nothing: the change waits for its turn, or need not be handled
+)
+
+// Error is an error that says what to do with the event being handled.
 type Error struct {
 	Disposition Disposition
+	Scope       Scope
 	Class       Class
-	RetryAfter  time.Duration // minimum delay before the retry; 0 means the usual backoff
+	RetryAfter  time.Duration // delay before the retry; the usual backoff unless positive
 	Err         error
 }
+
+// AtOnce as Error.RetryAfter returns the event to the stream at once, as an attempt that does not count: this process is stopping.
+const AtOnce time.Duration = 1
 
 // Errorf returns an [Error] that wraps [fmt.Errorf].
 func Errorf(d Disposition, c Class, format string, args ...any) error {
@@ -117,6 +133,15 @@ func ClassOf(err error) Class {
 	}
 	_, class, _ := f.Fault()
 	return Class(class)
+}
+
+// ScopeOf returns the scope of the outermost [Fault] in err's chain, which is the change unless it is an [Error] with another one.
+func ScopeOf(err error) Scope {
+	f, _ := errors.AsType[Fault](err)
+	if e, ok := f.(*Error); ok {
+		return e.Scope
+	}
+	return ScopeChange
 }
 
 // RetryAfter returns the delay that the outermost [Fault] in err's chain requests, or 0 for the usual backoff.

@@ -11,7 +11,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/app/backend"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
 )
@@ -19,8 +18,8 @@ import (
 // gauntlet is a handler behind a circuit breaker on a real store. The test sets what it returns.
 type gauntlet struct {
 	t      *testing.T
-	handle events.Handler
-	job    events.Job
+	handle handlers.Handler
+	job    handlers.Job
 	store  *state.Store
 	set    func(fields ...any)
 
@@ -29,7 +28,7 @@ type gauntlet struct {
 	state  map[string]string // of a success
 	calls  int
 	log    strings.Builder
-	phases []handlers.CircuitPhase
+	phases []state.CircuitPhase
 }
 
 // newGauntlet returns a gauntlet and marks the test as parallel.
@@ -42,7 +41,7 @@ func newGauntlet(t *testing.T) *gauntlet {
 		t.Fatal(err)
 	}
 	g := &gauntlet{t: t, store: state.NewStore(client, events.DefaultNamespace), result: events.ResultSynced, state: map[string]string{"synced": "now"}}
-	g.job = events.Job{Change: change, Entry: "1-0", Fence: 7}
+	g.job = handlers.Job{Change: change, Entry: "1-0", Fence: 7}
 	g.set = func(fields ...any) {
 		if err := client.HSet(ctx, events.DefaultNamespace.Repo(change.Repo), fields...).Err(); err != nil {
 			t.Fatal(err)
@@ -52,15 +51,15 @@ func newGauntlet(t *testing.T) *gauntlet {
 		t.Fatal(err)
 	}
 	g.handle = handlers.Circuit{
-		Store: backend.Circuits{Store: g.store}, Policy: handlers.CircuitPolicy{Failures: 2, Open: time.Minute},
+		Store: g.store, Policy: state.CircuitPolicy{Failures: 2, Open: time.Minute},
 		Log:     slog.New(slog.NewTextHandler(&g.log, nil)),
-		Observe: func(to handlers.CircuitPhase) { g.phases = append(g.phases, to) },
-	}.Wrap(func(context.Context, events.Job) (events.Outcome, error) {
+		Observe: func(to state.CircuitPhase) { g.phases = append(g.phases, to) },
+	}.Wrap(func(context.Context, handlers.Job) (handlers.Outcome, error) {
 		g.calls++
 		if g.answer != nil {
-			return events.Outcome{}, g.answer
+			return handlers.Outcome{}, g.answer
 		}
-		return events.Outcome{Result: g.job.Result(g.result), State: g.state}, nil
+		return handlers.Outcome{Result: g.job.Result(g.result), State: g.state}, nil
 	})
 	return g
 }
@@ -112,12 +111,12 @@ func TestCircuitProbe(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer error
 		phase  state.CircuitPhase
-		phases []handlers.CircuitPhase
+		phases []state.CircuitPhase
 	}{
-		"it works":              {nil, state.CircuitClosed, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitClosed}},
-		"it fails":              {errServer, state.CircuitOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen, handlers.CircuitOpen}},
-		"refused credential":    {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
-		"failure of the volume": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []handlers.CircuitPhase{handlers.CircuitHalfOpen}},
+		"it works":              {nil, state.CircuitClosed, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitClosed}},
+		"it fails":              {errServer, state.CircuitOpen, []state.CircuitPhase{state.CircuitHalfOpen, state.CircuitOpen}},
+		"refused credential":    {events.Errorf(events.Permanent, events.ClassAuth, "refused"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
+		"failure of the volume": {events.Errorf(events.Retryable, events.ClassVolume, "disk full"), state.CircuitHalfOpen, []state.CircuitPhase{state.CircuitHalfOpen}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGauntlet(t)

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/watch"
 )
 
 // Coalescing compares IDs of stream entries, never clocks. Right before a sync contacts the remote, it reads the ID of the
@@ -30,7 +31,7 @@ const (
 
 // answeredBy returns a stored answer that covers the job. It ignores an answer newer than the stream: Redis lost its data,
 // and IDs may have restarted from an earlier time.
-func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRef, bool) {
+func answeredBy(known state.Repo, job Job, latest string) (state.RemoteRef, bool) {
 	change := job.Change
 	answer, ok := known.RemoteRef(change.URL, change.Ref, change.Credential)
 	switch {
@@ -47,13 +48,13 @@ func answeredBy(known state.Repo, job events.Job, latest string) (state.RemoteRe
 }
 
 // announces reports whether the job is the newest known one that announces a commit for its ref.
-func announces(job events.Job, known state.Repo) bool {
+func announces(job Job, known state.Repo) bool {
 	return job.Change.Announced() != "" && !events.EntryAfter(known.Newest(job.Change.Ref, job.Change.App), job.Entry)
 }
 
 // checkBehind returns a retryable error if the remote may lag behind the webhook that announced the job's commit. commit
 // and syncErr are the result of the sync.
-func (h *Handlers) checkBehind(ctx context.Context, job events.Job, known state.Repo, commit string, syncErr error) error {
+func (h *Handlers) checkBehind(ctx context.Context, job Job, known state.Repo, commit string, syncErr error) error {
 	change := job.Change
 	switch {
 	case !announces(job, known), syncErr == nil && commit == change.After:
@@ -73,7 +74,7 @@ func (h *Handlers) checkBehind(ctx context.Context, job events.Job, known state.
 		return redisError(err)
 	}
 	return &events.Error{
-		Disposition: events.Contention, Class: events.ClassBehind, RetryAfter: behindBackoff << times,
+		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBehind, RetryAfter: behindBackoff << times,
 		Err: fmt.Errorf("sync %s: the remote does not have commit %.12s yet, announced for %s",
 			change.Repo, change.After, refName(change.Ref)),
 	}
@@ -100,7 +101,7 @@ func asksTheSame(change, done events.Change) bool {
 // Those of another app get the result of the sync if the app last received the same commit. All others run on their own turn: jobs
 // with another credential, which must be proved, and of apps with views or with credentials for submodules.
 type coverage struct {
-	job        events.Job
+	job        Job
 	known      state.Repo // before the sync was settled
 	answer     state.RemoteRef
 	result     events.Result
@@ -108,11 +109,11 @@ type coverage struct {
 	otherApps  bool                       // other apps' jobs may be settled
 	stored     func() (storedRefs, error) // after the sync
 
-	watches map[string][]Watch     // by app
-	newest  map[string]string      // by app: newest known entry that announces a commit of the ref
-	read    bool                   // newest has the job's app's waiting entries
-	pinned  string                 // the first waiting entry that pins a commit under the ref's name
-	covered map[string]appCoverage // other apps whose jobs were covered
+	watches map[string][]watch.Watch // by app
+	newest  map[string]string        // by app: newest known entry that announces a commit of the ref
+	read    bool                     // newest has the job's app's waiting entries
+	pinned  string                   // the first waiting entry that pins a commit under the ref's name
+	covered map[string]appCoverage   // other apps whose jobs were covered
 }
 
 // appCoverage says how far the first covered job of an app is.
@@ -126,10 +127,12 @@ const (
 
 // newCoverage returns the coverage of a sync, whose watches were read after the answer's Until. otherApps allows to settle other
 // apps' jobs.
-func (h *Handlers) newCoverage(job events.Job, known state.Repo, watches []Watch, answer state.RemoteRef, result events.Result, i *inspection, otherApps bool) *coverage {
+func (h *Handlers) newCoverage(
+	job Job, known state.Repo, watches []watch.Watch, answer state.RemoteRef, result events.Result, i *inspection, otherApps bool,
+) *coverage {
 	c := &coverage{
 		stored: h.storedOnce(job.Change.Repo), job: job, known: known, answer: answer, result: result, inspection: i, otherApps: otherApps,
-		watches: map[string][]Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
+		watches: map[string][]watch.Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
 	}
 	for _, w := range watches {
 		c.watches[w.App] = append(c.watches[w.App], w)
@@ -140,35 +143,35 @@ func (h *Handlers) newCoverage(job events.Job, known state.Repo, watches []Watch
 	return c
 }
 
-// covers returns the outcome of another job, for [events.Outcome]. It returns false if the job must run on its own turn.
-func (c *coverage) covers(ctx context.Context, other events.Job) (events.Outcome, bool) {
+// covers returns the outcome of another job, for [Outcome]. It returns false if the job must run on its own turn.
+func (c *coverage) covers(ctx context.Context, other Job) (Outcome, bool) {
 	change := other.Change
 	if pinsName(change) {
 		if (change.Ref == c.job.Change.Ref || change.Ref == c.result.Ref) && (c.pinned == "" || events.EntryAfter(c.pinned, other.Entry)) {
 			c.pinned = other.Entry
 		}
-		return events.Outcome{}, false
+		return Outcome{}, false
 	}
 	switch {
 	case !asksTheSame(change, c.job.Change), c.pinned != "" && events.EntryAfter(other.Entry, c.pinned):
-		return events.Outcome{}, false
+		return Outcome{}, false
 	case c.job.Change.Pinned() == "" && events.EntryAfter(other.Entry, c.answer.Until):
-		return events.Outcome{}, false
+		return Outcome{}, false
 	}
 	isOther := change.App != c.job.Change.App
 	if isOther && !c.answersApp(other) {
-		return events.Outcome{}, false
+		return Outcome{}, false
 	}
 	fields, ok := c.announced(ctx, other)
 	if !ok {
-		return events.Outcome{}, false
+		return Outcome{}, false
 	}
 	other.Follows = c.result.Follows
 	covered := other.Result(events.ResultSynced)
 	covered.Ref, covered.Before, covered.After = c.result.Ref, c.result.After, c.result.After
 	covered.Path, covered.Tree, covered.Until, covered.Verification = c.result.Path, c.result.Tree, c.result.Until, c.result.Verification
 	covered.Missing, covered.Views = c.result.Missing, noneChanged(c.result.Views)
-	outcome := events.Outcome{State: map[string]string{}}
+	outcome := Outcome{State: map[string]string{}}
 	if isOther {
 		covered.Verification, covered.Views = c.inspection.own(change.App), nil
 	}
@@ -188,7 +191,7 @@ func (c *coverage) covers(ctx context.Context, other events.Job) (events.Outcome
 }
 
 // announced returns the fields to set for the commit that a job announces. It returns false if the remote may not have the commit yet.
-func (c *coverage) announced(ctx context.Context, other events.Job) (fields map[string]string, ok bool) {
+func (c *coverage) announced(ctx context.Context, other Job) (fields map[string]string, ok bool) {
 	change := other.Change
 	if change.Announced() == "" {
 		return nil, true
@@ -213,7 +216,7 @@ func (c *coverage) announced(ctx context.Context, other events.Job) (fields map[
 }
 
 // answersApp reports whether the result of the sync is also that of another app's job.
-func (c *coverage) answersApp(other events.Job) bool {
+func (c *coverage) answersApp(other Job) bool {
 	change, watches := other.Change, c.watches[other.Change.App]
 	if !c.otherApps || change.App == "" || c.job.Change.App == "" || change.Foreign != c.job.Change.Foreign {
 		return false
@@ -224,7 +227,7 @@ func (c *coverage) answersApp(other events.Job) bool {
 	if views, _ := viewsOf(watches, change.App, c.result.Ref, c.result.IsDefault()); views != nil {
 		return false
 	}
-	if slices.ContainsFunc(watches, func(w Watch) bool { return len(w.SubmoduleCredentials) > 0 }) {
+	if slices.ContainsFunc(watches, func(w watch.Watch) bool { return len(w.SubmoduleCredentials) > 0 }) {
 		return false
 	}
 	switch c.covered[change.App] {

@@ -5,6 +5,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/watch"
 )
 
 // When the default branch changes, the first sync that notices publishes the new branch under the
@@ -16,14 +17,14 @@ import (
 // another default branch. It drops the fields of refs that are no longer published. For other apps
 // that watch the default branch, it also drops the commits of the new branch that they have
 // received under its own name, so that their next result lists all of its files.
-func (h *Handlers) replaced(job events.Job, known state.Repo, watches []Watch, result events.Result) (drop []string, requested []events.Change, err error) {
+func (h *Handlers) replaced(job Job, known state.Repo, watches []watch.Watch, result events.Result) (drop []string, requested []events.Change, err error) {
 	switch former := known.Default(); {
 	case !result.IsDefault(), former == result.Ref.String():
 		return nil, nil, nil
 	case former == "" && (known.Head(result.Ref) != "" || len(known.Heads()) == 0): // unknown, or the first sync
 		return nil, nil, nil
 	}
-	published, _, err := h.Repos.Published(result.Repo)
+	published, _, err := h.Volume.Published(result.Repo)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -47,7 +48,7 @@ func (h *Handlers) replaced(job events.Job, known state.Repo, watches []Watch, r
 }
 
 // pollAfter returns the change that polls the repository of a job.
-func pollAfter(job events.Job) ([]events.Change, error) {
+func pollAfter(job Job) ([]events.Change, error) {
 	poll, err := events.NewChange(events.Change{ID: nextID(job, nil), Type: events.ChangeDue, Source: job.Change.Source, Repo: job.Change.Repo})
 	return []events.Change{poll}, err
 }

@@ -1,26 +1,24 @@
-// Package handlers handles changes: it syncs, removes, moves and polls repositories.
+// Package handlers is what a worker does with a change: it syncs, removes, moves and polls repositories. It is public in name
+// only: it works on Lockstep's own volume, registry and state, whose packages are internal.
 //
-//	h := handlers.Handlers{Repos: repos, States: states, Credentials: credentials, Watches: watches}
-//	circuit := handlers.Circuit{Store: circuits}
-//	changes := router.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
+//	h := handlers.Handlers{Volume: volume, States: states, Credentials: credentials, Watches: watches}
+//	circuit := handlers.Circuit{Store: states}
+//	changes := handlers.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
 //	r, err := router.New(router.Config{Routes: []router.Route{{
 //		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-//		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed},
+//		Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
 //	}}})
 //	if err != nil {
 //		return err
 //	}
-//	return r.Run(ctx)
+//	return router.Run(ctx, r)
 //
 // # Guarantees
 //
-// A handler runs under the repository's lease and in a work slot, which it gives back while a request to a remote admitted by
-// [Hosts] is in flight. It returns an outcome (the result and the state to store), which the router settles in one step with
-// the change, or an error, whose [events.Disposition] decides what happens to the change. It may run again after a crash at
-// any point: repeating it completes the work.
-//
-// The interfaces ([Repos], [States], [Credentials], [Watches], [Hosts], [Views], [CircuitStore]) and their types are public, so any program
-// can implement them. Lockstep's own implementation is a volume and Redis.
+// A handler runs under the repository's lease and in a work slot, which it gives back while a request to a remote is in flight.
+// It returns an outcome (the result and the state to store), which [Changes] settles in one step with the change, or an error,
+// whose [events.Disposition] decides what happens to the change. It may run again after a crash at any point: repeating it
+// completes the work.
 //
 // # Failures
 //
@@ -32,8 +30,8 @@
 //	the credential is refused                      failed result at once; retried if there may be a better token
 //	a forced removal of a watched clone or ref     failed result at once, class conflict
 //	a sync for a watch that no longer exists       failed result at once, class unwatched
-//	a commit that the rules of a watch refuse      failed result at once, class unverified or rewritten; see [Watch]
+//	a commit that the rules of a watch refuse      failed result at once, class unverified or rewritten
 //	a removal of a ref that still exists           failed result at once, class conflict
 //	a move to another repository                   retried, then a dead letter, class conflict
-//	anything else                                  decided by the error of [Repos]
+//	anything else                                  decided by the error of the volume
 package handlers

@@ -11,7 +11,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/app/backend"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
@@ -31,6 +30,7 @@ type world struct {
 	t        *testing.T
 	root     string
 	git      *gitserver.Server
+	server   *redistest.Server
 	redis    redis.UniversalClient
 	handlers handlers.Handlers
 	fence    uint64
@@ -57,16 +57,19 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.redis = redistest.Start(t).Client()
+	w.server = redistest.Start(t)
+	w.redis = w.server.Client()
 	w.states = state.NewStore(w.redis, events.DefaultNamespace)
 	w.watches = watch.NewRegistry(w.redis, events.DefaultNamespace)
-	credentials := credential.NewStore("", func(name string) string { return w.env[name] })
-	w.handlers = backend.New(volume, w.states, credentials, w.watches)
+	w.handlers = handlers.Handlers{
+		Volume: volume, States: w.states, Watches: w.watches,
+		Credentials: credential.NewStore("", func(name string) string { return w.env[name] }),
+	}
 	return w
 }
 
 // job returns a job with a new fence.
-func (w *world) job(entry string, c events.Change) events.Job {
+func (w *world) job(entry string, c events.Change) handlers.Job {
 	w.t.Helper()
 	c.ID = "job-" + entry
 	change, err := events.NewChange(c)
@@ -74,7 +77,7 @@ func (w *world) job(entry string, c events.Change) events.Job {
 		w.t.Fatal(err)
 	}
 	w.fence++
-	return events.Job{
+	return handlers.Job{
 		Change: change, Entry: entry, Attempt: 1, Fence: w.fence, FenceTo: w.fence,
 		Confirm: func(context.Context) error { return nil },
 		Latest:  func(context.Context) (string, error) { return w.latest, nil },
@@ -83,7 +86,7 @@ func (w *world) job(entry string, c events.Change) events.Job {
 }
 
 // outcome handles a change without settling it.
-func (w *world) outcome(entry string, c events.Change) (events.Outcome, error) {
+func (w *world) outcome(entry string, c events.Change) (handlers.Outcome, error) {
 	w.t.Helper()
 	return w.handlers.Handle(context.Background(), w.job(entry, c))
 }
@@ -121,7 +124,7 @@ func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 }
 
 // settleViews stores the state of views.
-func (w *world) settleViews(outcome events.Outcome) {
+func (w *world) settleViews(outcome handlers.Outcome) {
 	w.t.Helper()
 	ctx, key := context.Background(), events.DefaultNamespace.Views(outcome.Result.Repo)
 	if outcome.Forget {

@@ -1,101 +1,64 @@
 package handlers
 
 import (
-	"cmp"
 	"context"
-	"net/http"
+	"errors"
 	"strings"
 	"sync"
-	"time"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
+	"lockstep/internal/hosts"
 )
-
-// Hosts limits the requests to the hosts of remotes. It must be safe for concurrent use.
-type Hosts interface {
-	// Enter returns a permit for one request. It must not wait for another permit to become free: if the request may not
-	// be sent now, it returns an [events.Error] with the disposition Contention and the class [events.ClassLimited],
-	// which wraps a retryable one if the host is the cause: of the class network if it does not answer, limited if it
-	// tells its clients to wait.
-	Enter(ctx context.Context, req HostRequest) (HostPermit, error)
-	// Leave ends the permits that are kept for further requests of a job. It is called when the job has ended.
-	Leave(ctx context.Context, repo events.RepoPath)
-}
-
-// HostRequest describes a request to a host.
-type HostRequest struct {
-	Host       string // in lower case, with the port unless it is the default of the scheme
-	Credential string // name of the credential; "" for an anonymous request
-	Repo       events.RepoPath
-	Kind       HostKind
-
-	// Optional is set if the job can continue without the request. If it may not be sent now, the job must not wait for it.
-	Optional bool
-}
-
-// HostKind is the reason for a request.
-type HostKind string
-
-// The kinds, most urgent first.
-const (
-	HostPush  HostKind = "push"  // first attempt at a change
-	HostRetry HostKind = "retry" // a later attempt
-	HostPoll  HostKind = "poll"  // a poll, or a change requested by one
-)
-
-// HostPermit is the permission for one request.
-type HostPermit interface {
-	// Done is called once, when the request has ended, even if ctx is done. If it returns an error, the job must stop.
-	Done(ctx context.Context, a HostAnswer) error
-}
-
-// HostAnswer is how a host answered a request.
-type HostAnswer struct {
-	Status  int           // HTTP status; 0 for SSH, and if there was no response
-	Header  http.Header   // nil if Status is 0
-	Latency time.Duration // until the first byte of the response; 0 if there was none
-	Err     error         // nil if the request succeeded. Its class is events.ClassLimited if the host limits requests
-	More    bool          // another request of the same job may follow, for which the permit may be kept
-}
-
-// Gate admits the requests of one job to remotes. An implementation of [Repos] calls Enter before each request and Done
-// after it, and returns their errors with the same disposition and class. optional is as in [HostRequest].
-type Gate interface {
-	Enter(ctx context.Context, host string, optional bool) (HostPermit, error)
-}
 
 // gate exchanges the job's work slot for a host permit during a request. A slot stands for processor and disk, which a
 // job that waits for a remote does not use.
 type gate struct {
-	hosts      Hosts
-	job        events.Job
+	hosts      *hosts.Budgets
+	job        Job
 	credential string
 	slot       *yielded
 }
 
-func (g gate) Enter(ctx context.Context, host string, optional bool) (HostPermit, error) {
-	permit, err := g.hosts.Enter(ctx, HostRequest{
-		Host: host, Credential: g.credential, Repo: g.job.Change.Repo, Kind: HostKindOf(g.job), Optional: optional,
-	})
-	if err != nil {
-		return nil, err
+// gate returns the gate of a job's requests with a credential, or nil without limits.
+func (h *Handlers) gate(job Job, credential string) wire.Gate {
+	if h.Hosts == nil {
+		return nil
 	}
-	if g.job.Yield == nil {
-		return permit, nil
-	}
-	g.slot.begin(g.job)
-	return exchanged{permit, g.slot}, nil
+	return gate{h.Hosts, job, credential, &yielded{}}
 }
 
-// exchanged is a permit that the job holds instead of its slot.
-type exchanged struct {
-	HostPermit
+// Enter returns a permit, or an error of the class limited.
+func (g gate) Enter(ctx context.Context, host string, optional bool) (wire.Permit, error) {
+	req := requestOf(g.job, host, g.credential)
+	req.Optional = optional
+	held, err := g.hosts.Enter(ctx, req)
+	if _, ok := errors.AsType[*hosts.Limited](err); ok && optional {
+		return nil, wire.ErrNoPermit
+	}
+	if err != nil {
+		return nil, limited(err)
+	}
+	if g.job.Yield == nil {
+		return permit{held, nil}, nil
+	}
+	g.slot.begin(g.job)
+	return permit{held, g.slot}, nil
+}
+
+// permit is a permit that the job holds instead of its slot, if it has one.
+type permit struct {
+	held *hosts.Permit
 	slot *yielded
 }
 
-func (e exchanged) Done(ctx context.Context, a HostAnswer) error {
-	err := e.HostPermit.Done(ctx, a)
-	return cmp.Or(e.slot.end(ctx), err)
+// Done reports the answer. The permit may be kept if more requests follow.
+func (p permit) Done(ctx context.Context, a wire.Answer) error {
+	p.held.Done(ctx, hosts.Answer(a))
+	if p.slot == nil {
+		return nil
+	}
+	return p.slot.end(ctx)
 }
 
 // yielded is the slot that a job gives back while it has requests in flight.
@@ -105,7 +68,7 @@ type yielded struct {
 	resume   func(context.Context) error
 }
 
-func (y *yielded) begin(job events.Job) {
+func (y *yielded) begin(job Job) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if y.requests == 0 {
@@ -124,19 +87,58 @@ func (y *yielded) end(ctx context.Context) error {
 	return y.resume(ctx)
 }
 
+// Limited returns an error of the class limited if this process knows that the job may not ask the host now, else nil.
+func (h *Handlers) Limited(host string, job Job) error {
+	if h.Hosts == nil {
+		return nil
+	}
+	if l := h.Hosts.Blocked(requestOf(job, host, job.Change.Credential)); l != nil {
+		return limited(l)
+	}
+	return nil
+}
+
+func requestOf(job Job, host, credential string) hosts.Request {
+	return hosts.Request{Host: host, Credential: credential, Repo: job.Change.Repo, Kind: kindOf(job)}
+}
+
+// limited makes the refusal of a request an error that counts no attempt. It wraps a retryable one if the host is the cause.
+func limited(err error) error {
+	l, ok := errors.AsType[*hosts.Limited](err)
+	if !ok {
+		return err
+	}
+	scope, fault := events.ScopeNone, hostFault(l)
+	if _, ok := errors.AsType[*events.Error](fault); ok {
+		scope = events.ScopeHost
+	}
+	return &events.Error{Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: fault}
+}
+
+// hostFault returns a retryable error if the host does not answer or tells its clients to wait.
+func hostFault(l *hosts.Limited) error {
+	switch l.Reason {
+	case hosts.NoAnswer:
+		return events.Errorf(events.Retryable, events.ClassNetwork, "%w", l)
+	case hosts.RateLimit, hosts.HostLimit:
+		return events.Errorf(events.Retryable, events.ClassLimited, "%w", l)
+	}
+	return l
+}
+
 // pollID starts the IDs of the changes that a poll requests.
 const pollID = "poll/"
 
 // isOfPoll reports whether a poll requested a change.
 func isOfPoll(change events.Change) bool { return strings.HasPrefix(change.ID, pollID) }
 
-// HostKindOf returns the kind of the requests of a job.
-func HostKindOf(job events.Job) HostKind {
+// kindOf returns the kind of the requests of a job.
+func kindOf(job Job) hosts.Kind {
 	switch {
 	case job.Change.Type == events.ChangeDue, isOfPoll(job.Change):
-		return HostPoll
+		return hosts.Poll
 	case job.Attempt > 1:
-		return HostRetry
+		return hosts.Retry
 	}
-	return HostPush
+	return hosts.Push
 }

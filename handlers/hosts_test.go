@@ -2,9 +2,12 @@ package handlers_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -12,46 +15,80 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/handlers"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/hosts"
 	"lockstep/internal/watch"
 	"lockstep/router"
 )
 
-// hostLog admits requests unless refuse says otherwise, and records them.
-type hostLog struct {
+// requestLog records which requests [hosts.Budgets] admits, by the script that does.
+type requestLog struct {
 	mu       sync.Mutex
-	refuse   func(req handlers.HostRequest) error
-	requests []handlers.HostRequest
-	answers  []handlers.HostAnswer
-	left     int
+	requests []hosts.Request
 }
 
-func (h *hostLog) Enter(_ context.Context, req handlers.HostRequest) (handlers.HostPermit, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.requests = append(h.requests, req)
-	if h.refuse != nil {
-		if err := h.refuse(req); err != nil {
-			return nil, err
+func (l *requestLog) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *requestLog) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (l *requestLog) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		const firstArg, keys = 3, 3
+		args := cmd.Args()
+		if err != nil || len(args) < firstArg+keys+6 {
+			return err
 		}
+		args = args[firstArg+keys+2:] // host, credential, then of enter.lua the kind and the repository
+		text := func(i int) string { s, _ := args[i].(string); return s }
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch kind := hosts.Kind(text(2)); kind {
+		case hosts.Push, hosts.Retry, hosts.Poll:
+			host, _ := url.QueryUnescape(text(0))
+			repo, _ := events.ParseRepoPath(text(3))
+			l.requests = append(l.requests, hosts.Request{Host: host, Credential: text(1), Repo: repo, Kind: kind})
+		}
+		return nil
 	}
-	return h, nil
 }
 
-func (h *hostLog) Done(_ context.Context, a handlers.HostAnswer) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.answers = append(h.answers, a)
-	return nil
+// all returns the requests since the last call.
+func (l *requestLog) all() []hosts.Request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.requests = nil }()
+	return l.requests
 }
 
-func (h *hostLog) Leave(context.Context, events.RepoPath) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.left++
+// limitHosts limits the requests of the handlers, and returns those that are admitted.
+func (w *world) limitHosts() *requestLog {
+	w.t.Helper()
+	client, log := w.server.Client(), &requestLog{}
+	client.AddHook(log)
+	budgets, err := hosts.New(hosts.Config{Redis: client, Prefix: "lockstep:" + rand.Text() + ":", Process: "p"})
+	must(w.t, err)
+	w.handlers.Hosts = budgets
+	return log
+}
+
+// block has the host of the Git server refuse requests with a credential for a minute.
+func (w *world) block(credential string) {
+	w.t.Helper()
+	req := hosts.Request{Host: events.CanonicalHost(w.git.URL("x")), Credential: credential, Repo: path(w.t, "acme/other"), Kind: hosts.Push}
+	permit, err := w.handlers.Hosts.Enter(context.Background(), req)
+	must(w.t, err)
+	permit.Done(context.Background(), hosts.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"60"}}})
+}
+
+func isLimited(err error) bool {
+	return events.ClassOf(err) == events.ClassLimited && events.DispositionOf(err) == events.Contention && events.RetryAfter(err) > 30*time.Second
 }
 
 var errLimited error = &events.Error{
@@ -60,8 +97,7 @@ var errLimited error = &events.Error{
 
 func TestHostLearnsWhoAsks(t *testing.T) {
 	w := newWorld(t)
-	hosts := &hostLog{}
-	w.handlers.Hosts = hosts
+	requests := w.limitHosts()
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
 	w.env["LOCKSTEP_CREDENTIAL_CI_PASSWORD"], w.env["LOCKSTEP_CREDENTIAL_CI_URLS"] = "x", url
@@ -70,30 +106,27 @@ func TestHostLearnsWhoAsks(t *testing.T) {
 	again.Attempt = 2
 	requested := w.job("3-0", events.Change{URL: url})
 	requested.Change.ID = "poll/9-0/1"
-	for i, tc := range []struct {
-		job  events.Job
-		kind handlers.HostKind
-	}{{job, handlers.HostPush}, {again, handlers.HostRetry}, {requested, handlers.HostPoll}} {
-		hosts.requests, hosts.answers = nil, nil
+	for _, tc := range []struct {
+		job  handlers.Job
+		kind hosts.Kind
+	}{{job, hosts.Push}, {again, hosts.Retry}, {requested, hosts.Poll}} {
 		if _, err := w.handlers.Handle(context.Background(), tc.job); err != nil {
 			t.Fatal(err)
 		}
-		want := handlers.HostRequest{
+		// The permit of the first clone is kept from its list of refs.
+		want := []hosts.Request{{
 			Host: events.CanonicalHost(url), Credential: tc.job.Change.Credential, Repo: tc.job.Change.Repo, Kind: tc.kind,
-		}
-		wants := []handlers.HostRequest{want}
-		if i == 0 {
-			wants = append(wants, want) // the list of refs, and the first clone
-		}
-		if !slices.Equal(hosts.requests, wants) || len(hosts.answers) != len(wants) {
-			t.Errorf("requests %+v, %d answers; want %+v", hosts.requests, len(hosts.answers), wants)
+		}}
+		if got := requests.all(); !slices.Equal(got, want) {
+			t.Errorf("requests %+v, want %+v", got, want)
 		}
 	}
 }
 
 func TestLimitedChangeIsReturned(t *testing.T) {
 	w := newWorld(t)
-	w.handlers.Hosts = &hostLog{refuse: func(handlers.HostRequest) error { return errLimited }}
+	w.limitHosts()
+	w.block("")
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
 	for _, kind := range []events.ChangeType{events.ChangePushed, events.ChangeRemoved} {
@@ -101,12 +134,19 @@ func TestLimitedChangeIsReturned(t *testing.T) {
 		if kind == events.ChangeRemoved && err == nil { // nothing is on the volume, so the remote is not contacted
 			continue
 		}
-		if !errors.Is(err, errLimited) || events.DispositionOf(err) != events.Contention || events.RetryAfter(err) != time.Minute {
+		if !isLimited(err) {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
 	if n := w.git.Stats("acme/widgets").InfoRefs; n != 0 {
 		t.Errorf("the remote was contacted %d times", n)
+	}
+	job := w.job("2-0", events.Change{URL: url})
+	if err := w.handlers.Limited(events.CanonicalHost(url), job); !isLimited(err) {
+		t.Errorf("before the lease: %v", err)
+	}
+	if err := w.handlers.Limited("elsewhere.example", job); err != nil {
+		t.Errorf("another host: %v", err)
 	}
 }
 
@@ -120,16 +160,14 @@ func TestPollUsesCredentialThatIsNotLimited(t *testing.T) {
 	}
 	w.watchAs(watch.Watch{App: "a", URL: url, Credential: "one"}, "")
 	w.watchAs(watch.Watch{App: "b", URL: url, Credential: "two"}, "")
-	for limited, want := range map[string]error{"one": nil, "two": nil, "both": errLimited} {
-		w.handlers.Hosts = &hostLog{refuse: func(req handlers.HostRequest) error {
-			if limited == "both" || limited == req.Credential {
-				return errLimited
-			}
-			return nil
-		}}
+	for _, limited := range [][]string{{"one"}, {"two"}, {"one", "two"}} {
+		w.limitHosts()
+		for _, credential := range limited {
+			w.block(credential)
+		}
 		_, err := w.outcome("1-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
-		if !errors.Is(err, want) || (err == nil) != (want == nil) {
-			t.Errorf("%s limited: %v, want %v", limited, err, want)
+		if isAll := len(limited) == 2; isLimited(err) != isAll || (err != nil) != isAll {
+			t.Errorf("%s limited: %v", limited, err)
 		}
 	}
 }
@@ -167,11 +205,11 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.create(map[string]string{"a": "1"})
-	w.handlers.Hosts = &hostLog{}
+	w.limitHosts()
 	slots := router.NewSlots(1)
 	handle := func(url string) <-chan error {
 		job := w.job("1-0", events.Change{URL: url})
-		changes := router.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed events.Job) (events.Outcome, error) {
+		changes := handlers.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed handlers.Job) (handlers.Outcome, error) {
 			routed.Fence = job.Fence
 			return w.handlers.Handle(ctx, routed)
 		}}

@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/app/backend"
-	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/volume"
@@ -139,7 +137,7 @@ func TestNoTokenLeavesItsPrefix(t *testing.T) {
 			w.env["LOCKSTEP_CREDENTIAL_BOT_USERNAME"] = "bot"
 			w.env["LOCKSTEP_CREDENTIAL_BOT_PASSWORD"] = token
 			w.env["LOCKSTEP_CREDENTIAL_BOT_URLS"] = strings.TrimSuffix(own, "widgets.git")
-			w.handlers = backend.New(v, w.states, credential.NewStore("", func(name string) string { return w.env[name] }), w.watches)
+			w.handlers.Volume = v
 			w.git.RequireAuth("acme/widgets", "bot", token)
 			w.git.RequireAuth("other/repo", "bot", token)
 			server := w.git.LFS("acme/widgets")

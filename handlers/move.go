@@ -7,7 +7,9 @@ import (
 	"maps"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // Move moves a clone, its watches and its state to another path, under the leases on both paths. The change is a hint: the
@@ -16,54 +18,59 @@ import (
 // then is either another repository, which keeps its watches, or the same one under its old name, which is removed. The state
 // of the old path records a settled move. If the same move is requested again and the old path is in use by then, nothing is
 // done: the result is that of a poll, since consumers could take a second ResultMoved to be about the new repository.
-func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
-	remote, err := h.remote(ctx, job, sourceOf(change))
+	auth, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	for _, repo := range []events.RepoPath{change.Repo, change.To} {
 		if _, err := h.known(ctx, repo); err != nil { // it may be in another cell
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	if done, err := h.movedBefore(ctx, change); done || err != nil {
-		return events.Outcome{Result: job.Result(events.ResultPolled)}, err
+		return Outcome{Result: job.Result(events.ResultPolled)}, err
 	}
 	if err := h.checkTarget(ctx, change); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
-	former, err := h.formerSecret(ctx, change)
+	former, err := h.formerAuth(ctx, change)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
-	moved, err := h.Repos.Move(ctx, MoveRequest{
-		From: change.Repo, To: change.To, Remote: remote, FormerSecret: former, Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm,
+	moved, err := h.Volume.Move(ctx, volume.MoveRequest{
+		From: change.Repo, To: change.To, URL: change.URL, Auth: auth, OldAuth: former, Foreign: change.Foreign,
+		Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm, Gate: h.gate(job, change.Credential),
 	})
-	var successor Published // published at the old path since an earlier attempt at this move
-	succeeded := false
-	if err == nil && !change.To.Equal(change.Repo) {
-		successor, succeeded, err = h.Repos.Published(change.Repo)
-	}
-	if err == nil && (succeeded || !moved.Moved) {
-		err = h.checkSame(ctx, job, remote, successor)
-	}
 	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
+		return Outcome{}, h.afterRefusal(change.Credential, auth, err)
 	}
-	if err := h.Watches.Move(ctx, change.Repo, change.To, change.URL); err != nil {
-		if _, refused := errors.AsType[*events.Error](err); refused {
-			return events.Outcome{}, err
+	var successor volume.Published // published at the old path since an earlier attempt at this move
+	succeeded := false
+	if !change.To.Equal(change.Repo) {
+		if successor, succeeded, err = h.Volume.Published(change.Repo); err != nil {
+			return Outcome{}, err
 		}
-		return events.Outcome{}, redisError(err)
+	}
+	if succeeded || !moved.Moved {
+		if err := h.checkSame(ctx, job, successor); err != nil {
+			return Outcome{}, err
+		}
+	}
+	if _, err := h.Watches.Move(ctx, change.Repo, change.To, change.URL); err != nil {
+		if _, refused := errors.AsType[*events.Error](err); refused {
+			return Outcome{}, err
+		}
+		return Outcome{}, redisError(err)
 	}
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	there, err := h.known(ctx, change.To)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	job.Follows = known.Follows()
 	result := job.Result(events.ResultMoved)
@@ -71,9 +78,9 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 	if change.To.Equal(change.Repo) {
 		fields := state.FenceFields(result)
 		fields["url"] = change.URL
-		return events.Outcome{Result: result, State: fields}, nil
+		return Outcome{Result: result, State: fields}, nil
 	}
-	outcome := events.Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
+	outcome := Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
 	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
 	maps.Copy(outcome.State, known.FollowsFields())
 	if moved.Path != "" && !known.Synced().IsZero() { // otherwise it was removed there before this change was settled
@@ -81,13 +88,13 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 		maps.Copy(fields, outcome.StateTo)
 		outcome.StateTo = fields
 		if outcome.ViewsTo, err = h.movedViews(ctx, change.Repo, change.To); err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 	}
 	if succeeded {
 		rest, err := removalOf(successor, job)
 		if err != nil {
-			return events.Outcome{}, err
+			return Outcome{}, err
 		}
 		outcome.Changes = []events.Change{rest}
 	}
@@ -95,7 +102,7 @@ func (h *Handlers) Move(ctx context.Context, job events.Job) (events.Outcome, er
 }
 
 // removalOf returns the change that removes what was published at the old path since an earlier attempt at a move.
-func removalOf(successor Published, job events.Job) (events.Change, error) {
+func removalOf(successor volume.Published, job Job) (events.Change, error) {
 	change := job.Change
 	return events.NewChange(events.Change{
 		ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
@@ -151,23 +158,23 @@ func (h *Handlers) checkTarget(ctx context.Context, change events.Change) error 
 	return nil
 }
 
-// formerSecret returns the secret for the former remote: anonymous unless the new remote's credential may be sent there.
-func (h *Handlers) formerSecret(ctx context.Context, change events.Change) (Secret, error) {
-	published, _, err := h.Repos.Published(change.Repo)
+// formerAuth returns the credential for the former remote: anonymous unless the new remote's credential may be sent there.
+func (h *Handlers) formerAuth(ctx context.Context, change events.Change) (wire.Auth, error) {
+	published, _, err := h.Volume.Published(change.Repo)
 	if err != nil {
-		return Secret{}, err
+		return wire.Auth{}, err
 	}
-	secret, err := h.Credentials.Resolve(ctx, change.Credential, published.Remote)
+	auth, err := h.Credentials.Resolve(ctx, change.Credential, published.Remote)
 	if events.DispositionOf(err) == events.Permanent {
-		return Secret{}, nil
+		return wire.Auth{}, nil
 	}
-	return secret, err
+	return auth, err
 }
 
 // checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are watches but no
 // clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, for
 // example because it redirects there, or be gone, unless something was fetched from it since.
-func (h *Handlers) checkSame(ctx context.Context, job events.Job, remote Remote, successor Published) error {
+func (h *Handlers) checkSame(ctx context.Context, job Job, successor volume.Published) error {
 	change := job.Change
 	watches, err := h.watches(ctx, change.Repo)
 	if err != nil {
@@ -175,17 +182,19 @@ func (h *Handlers) checkSame(ctx context.Context, job events.Job, remote Remote,
 	}
 	mayBeGone := map[source]bool{} // by former remote
 	for _, w := range watches {
-		if was, is := events.CanonicalHost(w.URL), events.CanonicalHost(change.URL); was != is { // the volume has the same rule for clones
-			return events.Errorf(events.Permanent, events.ClassConflict, "move %s: %s and %s are different hosts; watch the new one, with lockstep watch add", change.Repo, was, is)
+		was, is := events.CanonicalHost(w.URL), events.CanonicalHost(change.URL)
+		if was != is { // the volume has the same rule for clones
+			return events.Errorf(events.Permanent, events.ClassConflict,
+				"move %s: %s and %s are different hosts; watch the new one, with lockstep watch add", change.Repo, was, is)
 		}
 		mayBeGone[watched(w)] = true
 	}
 	if successor.Remote != "" {
 		mayBeGone[source{successor.Remote, change.Credential, change.Foreign}] = !successor.Fetched
 	}
-	var befores []Refs
+	var befores []volume.Refs
 	for former, gone := range mayBeGone {
-		before, err := h.listRefs(ctx, job, former)
+		before, err := h.listRefs(ctx, job, change.Repo, former)
 		if gone && events.ClassOf(err) == events.ClassNotFound {
 			continue
 		}
@@ -197,14 +206,15 @@ func (h *Handlers) checkSame(ctx context.Context, job events.Job, remote Remote,
 	if len(befores) == 0 {
 		return nil
 	}
-	after, err := h.Repos.ListRefs(ctx, change.To, remote)
+	after, err := h.listRefs(ctx, job, change.To, sourceOf(change))
 	if err != nil {
 		return fmt.Errorf("move %s: %w", change.Repo, err)
 	}
 	for _, before := range befores {
 		if !maps.Equal(before.Commits, after.Commits) {
 			// A push may have arrived between the two listings; then the next attempt finds them equal.
-			return events.Errorf(events.Retryable, events.ClassConflict, "move %s: it still exists, and %s is another repository", change.Repo, change.To)
+			return events.Errorf(events.Retryable, events.ClassConflict,
+				"move %s: it still exists, and %s is another repository", change.Repo, change.To)
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func TestCloneAtCustomPathStaysAfterRename(t *testing.T) {
 	if got := w.git.Stats("acme/gadgets").UploadPacks + w.git.Stats("acme/widgets").UploadPacks; got != fetches {
 		t.Errorf("%d more fetches, want none", got-fetches)
 	}
-	if published, bound, err := w.handlers.Repos.Published(mirror); err != nil || !bound || published.Remote != is {
+	if published, bound, err := w.handlers.Volume.Published(mirror); err != nil || !bound || published.Remote != is {
 		t.Errorf("%+v, bound %v, error %v; want it bound to %s", published, bound, err, is)
 	}
 	if old, err := w.watches.ByRemote(ctx, was); err != nil || old.Version != "" {

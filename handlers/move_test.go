@@ -3,10 +3,13 @@ package handlers_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/events"
-	"lockstep/handlers"
 	"lockstep/internal/watch"
 )
 
@@ -35,26 +38,38 @@ func (w *world) mustBeWatched(repo events.RepoPath, want int) {
 	}
 }
 
-// dying is a registry that fails once, as if the worker had died.
-type dying struct {
-	handlers.Watches
-	died bool
-}
-
 var errDied = errors.New("died")
 
-func (d *dying) Move(ctx context.Context, from, to events.RepoPath, url string) error {
-	if !d.died {
-		d.died = true
+// failingScript fails the first script of a client, as if the worker had died.
+type failingScript struct{ failed atomic.Bool }
+
+func (f *failingScript) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failingScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (f *failingScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !strings.HasPrefix(cmd.Name(), "eval") || f.failed.Swap(true) {
+			return next(ctx, cmd)
+		}
+		cmd.SetErr(errDied)
 		return errDied
 	}
-	return d.Watches.Move(ctx, from, to, url)
+}
+
+// failWatches makes the next write of the handlers to the registry fail.
+func (w *world) failWatches() {
+	client := w.server.Client()
+	client.AddHook(&failingScript{})
+	w.handlers.Watches = watch.NewRegistry(client, events.DefaultNamespace)
 }
 
 func TestInterruptedMoveIsCompleted(t *testing.T) {
 	for name, interrupt := range map[string]func(w *world, move events.Change){
 		"after the disk": func(w *world, move events.Change) {
-			w.handlers.Watches = &dying{Watches: w.handlers.Watches}
+			w.failWatches()
 			if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 				w.t.Fatal(err)
 			}
@@ -183,7 +198,7 @@ func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
-	w.handlers.Watches = &dying{Watches: w.handlers.Watches}
+	w.failWatches()
 	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 		t.Fatal(err)
 	}
@@ -211,7 +226,7 @@ func TestMoveRemovesSyncUnderOldName(t *testing.T) {
 func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
-	w.handlers.Watches = &dying{Watches: w.handlers.Watches}
+	w.failWatches()
 	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 		t.Fatal(err)
 	}
@@ -228,7 +243,7 @@ func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
 	for i, change := range rest {
 		w.mustHandle("5-"+string(rune('0'+i)), change)
 	}
-	if _, there, err := w.handlers.Repos.Published(w.repo()); there || err != nil {
+	if _, there, err := w.handlers.Volume.Published(w.repo()); there || err != nil {
 		t.Errorf("at the old path %v, error %v; want nothing left", there, err)
 	}
 	w.create(map[string]string{"another": "1"})
@@ -249,7 +264,7 @@ func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
 	w.mustHandle("4-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
 	must(t, w.git.Delete("acme/widgets"))
 	w.mustHandle("5-0", move)
-	if _, there, err := w.handlers.Repos.Published(w.repo()); !there || err != nil {
+	if _, there, err := w.handlers.Volume.Published(w.repo()); !there || err != nil {
 		t.Errorf("at the old path %v, error %v; want it kept", there, err)
 	}
 }
@@ -262,7 +277,7 @@ func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 	if _, err := w.handle("2-0", move); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("error %v, want a conflict", err)
 	}
-	if _, there, err := w.handlers.Repos.Published(move.To); there || err != nil || !w.published() {
+	if _, there, err := w.handlers.Volume.Published(move.To); there || err != nil || !w.published() {
 		t.Errorf("at the new path %v, at the old one %v, error %v; want the clone at the old path", there, w.published(), err)
 	}
 	w.mustBeWatched(w.repo(), 1)

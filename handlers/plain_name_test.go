@@ -24,7 +24,7 @@ func TestPlainNameFollowsDefaultBranch(t *testing.T) {
 			w.due("a-0")
 			must(t, w.git.SetHead("acme/widgets", "dev"))
 			w.settle("b")
-			published, _, err := w.handlers.Repos.Published(w.repo())
+			published, _, err := w.handlers.Volume.Published(w.repo())
 			must(t, err)
 			if published.Plain != mustRef("dev") {
 				t.Errorf("the plain name is %s, want that of dev", published.Plain)
@@ -43,7 +43,7 @@ func TestPlainNameOfFormerDefaultBranchStaysCurrent(t *testing.T) {
 	must(t, w.git.SetHead("acme/widgets", "dev"))
 	second := w.push(map[string]string{"a": "2"})
 	w.settle("b")
-	published, _, err := w.handlers.Repos.Published(w.repo())
+	published, _, err := w.handlers.Volume.Published(w.repo())
 	must(t, err)
 	if published.Commits[mustRef("main")] != second {
 		t.Errorf("main is published at %.7s, want %.7s", published.Commits[mustRef("main")], second)

@@ -10,6 +10,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
 
 // Poll lists the remote's refs and requests a sync of each watched ref whose commit differs from the one on the volume or
@@ -49,35 +51,35 @@ import (
 //
 // A poll for one app, after it has added a pattern, requests syncs for that app, and notes what patterns leave out; the rest waits for the next
 // poll for all.
-func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	repo := job.Change.Repo
 	watches, err := h.watches(ctx, repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	result := job.Result(events.ResultPolled)
 	concerned := watches
 	if job.Change.App != "" {
-		concerned = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return w.App != job.Change.App })
+		concerned = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool { return w.App != job.Change.App })
 	}
 	if len(concerned) == 0 {
 		_, err := h.known(ctx, repo)
-		return events.Outcome{Result: result}, err
+		return Outcome{Result: result}, err
 	}
 	admitted, refs, err := h.listAsAnyone(ctx, job, concerned)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	if err := h.proveOther(ctx, job, concerned, admitted); err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	outcome, err := h.missing(ctx, job, watches, admitted, refs)
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	move, moved, err := h.redirected(ctx, job, watches, admitted, refs.Moved, nextID(job, outcome.Changes))
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
+		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
 	if moved { // after the syncs, which still find their watches
 		outcome.Changes = append(outcome.Changes, move)
@@ -90,11 +92,11 @@ func (h *Handlers) Poll(ctx context.Context, job events.Job) (events.Outcome, er
 	return outcome, nil
 }
 
-func watched(w Watch) source { return source{w.URL, w.Credential, w.Foreign} }
+func watched(w watch.Watch) source { return source{w.URL, w.Credential, w.Auto} }
 
 // listAsAnyone lists the refs using the first watch whose credential the remote accepts and does not limit, and returns that
 // watch.
-func (h *Handlers) listAsAnyone(ctx context.Context, job events.Job, watches []Watch) (Watch, Refs, error) {
+func (h *Handlers) listAsAnyone(ctx context.Context, job Job, watches []watch.Watch) (watch.Watch, volume.Refs, error) {
 	var first, limited error
 	tried := map[source]bool{}
 	for _, w := range watches {
@@ -102,7 +104,7 @@ func (h *Handlers) listAsAnyone(ctx context.Context, job events.Job, watches []W
 			continue
 		}
 		tried[watched(w)] = true
-		refs, err := h.listRefs(ctx, job, watched(w))
+		refs, err := h.listRefs(ctx, job, job.Change.Repo, watched(w))
 		switch class := events.ClassOf(err); {
 		case err == nil:
 			return w, refs, nil
@@ -110,74 +112,77 @@ func (h *Handlers) listAsAnyone(ctx context.Context, job events.Job, watches []W
 			limited = cmp.Or(limited, err)
 			continue
 		case class != events.ClassAuth && class != events.ClassConfig && class != events.ClassNotFound:
-			return w, Refs{}, err
+			return w, volume.Refs{}, err
 		}
 		if failed := h.denyAll(ctx, job, watches, watched(w), err); failed != nil {
-			return w, Refs{}, failed
+			return w, volume.Refs{}, failed
 		}
 		first = cmp.Or(first, err)
 	}
-	return Watch{}, Refs{}, cmp.Or(limited, first)
+	return watch.Watch{}, volume.Refs{}, cmp.Or(limited, first)
 }
 
-func (h *Handlers) listRefs(ctx context.Context, job events.Job, from source) (Refs, error) {
-	remote, err := h.remote(ctx, job, from)
+func (h *Handlers) listRefs(ctx context.Context, job Job, repo events.RepoPath, from source) (volume.Refs, error) {
+	auth, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	if err != nil {
-		return Refs{}, err
+		return volume.Refs{}, err
 	}
-	refs, err := h.Repos.ListRefs(ctx, job.Change.Repo, remote)
-	return refs, h.afterRefusal(from.credential, remote.Secret, err)
+	refs, err := h.Volume.ListRefs(ctx, volume.ListRefsRequest{
+		Repo: repo, URL: from.url, Auth: auth, Foreign: from.foreign, Gate: h.gate(job, from.credential),
+	})
+	return refs, h.afterRefusal(from.credential, auth, err)
 }
 
 // missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the obsolete fields of
 // the state. admitted is the watch whose credential the remote accepted.
-func (h *Handlers) missing(ctx context.Context, job events.Job, watches []Watch, admitted Watch, refs Refs) (events.Outcome, error) {
+func (h *Handlers) missing(ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs) (Outcome, error) {
 	known, err := h.known(ctx, job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
-	published, cloned, err := h.Repos.Published(job.Change.Repo)
+	published, cloned, err := h.Volume.Published(job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	compared, err := h.comparedViews(ctx, job.Change.Repo, known)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
-	listed, err := h.Repos.ListedRefs(job.Change.Repo)
+	listed, err := h.Volume.ListedRefs(job.Change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	p := polled{
-		h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared, listed: listed, now: time.Now(),
+		h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared,
+		listed: listed, now: time.Now(),
 		wanted: map[events.Ref]bool{},
 	}
 	if err := p.requestSyncs(); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if err := p.storeListed(ctx); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if job.Change.App != "" {
-		return p.leftOut(events.Outcome{Changes: p.changes}), nil
+		return p.leftOut(Outcome{Changes: p.changes}), nil
 	}
 	if err := p.requestRemovals(admitted); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	return p.outcome(ctx)
 }
 
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.
-func nextID(job events.Job, changes []events.Change) string {
+func nextID(job Job, changes []events.Change) string {
 	return fmt.Sprintf("%s%s/%d", pollID, job.Entry, len(changes)+1)
 }
 
 // commit returns the commit of a ref, and whether the remote has the ref. A commit is not listed: only a sync shows whether
 // the remote has it.
-func (r Refs) commit(ref events.Ref) (string, bool) {
+func (p *polled) commit(ref events.Ref) (string, bool) {
 	if commit := ref.Commit(); commit != "" {
 		return commit, true
 	}
-	commit, ok := r.Commits[ref.String()]
+	commit, ok := p.refs.Commits[ref.String()]
 	return commit, ok
 }

@@ -22,7 +22,7 @@ func (w *world) tag(commit string, names ...string) {
 // publishedTags returns the published tags of acme/widgets.
 func (w *world) publishedTags() []string {
 	w.t.Helper()
-	published, _, err := w.handlers.Repos.Published(w.repo())
+	published, _, err := w.handlers.Volume.Published(w.repo())
 	must(w.t, err)
 	var tags []string
 	for ref := range published.Commits {

@@ -8,27 +8,29 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
 
 // polled compares the refs that a poll has listed with the volume and the state.
 type polled struct {
 	h         *Handlers
-	job       events.Job
-	watches   []Watch
-	refs      Refs
+	job       Job
+	watches   []watch.Watch
+	refs      volume.Refs
 	known     state.Repo
-	published Published
+	published volume.Published
 	cloned    bool
 	compared  map[string]string // from comparedViews
 
-	listed map[events.Ref]ListedRef // by the last poll; nil if none has listed any
+	listed map[events.Ref]volume.ListedRef // by the last poll; nil if none has listed any
 	now    time.Time
 
-	wanted  map[events.Ref]bool      // refs that watches keep
-	changes []events.Change          // requested so far
-	valid   []events.Ref             // refs of the remote, for patterns
-	listing map[events.Ref]ListedRef // the same; nil without a pattern
-	left    []state.LeftOut          // and those that are not kept
+	wanted  map[events.Ref]bool             // refs that watches keep
+	changes []events.Change                 // requested so far
+	valid   []events.Ref                    // refs of the remote, for patterns
+	listing map[events.Ref]volume.ListedRef // the same; nil without a pattern
+	left    []state.LeftOut                 // and those that are not kept
 }
 
 // requestSyncs requests a sync for each watch and each of its refs that is out of date. A poll for one app requests those of its
@@ -44,15 +46,14 @@ func (p *polled) requestSyncs() error {
 			if p.job.Change.App != "" && p.job.Change.App != w.App {
 				continue
 			}
-			commit, _ := p.refs.commit(ref)
-			needed, decided, err := recheck.decide(w, ref, commit)
-			if err == nil && !decided {
-				needed, err = p.needsSync(w, ref, commit)
-			}
-			if err == nil && needed {
-				err = p.requestSync(w, ref)
-			}
+			needed, err := p.needsSync(recheck, w, ref)
 			if err != nil {
+				return err
+			}
+			if !needed {
+				continue
+			}
+			if err := p.requestSync(w, ref); err != nil {
 				return err
 			}
 		}
@@ -60,12 +61,17 @@ func (p *polled) requestSyncs() error {
 	return nil
 }
 
-// needsSync reports whether the volume or the app of a watch is behind the ref, which is at commit.
-func (p *polled) needsSync(w Watch, ref events.Ref, commit string) (bool, error) {
+// needsSync reports whether the volume or the app of a watch is behind the ref, or its rules are to be checked again.
+func (p *polled) needsSync(recheck *recheck, w watch.Watch, ref events.Ref) (bool, error) {
+	commit, _ := p.commit(ref)
+	needed, decided, err := recheck.decide(w, ref, commit)
+	if err != nil || decided {
+		return needed, err
+	}
 	isDefault := ref == p.refs.Default
-	isCurrent := p.published.Commits[ref] == commit && (!isDefault || p.published.Plain == ref) && p.known.Head(ref) == commit && p.known.Given(w.App, ref) == commit &&
-		!p.known.Repeats(w.App, ref) && p.known.Denied(w.App, w.Credential) == "" &&
-		p.published.LFS[ref].equal(lfsOf(p.watches, ref, isDefault)) &&
+	isCurrent := p.published.Commits[ref] == commit && (!isDefault || p.published.Plain == ref) && p.known.Head(ref) == commit &&
+		p.known.Given(w.App, ref) == commit && !p.known.Repeats(w.App, ref) && p.known.Denied(w.App, w.Credential) == "" &&
+		p.published.LFS[ref].String() == lfsOf(p.watches, ref, isDefault).String() &&
 		p.published.Submodules[ref] == submodulesOf(p.watches, ref, isDefault) && !p.published.Incomplete[ref] &&
 		!p.h.missesCredential(p.watches, w, ref, isDefault, p.published.Missing[ref])
 	if !isCurrent {
@@ -74,26 +80,28 @@ func (p *polled) needsSync(w Watch, ref events.Ref, commit string) (bool, error)
 	return p.h.viewsAreDue(p.compared, p.watches, w, ref, isDefault, commit)
 }
 
-func (p *polled) requestSync(w Watch, ref events.Ref) error {
+func (p *polled) requestSync(w watch.Watch, ref events.Ref) error {
 	if w.Ref.IsDefault() {
 		ref = events.Ref{}
 	}
 	return p.request(events.Change{
-		Type: events.ChangePushed, Repo: w.Repo, URL: w.URL, Ref: ref, App: w.App, Credential: w.Credential, Depth: w.Depth, Watched: true, Foreign: w.Foreign,
+		Type: events.ChangePushed, Repo: w.Repo, URL: w.URL, Ref: ref, App: w.App, Credential: w.Credential, Depth: w.Depth,
+		Watched: true, Foreign: w.Auto,
 	})
 }
 
 // requestRemovals requests the removal of published refs that are gone from the remote, or no longer watched.
-func (p *polled) requestRemovals(admitted Watch) error {
+func (p *polled) requestRemovals(admitted watch.Watch) error {
 	for _, ref := range slices.SortedFunc(maps.Keys(p.published.Commits), byName) {
-		_, there := p.refs.commit(ref)
+		_, there := p.commit(ref)
 		gone := !there && ref != p.published.Plain
 		dropped := there && !p.wanted[ref] && p.known.OnlyWatched(ref)
 		if !gone && !dropped {
 			continue
 		}
 		err := p.request(events.Change{
-			Type: events.ChangeRemoved, Repo: p.job.Change.Repo, URL: admitted.URL, Ref: ref, Credential: admitted.Credential, Foreign: admitted.Foreign, Force: dropped,
+			Type: events.ChangeRemoved, Repo: p.job.Change.Repo, URL: admitted.URL, Ref: ref,
+			Credential: admitted.Credential, Foreign: admitted.Auto, Force: dropped,
 		})
 		if err != nil {
 			return err
@@ -113,7 +121,7 @@ func (p *polled) request(change events.Change) error {
 }
 
 // leftOut adds to an outcome what the patterns leave out.
-func (p *polled) leftOut(outcome events.Outcome) events.Outcome {
+func (p *polled) leftOut(outcome Outcome) Outcome {
 	left, none := p.known.LeftOutFields(p.left)
 	if outcome.State == nil {
 		outcome.State = map[string]string{}
@@ -130,10 +138,10 @@ func (p *polled) leftOut(outcome events.Outcome) events.Outcome {
 }
 
 // outcome returns the requested changes, and the state without its obsolete fields.
-func (p *polled) outcome(ctx context.Context) (events.Outcome, error) {
-	outcome := events.Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
+func (p *polled) outcome(ctx context.Context) (Outcome, error) {
+	outcome := Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
 	checks, unchecked := p.known.KeepChecks(func(ref events.Ref) bool {
-		_, there := p.refs.commit(ref)
+		_, there := p.commit(ref)
 		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || there && p.wanted[ref]
 	})
 	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)

@@ -2,52 +2,38 @@ package handlers_test
 
 import (
 	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"lockstep/events"
-	"lockstep/handlers"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
-// observedRepos counts how often what is published is read, which opens trees, and fails to store listed refs with setListed.
-type observedRepos struct {
-	handlers.Repos
-	published int
-	setListed error
-}
-
-func (r *observedRepos) Published(repo events.RepoPath) (handlers.Published, bool, error) {
-	r.published++
-	return r.Repos.Published(repo)
-}
-
-func (r *observedRepos) SetListedRefs(ctx context.Context, repo events.RepoPath, fence uint64, refs map[events.Ref]handlers.ListedRef) error {
-	if r.setListed != nil {
-		return r.setListed
-	}
-	return r.Repos.SetListedRefs(ctx, repo, fence, refs)
-}
-
-func (w *world) observeRepos() *observedRepos {
-	observed := &observedRepos{Repos: w.handlers.Repos}
-	w.handlers.Repos = observed
-	return observed
-}
-
+// TestSyncOfAWatchWithLFSDoesNotReadOtherTrees has another tree with a file that cannot be read to its end.
 func TestSyncOfAWatchWithLFSDoesNotReadOtherTrees(t *testing.T) {
 	w := newWorld(t)
-	w.create(map[string]string{"a": "1"})
+	first := w.create(map[string]string{"a": "1"})
+	w.branch(first, "dev")
 	url := w.git.URL("acme/widgets")
+	w.mustHandle("1-0", events.Change{URL: url, Ref: mustRef("dev")})
 	w.watchAs(watch.Watch{App: "art", URL: url, LFS: watch.LFSFetch}, "")
-	w.mustHandle("1-0", events.Change{URL: url, App: "art", Watched: true})
+	art := events.Change{URL: url, App: "art", Watched: true}
+	w.mustHandle("2-0", art)
+	must(t, unix.Mkfifo(filepath.Join(w.root, "acme/widgets@dev/.git/lockstep-lfs"), 0o600))
 	w.push(map[string]string{"a": "2"})
-	observed := w.observeRepos()
-	w.mustHandle("2-0", events.Change{URL: url, App: "art", Watched: true})
-	if observed.published > 0 {
-		t.Errorf("the published trees were read %d times", observed.published)
-	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.handle("3-0", art)
+		done <- err
+	}()
+	must(t, mustReceive(t, done, "end of the sync, which reads the other tree"))
 }
 
 func TestCoveredAppsOfATagReadThePublishedRefsOnce(t *testing.T) {
@@ -58,18 +44,30 @@ func TestCoveredAppsOfATagReadThePublishedRefsOnce(t *testing.T) {
 	for _, app := range []string{"docs", "search", "scan", "ci"} {
 		w.limit(app, "refs/tags/v*", 3)
 	}
-	observed := w.observeRepos()
 	w.latest = "8-0"
 	outcome, err := w.outcome("1-0", events.Change{URL: url, Ref: tag, App: "docs", Watched: true})
 	must(t, err)
-	before := observed.published
-	for _, app := range []string{"search", "scan", "ci"} {
-		if _, ok := outcome.Covers(context.Background(), w.job("2-0", events.Change{Repo: w.repo(), URL: url, Ref: tag, App: app, Watched: true})); !ok {
-			t.Errorf("%s is not covered", app)
+	covers := func(app string) bool {
+		t.Helper()
+		change := events.Change{Repo: w.repo(), URL: url, Ref: tag, App: app, Watched: true}
+		_, ok := outcome.Covers(context.Background(), w.job("2-0", change))
+		return ok
+	}
+	if !covers("search") {
+		t.Error("search is not covered")
+	}
+	later := map[events.Ref]volume.ListedRef{}
+	for _, name := range []string{"v3", "v4", "v5"} {
+		later[mustRef("refs/tags/"+name)] = volume.ListedRef{Commit: first}
+	}
+	must(t, w.handlers.Volume.SetListedRefs(context.Background(), w.repo(), w.fence, later))
+	for _, app := range []string{"scan", "ci"} {
+		if !covers(app) {
+			t.Errorf("%s is not covered: the published refs were read again", app)
 		}
 	}
-	if n := observed.published - before; n != 1 {
-		t.Errorf("the published refs were read %d times for 3 covered changes, want once", n)
+	if _, err := w.outcome("3-0", events.Change{URL: url, Ref: tag, App: "ci", Watched: true}); events.ClassOf(err) != events.ClassUnwatched {
+		t.Errorf("once they are read again: %v, want the tag left out", err)
 	}
 }
 
@@ -115,15 +113,20 @@ func TestNewPatternTakesNoOldBranchForChanged(t *testing.T) {
 // TestPollGoesOnWithoutItsList fails to store which refs were listed. Only a newer holder ends the poll.
 func TestPollGoesOnWithoutItsList(t *testing.T) {
 	w := newWorld(t)
-	w.create(map[string]string{"a": "1"})
+	first := w.create(map[string]string{"a": "1"})
 	w.watch("ci", "refs/heads/*")
-	observed := w.observeRepos()
-	due := events.Change{Type: events.ChangeDue, Repo: w.repo()}
-	for class, want := range map[events.Class]bool{events.ClassVolume: true, events.ClassQuota: true, events.ClassStale: false} {
-		observed.setListed = events.Errorf(events.Retryable, class, "cannot write")
-		outcome, err := w.outcome("1-0", due)
-		if ok := err == nil && len(outcome.Changes) == 1; ok != want {
-			t.Errorf("%s: requested %q, error %v; want a poll that goes on: %v", class, requested(outcome.Changes), err, want)
-		}
+	w.due("1-0")
+	w.branch(first, "dev")
+	stale := w.job("2-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
+	stale.Fence = 1
+	if _, err := w.handlers.Handle(context.Background(), stale); events.ClassOf(err) != events.ClassStale {
+		t.Errorf("after a newer holder: %v", err)
+	}
+	var log strings.Builder
+	w.handlers.Log = slog.New(slog.NewTextHandler(&log, nil))
+	must(t, os.Remove(filepath.Join(w.root, ".lockstep/volume"))) // as if it was unmounted
+	outcome, err := w.outcome("3-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
+	if err != nil || len(outcome.Changes) != 1 || !strings.Contains(log.String(), "listed refs not stored") {
+		t.Errorf("requested %q, error %v; want a poll that goes on", requested(outcome.Changes), err)
 	}
 }

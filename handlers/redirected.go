@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/watch"
 )
 
 // redirected returns the move of a repository whose remote permanently redirects to another path of the same host, if a watch
 // asks to follow it. It returns false if the move would be refused: if a credential of a watch may not be sent to the new URL, or the new
 // path is watched at another remote. Then the repository stays where it is, and is fetched through the redirect.
-func (h *Handlers) redirected(ctx context.Context, job events.Job, watches []Watch, admitted Watch, moved, id string) (events.Change, bool, error) {
-	if moved == "" || !slices.ContainsFunc(watches, func(w Watch) bool { return w.FollowMoves }) {
+func (h *Handlers) redirected(ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, moved, id string) (events.Change, bool, error) {
+	if moved == "" || !slices.ContainsFunc(watches, func(w watch.Watch) bool { return w.FollowMoves }) {
 		return events.Change{}, false, nil
 	}
 	if events.CanonicalHost(moved) != events.CanonicalHost(admitted.URL) ||
@@ -30,22 +31,28 @@ func (h *Handlers) redirected(ctx context.Context, job events.Job, watches []Wat
 	}
 	change, err := events.NewChange(events.Change{
 		ID: id, Type: events.ChangeMoved, Source: job.Change.Source, Repo: job.Change.Repo, To: to, URL: moved,
-		Credential: admitted.Credential, Foreign: admitted.Foreign,
+		Credential: admitted.Credential, Foreign: admitted.Auto,
 	})
 	if err != nil {
 		return events.Change{}, false, err
 	}
-	_, err = h.remote(ctx, job, sourceOf(change))
-	for _, w := range watches { // the move changes the URL of them all
-		if err == nil && w.Credential != "" {
-			_, err = h.Credentials.Resolve(ctx, w.Credential, moved)
-		}
-	}
-	if err == nil {
-		err = h.checkTarget(ctx, change)
-	}
+	err = h.checkRedirect(ctx, change, watches)
 	if events.DispositionOf(err) == events.Permanent {
 		return events.Change{}, false, nil
 	}
 	return change, err == nil, err
+}
+
+// checkRedirect refuses a move whose URL a credential of a watch may not be sent to, as it changes the URL of all watches.
+func (h *Handlers) checkRedirect(ctx context.Context, move events.Change, watches []watch.Watch) error {
+	names := []string{move.Credential}
+	for _, w := range watches {
+		names = append(names, w.Credential)
+	}
+	for _, name := range names {
+		if _, err := h.Credentials.Resolve(ctx, name, move.URL); err != nil {
+			return err
+		}
+	}
+	return h.checkTarget(ctx, move)
 }

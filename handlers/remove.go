@@ -7,36 +7,43 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 )
 
 // Remove deletes a clone that the remote no longer has, or unpublishes the change's ref; readers may use its tree for the
 // usual grace period. The change is a hint: unless it is forced, Remove keeps anything that the remote still has; if it is
 // forced, Remove keeps anything that is still watched. A deleted clone leaves a tombstone in its state, which identifies
 // older changes as outdated.
-func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, error) {
+func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
-	remote := Remote{URL: change.URL, Foreign: change.Foreign}
+	req := volume.RemoveRequest{
+		Repo: change.Repo, Ref: change.Ref, URL: change.URL, Foreign: change.Foreign, Fence: job.Fence, Confirm: job.Confirm,
+		Force: change.Force, Plain: change.Force,
+	}
 	var err error
 	if change.Force {
 		err = h.checkUnwatched(ctx, change)
 	} else {
-		remote, err = h.remote(ctx, job, sourceOf(change))
+		req.Gate = h.gate(job, change.Credential)
+		req.Auth, err = h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	}
 	if err != nil {
-		return events.Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
+		return Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
 	}
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if isOfPoll(change) && change.Force && !known.OnlyWatched(change.Ref) {
-		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassConflict, "remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
+		return Outcome{}, events.Errorf(events.Permanent, events.ClassConflict,
+			"remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)
 	}
-	err = h.Repos.Remove(ctx, RemoveRequest{
-		Repo: change.Repo, Ref: change.Ref, Remote: remote, Fence: job.Fence, Force: change.Force, Confirm: job.Confirm,
-	})
-	if err != nil {
-		return events.Outcome{}, h.afterRefusal(change.Credential, remote.Secret, err)
+	remove := h.Volume.RemoveRef
+	if change.Ref.IsZero() {
+		remove = h.Volume.Remove
+	}
+	if _, err := remove(ctx, req); err != nil {
+		return Outcome{}, h.afterRefusal(change.Credential, req.Auth, err)
 	}
 	job.Follows = known.Follows()
 	result := job.Result(events.ResultRemoved)
@@ -44,11 +51,11 @@ func (h *Handlers) Remove(ctx context.Context, job events.Job) (events.Outcome, 
 		fields := state.RemovedFields(result, job.Entry)
 		maps.Copy(fields, known.Moves())
 		maps.Copy(fields, known.FollowsFields())
-		return events.Outcome{Result: result, State: fields, Forget: true}, nil
+		return Outcome{Result: result, State: fields, Forget: true}, nil
 	}
-	outcome := events.Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
+	outcome := Outcome{Result: result, Drop: known.FieldsOf(change.Ref)}
 	if outcome.Views, err = h.droppedViews(ctx, change.Repo, known, outcome.Drop); err != nil {
-		return events.Outcome{}, err
+		return Outcome{}, err
 	}
 	if !known.IsZero() {
 		others := func(ref events.Ref) bool { return ref != change.Ref }

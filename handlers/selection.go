@@ -13,49 +13,48 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
 
-// A pattern keeps all refs that it matches, up to the limit of its watch. [Watch.pick] alone decides which, for webhooks, polls and
+// A pattern keeps all refs that it matches, up to the limit of its watch. pick alone decides which, for webhooks, polls and
 // removals. Of branches it needs to know when they have changed. The volume has both sources of that: the refs that the last poll has
 // listed, each with the time at which its commit has changed, and the time at which a later commit was published. A branch that a webhook
 // announces changes now, so it is kept. If there are too many then, its sync requests a poll, which removes others.
 
 // pick splits refs that a pattern matches into those that are kept and those that are left out: of branches those that changed last, and
 // of these the first by name, are kept, of tags the last by version.
-func (w Watch) pick(matching []events.Ref, changed func(events.Ref) time.Time) (kept, left []events.Ref) {
-	if w.MaxRefs == 0 || len(matching) <= w.MaxRefs {
+func pick(w watch.Watch, matching []events.Ref, changed func(events.Ref) time.Time) (kept, left []events.Ref) {
+	limit := maxRefs(w)
+	if len(matching) <= limit {
 		return matching, nil
 	}
 	slices.SortFunc(matching, func(a, b events.Ref) int {
 		switch {
 		case isTag(a) && isTag(b):
 			return byVersion(b, a)
-		case isTag(a) || isTag(b): // only a selector of another program matches both
-			return byName(a, b)
 		}
 		return cmp.Or(changed(b).Compare(changed(a)), byName(a, b))
 	})
-	return matching[:w.MaxRefs], matching[w.MaxRefs:]
+	return matching[:limit], matching[limit:]
 }
+
+// maxRefs returns how many of the refs that the pattern of a watch matches are kept.
+func maxRefs(w watch.Watch) int { return cmp.Or(w.MaxRefs, watch.DefaultMaxRefs) }
 
 func isTag(ref events.Ref) bool { return strings.HasPrefix(ref.String(), "refs/tags/") }
 
-func isPattern(s Selector) bool {
-	_, one := s.Ref()
-	return !one
-}
-
 // storedRefs are the refs of a repository that are known without asking its remote.
 type storedRefs struct {
-	published Published
-	listed    map[events.Ref]ListedRef
+	published volume.Published
+	listed    map[events.Ref]volume.ListedRef
 }
 
 func (h *Handlers) storedRefs(repo events.RepoPath) (s storedRefs, err error) {
-	if s.published, _, err = h.Repos.Published(repo); err != nil {
+	if s.published, _, err = h.Volume.Published(repo); err != nil {
 		return storedRefs{}, err
 	}
-	s.listed, err = h.Repos.ListedRefs(repo)
+	s.listed, err = h.Volume.ListedRefs(repo)
 	return s, err
 }
 
@@ -65,10 +64,10 @@ func (h *Handlers) storedOnce(repo events.RepoPath) func() (storedRefs, error) {
 }
 
 // picks reports whether a pattern keeps a ref that it matches.
-func (s storedRefs) picks(w Watch, ref events.Ref) bool {
+func (s storedRefs) picks(w watch.Watch, ref events.Ref) bool {
 	refs := slices.Concat(matching(w.Ref, maps.Keys(s.listed)), matching(w.Ref, maps.Keys(s.published.Commits)), []events.Ref{ref})
 	slices.SortFunc(refs, byName)
-	kept, _ := w.pick(slices.Compact(refs), func(one events.Ref) time.Time {
+	kept, _ := pick(w, slices.Compact(refs), func(one events.Ref) time.Time {
 		published, listed := s.published.Changed[one], s.listed[one]
 		if s.published.Commits[one] != listed.Commit && published.After(listed.Changed) {
 			return published
@@ -79,19 +78,19 @@ func (s storedRefs) picks(w Watch, ref events.Ref) bool {
 }
 
 // keeps reports whether a watch keeps a ref that may be published.
-func (s storedRefs) keeps(w Watch, ref events.Ref) bool {
+func (s storedRefs) keeps(w watch.Watch, ref events.Ref) bool {
 	switch {
 	case w.Ref.IsDefault():
 		return ref == s.published.Plain
 	case !w.Ref.Matches(ref):
 		return false
 	}
-	return !isPattern(w.Ref) || s.picks(w, ref)
+	return !w.Ref.IsPattern() || s.picks(w, ref)
 }
 
 // checkPicked refuses a change of a tag that the patterns of its app leave out. A branch is kept, because it changes now.
-func checkPicked(change events.Change, selecting []Watch, storedRefs func() (storedRefs, error)) error {
-	if !isTag(change.Ref) || !slices.ContainsFunc(selecting, func(w Watch) bool { return isPattern(w.Ref) }) {
+func checkPicked(change events.Change, selecting []watch.Watch, storedRefs func() (storedRefs, error)) error {
+	if !isTag(change.Ref) || !slices.ContainsFunc(selecting, func(w watch.Watch) bool { return w.Ref.IsPattern() }) {
 		return nil
 	}
 	stored, err := storedRefs()
@@ -100,35 +99,39 @@ func checkPicked(change events.Change, selecting []Watch, storedRefs func() (sto
 	}
 	limit := 0
 	for _, w := range selecting {
-		if !isPattern(w.Ref) || stored.picks(w, change.Ref) {
+		if !w.Ref.IsPattern() || stored.picks(w, change.Ref) {
 			return nil
 		}
-		limit = max(limit, w.MaxRefs)
+		limit = max(limit, maxRefs(w))
 	}
-	return events.Errorf(events.Permanent, events.ClassUnwatched, "%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of %s; raise --max-refs to keep it",
+	return unwatched("%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of %s; raise --max-refs to keep it",
 		change.Ref, change.Repo, limit, change.App)
 }
 
 // pollIfExceeded requests a poll, which removes others, if a synced ref is published for the first time and more refs are published than a
 // pattern that selects it keeps. The caller calls it for no sync that a poll requested, which requests the removals itself.
-func (h *Handlers) pollIfExceeded(job events.Job, known state.Repo, watches []Watch, synced events.Result) ([]events.Change, error) {
-	limited := slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return w.MaxRefs == 0 || !isPattern(w.Ref) || !w.Ref.Matches(synced.Ref) })
+func (h *Handlers) pollIfExceeded(
+	job Job, known state.Repo, watches []watch.Watch, synced events.Result,
+) ([]events.Change, error) {
+	limited := slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool {
+		return !w.Ref.IsPattern() || !w.Ref.Matches(synced.Ref)
+	})
 	if len(limited) == 0 || known.Head(synced.Ref) != "" {
 		return nil, nil
 	}
-	published, _, err := h.Repos.Published(synced.Repo)
+	published, _, err := h.Volume.Published(synced.Repo)
 	if err != nil {
 		return nil, err
 	}
 	for _, w := range limited {
-		if len(matching(w.Ref, maps.Keys(published.Commits))) > w.MaxRefs {
+		if len(matching(w.Ref, maps.Keys(published.Commits))) > maxRefs(w) {
 			return pollAfter(job)
 		}
 	}
 	return nil, nil
 }
 
-func matching(s Selector, refs iter.Seq[events.Ref]) (found []events.Ref) {
+func matching(s watch.Selector, refs iter.Seq[events.Ref]) (found []events.Ref) {
 	for ref := range refs {
 		if s.Matches(ref) {
 			found = append(found, ref)
@@ -138,7 +141,7 @@ func matching(s Selector, refs iter.Seq[events.Ref]) (found []events.Ref) {
 }
 
 // pick returns the refs that a watch keeps of those that the remote has, and notes what it leaves out.
-func (p *polled) pick(w Watch) []events.Ref {
+func (p *polled) pick(w watch.Watch) []events.Ref {
 	ref, one := w.Ref.Ref()
 	switch {
 	case w.Ref.IsDefault() && p.refs.InvalidDefault != "":
@@ -147,7 +150,7 @@ func (p *polled) pick(w Watch) []events.Ref {
 	case w.Ref.IsDefault():
 		ref = p.refs.Default
 	}
-	if _, there := p.refs.commit(ref); one {
+	if _, there := p.commit(ref); one {
 		if !there {
 			return nil
 		}
@@ -155,7 +158,7 @@ func (p *polled) pick(w Watch) []events.Ref {
 	}
 	p.listAll()
 	all := matching(w.Ref, slices.Values(p.valid))
-	kept, left := w.pick(all, func(ref events.Ref) time.Time { return p.listing[ref].Changed })
+	kept, left := pick(w, all, func(ref events.Ref) time.Time { return p.listing[ref].Changed })
 	names := make([]string, len(left))
 	for i, ref := range left {
 		names[i] = ref.String()
@@ -167,13 +170,13 @@ func (p *polled) pick(w Watch) []events.Ref {
 	return kept
 }
 
-func (p *polled) leaveOut(w Watch, why state.LeftOutReason, refs []string) {
+func (p *polled) leaveOut(w watch.Watch, why state.LeftOutReason, refs []string) {
 	if len(refs) == 0 {
 		return
 	}
 	one := state.LeftOut{App: w.App, Ref: w.Ref.String(), Reason: why}
 	if why == state.BeyondMaxRefs {
-		one.MaxRefs = w.MaxRefs
+		one.MaxRefs = maxRefs(w)
 	}
 	p.left = append(p.left, state.NewLeftOut(one, refs))
 }
@@ -183,7 +186,7 @@ func (p *polled) listAll() {
 	if p.listing != nil {
 		return
 	}
-	p.listing = map[events.Ref]ListedRef{}
+	p.listing = map[events.Ref]volume.ListedRef{}
 	for name := range p.refs.Commits {
 		if ref, err := events.ParseRef(name); err == nil {
 			p.valid = append(p.valid, ref)
@@ -195,7 +198,7 @@ func (p *polled) listAll() {
 // list records that the remote has a ref, and since when at this commit. One that was changed and changed back between two polls counts
 // as unchanged.
 func (p *polled) list(ref events.Ref) {
-	one := ListedRef{Commit: p.refs.Commits[ref.String()], Changed: p.now}
+	one := volume.ListedRef{Commit: p.refs.Commits[ref.String()], Changed: p.now}
 	last, wasListed := p.listed[ref]
 	switch {
 	case wasListed && last.Commit == one.Commit:
@@ -215,12 +218,12 @@ func (p *polled) list(ref events.Ref) {
 // storeListed stores the listed refs for the next poll, and for removals. If the volume cannot be written, the poll goes on without: a
 // power cut may lose them, too.
 func (p *polled) storeListed(ctx context.Context) error {
-	same := func(a, b ListedRef) bool { return a.Commit == b.Commit && a.Changed.Equal(b.Changed) }
+	same := func(a, b volume.ListedRef) bool { return a.Commit == b.Commit && a.Changed.Equal(b.Changed) }
 	if (p.listing == nil) == (p.listed == nil) && maps.EqualFunc(p.listing, p.listed, same) {
 		return nil
 	}
-	err := p.h.Repos.SetListedRefs(ctx, p.job.Change.Repo, p.job.Fence, p.listing)
-	if class := events.ClassOf(err); class == events.ClassVolume || class == events.ClassQuota {
+	err := p.h.Volume.SetListedRefs(ctx, p.job.Change.Repo, p.job.Fence, p.listing)
+	if events.ClassOf(err) == events.ClassVolume {
 		cmp.Or(p.h.Log, slog.Default()).WarnContext(ctx, "listed refs not stored", "repo", p.job.Change.Repo.String(), "error", err)
 		return nil
 	}

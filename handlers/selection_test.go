@@ -53,7 +53,7 @@ func (w *world) settle(entry string) (all []string) {
 // names returns the published refs, separated by spaces and without "refs/heads/" and "refs/tags/".
 func (w *world) names() string {
 	w.t.Helper()
-	published, _, err := w.handlers.Repos.Published(w.repo())
+	published, _, err := w.handlers.Volume.Published(w.repo())
 	must(w.t, err)
 	var names []string
 	for ref := range maps.Keys(published.Commits) {

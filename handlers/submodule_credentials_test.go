@@ -8,9 +8,6 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/handlers"
-	"lockstep/internal/app/backend"
-	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/volume"
@@ -56,8 +53,7 @@ func TestSubmodulesHaveCredentialsOfTheirOwn(t *testing.T) {
 	w := newWorld(t)
 	w.withPrivate(map[string]string{"acme/own": "own", "libs/a": "wide", "libs/deep/b": "narrow", "libs/deep-c": "wide", "other/d": "none"})
 	w.git.RequireAuth("acme/widgets", "bot", "own")
-	hosts := &hostLog{}
-	w.handlers.Hosts = hosts
+	requests := w.limitHosts()
 	w.credential("own", "own", "acme", "libs/deep/b.git") // a longer prefix of the change's own credential does not count
 	w.credential("wide", "wide", "libs/", "nowhere")
 	w.credential("narrow", "narrow", "libs/deep/")
@@ -79,7 +75,7 @@ func TestSubmodulesHaveCredentialsOfTheirOwn(t *testing.T) {
 		}
 	}
 	used := map[string]bool{}
-	for _, req := range hosts.requests {
+	for _, req := range requests.all() {
 		used[req.Credential] = true
 	}
 	if len(used) != 4 || !used["own"] || !used["wide"] || !used["narrow"] || !used[""] {
@@ -157,47 +153,19 @@ func TestPollNoticesANewSubmoduleCredential(t *testing.T) {
 	step("5-0", "pushed build", 0)
 }
 
-// tokens returns the credential of a GitHub App: its token may be replaced by the next one.
-type tokens struct {
-	handlers.Credentials
-	url     string
-	secrets []string
-}
-
-func (c *tokens) Resolve(ctx context.Context, name, url string) (handlers.Secret, error) {
-	if name != "app" {
-		return c.Credentials.Resolve(ctx, name, url)
-	}
-	return handlers.Secret{Username: "bot", Password: c.secrets[0]}, nil
-}
-
-func (c *tokens) URLs(name string) ([]string, error) {
-	if name != "app" {
-		return c.Credentials.URLs(name)
-	}
-	return []string{c.url}, nil
-}
-
-func (c *tokens) Refused(name string, _ handlers.Secret) bool {
-	if name != "app" || len(c.secrets) == 1 {
-		return false
-	}
-	c.secrets = c.secrets[1:]
-	return true
-}
-
 // TestRevokedTokenOfASubmoduleIsReplaced has the remote of a submodule refuse the first token.
 func TestRevokedTokenOfASubmoduleIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.withPrivate(map[string]string{"libs/a": "fresh"})
+	w.git.RequireAuth("libs/a", githubUser, "fresh")
 	url := w.git.URL("acme/widgets")
-	w.handlers.Credentials = &tokens{w.handlers.Credentials, w.git.URL("libs/a"), []string{"revoked", "fresh", "never needed"}}
+	issued := w.githubApp(w.git.URL("libs/a"), "revoked", "fresh", "never needed")
 	w.watchAs(watch.Watch{App: "build", URL: url, Submodules: events.SubmodulesBestEffort, SubmoduleCredentials: []string{"app"}}, "")
 	if r := w.mustHandle("1-0", events.Change{URL: url, App: "build", Watched: true}); len(r.Missing) > 0 {
 		t.Errorf("missing %+v", r.Missing)
 	}
-	if got := w.handlers.Credentials.(*tokens).secrets; len(got) != 2 {
-		t.Errorf("tokens left: %v", got)
+	if n := issued.Load(); n != 2 {
+		t.Errorf("%d tokens were issued, want 2", n)
 	}
 }
 
@@ -229,7 +197,7 @@ func TestNoTokenFollowsTheLFSFilesOfASubmodule(t *testing.T) {
 			v, err := volume.OpenVolume(w.root, volume.Config{Net: wire.Config{Hosts: []string{"127.0.0.1"}}})
 			must(t, err)
 			t.Cleanup(v.Close)
-			w.handlers = backend.New(v, w.states, credential.NewStore("", func(name string) string { return w.env[name] }), w.watches)
+			w.handlers.Volume = v
 			w.credential("own", token, "acme")
 			w.credential("libs", libsToken, "libs")
 			w.withPrivate(map[string]string{"libs/a": libsToken, "other/a": token})

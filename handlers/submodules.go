@@ -2,30 +2,36 @@ package handlers
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/wire"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
 
-// submoduleError is an error of [Repos] about a submodule, not about the repository itself.
+// submoduleError is an error of a volume about a submodule, not about the repository itself.
 type submoduleError interface {
 	error
 	Submodule() string // its path
 }
 
-// submodulesOf returns the strictest setting of the watches of a ref, as with [Verify].
-func submodulesOf(watches []Watch, ref events.Ref, isDefault bool) (wanted events.Submodules) {
+// submodulesOf returns the strictest setting of the watches of a ref, as with [watch.Verify].
+func submodulesOf(watches []watch.Watch, ref events.Ref, isDefault bool) (wanted events.Submodules) {
 	for _, w := range watches {
-		if w.selects(ref, isDefault) {
+		if selects(w, ref, isDefault) {
 			wanted = wanted.Or(w.Submodules)
 		}
 	}
 	return wanted
 }
 
-func (w Watch) selects(ref events.Ref, isDefault bool) bool {
+func selects(w watch.Watch, ref events.Ref, isDefault bool) bool {
 	return w.Ref.Matches(ref) || isDefault && w.Ref.IsDefault()
 }
 
@@ -42,9 +48,9 @@ type scopes []scope
 // scopesOf returns the credentials for submodules of the watches of a ref. A credential without a
 // secret or URL prefixes is an error if the app names it, and is skipped if only other apps do,
 // because the app cannot correct it. app is "" for none.
-func (h *Handlers) scopesOf(watches []Watch, ref events.Ref, isDefault bool, app string) (found scopes, err error) {
+func (h *Handlers) scopesOf(watches []watch.Watch, ref events.Ref, isDefault bool, app string) (found scopes, err error) {
 	for _, w := range watches {
-		if !w.selects(ref, isDefault) {
+		if !selects(w, ref, isDefault) {
 			continue
 		}
 		for _, name := range w.SubmoduleCredentials {
@@ -74,41 +80,45 @@ func (s scopes) best(url string) (name string) {
 	return name
 }
 
-// submoduleRemote returns [SyncRequest.Submodule] for a sync from a source.
-func (h *Handlers) submoduleRemote(from source, own Remote, named scopes) func(context.Context, string) (SubmoduleRemote, error) {
-	secretFor := func(ctx context.Context, url string) (name string, secret Secret, err error) {
+// submoduleRemote returns [volume.SyncRequest.Submodule] for a sync from a source, whose requests pass a gate.
+func (h *Handlers) submoduleRemote(
+	from source, own wire.Gate, named scopes,
+) func(context.Context, string) (volume.PartRemote, error) {
+	ownAuth := h.authFor(from)
+	authFor := func(ctx context.Context, url string) (name string, auth wire.Auth, err error) {
 		if name = named.best(url); name != "" {
-			secret, err = h.Credentials.Resolve(ctx, name, url)
-			return name, secret, err
+			auth, err = h.Credentials.Resolve(ctx, name, url)
+			return name, auth, err
 		}
-		secret, err = own.SecretFor(ctx, url)
-		if secret == (Secret{}) {
-			return "", secret, err
+		auth, err = ownAuth(ctx, url)
+		if auth.IsZero() {
+			return "", auth, err
 		}
-		return from.credential, secret, err
+		return from.credential, auth, err
 	}
-	return func(ctx context.Context, url string) (SubmoduleRemote, error) {
-		name, secret, err := secretFor(ctx, url)
-		remote := SubmoduleRemote{Remote: Remote{URL: url, Secret: secret, Foreign: own.Foreign, Gate: own.Gate}, Credential: named.best(url)}
-		if g, ok := own.Gate.(gate); ok {
+	return func(ctx context.Context, url string) (volume.PartRemote, error) {
+		name, auth, err := authFor(ctx, url)
+		remote := volume.PartRemote{Auth: auth, Gate: own, Credential: named.best(url)}
+		if g, ok := own.(gate); ok {
 			g.credential = name
 			remote.Gate = g
 		}
-		remote.SecretFor = func(ctx context.Context, url string) (Secret, error) {
+		remote.AuthFor = func(ctx context.Context, url string) (wire.Auth, error) {
 			if !mayHaveSecret(url) {
-				return Secret{}, nil
+				return wire.Auth{}, nil
 			}
-			_, secret, err := secretFor(ctx, url)
-			return secret, err
+			_, auth, err := authFor(ctx, url)
+			return auth, err
 		}
 		remote.Refused = func(err error) (report error, again bool) {
 			switch class := events.ClassOf(err); {
 			case class != events.ClassAuth && class != events.ClassNotFound:
 				return err, false
 			case name == "":
-				return fmt.Errorf("%w; it was asked without a credential: add its URL to the urls of one that the watch names with --submodule-credential", err), false
+				return fmt.Errorf("%w; it was asked without a credential: add its URL to the urls of one that the watch names "+
+					"with --submodule-credential", err), false
 			case class == events.ClassAuth && remote.Credential != "":
-				again = h.Credentials.Refused(name, secret)
+				again = h.Credentials.Refused(name, auth)
 			}
 			return fmt.Errorf("%w (credential %q)", err, name), again
 		}
@@ -116,12 +126,29 @@ func (h *Handlers) submoduleRemote(from source, own Remote, named scopes) func(c
 	}
 }
 
+// maxMissing is the maximum number of missing submodules in a result.
+const maxMissing = 100
+
+// missingOf returns the missing submodules for a result.
+func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
+	for _, part := range parts[:min(len(parts), maxMissing)] {
+		m := events.MissingSubmodule{Path: part.Path, Class: events.Class(part.Class), Error: part.Why}
+		if !utf8.ValidString(part.Path) {
+			m.Raw = base64.StdEncoding.EncodeToString([]byte(part.Path))
+		}
+		missing = append(missing, m)
+	}
+	return missing
+}
+
 // missesCredential reports whether a sync for a watch may have another outcome for submodules that are missing: another credential
 // covers their URL now, or one that the watch names is not usable, which the sync reports.
-func (h *Handlers) missesCredential(watches []Watch, w Watch, ref events.Ref, isDefault bool, missing []MissingRemote) bool {
+func (h *Handlers) missesCredential(watches []watch.Watch, w watch.Watch, ref events.Ref, isDefault bool, missing []checkout.Part) bool {
 	if len(w.SubmoduleCredentials) == 0 && len(missing) == 0 {
 		return false
 	}
 	named, err := h.scopesOf(watches, ref, isDefault, w.App)
-	return err != nil || slices.ContainsFunc(missing, func(m MissingRemote) bool { return m.URL != "" && named.best(m.URL) != m.Credential })
+	return err != nil || slices.ContainsFunc(missing, func(m checkout.Part) bool {
+		return m.URL != "" && named.best(m.URL) != m.Credential
+	})
 }

@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/app/backend"
-	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/volume"
@@ -157,7 +155,7 @@ func TestNoTokenFollowsASubmodule(t *testing.T) {
 			w.env["LOCKSTEP_CREDENTIAL_BOT_PASSWORD"] = token
 			w.env["LOCKSTEP_CREDENTIAL_BOT_SSH_KEY"] = "never used"
 			w.env["LOCKSTEP_CREDENTIAL_BOT_URLS"] = strings.TrimSuffix(own, "widgets.git")
-			w.handlers = backend.New(v, w.states, credential.NewStore("", func(name string) string { return w.env[name] }), w.watches)
+			w.handlers.Volume = v
 			w.env["LOCKSTEP_CREDENTIAL_LIBS_USERNAME"] = "bot"
 			w.env["LOCKSTEP_CREDENTIAL_LIBS_PASSWORD"] = libsToken
 			w.env["LOCKSTEP_CREDENTIAL_LIBS_URLS"] = strings.TrimSuffix(own, "acme/widgets.git") + "libs/"
@@ -217,15 +215,15 @@ func TestNoTokenFollowsASubmodule(t *testing.T) {
 func TestARefusedSubmoduleCostsNoToken(t *testing.T) {
 	w := newWorld(t)
 	w.withSubmodule("../lib.git")
-	w.git.RequireAuth("acme/widgets", "bot", "good")
+	w.git.RequireAuth("acme/widgets", githubUser, "good")
 	w.git.RequireAuth("acme/lib", "bot", "another")
-	tokens := &issued{tokens: []string{"good", "never needed"}}
-	w.handlers.Credentials = tokens
+	issued := w.githubApp(strings.TrimSuffix(w.git.URL("acme/widgets"), "/widgets.git"), "good", "never needed")
 	_, err := w.handle("1-0", events.Change{URL: w.git.URL("acme/widgets"), Credential: "app", Submodules: events.SubmodulesRequired})
-	if events.ClassOf(err) != events.ClassAuth || events.DispositionOf(err) != events.Permanent || len(tokens.tokens) != 2 {
-		t.Errorf("%v, tokens %q", err, tokens.tokens)
+	if events.ClassOf(err) != events.ClassAuth || events.DispositionOf(err) != events.Permanent {
+		t.Errorf("%v", err)
 	}
-	if r := w.mustHandle("2-0", events.Change{URL: w.git.URL("acme/widgets"), Credential: "app", Submodules: events.SubmodulesBestEffort}); len(r.Missing) != 1 {
-		t.Errorf("%+v", r)
+	r := w.mustHandle("2-0", events.Change{URL: w.git.URL("acme/widgets"), Credential: "app", Submodules: events.SubmodulesBestEffort})
+	if n := issued.Load(); len(r.Missing) != 1 || n != 1 {
+		t.Errorf("%+v after %d tokens, want one", r, n)
 	}
 }

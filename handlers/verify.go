@@ -14,48 +14,9 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/signature"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
-
-// Verify is a watch's requirement for the signatures of commits and tags.
-type Verify string
-
-// The values of Verify.
-const (
-	VerifyOff     Verify = ""        // nothing
-	VerifyReport  Verify = "report"  // results name the signer, or the reason why the commit is not verified
-	VerifyRequire Verify = "require" // only verified commits are published
-)
-
-// Keys are the texts of trusted public keys.
-type Keys struct {
-	OpenPGPKeys    string // armored or binary
-	AllowedSigners string // in the format of ssh-keygen(1), ALLOWED SIGNERS
-	RevokedKeys    string // SSH public keys, one per line
-}
-
-// KeyStore resolves the names of credentials to trusted keys.
-type KeyStore interface {
-	// VerificationKeys returns the keys. A permanent error means that they are missing or invalid.
-	VerificationKeys(name string) (Keys, error)
-}
-
-// Candidate is a commit that is about to be published.
-type Candidate struct {
-	Tip
-	Default   bool     // the ref is the default branch
-	Object    string   // what the ref names: an annotated tag, or the commit
-	Published string   // the commit published for the ref; "" for none
-	Commits   []string // new since Published, newest first, beginning with Commit; at least that
-	Partial   bool     // there may be more
-	Rewound   bool     // Commit does not descend from Published
-	Unknown   bool     // whether it does is not known
-
-	// Read returns the type and the content of a commit or tag.
-	Read func(id string) (kind string, content []byte, err error)
-}
-
-// Check decides whether a commit may be published. Its error ends the sync with what is published unchanged.
-type Check func(context.Context, Candidate) error
 
 // The cost of one verification is bounded: beyond these limits, older commits are not verified.
 const (
@@ -63,29 +24,29 @@ const (
 	maxVerifiedBytes = 64 << 20
 )
 
-func (w Watch) hasRules() bool { return w.Verify != VerifyOff || w.NoRewind }
+func hasRules(w watch.Watch) bool { return w.Verify != watch.VerifyOff || w.NoRewind }
 
 // verifiesAll reports whether all new commits are verified, not only the last one.
-func (w Watch) verifiesAll() bool { return !events.Depth(1).Covers(w.Depth) }
+func verifiesAll(w watch.Watch) bool { return !events.Depth(1).Covers(w.Depth) }
 
 // governs reports whether the watch's rules apply to a ref.
-func (w Watch) governs(ref events.Ref, isDefault bool) bool {
-	return w.hasRules() && (w.Ref.IsDefault() && isDefault || w.Ref.Matches(ref))
+func governs(w watch.Watch, ref events.Ref, isDefault bool) bool {
+	return hasRules(w) && selects(w, ref, isDefault)
 }
 
 // rules are the requirements of the watches of a ref. All apps share its published tree, so the strictest one decides.
 type rules struct {
-	watches []Watch
-	keys    map[string]Keys   // by name
-	invalid map[string]string // why keys cannot be used, by name
-	digest  string            // of the demands and keys; "" without any
+	watches []watch.Watch
+	keys    map[string]signature.Files // by name
+	invalid map[string]string          // why keys cannot be used, by name
+	digest  string                     // of the demands and keys; "" without any
 }
 
 // rulesOf returns the rules for a ref. It reads keys only if there are some.
-func (h *Handlers) rulesOf(watches []Watch, ref events.Ref, isDefault bool) (rules, error) {
-	r := rules{keys: map[string]Keys{}, invalid: map[string]string{}}
+func (h *Handlers) rulesOf(watches []watch.Watch, ref events.Ref, isDefault bool) (rules, error) {
+	r := rules{keys: map[string]signature.Files{}, invalid: map[string]string{}}
 	for _, w := range watches {
-		if w.governs(ref, isDefault) {
+		if governs(w, ref, isDefault) {
 			r.watches = append(r.watches, w)
 		}
 	}
@@ -93,14 +54,10 @@ func (h *Handlers) rulesOf(watches []Watch, ref events.Ref, isDefault bool) (rul
 		return r, nil
 	}
 	for _, w := range r.watches {
-		if w.Verify == VerifyOff || r.has(w.VerifyKeys) {
+		if w.Verify == watch.VerifyOff || r.has(w.VerifyKeys) {
 			continue
 		}
-		if h.Keys == nil {
-			r.invalid[w.VerifyKeys] = "this process has no keys"
-			continue
-		}
-		keys, err := h.Keys.VerificationKeys(w.VerifyKeys)
+		keys, err := h.Credentials.VerificationKeys(w.VerifyKeys)
 		switch {
 		case err == nil:
 			r.keys[w.VerifyKeys] = keys
@@ -110,7 +67,7 @@ func (h *Handlers) rulesOf(watches []Watch, ref events.Ref, isDefault bool) (rul
 			return rules{}, err
 		}
 	}
-	slices.SortFunc(r.watches, func(a, b Watch) int {
+	slices.SortFunc(r.watches, func(a, b watch.Watch) int {
 		return cmp.Or(-cmp.Compare(a.Verify, b.Verify), cmp.Compare(a.App, b.App), cmp.Compare(a.VerifyKeys, b.VerifyKeys))
 	})
 	r.digest = r.hash()
@@ -139,8 +96,8 @@ func (r rules) hash() string {
 // inspection checks the commit of one sync.
 type inspection struct {
 	h       *Handlers
-	job     events.Job
-	watches []Watch // those with rules
+	job     Job
+	watches []watch.Watch // those with rules
 	known   state.Repo
 
 	err     error        // of reading keys
@@ -149,8 +106,8 @@ type inspection struct {
 }
 
 // inspect returns the inspection of a sync, or nil if no watch has rules.
-func (h *Handlers) inspect(job events.Job, watches []Watch, known state.Repo) *inspection {
-	watches = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return !w.hasRules() })
+func (h *Handlers) inspect(job Job, watches []watch.Watch, known state.Repo) *inspection {
+	watches = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool { return !hasRules(w) })
 	if len(watches) == 0 {
 		return nil
 	}
@@ -172,10 +129,10 @@ func (i *inspection) depth(wanted events.Depth) events.Depth {
 }
 
 // checkOf returns the check of a ref's commit. It is nil for a commit that was verified before, by the same rules.
-func (i *inspection) checkOf(tip Tip, isDefault bool) Check {
+func (i *inspection) checkOf(tip volume.Tip, isDefault bool) volume.Check {
 	i.checked = nil
 	if i.rules, i.err = i.h.rulesOf(i.watches, tip.Ref, isDefault); i.err != nil {
-		return func(context.Context, Candidate) error { return i.err }
+		return func(context.Context, volume.Candidate) error { return i.err }
 	}
 	if i.rules.digest == "" {
 		return nil
@@ -188,7 +145,7 @@ func (i *inspection) checkOf(tip Tip, isDefault bool) Check {
 }
 
 // check verifies a commit, and refuses it if a watch demands that.
-func (i *inspection) check(ctx context.Context, c Candidate) error {
+func (i *inspection) check(ctx context.Context, c volume.Candidate) error {
 	i.checked = &state.Check{Ref: c.Ref.String(), Commit: c.Commit, Rules: i.rules.digest, At: time.Now().UTC(), Forced: c.Rewound}
 	for _, w := range i.rules.watches {
 		if w.NoRewind && (c.Rewound || c.Unknown) {
@@ -196,7 +153,7 @@ func (i *inspection) check(ctx context.Context, c Candidate) error {
 		}
 	}
 	for _, w := range i.rules.watches {
-		if w.Verify == VerifyOff {
+		if w.Verify == watch.VerifyOff {
 			continue
 		}
 		v, err := i.verdictOf(ctx, w, c)
@@ -204,7 +161,7 @@ func (i *inspection) check(ctx context.Context, c Candidate) error {
 			i.checked = nil
 			return err
 		}
-		if w.Verify == VerifyRequire && !v.Verified && i.checked.Class == "" {
+		if w.Verify == watch.VerifyRequire && !v.Verified && i.checked.Class == "" {
 			i.checked.Class, i.checked.App = events.ClassUnverified, w.App
 			i.checked.Reason = fmt.Sprintf("%s %.12s of %s is not verified, which app %s requires: %s; what is published stays",
 				v.Object, v.ID, c.Ref, w.App, v.Reason)
@@ -221,7 +178,7 @@ func (i *inspection) refuse(class events.Class, reason string) error {
 	return events.Errorf(events.Permanent, class, "%s", reason)
 }
 
-func rewindText(w Watch, c Candidate) string {
+func rewindText(w watch.Watch, c volume.Candidate) string {
 	if c.Rewound {
 		return fmt.Sprintf("%s was rewritten: commit %.12s does not descend from the published %.12s, and app %s refuses that (no_rewind); what is published stays",
 			c.Ref, c.Commit, c.Published, w.App)
@@ -231,8 +188,8 @@ func rewindText(w Watch, c Candidate) string {
 }
 
 // verdictOf returns the verdict by a watch's keys. Watches with the same keys share it.
-func (i *inspection) verdictOf(ctx context.Context, w Watch, c Candidate) (events.Verification, error) {
-	all := w.verifiesAll()
+func (i *inspection) verdictOf(ctx context.Context, w watch.Watch, c volume.Candidate) (events.Verification, error) {
+	all := verifiesAll(w)
 	for n, v := range i.checked.Verdicts {
 		if v.Keys == w.VerifyKeys && v.All == all {
 			i.checked.Verdicts[n].Apps = append(v.Apps, w.App)
@@ -248,12 +205,12 @@ func (i *inspection) verdictOf(ctx context.Context, w Watch, c Candidate) (event
 }
 
 // verify verifies the tag or commit that a ref names and, if all is set and it is a commit, the other new commits.
-func (i *inspection) verify(ctx context.Context, name string, all bool, c Candidate) (events.Verification, error) {
+func (i *inspection) verify(ctx context.Context, name string, all bool, c volume.Candidate) (events.Verification, error) {
 	v := events.Verification{Object: "commit", ID: c.Object}
 	if v.Reason = i.rules.invalid[name]; v.Reason != "" {
 		return v, nil
 	}
-	keys, err := signature.ParseKeys(signature.Files(i.rules.keys[name]))
+	keys, err := signature.ParseKeys(i.rules.keys[name])
 	if err != nil {
 		v.Reason = fmt.Sprintf("the keys of credential %q cannot be used: %v", name, err)
 		return v, nil
@@ -350,14 +307,14 @@ func (i *inspection) own(app string) (own *events.Verification) {
 		return nil
 	}
 	for _, w := range i.rules.watches { // the strictest first
-		if w.App != app || w.Verify == VerifyOff {
+		if w.App != app || w.Verify == watch.VerifyOff {
 			continue
 		}
-		n := slices.IndexFunc(i.checked.Verdicts, func(v state.Verdict) bool { return v.Keys == w.VerifyKeys && v.All == w.verifiesAll() })
+		n := slices.IndexFunc(i.checked.Verdicts, func(v state.Verdict) bool { return v.Keys == w.VerifyKeys && v.All == verifiesAll(w) })
 		if n < 0 {
 			continue
 		}
-		if v := &i.checked.Verdicts[n].Verification; own == nil || w.Verify == VerifyRequire && !v.Verified && own.Verified {
+		if v := &i.checked.Verdicts[n].Verification; own == nil || w.Verify == watch.VerifyRequire && !v.Verified && own.Verified {
 			own = v
 		}
 	}
@@ -365,9 +322,9 @@ func (i *inspection) own(app string) (own *events.Verification) {
 }
 
 // refusal returns the outcome of a sync that was refused, or false if err has another cause.
-func (i *inspection) refusal(err error) (events.Outcome, bool) {
+func (i *inspection) refusal(err error) (Outcome, bool) {
 	if i == nil || i.checked == nil || i.checked.Class == "" || events.ClassOf(err) != i.checked.Class {
-		return events.Outcome{}, false
+		return Outcome{}, false
 	}
 	var told []string
 	if last, ok := i.known.Check(i.ref()); ok && last.Same(*i.checked) {
@@ -382,7 +339,7 @@ func (i *inspection) refusal(err error) (events.Outcome, bool) {
 	result.Verification = i.own(cmp.Or(i.checked.App, app))
 	fields, _ := i.fields(i.known, i.ref())
 	maps.Copy(fields, state.FenceFields(result))
-	return events.Outcome{Result: result, State: fields}, true
+	return Outcome{Result: result, State: fields}, true
 }
 
 func (i *inspection) ref() events.Ref {
@@ -404,7 +361,7 @@ func (i *inspection) fields(known state.Repo, ref events.Ref) (fields map[string
 }
 
 // checks returns the checks for a request.
-func (i *inspection) checks() func(Tip, bool) Check {
+func (i *inspection) checks() func(volume.Tip, bool) volume.Check {
 	if i == nil {
 		return nil
 	}

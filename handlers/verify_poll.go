@@ -5,25 +5,27 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
 
 // recheck decides for a poll which refs to verify again by the rules of watches. A refused commit is not synced again before the
 // ref, the rules or the keys change. Polls compare commits: only a webhook announces that a tag of the same commit was re-signed.
 type recheck struct {
 	h       *Handlers
-	watches []Watch // those with rules
+	watches []watch.Watch // those with rules
 	known   state.Repo
-	refs    Refs
+	refs    volume.Refs
 	rules   map[events.Ref]rules
 }
 
-func (h *Handlers) newRecheck(watches []Watch, known state.Repo, refs Refs) *recheck {
-	watches = slices.DeleteFunc(slices.Clone(watches), func(w Watch) bool { return !w.hasRules() })
+func (h *Handlers) newRecheck(watches []watch.Watch, known state.Repo, refs volume.Refs) *recheck {
+	watches = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool { return !hasRules(w) })
 	return &recheck{h, watches, known, refs, map[events.Ref]rules{}}
 }
 
 // decide returns whether a watch of ref, which is at commit, needs a sync. decided is false if no rules apply.
-func (r *recheck) decide(w Watch, ref events.Ref, commit string) (needed, decided bool, err error) {
+func (r *recheck) decide(w watch.Watch, ref events.Ref, commit string) (needed, decided bool, err error) {
 	last, wasChecked := r.known.Check(ref)
 	if len(r.watches) == 0 && !wasChecked {
 		return false, false, nil
@@ -41,7 +43,7 @@ func (r *recheck) decide(w Watch, ref events.Ref, commit string) (needed, decide
 		return true, wasChecked, nil // the last rule is gone
 	case isCurrent && last.Class != "":
 		return !slices.Contains(last.Told, w.App), true, nil
-	case !isCurrent && w.hasRules():
+	case !isCurrent && hasRules(w):
 		return true, true, nil
 	}
 	return false, false, nil

@@ -5,33 +5,14 @@ import (
 	"fmt"
 
 	"lockstep/events"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
-
-// ViewTreesRequest is a request to [Views].
-type ViewTreesRequest struct {
-	Repo    events.RepoPath
-	App     string
-	Path    string // published name of the whole tree, relative to the root
-	Tree    string // whole tree, relative to the root
-	Views   ViewSet
-	Fence   uint64                      // fence of the lease on Repo
-	Confirm func(context.Context) error // as in [SyncRequest]
-	Changed []string                    // views to return
-}
-
-// ViewTree is a published view.
-type ViewTree struct {
-	Path string // its name, relative to the root
-	Tree string // the tree that the name links to, relative to the root
-}
 
 // publishViews publishes the trees of the views of a synced result's app, if its watch asks for them, and names them in the results of
 // views. It removes the names of views that no watch asks for any more.
-func (h *Handlers) publishViews(ctx context.Context, job events.Job, watches []Watch, synced events.Result, views []events.Result) error {
-	if h.Views == nil {
-		return nil
-	}
-	err := h.Views.Unpublish(ctx, synced.Repo, job.Fence, func(app string, ref events.Ref, isDefault bool) bool {
+func (h *Handlers) publishViews(ctx context.Context, job Job, watches []watch.Watch, synced events.Result, views []events.Result) error {
+	err := h.Volume.UnpublishViews(ctx, synced.Repo, job.Fence, func(app string, ref events.Ref, isDefault bool) bool {
 		_, trees := viewsOf(watches, app, ref, isDefault)
 		return trees
 	})
@@ -42,19 +23,22 @@ func (h *Handlers) publishViews(ctx context.Context, job events.Job, watches []W
 	if !trees {
 		return nil
 	}
-	req := ViewTreesRequest{
+	err = h.Volume.PublishViews(ctx, volume.ViewTreesRequest{
 		Repo: synced.Repo, App: synced.App, Path: synced.Path, Tree: synced.Tree, Views: set, Fence: job.Fence, Confirm: job.Confirm,
-	}
-	for _, one := range views {
-		req.Changed = append(req.Changed, one.View)
-	}
-	published, err := h.Views.Publish(ctx, req)
+	})
 	if err != nil {
 		return err
 	}
-	for i := range views {
-		one := published[views[i].View]
-		views[i].Path, views[i].Tree = one.Path, one.Tree
+	names := make([]string, len(views))
+	for i, one := range views {
+		names[i] = one.View
+	}
+	published, err := h.Volume.ViewTrees(synced.Repo, synced.Path, synced.App, names)
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		views[i].Path, views[i].Tree = volume.ViewPath(synced.Path, synced.App, name), published[name]
 	}
 	return nil
 }

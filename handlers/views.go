@@ -2,78 +2,25 @@ package handlers
 
 import (
 	"context"
-	"iter"
 	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/view"
+	"lockstep/internal/volume"
+	"lockstep/internal/watch"
 )
 
-// Views compares the views of watches, and reads what is stored of them.
-type Views interface {
-	// Compare returns the views that have changed, sorted by name.
-	Compare(ctx context.Context, req ViewsRequest) ([]ChangedView, error)
-	// State returns the named fields of the state of a repository's views that earlier outcomes have set.
-	State(ctx context.Context, repo events.RepoPath, names ...string) (map[string]string, error)
-	// StateBelow returns the fields whose names begin with prefix.
-	StateBelow(ctx context.Context, repo events.RepoPath, prefix string) (map[string]string, error)
-
-	// Publish links each view of an app to a tree with only its files, and returns those of the changed views by name.
-	Publish(ctx context.Context, req ViewTreesRequest) (map[string]ViewTree, error)
-	// Damaged returns the views of a published name whose trees Publish will replace because they are damaged.
-	Damaged(repo events.RepoPath, app, path string) ([]string, error)
-	// Published reports whether Publish has nothing to do for what is published for a ref. isDefault says that it has the plain name.
-	Published(repo events.RepoPath, app string, ref events.Ref, isDefault bool, views ViewSet) (bool, error)
-	// Unpublish removes the names of the views of apps and refs that are not wanted.
-	Unpublish(ctx context.Context, repo events.RepoPath, fence uint64, wanted func(app string, ref events.Ref, isDefault bool) bool) error
-}
-
-// ViewSet is the views of a watch: named parts of a tree.
-type ViewSet interface {
-	Len() int
-	Digest() string                   // equal for sets with the same names and paths
-	All() iter.Seq2[string, []string] // names, sorted, and paths
-}
-
-// ViewsRequest is a request to [Views].
-type ViewsRequest struct {
-	Repo   events.RepoPath
-	Commit string   // a published commit
-	Tree   string   // its tree, relative to the root
-	Views  ViewSet  // not empty
-	Base   string   // commit at which the same views were last compared; "" if there is none
-	All    bool     // count every view as changed, to list it whole
-	Whole  []string // views to count as changed, to list them whole
-
-	Missing []events.MissingSubmodule // submodules that the tree lacks
-
-	// Subtrees returns the subtree that each view had when it last changed, by name. It is called only if Base is "" or no longer
-	// available, or All or Whole is set.
-	Subtrees func(context.Context) (map[string]string, error)
-}
-
-// ChangedView is a view that has changed.
-type ChangedView struct {
-	Name      string
-	Subtree   string        // ID of the tree object with only the view's files
-	Files     []events.File // changed since Base
-	Full      bool          // Files lists the whole view, whatever has changed
-	Truncated bool          // there are more files than Files lists
-
-	Missing []events.MissingSubmodule // those in the view, perhaps not all
-}
-
 // viewsOf returns the views of an app's most specific watch of a ref, or nil, and whether it asks for trees of them.
-func viewsOf(watches []Watch, app string, ref events.Ref, isDefault bool) (best ViewSet, trees bool) {
+func viewsOf(watches []watch.Watch, app string, ref events.Ref, isDefault bool) (best *view.Set, trees bool) {
 	last := 0
 	for _, w := range watches {
 		rank := 0
-		_, isOne := w.Ref.Ref()
 		switch {
 		case w.App != app:
 		case w.Ref.IsDefault() && isDefault:
 			rank = 2
-		case w.Ref.Matches(ref) && isOne:
+		case w.Ref.Matches(ref) && !w.Ref.IsPattern():
 			rank = 3
 		case w.Ref.Matches(ref):
 			rank = 1
@@ -82,7 +29,7 @@ func viewsOf(watches []Watch, app string, ref events.Ref, isDefault bool) (best 
 			best, trees, last = w.Views, w.ViewTrees, rank
 		}
 	}
-	if best == nil || best.Len() == 0 {
+	if best.Len() == 0 {
 		return nil, false
 	}
 	return best, trees
@@ -91,8 +38,8 @@ func viewsOf(watches []Watch, app string, ref events.Ref, isDefault bool) (best 
 // viewComparison compares the views that an app has of a ref. A view's own result follows that of the sync in the same step. What
 // the app has received of each view is stored in that step too, so repeating a comparison after a crash gives the same result.
 type viewComparison struct {
-	views  Views
-	set    ViewSet
+	states *state.Store
+	set    *view.Set
 	synced events.Result
 	given  string            // commit that the app has received for certain; "" for none
 	base   string            // commit at which the same views were last compared; "" if there is none
@@ -103,9 +50,9 @@ type viewComparison struct {
 // compareViews compares the views that the app of a synced result has of its ref, if any. It adds their counts to the result, and
 // returns the results of those that have changed, and the fields to store. damaged says that the app may have read wrong files.
 func (h *Handlers) compareViews(
-	ctx context.Context, watches []Watch, known state.Repo, synced *events.Result, damaged bool,
+	ctx context.Context, watches []watch.Watch, known state.Repo, synced *events.Result, damaged bool,
 ) (results []events.Result, fields map[string]string, err error) {
-	if h.Views == nil || synced.App == "" {
+	if synced.App == "" {
 		return nil, nil, nil
 	}
 	set, trees := viewsOf(watches, synced.App, synced.Ref, synced.IsDefault())
@@ -113,16 +60,19 @@ func (h *Handlers) compareViews(
 		return nil, nil, nil
 	}
 	field := state.ViewsField(synced.App, synced.Ref)
-	last, err := h.Views.State(ctx, synced.Repo, field)
+	last, err := h.States.Views(ctx, synced.Repo, field)
 	if err != nil {
 		return nil, nil, redisError(err)
 	}
 	compared := comparedAt(synced.After, set)
-	c := &viewComparison{views: h.Views, set: set, synced: *synced, given: known.Received(synced.App, synced.Ref), fields: map[string]string{field: compared}}
+	c := &viewComparison{
+		states: h.States, set: set, synced: *synced, given: known.Received(synced.App, synced.Ref),
+		fields: map[string]string{field: compared},
+	}
 	synced.Views = &events.ViewCounts{Unchanged: set.Len()}
 	var whole []string
 	if trees {
-		if whole, err = h.Views.Damaged(synced.Repo, synced.App, synced.Path); err != nil {
+		if whole, err = h.Volume.DamagedViews(synced.Repo, synced.App, synced.Path); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -134,19 +84,52 @@ func (h *Handlers) compareViews(
 			c.base = commit
 		}
 	}
-	changed, err := h.Views.Compare(ctx, ViewsRequest{
-		Repo: synced.Repo, Commit: synced.After, Tree: synced.Tree, Views: set, Base: c.base, All: damaged, Whole: whole, Missing: synced.Missing,
-		Subtrees: c.subtrees,
+	changed, err := h.Volume.Views(ctx, volume.ViewsRequest{
+		Repo: synced.Repo, Commit: synced.After, Tree: synced.Tree, Views: set, Base: c.base,
+		All: damaged, Whole: whole, Subtrees: c.subtrees,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
+	missing, err := missingInViews(set, changed, synced.Missing)
+	if err != nil {
+		return nil, nil, err
+	}
 	synced.Views.Changed, synced.Views.Unchanged = len(changed), set.Len()-len(changed)
-	for _, view := range changed {
-		c.fields[state.ViewField(synced.App, synced.Ref, view.Name)] = view.Subtree
-		results = append(results, c.result(view))
+	for i, one := range changed {
+		c.fields[state.ViewField(synced.App, synced.Ref, one.Name)] = one.Subtree
+		results = append(results, c.result(one, missing[i]))
 	}
 	return results, c.fields, nil
+}
+
+const maxViewsMissing = 20 * maxMissing // submodules that all views of a commit list together
+
+// missingInViews returns those of the missing submodules that are in each of the changed views, perhaps not all.
+func missingInViews(
+	set *view.Set, changed []volume.ChangedView, all []events.MissingSubmodule,
+) ([][]events.MissingSubmodule, error) {
+	missing := make([][]events.MissingSubmodule, len(changed))
+	if len(all) == 0 {
+		return missing, nil
+	}
+	paths := make([]string, len(all))
+	for i, m := range all {
+		paths[i] = m.Name()
+	}
+	matches, err := set.Match(paths)
+	if err != nil {
+		return nil, err
+	}
+	left := maxViewsMissing
+	for i, one := range changed {
+		indexes, _ := matches.Paths(one.Name, left)
+		left -= len(indexes)
+		for _, at := range indexes {
+			missing[i] = append(missing[i], all[at])
+		}
+	}
+	return missing, nil
 }
 
 // noneChanged counts the same views as all unchanged.
@@ -158,12 +141,12 @@ func noneChanged(c *events.ViewCounts) *events.ViewCounts {
 }
 
 // comparedAt returns the value to store for views that were compared at a commit.
-func comparedAt(commit string, set ViewSet) string { return commit + " " + set.Digest() }
+func comparedAt(commit string, set *view.Set) string { return commit + " " + set.Digest() }
 
 // subtrees returns the subtrees of the views that the app has received, and marks those of other views to be forgotten.
 func (c *viewComparison) subtrees(ctx context.Context) (map[string]string, error) {
 	prefix := state.ViewField(c.synced.App, c.synced.Ref, "")
-	all, err := c.views.StateBelow(ctx, c.synced.Repo, prefix)
+	all, err := c.states.ViewsBelow(ctx, c.synced.Repo, prefix)
 	if err != nil {
 		return nil, redisError(err)
 	}
@@ -181,11 +164,11 @@ func (c *viewComparison) subtrees(ctx context.Context) (map[string]string, error
 }
 
 // result returns the result of a view that has changed.
-func (c *viewComparison) result(view ChangedView) events.Result {
+func (c *viewComparison) result(view volume.ChangedView, missing []events.MissingSubmodule) events.Result {
 	r := c.synced
 	r.ID += "/" + view.Name
 	r.Type, r.View, r.Subtree = events.ResultView, view.Name, view.Subtree
-	r.Files, r.Truncated, r.Missing = view.Files, view.Truncated, view.Missing
+	r.Files, r.Truncated, r.Missing = view.Files, view.Truncated, missing
 	r.Deliveries, r.Views = nil, nil // only the result of the sync answers a change
 	switch r.Full = false; {
 	case !view.Full:
@@ -202,19 +185,18 @@ func (c *viewComparison) result(view ChangedView) events.Result {
 // comparedViews returns where the views of apps were last compared, by field.
 func (h *Handlers) comparedViews(ctx context.Context, repo events.RepoPath, known state.Repo) (map[string]string, error) {
 	fields := known.ViewsFields()
-	if h.Views == nil || len(fields) == 0 {
+	if len(fields) == 0 {
 		return nil, nil
 	}
-	compared, err := h.Views.State(ctx, repo, fields...)
+	compared, err := h.States.Views(ctx, repo, fields...)
 	return compared, redisError(err)
 }
 
 // viewsAreDue reports whether a sync of ref at its published commit would compare the views of a
 // watch's app again, or publish their trees. compared is from comparedViews.
-func (h *Handlers) viewsAreDue(compared map[string]string, watches []Watch, w Watch, ref events.Ref, isDefault bool, commit string) (bool, error) {
-	if h.Views == nil {
-		return false, nil
-	}
+func (h *Handlers) viewsAreDue(
+	compared map[string]string, watches []watch.Watch, w watch.Watch, ref events.Ref, isDefault bool, commit string,
+) (bool, error) {
 	set, trees := viewsOf(watches, w.App, ref, isDefault)
 	switch {
 	case set == nil:
@@ -224,7 +206,7 @@ func (h *Handlers) viewsAreDue(compared map[string]string, watches []Watch, w Wa
 	case !trees:
 		return false, nil
 	}
-	published, err := h.Views.Published(w.Repo, w.App, ref, isDefault, set)
+	published, err := h.Volume.ViewsPublished(w.Repo, w.App, ref, isDefault, set)
 	return !published, err
 }
 
@@ -238,7 +220,7 @@ func (h *Handlers) forgottenViews(
 		if !gone(field) {
 			continue
 		}
-		of, err := h.Views.StateBelow(ctx, repo, field+":")
+		of, err := h.States.ViewsBelow(ctx, repo, field+":")
 		if err != nil {
 			return nil, redisError(err)
 		}
@@ -264,14 +246,11 @@ func (h *Handlers) droppedViews(ctx context.Context, repo events.RepoPath, known
 
 // movedViews returns what apps have received of the views of a repository, except what is known at its new path.
 func (h *Handlers) movedViews(ctx context.Context, from, to events.RepoPath) (map[string]string, error) {
-	if h.Views == nil {
-		return nil, nil
-	}
-	moved, err := h.Views.StateBelow(ctx, from, "")
+	moved, err := h.States.ViewsBelow(ctx, from, "")
 	if err != nil || len(moved) == 0 {
 		return nil, redisError(err)
 	}
-	there, err := h.Views.StateBelow(ctx, to, "")
+	there, err := h.States.ViewsBelow(ctx, to, "")
 	for field := range there {
 		delete(moved, field)
 	}

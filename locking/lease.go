@@ -52,6 +52,9 @@ func (l *Lease) Key() string { return l.req.Key }
 // Fence returns the number of this grant, which is higher than that of every earlier grant of the key.
 func (l *Lease) Fence() uint64 { return l.fence }
 
+// Began returns when the lease was granted, by the local clock.
+func (l *Lease) Began() time.Time { return l.began }
+
 // Context returns a context that is cancelled by Release or, with cause ErrLost, when the lease is lost.
 func (l *Lease) Context() context.Context { return l.ctx }
 

@@ -7,7 +7,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/router/observe"
 )
 
 // Commit settles a message together with its outputs. A handler returns its result. With Lockstep's own subscriber this is one
@@ -18,7 +17,7 @@ import (
 //
 //	return router.Commit(msg, stream.Settlement{Outputs: …})
 func Commit(msg *message.Message, what stream.Settlement) (produced []*message.Message, err error) {
-	observe.Inject(msg.Context(), what.Outputs)
+	Inject(msg.Context(), what.Outputs)
 	delivery, ok := stream.DeliveryOf(msg)
 	if !ok {
 		produced = make([]*message.Message, 0, len(what.Outputs))
@@ -28,10 +27,9 @@ func Commit(msg *message.Message, what stream.Settlement) (produced []*message.M
 		return produced, nil
 	}
 	ctx := msg.Context()
-	flight := inFlightOf(msg)
-	settled := flight.observed.Step(observe.Settle)
-	defer func() { settled(err) }()
-	leases := flight.leases
+	span := StartSpan(ctx, "settle")
+	defer func() { EndSpan(span, err) }()
+	leases := Leases(msg)
 	if len(leases) == 0 {
 		return nil, delivery.Settle(ctx, what)
 	}

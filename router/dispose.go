@@ -10,11 +10,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/locking"
-	"lockstep/router/observe"
 )
 
 // Disposer decides what an error means for its message, by the table in the package documentation.
@@ -29,7 +28,9 @@ type Disposer struct {
 	// Note returns the notes to change after an attempt that ended with err, in the step that settles or nacks the message.
 	// final means that the message is given up. It may return nil. Optional.
 	Note func(msg *message.Message, err error, attempts int, final bool) *stream.Notes
-	Log  *slog.Logger // default slog.Default
+	// Attrs returns attributes of a message for the log. Optional.
+	Attrs func(msg *message.Message) []any
+	Log   *slog.Logger // default slog.Default
 }
 
 // Middleware applies the disposer. With Lockstep's own subscriber it returns an error only if it could not carry out its
@@ -49,7 +50,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		if err == nil {
 			return produced, nil
 		}
-		inFlightOf(msg).observed.Error(err)
+		setError(trace.SpanFromContext(msg.Context()), err)
 		if !ok {
 			attempt, _ := strconv.Atoi(msg.Metadata.Get(metadataAttempt))
 			msg.Metadata.Set(metadataAttempt, strconv.Itoa(attempt+1))
@@ -60,7 +61,8 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(msg.Context()), disposeTimeout)
 		defer cancel()
 		if err = d.dispose(ctx, msg, delivery, err); errors.Is(err, stream.ErrNotOwner) {
-			d.logger(msg).WarnContext(ctx, "another consumer has taken over the message", "job", msg.UUID, "entry", delivery.Entry(), "error", observe.OneLine(err))
+			d.logger(msg).WarnContext(ctx, "another consumer has taken over the message",
+				"job", msg.UUID, "entry", delivery.Entry(), "error", OneLine(err))
 			err = nil
 		}
 		return nil, err
@@ -79,27 +81,22 @@ const disposeTimeout = 10 * time.Second
 // metadataAttempt counts attempts with a Pub/Sub that redelivers the same message in memory.
 const metadataAttempt = "lockstep_attempt"
 
-// logger returns the logger for a message; if it is a change, with its repository.
-func (d Disposer) logger(msg *message.Message) *slog.Logger {
-	if change, err := parseOnce(msg); err == nil {
-		return d.Log.With("repo", change.Repo.String())
-	}
-	return d.Log
-}
-
 func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
 	log := d.logger(msg).With("job", msg.UUID, "entry", delivery.Entry(), "attempt", delivery.Attempt(),
-		"class", string(events.ClassOf(err)), "error", observe.OneLine(err))
-	switch disposition := events.DispositionOf(err); {
+		"class", string(events.ClassOf(err)), "error", OneLine(err))
+	switch cause := context.Cause(msg.Context()); {
 	case errors.Is(err, stream.ErrNotOwner):
 		return err
-	case errors.Is(context.Cause(msg.Context()), stream.ErrClosed), events.ClassOf(err) == events.ClassShutdown:
+	case errors.Is(cause, stream.ErrClosed), events.RetryAfter(err) == events.AtOnce:
 		log.InfoContext(ctx, "worker is stopping, message returned to the stream")
 		return giveBack(ctx, msg, delivery, 0, false)
+	}
+	disposition := events.DispositionOf(err)
+	switch {
 	case disposition == events.Malformed:
 		log.ErrorContext(ctx, "message is malformed, now a dead letter")
 		return d.giveUp(ctx, msg, delivery, err, "malformed")
-	case observe.Skipped(err):
+	case disposition == events.Permanent && events.ScopeOf(err) == events.ScopeNone:
 		log.InfoContext(ctx, "message skipped")
 		return d.giveUp(ctx, msg, delivery, err, "")
 	case disposition == events.Permanent:
@@ -108,27 +105,38 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	case d.Retry.tooOld(delivery.Entry(), delivery.Delivered(), delivery.Now()):
 		log.ErrorContext(ctx, "message is too old to retry, now a dead letter", "max_age", d.Retry.MaxAge)
 		return d.giveUp(ctx, msg, delivery, err, "too old")
-	case events.ClassOf(err) == events.ClassLimited && disposition == events.Contention:
-		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
-		log.DebugContext(ctx, "host is limited, will retry", "delay", wait) // may concern thousands of messages
-		delivery.Note(d.notes(msg, delivery, err, false))
-		request(msg, wait, false)
-		msg.Nack() // the subscriber writes many of these at a time
-		return nil
 	case disposition == events.Contention:
-		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Delivered()))
-		log.InfoContext(ctx, "lock or remote is busy, will retry", "delay", wait)
-		delivery.Note(d.notes(msg, delivery, err, false))
-		return giveBack(ctx, msg, delivery, wait, false)
+		return d.wait(ctx, log, msg, delivery, err)
 	case delivery.Attempt() >= d.Retry.MaxAttempts:
 		log.ErrorContext(ctx, "attempts used up, now a dead letter")
 		return d.giveUp(ctx, msg, delivery, err, "attempts used up")
-	default:
-		wait := cmp.Or(events.RetryAfter(err), d.Retry.delay(delivery.Attempt()))
-		log.WarnContext(ctx, "attempt failed, will retry", "delay", wait)
-		delivery.Note(d.notes(msg, delivery, err, false))
-		return giveBack(ctx, msg, delivery, wait, true)
 	}
+	wait := d.Retry.after(err, delivery.Attempt())
+	log.WarnContext(ctx, "attempt failed, will retry", "delay", wait)
+	delivery.Note(d.notes(msg, delivery, err, false))
+	return giveBack(ctx, msg, delivery, wait, true)
+}
+
+// wait gives back a message that could not be handled yet, which does not count as an attempt.
+func (d Disposer) wait(ctx context.Context, log *slog.Logger, msg *message.Message, delivery *stream.Delivery, err error) error {
+	wait := d.Retry.after(err, delivery.Delivered())
+	delivery.Note(d.notes(msg, delivery, err, false))
+	if events.RetryAfter(err) <= 0 {
+		log.InfoContext(ctx, "lock or remote is busy, will retry", "delay", wait)
+		return giveBack(ctx, msg, delivery, wait, false)
+	}
+	log.DebugContext(ctx, "message waits, will retry", "delay", wait) // may concern thousands of messages
+	request(msg, wait, false)
+	msg.Nack() // the subscriber writes many of these at a time
+	return nil
+}
+
+// logger returns the logger for a message.
+func (d Disposer) logger(msg *message.Message) *slog.Logger {
+	if d.Attrs == nil {
+		return d.Log
+	}
+	return d.Log.With(d.Attrs(msg)...)
 }
 
 // giveBack nacks a message. It also leaves the delay in the metadata, for the subscriber to apply if Redis is unavailable
@@ -152,19 +160,20 @@ func (d Disposer) notes(msg *message.Message, delivery *stream.Delivery, err err
 }
 
 // giveUp settles a message with its failed result. It dead-letters the message if a reason is given, or if there is no failed result:
-// otherwise nothing would be left of it. A message that is skipped because its lock is held has asked for that.
+// otherwise nothing would be left of it. Nothing needs to be left of a message that is skipped.
 func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string) (err error) {
 	s := stream.Settlement{Notes: d.notes(msg, delivery, cause, true)}
 	if d.Failed != nil {
 		s.Outputs = d.Failed(msg, cause, delivery.Attempt())
+		Inject(msg.Context(), s.Outputs)
 	}
-	if reason == "" && len(s.Outputs) == 0 && !errors.Is(cause, locking.ErrHeld) {
+	if reason == "" && len(s.Outputs) == 0 && events.ScopeOf(cause) != events.ScopeNone {
 		reason = "permanent"
 	}
 	if reason == "" {
 		err = delivery.Settle(ctx, s)
 	} else {
-		err = delivery.DeadLetter(ctx, stream.Reason{Reason: reason, Error: observe.OneLine(cause), Attempts: delivery.Attempt()}, s)
+		err = delivery.DeadLetter(ctx, stream.Reason{Reason: reason, Error: OneLine(cause), Attempts: delivery.Attempt()}, s)
 	}
 	if err == nil && d.OnGiveUp != nil {
 		d.OnGiveUp(msg, cause, delivery.Attempt())

@@ -3,257 +3,19 @@ package router_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 	"lockstep/router"
 )
-
-// worked is the outcome of one change.
-type worked struct {
-	attempts []int
-	results  []events.Result
-	dead     []redis.XMessage
-	state    map[string]string
-}
-
-// work handles one message until it is settled.
-func work(t *testing.T, payload []byte, handler events.Handler) worked {
-	t.Helper()
-	ctx, client := context.Background(), startRedis(t)
-	var mu sync.Mutex
-	var w worked
-	changes := router.Changes{
-		Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: quiet(),
-		Handler: func(ctx context.Context, job events.Job) (events.Outcome, error) {
-			mu.Lock()
-			w.attempts = append(w.attempts, job.Attempt)
-			mu.Unlock()
-			return handler(ctx, job)
-		},
-	}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
-		Handler: changes.Handle, Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}}})
-	publishTo(t, newPublisher(t, client), topic, "m1", payload)
-
-	stopWhen(t, func() bool { // until it has an outcome and is no longer pending
-		outcomes := client.XLen(ctx, events.DefaultNamespace.Results()).Val() + client.XLen(ctx, events.DefaultNamespace.Dead()).Val()
-		return outcomes > 0 && client.XPending(ctx, topic, "workers").Val().Count == 0
-	})
-	mu.Lock()
-	defer mu.Unlock()
-	entries, err := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		result, err := events.ParseResult(msg.Payload)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.results = append(w.results, result)
-	}
-	if w.dead, err = client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Result(); err != nil {
-		t.Fatal(err)
-	}
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if w.state, err = client.HGetAll(ctx, events.DefaultNamespace.Repo(repo)).Result(); err != nil {
-		t.Fatal(err)
-	}
-	return w
-}
-
-// TestLogOfFailureNamesTheRepository covers a change that is retried and then fails.
-func TestLogOfFailureNamesTheRepository(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	var text logtest.Buffer
-	log := slog.New(slog.NewTextHandler(&text, nil))
-	changes := router.Changes{
-		Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: log,
-		Handler: func(context.Context, events.Job) (events.Outcome, error) {
-			return events.Outcome{}, errors.New("a hiccup")
-		},
-	}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
-		Handler: changes.Handle, Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
-		Dispose: router.Disposer{Failed: changes.Failed, Log: log, Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
-	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() > 0 })
-	for _, message := range []string{"attempt failed, will retry", "attempts used up, now a dead letter"} {
-		found := false
-		for line := range strings.Lines(text.String()) {
-			found = found || strings.Contains(line, `msg="`+message+`" repo=acme/widgets job=`)
-		}
-		if !found {
-			t.Errorf("no line %q with the repository in\n%s", message, text.String())
-		}
-	}
-}
-
-func TestDispositions(t *testing.T) {
-	t.Parallel()
-	synced := func(job events.Job) (events.Outcome, error) {
-		return events.Outcome{Result: job.Result(events.ResultSynced), State: map[string]string{"k": "v"}}, nil
-	}
-	for name, tc := range map[string]struct {
-		handler  events.Handler
-		attempts []int
-		result   events.ResultType
-		class    events.Class
-		dead     string
-	}{
-		"none": {
-			handler:  func(_ context.Context, job events.Job) (events.Outcome, error) { return synced(job) },
-			attempts: []int{1}, result: events.ResultSynced,
-		},
-		"retryable, once": {
-			handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
-				if job.Attempt == 1 {
-					return events.Outcome{}, errors.New("a hiccup")
-				}
-				return synced(job)
-			},
-			attempts: []int{1, 2}, result: events.ResultSynced,
-		},
-		"retryable, attempts used up": {
-			handler: func(context.Context, events.Job) (events.Outcome, error) {
-				return events.Outcome{}, events.Errorf(events.Retryable, events.ClassNetwork, "no route")
-			},
-			attempts: []int{1, 2, 3}, result: events.ResultFailed, class: events.ClassNetwork, dead: "attempts used up",
-		},
-		"a panic": {
-			handler:  func(context.Context, events.Job) (events.Outcome, error) { panic("oops") },
-			attempts: []int{1, 2, 3}, result: events.ResultFailed, class: events.ClassInternal, dead: "attempts used up",
-		},
-		"permanent": {
-			handler: func(context.Context, events.Job) (events.Outcome, error) {
-				return events.Outcome{}, events.Errorf(events.Permanent, events.ClassNotFound, "no such repository")
-			},
-			attempts: []int{1}, result: events.ResultFailed, class: events.ClassNotFound,
-		},
-		"watch removed": {
-			handler: func(context.Context, events.Job) (events.Outcome, error) {
-				return events.Outcome{}, events.Errorf(events.Permanent, events.ClassUnwatched, "docs no longer watches it")
-			},
-			attempts: []int{1}, result: events.ResultFailed, class: events.ClassUnwatched,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := work(t, changeOf(t, "c1", "acme/widgets"), tc.handler)
-			if !slices.Equal(w.attempts, tc.attempts) {
-				t.Errorf("attempts %v, want %v", w.attempts, tc.attempts)
-			}
-			if len(w.results) != 1 {
-				t.Fatalf("%d results, want one: %+v", len(w.results), w.results)
-			}
-			r := w.results[0]
-			if r.Type != tc.result || r.Class != tc.class || !slices.Equal(r.Deliveries, []string{"c1"}) || r.Attempts != len(tc.attempts) {
-				t.Errorf("result %+v", r)
-			}
-			if (tc.dead != "") != (len(w.dead) == 1) {
-				t.Fatalf("%d dead letters: %v", len(w.dead), w.dead)
-			}
-			if tc.dead != "" && w.dead[0].Values["reason"] != tc.dead {
-				t.Errorf("dead letter %v", w.dead[0].Values)
-			}
-			if (tc.result == events.ResultSynced) != (w.state["k"] == "v") {
-				t.Errorf("state %v", w.state)
-			}
-		})
-	}
-}
-
-func TestSkippedPollIsNotAFailure(t *testing.T) {
-	t.Parallel()
-	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
-	w := work(t, poll, func(context.Context, events.Job) (events.Outcome, error) {
-		return events.Outcome{}, events.Errorf(events.Permanent, events.ClassCircuit, "the circuit is open")
-	})
-	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassCircuit || len(w.dead) > 0 {
-		t.Errorf("results %+v, dead letters %v; want it polled", w.results, w.dead)
-	}
-}
-
-func TestContentionIsNotCountedAsAttempt(t *testing.T) {
-	t.Parallel()
-	tries := 0
-	w := work(t, changeOf(t, "c1", "acme/widgets"), func(_ context.Context, job events.Job) (events.Outcome, error) {
-		if tries++; tries <= 5 { // more often than there are attempts
-			return events.Outcome{}, events.Errorf(events.Contention, events.ClassBusy, "later")
-		}
-		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
-	})
-	if !slices.Equal(w.attempts, []int{1, 1, 1, 1, 1, 1}) || len(w.results) != 1 || len(w.dead) != 0 {
-		t.Errorf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
-	}
-}
-
-func TestMalformedChangeBecomesDeadLetter(t *testing.T) {
-	t.Parallel()
-	w := work(t, []byte(`{"repo":"acme/../../etc","url":"https://example.com/x/y"}`), nil)
-	if len(w.attempts) != 0 || len(w.results) != 0 || len(w.dead) != 1 {
-		t.Fatalf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
-	}
-	dead := w.dead[0].Values
-	if dead["reason"] != "malformed" || dead["original:payload"] != `{"repo":"acme/../../etc","url":"https://example.com/x/y"}` {
-		t.Errorf("dead letter %v", dead)
-	}
-}
-
-func TestLostLeaseSettlesNothing(t *testing.T) {
-	t.Parallel()
-	client := startRedis(t)
-	ctx := context.Background()
-	handled := newSignal(2)
-	first := true
-	changes := router.Changes{
-		Namespace: events.DefaultNamespace, Log: quiet(),
-		Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
-			defer handled.one()
-			if first {
-				first = false
-				// Another worker acquires the lease, so this outcome must not be settled.
-				client.HSet(ctx, events.DefaultNamespace.Locks()+"acme/widgets", "owner", "another", "fence", "99")
-			}
-			return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
-		},
-	}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
-		Handler: changes.Handle, Locker: newLocker(t, client, 10*time.Second), Request: changes.Request,
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1, Base: time.Millisecond}}})
-	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
-	within(t, handled.all, "second try")
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
-	if n := client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); n != 0 {
-		t.Errorf("%d dead letters: a lost lease counted as an attempt", n)
-	}
-}
 
 func stopWhen(t *testing.T, ok func() bool) {
 	t.Helper()
@@ -264,25 +26,6 @@ func stopWhen(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestMessageThatKillsEveryProcessBecomesDeadLetter(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	tried := 0
-	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
-		Handler: func(msg *message.Message) ([]*message.Message, error) {
-			tried++
-			delivery, _ := stream.DeliveryOf(msg)
-			return nil, delivery.Nack(ctx, 0, true) // like a lapse: no error, one more attempt
-		},
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
-	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
-	if n := client.XLen(ctx, events.DefaultNamespace.Results()).Val(); n != 1 || tried != 16 {
-		t.Errorf("%d results after %d tries; want one after 16", n, tried)
-	}
-}
-
 func TestDispositionSurvivesRedisError(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -290,7 +33,7 @@ func TestDispositionSurvivesRedisError(t *testing.T) {
 		attempt int
 	}{
 		"contention":               {events.Errorf(events.Contention, events.ClassBusy, "later"), 1},
-		"this process is stopping": {events.Errorf(events.Contention, events.ClassShutdown, "stopping"), 1},
+		"this process is stopping": {&events.Error{Disposition: events.Contention, RetryAfter: events.AtOnce, Err: errors.New("stopping")}, 1},
 		"retryable":                {errors.New("a hiccup"), 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -348,7 +91,8 @@ func (r *refuser) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 type refusal struct{}
 
 func (refusal) Error() string { return "NOPERM for once" }
-func (refusal) RedisError()   {}
+
+func (refusal) RedisError() {}
 
 func TestMessageTakenOverIsNotAnError(t *testing.T) {
 	t.Parallel()
@@ -417,25 +161,4 @@ func TestPanicInRequestIsRetried(t *testing.T) {
 		Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
 	publishTo(t, newPublisher(t, client), topic, "m1", nil)
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
-}
-
-func TestMessageOlderThanMaxAgeIsNotRetried(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	tries := 0
-	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
-		Handler: func(context.Context, events.Job) (events.Outcome, error) {
-			tries++
-			return events.Outcome{}, events.Errorf(events.Contention, events.ClassBehind, "not yet")
-		},
-	}
-	long := time.Now().Add(-time.Hour).UnixMilli()
-	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: fmt.Sprintf("%d-0", long), Values: []any{"repo", "acme/widgets", "url", "https://example.com/acme/widgets"}})
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{Base: time.Millisecond, MaxAge: time.Minute}}})
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
-	letter := client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Val()[0].Values
-	if tries != 1 || letter["reason"] != "too old" || client.XLen(ctx, events.DefaultNamespace.Results()).Val() != 1 {
-		t.Errorf("%d tries, letter %v", tries, letter)
-	}
 }

@@ -18,39 +18,36 @@
 //
 // It is Watermill's router with these middlewares around each handler, outermost first:
 //
-//	observe    reports each delivery to the route's observer: metrics, spans, timelines
+//	trace      creates a span for each delivery; optional
 //	dispose    decides what an error means: ack, retry after a delay, failed result or dead letter
 //	recover    turns a panic into an error
-//	forward    hands a message over that belongs to another deployment; optional
-//	admit      refuses a message that could not be handled now, such as one for a remote that limits requests
+//	before     the route's own: may refuse a message, or settle it; optional
 //	lock       one message at a time per key, across all processes
 //	slots      limits concurrency; a message that waits for a lock occupies no slot, and the key served least recently is next
 //	handler    ends in [Commit]
 //
-// [Changes] adapts an [events.Handler] to a route. The router does not depend on Git.
+// The router knows nothing of what its messages mean.
 //
 // # Failures
 //
+// The disposition, the scope and RetryAfter of an [events.Error] decide, wherever it is in the error's chain; its class is only a label.
+//
 //	handler's error               the message                                      counts as an attempt
 //	none                          settled by Commit in one atomic step             –
-//	retryable                     retried after an exponential delay with jitter   yes
+//	retryable                     retried after RetryAfter, or an exponential      yes
+//	                              delay with jitter
 //	retryable, attempts used up   failed result and dead letter                    yes
 //	none: process killed or hung  retried when it lapses; dead letter after eight  yes
 //	                              times MaxAttempts
-//	contention, lost lease        retried after a delay                            no
+//	contention, lost lease        retried after RetryAfter, or such a delay        no
 //	retryable, older than MaxAge  failed result and dead letter                    –
 //	permanent                     failed result at once; without Disposer.Failed,  –
 //	                              or if it returns none, dead letter
+//	permanent, scope none         failed result, if any; otherwise only acked.     –
+//	                              Such as a held lock with locking.Skip
 //	malformed                     dead letter                                      –
-//	lock held, with locking.Skip  failed result, if any; otherwise only acked      –
 //	this process is stopping      returned to the stream at once                   no
 //
 // Each middleware is plain Watermill and works over any Pub/Sub. If the subscriber is not Lockstep's own, delays are
 // requested in Watermill's delay metadata, results go out through the route's publisher, and settling is not atomic.
-//
-// # Changes settled along with another
-//
-// While the lease is still held, [Changes] also settles every waiting change that the outcome answers, each with its
-// own result, as decided by the outcome's Covers. This requires Lockstep's own subscriber with [Changes.Key] as its key;
-// otherwise each change has its own turn.
 package router

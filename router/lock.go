@@ -9,7 +9,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/locking"
-	"lockstep/router/observe"
 )
 
 // Locker acquires leases. [locking.Locker] implements it.
@@ -35,14 +34,14 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			if len(reqs) > 0 {
 				flight.key = reqs[0].Key
 			}
-			waited := flight.observed.Step(observe.LeaseWait)
+			span := StartSpan(msg.Context(), "lease wait")
 			leases, err := locker.AcquireAll(msg.Context(), reqs...)
 			if err != nil {
 				err = notAcquired(err)
-				waited(err)
+				EndSpan(span, err)
 				return nil, err
 			}
-			waited(nil)
+			EndSpan(span, nil)
 			held := leases.Context()
 			msg.SetContext(held)
 			flight.leases = leases
@@ -58,7 +57,7 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			case errors.Is(cause, locking.ErrLost):
 				err = events.Errorf(events.Contention, events.ClassStale, "lease on %s lost: %w", reqs[0].Key, err)
 			case errors.Is(cause, locking.ErrClosed):
-				err = events.Errorf(events.Contention, events.ClassShutdown, "lease on %s ended: %w", reqs[0].Key, err)
+				err = stopping(fmt.Errorf("lease on %s ended: %w", reqs[0].Key, err))
 			}
 			return produced, err
 		}
@@ -69,14 +68,22 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 func notAcquired(err error) error {
 	switch {
 	case errors.Is(err, locking.ErrTimeout):
-		return &events.Error{Disposition: events.Contention, Class: events.ClassBusy, Err: err}
+		return &events.Error{Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, Err: err}
 	case errors.Is(err, locking.ErrHeld):
-		return events.Errorf(events.Permanent, events.ClassBusy, "skipped because of on_busy=skip: %w", err)
+		err = fmt.Errorf("skipped because of on_busy=skip: %w", err)
+		return &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassBusy, Err: err}
 	case errors.Is(err, locking.ErrClosed):
-		return events.Errorf(events.Contention, events.ClassShutdown, "lock: %w", err)
+		return stopping(fmt.Errorf("lock: %w", err))
 	case errors.Is(err, locking.ErrBadRequest):
 		return events.Errorf(events.Permanent, events.ClassInternal, "lock: %w", err)
 	}
 	// Redis failed, not the message.
-	return &events.Error{Disposition: events.Contention, Class: events.ClassInternal, Err: fmt.Errorf("lock: %w", err)}
+	return &events.Error{Disposition: events.Contention, Scope: events.ScopeUs, Class: events.ClassInternal, Err: fmt.Errorf("lock: %w", err)}
+}
+
+// stopping returns the error of a message that returns to the stream at once because this process is stopping.
+func stopping(err error) error {
+	return &events.Error{
+		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassShutdown, RetryAfter: events.AtOnce, Err: err,
+	}
 }

@@ -3,7 +3,6 @@ package router_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -211,53 +210,6 @@ func TestClosingLockerReturnsMessage(t *testing.T) {
 	}
 	if msg.Context() != before {
 		t.Error("the message keeps the lease's context")
-	}
-}
-
-func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
-	t.Parallel()
-	for _, lost := range []string{"acme/widgets", "acme/gadgets"} {
-		t.Run(lost, func(t *testing.T) {
-			ctx, client := context.Background(), startRedis(t)
-			tries := 0
-			handled := newSignal(2)
-			changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
-				Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
-					defer handled.one()
-					if tries++; tries == 1 {
-						client.HSet(ctx, events.DefaultNamespace.Locks()+lost, "owner", "another", "fence", job.Fence+job.FenceTo)
-					}
-					return events.Outcome{Result: job.Result(events.ResultMoved), StateTo: map[string]string{"try": fmt.Sprint(tries)}}, nil
-				},
-			}
-			run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
-				Handler: changes.Handle, Locker: newLocker(t, client, 30*time.Second), Request: changes.Request,
-				Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1, Base: time.Millisecond}}})
-			publishTo(t, newPublisher(t, client), topic, "m1",
-				[]byte(`{"type":"moved","repo":"acme/widgets","to":"acme/gadgets","url":"https://example.com/acme/gadgets.git","id":"c1"}`))
-			within(t, handled.all, "second try")
-			stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
-			if got := client.HGet(ctx, string(events.DefaultNamespace)+"repo:acme/gadgets", "try").Val(); got != "2" {
-				t.Errorf("settled by try %q, want the second only", got)
-			}
-		})
-	}
-}
-
-func TestChangesOfOneDeliveryShareALockGroup(t *testing.T) {
-	t.Parallel()
-	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
-	group := func(id string) string {
-		msg := message.NewMessage("1-0", []byte(`{"specversion":"1.0","type":"lockstep.change.pushed.v1","source":"/hooks/hub","id":"`+id+
-			`","subject":"acme/widgets","data":{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}}`))
-		reqs, err := changes.Request(msg)
-		if err != nil || len(reqs) != 1 {
-			t.Fatalf("got requests %v, error %v", reqs, err)
-		}
-		return reqs[0].Group
-	}
-	if a, b, c := group("hub/d1/0"), group("hub/d1/1"), group("hub/d2/0"); a == "" || a != b || a == c {
-		t.Errorf("the groups are %q, %q and %q; want the first two equal", a, b, c)
 	}
 }
 

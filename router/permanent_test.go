@@ -31,8 +31,9 @@ func TestPermanentErrorWithoutResultIsDeadLetter(t *testing.T) {
 				return []stream.Output{{Stream: prefix + "results", Message: message.NewMessage("failed", msg.Payload)}}
 			},
 		}}, 0},
-		"of Admit":   {router.Route{Handler: fail, Admit: func(*message.Message) error { return permanent }}, 1},
-		"of Forward": {router.Route{Handler: fail, Forward: func(*message.Message) (string, error) { return "", permanent }}, 1},
+		"of Before": {router.Route{Handler: fail, Before: []message.HandlerMiddleware{
+			func(message.HandlerFunc) message.HandlerFunc { return fail },
+		}}, 1},
 		"of Request": {router.Route{Handler: fail, Request: func(*message.Message) ([]locking.Request, error) { return nil, permanent }}, 1},
 		"a panic after the attempts": {router.Route{Dispose: router.Disposer{Retry: router.Retry{MaxAttempts: 1}},
 			Handler: func(*message.Message) ([]*message.Message, error) { panic("broken") }}, 1},

@@ -33,6 +33,14 @@ func (r Retry) tooOld(entry string, delivered int, now time.Time) bool {
 	return now.Sub(published) > r.MaxAge
 }
 
+// after returns the delay that err asks for, or else that after the nth attempt.
+func (r Retry) after(err error, n int) time.Duration {
+	if wait := events.RetryAfter(err); wait > 0 {
+		return wait
+	}
+	return r.delay(n)
+}
+
 // delay returns the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc
 // Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015): at random between half and all of it.
 func (r Retry) delay(n int) time.Duration {

@@ -11,9 +11,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events/stream"
-	"lockstep/router/observe"
 )
 
 // Route connects a topic to a handler.
@@ -27,20 +27,18 @@ type Route struct {
 	Publisher    message.Publisher
 	PublishTopic string
 
-	// Forward hands a message over to another deployment, see [Forward]; Forwarded is called for each message handed over. Optional.
-	Forward   func(msg *message.Message) (to string, err error)
-	Forwarded func(msg *message.Message, to string)
-
-	// Admit is called before the message's locks are acquired. Its error, usually one of contention, refuses the message.
-	// It must not block. Optional.
-	Admit func(msg *message.Message) error
+	// Before are middlewares that run before the message's locks are acquired, outermost first. A message that one of them
+	// refuses, or settles itself, costs neither a lease nor a slot. Optional.
+	Before []message.HandlerMiddleware
 
 	Locker  Locker      // optional: nil disables locking
 	Request RequestFunc // returns the locks that a message needs; required with a Locker
 	Slots   *Slots      // optional: nil means no concurrency limit
 	Dispose Disposer
 
-	Observer *observe.Observer // optional
+	// Tracer creates a span for each delivery, see [Trace]. Messages that result from it continue the trace. Optional: nil
+	// disables tracing, and no trace is read or written.
+	Tracer trace.Tracer
 }
 
 // Config configures New.
@@ -103,13 +101,11 @@ func add(r *message.Router, route Route) error {
 	} else {
 		h = r.AddHandler(route.Name, route.Topic, route.Subscriber, route.PublishTopic, route.Publisher, route.Handler)
 	}
-	h.AddMiddleware(Observe(route.Observer, route.Topic), route.Dispose.Middleware, middleware.Recoverer)
-	if route.Forward != nil {
-		h.AddMiddleware(Forward(route.Forward, route.Forwarded))
+	if route.Tracer != nil {
+		h.AddMiddleware(Trace(route.Tracer, route.Topic))
 	}
-	if route.Admit != nil {
-		h.AddMiddleware(Admit(route.Admit))
-	}
+	h.AddMiddleware(route.Dispose.Middleware, middleware.Recoverer)
+	h.AddMiddleware(route.Before...)
 	if route.Locker != nil {
 		h.AddMiddleware(Lock(route.Locker, route.Request))
 	}

@@ -2,7 +2,7 @@ package router_test
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -105,19 +105,6 @@ func newPublisher(t *testing.T, client redis.UniversalClient) *stream.Publisher 
 	return pub
 }
 
-func changeOf(t *testing.T, id, repo string) []byte {
-	t.Helper()
-	c, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/" + repo + ".git"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	document, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return document
-}
-
 // within receives from ch, or fails the test after a minute.
 func within[T any](t *testing.T, ch <-chan T, what string) T {
 	t.Helper()
@@ -152,5 +139,43 @@ func TestRunEndedBeforeItBegins(t *testing.T) {
 		if err := router.Run(ctx, r); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+var errLimited error = &events.Error{
+	Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: time.Millisecond, Err: errors.New("the host is limited"),
+}
+
+// noLocks fails the test if a message asks for a lock.
+type noLocks struct{ t *testing.T }
+
+func (l noLocks) AcquireAll(context.Context, ...locking.Request) (locking.Leases, error) {
+	l.t.Error("a lock was requested")
+	return nil, locking.ErrClosed
+}
+
+func TestRefusedMessageAcquiresNothing(t *testing.T) {
+	t.Parallel()
+	client := startRedis(t)
+	refused := make(chan struct{}, 100)
+	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client), Locker: noLocks{t}, Request: byPayload,
+		Handler: func(*message.Message) ([]*message.Message, error) {
+			t.Error("the handler was called")
+			return nil, nil
+		},
+		Before: []message.HandlerMiddleware{func(message.HandlerFunc) message.HandlerFunc {
+			return func(*message.Message) ([]*message.Message, error) {
+				refused <- struct{}{}
+				return nil, errLimited
+			}
+		}},
+		Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{MaxAttempts: 1}},
+	})
+	publishTo(t, newPublisher(t, client), topic, "1", []byte("k"))
+	for range 10 { // more often than its attempts
+		within(t, refused, "delivery")
+	}
+	if n := client.XLen(context.Background(), events.DefaultNamespace.Dead()).Val(); n != 0 {
+		t.Errorf("%d dead letters", n)
 	}
 }

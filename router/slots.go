@@ -2,20 +2,18 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"lockstep/events"
-	"lockstep/router/observe"
 )
 
 // Slots limits how many messages a process handles concurrently. Routes that share a Slots share the limit.
 //
 // A free slot goes to the key that was served least recently, so keys with many messages do not delay the others. The key
 // is that of a message's first lock; messages without locks share a key. A job may give its slot back while it waits for
-// something else (see [events.Job]), and keeps its place in the order when it takes one again.
+// something else (see [Yield]), and keeps its place in the order when it takes one again.
 type Slots struct {
 	size int
 
@@ -53,7 +51,7 @@ func (s *Slots) Room() int {
 func (s *Slots) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		flight := inFlightOf(msg)
-		slot := &slot{slots: s, observed: flight.observed, key: flight.key}
+		slot := &slot{slots: s, key: flight.key}
 		if err := slot.acquire(msg.Context()); err != nil {
 			return nil, err
 		}
@@ -78,7 +76,7 @@ func (s *Slots) Close() {
 	}
 }
 
-var errStopping = events.Errorf(events.Contention, events.ClassShutdown, "this process is stopping")
+var errStopping = stopping(errors.New("this process is stopping"))
 
 // grant gives the free slots to the waiters that are first in the order. The caller holds mu.
 func (s *Slots) grant() {
@@ -92,9 +90,8 @@ func (s *Slots) grant() {
 
 // slot is the slot of one message.
 type slot struct {
-	slots    *Slots
-	observed *observe.Delivery
-	key      string
+	slots *Slots
+	key   string
 
 	// Guarded by slots.mu.
 	held    bool
@@ -104,8 +101,8 @@ type slot struct {
 
 // acquire waits for a slot.
 func (t *slot) acquire(ctx context.Context) (err error) {
-	waited := t.observed.Step(observe.SlotWait)
-	defer func() { waited(err) }()
+	span := StartSpan(ctx, "slot wait")
+	defer func() { EndSpan(span, err) }()
 	w, err := t.wait()
 	if err != nil {
 		return err
@@ -152,7 +149,7 @@ func (t *slot) release() {
 	}
 }
 
-// yield implements Yield of [events.Job]. Without slots it does nothing.
+// yield implements [Yield].
 func (t *slot) yield() (resume func(context.Context) error) {
 	if t == nil {
 		return func(context.Context) error { return nil }

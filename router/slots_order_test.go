@@ -167,15 +167,18 @@ func TestMessagesWithoutKeyAreInOrder(t *testing.T) {
 	end <- struct{}{}
 }
 
-// yielding runs a change whose handler is f, with these slots, and returns its error.
-func yielding(ctx context.Context, t *testing.T, slots *router.Slots, repo string, f func(job events.Job) error) <-chan error {
+// inHand is a message that is being handled.
+type inHand struct{ *message.Message }
+
+func (w inHand) Yield() (resume func(context.Context) error) { return router.Yield(w.Message) }
+
+// yielding runs a message whose handler is f, with these slots, and returns its error.
+func yielding(ctx context.Context, t *testing.T, slots *router.Slots, repo string, f func(job inHand) error) <-chan error {
 	t.Helper()
-	changes := router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
-		return events.Outcome{Result: job.Result(events.ResultSynced)}, f(job)
-	}}
-	msg := message.NewMessage(repo, changeOf(t, repo, repo))
+	msg := message.NewMessage(repo, nil)
 	msg.SetContext(ctx)
-	handle := router.WithKey(func(*message.Message) string { return repo })(slots.Middleware(changes.Handle))
+	handle := router.WithKey(func(*message.Message) string { return repo })(slots.Middleware(
+		func(msg *message.Message) ([]*message.Message, error) { return nil, f(inHand{msg}) }))
 	ended := make(chan error, 1)
 	go func() {
 		_, err := handle(msg)
@@ -190,7 +193,7 @@ func TestYieldedSlotServesAnotherJob(t *testing.T) {
 	ctx := context.Background()
 	yielded, answer := make(chan struct{}), make(chan struct{})
 	resumed := false
-	waits := yielding(ctx, t, slots, "acme/slow", func(job events.Job) error {
+	waits := yielding(ctx, t, slots, "acme/slow", func(job inHand) error {
 		resume := job.Yield()
 		close(yielded)
 		<-answer
@@ -200,7 +203,7 @@ func TestYieldedSlotServesAnotherJob(t *testing.T) {
 	})
 	within(t, yielded, "yield")
 	working, finish := make(chan struct{}), make(chan struct{})
-	works := yielding(ctx, t, slots, "acme/fast", func(events.Job) error {
+	works := yielding(ctx, t, slots, "acme/fast", func(inHand) error {
 		close(working)
 		<-finish
 		return nil
@@ -223,7 +226,7 @@ func TestYieldedSlotServesAnotherJob(t *testing.T) {
 	if slots.Room() != idle {
 		t.Errorf("room %d, want %d", slots.Room(), idle)
 	}
-	if err := within(t, yielding(ctx, t, slots, "acme/last", func(events.Job) error { return nil }), "job afterwards"); err != nil {
+	if err := within(t, yielding(ctx, t, slots, "acme/last", func(inHand) error { return nil }), "job afterwards"); err != nil {
 		t.Error(err)
 	}
 }
@@ -236,7 +239,7 @@ func TestJobThatDoesNotResume(t *testing.T) {
 	cancel()
 	working, finish := make(chan struct{}), make(chan struct{})
 	busy := func() <-chan error {
-		ended := yielding(context.Background(), t, slots, "acme/busy", func(events.Job) error {
+		ended := yielding(context.Background(), t, slots, "acme/busy", func(inHand) error {
 			working <- struct{}{}
 			<-finish
 			return nil
@@ -245,9 +248,9 @@ func TestJobThatDoesNotResume(t *testing.T) {
 		return ended
 	}
 	var other <-chan error
-	for _, f := range []func(job events.Job) error{
-		func(job events.Job) error { job.Yield(); return nil },
-		func(job events.Job) error {
+	for _, f := range []func(job inHand) error{
+		func(job inHand) error { job.Yield(); return nil },
+		func(job inHand) error {
 			resume := job.Yield()
 			other = busy() // takes the slot
 			if err := resume(cancelled); !errors.Is(err, context.Canceled) {
@@ -263,7 +266,7 @@ func TestJobThatDoesNotResume(t *testing.T) {
 	finish <- struct{}{}
 	within(t, other, "end")
 	first := busy()
-	second := yielding(context.Background(), t, slots, "acme/second", func(events.Job) error {
+	second := yielding(context.Background(), t, slots, "acme/second", func(inHand) error {
 		working <- struct{}{}
 		<-finish
 		return nil
@@ -286,7 +289,7 @@ func TestCloseLetsYieldedJobsContinue(t *testing.T) {
 	slots := router.NewSlots(1)
 	ctx := context.Background()
 	yielded, answer := make(chan struct{}), make(chan struct{})
-	continues := yielding(ctx, t, slots, "acme/slow", func(job events.Job) error {
+	continues := yielding(ctx, t, slots, "acme/slow", func(job inHand) error {
 		resume := job.Yield()
 		close(yielded)
 		<-answer
@@ -294,7 +297,7 @@ func TestCloseLetsYieldedJobsContinue(t *testing.T) {
 	})
 	within(t, yielded, "yield")
 	working, finish := make(chan struct{}), make(chan struct{})
-	works := yielding(ctx, t, slots, "acme/busy", func(events.Job) error {
+	works := yielding(ctx, t, slots, "acme/busy", func(inHand) error {
 		close(working)
 		<-finish
 		return nil
@@ -302,7 +305,7 @@ func TestCloseLetsYieldedJobsContinue(t *testing.T) {
 	within(t, working, "job in the yielded slot")
 	idle := slots.Room()
 	close(answer)
-	returns := yielding(ctx, t, slots, "acme/late", func(events.Job) error { return nil })
+	returns := yielding(ctx, t, slots, "acme/late", func(inHand) error { return nil })
 	for slots.Room() != idle-2 { // one waits for its slot again, the other for its first
 		runtime.Gosched()
 	}
@@ -332,7 +335,7 @@ func TestManyJobsYield(t *testing.T) {
 	var ended []<-chan error
 	for i := range jobs {
 		ctx, cancel := context.WithCancel(context.Background())
-		ended = append(ended, yielding(ctx, t, slots, fmt.Sprintf("acme/r%d", i%20), func(job events.Job) error {
+		ended = append(ended, yielding(ctx, t, slots, fmt.Sprintf("acme/r%d", i%20), func(job inHand) error {
 			step(1)
 			for range 3 {
 				step(-1)

@@ -1,273 +1,37 @@
 package router_test
 
 import (
-	"context"
-	"errors"
-	"slices"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.opentelemetry.io/otel/trace"
 
-	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/changes"
-	"lockstep/locking"
 	"lockstep/router"
-	"lockstep/router/observe"
 )
-
-const process = "process " + topic
-
-// recording returns a tracer and its recorder.
-func recording(t *testing.T) (trace.Tracer, *tracetest.SpanRecorder) {
-	t.Helper()
-	recorder := tracetest.NewSpanRecorder()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
-	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
-	return provider.Tracer("test"), recorder
-}
-
-// publishTraced adds a change with a trace, and returns the publisher's span.
-func publishTraced(t *testing.T, client redis.UniversalClient, id string) trace.SpanContext {
-	t.Helper()
-	c, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/acme/widgets.git", App: "docs"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	msg, err := changes.Message(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1, id[len(id)-1]}, SpanID: trace.SpanID{7}, TraceFlags: trace.FlagsSampled})
-	msg.Metadata.Set("traceparent", "00-"+at.TraceID().String()+"-"+at.SpanID().String()+"-01")
-	if _, err := newPublisher(t, client).Add(t.Context(), topic, msg); err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
-// ended waits for n spans with a name.
-func ended(t *testing.T, recorder *tracetest.SpanRecorder, name string, n int) []sdktrace.ReadOnlySpan {
-	t.Helper()
-	var found []sdktrace.ReadOnlySpan
-	stopWhen(t, func() bool {
-		found = nil
-		for _, span := range recorder.Ended() {
-			if span.Name() == name {
-				found = append(found, span)
-			}
-		}
-		return len(found) >= n
-	})
-	return found
-}
-
-func attr(span sdktrace.ReadOnlySpan, key string) string {
-	for _, a := range span.Attributes() {
-		if a.Key == attribute.Key(key) {
-			return a.Value.String()
-		}
-	}
-	return ""
-}
-
-// traceOf returns the trace context in an entry's metadata.
-func traceOf(entry redis.XMessage) string { return stream.Metadata(entry.Values).Get("traceparent") }
-
-func parentOf(span sdktrace.ReadOnlySpan) string {
-	return "00-" + span.SpanContext().TraceID().String() + "-" + span.SpanContext().SpanID().String() + "-01"
-}
-
-func TestDeliveryAndItsResultJoinPublishersTrace(t *testing.T) {
-	t.Parallel()
-	ctx, client := t.Context(), startRedis(t)
-	tracer, recorder := recording(t)
-	publisher := publishTraced(t, client, "c1")
-	phases := make(chan events.Phase, 10)
-	observer := &observe.Observer{Tracer: tracer, Events: func(e observe.Event) {
-		if e.Kind == observe.Progressed {
-			phases <- e.Progress.Phase
-		}
-	}}
-	changes := &router.Changes{Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: quiet(),
-		Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
-			if job.Change.ID != "c1" {
-				return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
-			}
-			job.Progress(events.Progress{Phase: events.PhaseList})
-			job.Progress(events.Progress{Phase: events.PhaseFetch, Done: 1, Unit: "bytes"})
-			job.Progress(events.Progress{Phase: events.PhaseFetch, Done: 99, Unit: "bytes"})
-			job.Progress(events.Progress{Phase: events.PhasePublish})
-			next, err := events.NewChange(events.Change{ID: "c2", URL: "https://example.com/acme/widgets.git"})
-			return events.Outcome{Result: job.Result(events.ResultSynced), Changes: []events.Change{next}}, err
-		}}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Observer: observer,
-		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Slots: router.NewSlots(1),
-		Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet()}})
-
-	both := ended(t, recorder, process, 2)
-	first, second := both[0], both[1]
-	if attr(first, "lockstep.job") == "c2" { // the second may end first
-		first, second = second, first
-	}
-	if first.Parent().SpanID() != publisher.SpanID() || first.SpanContext().TraceID() != publisher.TraceID() || !first.Parent().IsRemote() {
-		t.Errorf("the parent is %v, want the publisher's %v", first.Parent(), publisher)
-	}
-	if second.Parent().SpanID() != first.SpanContext().SpanID() {
-		t.Errorf("the requested change has the parent %v, want %v", second.Parent(), first.SpanContext())
-	}
-	for key, want := range map[string]string{
-		"messaging.system": "redis", "messaging.destination.name": topic, "messaging.consumer.group.name": "workers",
-		"lockstep.repo": "acme/widgets", "lockstep.job": "c1", "lockstep.app": "docs", "lockstep.operation": "sync",
-		"lockstep.attempt": "1", "lockstep.outcome": "unchanged", "lockstep.end": "settled", "lockstep.worker": "/lockstep/worker/w1",
-	} {
-		if got := attr(first, key); got != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
-		}
-	}
-	if attr(first, "messaging.message.id") == "" || attr(first, "lockstep.fence") == "" || first.SpanKind() != trace.SpanKindConsumer {
-		t.Errorf("span %v has no entry, no fence or not its kind", first.Attributes())
-	}
-	var steps []string
-	for _, span := range recorder.Ended() {
-		if span.Parent().SpanID() == first.SpanContext().SpanID() && span.Name() != process {
-			steps = append(steps, span.Name())
-		}
-		if span.Name() == "fetch" && attr(span, "lockstep.bytes") != "99" {
-			t.Errorf("fetch has %v, want 99 bytes", span.Attributes())
-		}
-	}
-	if want := []string{"lease wait", "slot wait", "list", "fetch", "publish", "settle"}; !slices.Equal(steps, want) {
-		t.Errorf("steps %q, want %q", steps, want)
-	}
-	if len(phases) != 4 {
-		t.Errorf("%d progress events, want 4", len(phases))
-	}
-	result := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val()[0]
-	if got := traceOf(result); got != parentOf(first) {
-		t.Errorf("the result carries %q, want %q", got, parentOf(first))
-	}
-}
-
-func TestSpanStatusIsErrorForFailureNotForContention(t *testing.T) {
-	t.Parallel()
-	client := startRedis(t)
-	tracer, recorder := recording(t)
-	publishTraced(t, client, "c1")
-	held := newLocker(t, client, time.Minute)
-	leases, err := held.AcquireAll(t.Context(), locking.Request{Key: "acme/widgets", Job: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
-		job.Progress(events.Progress{Phase: events.PhaseFetch})
-		return events.Outcome{}, errors.New("a hiccup")
-	}}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Observer: &observe.Observer{Tracer: tracer},
-		Locker: newLocker(t, client, 50*time.Millisecond), Request: changes.Request,
-		Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
-	var waited sdktrace.ReadOnlySpan
-	stopWhen(t, func() bool { // Redis may be slow once
-		for _, span := range ended(t, recorder, process, 1) {
-			if attr(span, "error.type") == string(events.ClassBusy) {
-				waited = span
-			}
-		}
-		return waited != nil
-	})
-	if waited.Status().Code != codes.Unset || attr(waited, "lockstep.end") != "deferred" {
-		t.Errorf("lock timeout: %v %v", waited.Status(), waited.Attributes())
-	}
-	if err := leases.Release(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	var ends []string
-	stopWhen(t, func() bool {
-		ends = nil
-		for _, span := range ended(t, recorder, process, 1) {
-			if span.Status().Code == codes.Error && span.Status().Description == "a hiccup" {
-				ends = append(ends, attr(span, "lockstep.end"))
-			}
-		}
-		return len(ends) == 2
-	})
-	if want := []string{"nacked", "dead"}; !slices.Equal(ends, want) {
-		t.Errorf("failed attempts ended %q, want %q", ends, want)
-	}
-	if fetch := ended(t, recorder, "fetch", 2)[0]; fetch.Status().Code != codes.Error {
-		t.Errorf("the phase that failed has status %v", fetch.Status())
-	}
-}
-
-func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
-	t.Parallel()
-	ctx, client := t.Context(), startRedis(t)
-	tracer, recorder := recording(t)
-	own := map[string]trace.TraceID{}
-	for _, id := range []string{"c1", "c2", "c3", "c4", "c5", "c6"} { // one in flight, the others parked
-		own[id] = publishTraced(t, client, id).TraceID()
-	}
-	route := coalescing(t, client, 5, func(_ context.Context, job events.Job) (events.Outcome, error) {
-		return events.Outcome{Result: job.Result(events.ResultSynced), Covers: func(_ context.Context, other events.Job) (events.Outcome, bool) {
-			return events.Outcome{Result: other.Result(events.ResultSynced)}, true
-		}}, nil
-	})
-	route.Observer = &observe.Observer{Tracer: tracer}
-	run(t, route)
-	along := ended(t, recorder, "coalesce "+topic, 5)
-	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
-	var answer sdktrace.ReadOnlySpan
-	stopWhen(t, func() bool { // one span counts five others; it ends after they are settled
-		for _, span := range ended(t, recorder, process, 1) {
-			if attr(span, "lockstep.coalesced") == "5" {
-				answer = span
-			}
-		}
-		return answer != nil
-	})
-	carried := map[string]bool{}
-	for _, span := range along {
-		if len(span.Links()) != 1 || span.Links()[0].SpanContext.SpanID() != answer.SpanContext().SpanID() {
-			t.Errorf("links %v, want one to the span of the settled change", span.Links())
-		}
-		carried[parentOf(span)] = true
-	}
-	carried[parentOf(answer)] = true
-	for _, entry := range client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val() {
-		payload, _ := entry.Values["payload"].(string)
-		result, err := events.ParseResult([]byte(payload))
-		if err != nil {
-			t.Fatal(err)
-		}
-		at, id := traceOf(entry), result.Deliveries[0]
-		if !carried[at] || at[3:35] != own[id].String() {
-			t.Errorf("the result of %s carries %q, want a span of its own trace %s", id, at, own[id])
-		}
-		delete(own, id)
-	}
-	if len(own) != 0 {
-		t.Errorf("no results for %v", own)
-	}
-}
 
 func TestPlainEntryJoinsTrace(t *testing.T) {
 	t.Parallel()
 	ctx, client := t.Context(), startRedis(t)
-	tracer, recorder := recording(t)
+	recorder := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder))
 	const at = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	if err := client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []string{"url", "https://example.com/acme/widgets.git", "traceparent", at}}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Observer: &observe.Observer{Tracer: tracer},
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Tracer: provider.Tracer("test"),
 		Handler: func(msg *message.Message) ([]*message.Message, error) { return router.Commit(msg, stream.Settlement{}) }})
-	if span := ended(t, recorder, process, 1)[0]; span.Parent().TraceID().String() != at[3:35] || span.Parent().SpanID().String() != at[36:52] {
+	var ended []sdktrace.ReadOnlySpan
+	stopWhen(t, func() bool {
+		ended = recorder.Ended()
+		return len(ended) == 2
+	})
+	if ended[0].Name() != "settle" || ended[0].Parent().SpanID() != ended[1].SpanContext().SpanID() {
+		t.Errorf("span %s has the parent %v, want settle in %v", ended[0].Name(), ended[0].Parent(), ended[1].SpanContext())
+	}
+	if span := ended[1]; span.Parent().TraceID().String() != at[3:35] || span.Parent().SpanID().String() != at[36:52] {
 		t.Errorf("the parent is %v, want %s", span.Parent(), at)
 	}
 }

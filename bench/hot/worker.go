@@ -20,6 +20,7 @@ import (
 	"lockstep/bench/rig"
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/app"
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
@@ -100,7 +101,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 		return err
 	}
 	log := slog.New(slog.DiscardHandler)
-	changes := router.Changes{Namespace: namespace, Source: fmt.Sprintf("/lockstep/bench/%d", os.Getpid()), Log: log}
+	changes := handlers.Changes{Namespace: namespace, Source: fmt.Sprintf("/lockstep/bench/%d", os.Getpid()), Log: log}
 	slots := router.NewSlots(w.slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
@@ -114,7 +115,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 		Routes: []router.Route{{
 			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, stdout),
 			Locker: locker, Request: changes.Request, Slots: slots,
-			Dispose: router.Disposer{Failed: changes.Failed, Log: log},
+			Dispose: changes.Dispose(router.Retry{}),
 		}},
 	})
 	if err != nil {
@@ -143,7 +144,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 }
 
 // handler works on changes and prints a line for each, settled or not.
-func (w worker) handler(changes router.Changes, stdout io.Writer) message.HandlerFunc {
+func (w worker) handler(changes handlers.Changes, stdout io.Writer) message.HandlerFunc {
 	var mu sync.Mutex
 	report := func(d done) error {
 		mu.Lock()
@@ -154,7 +155,7 @@ func (w worker) handler(changes router.Changes, stdout io.Writer) message.Handle
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var work done
 		watched := changes
-		watched.Handler = func(_ context.Context, job events.Job) (out events.Outcome, err error) {
+		watched.Handler = func(_ context.Context, job handlers.Job) (out handlers.Outcome, err error) {
 			if work.Event, err = strconv.Atoi(job.Change.ID); err != nil {
 				return out, err
 			}
@@ -177,12 +178,12 @@ func (w worker) handler(changes router.Changes, stdout io.Writer) message.Handle
 }
 
 // pretendSynced returns the outcome of a sync that changes one file.
-func pretendSynced(job events.Job) events.Outcome {
+func pretendSynced(job handlers.Job) handlers.Outcome {
 	commit := strings.Repeat("0", 40-len(job.Change.ID)) + job.Change.ID
 	result := job.Result(events.ResultSynced)
 	result.After = commit
 	result.Path, result.Tree = job.Change.Repo.String(), ".lockstep/repos/"+job.Change.Repo.String()+"/trees/"+commit
 	result.Files = []events.File{{Path: "a.txt", Status: events.FileModified}}
 	fields, _ := state.Repo{}.SyncedFields(result, job.Change.URL)
-	return events.Outcome{Result: result, State: fields}
+	return handlers.Outcome{Result: result, State: fields}
 }

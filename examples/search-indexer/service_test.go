@@ -14,7 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/app/backend"
+	"lockstep/handlers"
 	"lockstep/internal/changes"
 	"lockstep/internal/credential"
 	"lockstep/internal/gitserver"
@@ -84,11 +84,14 @@ func (w *world) startWorker(server *redistest.Server) {
 	must(err)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: w.client, Reader: server.Client(), Group: "workers", Log: log})
 	must(err)
-	handle := backend.New(volume, state.NewStore(w.client, namespace), credential.NewStore("", func(string) string { return "" }), watch.NewRegistry(w.client, namespace))
-	changes := router.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
+	handle := &handlers.Handlers{
+		Volume: volume, States: state.NewStore(w.client, namespace), Watches: watch.NewRegistry(w.client, namespace),
+		Credentials: credential.NewStore("", func(string) string { return "" }),
+	}
+	changes := handlers.Changes{Namespace: namespace, Source: "/lockstep/worker/w1", Handler: handle.Handle, Floor: volume.Floor, Log: log}
 	r, err := router.New(router.Config{Log: log, Routes: []router.Route{{
 		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
-		Locker: locker, Request: changes.Request, Dispose: router.Disposer{Failed: changes.Failed, Log: log},
+		Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
 	}}})
 	must(err)
 	stopped := make(chan error, 1)

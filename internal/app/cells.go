@@ -6,6 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/events"
+	"lockstep/handlers"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 )
@@ -75,4 +77,19 @@ func joinCell(ctx context.Context, cfg Config) (Config, error) {
 	cfg.closeCells = client.Close
 	cfg.Log.InfoContext(ctx, "joined cell", "cell", cell.Name, "prefix", cfg.Prefix)
 	return cfg, nil
+}
+
+// renaming wraps the handler of a cell's changes, so that a repository that is renamed there stays there: before the move is settled, its
+// new path is pinned to the cell. If that fails, the change is tried again.
+func renaming(cfg Config, handle handlers.Handler) handlers.Handler {
+	return func(ctx context.Context, job handlers.Job) (handlers.Outcome, error) {
+		outcome, err := handle(ctx, job)
+		if err != nil || outcome.Result.Type != events.ResultMoved || outcome.Result.To.IsZero() {
+			return outcome, err
+		}
+		if _, err := cfg.cells.Adopt(ctx, outcome.Result.To, cfg.Cell); err != nil {
+			return handlers.Outcome{}, events.Errorf(events.Retryable, events.ClassInternal, "%w", err)
+		}
+		return outcome, nil
+	}
 }

@@ -11,11 +11,11 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/telemetry"
-	"lockstep/router"
 )
 
 // hostBudgets returns the limits of requests to hosts, which all processes share, also those of other cells. wake is as in [hosts.Config].
@@ -36,7 +36,7 @@ func hostBudgets(
 func wakeChanges(ctx context.Context, subscriber *stream.Subscriber, namespace events.Namespace, waiters []hosts.Waiter) ([]bool, error) {
 	changes := make([]stream.Waiter, len(waiters))
 	for i, w := range waiters {
-		changes[i] = stream.Waiter{Key: w.Key, Match: router.WaitsFor(w.Credential)}
+		changes[i] = stream.Waiter{Key: w.Key, Match: handlers.WaitsFor(w.Credential)}
 	}
 	return subscriber.Wake(ctx, namespace.Changes(), changes)
 }

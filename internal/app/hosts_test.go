@@ -11,11 +11,11 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/cells"
 	"lockstep/internal/changes"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
-	"lockstep/router"
 )
 
 func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
@@ -25,7 +25,7 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 	server := redistest.Start(t)
 	client, namespace := server.Client(), events.DefaultNamespace
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&router.Changes{}).Key,
+		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 			continue
 		}
 		subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-			Redis: client, Reader: server.Client(), Prefix: string(cell.Prefix), Group: events.WorkersGroup, Key: (&router.Changes{}).Key,
+			Redis: client, Reader: server.Client(), Prefix: string(cell.Prefix), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
 		})
 		if err != nil {
 			t.Fatal(err)

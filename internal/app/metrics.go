@@ -1,23 +1,23 @@
 package app
 
 import (
+	"lockstep/handlers"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
-	"lockstep/router/observe"
 )
 
-// observe turns events of the router into metrics, activities and progress reports.
-func (cfg Config) observe(reporter *state.Reporter) func(observe.Event) {
-	return func(e observe.Event) {
+// observe turns events of changes into metrics, activities and progress reports.
+func (cfg Config) observe(reporter *state.Reporter) func(handlers.Event) {
+	return func(e handlers.Event) {
 		switch e.Kind {
-		case observe.Began:
-			reporter.Begin(e.Job)
-		case observe.Progressed:
+		case handlers.Began:
+			reporter.Begin(e.Job, e.Job.Change, e.Job.Fence)
+		case handlers.Progressed:
 			reporter.Progress(e.Job, e.Progress)
-		case observe.Attempted:
+		case handlers.Attempted:
 			reporter.End(e.Job)
 			cfg.Metrics.Worked(e.Job.Change.Type.Operation(), e.Took, e.Received, e.Err)
-		case observe.Ended:
+		case handlers.Ended:
 			cfg.Metrics.Change(e.Timeline.Outcome, string(e.Class))
 			for _, m := range e.Missing {
 				cfg.Metrics.MissingSubmodule(m.Class)

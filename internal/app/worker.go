@@ -17,7 +17,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
-	"lockstep/internal/app/backend"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
@@ -30,7 +29,6 @@ import (
 	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
-	"lockstep/router/observe"
 )
 
 // Config configures a process. It adds dependencies to its settings.
@@ -116,7 +114,7 @@ type worker struct {
 	reporter  *state.Reporter
 
 	// Set by open.
-	changes    *router.Changes
+	changes    *handlers.Changes
 	subscriber *stream.Subscriber
 	waker      *cellWaker // nil without cells
 	budgets    *hosts.Budgets
@@ -141,8 +139,9 @@ func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer) 
 // open returns the router of changes.
 func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	cfg, namespace := w.cfg, w.cfg.Namespace()
-	w.changes = &router.Changes{
-		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor, Notes: state.FailureNotes(namespace), Log: cfg.Log,
+	w.changes = &handlers.Changes{
+		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor, Notes: state.FailureNotes(namespace),
+		Observe: cfg.observe(w.reporter), Log: cfg.Log,
 	}
 	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
@@ -155,22 +154,21 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	if w.budgets, err = w.openBudgets(); err != nil {
 		return nil, err
 	}
-	handle, limits := w.handler()
+	handle := w.handlers()
 	circuit := handlers.Circuit{
-		Store: backend.Circuits{Store: w.states}, Policy: handlers.CircuitPolicy{Open: 3 * cfg.Lease}, Log: cfg.Log,
-		Observe: func(to handlers.CircuitPhase) { cfg.Metrics.Circuit(state.CircuitPhase(to)) },
+		Store: w.states, Policy: state.CircuitPolicy{Open: 3 * cfg.Lease}, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
 	}
-	w.changes.Limited = limits.Limited
+	w.changes.Limited = handle.Limited
 	route := w.route()
 	if cfg.cells == nil {
-		w.changes.Handler = circuit.Wrap(handle)
+		w.changes.Handler = circuit.Wrap(handle.Handle)
 	} else {
 		if err := cfg.cells.Register(ctx, cfg.Cell, "", w.volume.ID()); err != nil {
 			return nil, err
 		}
 		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * maxAge}
-		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, circuit.Wrap(forwarder.Renaming(handle))
-		route.Forward, route.Forwarded = w.changes.Forward, w.changes.OnForward
+		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, circuit.Wrap(renaming(cfg, handle.Handle))
+		route.Before = append([]message.HandlerMiddleware{w.changes.Forward}, route.Before...)
 	}
 	return router.New(router.Config{Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
 }
@@ -190,18 +188,16 @@ func (w *worker) openBudgets() (*hosts.Budgets, error) {
 	return hostBudgets(w.cfg, w.commands, w.cfg.Worker, w.cfg.Log, wake)
 }
 
-// handler returns the handler of changes, and the limits of hosts that it keeps to.
-func (w *worker) handler() (events.Handler, backend.Hosts) {
+// handlers returns the handlers of changes.
+func (w *worker) handlers() *handlers.Handlers {
 	getenv := os.Getenv
 	if w.cfg.follow != nil {
 		getenv = w.cfg.follow.variables(getenv)
 	}
-	credentials := credential.NewStore(w.cfg.Credentials, getenv, credential.WithTransport(w.volume.Transport()))
-	handle := backend.New(w.volume, w.states, credentials, watch.NewRegistry(w.commands, w.cfg.Namespace()))
-	handle.Log = w.cfg.Log
-	limits := backend.Hosts{Budgets: w.budgets}
-	handle.Hosts = limits
-	return handle.Handle, limits
+	return &handlers.Handlers{
+		Volume: w.volume, States: w.states, Watches: watch.NewRegistry(w.commands, w.cfg.Namespace()), Hosts: w.budgets, Log: w.cfg.Log,
+		Credentials: credential.NewStore(w.cfg.Credentials, getenv, credential.WithTransport(w.volume.Transport())),
+	}
 }
 
 // route returns the route of changes in a deployment without cells.
@@ -209,12 +205,9 @@ func (w *worker) route() router.Route {
 	cfg := w.cfg
 	return router.Route{
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
-		Admit: w.changes.Admit, Locker: w.locker, Request: w.changes.Request, Slots: w.slots,
-		Observer: &observe.Observer{Tracer: cfg.Traces.Tracer("worker"), Events: cfg.observe(w.reporter)},
-		Dispose: router.Disposer{
-			Failed: w.changes.Failed, OnGiveUp: w.changes.OnGiveUp, Note: w.changes.Note, Log: cfg.Log,
-			Retry: router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge},
-		},
+		Before: []message.HandlerMiddleware{w.changes.Admit}, Locker: w.locker, Request: w.changes.Request, Slots: w.slots,
+		Tracer:  cfg.Traces.Tracer("worker"),
+		Dispose: w.changes.Dispose(router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge}),
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
+	"lockstep/internal/notify"
 	"lockstep/internal/redistest"
 	"lockstep/internal/watch"
 )
@@ -137,7 +138,7 @@ func TestWhatIsImportedIsExportedTheSame(t *testing.T) {
 			t.Errorf("the document contains %q:\n%s", no, document)
 		}
 	}
-	for _, want := range []string{"Acme/Widgets", `"denied:docs:robot": "auth"`, "hook?a=b"} {
+	for _, want := range []string{"Acme/Widgets", `"denied:docs:robot":"auth"`, "hook?a=b"} {
 		if !strings.Contains(document, want) {
 			t.Errorf("the document lacks %q:\n%s", want, document)
 		}
@@ -206,8 +207,7 @@ func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
 		}
 	}
 	header, rest, _ := strings.Cut(document, "\n")
-	gadgets := `"repo": "acme/gadgets",
-   "watches"`
+	gadgets := `"repo":"acme/gadgets","watches"`
 	for name, tc := range map[string]struct{ document, want string }{
 		"empty":                     {"", "not a document of lockstep export"},
 		"not JSON":                  {"watches:\n  - app: docs\n", "not a document of lockstep export"},
@@ -218,8 +218,8 @@ func TestDamagedAndNewerDocumentsAreRefused(t *testing.T) {
 		"two documents":             {document + document, "more follows the end of the document"},
 		"only the header":           {header + "\n", ErrIncomplete.Error()},
 		"unknown value":             {header + "\n" + strings.Replace(rest, `"token":`, `"weight":1,"token":`, 1), `unknown field "weight"`},
-		"unknown rule of a watch":   {strings.Replace(document, `"credential": "robot"`, `"credential":"robot","approve":"two"`, 1), `unknown field "approve"`},
-		"a token in clear":          {strings.Replace(document, `"token": "`, `"token":"lockstep_`, 1), "want a SHA-256 hash"},
+		"unknown rule of a watch":   {strings.Replace(document, `"credential":"robot"`, `"credential":"robot","approve":"two"`, 1), `unknown field "approve"`},
+		"a token in clear":          {strings.Replace(document, `"token":"`, `"token":"lockstep_`, 1), "want a SHA-256 hash"},
 		"a watch of another path":   {strings.Replace(document, gadgets, `"repo":"acme/other","watches"`, 1), "acme/other: watch 1: it is of acme/gadgets"},
 		"a cell that is not listed": {strings.Replace(document, gadgets, `"repo":"acme/gadgets","cell":"eu-9","watches"`, 1), `acme/gadgets: its cell "eu-9" is not in the header`},
 		"a path outside":            {strings.Replace(document, gadgets, `"repo":"../gadgets","watches"`, 1), "repository path"},
@@ -251,7 +251,9 @@ func TestResultsThatWereNotAcknowledgedAreExportedToBeRepeated(t *testing.T) {
 		return events.Result{ID: app, Type: events.ResultSynced, Source: "/test", Repo: path(t, "acme/"+app), App: app, Ref: main, Before: before, After: after, Path: "acme/" + app, Tree: "t"}
 	}
 	result(t, from, synced("done", older, newer))
-	must(from.XGroupCreate(ctx, prefix+"results", "consumers", "$").Result())(t)
+	for _, group := range []string{"consumers", notify.Group} {
+		must(from.XGroupCreate(ctx, prefix+"results", group, "$").Result())(t)
+	}
 	result(t, from, synced("late", older, "3333333333333333333333333333333333333333"))
 	result(t, from, synced("late", "3333333333333333333333333333333333333333", newer))
 	result(t, from, synced("first", "", newer))
@@ -260,17 +262,17 @@ func TestResultsThatWereNotAcknowledgedAreExportedToBeRepeated(t *testing.T) {
 
 	to := redistest.Start(t).Client()
 	restore(t, to, export(t, from))
-	for app, want := range map[string]string{"done": "", "late": older, "first": "none", "posted": older} {
+	for app, want := range map[string]string{"done": "", "late": "none", "first": "none", "posted": "none"} {
 		fields := must(to.HGetAll(ctx, prefix+"repo:acme/"+app).Result())(t)
 		given, repeat := fields["given:refs/heads/main:"+app], fields["repeat:refs/heads/main:"+app]
 		if given != newer || repeat != want {
-			t.Errorf("%s was given %q, and its result is repeated from %q, want %q", app, given, repeat, want)
+			t.Errorf("%s was given %q, and its result is repeated: %q, want %q", app, given, repeat, want)
 		}
 	}
 	again := redistest.Start(t).Client()
 	restore(t, again, export(t, to))
-	if before := must(again.HGet(ctx, prefix+"repo:acme/late", "repeat:refs/heads/main:late").Result())(t); before != older {
-		t.Errorf("exported before it was repeated: from %q, want %q", before, older)
+	if repeat := must(again.HGet(ctx, prefix+"repo:acme/late", "repeat:refs/heads/main:late").Result())(t); repeat != "none" {
+		t.Errorf("exported before it was repeated: %q", repeat)
 	}
 }
 
@@ -288,6 +290,16 @@ func TestRemovalThatWasNotAcknowledgedIsExportedAsNothingReceived(t *testing.T) 
 	if fields["given:refs/heads/main:docs"] != newer || fields["repeat:refs/heads/main:docs"] != "none" {
 		t.Errorf("imported as %v", fields)
 	}
+}
+
+// A repository without watches, whose state would make workers remove it, is left out; the others are imported.
+func TestRepositoryWithoutWatchesIsSkipped(t *testing.T) {
+	t.Parallel()
+	from, to := redistest.Start(t).Client(), redistest.Start(t).Client()
+	fill(t, from)
+	doc := must(Export(t.Context(), single(from), "v1"))(t)
+	doc.Repos = append([]Repository{{Repo: path(t, "acme/bare"), State: map[string]string{"synced": "2026-11-23T10:00:00Z"}}}, doc.Repos...)
+	wantSummary(t, must(Import(t.Context(), single(to), doc))(t), Summary{Watches: 4, States: 1, Tokens: 1})
 }
 
 func TestWatchThatCannotBeDecodedIsNotLeftOutSilently(t *testing.T) {

@@ -258,7 +258,7 @@ func assertAt(t *testing.T, d Deployment, repo events.RepoPath, cell string, wit
 		t.Errorf("%s is placed in %s, want %s", repo, placed, cell)
 	}
 	for _, m := range d.Cells.Members() {
-		watched, here, err := (&importer{Deployment: d}).has(t.Context(), m, repo)
+		watched, here, err := d.has(t.Context(), m, repo)
 		if has := watched && here; err != nil || has != (m.Name == cell) {
 			t.Errorf("%s: cell %s has it: %v, %v", repo, m.Name, has, err)
 		}
@@ -353,7 +353,7 @@ func TestRepositoryThatMovesDuringAnExportIsInIt(t *testing.T) {
 	from := Deployment{Redis: hooked, Cells: cells.All(hooked, must(cells.Open(t.Context(), hooked, directoryPrefix))(t)), Tokens: directoryPrefix}
 	hooked.AddHook(&onCommand{key: member(t, d, "eu-1").Namespace.Results(), fn: func() { moveTo(t, client, d, repo, "eu-2", "eu-1", true) }})
 	document := exportAll(t, from)
-	if n := strings.Count(document, `"repo": "`+repo.String()+"\",\n   \"cell\": \"eu-1\""); n != 1 {
+	if n := strings.Count(document, `"repo":"`+repo.String()+`","cell":"eu-1"`); n != 1 {
 		t.Errorf("the repository is %d times in\n%s", n, document)
 	}
 }

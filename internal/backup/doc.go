@@ -3,11 +3,11 @@
 //	doc, err := backup.Export(ctx, deployment, version)
 //	summary, err := backup.Import(ctx, deployment, doc) // the same or another Redis
 //
-// A [Document] has a [Repository] for each watched one, and an [access.Hashed] for each token. It has no secrets: tokens are hashes,
+// A [Document] is a [Header], then a line of JSON for each watched [Repository] and for each token. It has no secrets: tokens are hashes,
 // credentials are names.
 //
-// Streams, leases, queues and limits of hosts describe work in progress, and are left out: the next poll of a repository catches what was
-// lost. Results that apps have not acknowledged, or that still wait to be posted to them, are marked to be repeated. So are those of views.
+// Work in progress is left out: the next poll of a repository catches what was lost. If results of a repository are not acknowledged, or
+// wait to be posted, apps receive its last results again, without the commit before. So do those of views.
 //
 // A document is not a snapshot: what changes meanwhile may be as before or after the change.
 //

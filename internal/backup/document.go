@@ -30,7 +30,8 @@ type Deployment struct {
 // Document is an export.
 type Document struct {
 	Header
-	Content
+	Repos  []Repository
+	Tokens []access.Hashed
 }
 
 // Header is the first line of a document.
@@ -38,16 +39,19 @@ type Header struct {
 	Format  int          `json:"lockstep_export"`
 	Version string       `json:"version,omitempty"` // of the program
 	Time    time.Time    `json:"time"`
+	Counts  Counts       `json:"counts"`
 	Cells   []cells.Cell `json:"cells,omitempty"` // of the directory; none of a single deployment
 	Epoch   int64        `json:"epoch,omitempty"` // of the directory
 
 	TokensRequired bool `json:"tokens_required,omitempty"` // an app had a token, so requests need one
 }
 
-// Content is the rest of a document.
-type Content struct {
-	Repos  []Repository    `json:"repos"`
-	Tokens []access.Hashed `json:"tokens"`
+// Counts has the numbers of items in a document. Each repository and each token is a line.
+type Counts struct {
+	Cells   int `json:"cells,omitempty"`
+	Repos   int `json:"repos"`
+	Watches int `json:"watches"`
+	Tokens  int `json:"tokens"`
 }
 
 // Repository is a repository with watches.
@@ -59,32 +63,23 @@ type Repository struct {
 	State   map[string]string `json:"state,omitempty"` // fields of package state
 }
 
-// Counts has the numbers of items in a document.
-type Counts struct {
-	Cells   int `json:"cells,omitempty"`
-	Repos   int `json:"repos"`
-	Watches int `json:"watches"`
-	Tokens  int `json:"tokens"`
-}
-
-// Count counts the items of a document.
-func (d Document) Count() Counts {
-	c := Counts{Cells: len(d.Cells), Repos: len(d.Repos), Tokens: len(d.Tokens)}
-	for _, one := range d.Repos {
-		c.Watches += len(one.Watches)
-	}
-	return c
-}
-
-// Write writes a document as two JSON values, the second with a line for each of its values.
+// Write writes a document.
 func (d Document) Write(to io.Writer) error {
 	encoder := json.NewEncoder(to)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(d.Header); err != nil {
-		return err
+	lines := []any{d.Header}
+	for _, one := range d.Repos {
+		lines = append(lines, one)
 	}
-	encoder.SetIndent("", " ")
-	return encoder.Encode(d.Content)
+	for _, one := range d.Tokens {
+		lines = append(lines, one)
+	}
+	for _, line := range lines {
+		if err := encoder.Encode(line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ErrIncomplete means that a document ends early.
@@ -93,20 +88,15 @@ var ErrIncomplete = errors.New("the document is incomplete; export again")
 // Parse reads a whole document and checks it.
 func Parse(text []byte) (d Document, err error) {
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
-	var written struct { // the rest may be different in another format
-		Format  int    `json:"lockstep_export"`
-		Version string `json:"version"`
-	}
-	if json.Unmarshal(first, &written) != nil || written.Format == 0 {
-		return d, errors.New("this is not a document of lockstep export: its first line is not a header; uncompress it, or use lockstep watch import for a YAML file of watches")
-	}
-	if written.Format != Format {
-		return d, fmt.Errorf("the document has format %d, and this version reads %d; import with the version that wrote it (%s)", written.Format, Format, written.Version)
-	}
-	if err := strict(first, &d.Header); err != nil {
-		return d, err
-	}
-	if err := strict(rest, &d.Content); err != nil {
+	err = json.Unmarshal(first, &d.Header) // another format may have other fields
+	switch {
+	case d.Format == 0:
+		return d, errors.New("this is not a document of lockstep export: its first line is not a header; uncompress it, " +
+			"or use lockstep watch import for a YAML file of watches")
+	case d.Format != Format:
+		return d, fmt.Errorf("the document has format %d, and this version reads %d; import with the version that wrote it (%s)",
+			d.Format, Format, d.Version)
+	case err != nil:
 		return d, err
 	}
 	for _, c := range d.Cells {
@@ -114,24 +104,44 @@ func Parse(text []byte) (d Document, err error) {
 			return d, err
 		}
 	}
-	for _, one := range d.Repos {
-		if err := d.check(one); err != nil {
-			return d, fmt.Errorf("%s: %w", one.Repo, err)
-		}
+	decoder := json.NewDecoder(bytes.NewReader(rest))
+	decoder.DisallowUnknownFields()
+	if d.Repos, err = decode(decoder, d.Counts.Repos, d.check); err != nil {
+		return d, err
 	}
-	for _, one := range d.Tokens {
-		if err := one.Check(); err != nil {
-			return d, err
-		}
+	if d.Tokens, err = decode(decoder, d.Counts.Tokens, access.Hashed.Check); err != nil {
+		return d, err
+	}
+	if decoder.More() {
+		return d, errors.New("more follows the end of the document")
 	}
 	return d, nil
+}
+
+// decode reads n values and checks them.
+func decode[T any](decoder *json.Decoder, n int, check func(T) error) (all []T, err error) {
+	for range n {
+		var one T
+		err := decoder.Decode(&one)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, ErrIncomplete
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := check(one); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
 }
 
 // check checks a repository, and normalizes its watches.
 func (d Document) check(one Repository) error {
 	isCell := func(c cells.Cell) bool { return c.Name == one.Cell }
 	if !slices.ContainsFunc(d.Cells, isCell) && (one.Cell != "" || len(d.Cells) > 0) {
-		return fmt.Errorf("its cell %.70q is not in the header", one.Cell)
+		return fmt.Errorf("%s: its cell %.70q is not in the header", one.Repo, one.Cell)
 	}
 	for i, w := range one.Watches {
 		w, err := watch.New(w)
@@ -139,23 +149,9 @@ func (d Document) check(one Repository) error {
 			err = fmt.Errorf("it is of %s", w.Repo)
 		}
 		if err != nil {
-			return fmt.Errorf("watch %d: %w", i+1, err)
+			return fmt.Errorf("%s: watch %d: %w", one.Repo, i+1, err)
 		}
 		one.Watches[i] = w
 	}
 	return nil
-}
-
-// strict decodes one value without unknown fields.
-func strict(text []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(into)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return ErrIncomplete
-	}
-	if err == nil && decoder.More() {
-		return errors.New("more follows the end of the document")
-	}
-	return err
 }

@@ -2,10 +2,16 @@ package backup
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
+	"lockstep/internal/notify"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
@@ -14,15 +20,13 @@ import (
 // answer, are errors, because repositories would be missing.
 func Export(ctx context.Context, from Deployment, version string) (doc Document, err error) {
 	doc.Header = Header{Format: Format, Version: version, Time: time.Now().UTC().Truncate(time.Second)}
-	tokens := access.NewTokens(from.Redis, from.Tokens)
+	tokens, directory, written := access.NewTokens(from.Redis, from.Tokens), from.Cells.Directory(), map[string]bool{}
 	if doc.TokensRequired, err = tokens.Required(ctx); err != nil {
 		return doc, err
 	}
-	directory := from.Cells.Directory()
 	if directory != nil {
 		doc.Cells, doc.Epoch = directory.Cells(), directory.Epoch()
 	}
-	written := map[string]bool{}
 	if err := doc.addCells(ctx, from, written, false); err != nil {
 		return doc, err
 	}
@@ -38,36 +42,31 @@ func Export(ctx context.Context, from Deployment, version string) (doc Document,
 		doc.Tokens = append(doc.Tokens, one)
 		return nil
 	})
+	doc.Counts.Cells, doc.Counts.Repos, doc.Counts.Tokens = len(doc.Cells), len(doc.Repos), len(doc.Tokens)
 	return doc, err
 }
 
 // addCells adds the repositories of all cells whose keys are not in written. It leaves out those between two cells unless moving is set.
 func (d *Document) addCells(ctx context.Context, from Deployment, written map[string]bool, moving bool) error {
 	for _, m := range from.Cells.Members() {
-		repos, err := read(ctx, from, m, written, moving)
-		if err != nil {
+		if err := d.addCell(ctx, from, m, written, moving); err != nil {
 			return m.Explain(err)
 		}
-		d.Repos = append(d.Repos, repos...)
 	}
 	return nil
 }
 
-// read returns the repositories of a cell.
-func read(ctx context.Context, from Deployment, m cells.Member, written map[string]bool, moving bool) (repos []Repository, err error) {
-	states, directory := state.NewStore(from.Redis, m.Namespace), from.Cells.Directory()
+func (d *Document) addCell(ctx context.Context, from Deployment, m cells.Member, written map[string]bool, moving bool) error {
+	states, directory, before := state.NewStore(from.Redis, m.Namespace), from.Cells.Directory(), len(d.Repos)
 	for one, err := range watch.NewRegistry(from.Redis, m.Namespace).All(ctx) {
 		if err != nil {
-			return nil, err
-		}
-		if written[one.Repo.Key()] {
-			continue
+			return err
 		}
 		known, err := states.Load(ctx, one.Repo)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if !known.IsHere() && !moving {
+		if written[one.Repo.Key()] || !known.IsHere() && !moving {
 			continue
 		}
 		r := Repository{Repo: one.Repo, Watches: one.Watches, State: known.Exported()}
@@ -75,13 +74,54 @@ func read(ctx context.Context, from Deployment, m cells.Member, written map[stri
 			r.Cell, r.Pinned = m.Name, directory.PinnedTo(r.Repo, m.Name)
 		}
 		written[r.Repo.Key()] = true
-		repos = append(repos, r)
+		d.Repos = append(d.Repos, r)
+		d.Counts.Watches += len(r.Watches)
 	}
-	missed, err := unacknowledged(ctx, from.Redis, m.Namespace.Results()) // after the states, so that it has the results of all of them
-	for _, r := range repos {
-		if err == nil {
-			err = missed.repeat(ctx, from.Redis, m.Namespace, r)
+	missed, err := findMissed(ctx, from.Redis, m.Namespace) // after the states, so that it has the results of all of them
+	if err != nil {
+		return err
+	}
+	outboxes := notify.Outboxes{Redis: from.Redis, Namespace: m.Namespace}
+	for _, r := range d.Repos[before:] {
+		var apps []string
+		for _, w := range r.Watches {
+			apps = append(apps, w.App)
+		}
+		sent, err := outboxes.AllSent(ctx, r.Repo, apps, "0-0")
+		if err != nil {
+			return err
+		}
+		if !sent || missed[r.Repo.Key()] {
+			state.Repeat(r.State)
 		}
 	}
-	return repos, err
+	return nil
+}
+
+// findMissed returns the keys of repositories with results that a consumer group has not acknowledged.
+func findMissed(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (map[string]bool, error) {
+	const atOnce = 200
+	missed := map[string]bool{}
+	marks, err := stream.ReadWatermarks(ctx, client, namespace.Results())
+	if err != nil {
+		return nil, err
+	}
+	for from, more := marks.Unsettled, marks.Unsettled != ""; more; {
+		entries, err := client.XRangeN(ctx, namespace.Results(), from, "+", atOnce).Result()
+		if err != nil {
+			return nil, fmt.Errorf("read results: %w", err)
+		}
+		for _, entry := range entries {
+			from = "(" + entry.ID
+			payload, _ := entry.Values["payload"].(string)
+			switch r, _ := events.ParseResult([]byte(payload)); r.Type {
+			case events.ResultSynced, events.ResultView, events.ResultRemoved:
+				missed[r.Repo.Key()] = true
+			case events.ResultMoved:
+				missed[r.To.Key()] = true
+			}
+		}
+		more = len(entries) == atOnce
+	}
+	return missed, nil
 }

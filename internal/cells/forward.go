@@ -82,21 +82,6 @@ func (f *Forwarder) add(ctx context.Context, msg *message.Message, entry string,
 	return forwardScript.Run(ctx, f.Directory.redis, []string{markOf(to.Prefix, f.Cell, entry), to.Prefix.Changes()}, args...).Err()
 }
 
-// Renaming wraps the handler of the cell's changes, so that a repository that was renamed there stays there: before the move is settled, its
-// new path is pinned to the cell. If that fails, the change is tried again.
-func (f *Forwarder) Renaming(handle events.Handler) events.Handler {
-	return func(ctx context.Context, job events.Job) (events.Outcome, error) {
-		outcome, err := handle(ctx, job)
-		if err != nil || outcome.Result.Type != events.ResultMoved || outcome.Result.To.IsZero() {
-			return outcome, err
-		}
-		if _, err := f.Directory.Adopt(ctx, outcome.Result.To, f.Cell); err != nil {
-			return events.Outcome{}, &events.Error{Disposition: events.Retryable, Class: events.ClassInternal, Err: err}
-		}
-		return outcome, nil
-	}
-}
-
 // ForwardedTo returns the cell to which the change in an entry of a cell was forwarded, and its entry there; or false.
 func (d *Directory) ForwardedTo(ctx context.Context, cell, entry string) (to Member, added string, ok bool, err error) {
 	for _, m := range All(d.redis, d).Members() {
@@ -120,5 +105,6 @@ func markOf(to events.Namespace, from, entry string) string {
 }
 
 func park(format string, args ...any) error {
-	return events.Errorf(events.Contention, events.ClassInternal, "directory of cells: %w", fmt.Errorf(format, args...))
+	err := fmt.Errorf("directory of cells: %w", fmt.Errorf(format, args...))
+	return &events.Error{Disposition: events.Contention, Scope: events.ScopeUs, Class: events.ClassInternal, Err: err}
 }

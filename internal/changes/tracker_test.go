@@ -64,10 +64,9 @@ func resultOf(t *testing.T, id, entry string) events.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return events.Result{
-		ID: id + "/" + entry, Type: events.ResultFailed, Source: "/lockstep/worker/w1", Time: time.Now(), Repo: change.Repo,
-		Deliveries: []string{id}, Attempts: 1, Class: events.ClassServer, Error: "HTTP status 502",
-	}
+	result := change.Result(events.ResultFailed, entry)
+	result.Class, result.Error = events.ClassServer, "HTTP status 502"
+	return result
 }
 
 // settlement returns a settlement of the delivery with its result.

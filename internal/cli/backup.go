@@ -50,12 +50,8 @@ func newExportCommand(std term.Streams) *cobra.Command {
 				if err := disk.ReplacePrivate(args[0], text.Bytes()); err != nil {
 					return err
 				}
-				counts := doc.Count()
-				return out.Show(std, counts, func(w io.Writer) {
-					if counts.Cells > 0 {
-						fmt.Fprintf(w, "cells\t%d\n", counts.Cells)
-					}
-					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", counts.Repos, counts.Watches, counts.Tokens)
+				return out.Show(std, doc.Counts, func(w io.Writer) {
+					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", doc.Counts.Repos, doc.Counts.Watches, doc.Counts.Tokens)
 				})
 			})
 		},
@@ -77,7 +73,14 @@ func newImportCommand(std term.Streams) *cobra.Command {
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return connected(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-				doc, err := readExport(cmd, args[0])
+				text, err := os.ReadFile(args[0])
+				if args[0] == "-" {
+					text, err = io.ReadAll(cmd.InOrStdin())
+				}
+				if err != nil {
+					return term.UsageError(err)
+				}
+				doc, err := backup.Parse(text)
 				if err != nil {
 					return term.UsageError(fmt.Errorf("%s: %w", args[0], err))
 				}
@@ -92,12 +95,12 @@ func newImportCommand(std term.Streams) *cobra.Command {
 				}
 				s, err := backup.Import(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()}, doc)
 				if errors.Is(err, backup.ErrCells) {
-					return term.UsageError(fmt.Errorf("import %s: %w", args[0], err))
+					err = term.UsageError(err)
 				}
 				if err != nil {
 					return fmt.Errorf("import %s: %w", args[0], err)
 				}
-				if err := out.Show(std, s, func(w io.Writer) { showImport(w, s) }); err != nil {
+				if err := out.Show(std, s, s.Table); err != nil {
 					return err
 				}
 				if len(s.Conflicts) > 0 {
@@ -107,32 +110,4 @@ func newImportCommand(std term.Streams) *cobra.Command {
 			})
 		},
 	}, config.Common, &out)
-}
-
-// readExport reads a file, or standard input.
-func readExport(cmd *cobra.Command, name string) (doc backup.Document, err error) {
-	var text []byte
-	if name == "-" {
-		text, err = io.ReadAll(cmd.InOrStdin())
-	} else {
-		text, err = os.ReadFile(name)
-	}
-	if err != nil {
-		return doc, err
-	}
-	return backup.Parse(text)
-}
-
-func showImport(w io.Writer, s backup.Summary) {
-	for _, one := range s.Kept {
-		fmt.Fprintf(w, "kept\t%s\n", one)
-	}
-	for _, one := range s.Conflicts {
-		fmt.Fprintf(w, "conflict\t%s\n", one)
-	}
-	added := fmt.Sprintf("%d watches, %d states, %d tokens", s.Watches, s.States, s.Tokens)
-	if s.Cells > 0 {
-		added = fmt.Sprintf("%d cells, ", s.Cells) + added
-	}
-	fmt.Fprintf(w, "added\t%s\nunchanged\t%d\n", added, s.Unchanged)
 }

@@ -2,18 +2,28 @@ package cli
 
 import (
 	"cmp"
+	"crypto/rand"
+	"embed"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"net/url"
 	"os"
+	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
+	"text/template"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
+	"lockstep/internal/egress"
 	"lockstep/internal/forge"
 	"lockstep/internal/redisx"
 	"lockstep/internal/term"
@@ -23,12 +33,23 @@ import (
 // none is the answer for deployments without webhooks, and for those without a file that runs the service.
 const none = "none"
 
-// setup is what lockstep init is given.
-type setup struct {
-	Redis, Listen, Forge, NotifyURL, App, Service string
+//go:embed init
+var initFolder embed.FS
 
-	dir, binary string
-	url         string // of the receiver, as the forge reaches it
+var initTemplates = template.Must(template.New("").Funcs(template.FuncMap{
+	"quote": func(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }, // for YAML
+}).ParseFS(initFolder, "init/*"))
+
+// setup is what lockstep init is given, and what follows from it.
+type setup struct {
+	Redis, Listen, Forge, NotifyURL, App, Service, Dir string
+
+	url string // of the receiver, as the forge reaches it
+
+	Binary, User    string // for the unit
+	Port, Published string // of the container
+	PrivateHost     string // host and port of NotifyURL that notifiers refuse unless the settings list it
+	UID, GID        int
 }
 
 func newInitCommand(std term.Streams) *cobra.Command {
@@ -46,11 +67,7 @@ func newInitCommand(std term.Streams) *cobra.Command {
 			if err := s.complete(); err != nil {
 				return term.UsageError(err)
 			}
-			files, err := s.files()
-			if err != nil {
-				return term.UsageError(err)
-			}
-			if err := writeFiles(std.Stdout, s.dir, files); err != nil {
+			if err := s.write(std.Stdout); err != nil {
 				return err
 			}
 			s.printNext(std.Stdout)
@@ -58,7 +75,7 @@ func newInitCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&s.dir, "dir", ".", "`folder` to write to")
+	flags.StringVar(&s.Dir, "dir", ".", "`folder` to write to")
 	flags.StringVar(&s.Redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis, without a password")
 	flags.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "`address` for HTTP: webhooks, API, dashboard")
 	flags.StringVar(&s.Forge, "forge", none, "`kind` of forge that sends webhooks: github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard, or none")
@@ -71,15 +88,18 @@ func newInitCommand(std term.Streams) *cobra.Command {
 
 // complete checks the flags and sets what depends on them.
 func (s *setup) complete() (err error) {
-	s.binary, _ = os.Executable() // for the unit
-	if s.dir, err = filepath.Abs(s.dir); err != nil {
+	if s.Dir, err = filepath.Abs(s.Dir); err != nil {
 		return err
 	}
 	s.url = strings.TrimRight(cmp.Or(s.url, "http://"+s.Listen), "/")
+	hasPassword := false
+	if at, err := url.Parse(s.Redis); err == nil { // not of host:port
+		_, hasPassword = at.User.Password()
+	}
 	_, redisErr := redisx.Parse(s.Redis, "")
 	_, kindErr := forge.ParseKind(s.Forge)
 	switch {
-	case hasPassword(s.Redis):
+	case hasPassword:
 		return errors.New("--redis: the URL contains a password, which lockstep.yaml should not have; leave it out and set redis-password-file")
 	case redisErr != nil:
 		return fmt.Errorf("--redis: %w", redisErr)
@@ -97,16 +117,46 @@ func (s *setup) complete() (err error) {
 	if err := watch.CheckApp(s.App); err != nil {
 		return fmt.Errorf("--app: %w", err)
 	}
-	return config.CheckAddress("--listen", s.Listen)
+	if err := config.CheckAddress("--listen", s.Listen); err != nil {
+		return err
+	}
+	return s.derive()
 }
 
-func hasPassword(text string) bool {
-	u, err := url.Parse(text)
+// derive sets what the templates need.
+func (s *setup) derive() error {
+	notified, err := url.Parse(s.NotifyURL)
 	if err != nil {
-		return false
+		return err
 	}
-	_, has := u.User.Password()
-	return has
+	if ip := net.ParseIP(notified.Hostname()); egress.IsLocal(notified.Hostname()) || ip != nil && ip.IsPrivate() {
+		s.PrivateHost = notified.Host
+	}
+	host, port, err := net.SplitHostPort(s.Listen)
+	if err != nil {
+		return err
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	s.Port, s.Published = port, strings.TrimPrefix(net.JoinHostPort(host, port), ":")+":"+port
+	s.UID, s.GID = os.Getuid(), os.Getgid()
+	if s.Service == "compose" && host != "" && net.ParseIP(host) == nil {
+		return fmt.Errorf("--listen %s: with --service compose, want an IP address or only a port, as in :8080", s.Listen)
+	}
+	if s.Service != "systemd" {
+		return nil
+	}
+	me, err := user.Current()
+	if err != nil {
+		return fmt.Errorf("the user for the unit: %w", err)
+	}
+	s.User = me.Username
+	s.Binary, _ = os.Executable()
+	if strings.ContainsAny(s.Dir+s.Binary, " %\"\\'$\n") {
+		return fmt.Errorf("--service systemd: %s and %s must not contain spaces, quotes, %% or $", s.Dir, s.Binary)
+	}
+	return nil
 }
 
 func isServiceURL(text string) bool {
@@ -126,7 +176,7 @@ func (s *setup) printNext(w io.Writer) {
 	case "systemd":
 		start = "sudo cp lockstep.service /etc/systemd/system/ && sudo systemctl enable --now lockstep"
 	}
-	fmt.Fprintf(w, "\nNext, in %s:\n  %s\n  %s watch add URL --app %s", s.dir, start, run, s.App)
+	fmt.Fprintf(w, "\nNext, in %s:\n  %s\n  %s watch add URL --app %s", s.Dir, start, run, s.App)
 	if s.NotifyURL != "" {
 		fmt.Fprintf(w, " --notify-url %s --notify-secret %s", s.NotifyURL, s.App)
 	}
@@ -145,4 +195,72 @@ func printWebhook(w io.Writer, kind forge.Kind, to, secret string) {
 		rows += fmt.Sprintf("  Events\t%s\n", form.Events)
 	}
 	fmt.Fprintf(w, "\nWebhook, at %s:\n%s", form.Where, term.Align(rows))
+}
+
+// setupFile is a file that init writes. Without content, that is from the template with its name.
+type setupFile struct {
+	name, content string
+	wanted        bool
+}
+
+// files returns what to write, lockstep.yaml last.
+func (s *setup) files() []setupFile {
+	secret := func() []byte {
+		b := make([]byte, 32)
+		_, _ = rand.Read(b) // never fails
+		return b
+	}
+	hook, credential := filepath.Join("hooks", s.Forge), filepath.Join("credentials", s.App)
+	return slices.DeleteFunc([]setupFile{
+		{"api-token", hex.EncodeToString(secret()) + "\n", true},
+		{filepath.Join(hook, "forge"), s.Forge + "\n", s.Forge != none},
+		{filepath.Join(hook, "secret"), hex.EncodeToString(secret()) + "\n", s.Forge != none},
+		{filepath.Join(credential, "signingSecret"), "whsec_" + base64.StdEncoding.EncodeToString(secret()) + "\n", s.NotifyURL != ""},
+		{filepath.Join(credential, "urls"), s.NotifyURL + "\n", s.NotifyURL != ""},
+		{"compose.yaml", "", s.Service == "compose"},
+		{"lockstep.service", "", s.Service == "systemd"},
+		{"lockstep.yaml", "", true},
+	}, func(f setupFile) bool { return !f.wanted })
+}
+
+// write writes the files. If one of them exists, it writes nothing and returns an error.
+func (s *setup) write(w io.Writer) error {
+	var names []string
+	files := s.files()
+	for _, f := range files {
+		path := filepath.Join(s.Dir, f.name)
+		_, err := os.Lstat(path)
+		if err == nil {
+			return fmt.Errorf("%s exists; nothing was written: edit it, remove it, or choose another folder with --dir", path)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		names = append(names, f.name)
+	}
+	for _, folder := range []string{"repos", "spool"} { // else Docker creates them, as root
+		if err := os.MkdirAll(filepath.Join(s.Dir, folder), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, f := range files {
+		perm := os.FileMode(0o600) // as secrets are
+		if f.content == "" {
+			perm = 0o644
+			var text strings.Builder
+			if err := initTemplates.ExecuteTemplate(&text, f.name, s); err != nil {
+				return err
+			}
+			f.content = text.String()
+		}
+		path := filepath.Join(s.Dir, f.name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(f.content), perm); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "written in %s: %s\n", s.Dir, strings.Join(names, ", "))
+	return err
 }

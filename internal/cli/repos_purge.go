@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,62 +70,28 @@ func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit stri
 	if m.redis == nil && !opts.drop {
 		return nil, term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
 	}
-	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error { return m.volume.Purge(ctx, repo, fence, commit) })
-	if opts.drop && events.ClassOf(err) == events.ClassNotFound { // apps and followers may still have it
-		err = nil
+	withLease := func(fn func(ctx context.Context, fence uint64) error) error {
+		return app.WithLease(ctx, m.volume, m.locker, repo, "purge", locking.WaitInLine, fn)
 	}
-	if err == nil && !opts.drop {
-		err = m.awaitCopies(ctx, repo, opts.timeout)
-	}
-	if err != nil {
+	err = withLease(func(ctx context.Context, fence uint64) error { return m.volume.Purge(ctx, repo, fence, commit) })
+	if err != nil && !(opts.drop && events.ClassOf(err) == events.ClassNotFound) { // apps and followers may still have it
 		return nil, err
 	}
-	err = m.underPurge(ctx, repo, func(ctx context.Context, fence uint64) error {
-		if err := m.discard(ctx, repo, fence, opts); err != nil {
-			return err
+	if !opts.drop {
+		if err := m.awaitCopies(ctx, repo, opts.timeout); err != nil {
+			return nil, fmt.Errorf("no new copies, so the old ones are still published: %w; "+
+				"run this again once workers run and the remote answers, or delete the old ones with --drop", err)
 		}
-		pinned, err = m.finishPurge(ctx, repo, fence, commit)
+	}
+	err = withLease(func(ctx context.Context, fence uint64) error {
+		pinned, err = m.discard(ctx, repo, fence, commit, opts)
 		return err
 	})
 	if opts.drop && m.redis != nil && (err == nil || len(pinned) > 0) {
-		if _, polled := m.requestPoll(ctx, repo); err == nil {
-			err = polled
-		}
+		_, polled := m.requestPoll(ctx, repo)
+		err = cmp.Or(err, polled)
 	}
 	return pinned, err
-}
-
-// discard deletes the old copies, those that are published only if the copies are dropped.
-func (m maintainer) discard(ctx context.Context, repo events.RepoPath, fence uint64, opts purgeOptions) error {
-	remove := func() error {
-		if !opts.drop {
-			return nil
-		}
-		_, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true})
-		if events.ClassOf(err) == events.ClassBusy { // trees are pinned; the names are gone
-			return nil
-		}
-		return err
-	}
-	if err := remove(); err != nil {
-		return err
-	}
-	if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true, EndPins: opts.force}); err != nil {
-		return err
-	}
-	return remove() // nothing pins its trees any more
-}
-
-func (m maintainer) underPurge(ctx context.Context, repo events.RepoPath, fn func(ctx context.Context, fence uint64) error) error {
-	return app.WithLease(ctx, m.volume, m.locker, repo, "purge", locking.WaitInLine, fn)
-}
-
-func (m maintainer) requestPoll(ctx context.Context, repo events.RepoPath) (entry string, err error) {
-	change, err := events.NewChange(events.Change{Type: events.ChangeDue, Repo: repo, Source: "/lockstep/cli"})
-	if err != nil {
-		return "", err
-	}
-	return app.Enqueue(ctx, m.redis, m.namespace, change)
 }
 
 // awaitCopies requests a poll, and waits until the syncs that it requests have replaced everything published.
@@ -136,29 +103,54 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 		return err
 	}
 	polled, err := changes.NewTracker(m.redis, m.namespace).Wait(ctx, entry)
-	if err == nil && polled.Result.Type == events.ResultFailed {
-		err = errors.New(polled.Result.Error)
+	if err != nil {
+		return err
 	}
-	for err == nil {
-		var left volume.PurgeLeft
-		if left, err = m.volume.PurgeLeft(repo); err != nil || len(left.Names) == 0 {
+	if polled.Result.Type == events.ResultFailed {
+		return errors.New(polled.Result.Error)
+	}
+	for {
+		left, err := m.volume.PurgeLeft(repo)
+		if err != nil || len(left.Names) == 0 {
 			return err
 		}
 		if polled.Result.Due == 0 {
-			err = errors.New("nothing of it is to be synced: it is not watched, or its new commit is refused; see lockstep repos show")
-			break
+			return errors.New("nothing of it is to be synced: it is not watched, or its new commit is refused; see lockstep repos show")
 		}
 		select {
 		case <-ctx.Done():
-			err = fmt.Errorf("%q was not synced within %v: see lockstep repos show %s", left.Names[0], timeout, repo)
+			return fmt.Errorf("%q was not synced within %v: see lockstep repos show %s", left.Names[0], timeout, repo)
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("no new copies, so the old ones are still published: %w; run this again once workers run and the remote answers, or delete the old ones with --drop", err)
 }
 
-// finishPurge checks that nothing is left of the old copies, and notifies apps and followers. It returns the trees that are still pinned.
-func (m maintainer) finishPurge(ctx context.Context, repo events.RepoPath, fence uint64, commit string) (pinned []string, err error) {
+func (m maintainer) requestPoll(ctx context.Context, repo events.RepoPath) (entry string, err error) {
+	change, err := events.NewChange(events.Change{Type: events.ChangeDue, Repo: repo, Source: "/lockstep/cli"})
+	if err != nil {
+		return "", err
+	}
+	return app.Enqueue(ctx, m.redis, m.namespace, change)
+}
+
+// discard deletes the old copies, those that are published only if the copies are dropped, and notifies apps and followers. It returns the
+// trees that are still pinned.
+func (m maintainer) discard(ctx context.Context, repo events.RepoPath, fence uint64, commit string, opts purgeOptions) ([]string, error) {
+	rounds := 1
+	if opts.drop {
+		rounds = 2 // after the first, nothing pins its trees any more
+	}
+	for range rounds {
+		if opts.drop {
+			_, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true})
+			if err != nil && events.ClassOf(err) != events.ClassBusy { // busy: trees are pinned, the names are gone
+				return nil, err
+			}
+		}
+		if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true, EndPins: opts.force}); err != nil {
+			return nil, err
+		}
+	}
 	left, err := m.volume.PurgeLeft(repo)
 	if err != nil {
 		return nil, err

@@ -48,11 +48,12 @@ func checkRemote(ctx context.Context, std term.Streams, cfg config.Config, w wat
 		return nil
 	}
 	defer network.Close()
-	secret, err := credential.NewStore(cfg.Credentials, std.Variable, credential.WithTransport(network.Transport())).Resolve(ctx, w.Credential, w.URL)
+	credentials := credential.NewStore(cfg.Credentials, std.Variable, credential.WithTransport(network.Transport()))
+	auth, err := credentials.Resolve(ctx, w.Credential, w.URL)
 	if err != nil {
 		return nil
 	}
-	session, err := network.DialAndList(ctx, w.URL, wire.Auth(secret), false, wire.Limits{Timeout: remoteTimeout}, "refs/heads/")
+	session, err := network.DialAndList(ctx, w.URL, auth, false, wire.Limits{Timeout: remoteTimeout}, "refs/heads/")
 	switch {
 	case err == nil:
 		session.Close()

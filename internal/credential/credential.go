@@ -36,7 +36,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -47,33 +46,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git/wire"
 )
 
 const maxSecret = 64 << 10 // bytes
-
-// Secret authenticates an app at a remote. It is never printed.
-type Secret struct {
-	Username, Password, BearerToken string // over HTTP
-
-	SSHKey, SSHKeyPassphrase, KnownHosts string // over SSH
-}
-
-// String returns "anonymous" or "redacted".
-func (s Secret) String() string {
-	if s == (Secret{}) {
-		return "anonymous"
-	}
-	return "redacted"
-}
-
-// GoString implements [fmt.GoStringer], without the secret.
-func (s Secret) GoString() string { return s.String() }
-
-// MarshalText implements [encoding.TextMarshaler], without the secret.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// LogValue implements [slog.LogValuer], without the secret.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // Store resolves credential names.
 type Store struct {
@@ -118,29 +94,29 @@ var publicKeys = map[string]bool{"openpgpKeys": true, "allowedSigners": true, "r
 // Resolve returns the secret for name if it may be sent to remote. The empty name is anonymous. For a GitHub App it may
 // send a request, which ctx cancels. Its errors are permanent for the event, except if a file cannot be read or the API
 // cannot answer.
-func (s *Store) Resolve(ctx context.Context, name, remote string) (Secret, error) {
+func (s *Store) Resolve(ctx context.Context, name, remote string) (wire.Auth, error) {
 	if name == "" {
-		return Secret{}, nil
+		return wire.Auth{}, nil
 	}
 	texts, err := s.known(name)
 	if err != nil {
-		return Secret{}, err
+		return wire.Auth{}, err
 	}
-	secret := secretOf(texts)
+	auth := authOf(texts)
 	app := app{id: texts["githubAppID"], installation: texts["githubInstallationID"], key: texts["githubPrivateKey"], api: texts["githubURL"]}
 	if Covers(strings.Fields(texts["urls"]), remote) == 0 {
-		return Secret{}, events.Errorf(events.Permanent, events.ClassConfig,
+		return wire.Auth{}, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential %q may not be sent to this remote; add its URL prefix to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
 	}
 	if app.key == "" || strings.HasPrefix(remote, "ssh:") {
-		return secret, nil
+		return auth, nil
 	}
 	token, err := s.github.token(ctx, name, app)
 	if err != nil {
-		return Secret{}, fmt.Errorf("credential %s: %w", name, err)
+		return wire.Auth{}, fmt.Errorf("credential %s: %w", name, err)
 	}
-	secret.Username, secret.Password, secret.BearerToken = "x-access-token", token, ""
-	return secret, nil
+	auth.Username, auth.Password, auth.BearerToken = "x-access-token", token, ""
+	return auth, nil
 }
 
 // known returns the texts of a credential's files. It fails if there is no secret for a remote among them.
@@ -153,25 +129,25 @@ func (s *Store) known(name string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if secretOf(texts) == (Secret{}) && texts["githubPrivateKey"] == "" {
+	if authOf(texts).IsZero() && texts["githubPrivateKey"] == "" {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
 			"unknown credential %q; add %s or %s", name, s.where(name, "password"), variable(name, "password"))
 	}
 	return texts, nil
 }
 
-func secretOf(texts map[string]string) Secret {
-	return Secret{
+func authOf(texts map[string]string) wire.Auth {
+	return wire.Auth{
 		Username: texts["username"], Password: texts["password"], BearerToken: texts["bearerToken"],
 		SSHKey: texts["sshKey"], SSHKeyPassphrase: texts["sshKeyPassphrase"], KnownHosts: texts["knownHosts"],
 	}
 }
 
-// Refused reports that a remote has refused a secret returned by [Store.Resolve]. It returns true if a retry with a new
-// secret may succeed: a GitHub App's token, which may have been revoked early, is dropped, and the next Resolve requests
+// Refused reports that a remote has refused a credential returned by [Store.Resolve]. It returns true if a retry with a new
+// one may succeed: a GitHub App's token, which may have been revoked early, is dropped, and the next Resolve requests
 // a new one.
-func (s *Store) Refused(name string, secret Secret) bool {
-	return secret.Password != "" && s.github.forget(name, secret.Password)
+func (s *Store) Refused(name string, auth wire.Auth) bool {
+	return auth.Password != "" && s.github.forget(name, auth.Password)
 }
 
 func (s *Store) where(name, file string) string {

@@ -13,6 +13,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/wire"
 )
 
 func folder(t *testing.T, name string, files map[string]string) string {
@@ -53,7 +54,7 @@ func TestCredentialIsLimitedToItsPrefixes(t *testing.T) {
 		if (err == nil) != allowed {
 			t.Errorf("%s: error %v, want allowed %v", remote, err, allowed)
 		}
-		if allowed && secret != (credential.Secret{Username: "bot", Password: "s3cret"}) {
+		if allowed && secret != (wire.Auth{Username: "bot", Password: "s3cret"}) {
 			t.Errorf("%s: another secret", remote)
 		}
 		if err != nil && (events.DispositionOf(err) != events.Permanent || strings.Contains(err.Error(), "s3cret")) {
@@ -83,7 +84,7 @@ func TestPrefixesOfSSHRemotes(t *testing.T) {
 		if (err == nil) != allowed {
 			t.Errorf("%s: error %v, want allowed %v", remote, err, allowed)
 		}
-		if allowed && secret != (credential.Secret{SSHKey: "s3cret", KnownHosts: "h ssh-ed25519 AAAA"}) {
+		if allowed && secret != (wire.Auth{SSHKey: "s3cret", KnownHosts: "h ssh-ed25519 AAAA"}) {
 			t.Errorf("%s: another secret", remote)
 		}
 	}
@@ -95,7 +96,7 @@ func TestSSHKeyFromVariables(t *testing.T) {
 		"LOCKSTEP_CREDENTIAL_CI_KNOWN_HOSTS": "h", "LOCKSTEP_CREDENTIAL_CI_URLS": "ssh://h/",
 	}
 	secret, err := credential.NewStore("", func(name string) string { return env[name] }).Resolve(t.Context(), "ci", "ssh://git@h/a/b")
-	if err != nil || secret != (credential.Secret{SSHKey: "k", SSHKeyPassphrase: "p", KnownHosts: "h"}) {
+	if err != nil || secret != (wire.Auth{SSHKey: "k", SSHKeyPassphrase: "p", KnownHosts: "h"}) {
 		t.Errorf("error %v, or another secret", err)
 	}
 }
@@ -124,13 +125,13 @@ func TestInvalidNames(t *testing.T) {
 			t.Errorf("%q: %v, want a permanent error", name, err)
 		}
 	}
-	if secret, err := store.Resolve(t.Context(), "", "https://git.example.com/a/b"); err != nil || secret != (credential.Secret{}) {
+	if secret, err := store.Resolve(t.Context(), "", "https://git.example.com/a/b"); err != nil || secret != (wire.Auth{}) {
 		t.Errorf("the empty name: %v, want anonymous", err)
 	}
 }
 
 func TestSecretIsNeverPrinted(t *testing.T) {
-	secret := credential.Secret{Username: "bot", Password: "s3cret", BearerToken: "t0ken", SSHKey: "s3cret", SSHKeyPassphrase: "s3cret"}
+	secret := wire.Auth{Username: "bot", Password: "s3cret", BearerToken: "t0ken", SSHKey: "s3cret", SSHKeyPassphrase: "s3cret"}
 	encoded, err := json.Marshal(map[string]any{"secret": secret})
 	if err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/git/wire"
 )
 
 // api simulates the part of GitHub's API that issues installation tokens.
@@ -118,7 +119,7 @@ func TestGitHubAppToken(t *testing.T) {
 	for range 10 {
 		all.Go(func() {
 			secret, err := store.Resolve(t.Context(), "app", onGitHub)
-			if err != nil || secret != (credential.Secret{Username: "x-access-token", Password: "token-1"}) {
+			if err != nil || secret != (wire.Auth{Username: "x-access-token", Password: "token-1"}) {
 				t.Errorf("error %v, or another secret", err)
 			}
 		})
@@ -147,7 +148,7 @@ func TestRevokedTokenIsDropped(t *testing.T) {
 	key, text := newKey(t)
 	fake := &api{key: &key.PublicKey}
 	store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
-	resolve := func() credential.Secret {
+	resolve := func() wire.Auth {
 		t.Helper()
 		secret, err := store.Resolve(t.Context(), "app", onGitHub)
 		if err != nil {
@@ -165,10 +166,10 @@ func TestRevokedTokenIsDropped(t *testing.T) {
 	}
 	for name, again := range map[string]bool{
 		"an older token":   store.Refused("app", first),
-		"no token":         store.Refused("app", credential.Secret{}),
-		"a password":       store.Refused("other", credential.Secret{Password: "s3cret"}),
+		"no token":         store.Refused("app", wire.Auth{}),
+		"a password":       store.Refused("other", wire.Auth{Password: "s3cret"}),
 		"another's token":  store.Refused("other", second),
-		"a bearer's token": store.Refused("app", credential.Secret{BearerToken: "s3cret"}),
+		"a bearer's token": store.Refused("app", wire.Auth{BearerToken: "s3cret"}),
 	} {
 		if again {
 			t.Errorf("%s: dropped", name)

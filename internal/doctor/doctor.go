@@ -40,9 +40,9 @@ func refused(format string, args ...any) Check {
 // Checks prints as a table.
 type Checks []Check
 
-func (l *Checks) add(name string, c Check) {
+func (l Checks) with(name string, c Check) Checks {
 	c.Name = name
-	*l = append(*l, c)
+	return append(l, c)
 }
 
 // Table prints one check per row.
@@ -55,11 +55,6 @@ func (l Checks) Table(w io.Writer) {
 // partTimeout limits each part of the examination: a hanging file system is a finding.
 const partTimeout = 20 * time.Second
 
-// needsVolume reports whether a process with these roles needs the volume.
-func needsVolume(cfg config.Config) bool {
-	return cfg.Has(config.RoleWorker) || cfg.Has(config.RoleScheduler)
-}
-
 // Examine runs all checks. When a part times out, it abandons the part and its goroutine.
 func Examine(ctx context.Context, cfg config.Config, environ []string) (all Checks) {
 	part := func(name string, run func(context.Context) Checks) {
@@ -71,11 +66,12 @@ func Examine(ctx context.Context, cfg config.Config, environ []string) (all Chec
 		case checks := <-done:
 			all = append(all, checks...)
 		case <-ctx.Done():
-			all.add(name, refused("no answer within %v; is it a network file system with an unreachable server?", partTimeout))
+			all = all.with(name, refused("no answer within %v; is it a network file system with an unreachable server?", partTimeout))
 		}
 	}
-	part("redis", func(ctx context.Context) Checks { return examineRedis(ctx, cfg) })
-	if needsVolume(cfg) {
+	needsVolume := cfg.Has(config.RoleWorker) || cfg.Has(config.RoleScheduler)
+	part("redis", func(ctx context.Context) Checks { return examineRedis(ctx, cfg, needsVolume) })
+	if needsVolume {
 		part("volume", func(context.Context) Checks { return examineVolume(cfg) })
 	}
 	part("files", func(context.Context) Checks { return examineFiles(cfg, environ) })

@@ -1,7 +1,7 @@
 package doctor
 
 import (
-	"fmt"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,22 +16,22 @@ import (
 
 // examineFiles checks the limits and files in the settings, except Redis and the volume. It skips empty settings.
 func examineFiles(cfg config.Config, environ []string) (checks Checks) {
-	checks.add("open files", openFiles(cfg))
+	checks = checks.with("open files", openFiles(cfg))
 	if cfg.Credentials != "" {
-		checks.add("credentials", credentialFiles(cfg.Credentials))
+		checks = checks.with("credentials", credentialFiles(cfg.Credentials))
 	}
 	if cfg.Has(config.RoleReceiver) {
 		sources, err := forge.LoadSources(cfg.Hooks, environ)
 		switch {
 		case err != nil:
-			checks.add("webhook sources", refused("%w", err))
+			checks = checks.with("webhook sources", refused("%w", err))
 		case len(sources.Names()) > 0:
-			checks.add("webhook sources", passed("%d", len(sources.Names())))
+			checks = checks.with("webhook sources", passed("%d", len(sources.Names())))
 			if cfg.Redis != "" && cfg.Spool != "" {
-				checks.add("spool", spoolDirectory(cfg.Spool))
+				checks = checks.with("spool", spoolDirectory(cfg.Spool))
 			}
 		case cfg.Hooks != "":
-			checks.add("webhook sources", refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
+			checks = checks.with("webhook sources", refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
 		}
 	}
 	return checks
@@ -85,11 +85,7 @@ func credentialFiles(dir string) Check {
 func spoolDirectory(dir string) Check {
 	const advice = "choose another directory with --spool"
 	var st unix.Statfs_t
-	var took time.Duration
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		took, err = timedSync(dir)
-	}
+	took, err := timedSync(dir)
 	if err == nil {
 		err = unix.Statfs(dir, &st)
 	}
@@ -105,8 +101,11 @@ func spoolDirectory(dir string) Check {
 // slowSync is the sync time above which a disk is probably overloaded or remote.
 const slowSync = 250 * time.Millisecond
 
-// timedSync returns the time of the fastest of three syncs of a small file in dir, because other writes may delay one.
+// timedSync returns the time of the fastest of three syncs of a small file in dir, because other writes may delay one. It makes dir.
 func timedSync(dir string) (time.Duration, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, err
+	}
 	file, err := os.CreateTemp(dir, ".lockstep-doctor-")
 	if err != nil {
 		return 0, err
@@ -115,12 +114,10 @@ func timedSync(dir string) (time.Duration, error) {
 	defer file.Close()
 	quickest := time.Hour
 	for range 3 {
-		if _, err := file.WriteString("try"); err != nil {
-			return 0, err
-		}
+		_, failed := file.WriteString("try")
 		began := time.Now()
-		if err := file.Sync(); err != nil {
-			return 0, fmt.Errorf("sync: %w", err)
+		if err := errors.Join(failed, file.Sync()); err != nil {
+			return 0, err
 		}
 		quickest = min(quickest, time.Since(began))
 	}

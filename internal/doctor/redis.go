@@ -21,15 +21,13 @@ const (
 )
 
 // examineRedis checks the configured Redis.
-func examineRedis(ctx context.Context, cfg config.Config) (checks Checks) {
+func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (checks Checks) {
 	if cfg.Redis == "" {
-		checks.add("redis", warned("not configured: a single worker would use an embedded Redis and lose its data at the end; set --redis"))
-		return checks
+		return checks.with("redis", warned("not configured: a single worker would use an embedded Redis and lose its data at the end; set --redis"))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {
-		checks.add("redis", refused("%w", err))
-		return checks
+		return checks.with("redis", refused("%w", err))
 	}
 	client := server.Open()
 	defer client.Close()
@@ -37,10 +35,7 @@ func examineRedis(ctx context.Context, cfg config.Config) (checks Checks) {
 	node, err := redisx.NodeOf(ctx, client, key) // commands without a key examine it
 	var at, sent time.Time
 	took := time.Hour
-	for range 5 { // the fastest answer counts, so that a single slow one is not reported
-		if err != nil {
-			break
-		}
+	for try := 0; try < 5 && err == nil; try++ { // the fastest answer counts, so that a single slow one is not reported
 		began := time.Now()
 		var now time.Time
 		if now, err = node.Time(ctx).Result(); time.Since(began) < took {
@@ -48,27 +43,30 @@ func examineRedis(ctx context.Context, cfg config.Config) (checks Checks) {
 		}
 	}
 	if err != nil {
-		checks.add("redis", refused("%w", redisx.Explain(server, err)))
-		return checks
+		return checks.with("redis", refused("%w", redisx.Explain(server, err)))
 	}
+	latency := passed("%s answers in %v", server, took.Round(10*time.Microsecond))
 	if took > slowRedis {
-		checks.add("redis", warned("%s answers in %v: every change needs about ten round trips; move it closer to the workers", server, took.Round(time.Millisecond)))
-	} else {
-		checks.add("redis", passed("%s answers in %v", server, took.Round(10*time.Microsecond)))
+		latency = warned("%s; every change needs about ten round trips: move it closer to the workers", latency.Text)
 	}
-	checks.add("redis clock", RedisClock(at, sent, took))
+	checks = checks.with("redis", latency)
+	checks = checks.with("redis clock", RedisClock(at, sent, took))
 	info, err := node.Info(ctx, "server", "replication", "persistence", "memory").Result()
 	if err != nil {
-		checks.add("redis version", warned("unknown, because INFO is refused: permit it, or make sure that it is 6.2 or later"))
+		checks = checks.with("redis version", warned("unknown, because INFO is refused: permit it, or make sure that it is 6.2 or later"))
 	} else {
-		checks.add("redis version", RedisVersion(redisx.InfoField(info, "redis_version")))
-		checks.add("redis role", redisRole(redisx.InfoField(info, "role")))
+		checks = checks.with("redis version", RedisVersion(redisx.InfoField(info, "redis_version")))
+		role := passed("%s", cmp.Or(redisx.InfoField(info, "role"), "-"))
+		if role.Text != "master" && role.Text != "-" {
+			role = refused("%s; use the master, or the Sentinels with redis+sentinel://", role.Text)
+		}
+		checks = checks.with("redis role", role)
 	}
-	checks.add("redis persistence", persistence(ctx, client, key, info))
-	checks.add("redis memory", eviction(ctx, node, info))
-	checks.add("redis scripts", writable(ctx, client, cfg))
-	if needsVolume(cfg) {
-		checks.add("volume of this prefix", sameVolume(ctx, client, cfg))
+	checks = checks.with("redis persistence", persistence(ctx, client, key, info))
+	checks = checks.with("redis memory", eviction(ctx, node, info))
+	checks = checks.with("redis scripts", writable(ctx, client, cfg))
+	if needsVolume {
+		checks = checks.with("volume of this prefix", sameVolume(ctx, client, cfg))
 	}
 	return checks
 }
@@ -97,21 +95,13 @@ func RedisVersion(v string) Check {
 	return passed("%s", v)
 }
 
-func redisRole(role string) Check {
-	if role == "master" || role == "" {
-		return passed("%s", cmp.Or(role, "-"))
-	}
-	return refused("%s; use the master, or the Sentinels with redis+sentinel://", role)
-}
-
 func persistence(ctx context.Context, client redis.UniversalClient, key, info string) Check {
 	for _, field := range []string{"aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"} {
 		if redisx.InfoField(info, field) == "err" {
 			return refused("%s is err: Redis could not write to its disk; check that disk and Redis' log", field)
 		}
 	}
-	durability := redisx.ReadDurability(ctx, client, key)
-	switch durability.Level {
+	switch durability := redisx.ReadDurability(ctx, client, key); durability.Level {
 	case redisx.Durable:
 		return passed("appendonly, appendfsync always: a crash of its machine loses nothing that was confirmed")
 	case redisx.WeaklyDurable:
@@ -142,9 +132,8 @@ func eviction(ctx context.Context, client redis.UniversalClient, info string) Ch
 
 // writable runs a script that writes and deletes a key. Replicas, full memory and ACLs refuse it.
 func writable(ctx context.Context, client redis.UniversalClient, cfg config.Config) Check {
-	key := string(cfg.Namespace()) + "doctor"
-	err := client.Eval(ctx, "redis.call('SET', KEYS[1], '1', 'PX', 1000) return redis.call('DEL', KEYS[1])", []string{key}).Err()
-	if err != nil {
+	const script = "redis.call('SET', KEYS[1], '1', 'PX', 1000) return redis.call('DEL', KEYS[1])"
+	if err := client.Eval(ctx, script, []string{string(cfg.Namespace()) + "doctor"}).Err(); err != nil {
 		return refused("scripts that write below prefix %s are refused: %w; check the user's permissions, memory and disk", cfg.Prefix, err)
 	}
 	return passed("can write below prefix %s", cfg.Prefix)
@@ -153,16 +142,17 @@ func writable(ctx context.Context, client redis.UniversalClient, cfg config.Conf
 // sameVolume checks that root is the volume to which workers under the prefix publish.
 func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Config) Check {
 	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
-	volume, viewErr := volume.ViewVolume(cfg.Root)
+	volume, found := volume.ViewVolume(cfg.Root)
+	if found == nil && volume.ID() != id {
+		found = fmt.Errorf("%s is volume %s", cfg.Root, volume.ID())
+	}
 	switch {
 	case errors.Is(err, redis.Nil):
 		return passed("none yet: the first worker under prefix %s registers the one at %s", cfg.Prefix, cfg.Root)
 	case err != nil:
 		return refused("%w", err)
-	case viewErr != nil:
-		return refused("%w, but workers under prefix %s publish to volume %s: mount that one there or choose another --prefix", viewErr, cfg.Prefix, id)
-	case volume.ID() != id:
-		return refused("%s is volume %s, but workers under prefix %s publish to volume %s: mount that one there or choose another --prefix", cfg.Root, volume.ID(), cfg.Prefix, id)
+	case found != nil:
+		return refused("%w, but workers under prefix %s publish to volume %s: mount that one there or choose another --prefix", found, cfg.Prefix, id)
 	}
 	return passed("%s", id)
 }

@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,10 +18,9 @@ import (
 // examineVolume tries a worker's file system operations in a temporary directory on the volume.
 func examineVolume(cfg config.Config) (checks Checks) {
 	if err := volume.Probe(cfg.Root); err != nil {
-		checks.add("volume", refused("%w; let this user write there, on a file system with hard and symbolic links, or choose another --root", err))
-		return checks
+		return checks.with("volume", refused("%w; let this user write there, on a file system with hard and symbolic links, or choose another --root", err))
 	}
-	checks.add("volume", passed("%s is writable, with hard links and renames over links", cfg.Root))
+	checks = checks.with("volume", passed("%s is writable, with hard links and renames over links", cfg.Root))
 	var st unix.Statfs_t
 	dir, err := os.MkdirTemp(filepath.Join(cfg.Root, ".lockstep"), "try-") // garbage collection deletes leftovers
 	if err == nil {
@@ -27,38 +28,34 @@ func examineVolume(cfg config.Config) (checks Checks) {
 		err = unix.Statfs(dir, &st)
 	}
 	if err != nil {
-		checks.add("file system", refused("%w", err))
-		return checks
+		return checks.with("file system", refused("%w", err))
 	}
-	checks.add("file system", fileSystem(st, cfg))
-	checks.add("file locks", fileLocks(dir))
-	checks.add("sync", syncing(dir))
-	checks.add("exchange of names", exchangeable(dir))
-	checks.add("case", caseSensitive(dir))
-	checks.add("free space", freeSpace(st, cfg))
-	checks.add("free inodes", freeInodes(st))
-	return checks
+	checks = checks.with("file system", fileSystem(st, cfg))
+	checks = checks.with("file locks", fileLocks(dir))
+	checks = checks.with("sync", syncing(dir))
+	checks = checks.with("exchange of names", exchangeable(dir))
+	checks = checks.with("case", caseSensitive(dir))
+	checks = checks.with("free space", freeSpace(st, cfg))
+	return checks.with("free inodes", freeInodes(st))
 }
 
 // fileLocks locks a file through one descriptor and expects a lock through another to be refused.
 func fileLocks(dir string) Check {
 	const needed = "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock"
-	path := filepath.Join(dir, "lock")
-	first, err := os.Create(path)
-	if err != nil {
-		return refused("%w", err)
+	var locked [2]error
+	for i := range locked {
+		file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600) // over NFS an exclusive lock needs write access
+		if err != nil {
+			return refused("%w", err)
+		}
+		defer file.Close()
+		locked[i] = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
-	defer first.Close()
-	second, err := os.OpenFile(path, os.O_RDWR, 0) // over NFS an exclusive lock needs write access
-	if err != nil {
-		return refused("%w", err)
-	}
-	defer second.Close()
-	if err := unix.Flock(int(first.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return refused("flock: %w; %s", err, needed)
-	}
-	if err := unix.Flock(int(second.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-		return refused("flock grants one lock twice: %w; %s", err, needed)
+	switch {
+	case locked[0] != nil:
+		return refused("flock: %w; %s", locked[0], needed)
+	case !errors.Is(locked[1], unix.EWOULDBLOCK):
+		return refused("flock grants one lock twice: %w; %s", locked[1], needed)
 	}
 	return passed("works")
 }
@@ -116,24 +113,22 @@ func fileSystem(st unix.Statfs_t, cfg config.Config) Check {
 		return warned("nfs: readers on other machines see a new tree once their attribute caches expire (acdirmax, 60 s by default); "+
 			"keep tree-grace (%v) well above that and mount version 4, whose file locks all machines share", cfg.TreeGrace)
 	}
-	known, found := fileSystems[kind]
-	switch {
-	case !found:
-		return passed("type %#x", kind)
-	case known.caution != "":
+	known := fileSystems[kind]
+	if known.caution != "" {
 		return warned("%s: %s", known.name, known.caution)
 	}
-	return passed("%s", known.name)
+	return passed("%s", cmp.Or(known.name, fmt.Sprintf("type %#x", kind)))
 }
 
 func freeSpace(st unix.Statfs_t, cfg config.Config) Check {
-	unit := max(st.Frsize, 1)
+	unit, reserved := max(st.Frsize, 1), int64(cfg.Limits.MinFreeBytes)
 	free, size := int64(st.Bavail)*unit, int64(st.Blocks)*unit
 	shown := volume.BytesText(free) + " of " + volume.BytesText(size)
 	switch {
-	case free < int64(cfg.Limits.MinFreeBytes):
-		return refused("%s, but min-free-bytes reserves %s: fetches would be refused; free space or lower it in limits", shown, volume.BytesText(int64(cfg.Limits.MinFreeBytes)))
-	case free < 2*int64(cfg.Limits.MinFreeBytes) || free < size/20:
+	case free < reserved:
+		return refused("%s, but min-free-bytes reserves %s: fetches would be refused; free space or lower it in limits",
+			shown, volume.BytesText(reserved))
+	case free < 2*reserved || free < size/20:
 		return warned("%s: free some space soon", shown)
 	}
 	return passed("%s", shown)

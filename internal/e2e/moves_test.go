@@ -17,6 +17,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
@@ -27,7 +28,6 @@ import (
 	"lockstep/internal/testenv"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
-	"lockstep/router"
 )
 
 // cellRig is a directory with cells on a Redis Cluster, each with a volume of its own.
@@ -431,7 +431,7 @@ func TestChangeThatWaitsIsForwardedWhenItsRepositoryHasMoved(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: rig.client, Reader: redisAt(t, rig.url), Prefix: string(one.namespace), Group: events.WorkersGroup, Key: (&router.Changes{}).Key,
+		Redis: rig.client, Reader: redisAt(t, rig.url), Prefix: string(one.namespace), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
 	}))(t)
 	messages := proctest.Must(subscriber.Subscribe(t.Context(), one.namespace.Changes()))(t)
 	commit := rig.push(one, repo, "second")

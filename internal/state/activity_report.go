@@ -32,12 +32,13 @@ type Reporter struct {
 	wake      chan struct{} // wakes Run when a job begins
 
 	mu   sync.Mutex
-	jobs map[*events.Job]*activity
+	jobs map[any]*activity
 }
 
 // activity is a job in progress.
 type activity struct {
-	job      events.Job
+	change   events.Change
+	fence    uint64
 	start    time.Time
 	progress events.Progress
 }
@@ -46,14 +47,14 @@ type activity struct {
 func NewReporter(client redis.Scripter, namespace events.Namespace, worker string, log *slog.Logger) *Reporter {
 	return &Reporter{
 		redis: client, key: namespace.Working(), name: worker, log: log,
-		wake: make(chan struct{}, 1), jobs: make(map[*events.Job]*activity),
+		wake: make(chan struct{}, 1), jobs: make(map[any]*activity),
 	}
 }
 
-// Begin adds a job to the work in progress, until End is called with the same pointer. It does not call Redis.
-func (r *Reporter) Begin(job *events.Job) {
+// Begin adds a job, identified by a pointer, to the work in progress until End. It does not call Redis.
+func (r *Reporter) Begin(job any, change events.Change, fence uint64) {
 	r.mu.Lock()
-	r.jobs[job] = &activity{job: *job, start: time.Now()}
+	r.jobs[job] = &activity{change: change, fence: fence, start: time.Now()}
 	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
@@ -62,7 +63,7 @@ func (r *Reporter) Begin(job *events.Job) {
 }
 
 // Progress records the progress of a job.
-func (r *Reporter) Progress(job *events.Job, p events.Progress) {
+func (r *Reporter) Progress(job any, p events.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if one := r.jobs[job]; one != nil {
@@ -71,7 +72,7 @@ func (r *Reporter) Progress(job *events.Job, p events.Progress) {
 }
 
 // End removes a job from the work in progress.
-func (r *Reporter) End(job *events.Job) {
+func (r *Reporter) End(job any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.jobs, job)
@@ -152,7 +153,7 @@ func (r *Reporter) longJobs(now time.Time) (jobs []jobReport, elapsed []time.Dur
 		}
 	}
 	slices.SortFunc(all, func(x, y *activity) int {
-		return cmp.Or(x.start.Compare(y.start), cmp.Compare(x.job.Entry, y.job.Entry))
+		return cmp.Or(x.start.Compare(y.start), cmp.Compare(x.change.ID, y.change.ID))
 	})
 	for _, a := range all[:min(len(all), maxReportedJobs)] {
 		jobs, elapsed = append(jobs, a.report()), append(elapsed, now.Sub(a.start))
@@ -161,10 +162,10 @@ func (r *Reporter) longJobs(now time.Time) (jobs []jobReport, elapsed []time.Dur
 }
 
 func (a *activity) report() jobReport {
-	change := a.job.Change
+	change := a.change
 	return jobReport{
 		Repo: change.Repo.String(), Job: change.ID, Operation: change.Type.Operation(), App: change.App,
-		Ref: change.Ref.String(), Fence: a.job.Fence, Progress: a.progress,
+		Ref: change.Ref.String(), Fence: a.fence, Progress: a.progress,
 	}
 }
 

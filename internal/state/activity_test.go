@@ -20,19 +20,19 @@ import (
 	"lockstep/internal/state"
 )
 
-func jobFor(t *testing.T, id, url string) events.Job {
+func changeFor(t *testing.T, id, url string) events.Change {
 	t.Helper()
 	change, err := events.NewChange(events.Change{ID: id, URL: url, App: "docs"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return events.Job{Change: change, Entry: id, Fence: 1795223511284000}
+	return change
 }
 
 // begin starts a job and returns how to report its progress and its end.
-func begin(r *state.Reporter, job events.Job) (progress func(events.Progress), end func()) {
-	r.Begin(&job)
-	return func(p events.Progress) { r.Progress(&job, p) }, func() { r.End(&job) }
+func begin(r *state.Reporter, change events.Change) (progress func(events.Progress), end func()) {
+	r.Begin(&change, change, 1795223511284000)
+	return func(p events.Progress) { r.Progress(&change, p) }, func() { r.End(&change) }
 }
 
 // startReporter starts the Reporter of a worker. It runs until stop is called or the test ends.
@@ -73,9 +73,9 @@ func TestActivitiesOfAllWorkers(t *testing.T) {
 	}
 	one, stopOne := startReporter(t, server.Client(), "w1")
 	two, _ := startReporter(t, server.Client(), "w2\n")
-	progress, _ := begin(one, jobFor(t, "c1", "https://example.com/Acme/Widgets.git"))
+	progress, _ := begin(one, changeFor(t, "c1", "https://example.com/Acme/Widgets.git"))
 	progress(events.Progress{Phase: events.PhaseFetch, Done: 10, Unit: "bytes"})
-	_, endTwo := begin(two, jobFor(t, "c2", "https://example.com/acme/gadgets.git"))
+	_, endTwo := begin(two, changeFor(t, "c2", "https://example.com/acme/gadgets.git"))
 
 	all := awaitActivities(t, store, 2, nil)
 	slices.SortFunc(all, func(a, b state.Activity) int { return strings.Compare(a.Worker, b.Worker) }) // both have the same start time
@@ -164,7 +164,7 @@ func TestReporterWritesRarely(t *testing.T) {
 		var fake counted
 		r, stop := startReporter(t, &fake, "w1")
 		defer stop()
-		job := jobFor(t, "c1", "https://example.com/acme/widgets.git")
+		job := changeFor(t, "c1", "https://example.com/acme/widgets.git")
 		for range 100 { // one after the other, 40 s in all
 			_, end := begin(r, job)
 			time.Sleep(400 * time.Millisecond)
@@ -205,7 +205,7 @@ func TestWritesDeleteExpiredReports(t *testing.T) {
 	client, key := redistest.Start(t).Client(), events.DefaultNamespace.Working()
 	client.HSet(t.Context(), key, "dead", "1795223511284 []", "dead, too", "1795223511284 []")
 	r, _ := startReporter(t, client, "alive")
-	progress, end := begin(r, jobFor(t, "c1", "https://example.com/acme/widgets.git"))
+	progress, end := begin(r, changeFor(t, "c1", "https://example.com/acme/widgets.git"))
 	defer end()
 	for done, deadline := int64(1), time.Now().Add(time.Minute); client.HLen(t.Context(), key).Val() != 1 || !client.HExists(t.Context(), key, "alive").Val(); done++ {
 		if time.Now().After(deadline) {
@@ -222,7 +222,7 @@ func TestReportIsLimitedToTheLongestJobs(t *testing.T) {
 	store := state.NewStore(server.Client(), events.DefaultNamespace)
 	r, _ := startReporter(t, server.Client(), "w1")
 	for i := range 150 {
-		_, end := begin(r, jobFor(t, fmt.Sprintf("c%d", i), fmt.Sprintf("https://example.com/acme/r%d.git", i)))
+		_, end := begin(r, changeFor(t, fmt.Sprintf("c%d", i), fmt.Sprintf("https://example.com/acme/r%d.git", i)))
 		defer end()
 	}
 	awaitActivities(t, store, 100, nil)

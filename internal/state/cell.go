@@ -109,7 +109,8 @@ func (r Repo) CheckHere(repo events.RepoPath) error {
 		text = "it is being moved here from cell " + cell
 	}
 	return &events.Error{
-		Disposition: events.Contention, Class: events.ClassMoved, RetryAfter: elsewhereDelay, Err: fmt.Errorf("%s is not in this cell: %s", repo, text),
+		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassMoved, RetryAfter: elsewhereDelay,
+		Err: fmt.Errorf("%s is not in this cell: %s", repo, text),
 	}
 }
 

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -32,11 +31,12 @@ func (r Repo) Exported() map[string]string {
 	return fields
 }
 
-// Repeat makes exported fields request the last result of ref again for an app that may not have received it. before is the commit that
-// the app received before that one, or "". What the app may read stays as it is.
-func Repeat(fields map[string]string, app string, ref events.Ref, before string) {
-	if given := fields[givenField(app, ref)]; given != "" && given != before {
-		fields[repeatField(app, ref)] = cmp.Or(before, nothingReceived)
+// Repeat makes exported fields request the last results again, as apps may not have received them. What apps may read stays as it is.
+func Repeat(fields map[string]string) {
+	for name := range fields {
+		if of, ok := strings.CutPrefix(name, givenPrefix); ok {
+			fields[repeatPrefix+of] = nothingReceived
+		}
 	}
 }
 

@@ -46,10 +46,9 @@ func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest, commit st
 		return err
 	}
 	if !goesOn {
-		err = f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b) })
-	}
-	if err != nil {
-		return err
+		if err := f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b) }); err != nil {
+			return err
+		}
 	}
 	v.done("purge begun")
 	s := &syncer{v: v, f: f, req: req, binding: b}
@@ -124,20 +123,24 @@ func (f folder) beginPurge(b binding) error {
 
 // replacedTrees returns the paths of the trees that a purge deletes now: those of purged stores that neither a name nor the published views
 // need, and all trees of views without a name.
-func (v *Volume) replacedTrees(f folder, b binding, links map[string]string, views []viewLinks) ([]string, error) {
+func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]string, error) {
 	needed := map[string]bool{}
 	for _, tree := range links {
 		needed[f.tree(tree)] = true
 	}
+	views, err := v.allViewLinks(f, b)
+	if err != nil {
+		return nil, err
+	}
 	for _, l := range views {
 		needed[f.tree(l.Tree)] = true
-		trees, err := l.trees(v, f, b)
-		if err != nil {
-			return nil, err
-		}
-		for _, tree := range trees {
-			needed[f.views().tree(tree)] = true
-		}
+	}
+	published, err := v.viewTreeLinks(f, b)
+	if err != nil {
+		return nil, err
+	}
+	for _, tree := range published {
+		needed[f.views().tree(tree)] = true
 	}
 	trees, err := disk.Glob(f.dir, "trees/*")
 	if err != nil {
@@ -155,22 +158,17 @@ func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err erro
 	if err != nil || len(marks) == 0 {
 		return false, err
 	}
-	views, err := s.v.allViewLinks(s.f, s.binding)
-	if err != nil {
-		return false, err
-	}
-	trees, err := s.v.replacedTrees(s.f, s.binding, links, views)
+	trees, err := s.v.replacedTrees(s.f, s.binding, links)
 	if err != nil {
 		return false, err
 	}
 	for _, path := range trees {
+		gone := true
 		if s.endPins {
-			if err := folderOf(path).discard(path); err != nil {
-				return false, err
-			}
-			continue
+			err = folderOf(path).discard(path)
+		} else {
+			gone, err = folderOf(path).discardUnpinned(filepath.Base(path))
 		}
-		gone, err := folderOf(path).discardUnpinned(filepath.Base(path))
 		if err != nil {
 			return false, err
 		}
@@ -182,7 +180,7 @@ func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err erro
 // PurgeLeft is what is left of the copies that a purge deletes. Paths are relative to the root.
 type PurgeLeft struct {
 	Names  []string // published from an old tree, as their ref was not synced yet
-	Pinned []string // replaced trees that readers or workspaces pin
+	Pinned []string // replaced trees; after [Volume.GC], those that readers or workspaces pin
 	Paths  []string // old stores, and trash
 }
 
@@ -219,22 +217,11 @@ func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 		}
 	}
 	slices.Sort(left.Names)
-	trees, err := v.replacedTrees(f, b, links, views)
-	if err != nil {
-		return left, err
-	}
+	trees, err := v.replacedTrees(f, b, links)
 	for _, path := range trees {
-		release, ok, err := folderOf(path).claim(filepath.Base(path))
-		if err != nil {
-			return left, err
-		}
-		if ok {
-			release()
-		} else {
-			left.Pinned = append(left.Pinned, v.relative(path))
-		}
+		left.Pinned = append(left.Pinned, v.relative(path))
 	}
-	return left, nil
+	return left, err
 }
 
 // HasCommit reports whether a store of the repository or of one of its submodules has a commit.

@@ -46,10 +46,10 @@ type Restored struct {
 // one path, a path above or below another watched path, and too many watches.
 func (r *Registry) Restore(ctx context.Context, watches []Watch) (outcome Restored, err error) {
 	edits, err := editsOf(watches, nil)
-	if err != nil {
+	if err != nil || len(edits) == 0 {
 		return Restored{}, err
 	}
-	if len(edits) != 1 {
+	if len(edits) > 1 {
 		return Restored{}, fmt.Errorf("restore watches of %d repositories at once: want one", len(edits))
 	}
 	e := edits[0]

@@ -1,12 +1,10 @@
-package observe
+package handlers
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 )
@@ -113,13 +111,13 @@ func TestImplausibleTimesAreIgnored(t *testing.T) {
 
 func TestAttemptRecordsWhenTheRemoteIsDone(t *testing.T) {
 	var progress []events.Progress
-	observer := &Observer{Events: func(e Event) {
+	changes := &Changes{Observe: func(e Event) {
 		if e.Kind == Progressed {
 			progress = append(progress, e.Progress)
 		}
 	}}
-	job := events.Job{Change: events.Change{Type: events.ChangePushed}}
-	a := observer.Start(message.NewMessage("", nil), "topic").Begin(&job)
+	job := Job{Change: events.Change{Type: events.ChangePushed}}
+	a := changes.begin(t.Context(), &job)
 	for i, step := range []struct {
 		p        events.Progress
 		fetched  bool // the remote has finished at least once
@@ -144,7 +142,7 @@ func TestAttemptRecordsWhenTheRemoteIsDone(t *testing.T) {
 		}
 	}
 	fetched := a.fetched
-	a.Returned(nil)
+	a.hasReturned(nil)
 	if !a.fetched.After(fetched) || a.fetched.After(a.published) {
 		t.Errorf("fetched at %v, published at %v: the handler returned during a fetch", a.fetched, a.published)
 	}

@@ -1,4 +1,4 @@
-package router_test
+package handlers_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/cells"
 	"lockstep/router"
 )
@@ -49,22 +50,22 @@ func widgets(t *testing.T) events.RepoPath {
 }
 
 // forwarding is a route of the cell here.
-func forwarding(t *testing.T, client redis.UniversalClient, d *cells.Directory, handler events.Handler) router.Route {
+func forwarding(t *testing.T, client redis.UniversalClient, d *cells.Directory, handler handlers.Handler) router.Route {
 	t.Helper()
 	forwarder := &cells.Forwarder{Directory: d, Cell: "here"}
-	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler, Elsewhere: forwarder.Forward}
+	changes := &handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler, Elsewhere: forwarder.Forward}
 	sub := newSubscriber(t, client, func(cfg *stream.SubscriberConfig) { cfg.Key, cfg.Visibility = changes.Key, time.Second })
 	return router.Route{
 		Name: "changes", Topic: topic, Subscriber: sub, Locker: newLocker(t, client, time.Minute), Request: changes.Request, Handler: changes.Handle,
-		Forward: changes.Forward, Forwarded: changes.OnForward,
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1, Base: 10 * time.Millisecond}},
+		Before:  []message.HandlerMiddleware{changes.Forward},
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: 10 * time.Millisecond}),
 	}
 }
 
-func never(t *testing.T) events.Handler {
-	return func(_ context.Context, job events.Job) (events.Outcome, error) {
+func never(t *testing.T) handlers.Handler {
+	return func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 		t.Errorf("change %s was handled in a cell that does not have its repository", job.Change.ID)
-		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+		return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
 	}
 }
 
@@ -105,13 +106,13 @@ func TestRawEntryOfAnotherCellIsForwarded(t *testing.T) {
 
 	// The other cell handles them under their IDs.
 	handled := make(chan string, 2)
-	changes := &router.Changes{Namespace: there, Log: quiet(), Elsewhere: (&cells.Forwarder{Directory: d, Cell: "there"}).Forward,
-		Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
+	changes := &handlers.Changes{Namespace: there, Log: quiet(), Elsewhere: (&cells.Forwarder{Directory: d, Cell: "there"}).Forward,
+		Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 			handled <- job.Change.ID
-			return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+			return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
 		}}
 	sub := newSubscriber(t, client, func(cfg *stream.SubscriberConfig) { cfg.Prefix, cfg.Key = string(there), changes.Key })
-	run(t, router.Route{Name: "changes", Topic: there.Changes(), Subscriber: sub, Handler: changes.Handle, Forward: changes.Forward, Dispose: router.Disposer{Log: quiet()}})
+	run(t, router.Route{Name: "changes", Topic: there.Changes(), Subscriber: sub, Handler: changes.Handle, Before: []message.HandlerMiddleware{changes.Forward}, Dispose: router.Disposer{Log: quiet()}})
 	got := map[string]bool{<-handled: true, <-handled: true}
 	if !got[ids[0]] || !got[ids[1]] {
 		t.Errorf("handled %v, want %v", got, ids)
@@ -154,9 +155,9 @@ func TestOlderCopyParksWhatWasForwardedToIt(t *testing.T) {
 	ctx, client := context.Background(), startRedis(t)
 	behind := twoCells(t, client, "here") // its copy says that the repository is here
 	handled := make(chan string, 1)
-	route := forwarding(t, client, behind, func(_ context.Context, job events.Job) (events.Outcome, error) {
+	route := forwarding(t, client, behind, func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 		handled <- job.Change.ID
-		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+		return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
 	})
 	forwarded := message.NewMessage("c1", []byte(`{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}`))
 	forwarded.Metadata.Set("lockstep_epoch", strconv.FormatInt(behind.Epoch()+1, 10))
@@ -165,14 +166,15 @@ func TestOlderCopyParksWhatWasForwardedToIt(t *testing.T) {
 	}
 	parked := make(chan struct{})
 	var once sync.Once
-	inner := route.Forward
-	route.Forward = func(msg *message.Message) (string, error) {
-		to, err := inner(msg)
-		if events.DispositionOf(err) == events.Contention {
-			once.Do(func() { close(parked) })
+	route.Before = append([]message.HandlerMiddleware{func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			produced, err := next(msg)
+			if events.DispositionOf(err) == events.Contention {
+				once.Do(func() { close(parked) })
+			}
+			return produced, err
 		}
-		return to, err
-	}
+	}}, route.Before...)
 	run(t, route)
 	<-parked
 	select {

@@ -1,4 +1,4 @@
-package observe
+package handlers
 
 import (
 	"strconv"
@@ -53,7 +53,7 @@ func (t Timeline) Stages(yield func(Stage, time.Duration) bool) {
 		published = StageWork
 	}
 	settled := StageSettle
-	if t.Outcome == Coalesced {
+	if t.Outcome == outcomeCoalesced {
 		settled = StageCoalesced
 	} else if t.Began.IsZero() {
 		settled = "" // failed: the length of the work is not known here

@@ -1,6 +1,7 @@
-package observe
+package handlers
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -8,12 +9,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
+	"lockstep/router"
 )
 
-// Attempt follows one call of a change's handler and the settlement of its outcome.
-type Attempt struct {
-	delivery *Delivery
-	job      *events.Job
+// attempt follows one call of a change's handler and the settlement of its outcome.
+type attempt struct {
+	report func(Event)
+	ctx    context.Context // with the delivery's span
+	job    *Job
 
 	began              time.Time
 	published, settled time.Time // zero until then
@@ -33,12 +36,12 @@ var onlyPhase = map[events.ChangeType]events.Phase{
 	events.ChangeRemoved: events.PhaseRemove, events.ChangeMoved: events.PhaseMove, events.ChangeDue: events.PhasePoll,
 }
 
-// Begin follows an attempt at job and sets job.Progress. The caller calls Returned when the handler returns, Settled if
-// its outcome is settled, and End in any case.
-func (d *Delivery) Begin(job *events.Job) *Attempt {
-	a := &Attempt{delivery: d, job: job, began: time.Now(), units: map[string]int64{}}
-	d.span.SetAttributes(attrFence.Int64(int64(job.Fence)))
-	d.events(Event{Kind: Began, Job: job})
+// begin follows an attempt at job and sets job.Progress. The caller calls hasReturned when the handler returns, timeline if
+// its outcome is settled, and end in any case.
+func (c *Changes) begin(ctx context.Context, job *Job) *attempt {
+	a := &attempt{report: c.report, ctx: ctx, job: job, began: time.Now(), units: map[string]int64{}}
+	trace.SpanFromContext(ctx).SetAttributes(attrFence.Int64(int64(job.Fence)))
+	a.report(Event{Kind: Began, Job: job})
 	job.Progress = a.progress
 	if phase, ok := onlyPhase[job.Change.Type]; ok {
 		a.progress(events.Progress{Phase: phase})
@@ -46,14 +49,14 @@ func (d *Delivery) Begin(job *events.Job) *Attempt {
 	return a
 }
 
-func (a *Attempt) progress(p events.Progress) {
+func (a *attempt) progress(p events.Progress) {
 	if a.record(p) {
-		a.delivery.events(Event{Kind: Progressed, Job: a.job, Progress: p})
+		a.report(Event{Kind: Progressed, Job: a.job, Progress: p})
 	}
 }
 
 // record records progress. It returns false if the handler has returned.
-func (a *Attempt) record(p events.Progress) bool {
+func (a *attempt) record(p events.Progress) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.returned {
@@ -61,7 +64,7 @@ func (a *Attempt) record(p events.Progress) bool {
 	}
 	if p.Phase != a.phase {
 		a.leave(nil)
-		a.phase, a.span = p.Phase, a.delivery.child(string(p.Phase))
+		a.phase, a.span = p.Phase, router.StartSpan(a.ctx, string(p.Phase))
 	}
 	if p.Unit != "" && p.Done > 0 {
 		a.units[p.Unit] = p.Done
@@ -76,7 +79,7 @@ func (a *Attempt) record(p events.Progress) bool {
 }
 
 // leave ends the phase. The caller holds mu.
-func (a *Attempt) leave(err error) {
+func (a *attempt) leave(err error) {
 	if a.span == nil {
 		return
 	}
@@ -87,12 +90,12 @@ func (a *Attempt) leave(err error) {
 		a.span.SetAttributes(attribute.Int64("lockstep."+unit, n))
 	}
 	clear(a.units)
-	endSpan(a.span, err)
+	router.EndSpan(a.span, err)
 	a.span = nil
 }
 
-// Returned reports that the handler has returned, and returns how long it took.
-func (a *Attempt) Returned(err error) time.Duration {
+// hasReturned reports that the handler has returned, and returns how long it took.
+func (a *attempt) hasReturned(err error) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.leave(err)
@@ -100,18 +103,17 @@ func (a *Attempt) Returned(err error) time.Duration {
 	return a.published.Sub(a.began)
 }
 
-// Settled reports that the change is settled with an outcome and a result.
-func (a *Attempt) Settled(outcome string, result events.Result) {
+// timeline completes the timeline of a change that is settled with an outcome.
+func (a *attempt) timeline(t Timeline, outcome string) Timeline {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.settled = time.Now()
-	t := a.delivery.timeline(a.job.Change)
-	t.Leased, t.Began, t.Fetched, t.Published = a.delivery.leased, a.began, a.fetched, a.published
-	a.mu.Unlock()
-	a.delivery.ended(t.ended(outcome, a.settled), result.Class, result.Missing)
+	t.Began, t.Fetched, t.Published = a.began, a.fetched, a.published
+	return t.ended(outcome, a.settled)
 }
 
-// End reports the end of the attempt. err is nil if the change is settled.
-func (a *Attempt) End(err error) {
+// end reports the end of the attempt. err is nil if the change is settled.
+func (a *attempt) end(err error) {
 	a.mu.Lock()
 	if a.settled.IsZero() {
 		a.settled = time.Now()
@@ -120,5 +122,5 @@ func (a *Attempt) End(err error) {
 	a.returned = true
 	e := Event{Kind: Attempted, Job: a.job, Took: a.settled.Sub(a.began), Received: a.earlier + a.received, Err: err}
 	a.mu.Unlock()
-	a.delivery.events(e)
+	a.report(e)
 }

@@ -1,4 +1,4 @@
-package router_test
+package handlers_test
 
 import (
 	"context"
@@ -14,17 +14,18 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 	"lockstep/router"
-	"lockstep/router/observe"
 )
 
 // nowhere discards spans: the benchmark excludes the cost of sending them.
 type nowhere struct{}
 
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
-func (nowhere) Shutdown(context.Context) error                             { return nil }
+
+func (nowhere) Shutdown(context.Context) error { return nil }
 
 // cpuTime is the CPU time of this process. Other load on the machine hardly affects it.
 func cpuTime() time.Duration {
@@ -54,9 +55,9 @@ func BenchmarkTraced(b *testing.B) {
 				b.Fatal(err)
 			}
 			n := newSignal(b.N)
-			changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: func(_ context.Context, job events.Job) (events.Outcome, error) {
+			changes := &handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 				job.Progress(events.Progress{Phase: events.PhaseList})
-				return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+				return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
 			}}
 			sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Key: changes.Key, Log: quiet()})
 			if err != nil {
@@ -70,8 +71,8 @@ func BenchmarkTraced(b *testing.B) {
 			if _, err := pipe.Exec(b.Context()); err != nil {
 				b.Fatal(err)
 			}
-			r, err := router.New(router.Config{Log: quiet(), Routes: []router.Route{{Name: "changes", Topic: topic, Subscriber: sub, Observer: &observe.Observer{Tracer: tracer},
-				Locker: locker, Request: changes.Request, Slots: router.NewSlots(16), Dispose: router.Disposer{Failed: changes.Failed, Log: quiet()},
+			r, err := router.New(router.Config{Log: quiet(), Routes: []router.Route{{Name: "changes", Topic: topic, Subscriber: sub, Tracer: tracer,
+				Locker: locker, Request: changes.Request, Slots: router.NewSlots(16), Dispose: changes.Dispose(router.Retry{}),
 				Handler: func(msg *message.Message) ([]*message.Message, error) {
 					defer n.one()
 					return changes.Handle(msg)

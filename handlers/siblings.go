@@ -1,14 +1,14 @@
-package router
+package handlers
 
 import (
 	"context"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/locking"
-	"lockstep/router/observe"
 )
 
 const siblingsPerStep = 100 // how many waiting changes are read, and settled, in one step
@@ -36,8 +36,7 @@ type answer struct {
 	change   events.Change
 	delivery *stream.Delivery
 	lease    *locking.Lease
-	observed *observe.Delivery
-	covers   func(context.Context, events.Job) (events.Outcome, bool)
+	covers   func(context.Context, Job) (Outcome, bool)
 }
 
 // settleCovered settles the waiting changes that an outcome also answers. It stops at the first page of siblings without
@@ -83,7 +82,7 @@ func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.Sibl
 	n, err := a.delivery.SettleSiblings(ctx, &guard, batch)
 	if n > 0 {
 		*settled += n
-		a.observed.CoalescedSoFar(*settled)
+		trace.SpanFromContext(ctx).SetAttributes(attrCoalesced.Int(*settled))
 		log.InfoContext(ctx, "changes settled along with another", "job", a.change.ID, "changes", n)
 	}
 	if err != nil {
@@ -99,11 +98,11 @@ func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibli
 		if err != nil || change.Repo.Key() != a.change.Repo.Key() {
 			continue
 		}
-		outcome, ok := a.covers(ctx, events.Job{
+		outcome, ok := a.covers(ctx, Job{
 			Change: change, Entry: sibling.Entry, Attempt: 1, Fence: a.lease.Fence(), Confirm: a.lease.Confirm, Latest: a.delivery.Latest,
 			Newest:   func(ctx context.Context) (string, error) { return newest(ctx, a.delivery, change) },
 			Progress: func(events.Progress) {},
-			Yield:    (*slot)(nil).yield,
+			Yield:    func() func(context.Context) error { return func(context.Context) error { return nil } },
 		})
 		if !ok {
 			others = append(others, sibling)
@@ -114,7 +113,7 @@ func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibli
 		if err != nil {
 			continue
 		}
-		observed := a.observed.Coalesce(change, sibling, s.Outputs)
+		observed := c.coalesce(ctx, a, change, sibling, s.Outputs)
 		sibling.Outputs, sibling.State, sibling.Notes = s.Outputs, s.State, s.Notes
 		sibling.Settled = func() {
 			observed()

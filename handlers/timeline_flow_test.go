@@ -1,4 +1,4 @@
-package router_test
+package handlers_test
 
 import (
 	"context"
@@ -9,48 +9,48 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/handlers"
 	"lockstep/router"
-	"lockstep/router/observe"
 )
 
 // diary records the events of a route's changes.
 type diary struct {
 	mu    sync.Mutex
-	kinds map[observe.Kind][]observe.Event
+	kinds map[handlers.Kind][]handlers.Event
 }
 
-func (d *diary) observer() *observe.Observer {
-	d.kinds = map[observe.Kind][]observe.Event{}
-	return &observe.Observer{Events: func(e observe.Event) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.kinds[e.Kind] = append(d.kinds[e.Kind], e)
-	}}
+func (d *diary) record(e handlers.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kinds == nil {
+		d.kinds = map[handlers.Kind][]handlers.Event{}
+	}
+	d.kinds[e.Kind] = append(d.kinds[e.Kind], e)
 }
 
 // timelines waits until n changes are settled and no attempt is in progress.
-func (d *diary) timelines(t *testing.T, n int) (all []observe.Timeline) {
+func (d *diary) timelines(t *testing.T, n int) (all []handlers.Timeline) {
 	t.Helper()
 	stopWhen(t, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		return len(d.kinds[observe.Ended]) >= n && len(d.kinds[observe.Began]) == len(d.kinds[observe.Attempted])
+		return len(d.kinds[handlers.Ended]) >= n && len(d.kinds[handlers.Began]) == len(d.kinds[handlers.Attempted])
 	})
-	for _, e := range d.kinds[observe.Ended] {
+	for _, e := range d.kinds[handlers.Ended] {
 		all = append(all, e.Timeline)
 	}
 	return all
 }
 
-func timelineRoute(t *testing.T, d *diary, handler events.Handler) router.Route {
+func timelineRoute(t *testing.T, d *diary, handler handlers.Handler) router.Route {
 	t.Helper()
 	client := startRedis(t)
-	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
+	changes := &handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler, Observe: d.record}
 	publishChange(t, client, events.Change{ID: "c1"})
 	return router.Route{
 		Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Locker: newLocker(t, client, time.Minute), Request: changes.Request, Slots: router.NewSlots(1), Observer: d.observer(),
-		Dispose: router.Disposer{Failed: changes.Failed, OnGiveUp: changes.OnGiveUp, Log: quiet(), Retry: router.Retry{MaxAttempts: 3, Base: time.Millisecond}},
+		Locker: newLocker(t, client, time.Minute), Request: changes.Request, Slots: router.NewSlots(1),
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 3, Base: time.Millisecond}),
 	}
 }
 
@@ -58,16 +58,16 @@ func TestTimelineOfSettledChange(t *testing.T) {
 	t.Parallel()
 	var d diary
 	tries := 0
-	run(t, timelineRoute(t, &d, func(_ context.Context, job events.Job) (events.Outcome, error) {
+	run(t, timelineRoute(t, &d, func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 		job.Progress(events.Progress{Phase: events.PhaseList})
 		job.Progress(events.Progress{Phase: events.PhaseFetch, Done: 1000, Unit: "bytes"})
 		if tries++; tries == 1 {
-			return events.Outcome{}, events.Errorf(events.Retryable, events.ClassNetwork, "a hiccup")
+			return handlers.Outcome{}, events.Errorf(events.Retryable, events.ClassNetwork, "a hiccup")
 		}
 		job.Progress(events.Progress{Phase: events.PhaseBuild, Unit: "files"})
 		result := job.Result(events.ResultSynced)
 		result.After = "c1"
-		return events.Outcome{Result: result}, nil
+		return handlers.Outcome{Result: result}, nil
 	}))
 	tl := d.timelines(t, 1)[0]
 	if tl.Outcome != "synced" || tl.Operation != "sync" || !tl.Again {
@@ -88,10 +88,10 @@ func TestTimelineOfSettledChange(t *testing.T) {
 	if total, _ := tl.Total(); (sum-total).Abs() > time.Millisecond || names != "receive retry lease slot fetch publish settle " {
 		t.Errorf("stages %s take %v, all of it %v", names, sum, total)
 	}
-	if progress, began := d.kinds[observe.Progressed], d.kinds[observe.Began]; len(progress) != 5 || len(began) != 2 || progress[4].Job != began[1].Job {
+	if progress, began := d.kinds[handlers.Progressed], d.kinds[handlers.Began]; len(progress) != 5 || len(began) != 2 || progress[4].Job != began[1].Job {
 		t.Errorf("%d attempts began, progress %v", len(began), progress)
 	}
-	attempts := d.kinds[observe.Attempted]
+	attempts := d.kinds[handlers.Attempted]
 	if len(attempts) != 2 || events.ClassOf(attempts[0].Err) != events.ClassNetwork || attempts[1].Err != nil || attempts[1].Received != 1000 {
 		t.Errorf("attempts %+v", attempts)
 	}
@@ -99,13 +99,13 @@ func TestTimelineOfSettledChange(t *testing.T) {
 
 func TestTimelineOfFailedChange(t *testing.T) {
 	t.Parallel()
-	for name, handler := range map[string]events.Handler{
-		"for good": func(context.Context, events.Job) (events.Outcome, error) {
-			return events.Outcome{}, events.Errorf(events.Permanent, events.ClassAuth, "no")
+	for name, handler := range map[string]handlers.Handler{
+		"for good": func(context.Context, handlers.Job) (handlers.Outcome, error) {
+			return handlers.Outcome{}, events.Errorf(events.Permanent, events.ClassAuth, "no")
 		},
-		"panics": func(context.Context, events.Job) (events.Outcome, error) { panic("oh") },
-		"each time": func(context.Context, events.Job) (events.Outcome, error) {
-			return events.Outcome{}, errors.New("no")
+		"panics": func(context.Context, handlers.Job) (handlers.Outcome, error) { panic("oh") },
+		"each time": func(context.Context, handlers.Job) (handlers.Outcome, error) {
+			return handlers.Outcome{}, errors.New("no")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestTimelineOfFailedChange(t *testing.T) {
 			if tl := d.timelines(t, 1)[0]; tl.Outcome != "failed" || tl.Delivered.IsZero() || !tl.Began.IsZero() || tl.Settled.IsZero() {
 				t.Errorf("timeline %+v", tl)
 			}
-			for _, e := range d.kinds[observe.Attempted] {
+			for _, e := range d.kinds[handlers.Attempted] {
 				if e.Err == nil {
 					t.Error("a failed attempt has no error")
 				}
@@ -132,13 +132,12 @@ func TestTimelineOfCoalescedChange(t *testing.T) {
 		publishChange(t, client, events.Change{ID: fmt.Sprintf("c%d", n)})
 	}
 	var d diary
-	route := coalescing(t, client, total-1, func(_ context.Context, job events.Job) (events.Outcome, error) {
-		return events.Outcome{Result: job.Result(events.ResultSynced), Covers: func(_ context.Context, other events.Job) (events.Outcome, bool) {
+	route := coalescing(t, client, total-1, func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
+		return handlers.Outcome{Result: job.Result(events.ResultSynced), Covers: func(_ context.Context, other handlers.Job) (handlers.Outcome, bool) {
 			other.Progress(events.Progress{}) // never nil
-			return events.Outcome{Result: other.Result(events.ResultSynced)}, true
+			return handlers.Outcome{Result: other.Result(events.ResultSynced)}, true
 		}}, nil
-	})
-	route.Observer = d.observer()
+	}, d.record)
 	run(t, route)
 	timelines := d.timelines(t, total)
 	coalesced := 0

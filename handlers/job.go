@@ -1,14 +1,14 @@
-package events
+package handlers
 
 import (
 	"context"
-	"strings"
-	"time"
+
+	"lockstep/events"
 )
 
 // Job is a change being handled by a worker that holds the lease on its repository.
 type Job struct {
-	Change  Change
+	Change  events.Change
 	Entry   string // ID of the change's stream entry
 	Attempt int    // starts at 1; waiting for the lease does not count
 	Fence   uint64 // fence of the lease on Change.Repo
@@ -16,7 +16,7 @@ type Job struct {
 
 	// Follows is the last result of the repository in the cell that it came from, which the handler reads from its state; nil if it came
 	// from none.
-	Follows *Follows
+	Follows *events.Follows
 
 	// Confirm returns nil once the lease is known to be held. It waits while Redis is unreachable, and fails when the
 	// lease is lost or ctx is done. Call it before changing anything that readers can see.
@@ -31,53 +31,30 @@ type Job struct {
 	Newest func(ctx context.Context) (string, error)
 
 	// Yield gives the job's work slot to another job until resume, which waits for a slot again and fails when ctx is
-	// done; then the job must stop. Call it while the job only waits, such as for a remote. The router always sets it. It
+	// done; then the job must stop. Call it while the job only waits, such as for a remote. [Changes] always sets it. It
 	// is not safe for concurrent use.
 	Yield func() (resume func(ctx context.Context) error)
 
-	// Progress reports a phase and how far it is. It is cheap and safe for concurrent use. The router always sets it.
-	Progress func(Progress)
+	// Progress reports a phase and how far it is. It is cheap and safe for concurrent use. [Changes] always sets it.
+	Progress func(events.Progress)
 }
 
-// Announced returns the commit that the ref now names according to the change, or "". A hash of zeros, by which
-// forges report a deleted ref, counts as none, and so does a commit by its hash, see [Change.Pinned].
-func (c Change) Announced() string {
-	if strings.Trim(c.After, "0") == "" || c.Pinned() != "" {
-		return ""
-	}
-	return c.After
-}
-
-// Pinned returns the commit that a sync publishes whatever the ref names now, or "" if it publishes what the ref names.
-func (c Change) Pinned() string {
-	switch {
-	case c.Type != ChangePushed:
-		return ""
-	case c.Pin:
-		return c.After
-	}
-	return c.Ref.Commit()
-}
-
-// Result returns a result of type t for the job; the caller fills in the fields specific to the type. The ID
-// is the same for every attempt at the same stream entry, so consumers can detect duplicates.
-func (j Job) Result(t ResultType) Result {
-	return Result{
-		ID: j.Change.ID + "/" + j.Entry, Type: t, Time: time.Now().UTC(),
-		Repo: j.Change.Repo, App: j.Change.App, Ref: j.Change.Ref,
-		Deliveries: []string{j.Change.ID}, Attempts: j.Attempt, Fence: j.Fence, Follows: j.Follows,
-	}
+// Result returns a result of type t for the job; the caller fills in the fields specific to the type. See [events.Change.Result].
+func (j Job) Result(t events.ResultType) events.Result {
+	result := j.Change.Result(t, j.Entry)
+	result.Attempts, result.Fence, result.Follows = j.Attempt, j.Fence, j.Follows
+	return result
 }
 
 // Outcome is what a [Handler] returns: what to publish and write in the atomic step that settles the event.
 type Outcome struct {
-	Result  Result
+	Result  events.Result
 	State   map[string]string
 	Drop    []string          // fields to remove from the state
 	Forget  bool              // clear the state, and that of views, before applying State and Views
 	StateTo map[string]string // fields to set in the state of Change.To
-	Changes []Change          // changes to publish in the same step
-	More    []Result          // further results, published after Result
+	Changes []events.Change   // changes to publish in the same step
+	More    []events.Result   // further results, published after Result
 	Views   map[string]string // fields to set in the state of the repository's views; "" removes one
 	ViewsTo map[string]string // same, for Change.To
 
@@ -90,5 +67,5 @@ type Outcome struct {
 	Settled func()
 }
 
-// Handler handles one change. The [Disposition] of its error decides what happens to the event.
+// Handler handles one change. The [events.Disposition] of its error decides what happens to the event.
 type Handler func(ctx context.Context, job Job) (Outcome, error)

@@ -1,4 +1,4 @@
-package router
+package handlers
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -13,29 +14,32 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/changes"
 	"lockstep/locking"
-	"lockstep/router/observe"
+	"lockstep/router"
 )
 
-// Changes adapts an [events.Handler] to a [Route]. The lock is keyed by repository path. The result and the repository's
+// Changes adapts a [Handler] to a [router.Route]. The lock is keyed by repository path. The result and the repository's
 // state are settled in one step with the change.
 type Changes struct {
 	Namespace events.Namespace
 	Source    string // of results, such as "/lockstep/worker/w1"
-	Handler   events.Handler
+	Handler   Handler
 	Floor     func(events.RepoPath) (uint64, error) // returns the highest fence on the volume; optional
 
 	// Limited returns an error if the job may send no request to the host now; see [Changes.Admit]. host is that of the
 	// change's URL, as by [events.HostPort]. It must not block. Optional.
-	Limited func(host string, job events.Job) error
+	Limited func(host string, job Job) error
 
 	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that, or "" if
-	// it belongs to this one; see [Forward]. entry is the message's stream entry. Optional.
+	// it belongs to this one; see [Changes.Forward]. entry is the message's stream entry. Optional.
 	Elsewhere func(msg *message.Message, entry string, repo events.RepoPath) (to string, err error)
 
 	// Notes returns the notes to change after an attempt at a change: a failed result adds its class and error as the last
 	// failure of the repository and app, any other result removes it. For a failed attempt, the result has only a class and an
 	// error. It may return nil. Optional.
 	Notes func(change events.Change, result events.Result, attempts int) *stream.Notes
+
+	// Observe is called with each [Event], from many goroutines. It must not block. Optional.
+	Observe func(Event)
 
 	Log *slog.Logger // required
 }
@@ -46,7 +50,7 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	inFlightOf(msg).observed.Describe(c.Source, change)
+	c.describe(msg.Context(), change)
 	paths := []events.RepoPath{change.Repo}
 	if !change.To.IsZero() && !change.To.Equal(change.Repo) {
 		paths = append(paths, change.To)
@@ -66,8 +70,17 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	return reqs, nil
 }
 
-// Admit refuses a change whose remote's host is limited for its credential, for [Route].
-func (c *Changes) Admit(msg *message.Message) error {
+// Admit is the middleware that refuses a change whose remote's host is limited for its credential.
+func (c *Changes) Admit(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if err := c.limited(msg); err != nil {
+			return nil, err
+		}
+		return next(msg)
+	}
+}
+
+func (c *Changes) limited(msg *message.Message) error {
 	if c.Limited == nil {
 		return nil
 	}
@@ -94,15 +107,14 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	if err != nil {
 		return nil, err
 	}
-	flight := inFlightOf(msg)
+	ctx, leases := msg.Context(), router.Leases(msg)
 	delivery, _ := stream.DeliveryOf(msg)
-	j := job(msg, delivery, flight.leases, change)
-	j.Yield = flight.slot.yield
-	attempt := flight.observed.Begin(&j)
+	j := job(msg, delivery, leases, change)
+	attempt := c.begin(ctx, &j)
 	err = errPanicked // unless the handler returns
-	defer func() { attempt.End(err) }()
-	outcome, err := c.Handler(msg.Context(), j)
-	took := attempt.Returned(err)
+	defer func() { attempt.end(err) }()
+	outcome, err := c.Handler(ctx, j)
+	took := attempt.hasReturned(err)
 	if err != nil {
 		return nil, err
 	}
@@ -114,27 +126,29 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	if err != nil {
 		return nil, err
 	}
-	if produced, err = Commit(msg, settlement); err != nil {
+	if produced, err = router.Commit(msg, settlement); err != nil {
 		return nil, err
 	}
-	result := outcome.Result
-	name := outcomeOf(result)
-	attempt.Settled(name, result)
+	result, name := outcome.Result, outcomeOf(outcome.Result)
+	t := delivered(change, delivery)
+	if len(leases) > 0 {
+		t.Leased = leases[len(leases)-1].Began()
+	}
+	c.ended(ctx, Event{Timeline: attempt.timeline(t, name), Class: result.Class, Missing: result.Missing})
+	log := c.Log.With("repo", change.Repo.String(), "job", change.ID, "fence", result.Fence, "took", result.Took)
 	if result.Type == events.ResultFailed {
-		c.Log.ErrorContext(msg.Context(), "change failed", "repo", change.Repo.String(), "job", change.ID, "class", string(result.Class), "error", result.Error,
-			"fence", result.Fence, "took", result.Took)
+		log.ErrorContext(ctx, "change failed", "class", string(result.Class), "error", result.Error)
 		return produced, nil
 	}
-	c.Log.InfoContext(msg.Context(), "change settled", "repo", change.Repo.String(), "job", change.ID, "outcome", name,
-		"after", result.After, "fence", result.Fence, "took", result.Took)
-	if outcome.Covers != nil && delivery != nil && len(flight.leases) > 0 && msg.Context().Err() == nil { // with an error the lease is gone
-		c.settleCovered(msg.Context(), answer{change, delivery, flight.leases[0], flight.observed, outcome.Covers})
+	log.InfoContext(ctx, "change settled", "outcome", name, "after", result.After)
+	if outcome.Covers != nil && delivery != nil && len(leases) > 0 && ctx.Err() == nil { // with an error the lease is gone
+		c.settleCovered(ctx, answer{change, delivery, leases[0], outcome.Covers})
 	}
 	return produced, nil
 }
 
 // settlement settles an outcome: the results and the changes to publish, the state to remember.
-func (c *Changes) settlement(change events.Change, outcome events.Outcome) (stream.Settlement, error) {
+func (c *Changes) settlement(change events.Change, outcome Outcome) (stream.Settlement, error) {
 	s := stream.Settlement{Outputs: make([]stream.Output, 0, 1+len(outcome.More)+len(outcome.Changes))}
 	for i := range 1 + len(outcome.More) {
 		result := outcome.Result
@@ -185,85 +199,82 @@ func viewsUpdate(key string, fields map[string]string, clear bool) stream.HashUp
 	return update
 }
 
-// Failed returns the result of a change that is given up because of cause.
-func (c *Changes) Failed(msg *message.Message, cause error, attempts int) []stream.Output {
+// Dispose returns the disposer of changes, which reports a failed change with its result.
+func (c *Changes) Dispose(retry router.Retry) router.Disposer {
+	return router.Disposer{Retry: retry, Failed: c.failed, OnGiveUp: c.onGiveUp, Note: c.note, Attrs: c.attrs, Log: c.Log}
+}
+
+// attrs returns the repository of a message, if it is a change.
+func (c *Changes) attrs(msg *message.Message) []any {
+	change, err := parseOnce(msg)
+	if err != nil {
+		return nil
+	}
+	return []any{"repo", change.Repo.String()}
+}
+
+// failed returns the result of a change that is given up because of cause.
+func (c *Changes) failed(msg *message.Message, cause error, attempts int) []stream.Output {
 	change, err := parseOnce(msg)
 	if err != nil {
 		return nil // no repository to report on; the dead letter records the cause
 	}
-	delivery, _ := stream.DeliveryOf(msg)
-	j := job(msg, delivery, nil, change)
-	j.Attempt = attempts
-	result := j.Result(events.ResultFailed)
+	result := change.Result(events.ResultFailed, entryOf(msg))
 	if skippedPoll(change, cause) {
 		result.Type = events.ResultPolled // the next poll catches up
 	}
-	result.Source = c.Source
-	result.Class, result.Error = events.ClassOf(cause), observe.OneLine(cause)
+	result.Source, result.Attempts = c.Source, attempts
+	result.Class, result.Error = events.ClassOf(cause), router.OneLine(cause)
 	result.Retryable = events.DispositionOf(cause) != events.Permanent || result.Class == events.ClassBusy
 	out, err := changes.ResultMessage(result)
 	if err != nil {
 		return nil
 	}
-	outputs := []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
-	observe.Inject(msg.Context(), outputs)
-	return outputs
+	return []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
 }
 
-// Note returns the notes of a failed attempt, for [Disposer]. Waiting for a lease is a failure only of a change that is given up.
-func (c *Changes) Note(msg *message.Message, cause error, attempts int, final bool) *stream.Notes {
+// note returns the notes of a failed attempt. A change that waits, or need not be handled, has not failed unless it is given up because
+// it waited for too long.
+func (c *Changes) note(msg *message.Message, cause error, attempts int, final bool) *stream.Notes {
 	change, err := parseOnce(msg)
 	if err != nil || c.Notes == nil {
 		return nil
 	}
-	result := events.Result{Type: events.ResultFailed, Class: events.ClassOf(cause), Error: observe.OneLine(cause)}
+	result := events.Result{Type: events.ResultFailed, Class: events.ClassOf(cause), Error: router.OneLine(cause)}
+	waits := events.DispositionOf(cause) == events.Contention
 	switch {
 	case result.Class == events.ClassUnwatched:
 		result.Type = events.ResultRemoved // the failure is obsolete
-	case observe.Skipped(cause), waitsInTurn(cause), errors.Is(cause, locking.ErrTimeout) && !final:
+	case events.ScopeOf(cause) == events.ScopeNone && !(waits && final):
 		return nil
 	}
 	return c.Notes(change, result, attempts)
 }
 
-// waitsInTurn reports whether a change is delayed for a reason that is not a failure, or that another note already covers: our
-// own request limits, a remote that is behind its webhook, an open circuit.
-func waitsInTurn(cause error) bool {
-	switch events.ClassOf(cause) {
-	case events.ClassBehind, events.ClassCircuit, events.ClassMoved:
-		return true
-	case events.ClassLimited:
-		if events.DispositionOf(cause) != events.Contention {
-			return false
-		}
-		outer, _ := errors.AsType[events.Fault](cause)
-		_, hosts := errors.AsType[events.Fault](errors.Unwrap(outer))
-		return !hosts
-	}
-	return false
-}
-
-// OnGiveUp observes a change that was given up.
-func (c *Changes) OnGiveUp(msg *message.Message, cause error, _ int) {
+// onGiveUp observes a change that was given up.
+func (c *Changes) onGiveUp(msg *message.Message, cause error, _ int) {
 	change, err := parseOnce(msg)
 	if err != nil {
 		return
 	}
-	outcome := observe.Failed
+	outcome := outcomeFailed
 	if skippedPoll(change, cause) {
 		outcome = "polled"
 	}
-	inFlightOf(msg).observed.Ended(change, outcome, events.ClassOf(cause))
+	delivery, _ := stream.DeliveryOf(msg)
+	t := delivered(change, delivery).ended(outcome, time.Now())
+	c.ended(msg.Context(), Event{Timeline: t, Class: events.ClassOf(cause)})
 }
 
+// skippedPoll reports whether a poll need not be handled, because the next one does the same.
 func skippedPoll(change events.Change, cause error) bool {
-	return change.Type == events.ChangeDue && observe.Skipped(cause)
+	return change.Type == events.ChangeDue && events.DispositionOf(cause) == events.Permanent && events.ScopeOf(cause) == events.ScopeNone
 }
 
 func outcomeOf(result events.Result) string {
 	switch {
 	case result.Type == events.ResultFailed:
-		return observe.Failed
+		return outcomeFailed
 	case result.Type == events.ResultMoved:
 		return "moved"
 	case result.Type == events.ResultPolled:
@@ -276,17 +287,19 @@ func outcomeOf(result events.Result) string {
 	return "removed"
 }
 
-// parseOnce parses a message on the first call and remembers the change.
+type changeKey struct{}
+
+// parseOnce parses a message on the first call and remembers the change in the message's context.
 func parseOnce(msg *message.Message) (events.Change, error) {
-	flight := inFlightOf(msg)
-	if flight.change == nil {
-		change, err := parse(msg)
-		if err != nil {
-			return events.Change{}, err
-		}
-		flight.change = &change
+	if change, ok := msg.Context().Value(changeKey{}).(*events.Change); ok {
+		return *change, nil
 	}
-	return *flight.change, nil
+	change, err := parse(msg)
+	if err != nil {
+		return events.Change{}, err
+	}
+	msg.SetContext(context.WithValue(msg.Context(), changeKey{}, &change))
+	return change, nil
 }
 
 func parse(msg *message.Message) (events.Change, error) {
@@ -295,19 +308,27 @@ func parse(msg *message.Message) (events.Change, error) {
 	return change, err
 }
 
+// entryOf returns the ID of a message's stream entry, or its own if it did not come from a stream.
+func entryOf(msg *message.Message) string {
+	if delivery, ok := stream.DeliveryOf(msg); ok {
+		return delivery.Entry()
+	}
+	return msg.UUID
+}
+
 // job returns the handler's job. delivery may be nil and leases empty.
-func job(msg *message.Message, delivery *stream.Delivery, leases locking.Leases, change events.Change) events.Job {
-	j := events.Job{
-		Change: change, Entry: msg.UUID, Attempt: 1,
+func job(msg *message.Message, delivery *stream.Delivery, leases locking.Leases, change events.Change) Job {
+	j := Job{
+		Change: change, Entry: entryOf(msg), Attempt: 1,
 		Confirm: func(context.Context) error { return nil },
 		Latest:  func(context.Context) (string, error) { return "", nil },
 		Newest:  func(context.Context) (string, error) { return "", nil },
 
 		Progress: func(events.Progress) {},
-		Yield:    (*slot)(nil).yield,
+		Yield:    func() func(context.Context) error { return router.Yield(msg) },
 	}
 	if delivery != nil {
-		j.Entry, j.Attempt, j.Latest = delivery.Entry(), delivery.Attempt(), delivery.Latest
+		j.Attempt, j.Latest = delivery.Attempt(), delivery.Latest
 		j.Newest = func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) }
 	}
 	if len(leases) > 0 {

@@ -1,4 +1,4 @@
-package router_test
+package handlers_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/handlers"
 	"lockstep/router"
 )
 
@@ -38,9 +39,12 @@ func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) 
 
 // coalescing is a route of changes whose key is the repository. The first handler waits until it has the
 // given number of siblings.
-func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler events.Handler) router.Route {
+func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler handlers.Handler, observe ...func(handlers.Event)) router.Route {
 	t.Helper()
-	changes := &router.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
+	changes := &handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
+	for _, o := range observe {
+		changes.Observe = o
+	}
 	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: anotherClient(client), Prefix: prefix, Group: "workers", Log: quiet(),
 		Key: changes.Key, Window: 16, Visibility: time.Hour}) // so that no parked change comes back by itself, however slow the machine is
 	if err != nil {
@@ -67,7 +71,7 @@ func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handle
 			}
 			return changes.Handle(msg)
 		},
-		Dispose: router.Disposer{Failed: changes.Failed, Log: quiet(), Retry: router.Retry{MaxAttempts: 1}}}
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 1})}
 }
 
 func TestCoveredChangesAreSettledAlong(t *testing.T) {
@@ -82,10 +86,10 @@ func TestCoveredChangesAreSettledAlong(t *testing.T) {
 		publishChange(t, client, events.Change{ID: fmt.Sprintf("c%d", n), App: app})
 	}
 	handled := 0
-	run(t, coalescing(t, client, total-1, func(_ context.Context, job events.Job) (events.Outcome, error) {
+	run(t, coalescing(t, client, total-1, func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 		handled++ // under the lease
-		return events.Outcome{Result: job.Result(events.ResultSynced), Covers: func(_ context.Context, other events.Job) (events.Outcome, bool) {
-			return events.Outcome{Result: other.Result(events.ResultSynced)}, other.Change.App == job.Change.App
+		return handlers.Outcome{Result: job.Result(events.ResultSynced), Covers: func(_ context.Context, other handlers.Job) (handlers.Outcome, bool) {
+			return handlers.Outcome{Result: other.Result(events.ResultSynced)}, other.Change.App == job.Change.App
 		}}, nil
 	}))
 	stopWhen(t, func() bool {
@@ -123,7 +127,7 @@ func TestNewestIsPerAppAndRef(t *testing.T) {
 	commit := strings.Repeat("a", 40)
 	publishChange(t, client, events.Change{ID: "first", App: "docs", After: commit})
 	newest := make(chan string, 1)
-	run(t, coalescing(t, client, 5, func(ctx context.Context, job events.Job) (events.Outcome, error) {
+	run(t, coalescing(t, client, 5, func(ctx context.Context, job handlers.Job) (handlers.Outcome, error) {
 		if job.Change.ID == "first" {
 			entry, err := job.Newest(ctx)
 			if err != nil {
@@ -131,7 +135,7 @@ func TestNewestIsPerAppAndRef(t *testing.T) {
 			}
 			newest <- entry
 		}
-		return events.Outcome{Result: job.Result(events.ResultSynced)}, nil
+		return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
 	}))
 	stopWhen(t, func() bool {
 		return client.Exists(context.Background(), events.DefaultNamespace.Locks()+"acme/widgets").Val() == 1
@@ -141,7 +145,7 @@ func TestNewestIsPerAppAndRef(t *testing.T) {
 	publishChange(t, client, events.Change{App: "docs", After: strings.Repeat("0", 40)})
 	publishChange(t, client, events.Change{App: "docs", After: commit, Ref: ref})
 	publishChange(t, client, events.Change{App: "search", After: commit})
-	if got := within(t, newest, "first change"); got != want {
+	if got := mustReceive(t, newest, "first change"); got != want {
 		t.Errorf("newest %s; want %s", got, want)
 	}
 }

@@ -1,0 +1,507 @@
+package handlers_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/handlers"
+	"lockstep/internal/logtest"
+	"lockstep/locking"
+	"lockstep/router"
+)
+
+// worked is the outcome of one change.
+type worked struct {
+	attempts []int
+	results  []events.Result
+	dead     []redis.XMessage
+	state    map[string]string
+}
+
+// work handles one message until it is settled.
+func work(t *testing.T, payload []byte, handler handlers.Handler) worked {
+	t.Helper()
+	ctx, client := context.Background(), startRedis(t)
+	var mu sync.Mutex
+	var w worked
+	changes := handlers.Changes{
+		Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: quiet(),
+		Handler: func(ctx context.Context, job handlers.Job) (handlers.Outcome, error) {
+			mu.Lock()
+			w.attempts = append(w.attempts, job.Attempt)
+			mu.Unlock()
+			return handler(ctx, job)
+		},
+	}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: changes.Handle, Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 3, Base: time.Millisecond})})
+	publishTo(t, newPublisher(t, client), topic, "m1", payload)
+
+	stopWhen(t, func() bool { // until it has an outcome and is no longer pending
+		outcomes := client.XLen(ctx, events.DefaultNamespace.Results()).Val() + client.XLen(ctx, events.DefaultNamespace.Dead()).Val()
+		return outcomes > 0 && client.XPending(ctx, topic, "workers").Val().Count == 0
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	entries, err := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := events.ParseResult(msg.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.results = append(w.results, result)
+	}
+	if w.dead, err = client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Result(); err != nil {
+		t.Fatal(err)
+	}
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.state, err = client.HGetAll(ctx, events.DefaultNamespace.Repo(repo)).Result(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestLogOfFailureNamesTheRepository covers a change that is retried and then fails.
+func TestLogOfFailureNamesTheRepository(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), startRedis(t)
+	var text logtest.Buffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	changes := handlers.Changes{
+		Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: log,
+		Handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
+			return handlers.Outcome{}, errors.New("a hiccup")
+		},
+	}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: changes.Handle, Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 2, Base: time.Millisecond})})
+	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() > 0 })
+	for _, message := range []string{"attempt failed, will retry", "attempts used up, now a dead letter"} {
+		found := false
+		for line := range strings.Lines(text.String()) {
+			found = found || strings.Contains(line, `msg="`+message+`" repo=acme/widgets job=`)
+		}
+		if !found {
+			t.Errorf("no line %q with the repository in\n%s", message, text.String())
+		}
+	}
+}
+
+func TestDispositions(t *testing.T) {
+	t.Parallel()
+	synced := func(job handlers.Job) (handlers.Outcome, error) {
+		return handlers.Outcome{Result: job.Result(events.ResultSynced), State: map[string]string{"k": "v"}}, nil
+	}
+	for name, tc := range map[string]struct {
+		handler  handlers.Handler
+		attempts []int
+		result   events.ResultType
+		class    events.Class
+		dead     string
+	}{
+		"none": {
+			handler:  func(_ context.Context, job handlers.Job) (handlers.Outcome, error) { return synced(job) },
+			attempts: []int{1}, result: events.ResultSynced,
+		},
+		"retryable, once": {
+			handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
+				if job.Attempt == 1 {
+					return handlers.Outcome{}, errors.New("a hiccup")
+				}
+				return synced(job)
+			},
+			attempts: []int{1, 2}, result: events.ResultSynced,
+		},
+		"retryable, attempts used up": {
+			handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
+				return handlers.Outcome{}, events.Errorf(events.Retryable, events.ClassNetwork, "no route")
+			},
+			attempts: []int{1, 2, 3}, result: events.ResultFailed, class: events.ClassNetwork, dead: "attempts used up",
+		},
+		"a panic": {
+			handler:  func(context.Context, handlers.Job) (handlers.Outcome, error) { panic("oops") },
+			attempts: []int{1, 2, 3}, result: events.ResultFailed, class: events.ClassInternal, dead: "attempts used up",
+		},
+		"permanent": {
+			handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
+				return handlers.Outcome{}, events.Errorf(events.Permanent, events.ClassNotFound, "no such repository")
+			},
+			attempts: []int{1}, result: events.ResultFailed, class: events.ClassNotFound,
+		},
+		"watch removed": {
+			handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
+				return handlers.Outcome{}, &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassUnwatched, Err: errors.New("docs no longer watches it")}
+			},
+			attempts: []int{1}, result: events.ResultFailed, class: events.ClassUnwatched,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := work(t, changeOf(t, "c1", "acme/widgets"), tc.handler)
+			if !slices.Equal(w.attempts, tc.attempts) {
+				t.Errorf("attempts %v, want %v", w.attempts, tc.attempts)
+			}
+			if len(w.results) != 1 {
+				t.Fatalf("%d results, want one: %+v", len(w.results), w.results)
+			}
+			r := w.results[0]
+			if r.Type != tc.result || r.Class != tc.class || !slices.Equal(r.Deliveries, []string{"c1"}) || r.Attempts != len(tc.attempts) {
+				t.Errorf("result %+v", r)
+			}
+			if (tc.dead != "") != (len(w.dead) == 1) {
+				t.Fatalf("%d dead letters: %v", len(w.dead), w.dead)
+			}
+			if tc.dead != "" && w.dead[0].Values["reason"] != tc.dead {
+				t.Errorf("dead letter %v", w.dead[0].Values)
+			}
+			if (tc.result == events.ResultSynced) != (w.state["k"] == "v") {
+				t.Errorf("state %v", w.state)
+			}
+		})
+	}
+}
+
+func TestSkippedPollIsNotAFailure(t *testing.T) {
+	t.Parallel()
+	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
+	w := work(t, poll, func(context.Context, handlers.Job) (handlers.Outcome, error) {
+		return handlers.Outcome{}, &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassCircuit, Err: errors.New("the circuit is open")}
+	})
+	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassCircuit || len(w.dead) > 0 {
+		t.Errorf("results %+v, dead letters %v; want it polled", w.results, w.dead)
+	}
+}
+
+func TestContentionIsNotCountedAsAttempt(t *testing.T) {
+	t.Parallel()
+	tries := 0
+	w := work(t, changeOf(t, "c1", "acme/widgets"), func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
+		if tries++; tries <= 5 { // more often than there are attempts
+			return handlers.Outcome{}, events.Errorf(events.Contention, events.ClassBusy, "later")
+		}
+		return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
+	})
+	if !slices.Equal(w.attempts, []int{1, 1, 1, 1, 1, 1}) || len(w.results) != 1 || len(w.dead) != 0 {
+		t.Errorf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
+	}
+}
+
+func TestMalformedChangeBecomesDeadLetter(t *testing.T) {
+	t.Parallel()
+	w := work(t, []byte(`{"repo":"acme/../../etc","url":"https://example.com/x/y"}`), nil)
+	if len(w.attempts) != 0 || len(w.results) != 0 || len(w.dead) != 1 {
+		t.Fatalf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
+	}
+	dead := w.dead[0].Values
+	if dead["reason"] != "malformed" || dead["original:payload"] != `{"repo":"acme/../../etc","url":"https://example.com/x/y"}` {
+		t.Errorf("dead letter %v", dead)
+	}
+}
+
+func TestLostLeaseSettlesNothing(t *testing.T) {
+	t.Parallel()
+	client := startRedis(t)
+	ctx := context.Background()
+	handled := newSignal(2)
+	first := true
+	changes := handlers.Changes{
+		Namespace: events.DefaultNamespace, Log: quiet(),
+		Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
+			defer handled.one()
+			if first {
+				first = false
+				// Another worker acquires the lease, so this outcome must not be settled.
+				client.HSet(ctx, events.DefaultNamespace.Locks()+"acme/widgets", "owner", "another", "fence", "99")
+			}
+			return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
+		},
+	}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: changes.Handle, Locker: newLocker(t, client, 10*time.Second), Request: changes.Request,
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: time.Millisecond})})
+	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
+	mustReceive(t, handled.all, "second try")
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
+	if n := client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); n != 0 {
+		t.Errorf("%d dead letters: a lost lease counted as an attempt", n)
+	}
+}
+
+func TestMessageThatKillsEveryProcessBecomesDeadLetter(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), startRedis(t)
+	tried := 0
+	changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: func(msg *message.Message) ([]*message.Message, error) {
+			tried++
+			delivery, _ := stream.DeliveryOf(msg)
+			return nil, delivery.Nack(ctx, 0, true) // like a lapse: no error, one more attempt
+		},
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 2, Base: time.Millisecond})})
+	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
+	if n := client.XLen(ctx, events.DefaultNamespace.Results()).Val(); n != 1 || tried != 16 {
+		t.Errorf("%d results after %d tries; want one after 16", n, tried)
+	}
+}
+
+func TestMessageOlderThanMaxAgeIsNotRetried(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), startRedis(t)
+	tries := 0
+	changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
+		Handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
+			tries++
+			return handlers.Outcome{}, events.Errorf(events.Contention, events.ClassBehind, "not yet")
+		},
+	}
+	long := time.Now().Add(-time.Hour).UnixMilli()
+	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: fmt.Sprintf("%d-0", long), Values: []any{"repo", "acme/widgets", "url", "https://example.com/acme/widgets"}})
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
+		Dispose: changes.Dispose(router.Retry{Base: time.Millisecond, MaxAge: time.Minute})})
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
+	letter := client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Val()[0].Values
+	if tries != 1 || letter["reason"] != "too old" || client.XLen(ctx, events.DefaultNamespace.Results()).Val() != 1 {
+		t.Errorf("%d tries, letter %v", tries, letter)
+	}
+}
+
+func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"acme/widgets", "acme/gadgets"} {
+		t.Run(lost, func(t *testing.T) {
+			ctx, client := context.Background(), startRedis(t)
+			tries := 0
+			handled := newSignal(2)
+			changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
+				Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
+					defer handled.one()
+					if tries++; tries == 1 {
+						client.HSet(ctx, events.DefaultNamespace.Locks()+lost, "owner", "another", "fence", job.Fence+job.FenceTo)
+					}
+					return handlers.Outcome{Result: job.Result(events.ResultMoved), StateTo: map[string]string{"try": fmt.Sprint(tries)}}, nil
+				},
+			}
+			run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+				Handler: changes.Handle, Locker: newLocker(t, client, 30*time.Second), Request: changes.Request,
+				Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: time.Millisecond})})
+			publishTo(t, newPublisher(t, client), topic, "m1",
+				[]byte(`{"type":"moved","repo":"acme/widgets","to":"acme/gadgets","url":"https://example.com/acme/gadgets.git","id":"c1"}`))
+			mustReceive(t, handled.all, "second try")
+			stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
+			if got := client.HGet(ctx, string(events.DefaultNamespace)+"repo:acme/gadgets", "try").Val(); got != "2" {
+				t.Errorf("settled by try %q, want the second only", got)
+			}
+		})
+	}
+}
+
+func TestChangesOfOneDeliveryShareALockGroup(t *testing.T) {
+	t.Parallel()
+	changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
+	group := func(id string) string {
+		msg := message.NewMessage("1-0", []byte(`{"specversion":"1.0","type":"lockstep.change.pushed.v1","source":"/hooks/hub","id":"`+id+
+			`","subject":"acme/widgets","data":{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}}`))
+		reqs, err := changes.Request(msg)
+		if err != nil || len(reqs) != 1 {
+			t.Fatalf("got requests %v, error %v", reqs, err)
+		}
+		return reqs[0].Group
+	}
+	if a, b, c := group("hub/d1/0"), group("hub/d1/1"), group("hub/d2/0"); a == "" || a != b || a == c {
+		t.Errorf("the groups are %q, %q and %q; want the first two equal", a, b, c)
+	}
+}
+
+func TestChangesOfLimitedHost(t *testing.T) {
+	t.Parallel()
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const url = "https://Git.Example.com:443/acme/widgets.git"
+	admitted := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	for name, tc := range map[string]struct {
+		change  events.Change
+		refused bool
+		dispose events.Disposition
+	}{
+		"push":             {events.Change{URL: url, Credential: "ci"}, true, events.Contention},
+		"other credential": {events.Change{URL: url}, false, 0},
+		"other host":       {events.Change{URL: "https://example.org/acme/widgets", Credential: "ci"}, false, 0},
+		"over SSH":         {events.Change{URL: "ssh://git@git.example.com/acme/widgets.git", Credential: "ci"}, true, events.Contention},
+		"removal":          {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci"}, true, events.Contention},
+		"forced removal":   {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, false, 0},
+		"poll":             {events.Change{Type: events.ChangeDue, Repo: repo}, false, 0},
+	} {
+		changes := handlers.Changes{Log: quiet(), Limited: func(host string, job handlers.Job) error {
+			if host == "git.example.com" && job.Change.Credential == "ci" {
+				return errLimited
+			}
+			return nil
+		}}
+		change, err := events.NewChange(tc.change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		document, err := json.Marshal(change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = changes.Admit(admitted)(message.NewMessage("1", document))
+		if (err != nil) != tc.refused || tc.refused && (events.DispositionOf(err) != tc.dispose || events.ClassOf(err) != events.ClassLimited) {
+			t.Errorf("%s: %v", name, err)
+		}
+		changes.Limited = nil
+		if _, err := changes.Admit(admitted)(message.NewMessage("1", document)); err != nil {
+			t.Errorf("%s, without limits: %v", name, err)
+		}
+	}
+	changes := handlers.Changes{Limited: func(string, handlers.Job) error { return errLimited }}
+	if _, err := changes.Admit(admitted)(message.NewMessage("1", []byte("{"))); err != nil {
+		t.Errorf("a malformed message: %v; want it left to Request", err)
+	}
+}
+
+// An outcome may have many results: they follow the first in order, and are settled with the state of views.
+func TestFurtherResultsAreSettledInOneStep(t *testing.T) {
+	t.Parallel()
+	const more = 3000
+	ctx, client := context.Background(), startRedis(t)
+	views := string(events.DefaultNamespace) + "views:acme/"
+	client.HSet(ctx, views+"widgets", "old", "1", "kept", "1")
+	client.HSet(ctx, views+"gadgets", "kept", "2")
+	handled := newSignal(1)
+	changes := handlers.Changes{Namespace: events.DefaultNamespace, Source: "/w1", Log: quiet(),
+		Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
+			defer handled.one()
+			outcome := handlers.Outcome{
+				Result: job.Result(events.ResultMoved), Views: map[string]string{"old": "", "new": "1"}, ViewsTo: map[string]string{"moved": "1"},
+			}
+			for i := range more {
+				result := job.Result(events.ResultView)
+				result.ID += fmt.Sprint("/", i)
+				outcome.More = append(outcome.More, result)
+			}
+			return outcome, nil
+		},
+	}
+	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
+		Handler: changes.Handle, Locker: newLocker(t, client, 30*time.Second), Request: changes.Request,
+		Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: time.Millisecond})})
+	publishTo(t, newPublisher(t, client), topic, "m1",
+		[]byte(`{"type":"moved","repo":"acme/widgets","to":"acme/gadgets","url":"https://example.com/acme/gadgets.git","id":"c1"}`))
+	mustReceive(t, handled.all, "the handler")
+	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1+more })
+	first := ""
+	for i, entry := range client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val() {
+		payload, _ := entry.Values["payload"].(string)
+		result, err := events.ParseResult([]byte(payload))
+		if err != nil || result.Source != "/w1" {
+			t.Fatalf("result %d: %+v, %v", i, result, err)
+		}
+		if i == 0 {
+			first = result.ID
+		} else if want := fmt.Sprint(first, "/", i-1); result.ID != want {
+			t.Fatalf("result %d is %s, want %s", i, result.ID, want)
+		}
+	}
+	if got, want := client.HGetAll(ctx, views+"widgets").Val(), map[string]string{"kept": "1", "new": "1"}; !maps.Equal(got, want) {
+		t.Errorf("the views are %v, want %v", got, want)
+	}
+	if got, want := client.HGetAll(ctx, views+"gadgets").Val(), map[string]string{"kept": "2", "moved": "1"}; !maps.Equal(got, want) {
+		t.Errorf("the views of the new path are %v, want %v", got, want)
+	}
+}
+
+// TestWaitForALeaseIsNotedOnlyWhenGivenUp compares it with an error of the handler that has the same class.
+func TestWaitForALeaseIsNotedOnlyWhenGivenUp(t *testing.T) {
+	t.Parallel()
+	changes := handlers.Changes{Log: quiet(), Notes: func(_ events.Change, result events.Result, _ int) *stream.Notes {
+		return &stream.Notes{Add: stream.Note{Text: string(result.Class)}}
+	}}
+	lease := &events.Error{Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, Err: locking.ErrTimeout}
+	pinned := events.Errorf(events.Contention, events.ClassBusy, "readers have 1 of its trees pinned")
+	for name, tc := range map[string]struct {
+		err   error
+		final bool
+		want  bool
+	}{
+		"waits for the lease":     {lease, false, false},
+		"given up without it":     {lease, true, true},
+		"another error, retried":  {pinned, false, true},
+		"another error, given up": {pinned, true, true},
+	} {
+		msg := message.NewMessage("m1", changeOf(t, "c1", "acme/widgets"))
+		if notes := changes.Dispose(router.Retry{}).Note(msg, tc.err, 1, tc.final); (notes != nil) != tc.want {
+			t.Errorf("%s: noted %v, want %v", name, notes, tc.want)
+		}
+	}
+}
+
+func TestOnGiveUpIsCalledOnlyAfterSettling(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		stolen bool
+		want   []string
+	}{
+		"settled here": {false, []string{"sync failed not_found"}},
+		"taken over":   {true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, client := context.Background(), startRedis(t)
+			var ended []string
+			changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Observe: func(e handlers.Event) {
+				ended = append(ended, e.Timeline.Operation+" "+e.Timeline.Outcome+" "+string(e.Class))
+			}}
+			dispose := changes.Dispose(router.Retry{}).Middleware
+			messages, err := newSubscriber(t, client).Subscribe(ctx, topic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			publishChange(t, client, events.Change{ID: "c1"})
+			msg := mustReceive(t, messages, "message")
+			defer msg.Ack()
+			delivery, _ := stream.DeliveryOf(msg)
+			_, err = dispose(func(*message.Message) ([]*message.Message, error) {
+				if tc.stolen {
+					client.Do(ctx, "XCLAIM", topic, "workers", "another", 0, delivery.Entry())
+				}
+				return nil, events.Errorf(events.Permanent, events.ClassNotFound, "no such repository")
+			})(msg)
+			if err != nil || !slices.Equal(ended, tc.want) {
+				t.Errorf("ended %q, error %v; want %q", ended, err, tc.want)
+			}
+		})
+	}
+}
