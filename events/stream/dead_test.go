@@ -273,7 +273,7 @@ func TestRetriedLettersReachEveryGroup(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
-	other := start(t, server, "b", func(c *stream.SubscriberConfig) { c.Group = "other" })
+	other := start(t, server, "b", func(c *stream.SubscriberConfig) { c.ConsumerGroup = "other" })
 	publish(t, client, 1)
 	settled := other.next()
 	settled.Ack()

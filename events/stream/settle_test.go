@@ -187,7 +187,7 @@ func TestDeadLetterKeepsTheOriginalFields(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

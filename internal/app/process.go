@@ -207,7 +207,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()
 	}
 	if cfg.Has(config.RoleReceiver) {
-		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+		publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 		if err != nil {
 			return err
 		}
