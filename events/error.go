@@ -86,7 +86,7 @@ type Error struct {
 	Err         error
 }
 
-// AtOnce as Error.RetryAfter returns the event to the stream at once, as an attempt that does not count: this process is stopping.
+// AtOnce as Error.RetryAfter returns the event to the stream at once, uncounted, because this process is stopping.
 const AtOnce time.Duration = 1
 
 // Errorf returns an [Error] that wraps [fmt.Errorf].
@@ -135,7 +135,7 @@ func ClassOf(err error) Class {
 	return Class(class)
 }
 
-// ScopeOf returns the scope of the outermost [Fault] in err's chain, which is the change unless it is an [Error] with another one.
+// ScopeOf returns the scope of the outermost [Fault] in err's chain, or [ScopeChange] if that has none.
 func ScopeOf(err error) Scope {
 	f, _ := errors.AsType[Fault](err)
 	if e, ok := f.(*Error); ok {

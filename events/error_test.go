@@ -82,3 +82,20 @@ func TestDispositionsHaveNames(t *testing.T) {
 		}
 	}
 }
+
+func TestScopeIsThatOfTheOutermostError(t *testing.T) {
+	host := &events.Error{Disposition: events.Contention, Scope: events.ScopeHost, Err: io.EOF}
+	for name, tc := range map[string]struct {
+		err  error
+		want events.Scope
+	}{
+		"none":               {nil, events.ScopeChange},
+		"an unknown error":   {io.EOF, events.ScopeChange},
+		"wrapped":            {fmt.Errorf("sync acme/widgets: %w", host), events.ScopeHost},
+		"the outermost wins": {events.Errorf(events.Retryable, events.ClassServer, "read: %w", host), events.ScopeChange},
+	} {
+		if got := events.ScopeOf(tc.err); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}

@@ -29,8 +29,8 @@ type Changes struct {
 	// change's URL, as by [events.HostPort]. It must not block. Optional.
 	Limited func(host string, job Job) error
 
-	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that, or "" if
-	// it belongs to this one; see [Changes.Forward]. entry is the message's stream entry. Optional.
+	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that,
+	// or "" if it belongs to this one; see [Changes.Forward]. entry is the message's stream entry. Optional.
 	Elsewhere func(msg *message.Message, entry string, repo events.RepoPath) (to string, err error)
 
 	// Notes returns the notes to change after an attempt at a change: a failed result adds its class and error as the last
@@ -57,7 +57,9 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	}
 	reqs := make([]locking.Request, len(paths))
 	for i, path := range paths {
-		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: change.Type.Operation(), Group: change.Delivery()}
+		reqs[i] = locking.Request{
+			Key: path.Key(), Job: change.ID, Operation: change.Type.Operation(), Group: change.Delivery(),
+		}
 		if change.OnBusy == events.BusySkip {
 			reqs[i].IfHeld = locking.Skip
 		}
@@ -96,7 +98,7 @@ func (c *Changes) limited(msg *message.Message) error {
 		return nil
 	}
 	delivery, _ := stream.DeliveryOf(msg)
-	return c.Limited(events.HostPort(remote), job(msg, delivery, nil, change))
+	return c.Limited(events.HostPort(remote), job(change, entryOf(msg), delivery, nil))
 }
 
 var errPanicked = errors.New("the handler panicked")
@@ -109,7 +111,8 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	}
 	ctx, leases := msg.Context(), router.Leases(msg)
 	delivery, _ := stream.DeliveryOf(msg)
-	j := job(msg, delivery, leases, change)
+	j := job(change, entryOf(msg), delivery, leases)
+	j.Yield = func() func(context.Context) error { return router.Yield(msg) }
 	attempt := c.begin(ctx, &j)
 	err = errPanicked // unless the handler returns
 	defer func() { attempt.end(err) }()
@@ -142,7 +145,7 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	}
 	log.InfoContext(ctx, "change settled", "outcome", name, "after", result.After)
 	if outcome.Covers != nil && delivery != nil && len(leases) > 0 && ctx.Err() == nil { // with an error the lease is gone
-		c.settleCovered(ctx, answer{change, delivery, leases[0], outcome.Covers})
+		c.settleCovered(ctx, answer{change, delivery, leases, outcome.Covers})
 	}
 	return produced, nil
 }
@@ -172,7 +175,9 @@ func (c *Changes) settlement(change events.Change, outcome Outcome) (stream.Sett
 		s.Notes = c.Notes(change, outcome.Result, 0)
 	}
 	if len(outcome.State)+len(outcome.Drop) > 0 {
-		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Repo(change.Repo), Fields: outcome.State, Drop: outcome.Drop, Clear: outcome.Forget})
+		s.State = append(s.State, stream.HashUpdate{
+			Key: c.Namespace.Repo(change.Repo), Fields: outcome.State, Drop: outcome.Drop, Clear: outcome.Forget,
+		})
 	}
 	if len(outcome.StateTo) > 0 {
 		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Repo(change.To), Fields: outcome.StateTo})
@@ -225,7 +230,7 @@ func (c *Changes) failed(msg *message.Message, cause error, attempts int) []stre
 	}
 	result.Source, result.Attempts = c.Source, attempts
 	result.Class, result.Error = events.ClassOf(cause), router.OneLine(cause)
-	result.Retryable = events.DispositionOf(cause) != events.Permanent || result.Class == events.ClassBusy
+	result.Retryable = events.DispositionOf(cause) != events.Permanent || errors.Is(cause, locking.ErrHeld)
 	out, err := changes.ResultMessage(result)
 	if err != nil {
 		return nil
@@ -233,8 +238,8 @@ func (c *Changes) failed(msg *message.Message, cause error, attempts int) []stre
 	return []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
 }
 
-// note returns the notes of a failed attempt. A change that waits, or need not be handled, has not failed unless it is given up because
-// it waited for too long.
+// note returns the notes of a failed attempt. A change that waits, or need not be handled, has not failed, unless it is given
+// up because it waited for too long.
 func (c *Changes) note(msg *message.Message, cause error, attempts int, final bool) *stream.Notes {
 	change, err := parseOnce(msg)
 	if err != nil || c.Notes == nil {
@@ -268,7 +273,8 @@ func (c *Changes) onGiveUp(msg *message.Message, cause error, _ int) {
 
 // skippedPoll reports whether a poll need not be handled, because the next one does the same.
 func skippedPoll(change events.Change, cause error) bool {
-	return change.Type == events.ChangeDue && events.DispositionOf(cause) == events.Permanent && events.ScopeOf(cause) == events.ScopeNone
+	return change.Type == events.ChangeDue &&
+		events.DispositionOf(cause) == events.Permanent && events.ScopeOf(cause) == events.ScopeNone
 }
 
 func outcomeOf(result events.Result) string {
@@ -316,20 +322,23 @@ func entryOf(msg *message.Message) string {
 	return msg.UUID
 }
 
-// job returns the handler's job. delivery may be nil and leases empty.
-func job(msg *message.Message, delivery *stream.Delivery, leases locking.Leases, change events.Change) Job {
+// job returns the handler's job for the change in an entry: that of the delivery, or a sibling of it. delivery may be nil and
+// leases empty.
+func job(change events.Change, entry string, delivery *stream.Delivery, leases locking.Leases) Job {
 	j := Job{
-		Change: change, Entry: entryOf(msg), Attempt: 1,
-		Confirm: func(context.Context) error { return nil },
-		Latest:  func(context.Context) (string, error) { return "", nil },
-		Newest:  func(context.Context) (string, error) { return "", nil },
-
+		Change: change, Entry: entry, Attempt: 1,
+		Confirm:  func(context.Context) error { return nil },
+		Latest:   func(context.Context) (string, error) { return "", nil },
+		Newest:   func(context.Context) (string, error) { return "", nil },
 		Progress: func(events.Progress) {},
-		Yield:    func() func(context.Context) error { return router.Yield(msg) },
+		Yield:    func() func(context.Context) error { return func(context.Context) error { return nil } },
 	}
 	if delivery != nil {
-		j.Attempt, j.Latest = delivery.Attempt(), delivery.Latest
+		j.Latest = delivery.Latest
 		j.Newest = func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) }
+		if entry == delivery.Entry() {
+			j.Attempt = delivery.Attempt()
+		}
 	}
 	if len(leases) > 0 {
 		j.Fence, j.Confirm = leases[0].Fence(), leases.Confirm

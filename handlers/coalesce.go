@@ -128,7 +128,8 @@ const (
 // newCoverage returns the coverage of a sync, whose watches were read after the answer's Until. otherApps allows to settle other
 // apps' jobs.
 func (h *Handlers) newCoverage(
-	job Job, known state.Repo, watches []watch.Watch, answer state.RemoteRef, result events.Result, i *inspection, otherApps bool,
+	job Job, known state.Repo, watches []watch.Watch, answer state.RemoteRef, result events.Result, i *inspection,
+	otherApps bool,
 ) *coverage {
 	c := &coverage{
 		stored: h.storedOnce(job.Change.Repo), job: job, known: known, answer: answer, result: result, inspection: i, otherApps: otherApps,

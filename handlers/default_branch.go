@@ -17,7 +17,9 @@ import (
 // another default branch. It drops the fields of refs that are no longer published. For other apps
 // that watch the default branch, it also drops the commits of the new branch that they have
 // received under its own name, so that their next result lists all of its files.
-func (h *Handlers) replaced(job Job, known state.Repo, watches []watch.Watch, result events.Result) (drop []string, requested []events.Change, err error) {
+func (h *Handlers) replaced(
+	job Job, known state.Repo, watches []watch.Watch, result events.Result,
+) (drop []string, requested []events.Change, err error) {
 	switch former := known.Default(); {
 	case !result.IsDefault(), former == result.Ref.String():
 		return nil, nil, nil

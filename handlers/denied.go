@@ -2,12 +2,12 @@ package handlers
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -16,7 +16,7 @@ import (
 // credential that may have been replaced meanwhile gets one more attempt. The returned error is that of Redis.
 func (h *Handlers) deny(ctx context.Context, job Job, known state.Repo, app, credential string, err error) error {
 	class := events.ClassOf(err)
-	if _, ok := errors.AsType[submoduleError](err); ok || class != events.ClassAuth && class != events.ClassNotFound {
+	if volume.IsOfSubmodule(err) || class != events.ClassAuth && class != events.ClassNotFound {
 		return nil
 	}
 	renewed := events.DispositionOf(err) != events.Permanent && job.Attempt <= 1

@@ -22,7 +22,7 @@ import (
 func twoCells(t *testing.T, client redis.UniversalClient, at string) *cells.Directory {
 	t.Helper()
 	ctx := context.Background()
-	d, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
+	d, err := cells.OpenOrNew(ctx, client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestOlderCopyParksWhatWasForwardedToIt(t *testing.T) {
 		t.Fatalf("%s was handled by an older copy of the directory", id)
 	default:
 	}
-	other, err := cells.Open(ctx, client, cells.DefaultPrefix)
+	other, err := cells.Open(ctx, client)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 
 	"lockstep/events"
@@ -55,7 +54,7 @@ func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.For
 
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, auth wire.Auth, err error) error {
-	if _, ok := errors.AsType[submoduleError](err); ok {
+	if volume.IsOfSubmodule(err) {
 		return err // the submodule's remote may have received another secret, or none
 	}
 	if events.ClassOf(err) != events.ClassAuth || !h.Credentials.Refused(name, auth) {

@@ -14,8 +14,8 @@ type Job struct {
 	Fence   uint64 // fence of the lease on Change.Repo
 	FenceTo uint64 // fence of the lease on Change.To, if any
 
-	// Follows is the last result of the repository in the cell that it came from, which the handler reads from its state; nil if it came
-	// from none.
+	// Follows is the last result of the repository in the cell that it came from, which the handler reads from its state; nil
+	// if it came from none.
 	Follows *events.Follows
 
 	// Confirm returns nil once the lease is known to be held. It waits while Redis is unreachable, and fails when the
@@ -39,7 +39,7 @@ type Job struct {
 	Progress func(events.Progress)
 }
 
-// Result returns a result of type t for the job; the caller fills in the fields specific to the type. See [events.Change.Result].
+// Result returns a result of type t for the job, see [events.Change.Result].
 func (j Job) Result(t events.ResultType) events.Result {
 	result := j.Change.Result(t, j.Entry)
 	result.Attempts, result.Fence, result.Follows = j.Attempt, j.Fence, j.Follows

@@ -64,6 +64,21 @@ func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 		}
 		return Outcome{}, redisError(err)
 	}
+	outcome, err := h.movedOutcome(ctx, job, moved)
+	if err != nil || !succeeded {
+		return outcome, err
+	}
+	rest, err := removalOf(successor, job)
+	if err != nil {
+		return Outcome{}, err
+	}
+	outcome.Changes = []events.Change{rest}
+	return outcome, nil
+}
+
+// movedOutcome returns the outcome of a move whose clone and watches are at the new path.
+func (h *Handlers) movedOutcome(ctx context.Context, job Job, moved volume.MoveResult) (Outcome, error) {
+	change := job.Change
 	known, err := h.known(ctx, change.Repo)
 	if err != nil {
 		return Outcome{}, err
@@ -80,7 +95,9 @@ func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 		fields["url"] = change.URL
 		return Outcome{Result: result, State: fields}, nil
 	}
-	outcome := Outcome{Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo)}
+	outcome := Outcome{
+		Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo),
+	}
 	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
 	maps.Copy(outcome.State, known.FollowsFields())
 	if moved.Path != "" && !known.Synced().IsZero() { // otherwise it was removed there before this change was settled
@@ -90,13 +107,6 @@ func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 		if outcome.ViewsTo, err = h.movedViews(ctx, change.Repo, change.To); err != nil {
 			return Outcome{}, err
 		}
-	}
-	if succeeded {
-		rest, err := removalOf(successor, job)
-		if err != nil {
-			return Outcome{}, err
-		}
-		outcome.Changes = []events.Change{rest}
 	}
 	return outcome, nil
 }

@@ -15,7 +15,7 @@ import (
 	"lockstep/router"
 )
 
-// Event is a step in the processing of a change. Metrics, the list of work in progress and progress bars are views of these events:
+// Event is a step in the processing of a change. Metrics, the list of work in progress and progress bars are views of them:
 //
 //	step                   OpenTelemetry span     Timeline            Event
 //	delivered              "process {topic}"      Queued, Delivered
@@ -119,15 +119,19 @@ func delivered(change events.Change, delivery *stream.Delivery) Timeline {
 	return t
 }
 
-// coalesce follows a change that is about to be settled along with that of a, whose delivery has its span in ctx. The change's span
-// and outputs belong to its own trace, or else to the delivery's; its span links to the delivery's. The caller calls settled once
-// the change is settled.
-func (c *Changes) coalesce(ctx context.Context, a answer, change events.Change, sibling stream.Sibling, outputs []stream.Output) (settled func()) {
+// coalesce follows a change that is about to be settled along with that of a, whose delivery has its span in ctx. The change's
+// span and outputs belong to its own trace, or else to the delivery's; its span links to the delivery's. The caller calls
+// settled once the change is settled.
+func (c *Changes) coalesce(
+	ctx context.Context, a answer, change events.Change, sibling stream.Sibling, outputs []stream.Output,
+) (settled func()) {
 	parent, span := trace.SpanFromContext(ctx), trace.Span(noop.Span{})
-	own := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier(sibling.Message.Metadata)))
+	carrier := propagation.MapCarrier(sibling.Message.Metadata)
+	own := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 	if parent.SpanContext().IsValid() && own.IsValid() {
-		ctx, span = parent.TracerProvider().Tracer(tracerName).Start(trace.ContextWithRemoteSpanContext(ctx, own),
-			"coalesce "+a.delivery.Stream(), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(trace.Link{SpanContext: parent.SpanContext()}))
+		ctx, span = parent.TracerProvider().Tracer(tracerName).Start(
+			trace.ContextWithRemoteSpanContext(ctx, own), "coalesce "+a.delivery.Stream(),
+			trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(trace.Link{SpanContext: parent.SpanContext()}))
 		span.SetAttributes(semconv.MessagingMessageID(sibling.Entry), attrOutcome.String(outcomeCoalesced))
 	}
 	router.Inject(ctx, outputs)

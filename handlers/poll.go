@@ -96,7 +96,9 @@ func watched(w watch.Watch) source { return source{w.URL, w.Credential, w.Auto} 
 
 // listAsAnyone lists the refs using the first watch whose credential the remote accepts and does not limit, and returns that
 // watch.
-func (h *Handlers) listAsAnyone(ctx context.Context, job Job, watches []watch.Watch) (watch.Watch, volume.Refs, error) {
+func (h *Handlers) listAsAnyone(
+	ctx context.Context, job Job, watches []watch.Watch,
+) (watch.Watch, volume.Refs, error) {
 	var first, limited error
 	tried := map[source]bool{}
 	for _, w := range watches {
@@ -122,7 +124,9 @@ func (h *Handlers) listAsAnyone(ctx context.Context, job Job, watches []watch.Wa
 	return watch.Watch{}, volume.Refs{}, cmp.Or(limited, first)
 }
 
-func (h *Handlers) listRefs(ctx context.Context, job Job, repo events.RepoPath, from source) (volume.Refs, error) {
+func (h *Handlers) listRefs(
+	ctx context.Context, job Job, repo events.RepoPath, from source,
+) (volume.Refs, error) {
 	auth, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	if err != nil {
 		return volume.Refs{}, err
@@ -135,7 +139,9 @@ func (h *Handlers) listRefs(ctx context.Context, job Job, repo events.RepoPath, 
 
 // missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the obsolete fields of
 // the state. admitted is the watch whose credential the remote accepted.
-func (h *Handlers) missing(ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs) (Outcome, error) {
+func (h *Handlers) missing(
+	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs,
+) (Outcome, error) {
 	known, err := h.known(ctx, job.Change.Repo)
 	if err != nil {
 		return Outcome{}, err

@@ -12,7 +12,9 @@ import (
 // redirected returns the move of a repository whose remote permanently redirects to another path of the same host, if a watch
 // asks to follow it. It returns false if the move would be refused: if a credential of a watch may not be sent to the new URL, or the new
 // path is watched at another remote. Then the repository stays where it is, and is fetched through the redirect.
-func (h *Handlers) redirected(ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, moved, id string) (events.Change, bool, error) {
+func (h *Handlers) redirected(
+	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, moved, id string,
+) (events.Change, bool, error) {
 	if moved == "" || !slices.ContainsFunc(watches, func(w watch.Watch) bool { return w.FollowMoves }) {
 		return events.Change{}, false, nil
 	}

@@ -35,7 +35,7 @@ func WaitsFor(credential string) func(*message.Message) bool {
 type answer struct {
 	change   events.Change
 	delivery *stream.Delivery
-	lease    *locking.Lease
+	leases   locking.Leases
 	covers   func(context.Context, Job) (Outcome, bool)
 }
 
@@ -46,7 +46,8 @@ func (c *Changes) settleCovered(ctx context.Context, a answer) {
 	for page, more := "", true; more; more = page != "" {
 		siblings, next, err := a.delivery.Siblings(ctx, page, siblingsPerStep)
 		if err != nil {
-			c.Log.WarnContext(ctx, "cannot list waiting changes; they have their own turn", "repo", a.change.Repo.String(), "error", err)
+			c.Log.WarnContext(ctx, "cannot list waiting changes; they have their own turn",
+				"repo", a.change.Repo.String(), "error", err)
 			return
 		}
 		found, ok := c.settlePage(ctx, a, siblings, &settled)
@@ -60,8 +61,8 @@ func (c *Changes) settleCovered(ctx context.Context, a answer) {
 	}
 }
 
-// settlePage settles the siblings that are covered, and then those that are covered now that these are settled. It adds the number of
-// settled ones to settled, and returns how many it found and whether to continue.
+// settlePage settles the siblings that are covered, and then those that are covered now that these are settled. It adds the
+// number of settled ones to settled, and returns how many it found and whether to continue.
 func (c *Changes) settlePage(ctx context.Context, a answer, siblings []stream.Sibling, settled *int) (found int, ok bool) {
 	for len(siblings) > 0 {
 		batch, others := c.covered(ctx, a, siblings)
@@ -78,7 +79,7 @@ func (c *Changes) settlePage(ctx context.Context, a answer, siblings []stream.Si
 
 // settleBatch settles siblings, adds their number to settled, and reports whether to continue.
 func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.Sibling, settled *int) bool {
-	log, guard := c.Log.With("repo", a.change.Repo.String()), stream.Guard(a.lease.Guard())
+	log, guard := c.Log.With("repo", a.change.Repo.String()), stream.Guard(a.leases[0].Guard())
 	n, err := a.delivery.SettleSiblings(ctx, &guard, batch)
 	if n > 0 {
 		*settled += n
@@ -92,18 +93,15 @@ func (c *Changes) settleBatch(ctx context.Context, a answer, batch []stream.Sibl
 }
 
 // covered returns the settlements of the siblings that are covered, and the other siblings.
-func (c *Changes) covered(ctx context.Context, a answer, siblings []stream.Sibling) (batch, others []stream.Sibling) {
+func (c *Changes) covered(
+	ctx context.Context, a answer, siblings []stream.Sibling,
+) (batch, others []stream.Sibling) {
 	for _, sibling := range siblings {
 		change, err := parse(sibling.Message)
 		if err != nil || change.Repo.Key() != a.change.Repo.Key() {
 			continue
 		}
-		outcome, ok := a.covers(ctx, Job{
-			Change: change, Entry: sibling.Entry, Attempt: 1, Fence: a.lease.Fence(), Confirm: a.lease.Confirm, Latest: a.delivery.Latest,
-			Newest:   func(ctx context.Context) (string, error) { return newest(ctx, a.delivery, change) },
-			Progress: func(events.Progress) {},
-			Yield:    func() func(context.Context) error { return func(context.Context) error { return nil } },
-		})
+		outcome, ok := a.covers(ctx, job(change, sibling.Entry, a.delivery, a.leases))
 		if !ok {
 			others = append(others, sibling)
 			continue
@@ -135,7 +133,8 @@ func newest(ctx context.Context, delivery *stream.Delivery, change events.Change
 	last := ""
 	for _, sibling := range siblings {
 		other, err := parse(sibling.Message)
-		if err != nil || other.Announced() == "" || other.App != change.App || other.Ref != change.Ref || other.Repo.Key() != change.Repo.Key() {
+		if err != nil || other.Announced() == "" ||
+			other.App != change.App || other.Ref != change.Ref || other.Repo.Key() != change.Repo.Key() {
 			continue
 		}
 		if last == "" || events.EntryAfter(sibling.Entry, last) {

@@ -15,12 +15,6 @@ import (
 	"lockstep/internal/watch"
 )
 
-// submoduleError is an error of a volume about a submodule, not about the repository itself.
-type submoduleError interface {
-	error
-	Submodule() string // its path
-}
-
 // submodulesOf returns the strictest setting of the watches of a ref, as with [watch.Verify].
 func submodulesOf(watches []watch.Watch, ref events.Ref, isDefault bool) (wanted events.Submodules) {
 	for _, w := range watches {
@@ -143,7 +137,9 @@ func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
 
 // missesCredential reports whether a sync for a watch may have another outcome for submodules that are missing: another credential
 // covers their URL now, or one that the watch names is not usable, which the sync reports.
-func (h *Handlers) missesCredential(watches []watch.Watch, w watch.Watch, ref events.Ref, isDefault bool, missing []checkout.Part) bool {
+func (h *Handlers) missesCredential(
+	watches []watch.Watch, w watch.Watch, ref events.Ref, isDefault bool, missing []checkout.Part,
+) bool {
 	if len(w.SubmoduleCredentials) == 0 && len(missing) == 0 {
 		return false
 	}

@@ -106,7 +106,8 @@ func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.Remo
 		Repo: change.Repo, URL: from.url, Auth: auth, AuthFor: h.authFor(from), Foreign: from.foreign, Gate: gate,
 		Ref: change.Ref, Pin: change.Pinned(), Depth: s.inspection.depth(change.Depth), LFS: wanted.lfs,
 		Submodules: wanted.submodules, Submodule: h.submoduleRemote(from, gate, wanted.scopes),
-		Base: baseFor(s.known, change), Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit}, Check: s.inspection.checks(),
+		Base: baseFor(s.known, change), Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit},
+		Check: s.inspection.checks(),
 		Fence: job.Fence, Confirm: job.Confirm, Progress: job.Progress,
 	}, nil
 }

@@ -210,7 +210,7 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 	ctx, client := t.Context(), startRedis(t)
 	tracer, recorder := recording(t)
 	own := map[string]trace.TraceID{}
-	for _, id := range []string{"c1", "c2", "c3", "c4", "c5", "c6"} { // one in flight, the others parked
+	for _, id := range []string{"c1", "c2", "c3", "c4", "c5", "c6"} {
 		own[id] = publishTraced(t, client, id).TraceID()
 	}
 	route := coalescing(t, client, 5, func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {

@@ -310,7 +310,9 @@ func (i *inspection) own(app string) (own *events.Verification) {
 		if w.App != app || w.Verify == watch.VerifyOff {
 			continue
 		}
-		n := slices.IndexFunc(i.checked.Verdicts, func(v state.Verdict) bool { return v.Keys == w.VerifyKeys && v.All == verifiesAll(w) })
+		n := slices.IndexFunc(i.checked.Verdicts, func(v state.Verdict) bool {
+			return v.Keys == w.VerifyKeys && v.All == verifiesAll(w)
+		})
 		if n < 0 {
 			continue
 		}

@@ -11,7 +11,9 @@ import (
 
 // publishViews publishes the trees of the views of a synced result's app, if its watch asks for them, and names them in the results of
 // views. It removes the names of views that no watch asks for any more.
-func (h *Handlers) publishViews(ctx context.Context, job Job, watches []watch.Watch, synced events.Result, views []events.Result) error {
+func (h *Handlers) publishViews(
+	ctx context.Context, job Job, watches []watch.Watch, synced events.Result, views []events.Result,
+) error {
 	err := h.Volume.UnpublishViews(ctx, synced.Repo, job.Fence, func(app string, ref events.Ref, isDefault bool) bool {
 		_, trees := viewsOf(watches, app, ref, isDefault)
 		return trees
@@ -24,7 +26,8 @@ func (h *Handlers) publishViews(ctx context.Context, job Job, watches []watch.Wa
 		return nil
 	}
 	err = h.Volume.PublishViews(ctx, volume.ViewTreesRequest{
-		Repo: synced.Repo, App: synced.App, Path: synced.Path, Tree: synced.Tree, Views: set, Fence: job.Fence, Confirm: job.Confirm,
+		Repo: synced.Repo, App: synced.App, Path: synced.Path, Tree: synced.Tree, Views: set,
+		Fence: job.Fence, Confirm: job.Confirm,
 	})
 	if err != nil {
 		return err

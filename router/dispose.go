@@ -84,10 +84,10 @@ const metadataAttempt = "lockstep_attempt"
 func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *stream.Delivery, err error) error {
 	log := d.logger(msg).With("job", msg.UUID, "entry", delivery.Entry(), "attempt", delivery.Attempt(),
 		"class", string(events.ClassOf(err)), "error", OneLine(err))
-	switch cause := context.Cause(msg.Context()); {
+	switch {
 	case errors.Is(err, stream.ErrNotOwner):
 		return err
-	case errors.Is(cause, stream.ErrClosed), events.RetryAfter(err) == events.AtOnce:
+	case errors.Is(context.Cause(msg.Context()), stream.ErrClosed), events.RetryAfter(err) == events.AtOnce:
 		log.InfoContext(ctx, "worker is stopping, message returned to the stream")
 		return giveBack(ctx, msg, delivery, 0, false)
 	}
@@ -118,7 +118,9 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 }
 
 // wait gives back a message that could not be handled yet, which does not count as an attempt.
-func (d Disposer) wait(ctx context.Context, log *slog.Logger, msg *message.Message, delivery *stream.Delivery, err error) error {
+func (d Disposer) wait(
+	ctx context.Context, log *slog.Logger, msg *message.Message, delivery *stream.Delivery, err error,
+) error {
 	wait := d.Retry.after(err, delivery.Delivered())
 	delivery.Note(d.notes(msg, delivery, err, false))
 	if events.RetryAfter(err) <= 0 {

@@ -30,7 +30,7 @@
 //
 // # Failures
 //
-// The disposition, the scope and RetryAfter of an [events.Error] decide, wherever it is in the error's chain; its class is only a label.
+// The disposition, the scope and RetryAfter of an [events.Error] decide; its class is only a label.
 //
 //	handler's error               the message                                      counts as an attempt
 //	none                          settled by Commit in one atomic step             –

@@ -78,12 +78,13 @@ func notAcquired(err error) error {
 		return events.Errorf(events.Permanent, events.ClassInternal, "lock: %w", err)
 	}
 	// Redis failed, not the message.
-	return &events.Error{Disposition: events.Contention, Scope: events.ScopeUs, Class: events.ClassInternal, Err: fmt.Errorf("lock: %w", err)}
+	err = fmt.Errorf("lock: %w", err)
+	return &events.Error{Disposition: events.Contention, Scope: events.ScopeUs, Class: events.ClassInternal, Err: err}
 }
 
 // stopping returns the error of a message that returns to the stream at once because this process is stopping.
 func stopping(err error) error {
 	return &events.Error{
-		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassShutdown, RetryAfter: events.AtOnce, Err: err,
+		Disposition: events.Contention, Scope: events.ScopeNone, RetryAfter: events.AtOnce, Class: events.ClassShutdown, Err: err,
 	}
 }

@@ -1,11 +1,14 @@
 package router
 
 import (
+	"io"
 	"strconv"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"lockstep/events"
 )
 
 func TestRetryDelayDoublesWithJitter(t *testing.T) {
@@ -54,5 +57,18 @@ func TestImplausibleEntryIDExpires(t *testing.T) {
 	}
 	if young := strconv.FormatInt(time.Now().UnixMilli(), 10) + "-0"; r.tooOld(young, 1<<20, time.Now()) {
 		t.Error("a recent entry is too old because of its deliveries")
+	}
+}
+
+func TestRetryAfterReplacesTheBackoff(t *testing.T) {
+	r := Retry{Base: time.Second}.withDefaults()
+	for asked, want := range map[time.Duration][2]time.Duration{
+		time.Hour:    {time.Hour, time.Hour},
+		0:            {time.Second, 2 * time.Second},
+		-time.Minute: {time.Second, 2 * time.Second},
+	} {
+		if got := r.after(&events.Error{RetryAfter: asked, Err: io.EOF}, 2); got < want[0] || got > want[1] {
+			t.Errorf("an error that asks for %v: %v, want %v to %v", asked, got, want[0], want[1])
+		}
 	}
 }

@@ -28,9 +28,9 @@ const tracerName = "lockstep/router" // tracer of a delivery's child spans
 // propagator reads and writes W3C Trace Context in message metadata. Baggage is not passed on.
 var propagator propagation.TraceContext
 
-// Trace is the middleware that creates a span for each delivery, as a child of the span in the message's metadata. It must be the
-// outermost one. A message that returns to the stream because of contention or shutdown has not failed: the span's status stays
-// unset, and lockstep.end has the reason.
+// Trace is the middleware that creates a span for each delivery, as a child of the span in the message's metadata. It must be
+// the outermost one. A message that returns to the stream because of contention or shutdown has not failed: the span's status
+// stays unset, and lockstep.end has the reason.
 func Trace(tracer trace.Tracer, topic string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -62,11 +62,12 @@ func describe(span trace.Span, msg *message.Message, delivery *stream.Delivery, 
 		span.SetAttributes(semconv.MessagingMessageID(msg.UUID))
 		return
 	}
-	span.SetAttributes(semconv.MessagingSystemKey.String("redis"), semconv.MessagingConsumerGroupName(delivery.Group()),
-		semconv.MessagingMessageID(delivery.Entry()), attrAttempt.Int(delivery.Attempt()), attrDelivered.Int(delivery.Delivered()))
+	span.SetAttributes(semconv.MessagingSystemKey.String("redis"),
+		semconv.MessagingConsumerGroupName(delivery.Group()), semconv.MessagingMessageID(delivery.Entry()),
+		attrAttempt.Int(delivery.Attempt()), attrDelivered.Int(delivery.Delivered()))
 }
 
-// StartSpan starts a child of the delivery's span in ctx. Without such a span that is recorded, the child is not recorded either.
+// StartSpan starts a child of the delivery's span in ctx, which is recorded if that one is.
 func StartSpan(ctx context.Context, name string) trace.Span {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {

@@ -19,7 +19,6 @@ type service struct {
 
 const (
 	publishTimeout = 5 * time.Minute
-	hookSource     = "/hooks/bench"         // announces a commit as a verified webhook does
 	idle           = 300 * time.Millisecond // for which a process must be idle before the next turn
 	pollLink       = 100 * time.Microsecond // a hundredth of the fastest push
 )
@@ -55,7 +54,7 @@ func (s service) publish(ctx context.Context, repo events.RepoPath, url, commit 
 	}
 	before, _ := os.Readlink(s.tree(repo)) // "" before the first clone
 	began := time.Now()
-	wait, err := s.Publish(ctx, events.Change{Repo: repo, URL: url, After: commit, Source: hookSource})
+	wait, err := s.Publish(ctx, events.Change{Repo: repo, URL: url, After: commit})
 	if err != nil {
 		return p, err
 	}

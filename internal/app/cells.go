@@ -18,7 +18,7 @@ func OpenCells(ctx context.Context, cfg config.Config, client redis.UniversalCli
 	if cfg.Directory() == "" {
 		return cells.Single(client, cells.Member{Namespace: cfg.Namespace()}), nil
 	}
-	directory, err := cells.Open(ctx, client, cfg.Directory())
+	directory, err := cells.Open(ctx, client)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func joinCell(ctx context.Context, cfg Config) (Config, error) {
 	client := cfg.Redis.Open()
 	var cell cells.Cell
 	err := awaitRedis(ctx, cfg.Redis, cfg.Log, func() (err error) {
-		if cfg.cells, err = cells.Open(ctx, client, cfg.Directory()); err == nil {
+		if cfg.cells, err = cells.Open(ctx, client); err == nil {
 			cell, err = cellOf(cfg.cells, cfg.Config)
 		}
 		if err == nil && cfg.CellReader != "" {

@@ -106,7 +106,7 @@ func (h *hookReceiver) drainSpool(ctx context.Context, hb *heartbeat) (stop func
 	return func() { cancel(); <-done }
 }
 
-// Close closes the spool and the Redis client. Spooled webhooks stay on disk for the next process.
+// Close closes the Redis client. Spooled webhooks stay on disk for the next process.
 func (h *hookReceiver) Close() error {
 	if h == nil {
 		return nil
@@ -114,9 +114,5 @@ func (h *hookReceiver) Close() error {
 	if h.journal != nil {
 		h.journal.Close()
 	}
-	err := h.others.Close()
-	if h.spool != nil {
-		err = errors.Join(err, h.spool.Close())
-	}
-	return errors.Join(err, h.client.Close())
+	return h.client.Close()
 }

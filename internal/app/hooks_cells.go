@@ -193,19 +193,3 @@ func (c *cellIntakes) spooled() (bytes int64) {
 	}
 	return bytes
 }
-
-// Close closes the spools of the other cells.
-func (c *cellIntakes) Close() (err error) {
-	if c == nil {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopped = true
-	for _, one := range c.others {
-		if one.spool != nil {
-			err = errors.Join(err, one.spool.Close())
-		}
-	}
-	return err
-}

@@ -92,7 +92,7 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 	ctx := context.Background()
 	server := redistest.Start(t)
 	client := server.Client()
-	directory, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
+	directory, err := cells.OpenOrNew(ctx, client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,8 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 			continue
 		}
 		subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-			Client: client, Reader: server.Client(), Prefix: string(cell.Prefix), ConsumerGroup: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
+			Client: client, Reader: server.Client(), Prefix: string(cell.Prefix), ConsumerGroup: events.WorkersGroup,
+			Key: (&handlers.Changes{}).Key,
 		}, nil)
 		if err != nil {
 			t.Fatal(err)

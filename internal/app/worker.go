@@ -195,7 +195,8 @@ func (w *worker) handlers() *handlers.Handlers {
 		getenv = w.cfg.follow.variables(getenv)
 	}
 	return &handlers.Handlers{
-		Volume: w.volume, States: w.states, Watches: watch.NewRegistry(w.commands, w.cfg.Namespace()), Hosts: w.budgets, Log: w.cfg.Log,
+		Volume: w.volume, States: w.states, Hosts: w.budgets, Log: w.cfg.Log,
+		Watches:     watch.NewRegistry(w.commands, w.cfg.Namespace()),
 		Credentials: credential.NewStore(w.cfg.Credentials, getenv, credential.WithTransport(w.volume.Transport())),
 	}
 }

@@ -25,7 +25,7 @@ const directoryPrefix = cells.DefaultPrefix
 // directory is a deployment of the cells of a directory, which may be empty.
 func directory(t *testing.T, client redis.UniversalClient) (Deployment, *cells.Directory) {
 	t.Helper()
-	d := must(cells.OpenOrNew(t.Context(), client, directoryPrefix))(t)
+	d := must(cells.OpenOrNew(t.Context(), client))(t)
 	return Deployment{Redis: client, Cells: cells.All(client, d), Tokens: directoryPrefix}, d
 }
 
@@ -146,8 +146,6 @@ func TestRepositoryOfAnotherCellNow(t *testing.T) {
 			there, _ := from.Cells.Cell("eu-2")
 			must(watch.NewRegistry(client, there.Namespace).Put(ctx, other))(t)
 			must(client.HSet(ctx, there.Namespace.Repo(repo), "repo", name, "given:refs/heads/main:docs", older).Result())(t)
-		} else if _, err := d.Unpin(ctx, repo); err != nil {
-			t.Fatal(err)
 		}
 	}
 	summary := importAll(t, from, document)
@@ -350,7 +348,7 @@ func TestRepositoryThatMovesDuringAnExportIsInIt(t *testing.T) {
 	repo := placedIn(t, d, "eu-2")
 	fillCell(t, client, member(t, d, "eu-2"), repo.String())
 	hooked := server.Client()
-	from := Deployment{Redis: hooked, Cells: cells.All(hooked, must(cells.Open(t.Context(), hooked, directoryPrefix))(t)), Tokens: directoryPrefix}
+	from := Deployment{Redis: hooked, Cells: cells.All(hooked, must(cells.Open(t.Context(), hooked))(t)), Tokens: directoryPrefix}
 	hooked.AddHook(&onCommand{key: member(t, d, "eu-1").Namespace.Results(), fn: func() { moveTo(t, client, d, repo, "eu-2", "eu-1", true) }})
 	document := exportAll(t, from)
 	if n := strings.Count(document, `"repo":"`+repo.String()+`","cell":"eu-1"`); n != 1 {
@@ -396,18 +394,5 @@ func TestImportOfCellsThatWasInterruptedIsRepeated(t *testing.T) {
 	importAll(t, to, document)
 	if was, is := places(t, from), places(t, to); !maps.Equal(was, is) {
 		t.Errorf("repositories are in %v, want %v", is, was)
-	}
-}
-
-func TestRemovedPinStaysRemoved(t *testing.T) {
-	t.Parallel()
-	client := redistest.Start(t).Client()
-	d, repo := oneRepository(t, client)
-	must(d.Cells.Directory().Pin(t.Context(), repo, "eu-1"))(t)
-	document := exportAll(t, d)
-	must(d.Cells.Directory().Unpin(t.Context(), repo))(t)
-	importAll(t, d, document)
-	if d.Cells.Directory().PinnedTo(repo, "eu-1") {
-		t.Error("it is pinned again")
 	}
 }

@@ -28,12 +28,16 @@ const (
 	logEntries = 10_000
 	logPage    = 1000
 	scanPage   = 1000
+
+	cellsKey  = string(DefaultPrefix) + "cells"
+	epochKey  = string(DefaultPrefix) + "cells:epoch"
+	placedKey = string(DefaultPrefix) + "cells:placed"
+	logKey    = string(DefaultPrefix) + "cells:log"
 )
 
 // Directory is a copy of the directory of cells, and changes the directory. Safe for concurrent use.
 type Directory struct {
-	redis  redis.UniversalClient
-	prefix events.Namespace
+	redis redis.UniversalClient
 
 	refreshing sync.Mutex // held while the copy is brought up to date
 	mu         sync.RWMutex
@@ -65,10 +69,10 @@ func overrideOf(value string) override {
 	return override{name, pinned}
 }
 
-// Open returns a copy of the directory with the prefix, or [ErrNoCells] if it does not exist. It does not keep it up to date: see
+// Open returns a copy of the directory, or [ErrNoCells] if it does not exist. It does not keep it up to date: see
 // [Directory.Run].
-func Open(ctx context.Context, client redis.UniversalClient, prefix events.Namespace) (*Directory, error) {
-	d, err := OpenOrNew(ctx, client, prefix)
+func Open(ctx context.Context, client redis.UniversalClient) (*Directory, error) {
+	d, err := OpenOrNew(ctx, client)
 	if err == nil && len(d.cells) == 0 {
 		return nil, ErrNoCells
 	}
@@ -76,8 +80,8 @@ func Open(ctx context.Context, client redis.UniversalClient, prefix events.Names
 }
 
 // OpenOrNew is [Open], but returns an empty directory if it does not exist, to which cells can be added.
-func OpenOrNew(ctx context.Context, client redis.UniversalClient, prefix events.Namespace) (*Directory, error) {
-	d := &Directory{redis: client, prefix: prefix}
+func OpenOrNew(ctx context.Context, client redis.UniversalClient) (*Directory, error) {
+	d := &Directory{redis: client}
 	d.refreshing.Lock()
 	defer d.refreshing.Unlock()
 	if err := d.reload(ctx); err != nil {
@@ -85,11 +89,6 @@ func OpenOrNew(ctx context.Context, client redis.UniversalClient, prefix events.
 	}
 	return d, nil
 }
-
-func (d *Directory) cellsKey() string  { return string(d.prefix) + "cells" }
-func (d *Directory) epochKey() string  { return string(d.prefix) + "cells:epoch" }
-func (d *Directory) placedKey() string { return string(d.prefix) + "cells:placed" }
-func (d *Directory) logKey() string    { return string(d.prefix) + "cells:log" }
 
 // Epoch returns the epoch of the copy.
 func (d *Directory) Epoch() int64 {
@@ -215,8 +214,8 @@ func (d *Directory) follow(ctx context.Context) (more bool, err error) {
 	var epoch *redis.StringCmd
 	var entries *redis.XMessageSliceCmd
 	_, err = d.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-		epoch = pipe.Get(ctx, d.epochKey())
-		entries = pipe.XRangeN(ctx, d.logKey(), strconv.FormatInt(known+1, 10), "+", logPage)
+		epoch = pipe.Get(ctx, epochKey)
+		entries = pipe.XRangeN(ctx, logKey, strconv.FormatInt(known+1, 10), "+", logPage)
 		return nil
 	})
 	if err != nil && !errors.Is(err, redis.Nil) {
@@ -265,7 +264,7 @@ func (d *Directory) apply(ctx context.Context, page []redis.XMessage) error {
 
 // reload reads the whole directory: first its epoch, so that what changes meanwhile is read again.
 func (d *Directory) reload(ctx context.Context) error {
-	epoch, err := d.redis.Get(ctx, d.epochKey()).Int64()
+	epoch, err := d.redis.Get(ctx, epochKey).Int64()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("read the directory of cells: %w", err)
 	}
@@ -277,7 +276,7 @@ func (d *Directory) reload(ctx context.Context) error {
 	fresh.setCells(cells)
 	for cursor := uint64(0); ; {
 		var pairs []string
-		if pairs, cursor, err = d.redis.HScan(ctx, d.placedKey(), cursor, "", scanPage).Result(); err != nil {
+		if pairs, cursor, err = d.redis.HScan(ctx, placedKey, cursor, "", scanPage).Result(); err != nil {
 			return fmt.Errorf("read the directory of cells: %w", err)
 		}
 		for i := 0; i+1 < len(pairs); i += 2 {
@@ -295,7 +294,7 @@ func (d *Directory) reload(ctx context.Context) error {
 }
 
 func (d *Directory) readCells(ctx context.Context) ([]Cell, error) {
-	records, err := d.redis.HGetAll(ctx, d.cellsKey()).Result()
+	records, err := d.redis.HGetAll(ctx, cellsKey).Result()
 	if err != nil {
 		return nil, fmt.Errorf("read the directory of cells: %w", err)
 	}

@@ -36,7 +36,7 @@ func paths(t testing.TB, n int) []events.RepoPath {
 // directory returns a directory with cells of weight 100.
 func directory(t testing.TB, client redis.UniversalClient, names ...string) *cells.Directory {
 	t.Helper()
-	d, err := cells.OpenOrNew(context.Background(), client, cells.DefaultPrefix)
+	d, err := cells.OpenOrNew(context.Background(), client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func same(t *testing.T, a, b *cells.Directory, repos []events.RepoPath) {
 
 func TestNoDirectory(t *testing.T) {
 	t.Parallel()
-	if _, err := cells.Open(context.Background(), redistest.Start(t).Client(), cells.DefaultPrefix); !errors.Is(err, cells.ErrNoCells) {
+	if _, err := cells.Open(context.Background(), redistest.Start(t).Client()); !errors.Is(err, cells.ErrNoCells) {
 		t.Error(err)
 	}
 }
@@ -89,7 +89,7 @@ func TestAddAndDrainPlaceNothingElsewhere(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), redistest.Start(t).Client()
 	d, repos := directory(t, client, "eu-1", "eu-2"), paths(t, 1000)
-	copied, err := cells.Open(ctx, client, cells.DefaultPrefix)
+	copied, err := cells.Open(ctx, client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestConcurrentEditsAreAllKept(t *testing.T) {
 			t.Errorf("%s is in %+v, want %s", repo, c, want)
 		}
 	}
-	copied, err := cells.Open(ctx, client, cells.DefaultPrefix)
+	copied, err := cells.Open(ctx, client)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Package cells divides repositories among cells. A cell is one deployment: the keys of one hash tag, one volume, its workers. The
 // directory lists the cells, and places each repository in one of them.
 //
-//	directory, err := cells.Open(ctx, client, cells.DefaultPrefix)
+//	directory, err := cells.Open(ctx, client)
 //	cell := directory.Place(repo)              // where the repository is
 //	target := directory.Target(repo)           // where it shall be: differs while cells are added and drained
 //	_, err = directory.Flip(ctx, repo, cell.Name, target.Name)
@@ -29,7 +29,7 @@
 //
 // # Keys
 //
-// All have the prefix of the directory, by default [DefaultPrefix]:
+// All have the prefix of the directory, [DefaultPrefix]:
 //
 //	cells          hash: name of a cell → Cell as JSON
 //	cells:epoch    string: number of the last change

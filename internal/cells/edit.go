@@ -49,7 +49,7 @@ func (d *Directory) AddAfter(ctx context.Context, name string, prefix events.Nam
 			return nil, fmt.Errorf("cell %s has the prefix %s, and repositories; add a cell with another name", name, c.Prefix)
 		}
 		c.Prefix = cmp.Or(prefix, c.Prefix, PrefixOf(name))
-		if c.Prefix == d.prefix {
+		if c.Prefix == DefaultPrefix {
 			return nil, fmt.Errorf("cell %s: the prefix %s is that of the directory", name, c.Prefix)
 		}
 		if !slices.ContainsFunc(cells, func(o Cell) bool { return o.Placed > 0 }) {
@@ -78,7 +78,7 @@ const epochGap = 1_000_000
 // Restore adds cells as they were in a directory that was lost, which had the epoch: entries that were forwarded have it, and wait for it. It
 // fails with [ErrChanged] if the directory has cells.
 func (d *Directory) Restore(ctx context.Context, lost []Cell, epoch int64) error {
-	if err := d.redis.SetNX(ctx, d.epochKey(), epoch+epochGap, 0).Err(); err != nil {
+	if err := d.redis.SetNX(ctx, epochKey, epoch+epochGap, 0).Err(); err != nil {
 		return fmt.Errorf("restore the directory of cells: %w", err)
 	}
 	return d.edit(ctx, func(cells []Cell) ([]Cell, error) {
@@ -189,13 +189,6 @@ func (d *Directory) Adopt(ctx context.Context, repo events.RepoPath, cell string
 	return d.override(ctx, repo, func(string, override) (string, error) { return override{cell, true}.String(), nil })
 }
 
-// Unpin ends a pin. The repository stays where it is until it is moved.
-func (d *Directory) Unpin(ctx context.Context, repo events.RepoPath) (epoch int64, err error) {
-	return d.override(ctx, repo, func(current string, _ override) (string, error) {
-		return current, nil
-	})
-}
-
 // Settle sets Placed to Weight in all cells, when no repository is left to move, and removes the overrides that are not needed any more.
 // Cells that were draining are gone. epoch is that of the copy by which the caller has established that none is left: Settle fails with
 // [ErrChanged] if the directory has changed since. If it is interrupted, needless overrides remain until the next one.
@@ -260,7 +253,7 @@ func (d *Directory) update(ctx context.Context, changed []Cell, epoch int64) (bo
 		}
 		args = append(args, c.Name, c.text, text)
 	}
-	stored, err := updateScript.Run(ctx, d.redis, []string{d.cellsKey(), d.epochKey(), d.logKey()}, args...).Int64()
+	stored, err := updateScript.Run(ctx, d.redis, []string{cellsKey, epochKey, logKey}, args...).Int64()
 	if err != nil {
 		return false, fmt.Errorf("change the directory of cells: %w", err)
 	}
@@ -315,7 +308,7 @@ func (d *Directory) forget(ctx context.Context, fn func(string, override) bool) 
 
 // change runs place.lua, and refreshes the copy.
 func (d *Directory) change(ctx context.Context, triples []any) (epoch int64, refused []int64, err error) {
-	reply, err := placeScript.Run(ctx, d.redis, []string{d.placedKey(), d.epochKey(), d.logKey()},
+	reply, err := placeScript.Run(ctx, d.redis, []string{placedKey, epochKey, logKey},
 		append([]any{logEntries}, triples...)...).Int64Slice()
 	if err == nil && len(reply) == 0 {
 		err = errors.New("unexpected reply of a script")

@@ -27,7 +27,7 @@ func await(ctx context.Context, client redis.UniversalClient, cfg config.Config,
 	if cfg.Cell == "" {
 		return events.Result{}, errForgotten
 	}
-	directory, err := cells.Open(ctx, client, cfg.Directory())
+	directory, err := cells.Open(ctx, client)
 	if err != nil {
 		return events.Result{}, err
 	}

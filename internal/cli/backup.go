@@ -51,6 +51,9 @@ func newExportCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				return out.Show(std, doc.Counts, func(w io.Writer) {
+					if doc.Counts.Cells > 0 {
+						fmt.Fprintf(w, "cells\t%d\n", doc.Counts.Cells)
+					}
 					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", doc.Counts.Repos, doc.Counts.Watches, doc.Counts.Tokens)
 				})
 			})
@@ -87,7 +90,7 @@ func newImportCommand(std term.Streams) *cobra.Command {
 				set, err := app.OpenCells(ctx, cfg, client)
 				if errors.Is(err, cells.ErrNoCells) && len(doc.Cells) > 0 && cfg.Cell == cells.Every { // the directory is lost
 					var empty *cells.Directory
-					empty, err = cells.OpenOrNew(ctx, client, cfg.Directory())
+					empty, err = cells.OpenOrNew(ctx, client)
 					set = cells.All(client, empty)
 				}
 				if err != nil {

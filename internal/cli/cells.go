@@ -36,7 +36,7 @@ func newCellsCommand(std term.Streams) *cobra.Command {
 // onDirectory runs fn with the directory of cells, which may be empty.
 func onDirectory(cmd *cobra.Command, std term.Streams, fn func(context.Context, config.Config, redis.UniversalClient, *cells.Directory) error) error {
 	return connected(cmd, std, planTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		directory, err := cells.OpenOrNew(ctx, client, cells.DefaultPrefix)
+		directory, err := cells.OpenOrNew(ctx, client)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -33,14 +34,9 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 			if err := out.Show(std, checks, checks.Table); err != nil {
 				return err
 			}
-			failed := 0
-			for _, c := range checks {
-				if c.Verdict == doctor.VerdictFail {
-					failed++
-				}
-			}
-			if failed > 0 {
-				return fmt.Errorf("%d of %d checks failed", failed, len(checks))
+			all := len(checks)
+			if failed := slices.DeleteFunc(checks, func(c doctor.Check) bool { return c.Verdict != doctor.VerdictFail }); len(failed) > 0 {
+				return fmt.Errorf("%d of %d checks failed", len(failed), all)
 			}
 			return nil
 		},

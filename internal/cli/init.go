@@ -92,14 +92,11 @@ func (s *setup) complete() (err error) {
 		return err
 	}
 	s.url = strings.TrimRight(cmp.Or(s.url, "http://"+s.Listen), "/")
-	hasPassword := false
-	if at, err := url.Parse(s.Redis); err == nil { // not of host:port
-		_, hasPassword = at.User.Password()
-	}
+	at, _ := url.Parse(s.Redis) // nil for host:port
 	_, redisErr := redisx.Parse(s.Redis, "")
 	_, kindErr := forge.ParseKind(s.Forge)
 	switch {
-	case hasPassword:
+	case at != nil && at.User != nil && strings.Contains(at.User.String(), ":"):
 		return errors.New("--redis: the URL contains a password, which lockstep.yaml should not have; leave it out and set redis-password-file")
 	case redisErr != nil:
 		return fmt.Errorf("--redis: %w", redisErr)
@@ -125,22 +122,15 @@ func (s *setup) complete() (err error) {
 
 // derive sets what the templates need.
 func (s *setup) derive() error {
-	notified, err := url.Parse(s.NotifyURL)
-	if err != nil {
-		return err
-	}
+	notified, _ := url.Parse(s.NotifyURL) // complete has checked both
+	host, port, _ := net.SplitHostPort(s.Listen)
 	if ip := net.ParseIP(notified.Hostname()); egress.IsLocal(notified.Hostname()) || ip != nil && ip.IsPrivate() {
 		s.PrivateHost = notified.Host
-	}
-	host, port, err := net.SplitHostPort(s.Listen)
-	if err != nil {
-		return err
 	}
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
-	s.Port, s.Published = port, strings.TrimPrefix(net.JoinHostPort(host, port), ":")+":"+port
-	s.UID, s.GID = os.Getuid(), os.Getgid()
+	s.Port, s.Published, s.UID, s.GID = port, strings.TrimPrefix(net.JoinHostPort(host, port), ":")+":"+port, os.Getuid(), os.Getgid()
 	if s.Service == "compose" && host != "" && net.ParseIP(host) == nil {
 		return fmt.Errorf("--listen %s: with --service compose, want an IP address or only a port, as in :8080", s.Listen)
 	}
@@ -164,37 +154,32 @@ func isServiceURL(text string) bool {
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
 }
 
-// printNext prints the webhook's form and what to do next.
+// printNext prints the forge's form for a webhook, and what to do next.
 func (s *setup) printNext(w io.Writer) {
 	if s.Forge != none {
-		printWebhook(w, forge.Kind(s.Forge), s.url+"/hooks/"+s.Forge, filepath.Join("hooks", s.Forge, "secret"))
+		form, rows := forge.FormOf(forge.Kind(s.Forge)), ""
+		for _, row := range [][2]string{
+			{cmp.Or(form.URL, "URL"), s.url + "/hooks/" + s.Forge}, {"Content type", form.ContentType},
+			{form.Secret, "the text in " + filepath.Join("hooks", s.Forge, "secret")}, {"Events", form.Events},
+		} {
+			if row[1] != "" {
+				rows += fmt.Sprintf("  %s\t%s\n", row[0], row[1])
+			}
+		}
+		fmt.Fprintf(w, "\nWebhook, at %s:\n%s", form.Where, term.Align(rows))
 	}
-	run, start := "lockstep", "lockstep serve"
-	switch s.Service {
-	case "compose":
-		run, start = "docker compose exec lockstep /lockstep", "docker compose up --detach"
-	case "systemd":
-		start = "sudo cp lockstep.service /etc/systemd/system/ && sudo systemctl enable --now lockstep"
+	run, start := "lockstep", map[string]string{
+		none: "lockstep serve", "compose": "docker compose up --detach",
+		"systemd": "sudo cp lockstep.service /etc/systemd/system/ && sudo systemctl enable --now lockstep",
+	}[s.Service]
+	if s.Service == "compose" {
+		run = "docker compose exec lockstep /lockstep"
 	}
 	fmt.Fprintf(w, "\nNext, in %s:\n  %s\n  %s watch add URL --app %s", s.Dir, start, run, s.App)
 	if s.NotifyURL != "" {
 		fmt.Fprintf(w, " --notify-url %s --notify-secret %s", s.NotifyURL, s.App)
 	}
 	fmt.Fprintln(w, "\nSee docs/tutorial.md.")
-}
-
-// printWebhook prints the forge's form for a webhook.
-func printWebhook(w io.Writer, kind forge.Kind, to, secret string) {
-	form := forge.FormOf(kind)
-	rows := fmt.Sprintf("  %s\t%s\n", cmp.Or(form.URL, "URL"), to)
-	if form.ContentType != "" {
-		rows += fmt.Sprintf("  Content type\t%s\n", form.ContentType)
-	}
-	rows += fmt.Sprintf("  %s\tthe text in %s\n", form.Secret, secret)
-	if form.Events != "" {
-		rows += fmt.Sprintf("  Events\t%s\n", form.Events)
-	}
-	fmt.Fprintf(w, "\nWebhook, at %s:\n%s", form.Where, term.Align(rows))
 }
 
 // setupFile is a file that init writes. Without content, that is from the template with its name.

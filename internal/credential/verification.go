@@ -19,7 +19,9 @@ func (s *Store) VerificationKeys(name string) (signature.Files, error) {
 	if err != nil {
 		return signature.Files{}, err
 	}
-	keys := signature.Files{OpenPGPKeys: texts["openpgpKeys"], AllowedSigners: texts["allowedSigners"], RevokedKeys: texts["revokedKeys"]}
+	keys := signature.Files{
+		OpenPGPKeys: texts["openpgpKeys"], AllowedSigners: texts["allowedSigners"], RevokedKeys: texts["revokedKeys"],
+	}
 	if keys.OpenPGPKeys == "" && keys.AllowedSigners == "" {
 		return signature.Files{}, events.Errorf(events.Permanent, events.ClassConfig,
 			"credential %q has no keys to verify signatures with; add %s or %s", name, s.where(name, "allowedSigners"), s.where(name, "openpgpKeys"))

@@ -37,15 +37,13 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 	return checks
 }
 
-// filesPerSlot is the maximum number of files that a sync opens: nested directories, twice.
-const filesPerSlot = 600
-
+// openFiles counts 600 files for each slot: a sync opens nested directories, twice.
 func openFiles(cfg config.Config) Check {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return refused("getrlimit: %w", err)
 	}
-	if wanted := uint64(cfg.Slots) * filesPerSlot; limit.Cur < wanted {
+	if wanted := uint64(cfg.Slots) * 600; limit.Cur < wanted {
 		return warned("at most %d, but %d slots may need %d; raise ulimit -n or lower --slots", limit.Cur, cfg.Slots, wanted)
 	}
 	return passed("at most %d, enough for %d slots", limit.Cur, cfg.Slots)
@@ -83,17 +81,17 @@ func credentialFiles(dir string) Check {
 
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
-	const advice = "choose another directory with --spool"
 	var st unix.Statfs_t
 	took, err := timedSync(dir)
 	if err == nil {
 		err = unix.Statfs(dir, &st)
 	}
-	switch {
-	case err != nil:
-		return refused("%w; let this user write there, or %s", err, advice)
-	case int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync:
-		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; %s, on a fast local disk", dir, took.Round(time.Millisecond), advice)
+	if err != nil {
+		return refused("%w; let this user write there, or choose another directory with --spool", err)
+	}
+	if int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync {
+		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; "+
+			"choose another directory with --spool, on a fast local disk", dir, took.Round(time.Millisecond))
 	}
 	return passed("%s is writable and syncs a file in %v", dir, took.Round(100*time.Microsecond))
 }

@@ -28,7 +28,7 @@ import (
 // third one.
 func twoCells(t *testing.T, client redis.UniversalClient) (*cells.Directory, [2]cells.Cell) {
 	t.Helper()
-	directory := proctest.Must(cells.OpenOrNew(t.Context(), client, "lockstep:{dir}:"))(t)
+	directory := proctest.Must(cells.OpenOrNew(t.Context(), client))(t)
 	var two [2]cells.Cell
 	for i, name := range []string{"eu-1", "eu-2"} {
 		two[i] = proctest.Must(directory.Add(t.Context(), name, cellPrefixes[i], 0))(t)

@@ -60,7 +60,7 @@ func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *ce
 	t.Helper()
 	rig := &cellRig{T: t, git: proctest.StartGit(t), url: cluster.URL(), cells: map[string]*cellUnderTest{}, pin: true}
 	rig.client = redisAt(t, rig.url)
-	rig.directory = proctest.Must(cells.OpenOrNew(t.Context(), rig.client, cells.DefaultPrefix))(t)
+	rig.directory = proctest.Must(cells.OpenOrNew(t.Context(), rig.client))(t)
 	for _, name := range names {
 		rig.add(name)
 	}

@@ -9,13 +9,13 @@
 // The script also keeps a ledger of delivery IDs and ignores duplicates. So it is safe to retry: if Redis accepts a
 // delivery but its reply is lost, the delivery is spooled, and ignored when it is sent again.
 //
-// While the spool contains deliveries of this process, new ones are appended to it, to keep the order. If it is full,
+// While the spool contains deliveries, new ones are appended to it, to keep the order. If it is full,
 // they are sent to Redis directly. [Intake.Run] empties the spool:
 //
 //	Redis is unreachable                     the delivery stays at the front and is retried 4 times a second
-//	Redis refuses a delivery                 it moves to the end; it is dropped once older than [watch.Keep]
+//	Redis refuses a delivery                 it waits for the next pass; it is dropped once older than [watch.Keep]
 //	a delivery on disk cannot be decoded     it is dropped, counted, and logged as an error
-//	the process is killed while sending      the deliveries of the file are sent again; the ledger ignores them
+//	the process is killed while sending      the delivery is sent again; the ledger ignores it
 //	the process is killed and not restarted  another process with the same directory sends its deliveries
 //
 // There is no order between concurrent deliveries or between processes. None is needed: a change only says "check the

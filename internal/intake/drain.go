@@ -26,20 +26,20 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 	unavailable := false
 	for ctx.Err() == nil {
-		more, err := in.cfg.Spool.Drain(func(text []byte) (again []byte, err error) { return in.resend(ctx, text) })
-		if err == nil && more {
+		more, err := in.cfg.Spool.Drain(func(text []byte) (keep bool, err error) { return in.resend(ctx, text) })
+		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
+		switch {
+		case err != nil:
+			if !unavailable && ctx.Err() == nil {
+				in.cfg.Log.WarnContext(ctx, "spooled webhooks cannot be sent, will retry", "error", err)
+			}
+			unavailable, pause, appended = true, retryEvery, nil // a new delivery would also fail
+		case more:
 			if unavailable {
 				in.cfg.Log.InfoContext(ctx, "redis is back, sending spooled webhooks first")
 			}
 			unavailable = false
 			continue
-		}
-		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
-		if err != nil {
-			if !unavailable && ctx.Err() == nil {
-				in.cfg.Log.WarnContext(ctx, "spooled webhooks cannot be sent, will retry", "error", err)
-			}
-			unavailable, pause, appended = true, retryEvery, nil // a new delivery would also fail
 		}
 		select {
 		case <-ctx.Done():
@@ -49,44 +49,44 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 }
 
-// resend sends one delivery to Redis. It returns its line if Redis refuses it for now, and an error if no delivery can be sent.
-func (in *Intake) resend(ctx context.Context, text []byte) (again []byte, err error) {
+// resend sends one delivery to Redis. It keeps it if Redis refuses it for now, and returns an error if no delivery can be sent.
+func (in *Intake) resend(ctx context.Context, text []byte) (keep bool, err error) {
 	var s spooled
 	if err := json.Unmarshal(text, &s); err != nil || len(s.Delivery.Events) == 0 {
 		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, cannot be decoded", "error", err, "bytes", len(text))
 		in.cfg.Drained("dropped")
-		return nil, nil
+		return false, nil
 	}
 	src, ok, err := in.cfg.Sources.Get(s.Delivery.Source)
 	if !ok || err != nil {
 		src = forge.Source{Name: s.Delivery.Source} // already verified; only Auto is missing
 	}
-	log := in.cfg.Log.With("source", src.Name, "event", s.Delivery.Event, "delivery", s.Delivery.ID, "repo", Repo(s.Delivery).String())
+	repo := Repo(s.Delivery).String()
+	log := in.cfg.Log.With("source", src.Name, "event", s.Delivery.Event, "delivery", s.Delivery.ID, "repo", repo)
 	ctx, span := in.cfg.Tracer.Start(propagation.TraceContext{}.Extract(ctx, s.Trace), "webhook from disk",
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(s.At), trace.WithAttributes(attribute.String("lockstep.source", src.Name),
-			attribute.String("lockstep.delivery", s.Delivery.ID), attribute.String("lockstep.repo", Repo(s.Delivery).String())))
+			attribute.String("lockstep.delivery", s.Delivery.ID), attribute.String("lockstep.repo", repo)))
 	limited, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	out, err := in.deliver(limited, src, s.Delivery, s.At)
 	if err != nil && isUnavailable(err) {
-		return nil, err // without its span: there may be many attempts
+		return false, err // without its span: there may be many attempts
 	}
 	defer span.End()
 	if err == nil {
 		log.InfoContext(ctx, "spooled webhook sent", "outcome", out.Result, "changes", out.Changes, "why", out.Why)
 		in.cfg.Drained(out.Result)
-		return nil, nil
+		return false, nil
 	}
 	span.SetStatus(codes.Error, "refused")
 	if time.Since(s.At) > watch.Keep {
 		log.ErrorContext(ctx, "spooled webhook dropped, Redis refused it until it expired", "since", s.At, "error", err)
 		in.cfg.Drained("dropped")
-		return nil, nil
+		return false, nil
 	}
-	if s.Refused {
-		return text, nil
+	if name := src.Name + " " + s.Delivery.ID; !in.refused[name] {
+		log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
+		in.refused[name] = true
 	}
-	log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
-	s.Refused = true
-	return json.Marshal(s)
+	return true, nil
 }

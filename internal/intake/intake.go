@@ -42,8 +42,9 @@ type Config struct {
 
 // Intake accepts deliveries. It is safe for concurrent use.
 type Intake struct {
-	cfg   Config
-	cache *cache
+	cfg     Config
+	cache   *cache
+	refused map[string]bool // spooled deliveries, by source and ID, whose refusal was logged
 }
 
 // New returns an Intake.
@@ -58,7 +59,7 @@ func New(cfg Config) (*Intake, error) {
 	if cfg.Drained == nil {
 		cfg.Drained = func(string) {}
 	}
-	return &Intake{cfg: cfg, cache: newCache(cacheWeight)}, nil
+	return &Intake{cfg: cfg, cache: newCache(cacheWeight), refused: map[string]bool{}}, nil
 }
 
 // Spools reports whether deliveries are kept on disk while Redis is unavailable.
@@ -115,8 +116,7 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 type spooled struct {
 	At       time.Time              `json:"at"`
 	Delivery forge.Delivery         `json:"delivery"`
-	Trace    propagation.MapCarrier `json:"trace,omitempty"`   // trace context
-	Refused  bool                   `json:"refused,omitempty"` // by Redis, which was logged
+	Trace    propagation.MapCarrier `json:"trace,omitempty"` // trace context
 }
 
 func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Time) error {

@@ -52,7 +52,6 @@ func newRig(t *testing.T, dir string, maxBytes int64) *rig {
 		if r.spool, err = spool.Open(dir, maxBytes); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = r.spool.Close() })
 	}
 	r.in = r.intake(r.spool)
 	return r
@@ -374,9 +373,6 @@ func TestDeliveriesOfDeadProcessesAreAdopted(t *testing.T) {
 	r.server.Stop()
 	r.in = r.intake(dead)
 	r.must(push(t, "d1", "acme/widgets"), intake.Spooled)
-	if err := dead.Close(); err != nil {
-		t.Fatal(err)
-	}
 	r.server.Restart()
 	r.in = r.intake(r.spool)
 	r.run(r.in)

@@ -50,9 +50,6 @@ func (r *rig) leave(dir string, names ...string) {
 		r.must(push(r.t, "left by the dead: "+name, name), intake.Spooled)
 	}
 	r.in = alive
-	if err := dead.Close(); err != nil {
-		r.t.Fatal(err)
-	}
 	r.server.Restart()
 }
 

@@ -53,15 +53,14 @@ type Config struct {
 	// cell come after them. Nil posts at once.
 	Earlier func(ctx context.Context, follows events.Follows, repo events.RepoPath, app string) (bool, error)
 
-	Schedule  []time.Duration // delays before each attempt; default [DefaultSchedule]
-	Timeout   time.Duration   // of one post; default 15 s, at most 20 s
-	PerApp    int             // posts in flight to one app; default 4; a slow app gets 1
-	Total     int             // posts in flight; default 256, at most half of them to slow apps
-	BoxItems  int             // queued notifications of one repository for one app; default 25,000: two pushes that change all views
-	AppItems  int             // queued notifications for one app; default 100,000
-	AppBytes  int             // their size; default 64 MiB
-	DeadItems int             // dead letters that are kept; default 50,000
-	Grace     time.Duration   // for posts in flight after Run's context is done; default 25 s
+	Schedule []time.Duration // delays before each attempt; default [DefaultSchedule]
+	Timeout  time.Duration   // of one post; default 15 s, at most 20 s
+	PerApp   int             // posts in flight to one app; default 4; a slow app gets 1
+	Total    int             // posts in flight; default 256, at most half of them to slow apps
+	BoxItems int             // queued notifications of one repository for one app; default 25,000: two pushes that change all views
+	AppItems int             // queued notifications for one app; default 100,000
+	AppBytes int             // their size; default 64 MiB
+	Grace    time.Duration   // for posts in flight after Run's context is done; default 25 s
 
 	Log     *slog.Logger                             // default slog.Default
 	Observe func(outcome string, took time.Duration) // called after each attempt or drop, with one of the Outcome constants; optional
@@ -106,7 +105,7 @@ func New(cfg Config) (*Notifier, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.PerApp, cfg.Total = cmp.Or(cfg.PerApp, 4), cmp.Or(cfg.Total, 256)
 	cfg.BoxItems, cfg.AppItems = cmp.Or(cfg.BoxItems, 25_000), cmp.Or(cfg.AppItems, 100_000)
-	cfg.AppBytes, cfg.DeadItems = cmp.Or(cfg.AppBytes, 64<<20), cmp.Or(cfg.DeadItems, 50_000)
+	cfg.AppBytes = cmp.Or(cfg.AppBytes, 64<<20)
 	cfg.Grace = cmp.Or(cfg.Grace, 25*time.Second)
 	cfg.claim, cfg.hold = cmp.Or(cfg.claim, claimDuration), cmp.Or(cfg.hold, time.Minute)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
@@ -126,7 +125,7 @@ func New(cfg Config) (*Notifier, error) {
 		return nil, errors.New("notify: the Schedule is empty")
 	case cfg.Timeout < 0 || cfg.Timeout > cfg.claim/3:
 		return nil, fmt.Errorf("notify: Timeout %v: want at most %v, or a claim could end during a post", cfg.Timeout, cfg.claim/3)
-	case min(cfg.PerApp, cfg.Total, cfg.BoxItems, cfg.AppItems, cfg.AppBytes, cfg.DeadItems) < 0 || cfg.Grace < 0:
+	case min(cfg.PerApp, cfg.Total, cfg.BoxItems, cfg.AppItems, cfg.AppBytes) < 0 || cfg.Grace < 0:
 		return nil, errors.New("notify: a limit is negative")
 	}
 	hosts, err := egress.ParseHosts("notify-hosts", cfg.Hosts)
@@ -180,10 +179,8 @@ func (o *outage) report(ctx context.Context, err error) {
 }
 
 func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

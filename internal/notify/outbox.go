@@ -33,6 +33,8 @@ var (
 	settleScript = redis.NewScript(outboxSource + settleSource)
 )
 
+const maxDead = 50_000 // dead letters that are kept
+
 var errReply = errors.New("unexpected reply of a script")
 
 // item is a queued notification. It contains the data that a dead letter needs, but no secret and no URL.
@@ -65,7 +67,7 @@ func newOutbox(cfg Config) outbox {
 	o := outbox{redis: cfg.Redis, results: cfg.Namespace.Results(), again: cfg.Namespace.Notifications(), cfg: cfg}
 	o.prefix = o.again + ":"
 	o.keys = []string{o.prefix + "apps", o.prefix + "counts", o.prefix + "sizes", o.prefix + "tries", o.prefix + "claims", cfg.Namespace.Dead()}
-	o.common = []any{o.prefix, cfg.DeadItems}
+	o.common = []any{o.prefix, maxDead}
 	return o
 }
 

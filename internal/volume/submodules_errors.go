@@ -14,8 +14,11 @@ type namedPart struct {
 
 func (e *namedPart) Unwrap() error { return e.error }
 
-// Submodule returns the path of the submodule.
-func (e *namedPart) Submodule() string { return e.path }
+// IsOfSubmodule reports whether an error is about a submodule, not about the repository itself.
+func IsOfSubmodule(err error) bool {
+	_, ok := errors.AsType[*namedPart](err)
+	return ok
+}
 
 // partError classifies an error about the remote of a submodule. Unlike for the repository's own remote, it is unknown whether
 // the commit was ever pushed there.

@@ -39,15 +39,18 @@ type Config struct {
 	Token     string            // of the readers' operator; "" if they need none
 	Transport http.RoundTripper // for requests to readers; defaults to that of Volume
 
-	AtOnce    int           // maximum moves in flight in this process; 4
-	PerSecond float64       // maximum moves begun per second in this process; 10
-	Lease     time.Duration // of the leases in other cells; 10 s
-	Wait      time.Duration // for a lease; 60 s
-	Confirm   time.Duration // how long to wait until a replica has the mark; 5 s
+	Lease   time.Duration // of the leases in other cells; 10 s
+	Wait    time.Duration // for a lease; 60 s
+	Confirm time.Duration // how long to wait until a replica has the mark; 5 s
 
 	Step func(name string, repo events.RepoPath) // called after each step, for crash tests; optional
 	Log  *slog.Logger
 }
+
+const (
+	atOnce       = 4                      // maximum moves in flight in this process
+	pauseBetween = 100 * time.Millisecond // between the begins of two moves
+)
 
 // Mover moves repositories to its cell, as requested in the cell's [Queue].
 type Mover struct {
@@ -64,7 +67,6 @@ func New(cfg Config) (*Mover, error) {
 	if !ok {
 		return nil, cells.ErrNoCell
 	}
-	cfg.AtOnce, cfg.PerSecond = cmp.Or(cfg.AtOnce, 4), cmp.Or(cfg.PerSecond, 10)
 	cfg.Lease, cfg.Wait = cmp.Or(cfg.Lease, 10*time.Second), cmp.Or(cfg.Wait, time.Minute)
 	cfg.Confirm, cfg.Log = cmp.Or(cfg.Confirm, 5*time.Second), cmp.Or(cfg.Log, slog.Default())
 	if cfg.PubSub == nil {
@@ -95,7 +97,7 @@ func (m *Mover) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer m.close()
 	defer running.Wait()
-	slots := make(chan struct{}, m.cfg.AtOnce)
+	slots := make(chan struct{}, atOnce)
 	for ctx.Err() == nil {
 		claimed, err := m.queue.claim(ctx, max(1, cap(slots)-len(slots)), claimHold*m.cfg.Lease)
 		if err != nil && ctx.Err() == nil {
@@ -111,7 +113,7 @@ func (m *Mover) Run(ctx context.Context) {
 				defer func() { <-slots }()
 				_ = m.Move(ctx, r) // is logged, and kept in the request
 			})
-			pause(ctx, time.Duration(float64(time.Second)/m.cfg.PerSecond))
+			pause(ctx, pauseBetween)
 		}
 		if len(claimed) == 0 {
 			pause(ctx, pollEvery)
@@ -120,10 +122,8 @@ func (m *Mover) Run(ctx context.Context) {
 }
 
 func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
