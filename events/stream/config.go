@@ -88,17 +88,14 @@ type SubscriberConfig struct {
 // NoSleep is a [SubscriberConfig] NackResendSleep for redelivery at once.
 const NoSleep time.Duration = -1
 
-// Outcome is how a delivery ended.
-type Outcome string
-
 // How a delivery can end.
 const (
-	Acked    Outcome = "acked"    // acknowledged without a settlement
-	Settled  Outcome = "settled"  // acknowledged together with its outputs and state
-	Nacked   Outcome = "nacked"   // given back after a failed attempt
-	Deferred Outcome = "deferred" // given back without counting an attempt
-	Dead     Outcome = "dead"     // dead-lettered
-	Lost     Outcome = "lost"     // another consumer owns the entry, or it is unknown how it ended
+	Acked    = "acked"    // acknowledged without a settlement
+	Settled  = "settled"  // acknowledged together with its outputs and state
+	Nacked   = "nacked"   // given back after a failed attempt
+	Deferred = "deferred" // given back without counting an attempt
+	Dead     = "dead"     // dead-lettered
+	Lost     = "lost"     // another consumer owns the entry, or it is unknown how it ended
 )
 
 // Observer receives events of a Subscriber, for metrics. It must be safe for concurrent use and return quickly.
@@ -106,16 +103,16 @@ type Observer interface {
 	// Delivered is called when a message is handed out.
 	Delivered(stream string, attempt, inFlight int)
 	// Finished is called when a delivery ends, after being in flight for took.
-	Finished(stream string, outcome Outcome, took time.Duration)
+	Finished(stream, outcome string, took time.Duration)
 	// Lapsed is called for an entry that its previous consumer did not finish because it died, hung or was cut off.
 	Lapsed(stream, consumer string)
 }
 
 type noObserver struct{}
 
-func (noObserver) Delivered(string, int, int)              {}
-func (noObserver) Finished(string, Outcome, time.Duration) {}
-func (noObserver) Lapsed(string, string)                   {}
+func (noObserver) Delivered(string, int, int)             {}
+func (noObserver) Finished(string, string, time.Duration) {}
+func (noObserver) Lapsed(string, string)                  {}
 
 func (c SubscriberConfig) withDefaults(logger watermill.LoggerAdapter) (SubscriberConfig, error) {
 	c.Prefix = cmp.Or(c.Prefix, string(events.DefaultNamespace))

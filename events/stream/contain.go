@@ -40,7 +40,7 @@ func (o containedObserver) Delivered(stream string, attempt, inFlight int) {
 	contained(o.log, "Observer.Delivered", func() { o.next.Delivered(stream, attempt, inFlight) })
 }
 
-func (o containedObserver) Finished(stream string, outcome Outcome, took time.Duration) {
+func (o containedObserver) Finished(stream, outcome string, took time.Duration) {
 	contained(o.log, "Observer.Finished", func() { o.next.Finished(stream, outcome, took) })
 }
 

@@ -21,7 +21,7 @@ func (p panicking) Delivered(string, int, int) {
 	}
 }
 
-func (p panicking) Finished(string, stream.Outcome, time.Duration) {
+func (p panicking) Finished(string, string, time.Duration) {
 	if p.finished {
 		panic("finished")
 	}

@@ -9,7 +9,7 @@ const endingsAtOnce = 256
 
 type ending struct {
 	d     *Delivery
-	how   Outcome // Acked, Nacked or Deferred
+	how   string // Acked, Nacked or Deferred
 	delay time.Duration
 }
 
@@ -112,7 +112,7 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 	}
 }
 
-func (s *subscription) release(d *Delivery, how Outcome) {
+func (s *subscription) release(d *Delivery, how string) {
 	d.cancel(nil)
 	if s.flight.leave(d) {
 		s.wakeReader()

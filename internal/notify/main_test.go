@@ -263,7 +263,7 @@ func (w *world) publish(results ...events.Result) {
 func (w *world) waiting() int64 { return must(Waiting(w.t.Context(), w.redis, namespace))(w.t) }
 
 func (w *world) dead() *stream.DeadLetters {
-	return must(stream.NewDeadLetters(stream.DeadLettersConfig{Redis: w.redis}))(w.t)
+	return stream.NewDeadLetters(w.redis, "")
 }
 
 // letters returns the dead letters, oldest first.
