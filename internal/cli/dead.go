@@ -113,10 +113,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 
 // list returns up to limit letters of one cell, and reports whether there are more.
 func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, oldest bool, limit int) (list []server.DeadLetter, more bool, err error) {
-	dead, err := deadOf(cfg, client)
-	if err != nil {
-		return nil, false, err
-	}
+	dead := stream.NewDeadLetters(client, cfg.Prefix)
 	query, err := f.query(dead)
 	if err != nil {
 		return nil, false, err
@@ -281,10 +278,7 @@ func (s selectedLetters) failed(err error) error { return cells.Member{Name: s.c
 // ID is looked for in all of them; one that none has is among those of the first, which then says so.
 func (f *deadFlags) selected(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, ids []string) (all []selectedLetters, missing []cells.Missing, err error) {
 	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) (err error) {
-		one := selectedLetters{ids: ids}
-		if one.dead, err = deadOf(cfg, client); err != nil {
-			return err
-		}
+		one := selectedLetters{ids: ids, dead: stream.NewDeadLetters(client, cfg.Prefix)}
 		one.cell = cellName(set, cell)
 		if !set.IsSingle() {
 			one.ids, err = existing(ctx, one.dead, ids)
@@ -347,10 +341,6 @@ func showSelected(ctx context.Context, std term.Streams, selected []selectedLett
 		}
 	}
 	return term.ShowList(std, &out, list, list, deadColumns)
-}
-
-func deadOf(cfg config.Config, client redis.UniversalClient) (*stream.DeadLetters, error) {
-	return stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
 }
 
 // ids returns the IDs of the letters that the flags select, oldest first. It takes a snapshot, so that a letter that fails

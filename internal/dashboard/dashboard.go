@@ -38,7 +38,7 @@ type Config struct {
 	AllWatches Watches                                                          // of all cells, one cell after the other; nil without cells
 	Activities Activities                                                       // work in progress; optional
 	Hosts      server.Hosts                                                     // limits of requests to hosts; optional
-	Consumers  func(context.Context) ([]stream.Consumer, error)                 // of Group; by default read from Redis
+	Consumers  func(context.Context) ([]redis.XInfoConsumer, error)             // of Group; by default read from Redis
 	Outboxes   Outboxes                                                         // notifications; by default read from Redis
 	Webhooks   func(context.Context) ([]intake.Received, error)                 // newest first; by default read from Redis
 	Followers  Followers                                                        // shown to admins; optional
@@ -109,7 +109,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, errors.New("dashboard: Config.Log is required")
 	}
 	if cfg.Consumers == nil {
-		cfg.Consumers = func(ctx context.Context) ([]stream.Consumer, error) {
+		cfg.Consumers = func(ctx context.Context) ([]redis.XInfoConsumer, error) {
 			return stream.Consumers(ctx, cfg.Redis, cfg.Changes, cfg.Group)
 		}
 	}
