@@ -156,6 +156,7 @@ func (d *Dashboard) sendNow(w http.ResponseWriter, r *http.Request, v visitor) {
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "notifications sent now on the dashboard", "by", v.name, "app", app, "repos", n)
-	d.setFlash(w, fmt.Sprintf("The notifications of %s repositories to %s are due now; others were already.", count(n), app))
+	d.setFlash(w, fmt.Sprintf("The notifications of %s repositories to %s are due now; others were already.",
+		count(n), app))
 	http.Redirect(w, r, link("/dashboard/outbox", "app", app), http.StatusSeeOther)
 }
