@@ -1,59 +1,65 @@
 package app
 
 import (
-	"errors"
+	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/volume"
 	"lockstep/locking"
-	"lockstep/router"
 )
 
-// TestPreparationGivesItsSlotBackWhileRedisIsAway wants the slot of a preparation that asks Redis for its lease.
-func TestPreparationGivesItsSlotBackWhileRedisIsAway(t *testing.T) {
+// TestPreparerWaitsUntilTheRepositoryIsFree pushes twice while another job has the lease. Only the last tree is prepared, once
+// the job has ended.
+func TestPreparerWaitsUntilTheRepositoryIsFree(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	v, err := volume.OpenVolume(t.TempDir(), volume.Config{})
-	if err != nil {
+	ctx, git, client := t.Context(), proctest.StartGit(t), redistest.Start(t).Client()
+	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "0"}))(t)
+	var pushed []volume.PrepareRequest
+	v := proctest.Must(volume.OpenVolume(t.TempDir(), volume.Config{
+		Replaced: func(req volume.PrepareRequest) { pushed = append(pushed, req) },
+	}))(t)
+	t.Cleanup(v.Close)
+	locker := proctest.Must(locking.New(locking.Config{Redis: client, PubSub: client, Prefix: "lock:", Worker: "w"}))(t)
+	repo := proctest.Must(events.ParseRepoPath("acme/widgets"))(t)
+	lease := proctest.Must(locker.Acquire(ctx, locking.Request{Key: repo.Key(), Job: "1"}))(t)
+	for n := range 3 {
+		edit := gitserver.Edit{Write: map[string]string{"a": fmt.Sprint(n + 1)}}
+		proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, edit))(t)
+		req := volume.SyncRequest{Repo: repo, URL: git.URL("acme/widgets"), Fence: lease.Fence() + uint64(n)}
+		proctest.Must(v.Sync(ctx, req))(t)
+	}
+	if len(pushed) != 2 || v.IsPreparable(pushed[0]) || !v.IsPreparable(pushed[1]) {
+		t.Fatalf("after a clone and two pushes, %v; want the second to be preparable", pushed)
+	}
+
+	p := newPreparer(volume.NewSlots(1), slog.New(slog.DiscardHandler))
+	p.volume, p.locker = v, locker
+	for _, req := range pushed {
+		p.add(preparation{PrepareRequest: req})
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.Run(running)
+	}()
+	time.Sleep(2 * prepareAfter)
+	if !v.IsPreparable(pushed[1]) {
+		t.Error("prepared while another job has the lease")
+	}
+	if err := lease.Release(ctx); err != nil {
 		t.Fatal(err)
 	}
-	client := server.Client()
-	locker, err := locking.New(locking.Config{Redis: client, PubSub: client, Prefix: "lock:", Worker: "w", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.Stop()
-	p := newPreparer(slog.New(slog.DiscardHandler))
-	p.volume, p.locker, p.slots = v, locker, router.NewSlots(1)
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, err := events.ParseRef("refs/heads/main")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- p.prepare(t.Context(), repo, ref) }()
-	proctest.Eventually(t, func() bool {
-		spare := p.slots.Spare()
-		if spare != nil {
-			spare.Release()
-		}
-		return spare == nil || len(done) > 0
-	}, "the preparation has the slot")
-	p.slots.Close() // wants the slot, as a message does
-	select {
-	case err := <-done:
-		if !errors.Is(err, errWanted) {
-			t.Error(err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the preparation keeps its slot")
-	}
+	proctest.Eventually(t, func() bool { return !v.IsPreparable(pushed[1]) }, "the tree is prepared")
+	stop()
+	<-ended
+	proctest.Must(0, locker.Close(ctx))(t)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
@@ -30,7 +31,9 @@ type collector struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	files int // in the tree and in the submodules that are not taken from the last one; guarded by syncer.reading
+	reading sync.Mutex   // held while a submodule is indexed or read, as that takes memory and the sync's only slot
+	files   int          // in the tree and in the submodules that are not taken from the last one; guarded by reading
+	number  atomic.Int64 // of the last submodule fetched
 
 	mu     sync.Mutex
 	found  []checkout.Part
@@ -70,6 +73,7 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 	if s.remote != nil {
 		c.silent.answers(events.CanonicalHost(s.req.URL))
 	}
+	s.slot.leave() // for those that are fetched: one at a time takes it
 	c.collect(ctx, top)
 	c.running.Wait()
 	switch {
@@ -79,7 +83,10 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 		return nil, context.Cause(outer)
 	}
 	slices.SortFunc(c.found, func(a, b checkout.Part) int { return cmp.Compare(a.Path, b.Path) })
-	return c.found, c.failed
+	if c.failed != nil {
+		return nil, c.failed
+	}
+	return c.found, s.takeSlot(outer)
 }
 
 // collect starts to find the submodules of a repository, and theirs.
