@@ -430,7 +430,7 @@ func TestFurtherResultsAreSettledInOneStep(t *testing.T) {
 func TestWaitForALeaseIsNotedOnlyWhenGivenUp(t *testing.T) {
 	t.Parallel()
 	changes := handlers.Changes{Log: quiet(), Notes: func(_ events.Change, result events.Result, _ int) *stream.Notes {
-		return &stream.Notes{Add: stream.Note{Text: string(result.Class)}}
+		return &stream.Notes{Text: string(result.Class)}
 	}}
 	lease := &events.Error{Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, Err: locking.ErrTimeout}
 	limitedBy := func(scope events.Scope) error {

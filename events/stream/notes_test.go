@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,14 +19,22 @@ const (
 
 // noteOf returns notes that add one with a name, unless it is empty, and remove those that match the patterns.
 func noteOf(name string, remove ...string) *stream.Notes {
-	return &stream.Notes{Hash: noted, Field: "failing", Index: indexed, Member: "acme/widgets", Add: stream.Note{Name: name, Text: "a\tb\nc"}, Remove: remove}
+	return &stream.Notes{Hash: noted, Field: "failing", Index: indexed, Member: "acme/widgets", Name: name, Text: "a\tb\nc", Remove: remove}
 }
 
+// note is a note as kept.
+type note struct{ Name, AtMS, NextMS, Text string }
+
 // notes returns the names of the notes, the newest first, and checks that the index has the subject if there are any.
-func notes(t *testing.T, server *redistest.Server) (names []string, newest stream.ParsedNote) {
+func notes(t *testing.T, server *redistest.Server) (names []string, newest note) {
 	t.Helper()
 	ctx, client := context.Background(), server.Client()
-	all := stream.ParseNotes(client.HGet(ctx, noted, "failing").Val())
+	var all []note
+	for line := range strings.Lines(client.HGet(ctx, noted, "failing").Val()) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 4)
+		all = append(all, note{parts[0], parts[1], parts[2], parts[3]})
+	}
+	slices.Reverse(all)
 	for _, n := range all {
 		names = append(names, n.Name)
 	}

@@ -121,10 +121,7 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 func (f *deadFlags) list(
 	ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, oldest bool, limit int,
 ) (list []server.DeadLetter, more bool, err error) {
-	dead, err := deadOf(cfg, client)
-	if err != nil {
-		return nil, false, err
-	}
+	dead := stream.NewDeadLetters(client, cfg.Prefix)
 	query, err := f.query(dead)
 	if err != nil {
 		return nil, false, err
@@ -298,10 +295,7 @@ func (f *deadFlags) selected(
 	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, ids []string,
 ) (all []selectedLetters, missing []cells.Missing, err error) {
 	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) (err error) {
-		one := selectedLetters{ids: ids}
-		if one.dead, err = deadOf(cfg, client); err != nil {
-			return err
-		}
+		one := selectedLetters{ids: ids, dead: stream.NewDeadLetters(client, cfg.Prefix)}
 		one.cell = cellName(set, cell)
 		switch {
 		case len(ids) == 0:
@@ -366,10 +360,6 @@ func showSelected(ctx context.Context, std term.Streams, selected []selectedLett
 		}
 	}
 	return term.ShowList(std, &out, list, list, deadColumns)
-}
-
-func deadOf(cfg config.Config, client redis.UniversalClient) (*stream.DeadLetters, error) {
-	return stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
 }
 
 // ids returns the IDs of the letters that the flags select, oldest first. It takes a snapshot, so that a

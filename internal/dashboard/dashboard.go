@@ -40,7 +40,7 @@ type Config struct {
 	AllWatches Watches
 	Activities Activities                                       // work in progress; optional
 	Hosts      server.Hosts                                     // limits of requests to hosts; optional
-	Consumers  func(context.Context) ([]stream.Consumer, error) // of Group; by default read from Redis
+	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
 	// notifications; by default read from Redis
 	Outboxes  Outboxes
 	Webhooks  func(context.Context) ([]intake.Received, error) // newest first; by default read from Redis
@@ -117,7 +117,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, errors.New("dashboard: Config.Log is required")
 	}
 	if cfg.Consumers == nil {
-		cfg.Consumers = func(ctx context.Context) ([]stream.Consumer, error) {
+		cfg.Consumers = func(ctx context.Context) ([]redis.XInfoConsumer, error) {
 			return stream.Consumers(ctx, cfg.Redis, cfg.Changes, cfg.Group)
 		}
 	}

@@ -64,7 +64,7 @@ func FailureNotes(namespace events.Namespace) func(change events.Change, result 
 		if err != nil { // impossible
 			return nil
 		}
-		n.Add = stream.Note{Name: noteName(change, result.Class), Text: string(text)}
+		n.Name, n.Text = noteName(change, result.Class), string(text)
 		return n
 	}
 }
@@ -133,15 +133,18 @@ func clip(text string, limit int) string {
 // Failing returns the last failures of the repository, newest first, up to 16, and its path in its original case, or "".
 func (r Repo) Failing() (failures []Failure, spelled string) {
 	spelled = r.Path()
-	for _, parsed := range stream.ParseNotes(r.fields[failingField]) {
+	lines := strings.Split(r.fields[failingField], "\n")
+	slices.Reverse(lines)
+	for _, line := range lines { // of stream.Notes: name, time, time of the next attempt, and text
+		parts := strings.SplitN(line, "\t", 4)
 		var n failureNote
-		if json.Unmarshal([]byte(parsed.Text), &n) != nil {
+		if len(parts) != 4 || json.Unmarshal([]byte(parts[3]), &n) != nil {
 			continue
 		}
 		f := Failure{App: n.App, Ref: n.Ref, Operation: n.Operation, Class: n.Class, Error: n.Error, Attempts: n.Attempts, Job: n.Job}
-		at, _ := strconv.ParseInt(parsed.AtMS, 10, 64)
+		at, _ := strconv.ParseInt(parts[1], 10, 64)
 		f.At = momentOf(at)
-		if next, _ := strconv.ParseInt(parsed.NextMS, 10, 64); next != 0 {
+		if next, _ := strconv.ParseInt(parts[2], 10, 64); next != 0 {
 			moment := momentOf(next)
 			f.Next = &moment
 		}

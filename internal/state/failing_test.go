@@ -36,7 +36,7 @@ func TestSuccessesRemoveTheFailuresThatTheyDisprove(t *testing.T) {
 	const main, topic = "refs/heads/main", "refs/heads/topic"
 	pushed := func(app, ref string, class events.Class) string {
 		n := notes(change(t, events.ChangePushed, app, ref), events.Result{Type: events.ResultFailed, Class: class}, 1)
-		return n.Add.Name
+		return n.Name
 	}
 	failures := map[string]string{
 		"docs: not found":         pushed("docs", main, events.ClassNotFound),
@@ -44,8 +44,8 @@ func TestSuccessesRemoveTheFailuresThatTheyDisprove(t *testing.T) {
 		"docs: main is hostile":   pushed("docs", main, events.ClassHostile),
 		"docs: topic is missing":  pushed("docs", topic, events.ClassNoRef),
 		"docs: default missing":   pushed("docs", "", events.ClassNoRef),
-		"ci: auth":                notes(change(t, events.ChangeDue, "ci", ""), events.Result{Type: events.ResultFailed, Class: events.ClassAuth}, 1).Add.Name,
-		"poll":                    notes(change(t, events.ChangeDue, "", ""), events.Result{Type: events.ResultFailed, Class: events.ClassNetwork}, 1).Add.Name,
+		"ci: auth":                notes(change(t, events.ChangeDue, "ci", ""), events.Result{Type: events.ResultFailed, Class: events.ClassAuth}, 1).Name,
+		"poll":                    notes(change(t, events.ChangeDue, "", ""), events.Result{Type: events.ResultFailed, Class: events.ClassNetwork}, 1).Name,
 	}
 	onlyAtMain := []string{"docs: not found", "docs: default not found", "docs: main is hostile", "docs: default missing", "poll"}
 	resolved := events.Result{Type: events.ResultSynced, Ref: change(t, events.ChangePushed, "", main).Ref}
@@ -89,7 +89,7 @@ func TestFailuresOfARepositoryThatNeverSynced(t *testing.T) {
 	c := change(t, events.ChangePushed, "docs", "refs/heads/main")
 	n := state.FailureNotes(events.DefaultNamespace)(c, events.Result{Type: events.ResultFailed, Class: events.ClassNotFound, Error: strings.Repeat("é", 500)}, 3)
 	line := func(atMS, nextMS int64) string {
-		return fmt.Sprintf("%s\t%d\t%d\t%s", n.Add.Name, atMS, nextMS, n.Add.Text)
+		return fmt.Sprintf("%s\t%d\t%d\t%s", n.Name, atMS, nextMS, n.Text)
 	}
 	client.HSet(ctx, n.Hash, n.Field, line(1000, 2000)+"\nnot a note\n"+line(3000, 0))
 	client.ZAdd(ctx, n.Index, redis.Z{Score: 9, Member: n.Member})

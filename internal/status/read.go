@@ -253,12 +253,7 @@ func readReasons(
 	if letters == 0 {
 		return reasons, nil
 	}
-	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{
-		Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead(),
-	})
-	if err != nil {
-		return nil, err
-	}
+	dead := stream.NewDeadLetters(client, cfg.Prefix)
 	page, err := dead.List(ctx, stream.Query{Limit: maxLetters})
 	for _, letter := range page.Letters {
 		reasons[term.Printable(letter.Reason)]++

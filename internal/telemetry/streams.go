@@ -84,7 +84,7 @@ func (s *Streams) collect(gauge gauge) {
 			gauge(deadNow, float64(one.Dead))
 		}
 		if one.Stream == events.Namespace(s.prefix).Changes() {
-			gauge(wanted, float64(one.Demand(events.WorkersGroup).Consumers(s.Slots)))
+			gauge(wanted, float64(DemandOf(one, events.WorkersGroup).Consumers(s.Slots)))
 		}
 		gauge(streamLength, float64(one.Length), one.Stream)
 		if one.Bytes >= 0 {

@@ -98,7 +98,7 @@ func (o streamObserver) Delivered(name string, attempt, _ int) {
 	o.m.inFlight.WithLabelValues(name).Inc()
 }
 
-func (o streamObserver) Finished(name string, outcome stream.Outcome, took time.Duration) {
+func (o streamObserver) Finished(name, outcome string, took time.Duration) {
 	o.m.inFlight.WithLabelValues(name).Dec()
 	o.m.finished.WithLabelValues(name, string(outcome)).Observe(took.Seconds())
 }
