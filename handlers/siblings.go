@@ -22,6 +22,13 @@ func (c *Changes) Key(msg *message.Message) string {
 	return change.Repo.Key()
 }
 
+// Beside reports whether a change does not wait for the lock, for [stream.SubscriberConfig]: it is skipped if another job holds the
+// repository, in this process too.
+func (c *Changes) Beside(msg *message.Message) bool {
+	change, err := parseOnce(msg)
+	return err == nil && change.OnBusy == events.BusySkip
+}
+
 // WaitsFor returns whether a change may wait to send requests with a credential, for [stream.Waiter]. A change that is not
 // a push may use those of its watches.
 func WaitsFor(credential string) func(*message.Message) bool {
