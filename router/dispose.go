@@ -127,7 +127,12 @@ func (d Disposer) wait(
 		log.InfoContext(ctx, "lock or remote is busy, will retry", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
 	}
-	log.DebugContext(ctx, "message waits, will retry", "delay", wait) // may concern thousands of messages
+	level := slog.LevelDebug // may concern thousands of messages, again and again
+	if delivery.Delivered() == 1 {
+		level = slog.LevelInfo
+	}
+	log.Log(ctx, level, "message waits, will retry", "delay", wait)
+	trace.SpanFromContext(msg.Context()).SetAttributes(attrEnd.String(stream.Deferred)) // the nack is written after the span's end
 	request(msg, wait, false)
 	msg.Nack() // the subscriber writes many of these at a time
 	return nil

@@ -26,6 +26,7 @@ type Delivery struct {
 	sub     *subscription
 	entry   string
 	key     string
+	beside  bool // is handed out even if its key is busy
 	attempt int
 	times   int
 	bytes   int64

@@ -148,7 +148,8 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
 		Client: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
 		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1), // 0 would select the default
-		Key: w.changes.Key, Room: func() int { w.heartbeat.beat(); return w.slots.Room() }, Log: cfg.Log, Observer: cfg.Metrics.Stream(),
+		Key: w.changes.Key, Beside: w.changes.Beside, Room: func() int { w.heartbeat.beat(); return w.slots.Room() },
+		Log: cfg.Log, Observer: cfg.Metrics.Stream(),
 	}, nil)
 	if err != nil {
 		return nil, err

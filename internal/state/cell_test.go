@@ -76,6 +76,9 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 		t.Errorf("its watches can be changed: %v", err)
 	}
 	must(load(oldStates).CheckHere(repo))
+	if err := load(newStates).CheckHere(repo); events.ScopeOf(err) != events.ScopeNone || events.RetryAfter(err) <= 0 {
+		t.Errorf("scope %q, retried after %v: want it to wait, and to be nobody's trouble", events.ScopeOf(err), events.RetryAfter(err))
+	}
 
 	for range 2 {
 		last, err := oldStates.Depart(ctx, nil, out, oldLease.Guard())
