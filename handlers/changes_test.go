@@ -21,7 +21,6 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/logtest"
-	"lockstep/locking"
 	"lockstep/router"
 )
 
@@ -440,36 +439,6 @@ func TestFurtherResultsAreSettledInOneStep(t *testing.T) {
 	}
 	if got, want := client.HGetAll(ctx, views+"gadgets").Val(), map[string]string{"kept": "2", "moved": "1"}; !maps.Equal(got, want) {
 		t.Errorf("the views of the new path are %v, want %v", got, want)
-	}
-}
-
-// TestWaitForALeaseIsNotedOnlyWhenGivenUp compares it with errors of the handler that have the same class.
-func TestWaitForALeaseIsNotedOnlyWhenGivenUp(t *testing.T) {
-	t.Parallel()
-	changes := handlers.Changes{Log: quiet(), Notes: func(_ events.Change, result events.Result, _ int) *stream.Notes {
-		return &stream.Notes{Add: stream.Note{Text: string(result.Class)}}
-	}}
-	lease := &events.Error{Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, Err: locking.ErrTimeout}
-	limitedBy := func(scope events.Scope) error {
-		return &events.Error{Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, Err: errors.New("the host is limited")}
-	}
-	pinned := events.Errorf(events.Contention, events.ClassBusy, "readers have 1 of its trees pinned")
-	for name, tc := range map[string]struct {
-		err   error
-		final bool
-		want  bool
-	}{
-		"waits for its host":      {limitedBy(events.ScopeHost), false, true},
-		"waits for its turn":      {limitedBy(events.ScopeNone), false, false},
-		"waits for the lease":     {lease, false, false},
-		"given up without it":     {lease, true, true},
-		"another error, retried":  {pinned, false, true},
-		"another error, given up": {pinned, true, true},
-	} {
-		msg := message.NewMessage("m1", changeOf(t, "c1", "acme/widgets"))
-		if notes := changes.Dispose(router.Retry{}).Note(msg, tc.err, 1, tc.final); (notes != nil) != tc.want {
-			t.Errorf("%s: noted %v, want %v", name, notes, tc.want)
-		}
 	}
 }
 

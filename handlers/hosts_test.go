@@ -110,7 +110,7 @@ func TestHostLearnsWhoAsks(t *testing.T) {
 		job  handlers.Job
 		kind hosts.Kind
 	}{{job, hosts.Push}, {again, hosts.Retry}, {requested, hosts.Poll}} {
-		if _, err := w.handlers.Handle(context.Background(), tc.job); err != nil {
+		if _, err := w.try(tc.job); err != nil {
 			t.Fatal(err)
 		}
 		// The permit of the first clone is kept from its list of refs.
@@ -211,7 +211,7 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 		job := w.job("1-0", events.Change{URL: url})
 		changes := handlers.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed handlers.Job) (handlers.Outcome, error) {
 			routed.Fence = job.Fence
-			return w.handlers.Handle(ctx, routed)
+			return w.try(routed)
 		}}
 		document, err := json.Marshal(job.Change)
 		if err != nil {

@@ -210,14 +210,14 @@ func nextPoll(at, now time.Time) string {
 	return term.When(at)
 }
 
-func appOf(f state.Failure) string {
-	if f.Operation == "poll" {
+func appOf(f state.Trouble) string {
+	if f.IsOfPoll() && f.App == "" {
 		return "all apps"
 	}
 	return cmp.Or(term.Printable(f.App), "(no app)")
 }
 
-func refOf(f state.Failure) string {
+func refOf(f state.Trouble) string {
 	if f.Operation != "sync" {
 		return f.Operation
 	}

@@ -134,13 +134,7 @@ func (r Repo) FollowsFields() map[string]string {
 // CarriedToCell returns the fields that a repository takes to another cell. Entry IDs of two cells cannot be compared, so the answers of
 // the remote that coalescing reuses, the newest announcements and the tombstone stay behind, and so do failures.
 func (r Repo) CarriedToCell() map[string]string {
-	fields := map[string]string{}
-	for name, value := range r.fields {
-		kind, _, _ := strings.Cut(name, ":")
-		if fieldKinds[kind] {
-			fields[name] = value
-		}
-	}
+	fields := r.Exported()
 	delete(fields, cellField)
 	delete(fields, followsField)
 	return fields

@@ -70,7 +70,7 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 				s.meter.own += sizeOf(stored)
 			}
 			if err != nil {
-				err = fmt.Errorf("fetch LFS objects: %w", err)
+				err = aboutLarge(fmt.Errorf("fetch LFS objects: %w", err))
 			}
 		}
 		switch {
@@ -82,6 +82,14 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 		}
 	}
 	return failed, nil
+}
+
+// aboutLarge makes the trouble of an LFS server that of the change: other changes of the repository may not need it.
+func aboutLarge(err error) error {
+	if events.ScopeOf(err) == events.ScopeRepo {
+		return events.WithScope(err, events.ScopeChange)
+	}
+	return err
 }
 
 // lfsClient returns the client for the LFS server of the tree at a folder: that of a submodule, or "" for the top.
