@@ -108,23 +108,6 @@ func NewChange(c Change) (Change, error) {
 	return c, nil
 }
 
-// Delivery identifies the webhook delivery or poll that caused the change, which may have caused changes for several apps.
-// It is the ID without its last segment, a number. Delivery returns "" for a change of another origin.
-func (c Change) Delivery() string {
-	if !strings.HasPrefix(c.Source, "/hooks/") && !strings.HasPrefix(c.ID, "poll/") {
-		return ""
-	}
-	i := strings.LastIndexByte(c.ID, '/')
-	if i < 0 || !isNumber(c.ID[i+1:]) || !strings.Contains(c.ID[:i], "/") {
-		return ""
-	}
-	return c.ID[:i]
-}
-
-func isNumber(s string) bool {
-	return s != "" && strings.Trim(s, "0123456789") == ""
-}
-
 func (c Change) check() error {
 	switch c.Type {
 	case ChangePushed:

@@ -229,20 +229,3 @@ func ref(t testing.TB, s string) events.Ref {
 	}
 	return r
 }
-
-func TestChangesOfOneDeliveryHaveTheSameDelivery(t *testing.T) {
-	for name, tc := range map[string]struct{ id, source, want string }{
-		"webhook":                {"hub/d1/0", "/hooks/hub", "hub/d1"},
-		"webhook, another app":   {"hub/d1/12", "/hooks/hub", "hub/d1"},
-		"webhook, slash in ID":   {"hub/a/b/1", "/hooks/hub", "hub/a/b"},
-		"poll":                   {"poll/1700000000000-0/2", "/lockstep", "poll/1700000000000-0"},
-		"publisher's own ID":     {"build/17/1", "/lockstep/cli", ""},
-		"webhook, no number":     {"hub/d1/x", "/hooks/hub", ""},
-		"webhook, no delivery":   {"d1/1", "/hooks/hub", ""},
-		"rest of a moved folder": {"move/1700000000000-0", "/hooks/hub", ""},
-	} {
-		if got := (events.Change{ID: tc.id, Source: tc.source}).Delivery(); got != tc.want {
-			t.Errorf("%s: delivery of %s is %q; want %q", name, tc.id, got, tc.want)
-		}
-	}
-}

@@ -10,6 +10,8 @@ const (
 	PhaseCompare Phase = "compare" // compare the commit with the published tree
 	PhaseBuild   Phase = "build"   // build the tree, counted in files
 	PhasePublish Phase = "publish" // flush to disk and switch the published name
+
+	PhaseWait Phase = "wait" // wait for a work slot, at any time
 )
 
 // The other operations have one phase each.

@@ -24,9 +24,11 @@ type attempt struct {
 	mu       sync.Mutex
 	returned bool // the handler has returned; later progress is ignored
 	phase    events.Phase
+	entered  time.Time        // start of the phase
 	span     trace.Span       // of the phase; nil before the first
 	units    map[string]int64 // what the phase has done, by unit
 	fetched  time.Time        // end of the last phase in which the remote lists refs or sends objects
+	waited   [2]time.Duration // for a slot, until fetched and since
 	earlier  int64            // bytes received in earlier fetches
 	received int64            // bytes received in the last fetch
 }
@@ -64,7 +66,7 @@ func (a *attempt) record(p events.Progress) bool {
 	}
 	if p.Phase != a.phase {
 		a.leave(nil)
-		a.phase, a.span = p.Phase, router.StartSpan(a.ctx, string(p.Phase))
+		a.phase, a.entered, a.span = p.Phase, time.Now(), router.StartSpan(a.ctx, string(p.Phase))
 	}
 	if p.Unit != "" && p.Done > 0 {
 		a.units[p.Unit] = p.Done
@@ -83,8 +85,12 @@ func (a *attempt) leave(err error) {
 	if a.span == nil {
 		return
 	}
-	if a.phase == events.PhaseList || a.phase == events.PhaseFetch {
+	switch a.phase {
+	case events.PhaseList, events.PhaseFetch:
 		a.fetched = time.Now()
+		a.waited = [2]time.Duration{a.waited[0] + a.waited[1], 0}
+	case events.PhaseWait:
+		a.waited[1] += time.Since(a.entered)
 	}
 	for unit, n := range a.units {
 		a.span.SetAttributes(attribute.Int64("lockstep."+unit, n))
@@ -108,7 +114,10 @@ func (a *attempt) timeline(t Timeline, outcome string) Timeline {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.settled = time.Now()
-	t.Began, t.Fetched, t.Published = a.began, a.fetched, a.published
+	t.Began, t.Fetched, t.Published = a.began.Add(a.waited[0]+a.waited[1]), a.fetched, a.published
+	if !t.Fetched.IsZero() {
+		t.Fetched = t.Fetched.Add(a.waited[1]) // as if all waits had come first
+	}
 	return t.ended(outcome, a.settled)
 }
 

@@ -54,9 +54,7 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	}
 	reqs := make([]locking.Request, len(paths))
 	for i, path := range paths {
-		reqs[i] = locking.Request{
-			Key: path.Key(), Job: change.ID, Operation: change.Type.Operation(), Group: change.Delivery(),
-		}
+		reqs[i] = locking.Request{Key: path.Key(), Job: change.ID, Operation: change.Type.Operation()}
 		if change.OnBusy == events.BusySkip {
 			reqs[i].IfHeld = locking.Skip
 		}
@@ -109,7 +107,6 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	ctx, leases := msg.Context(), router.Leases(msg)
 	delivery, _ := stream.DeliveryOf(msg)
 	j := job(change, entryOf(msg), delivery, leases)
-	j.Yield = func() func(context.Context) error { return router.Yield(msg) }
 	attempt := c.begin(ctx, &j)
 	err = errPanicked // unless the handler returns
 	defer func() { attempt.end(err) }()
@@ -310,7 +307,6 @@ func job(change events.Change, entry string, delivery *stream.Delivery, leases l
 		Latest:   func(context.Context) (string, error) { return "", nil },
 		Newest:   func(context.Context) (string, error) { return "", nil },
 		Progress: func(events.Progress) {},
-		Yield:    func() func(context.Context) error { return func(context.Context) error { return nil } },
 	}
 	if delivery != nil {
 		j.Latest = delivery.Latest

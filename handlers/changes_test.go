@@ -324,23 +324,6 @@ func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
 	}
 }
 
-func TestChangesOfOneDeliveryShareALockGroup(t *testing.T) {
-	t.Parallel()
-	changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet()}
-	group := func(id string) string {
-		msg := message.NewMessage("1-0", []byte(`{"specversion":"1.0","type":"lockstep.change.pushed.v1","source":"/hooks/hub","id":"`+id+
-			`","subject":"acme/widgets","data":{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}}`))
-		reqs, err := changes.Request(msg)
-		if err != nil || len(reqs) != 1 {
-			t.Fatalf("got requests %v, error %v", reqs, err)
-		}
-		return reqs[0].Group
-	}
-	if a, b, c := group("hub/d1/0"), group("hub/d1/1"), group("hub/d2/0"); a == "" || a != b || a == c {
-		t.Errorf("the groups are %q, %q and %q; want the first two equal", a, b, c)
-	}
-}
-
 func TestChangesOfLimitedHost(t *testing.T) {
 	t.Parallel()
 	repo, err := events.ParseRepoPath("acme/widgets")

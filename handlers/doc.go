@@ -15,8 +15,7 @@
 //
 // # Guarantees
 //
-// A handler runs under the repository's lease and in a work slot, which it gives back while a request to a remote is in flight.
-// It returns an outcome (the result and the state to store), which [Changes] settles in one step with the change, or an error,
+// A handler runs under the repository's lease. It returns an outcome (the result and the state to store), which [Changes] settles in one step with the change, or an error,
 // whose [events.Disposition] decides what happens to the change. It may run again after a crash at any point: repeating it
 // completes the work.
 //

@@ -19,11 +19,8 @@ type Handlers struct {
 	States      *state.Store
 	Credentials *credential.Store
 	Watches     *watch.Registry
-	Log         *slog.Logger // default slog.Default
-
-	// Hosts limits the requests to hosts. While a request is in flight, its job gives back its work slot. Nil disables
-	// both.
-	Hosts *hosts.Budgets
+	Log         *slog.Logger   // default slog.Default
+	Hosts       *hosts.Budgets // limits the requests to hosts; optional
 }
 
 // Handle calls the handler for the job's type of change.

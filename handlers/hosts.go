@@ -4,20 +4,17 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 
 	"lockstep/events"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 )
 
-// gate exchanges the job's work slot for a host permit during a request. A slot stands for processor and disk, which a
-// job that waits for a remote does not use.
+// gate asks for the permits of a job's requests.
 type gate struct {
 	hosts      *hosts.Budgets
 	job        Job
 	credential string
-	slot       *yielded
 }
 
 // gate returns the gate of a job's requests with a credential, or nil without limits.
@@ -25,7 +22,7 @@ func (h *Handlers) gate(job Job, credential string) wire.Gate {
 	if h.Hosts == nil {
 		return nil
 	}
-	return gate{h.Hosts, job, credential, &yielded{}}
+	return gate{h.Hosts, job, credential}
 }
 
 // Enter returns a permit, or an error of the class limited.
@@ -39,52 +36,15 @@ func (g gate) Enter(ctx context.Context, host string, optional bool) (wire.Permi
 	if err != nil {
 		return nil, limited(err)
 	}
-	if g.job.Yield == nil {
-		return permit{held, nil}, nil
-	}
-	g.slot.begin(g.job)
-	return permit{held, g.slot}, nil
+	return permit{held}, nil
 }
 
-// permit is a permit that the job holds instead of its slot, if it has one.
-type permit struct {
-	held *hosts.Permit
-	slot *yielded
-}
+type permit struct{ held *hosts.Permit }
 
 // Done reports the answer. The permit may be kept if more requests follow.
 func (p permit) Done(ctx context.Context, a wire.Answer) error {
 	p.held.Done(ctx, hosts.Answer(a))
-	if p.slot == nil {
-		return nil
-	}
-	return p.slot.end(ctx)
-}
-
-// yielded is the slot that a job gives back while it has requests in flight.
-type yielded struct {
-	mu       sync.Mutex // also held while waiting for a slot, so that only one is taken
-	requests int
-	resume   func(context.Context) error
-}
-
-func (y *yielded) begin(job Job) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.requests == 0 {
-		y.resume = job.Yield()
-	}
-	y.requests++
-}
-
-// end waits for a slot if no other request is in flight.
-func (y *yielded) end(ctx context.Context) error {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.requests--; y.requests > 0 {
-		return nil
-	}
-	return y.resume(ctx)
+	return nil
 }
 
 // Limited returns an error of the class limited if this process knows that the job may not ask the host now, else nil.

@@ -3,26 +3,20 @@ package handlers_test
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/gitserver"
 	"lockstep/internal/hosts"
 	"lockstep/internal/watch"
-	"lockstep/router"
 )
 
 // requestLog records which requests [hosts.Budgets] admits, by the script that does.
@@ -181,64 +175,6 @@ func TestLimitDoesNotOpenCircuit(t *testing.T) {
 	}
 	if c := g.circuit(); c.Failures != 0 || c.Trips != 0 {
 		t.Errorf("circuit %+v", c)
-	}
-}
-
-// TestNoSlotIsHeldWhileRemoteHangs handles a change of a remote that hangs and one of another remote, with one slot.
-func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
-	hung, release := make(chan struct{}), make(chan struct{})
-	w := newWorld(t)
-	slow, err := gitserver.Start(filepath.Join(t.TempDir(), "slow"), gitserver.WithBefore(func(ctx context.Context, _, service string) {
-		if service == "info/refs" {
-			close(hung)
-			select {
-			case <-release:
-			case <-ctx.Done():
-			}
-		}
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(slow.Close)
-	if _, err := slow.Create(context.Background(), "acme/slow", map[string]string{"a": "1"}); err != nil {
-		t.Fatal(err)
-	}
-	w.create(map[string]string{"a": "1"})
-	w.limitHosts()
-	slots := router.NewSlots(1)
-	handle := func(url string) <-chan error {
-		job := w.job("1-0", events.Change{URL: url})
-		changes := handlers.Changes{Log: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, routed handlers.Job) (handlers.Outcome, error) {
-			routed.Fence = job.Fence
-			return w.try(routed)
-		}}
-		document, err := json.Marshal(job.Change)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() {
-			_, err := slots.Middleware(changes.Handle)(message.NewMessage(job.Change.ID, document))
-			ended <- err
-		}()
-		return ended
-	}
-	first := handle(slow.URL("acme/slow"))
-	mustReceive(t, hung, "request to the slow remote")
-
-	if err := mustReceive(t, handle(w.git.URL("acme/widgets")), "end of the change of the other remote"); err != nil {
-		t.Fatal(err)
-	}
-
-	select {
-	case err := <-first:
-		t.Errorf("the slow remote has answered: %v", err)
-	default:
-	}
-	close(release)
-	if err := mustReceive(t, first, "end of the slow change"); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -38,11 +38,6 @@ type Job struct {
 	// app, or "" if there is none.
 	Newest func(ctx context.Context) (string, error)
 
-	// Yield gives the job's work slot to another job until resume, which waits for a slot again and fails when ctx is
-	// done; then the job must stop. Call it while the job only waits, such as for a remote. [Changes] always sets it. It
-	// is not safe for concurrent use.
-	Yield func() (resume func(ctx context.Context) error)
-
 	// Progress reports a phase and how far it is. It is cheap and safe for concurrent use. [Changes] always sets it.
 	Progress func(events.Progress)
 }

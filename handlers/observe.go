@@ -20,9 +20,8 @@ import (
 //	step                   OpenTelemetry span     Timeline            Event
 //	delivered              "process {topic}"      Queued, Delivered
 //	waiting for its lease  "lease wait"           Leased
-//	waiting for a slot     "slot wait"
-//	handler begins                                Began               Began
-//	phase, progress        one for each phase     Fetched             Progressed
+//	handler begins                                                    Began
+//	phase, progress        one for each phase     Began, Fetched      Progressed
 //	handler returns                               Published
 //	committing             "settle"
 //	attempt ends                                                      Attempted
@@ -37,7 +36,7 @@ type Event struct {
 	Progress events.Progress // in Progressed
 
 	// In Attempted.
-	Took     time.Duration // from the work slot to the settlement
+	Took     time.Duration // from the lease to the settlement
 	Received int64         // bytes of packs from the remote
 	Err      error         // nil if the change is settled
 
@@ -52,7 +51,7 @@ type Kind int
 
 // The kinds of events.
 const (
-	Began      Kind = iota // the handler is about to be called, under the lease and in a slot
+	Began      Kind = iota // the handler is about to be called, under the lease
 	Progressed             // the handler reports a phase or how far it is; only between Began and Attempted
 	Attempted              // the attempt has ended; once for each Began
 	Ended                  // the outcome of a change is settled

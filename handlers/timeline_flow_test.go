@@ -49,7 +49,7 @@ func timelineRoute(t *testing.T, d *diary, handler handlers.Handler) router.Rout
 	publishChange(t, client, events.Change{ID: "c1"})
 	return router.Route{
 		Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Locker: newLocker(t, client, time.Minute), Request: changes.Request, Slots: router.NewSlots(1),
+		Locker: newLocker(t, client, time.Minute), Request: changes.Request,
 		Dispose: changes.Dispose(router.Retry{MaxAttempts: 3, Base: time.Millisecond}),
 	}
 }
@@ -57,13 +57,18 @@ func timelineRoute(t *testing.T, d *diary, handler handlers.Handler) router.Rout
 func TestTimelineOfSettledChange(t *testing.T) {
 	t.Parallel()
 	var d diary
-	tries := 0
+	tries, slotWait := 0, 5*time.Millisecond
 	run(t, timelineRoute(t, &d, func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 		job.Progress(events.Progress{Phase: events.PhaseList})
 		job.Progress(events.Progress{Phase: events.PhaseFetch, Done: 1000, Unit: "bytes"})
 		if tries++; tries == 1 {
 			return handlers.Outcome{}, events.Errorf(events.Retryable, events.ClassNetwork, "a hiccup")
 		}
+		job.Progress(events.Progress{Phase: events.PhaseWait})
+		time.Sleep(slotWait)
+		job.Progress(events.Progress{Phase: events.PhaseFetch, Unit: "objects"})
+		job.Progress(events.Progress{Phase: events.PhaseWait})
+		time.Sleep(slotWait)
 		job.Progress(events.Progress{Phase: events.PhaseBuild, Unit: "files"})
 		result := job.Result(events.ResultSynced)
 		result.After = "c1"
@@ -83,12 +88,15 @@ func TestTimelineOfSettledChange(t *testing.T) {
 	sum, names := time.Duration(0), ""
 	for stage, took := range tl.Stages {
 		sum, names = sum+took, names+string(stage)+" "
+		if stage == handlers.StageSlot && took < 2*slotWait {
+			t.Errorf("waited %v for a slot, want at least twice %v", took, slotWait)
+		}
 	}
 	// Times of one process are compared by the monotonic clock, others by the wall clock.
 	if total, _ := tl.Total(); (sum-total).Abs() > time.Millisecond || names != "receive retry lease slot fetch publish settle " {
 		t.Errorf("stages %s take %v, all of it %v", names, sum, total)
 	}
-	if progress, began := d.kinds[handlers.Progressed], d.kinds[handlers.Began]; len(progress) != 5 || len(began) != 2 || progress[4].Job != began[1].Job {
+	if progress, began := d.kinds[handlers.Progressed], d.kinds[handlers.Began]; len(progress) != 8 || len(began) != 2 || progress[7].Job != began[1].Job {
 		t.Errorf("%d attempts began, progress %v", len(began), progress)
 	}
 	attempts := d.kinds[handlers.Attempted]

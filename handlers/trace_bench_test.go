@@ -34,7 +34,7 @@ func cpuTime() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkTraced measures changes of distinct repositories, each with its lease, a slot, a result and the settlement,
+// BenchmarkTraced measures changes of distinct repositories, each with its lease, a result and the settlement,
 // without traces, with all of them recorded, and with one in a hundred.
 func BenchmarkTraced(b *testing.B) {
 	for _, tc := range []struct {
@@ -72,7 +72,7 @@ func BenchmarkTraced(b *testing.B) {
 				b.Fatal(err)
 			}
 			r, err := router.New(router.Config{Log: quiet(), Routes: []router.Route{{Name: "changes", Topic: topic, Subscriber: sub, Tracer: tracer,
-				Locker: locker, Request: changes.Request, Slots: router.NewSlots(16), Dispose: changes.Dispose(router.Retry{}),
+				Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
 				Handler: func(msg *message.Message) ([]*message.Message, error) {
 					defer n.one()
 					return changes.Handle(msg)

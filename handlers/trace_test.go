@@ -108,7 +108,7 @@ func TestDeliveryAndItsResultJoinPublishersTrace(t *testing.T) {
 			return handlers.Outcome{Result: job.Result(events.ResultSynced), Changes: []events.Change{next}}, err
 		}}
 	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Tracer: tracer,
-		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request, Slots: router.NewSlots(1),
+		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
 		Dispose: changes.Dispose(router.Retry{})})
 
 	both := ended(t, recorder, process, 2)
@@ -143,7 +143,7 @@ func TestDeliveryAndItsResultJoinPublishersTrace(t *testing.T) {
 			t.Errorf("fetch has %v, want 99 bytes", span.Attributes())
 		}
 	}
-	if want := []string{"lease wait", "slot wait", "list", "fetch", "publish", "settle"}; !slices.Equal(steps, want) {
+	if want := []string{"lease wait", "list", "fetch", "publish", "settle"}; !slices.Equal(steps, want) {
 		t.Errorf("steps %q, want %q", steps, want)
 	}
 	if len(phases) != 4 {

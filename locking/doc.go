@@ -33,7 +33,7 @@
 // holders are about to renew: the process leaves expired leases alone until its contact has been steady that long. A call
 // also carries a deadline by Redis' clock: if Redis runs it after the caller has given up, it changes nothing.
 //
-// A wait is logged at level debug, and after a second as a warning, unless the holder has the same [Request.Group].
+// A wait is logged at level debug, and after a second as a warning.
 //
 // A fence is the largest of the last fence plus one, Redis' clock in microseconds, and Request.Floor plus one. So it grows
 // even after Redis has lost its data, as long as its clock has not gone back. If that may happen, pass as Floor the highest

@@ -59,7 +59,7 @@ func (l *Lease) Began() time.Time { return l.began }
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Wanted returns a channel that is closed once another request waits for the lease. Requests of other processes are only
-// noticed by a lease whose request [Request.Yields], within a round trip.
+// noticed by a lease whose request has the policy [Yield], within a round trip.
 func (l *Lease) Wanted() <-chan struct{} { return l.wanted }
 
 // want closes Wanted. The caller holds mu.
@@ -213,7 +213,7 @@ func (l *Lease) setHeldUntil(t time.Time) {
 // holder returns the lease's holder as other processes see it. The caller holds mu.
 func (l *Lease) holder() Holder {
 	return Holder{
-		Worker: l.locker.cfg.Worker, Job: l.req.Job, Operation: l.req.Operation, group: l.req.Group,
+		Worker: l.locker.cfg.Worker, Job: l.req.Job, Operation: l.req.Operation, yields: l.req.IfHeld == Yield,
 		Since: time.UnixMicro(l.since), Fence: l.fence, Remaining: max(0, time.Until(l.deadline)),
 	}
 }

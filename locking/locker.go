@@ -68,10 +68,7 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if req.Wait == 0 {
 		req.Wait = l.cfg.Wait
 	}
-	req.Job, req.Operation, req.Group = printable(req.Job), printable(req.Operation), printable(req.Group)
-	if req.Yields {
-		req.Group = yieldingGroup
-	}
+	req.Job, req.Operation = printable(req.Job), printable(req.Operation)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", req.Key, context.Cause(ctx))
 	}
@@ -83,7 +80,7 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 
 	if timeout, ok := errors.AsType[*TimeoutError](err); ok {
 		level := slog.LevelError
-		if req.Yields { // nobody misses optional work
+		if req.IfHeld == Yield { // nobody misses optional work
 			level = slog.LevelDebug
 		}
 		l.cfg.Log.Log(ctx, level, "lock timeout", l.cfg.KeyName, req.Key, "job", req.Job, "waited", waited,

@@ -5,34 +5,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 )
 
-func TestOnlyALongWaitForAnotherJobIsAWarning(t *testing.T) {
+func TestOnlyALongWaitIsAWarning(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		holder, waiter string // groups
-		wait           time.Duration
-		handed         bool // the holder got its lease by message
-		redis          func(client redis.UniversalClient)
-		warns          bool
+		wait   time.Duration
+		handed bool // the holder got its lease by message
+		warns  bool
 	}{
-		"another delivery":          {holder: "hub/d1", waiter: "hub/d2", warns: true},
-		"no delivery":               {warns: true},
-		"same delivery":             {holder: "hub/d1", waiter: "hub/d1"},
-		"same delivery, by message": {holder: "hub/d1", waiter: "hub/d1", handed: true},
-		"a short wait":              {wait: 100 * time.Millisecond},
-		"a group left by an earlier holder": {waiter: "hub/d1", warns: true, redis: func(client redis.UniversalClient) {
-			client.HSet(t.Context(), prefix+"k", "group", "0123.1 hub/d1")
-		}},
+		"a long wait":                     {warns: true},
+		"a long wait, a lease by message": {handed: true, warns: true},
+		"a short wait":                    {wait: 100 * time.Millisecond},
 	} {
 		for _, same := range []bool{true, false} {
-			if same && tc.redis != nil {
-				continue
-			}
 			t.Run(name+map[bool]string{true: ", same process", false: ", another process"}[same], func(t *testing.T) {
 				t.Parallel()
 				server := redistest.Start(t)
@@ -41,7 +29,7 @@ func TestOnlyALongWaitForAnotherJobIsAWarning(t *testing.T) {
 				if !same {
 					waiter = start(t, server, "w2")
 				}
-				req := locking.Request{Key: "k", Job: "37", Group: tc.holder}
+				req := locking.Request{Key: "k", Job: "37"}
 				if tc.handed {
 					helper := start(t, server, "w0")
 					awaitSubscription(t, holder, helper)
@@ -52,15 +40,12 @@ func TestOnlyALongWaitForAnotherJobIsAWarning(t *testing.T) {
 				} else if _, err := holder.Acquire(t.Context(), req); err != nil {
 					t.Fatal(err)
 				}
-				if tc.redis != nil {
-					tc.redis(server.Client())
-				}
 				debugged := waiter.log.count("waiting for lock")
 				wait := tc.wait
 				if wait == 0 {
 					wait = 2500 * time.Millisecond
 				}
-				_, err := waiter.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Group: tc.waiter, Wait: wait})
+				_, err := waiter.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Wait: wait})
 				wantErr(t, err, locking.ErrTimeout)
 				if n := waiter.log.count("waiting for lock") - debugged; n != 1 {
 					t.Errorf("the wait was logged %d times at level debug; want once", n)

@@ -143,7 +143,7 @@ func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
 	before := time.Now()
 	mine, err := reclaimScript.Run(ctx, l.cfg.Redis, []string{l.lockKey(lease.req.Key)},
 		lease.token, l.cfg.Lease.Microseconds(), strconv.FormatUint(lease.fence, 10), lease.since,
-		l.channel, l.cfg.Worker, lease.req.Job, lease.req.Operation, lease.req.Group).Int()
+		l.channel, l.cfg.Worker, lease.req.Job, lease.req.Operation, lease.req.mark()).Int()
 	switch {
 	case err != nil:
 		return fmt.Errorf("reclaim %s: %w", lease.req.Key, err)

@@ -22,14 +22,6 @@ type Request struct {
 	Job       string
 	Operation string
 
-	// Group is optional: requests with the same Group belong together, such as the changes of one webhook delivery.
-	// Waiting for a holder of the same Group is normal, so it is not logged as a warning. It is treated like Job.
-	Group string
-
-	// Yields marks optional work: its holder releases the lease as soon as [Lease.Wanted] is closed. Other requests wait for
-	// it even with Skip. Its failures are logged at level debug. A request that yields must have IfHeld Skip, and no Group.
-	Yields bool
-
 	Wait   time.Duration // how long to wait for the lease; 0 means Config.Wait
 	IfHeld Policy        // what to do if the key is held
 	Floor  uint64        // the granted fence is higher than this
@@ -41,7 +33,11 @@ type Policy int
 // The policies.
 const (
 	WaitInLine Policy = iota // wait in order of arrival
-	Skip                     // return ErrHeld
+	Skip                     // return ErrHeld, unless only requests with the policy Yield are in the way
+
+	// Yield is for optional work: return ErrHeld whoever is in the way. The holder releases the lease as soon as
+	// [Lease.Wanted] is closed. Failures are logged at level debug.
+	Yield
 )
 
 func (r Request) check() error {
@@ -56,10 +52,8 @@ func (r Request) check() error {
 		return fmt.Errorf("%w: Wait is %v; must not be negative", ErrBadRequest, r.Wait)
 	case r.Floor >= maxFloor:
 		return fmt.Errorf("%w: Floor is %d; want less than %d", ErrBadRequest, r.Floor, uint64(maxFloor))
-	case r.IfHeld != WaitInLine && r.IfHeld != Skip:
-		return fmt.Errorf("%w: IfHeld is %d; want WaitInLine or Skip", ErrBadRequest, r.IfHeld)
-	case r.Yields && (r.IfHeld != Skip || r.Group != ""):
-		return fmt.Errorf("%w: a request that yields must have IfHeld Skip and no Group", ErrBadRequest)
+	case r.IfHeld < WaitInLine || r.IfHeld > Yield:
+		return fmt.Errorf("%w: IfHeld is %d; want WaitInLine, Skip or Yield", ErrBadRequest, r.IfHeld)
 	}
 	return nil
 }
@@ -86,13 +80,8 @@ type Holder struct {
 	Fence     uint64
 	Remaining time.Duration // until the lease expires, unless renewed
 
-	group string // the request's Group
+	yields bool // its request has the policy Yield
 }
-
-// yieldingGroup is the Group of requests that yield; queue.lua knows it, too.
-const yieldingGroup = "~yields"
-
-func (h Holder) yields() bool { return h.group == yieldingGroup }
 
 // String returns a description such as: job 37 (worker w1, sync).
 func (h Holder) String() string {

@@ -89,9 +89,9 @@ func (l *Locker) keys(key string) []string {
 }
 
 func (l *Locker) callAcquire(ctx context.Context, token string, req Request) (answer, error) {
-	mode := "wait"
-	if req.IfHeld == Skip {
-		mode = "skip"
+	mode := "skip"
+	if req.IfHeld == WaitInLine {
+		mode = "wait"
 	}
 	return l.call(ctx, acquireScript, token, token, req, mode)
 }
@@ -117,7 +117,7 @@ func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted s
 		argv = append(argv, req.Floor, l.channel, l.cfg.Worker, req.Job, req.Operation, mode)
 		deadline, _ := ctx.Deadline()
 		late, lease, handed := l.contact.terms(before, deadline)
-		argv = append(argv, late, req.Group, lease, handed)
+		argv = append(argv, late, req.mark(), lease, handed)
 	}
 	reply, err := script.Run(ctx, l.cfg.Redis, l.keys(req.Key), argv...).Slice()
 	if err != nil {
@@ -128,6 +128,14 @@ func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted s
 		l.contact.note(time.Now(), a.reading.redis)
 	}
 	return a, err
+}
+
+// mark returns argument 14 of queue.lua.
+func (r Request) mark() string {
+	if r.IfHeld == Yield {
+		return "yields"
+	}
+	return ""
 }
 
 // scriptTerms returns arguments 2 to 5 of queue.lua.
@@ -161,7 +169,7 @@ func parseAnswer(before time.Time, reply []any) (answer, error) {
 	if a.verdict == held {
 		a.rank = number(4)
 		a.holder = Holder{
-			Worker: text(6), Job: text(7), Operation: text(8), group: text(9),
+			Worker: text(6), Job: text(7), Operation: text(8), yields: number(9) == 1,
 			Since: time.UnixMicro(number(5)), Fence: a.fence,
 			Remaining: max(0, time.Duration(a.expires-number(1))*time.Microsecond),
 		}

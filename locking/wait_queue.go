@@ -51,7 +51,7 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 		l.mu.Unlock()
 		return q.ticket, nil
 	}
-	if w.req.IfHeld == Skip && q.refuses(w.req) {
+	if w.req.IfHeld != WaitInLine && q.refuses(w.req) {
 		holder := l.holderOf(q)
 		l.mu.Unlock()
 		return nil, &HeldError{Key: w.req.Key, Holder: holder}
@@ -64,10 +64,9 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 	return nil, nil
 }
 
-// refuses reports whether a request with the policy Skip is refused without asking Redis: unless only requests that yield
-// are ahead of it. The caller holds mu.
+// refuses reports whether a request that does not wait in line is refused without asking Redis. The caller holds mu.
 func (q *waitQueue) refuses(req Request) bool {
-	inTheWay := func(other Request) bool { return req.Yields || !other.Yields }
+	inTheWay := func(other Request) bool { return req.IfHeld == Yield || other.IfHeld != Yield }
 	return q.lease != nil && inTheWay(q.lease.req) || slices.ContainsFunc(q.waiters, func(w *waiter) bool { return inTheWay(w.req) })
 }
 
@@ -97,21 +96,21 @@ func (l *Locker) noteFailure(q *waitQueue, err error) {
 	l.mu.Lock()
 	fresh := q.lastErr == nil || errors.Is(q.lastErr, errNoAnswer)
 	q.lastErr = err
-	fresh = fresh && slices.ContainsFunc(q.waiters, func(w *waiter) bool { return !w.req.Yields })
+	fresh = fresh && slices.ContainsFunc(q.waiters, func(w *waiter) bool { return w.req.IfHeld != Yield })
 	l.mu.Unlock()
 	if fresh && l.ctx.Err() == nil {
 		l.cfg.Log.Warn("cannot request lock, will retry", l.cfg.KeyName, q.key, "error", err)
 	}
 }
 
-// noteHeld records the holder, refuses a first waiter that has the policy Skip unless the holder yields, and returns when to poll again.
+// noteHeld records the holder, refuses a first waiter that does not wait for it, and returns when to poll again.
 func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 	q := t.queue
 	l.mu.Lock()
 	t.reading, t.idle = a.reading, true
 	q.holder, q.lastErr = a.holder, nil
-	if len(q.waiters) > 0 && q.waiters[0] == t.requester && t.requester.req.IfHeld == Skip {
-		if a.holder.yields() && !t.requester.req.Yields {
+	if len(q.waiters) > 0 && q.waiters[0] == t.requester && t.requester.req.IfHeld != WaitInLine {
+		if a.holder.yields && t.requester.req.IfHeld == Skip {
 			t.requester.req.IfHeld = WaitInLine
 			l.mu.Unlock()
 			return 0
@@ -161,7 +160,7 @@ func (l *Locker) unlockAndLog(q *waitQueue) {
 	}
 }
 
-// warn logs that w has waited for long, unless the holder is unknown or of the same group. It reports whether it did.
+// warn logs that w has waited for long, unless the holder is unknown. It reports whether it did.
 func (l *Locker) warn(w *waiter, began time.Time) bool {
 	l.mu.Lock()
 	q, ok := l.queues[w.req.Key]
@@ -171,7 +170,7 @@ func (l *Locker) warn(w *waiter, began time.Time) bool {
 	}
 	holder := l.holderOf(q)
 	l.mu.Unlock()
-	if holder == (Holder{}) || holder.group != "" && holder.group == w.req.Group {
+	if holder == (Holder{}) {
 		return false
 	}
 	l.cfg.Log.WarnContext(w.ctx, "still waiting for lock", l.cfg.KeyName, w.req.Key, "job", w.req.Job, "waited", time.Since(began),

@@ -23,7 +23,6 @@
 //	recover    turns a panic into an error
 //	before     the route's own: may refuse a message, or settle it; optional
 //	lock       one message at a time per key, across all processes
-//	slots      limits concurrency; a message that waits for a lock occupies no slot, and the key served least recently is next
 //	handler    ends in [Commit]
 //
 // The router knows nothing of what its messages mean.

@@ -11,9 +11,7 @@ import (
 // inFlight is the router's data about a message while it is handled. Watermill passes nothing but the message to handlers
 // and middlewares, so the data is a value of the message's context. Only this file accesses it.
 type inFlight struct {
-	key    string         // of the first lock; set by Lock
 	leases locking.Leases // set by Lock
-	slot   *slot          // set by Slots
 }
 
 type inFlightKey struct{}
@@ -30,9 +28,3 @@ func inFlightOf(msg *message.Message) *inFlight {
 
 // Leases returns the leases that [Lock] holds for msg, in the order of their requests.
 func Leases(msg *message.Message) locking.Leases { return inFlightOf(msg).leases }
-
-// Yield gives the work slot of msg to another message until resume, which waits for a slot again and fails when ctx is
-// done. Without slots it does nothing. It is not safe for concurrent use.
-func Yield(msg *message.Message) (resume func(ctx context.Context) error) {
-	return inFlightOf(msg).slot.yield()
-}

@@ -31,9 +31,6 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 				return nil, err
 			}
 			before, flight := msg.Context(), inFlightOf(msg)
-			if len(reqs) > 0 {
-				flight.key = reqs[0].Key
-			}
 			span := StartSpan(msg.Context(), "lease wait")
 			leases, err := locker.AcquireAll(msg.Context(), reqs...)
 			if err != nil {

@@ -148,7 +148,7 @@ func TestLockTimeoutRedelivers(t *testing.T) {
 	}
 }
 
-func TestLockWaiterOccupiesNoSlot(t *testing.T) {
+func TestLockWaiterDelaysNoOtherKey(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	lease, err := newLocker(t, client, time.Second).Acquire(context.Background(), locking.Request{Key: "busy"})
@@ -157,7 +157,7 @@ func TestLockWaiterOccupiesNoSlot(t *testing.T) {
 	}
 	defer func() { _ = lease.Release(context.Background()) }()
 	free := newSignal(1)
-	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client), Slots: router.NewSlots(1),
+	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
 		Locker: newLocker(t, client, time.Minute), Request: byPayload, Dispose: router.Disposer{Log: quiet()},
 		Handler: func(*message.Message) ([]*message.Message, error) { free.one(); return nil, nil }})
 	pub := newPublisher(t, client)

@@ -28,12 +28,11 @@ type Route struct {
 	PublishTopic string
 
 	// Before are middlewares that run before the message's locks are acquired, outermost first. A message that one of them
-	// refuses, or settles itself, costs neither a lease nor a slot. Optional.
+	// refuses, or settles itself, costs no lease. Optional.
 	Before []message.HandlerMiddleware
 
 	Locker  Locker      // optional: nil disables locking
 	Request RequestFunc // returns the locks that a message needs; required with a Locker
-	Slots   *Slots      // optional: nil means no concurrency limit
 	Dispose Disposer
 
 	// Tracer creates a span for each delivery, see [Trace]. Messages that result from it continue the trace. Optional: nil
@@ -108,9 +107,6 @@ func add(r *message.Router, route Route) error {
 	h.AddMiddleware(route.Before...)
 	if route.Locker != nil {
 		h.AddMiddleware(Lock(route.Locker, route.Request))
-	}
-	if route.Slots != nil {
-		h.AddMiddleware(route.Slots.Middleware)
 	}
 	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -102,7 +103,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	}
 	log := slog.New(slog.DiscardHandler)
 	changes := handlers.Changes{Namespace: namespace, Source: fmt.Sprintf("/lockstep/bench/%d", os.Getpid()), Log: log}
-	slots := router.NewSlots(w.slots)
+	slots := volume.NewSlots(w.slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Redis: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
 		Group: events.WorkersGroup, Grace: grace, Key: changes.Key, Room: slots.Room, Log: log,
@@ -113,8 +114,8 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	r, err := router.New(router.Config{
 		Log: log,
 		Routes: []router.Route{{
-			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, stdout),
-			Locker: locker, Request: changes.Request, Slots: slots,
+			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, slots, stdout),
+			Locker: locker, Request: changes.Request,
 			Dispose: changes.Dispose(router.Retry{}),
 		}},
 	})
@@ -144,7 +145,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 }
 
 // handler works on changes and prints a line for each, settled or not.
-func (w worker) handler(changes handlers.Changes, stdout io.Writer) message.HandlerFunc {
+func (w worker) handler(changes handlers.Changes, slots *volume.Slots, stdout io.Writer) message.HandlerFunc {
 	var mu sync.Mutex
 	report := func(d done) error {
 		mu.Lock()
@@ -155,10 +156,14 @@ func (w worker) handler(changes handlers.Changes, stdout io.Writer) message.Hand
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var work done
 		watched := changes
-		watched.Handler = func(_ context.Context, job handlers.Job) (out handlers.Outcome, err error) {
+		watched.Handler = func(ctx context.Context, job handlers.Job) (out handlers.Outcome, err error) {
 			if work.Event, err = strconv.Atoi(job.Change.ID); err != nil {
 				return out, err
 			}
+			if err := slots.Acquire(ctx); err != nil {
+				return out, err
+			}
+			defer slots.Release()
 			work.Began = rig.Monotonic()
 			time.Sleep(time.Duration(w.workMS) * time.Millisecond)
 			out = pretendSynced(job)

@@ -112,12 +112,9 @@ func NewTrimmer(cfg TrimmerConfig) (*Trimmer, error) {
 func (t *Trimmer) Run(ctx context.Context) {
 	for {
 		t.report(ctx, t.Pass(ctx))
-		// Spread the passes of processes that start together.
-		timer := time.NewTimer(t.cfg.Every - rand.N(t.cfg.Every/8+1))
 		select {
-		case <-timer.C:
+		case <-time.After(t.cfg.Every - rand.N(t.cfg.Every/8+1)): // spreads the passes of processes that start together
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
 	}

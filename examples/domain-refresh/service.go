@@ -39,14 +39,14 @@ func (s *service) run(ctx context.Context, every time.Duration, domains []string
 		return err
 	}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: s.open(), Prefix: prefix, Group: "refreshers", Log: s.log,
+		Redis: client, Reader: s.open(), Prefix: prefix, Group: "refreshers", Window: 8, Log: s.log, // 8 at once
 	})
 	if err != nil {
 		return err
 	}
 	r, err := router.New(router.Config{Log: s.log, Routes: []router.Route{{
 		Name: "refresh", Topic: wanted, Subscriber: subscriber, Handler: s.handle,
-		Locker: locker, Request: request, Slots: router.NewSlots(8), Dispose: router.Disposer{Log: s.log},
+		Locker: locker, Request: request, Dispose: router.Disposer{Log: s.log},
 	}}})
 	if err != nil {
 		return err

@@ -38,14 +38,14 @@ func (s *service) run(ctx context.Context) error {
 		return err
 	}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: s.open(), Prefix: s.prefix, Group: "search", Key: key, Log: s.log,
+		Redis: client, Reader: s.open(), Prefix: s.prefix, Group: "search", Key: key, Window: 4, Log: s.log, // 4 at once
 	})
 	if err != nil {
 		return err
 	}
 	r, err := router.New(router.Config{Log: s.log, Routes: []router.Route{{
 		Name: "search", Topic: namespace.Results(), Subscriber: subscriber, Handler: s.handle,
-		Locker: locker, Request: request, Slots: router.NewSlots(4), Dispose: router.Disposer{Log: s.log},
+		Locker: locker, Request: request, Dispose: router.Disposer{Log: s.log},
 	}}})
 	if err != nil {
 		return err

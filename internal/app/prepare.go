@@ -7,163 +7,97 @@ import (
 	"sync"
 	"time"
 
-	"lockstep/events"
 	"lockstep/internal/volume"
 	"lockstep/locking"
-	"lockstep/router"
 )
 
-// preparer prepares the next trees of pushed refs, one at a time, once their pushes have settled. It uses a spare work slot
-// and a lease that yields, and stops as soon as anybody wants either. A repository that is too busy is left alone until its
-// next push.
+// preparer links the next trees of pushed refs, one at a time, once their pushes have settled, no other has followed, and no
+// job waits for a slot. It takes a lease only if that is free, and stops as soon as anybody wants it.
 type preparer struct {
 	volume *volume.Volume
 	locker *locking.Locker
-	slots  *router.Slots
+	slots  *volume.Slots
 	log    *slog.Logger
-
-	mu    sync.Mutex
-	tasks map[preparation]*preparing
-	added chan struct{} // has a token if a task was added
+	pushed chan preparation // in the order of due
 }
 
-// preparation names what to prepare. The repository is as in a lock's key.
 type preparation struct {
-	key string
-	ref events.Ref
-}
-
-// preparing is when to try to prepare a tree.
-type preparing struct {
-	repo  events.RepoPath
+	volume.PrepareRequest
 	due   time.Time
-	delay time.Duration // before due
+	tries int
 }
 
 const (
-	prepareAfter   = 100 * time.Millisecond // delay after a push: until it has settled, and more of a burst may have come
-	prepareAtLast  = time.Minute            // a longer delay ends the attempts
-	maxPreparation = 1000                   // tasks; more are dropped
+	prepareAfter    = 100 * time.Millisecond // a push has settled by then, and more of a burst may have come
+	prepareTries    = 10                     // while the repository is in use
+	maxPreparations = 1000                   // that wait; more are dropped
 )
 
-func newPreparer(log *slog.Logger) *preparer {
-	return &preparer{log: log, tasks: map[preparation]*preparing{}, added: make(chan struct{}, 1)}
+func newPreparer(slots *volume.Slots, log *slog.Logger) *preparer {
+	return &preparer{slots: slots, log: log, pushed: make(chan preparation, maxPreparations)}
 }
 
-// add is called after each push, see [volume.Config].
-func (p *preparer) add(repo events.RepoPath, ref events.Ref) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	name := preparation{repo.Key(), ref}
-	if t := p.tasks[name]; t != nil { // pushes come faster than preparations
-		t.delay = max(t.delay, prepareAfter)
-		t.due = time.Now().Add(t.delay)
-		return
-	}
-	if len(p.tasks) >= maxPreparation {
-		return
-	}
-	p.tasks[name] = &preparing{repo: repo, due: time.Now().Add(prepareAfter), delay: prepareAfter}
+func (p *preparer) add(next preparation) {
+	next.due = time.Now().Add(prepareAfter)
 	select {
-	case p.added <- struct{}{}:
+	case p.pushed <- next:
 	default:
 	}
 }
 
-// next returns the task that is due first, or false.
-func (p *preparer) next() (name preparation, first preparing, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for n, t := range p.tasks {
-		if !ok || t.due.Before(first.due) {
-			name, first, ok = n, *t, true
-		}
-	}
-	return name, first, ok
-}
-
-// tried removes a task, or postpones it if it was in somebody's way.
-func (p *preparer) tried(name preparation, done bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	t := p.tasks[name]
-	if t.delay *= 2; done || t.delay > prepareAtLast {
-		delete(p.tasks, name)
-		return
-	}
-	t.due = time.Now().Add(t.delay)
-}
-
 // Run prepares trees until ctx is done.
 func (p *preparer) Run(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
 	for {
-		name, task, ok := p.next()
-		wait := time.Hour
-		if ok {
-			wait = time.Until(task.due)
-		}
-		if wait <= 0 {
-			err := p.prepare(ctx, task.repo, name.ref)
-			inTheWay := errors.Is(err, errWanted) || errors.Is(err, locking.ErrHeld)
-			if err != nil && !inTheWay && ctx.Err() == nil {
-				p.log.DebugContext(ctx, "next tree not prepared", "repo", task.repo, "ref", name.ref, "error", err)
-			}
-			p.tried(name, !inTheWay)
-			if ctx.Err() != nil {
-				return
-			}
-			continue
-		}
-		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.added:
-		case <-timer.C:
+		case next := <-p.pushed:
+			if !Sleep(ctx, time.Until(next.due)) {
+				return
+			}
+			if !p.slots.AreWanted() && p.volume.IsPreparable(next.PrepareRequest) {
+				p.try(ctx, next)
+			}
 		}
 	}
 }
 
-// errWanted means that somebody waited for the lease or the slot.
-var errWanted = errors.New("the lease or the slot is wanted")
+var errWanted = errors.New("the lease is wanted")
 
-// prepare prepares one tree unless the repository or all slots are in use.
-func (p *preparer) prepare(ctx context.Context, repo events.RepoPath, ref events.Ref) error {
-	spare := p.slots.Spare()
-	if spare == nil {
-		return errWanted
+// try prepares a tree, or does so later if the repository is in use. A preparation that was interrupted is left to the next
+// push.
+func (p *preparer) try(ctx context.Context, next preparation) {
+	err := p.prepare(ctx, next.PrepareRequest)
+	switch {
+	case err == nil, errors.Is(err, errWanted), ctx.Err() != nil:
+	case !errors.Is(err, locking.ErrHeld):
+		p.log.DebugContext(ctx, "next tree not prepared", "repo", next.Repo, "ref", next.Ref, "error", err)
+	case next.tries < prepareTries:
+		next.tries++
+		p.add(next)
 	}
-	defer spare.Release()
-	ctx, stop := unless(ctx, spare.Wanted()) // also while Redis is asked for the lease
-	defer stop()
-	floor, err := p.volume.Floor(repo)
+}
+
+func (p *preparer) prepare(ctx context.Context, req volume.PrepareRequest) error {
+	floor, err := p.volume.Floor(req.Repo)
 	if err != nil {
 		return err
 	}
-	request := locking.Request{Key: repo.Key(), Job: "prepare", Operation: "prepare", IfHeld: locking.Skip, Yields: true, Floor: floor}
-	return p.locker.Do(ctx, request, func(ctx context.Context, lease *locking.Lease) error {
-		ctx, stop := unless(ctx, lease.Wanted())
-		defer stop()
-		_, err := p.volume.Prepare(ctx, volume.PrepareRequest{Repo: repo, Ref: ref, Fence: lease.Fence()})
+	lock := locking.Request{Key: req.Repo.Key(), Job: "prepare", Operation: "prepare", IfHeld: locking.Yield, Floor: floor}
+	return p.locker.Do(ctx, lock, func(ctx context.Context, lease *locking.Lease) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		var watching sync.WaitGroup
+		defer watching.Wait()
+		defer cancel(nil)
+		watching.Go(func() {
+			select {
+			case <-lease.Wanted():
+				cancel(errWanted)
+			case <-ctx.Done():
+			}
+		})
+		req.Fence = lease.Fence()
+		_, err := p.volume.Prepare(ctx, req)
 		return err
 	})
-}
-
-// unless returns a context that is cancelled with errWanted once wanted is closed. The caller calls stop.
-func unless(parent context.Context, wanted <-chan struct{}) (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(parent)
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		select {
-		case <-wanted:
-			cancel(errWanted)
-		case <-ctx.Done():
-		}
-	})
-	return ctx, func() {
-		cancel(nil)
-		watching.Wait()
-	}
 }

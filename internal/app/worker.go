@@ -59,8 +59,9 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	cfg.Log = cfg.Log.With("worker", cfg.Worker)
 	commands := cfg.Redis.Open()
 	defer commands.Close()
-	prepares := newPreparer(cfg.Log)
-	volume, err := openVolume(cfg, commands, prepares)
+	slots := volume.NewSlots(cfg.Slots)
+	prepares := newPreparer(slots, cfg.Log)
+	volume, err := openVolume(cfg, commands, prepares, slots)
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	w := &worker{
 		cfg: cfg, commands: commands, pubsub: pubsub, volume: volume, locker: locker, heartbeat: hb, prepares: prepares,
-		slots:    router.NewSlots(cfg.Slots),
+		slots:    slots,
 		states:   state.NewStore(commands, cfg.Namespace()),
 		reporter: state.NewReporter(commands, cfg.Namespace(), cfg.Worker, cfg.Log),
 	}
@@ -109,7 +110,7 @@ type worker struct {
 	locker    *locking.Locker
 	heartbeat *heartbeat
 	prepares  *preparer
-	slots     *router.Slots
+	slots     *volume.Slots
 	states    *state.Store
 	reporter  *state.Reporter
 
@@ -121,12 +122,13 @@ type worker struct {
 }
 
 // openVolume opens the volume. prepares is told of trees to prepare.
-func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer) (*volume.Volume, error) {
+func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer, slots *volume.Slots) (*volume.Volume, error) {
 	volumeConfig := VolumeConfig(cfg.Config)
+	volumeConfig.Slots = slots
 	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, cfg.Namespace()), cfg.Step
 	volumeConfig.Net.Log = cfg.Log
 	if !cfg.NoPrepare {
-		volumeConfig.Replaced = prepares.add
+		volumeConfig.Replaced = func(req volume.PrepareRequest) { prepares.add(preparation{PrepareRequest: req}) }
 	}
 	opened, err := volume.OpenVolume(cfg.Root, volumeConfig)
 	if err != nil {
@@ -204,7 +206,7 @@ func (w *worker) route() router.Route {
 	cfg := w.cfg
 	return router.Route{
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
-		Before: []message.HandlerMiddleware{w.changes.Admit}, Locker: w.locker, Request: w.changes.Request, Slots: w.slots,
+		Before: []message.HandlerMiddleware{w.changes.Admit}, Locker: w.locker, Request: w.changes.Request,
 		Tracer:  cfg.Traces.Tracer("worker"),
 		Dispose: w.changes.Dispose(w.retry()),
 	}
@@ -224,7 +226,7 @@ func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 	maintaining, stopMaintaining := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { trimmer.Run(maintaining) })
-	w.prepares.volume, w.prepares.locker, w.prepares.slots = w.volume, w.locker, w.slots
+	w.prepares.volume, w.prepares.locker = w.volume, w.locker
 	background.Go(func() { w.prepares.Run(maintaining) })
 	background.Go(func() {
 		gc{
@@ -296,8 +298,9 @@ func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) strea
 	}
 }
 
-// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight. Changes waiting for a lease or a slot return to the stream at once.
-func Drain(ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, slots *router.Slots, stopped <-chan error) error {
+// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight. Changes waiting for a lease or a slot return to the
+// stream at once.
+func Drain(ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, slots *volume.Slots, stopped <-chan error) error {
 	slots.Close()
 	stop()
 	ctx, cancel := context.WithTimeout(ctx, grace+drainMargin)

@@ -27,14 +27,16 @@ func Export(ctx context.Context, from Deployment, version string) (doc Document,
 	if directory != nil {
 		doc.Cells, doc.Epoch = directory.Cells(), directory.Epoch()
 	}
-	if err := doc.addCells(ctx, from, written, false); err != nil {
-		return doc, err
-	}
-	if directory != nil { // what has moved meanwhile may be in a cell that had been read
-		if err := directory.Refresh(ctx); err != nil {
-			return doc, err
+	for _, moving := range []bool{false, true} { // what has moved meanwhile may be in a cell that had been read
+		for _, m := range from.Cells.Members() {
+			if err := doc.add(ctx, from, m, written, moving); err != nil {
+				return doc, m.Explain(err)
+			}
 		}
-		if err := doc.addCells(ctx, from, written, true); err != nil {
+		if directory == nil {
+			break
+		}
+		if err := directory.Refresh(ctx); err != nil {
 			return doc, err
 		}
 	}
@@ -46,17 +48,8 @@ func Export(ctx context.Context, from Deployment, version string) (doc Document,
 	return doc, err
 }
 
-// addCells adds the repositories of all cells whose keys are not in written. It leaves out those between two cells unless moving is set.
-func (d *Document) addCells(ctx context.Context, from Deployment, written map[string]bool, moving bool) error {
-	for _, m := range from.Cells.Members() {
-		if err := d.addCell(ctx, from, m, written, moving); err != nil {
-			return m.Explain(err)
-		}
-	}
-	return nil
-}
-
-func (d *Document) addCell(ctx context.Context, from Deployment, m cells.Member, written map[string]bool, moving bool) error {
+// add adds the repositories of a cell whose keys are not in written. It leaves out those between two cells unless moving is set.
+func (d *Document) add(ctx context.Context, from Deployment, m cells.Member, written map[string]bool, moving bool) error {
 	states, directory, before := state.NewStore(from.Redis, m.Namespace), from.Cells.Directory(), len(d.Repos)
 	for one, err := range watch.NewRegistry(from.Redis, m.Namespace).All(ctx) {
 		if err != nil {

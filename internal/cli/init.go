@@ -92,14 +92,11 @@ func (s *setup) complete() (err error) {
 		return err
 	}
 	s.url = strings.TrimRight(cmp.Or(s.url, "http://"+s.Listen), "/")
-	hasPassword := false
-	if at, err := url.Parse(s.Redis); err == nil { // not of host:port
-		_, hasPassword = at.User.Password()
-	}
+	at, _ := url.Parse(s.Redis) // nil for host:port
 	_, redisErr := redisx.Parse(s.Redis, "")
 	_, kindErr := forge.ParseKind(s.Forge)
 	switch {
-	case hasPassword:
+	case at != nil && at.User != nil && strings.Contains(at.User.String(), ":"):
 		return errors.New("--redis: the URL contains a password, which lockstep.yaml should not have; leave it out and set redis-password-file")
 	case redisErr != nil:
 		return fmt.Errorf("--redis: %w", redisErr)
@@ -125,22 +122,15 @@ func (s *setup) complete() (err error) {
 
 // derive sets what the templates need.
 func (s *setup) derive() error {
-	notified, err := url.Parse(s.NotifyURL)
-	if err != nil {
-		return err
-	}
+	notified, _ := url.Parse(s.NotifyURL) // complete has checked both
+	host, port, _ := net.SplitHostPort(s.Listen)
 	if ip := net.ParseIP(notified.Hostname()); egress.IsLocal(notified.Hostname()) || ip != nil && ip.IsPrivate() {
 		s.PrivateHost = notified.Host
-	}
-	host, port, err := net.SplitHostPort(s.Listen)
-	if err != nil {
-		return err
 	}
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
-	s.Port, s.Published = port, strings.TrimPrefix(net.JoinHostPort(host, port), ":")+":"+port
-	s.UID, s.GID = os.Getuid(), os.Getgid()
+	s.Port, s.Published, s.UID, s.GID = port, strings.TrimPrefix(net.JoinHostPort(host, port), ":")+":"+port, os.Getuid(), os.Getgid()
 	if s.Service == "compose" && host != "" && net.ParseIP(host) == nil {
 		return fmt.Errorf("--listen %s: with --service compose, want an IP address or only a port, as in :8080", s.Listen)
 	}

@@ -72,7 +72,7 @@ var settings = []entry{
 	{"root", Working | Reading | Keeping, basic, "repos", "", "`folder` in which repositories are published"},
 	{"credentials", Working | Posting, basic, "", "none", "`folder` of credentials: one subfolder each, with files such as username, password, sshKey, urls"},
 	{"worker", Working, advanced, "", "host-pid-random", "`name` of this process in leases and results"},
-	{"slots", Working, basic, 4 * runtime.NumCPU(), "4 per core", "maximum number of repositories processed at once"},
+	{"slots", Working, basic, 4 * runtime.NumCPU(), "4 per core", "maximum number of repositories indexed and built at once"},
 	{"lease", Working | Keeping, advanced, 10 * time.Second, "", "`duration` after which a crashed worker's repositories and messages go to other workers; retries and circuit breakers follow it"},
 	{"lock-wait", Working | Keeping, advanced, 60 * time.Second, "", "maximum `duration` to wait for a repository's lease before the message is redelivered later"},
 	{"max-attempts", Working, advanced, 8, "", "failed attempts before a change becomes a dead letter"},

@@ -58,11 +58,9 @@ func (x *repoIndex) get(ctx context.Context, wait time.Duration) (*indexed, erro
 	if last != nil {
 		return last, nil
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-building:
-	case <-timer.C:
+	case <-time.After(wait):
 		return nil, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()

@@ -37,15 +37,13 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 	return checks
 }
 
-// filesPerSlot is the maximum number of files that a sync opens: nested directories, twice.
-const filesPerSlot = 600
-
+// openFiles counts 600 files for each slot: a sync opens nested directories, twice.
 func openFiles(cfg config.Config) Check {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return refused("getrlimit: %w", err)
 	}
-	if wanted := uint64(cfg.Slots) * filesPerSlot; limit.Cur < wanted {
+	if wanted := uint64(cfg.Slots) * 600; limit.Cur < wanted {
 		return warned("at most %d, but %d slots may need %d; raise ulimit -n or lower --slots", limit.Cur, cfg.Slots, wanted)
 	}
 	return passed("at most %d, enough for %d slots", limit.Cur, cfg.Slots)

@@ -15,10 +15,7 @@ import (
 	"lockstep/internal/volume"
 )
 
-const (
-	maxClockSkew = 2 * time.Second
-	slowRedis    = 20 * time.Millisecond
-)
+const maxClockSkew = 2 * time.Second
 
 // examineRedis checks the configured Redis.
 func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (checks Checks) {
@@ -46,7 +43,7 @@ func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (che
 		return checks.with("redis", refused("%w", redisx.Explain(server, err)))
 	}
 	latency := passed("%s answers in %v", server, took.Round(10*time.Microsecond))
-	if took > slowRedis {
+	if took > 20*time.Millisecond {
 		latency = warned("%s; every change needs about ten round trips: move it closer to the workers", latency.Text)
 	}
 	checks = checks.with("redis", latency)

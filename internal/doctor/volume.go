@@ -134,16 +134,14 @@ func freeSpace(st unix.Statfs_t, cfg config.Config) Check {
 	return passed("%s", shown)
 }
 
-// fewInodes is the number of files in one large repository.
-const fewInodes = 100_000
-
+// freeInodes warns if there are fewer than one large repository has files.
 func freeInodes(st unix.Statfs_t) Check {
 	switch {
 	case st.Files == 0:
 		return passed("not counted by this file system")
 	case st.Ffree == 0:
 		return refused("none of %d: no file can be created; delete some or create a file system with more", st.Files)
-	case st.Ffree < fewInodes || st.Ffree < st.Files/20:
+	case st.Ffree < 100_000 || st.Ffree < st.Files/20:
 		return warned("%d of %d: trees need many; free some or create a file system with more", st.Ffree, st.Files)
 	}
 	return passed("%d of %d", st.Ffree, st.Files)

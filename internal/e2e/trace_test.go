@@ -190,7 +190,7 @@ func TestTraceSpansWebhookToNotification(t *testing.T) {
 	}
 	isBelow(work, hook)
 	isBelow(post, work)
-	for _, step := range []string{"lease wait", "slot wait", "list", "fetch", "build", "publish", "settle"} {
+	for _, step := range []string{"lease wait", "list", "fetch", "build", "publish", "settle"} {
 		isBelow(spans.await(t, step), work)
 	}
 	if got, want := notification.Get("traceparent"), "00-"+hex.EncodeToString(hook.TraceId)+"-"+hex.EncodeToString(post.SpanId)+"-01"; got != want {

@@ -76,15 +76,13 @@ func (n *Notifier) send(ctx context.Context) {
 				wait = min(next, idle)
 			}
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case l := <-landed:
 			f.end(l)
 		case <-n.wake:
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 	defer time.AfterFunc(n.cfg.Grace, stop).Stop()
 	for f.posts > 0 {

@@ -222,7 +222,11 @@ type opened struct {
 const openTries = 3
 
 // open opens the tree that a request selects.
-func (s *Reading) open(r *http.Request, from request, selected selection) (opened, error) {
+func (s *Reading) open(r *http.Request, from request) (opened, error) {
+	selected, err := selectionOf(r)
+	if err != nil {
+		return opened{}, err
+	}
 	for try := 1; ; try++ {
 		visible, err := s.visible(r, from)
 		if err != nil {

@@ -20,15 +20,11 @@ func (s *Reading) sendArchive(w http.ResponseWriter, r *http.Request, from reque
 	if err != nil {
 		return badRequest(err)
 	}
-	selected, err := selectionOf(r)
-	if err != nil {
-		return err
-	}
 	paths, err := pathsOf(r)
 	if err != nil {
 		return err
 	}
-	o, err := s.open(r, from, selected)
+	o, err := s.open(r, from)
 	if err != nil {
 		return err
 	}
@@ -140,11 +136,7 @@ func (s *Reading) showArtifact(w http.ResponseWriter, r *http.Request, from requ
 			return badRequest(err)
 		}
 	}
-	selected, err := selectionOf(r)
-	if err != nil {
-		return err
-	}
-	o, err := s.open(r, from, selected)
+	o, err := s.open(r, from)
 	if err != nil {
 		return err
 	}

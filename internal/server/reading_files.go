@@ -68,11 +68,7 @@ func (s *Reading) describeExtras(ctx context.Context, visible access.Visible, re
 
 // sendFile sends a file, or a range of it. It is never a type that a browser would run.
 func (s *Reading) sendFile(w http.ResponseWriter, r *http.Request, from request) error {
-	selected, err := selectionOf(r)
-	if err != nil {
-		return err
-	}
-	o, err := s.open(r, from, selected)
+	o, err := s.open(r, from)
 	if err != nil {
 		return err
 	}
@@ -131,11 +127,7 @@ func (s *Reading) listFiles(w http.ResponseWriter, r *http.Request, from request
 	if paths, err = archive.ParsePaths(paths); err != nil {
 		return badRequest(err)
 	}
-	selected, err := selectionOf(r)
-	if err != nil {
-		return err
-	}
-	o, err := s.open(r, from, selected)
+	o, err := s.open(r, from)
 	if err != nil {
 		return err
 	}

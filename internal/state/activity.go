@@ -16,7 +16,7 @@ import (
 	"lockstep/events"
 )
 
-// Activity is a change that a worker is processing, under its lease and in a work slot.
+// Activity is a change that a worker is processing, under its lease.
 type Activity struct {
 	Repo      string    `json:"repo"`
 	Job       string    `json:"job"` // ID of the change

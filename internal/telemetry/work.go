@@ -24,7 +24,7 @@ var longSeconds = prometheus.ExponentialBuckets(0.001, 2.5, 19)
 func newWork(r registrar) work {
 	return work{
 		total: r.counters("lockstep_sync_total", "Attempts at changes under their lease, by operation, result and error class.", "op", "result", "reason"),
-		duration: r.histograms("lockstep_sync_duration_seconds", "Duration of attempts at changes, from the work slot to the settlement.",
+		duration: r.histograms("lockstep_sync_duration_seconds", "Duration of attempts at changes, from the lease to the settlement.",
 			longSeconds, "op", "result"),
 		bytes:   r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
 		fenced:  r.counter("lockstep_fencing_rejected_total", "Attempts rejected by the volume or Redis because a newer lease was granted."),

@@ -32,10 +32,10 @@ type Candidate struct {
 const maxHistory = 20_000
 
 // setCheck asks once per tip whether it is to be checked.
-func (s *syncer) setCheck() {
-	s.check = nil
+func (s *syncer) setCheck(t *target) {
+	t.check = nil
 	if s.req.Check != nil {
-		s.check = s.req.Check(Tip{s.tip.Ref, commitText(s.tip.Commit)}, s.tip.IsDefault)
+		t.check = s.req.Check(Tip{t.Ref, commitText(t.Commit)}, t.IsDefault)
 	}
 }
 
@@ -47,20 +47,20 @@ func commitText(h object.ID) string {
 }
 
 // needsTag reports whether the tag itself must be in the store to be checked.
-func (s *syncer) needsTag() bool {
-	return s.check != nil && s.req.pinned() == "" && strings.HasPrefix(s.tip.Ref.String(), "refs/tags/")
+func (s *syncer) needsTag(t *target) bool {
+	return t.check != nil && s.req.pinned() == "" && strings.HasPrefix(t.Ref.String(), "refs/tags/")
 }
 
 // hasTag reports whether a store has the tag that is to be checked, if any: it may have only its commit. It is false if the tag names
 // another commit than the remote says, which would be published by the check of the tag.
-func (s *syncer) hasTag(in store) bool {
-	if !s.needsTag() {
+func (s *syncer) hasTag(t *target, in store) bool {
+	if !s.needsTag(t) {
 		return true
 	}
 	objects := object.Open(in.dir)
 	defer objects.Close()
-	commit, err := peel(objects, s.tip.Want)
-	return err == nil && commit == s.tip.Commit
+	commit, err := peel(objects, t.Want)
+	return err == nil && commit == t.Commit
 }
 
 // peel returns the commit that an object is or, as a tag, names.
@@ -74,26 +74,26 @@ func peel(objects *object.Store, h object.ID) (commit object.ID, err error) {
 }
 
 // checkCommit asks the caller whether the plan's commit may be published.
-func (s *syncer) checkCommit(ctx context.Context) error {
-	if s.check == nil {
+func (s *syncer) admit(ctx context.Context, t *target) error {
+	if t.check == nil {
 		return nil
 	}
-	published := s.shown()
+	published := s.shown(t)
 	since, err := s.since(ctx, published)
 	if err != nil {
 		return err
 	}
 	c := Candidate{
-		Tip: Tip{s.tip.Ref, s.plan.Commit.String()}, Default: s.tip.IsDefault, Object: s.plan.Commit.String(), Published: published,
+		Tip: Tip{t.Ref, s.plan.Commit.String()}, Default: t.IsDefault, Object: s.plan.Commit.String(), Published: published,
 		Partial: since.Partial, Rewound: since.Known && !since.Descends, Unknown: !since.Known, Read: s.readObject,
 	}
-	if s.needsTag() {
-		c.Object = s.tip.Want.String()
+	if s.needsTag(t) {
+		c.Object = t.Want.String()
 	}
 	for _, h := range since.Commits {
 		c.Commits = append(c.Commits, h.String())
 	}
-	if err := s.check(ctx, c); err != nil {
+	if err := t.check(ctx, c); err != nil {
 		return err
 	}
 	s.v.done("checked")
@@ -102,14 +102,14 @@ func (s *syncer) checkCommit(ctx context.Context) error {
 
 // shown returns the commit that readers have of the ref, or "": also if its tree is marked as damaged, or if it is published under
 // the second name only, because the ref has become the default branch.
-func (s *syncer) shown() string {
-	for _, name := range s.names {
+func (s *syncer) shown(t *target) string {
+	for _, name := range t.names {
 		tree := s.v.linkedTree(s.f, s.v.publishedPath(name))
 		if tree == "" || s.binding.MovedAway.covers(tree) {
 			continue
 		}
 		g := checkout.GitDirOf(s.f.tree(tree))
-		if ref, err := builtFor(g); err == nil && ref == s.tip.Ref {
+		if ref, err := builtFor(g); err == nil && ref == t.Ref {
 			return g.BuiltFrom()
 		}
 	}

@@ -10,9 +10,9 @@ import (
 )
 
 // flushTree makes the tree at path durable, with its name and the fence that this contains. Nothing names it yet.
-func (s *syncer) flushTree(ctx context.Context, path string, files *checkout.Files) error {
-	written := append(pathsIn(path, files.Written), s.f.fence())
-	above := []string{s.f.trees(), s.f.dir}
+func (f folder) flushTree(ctx context.Context, path string, files *checkout.Files) error {
+	written := append(pathsIn(path, files.Written), f.fence())
+	above := []string{f.trees(), f.dir}
 	if files.Changed != nil {
 		return disk.FlushChanged(append(written, pathsIn(path, files.GitWritten)...), append(above, pathsIn(path, files.Changed)...))
 	}

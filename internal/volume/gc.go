@@ -66,7 +66,7 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 	if err != nil {
 		return GCResult{}, err
 	}
-	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b, endPins: req.EndPins}
+	s := &holder{v: v, f: f, fence: req.Fence, binding: b, endPins: req.EndPins}
 	if err := s.tidyViews(ctx); err != nil {
 		return GCResult{}, err
 	}

@@ -81,11 +81,11 @@ func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shal
 	if s.history.Shallow, err = reachable(ctx, objects, []object.ID{s.plan.Commit}, shallow, whole); err != nil {
 		return fmt.Errorf("history of %.12s: %w", s.plan.Commit, err)
 	}
-	refs[s.tip.Ref.String()] = s.plan.Commit
+	refs[s.ref.String()] = s.plan.Commit
 	all, err := reachable(ctx, objects, distinct(refs), shallow, whole)
 	if err != nil {
 		return err
 	}
 	s.history.Depth = git.Depth(depth)
-	return s.f.guarded(ctx, s.req.Fence, func() error { return in.hold(s.tip.Ref, s.plan.Commit, depth, all) })
+	return s.f.guarded(ctx, s.fence, func() error { return in.hold(s.ref, s.plan.Commit, depth, all) })
 }

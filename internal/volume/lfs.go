@@ -35,60 +35,60 @@ type largeFiles struct {
 
 // useLarge opens the LFS files of the plan's tree. Without a selection it does nothing, unless the last tree has LFS files. The
 // returned value is nil if the tree has none.
-func (s *syncer) useLarge(ctx context.Context, selection lfs.Selection) (*largeFiles, error) {
-	last := s.last.Large()
+func (b *builder) useLarge(ctx context.Context, selection lfs.Selection) (*largeFiles, error) {
+	last := b.last.Large()
 	if len(selection) == 0 && last == "" {
 		return nil, nil
 	}
-	if err := s.forgetUnreadable(ctx); err != nil {
+	if err := b.forgetUnreadable(ctx); err != nil {
 		return nil, err
 	}
-	s.largeObjects.Close()
-	s.largeObjects = object.Open(append([]string{s.store.dir}, s.partDirs...)...)
-	files, ok := s.forest(s.plan.Tree(), s.plan.Parts(), selection)
+	b.largeObjects.Close()
+	b.largeObjects = object.Open(append([]string{b.store.dir}, b.partDirs...)...)
+	files, ok := b.forest(b.plan.Tree(), b.plan.Parts(), selection)
 	if !ok {
 		return nil, object.Corruptf("the commit of a submodule is missing")
 	}
-	converted := s.converted(files, selection, last)
+	converted := b.converted(files, selection, last)
 	if len(selection) == 0 {
-		s.plan.SetLarge(nil, "", converted)
+		b.plan.SetLarge(nil, "", converted)
 		return nil, nil
 	}
-	l := &largeFiles{files: files, store: &lfs.Store{Dir: s.f.lfs(), Fence: s.req.Fence}}
-	s.plan.SetLarge(l, selection.String(), converted)
+	l := &largeFiles{files: files, store: &lfs.Store{Dir: b.f.lfs(), Fence: b.fence}}
+	b.plan.SetLarge(l, selection.String(), converted)
 	return l, nil
 }
 
 // forgetUnreadable replaces the plan by one without the last tree if that tree's manifest is damaged. A later replacement would lack
 // what is set of LFS and of submodules.
-func (s *syncer) forgetUnreadable(ctx context.Context) (err error) {
-	if s.last == nil || s.last.IsReadable() {
+func (b *builder) forgetUnreadable(ctx context.Context) (err error) {
+	if b.last == nil || b.last.IsReadable() {
 		return nil
 	}
-	s.last, s.prepared = nil, ""
-	s.plan, err = checkout.NewPlan(ctx, s.objects, s.plan.Commit, nil, s.v.cfg.MaxTreeFiles)
+	b.last, b.prepared = nil, ""
+	b.plan, err = checkout.NewPlan(ctx, b.objects, b.plan.Commit, nil, b.v.cfg.MaxTreeFiles)
 	return err
 }
 
 // converted returns a function that reports whether a file is now in LFS, or selected, and was not in the last tree, or the
 // reverse. It returns nil if that is so for no file.
-func (s *syncer) converted(files *lfs.Forest, selection lfs.Selection, last string) func(path string) bool {
-	if s.last == nil {
+func (b *builder) converted(files *lfs.Forest, selection lfs.Selection, last string) func(path string) bool {
+	if b.last == nil {
 		return nil
 	}
 	all := func(string) bool { return true }
-	tree, changed, known := s.plan.LastTree(s.largeObjects, lfs.Decides)
+	tree, changed, known := b.plan.LastTree(b.largeObjects, lfs.Decides)
 	if !known {
 		return all
 	}
-	if !changed && !s.plan.PartsDiffer(lfs.MayDecide) && last == selection.String() {
+	if !changed && !b.plan.PartsDiffer(lfs.MayDecide) && last == selection.String() {
 		return nil
 	}
 	was, err := lfs.ParseSelection(last)
 	if err != nil {
 		return all
 	}
-	before, ok := s.forest(tree, s.last.Parts(), was)
+	before, ok := b.forest(tree, b.last.Parts(), was)
 	if !ok {
 		return all
 	}
@@ -100,19 +100,20 @@ func (s *syncer) converted(files *lfs.Forest, selection lfs.Selection, last stri
 }
 
 // forest returns the LFS files of a tree and its submodules. It returns false if the commit of a submodule cannot be read.
-func (s *syncer) forest(tree object.ID, parts checkout.Parts, selection lfs.Selection) (*lfs.Forest, bool) {
+func (b *builder) forest(tree object.ID, parts checkout.Parts, selection lfs.Selection) (*lfs.Forest, bool) {
 	trees := map[string]object.ID{"": tree}
 	for _, part := range parts.Filled() {
-		tree, ok := s.largeObjects.TreeOf(part.Commit)
+		tree, ok := b.largeObjects.TreeOf(part.Commit)
 		if !ok {
 			return nil, false
 		}
 		trees[part.Path] = tree
 	}
-	return lfs.NewForest(s.largeObjects, trees, selection), true
+	return lfs.NewForest(b.largeObjects, trees, selection), true
 }
 
-// Find implements [checkout.Large]. It downloads an object that is damaged or missing in the store.
+// Find implements [checkout.Large]. It downloads an object that is damaged or has gone missing in the store; this is so rare that it
+// does not leave the slot.
 func (l *largeFiles) Find(ctx context.Context, path string, blob object.ID, executable bool) (*checkout.LargeFile, error) {
 	p, ok, err := l.files.Pointer(path, blob)
 	if err != nil || !ok || p.Size == 0 {
@@ -157,8 +158,8 @@ func (l *largeFiles) download(ctx context.Context, path string, p lfs.Pointer) e
 
 // flushLarge makes the objects durable that the new tree links, also those of earlier syncs, which may have ended before they
 // flushed them.
-func (s *syncer) flushLarge() error {
-	l := s.large
+func (b *builder) flushLarge() error {
+	l := b.large
 	if l == nil || len(l.used) == 0 {
 		return nil
 	}
@@ -178,9 +179,8 @@ func sizeOf(paths []string) (bytes int64) {
 }
 
 // keepLarge prepares a copy of a tree with the same LFS files, none of which is downloaded.
-func (s *syncer) keepLarge(ctx context.Context, tree string) (err error) {
-	s.req.LFS = lfsOf(tree)
-	s.large, err = s.useLarge(ctx, s.req.LFS)
+func (b *builder) keepLarge(ctx context.Context, tree string) (err error) {
+	b.large, err = b.useLarge(ctx, lfsOf(tree))
 	return err
 }
 
@@ -194,8 +194,8 @@ func lfsOf(tree string) lfs.Selection {
 }
 
 // pruneLFS deletes the LFS objects that no tree links, and downloads that were given up.
-func (s *syncer) pruneLFS(ctx context.Context) error {
-	store := &lfs.Store{Dir: s.f.lfs(), Fence: s.req.Fence}
+func (h *holder) pruneLFS(ctx context.Context) error {
+	store := &lfs.Store{Dir: h.f.lfs(), Fence: h.fence}
 	if _, err := os.Lstat(store.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (s *syncer) pruneLFS(ctx context.Context) error {
 		return err
 	}
 	for step := range slices.Chunk(unused, pruneStep) {
-		err := s.f.guarded(ctx, s.req.Fence, func() error {
+		err := h.f.guarded(ctx, h.fence, func() error {
 			for _, path := range step {
 				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 					return disk.Error("delete an LFS object", err)
@@ -216,7 +216,7 @@ func (s *syncer) pruneLFS(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.f.guarded(ctx, s.req.Fence, store.Clear)
+	return h.f.guarded(ctx, h.fence, store.Clear)
 }
 
 // linkLFS links From's LFS objects to To, unless To has some.

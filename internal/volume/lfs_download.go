@@ -60,6 +60,9 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 		byFolder[folder] = append(byFolder[folder], o)
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", bytes)
+	if len(missing) > 0 {
+		s.slot.leave()
+	}
 	failed = map[string]error{}
 	for _, folder := range slices.Sorted(maps.Keys(byFolder)) {
 		client, err := l.dial(ctx, folder)
@@ -98,7 +101,7 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 	if err != nil {
 		return nil, err
 	}
-	url, ref, foreign := s.req.URL, s.tip.Ref.String(), s.req.Foreign
+	url, ref, foreign := s.req.URL, s.ref.String(), s.req.Foreign
 	from := PartRemote{AuthFor: s.req.AuthFor, Gate: s.req.Gate}
 	if folder != "" {
 		url, ref = s.partAt(folder).URL, ""

@@ -51,12 +51,12 @@ func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) 
 		return MoveResult{}, errors.Join(err, v.checkRequest(req.To, req.ToFence))
 	}
 	m := &mover{v: v, from: v.folder(req.From), to: v.folder(req.To), req: req}
+	defer m.close()
 	run := m.run
 	if onePath {
 		run = m.rename
 	}
 	res, err := run(ctx)
-	m.close()
 	v.janitor.add(m.from)
 	v.janitor.add(m.to)
 	if err != nil {
@@ -78,7 +78,7 @@ type mover struct {
 
 	old   binding           // of From
 	links map[string]string // published trees of From, by path
-	at    *syncer           // builds and publishes at To
+	at    *builder          // builds at To
 	built map[string]string // new trees at To, by the name to publish
 	views []movedViews
 }
@@ -187,7 +187,8 @@ func (r MoveResult) withPublished(v *Volume, f folder) MoveResult {
 
 // bind binds To to the new remote and cleans up after crashed holders.
 func (m *mover) bind(ctx context.Context) (err error) {
-	m.at = &syncer{v: m.v, f: m.to, req: SyncRequest{Repo: m.req.To, URL: m.req.URL, Fence: m.req.ToFence}}
+	at := m.v.newBuilder(m.to, m.req.ToFence, nil)
+	m.at = &at
 	if m.at.binding, err = m.v.bind(ctx, m.to, m.req.To, m.req.URL, m.req.ToFence); err != nil {
 		return err
 	}
@@ -261,9 +262,7 @@ func (m *mover) discard() {
 	for _, tree := range m.built {
 		_ = os.RemoveAll(m.to.tree(tree))
 	}
-	if m.at != nil {
-		m.at.discard()
-	}
+	_ = os.RemoveAll(m.to.build(m.req.ToFence))
 }
 
 func (m *mover) close() {

@@ -14,11 +14,13 @@ import (
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
-	"lockstep/internal/git/wire"
 )
 
 // build builds at To each published tree of From, unless To already has the name.
 func (m *mover) build(ctx context.Context) error {
+	if err := m.at.takeSlot(ctx); err != nil {
+		return err
+	}
 	if err := m.linkCurrentStore(ctx); err != nil {
 		return err
 	}
@@ -39,11 +41,11 @@ func (m *mover) build(ctx context.Context) error {
 			continue
 		}
 		if _, done := made[tree]; !done {
-			err := m.buildTree(ctx, tree)
+			built, err := m.buildTree(ctx, tree)
 			if err != nil && (events.ClassOf(err) != events.ClassCorrupt || ctx.Err() != nil) {
 				return err
 			} // the next sync of To fetches the ref of a damaged tree
-			made[tree], m.at.tree = m.at.tree, ""
+			made[tree] = built
 		}
 		if made[tree] != "" {
 			m.built[name] = made[tree]
@@ -56,34 +58,34 @@ func (m *mover) build(ctx context.Context) error {
 	return nil
 }
 
-// buildTree builds one of From's trees at To from the same files. It does nothing if the tree is incomplete.
-func (m *mover) buildTree(ctx context.Context, tree string) error {
+// buildTree builds one of From's trees at To from the same files. It returns "" if the tree is incomplete.
+func (m *mover) buildTree(ctx context.Context, tree string) (built string, err error) {
 	path := m.from.tree(tree)
 	name, commit, ok := checkout.RefAndCommit(path)
 	ref, err := events.ParseRef(name)
 	if !ok || err != nil {
-		return nil
+		return "", nil
 	}
 	in, err := m.storeFor(ctx, tree)
 	if err != nil {
-		return err
+		return "", err
 	}
-	s := m.at
-	s.use(in)
+	b := m.at
+	b.use(in)
 	h := object.ParseID(commit)
-	s.tip = tip{wire.Tip{Ref: ref.String(), Want: h, Commit: h}, ref}
-	s.history = checkout.History{Depth: checkout.GitDirOf(path).Depth(), Shallow: object.ReadShallow(checkout.GitDirOf(path).Dir)}
-	s.plan, err = checkout.NewPlan(ctx, s.objects, h, checkout.OpenTree(path, m.v.cfg.Links), m.v.cfg.MaxTreeFiles)
+	b.ref = ref
+	b.history = checkout.History{Depth: checkout.GitDirOf(path).Depth(), Shallow: object.ReadShallow(checkout.GitDirOf(path).Dir)}
+	b.plan, err = checkout.NewPlan(ctx, b.objects, h, checkout.OpenTree(path, m.v.cfg.Links), m.v.cfg.MaxTreeFiles)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := s.keepParts(ctx, path); err != nil {
-		return err
+	if err := b.keepParts(ctx, path); err != nil {
+		return "", err
 	}
-	if err := s.keepLarge(ctx, path); err != nil {
-		return err
+	if err := b.keepLarge(ctx, path); err != nil {
+		return "", err
 	}
-	return s.build(ctx)
+	return b.build(ctx)
 }
 
 // linkCurrentStore links From's current store to To, unless To has a store. Each generation has a fixed place at To, so that

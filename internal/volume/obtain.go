@@ -20,9 +20,13 @@ import (
 // obtain gets the tip's complete commit into the store and reads its plan. It fetches nothing if the store has the
 // commit, else only what is new. If that does not yield a complete commit, it fetches everything once into a new store,
 // in case the old one is damaged.
-func (s *syncer) obtain(ctx context.Context) error {
+func (s *syncer) obtain(ctx context.Context, t *target) error {
 	if s.req.Refetch {
-		return s.obtainAfresh(ctx)
+		parts, err := checkout.GitDirOf(s.f.tree(t.now.tree)).Parts()
+		if err != nil {
+			return disk.Error("read the submodules of a tree", err)
+		}
+		return s.obtainAfresh(ctx, t, parts)
 	}
 	old, err := s.f.currentStore(s.binding.MovedAway)
 	if err != nil {
@@ -32,55 +36,52 @@ func (s *syncer) obtain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	haves := distinct(refs, s.tip.Ref.String(), s.binding.Default.String())
+	haves := distinct(refs, t.Ref.String(), s.binding.Default.String())
 	switch {
-	case !s.tip.Commit.IsZero() && slices.Contains(haves, s.tip.Commit) && s.isDeepEnough() && s.hasTag(old):
-		err = s.open(ctx, old)
+	case !t.Commit.IsZero() && slices.Contains(haves, t.Commit) && s.isDeepEnough(t) && s.hasTag(t, old):
+		err = s.open(ctx, t, old)
 	case old.needsRefetch():
-		if err = s.tryRefetch(ctx, old); err == nil || events.DispositionOf(err) == events.Contention {
+		if err = s.tryRefetch(ctx, t, old); err == nil || events.DispositionOf(err) == events.Contention {
 			return err
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return s.fetch(ctx, old, haves)
+		return s.fetch(ctx, t, old, haves)
 	default:
-		err = s.fetch(ctx, old, haves)
+		err = s.fetch(ctx, t, old, haves)
 	}
 	if len(haves) == 0 || !worthRefetching(ctx, err) {
 		return err
 	}
-	again := s.refetch(ctx)
+	again := s.refetch(ctx, t)
 	if events.ClassOf(again) == events.ClassNetwork { // the connection may have failed because of what was sent before
 		return fmt.Errorf("%w; fetching everything instead: %w", err, again)
 	}
 	return again
 }
 
-// obtainAfresh fetches everything into a new store, and discards those of the published tree's submodules.
-func (s *syncer) obtainAfresh(ctx context.Context) (err error) {
-	if s.parts, err = checkout.GitDirOf(s.f.tree(s.now.tree)).Parts(); err != nil {
-		return disk.Error("read the submodules of a tree", err)
-	}
-	if err := s.dropParts(ctx); err != nil {
+// obtainAfresh fetches everything into a new store, and discards those of submodules.
+func (s *syncer) obtainAfresh(ctx context.Context, t *target, parts checkout.Parts) error {
+	if err := s.dropParts(ctx, parts); err != nil {
 		return err
 	}
-	return s.refetch(ctx)
+	return s.refetch(ctx, t)
 }
 
-func (s *syncer) refetch(ctx context.Context) error {
+func (s *syncer) refetch(ctx context.Context, t *target) error {
 	next, err := s.f.nextStore(s.binding.MovedAway)
 	if err != nil {
 		return err
 	}
 	s.refetched = true
-	return s.fetch(ctx, next, nil)
+	return s.fetch(ctx, t, next, nil)
 }
 
 // tryRefetch fetches everything into the next store, because this one has grown too large. If that fails, for example
 // because of a size limit, the old store stays in use. The next sync tries again only after contention.
-func (s *syncer) tryRefetch(ctx context.Context, old store) error {
-	err := s.refetch(ctx)
+func (s *syncer) tryRefetch(ctx context.Context, t *target, old store) error {
+	err := s.refetch(ctx, t)
 	if err != nil {
 		s.refetched = false
 	}
@@ -110,10 +111,13 @@ func worthRefetching(ctx context.Context, err error) bool {
 }
 
 // open reads the plan of a commit that is in the store.
-func (s *syncer) open(ctx context.Context, from store) (err error) {
+func (s *syncer) open(ctx context.Context, t *target, from store) (err error) {
+	if err := s.takeSlot(ctx); err != nil {
+		return err
+	}
 	s.progress.begin(events.PhaseCompare, "", 0)
 	s.use(from)
-	s.plan, err = checkout.NewPlan(ctx, s.objects, s.tip.Commit, s.lastTree(), s.v.cfg.MaxTreeFiles)
+	s.plan, err = checkout.NewPlan(ctx, s.objects, t.Commit, s.lastTree(t), s.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return err
 	}
@@ -121,35 +125,41 @@ func (s *syncer) open(ctx context.Context, from store) (err error) {
 }
 
 // fetch fetches the tip into quarantine, checks that it is complete, and moves it into a store.
-func (s *syncer) fetch(ctx context.Context, into store, haves []object.ID) error {
+func (s *syncer) fetch(ctx context.Context, t *target, into store, haves []object.ID) error {
 	if s.remote == nil { // not contacted yet
-		if err := s.list(ctx); err != nil {
+		listed, err := s.list(ctx)
+		if err != nil {
 			return err
 		}
+		*t = *listed
 	}
-	if into.hasOtherFormat(s.tip.Want) { // the remote's repository was created again with another object format
+	if into.hasOtherFormat(t.Want) { // the remote's repository was created again with another object format
 		var err error
 		if into, err = s.f.nextStore(s.binding.MovedAway); err != nil {
 			return err
 		}
 		haves, s.refetched = nil, true
 	}
-	format := s.tip.Want.Format()
-	if err := s.f.guarded(ctx, s.req.Fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir, format)) }); err != nil {
+	format := t.Want.Format()
+	if err := s.f.guarded(ctx, s.fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir, format)) }); err != nil {
 		return err
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", 0)
-	if last := s.lastTree(); last != nil {
+	if last := s.lastTree(t); last != nil {
 		s.preload.Go(last.Preload)
 	}
-	got, err := s.receive(ctx, into, haves)
+	s.slot.leave()
+	got, err := s.receive(ctx, t, into, haves)
 	if err != nil {
+		return err
+	}
+	if err := s.takeSlot(ctx); err != nil {
 		return err
 	}
 	if err := s.unpack(ctx, &got.q, into, len(haves) > 0); err != nil {
 		return err
 	}
-	if err := s.planFetched(ctx, got.q, into); err != nil {
+	if err := s.planFetched(ctx, t, got.q, into); err != nil {
 		return err
 	}
 	s.v.done("fetched")
@@ -172,22 +182,22 @@ func (s *syncer) unpack(ctx context.Context, q *object.Quarantine, into store, i
 }
 
 // planFetched plans the tree of the fetched tip.
-func (s *syncer) planFetched(ctx context.Context, q object.Quarantine, into store) (err error) {
+func (s *syncer) planFetched(ctx context.Context, t *target, q object.Quarantine, into store) (err error) {
 	s.progress.begin(events.PhaseCompare, "", 0)
 	both := object.Open(q.Dir, into.dir)
-	s.plan, err = checkout.NewPlan(ctx, both, s.tip.Want, s.lastTree(), s.v.cfg.MaxTreeFiles)
+	s.plan, err = checkout.NewPlan(ctx, both, t.Want, s.lastTree(t), s.v.cfg.MaxTreeFiles)
 	both.Close()
 	if err != nil {
 		return err
 	}
-	if s.plan.Commit == s.tip.Commit {
+	if s.plan.Commit == t.Commit {
 		return nil
 	}
 	if s.req.pinned() != "" {
-		return events.Errorf(events.Permanent, events.ClassNoRef, "%s is a tag; use the hash of its commit, %s", s.tip.Commit, s.plan.Commit)
+		return events.Errorf(events.Permanent, events.ClassNoRef, "%s is a tag; use the hash of its commit, %s", t.Commit, s.plan.Commit)
 	}
-	s.tip.Commit = s.plan.Commit // the remote did not peel the tag, or not to its commit: the check is that of another
-	s.setCheck()
+	t.Commit = s.plan.Commit // the remote did not peel the tag, or not to its commit: the check is that of another
+	s.setCheck(t)
 	return nil
 }
 
@@ -221,20 +231,20 @@ type received struct {
 }
 
 // receive fetches the tip's pack.
-func (s *syncer) receive(ctx context.Context, into store, haves []object.ID) (received, error) {
-	got := received{want: s.wanted(into, haves)}
+func (s *syncer) receive(ctx context.Context, t *target, into store, haves []object.ID) (received, error) {
+	got := received{want: s.wanted(t, into, haves)}
 	var err error
-	if got.q, err = object.OpenQuarantine(s.f.quarantine(s.req.Fence)); err != nil {
+	if got.q, err = object.OpenQuarantine(s.f.quarantine(s.fence)); err != nil {
 		return got, err
 	}
-	got.q.Format = s.tip.Want.Format()
+	got.q.Format = t.Want.Format()
 	got.shallow, err = s.download(ctx, s.remote, got.want, got.q)
 	return got, err
 }
 
 // wanted returns the request for the tip.
-func (s *syncer) wanted(into store, haves []object.ID) wire.FetchRequest {
-	want := wire.FetchRequest{Tip: s.tip.Want, ByHash: s.tip.ByHash, Depth: git.Depth(deeper(into.depth(), s.req.Depth)), Haves: haves}
+func (s *syncer) wanted(t *target, into store, haves []object.ID) wire.FetchRequest {
+	want := wire.FetchRequest{Tip: t.Want, ByHash: t.ByHash, Depth: git.Depth(deeper(into.depth(), s.req.Depth)), Haves: haves}
 	if len(haves) > 0 {
 		want.Shallow = into.shallow()
 	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
@@ -258,18 +268,31 @@ func (s *syncer) download(ctx context.Context, remote *wire.Session, want wire.F
 	return shallow, nil
 }
 
-// use opens a store to build trees from.
-func (s *syncer) use(from store) {
-	s.objects.Close()
-	s.store, s.objects = from, object.Open(from.dir)
-}
-
+// close releases what the sync has open.
 func (s *syncer) close() {
 	s.preload.Wait()
-	s.objects.Close()
-	s.largeObjects.Close()
+	s.builder.close()
 	s.kept.Drop()
 	if s.remote != nil {
 		s.remote.Close()
 	}
+}
+
+// lastTree opens the tree to share files with: the one published for this ref, or its prepared copy, else the default
+// branch's, else nil.
+func (s *syncer) lastTree(t *target) *checkout.Tree {
+	for _, name := range []string{t.names[0], s.binding.Repo.String()} {
+		now := s.v.current(s.f, s.binding, name)
+		if s.last != nil || now.tree == "" {
+			continue
+		}
+		if now == t.now && now.ref == t.Ref.String() {
+			if s.last = s.openPrepared(now); s.last != nil {
+				s.prepared = now.tree
+				continue
+			}
+		}
+		s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
+	}
+	return s.last
 }

@@ -20,20 +20,42 @@ import (
 type PrepareRequest struct {
 	Repo  events.RepoPath
 	Ref   events.Ref
+	Tree  string // published for Ref, relative to the root: once another is, there is nothing to prepare; optional
 	Fence uint64 // of the lease held on Repo; above zero
 }
 
+// IsPreparable reports whether the tree of a request is published and has no prepared one. It needs no lease.
+func (v *Volume) IsPreparable(req PrepareRequest) bool {
+	_, now, err := v.preparable(v.folder(req.Repo), req)
+	return err == nil && now.tree != ""
+}
+
+// preparable returns the published name and tree to prepare; the latter is zero if there is nothing to prepare.
+func (v *Volume) preparable(f folder, req PrepareRequest) (name string, now current, err error) {
+	b, bound, err := f.readBinding()
+	if err != nil || !bound {
+		return "", current{}, err
+	}
+	name = v.names(f, b, tip{wire.Tip{Ref: req.Ref.String(), IsDefault: req.Ref == b.Default}, req.Ref})[0]
+	now = v.current(f, b, name)
+	replaced := req.Tree != "" && req.Tree != v.relative(f.tree(now.tree))
+	if now.tree == "" || now.ref != req.Ref.String() || replaced || f.hasPrepared(now.tree) {
+		return "", current{}, nil
+	}
+	return name, now, nil
+}
+
 // Prepare links the tree that is published for a ref into a private one, so that the next [Volume.Sync] of the ref only has
-// to apply its changes. It returns false if the ref is not published, has a prepared tree, or if space or inodes are scarce.
+// to apply its changes. It returns false unless [Volume.IsPreparable], or if space or inodes are scarce.
 // The caller holds the lease, as for Sync, and cancels ctx when somebody waits for it: Prepare returns within milliseconds.
 func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
 	}
 	f := v.folder(req.Repo)
-	s := &syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, progress: newReporter(nil)}
-	defer s.close()
-	prepared, err = s.prepare(ctx, req.Ref)
+	b := v.newBuilder(f, req.Fence, nil)
+	defer b.close()
+	prepared, err = b.prepare(ctx, req)
 	if err != nil {
 		_ = f.discard(f.build(req.Fence)) // deleting it would take as long as building it
 		v.janitor.queue(f)
@@ -42,20 +64,14 @@ func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool
 	return prepared, nil
 }
 
-func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
-	bound := false
-	var err error
-	if s.binding, bound, err = s.f.readBinding(); err != nil || !bound {
+func (b *builder) prepare(ctx context.Context, req PrepareRequest) (bool, error) {
+	name, now, err := b.v.preparable(b.f, req)
+	if err != nil || now.tree == "" || !b.v.hasRoomToPrepare(b.f) {
 		return false, err
 	}
-	s.tip = tip{wire.Tip{Ref: ref.String(), IsDefault: ref == s.binding.Default}, ref}
-	name := s.v.names(s.f, s.binding, s.tip)[0]
-	now := s.v.current(s.f, s.binding, name)
-	if now.tree == "" || now.ref != ref.String() || s.f.hasPrepared(now.tree) || !s.v.hasRoomToPrepare(s.f) {
-		return false, nil
-	}
-	tree := s.f.tree(now.tree)
-	if s.last = checkout.OpenTree(tree, s.v.cfg.Links); s.last == nil {
+	b.ref = req.Ref
+	tree := b.f.tree(now.tree)
+	if b.last = checkout.OpenTree(tree, b.v.cfg.Links); b.last == nil {
 		return false, nil
 	}
 	g := checkout.GitDirOf(tree)
@@ -66,57 +82,57 @@ func (s *syncer) prepare(ctx context.Context, ref events.Ref) (bool, error) {
 	if (store{dir}).isPurged() {
 		return false, nil
 	}
-	s.use(store{dir})
-	s.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
-	s.plan, err = checkout.NewPlan(ctx, s.objects, object.ParseID(now.commit), s.last, s.v.cfg.MaxTreeFiles)
+	b.use(store{dir})
+	b.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
+	b.plan, err = checkout.NewPlan(ctx, b.objects, object.ParseID(now.commit), b.last, b.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return false, err
 	}
-	if err := s.keepParts(ctx, tree); err != nil {
+	if err := b.keepParts(ctx, tree); err != nil {
 		return false, err
 	}
-	if err := s.keepLarge(ctx, tree); err != nil {
+	if err := b.keepLarge(ctx, tree); err != nil {
 		return false, err
 	}
-	dst := s.f.build(s.req.Fence)
-	files, err := s.checkOut(ctx, dst)
+	dst := b.f.build(b.fence)
+	files, err := b.checkOut(ctx, dst)
 	if err != nil {
 		return false, err
 	}
-	s.v.done("linked")
-	if err := s.writeGitDir(dst, files); err != nil {
+	b.v.done("linked")
+	if err := b.writeGitDir(dst, files); err != nil {
 		return false, err
 	}
-	if err := s.flushPrepared(ctx, dst, files); err != nil {
+	if err := b.flushPrepared(ctx, dst, files); err != nil {
 		return false, disk.Error("prepare a tree", err)
 	}
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
-	err = s.f.guarded(ctx, s.req.Fence, func() error {
-		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != now.tree {
+	err = b.f.guarded(ctx, b.fence, func() error {
+		if b.v.linkedTree(b.f, b.v.publishedPath(name)) != now.tree {
 			return events.Errorf(events.Contention, events.ClassStale, "%w: another tree is published", ErrStale)
 		}
-		if err := s.f.limitPrepared(); err != nil {
+		if err := b.f.limitPrepared(maxPrepared - 1); err != nil {
 			return err
 		}
-		err := os.MkdirAll(s.f.prepared(), 0o755)
+		err := os.MkdirAll(b.f.prepared(), 0o755)
 		if err == nil {
-			err = os.Rename(dst, s.f.next(now.tree))
+			err = os.Rename(dst, b.f.next(now.tree))
 		}
 		return disk.Error("prepare a tree", err)
 	})
 	if err != nil {
 		return false, err
 	}
-	s.f.notePrepared(now.tree, files)
-	s.v.done("prepared")
+	b.f.notePrepared(now.tree, files)
+	b.v.done("prepared")
 	return true, nil
 }
 
 // flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes.
-func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
-	if err := s.flushLarge(); err != nil {
+func (b *builder) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
+	if err := b.flushLarge(); err != nil {
 		return err
 	}
 	g := checkout.GitDirOf(dst)
@@ -132,18 +148,18 @@ func (s *syncer) flushPrepared(ctx context.Context, dst string, files *checkout.
 
 // update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must
 // be built: there is no prepared tree, or it was altered.
-func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error) {
-	if s.prepared == "" {
+func (b *builder) update(ctx context.Context, dst string) (*checkout.Files, error) {
+	if b.prepared == "" {
 		return nil, nil
 	}
-	path := s.f.next(s.prepared)
-	s.prepared = "" // a repeated build has none
-	items, err := s.plan.Items()
+	path := b.f.next(b.prepared)
+	b.prepared = "" // a repeated build has none
+	items, err := b.plan.Items()
 	if err != nil {
 		return nil, nil // the manifest is damaged
 	}
-	err = s.f.guarded(ctx, s.req.Fence, func() error {
-		if err := os.MkdirAll(s.f.building(), 0o755); err != nil {
+	err = b.f.guarded(ctx, b.fence, func() error {
+		if err := os.MkdirAll(b.f.building(), 0o755); err != nil {
 			return err
 		}
 		return os.Rename(path, dst)
@@ -154,9 +170,9 @@ func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error
 	case err != nil:
 		return nil, disk.Error("take the prepared tree", err)
 	}
-	s.v.done("taken")
-	s.progress.begin(events.PhaseBuild, "files", int64(len(items)))
-	files, err := s.plan.Update(ctx, s.objects, items, dst, s.v.cfg.Links, s.v.cfg.checkoutLimits(), s.progress.count)
+	b.v.done("taken")
+	b.progress.begin(events.PhaseBuild, "files", int64(len(items)))
+	files, err := b.plan.Update(ctx, b.objects, items, dst, b.v.cfg.Links, b.v.cfg.checkoutLimits(), b.progress.count)
 	if err != nil && ctx.Err() == nil {
 		return nil, nil // a new tree fails with the cause, if it is not the prepared tree
 	}
@@ -164,12 +180,12 @@ func (s *syncer) update(ctx context.Context, dst string) (*checkout.Files, error
 }
 
 // openPrepared opens the tree prepared for the next one after tree, or returns nil.
-func (s *syncer) openPrepared(tree string) *checkout.Tree {
-	next := s.f.next(tree)
-	if ref, commit, ok := checkout.GitDirOf(next).RefAndCommit(); !ok || ref != s.now.ref || commit != s.now.commit {
+func (b *builder) openPrepared(now current) *checkout.Tree {
+	next := b.f.next(now.tree)
+	if ref, commit, ok := checkout.GitDirOf(next).RefAndCommit(); !ok || ref != now.ref || commit != now.commit {
 		return nil
 	}
-	return checkout.OpenPrepared(next, s.f.tree(tree), s.v.cfg.Links)
+	return checkout.OpenPrepared(next, b.f.tree(now.tree), b.v.cfg.Links)
 }
 
 func (f folder) hasPrepared(tree string) bool {
@@ -225,13 +241,13 @@ func (f folder) preparedTrees() (trees []preparedTree, err error) {
 	return trees, nil
 }
 
-// limitPrepared makes room for another prepared tree. The caller holds the file lock.
-func (f folder) limitPrepared() error {
+// limitPrepared discards all but the newest prepared trees. The caller holds the file lock.
+func (f folder) limitPrepared(keep int) error {
 	trees, err := f.preparedTrees()
 	if err != nil {
 		return err
 	}
-	for _, tree := range trees[:max(0, len(trees)-maxPrepared+1)] {
+	for _, tree := range trees[:max(0, len(trees)-keep)] {
 		if err := f.discard(f.next(tree.of)); err != nil {
 			return err
 		}
@@ -241,36 +257,22 @@ func (f folder) limitPrepared() error {
 
 // uselessPrepared returns the paths of prepared trees that no sync will use: older than KeepPrepared, or their published tree has been
 // replaced, has moved away or was marked as damaged.
-func (s *syncer) uselessPrepared() (paths []string, err error) {
-	trees, err := s.f.preparedTrees()
+func (h *holder) uselessPrepared() (paths []string, err error) {
+	trees, err := h.f.preparedTrees()
 	if err != nil {
 		return nil, err
 	}
 	for _, tree := range trees {
-		linked, err := s.v.isLinked(s.f, s.binding, tree.of)
+		linked, err := h.v.isLinked(h.f, h.binding, tree.of)
 		if err != nil {
 			return nil, err
 		}
-		_, _, complete := checkout.RefAndCommit(s.f.tree(tree.of))
-		if tree.age > s.v.cfg.KeepPrepared || !linked || s.binding.MovedAway.covers(tree.of) || !complete {
-			paths = append(paths, s.f.next(tree.of))
+		_, _, complete := checkout.RefAndCommit(h.f.tree(tree.of))
+		if tree.age > h.v.cfg.KeepPrepared || !linked || h.binding.MovedAway.covers(tree.of) || !complete {
+			paths = append(paths, h.f.next(tree.of))
 		}
 	}
 	return paths, nil
-}
-
-// discardPrepared discards all prepared trees. The caller holds the file lock.
-func (f folder) discardPrepared() error {
-	trees, err := f.preparedTrees()
-	if err != nil {
-		return err
-	}
-	for _, tree := range trees {
-		if err := f.discard(f.next(tree.of)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 const (

@@ -338,7 +338,7 @@ func TestPrepareStopsWhenWanted(t *testing.T) {
 			t.Logf("stopped within %v", time.Since(began))
 		} else {
 			testenv.Must(0, err)(t)
-			testenv.Must(0, f.discardPrepared())(t)
+			testenv.Must(0, f.limitPrepared(0))(t)
 		}
 		mustBeTidy(t, w)
 	}

@@ -28,21 +28,21 @@ const (
 
 // prune deletes the loose objects that neither the store's refs nor any tree needs, unless a workspace may use them. It may also
 // delete objects that a stale holder just added, which cannot publish them.
-func (s *syncer) prune(ctx context.Context) error {
-	if err := s.pruneLFS(ctx); err != nil {
+func (h *holder) prune(ctx context.Context) error {
+	if err := h.pruneLFS(ctx); err != nil {
 		return err
 	}
-	if err := s.pruneParts(ctx); err != nil {
+	if err := h.pruneParts(ctx); err != nil {
 		return err
 	}
-	current, err := s.f.currentStore(s.binding.MovedAway)
+	current, err := h.f.currentStore(h.binding.MovedAway)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Lstat(current.dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	needed, err := s.f.needed(ctx, current)
+	needed, err := h.f.needed(ctx, current)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (s *syncer) prune(ctx context.Context) error {
 	}
 	inUse := false
 	for step := range slices.Chunk(loose.unneeded, pruneStep) {
-		err := s.f.guarded(ctx, s.req.Fence, func() error {
+		err := h.f.guarded(ctx, h.fence, func() error {
 			release, ok, err := claimObjects(current)
 			if err != nil || !ok {
 				inUse = true
@@ -73,7 +73,7 @@ func (s *syncer) prune(ctx context.Context) error {
 	if inUse {
 		loose.kept += loose.spare // or each sync would try again
 	}
-	return s.f.guarded(ctx, s.req.Fence, func() error {
+	return h.f.guarded(ctx, h.fence, func() error {
 		return disk.Error("prune the store", current.notePruned(loose, len(needed)-loose.count))
 	})
 }

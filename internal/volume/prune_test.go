@@ -24,7 +24,7 @@ func looseCount(t *testing.T, s store) (n int) {
 }
 
 func (w *world) prune(f folder, fence uint64) error {
-	return (&syncer{v: w.volume, f: f, req: SyncRequest{Fence: fence}}).prune(w.t.Context())
+	return (&holder{v: w.volume, f: f, fence: fence}).prune(w.t.Context())
 }
 
 func TestPruneKeepsWhatTreesNeed(t *testing.T) {

@@ -51,7 +51,7 @@ func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest, commit st
 		}
 	}
 	v.done("purge begun")
-	s := &syncer{v: v, f: f, req: req, binding: b}
+	s := &holder{v: v, f: f, fence: req.Fence, binding: b}
 	if err := s.tidyNow(ctx); err != nil {
 		return err
 	}
@@ -153,18 +153,18 @@ func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]
 }
 
 // discardReplaced discards the trees that a purge deletes now. It returns whether pins keep any. The caller holds the file lock.
-func (s *syncer) discardReplaced(links map[string]string) (pinned bool, err error) {
-	marks, err := s.f.purgeMarks()
+func (h *holder) discardReplaced(links map[string]string) (pinned bool, err error) {
+	marks, err := h.f.purgeMarks()
 	if err != nil || len(marks) == 0 {
 		return false, err
 	}
-	trees, err := s.v.replacedTrees(s.f, s.binding, links)
+	trees, err := h.v.replacedTrees(h.f, h.binding, links)
 	if err != nil {
 		return false, err
 	}
 	for _, path := range trees {
 		gone := true
-		if s.endPins {
+		if h.endPins {
 			err = folderOf(path).discard(path)
 		} else {
 			gone, err = folderOf(path).discardUnpinned(filepath.Base(path))

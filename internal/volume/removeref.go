@@ -60,7 +60,7 @@ func (v *Volume) removeRef(ctx context.Context, f folder, b binding, req RemoveR
 	}
 	v.done("unpublished")
 	// The name is removed, so errors from here on are non-critical: the next holder cleans up.
-	_ = (&syncer{v: v, f: f, req: SyncRequest{Repo: req.Repo, Fence: req.Fence}, binding: b}).tidyNow(ctx)
+	_ = (&holder{v: v, f: f, fence: req.Fence, binding: b}).tidyNow(ctx)
 	v.done("retired")
 	return len(published) > 0, nil
 }

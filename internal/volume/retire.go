@@ -41,42 +41,42 @@ func (r retiredTree) isNamed(h horizon) bool {
 
 // queryHorizon queries the horizon at most once per sync, and only if there is a tree to retire or a tree that only an
 // unsettled result protects. It runs under the lease but before taking the file lock, because the query may be slow.
-func (s *syncer) queryHorizon(ctx context.Context) error {
-	if s.v.cfg.Results == nil || s.horizon.queried {
+func (h *holder) queryHorizon(ctx context.Context) error {
+	if h.v.cfg.Results == nil || h.horizon.queried {
 		return nil
 	}
-	links, _, err := s.activeLinks()
+	links, _, err := h.activeLinks()
 	if err != nil {
 		return err
 	}
-	unmarked, err := s.f.unlinked(links)
+	unmarked, err := h.f.unlinked(links)
 	if err != nil {
 		return err
 	}
-	expired, err := s.f.expired(links, s.v.cfg.Grace)
+	expired, err := h.f.expired(links, h.v.cfg.Grace)
 	if err != nil {
 		return err
 	}
-	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !s.isUnprotected(t) }) {
+	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !h.isUnprotected(t) }) {
 		return nil
 	}
-	s.queryResults(ctx)
+	h.queryResults(ctx)
 	return nil
 }
 
-func (s *syncer) queryResults(ctx context.Context) {
-	if s.v.cfg.Results == nil || s.horizon.queried {
+func (h *holder) queryResults(ctx context.Context) {
+	if h.v.cfg.Results == nil || h.horizon.queried {
 		return
 	}
-	h, err := s.v.cfg.Results(ctx)
-	s.horizon = horizon{h, true, err == nil} // without an answer, trees stay
+	results, err := h.v.cfg.Results(ctx)
+	h.horizon = horizon{results, true, err == nil} // without an answer, trees stay
 }
 
 // retireReplaced retires the trees that the flip replaced. If the holder is killed before, tidy retires them.
-func (s *syncer) retireReplaced(ctx context.Context) error {
+func (h *holder) retireReplaced(ctx context.Context, replaced []string) error {
 	var trees []string
-	for _, tree := range s.replaced {
-		linked, err := s.v.isLinked(s.f, s.binding, tree)
+	for _, tree := range replaced {
+		linked, err := h.v.isLinked(h.f, h.binding, tree)
 		if err != nil {
 			return err
 		}
@@ -87,16 +87,16 @@ func (s *syncer) retireReplaced(ctx context.Context) error {
 	if len(trees) == 0 {
 		return nil
 	}
-	if slices.ContainsFunc(trees, s.f.isPurged) { // without a grace
-		return s.tidyNow(ctx)
+	if slices.ContainsFunc(trees, h.f.isPurged) { // without a grace
+		return h.tidyNow(ctx)
 	}
-	s.queryResults(ctx)
-	return s.f.guarded(ctx, s.req.Fence, func() error { return s.f.markRetired(trees, s.horizon.Latest) })
+	h.queryResults(ctx)
+	return h.f.guarded(ctx, h.fence, func() error { return h.f.markRetired(trees, h.horizon.Latest) })
 }
 
 // isUnprotected reports whether a tree past its grace may be deleted even if an unsettled result names it.
-func (s *syncer) isUnprotected(t retiredTree) bool {
-	return s.v.cfg.Results == nil || t.age-s.v.cfg.Grace > s.v.cfg.KeepNamed
+func (h *holder) isUnprotected(t retiredTree) bool {
+	return h.v.cfg.Results == nil || t.age-h.v.cfg.Grace > h.v.cfg.KeepNamed
 }
 
 // unlinked returns the trees that are not published and not marked as retired yet.
@@ -174,9 +174,9 @@ func (f folder) readMark(tree string) (retiredTree, error) {
 
 // reclaimable returns the retired trees that may be deleted, oldest first: past their grace, and not named by
 // an unsettled result or past KeepNamed. They must be claimed first. The caller holds the file lock.
-func (s *syncer) reclaimable(links map[string]string) ([]retiredTree, error) {
-	trees, err := s.f.expired(links, s.v.cfg.Grace)
-	return slices.DeleteFunc(trees, func(t retiredTree) bool { return t.isNamed(s.horizon) && !s.isUnprotected(t) }), err
+func (h *holder) reclaimable(links map[string]string) ([]retiredTree, error) {
+	trees, err := h.f.expired(links, h.v.cfg.Grace)
+	return slices.DeleteFunc(trees, func(t retiredTree) bool { return t.isNamed(h.horizon) && !h.isUnprotected(t) }), err
 }
 
 // dropMarks removes the marks of trees that are gone or published again.

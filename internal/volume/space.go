@@ -48,8 +48,8 @@ type meter struct {
 const remeasureAfter = time.Minute
 
 // checkSpace fails if the volume or the repository exceeds a limit, and otherwise starts the meter.
-func (s *syncer) checkSpace(ctx context.Context) error {
-	if s.isPublished(s.tip.Commit) {
+func (s *syncer) checkSpace(ctx context.Context, t *target) error {
+	if s.isPublished(t, t.Commit, nil) {
 		return nil // only changed files will be listed
 	}
 	err := s.v.checkFree(0)

@@ -17,7 +17,7 @@ const (
 // obtainParts fetches the submodules that the plan's tree needs and the repository does not have, and adds their files to the
 // plan. It does nothing if neither the plan's tree nor the last one is to have any.
 func (s *syncer) obtainParts(ctx context.Context) error {
-	s.parts, s.collected = checkout.Parts{Mode: string(s.req.Submodules)}, true
+	s.parts = checkout.Parts{Mode: string(s.req.Submodules)}
 	if s.parts.Mode == "" && s.last.Parts().Mode == "" {
 		return nil
 	}
@@ -39,19 +39,19 @@ func (s *syncer) obtainParts(ctx context.Context) error {
 }
 
 // planParts adds the files of the submodules that the repository already has to the plan.
-func (s *syncer) planParts(ctx context.Context, parts checkout.Parts) error {
-	s.partDirs = nil
-	for _, dir := range slices.Concat(s.f.partsOf(s.last.Parts()), s.f.partsOf(parts)) {
-		if !slices.Contains(s.partDirs, dir) {
-			s.partDirs = append(s.partDirs, dir)
+func (b *builder) planParts(ctx context.Context, parts checkout.Parts) error {
+	b.partDirs = nil
+	for _, dir := range slices.Concat(b.f.partsOf(b.last.Parts()), b.f.partsOf(parts)) {
+		if !slices.Contains(b.partDirs, dir) {
+			b.partDirs = append(b.partDirs, dir)
 		}
 	}
-	s.objects.Add(s.partDirs...)
-	return s.plan.SetParts(ctx, s.objects, parts, s.v.cfg.MaxTreeFiles)
+	b.objects.Add(b.partDirs...)
+	return b.plan.SetParts(ctx, b.objects, parts, b.v.cfg.MaxTreeFiles)
 }
 
 // keepParts prepares a copy of a tree with the same submodules, none of which is fetched.
-func (s *syncer) keepParts(ctx context.Context, tree string) error {
+func (b *builder) keepParts(ctx context.Context, tree string) error {
 	parts, err := checkout.GitDirOf(tree).Parts()
 	if err != nil {
 		return disk.Error("read the submodules of a tree", err)
@@ -59,21 +59,21 @@ func (s *syncer) keepParts(ctx context.Context, tree string) error {
 	if parts.Mode == "" {
 		return nil
 	}
-	if err := s.forgetUnreadable(ctx); err != nil {
+	if err := b.forgetUnreadable(ctx); err != nil {
 		return err
 	}
-	return s.planParts(ctx, parts)
+	return b.planParts(ctx, parts)
 }
 
-// hasParts reports whether a tree has the submodules that are asked for. Until they are collected, it is false if some are
-// missing: they may be available now.
-func (s *syncer) hasParts(tree string) bool {
+// hasParts reports whether a tree has the submodules that are asked for. Until they are collected, and wanted is nil, it is
+// false if some are missing: they may be available now.
+func (s *syncer) hasParts(tree string, wanted *checkout.Parts) bool {
 	parts, err := checkout.GitDirOf(tree).Parts()
 	if err != nil {
 		return false
 	}
-	if s.collected {
-		return parts.Equal(s.parts)
+	if wanted != nil {
+		return parts.Equal(*wanted)
 	}
 	return parts.Mode == string(s.req.Submodules) && len(parts.Missing()) == 0
 }

@@ -70,6 +70,7 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 	if s.remote != nil {
 		c.silent.answers(events.CanonicalHost(s.req.URL))
 	}
+	s.slot.leave() // for those that are fetched: one at a time takes it
 	c.collect(ctx, top)
 	c.running.Wait()
 	switch {
@@ -79,7 +80,10 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 		return nil, context.Cause(outer)
 	}
 	slices.SortFunc(c.found, func(a, b checkout.Part) int { return cmp.Compare(a.Path, b.Path) })
-	return c.found, c.failed
+	if c.failed != nil {
+		return nil, c.failed
+	}
+	return c.found, s.takeSlot(outer)
 }
 
 // collect starts to find the submodules of a repository, and theirs.

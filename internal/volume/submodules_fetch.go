@@ -106,8 +106,11 @@ func (c *collector) claim(dir string) (release func()) {
 // readPart reads what openPart returns from the store of a submodule. It ends the sync if there are too many files in all of them.
 func (c *collector) readPart(ctx context.Context, part checkout.Part, within *super) error {
 	s, limit := c.s, c.s.v.cfg.MaxTreeFiles
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	release, err := s.readAlone(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	objects := object.Open(s.f.part(part))
 	defer objects.Close()
 	plan, err := checkout.NewPlan(ctx, objects, part.Commit, nil, limit)
@@ -122,6 +125,19 @@ func (c *collector) readPart(ctx context.Context, part checkout.Part, within *su
 		return err
 	}
 	return within.read(objects, plan.Tree())
+}
+
+// readAlone waits until no other submodule of this sync is indexed or read, and takes the sync's slot.
+func (s *syncer) readAlone(ctx context.Context) (release func(), err error) {
+	s.reading.Lock()
+	if err := s.slot.take(ctx, nil); err != nil { // the progress is that of all submodules
+		s.reading.Unlock()
+		return nil, err
+	}
+	return func() {
+		s.slot.leave()
+		s.reading.Unlock()
+	}, nil
 }
 
 // fetchPart fetches the commit of a submodule into its store. Unless it has the origin of the repository's remote, its URL is foreign.
@@ -247,8 +263,11 @@ func (s *syncer) receivePart(ctx context.Context, remote *wire.Session, want wir
 	if err != nil {
 		return err
 	}
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	release, err := s.readAlone(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	objects := object.Open(q.Dir)
 	defer objects.Close()
 	if base == (store{}) {

@@ -31,10 +31,10 @@ func (f folder) partsOf(parts checkout.Parts) (dirs []string) {
 	return dirs
 }
 
-// dropParts discards the stores of the plan's submodules, because one may be damaged.
-func (s *syncer) dropParts(ctx context.Context) error {
-	return s.f.guarded(ctx, s.req.Fence, func() error {
-		for _, dir := range s.f.partsOf(s.parts) {
+// dropParts discards the stores of submodules, because one may be damaged.
+func (s *syncer) dropParts(ctx context.Context, parts checkout.Parts) error {
+	return s.f.guarded(ctx, s.fence, func() error {
+		for _, dir := range s.f.partsOf(parts) {
 			if err := s.f.discard(dir); err != nil {
 				return err
 			}
@@ -56,31 +56,31 @@ func (f folder) listParts() (dirs []string, err error) {
 }
 
 // pruneParts discards the stores of submodules that no tree has.
-func (s *syncer) pruneParts(ctx context.Context) error {
-	dirs, err := s.f.listParts()
+func (h *holder) pruneParts(ctx context.Context) error {
+	dirs, err := h.f.listParts()
 	if err != nil || len(dirs) == 0 {
 		return err
 	}
-	trees, err := disk.ReadDir(s.f.trees())
+	trees, err := disk.ReadDir(h.f.trees())
 	if err != nil {
 		return disk.Error("list the trees", err)
 	}
 	needed := map[string]bool{}
 	for _, tree := range trees {
-		parts, err := checkout.GitDirOf(s.f.tree(tree.Name())).Parts()
+		parts, err := checkout.GitDirOf(h.f.tree(tree.Name())).Parts()
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil // unknown which ones the tree uses: keep all
 		}
 		for _, part := range parts.List {
-			needed[s.f.part(part)] = true
+			needed[h.f.part(part)] = true
 		}
 	}
-	return s.f.guarded(ctx, s.req.Fence, func() error {
+	return h.f.guarded(ctx, h.fence, func() error {
 		for _, dir := range dirs {
 			if needed[dir] {
 				continue
 			}
-			if err := s.f.discard(dir); err != nil {
+			if err := h.f.discard(dir); err != nil {
 				return err
 			}
 		}

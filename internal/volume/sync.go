@@ -110,214 +110,306 @@ type SyncResult struct {
 // The caller holds the lease on req.Repo with the fence req.Fence. Only one Sync or Remove may run per repository and
 // fence; of two with different fences, the lower fails with [ErrStale] and changes nothing that readers see.
 func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) {
-	s := &syncer{v: v, f: v.folder(req.Repo), req: req, progress: newReporter(req.Progress)}
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
 	defer v.janitor.syncBegins()()
+	s := v.newSyncer(v.folder(req.Repo), req)
+	defer s.slot.leave()
 	res, err := s.run(ctx)
 	s.progress.end()
 	res.Asked = s.remote != nil
 	s.noteGrowth(res)
 	s.close()
-	_ = os.RemoveAll(s.f.quarantine(s.req.Fence)) // otherwise the next holder removes it
+	_ = os.RemoveAll(s.f.quarantine(s.fence)) // otherwise the next holder removes it
 	v.janitor.add(s.f)
 	if err != nil {
-		s.discard()
+		_ = os.RemoveAll(s.f.build(s.fence))
 		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
-	}
-	if v.cfg.Replaced != nil && res.Published && s.now.ref == res.Ref.String() {
-		v.cfg.Replaced(req.Repo, res.Ref)
 	}
 	return res, nil
 }
 
-// checkRequest refuses an incomplete request, and any request if the volume is unmounted: writes would land below its
-// mount point.
-func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
-	if repo.IsZero() || fence == 0 {
-		return events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository or a fence")
-	}
-	return v.checkMounted()
-}
-
-func (v *Volume) checkMounted() error {
-	id, err := os.ReadFile(filepath.Join(v.root, adminDir, idName))
-	switch {
-	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:
-		return events.Errorf(events.Retryable, events.ClassVolume, "the volume opened at %s is gone: mount it again, or restart this process with another volume", v.root)
-	case err != nil:
-		return disk.Error("check for the volume", err)
-	}
-	return nil
-}
-
-// syncer is the state of one Sync.
+// syncer is a sync of one request. Its steps get what they work on as arguments; what they make is in its builder.
 type syncer struct {
-	v   *Volume
-	f   folder
-	req SyncRequest
+	builder
+	req    SyncRequest
+	remote *wire.Session // nil until it is contacted
 
-	binding  binding
-	remote   *wire.Session
-	tip      tip
-	names    []string // to publish under
-	check    Check    // of the tip; nil for none
-	now      current  // published under the first name at the start
-	horizon  horizon  // see queryHorizon
-	replaced []string // trees that the names linked to before the flip
-	tidied   bool     // tidy has looked at all trees
-	endPins  bool     // see GCRequest
-
-	store      store         // where the commit's objects are
-	objects    *object.Store // open on it
-	kept       *object.Kept  // blobs of a first fetch
-	refetched  bool          // everything has been fetched again
-	plan       *checkout.Plan
-	history    checkout.History // of the plan's commit
-	last       *checkout.Tree   // see lastTree
-	preload    sync.WaitGroup   // reads last while the remote is asked
-	prepared   string           // last is the tree prepared from this published one; "" for none
-	tree       string           // name of the tree built, until it is published
-	large      *largeFiles      // LFS files of the plan's tree; nil for none
-	parts      checkout.Parts   // submodules of the plan's tree; see obtainParts
-	partDirs   []string         // their stores, and those of the last tree
-	collected  bool             // parts is set
-	reading    sync.Mutex       // held while the commit of a submodule is checked, as that takes memory
-	partNumber atomic.Int64     // of the last submodule fetched
-	damaged    bool             // see wasDamaged; of the base, once compared
-
-	largeObjects *object.Store // the store, opened again for large
-	meter        meter
-	progress     *reporter
+	refetched  bool           // everything has been fetched again
+	kept       *object.Kept   // blobs of a first fetch
+	preload    sync.WaitGroup // reads the last tree while the remote is asked
+	reading    sync.Mutex     // held while the commit of a submodule is checked, as that takes memory
+	partNumber atomic.Int64   // of the last submodule fetched
 }
 
-func (s *syncer) run(ctx context.Context) (res SyncResult, err error) {
-	if err := s.f.recordUnsynced(ctx, s.req.Fence); err != nil {
+// target is what a sync publishes, and where.
+type target struct {
+	tip
+	names []string // to publish under
+	now   current  // published under the first name at the start
+	check Check    // of the commit; nil for none
+}
+
+func (v *Volume) newSyncer(f folder, req SyncRequest) *syncer {
+	return &syncer{builder: v.newBuilder(f, req.Fence, req.Progress), req: req}
+}
+
+// run goes through the steps of a sync.
+func (s *syncer) run(ctx context.Context) (SyncResult, error) {
+	if err := s.enter(ctx); err != nil {
 		return SyncResult{}, err
+	}
+	t := s.known()
+	if t == nil {
+		var err error
+		if t, err = s.list(ctx); err != nil {
+			return SyncResult{}, err
+		}
+	}
+	if s.isDone(t) {
+		return s.settle(ctx, t, "", SyncResult{Ref: t.Ref, Path: t.names[0], Before: t.now.commit, After: t.now.commit})
+	}
+	if err := s.checkSpace(ctx, t); err != nil {
+		return SyncResult{}, err
+	}
+	if err := s.obtain(ctx, t); err != nil {
+		return SyncResult{}, err
+	}
+	res, tree, err := s.make(ctx, t)
+	if err != nil && !s.refetched && worthRefetching(ctx, err) { // the store, or that of a submodule, is damaged
+		if err = s.obtainAfresh(ctx, t, s.parts); err == nil {
+			res, tree, err = s.make(ctx, t)
+		}
+	}
+	if err != nil {
+		return SyncResult{}, err
+	}
+	return s.settle(ctx, t, tree, res)
+}
+
+// enter records the fence, binds the repository to the remote, and deletes what crashed holders have left behind.
+func (s *syncer) enter(ctx context.Context) (err error) {
+	if err := s.f.recordUnsynced(ctx, s.fence); err != nil {
+		return err
 	}
 	s.v.done("fenced")
 	for _, url := range []string{s.req.URL, s.req.from()} {
 		if err := checkURL(url); err != nil {
-			return SyncResult{}, err
+			return err
 		}
 	}
-	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.req.Fence); err != nil {
-		return SyncResult{}, err
+	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.fence); err != nil {
+		return err
 	}
-	if err := s.tidy(ctx); err != nil { // left behind by crashed holders
-		return SyncResult{}, err
+	if err := s.tidy(ctx); err != nil {
+		return err
 	}
 	s.v.done("bound")
-	if s.req.Refetch || !s.isKnownUpToDate() {
-		if err := s.list(ctx); err != nil {
-			return SyncResult{}, err
-		}
-	}
-	if commit := s.now.commit; s.check == nil && !s.req.Refetch && s.isPublished(s.tip.Commit) && commit == s.base() && !s.wasDamaged(commit) {
-		tree := s.v.relative(s.f.tree(s.now.tree))
-		return SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: commit, After: commit, Tree: tree}, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
-	}
-	if err := s.checkSpace(ctx); err != nil {
-		return SyncResult{}, err
-	}
-	if err := s.obtain(ctx); err != nil {
-		return SyncResult{}, err
-	}
-	// obtain may have contacted the remote after all, so the tip is final only now.
-	if err := s.checkCommit(ctx); err != nil {
-		return SyncResult{}, err
-	}
-	if err := s.obtainParts(ctx); err != nil {
-		if err := s.obtainAgain(ctx, err); err != nil {
-			return SyncResult{}, err
-		}
-	}
-	res = SyncResult{Ref: s.tip.Ref, Path: s.names[0], Before: s.base()}
-	defer func() { res.Missing = s.parts.Missing() }()
-	changed, err := s.changesSince(ctx, res.Before)
-	if err != nil {
-		if err = s.obtainAgain(ctx, err); err == nil {
-			changed, err = s.changesSince(ctx, res.Before)
-		}
-	}
-	if err != nil {
-		return SyncResult{}, err
-	}
-	res.After = s.plan.Commit.String()
-	res.Files, res.Full, res.Truncated = filesOf(changed.Files), changed.Full, changed.Truncated
-	res.Damaged = s.damaged
-	res.Forced = s.isForced(ctx, res.Before)
-	if s.isPublished(s.plan.Commit) {
-		res.Tree = s.v.relative(s.f.tree(s.now.tree))
-		return res, s.f.guarded(ctx, s.req.Fence, s.recordDefault)
-	}
-	res.Tree, res.Published, err = s.publish(ctx)
-	if err == nil && s.store.needsPrune(s.tidied) {
-		_ = s.prune(ctx) // non-critical: the next sync prunes again
-	}
-	return res, err
-}
-
-// isKnownUpToDate reports whether the last known tip is already published.
-func (s *syncer) isKnownUpToDate() bool {
-	if s.req.Known.Commit == "" {
-		return false
-	}
-	commit := object.ParseID(s.req.Known.Commit)
-	s.tip = tip{wire.Tip{Ref: s.req.Known.Ref.String(), IsDefault: s.req.Known.Ref == s.binding.Default, Want: commit, Commit: commit}, s.req.Known.Ref}
-	s.names = s.v.names(s.f, s.binding, s.tip)
-	s.now = s.v.current(s.f, s.binding, s.names[0])
-	s.setCheck()
-	return s.isPublished(s.tip.Commit) && !s.needsTag() // which tag it was is not known
-}
-
-// list resolves the ref at the remote and reads what is published for it.
-func (s *syncer) list(ctx context.Context) (err error) {
-	s.progress.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
-		return err
-	}
-	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
-		return err
-	}
-	if pinned := s.req.pinned(); pinned != "" {
-		s.tip, err = parseTip(s.remote.ResolveCommit(s.req.Ref.String(), object.ParseID(pinned)))
-	} else {
-		s.tip, err = parseTip(s.remote.Resolve(s.req.Ref.String()))
-	}
-	if err != nil {
-		return err
-	}
-	s.remote.ForgetRefs()
-	s.names = s.v.names(s.f, s.binding, s.tip)
-	if err := s.checkNames(); err != nil { // fail before fetching and building
-		return err
-	}
-	s.now = s.v.current(s.f, s.binding, s.names[0])
-	s.setCheck()
-	s.v.done("listed")
 	return nil
 }
 
+// known returns the last known tip if that is published already, else nil: the remote must be asked.
+func (s *syncer) known() *target {
+	if s.req.Refetch || s.req.Known.Commit == "" {
+		return nil
+	}
+	commit, ref := object.ParseID(s.req.Known.Commit), s.req.Known.Ref
+	at := wire.Tip{Ref: ref.String(), IsDefault: ref == s.binding.Default, Want: commit, Commit: commit}
+	t := s.aim(tip{at, ref})
+	if !s.isPublished(t, commit, nil) || s.needsTag(t) { // which tag it was is not known
+		return nil
+	}
+	return t
+}
+
+// aim returns the target for a tip of the remote.
+func (s *syncer) aim(at tip) *target {
+	t := &target{tip: at, names: s.v.names(s.f, s.binding, at)}
+	t.now = s.v.current(s.f, s.binding, t.names[0])
+	s.ref = t.Ref
+	s.setCheck(t)
+	return t
+}
+
+// list resolves the ref at the remote.
+func (s *syncer) list(ctx context.Context) (t *target, err error) {
+	s.slot.leave()
+	s.progress.begin(events.PhaseList, "", 0)
+	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
+		return nil, err
+	}
+	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
+		return nil, err
+	}
+	var at tip
+	if pinned := s.req.pinned(); pinned != "" {
+		at, err = parseTip(s.remote.ResolveCommit(s.req.Ref.String(), object.ParseID(pinned)))
+	} else {
+		at, err = parseTip(s.remote.Resolve(s.req.Ref.String()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.remote.ForgetRefs()
+	t = s.aim(at)
+	if err := s.checkNames(t.names); err != nil { // fail before fetching and building
+		return nil, err
+	}
+	s.v.done("listed")
+	return t, nil
+}
+
+// isDone reports whether nothing is to be done: the target is published, and the caller knows it.
+func (s *syncer) isDone(t *target) bool {
+	commit := t.now.commit
+	return t.check == nil && !s.req.Refetch && s.isPublished(t, t.Commit, nil) && commit == s.base(t) && !s.wasDamaged(commit)
+}
+
 // base returns the commit to list changed files from.
-func (s *syncer) base() string {
+func (s *syncer) base(t *target) string {
 	published := ""
-	if s.now.ref == s.tip.Ref.String() {
-		published = s.now.commit
+	if t.now.ref == t.Ref.String() {
+		published = t.now.commit
 	}
 	if s.req.Base == nil {
 		return published
 	}
-	return s.req.Base(s.tip.Ref, published)
+	return s.req.Base(t.Ref, published)
 }
 
-// changesSince lists the changes since the commit base, which may be in an older store generation.
-func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
+// make admits the commit that was obtained, fills its plan with submodules and LFS files, and builds its tree. It returns no tree if
+// one is published already: perhaps one without submodules that cannot be had.
+func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree string, err error) {
+	if err := s.admit(ctx, t); err != nil {
+		return SyncResult{}, "", err
+	}
+	if err := s.obtainParts(ctx); err != nil {
+		return SyncResult{}, "", err
+	}
+	res = SyncResult{Ref: t.Ref, Path: t.names[0], Before: s.base(t), After: s.plan.Commit.String()}
+	changed, damaged, err := s.changesSince(ctx, res.Before)
+	if err != nil {
+		return SyncResult{}, "", err
+	}
+	res.Files, res.Full, res.Truncated, res.Damaged = filesOf(changed.Files), changed.Full, changed.Truncated, damaged
+	res.Forced = s.isForced(ctx, res.Before)
+	if !s.isPublished(t, s.plan.Commit, &s.parts) {
+		if err := s.obtainLarge(ctx); err != nil {
+			return SyncResult{}, "", err
+		}
+	}
+	res.Missing = s.parts.Missing()
+	if s.isPublished(t, s.plan.Commit, &s.parts) {
+		return res, "", nil
+	}
+	tree, err = s.build(ctx)
+	if err != nil {
+		return SyncResult{}, "", err
+	}
+	s.v.done("built")
+	return res, tree, nil
+}
+
+// settle publishes a new tree, or only records the default branch if there is none.
+func (s *syncer) settle(ctx context.Context, t *target, tree string, res SyncResult) (SyncResult, error) {
+	if tree == "" {
+		res.Tree = s.v.relative(s.f.tree(t.now.tree))
+		return res, s.f.guarded(ctx, s.fence, func() error { return s.recordDefault(t) })
+	}
+	replaced, err := s.flip(ctx, t, tree)
+	if err != nil {
+		return SyncResult{}, err
+	}
+	s.v.done("flipped")
+	_ = s.retireReplaced(ctx, replaced) // non-critical: the next holder cleans up
+	s.v.done("retired")
+	if s.store.needsPrune(s.tidied) {
+		_ = s.prune(ctx) // non-critical: the next sync prunes again
+	}
+	res.Tree, res.Published = s.v.relative(s.f.tree(tree)), true
+	if s.v.cfg.Replaced != nil && t.now.ref == t.Ref.String() {
+		s.v.cfg.Replaced(PrepareRequest{Repo: s.req.Repo, Ref: res.Ref, Tree: res.Tree})
+	}
+	return res, nil
+}
+
+// flip links every name to a new tree, once the lease is confirmed, and returns the trees that they have linked to. It deletes the
+// new tree unless it may be published.
+func (s *syncer) flip(ctx context.Context, t *target, tree string) (replaced []string, err error) {
+	begun := false
+	defer func() {
+		if !begun {
+			_ = os.RemoveAll(s.f.tree(tree))
+		}
+	}()
+	if err := s.v.confirm(ctx, s.req.Confirm); err != nil {
+		return nil, err
+	}
+	err = s.f.guarded(ctx, s.fence, func() error {
+		if err := s.checkNames(t.names); err != nil {
+			return err
+		}
+		begun = true
+		for _, name := range t.names {
+			old, err := s.v.readLink(s.f, s.v.publishedPath(name))
+			if err != nil {
+				return disk.Error("read a published name", err)
+			}
+			if old != "" && !slices.Contains(replaced, old) {
+				replaced = append(replaced, old)
+			}
+			if err := s.v.flip(s.f, name, tree, s.fence); err != nil {
+				return err
+			}
+		}
+		return s.recordDefault(t)
+	})
+	return replaced, err
+}
+
+func (s *syncer) checkNames(names []string) error {
+	for _, name := range names {
+		if err := s.v.checkName(s.f, name, s.binding.Remote); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordDefault records the default branch in the binding. The caller holds the file lock.
+func (s *syncer) recordDefault(t *target) error {
+	if !t.IsDefault || s.binding.Default == t.Ref {
+		return nil
+	}
+	s.binding.Default = t.Ref
+	return s.f.writeBinding(s.binding)
+}
+
+// confirm returns nil if the caller still holds its leases according to check, which is optional.
+func (v *Volume) confirm(ctx context.Context, check func(context.Context) error) error {
+	if check != nil {
+		if err := check(ctx); err != nil {
+			return fmt.Errorf("confirm the lease: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("confirm the lease: %w", context.Cause(ctx))
+	}
+	v.done("confirmed")
+	return nil
+}
+
+// changesSince lists the changes since the commit base, which may be in an older store generation. If a tree of base was damaged,
+// it lists the whole tree.
+func (s *syncer) changesSince(ctx context.Context, base string) (changes checkout.Changes, damaged bool, err error) {
+	if err := s.takeSlot(ctx); err != nil {
+		return checkout.Changes{}, false, err
+	}
 	s.progress.begin(events.PhaseCompare, "", 0)
 	generations, err := s.f.generations()
 	if err != nil {
-		return checkout.Changes{}, err
+		return checkout.Changes{}, false, err
 	}
 	dirs := []string{s.store.dir}
 	for _, n := range slices.Backward(generations) {
@@ -327,12 +419,12 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 	}
 	all := object.Open(append(dirs, s.partDirs...)...)
 	defer all.Close()
-	if s.damaged = s.wasDamaged(base); !s.damaged {
-		return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
+	if damaged = s.wasDamaged(base); damaged {
+		base = ""
 	}
-	changes, err := s.plan.ChangesSince(ctx, all, "", s.v.cfg.checkoutLimits())
-	changes.Full = true
-	return changes, err
+	changes, err = s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
+	changes.Full = changes.Full || damaged
+	return changes, damaged, err
 }
 
 // wasDamaged reports whether a tree of the ref at this commit is marked as damaged, so that readers may have read wrong files. It
@@ -354,19 +446,20 @@ func (s *syncer) wasDamaged(commit string) bool {
 		}
 		g := checkout.GitDirOf(s.f.tree(tree.Name()))
 		ref, err := builtFor(g)
-		return err == nil && ref == s.tip.Ref && g.IsMarked()
+		return err == nil && ref == s.ref && g.IsMarked()
 	})
 }
 
 // isPublished reports whether one tree of the ref's commit, with the requested history, LFS files and submodules, is published under
-// every name. It returns false for the zero commit, and for a tree that a purge replaces.
-func (s *syncer) isPublished(commit object.ID) bool {
-	if s.now.tree == "" || s.now.ref != s.tip.Ref.String() || s.now.commit != commit.String() || !s.isDeepEnough() ||
-		checkout.GitDirOf(s.f.tree(s.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(s.now.tree)) || s.f.isPurged(s.now.tree) {
+// every name. It returns false for the zero commit, and for a tree that a purge replaces. Until the submodules are known, parts is
+// nil.
+func (s *syncer) isPublished(t *target, commit object.ID, parts *checkout.Parts) bool {
+	if t.now.tree == "" || t.now.ref != t.Ref.String() || t.now.commit != commit.String() || !s.isDeepEnough(t) ||
+		checkout.GitDirOf(s.f.tree(t.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(t.now.tree), parts) || s.f.isPurged(t.now.tree) {
 		return false
 	}
-	for _, name := range s.names {
-		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != s.now.tree {
+	for _, name := range t.names {
+		if s.v.linkedTree(s.f, s.v.publishedPath(name)) != t.now.tree {
 			return false
 		}
 	}
@@ -374,8 +467,28 @@ func (s *syncer) isPublished(commit object.ID) bool {
 }
 
 // isDeepEnough reports whether the published tree has the requested history.
-func (s *syncer) isDeepEnough() bool {
-	return events.Depth(1).Covers(s.req.Depth) || depthOf(checkout.GitDirOf(s.f.tree(s.now.tree))).Covers(s.req.Depth)
+func (s *syncer) isDeepEnough(t *target) bool {
+	return events.Depth(1).Covers(s.req.Depth) || depthOf(checkout.GitDirOf(s.f.tree(t.now.tree))).Covers(s.req.Depth)
+}
+
+// checkRequest refuses an incomplete request, and any request if the volume is unmounted: writes would land below its
+// mount point.
+func (v *Volume) checkRequest(repo events.RepoPath, fence uint64) error {
+	if repo.IsZero() || fence == 0 {
+		return events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository or a fence")
+	}
+	return v.checkMounted()
+}
+
+func (v *Volume) checkMounted() error {
+	id, err := os.ReadFile(filepath.Join(v.root, adminDir, idName))
+	switch {
+	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:
+		return events.Errorf(events.Retryable, events.ClassVolume, "the volume opened at %s is gone: mount it again, or restart this process with another volume", v.root)
+	case err != nil:
+		return disk.Error("check for the volume", err)
+	}
+	return nil
 }
 
 // current is the complete tree that a name is published for; zero if there is none.

@@ -318,7 +318,7 @@ func TestStoreIsKeptIfTreeIsUnreadable(t *testing.T) {
 	testenv.Must(0, os.Rename(alternates, alternates+"-away"))(t)
 	testenv.Must(0, os.Mkdir(alternates, 0o755))(t) // exists, but cannot be read
 
-	s := &syncer{v: w.volume, f: f, req: SyncRequest{Fence: w.fence.Load()}, binding: binding{Repo: repoPath(t, widgets)}}
+	s := &holder{v: w.volume, f: f, fence: w.fence.Load(), binding: binding{Repo: repoPath(t, widgets)}}
 	testenv.Must(0, s.tidy(t.Context()))(t)
 
 	testenv.Must(0, os.Remove(alternates))(t)

@@ -17,48 +17,48 @@ import (
 //
 // Looking at all trees takes the longer the more are kept. So unless there are leftovers, a sync does it only if none has for half of the
 // grace, and the cost of a push does not grow with what is kept. A tree stays about one more grace at most.
-func (s *syncer) tidy(ctx context.Context) error {
-	due, err := s.isTidyDue()
+func (h *holder) tidy(ctx context.Context) error {
+	due, err := h.isTidyDue()
 	if err != nil {
 		return err
 	}
 	if !due {
-		return s.f.checkFence(s.req.Fence)
+		return h.f.checkFence(h.fence)
 	}
-	return s.tidyNow(ctx)
+	return h.tidyNow(ctx)
 }
 
 // tidyNow is tidy whether it is due or not.
-func (s *syncer) tidyNow(ctx context.Context) error {
-	if err := s.queryHorizon(ctx); err != nil {
+func (h *holder) tidyNow(ctx context.Context) error {
+	if err := h.queryHorizon(ctx); err != nil {
 		return err
 	}
-	s.tidied = true
-	return s.f.guarded(ctx, s.req.Fence, s.clear)
+	h.tidied = true
+	return h.f.guarded(ctx, h.fence, h.clear)
 }
 
 // isTidyDue needs no lock: once our fence is recorded, no other holder leaves anything.
-func (s *syncer) isTidyDue() (bool, error) {
-	info, err := os.Stat(s.f.tidied())
+func (h *holder) isTidyDue() (bool, error) {
+	info, err := os.Stat(h.f.tidied())
 	if errors.Is(err, os.ErrNotExist) {
 		return true, nil
 	}
 	if err != nil {
 		return false, disk.Error("see when the trees were last looked at", err)
 	}
-	if since := time.Since(info.ModTime()); since < 0 || since > s.v.cfg.Grace/2 {
+	if since := time.Since(info.ModTime()); since < 0 || since > h.v.cfg.Grace/2 {
 		return true, nil
 	}
-	leftovers, err := s.f.leftovers()
+	leftovers, err := h.f.leftovers()
 	return len(leftovers) > 0, err
 }
 
-func (s *syncer) clear() error {
-	leftovers, err := s.f.leftovers()
+func (h *holder) clear() error {
+	leftovers, err := h.f.leftovers()
 	if err != nil {
 		return err
 	}
-	links, expired, err := s.activeLinks()
+	links, expired, err := h.activeLinks()
 	if err != nil {
 		return err
 	}
@@ -67,48 +67,48 @@ func (s *syncer) clear() error {
 			return err
 		}
 	}
-	useless, err := s.uselessPrepared()
+	useless, err := h.uselessPrepared()
 	if err != nil {
 		return err
 	}
-	if err := s.f.discardAt(useless); err != nil {
+	if err := h.f.discardAt(useless); err != nil {
 		return err
 	}
-	if err := s.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
+	if err := h.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
 		return err
 	}
-	pinned, err := s.discardReplaced(links)
+	pinned, err := h.discardReplaced(links)
 	if err != nil {
 		return err
 	}
-	unlinked, err := s.f.unlinked(links)
+	unlinked, err := h.f.unlinked(links)
 	if err != nil {
 		return err
 	}
-	if err := s.f.markRetired(unlinked, s.horizon.Latest); err != nil {
+	if err := h.f.markRetired(unlinked, h.horizon.Latest); err != nil {
 		return err
 	}
-	if err := s.f.dropMarks(links); err != nil {
+	if err := h.f.dropMarks(links); err != nil {
 		return err
 	}
 	if !pinned { // otherwise the purged stores say that it is to be completed
-		if err := s.f.dropStores(s.binding.MovedAway); err != nil {
+		if err := h.f.dropStores(h.binding.MovedAway); err != nil {
 			return err
 		}
 	}
-	if err := s.f.forgetDamaged(); err != nil {
+	if err := h.f.forgetDamaged(); err != nil {
 		return err
 	}
-	if err := s.f.discardAt(leftovers); err != nil { // last, as they say that the rest is to be done
+	if err := h.f.discardAt(leftovers); err != nil { // last, as they say that the rest is to be done
 		return err
 	}
-	if err := s.forgetMovedAway(); err != nil || s.binding.Remote == "" { // then the folder may be gone
+	if err := h.forgetMovedAway(); err != nil || h.binding.Remote == "" { // then the folder may be gone
 		return err
 	}
-	if purged, err := s.f.purgeMarks(); err != nil || len(purged) > 0 { // the next sync continues
+	if purged, err := h.f.purgeMarks(); err != nil || len(purged) > 0 { // the next sync continues
 		return err
 	}
-	return disk.Error("note that the trees were looked at", os.WriteFile(s.f.tidied(), []byte("\n"), 0o644))
+	return disk.Error("note that the trees were looked at", os.WriteFile(h.f.tidied(), []byte("\n"), 0o644))
 }
 
 // discardAt discards what is at these paths.
@@ -122,13 +122,13 @@ func (f folder) discardAt(paths []string) error {
 }
 
 // discardReclaimable discards reclaimable trees except pinned ones.
-func (s *syncer) discardReclaimable(links map[string]string) error {
-	trees, err := s.reclaimable(links)
+func (h *holder) discardReclaimable(links map[string]string) error {
+	trees, err := h.reclaimable(links)
 	if err != nil {
 		return err
 	}
 	for _, tree := range trees {
-		if _, err := s.f.discardUnpinned(tree.name); err != nil {
+		if _, err := h.f.discardUnpinned(tree.name); err != nil {
 			return err
 		}
 	}

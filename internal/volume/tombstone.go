@@ -46,13 +46,13 @@ func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && tim
 
 // activeLinks returns the published trees by path. The paths of names whose repository has moved away and whose grace
 // period has ended are returned separately.
-func (s *syncer) activeLinks() (links map[string]string, expired []string, err error) {
-	links, err = s.v.links(s.f, s.binding)
-	if err != nil || !s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
+func (h *holder) activeLinks() (links map[string]string, expired []string, err error) {
+	links, err = h.v.links(h.f, h.binding)
+	if err != nil || !h.binding.MovedAway.isExpired(h.v.cfg.Grace) {
 		return links, nil, err
 	}
 	for path, tree := range links {
-		if s.binding.MovedAway.covers(tree) {
+		if h.binding.MovedAway.covers(tree) {
 			expired = append(expired, path)
 			delete(links, path)
 		}
@@ -62,12 +62,12 @@ func (s *syncer) activeLinks() (links map[string]string, expired []string, err e
 
 // forgetMovedAway removes the stores and the tombstone of a repository that has moved away, once its last tree is gone.
 // If no other repository is bound to the path, everything but the fence goes. The caller holds the file lock.
-func (s *syncer) forgetMovedAway() error {
-	left := s.binding.MovedAway
-	if !left.isExpired(s.v.cfg.Grace) {
+func (h *holder) forgetMovedAway() error {
+	left := h.binding.MovedAway
+	if !left.isExpired(h.v.cfg.Grace) {
 		return nil
 	}
-	trees, err := disk.ReadDir(s.f.trees())
+	trees, err := disk.ReadDir(h.f.trees())
 	if err != nil {
 		return disk.Error("list the trees", err)
 	}
@@ -76,18 +76,18 @@ func (s *syncer) forgetMovedAway() error {
 			return nil
 		}
 	}
-	if s.binding.Remote == "" {
-		if views, err := disk.ReadDir(s.f.views().trees()); err != nil || len(views) > 0 {
+	if h.binding.Remote == "" {
+		if views, err := disk.ReadDir(h.f.views().trees()); err != nil || len(views) > 0 {
 			return disk.Error("list the trees of views", err)
 		}
-		s.binding.MovedAway = nil
-		return s.f.discardAll()
+		h.binding.MovedAway = nil
+		return h.f.discardAll()
 	}
-	if err := s.f.discardStores(func(n int) bool { return n <= left.Store }); err != nil {
+	if err := h.f.discardStores(func(n int) bool { return n <= left.Store }); err != nil {
 		return err
 	}
-	s.binding.MovedAway = nil
-	return s.f.writeBinding(s.binding)
+	h.binding.MovedAway = nil
+	return h.f.writeBinding(h.binding)
 }
 
 // discardStores discards the chosen store generations.
@@ -121,7 +121,7 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 	if err := f.writeBinding(binding{Repo: b.Repo, MovedAway: &left}); err != nil {
 		return err
 	}
-	return f.discardPrepared()
+	return f.limitPrepared(0)
 }
 
 // discardAll discards everything but the fence and adopted clones. The binding goes last, so that an interrupted removal

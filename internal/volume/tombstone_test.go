@@ -398,7 +398,7 @@ func TestPinnedTreeOfMovedRepositoryDoesNotMakeTidyDue(t *testing.T) {
 	b, _, err := f.readBinding()
 	testenv.Must(0, err)(t)
 	b.MovedAway.At = b.MovedAway.At.Add(-2 * time.Hour)
-	s := &syncer{v: w.volume, f: f, binding: b}
+	s := &holder{v: w.volume, f: f, binding: b}
 	if due := testenv.Must(s.isTidyDue())(t); due {
 		t.Error("all trees are looked at, though they were just now")
 	}

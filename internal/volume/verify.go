@@ -152,7 +152,7 @@ func (c *verifier) mark() error {
 	if err := c.v.unfinishViews(c.f, c.binding); err != nil {
 		return err
 	}
-	if err := c.f.discardPrepared(); err != nil {
+	if err := c.f.limitPrepared(0); err != nil {
 		return err
 	}
 	trees, stores, parts := c.check.Damaged()

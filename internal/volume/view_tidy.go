@@ -11,13 +11,13 @@ import (
 // tidyViews retires the trees of views that no name links to, discards those whose grace has ended, and removes the names of a
 // repository that has moved away, once their grace has ended. Only [Volume.GC] calls it: reading thousands of links would delay
 // a sync.
-func (s *syncer) tidyViews(ctx context.Context) error {
-	due, err := s.v.viewsAreDue(s.f, s.binding)
+func (h *holder) tidyViews(ctx context.Context) error {
+	due, err := h.v.viewsAreDue(h.f, h.binding)
 	if err != nil || !due {
 		return err
 	}
-	s.queryResults(ctx)
-	return s.f.guarded(ctx, s.req.Fence, s.clearViews)
+	h.queryResults(ctx)
+	return h.f.guarded(ctx, h.fence, h.clearViews)
 }
 
 // viewsAreDue reports whether tidyViews has work to do.
@@ -56,11 +56,11 @@ func (v *Volume) viewsAreDue(f folder, b binding) (bool, error) {
 	return len(expired) > 0 || b.MovedAway.isExpired(v.cfg.Grace), err
 }
 
-func (s *syncer) clearViews() error {
-	w := s.f.views()
-	if s.binding.MovedAway.isExpired(s.v.cfg.Grace) {
-		bound := s.binding.Remote != ""
-		err := s.v.unpublishViews(s.f, s.binding, func(l viewLinks) bool { return l.isOf(s.binding.MovedAway, bound) })
+func (h *holder) clearViews() error {
+	w := h.f.views()
+	if h.binding.MovedAway.isExpired(h.v.cfg.Grace) {
+		bound := h.binding.Remote != ""
+		err := h.v.unpublishViews(h.f, h.binding, func(l viewLinks) bool { return l.isOf(h.binding.MovedAway, bound) })
 		if err != nil {
 			return err
 		}
@@ -70,27 +70,27 @@ func (s *syncer) clearViews() error {
 		return err
 	}
 	for _, path := range leftovers {
-		if err := s.f.discard(path); err != nil {
+		if err := h.f.discard(path); err != nil {
 			return err
 		}
 	}
-	temporary, err := disk.Glob(s.f.viewLinks(), "*/*"+linksExt+disk.TempInfix+"*")
+	temporary, err := disk.Glob(h.f.viewLinks(), "*/*"+linksExt+disk.TempInfix+"*")
 	for _, path := range temporary {
 		_ = os.Remove(path) // left behind by crashed holders
 	}
 	if err != nil {
 		return err
 	}
-	links, err := s.v.viewTreeLinks(s.f, s.binding)
+	links, err := h.v.viewTreeLinks(h.f, h.binding)
 	if err != nil {
 		return err
 	}
-	expired, err := w.expired(links, s.v.cfg.Grace)
+	expired, err := w.expired(links, h.v.cfg.Grace)
 	if err != nil {
 		return err
 	}
 	for _, tree := range expired {
-		if tree.isNamed(s.horizon) && !s.isUnprotected(tree) {
+		if tree.isNamed(h.horizon) && !h.isUnprotected(tree) {
 			continue
 		}
 		if _, err := w.discardUnpinned(tree.name); err != nil {
@@ -101,7 +101,7 @@ func (s *syncer) clearViews() error {
 	if err != nil {
 		return err
 	}
-	if err := w.markRetired(unlinked, s.horizon.Latest); err != nil {
+	if err := w.markRetired(unlinked, h.horizon.Latest); err != nil {
 		return err
 	}
 	if err := w.dropMarks(links); err != nil {

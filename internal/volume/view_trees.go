@@ -55,6 +55,11 @@ func (v *Volume) PublishViews(ctx context.Context, req ViewTreesRequest) error {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return err
 	}
+	slot := slot{slots: v.cfg.Slots}
+	if err := slot.take(ctx, nil); err != nil {
+		return err
+	}
+	defer slot.leave()
 	p := &viewPublisher{v: v, f: v.folder(req.Repo), req: req}
 	err := p.run(ctx)
 	p.close()

@@ -53,6 +53,11 @@ const (
 // otherwise, those with a different subtree. Both give the same result, because a subtree differs if and only if a path does.
 // The caller holds the lease, so that nothing is pruned meanwhile.
 func (v *Volume) Views(ctx context.Context, req ViewsRequest) ([]ChangedView, error) {
+	slot := slot{slots: v.cfg.Slots}
+	if err := slot.take(ctx, nil); err != nil {
+		return nil, err
+	}
+	defer slot.leave()
 	changed, err := v.changedViews(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("compare the views of %s: %w", req.Repo, err)

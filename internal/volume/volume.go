@@ -44,9 +44,12 @@ type Config struct {
 	// return a cached answer. If it is nil, unsettled results protect no tree.
 	Results func(context.Context) (Horizon, error)
 
+	// Slots limits the work on processor and disk of all jobs together; nil does not.
+	Slots *Slots
+
 	// Replaced is called when a sync has replaced the tree of a ref, so that [Volume.Prepare] is worthwhile. It must not
-	// block. Optional.
-	Replaced func(events.RepoPath, events.Ref)
+	// block. The request has no Fence yet. Optional.
+	Replaced func(PrepareRequest)
 
 	Net wire.Config // network access to remotes
 

@@ -8,7 +8,7 @@
 --      16 the same for a lease that was handed over and has not been renewed yet
 --
 -- Returns {'granted', now, fence, expires}
---      or {'held', now, fence, expires, rank, since, worker, job, operation, group}; rank -1 means not queued. A lease
+--      or {'held', now, fence, expires, rank, since, worker, job, operation, yields}; rank -1 means not queued. A lease
 --         whose holder may be about to renew it is still held after it has expired
 --      or {'late', now}, see deadline.lua
 -- Times are µs of Redis' clock.
@@ -31,7 +31,7 @@ if owner == token then
   local fence, ends = math.max(stored, tonumber(to.floor) + 1), now + lease
   redis.call('HSET', lock, 'expires', number(ends), 'fence', number(fence),
     'worker', to.worker, 'job', to.job, 'operation', to.operation)
-  group(token, to)
+  mark(token)
   return {'granted', now, fence, ends}
 end
 

@@ -7,7 +7,7 @@ if not h[1] and redis.call('EXISTS', KEYS[2]) == 0 then
   local since, expires = number(now), now + ARGV[2]
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'expires', number(expires), 'fence', number(fence), 'since', since,
     'channel', ARGV[8], 'worker', ARGV[9], 'job', ARGV[10], 'operation', ARGV[11])
-  if ARGV[14] ~= '' then redis.call('HSET', KEYS[1], 'group', ARGV[1] .. ' ' .. ARGV[14]) end
+  if ARGV[14] ~= '' then redis.call('HSET', KEYS[1], 'yields', ARGV[1]) end
   local sixHours = 21600000000 -- µs
   if math.floor(now / sixHours) ~= math.floor((tonumber(h[3]) or 0) / sixHours) then
     redis.call('PEXPIRE', KEYS[1], KEEP)

@@ -5,17 +5,16 @@
 --       5 '1' if PUBLISH's count can be trusted   6 the token to grant or queue
 --       7-11 its ticket: floor, channel, worker, job, operation
 --       12 see acquire.lua     13 time of Redis' clock, µs, after which the call is late; '0' for none
---       14 its group, or ''
+--       14 'yields' if its holder yields, or ''
 --
 -- A waiter's record is the time at which it counts as dead, a space, and its ticket as a JSON object. The lock's field
--- 'group' is the owner's token, a space, and its group, so that a group left by an earlier owner is not taken for its own.
+-- 'yields' is the token of the last holder that yields; such a request does not wait, so its ticket does not say so.
 
 local lock, queue, waiters = KEYS[1], KEYS[2], KEYS[3]
 local lease, handover, life = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local function ticket()
-  local group = ARGV[14] ~= '' and ARGV[14] or nil
-  return {floor = ARGV[7], channel = ARGV[8], worker = ARGV[9], job = ARGV[10], operation = ARGV[11], group = group}
+  return {floor = ARGV[7], channel = ARGV[8], worker = ARGV[9], job = ARGV[10], operation = ARGV[11]}
 end
 
 local function dequeue(token)
@@ -28,18 +27,13 @@ local function terms(stored, floor, span)
   return math.max(stored + 1, now, tonumber(floor) + 1), now + span
 end
 
-local function group(token, to)
-  if to.group then
-    redis.call('HSET', lock, 'group', token .. ' ' .. to.group)
-  else
-    redis.call('HDEL', lock, 'group')
-  end
+local function mark(token)
+  if ARGV[14] ~= '' then redis.call('HSET', lock, 'yields', token) end
 end
 
 local function write(token, to, fence, expires)
   redis.call('HSET', lock, 'owner', token, 'expires', number(expires), 'fence', number(fence), 'since', number(now),
     'channel', to.channel, 'worker', to.worker, 'job', to.job, 'operation', to.operation)
-  group(token, to)
   redis.call('PEXPIRE', lock, KEEP)
 end
 
@@ -48,6 +42,7 @@ local function grant(token, stored)
   local to = ticket()
   local fence, expires = terms(stored, to.floor, lease)
   write(token, to, fence, expires)
+  mark(token)
   return {'granted', now, fence, expires}
 end
 
@@ -101,12 +96,12 @@ local function hand_over(stored)
   return nil
 end
 
--- wait adds a token to the queue, or refreshes its deadline. A holder of the group '~yields' gets a message.
+-- wait adds a token to the queue, or refreshes its deadline. A holder that yields gets a message.
 local function wait(token)
   if not redis.call('ZSCORE', queue, token) then
     redis.call('ZADD', queue, redis.call('HINCRBY', lock, 'seq', 1), token)
-    local h = redis.call('HMGET', lock, 'owner', 'group', 'channel')
-    if h[1] and h[2] == h[1] .. ' ~yields' then redis.call('PUBLISH', h[3], '? ' .. h[1]) end
+    local h = redis.call('HMGET', lock, 'owner', 'yields', 'channel')
+    if h[1] and h[2] == h[1] then redis.call('PUBLISH', h[3], '? ' .. h[1]) end
   end
   redis.call('HSET', waiters, token, number(now + life) .. ' ' .. cjson.encode(ticket()))
   redis.call('PEXPIRE', queue, math.ceil(life / 1000))
@@ -115,10 +110,9 @@ end
 
 -- held returns the reply for a token that must wait: how many are ahead of it, and who holds the lease.
 local function held(token)
-  local h = redis.call('HMGET', lock, 'expires', 'fence', 'since', 'worker', 'job', 'operation', 'owner', 'group')
+  local h = redis.call('HMGET', lock, 'expires', 'fence', 'since', 'worker', 'job', 'operation', 'owner', 'yields')
   local function integer(s) return tonumber(s or '') or 0 end
   local rank = redis.call('ZRANK', queue, token) or -1
-  local mark, group = (h[7] or '') .. ' ', h[8] or ''
-  group = string.sub(group, 1, #mark) == mark and string.sub(group, #mark + 1) or ''
-  return {'held', now, integer(h[2]), integer(h[1]), rank, integer(h[3]), h[4] or '', h[5] or '', h[6] or '', group}
+  local yields = h[7] and h[7] == h[8] and 1 or 0
+  return {'held', now, integer(h[2]), integer(h[1]), rank, integer(h[3]), h[4] or '', h[5] or '', h[6] or '', yields}
 end

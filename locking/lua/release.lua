@@ -5,7 +5,7 @@
 -- KEYS, ARGV 1-14: see queue.lua; 6 is '', and the last, if the process has no other waiter
 --
 -- Returns {'granted', now, fence, expires}  to token 6
---      or {'held', now, fence, expires, rank, since, worker, job, operation, group}  token 6 waits
+--      or {'held', now, fence, expires, rank, since, worker, job, operation, yields}  token 6 waits
 --      or {'free'}   released; there is no token 6, or the call is late
 --      or {'gone'}   token 1 did not own the lease and is removed from the queue; token 6 is unchanged
 -- Refuses nothing. A repeated call returns 'gone'.

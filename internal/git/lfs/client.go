@@ -223,10 +223,8 @@ func worthRetrying(err error) bool {
 }
 
 func pause(ctx context.Context, try int) error {
-	timer := time.NewTimer(retryDelay << (try - 1))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(retryDelay << (try - 1)):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -1,0 +1,129 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"lockstep/events"
+	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
+)
+
+// builder builds the tree of a commit: for a sync, ahead of one, or when a repository moves.
+type builder struct {
+	holder
+	slot     slot // taken before local work, left before the remote's answer is awaited
+	progress *reporter
+	meter    meter
+
+	ref     events.Ref
+	store   store         // where the commit's objects are
+	objects *object.Store // open on it
+	plan    *checkout.Plan
+	history checkout.History // of the plan's commit
+
+	last     *checkout.Tree // to share files with; nil for none
+	prepared string         // last is the tree prepared from this published one; "" for none
+
+	parts        checkout.Parts // submodules of the plan's tree
+	partDirs     []string       // their stores, and those of the last tree
+	large        *largeFiles    // LFS files of the plan's tree; nil for none
+	largeObjects *object.Store  // the store, opened again for large
+}
+
+func (v *Volume) newBuilder(f folder, fence uint64, progress func(events.Progress)) builder {
+	return builder{holder: holder{v: v, f: f, fence: fence}, slot: slot{slots: v.cfg.Slots}, progress: newReporter(progress)}
+}
+
+// takeSlot takes the slot for local work, unless the builder has it.
+func (b *builder) takeSlot(ctx context.Context) error { return b.slot.take(ctx, b.progress) }
+
+// use opens a store to build trees from.
+func (b *builder) use(from store) {
+	b.objects.Close()
+	b.store, b.objects = from, object.Open(from.dir)
+}
+
+func (b *builder) close() {
+	b.slot.leave()
+	b.objects.Close()
+	b.largeObjects.Close()
+}
+
+// build makes the tree with its .git and index, gives it its final name, which it returns, and flushes it to disk.
+func (b *builder) build(ctx context.Context) (tree string, err error) {
+	if err := b.takeSlot(ctx); err != nil {
+		return "", err
+	}
+	b.progress.begin(events.PhaseBuild, "files", 0)
+	dst := b.f.build(b.fence)
+	files, err := b.update(ctx, dst)
+	if files == nil && err == nil {
+		files, err = b.checkOut(ctx, dst)
+	}
+	if err != nil {
+		return "", err
+	}
+	b.v.done("checked out")
+	if err := b.writeGitDir(dst, files); err != nil {
+		return "", err
+	}
+	b.v.done("indexed")
+	b.progress.begin(events.PhasePublish, "", 0)
+	b.meter.countBuilt(dst, files)
+	path, err := unusedPath(b.f.tree(fmt.Sprintf("%d-%.12s", b.fence, b.plan.Commit)))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(b.f.trees(), 0o755); err != nil {
+		return "", disk.Error("build the tree", err)
+	}
+	if err := os.Rename(dst, path); err != nil {
+		return "", disk.Error("build the tree", err)
+	}
+	if err := errors.Join(b.flushLarge(), b.f.flushTree(ctx, path, files)); err != nil {
+		_ = os.RemoveAll(path)
+		return "", disk.Error("build the tree", err)
+	}
+	return filepath.Base(path), nil
+}
+
+// pathsIn returns the full paths of files in a tree.
+func pathsIn(tree string, files []string) []string {
+	paths := make([]string, len(files))
+	for i, path := range files {
+		paths[i] = filepath.Join(tree, filepath.FromSlash(path))
+	}
+	return paths
+}
+
+// checkOut checks the plan out into dst, which it empties first.
+func (b *builder) checkOut(ctx context.Context, dst string) (*checkout.Files, error) {
+	items, err := b.plan.Items()
+	if err != nil { // the last tree is unusable
+		if b.plan, err = checkout.NewPlan(ctx, b.objects, b.plan.Commit, nil, b.v.cfg.MaxTreeFiles); err != nil {
+			return nil, err
+		}
+		if items, err = b.plan.Items(); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(b.f.discard(dst), os.MkdirAll(dst, 0o755)); err != nil {
+		return nil, disk.Error("build the tree", err)
+	}
+	b.progress.begin(events.PhaseBuild, "files", int64(len(items)))
+	return b.plan.Build(ctx, b.objects, items, dst, b.v.cfg.Links, b.v.cfg.checkoutLimits(), b.progress.count)
+}
+
+// writeGitDir writes the tree's .git.
+func (b *builder) writeGitDir(dst string, files *checkout.Files) error {
+	alternates, err := filepath.Rel(filepath.Join(checkout.GitDirOf(dst).Dir, "objects"), filepath.Join(b.store.dir, "objects"))
+	if err == nil {
+		err = files.WriteGit(dst, b.ref.String(), b.plan.Commit, b.history, b.v.cfg.Links, alternates)
+	}
+	return disk.Error("write the tree's .git", err)
+}
