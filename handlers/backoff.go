@@ -80,7 +80,7 @@ func isForcedRemoval(change events.Change) bool {
 
 // waiting returns the error of a job that waits for the end of a trouble.
 func waiting(job Job, t state.Trouble) error {
-	remaining := max(t.Next.Sub(job.now()), time.Millisecond)
+	remaining := max(t.Until.Sub(job.now()), time.Millisecond)
 	disposition := events.Contention
 	if job.Change.Type == events.ChangeDue && job.Change.OnBusy == events.BusySkip {
 		disposition = events.Permanent
@@ -110,8 +110,11 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 	if !ofHost {
 		wait = max(wait, b.delay(t))
 	}
-	isLast := disposition == events.Permanent || disposition == events.Retryable && job.Attempt >= b.Retry.Attempts()
-	if next := t.At.Add(wait); !isLast || scope == events.ScopeRepo {
+	next := t.At.Add(wait)
+	if disposition != events.Permanent || scope == events.ScopeRepo {
+		t.Until = &next
+	}
+	if disposition == events.Contention || disposition == events.Retryable && job.Attempt < b.Retry.Attempts() {
 		t.Next = &next
 	}
 	b.record(ctx, job, t)
@@ -151,7 +154,7 @@ func (b Backoff) record(ctx context.Context, job Job, t state.Trouble) {
 		return
 	}
 	if t.Scope == events.ScopeRepo && t.Failures >= state.CircuitFailures {
-		b.Log.WarnContext(ctx, "circuit opened", "repo", repo.String(), "class", string(t.Class), "failures", t.Failures, "until", *t.Next)
+		b.Log.WarnContext(ctx, "circuit opened", "repo", repo.String(), "class", string(t.Class), "failures", t.Failures, "until", *t.Until)
 		b.Observe(state.CircuitOpen)
 	}
 }

@@ -304,22 +304,22 @@ func TestPollIsSkippedWhileItWouldWait(t *testing.T) {
 
 func TestLastAttemptHasNoNext(t *testing.T) {
 	for name, tc := range map[string]struct {
-		err     error
-		attempt int
-		next    bool
+		err         error
+		attempt     int
+		next, until bool
 	}{
-		"an attempt":          {troubleOf(events.ScopeChange, events.ClassInternal), 8, true},
-		"the last":            {troubleOf(events.ScopeChange, events.ClassInternal), 9, false},
-		"permanent":           {events.Errorf(events.Permanent, events.ClassNoRef, "no such ref"), 1, false},
-		"the repository's":    {errServer, 9, true}, // others wait
-		"a wait for the host": {&events.Error{Disposition: events.Contention, Scope: events.ScopeHost, RetryAfter: time.Minute, Err: errServer}, 9, true},
+		"an attempt":          {troubleOf(events.ScopeChange, events.ClassInternal), 8, true, true},
+		"the last":            {troubleOf(events.ScopeChange, events.ClassInternal), 9, false, true},
+		"permanent":           {events.Errorf(events.Permanent, events.ClassNoRef, "no such ref"), 1, false, false},
+		"the repository's":    {errServer, 9, false, true}, // others wait
+		"a wait for the host": {&events.Error{Disposition: events.Contention, Scope: events.ScopeHost, RetryAfter: time.Minute, Err: errServer}, 9, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGauntlet(t)
 			g.job.Attempt = tc.attempt
 			_ = g.run(tc.err)
-			if failing, _ := g.known().Failing(); len(failing) != 1 || (failing[0].Next != nil) != tc.next || failing[0].Attempts != tc.attempt {
-				t.Errorf("%+v, want one with a next attempt: %v", failing, tc.next)
+			if failing, _ := g.known().Failing(); len(failing) != 1 || (failing[0].Next != nil) != tc.next || (failing[0].Until != nil) != tc.until || failing[0].Attempts != tc.attempt {
+				t.Errorf("%+v, want one with a next attempt: %v, a wait: %v", failing, tc.next, tc.until)
 			}
 		})
 	}

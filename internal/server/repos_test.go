@@ -44,7 +44,7 @@ func TestShowRepository(t *testing.T) {
 	open := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
 	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "Acme/Widgets", "fence", 7,
 		"synced", "2026-11-21T01:02:03Z", "url", "https://example.com/acme/widgets", "head:refs/heads/main", head, "given:refs/heads/main:docs", head,
-		"trouble", fmt.Sprintf(`{"all":{"repo":{"scope":"repo","failures":6,"at":%q,"next":%q}}}`, open.Format(time.RFC3339Nano), open.Format(time.RFC3339Nano))).Err()
+		"trouble", fmt.Sprintf(`{"all":{"repo":{"scope":"repo","operation":"sync","class":"network","job":"j1","failures":6,"at":%q,"until":%q}}}`, open.Format(time.RFC3339Nano), open.Format(time.RFC3339Nano))).Err()
 	if err != nil {
 		t.Fatal(err)
 	}

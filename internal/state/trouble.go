@@ -36,7 +36,8 @@ type Trouble struct {
 	Attempts  int          `json:"attempts,omitempty"` // at the change
 	Job       string       `json:"job"`                // ID of the change
 	At        time.Time    `json:"at"`                 // by Redis' clock
-	Next      *time.Time   `json:"next,omitempty"`     // what needs the scope waits until then, by Redis' clock; nil if the change was given up
+	Next      *time.Time   `json:"next,omitempty"`     // next attempt at the change, by Redis' clock; nil if it was given up
+	Until     *time.Time   `json:"until,omitempty"`    // what needs the scope waits until then, by Redis' clock; nil if it need not
 
 	Credential string `json:"credential,omitempty"` // name of the change's credential
 	Watched    bool   `json:"watched,omitempty"`    // a watch requested the change
@@ -96,7 +97,7 @@ func (r Repo) Waits(change events.Change, now time.Time) (longest Trouble, ok bo
 	for _, t := range r.troubles().All {
 		needs := t.Scope == events.ScopeRepo || t.Scope == events.ScopeCredential && change.Type == events.ChangePushed &&
 			t.App == change.App && t.Credential == change.Credential
-		if needs && t.Next != nil && t.Next.After(now) && (!ok || t.Next.After(*longest.Next)) {
+		if needs && t.Until != nil && t.Until.After(now) && (!ok || t.Until.After(*longest.Until)) {
 			longest, ok = t, true
 		}
 	}
@@ -257,8 +258,8 @@ func (c Circuit) Phase() CircuitPhase {
 func (r Repo) CircuitAt(now time.Time) Circuit {
 	t := r.troubles().All[string(events.ScopeRepo)]
 	c := Circuit{Failures: t.Failures, Trips: max(0, t.Failures-CircuitFailures+1), Now: now}
-	if c.Trips > 0 && t.Next != nil {
-		c.Until = *t.Next
+	if c.Trips > 0 && t.Until != nil {
+		c.Until = *t.Until
 	}
 	return c
 }

@@ -65,7 +65,7 @@ func TestFailuresOfARepositoryThatNeverSynced(t *testing.T) {
 			Attempts: 3, Job: "c1", At: now.Add(time.Duration(i-20) * time.Second),
 		})
 	}
-	record(t, store, "Acme/Widgets", 7, state.Trouble{Scope: events.ScopeRepo, Operation: "poll", Class: events.ClassNetwork, At: now, Next: &next})
+	record(t, store, "Acme/Widgets", 7, state.Trouble{Scope: events.ScopeRepo, Operation: "poll", Class: events.ClassNetwork, At: now, Next: &next, Until: &next})
 
 	page, err := store.List(ctx, "", 0, 10)
 	if err != nil || len(page.Repos) != 1 || page.Repos[0].Repo != "Acme/Widgets" || len(page.Repos[0].Failing) != 17 {
