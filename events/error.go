@@ -39,7 +39,7 @@ type Class string
 const (
 	ClassInternal  Class = "internal"  // none of the others
 	ClassAuth      Class = "auth"      // the remote refused the credential or requires one
-	ClassNotFound  Class = "not_found" // the remote has no such repository, or hides it
+	ClassNotFound  Class = "not_found" // the remote has no such repository, or hides it; or no such LFS object
 	ClassNoRef     Class = "no_ref"    // the repository has no such ref, or is empty
 	ClassNetwork   Class = "network"   // the remote could not be reached
 	ClassServer    Class = "server"    // the remote answered with an error
@@ -48,21 +48,11 @@ const (
 	ClassQuota     Class = "quota"     // a limit on bytes or files is exceeded
 	ClassVolume    Class = "volume"    // the volume is full, read-only or failing
 	ClassConflict  Class = "conflict"  // another repository owns the path, or a similar conflict
-	ClassStale     Class = "stale"     // a newer lease holder has written since
-	ClassBusy      Class = "busy"      // another job holds the repository
-	ClassMalformed Class = "malformed" // the event cannot be read
-	ClassConfig    Class = "config"    // a setting, such as a credential's name, is wrong
-	ClassBehind    Class = "behind"    // the remote does not serve the commit of its webhook yet
-	ClassShutdown  Class = "shutdown"  // this process is stopping
-	ClassCircuit   Class = "circuit"   // the repository failed too often in a row and is suspended for a while
+	ClassBusy      Class = "busy"      // nothing is wrong, but the change must wait, such as for the lease
+	ClassConfig    Class = "config"    // the event, or a setting such as the name of a credential, is wrong
+	ClassRefused   Class = "refused"   // the rules of a watch refuse the commit: it is not signed as required, or rewrites history
 	ClassLimited   Class = "limited"   // the remote's host is at a limit of requests, its own or ours
 	ClassUnwatched Class = "unwatched" // the requesting app no longer watches the repository
-	ClassLFS       Class = "lfs"       // an object in Git LFS is missing
-
-	ClassUnverified Class = "unverified" // a watch requires signatures, and no trusted key signed a commit or tag
-	ClassRewritten  Class = "rewritten"  // a watch refuses rewritten history
-
-	ClassMoved Class = "moved" // the repository is in another cell, or not in this one yet
 )
 
 // Scope is what an error says something about: whose trouble it is. Only changes that need it wait.

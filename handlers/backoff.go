@@ -86,7 +86,7 @@ func waiting(job Job, t state.Trouble) error {
 		disposition = events.Permanent
 	}
 	return &events.Error{
-		Disposition: disposition, Scope: events.ScopeNone, Class: events.ClassCircuit, RetryAfter: remaining,
+		Disposition: disposition, Scope: events.ScopeNone, Class: t.Class, RetryAfter: remaining,
 		Err: fmt.Errorf("%s waits for %v, after %d failures in a row, the last of class %s",
 			job.Change.Repo, remaining.Round(time.Millisecond), t.Failures, t.Class),
 	}

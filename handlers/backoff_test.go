@@ -272,7 +272,7 @@ func TestSuccessResetsFailures(t *testing.T) {
 func TestRefusedCommitIsATroubleOfTheChange(t *testing.T) {
 	g := newGauntlet(t)
 	_ = g.fail(1, errServer)
-	g.now, g.result = g.now.Add(time.Hour), events.Result{Type: events.ResultFailed, Class: events.ClassUnverified, Error: "nobody signed it"}
+	g.now, g.result = g.now.Add(time.Hour), events.Result{Type: events.ResultFailed, Class: events.ClassRefused, Error: "nobody signed it"}
 	must(t, g.run(nil))
 	if failing, _ := g.known().Failing(); len(failing) != 1 || failing[0].Scope != events.ScopeChange || failing[0].Error != "nobody signed it" || failing[0].Next != nil {
 		t.Errorf("%+v", failing)

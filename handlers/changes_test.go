@@ -192,9 +192,9 @@ func TestSkippedPollIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
 	w := work(t, poll, func(context.Context, handlers.Job) (handlers.Outcome, error) {
-		return handlers.Outcome{}, &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassCircuit, Err: errors.New("the circuit is open")}
+		return handlers.Outcome{}, &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassBusy, Err: errors.New("the circuit is open")}
 	})
-	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassCircuit || len(w.dead) > 0 {
+	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassBusy || len(w.dead) > 0 {
 		t.Errorf("results %+v, dead letters %v; want it polled", w.results, w.dead)
 	}
 }
@@ -280,7 +280,7 @@ func TestMessageOlderThanMaxAgeIsNotRetried(t *testing.T) {
 	changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
 		Handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
 			tries++
-			return handlers.Outcome{}, events.Errorf(events.Contention, events.ClassBehind, "not yet")
+			return handlers.Outcome{}, events.Errorf(events.Contention, events.ClassBusy, "not yet")
 		},
 	}
 	long := time.Now().Add(-time.Hour).UnixMilli()

@@ -74,7 +74,7 @@ func (h *Handlers) checkBehind(ctx context.Context, job Job, known state.Repo, c
 		return redisError(err)
 	}
 	return &events.Error{
-		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBehind, RetryAfter: behindBackoff << times,
+		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, RetryAfter: behindBackoff << times,
 		Err: fmt.Errorf("sync %s: the remote does not have commit %.12s yet, announced for %s",
 			change.Repo, change.After, refName(change.Ref)),
 	}

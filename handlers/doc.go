@@ -29,7 +29,7 @@
 //	the credential is refused                      failed result at once; retried if there may be a better token
 //	a forced removal of a watched clone or ref     failed result at once, class conflict
 //	a sync for a watch that no longer exists       failed result at once, class unwatched
-//	a commit that the rules of a watch refuse      failed result at once, class unverified or rewritten
+//	a commit that the rules of a watch refuse      failed result at once, class refused
 //	a removal of a ref that still exists           failed result at once, class conflict
 //	a move to another repository                   retried, then a dead letter, class conflict
 //	anything else                                  decided by the error of the volume

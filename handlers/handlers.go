@@ -38,7 +38,7 @@ func (h *Handlers) Handle(ctx context.Context, job Job) (Outcome, error) {
 	case events.ChangeDue:
 		return h.Poll(ctx, job)
 	}
-	return Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
+	return Outcome{}, events.Errorf(events.Malformed, events.ClassConfig, "no handler for type %q", job.Change.Type)
 }
 
 // source is a remote and the name of its credential.

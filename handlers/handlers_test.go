@@ -36,8 +36,8 @@ type world struct {
 	handlers handlers.Handlers
 	fence    uint64
 	later    time.Duration // how far the clock of jobs is ahead
-	latest   string // id of the last entry of the stream; "" for no stream
-	newest   string // ID of the newest waiting entry that announces a commit
+	latest   string        // id of the last entry of the stream; "" for no stream
+	newest   string        // ID of the newest waiting entry that announces a commit
 	env      map[string]string
 	states   *state.Store
 	watches  *watch.Registry
@@ -83,8 +83,8 @@ func (w *world) job(entry string, c events.Change) handlers.Job {
 	return handlers.Job{
 		Change: change, Entry: entry, Attempt: 1, Fence: w.fence, FenceTo: w.fence,
 		Confirm: func(context.Context) error { return nil }, Now: func() time.Time { return time.Now().Add(w.later) },
-		Latest:  func(context.Context) (string, error) { return w.latest, nil },
-		Newest:  func(context.Context) (string, error) { return w.newest, nil },
+		Latest: func(context.Context) (string, error) { return w.latest, nil },
+		Newest: func(context.Context) (string, error) { return w.newest, nil },
 	}
 }
 

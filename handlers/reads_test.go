@@ -119,7 +119,7 @@ func TestPollGoesOnWithoutItsList(t *testing.T) {
 	w.branch(first, "dev")
 	stale := w.job("2-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
 	stale.Fence = 1
-	if _, err := w.try(stale); events.ClassOf(err) != events.ClassStale {
+	if _, err := w.try(stale); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("after a newer holder: %v", err)
 	}
 	var log strings.Builder

@@ -184,7 +184,7 @@ func remember(outcome *Outcome, job Job, known state.Repo, inspection *inspectio
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
 }
 
-// known returns the state of a repository. It returns an error of the class [events.ClassMoved] if the repository is not in this cell.
+// known returns the state of a repository. It returns an error of the class [events.ClassBusy] if the repository is not in this cell.
 func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
 	known, err := h.States.Load(ctx, repo)
 	if err != nil {

@@ -246,7 +246,7 @@ func leftOutRow(w io.Writer, l state.LeftOut) {
 // checkRows prints why a commit is refused, or else one row for each set of keys.
 func checkRows(w io.Writer, c state.Check) {
 	if c.Class != "" {
-		fmt.Fprintf(w, "refused\t%s\t%.12s\t%s: %s\n", c.Ref, c.Commit, c.Class, term.Printable(c.Reason))
+		fmt.Fprintf(w, "refused\t%s\t%.12s\t%s\n", c.Ref, c.Commit, term.Printable(c.Reason))
 		return
 	}
 	for _, v := range c.Verdicts {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-
 	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/proctest"

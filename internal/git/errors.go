@@ -24,7 +24,7 @@ type Class string
 // The classes.
 const (
 	ClassAuth     Class = "auth"      // the remote refused the credential or requires one
-	ClassNotFound Class = "not_found" // the remote has no such repository, or hides it
+	ClassNotFound Class = "not_found" // the remote has no such repository, or hides it; or no such LFS object
 	ClassNoRef    Class = "no_ref"    // the repository has no such ref, or is empty
 	ClassNetwork  Class = "network"   // the remote could not be reached
 	ClassServer   Class = "server"    // the remote answered with an error
@@ -34,7 +34,6 @@ const (
 	ClassQuota    Class = "quota"     // a limit on bytes or files is exceeded
 	ClassVolume   Class = "volume"    // the disk is full, read-only or failing
 	ClassConfig   Class = "config"    // a setting, such as a URL, is wrong
-	ClassLFS      Class = "lfs"       // an object in Git LFS is missing
 )
 
 // Error is an error with a [Class].

@@ -67,12 +67,12 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	for range 2 {
 		must(newStates.Arrive(ctx, in, newLease.Guard()))
 	}
-	if err := load(newStates).CheckHere(repo); events.ClassOf(err) != events.ClassMoved || events.DispositionOf(err) != events.Contention {
+	if err := load(newStates).CheckHere(repo); events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Contention {
 		t.Errorf("the repository may be worked on before it has arrived: %v", err)
 	}
 	w, err := watch.New(watch.Watch{App: "search", URL: "https://git.example.com/acme/widgets"})
 	must(err)
-	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassMoved {
+	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("its watches can be changed: %v", err)
 	}
 	must(load(oldStates).CheckHere(repo))
@@ -89,7 +89,7 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 		t.Error("the repository is still polled in the old cell")
 	}
 	known := load(oldStates)
-	if err := known.CheckHere(repo); events.ClassOf(err) != events.ClassMoved {
+	if err := known.CheckHere(repo); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("the repository may be worked on in the old cell: %v", err)
 	}
 	if _, err := oldStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-3", Epoch: 4}, oldLease.Guard()); events.ClassOf(err) != events.ClassConflict {

@@ -48,7 +48,7 @@ func isUnavailable(err error) bool {
 	switch events.ClassOf(err) {
 	case events.ClassNetwork, events.ClassServer, events.ClassNotFound, events.ClassLimited:
 		return true
-	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota, events.ClassLFS:
+	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota:
 		return events.DispositionOf(err) == events.Permanent
 	}
 	return false

@@ -230,7 +230,7 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 	case len(reply) == 3 && reply[0] == "related":
 		return nested(reply[1], reply[2])
 	case len(reply) == 2 && reply[0] == "moved":
-		return events.Errorf(events.Retryable, events.ClassMoved, "%s is in another cell, or is being moved; try again", reply[1])
+		return events.Errorf(events.Retryable, events.ClassBusy, "%s is in another cell, or is being moved; try again", reply[1])
 	}
 	return fmt.Errorf("write the watches of %s: %w: %.100q", rewrites[0].was.repo, errReply, reply)
 }
