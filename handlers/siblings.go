@@ -119,7 +119,7 @@ func (c *Changes) covered(
 			continue
 		}
 		observed := c.coalesce(ctx, a, change, sibling, s.Outputs)
-		sibling.Outputs, sibling.State, sibling.Notes = s.Outputs, s.State, s.Notes
+		sibling.Outputs, sibling.State = s.Outputs, s.State
 		sibling.Settled = func() {
 			observed()
 			if outcome.Settled != nil {

@@ -176,8 +176,8 @@ func TestDisposerWithoutFailed(t *testing.T) {
 		dead   int64
 	}{
 		"nil, permanent":     {nil, events.Errorf(events.Permanent, events.ClassNotFound, "no"), 1},
-		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
-		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
+		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
+		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

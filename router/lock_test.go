@@ -206,7 +206,7 @@ func TestClosingLockerReturnsMessage(t *testing.T) {
 	defer cancel()
 	_ = locker.Close(ctx)
 	err := within(t, ended, "end of the handler")
-	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
+	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("%v is %v, %v; want it returned without a failure", err, events.DispositionOf(err), events.ClassOf(err))
 	}
 	if msg.Context() != before {

@@ -155,7 +155,7 @@ func (m maintainer) discard(
 	for range rounds {
 		if opts.drop {
 			_, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true})
-			if err != nil && events.ClassOf(err) != events.ClassBusy { // busy: trees are pinned, the names are gone
+			if errors.Is(err, volume.ErrStale) || err != nil && events.ClassOf(err) != events.ClassBusy { // busy: trees are pinned, the names are gone
 				return nil, err
 			}
 		}

@@ -29,6 +29,15 @@ func Long(t testing.TB) {
 	}
 }
 
+// Refused returns the troubles of a repository whose remote refuses the credentials of apps, each as "{credential}:{app}".
+func Refused(credentials ...string) string {
+	var all []string
+	for _, one := range credentials {
+		all = append(all, fmt.Sprintf(`"credential:%s":{"scope":"credential"}`, one))
+	}
+	return `{"all":{` + strings.Join(all, ",") + `}}`
+}
+
 // Seed returns LOCKSTEP_SEED, or a random number, and logs it: setting it repeats the random choices of a test that failed.
 func Seed(t testing.TB) uint64 {
 	t.Helper()

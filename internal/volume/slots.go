@@ -66,7 +66,7 @@ func (s *Slots) Release() { s.free.Release(1) }
 func (s *Slots) Close() { s.close() }
 
 var errStopping error = &events.Error{
-	Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassShutdown, RetryAfter: events.AtOnce,
+	Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, RetryAfter: events.AtOnce,
 	Err: errors.New("this process is stopping"),
 }
 

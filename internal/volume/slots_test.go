@@ -69,7 +69,7 @@ func TestClosedSlotsReturnWaiters(t *testing.T) {
 	}
 	s.Close()
 	for _, err := range []error{mustReceive(t, waiting, "end of the wait"), s.Acquire(t.Context())} {
-		if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
+		if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassBusy {
 			t.Errorf("%v, want the change returned", err)
 		}
 	}

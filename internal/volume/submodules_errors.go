@@ -6,18 +6,13 @@ import (
 	"lockstep/events"
 )
 
-// namedPart is an error that names a submodule.
-type namedPart struct {
-	error
-	path string
-}
-
-func (e *namedPart) Unwrap() error { return e.error }
-
-// IsOfSubmodule reports whether an error is about a submodule, not about the repository itself.
-func IsOfSubmodule(err error) bool {
-	_, ok := errors.AsType[*namedPart](err)
-	return ok
+// aboutPart makes the trouble of a submodule's remote that of the change: other changes of the repository may not need it.
+func aboutPart(err error) error {
+	switch events.ScopeOf(err) {
+	case events.ScopeRepo, events.ScopeCredential:
+		return events.WithScope(err, events.ScopeChange)
+	}
+	return err
 }
 
 // partError classifies an error about the remote of a submodule. Unlike for the repository's own remote, it is unknown whether
@@ -53,7 +48,7 @@ func isUnavailable(err error) bool {
 	switch events.ClassOf(err) {
 	case events.ClassNetwork, events.ClassServer, events.ClassNotFound, events.ClassLimited:
 		return true
-	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota, events.ClassLFS:
+	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota:
 		return events.DispositionOf(err) == events.Permanent
 	}
 	return false
