@@ -54,7 +54,7 @@ func forwarding(t *testing.T, client redis.UniversalClient, d *cells.Directory, 
 	t.Helper()
 	forwarder := &cells.Forwarder{Directory: d, Cell: "here"}
 	changes := &handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler, Elsewhere: forwarder.Forward}
-	sub := newSubscriber(t, client, func(cfg *stream.SubscriberConfig) { cfg.Key, cfg.Visibility = changes.Key, time.Second })
+	sub := newSubscriber(t, client, func(cfg *stream.SubscriberConfig) { cfg.Key, cfg.MaxIdleTime = changes.Key, time.Second })
 	return router.Route{
 		Name: "changes", Topic: topic, Subscriber: sub, Locker: newLocker(t, client, time.Minute), Request: changes.Request, Handler: changes.Handle,
 		Before:  []message.HandlerMiddleware{changes.Forward},
@@ -129,7 +129,7 @@ func TestEntryIsForwardedOnceIfTheWorkerDiesBetweenTheSteps(t *testing.T) {
 	forwarder := &cells.Forwarder{Directory: d, Cell: "here"}
 
 	own := anotherClient(client) // its connections end with the worker
-	sub := newSubscriber(t, own, func(cfg *stream.SubscriberConfig) { cfg.Visibility = time.Second })
+	sub := newSubscriber(t, own, func(cfg *stream.SubscriberConfig) { cfg.MaxIdleTime = time.Second })
 	messages, err := sub.Subscribe(ctx, topic)
 	if err != nil {
 		t.Fatal(err)

@@ -43,11 +43,11 @@ func newLocker(t *testing.T, client redis.UniversalClient, wait time.Duration) *
 
 func newSubscriber(t *testing.T, client redis.UniversalClient, change ...func(*stream.SubscriberConfig)) *stream.Subscriber {
 	t.Helper()
-	cfg := stream.SubscriberConfig{Redis: client, Reader: anotherClient(client), Prefix: prefix, Group: "workers", Grace: time.Second, Log: quiet()}
+	cfg := stream.SubscriberConfig{Client: client, Reader: anotherClient(client), Prefix: prefix, ConsumerGroup: "workers", Grace: time.Second, Log: quiet()}
 	for _, c := range change {
 		c(&cfg)
 	}
-	sub, err := stream.NewSubscriber(cfg)
+	sub, err := stream.NewSubscriber(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func publishTo(t *testing.T, pub message.Publisher, topic, id string, payload []
 
 func newPublisher(t *testing.T, client redis.UniversalClient) *stream.Publisher {
 	t.Helper()
-	pub, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	pub, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,8 +45,8 @@ func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handle
 	for _, o := range observe {
 		changes.Observe = o
 	}
-	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: anotherClient(client), Prefix: prefix, Group: "workers", Log: quiet(),
-		Key: changes.Key, Window: 16, Visibility: time.Hour}) // so that no parked change comes back by itself, however slow the machine is
+	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Reader: anotherClient(client), Prefix: prefix, ConsumerGroup: "workers", Log: quiet(),
+		Key: changes.Key, Window: 16, MaxIdleTime: time.Hour}, nil) // so that no parked change comes back by itself, however slow the machine is
 	if err != nil {
 		t.Fatal(err)
 	}

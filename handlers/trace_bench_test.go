@@ -59,7 +59,7 @@ func BenchmarkTraced(b *testing.B) {
 				job.Progress(events.Progress{Phase: events.PhaseList})
 				return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
 			}}
-			sub, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: prefix, Group: "workers", Key: changes.Key, Log: quiet()})
+			sub, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Prefix: prefix, ConsumerGroup: "workers", Key: changes.Key, Log: quiet()}, nil)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -163,7 +163,7 @@ func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *st
 	if reason == "" {
 		err = delivery.Settle(ctx, s)
 	} else {
-		err = delivery.DeadLetter(ctx, stream.Reason{Reason: reason, Error: OneLine(cause), Attempts: delivery.Attempt()}, s)
+		err = delivery.DeadLetter(ctx, reason, OneLine(cause), s)
 	}
 	if err == nil && d.OnGiveUp != nil {
 		d.OnGiveUp(msg, cause, delivery.Attempt())

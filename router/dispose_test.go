@@ -46,7 +46,7 @@ func TestDispositionSurvivesRedisError(t *testing.T) {
 			second := newSignal(1)
 			var attempts []int
 			slow := func(c *stream.SubscriberConfig) { // the subscriber alone would redeliver only after the test
-				c.Backoff = func(int) time.Duration { return time.Hour }
+				c.NackResendSleep = time.Hour
 			}
 			run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, own, slow),
 				Handler: func(msg *message.Message) ([]*message.Message, error) {

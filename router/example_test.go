@@ -23,7 +23,7 @@ func Example() {
 	client, ctx, log := server.Open(), context.Background(), slog.New(slog.DiscardHandler)
 	defer client.Close()
 	const prefix = "greeter:{0}:"
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: server.Open(), Prefix: prefix, Group: "greeters", Log: log})
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Reader: server.Open(), Prefix: prefix, ConsumerGroup: "greeters", Log: log}, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -53,7 +53,7 @@ func Example() {
 	running, stop := context.WithCancel(ctx)
 	go func() { stopped <- router.Run(running, r) }()
 
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		panic(err)
 	}

@@ -105,9 +105,9 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	changes := handlers.Changes{Namespace: namespace, Source: fmt.Sprintf("/lockstep/bench/%d", os.Getpid()), Log: log}
 	slots := volume.NewSlots(w.slots)
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: events.WorkersGroup, Grace: grace, Key: changes.Key, Room: slots.Room, Log: log,
-	})
+		Client: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
+		ConsumerGroup: events.WorkersGroup, Grace: grace, Key: changes.Key, Room: slots.Room, Log: log,
+	}, nil)
 	if err != nil {
 		return err
 	}

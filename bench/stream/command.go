@@ -243,8 +243,8 @@ func takeWithLockstep(ctx context.Context, server *rig.Redis, topic string, n in
 	client := server.Open()
 	defer client.Close()
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Open(), Prefix: topic[:len(topic)-len("changes")], Group: group, Log: slog.New(slog.DiscardHandler),
-	})
+		Client: client, Reader: server.Open(), Prefix: topic[:len(topic)-len("changes")], ConsumerGroup: group, Log: slog.New(slog.DiscardHandler),
+	}, nil)
 	if err != nil {
 		return err
 	}

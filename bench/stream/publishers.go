@@ -47,7 +47,7 @@ func publish(ctx context.Context, server *rig.Redis, n int, during time.Duration
 	options.PoolSize, options.MaxRetries = n, -1
 	client := redis.NewClient(options)
 	defer client.Close()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		return p, err
 	}

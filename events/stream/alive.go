@@ -17,7 +17,7 @@ const maxHeartbeat = 2 * time.Second
 
 // heartbeatIn returns the time until the consumer's heartbeat is due. It must also precede the removal of dead consumers.
 func (s *subscription) heartbeatIn() time.Duration {
-	return max(0, min(maxHeartbeat, s.cfg.Visibility/4)-time.Since(s.heard))
+	return max(0, min(maxHeartbeat, s.cfg.MaxIdleTime/4)-time.Since(s.heard))
 }
 
 // touch sends a heartbeat if one is due. It replaces that of a read while there is no room for entries.

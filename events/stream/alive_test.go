@@ -12,7 +12,7 @@ import (
 )
 
 // heartbeats makes a consumer send a heartbeat every 50 ms.
-func heartbeats(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond }
+func heartbeats(c *stream.SubscriberConfig) { c.MaxIdleTime = 200 * time.Millisecond }
 
 // idle returns the idle time of a consumer, or false if it does not exist.
 func idle(t testing.TB, server *redistest.Server, name string) (time.Duration, bool) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
@@ -29,7 +30,7 @@ func Await(ctx context.Context, client redis.UniversalClient, topic, from string
 	}
 	pause := firstRetry
 	for ctx.Err() == nil {
-		entries, err := readAfter(ctx, client, topic, from)
+		entries, err := readAfter(ctx, client, topic, from, awaitBlock)
 		switch {
 		case unavailable(err):
 			sleep(ctx, pause)
@@ -41,7 +42,7 @@ func Await(ctx context.Context, client redis.UniversalClient, topic, from string
 		pause = firstRetry
 		for _, e := range entries {
 			from = e.ID
-			if msg, err := decodeXMessage(e); err == nil && match(msg) {
+			if msg, err := decodeXMessage(unmarshaller{}, e); err == nil && match(msg) {
 				return msg, nil
 			}
 		}
@@ -49,9 +50,10 @@ func Await(ctx context.Context, client redis.UniversalClient, topic, from string
 	return nil, fmt.Errorf("await a message of %s: %w", topic, context.Cause(ctx))
 }
 
-// readAfter reads the next entries. It blocks until there are some, but not past ctx's deadline.
-func readAfter(ctx context.Context, client redis.UniversalClient, topic, from string) (entries []redis.XMessage, err error) {
-	block := awaitBlock
+// readAfter reads the next entries. It blocks until there are some, for the given time at most, but not past ctx's deadline.
+func readAfter(
+	ctx context.Context, client redis.UniversalClient, topic, from string, block time.Duration,
+) (entries []redis.XMessage, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		block = max(time.Millisecond, min(block, time.Until(deadline))) // 0 would block forever
 	}
@@ -69,11 +71,11 @@ func readAfter(ctx context.Context, client redis.UniversalClient, topic, from st
 	return entries, err
 }
 
-func decodeXMessage(m redis.XMessage) (*message.Message, error) {
+func decodeXMessage(u redisstream.Unmarshaller, m redis.XMessage) (*message.Message, error) {
 	fields := make([]string, 0, 2*len(m.Values))
 	for name, value := range m.Values {
 		text, _ := value.(string)
 		fields = append(fields, name, text)
 	}
-	return decode(unmarshaller{}, entry{id: m.ID, fields: fields})
+	return decode(u, entry{id: m.ID, fields: fields})
 }

@@ -17,7 +17,7 @@ import (
 
 func adder(t *testing.T, client redis.UniversalClient) *stream.Publisher {
 	t.Helper()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

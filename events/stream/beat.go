@@ -17,7 +17,7 @@ func (s *subscription) beat(ctx context.Context) {
 	held := make(map[string]*Delivery)
 	var ids []string
 	for _, d := range s.flight.all() {
-		if began.Sub(d.since) >= s.cfg.Visibility/4 && !d.lost.Load() {
+		if began.Sub(d.since) >= s.cfg.MaxIdleTime/4 && !d.lost.Load() {
 			held[d.entry] = d
 			ids = append(ids, d.entry)
 		}
@@ -25,7 +25,7 @@ func (s *subscription) beat(ctx context.Context) {
 	for batch := range slices.Chunk(ids, beatBatch) {
 		var lost []string
 		err := withTimeout(ctx, func(ctx context.Context) (err error) {
-			lost, err = s.group.beat(ctx, batch, s.cfg.Visibility.Milliseconds())
+			lost, err = s.group.beat(ctx, batch, s.cfg.MaxIdleTime.Milliseconds())
 			return err
 		})
 		if err != nil {
@@ -34,7 +34,7 @@ func (s *subscription) beat(ctx context.Context) {
 			}
 			return
 		}
-		s.outage.answered(ctx, s.cfg.Visibility/2) // while the window is full, no other call detects the recovery
+		s.outage.answered(ctx, s.cfg.MaxIdleTime/2) // while the window is full, no other call detects the recovery
 		for _, id := range lost {
 			held[id].lose()
 		}
@@ -44,7 +44,7 @@ func (s *subscription) beat(ctx context.Context) {
 
 // overdue reports whether heartbeats are so late that entries in flight may be about to lapse.
 func (s *subscription) overdue() bool {
-	return s.flight.len() > 0 && time.Since(time.Unix(0, s.lastBeat.Load())) > s.cfg.Visibility/2
+	return s.flight.len() > 0 && time.Since(time.Unix(0, s.lastBeat.Load())) > s.cfg.MaxIdleTime/2
 }
 
 // sweep assigns a due time to pending entries that have none, and removes dead consumers. Every eighth sweep is thorough.
@@ -53,7 +53,7 @@ func (s *subscription) sweep(ctx context.Context) {
 	s.sweeps++
 	for from != "" && ctx.Err() == nil {
 		err := withTimeout(ctx, func(ctx context.Context) error {
-			repaired, next, err := s.group.sweep(ctx, from, s.cfg.Visibility.Milliseconds(), thorough)
+			repaired, next, err := s.group.sweep(ctx, from, s.cfg.MaxIdleTime.Milliseconds(), thorough)
 			from, total = next, total+repaired
 			return err
 		})
@@ -77,7 +77,7 @@ func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	err := withTimeout(ctx, func(ctx context.Context) error {
 		all, err := s.group.redis.XInfoConsumers(ctx, s.group.stream, s.group.name).Result()
 		for _, c := range all {
-			if err == nil && c.Pending == 0 && c.Idle > 10*s.cfg.Visibility {
+			if err == nil && c.Pending == 0 && c.Idle > 10*s.cfg.MaxIdleTime {
 				err = s.group.leave(ctx, c.Name)
 			}
 		}

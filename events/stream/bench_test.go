@@ -70,7 +70,7 @@ func lateness(b *testing.B, parked, some int, over time.Duration) []time.Duratio
 			b.Fatal(err)
 		}
 	}
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: server.Client(), Reader: server.Client(), Group: group})
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: server.Client(), Reader: server.Client(), ConsumerGroup: group}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

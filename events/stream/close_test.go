@@ -73,7 +73,7 @@ func TestCloseGivesBackUnfinishedEntriesAtOnce(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 3)
-	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace, c.Visibility = 50*time.Millisecond, time.Minute })
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace, c.MaxIdleTime = 50*time.Millisecond, time.Minute })
 	hung := a.next() // its handler hangs; two more entries are read but not delivered
 	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 3 })
 	b := start(t, server, "b", nil)
@@ -212,7 +212,9 @@ func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 	if names := consumers(t, client); len(names) != 2 {
 		t.Fatalf("consumers %v; want two", names)
 	}
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 50*time.Millisecond, 20*time.Millisecond })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		c.MaxIdleTime, c.ClaimInterval = 50*time.Millisecond, 20*time.Millisecond
+	})
 	var acked atomic.Int32
 	go func() { // slow messages are redelivered
 		for m := range w.messages {

@@ -98,12 +98,14 @@ func TestOnACluster(t *testing.T) {
 	client := dial(t, cluster.URL()).(*redis.ClusterClient)
 	cluster.client = client
 	ctx := context.Background()
-	brief := func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 500*time.Millisecond, 100*time.Millisecond }
+	brief := func(c *stream.SubscriberConfig) {
+		c.MaxIdleTime, c.ClaimInterval = 500*time.Millisecond, 100*time.Millisecond
+	}
 
 	for name, test := range map[string]func(t *testing.T){
 		"an entry is kept by heartbeats and settled with what came of it": func(t *testing.T) {
 			entry := add(t, client, topic, "c1", "{}")
-			few := func(c *stream.SubscriberConfig) { c.Visibility = 4 * time.Second } // a heartbeat each second
+			few := func(c *stream.SubscriberConfig) { c.MaxIdleTime = 4 * time.Second } // a heartbeat each second
 			m := cluster.start(t, "a", few).next()
 			d := delivery(t, m)
 			cluster.start(t, "b", few) // would take a lapsed entry
@@ -186,7 +188,7 @@ func TestOnACluster(t *testing.T) {
 		},
 		"two share the work, and that of one that dies goes to the other": func(t *testing.T) {
 			const total = 200
-			few := func(c *stream.SubscriberConfig) { c.Window, c.Visibility = 8, time.Second }
+			few := func(c *stream.SubscriberConfig) { c.Window, c.MaxIdleTime = 8, time.Second }
 			a, b := cluster.start(t, "a", few), cluster.start(t, "b", few)
 			publish(t, client, total)
 			held := a.next()
@@ -265,7 +267,7 @@ func TestOnACluster(t *testing.T) {
 			publishKeyed(t, client, "hot", 4)
 			w := cluster.start(t, "a", func(c *stream.SubscriberConfig) {
 				keyed(8, time.Minute)(c)
-				c.Backoff = func(int) time.Duration { return time.Hour }
+				c.NackResendSleep = time.Hour
 			})
 			w.next().Nack() // counted, and in the parked index
 			giveUp(t, w, 1, "r")

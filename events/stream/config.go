@@ -13,29 +13,54 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 )
 
-// SubscriberConfig configures a [Subscriber]. Redis and Group are required.
+// SubscriberConfig configures a [Subscriber]. It has the fields of watermill-redisstream, and more; Client is required.
 type SubscriberConfig struct {
-	// Redis runs the scripts. The Subscriber never closes it. It must not retry by itself (MaxRetries -1).
-	Redis redis.UniversalClient
+	Client redis.UniversalClient // runs the scripts; never closed
+
+	// Unmarshaller decodes an entry's fields; an error makes the entry a dead letter. The default
+	// accepts Watermill's wire format and plain fields.
+	Unmarshaller redisstream.Unmarshaller
+
+	ConsumerGroup string // if empty, each Subscribe delivers every message: see [Subscriber.Subscribe]
+	Consumer      string // name of this consumer, unique within the group; default host, pid and a random part
+
+	// NackResendSleep is the delay after a nack that does not specify one; [NoSleep] for none. By default the delay doubles
+	// from 1 s to 1 min, and is chosen at random from its upper half. No goroutine sleeps: see the package documentation.
+	NackResendSleep time.Duration
+
+	BlockTime     time.Duration // of a read that waits for new entries; default 1 s with a Reader, else 500 ms
+	ClaimInterval time.Duration // of the search for pending entries without a due time; default 30 s
+	MaxIdleTime   time.Duration // an entry without a heartbeat for this long is redelivered; default 10 s
+
+	// Where a new group starts, or a Subscribe without a group: "0" at the stream's first entry, "$" after its last, or
+	// after an ID. By default a group starts at "0", and a Subscribe without one at "$".
+	OldestId       string //nolint:revive // the name in watermill-redisstream
+	FanOutOldestId string //nolint:revive // the name in watermill-redisstream
+
+	DisableIndefiniteInitialBlock bool // has no effect: no read blocks for longer than BlockTime
+
+	// Fields of watermill-redisstream that have no meaning here. NewSubscriber refuses a configuration that sets one.
+	ClaimBatchSize            int64
+	CheckConsumersInterval    time.Duration
+	ConsumerTimeout           time.Duration
+	ShouldClaimPendingMessage func(redis.XPendingExt) bool
+	ShouldStopOnReadErrors    func(error) bool
 
 	// Reader waits for new entries; a blocked read occupies its connection. The Subscriber closes it on Close, which ends
-	// a blocked read at once. If nil, the Subscriber uses Redis, and Close may take half a second longer.
+	// a blocked read at once. If nil, the Subscriber uses Client, and Close may take a BlockTime longer.
 	Reader redis.UniversalClient
 
 	// Prefix is the prefix of the Subscriber's keys: due, tries, shelf and labels, each followed by :{stream}:{group}, where
 	// {stream} is the topic without the prefix. On Redis Cluster, prefix, topics and Dead must share one hash tag. Default
 	// "lockstep:{0}:".
 	Prefix string
-
-	Group    string // consumer group
-	Start    string // where a new group starts: "0" at the stream's first entry (default), "$" after its last, or after an ID
-	Consumer string // name of this consumer, unique within the group; default host, pid and a random part
 
 	Dead    string // dead-letter stream; default Prefix + "dead"
 	DeadCap int64  // approximate maximum length of Dead, default 100,000
@@ -54,33 +79,23 @@ type SubscriberConfig struct {
 	// once per message, before anything else uses it, and may set a context derived from the message's own.
 	Key func(*message.Message) string
 
-	Visibility time.Duration // an entry without a heartbeat for this long is redelivered; default 10 s
-	Grace      time.Duration // how long Close waits for handlers before it cancels them; default 25 s
-	Sweep      time.Duration // interval of the search for pending entries without a due time; default 30 s
+	Grace time.Duration // how long Close waits for handlers before it cancels them; default 25 s
 
-	// Backoff returns the delay after a nack that does not specify one. By default the delay doubles from 1 s to
-	// 1 min, and is chosen at random from its upper half.
-	Backoff func(attempt int) time.Duration
-
-	// Unmarshaller decodes an entry's fields; an error makes the entry a dead letter. The default
-	// accepts Watermill's wire format and plain fields.
-	Unmarshaller redisstream.Unmarshaller
-
-	Log      *slog.Logger // default [slog.Default]
+	Log      *slog.Logger // default: the logger of NewSubscriber
 	Observer Observer     // default none
 }
 
-// Outcome is how a delivery ended.
-type Outcome string
+// NoSleep is a [SubscriberConfig] NackResendSleep for redelivery at once.
+const NoSleep time.Duration = -1
 
 // How a delivery can end.
 const (
-	Acked    Outcome = "acked"    // acknowledged without a settlement
-	Settled  Outcome = "settled"  // acknowledged together with its outputs and state
-	Nacked   Outcome = "nacked"   // given back after a failed attempt
-	Deferred Outcome = "deferred" // given back without counting an attempt
-	Dead     Outcome = "dead"     // dead-lettered
-	Lost     Outcome = "lost"     // another consumer owns the entry, or it is unknown how it ended
+	Acked    = "acked"    // acknowledged without a settlement
+	Settled  = "settled"  // acknowledged together with its outputs and state
+	Nacked   = "nacked"   // given back after a failed attempt
+	Deferred = "deferred" // given back without counting an attempt
+	Dead     = "dead"     // dead-lettered
+	Lost     = "lost"     // another consumer owns the entry, or it is unknown how it ended
 )
 
 // Observer receives events of a Subscriber, for metrics. It must be safe for concurrent use and return quickly.
@@ -88,18 +103,18 @@ type Observer interface {
 	// Delivered is called when a message is handed out.
 	Delivered(stream string, attempt, inFlight int)
 	// Finished is called when a delivery ends, after being in flight for took.
-	Finished(stream string, outcome Outcome, took time.Duration)
+	Finished(stream, outcome string, took time.Duration)
 	// Lapsed is called for an entry that its previous consumer did not finish because it died, hung or was cut off.
 	Lapsed(stream, consumer string)
 }
 
 type noObserver struct{}
 
-func (noObserver) Delivered(string, int, int)              {}
-func (noObserver) Finished(string, Outcome, time.Duration) {}
-func (noObserver) Lapsed(string, string)                   {}
+func (noObserver) Delivered(string, int, int)             {}
+func (noObserver) Finished(string, string, time.Duration) {}
+func (noObserver) Lapsed(string, string)                  {}
 
-func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
+func (c SubscriberConfig) withDefaults(logger watermill.LoggerAdapter) (SubscriberConfig, error) {
 	c.Prefix = cmp.Or(c.Prefix, string(events.DefaultNamespace))
 	c.Consumer = cmp.Or(c.Consumer, uniqueConsumer())
 	c.Dead = cmp.Or(c.Dead, c.Prefix+"dead")
@@ -107,13 +122,17 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 	c.Window = cmp.Or(c.Window, 1024)
 	c.Batch = cmp.Or(c.Batch, 128)
 	c.Bytes = cmp.Or(c.Bytes, 32<<20)
-	c.Start = cmp.Or(c.Start, "0")
-	c.Visibility = cmp.Or(c.Visibility, 10*time.Second)
+	c.OldestId = cmp.Or(c.OldestId, "0")
+	c.FanOutOldestId = cmp.Or(c.FanOutOldestId, "$")
+	c.MaxIdleTime = cmp.Or(c.MaxIdleTime, 10*time.Second)
 	c.Grace = cmp.Or(c.Grace, 25*time.Second)
-	c.Sweep = cmp.Or(c.Sweep, 30*time.Second)
-	c.Log = cmp.Or(c.Log, slog.Default())
-	if c.Backoff == nil {
-		c.Backoff = backoff
+	c.ClaimInterval = cmp.Or(c.ClaimInterval, 30*time.Second)
+	if c.Reader == nil {
+		c.BlockTime = cmp.Or(c.BlockTime, blockShared)
+	}
+	c.BlockTime = cmp.Or(c.BlockTime, blockOwn)
+	if c.Log == nil {
+		c.Log = slogOf(logger)
 	}
 	if c.Room == nil {
 		c.Room = func() int { return math.MaxInt }
@@ -128,25 +147,58 @@ func (c SubscriberConfig) withDefaults() (SubscriberConfig, error) {
 		c.Observer = noObserver{}
 	}
 	c.contain()
-	switch {
-	case c.Redis == nil:
-		return c, errors.New("stream: SubscriberConfig.Redis is required")
-	case c.Group == "":
-		return c, errors.New("stream: SubscriberConfig.Group is required")
-	case c.Consumer == parked:
-		return c, fmt.Errorf("stream: SubscriberConfig.Consumer must not be %q, which owns parked entries", parked)
-	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
-		return c, fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of at most 1000", c.Window, c.Batch)
-	case c.Bytes < 0:
-		return c, fmt.Errorf("stream: Bytes %d is negative", c.Bytes)
-	case c.Start != "$" && !startID.MatchString(c.Start):
-		return c, fmt.Errorf("stream: Start %q is invalid; want 0, $ or an entry ID", c.Start)
-	case c.Visibility < 10*time.Millisecond:
-		return c, fmt.Errorf("stream: Visibility %v is too short for a heartbeat; want seconds", c.Visibility)
-	case c.Grace < 0 || c.Sweep < 0 || c.DeadCap < 0:
-		return c, errors.New("stream: Grace, Sweep and DeadCap cannot be negative")
+	return c, c.check()
+}
+
+// check returns an error if a field, after the defaults, is invalid.
+func (c SubscriberConfig) check() error {
+	if name := c.refused(); name != "" {
+		return fmt.Errorf("stream: SubscriberConfig.%s of watermill-redisstream has no meaning here; do not set it", name)
 	}
-	return c, nil
+	switch {
+	case c.Client == nil:
+		return errors.New("stream: SubscriberConfig.Client is required")
+	case c.Consumer == parked:
+		return fmt.Errorf("stream: SubscriberConfig.Consumer must not be %q, which owns parked entries", parked)
+	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
+		return fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of at most 1000", c.Window, c.Batch)
+	case c.Bytes < 0:
+		return fmt.Errorf("stream: Bytes %d is negative", c.Bytes)
+	case c.OldestId != "$" && !startID.MatchString(c.OldestId):
+		return fmt.Errorf("stream: OldestId %q is invalid; want 0, $ or an entry ID", c.OldestId)
+	case c.FanOutOldestId != "$" && !startID.MatchString(c.FanOutOldestId):
+		return fmt.Errorf("stream: FanOutOldestId %q is invalid; want 0, $ or an entry ID", c.FanOutOldestId)
+	case c.MaxIdleTime < 10*time.Millisecond:
+		return fmt.Errorf("stream: MaxIdleTime %v is too short for a heartbeat; want seconds", c.MaxIdleTime)
+	case c.Grace < 0 || c.ClaimInterval < 0 || c.BlockTime < 0 || c.DeadCap < 0:
+		return errors.New("stream: Grace, ClaimInterval, BlockTime and DeadCap cannot be negative")
+	}
+	return nil
+}
+
+// reader returns the client for blocking reads.
+func (c SubscriberConfig) reader() redis.UniversalClient {
+	if c.Reader == nil {
+		return c.Client
+	}
+	return c.Reader
+}
+
+// refused returns the name of a field that is set without a meaning here, or "".
+func (c SubscriberConfig) refused() string {
+	switch {
+	case c.ClaimBatchSize != 0:
+		return "ClaimBatchSize"
+	case c.CheckConsumersInterval != 0:
+		return "CheckConsumersInterval"
+	case c.ConsumerTimeout != 0:
+		return "ConsumerTimeout"
+	case c.ShouldClaimPendingMessage != nil:
+		return "ShouldClaimPendingMessage"
+	case c.ShouldStopOnReadErrors != nil:
+		return "ShouldStopOnReadErrors"
+	}
+	return ""
 }
 
 var startID = regexp.MustCompile(`^\d{1,20}(-\d{1,20})?$`)
@@ -160,7 +212,15 @@ func uniqueConsumer() string {
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), watermill.NewShortUUID())
 }
 
-func backoff(attempt int) time.Duration {
+// nackDelay returns the delay after a message's nack: that of its metadata, see Watermill's components/delay, or the
+// configured one.
+func (c SubscriberConfig) nackDelay(msg *message.Message, attempt int) time.Duration {
+	if d, err := time.ParseDuration(msg.Metadata.Get(delay.DelayedForKey)); err == nil {
+		return d
+	}
+	if c.NackResendSleep != 0 {
+		return max(0, c.NackResendSleep)
+	}
 	d := min(time.Second<<min(max(attempt-1, 0), 6), time.Minute)
 	return d/2 + rand.N(d/2)
 }

@@ -45,6 +45,15 @@ func TestConformance(t *testing.T) {
 	}, build)
 }
 
+// Without a consumer group nothing outlives a subscription, and messages are in order.
+func TestConformanceOfFanOut(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartReal(t)
+	build := pubSub(server, func(c *stream.SubscriberConfig) { c.ConsumerGroup, c.FanOutOldestId = "", "0" })
+	tests.TestPubSub(t, tests.Features{GuaranteedOrder: true, ForceShort: !testenv.All()},
+		func(t *testing.T) (message.Publisher, message.Subscriber) { return build(t, "") }, nil)
+}
+
 // With Window 1 and one subscriber, unless a message is nacked or lapses.
 func TestConformanceInOrder(t *testing.T) {
 	t.Parallel()
@@ -74,15 +83,15 @@ func features() tests.Features {
 func pubSub(server *redistest.Server, change func(*stream.SubscriberConfig)) tests.ConsumerGroupPubSubConstructor {
 	return func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		client := server.Client()
-		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+		publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		cfg := stream.SubscriberConfig{
-			Redis: client, Reader: server.Client(), Group: group, Backoff: func(int) time.Duration { return 0 },
+			Client: client, Reader: server.Client(), ConsumerGroup: group, NackResendSleep: stream.NoSleep,
 		}
 		change(&cfg)
-		subscriber, err := stream.NewSubscriber(cfg)
+		subscriber, err := stream.NewSubscriber(cfg, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,16 +13,11 @@ import (
 // contain wraps the functions of the configuration so that a panic in one of them is logged and does not end the process.
 // A panic in Unmarshaller or Key is an error of the message instead: see decodeKeyed.
 func (c *SubscriberConfig) contain() {
-	room, delay, log := c.Room, c.Backoff, c.Log
+	room, log := c.Room, c.Log
 	c.Room = func() int {
 		n := 1 // read on, slowly
 		contained(log, "Room", func() { n = room() })
 		return n
-	}
-	c.Backoff = func(attempt int) time.Duration {
-		d := backoff(attempt)
-		contained(log, "Backoff", func() { d = delay(attempt) })
-		return d
 	}
 	c.Observer = containedObserver{c.Observer, log}
 }
@@ -45,7 +40,7 @@ func (o containedObserver) Delivered(stream string, attempt, inFlight int) {
 	contained(o.log, "Observer.Delivered", func() { o.next.Delivered(stream, attempt, inFlight) })
 }
 
-func (o containedObserver) Finished(stream string, outcome Outcome, took time.Duration) {
+func (o containedObserver) Finished(stream, outcome string, took time.Duration) {
 	contained(o.log, "Observer.Finished", func() { o.next.Finished(stream, outcome, took) })
 }
 

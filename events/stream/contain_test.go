@@ -21,7 +21,7 @@ func (p panicking) Delivered(string, int, int) {
 	}
 }
 
-func (p panicking) Finished(string, stream.Outcome, time.Duration) {
+func (p panicking) Finished(string, string, time.Duration) {
 	if p.finished {
 		panic("finished")
 	}
@@ -40,7 +40,6 @@ func TestPanicOfAConfiguredFunctionIsLoggedAndContained(t *testing.T) {
 		logged string
 	}{
 		"Room":               {func(c *stream.SubscriberConfig) { c.Room = func() int { panic("no room") } }, "function=Room "},
-		"Backoff":            {func(c *stream.SubscriberConfig) { c.Backoff = func(int) time.Duration { panic("no delay") } }, "function=Backoff "},
 		"Observer.Delivered": {func(c *stream.SubscriberConfig) { c.Observer = panicking{delivered: true} }, "function=Observer.Delivered "},
 		"Observer.Finished":  {func(c *stream.SubscriberConfig) { c.Observer = panicking{finished: true} }, "function=Observer.Finished "},
 		"Observer.Lapsed":    {func(c *stream.SubscriberConfig) { c.Observer = panicking{lapsed: true} }, "function=Observer.Lapsed "},
@@ -49,7 +48,7 @@ func TestPanicOfAConfiguredFunctionIsLoggedAndContained(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			client := server.Client()
-			former := start(t, server, "former", func(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond })
+			former := start(t, server, "former", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 200 * time.Millisecond })
 			publish(t, client, 1)
 			former.next()
 			former.gate.cut.Store(true) // its entry lapses

@@ -10,26 +10,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 )
 
-// DeadLettersConfig configures [DeadLetters]. Redis is required.
-type DeadLettersConfig struct {
-	Redis  redis.UniversalClient // never closed; must not retry by itself
-	Prefix string                // prefix of the streams that entries may return to; default "lockstep:{0}:"
-	Dead   string                // dead-letter stream, default Prefix + "dead"
-
-	// Unmarshaller decodes an entry's fields, as [SubscriberConfig.Unmarshaller] does.
-	Unmarshaller redisstream.Unmarshaller
-}
-
 // DeadLetters lists, retries and drops dead letters.
 type DeadLetters struct {
-	cfg DeadLettersConfig
+	redis        onceClient
+	prefix, dead string
 }
 
 // Errors of [DeadLetters].
@@ -74,17 +64,11 @@ type Page struct {
 	Next    string // cursor for the next page; empty on the last
 }
 
-// NewDeadLetters returns DeadLetters for a dead-letter stream.
-func NewDeadLetters(cfg DeadLettersConfig) (*DeadLetters, error) {
-	if cfg.Redis == nil {
-		return nil, errors.New("stream: DeadLettersConfig.Redis is required")
-	}
-	cfg.Prefix = cmp.Or(cfg.Prefix, string(events.DefaultNamespace))
-	cfg.Dead = cmp.Or(cfg.Dead, cfg.Prefix+"dead")
-	if cfg.Unmarshaller == nil {
-		cfg.Unmarshaller = unmarshaller{}
-	}
-	return &DeadLetters{cfg}, nil
+// NewDeadLetters returns the DeadLetters of the stream prefix + "dead". Entries may return to streams with the prefix, by
+// default "lockstep:{0}:". The client is never closed.
+func NewDeadLetters(client redis.UniversalClient, prefix string) *DeadLetters {
+	prefix = cmp.Or(prefix, string(events.DefaultNamespace))
+	return &DeadLetters{onceClient{client}, prefix, prefix + "dead"}
 }
 
 // List stops after scanning lettersLooked letters or lettersBytes bytes, reading lettersAtOnce letters at a time, even
@@ -128,9 +112,9 @@ func (d *DeadLetters) List(ctx context.Context, q Query) (Page, error) {
 
 // read returns the letters after the given one, or from the start if it is empty.
 func (d *DeadLetters) read(ctx context.Context, after string, oldest bool) ([]Letter, error) {
-	first, last, read := "+", "-", d.cfg.Redis.XRevRangeN
+	first, last, read := "+", "-", d.redis.XRevRangeN
 	if oldest {
-		first, last, read = "-", "+", d.cfg.Redis.XRangeN
+		first, last, read = "-", "+", d.redis.XRangeN
 	}
 	if after != "" {
 		if err := checkIDs(after); err != nil {
@@ -138,7 +122,7 @@ func (d *DeadLetters) read(ctx context.Context, after string, oldest bool) ([]Le
 		}
 		first = "(" + after
 	}
-	entries, err := read(ctx, d.cfg.Dead, first, last, lettersAtOnce).Result()
+	entries, err := read(ctx, d.dead, first, last, lettersAtOnce).Result()
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}
@@ -163,7 +147,7 @@ func (d *DeadLetters) Get(ctx context.Context, id string) (Letter, error) {
 	if err := checkIDs(id); err != nil {
 		return Letter{}, err
 	}
-	entries, err := d.cfg.Redis.XRange(ctx, d.cfg.Dead, id, id).Result()
+	entries, err := d.redis.XRange(ctx, d.dead, id, id).Result()
 	if err != nil {
 		return Letter{}, fmt.Errorf("get dead letter %s: %w", id, err)
 	}
@@ -179,7 +163,7 @@ func (d *DeadLetters) Message(l Letter) (*message.Message, error) {
 	for name, value := range l.Original {
 		fields = append(fields, name, value)
 	}
-	return decode(d.cfg.Unmarshaller, entry{id: l.Entry, fields: fields})
+	return decode(unmarshaller{}, entry{id: l.Entry, fields: fields})
 }
 
 // Retried is the outcome of retrying one letter.
@@ -220,12 +204,12 @@ func (d *DeadLetters) retry(ctx context.Context, id string) (Retried, error) {
 		return one, nil
 	case err != nil:
 		return one, err
-	case !strings.HasPrefix(letter.Stream, d.cfg.Prefix):
-		one.Err = fmt.Errorf("%w: %s is from stream %.80q, which does not have the prefix %s", ErrNotRetryable, id, letter.Stream, d.cfg.Prefix)
+	case !strings.HasPrefix(letter.Stream, d.prefix):
+		one.Err = fmt.Errorf("%w: %s is from stream %.80q, which does not have the prefix %s", ErrNotRetryable, id, letter.Stream, d.prefix)
 		return one, nil
 	}
 	one.Stream = letter.Stream
-	reply, err := retryScript.Run(ctx, d.cfg.Redis, []string{d.cfg.Dead, letter.Stream}, id).StringSlice()
+	reply, err := retryScript.Run(ctx, d.redis, []string{d.dead, letter.Stream}, id).StringSlice()
 	if err != nil {
 		return one, err
 	}
@@ -254,7 +238,7 @@ func (d *DeadLetters) Drop(ctx context.Context, ids ...string) (int, error) {
 	}
 	dropped := 0
 	for batch := range slices.Chunk(ids, lettersAtOnce) {
-		gone, err := d.cfg.Redis.XDel(ctx, d.cfg.Dead, batch...).Result()
+		gone, err := d.redis.XDel(ctx, d.dead, batch...).Result()
 		if err != nil {
 			return dropped, fmt.Errorf("drop dead letters: %w", err)
 		}

@@ -18,11 +18,7 @@ import (
 
 func deadLetters(t testing.TB, client redis.UniversalClient) *stream.DeadLetters {
 	t.Helper()
-	d, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
+	return stream.NewDeadLetters(client, "")
 }
 
 // giveUp dead-letters the next n messages of a worker.
@@ -30,7 +26,7 @@ func giveUp(t testing.TB, w *worker, n int, reason string) {
 	t.Helper()
 	for range n {
 		m := w.next()
-		if err := delivery(t, m).DeadLetter(context.Background(), stream.Reason{Reason: reason, Error: "remote says no"}, stream.Settlement{}); err != nil {
+		if err := delivery(t, m).DeadLetter(context.Background(), reason, "remote says no", stream.Settlement{}); err != nil {
 			t.Fatal(err)
 		}
 		m.Ack()
@@ -273,7 +269,7 @@ func TestRetriedLettersReachEveryGroup(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
-	other := start(t, server, "b", func(c *stream.SubscriberConfig) { c.Group = "other" })
+	other := start(t, server, "b", func(c *stream.SubscriberConfig) { c.ConsumerGroup = "other" })
 	publish(t, client, 1)
 	settled := other.next()
 	settled.Ack()

@@ -97,7 +97,7 @@ func TestNackedMessageIsRedeliveredAfterItsDelay(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = time.Minute })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = time.Minute })
 	publish(t, client, 2)
 	slow := w.next()
 	delay.Message(slow, delay.For(400*time.Millisecond))
@@ -191,7 +191,7 @@ func TestHeartbeatKeepsAMessageInFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility = 2 * time.Second }
+	short := func(c *stream.SubscriberConfig) { c.MaxIdleTime = 2 * time.Second }
 	a := start(t, server, "a", short)
 	publish(t, client, 1)
 	m := a.next()
@@ -211,7 +211,7 @@ func TestHeartbeatCoversMessagesNotYetHandedOut(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 5)
-	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 1200 * time.Millisecond })
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 1200 * time.Millisecond })
 	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 5 })
 	pushedOn(t, client, "a", 5, 200*time.Millisecond)
 	for range 5 {
@@ -225,7 +225,7 @@ func TestEntryOfADeadConsumerGoesToAnother(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	short := func(c *stream.SubscriberConfig) {
-		c.Visibility, c.Grace = 300*time.Millisecond, 10*time.Millisecond
+		c.MaxIdleTime, c.Grace = 300*time.Millisecond, 10*time.Millisecond
 	}
 	a := start(t, server, "a", short)
 	b := start(t, server, "b", short)
@@ -252,7 +252,7 @@ func TestLostEntryCancelsItsHandlerAndIsSettledOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 300 * time.Millisecond })
 	publish(t, client, 1)
 	m := a.next()
 	a.gate.cut.Store(true)
@@ -286,7 +286,7 @@ func TestLateAckIsRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 300 * time.Millisecond })
 	publish(t, client, 1)
 	m := a.next()
 	a.gate.cut.Store(true)

@@ -37,7 +37,7 @@ type Delivery struct {
 	busy atomic.Bool // is being or has been finished, so a heartbeat may miss the entry
 	lost atomic.Bool // the handler was cancelled because another consumer owns the entry
 	mu   sync.Mutex  // held while finishing
-	how  Outcome     // empty until finished
+	how  string      // empty until finished
 
 	maybeSettled bool // a settlement got no reply and may have happened
 }
@@ -102,7 +102,7 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 	})
 }
 
-func (d *Delivery) back(how Outcome, delay time.Duration) giveBack {
+func (d *Delivery) back(how string, delay time.Duration) giveBack {
 	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred}
 	if how == Nacked {
 		b.how = failed
@@ -111,7 +111,7 @@ func (d *Delivery) back(how Outcome, delay time.Duration) giveBack {
 }
 
 // finish runs the script that ends the delivery, and retries while Redis is unavailable.
-func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.Context) error) error {
+func (d *Delivery) finish(ctx context.Context, how string, script func(context.Context) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -142,7 +142,7 @@ func (d *Delivery) finish(ctx context.Context, how Outcome, script func(context.
 }
 
 // claim records that the message's own Ack or Nack finishes the delivery, unless it is already finished.
-func (d *Delivery) claim(how Outcome) bool {
+func (d *Delivery) claim(how string) bool {
 	d.busy.Store(true)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *Delivery) claim(how Outcome) bool {
 }
 
 // Outcome returns how the delivery ended, or "" if it has not.
-func (d *Delivery) Outcome() Outcome {
+func (d *Delivery) Outcome() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.how

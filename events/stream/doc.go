@@ -1,23 +1,41 @@
-// Package stream carries messages over Redis Streams. It has a Watermill Publisher, and a Watermill Subscriber
-// that handles many messages at a time, redelivers each until it is finished, and can finish a message in the same
-// atomic step that publishes its outputs.
+// Package stream is a Watermill Pub/Sub for Redis Streams. Its Subscriber handles many messages at a time, redelivers each
+// after a delay until it is finished, hands out one message per key at a time, and can finish a message in the same atomic
+// step that publishes its outputs. With packages locking and router, across processes:
 //
-//	messages, err := subscriber.Subscribe(ctx, "shop:{0}:orders")
-//	if err != nil {
-//		return err
-//	}
-//	for msg := range messages {
-//		delivery, _ := stream.DeliveryOf(msg)
-//		indexed := stream.Output{Stream: "shop:{0}:indexed", Message: message.NewMessage("indexed-"+msg.UUID, msg.Payload)}
-//		if err := delivery.Settle(msg.Context(), stream.Settlement{Outputs: []stream.Output{indexed}}); err != nil {
-//			msg.Nack() // redelivered after a backoff
-//			continue
+//	package main
+//
+//	import (
+//		"context"
+//
+//		"github.com/ThreeDotsLabs/watermill/message"
+//		"github.com/redis/go-redis/v9"
+//
+//		"lockstep/events/stream"
+//		"lockstep/locking"
+//		"lockstep/router"
+//	)
+//
+//	func main() {
+//		client := redis.NewClient(&redis.Options{})
+//		locker, _ := locking.New(locking.Config{Redis: client, Prefix: "shop:{0}:lock:"}) // errors omitted
+//		item := func(msg *message.Message) string { return msg.Metadata.Get("item") }
+//		subscriber, _ := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Prefix: "shop:{0}:", ConsumerGroup: "indexer", Key: item}, nil)
+//		orders := router.Route{
+//			Name: "orders", Topic: "shop:{0}:orders", Subscriber: subscriber, Locker: locker,
+//			Request: func(msg *message.Message) ([]locking.Request, error) { return []locking.Request{{Key: item(msg)}}, nil },
+//			Handler: func(msg *message.Message) ([]*message.Message, error) {
+//				indexed := stream.Output{Stream: "shop:{0}:indexed", Message: message.NewMessage("indexed-"+msg.UUID, msg.Payload)}
+//				return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{indexed}})
+//			},
 //		}
-//		msg.Ack()
+//		r, _ := router.New(router.Config{Routes: []router.Route{orders}})
+//		_ = router.Run(context.Background(), r)
 //	}
 //
-// It does not depend on repositories; any keyed work can run on it. The wire format is that of watermill-redisstream, so any
-// Watermill program can be at the other end. Plain fields, as XADD writes them from any language, are accepted too.
+// A program for watermill-redisstream runs after changing its import: the constructors, the fields of the configurations, the
+// wire format and fan-out without a consumer group are the same. It then has many messages in flight, unless Window is 1, and
+// a nacked message waits in Redis instead of blocking those behind it. The Publisher and the Subscriber do not close the
+// client. Plain fields, as XADD writes them from any language, are accepted too.
 //
 // # Guarantees
 //
@@ -25,8 +43,8 @@
 // its outputs, its state and its acknowledgement, after checking that this consumer still owns the entry, which XACK does
 // not check, and that the lease of the [Guard], if any, is held.
 //
-// An entry that cannot be decoded, or for which Key panics or returns a key with NUL, becomes a dead letter. A panic in Room,
-// Backoff or the Observer is logged. The handler decides when to give up, with [Delivery.DeadLetter].
+// An entry that cannot be decoded, or for which Key panics or returns a key with NUL, becomes a dead letter. A panic in Room
+// or the Observer is logged. The handler decides when to give up, with [Delivery.DeadLetter].
 //
 // An attempt counts when the handler failed, which is when the message is nacked, or when its process died or hung: when
 // another consumer, or a new process with the same name, takes the lapsed entry. A deferred delivery does not count, see
@@ -49,7 +67,7 @@
 // Every entry that the group has read has a due time, at which it is redelivered unless it is finished. Due times are in
 // Redis and use its clock, so they survive every process, and a delay costs neither a goroutine nor a place in the window.
 //
-//	read       due = now + visibility      set by the script that reads it
+//	read       due = now + visibility      MaxIdleTime; set by the script that reads it
 //	heartbeat  due = now + visibility      every quarter of the visibility, while a handler works
 //	nacked     due = now + delay           parked: pending under the name "(parked)", owned by no consumer
 //	lapsed     the due time has passed     no heartbeat: its consumer died, hung or was cut off

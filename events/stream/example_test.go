@@ -19,11 +19,11 @@ func Example() {
 	defer redis.Close()
 	client := redis.Open()
 	defer client.Close()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		panic(err)
 	}
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: "shop:{0}:", Group: "indexer"})
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Prefix: "shop:{0}:", ConsumerGroup: "indexer"}, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -62,13 +62,13 @@ func ExampleDelivery_Settle() {
 	client := redis.Open()
 	defer client.Close()
 
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		panic(err)
 	}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: redis.Open(), Prefix: "shop:{0}:", Group: "indexer",
-	})
+		Client: client, Reader: redis.Open(), Prefix: "shop:{0}:", ConsumerGroup: "indexer",
+	}, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -111,7 +111,7 @@ func ExampleSubscriberConfig_oneAtATime() {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -123,10 +123,10 @@ func ExampleSubscriberConfig_oneAtATime() {
 	first := client.XRange(ctx, "shop:{0}:orders", "-", "+").Val()[0].ID
 
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Prefix: "shop:{0}:", Group: "ledger",
-		Window: 1,
-		Start:  first, // a new group starts after this entry; "0" is the first entry, "$" the end of the stream
-	})
+		Client: client, Prefix: "shop:{0}:", ConsumerGroup: "ledger",
+		Window:   1,
+		OldestId: first, // a new group starts after this entry; "0" is the first entry, "$" the end of the stream
+	}, nil)
 	if err != nil {
 		panic(err)
 	}

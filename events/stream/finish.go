@@ -3,15 +3,13 @@ package stream
 import (
 	"context"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 )
 
 const endingsAtOnce = 256
 
 type ending struct {
 	d     *Delivery
-	how   Outcome // Acked, Nacked or Deferred
+	how   string // Acked, Nacked or Deferred
 	delay time.Duration
 }
 
@@ -49,10 +47,7 @@ func (s *subscription) nacked(d *Delivery) ending {
 	if d.msg.Metadata.Get(MetadataUncounted) == "true" {
 		end.how = Deferred
 	}
-	var err error
-	if end.delay, err = time.ParseDuration(d.msg.Metadata.Get(delay.DelayedForKey)); err != nil {
-		end.delay = s.cfg.Backoff(d.attempt)
-	}
+	end.delay = s.cfg.nackDelay(d.msg, d.attempt)
 	return end
 }
 
@@ -108,7 +103,7 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 	})
 	if err != nil {
 		s.log.ErrorContext(ctx, "cannot write finished entries to Redis; they will be redelivered after the visibility timeout",
-			"stream", s.group.stream, "what", what, "entries", n, "visibility", s.cfg.Visibility, "error", err)
+			"stream", s.group.stream, "what", what, "entries", n, "visibility", s.cfg.MaxIdleTime, "error", err)
 	}
 	for _, id := range refused {
 		lost[id] = true
@@ -117,7 +112,7 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 	}
 }
 
-func (s *subscription) release(d *Delivery, how Outcome) {
+func (s *subscription) release(d *Delivery, how string) {
 	d.cancel(nil)
 	if s.flight.leave(d) {
 		s.wakeReader()

@@ -32,7 +32,7 @@ func TestMissingGroupIsRecreatedFromTheFirstEntry(t *testing.T) {
 			w.next().Ack()
 			clean(t, client)
 			lose(client)
-			p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+			p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func TestRedisRestartLosesNothing(t *testing.T) {
 	total, restarts := testenv.Form(1000, 2000), testenv.Form(2, 3)
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility = time.Second }
+	short := func(c *stream.SubscriberConfig) { c.MaxIdleTime = time.Second }
 	workers := []*worker{start(t, server, "a", short), start(t, server, "b", short)}
 
 	var mu sync.Mutex
@@ -93,7 +93,7 @@ func TestRedisRestartLosesNothing(t *testing.T) {
 	published := make(chan struct{})
 	go func() {
 		defer close(published)
-		p, _ := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+		p, _ := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 		for i := range total {
 			m := message.NewMessage(fmt.Sprintf("m%d", i), []byte("{}"))
 			for p.Publish(topic, m) != nil {
@@ -175,7 +175,7 @@ func TestSweepFindsEntryWithoutDueTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
-		c.Visibility, c.Sweep = 100*time.Millisecond, 50*time.Millisecond
+		c.MaxIdleTime, c.ClaimInterval = 100*time.Millisecond, 50*time.Millisecond
 	})
 	m := w.next()
 	if got := delivery(t, m).Attempt(); got != 2 {
@@ -250,7 +250,7 @@ func TestAckOfALostDeliveryDoesNotAckTheNext(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 2)
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 300 * time.Millisecond })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 300 * time.Millisecond })
 	eventually(t, "both are delivered", func() bool { return pending(t, client)["a"] == 2 })
 	m := w.next()
 	// The group is recreated, but the reader is busy handing out the other message: the heartbeat first sees
@@ -277,7 +277,7 @@ func TestLiveConsumersKeepTheirEntriesAfterALongOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility = 1200 * time.Millisecond }
+	short := func(c *stream.SubscriberConfig) { c.MaxIdleTime = 1200 * time.Millisecond }
 	a := start(t, server, "a", short)
 	publish(t, client, 1)
 	m := a.next()
@@ -301,7 +301,7 @@ func TestLostDueIndexTakesNothingFromALiveConsumer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 2*time.Second, 10*time.Millisecond }
+	short := func(c *stream.SubscriberConfig) { c.MaxIdleTime, c.ClaimInterval = 2*time.Second, 10*time.Millisecond }
 	a := start(t, server, "a", short)
 	publish(t, client, 1)
 	m := a.next()

@@ -24,7 +24,7 @@ func (s *subscription) park(ctx context.Context, waiting []*Delivery) {
 
 // parkDelay returns the delay after which a parked entry is redelivered even if it is not unparked.
 func (s *subscription) parkDelay() time.Duration {
-	return s.cfg.Visibility/2 + rand.N(s.cfg.Visibility/2)
+	return s.cfg.MaxIdleTime/2 + rand.N(s.cfg.MaxIdleTime/2)
 }
 
 // unpark makes the oldest parked entry of each key without a delivery in flight due.

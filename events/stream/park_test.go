@@ -26,7 +26,7 @@ func byMetadata(m *message.Message) string { return m.Metadata.Get("key") }
 // publishKeyed adds n messages with one key, named key-0, key-1 and so on.
 func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int) {
 	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int)
 }
 
 func keyed(window int, visibility time.Duration) func(*stream.SubscriberConfig) {
-	return func(c *stream.SubscriberConfig) { c.Key, c.Window, c.Visibility = byMetadata, window, visibility }
+	return func(c *stream.SubscriberConfig) { c.Key, c.Window, c.MaxIdleTime = byMetadata, window, visibility }
 }
 
 func nothingParked(t *testing.T, client redis.UniversalClient) {
@@ -239,7 +239,7 @@ func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
 	client := server.Client()
 	w := start(t, server, "a", keyed(16, time.Minute))
 	publishKeyed(t, client, "hot", 20)
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestManyKeysAreUnparkedWithFewCalls(t *testing.T) {
 	}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
 		keyed(4*keys, time.Minute)(c)
-		c.Redis.AddHook(hook)
+		c.Client.AddHook(hook)
 	})
 	var held []*message.Message
 	for range keys {

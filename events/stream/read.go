@@ -71,14 +71,14 @@ func (s *subscription) drained(got takeResult, count int, bytes int64) bool {
 func (s *subscription) take(stop context.Context, count, share int, bytes int64) (got takeResult, all taken, err error) {
 	beat := s.heartbeatIn() == 0
 	err = withTimeout(s.base, func(ctx context.Context) error {
-		got, err = s.group.take(ctx, count, share, bytes, s.cfg.Visibility, beat)
+		got, err = s.group.take(ctx, count, share, bytes, s.cfg.MaxIdleTime, beat)
 		return err
 	})
 	if err == nil {
 		if beat || len(got.entries) > 0 {
 			s.heard = time.Now()
 		}
-		s.outage.answered(stop, s.cfg.Visibility/2)
+		s.outage.answered(stop, s.cfg.MaxIdleTime/2)
 		all = s.admit(stop, got.entries)
 	}
 	return got, all, err
@@ -96,7 +96,7 @@ func (s *subscription) dueShare(count int) int {
 // holdingOff reports whether Redis was unavailable long enough for entries of live consumers to lapse. After its first
 // reply, due entries are left alone for a while so that their consumers can send heartbeats.
 func (s *subscription) holdingOff() bool {
-	return s.outage.recent(s.cfg.Visibility / 2)
+	return s.outage.recent(s.cfg.MaxIdleTime / 2)
 }
 
 func (s *subscription) full(stop context.Context) {
@@ -237,7 +237,7 @@ func (s *subscription) stillMine(former *Delivery, e entry) bool {
 
 func (s *subscription) deadLetterUndecodable(ctx context.Context, d *Delivery, cause error) {
 	defer d.cancel(nil)
-	err := d.DeadLetter(ctx, Reason{Reason: "undecodable", Error: cause.Error()}, Settlement{})
+	err := d.DeadLetter(ctx, "undecodable", cause.Error(), Settlement{})
 	if err != nil {
 		s.log.ErrorContext(ctx, "cannot dead-letter an undecodable entry; it will be redelivered",
 			"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.Dead, "error", err)

@@ -22,13 +22,13 @@ func TestWatermillRouter(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Client(), Group: group,
-		Backoff: func(int) time.Duration { return time.Millisecond },
-	})
+		Client: client, Reader: server.Client(), ConsumerGroup: group,
+		NackResendSleep: time.Millisecond,
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestClosingARouterLetsHandlersSettle(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: server.Client(), Group: group})
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Reader: server.Client(), ConsumerGroup: group}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

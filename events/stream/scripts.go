@@ -57,7 +57,7 @@ var errReply = errors.New("stream: unexpected reply of a script")
 
 // group is one consumer of one group on one stream, with the keys of its scripts.
 type group struct {
-	redis        redis.UniversalClient
+	redis        onceClient
 	stream       string
 	due          string // ZSET: entry ID -> due time, ms
 	failures     string // HASH: entry ID -> failed attempts
@@ -72,15 +72,9 @@ type group struct {
 
 // initialize creates the group and the stream, unless they exist, and reads Redis' clock.
 func (g *group) initialize(ctx context.Context) error {
-	if g.start == "$" { // a group that is re-created later continues from here
-		info, err := g.redis.XInfoStream(ctx, g.stream).Result()
-		if err != nil && !noKey(err) {
-			return fmt.Errorf("read the end of stream %s: %w", g.stream, err)
-		}
-		g.start = "0"
-		if err == nil {
-			g.start = info.LastGeneratedID
-		}
+	var err error
+	if g.start, err = resolve(ctx, g.redis, g.stream, g.start); err != nil { // a group that is re-created later continues from here
+		return err
 	}
 	if err := g.create(ctx); err != nil {
 		return err
@@ -92,6 +86,21 @@ func (g *group) initialize(ctx context.Context) error {
 	g.subscribed = now.UnixMilli()
 	g.clock.set(g.subscribed)
 	return nil
+}
+
+// resolve returns id or, if it is "$", the ID of the last entry of a stream, "0" if there is none.
+func resolve(ctx context.Context, client redis.UniversalClient, stream, id string) (string, error) {
+	if id != "$" {
+		return id, nil
+	}
+	info, err := client.XInfoStream(ctx, stream).Result()
+	switch {
+	case noKey(err):
+		return "0", nil
+	case err != nil:
+		return "", fmt.Errorf("read the end of stream %s: %w", stream, err)
+	}
+	return info.LastGeneratedID, nil
 }
 
 // create creates the group and the stream. It does nothing if the group exists.

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,13 +46,6 @@ type Guard struct {
 	Queue string // key that exists while others wait for the lease; only needed for Settlement.OnRelease
 }
 
-// Reason is why an entry is dead-lettered.
-type Reason struct {
-	Reason   string // a word or two, to group by
-	Error    string // one line: what failed; must not contain a secret
-	Attempts int    // 0 means Delivery.Attempt
-}
-
 // Settle publishes outputs, updates state and acknowledges the entry in one atomic step. On error it changes nothing and
 // returns [ErrNotOwner], [ErrGuard] or Redis' error. Calling it again after success does nothing and
 // returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already done it tries once.
@@ -61,14 +53,14 @@ func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
 }
 
-// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter with the reason and the entry's
-// fields, each name prefixed by "original:", to the dead stream.
-func (d *Delivery) DeadLetter(ctx context.Context, r Reason, s Settlement) error {
-	r.Attempts = cmp.Or(r.Attempts, d.attempt)
-	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, r}, s)
+// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter with the entry's fields, each name
+// prefixed by "original:", to the dead stream. reason is a word or two, to group by; cause is one line about what failed, and
+// must not contain a secret.
+func (d *Delivery) DeadLetter(ctx context.Context, reason, cause string, s Settlement) error {
+	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, reason, cause, d.attempt}, s)
 }
 
-func (d *Delivery) settle(ctx context.Context, how Outcome, letter *deadLetter, s Settlement) error {
+func (d *Delivery) settle(ctx context.Context, how string, letter *deadLetter, s Settlement) error {
 	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.OnRelease != nil, key: d.key}
 	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
@@ -111,9 +103,10 @@ func (g *Guard) refused() error {
 }
 
 type deadLetter struct {
-	stream string
-	cap    int64
-	Reason
+	stream        string
+	cap           int64
+	reason, cause string
+	attempts      int
 }
 
 // settleCall is the input of one call of the settle script.
@@ -143,7 +136,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 	keys, args := c.keys, append(c.args, id, owner)
 	if dead != nil {
 		keys = append(keys, dead.stream)
-		args = append(args, 1, dead.cap, dead.Reason.Reason, dead.Error, dead.Attempts)
+		args = append(args, 1, dead.cap, dead.reason, dead.cause, dead.attempts)
 	} else {
 		args = append(args, 0)
 	}

@@ -43,7 +43,7 @@ func TestSettleIsAtomicAndHappensOnce(t *testing.T) {
 	if err := d.Settle(m.Context(), result()); err != nil {
 		t.Fatalf("again: %v", err)
 	}
-	if err := d.DeadLetter(m.Context(), stream.Reason{}, stream.Settlement{}); !errors.Is(err, stream.ErrNotOwner) {
+	if err := d.DeadLetter(m.Context(), "", "", stream.Settlement{}); !errors.Is(err, stream.ErrNotOwner) {
 		t.Errorf("DeadLetter after Settle: %v; want ErrNotOwner", err)
 	}
 	clean(t, client)
@@ -187,7 +187,7 @@ func TestDeadLetterKeepsTheOriginalFields(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestDeadLetterKeepsTheOriginalFields(t *testing.T) {
 	m := w.next()
 	d := delivery(t, m)
 	w.gate.loseReply.Store(1)
-	if err := d.DeadLetter(ctx, stream.Reason{Reason: "retries exhausted", Error: "remote says no"}, result()); err != nil {
+	if err := d.DeadLetter(ctx, "retries exhausted", "remote says no", result()); err != nil {
 		t.Fatal(err)
 	}
 	m.Ack()

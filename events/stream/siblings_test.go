@@ -22,7 +22,7 @@ func TestUnparkIgnoresStaleEntriesAfterGroupIsRecreated(t *testing.T) {
 	a := start(t, server, "a", keyed(8, time.Minute))
 	first := a.next()
 	eventually(t, "two are parked", func() bool { return pending(t, client)["(parked)"] == 2 })
-	b := start(t, server, "b", func(c *stream.SubscriberConfig) { c.Visibility = time.Minute }) // without keys, to have all at once
+	b := start(t, server, "b", func(c *stream.SubscriberConfig) { c.MaxIdleTime = time.Minute }) // without keys, to have all at once
 	a.gate.cut.Store(true)
 	client.XGroupDestroy(ctx, topic, group) // makes the parked index stale
 	seen := map[string]*message.Message{}
@@ -50,7 +50,7 @@ func TestPageOfHugeSiblingsIsShort(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestStatisticsReportLagPerGroup(t *testing.T) {
 	read(t, client, topic, "done", 10)
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
 		c.Window = 4
-		c.Backoff = func(int) time.Duration { return time.Hour }
+		c.NackResendSleep = time.Hour
 	})
 	first := w.next()
 	giveUp(t, w, 1, "r")

@@ -70,15 +70,15 @@ func start(t testing.TB, server *redistest.Server, name string, change func(*str
 	reader := server.Client()
 	reader.AddHook(w.gate)
 	cfg := stream.SubscriberConfig{
-		Redis: client, Reader: reader, Group: group, Consumer: name, Grace: 5 * time.Second,
-		Backoff: func(int) time.Duration { return time.Millisecond },
-		Log:     slog.New(slog.NewTextHandler(w.log, nil)),
+		Client: client, Reader: reader, ConsumerGroup: group, Consumer: name, Grace: 5 * time.Second,
+		NackResendSleep: time.Millisecond,
+		Log:             slog.New(slog.NewTextHandler(w.log, nil)),
 	}
 	if change != nil {
 		change(&cfg)
 	}
 	var err error
-	if w.Subscriber, err = stream.NewSubscriber(cfg); err != nil {
+	if w.Subscriber, err = stream.NewSubscriber(cfg, nil); err != nil {
 		t.Fatal(err)
 	}
 	if w.messages, err = w.Subscribe(context.Background(), topic); err != nil {
@@ -151,7 +151,7 @@ func delivery(t testing.TB, m *message.Message) *stream.Delivery {
 // publish adds n messages, named m0, m1 and so on.
 func publish(t testing.TB, client redis.UniversalClient, n int) {
 	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

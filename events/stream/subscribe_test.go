@@ -17,11 +17,11 @@ import (
 // subscriber returns a Subscriber without a subscription, with a consumer's name.
 func subscriber(t *testing.T, server *redistest.Server, name string, change func(*stream.SubscriberConfig)) *stream.Subscriber {
 	t.Helper()
-	cfg := stream.SubscriberConfig{Redis: server.Client(), Reader: server.Client(), Group: group, Consumer: name, Visibility: time.Minute}
+	cfg := stream.SubscriberConfig{Client: server.Client(), Reader: server.Client(), ConsumerGroup: group, Consumer: name, MaxIdleTime: time.Minute}
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := stream.NewSubscriber(cfg)
+	s, err := stream.NewSubscriber(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestNewGroupStartsWhereConfigured(t *testing.T) {
 			for _, e := range entries(t, client, topic) {
 				ids = append(ids, e.ID)
 			}
-			w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Start = tc.start(ids) })
+			w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.OldestId = tc.start(ids) })
 			publishOne(t, client, "m3")
 			for i := int(tc.first[1] - '0'); i <= 3; i++ {
 				m := w.next()
@@ -204,7 +204,7 @@ func TestNewGroupStartsWhereConfigured(t *testing.T) {
 func TestStartAfterTheLastEntryOfAMissingStream(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Start = "$" })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.OldestId = "$" })
 	publish(t, server.Client(), 2)
 	for i := range 2 {
 		m := w.next()
@@ -224,14 +224,14 @@ func TestExistingGroupContinuesWhateverItsStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish(t, client, 1)
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Start = "$" })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.OldestId = "$" })
 	w.next().Ack()
 	clean(t, client)
 }
 
 func publishOne(t testing.TB, client redis.UniversalClient, id string) {
 	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

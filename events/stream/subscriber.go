@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
@@ -24,21 +25,24 @@ type Subscriber struct {
 	opened map[string]int // number of subscriptions by topic
 }
 
-// NewSubscriber returns a Subscriber. It does not connect to Redis.
-func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
-	cfg, err := cfg.withDefaults()
+// NewSubscriber returns a Subscriber. It does not connect to Redis. logger may be nil.
+func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	cfg, err := cfg.withDefaults(logger)
 	if err != nil {
 		return nil, err
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	return &Subscriber{
-		cfg: cfg, outage: &outage{log: cfg.Log.With("group", cfg.Group)},
+		cfg: cfg, outage: &outage{log: cfg.Log.With("group", cfg.ConsumerGroup)},
 		closing: closing, close: cancel, opened: make(map[string]int),
 	}, nil
 }
 
-// SubscribeInitialize creates the stream called topic and the group, unless they exist.
+// SubscribeInitialize creates the stream called topic and the group, unless they exist. Without a group it does nothing.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
+	if s.cfg.ConsumerGroup == "" {
+		return nil
+	}
 	return withTimeout(context.Background(), s.group(topic, s.cfg.Consumer).initialize)
 }
 
@@ -48,6 +52,9 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 // uncounted, and the channel is closed. To let handlers finish, use [Subscriber.Close], which grants them the grace period.
 // A message's context also ends when the message is acked or nacked, when another consumer owns the entry (cause
 // [ErrNotOwner]), or at the end of the grace period (cause [ErrClosed]).
+//
+// Without a group, each Subscribe delivers every message, one at a time, and a nacked one again, until it or the Subscriber
+// ends. Nothing is kept in Redis, and such messages have no [Delivery].
 //
 // Subscribe returns an error if Redis does not answer. After that it waits for an unavailable Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -65,21 +72,38 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	s.mu.Unlock()
 
-	group := s.group(topic, consumer)
-	if err := withTimeout(ctx, group.initialize); err != nil {
+	out, run, err := s.open(ctx, topic, consumer)
+	if err != nil {
 		s.running.Done()
 		return nil, err
 	}
-	sub := newSubscription(s, group, ctx)
 	stop, cancel := context.WithCancel(ctx)
 	unlink := context.AfterFunc(s.closing, cancel)
 	go func() {
 		defer s.running.Done()
 		defer unlink()
 		defer cancel()
-		sub.run(stop)
+		run(stop)
 	}()
-	return sub.out, nil
+	return out, nil
+}
+
+// open returns the channel of a subscription, and the function that fills and closes it.
+func (s *Subscriber) open(ctx context.Context, topic, consumer string) (<-chan *message.Message, func(context.Context), error) {
+	if s.cfg.ConsumerGroup == "" {
+		f := &fanOut{cfg: s.cfg, outage: s.outage, stream: topic, base: ctx, out: make(chan *message.Message)}
+		err := withTimeout(ctx, func(ctx context.Context) (err error) {
+			f.last, err = resolve(ctx, s.cfg.Client, topic, s.cfg.FanOutOldestId)
+			return err
+		})
+		return f.out, f.run, err
+	}
+	group := s.group(topic, consumer)
+	if err := withTimeout(ctx, group.initialize); err != nil {
+		return nil, nil, err
+	}
+	sub := newSubscription(s, group, ctx)
+	return sub.out, sub.run, nil
 }
 
 // Draining returns the Subscriber for a Watermill router: when the ctx of one Subscribe ends, the whole Subscriber is closed, its other
@@ -101,10 +125,10 @@ func (d draining) Subscribe(ctx context.Context, topic string) (<-chan *message.
 }
 
 func (s *Subscriber) group(topic, consumer string) *group {
-	key := func(kind string) string { return indexKey(s.cfg.Prefix, kind, topic, s.cfg.Group) }
+	key := func(kind string) string { return indexKey(s.cfg.Prefix, kind, topic, s.cfg.ConsumerGroup) }
 	return &group{
-		redis: s.cfg.Redis, stream: topic, name: s.cfg.Group, consumer: consumer,
-		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"), start: s.cfg.Start, clock: new(clock),
+		redis: onceClient{s.cfg.Client}, stream: topic, name: s.cfg.ConsumerGroup, consumer: consumer,
+		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"), start: s.cfg.OldestId, clock: new(clock),
 	}
 }
 

@@ -61,8 +61,8 @@ func (s *subscription) run(stop context.Context) {
 
 	var watch, beat, finish sync.WaitGroup
 	watch.Go(func() { watcher.run(stop) })
-	watch.Go(func() { runEvery(stop, s.cfg.Sweep, s.sweep) })
-	beat.Go(func() { runEvery(beating, s.cfg.Visibility/4, s.beat) })
+	watch.Go(func() { runEvery(stop, s.cfg.ClaimInterval, s.sweep) })
+	beat.Go(func() { runEvery(beating, s.cfg.MaxIdleTime/4, s.beat) })
 	finish.Go(func() { s.finish(finishing) })
 
 	s.read(stop, watcher)

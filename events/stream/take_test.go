@@ -42,7 +42,7 @@ func (h *takes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return next(ctx, cmd)
 		}
 		err := next(ctx, cmd)
-		reply, _ := cmd.(*redis.Cmd).Slice()
+		reply, _ := cmd.(interface{ Slice() ([]any, error) }).Slice()
 		if err == nil && len(reply) == 1 && h.late != nil {
 			h.late()
 		}
@@ -68,9 +68,9 @@ func TestTakeAfterItsDeadlineTakesNothing(t *testing.T) {
 	var once sync.Once
 	a := start(t, server, "a", func(c *stream.SubscriberConfig) {
 		cut := &gate{}
-		c.Visibility = 2 * time.Second // the deadline is half of it
-		c.Redis.AddHook(cut)
-		c.Redis.AddHook(&takes{late: func() { // from now on it is silent
+		c.MaxIdleTime = 2 * time.Second // the deadline is half of it
+		c.Client.AddHook(cut)
+		c.Client.AddHook(&takes{late: func() { // from now on it is silent
 			once.Do(func() {
 				cut.cut.Store(true)
 				close(late)
@@ -108,8 +108,8 @@ func TestEntriesOfALostReplyAreRedeliveredUncounted(t *testing.T) {
 	client, hook := server.Client(), &takes{}
 	hook.lose.Store(1)
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
-		c.Visibility = 300 * time.Millisecond
-		c.Redis.AddHook(hook)
+		c.MaxIdleTime = 300 * time.Millisecond
+		c.Client.AddHook(hook)
 	})
 	awaitLater(t, client)
 	publish(t, client, 5)
@@ -145,7 +145,7 @@ func TestEntriesThatLapseUnderAnotherConsumerCountAnAttempt(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 1)
-	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility = 200 * time.Millisecond })
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 200 * time.Millisecond })
 	a.next()
 	a.gate.cut.Store(true)
 	b := start(t, server, "b", nil)
@@ -163,7 +163,7 @@ func TestEntriesThatLapseUnderAnEarlierProcessOfTheSameNameCountAnAttempt(t *tes
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 1)
-	brief := func(c *stream.SubscriberConfig) { c.Visibility = time.Second }
+	brief := func(c *stream.SubscriberConfig) { c.MaxIdleTime = time.Second }
 	killed := start(t, server, "a", brief)
 	killed.next()
 	killed.gate.cut.Store(true)
@@ -193,7 +193,7 @@ func TestReadsAreBoundedInBytes(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	padded(t, client, "large", 40, mb)
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Bytes, c.Visibility = limit*mb, time.Minute })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Bytes, c.MaxIdleTime = limit*mb, time.Minute })
 	for seen := 0; seen < 40; {
 		var held []*message.Message
 		for len(held) < min(limit, 40-seen) {
@@ -227,7 +227,7 @@ func TestHugeEntriesAmongSmallOnesAreDelivered(t *testing.T) {
 		padded(t, client, fmt.Sprintf("small-%d", i), 50, 100)
 		padded(t, client, fmt.Sprintf("huge-%d", i), 2, 5<<20)
 	}
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Bytes, c.Visibility = 1<<20, time.Minute }) // less than one huge entry
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Bytes, c.MaxIdleTime = 1<<20, time.Minute }) // less than one huge entry
 	seen := map[string]bool{}
 	for len(seen) < 6*52 {
 		m := w.next()
@@ -249,7 +249,7 @@ func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if err != nil || !stream.Takes(cmd) {
 			return err
 		}
-		reply, _ := cmd.(*redis.Cmd).Slice()
+		reply, _ := cmd.(interface{ Slice() ([]any, error) }).Slice()
 		if len(reply) != 5 { // after the deadline of the take
 			return nil
 		}
@@ -269,8 +269,8 @@ func TestReadAfterATimeoutIsSmaller(t *testing.T) {
 	client, hook := server.Client(), &narrow{}
 	publish(t, client, 40)
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
-		c.Visibility = 200 * time.Millisecond
-		c.Redis.AddHook(hook)
+		c.MaxIdleTime = 200 * time.Millisecond
+		c.Client.AddHook(hook)
 	})
 	seen := map[string]bool{}
 	for len(seen) < 40 {
@@ -300,7 +300,9 @@ func TestSweepRepairsMissingDueTimesBesideStaleMembers(t *testing.T) {
 	if err := client.ZAdd(ctx, due, redis.Z{Score: far, Member: "1-0"}, redis.Z{Score: far, Member: "2-0"}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Visibility, c.Sweep = 100*time.Millisecond, 20*time.Millisecond })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		c.MaxIdleTime, c.ClaimInterval = 100*time.Millisecond, 20*time.Millisecond
+	})
 	for range 2 {
 		w.next().Ack()
 	}
@@ -312,7 +314,7 @@ func TestReaderWaitsAfterAPartialBatch(t *testing.T) {
 	const rounds = 50
 	server := redistest.Start(t)
 	client, hook := server.Client(), &counted{}
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Redis.AddHook(hook) })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Client.AddHook(hook) })
 	began := time.Now()
 	for range rounds {
 		publish(t, client, 1)
@@ -332,8 +334,8 @@ func TestDueEntriesAreTakenInGrowingBatches(t *testing.T) {
 	server := redistest.Start(t)
 	client, hook := server.Client(), &counted{}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
-		c.Visibility = time.Minute
-		c.Redis.AddHook(hook)
+		c.MaxIdleTime = time.Minute
+		c.Client.AddHook(hook)
 	})
 	publish(t, client, total)
 	var all []*message.Message

@@ -39,7 +39,7 @@ func startAt(t testing.TB, url string, server *redistest.Server, name string, ch
 	t.Helper()
 	g := &gate{}
 	w := start(t, server, name, func(cfg *stream.SubscriberConfig) {
-		cfg.Redis, cfg.Reader = dial(t, url, g), dial(t, url, g)
+		cfg.Client, cfg.Reader = dial(t, url, g), dial(t, url, g)
 		if change != nil {
 			change(cfg)
 		}
@@ -97,7 +97,7 @@ func (f *traffic) entries() []string { f.mu.Lock(); defer f.mu.Unlock(); return 
 
 func (f *traffic) flow(t testing.TB, client redis.UniversalClient) (stop func()) {
 	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestSentinelFailsOverUnderLoad(t *testing.T) {
 				testenv.Long(t)
 			}
 			s := redistest.StartSentinel(t)
-			short := func(c *stream.SubscriberConfig) { c.Visibility = 2 * time.Second }
+			short := func(c *stream.SubscriberConfig) { c.MaxIdleTime = 2 * time.Second }
 			workers := []*worker{startAt(t, s.URL(), s.Master, "a", short), startAt(t, s.URL(), s.Master, "b", short)}
 			pause := make(chan struct{})
 			resume := sync.OnceFunc(func() { close(pause) })

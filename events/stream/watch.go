@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The timeouts of a blocking read.
+// The default timeouts of a blocking read.
 const (
 	blockOwn    = time.Second            // with its own reader, to notice a dead connection
 	blockShared = 500 * time.Millisecond // with the shared client, which cannot be closed to interrupt a read
@@ -19,8 +19,6 @@ const (
 // watcher waits for new entries. It does not take them: a blocking read cannot set their due times in the same
 // step, so entries whose reply is lost would stay without one until the sweep.
 type watcher struct {
-	client   redis.UniversalClient
-	block    time.Duration
 	s        *subscription
 	requests chan string
 	watching atomic.Bool
@@ -28,11 +26,7 @@ type watcher struct {
 }
 
 func newWatcher(s *subscription) *watcher {
-	w := &watcher{client: s.cfg.Reader, block: blockOwn, s: s, requests: make(chan string, 1)}
-	if w.client == nil {
-		w.client, w.block = s.cfg.Redis, blockShared
-	}
-	return w
+	return &watcher{s: s, requests: make(chan string, 1)}
 }
 
 // after requests a single wake-up for entries after the given ID.
@@ -57,9 +51,9 @@ func (w *watcher) run(stop context.Context) {
 
 // wait returns when there is an entry after id, or on an error.
 func (w *watcher) wait(stop context.Context, id string) {
-	args := &redis.XReadArgs{Streams: []string{w.s.group.stream, id}, Count: 1, Block: w.block}
+	args := &redis.XReadArgs{Streams: []string{w.s.group.stream, id}, Count: 1, Block: w.s.cfg.BlockTime}
 	for stop.Err() == nil {
-		err := w.client.XRead(context.WithoutCancel(stop), args).Err()
+		err := w.s.cfg.reader().XRead(context.WithoutCancel(stop), args).Err()
 		switch {
 		case errors.Is(err, redis.Nil):
 			continue

@@ -13,41 +13,43 @@ import (
 	"lockstep/internal/redistest"
 )
 
+type marks struct{ latest, unsettled string }
+
 func TestWatermarks(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		arrange func(t *testing.T, client redis.UniversalClient)
-		want    stream.Watermarks
+		want    marks
 	}{
-		"no stream":              {func(*testing.T, redis.UniversalClient) {}, stream.Watermarks{Latest: "0-0"}},
-		"an empty stream":        {func(t *testing.T, c redis.UniversalClient) { read(t, c, "s", "g", 0) }, stream.Watermarks{Latest: "0-0"}},
-		"no group":               {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5) }, stream.Watermarks{Latest: "5-0"}},
-		"a group that begins":    {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 0) }, stream.Watermarks{"5-0", "1-0"}},
-		"a group on its way":     {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 2) }, stream.Watermarks{"5-0", "3-0"}},
-		"one entry in hand":      {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5, "4-0") }, stream.Watermarks{"5-0", "4-0"}},
-		"a group that has ended": {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5) }, stream.Watermarks{Latest: "5-0"}},
+		"no stream":              {func(*testing.T, redis.UniversalClient) {}, marks{latest: "0-0"}},
+		"an empty stream":        {func(t *testing.T, c redis.UniversalClient) { read(t, c, "s", "g", 0) }, marks{latest: "0-0"}},
+		"no group":               {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5) }, marks{latest: "5-0"}},
+		"a group that begins":    {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 0) }, marks{"5-0", "1-0"}},
+		"a group on its way":     {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 2) }, marks{"5-0", "3-0"}},
+		"one entry in hand":      {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5, "4-0") }, marks{"5-0", "4-0"}},
+		"a group that has ended": {func(t *testing.T, c redis.UniversalClient) { old(t, c, "s", 5); read(t, c, "s", "g", 5) }, marks{latest: "5-0"}},
 		"the slowest counts": {func(t *testing.T, c redis.UniversalClient) {
 			old(t, c, "s", 12)
 			read(t, c, "s", "a", 12, "11-0")
 			read(t, c, "s", "b", 9)
 			read(t, c, "s", "c", 12)
-		}, stream.Watermarks{"12-0", "10-0"}},
+		}, marks{"12-0", "10-0"}},
 		"what was trimmed holds nothing back": {func(t *testing.T, c redis.UniversalClient) {
 			old(t, c, "s", 5)
 			read(t, c, "s", "g", 2, "1-0", "2-0")
 			c.XTrimMinID(t.Context(), "s", "4-0")
-		}, stream.Watermarks{"5-0", "4-0"}},
+		}, marks{"5-0", "4-0"}},
 		"trimmed to nothing": {func(t *testing.T, c redis.UniversalClient) {
 			old(t, c, "s", 5)
 			read(t, c, "s", "g", 2, "1-0")
 			c.XTrimMaxLen(t.Context(), "s", 0)
-		}, stream.Watermarks{Latest: "0-0"}},
+		}, marks{latest: "0-0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := redistest.Start(t).Client()
 			tc.arrange(t, client)
-			got, err := stream.ReadWatermarks(t.Context(), client, "s")
-			if err != nil || got != tc.want {
+			latest, unsettled, err := stream.ReadWatermarks(t.Context(), client, "s")
+			if got := (marks{latest, unsettled}); err != nil || got != tc.want {
 				t.Errorf("got %+v, %v; want %+v", got, err, tc.want)
 			}
 		})
@@ -80,9 +82,9 @@ func TestUnsettledWatermarkIsTheOldestUnsettledEntry(t *testing.T) {
 				want = id
 			}
 		}
-		got, err := stream.ReadWatermarks(ctx, client, key)
-		if err != nil || got != (stream.Watermarks{Latest: fmt.Sprintf("%d-0", n), Unsettled: want}) {
-			rt.Errorf("got %+v, %v; want %d-0 and %s", got, err, n, want)
+		latest, unsettled, err := stream.ReadWatermarks(ctx, client, key)
+		if err != nil || latest != fmt.Sprintf("%d-0", n) || unsettled != want {
+			rt.Errorf("got %s, %s, %v; want %d-0 and %s", latest, unsettled, err, n, want)
 		}
 	})
 }
@@ -91,7 +93,7 @@ func TestWatermarksOfAKeyThatIsNotAStream(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
 	client.Set(t.Context(), "s", "1", 0)
-	if got, err := stream.ReadWatermarks(t.Context(), client, "s"); err == nil {
+	if got, _, err := stream.ReadWatermarks(t.Context(), client, "s"); err == nil {
 		t.Errorf("got %+v of a string", got)
 	}
 }

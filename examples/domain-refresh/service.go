@@ -39,8 +39,8 @@ func (s *service) run(ctx context.Context, every time.Duration, domains []string
 		return err
 	}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: s.open(), Prefix: prefix, Group: "refreshers", Window: 8, Log: s.log, // 8 at once
-	})
+		Client: client, Reader: s.open(), Prefix: prefix, ConsumerGroup: "refreshers", Window: 8, Log: s.log, // 8 at once
+	}, nil)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s *service) tick(ctx context.Context, client redis.UniversalClient, every 
 }
 
 func ask(ctx context.Context, client redis.UniversalClient, domain, by string) error {
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client, MaxLen: 10_000})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client, DefaultMaxlen: 10_000}, nil)
 	if err != nil {
 		return err
 	}

@@ -101,11 +101,11 @@ func read(ctx context.Context, ix index, s strategy, t *tally) error {
 func (b *bench) rebuilder(ctx context.Context, client redis.UniversalClient, ix index, s strategy,
 	during func(ctx context.Context, ask func() error) error) error {
 	topic := ix.prefix + "wanted"
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		return err
 	}
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Reader: b.open(), Prefix: ix.prefix, Group: "rebuilders", Log: b.log})
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Reader: b.open(), Prefix: ix.prefix, ConsumerGroup: "rebuilders", Log: b.log}, nil)
 	if err != nil {
 		return err
 	}

@@ -38,8 +38,8 @@ func (s *service) run(ctx context.Context) error {
 		return err
 	}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: s.open(), Prefix: s.prefix, Group: "search", Key: key, Window: 4, Log: s.log, // 4 at once
-	})
+		Client: client, Reader: s.open(), Prefix: s.prefix, ConsumerGroup: "search", Key: key, Window: 4, Log: s.log, // 4 at once
+	}, nil)
 	if err != nil {
 		return err
 	}

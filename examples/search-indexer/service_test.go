@@ -82,7 +82,7 @@ func (w *world) startWorker(server *redistest.Server) {
 	w.t.Cleanup(volume.Close)
 	locker, err := locking.New(locking.Config{Redis: w.client, Prefix: namespace.Locks()})
 	must(err)
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: w.client, Reader: server.Client(), Group: "workers", Log: log})
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: w.client, Reader: server.Client(), ConsumerGroup: "workers", Log: log}, nil)
 	must(err)
 	handle := &handlers.Handlers{
 		Volume: volume, States: state.NewStore(w.client, namespace), Watches: watch.NewRegistry(w.client, namespace),
@@ -120,7 +120,7 @@ func (w *world) ask(c events.Change) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: w.client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: w.client}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}

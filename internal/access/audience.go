@@ -23,9 +23,11 @@ func (a Audience) Has(app string) bool {
 // remote has refused the credential of an app's watch, or hides the repository from it, the app reads only its
 // failures and that the whole repository was removed.
 //
-// A result of a repository with watches that cannot be decoded has no audience, and failed is called with the error. Other errors are
-// those of Redis.
-func (r *Reader) Audiences(ctx context.Context, results []events.Result, failed func(events.Result, error)) ([]Audience, error) {
+// A result of a repository with watches that cannot be decoded has no audience, and failed is called with the
+// error. Other errors are those of Redis.
+func (r *Reader) Audiences(
+	ctx context.Context, results []events.Result, failed func(events.Result, error),
+) ([]Audience, error) {
 	all := make([]Audience, len(results))
 	sets := map[string][]watch.Watch{}
 	for i, result := range results {

@@ -8,19 +8,20 @@
 //
 // # Tokens
 //
-// A token belongs to an app: the name in [watch.Watch]. [Tokens.Create] returns it once; Redis keeps its SHA-256 hash, the app and
-// the time. Tokens are 32 random bytes, so a hash needs neither salt nor stretching. Each request looks its token up in Redis:
-// a removed token is refused at once, and a Redis that does not answer refuses all. When a token was last used is written at most
-// once a minute by each process.
+// A token belongs to an app: the name in [watch.Watch]. [Tokens.Create] returns it once; Redis keeps its
+// SHA-256 hash, the app and the time. Tokens are 32 random bytes, so a hash needs neither salt nor
+// stretching. Each request looks its token up in Redis: a removed token is refused at once, and a Redis that
+// does not answer refuses all. When a token was last used is written at most once a minute by each process.
 //
-// A token is accepted as a bearer token, or as the password of HTTP Basic with any user name, for Git. Tokens need TLS or a connection
-// that does not leave the machine; see [Gate.Private].
+// A token is accepted as a bearer token, or as the password of HTTP Basic with any user name, for Git. Tokens
+// need TLS or a connection that does not leave the machine; see [Gate.Private].
 //
 // # What an app reads
 //
-// The refs that its watches select, each at the commit last settled for that app, with the credential of its watch, even if a later
-// commit is published for others already. After the remote has refused that credential, or hides the repository from it (class
-// auth or not_found), the app reads nothing of the watch until a sync succeeds. The operator reads all published refs.
+// The refs that its watches select, each at the commit last settled for that app, with the credential of its
+// watch, even if a later commit is published for others already. After the remote has refused that
+// credential, or hides the repository from it (class auth or not_found), the app reads nothing of the watch
+// until a sync succeeds. The operator reads all published refs.
 //
 // # Not found
 //

@@ -15,9 +15,11 @@ type Identity struct {
 
 // Errors of [Gate.Identify].
 var (
-	ErrNoToken      = errors.New("send a token of an app as a bearer token, or as the password of HTTP Basic; create one with lockstep tokens create --app NAME")
+	ErrNoToken = errors.New("send a token of an app as a bearer token, or as the password of HTTP Basic; " +
+		"create one with lockstep tokens create --app NAME")
 	ErrUnknownToken = errors.New("the token is unknown or was removed; create one with lockstep tokens create --app NAME")
-	ErrClearText    = errors.New("tokens of apps are accepted over TLS or from the same machine only: use https, and list the addresses of the TLS proxy in trusted-proxies; consider this token read by others and replace it")
+	ErrClearText    = errors.New("tokens of apps are accepted over TLS or from the same machine only: use https, " +
+		"and list the addresses of the TLS proxy in trusted-proxies; consider this token read by others and replace it")
 )
 
 // Gate authenticates requests.
@@ -27,18 +29,18 @@ type Gate struct {
 	// Operator reports whether a token is the operator's.
 	Operator func(token string) bool
 
-	// Open reports whether a request without a token is the operator's until the first token of an app is created. From then on requests
-	// must send one, also after the last one was removed: clients such as Git send it only when they are asked for it, and would read
-	// everything otherwise.
+	// Open reports whether a request without a token is the operator's until the first token of an app is
+	// created. From then on requests must send one, also after the last one was removed: clients such as Git
+	// send it only when they are asked for it, and would read everything otherwise.
 	Open func(r *http.Request) bool
 
-	// Private reports whether nobody else can read the request's token on its way: the connection is encrypted, or does not leave this
-	// machine.
+	// Private reports whether nobody else can read the request's token on its way: the connection is
+	// encrypted, or does not leave this machine.
 	Private func(r *http.Request) bool
 }
 
-// Identify returns the sender of a request, or one of the errors above, or that of Redis. It does not look up a token that was sent over
-// an unencrypted connection.
+// Identify returns the sender of a request, or one of the errors above, or that of Redis. It does not look up
+// a token that was sent over an unencrypted connection.
 func (g Gate) Identify(r *http.Request) (Identity, error) {
 	token := TokenOf(r)
 	switch {

@@ -30,8 +30,9 @@ func (h Hashed) Check() error {
 	return watch.CheckApp(h.App)
 }
 
-// Each calls yield for each token that is accepted, in no order, and returns its error. It reads some hundred tokens at a time. Tokens that
-// are added or removed meanwhile may be missing, and a token may be yielded twice.
+// Each calls yield for each token that is accepted, in no order, and returns its error. It reads some hundred
+// tokens at a time. Tokens that are added or removed meanwhile may be missing, and a token may be yielded
+// twice.
 func (t *Tokens) Each(ctx context.Context, yield func(Hashed) error) error {
 	for cursor := uint64(0); ; {
 		found, next, err := t.redis.HScan(ctx, t.key, cursor, "", 500).Result()
@@ -68,15 +69,17 @@ func (t *Tokens) Each(ctx context.Context, yield func(Hashed) error) error {
 	}
 }
 
-// CopyTo adds all tokens that are accepted here to others, and returns how many were not there. If tokens are required here, they are there,
-// too. It can be repeated.
+// CopyTo adds all tokens that are accepted here to others, and returns how many were not there. If tokens are
+// required here, they are there, too. It can be repeated.
 func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err error) {
 	required, err := t.Required(ctx)
-	if err == nil && required {
-		err = others.Require(ctx)
-	}
 	if err != nil {
 		return 0, err
+	}
+	if required {
+		if err := others.Require(ctx); err != nil {
+			return 0, err
+		}
 	}
 	err = t.Each(ctx, func(one Hashed) error {
 		ok, err := others.Restore(ctx, one)

@@ -32,9 +32,12 @@ type Tokens struct {
 	wrote map[string]time.Time // when this process last wrote the use of a token, by ID
 }
 
-// NewTokens returns the tokens kept below the keys of namespace: that of the directory if there are cells, which share them.
+// NewTokens returns the tokens kept below the keys of namespace: that of the directory if there are cells,
+// which share them.
 func NewTokens(client redis.Cmdable, namespace events.Namespace) *Tokens {
-	return &Tokens{redis: client, key: namespace.Tokens(), used: namespace.Tokens() + ":used", wrote: map[string]time.Time{}}
+	return &Tokens{
+		redis: client, key: namespace.Tokens(), used: namespace.Tokens() + ":used", wrote: map[string]time.Time{},
+	}
 }
 
 // Token describes a token without revealing it.
@@ -181,8 +184,8 @@ func (t *Tokens) Require(ctx context.Context) error {
 	return nil
 }
 
-// Removed returns those of tokens, given by their hashes, that were removed, and records the use of the others. It reads 1,000 tokens at
-// a time.
+// Removed returns those of tokens, given by their hashes, that were removed, and records the use of the
+// others. It reads 1,000 tokens at a time.
 func (t *Tokens) Removed(ctx context.Context, hashes []string) (removed []string, err error) {
 	for some := range slices.Chunk(hashes, 1000) {
 		records, err := t.redis.HMGet(ctx, t.key, some...).Result()

@@ -20,10 +20,13 @@ var (
 	ErrNotFound = errors.New("not found, or not watched by the app of this token")
 
 	// ErrReplaced means that the tree of a visible commit is gone, and that the app's next sync is not settled yet.
-	ErrReplaced = errors.New("the tree of this commit was replaced, and the next sync for this app is not settled yet; try again")
+	ErrReplaced = errors.New("the tree of this commit was replaced, and the next sync for this app is not settled " +
+		"yet; try again")
 
-	// ErrNoState means that a repository is published, and that Redis does not have the state of what is: it may have lost its data.
-	ErrNoState = errors.New("published, but Redis does not have its state: after a start, or if Redis has lost its data, the next sync restores it; try again")
+	// ErrNoState means that a repository is published, and that Redis does not have the state of what is: it
+	// may have lost its data.
+	ErrNoState = errors.New("published, but Redis does not have its state: after a start, or if Redis has lost its " +
+		"data, the next sync restores it; try again")
 )
 
 // Watches finds watches. [watch.Registry] implements it.
@@ -45,7 +48,8 @@ type Reader struct {
 	States  States
 	Volume  func(context.Context) (*volume.Volume, error) // returns the volume, opened by [volume.ViewVolume] at least
 
-	// Copies means that Redis starts empty, as that of a follower: what is published and not in the state yet is [ErrNoState], not absent.
+	// Copies means that Redis starts empty, as that of a follower: what is published and not in the state yet
+	// is [ErrNoState], not absent.
 	Copies bool
 }
 
@@ -68,8 +72,8 @@ type Ref struct {
 // because Redis takes a little longer for a repository that other apps watch.
 const notFoundStep = 10 * time.Millisecond
 
-// Visible returns what an identity may read of a repository. It returns [ErrNotFound] if that is nothing, whatever the reason, and to
-// apps only after a multiple of 10 ms.
+// Visible returns what an identity may read of a repository. It returns [ErrNotFound] if that is nothing,
+// whatever the reason, and to apps only after a multiple of 10 ms.
 func (r *Reader) Visible(ctx context.Context, who Identity, repo events.RepoPath) (Visible, error) {
 	begin := time.Now()
 	found, err := r.find(ctx, who, repo)
@@ -99,18 +103,22 @@ func (r *Reader) find(ctx context.Context, who Identity, repo events.RepoPath) (
 }
 
 // visible is Visible with the watches of an app.
-func (r *Reader) visible(ctx context.Context, who Identity, repo events.RepoPath, watches []watch.Watch) (Visible, error) {
+func (r *Reader) visible(
+	ctx context.Context, who Identity, repo events.RepoPath, watches []watch.Watch,
+) (Visible, error) {
 	known, err := r.States.LoadReadable(ctx, repo)
 	if err != nil {
 		return Visible{}, err
 	}
 	heads := known.Heads()
-	if r.Copies || who.Operator && len(heads) == 0 { // Redis may have lost the state: a follower must not take that for a removal
+	// Redis may have lost the state: a follower must not take that for a removal
+	if r.Copies || who.Operator && len(heads) == 0 {
 		if err := r.checkSettled(ctx, repo, known); err != nil {
 			return Visible{}, err
 		}
 	}
-	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) { // the same without reading the volume, so that timing reveals less
+	// the same without reading the volume, so that timing reveals less
+	if len(heads) == 0 || !who.Operator && !known.HasGiven(who.App) {
 		return Visible{}, ErrNotFound
 	}
 	vol, err := r.Volume(ctx)
@@ -176,8 +184,9 @@ func (r *Reader) Watched(ctx context.Context, who Identity, repo events.RepoPath
 	return visible, err
 }
 
-// List calls yield for each repository of a page that the app of a query may read, in order, and returns [watch.Query.After] of the next
-// page, "" for the last. A page may be short, or empty, without being the last. List returns the error of yield.
+// List calls yield for each repository of a page that the app of a query may read, in order, and returns
+// [watch.Query.After] of the next page, "" for the last. A page may be short, or empty, without being the
+// last. List returns the error of yield.
 func (r *Reader) List(ctx context.Context, q watch.Query, yield func(Visible) error) (next string, err error) {
 	page, err := r.Watches.ReposOf(ctx, q)
 	if err != nil {
@@ -188,10 +197,10 @@ func (r *Reader) List(ctx context.Context, q watch.Query, yield func(Visible) er
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
-		if err == nil {
-			err = yield(visible)
-		}
 		if err != nil {
+			return "", err
+		}
+		if err := yield(visible); err != nil {
 			return "", err
 		}
 	}
@@ -204,10 +213,13 @@ func (r *Reader) watches(ctx context.Context, who Identity, repo events.RepoPath
 		return nil, ErrNotFound
 	}
 	watches, err := r.Watches.OfApp(ctx, who.App, repo)
-	if err == nil && len(watches) == 0 {
-		err = ErrNotFound
+	if err != nil {
+		return nil, err
 	}
-	return watches, err
+	if len(watches) == 0 {
+		return nil, ErrNotFound
+	}
+	return watches, nil
 }
 
 // limit restricts a ref to what the watches of an app allow. It returns false if the app may not read the ref.
@@ -227,8 +239,8 @@ func (f *Ref) limit(known state.Repo, watches []watch.Watch, app string) bool {
 	return selected
 }
 
-// Find returns the visible ref with a name, as [events.ParseRef] parses it; the zero ref selects the default branch. It returns
-// [ErrNotFound] if there is none.
+// Find returns the visible ref with a name, as [events.ParseRef] parses it; the zero ref selects the default
+// branch. It returns [ErrNotFound] if there is none.
 func (v Visible) Find(ref events.Ref) (Ref, error) {
 	for _, one := range v.Refs {
 		if one.Ref == ref || ref.IsZero() && one.Default {
@@ -282,7 +294,9 @@ func (r *Reader) Open(ctx context.Context, v Visible, ref Ref) (*tree.Tree, erro
 		}
 	}
 	for _, path := range trees {
-		t, err := tree.OpenResult(vol.Root(), events.Result{Type: events.ResultSynced, Repo: v.Repo, Tree: path, Path: now.Name, After: ref.Commit})
+		t, err := tree.OpenResult(vol.Root(), events.Result{
+			Type: events.ResultSynced, Repo: v.Repo, Tree: path, Path: now.Name, After: ref.Commit,
+		})
 		if !errors.Is(err, tree.ErrGone) {
 			return t, err
 		}

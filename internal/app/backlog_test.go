@@ -19,7 +19,7 @@ func TestBacklogExcludesParkedChanges(t *testing.T) {
 	if n := waiting(); n != 0 {
 		t.Errorf("backlog %d before the stream exists, want 0", n)
 	}
-	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: string(events.DefaultNamespace), Group: events.WorkersGroup}))(t)
+	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{Client: client, Prefix: string(events.DefaultNamespace), ConsumerGroup: events.WorkersGroup}, nil))(t)
 	messages := proctest.Must(subscriber.Subscribe(ctx, topic))(t)
 	for range 3 {
 		proctest.Must(0, PublishChange(ctx, client, events.DefaultNamespace, proctest.Must(events.NewChange(events.Change{URL: "https://example.com/acme/widgets.git"}))(t)))(t)

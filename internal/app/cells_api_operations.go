@@ -15,8 +15,8 @@ import (
 // deadOfAll are the dead letters of all cells.
 type deadOfAll struct{ allCells }
 
-func (d deadOfAll) in(cell cells.Member) (*stream.DeadLetters, error) {
-	return stream.NewDeadLetters(stream.DeadLettersConfig{Redis: d.redis, Prefix: string(cell.Namespace), Dead: cell.Namespace.Dead()})
+func (d deadOfAll) in(cell cells.Member) *stream.DeadLetters {
+	return stream.NewDeadLetters(d.redis, string(cell.Namespace))
 }
 
 func (d deadOfAll) List(ctx context.Context, q stream.Query) (page stream.Page, cell string, missing bool, err error) {
@@ -27,10 +27,7 @@ func (d deadOfAll) List(ctx context.Context, q stream.Query) (page stream.Page, 
 	q.After = own
 	next, absent, err := d.page(ctx, index, func(ctx context.Context, m cells.Member) (bool, error) {
 		cell = m.Name
-		dead, err := d.in(m)
-		if err == nil {
-			page, err = dead.List(ctx, q)
-		}
+		page, err = d.in(m).List(ctx, q)
 		return page.Next != "", err
 	})
 	if err != nil {
@@ -46,16 +43,12 @@ func (d deadOfAll) Of(ctx context.Context, cell, id string) (server.Dead, string
 		if !ok {
 			return nil, "", fmt.Errorf("%w in cell %.70q: no such cell", stream.ErrNoLetter, cell)
 		}
-		dead, err := d.in(m)
-		return dead, m.Name, err
+		return d.in(m), m.Name, nil
 	}
 	var found []cells.Member
 	var failed error
 	for _, a := range cells.Gather(ctx, d.set.Members(), cells.AnswerTimeout, func(ctx context.Context, m cells.Member) (struct{}, error) {
-		dead, err := d.in(m)
-		if err == nil {
-			_, err = dead.Get(ctx, id)
-		}
+		_, err := d.in(m).Get(ctx, id)
 		return struct{}{}, err
 	}) {
 		switch {
@@ -69,8 +62,7 @@ func (d deadOfAll) Of(ctx context.Context, cell, id string) (server.Dead, string
 	case len(found) > 1:
 		return nil, "", server.ErrSeveralLetters
 	case len(found) == 1:
-		dead, err := d.in(found[0])
-		return dead, found[0].Name, err
+		return d.in(found[0]), found[0].Name, nil
 	case failed != nil:
 		return nil, "", failed
 	}

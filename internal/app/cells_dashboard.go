@@ -38,11 +38,11 @@ func placeDashboard(cfg Config, board *dashboard.Config, client redis.UniversalC
 		if err != nil || cell.Name == cfg.Cell {
 			return dashboard.RepoCell{}, err
 		}
-		dead, err := deadOfAll{all}.in(cell)
 		return dashboard.RepoCell{
-			Name: cell.Name, Results: cell.Namespace.Results(), Dead: dead, Watches: watch.NewRegistry(client, cell.Namespace),
+			Name: cell.Name, Results: cell.Namespace.Results(), Dead: deadOfAll{all}.in(cell),
+			Watches:  watch.NewRegistry(client, cell.Namespace),
 			Outboxes: notify.Outboxes{Redis: client, Namespace: cell.Namespace},
-		}, err
+		}, nil
 	}
 	if publish := board.Publish; publish != nil {
 		board.Publish = func(ctx context.Context, change events.Change) (string, error) {

@@ -53,7 +53,7 @@ type cellWaker struct {
 // wake is [wakeChanges] in all cells. A waiter whose cell does not answer is not woken, so that it holds no permit: it asks again after its
 // delay.
 func (w *cellWaker) wake(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
-	set, of := cells.All(w.config.Redis, w.directory), map[cells.Member][]int{}
+	set, of := cells.All(w.config.Client, w.directory), map[cells.Member][]int{}
 	woken := make([]bool, len(waiters))
 	for i, waiter := range waiters {
 		repo, err := events.ParseRepoPath(waiter.Key)
@@ -104,7 +104,7 @@ func (w *cellWaker) subscriber(cell cells.Member) (*stream.Subscriber, error) {
 	}
 	cfg := w.config
 	cfg.Prefix, cfg.Dead = string(cell.Namespace), cell.Namespace.Dead()
-	subscriber, err := stream.NewSubscriber(cfg)
+	subscriber, err := stream.NewSubscriber(cfg, nil)
 	if err == nil {
 		w.subscribers[cell] = subscriber
 	}

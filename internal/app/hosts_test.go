@@ -25,8 +25,8 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 	server := redistest.Start(t)
 	client, namespace := server.Client(), events.DefaultNamespace
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: client, Reader: server.Client(), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
-	})
+		Client: client, Reader: server.Client(), ConsumerGroup: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestWakeReachesTheCredentialAmongManyOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer subscriber.Close()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +115,9 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 			continue
 		}
 		subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-			Redis: client, Reader: server.Client(), Prefix: string(cell.Prefix), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
-		})
+			Client: client, Reader: server.Client(), Prefix: string(cell.Prefix), ConsumerGroup: events.WorkersGroup,
+			Key: (&handlers.Changes{}).Key,
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +143,7 @@ func TestWakeReachesTheCellOfTheRepository(t *testing.T) {
 	}
 	waker := cellWaker{
 		directory: directory, subscribers: map[cells.Member]*stream.Subscriber{},
-		config: stream.SubscriberConfig{Redis: client, Group: events.WorkersGroup},
+		config: stream.SubscriberConfig{Client: client, ConsumerGroup: events.WorkersGroup},
 	}
 	woken, err := waker.wake(ctx, append(waiters, hosts.Waiter{Key: "acme/unknown"}))
 	if err != nil || fmt.Sprint(woken) != "[true true false]" {

@@ -169,10 +169,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		return err
 	}
 	namespace := cfg.Namespace()
-	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: string(namespace), Dead: namespace.Dead()})
-	if err != nil {
-		return err
-	}
+	dead := stream.NewDeadLetters(client, string(namespace))
 	figures := streamMetrics(cfg, client)
 	cfg.Metrics.Export(figures)
 	limits := hostMetrics(cfg, client)
@@ -207,7 +204,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()
 	}
 	if cfg.Has(config.RoleReceiver) {
-		publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+		publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 		if err != nil {
 			return err
 		}

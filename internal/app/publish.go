@@ -21,7 +21,7 @@ func PublishChange(ctx context.Context, client redis.UniversalClient, namespace 
 
 // Enqueue is like [PublishChange], but returns the id of the stream entry.
 func Enqueue(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, change events.Change) (entry string, err error) {
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		return "", err
 	}
@@ -36,7 +36,7 @@ func Enqueue(ctx context.Context, client redis.UniversalClient, namespace events
 // AnnouncePurge appends a result that notifies all readers of a repository of a purged commit.
 // fence is the fence of the lease that the purge held.
 func AnnouncePurge(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, repo events.RepoPath, fence uint64, commit string) error {
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		return err
 	}

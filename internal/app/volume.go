@@ -32,8 +32,8 @@ func VolumeConfig(cfg config.Config) volume.Config {
 // ResultWatermarks returns a function that reads how far consumers have settled the results stream.
 func ResultWatermarks(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (volume.Horizon, error) {
 	return func(ctx context.Context) (volume.Horizon, error) {
-		h, err := stream.ReadWatermarks(ctx, client, namespace.Results())
-		return volume.Horizon(h), err
+		latest, unsettled, err := stream.ReadWatermarks(ctx, client, namespace.Results())
+		return volume.Horizon{Latest: latest, Unsettled: unsettled}, err
 	}
 }
 

@@ -146,10 +146,10 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 		Observe: cfg.observe(w.reporter), Log: cfg.Log,
 	}
 	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		Group: events.WorkersGroup, Consumer: cfg.Worker, Visibility: cfg.Lease, Grace: max(cfg.Grace, 1), // 0 would select the default
+		Client: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
+		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1), // 0 would select the default
 		Key: w.changes.Key, Room: func() int { w.heartbeat.beat(); return w.slots.Room() }, Log: cfg.Log, Observer: cfg.Metrics.Stream(),
-	})
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (w *worker) openBudgets() (*hosts.Budgets, error) {
 	if w.cfg.cells != nil {
 		w.waker = &cellWaker{
 			directory: w.cfg.cells, subscribers: map[cells.Member]*stream.Subscriber{},
-			config: stream.SubscriberConfig{Redis: w.commands, Reader: w.commands, Group: events.WorkersGroup, Consumer: w.cfg.Worker, Log: w.cfg.Log},
+			config: stream.SubscriberConfig{Client: w.commands, Reader: w.commands, ConsumerGroup: events.WorkersGroup, Consumer: w.cfg.Worker, Log: w.cfg.Log},
 		}
 		wake = w.waker.wake
 	}

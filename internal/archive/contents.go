@@ -20,7 +20,8 @@ import (
 )
 
 // ErrAltered means that a tree is not as it was built.
-var ErrAltered = errors.New("the published tree was altered; lockstep repos verify --repair has the next sync replace it")
+var ErrAltered = errors.New("the published tree was altered; lockstep repos verify --repair has the next " +
+	"sync replace it")
 
 const (
 	maxPaths        = 100
@@ -46,7 +47,8 @@ type Contents struct {
 	names []string // opts.Paths without escapes
 }
 
-// ParsePaths validates paths for [Options], sorts them and removes duplicates. It refuses globs that would take long to match.
+// ParsePaths validates paths for [Options], sorts them and removes duplicates. It refuses globs that would
+// take long to match.
 func ParsePaths(list []string) ([]string, error) {
 	if len(list) > maxPaths {
 		return nil, fmt.Errorf("paths: want at most %d", maxPaths)
@@ -54,7 +56,8 @@ func ParsePaths(list []string) ([]string, error) {
 	paths, patterns := make([]string, 0, len(list)), 0
 	for _, one := range list {
 		clean := strings.TrimSuffix(one, "/")
-		if len(one) > maxPath || !isBelow(clean) || strings.Count(one, "{") > maxBraces || !doublestar.ValidatePattern(clean) {
+		if len(one) > maxPath || !isBelow(clean) || strings.Count(one, "{") > maxBraces ||
+			!doublestar.ValidatePattern(clean) {
 			return nil, fmt.Errorf("paths: %.110q: want a file, a folder or a glob, relative to the top of the repository", one)
 		}
 		if patterns += alternatives(clean); patterns > maxAlternatives {
@@ -68,7 +71,8 @@ func ParsePaths(list []string) ([]string, error) {
 
 // isBelow reports whether a path is relative, in its shortest form, and below the top. It need not be UTF-8.
 func isBelow(name string) bool {
-	return name != "" && name != "." && name == path.Clean(name) && name[0] != '/' && name != ".." && !strings.HasPrefix(name, "../")
+	return name != "" && name != "." && name == path.Clean(name) && name[0] != '/' && name != ".." &&
+		!strings.HasPrefix(name, "../")
 }
 
 // alternatives returns the maximum number of globs without braces that a glob expands to, or a

@@ -11,8 +11,8 @@
 // except for submodules. Files are as in the tree: those of Git LFS have their content if a watch asks for it.
 // [Summary.Digest] depends on the same, without reading a file.
 //
-// Nothing is written to disk, and Write uses one goroutine. The list of files and the files are read as streams, and the encoder uses a
-// few MB, so memory depends neither on the size nor on the number of files.
+// Nothing is written to disk, and Write uses one goroutine. The list of files and the files are read as
+// streams, and the encoder uses a few MB, so memory depends neither on the size nor on the number of files.
 //
 // # Failures
 //

@@ -94,19 +94,21 @@ func (c *Contents) find(ctx context.Context, name string) (found checkout.TreeFi
 	return found, nil
 }
 
-// openBuilt opens a file in its folder and returns its size. It returns ErrAltered if the file has not the size that it was built with.
+// openBuilt opens a file in its folder and returns its size. It returns ErrAltered if the file has not the
+// size that it was built with.
 func openBuilt(folder disk.Dir, f checkout.TreeFile) (*os.File, int64, error) {
 	file, err := folder.OpenFile(path.Base(f.Path))
 	if err != nil {
 		return nil, 0, altered(f.Path, err)
 	}
 	info, err := file.Stat()
-	if err == nil && (!info.Mode().IsRegular() || uint32(info.Size()) != f.Size) {
-		err = altered(f.Path, nil)
-	}
 	if err != nil {
 		_ = file.Close()
 		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() || uint32(info.Size()) != f.Size {
+		_ = file.Close()
+		return nil, 0, altered(f.Path, nil)
 	}
 	return file, info.Size(), nil
 }

@@ -92,7 +92,9 @@ func (c *Contents) writeEntries(ctx context.Context, to *tar.Writer) error {
 			if err != nil {
 				return altered(f.Path, err)
 			}
-			return to.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: f.Path, Linkname: target, Mode: 0o777, ModTime: epoch})
+			return to.WriteHeader(&tar.Header{
+				Typeflag: tar.TypeSymlink, Name: f.Path, Linkname: target, Mode: 0o777, ModTime: epoch,
+			})
 		}
 		return writeFile(ctx, to, folder, f, buffer)
 	})
@@ -116,10 +118,13 @@ func writeFile(ctx context.Context, to *tar.Writer, folder disk.Dir, f checkout.
 		return err
 	}
 	n, err := io.CopyBuffer(to, io.LimitReader(content{ctx, f.Path, file}, size), buffer)
-	if err == nil && n < size {
-		err = altered(f.Path, nil)
+	if err != nil {
+		return err
 	}
-	return err
+	if n < size {
+		return altered(f.Path, nil)
+	}
+	return nil
 }
 
 // content reads a file of the tree until ctx is done.
@@ -149,7 +154,9 @@ const (
 
 // altered returns the error for a file that is not as it was built.
 func altered(path string, err error) error {
-	for _, cause := range []error{nil, unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EINVAL, unix.ENXIO, unix.EAGAIN} {
+	for _, cause := range []error{
+		nil, unix.ENOENT, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EINVAL, unix.ENXIO, unix.EAGAIN,
+	} {
 		if errors.Is(err, cause) {
 			return fmt.Errorf("%.200q: %w", path, ErrAltered)
 		}
@@ -162,5 +169,6 @@ func (f Format) encoder(w io.Writer) (io.WriteCloser, error) {
 	if f == TarGz {
 		return gzip.NewWriterLevel(w, gzip.DefaultCompression)
 	}
-	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
+	return zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
 }

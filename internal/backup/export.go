@@ -95,11 +95,11 @@ func (d *Document) add(ctx context.Context, from Deployment, m cells.Member, wri
 func findMissed(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (map[string]bool, error) {
 	const atOnce = 200
 	missed := map[string]bool{}
-	marks, err := stream.ReadWatermarks(ctx, client, namespace.Results())
+	_, unsettled, err := stream.ReadWatermarks(ctx, client, namespace.Results())
 	if err != nil {
 		return nil, err
 	}
-	for from, more := marks.Unsettled, marks.Unsettled != ""; more; {
+	for from, more := unsettled, unsettled != ""; more; {
 		entries, err := client.XRangeN(ctx, namespace.Results(), from, "+", atOnce).Result()
 		if err != nil {
 			return nil, fmt.Errorf("read results: %w", err)

@@ -45,9 +45,10 @@ type Cell struct {
 	Weight int              `json:"weight"` // as given by the operator; see Target
 	Placed int              `json:"placed"` // weight by which repositories are placed now
 	State  State            `json:"state"`
-	Epoch  int64            `json:"-"`                // of its last change; stored in front of the JSON
-	Reader string           `json:"reader,omitempty"` // base URL of its HTTP API, from which other cells copy; "" if unknown
-	Volume string           `json:"volume,omitempty"` // ID of its volume; "" until its worker has reported it
+	Epoch  int64            `json:"-"` // of its last change; stored in front of the JSON
+	// base URL of its HTTP API, from which other cells copy; "" if unknown
+	Reader string `json:"reader,omitempty"`
+	Volume string `json:"volume,omitempty"` // ID of its volume; "" until its worker has reported it
 
 	text string // as stored
 }
@@ -62,10 +63,12 @@ func (c Cell) Target() int {
 
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// CheckName returns an error unless name is a valid name of a cell: at most 63 lower-case letters, digits and ._-, as in "eu-1".
+// CheckName returns an error unless name is a valid name of a cell: at most 63 lower-case letters, digits and
+// ._-, as in "eu-1".
 func CheckName(name string) error {
 	if !namePattern.MatchString(name) || name == Every {
-		return fmt.Errorf("cell %.70q: want at most 63 lower-case letters, digits and ._-, as in \"eu-1\", and not \"all\"", name)
+		return fmt.Errorf("cell %.70q: want at most 63 lower-case letters, digits and ._-, as in \"eu-1\", "+
+			"and not \"all\"", name)
 	}
 	return nil
 }
@@ -101,21 +104,25 @@ func (c Cell) Check() error {
 // decode parses a stored cell.
 func decode(name, text string) (Cell, error) {
 	c := Cell{text: text}
-	epoch, document, _ := strings.Cut(text, " ")
-	err := json.Unmarshal([]byte(document), &c)
-	if err == nil {
-		c.Epoch, err = strconv.ParseInt(epoch, 10, 64)
-	}
-	if err == nil && c.Name != name {
-		err = errors.New("its record has another name")
-	}
-	if err == nil {
-		err = c.Check()
-	}
-	if err != nil {
+	if err := c.read(name); err != nil {
 		return Cell{}, fmt.Errorf("directory: record of cell %.70q: %w", name, err)
 	}
 	return c, nil
+}
+
+// read sets the fields that the text has.
+func (c *Cell) read(name string) (err error) {
+	epoch, document, _ := strings.Cut(c.text, " ")
+	if err := json.Unmarshal([]byte(document), c); err != nil {
+		return err
+	}
+	if c.Epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil {
+		return err
+	}
+	if c.Name != name {
+		return errors.New("its record has another name")
+	}
+	return c.Check()
 }
 
 // encode returns the text to store after the epoch.

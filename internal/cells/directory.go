@@ -73,10 +73,13 @@ func overrideOf(value string) override {
 // [Directory.Run].
 func Open(ctx context.Context, client redis.UniversalClient) (*Directory, error) {
 	d, err := OpenOrNew(ctx, client)
-	if err == nil && len(d.cells) == 0 {
+	if err != nil {
+		return nil, err
+	}
+	if len(d.cells) == 0 {
 		return nil, ErrNoCells
 	}
-	return d, err
+	return d, nil
 }
 
 // OpenOrNew is [Open], but returns an empty directory if it does not exist, to which cells can be added.
@@ -140,8 +143,8 @@ func (d *Directory) place(key string) string {
 	return d.placed.Of(key)
 }
 
-// Target returns the cell where a repository shall be when the changes of weights are complete. A pinned repository stays until its cell
-// is drained. Target returns the zero Cell if no cell is active.
+// Target returns the cell where a repository shall be when the changes of weights are complete. A pinned
+// repository stays until its cell is drained. Target returns the zero Cell if no cell is active.
 func (d *Directory) Target(repo events.RepoPath) Cell {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -175,8 +178,8 @@ func (d *Directory) Overrides() int {
 	return len(d.overrides)
 }
 
-// Run refreshes the copy every interval, by default every second, until ctx ends. It returns nil then. Errors are logged, the first of a
-// series as a warning.
+// Run refreshes the copy every interval, by default every second, until ctx ends. It returns nil then. Errors
+// are logged, the first of a series as a warning.
 func (d *Directory) Run(ctx context.Context, interval time.Duration, log *slog.Logger) error {
 	tick := time.NewTicker(cmp.Or(interval, time.Second))
 	defer tick.Stop()
@@ -225,7 +228,8 @@ func (d *Directory) follow(ctx context.Context) (more bool, err error) {
 	switch page := entries.Val(); {
 	case now == known:
 		return false, nil
-	case len(page) == 0 || page[0].ID != strconv.FormatInt(known+1, 10)+"-0" || now < known: // the log was trimmed, or Redis has lost data
+	case len(page) == 0 || page[0].ID != strconv.FormatInt(known+1, 10)+"-0" || now < known:
+		// the log was trimmed, or Redis has lost data
 		return false, d.reload(ctx)
 	default:
 		return len(page) == logPage, d.apply(ctx, page)

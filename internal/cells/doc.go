@@ -1,5 +1,5 @@
-// Package cells divides repositories among cells. A cell is one deployment: the keys of one hash tag, one volume, its workers. The
-// directory lists the cells, and places each repository in one of them.
+// Package cells divides repositories among cells. A cell is one deployment: the keys of one hash tag, one
+// volume, its workers. The directory lists the cells, and places each repository in one of them.
 //
 //	directory, err := cells.Open(ctx, client)
 //	cell := directory.Place(repo)              // where the repository is
@@ -9,21 +9,24 @@
 //
 // # Placement
 //
-// Weighted rendezvous hashing of [events.RepoPath.Key]: each cell gets a share of the repositories in proportion to its weight, and a
-// change of weights moves only what it has to. An override places one repository elsewhere: it was moved before the weights changed, or
-// is pinned. Placement is computed in memory, from a copy of the directory that [Directory.Run] keeps up to date.
+// Weighted rendezvous hashing of [events.RepoPath.Key]: each cell gets a share of the repositories in
+// proportion to its weight, and a change of weights moves only what it has to. An override places one
+// repository elsewhere: it was moved before the weights changed, or is pinned. Placement is computed in
+// memory, from a copy of the directory that [Directory.Run] keeps up to date.
 //
 // # Change of weights
 //
-// Each cell has two weights: Placed, by which repositories are placed, and Weight, by which they shall be. [Directory.Add] and
-// [Directory.Drain] change only Weight, so they place nothing elsewhere. Each repository for which they differ is moved, which ends with
-// an override ([Directory.Flip]). When none is left, [Directory.Settle] sets Placed to Weight and deletes the overrides that are not
-// needed any more. [Directory.Lose] is for a cell that is lost: its repositories are placed elsewhere at once.
+// Each cell has two weights: Placed, by which repositories are placed, and Weight, by which they shall be.
+// [Directory.Add] and [Directory.Drain] change only Weight, so they place nothing elsewhere. Each repository
+// for which they differ is moved, which ends with an override ([Directory.Flip]). When none is left,
+// [Directory.Settle] sets Placed to Weight and deletes the overrides that are not needed any more.
+// [Directory.Lose] is for a cell that is lost: its repositories are placed elsewhere at once.
 //
 // # Epochs
 //
-// Each change of the directory has the next epoch and an entry of that ID in its log, so that a copy is brought up to date by reading
-// what follows its epoch, and wholly if the log no longer has it. Of two copies the one with the greater epoch is newer.
+// Each change of the directory has the next epoch and an entry of that ID in its log, so that a copy is
+// brought up to date by reading what follows its epoch, and wholly if the log no longer has it. Of two copies
+// the one with the greater epoch is newer.
 //
 // A copy may be out of date, so it never decides who owns a repository. A cell does, under the lease.
 //

@@ -31,15 +31,19 @@ const (
 // errUnchanged ends an edit that changes nothing.
 var errUnchanged = errors.New("unchanged")
 
-// Add adds a cell, or changes the weight or the prefix of one, and makes a draining or gone cell active. The prefix defaults to
-// [PrefixOf] its name, or to what it was, and cannot be changed while repositories are placed in the cell. weight 0 means
-// [DefaultWeight], or what it was. Repositories stay where they are until they have been moved, but the first cell gets all at once.
+// Add adds a cell, or changes the weight or the prefix of one, and makes a draining or gone cell active. The
+// prefix defaults to [PrefixOf] its name, or to what it was, and cannot be changed while repositories are
+// placed in the cell. weight 0 means [DefaultWeight], or what it was. Repositories stay where they are until
+// they have been moved, but the first cell gets all at once.
 func (d *Directory) Add(ctx context.Context, name string, prefix events.Namespace, weight int) (Cell, error) {
 	return d.AddAfter(ctx, name, prefix, weight, func(context.Context, Cell) error { return nil })
 }
 
-// AddAfter is [Directory.Add] after a step that has to come first, for which fn is called with the cell; perhaps several times.
-func (d *Directory) AddAfter(ctx context.Context, name string, prefix events.Namespace, weight int, fn func(context.Context, Cell) error) (Cell, error) {
+// AddAfter is [Directory.Add] after a step that has to come first, for which fn is called with the cell;
+// perhaps several times.
+func (d *Directory) AddAfter(
+	ctx context.Context, name string, prefix events.Namespace, weight int, fn func(context.Context, Cell) error,
+) (Cell, error) {
 	var added Cell
 	err := d.edit(ctx, func(cells []Cell) ([]Cell, error) {
 		c, known := find(cells, name)
@@ -75,8 +79,8 @@ func (d *Directory) AddAfter(ctx context.Context, name string, prefix events.Nam
 // epochGap is added to the epoch of a directory that was lost, for the changes since it was exported.
 const epochGap = 1_000_000
 
-// Restore adds cells as they were in a directory that was lost, which had the epoch: entries that were forwarded have it, and wait for it. It
-// fails with [ErrChanged] if the directory has cells.
+// Restore adds cells as they were in a directory that was lost, which had the epoch: entries that were
+// forwarded have it, and wait for it. It fails with [ErrChanged] if the directory has cells.
 func (d *Directory) Restore(ctx context.Context, lost []Cell, epoch int64) error {
 	if err := d.redis.SetNX(ctx, epochKey, epoch+epochGap, 0).Err(); err != nil {
 		return fmt.Errorf("restore the directory of cells: %w", err)
@@ -94,7 +98,8 @@ func (d *Directory) Restore(ctx context.Context, lost []Cell, epoch int64) error
 	})
 }
 
-// Drain marks a cell as draining: its repositories shall be moved to the other cells. It fails if no other cell is active.
+// Drain marks a cell as draining: its repositories shall be moved to the other cells. It fails if no other
+// cell is active.
 func (d *Directory) Drain(ctx context.Context, name string) (Cell, error) {
 	err := d.edit(ctx, func(cells []Cell) ([]Cell, error) {
 		c, err := removable(cells, name)
@@ -113,8 +118,9 @@ func (d *Directory) Drain(ctx context.Context, name string) (Cell, error) {
 	return d.named(name)
 }
 
-// Lose places the repositories of a lost cell elsewhere at once, by the weights of now, without moving anything, and removes its
-// overrides. It fails if no other cell is active, or if no other cell has been given repositories yet.
+// Lose places the repositories of a lost cell elsewhere at once, by the weights of now, without moving
+// anything, and removes its overrides. It fails if no other cell is active, or if no other cell has been
+// given repositories yet.
 func (d *Directory) Lose(ctx context.Context, name string) (Cell, error) {
 	err := d.edit(ctx, func(cells []Cell) ([]Cell, error) {
 		c, err := removable(cells, name)
@@ -142,7 +148,8 @@ func (d *Directory) Lose(ctx context.Context, name string) (Cell, error) {
 	return d.named(name)
 }
 
-// Register stores where the reader of a cell is, and the ID of its volume. Empty values leave the stored ones as they are.
+// Register stores where the reader of a cell is, and the ID of its volume. Empty values leave the stored ones
+// as they are.
 func (d *Directory) Register(ctx context.Context, name, reader, volume string) error {
 	return d.edit(ctx, func(cells []Cell) ([]Cell, error) {
 		c, ok := find(cells, name)
@@ -158,8 +165,8 @@ func (d *Directory) Register(ctx context.Context, name, reader, volume string) e
 	})
 }
 
-// Flip places a repository that has been moved from one cell into another. It can be repeated. It returns the epoch of the change, and
-// fails with [ErrChanged] if the repository is placed in neither cell.
+// Flip places a repository that has been moved from one cell into another. It can be repeated. It returns the
+// epoch of the change, and fails with [ErrChanged] if the repository is placed in neither cell.
 func (d *Directory) Flip(ctx context.Context, repo events.RepoPath, from, to string) (epoch int64, err error) {
 	return d.override(ctx, repo, func(current string, o override) (string, error) {
 		switch {
@@ -172,8 +179,8 @@ func (d *Directory) Flip(ctx context.Context, repo events.RepoPath, from, to str
 	})
 }
 
-// Pin keeps a repository in the cell where it is until that is drained, whatever the weights. It can be repeated. It fails with
-// [ErrChanged] if the repository is placed in another cell.
+// Pin keeps a repository in the cell where it is until that is drained, whatever the weights. It can be
+// repeated. It fails with [ErrChanged] if the repository is placed in another cell.
 func (d *Directory) Pin(ctx context.Context, repo events.RepoPath, cell string) (epoch int64, err error) {
 	return d.override(ctx, repo, func(current string, _ override) (string, error) {
 		if current != cell {
@@ -183,15 +190,17 @@ func (d *Directory) Pin(ctx context.Context, repo events.RepoPath, cell string) 
 	})
 }
 
-// Adopt pins a repository to a cell, wherever it was placed before. It is for a repository that was renamed within the cell: the new path
-// has been confirmed by the remote, so what had that path is no longer it. It can be repeated.
+// Adopt pins a repository to a cell, wherever it was placed before. It is for a repository that was renamed
+// within the cell: the new path has been confirmed by the remote, so what had that path is no longer it. It
+// can be repeated.
 func (d *Directory) Adopt(ctx context.Context, repo events.RepoPath, cell string) (epoch int64, err error) {
 	return d.override(ctx, repo, func(string, override) (string, error) { return override{cell, true}.String(), nil })
 }
 
-// Settle sets Placed to Weight in all cells, when no repository is left to move, and removes the overrides that are not needed any more.
-// Cells that were draining are gone. epoch is that of the copy by which the caller has established that none is left: Settle fails with
-// [ErrChanged] if the directory has changed since. If it is interrupted, needless overrides remain until the next one.
+// Settle sets Placed to Weight in all cells, when no repository is left to move, and removes the overrides
+// that are not needed any more. Cells that were draining are gone. epoch is that of the copy by which the
+// caller has established that none is left: Settle fails with [ErrChanged] if the directory has changed
+// since. If it is interrupted, needless overrides remain until the next one.
 func (d *Directory) Settle(ctx context.Context, epoch int64) error {
 	if d.Epoch() != epoch {
 		return ErrChanged
@@ -209,11 +218,11 @@ func (d *Directory) Settle(ctx context.Context, epoch int64) error {
 	}
 	if len(changed) > 0 {
 		ok, err := d.update(ctx, changed, epoch)
-		if err == nil && !ok {
-			err = ErrChanged
-		}
 		if err != nil {
 			return err
+		}
+		if !ok {
+			return ErrChanged
 		}
 	}
 	return d.forget(ctx, func(key string, o override) bool { return !o.pinned && d.placed.Of(key) == o.cell })
@@ -239,7 +248,8 @@ func (d *Directory) edit(ctx context.Context, fn func([]Cell) ([]Cell, error)) e
 	return ErrChanged
 }
 
-// update stores cells, and refreshes the copy. It returns false if one has changed, or if the epoch, unless negative, has.
+// update stores cells, and refreshes the copy. It returns false if one has changed, or if the epoch, unless
+// negative, has.
 func (d *Directory) update(ctx context.Context, changed []Cell, epoch int64) (bool, error) {
 	expected := ""
 	if epoch >= 0 {
@@ -260,8 +270,11 @@ func (d *Directory) update(ctx context.Context, changed []Cell, epoch int64) (bo
 	return stored > 0, d.Refresh(ctx)
 }
 
-// override changes the override of a repository. fn is called with its cell and its override, under the lock, and returns the new override.
-func (d *Directory) override(ctx context.Context, repo events.RepoPath, fn func(string, override) (string, error)) (int64, error) {
+// override changes the override of a repository. fn is called with its cell and its override, under the lock,
+// and returns the new override.
+func (d *Directory) override(
+	ctx context.Context, repo events.RepoPath, fn func(string, override) (string, error),
+) (int64, error) {
 	for range maxAttempts {
 		if err := d.Refresh(ctx); err != nil {
 			return 0, err
@@ -310,11 +323,11 @@ func (d *Directory) forget(ctx context.Context, fn func(string, override) bool) 
 func (d *Directory) change(ctx context.Context, triples []any) (epoch int64, refused []int64, err error) {
 	reply, err := placeScript.Run(ctx, d.redis, []string{placedKey, epochKey, logKey},
 		append([]any{logEntries}, triples...)...).Int64Slice()
-	if err == nil && len(reply) == 0 {
-		err = errors.New("unexpected reply of a script")
-	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("change the directory of cells: %w", err)
+	}
+	if len(reply) == 0 {
+		return 0, nil, errors.New("change the directory of cells: unexpected reply of a script")
 	}
 	return reply[0], reply[1:], d.Refresh(ctx)
 }

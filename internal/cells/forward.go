@@ -26,18 +26,19 @@ const metadataEpoch = "lockstep_epoch"
 
 // Forwarder hands the changes in the stream of one cell that belong to another cell over to that one.
 //
-// Two cells share no script, so it is two steps, and the caller does the second one: Forward adds the change to the stream of the other
-// cell and leaves a mark there; then the caller settles the entry in its own stream. If it dies in between, the next Forward of the entry
-// finds the mark and adds nothing.
+// Two cells share no script, so it is two steps, and the caller does the second one: Forward adds the change
+// to the stream of the other cell and leaves a mark there; then the caller settles the entry in its own
+// stream. If it dies in between, the next Forward of the entry finds the mark and adds nothing.
 type Forwarder struct {
 	Directory *Directory
 	Cell      string        // name of the cell whose stream is read
 	Keep      time.Duration // how long a mark is kept; must be longer than entries are retried; default 15 days
 }
 
-// Forward adds a change to the stream of its cell, with the same ID, and returns the cell's name; or "" if the change belongs to this
-// cell. The error is one of contention if the copy of the directory is older than the one by which the change was forwarded here and
-// cannot be refreshed, or if the other cell does not answer. Unless the change belongs elsewhere, it sends no command.
+// Forward adds a change to the stream of its cell, with the same ID, and returns the cell's name; or "" if
+// the change belongs to this cell. The error is one of contention if the copy of the directory is older than
+// the one by which the change was forwarded here and cannot be refreshed, or if the other cell does not
+// answer. Unless the change belongs elsewhere, it sends no command.
 func (f *Forwarder) Forward(msg *message.Message, entry string, repo events.RepoPath) (cell string, err error) {
 	ctx := msg.Context()
 	epoch, _ := strconv.ParseInt(msg.Metadata.Get(metadataEpoch), 10, 64)
@@ -79,7 +80,8 @@ func (f *Forwarder) add(ctx context.Context, msg *message.Message, entry string,
 	for _, field := range fields {
 		args = append(args, field)
 	}
-	return forwardScript.Run(ctx, f.Directory.redis, []string{markOf(to.Prefix, f.Cell, entry), to.Prefix.Changes()}, args...).Err()
+	return forwardScript.Run(ctx, f.Directory.redis, []string{markOf(to.Prefix, f.Cell, entry), to.Prefix.Changes()},
+		args...).Err()
 }
 
 // ForwardedTo returns the cell to which the change in an entry of a cell was forwarded, and its entry there; or false.

@@ -13,9 +13,10 @@ type Share struct {
 	Weight int // 0 to MaxWeight; a cell with 0 is given nothing
 }
 
-// Placement divides keys among cells by weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by Schindelhauer and
-// Schomaker 2005): a key has an exponentially distributed value for each cell, and belongs to the cell with the smallest quotient of value
-// and weight. It computes with integers only, so that all machines agree. Safe for concurrent use.
+// Placement divides keys among cells by weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by
+// Schindelhauer and Schomaker 2005): a key has an exponentially distributed value for each cell, and belongs
+// to the cell with the smallest quotient of value and weight. It computes with integers only, so that all
+// machines agree. Safe for concurrent use.
 type Placement struct {
 	names   []string
 	seeds   []uint64
@@ -80,7 +81,8 @@ const (
 	unit     = uint64(1) << (below) // of the interpolated part
 )
 
-// logarithms has log2(1 + i/2^steps) with 32 bits after the binary point. A test pins its sum, as placement depends on every bit.
+// logarithms has log2(1 + i/2^steps) with 32 bits after the binary point. A test pins its sum, as placement
+// depends on every bit.
 var logarithms = func() (table [1<<steps + 1]uint64) {
 	for i := range table {
 		table[i] = uint64(math.Round(math.Log2(1+float64(i)/(1<<steps)) * (1 << fraction)))
@@ -88,8 +90,8 @@ var logarithms = func() (table [1<<steps + 1]uint64) {
 	return table
 }()
 
-// exponential returns -log2(h / 2^64) with 32 bits after the binary point, at most 2^38, for a uniformly distributed h. Its relative
-// error is below 1e-4 for the values that decide among up to 1,024 cells.
+// exponential returns -log2(h / 2^64) with 32 bits after the binary point, at most 2^38, for a uniformly
+// distributed h. Its relative error is below 1e-4 for the values that decide among up to 1,024 cells.
 func exponential(h uint64) uint64 {
 	h |= 1
 	zeros := bits.LeadingZeros64(h)

@@ -13,8 +13,8 @@ import (
 	"lockstep/events"
 )
 
-// Member is a cell as the rest of the program works with it: a name, and the prefix of its keys. The name is "" for a deployment without
-// a directory.
+// Member is a cell as the rest of the program works with it: a name, and the prefix of its keys. The name is
+// "" for a deployment without a directory.
 type Member struct {
 	Name      string
 	Namespace events.Namespace
@@ -34,15 +34,16 @@ type Missing struct {
 	Error string `json:"error"`
 }
 
-// Set is the cells to place repositories in and to gather lists from: all of a directory, or a single deployment. All share a client,
-// that of a Redis Cluster if they are to be on different masters.
+// Set is the cells to place repositories in and to gather lists from: all of a directory, or a single
+// deployment. All share a client, that of a Redis Cluster if they are to be on different masters.
 type Set struct {
 	redis     redis.UniversalClient
 	directory *Directory // nil for a single one
 	single    Member
 }
 
-// Single returns the set of one deployment. It costs nothing: no method of it sends a command, but those of a caller's functions.
+// Single returns the set of one deployment. It costs nothing: no method of it sends a command, but those of a
+// caller's functions.
 func Single(client redis.UniversalClient, cell Member) *Set {
 	return &Set{redis: client, single: cell}
 }
@@ -98,8 +99,8 @@ func memberOf(c Cell) Member { return Member{Name: c.Name, Namespace: c.Prefix} 
 // AnswerTimeout is how long a list waits for the cells to answer.
 const AnswerTimeout = time.Second
 
-// Answering returns the cells that answer a read within [AnswerTimeout], and those that do not. It asks all at once. A single deployment is
-// not asked.
+// Answering returns the cells that answer a read within [AnswerTimeout], and those that do not. It asks all
+// at once. A single deployment is not asked.
 func (s *Set) Answering(ctx context.Context) (answering []Member, missing []Missing) {
 	if s.directory == nil {
 		return s.Members(), nil
@@ -131,9 +132,11 @@ func (a Answer[T]) Missing() Missing {
 	return Missing{a.Name, a.Err.Error()}
 }
 
-// Gather calls fn for each cell, all at once, each for at most the timeout, and returns the answers in the order of the cells. It does not
-// wait for a call that ignores its context.
-func Gather[T any](ctx context.Context, members []Member, timeout time.Duration, fn func(context.Context, Member) (T, error)) []Answer[T] {
+// Gather calls fn for each cell, all at once, each for at most the timeout, and returns the answers in the
+// order of the cells. It does not wait for a call that ignores its context.
+func Gather[T any](
+	ctx context.Context, members []Member, timeout time.Duration, fn func(context.Context, Member) (T, error),
+) []Answer[T] {
 	answers := make([]Answer[T], len(members))
 	var group sync.WaitGroup
 	for i, m := range members {

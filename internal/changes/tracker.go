@@ -39,7 +39,7 @@ type Progress struct {
 }
 
 // Tracker follows individual changes. A change is identified by its stream entry, as returned by [stream.Publisher.Add];
-// the ID of its result ends in "/" and that entry, see [events.Job.Result]. A Tracker is safe for concurrent use.
+// the ID of its result ends in "/" and that entry, see [events.Change.Result]. A Tracker is safe for concurrent use.
 type Tracker struct {
 	redis     redis.UniversalClient
 	namespace events.Namespace

@@ -29,7 +29,7 @@ func newTracker(client redis.UniversalClient) *changes.Tracker {
 
 func add(t *testing.T, client redis.UniversalClient, topic, uuid, payload string) (entry string) {
 	t.Helper()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +44,8 @@ func add(t *testing.T, client redis.UniversalClient, topic, uuid, payload string
 func receive(t *testing.T, server *redistest.Server) <-chan *message.Message {
 	t.Helper()
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: server.Client(), Reader: server.Client(), Group: events.WorkersGroup,
-	})
+		Client: server.Client(), Reader: server.Client(), ConsumerGroup: events.WorkersGroup,
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,16 +24,20 @@ func newExportCommand(std term.Streams) *cobra.Command {
 	return withFlags(&cobra.Command{
 		Use:   "export FILE",
 		Short: "Export the state that only Redis has to a file",
-		Long: "Write watches, hashes of tokens, and what apps have received of each watched repository to a file for lockstep import, or\n" +
-			"to standard output for -. The file has no secrets and only its owner can read it; it replaces an older one when it is\n" +
-			"complete. Processes need not be stopped. With several cells, the file has all of them and the directory; the export fails if\n" +
-			"one does not answer. With --cell, it has that one.",
+		Long: "Write watches, hashes of tokens, and what apps have received of each watched repository to a file\n" +
+			"for lockstep import, or to standard output for -. The file has no secrets and only its owner can\n" +
+			"read it; it replaces an older one when it is complete. Processes need not be stopped. With several\n" +
+			"cells, the file has all of them and the directory; the export fails if one does not answer. With\n" +
+			"--cell, it has that one.",
 		Example: "  lockstep export lockstep.export --redis redis://127.0.0.1:6379\n" +
 			"  lockstep export - --redis redis://127.0.0.1:6379 | gzip > lockstep.export.gz",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onCells(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
-				doc, err := backup.Export(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()}, app.ReadBuild().Version)
+			return onCells(cmd, std, term.Forever, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
+				doc, err := backup.Export(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()},
+					app.ReadBuild().Version)
 				if err != nil {
 					return err
 				}
@@ -54,7 +58,8 @@ func newExportCommand(std term.Streams) *cobra.Command {
 					if doc.Counts.Cells > 0 {
 						fmt.Fprintf(w, "cells\t%d\n", doc.Counts.Cells)
 					}
-					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", doc.Counts.Repos, doc.Counts.Watches, doc.Counts.Tokens)
+					fmt.Fprintf(w, "repositories\t%d\nwatches\t%d\ntokens\t%d\n", doc.Counts.Repos, doc.Counts.Watches,
+						doc.Counts.Tokens)
 				})
 			})
 		},
@@ -66,16 +71,19 @@ func newImportCommand(std term.Streams) *cobra.Command {
 	return withFlags(&cobra.Command{
 		Use:   "import FILE",
 		Short: "Import a file of lockstep export",
-		Long: "Add the items of an export file that Redis lacks (- for standard input), and poll each repository with a new watch.\n" +
-			"Existing items are not changed: watches that differ are listed as kept. Tokens and watches that were removed after the\n" +
-			"export are added again. The whole file is checked before anything is added. An import that was interrupted can be repeated.\n" +
-			"Exit code 1 if a repository conflicts with watches that Redis has; the others are imported. A file of several cells restores\n" +
-			"the directory if that is lost; otherwise each repository is imported into its present cell.",
+		Long: "Add the items of an export file that Redis lacks (- for standard input), and poll each repository\n" +
+			"with a new watch. Existing items are not changed: watches that differ are listed as kept. Tokens and\n" +
+			"watches that were removed after the export are added again. The whole file is checked before\n" +
+			"anything is added. An import that was interrupted can be repeated. Exit code 1 if a repository\n" +
+			"conflicts with watches that Redis has; the others are imported. A file of several cells restores the\n" +
+			"directory if that is lost; otherwise each repository is imported into its present cell.",
 		Example: "  lockstep import lockstep.export --redis redis://127.0.0.1:6379\n" +
 			"  gunzip -c lockstep.export.gz | lockstep import - --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return connected(cmd, std, term.Forever, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return connected(cmd, std, term.Forever, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				text, err := os.ReadFile(args[0])
 				if args[0] == "-" {
 					text, err = io.ReadAll(cmd.InOrStdin())
@@ -107,7 +115,8 @@ func newImportCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if len(s.Conflicts) > 0 {
-					return fmt.Errorf("%d repositories were left out: they conflict with watches that Redis has; remove those, or import them with another path", len(s.Conflicts))
+					return fmt.Errorf("%d repositories were left out: they conflict with watches that Redis has; "+
+						"remove those, or import them with another path", len(s.Conflicts))
 				}
 				return nil
 			})

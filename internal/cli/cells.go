@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -28,14 +27,20 @@ const planTimeout = 30 * time.Minute
 
 func newCellsCommand(std term.Streams) *cobra.Command {
 	return newGroup("cells", "Divide repositories among cells",
-		"A cell is a deployment with a prefix and a volume of its own. The directory of cells gives each a weight, by which\n"+
-			"repositories are placed; see docs/scaling.md. A deployment without cells needs none of this.",
+		"A cell is a deployment with a prefix and a volume of its own. The directory of cells gives each a\n"+
+			"weight, by which repositories are placed; see docs/scaling.md. A deployment without cells needs none\n"+
+			"of this.",
 		newCellsListCommand(std), newCellsPlanCommand(std), newCellsAddCommand(std), newCellsDrainCommand(std))
 }
 
 // onDirectory runs fn with the directory of cells, which may be empty.
-func onDirectory(cmd *cobra.Command, std term.Streams, fn func(context.Context, config.Config, redis.UniversalClient, *cells.Directory) error) error {
-	return connected(cmd, std, planTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+func onDirectory(
+	cmd *cobra.Command, std term.Streams,
+	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Directory) error,
+) error {
+	return connected(cmd, std, planTimeout, func(
+		ctx context.Context, cfg config.Config, client redis.UniversalClient,
+	) error {
 		directory, err := cells.OpenOrNew(ctx, client)
 		if err != nil {
 			return err
@@ -52,9 +57,10 @@ type listedCell struct {
 	Watched  int64   `json:"watched"`
 	NoAnswer string  `json:"no_answer,omitempty"`
 
-	Out    *app.MovesLeft `json:"moves_out,omitempty"`    // repositories that are left to move to other cells
-	In     *app.MovesLeft `json:"moves_in,omitempty"`     // to this cell
-	Failed int            `json:"moves_failed,omitempty"` // to this cell, whose last attempt failed; at most 20 are counted
+	Out *app.MovesLeft `json:"moves_out,omitempty"` // repositories that are left to move to other cells
+	In  *app.MovesLeft `json:"moves_in,omitempty"`  // to this cell
+	// to this cell, whose last attempt failed; at most 20 are counted
+	Failed int `json:"moves_failed,omitempty"`
 }
 
 func newCellsListCommand(std term.Streams) *cobra.Command {
@@ -62,13 +68,16 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 	return withListFlags(&cobra.Command{
 		Use:   "ls",
 		Short: "List cells with their weights and states",
-		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT the one by which\n" +
-			"they shall be when all have been moved. While repositories are moved, OUT and IN are how many are left, how many are\n" +
-			"moved a second and the time that the rest will take. lockstep cells plan has the reasons of failed moves.",
+		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT\n" +
+			"the one by which they shall be when all have been moved. While repositories are moved, OUT and IN\n" +
+			"are how many are left, how many are moved a second and the time that the rest will take. lockstep\n" +
+			"cells plan has the reasons of failed moves.",
 		Example: "  lockstep cells ls --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells ls -o wide --redis redis+cluster://127.0.0.1:7000",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+			return onDirectory(cmd, std, func(
+				ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory,
+			) error {
 				list := listCells(ctx, client, directory)
 				failedMoves := app.FailedMoves(ctx, client, directory, maxFailed)
 				for i, cell := range list {
@@ -78,7 +87,8 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 					}
 					list[i].Failed = len(failed)
 					last := slices.MaxFunc(failed, func(a, b move.Request) int { return a.Requested.Compare(b.Requested) })
-					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; see lockstep cells plan\n", cell.Name, last.Repo, term.Printable(last.Error))
+					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; "+
+						"see lockstep cells plan\n", cell.Name, last.Repo, term.Printable(last.Error))
 				}
 				return term.ShowList(std, &out, list, list, cellColumns)
 			})
@@ -144,25 +154,33 @@ func newCellsPlanCommand(std term.Streams) *cobra.Command {
 	return withFlags(&cobra.Command{
 		Use:   "plan",
 		Short: "Show which repositories are to be moved between cells",
-		Long: "Go through the repositories of all cells, and show how many are to be moved from where to where until they are placed\n" +
-			"as the weights want it, and which moves failed and why. Sizes are those of the repositories on the volume at --root,\n" +
-			"if it is that of a cell. It changes nothing. Exit code 1 if a cell does not answer.",
+		Long: "Go through the repositories of all cells, and show how many are to be moved from where to where\n" +
+			"until they are placed as the weights want it, and which moves failed and why. Sizes are those of the\n" +
+			"repositories on the volume at --root, if it is that of a cell. It changes nothing. Exit code 1 if a\n" +
+			"cell does not answer.",
 		Example: "  lockstep cells plan --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells plan --root /srv/repos --redis redis+cluster://127.0.0.1:7000 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onDirectory(cmd, std, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+			return onDirectory(cmd, std, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, directory *cells.Directory,
+			) error {
 				plan, err := app.PlanCells(ctx, client, directory, sizes(ctx, cfg, client))
 				if err != nil {
 					return err
 				}
-				return cmp.Or(out.Show(std, plan, planTable(plan)), lacking(plan.Missing))
+				if err := out.Show(std, plan, planTable(plan)); err != nil {
+					return err
+				}
+				return lacking(plan.Missing)
 			})
 		},
 	}, config.Common|config.Reading, &out)
 }
 
 // sizes returns the sizes of repositories on the volume that is mounted here.
-func sizes(ctx context.Context, cfg config.Config, client redis.UniversalClient) func(cells.Member, events.RepoPath) (int64, bool) {
+func sizes(
+	ctx context.Context, cfg config.Config, client redis.UniversalClient,
+) func(cells.Member, events.RepoPath) (int64, bool) {
 	volumes := map[cells.Member]*volume.Volume{}
 	return func(cell cells.Member, repo events.RepoPath) (int64, bool) {
 		mounted, known := volumes[cell]
@@ -200,10 +218,12 @@ func planTable(plan app.CellPlan) func(io.Writer) {
 			if m.Refused {
 				outcome = "is refused until this is resolved"
 			}
-			fmt.Fprintf(w, "the move of %s from %s to %s failed (%d attempts) and %s: %s\n", m.Repo, m.From, m.To, m.Tries, outcome, term.Printable(m.Error))
+			fmt.Fprintf(w, "the move of %s from %s to %s failed (%d attempts) and %s: %s\n", m.Repo, m.From, m.To,
+				m.Tries, outcome, term.Printable(m.Error))
 		}
 		if plan.Strays > 0 {
-			fmt.Fprintf(w, "%d repositories are also in a cell where they are not placed; their changes there are forwarded\n", plan.Strays)
+			fmt.Fprintf(w, "%d repositories are also in a cell where they are not placed; "+
+				"their changes there are forwarded\n", plan.Strays)
 		}
 	}
 }
@@ -235,11 +255,12 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "add NAME",
 		Short: "Add a cell, or change the weight of one",
-		Long: "Add a cell to the directory, change the weight of a cell, or keep a draining one. Its keys have the prefix\n" +
-			"lockstep:{NAME}: or --cell-prefix, with which an existing deployment becomes a cell without a change of its keys. The\n" +
-			"first cell gets all repositories. Afterwards all repositories stay where they are, new ones included, until they are\n" +
-			"moved; the plan is shown, and if there is nothing to move the new weights take effect at once. Tokens of apps that the\n" +
-			"deployment has are copied to the directory, as all cells share them.",
+		Long: "Add a cell to the directory, change the weight of a cell, or keep a draining one. Its keys have the\n" +
+			"prefix lockstep:{NAME}: or --cell-prefix, with which an existing deployment becomes a cell without a\n" +
+			"change of its keys. The first cell gets all repositories. Afterwards all repositories stay where\n" +
+			"they are, new ones included, until they are moved; the plan is shown, and if there is nothing to\n" +
+			"move the new weights take effect at once. Tokens of apps that the deployment has are copied to the\n" +
+			"directory, as all cells share them.",
 		Example: "  lockstep cells add eu-1 --cell-prefix 'lockstep:{0}:' --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells add eu-2 --weight 200 --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
@@ -247,13 +268,17 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 			if err := checkCell(args[0], prefix, weight, cmd.Flags().Changed("weight")); err != nil {
 				return term.UsageError(err)
 			}
-			return onDirectory(cmd, std, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+			return onDirectory(cmd, std, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, directory *cells.Directory,
+			) error {
 				if err := unused(ctx, client, directory, args[0]); err != nil {
 					return err
 				}
 				changed := cellChanged{}
 				_, known := directory.Cell(args[0])
-				cell, err := directory.AddAfter(ctx, args[0], events.Namespace(prefix), weight, func(ctx context.Context, cell cells.Cell) error {
+				cell, err := directory.AddAfter(ctx, args[0], events.Namespace(prefix), weight, func(
+					ctx context.Context, cell cells.Cell,
+				) error {
 					if known { // it could bring back removed ones
 						return nil
 					}
@@ -268,8 +293,10 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 			})
 		},
 	}, config.Common, &out)
-	cmd.Flags().IntVar(&weight, "weight", 0, "share of repositories in `proportion` to other cells (default 100, or as it is)")
-	cmd.Flags().StringVar(&prefix, "cell-prefix", "", "`prefix` of the cell's keys, with one {hash tag} (default: lockstep:{NAME}:)")
+	cmd.Flags().IntVar(&weight, "weight", 0,
+		"share of repositories in `proportion` to other cells (default 100, or as it is)")
+	cmd.Flags().StringVar(&prefix, "cell-prefix", "",
+		"`prefix` of the cell's keys, with one {hash tag} (default: lockstep:{NAME}:)")
 	return cmd
 }
 
@@ -294,11 +321,15 @@ func unused(ctx context.Context, client redis.UniversalClient, directory *cells.
 		return nil
 	}
 	n, err := watch.NewRegistry(client, cell.Prefix).Count(ctx)
-	if err == nil && n > 0 {
-		err = fmt.Errorf("cell %s is gone, and its keys still have watches of %d repositories that are placed elsewhere: delete the keys with the prefix %s, and use a new volume, or add a cell with another name",
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		return fmt.Errorf("cell %s is gone, and its keys still have watches of %d repositories that are placed "+
+			"elsewhere: delete the keys with the prefix %s, and use a new volume, or add a cell with another name",
 			name, n, cell.Prefix)
 	}
-	return err
+	return nil
 }
 
 func newCellsDrainCommand(std term.Streams) *cobra.Command {
@@ -307,16 +338,18 @@ func newCellsDrainCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "drain NAME",
 		Short: "Mark a cell to be emptied, or give up a lost one",
-		Long: "Mark a cell as draining: its repositories are to be moved to the other cells, and stay in it until then. With\n" +
-			"--lost, for a cell whose volume or Redis is lost, place them in the other cells at once, move nothing, and fetch\n" +
-			"what is watched from the remotes, within the limits of their hosts. Its watches are read from its Redis if that\n" +
-			"still answers; otherwise import them from a file of lockstep watch export. Changes, dead letters and notifications\n" +
-			"that only its Redis had are lost with it.",
+		Long: "Mark a cell as draining: its repositories are to be moved to the other cells, and stay in it until\n" +
+			"then. With --lost, for a cell whose volume or Redis is lost, place them in the other cells at once,\n" +
+			"move nothing, and fetch what is watched from the remotes, within the limits of their hosts. Its\n" +
+			"watches are read from its Redis if that still answers; otherwise import them from a file of lockstep\n" +
+			"watch export. Changes, dead letters and notifications that only its Redis had are lost with it.",
 		Example: "  lockstep cells drain eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells drain eu-2 --lost --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
+			return onDirectory(cmd, std, func(
+				ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory,
+			) error {
 				if lost {
 					return giveUpCell(ctx, std, out, client, directory, args[0])
 				}
@@ -332,21 +365,29 @@ func newCellsDrainCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// giveUpCell places the repositories of a lost cell elsewhere, and its watches if they can be read. If they cannot, it returns an error
-// that says so after it has shown the rest.
-func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, name string) error {
+// giveUpCell places the repositories of a lost cell elsewhere, and its watches if they can be read. If they
+// cannot, it returns an error that says so after it has shown the rest.
+func giveUpCell(
+	ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory,
+	name string,
+) error {
 	cell, err := directory.Lose(ctx, name)
 	if err != nil {
 		return err
 	}
 	member := cells.Member{Name: cell.Name, Namespace: cell.Prefix}
-	answer := cells.Gather(ctx, []cells.Member{member}, cells.AnswerTimeout, func(ctx context.Context, m cells.Member) (int64, error) {
+	answer := cells.Gather(ctx, []cells.Member{member}, cells.AnswerTimeout, func(
+		ctx context.Context, m cells.Member,
+	) (int64, error) {
 		return watch.NewRegistry(client, m.Namespace).Count(ctx)
 	})[0]
 	if answer.Err != nil {
-		err := showChanged(ctx, std, out, client, directory, cell, cellChanged{})
-		return cmp.Or(err, fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch import FILE --cell all, from the last file of lockstep watch export; "+
-			"other repositories are fetched when their next change arrives", name, answer.Missing().Error))
+		if err := showChanged(ctx, std, out, client, directory, cell, cellChanged{}); err != nil {
+			return err
+		}
+		return fmt.Errorf("the watches of cell %s cannot be read (%s): import them with lockstep watch "+
+			"import FILE --cell all, from the last file of lockstep watch export; other repositories are fetched "+
+			"when their next change arrives", name, answer.Missing().Error)
 	}
 	watches, err := app.ReplaceWatches(ctx, client, directory, member)
 	if err != nil {
@@ -356,7 +397,10 @@ func giveUpCell(ctx context.Context, std term.Streams, out term.Output, client r
 }
 
 // showChanged shows the plan after a change. If nothing is left to move, the new weights take effect.
-func showChanged(ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory, cell cells.Cell, changed cellChanged) error {
+func showChanged(
+	ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory,
+	cell cells.Cell, changed cellChanged,
+) error {
 	plan, err := app.PlanCells(ctx, client, directory, nil)
 	if err != nil {
 		return err
@@ -373,5 +417,8 @@ func showChanged(ctx context.Context, std term.Streams, out term.Output, client 
 			changed.Cell = c
 		}
 	}
-	return cmp.Or(out.Show(std, changed, changed.Table), lacking(plan.Missing))
+	if err := out.Show(std, changed, changed.Table); err != nil {
+		return err
+	}
+	return lacking(plan.Missing)
 }

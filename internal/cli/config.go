@@ -18,8 +18,8 @@ import (
 
 func newConfigCommand(std term.Streams) *cobra.Command {
 	return newGroup("config", "Inspect the settings",
-		"Inspect the settings in effect, which come from flags, LOCKSTEP_* variables, lockstep.yaml and defaults, in that order of\n"+
-			"precedence.",
+		"Inspect the settings in effect, which come from flags, LOCKSTEP_* variables, lockstep.yaml and\n"+
+			"defaults, in that order of precedence.",
 		newConfigPrintCommand(std), newConfigValidateCommand(std))
 }
 
@@ -83,8 +83,9 @@ func newConfigValidateCommand(std term.Streams) *cobra.Command {
 	return withFlags(&cobra.Command{
 		Use:   "validate",
 		Short: "Check the settings and the webhook sources",
-		Long: "Run the checks that lockstep serve makes at the start: the settings, the files and hosts in them, and the webhook\n" +
-			"sources. In addition, it refuses unknown LOCKSTEP_* variables. It opens no connections; lockstep doctor does.",
+		Long: "Run the checks that lockstep serve makes at the start: the settings, the files and hosts in them,\n" +
+			"and the webhook sources. In addition, it refuses unknown LOCKSTEP_* variables. It opens no\n" +
+			"connections; lockstep doctor does.",
 		Example: "  lockstep config validate --config lockstep.yaml\n" +
 			"  lockstep config validate --config lockstep.yaml -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {

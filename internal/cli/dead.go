@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,14 +83,18 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onCells(cmd, std, deadTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				byTime := func(a, b server.DeadLetter) int {
 					if oldest {
 						a, b = b, a
 					}
 					return b.At.Compare(a.At)
 				}
-				list, more, missing, err := gather(ctx, cfg, set, limit, byTime, func(cfg config.Config, cell string) ([]server.DeadLetter, bool, error) {
+				list, more, missing, err := gather(ctx, cfg, set, limit, byTime, func(
+					cfg config.Config, cell string,
+				) ([]server.DeadLetter, bool, error) {
 					return flags.list(ctx, cfg, client, cell, oldest, limit)
 				})
 				if err != nil {
@@ -100,7 +103,10 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
-				return cmp.Or(term.ShowList(std, &flags.out, list, list, deadColumns), lacking(missing))
+				if err := term.ShowList(std, &flags.out, list, list, deadColumns); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}
@@ -112,11 +118,10 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 }
 
 // list returns up to limit letters of one cell, and reports whether there are more.
-func (f *deadFlags) list(ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, oldest bool, limit int) (list []server.DeadLetter, more bool, err error) {
-	dead, err := deadOf(cfg, client)
-	if err != nil {
-		return nil, false, err
-	}
+func (f *deadFlags) list(
+	ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, oldest bool, limit int,
+) (list []server.DeadLetter, more bool, err error) {
+	dead := stream.NewDeadLetters(client, cfg.Prefix)
 	query, err := f.query(dead)
 	if err != nil {
 		return nil, false, err
@@ -144,7 +149,9 @@ func newDeadShowCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep dead show 1795223511284-0 --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onCells(cmd, std, deadTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				selected, missing, err := (&deadFlags{}).selected(ctx, cfg, client, set, args)
 				if err != nil {
 					return err
@@ -174,9 +181,9 @@ func newDeadRetryCommand(std term.Streams) *cobra.Command {
 	return newDeadAction(std, &cobra.Command{
 		Use:   "retry [id...]",
 		Short: "Return events to their streams",
-		Long: "Return the events of dead letters to their streams, oldest first, and remove the letters. Each event keeps its id,\n" +
-			"starts with a new attempt count and goes to every consumer group of its stream, including groups that had\n" +
-			"settled it. A letter is retried at most once.",
+		Long: "Return the events of dead letters to their streams, oldest first, and remove the letters. Each event\n" +
+			"keeps its id, starts with a new attempt count and goes to every consumer group of its stream,\n" +
+			"including groups that had settled it. A letter is retried at most once.",
 		Example: "  lockstep dead retry 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --repo acme/widgets --dry-run --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --all --redis redis://127.0.0.1:6379",
@@ -224,7 +231,9 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 			}
 			failed, n = errors.Join(failed, part.failed(err)), n+dropped
 		}
-		if err := out.Show(std, map[string]int{"dropped": n}, func(w io.Writer) { fmt.Fprintf(w, "dropped\t%d\n", n) }); err != nil || failed != nil {
+		if err := out.Show(std, map[string]int{"dropped": n}, func(w io.Writer) {
+			fmt.Fprintf(w, "dropped\t%d\n", n)
+		}); err != nil || failed != nil {
 			return errors.Join(failed, err)
 		}
 		if n < len(args) {
@@ -244,7 +253,9 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 		if err := flags.validate(args); err != nil {
 			return err
 		}
-		return onCells(cmd, std, deadTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+		return onCells(cmd, std, deadTimeout, func(
+			ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+		) error {
 			selected, missing, err := flags.selected(ctx, cfg, client, set, args)
 			if err != nil {
 				return err
@@ -277,25 +288,26 @@ type selectedLetters struct {
 // failed adds the cell to an error, after which the other cells go on.
 func (s selectedLetters) failed(err error) error { return cells.Member{Name: s.cell}.Explain(err) }
 
-// selected returns the selected letters of each cell that answers, and the others. If there are several cells, a letter that is selected by its
-// ID is looked for in all of them; one that none has is among those of the first, which then says so.
-func (f *deadFlags) selected(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, ids []string) (all []selectedLetters, missing []cells.Missing, err error) {
+// selected returns the selected letters of each cell that answers, and the others. If there are several
+// cells, a letter that is selected by its ID is looked for in all of them; one that none has is among those
+// of the first, which then says so.
+func (f *deadFlags) selected(
+	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, ids []string,
+) (all []selectedLetters, missing []cells.Missing, err error) {
 	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) (err error) {
-		one := selectedLetters{ids: ids}
-		if one.dead, err = deadOf(cfg, client); err != nil {
-			return err
-		}
+		one := selectedLetters{ids: ids, dead: stream.NewDeadLetters(client, cfg.Prefix)}
 		one.cell = cellName(set, cell)
-		if !set.IsSingle() {
+		switch {
+		case len(ids) == 0:
+			one.ids, err = f.ids(ctx, one.dead)
+		case !set.IsSingle():
 			one.ids, err = existing(ctx, one.dead, ids)
 		}
-		if len(ids) == 0 {
-			one.ids, err = f.ids(ctx, one.dead)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			all = append(all, one)
-		}
-		return err
+		all = append(all, one)
+		return nil
 	})
 	if err != nil || set.IsSingle() {
 		return all, missing, err
@@ -304,7 +316,8 @@ func (f *deadFlags) selected(ctx context.Context, cfg config.Config, client redi
 	for _, one := range all {
 		for _, id := range one.ids {
 			if other, ok := found[id]; ok && other != one.cell && len(ids) > 0 {
-				return nil, nil, term.UsageError(fmt.Errorf("the cells %s and %s both have a letter %s: name one with --cell", other, one.cell, id))
+				return nil, nil, term.UsageError(fmt.Errorf("the cells %s and %s both have a letter %s: "+
+					"name one with --cell", other, one.cell, id))
 			}
 			found[id] = one.cell
 		}
@@ -347,10 +360,6 @@ func showSelected(ctx context.Context, std term.Streams, selected []selectedLett
 		}
 	}
 	return term.ShowList(std, &out, list, list, deadColumns)
-}
-
-func deadOf(cfg config.Config, client redis.UniversalClient) (*stream.DeadLetters, error) {
-	return stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
 }
 
 // ids returns the IDs of the letters that the flags select, oldest first. It takes a snapshot, so that a letter that fails

@@ -16,10 +16,10 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Demonstrate Lockstep on sample repositories",
-		Long: "Start a Git server with sample repositories, an embedded Redis and two workers. Push to all repositories, mostly to\n" +
-			"one of them. Kill a worker with kill -9 while it holds that repository, force-push to another, and read every\n" +
-			"published tree throughout, file by file. A final table says whether all guarantees held. Needs git, but no Redis and\n" +
-			"no network.",
+		Long: "Start a Git server with sample repositories, an embedded Redis and two workers. Push to all\n" +
+			"repositories, mostly to one of them. Kill a worker with kill -9 while it holds that repository,\n" +
+			"force-push to another, and read every published tree throughout, file by file. A final table says\n" +
+			"whether all guarantees held. Needs git, but no Redis and no network.",
 		Example: "  lockstep demo\n" +
 			"  lockstep demo --web",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,7 +35,8 @@ func newDemoCommand(std term.Streams) *cobra.Command {
 			return f.Run(cmd.Context(), std)
 		},
 	}
-	cmd.Flags().DurationVar(&f.Duration, "duration", 15*time.Second, "how long to push; by default --web pushes until interrupted")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 15*time.Second,
+		"how long to push; by default --web pushes until interrupted")
 	cmd.Flags().StringVar(&f.Web, "web", "", "listen `address` of the dashboard")
 	cmd.Flags().Lookup("web").NoOptDefVal = "127.0.0.1:0"
 	f.Out.Add(cmd)

@@ -15,11 +15,12 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 	return withFlags(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check Redis, the volume and this machine",
-		Long: "Check what lockstep serve depends on with these settings, with advice for each problem: Redis' version,\n" +
-			"role, persistence, memory, clock and latency; the file system of the volume (hard links, renames, locks, exchange,\n" +
-			"sync), its free space and inodes, and whether it belongs to this prefix; the permissions of credentials; webhook\n" +
-			"sources, the spool and the limit on open files. Run it on each machine. It does not disturb a\n" +
-			"running service, but creates a missing volume and spool. Exit code 1 if a check fails.",
+		Long: "Check what lockstep serve depends on with these settings, with advice for each problem: Redis'\n" +
+			"version, role, persistence, memory, clock and latency; the file system of the volume (hard links,\n" +
+			"renames, locks, exchange, sync), its free space and inodes, and whether it belongs to this prefix;\n" +
+			"the permissions of credentials; webhook sources, the spool and the limit on open files. Run it on\n" +
+			"each machine. It does not disturb a running service, but creates a missing volume and spool. Exit\n" +
+			"code 1 if a check fails.",
 		Example: "  lockstep doctor --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep doctor --config lockstep.yaml -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -35,7 +36,9 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 				return err
 			}
 			all := len(checks)
-			if failed := slices.DeleteFunc(checks, func(c doctor.Check) bool { return c.Verdict != doctor.VerdictFail }); len(failed) > 0 {
+			if failed := slices.DeleteFunc(checks, func(c doctor.Check) bool {
+				return c.Verdict != doctor.VerdictFail
+			}); len(failed) > 0 {
 				return fmt.Errorf("%d of %d checks failed", len(failed), all)
 			}
 			return nil

@@ -30,16 +30,20 @@ func newExecCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec {NAME | --result FILE} -- COMMAND [ARG]...",
 		Short: "Run a command in a published tree",
-		Long: "Run a command in the tree published under a name, or in the tree that a result names. The tree is one commit. It\n" +
-			"stays in place, even if a new tree is published meanwhile, until the command and all child processes that inherit\n" +
-			"its pin have ended. Do not write to it: use lockstep workspace exec.\n\n" +
-			"A result is one JSON document from the results stream. The command replaces the lockstep process, so input,\n" +
-			"output, signals and exit code are its own. It runs in the tree and gets the tree's absolute path, its commit and its\n" +
-			"ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF.\n\n" +
-			"Exit codes when the command does not run: 1 nothing is published under the name or the volume failed, 2 wrong usage,\n" +
-			"3 the result's tree is gone, 126 the command cannot be run, 127 command not found.",
+		Long: "Run a command in the tree published under a name, or in the tree that a result names. The tree is\n" +
+			"one commit. It stays in place, even if a new tree is published meanwhile, until the command and all\n" +
+			"child processes that inherit its pin have ended. Do not write to it: use lockstep workspace exec.\n" +
+			"\n" +
+			"A result is one JSON document from the results stream. The command replaces the lockstep process, so\n" +
+			"input, output, signals and exit code are its own. It runs in the tree and gets the tree's absolute\n" +
+			"path, its commit and its ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF.\n" +
+			"\n" +
+			"Exit codes when the command does not run: 1 nothing is published under the name or the volume\n" +
+			"failed, 2 wrong usage, 3 the result's tree is gone, 126 the command cannot be run, 127 command not\n" +
+			"found.",
 		Example: "  lockstep exec acme/widgets --root /srv/repos -- git log -1\n" +
-			"  lockstep exec acme/widgets@release%2F1.2 -- sh -c 'find . -name \"*.md\" | indexer --commit \"$LOCKSTEP_COMMIT\"'\n" +
+			"  lockstep exec acme/widgets@release%2F1.2 -- sh -c 'find . -name \"*.md\" | indexer --commit " +
+			"\"$LOCKSTEP_COMMIT\"'\n" +
 			"  lockstep exec --result result.json -- grep -rl TODO",
 		Args: func(cmd *cobra.Command, args []string) error {
 			dash := cmd.ArgsLenAtDash()
@@ -48,7 +52,8 @@ func newExecCommand(std term.Streams) *cobra.Command {
 				names = 0
 			}
 			if dash != names || len(args) == dash {
-				return term.UsageError(fmt.Errorf("want either a name or --result, then -- and a command; see %s --help", cmd.CommandPath()))
+				return term.UsageError(fmt.Errorf("want either a name or --result, then -- and a command; "+
+					"see %s --help", cmd.CommandPath()))
 			}
 			return nil
 		},
@@ -100,14 +105,16 @@ func treeError(err error) error {
 	case errors.Is(err, events.ErrBadRepoPath):
 		return term.UsageError(err)
 	case errors.Is(err, tree.ErrGone):
-		return &term.ExitError{Code: exitGone, Err: fmt.Errorf("%w; to use the current tree, pass its name instead of --result", err)}
+		return &term.ExitError{Code: exitGone,
+			Err: fmt.Errorf("%w; to use the current tree, pass its name instead of --result", err)}
 	case errors.Is(err, tree.ErrNotPublished), errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w; check --root and the name, spelled as on disk, or sync it first", err)
 	}
 	return err
 }
 
-// become replaces this process with the command and returns only on failure. The command inherits the pin, which keeps the tree.
+// become replaces this process with the command and returns only on failure. The command inherits the pin,
+// which keeps the tree.
 func become(t *tree.Tree, command, environ []string) error {
 	if err := os.Chdir(t.Dir()); err != nil {
 		return err

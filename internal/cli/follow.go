@@ -31,15 +31,18 @@ func newFollowCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "follow URL",
 		Short: "Keep a copy of what a token reads from another deployment",
-		Long: "Keep a local copy of the repositories that a token reads from the process with the role reader at a URL, until SIGTERM.\n" +
-			"It lists them, syncs the differences, and follows the reader's results: each push becomes the same immutable tree with\n" +
-			"the same commit, for lockstep exec, package tree and all other readers. It needs neither Redis nor access to the\n" +
-			"forges. It catches up after any time without a connection, and removes repositories that the token no longer reads.\n\n" +
-			"The token file is read at each request. If the reader refuses the token for longer than --token-wait, the process stops\n" +
-			"with exit code 5. The copies stay, unless --wipe-on-revoke is given: then they are deleted first, pinned trees once\n" +
-			"their last pin is released.",
+		Long: "Keep a local copy of the repositories that a token reads from the process with the role reader at a\n" +
+			"URL, until SIGTERM. It lists them, syncs the differences, and follows the reader's results: each\n" +
+			"push becomes the same immutable tree with the same commit, for lockstep exec, package tree and all\n" +
+			"other readers. It needs neither Redis nor access to the forges. It catches up after any time without\n" +
+			"a connection, and removes repositories that the token no longer reads.\n" +
+			"\n" +
+			"The token file is read at each request. If the reader refuses the token for longer than\n" +
+			"--token-wait, the process stops with exit code 5. The copies stay, unless --wipe-on-revoke is given:\n" +
+			"then they are deleted first, pinned trees once their last pin is released.",
 		Example: "  lockstep follow https://lockstep.example.org --root /srv/repos --token-file /etc/lockstep/token\n" +
-			"  lockstep follow https://lockstep.example.org --root /srv/repos --token-file token --repo 'acme/*' --listen 127.0.0.1:8080",
+			"  lockstep follow https://lockstep.example.org --root /srv/repos --token-file token --repo 'acme/*' " +
+			"--listen 127.0.0.1:8080",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			term.OutliveTerminal()
@@ -71,13 +74,18 @@ func newFollowCommand(std term.Streams) *cobra.Command {
 	config.AddFlags(cmd.Flags(), config.Following|config.Working)
 	cmd.Flags().StringSlice("roles", nil, "")
 	_ = cmd.Flags().MarkHidden("roles") // the flag exists
-	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "", "`file` with the token of an app, as printed by lockstep tokens create (required)")
-	cmd.Flags().StringSliceVar(&flags.repos, "repo", nil, "`glob` of repositories to keep, such as acme/* or acme/**; may be repeated (default all)")
-	cmd.Flags().StringVar(&flags.depth, "depth", "1", "`commits` of history to keep, or full; not more than the reader keeps")
+	cmd.Flags().StringVar(&flags.tokenFile, "token-file", "",
+		"`file` with the token of an app, as printed by lockstep tokens create (required)")
+	cmd.Flags().StringSliceVar(&flags.repos, "repo", nil, "`glob` of repositories to keep, such as acme/* or "+
+		"acme/**; may be repeated (default all)")
+	cmd.Flags().StringVar(&flags.depth, "depth", "1",
+		"`commits` of history to keep, or full; not more than the reader keeps")
 	cmd.Flags().StringVar(&flags.name, "name", "", "`name` in the reader's list of followers (default the host name)")
-	cmd.Flags().DurationVar(&flags.tokenWait, "token-wait", 2*time.Minute, "`duration` for which a refused token may be replaced in its file before it counts as removed")
+	cmd.Flags().DurationVar(&flags.tokenWait, "token-wait", 2*time.Minute, "`duration` for which a refused token may "+
+		"be replaced in its file before it counts as removed")
 	cmd.Flags().BoolVar(&flags.wipe, "wipe-on-revoke", false, "delete the copies once the token counts as removed")
-	cmd.Flags().BoolVar(&flags.reader, "reader", false, "serve the copies to others over HTTP, to the API token; requires --listen")
+	cmd.Flags().BoolVar(&flags.reader, "reader", false,
+		"serve the copies to others over HTTP, to the API token; requires --listen")
 	return cmd
 }
 

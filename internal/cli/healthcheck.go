@@ -23,9 +23,9 @@ func newHealthcheckCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Check whether the process on this machine is ready",
-		Long: "Request /readyz from the process with the same settings, at its listen address or else its admin-listen address,\n" +
-			"and print one line. Meant for containers without a shell. Exit code 1 if the process is not ready or does not\n" +
-			"answer within 3 s.",
+		Long: "Request /readyz from the process with the same settings, at its listen address or else its\n" +
+			"admin-listen address, and print one line. Meant for containers without a shell. Exit code 1 if the\n" +
+			"process is not ready or does not answer within 3 s.",
 		Example: "  lockstep healthcheck\n" +
 			"  lockstep healthcheck --listen :8080\n" +
 			"  lockstep healthcheck --url http://127.0.0.1:6060/livez",
@@ -80,8 +80,8 @@ func readyURL(listen string) (string, error) {
 	return localURL(host, port, "/readyz").String(), nil
 }
 
-// localURL returns the URL at which a process on this machine answers that listens on the host. It uses the loopback interface if the
-// process listens on all.
+// localURL returns the URL at which a process on this machine answers that listens on the host. It uses the
+// loopback interface if the process listens on all.
 func localURL(host, port, path string) *url.URL {
 	switch ip := net.ParseIP(host); {
 	case host == "" || ip.Equal(net.IPv4zero):
@@ -92,8 +92,8 @@ func localURL(host, port, path string) *url.URL {
 	return &url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: path}
 }
 
-// askHealth returns the first line of a 200 response; for other responses the line is part of the error. It uses no proxy and
-// follows no redirects, because the check is for one process.
+// askHealth returns the first line of a 200 response; for other responses the line is part of the error. It
+// uses no proxy and follows no redirects, because the check is for one process.
 func askHealth(ctx context.Context, target string) (string, error) {
 	client := http.Client{
 		Transport:     &http.Transport{DisableKeepAlives: true},

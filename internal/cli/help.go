@@ -31,8 +31,10 @@ func newExitCodesTopic() *cobra.Command {
 	for _, c := range exitCodes {
 		fmt.Fprintf(&text, "  %d  %s\n", c.code, c.what)
 	}
-	text.WriteString("\nlockstep exec exits with the code of the command that it runs; see lockstep exec --help for when that does not run.\n" +
-		"An error is one line on standard error; standard output has only data.")
+	text.WriteString("\n" +
+		"lockstep exec exits with the code of the command that it runs; see lockstep exec --help for\n" +
+		"when that does not run. An error is one line on standard error; standard output has only\n" +
+		"data.")
 	return &cobra.Command{Use: "exit-codes", Short: "Exit codes", Long: text.String()}
 }
 
@@ -48,8 +50,10 @@ var ownVariables = [][2]string{
 // newEnvironmentTopic returns a help page without a command.
 func newEnvironmentTopic() *cobra.Command {
 	var text strings.Builder
-	text.WriteString("In order of precedence settings come from flags, variables, lockstep.yaml (or --config FILE) and defaults. Empty\n" +
-		"variables are ignored. lockstep config print shows the settings in effect.\n\n")
+	text.WriteString("In order of precedence settings come from flags, variables, lockstep.yaml (or --config FILE)\n" +
+		"and defaults. Empty variables are ignored. lockstep config print shows the settings in\n" +
+		"effect.\n" +
+		"\n")
 	row := func(name, usage string) { fmt.Fprintf(&text, "  %-34s %s\n", name, usage) }
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	all.SortFlags = false
@@ -62,5 +66,7 @@ func newEnvironmentTopic() *cobra.Command {
 	for _, v := range ownVariables {
 		row(v[0], v[1])
 	}
-	return &cobra.Command{Use: "environment", Short: "Environment variables", Long: strings.TrimSuffix(text.String(), "\n")}
+	return &cobra.Command{
+		Use: "environment", Short: "Environment variables", Long: strings.TrimSuffix(text.String(), "\n"),
+	}
 }

@@ -42,14 +42,18 @@ func newHookTestCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "test SOURCE|URL",
 		Short: "Send a signed delivery to a receiver and print its answer",
-		Long: "Send a delivery as a forge sends it, signed with the secret of a webhook source, and print what the receiver answers.\n" +
-			"It is a ping, which changes nothing, or with --remote a push to that repository, without its commit.\n\n" +
-			"SOURCE is a source in the settings of this machine; the delivery goes to /hooks/SOURCE at the address in --listen. A URL\n" +
-			"is that of a receiver, as the forge has it; its source is the last part of the path. If that source is not in the\n" +
-			"settings, --forge and --secret-file describe it. Exit code 1 if the answer is not 2xx.",
+		Long: "Send a delivery as a forge sends it, signed with the secret of a webhook source, and print what the\n" +
+			"receiver answers. It is a ping, which changes nothing, or with --remote a push to that repository,\n" +
+			"without its commit.\n" +
+			"\n" +
+			"SOURCE is a source in the settings of this machine; the delivery goes to /hooks/SOURCE at the\n" +
+			"address in --listen. A URL is that of a receiver, as the forge has it; its source is the last part\n" +
+			"of the path. If that source is not in the settings, --forge and --secret-file describe it. Exit code\n" +
+			"1 if the answer is not 2xx.",
 		Example: "  lockstep hook test github --hooks hooks --listen 127.0.0.1:8080\n" +
 			"  lockstep hook test https://lockstep.example.org/hooks/github --forge github --secret-file secret\n" +
-			"  lockstep hook test github --remote https://git.example.com/acme/widgets.git --ref main --hooks hooks --listen 127.0.0.1:8080",
+			"  lockstep hook test github --remote https://git.example.com/acme/widgets.git --ref main --hooks hooks " +
+			"--listen 127.0.0.1:8080",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := settings(cmd, std)
@@ -80,8 +84,10 @@ func newHookTestCommand(std term.Streams) *cobra.Command {
 			return hookError(answer, src)
 		},
 	}, config.Probing|config.Receiving, &out)
-	cmd.Flags().StringVar(&flags.forge, "forge", "", "`kind` of forge, for a source that is not in the settings: github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure or standard")
-	cmd.Flags().StringVar(&flags.secretFile, "secret-file", "", "`file` with the secret, for a source that is not in the settings")
+	cmd.Flags().StringVar(&flags.forge, "forge", "", "`kind` of forge, for a source that is not in the settings: "+
+		"github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure or standard")
+	cmd.Flags().StringVar(&flags.secretFile, "secret-file", "",
+		"`file` with the secret, for a source that is not in the settings")
 	cmd.Flags().StringVar(&flags.remote, "remote", "", "clone `URL` of a repository to report a push to")
 	cmd.Flags().StringVar(&flags.ref, "ref", "main", "`branch or ref` of that push")
 	return cmd
@@ -91,7 +97,8 @@ func newHookTestCommand(std term.Streams) *cobra.Command {
 func receiverURL(arg, listen string) (*url.URL, error) {
 	if strings.Contains(arg, "://") {
 		to, err := url.Parse(arg)
-		if err != nil || to.Scheme != "http" && to.Scheme != "https" || to.Hostname() == "" || !strings.Contains(to.Path, "/hooks/") || strings.HasSuffix(to.Path, "/") {
+		if err != nil || to.Scheme != "http" && to.Scheme != "https" || to.Hostname() == "" ||
+			!strings.Contains(to.Path, "/hooks/") || strings.HasSuffix(to.Path, "/") {
 			return nil, errors.New("want the URL of a receiver, as in https://lockstep.example.org/hooks/github")
 		}
 		return to, nil
@@ -120,11 +127,11 @@ func (f hookFlags) source(name string, cfg config.Config, std term.Streams) (for
 			return forge.Source{Name: name, Kind: kind, Unsigned: true}, nil
 		}
 		secret, err := os.ReadFile(f.secretFile)
-		if err == nil && strings.TrimSpace(string(secret)) == "" {
-			err = errors.New("the file is empty")
-		}
 		if err != nil {
 			return forge.Source{}, fmt.Errorf("--secret-file: %w", err)
+		}
+		if strings.TrimSpace(string(secret)) == "" {
+			return forge.Source{}, errors.New("--secret-file: the file is empty")
 		}
 		return forge.Source{Name: name, Kind: kind, Secrets: []string{strings.TrimRight(string(secret), "\r\n")}}, nil
 	}
@@ -137,9 +144,11 @@ func (f hookFlags) source(name string, cfg config.Config, std term.Streams) (for
 	case err != nil:
 		return forge.Source{}, err
 	case !ok && len(sources.Names()) > 0:
-		return forge.Source{}, fmt.Errorf("no webhook source %s, only %s; add it, or describe it with --forge and --secret-file", name, strings.Join(sources.Names(), ", "))
+		return forge.Source{}, fmt.Errorf("no webhook source %s, only %s; add it, or describe it with --forge and "+
+			"--secret-file", name, strings.Join(sources.Names(), ", "))
 	case !ok:
-		return forge.Source{}, fmt.Errorf("no webhook source %s: %s names the folder of sources; or describe it with --forge and --secret-file", name, config.Names("hooks"))
+		return forge.Source{}, fmt.Errorf("no webhook source %s: %s names the folder of sources; "+
+			"or describe it with --forge and --secret-file", name, config.Names("hooks"))
 	}
 	return src, nil
 }
@@ -166,20 +175,25 @@ type testAnswer struct {
 }
 
 func (a testAnswer) Table(w io.Writer) {
-	fmt.Fprintf(w, "sent to\t%s\nanswered\t%s, in %d ms\n", term.Printable(a.URL), strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, http.StatusText(a.Status))), a.TookMS)
+	fmt.Fprintf(w, "sent to\t%s\nanswered\t%s, in %d ms\n", term.Printable(a.URL),
+		strings.TrimSpace(fmt.Sprintf("%d %s", a.Status, http.StatusText(a.Status))), a.TookMS)
 	if text := strings.TrimSpace(a.Answer); text != "" {
 		fmt.Fprintf(w, "with\t%s\n", term.Printable(text))
 	}
 }
 
 // postHook posts a delivery. It follows no redirects, as forges lose the body then.
-func postHook(ctx context.Context, cfg config.Config, to *url.URL, header http.Header, body []byte) (testAnswer, error) {
+func postHook(
+	ctx context.Context, cfg config.Config, to *url.URL, header http.Header, body []byte,
+) (testAnswer, error) {
 	trusted, err := egress.Trust(cfg.CAFile)
 	if err != nil {
 		return testAnswer{}, err
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: trusted, DisableKeepAlives: true}
-	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), strings.NewReader(string(body)))
 	if err != nil {
 		return testAnswer{}, err
@@ -207,7 +221,8 @@ func hookError(a testAnswer, src forge.Source) error {
 	case a.Status == http.StatusUnauthorized:
 		return fmt.Errorf("the receiver refused the signature: it has another secret or forge for the source %s", src.Name)
 	case a.Status == http.StatusNotFound:
-		return fmt.Errorf("there is no receiver with the source %s at this URL: check its path, and that the receiver was restarted since the source was added", src.Name)
+		return fmt.Errorf("there is no receiver with the source %s at this URL: check its path, "+
+			"and that the receiver was restarted since the source was added", src.Name)
 	case a.Status/100 == 3:
 		return errors.New("the receiver redirects: give the forge the URL that it redirects to")
 	}

@@ -21,7 +21,8 @@ import (
 )
 
 func newHostsCommand(std term.Streams) *cobra.Command {
-	return newGroup("hosts", "Show or lift the limits of requests to hosts", "", newHostsListCommand(std), newHostsClearCommand(std))
+	return newGroup("hosts", "Show or lift the limits of requests to hosts", "", newHostsListCommand(std),
+		newHostsClearCommand(std))
 }
 
 func newHostsListCommand(std term.Streams) *cobra.Command {
@@ -31,7 +32,9 @@ func newHostsListCommand(std term.Streams) *cobra.Command {
 		Short:   "List the hosts used within a day, with their limits",
 		Example: "  lockstep hosts ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onShared(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set) error {
+			return onShared(cmd, std, 30*time.Second, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set,
+			) error {
 				all, err := app.ReadHosts(cfg, client).List(ctx)
 				if err != nil {
 					return err
@@ -53,21 +56,26 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "clear HOST",
 		Short: "Lift the block of a host",
-		Long: "Lift the block of a host that told Lockstep to wait, or that did not answer, with the blocks of all its credentials; with\n" +
-			"--credential, only that one. Waiting changes begin within a second, slowly, so a host that still wants to be left alone\n" +
-			"gets few requests before it is blocked again. HOST is as shown by hosts ls, with the port unless it is the default.",
-		Example: "  lockstep hosts clear git.example.com --redis redis://127.0.0.1:6379\n  lockstep hosts clear git.example.com --credential robot",
-		Args:    term.WrongUse(term.OneArg),
+		Long: "Lift the block of a host that told Lockstep to wait, or that did not answer, with the blocks of all\n" +
+			"its credentials; with --credential, only that one. Waiting changes begin within a second, slowly, so\n" +
+			"a host that still wants to be left alone gets few requests before it is blocked again. HOST is as\n" +
+			"shown by hosts ls, with the port unless it is the default.",
+		Example: "  lockstep hosts clear git.example.com --redis redis://127.0.0.1:6379\n  lockstep hosts clear " +
+			"git.example.com --credential robot",
+		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host := strings.ToLower(args[0])
 			if host == "" || strings.ContainsAny(host, "/@ ") {
-				return term.UsageError(fmt.Errorf("%q is not a host; want a name as shown by lockstep hosts ls, without scheme and path", args[0]))
+				return term.UsageError(fmt.Errorf("%q is not a host; want a name as shown by lockstep hosts ls, "+
+					"without scheme and path", args[0]))
 			}
 			var only *string
 			if cmd.Flags().Changed("credential") {
 				only = &name
 			}
-			return onShared(cmd, std, 30*time.Second, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set) error {
+			return onShared(cmd, std, 30*time.Second, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set,
+			) error {
 				lifted, err := app.ReadHosts(cfg, client).Clear(ctx, host, only)
 				if err != nil {
 					return err
@@ -83,7 +91,8 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 			})
 		},
 	}, config.Common, &out)
-	cmd.Flags().StringVar(&name, "credential", "", "`name` of the only credential whose block is lifted; empty for anonymous requests")
+	cmd.Flags().StringVar(&name, "credential", "",
+		"`name` of the only credential whose block is lifted; empty for anonymous requests")
 	return cmd
 }
 
@@ -91,7 +100,8 @@ func notLimited(host string, credential *string) error {
 	if credential == nil {
 		return fmt.Errorf("%s is not blocked; see lockstep hosts ls", host)
 	}
-	return fmt.Errorf("%s does not block the credential %s; see lockstep hosts ls", host, status.CredentialName(*credential))
+	return fmt.Errorf("%s does not block the credential %s; see lockstep hosts ls", host,
+		status.CredentialName(*credential))
 }
 
 var hostColumns = term.List[server.Host]{
@@ -103,8 +113,9 @@ var hostColumns = term.List[server.Host]{
 		{Head: "UNTIL", Time: func(h server.Host) time.Time { return timeOf(h.Until) }, None: "-"},
 		{Head: "CREDENTIALS", Text: status.HostCredentials},
 	},
-	Name:  func(h server.Host) string { return h.Host },
-	Empty: "no requests to hosts within a day; sync a repository with lockstep sync URL, or watch one with lockstep watch add URL --app NAME",
+	Name: func(h server.Host) string { return h.Host },
+	Empty: "no requests to hosts within a day; sync a repository with lockstep sync URL, or watch one with lockstep " +
+		"watch add URL --app NAME",
 }
 
 type liftedBlock struct {

@@ -57,9 +57,9 @@ func newInitCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Write the settings and secrets of a new deployment",
-		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs the service, and\n" +
-			"print the values for the forge's webhook form. If one of the files exists, it writes nothing. All paths in\n" +
-			"lockstep.yaml are relative to its folder: run lockstep there.",
+		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs\n" +
+			"the service, and print the values for the forge's webhook form. If one of the files exists, it\n" +
+			"writes nothing. All paths in lockstep.yaml are relative to its folder: run lockstep there.",
 		Example: "  lockstep init\n" +
 			"  lockstep init --forge gitea --url https://lockstep.example.org --service systemd\n" +
 			"  lockstep init --forge github --app docs --notify-url https://docs.example.com/hooks/lockstep",
@@ -78,7 +78,8 @@ func newInitCommand(std term.Streams) *cobra.Command {
 	flags.StringVar(&s.Dir, "dir", ".", "`folder` to write to")
 	flags.StringVar(&s.Redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis, without a password")
 	flags.StringVar(&s.Listen, "listen", "127.0.0.1:8080", "`address` for HTTP: webhooks, API, dashboard")
-	flags.StringVar(&s.Forge, "forge", none, "`kind` of forge that sends webhooks: github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard, or none")
+	flags.StringVar(&s.Forge, "forge", none, "`kind` of forge that sends webhooks: github, gitlab, gitea, forgejo, "+
+		"bitbucket-cloud, bitbucket-dc, azure, standard, or none")
 	flags.StringVar(&s.url, "url", "", "`URL` at which the forge reaches this service (default: http and the address)")
 	flags.StringVar(&s.App, "app", "docs", "`app` to notify, for --notify-url")
 	flags.StringVar(&s.NotifyURL, "notify-url", "", "`URL` of an app that gets notifications (default: none)")
@@ -97,7 +98,8 @@ func (s *setup) complete() (err error) {
 	_, kindErr := forge.ParseKind(s.Forge)
 	switch {
 	case at != nil && at.User != nil && strings.Contains(at.User.String(), ":"):
-		return errors.New("--redis: the URL contains a password, which lockstep.yaml should not have; leave it out and set redis-password-file")
+		return errors.New("--redis: the URL contains a password, which lockstep.yaml should not have; " +
+			"leave it out and set redis-password-file")
 	case redisErr != nil:
 		return fmt.Errorf("--redis: %w", redisErr)
 	case s.Listen == "":
@@ -106,7 +108,8 @@ func (s *setup) complete() (err error) {
 		return fmt.Errorf("--forge: %w, or none", kindErr)
 	case s.Forge != none && !isServiceURL(s.url):
 		return errors.New("--url: want a URL such as https://lockstep.example.org")
-	case s.NotifyURL != "" && (!isServiceURL(s.NotifyURL) || strings.Contains(s.NotifyURL, " ") || credential.Covers([]string{s.NotifyURL}, s.NotifyURL) == 0):
+	case s.NotifyURL != "" && (!isServiceURL(s.NotifyURL) || strings.Contains(s.NotifyURL, " ") ||
+		credential.Covers([]string{s.NotifyURL}, s.NotifyURL) == 0):
 		return errors.New("--notify-url: want a URL such as https://docs.example.com/hooks/lockstep")
 	case s.Service != "compose" && s.Service != "systemd" && s.Service != none:
 		return fmt.Errorf("--service: %q: want compose, systemd or none", s.Service)
@@ -130,7 +133,8 @@ func (s *setup) derive() error {
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
-	s.Port, s.Published, s.UID, s.GID = port, strings.TrimPrefix(net.JoinHostPort(host, port), ":")+":"+port, os.Getuid(), os.Getgid()
+	s.Port, s.Published, s.UID, s.GID = port, strings.TrimPrefix(net.JoinHostPort(host, port), ":")+":"+port,
+		os.Getuid(), os.Getgid()
 	if s.Service == "compose" && host != "" && net.ParseIP(host) == nil {
 		return fmt.Errorf("--listen %s: with --service compose, want an IP address or only a port, as in :8080", s.Listen)
 	}
@@ -151,7 +155,8 @@ func (s *setup) derive() error {
 
 func isServiceURL(text string) bool {
 	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && u.User == nil &&
+		u.RawQuery == "" && u.Fragment == ""
 }
 
 // printNext prints the forge's form for a webhook, and what to do next.
@@ -200,7 +205,8 @@ func (s *setup) files() []setupFile {
 		{"api-token", hex.EncodeToString(secret()) + "\n", true},
 		{filepath.Join(hook, "forge"), s.Forge + "\n", s.Forge != none},
 		{filepath.Join(hook, "secret"), hex.EncodeToString(secret()) + "\n", s.Forge != none},
-		{filepath.Join(credential, "signingSecret"), "whsec_" + base64.StdEncoding.EncodeToString(secret()) + "\n", s.NotifyURL != ""},
+		{filepath.Join(credential, "signingSecret"), "whsec_" + base64.StdEncoding.EncodeToString(secret()) + "\n",
+			s.NotifyURL != ""},
 		{filepath.Join(credential, "urls"), s.NotifyURL + "\n", s.NotifyURL != ""},
 		{"compose.yaml", "", s.Service == "compose"},
 		{"lockstep.service", "", s.Service == "systemd"},

@@ -32,9 +32,13 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 		Short:   "List held leases",
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onCells(cmd, std, locksTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onCells(cmd, std, locksTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				byRepo := func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) }
-				list, _, missing, err := gather(ctx, cfg, set, 0, byRepo, func(cfg config.Config, cell string) (list []server.Lock, more bool, err error) {
+				list, _, missing, err := gather(ctx, cfg, set, 0, byRepo, func(
+					cfg config.Config, cell string,
+				) (list []server.Lock, more bool, err error) {
 					err = inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
 						held, err := inspector.List(ctx)
 						for _, status := range held {
@@ -49,7 +53,10 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, lockColumns), lacking(missing))
+				if err := term.ShowList(std, &out, list, list, lockColumns); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}, config.Common, &out)
@@ -85,8 +92,9 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release owner/name",
 		Short: "Release a lease by force",
-		Long: "Release a lease by force: its holder's work is cancelled, and after a short delay the next in the wait queue gets\n" +
-			"the lease. With --fence, as shown by locks show, only that lease is released; without, whichever is held now.",
+		Long: "Release a lease by force: its holder's work is cancelled, and after a short delay the next in the\n" +
+			"wait queue gets the lease. With --fence, as shown by locks show, only that lease is released;\n" +
+			"without, whichever is held now.",
 		Example: "  lockstep locks release acme/widgets --fence 1795223511284000 --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -112,7 +120,9 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				taken := released{repo.String(), fence, server.Party{Worker: former.Worker, Job: former.Job, Operation: former.Operation}}
+				taken := released{repo.String(), fence, server.Party{
+					Worker: former.Worker, Job: former.Job, Operation: former.Operation,
+				}}
 				return out.Show(std, taken, taken.Table)
 			})
 		},
@@ -124,13 +134,17 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 }
 
 // inspectRepo runs fn with a lock inspector of the cell of a repository.
-func inspectRepo(cmd *cobra.Command, std term.Streams, repo events.RepoPath, fn func(context.Context, *locking.Inspector) error) error {
+func inspectRepo(
+	cmd *cobra.Command, std term.Streams, repo events.RepoPath, fn func(context.Context, *locking.Inspector) error,
+) error {
 	return onRepo(cmd, std, locksTimeout, repo, inspecting(fn))
 }
 
 const locksTimeout = 30 * time.Second
 
-func inspecting(fn func(context.Context, *locking.Inspector) error) func(context.Context, config.Config, redis.UniversalClient) error {
+func inspecting(
+	fn func(context.Context, *locking.Inspector) error,
+) func(context.Context, config.Config, redis.UniversalClient) error {
 	return func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
 		if err != nil {
@@ -186,5 +200,6 @@ func remaining(l server.Lock) time.Duration {
 type released server.Released
 
 func (r released) Table(w io.Writer) {
-	fmt.Fprintf(w, "released\t%s (fence %d), held by job %s (%s) on %s\n", r.Repo, r.Fence, r.From.Job, r.From.Operation, r.From.Worker)
+	fmt.Fprintf(w, "released\t%s (fence %d), held by job %s (%s) on %s\n", r.Repo, r.Fence, r.From.Job,
+		r.From.Operation, r.From.Worker)
 }

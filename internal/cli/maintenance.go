@@ -65,7 +65,9 @@ func parseRepos(args []string) ([]events.RepoPath, error) {
 }
 
 // onVolume runs fn with the volume and, unless offline, a locker of the deployment.
-func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn func(context.Context, maintainer) error) error {
+func (f *maintenanceFlags) onVolume(
+	cmd *cobra.Command, std term.Streams, fn func(context.Context, maintainer) error,
+) error {
 	cfg, err := settings(cmd, std)
 	if err != nil {
 		return err
@@ -87,7 +89,8 @@ func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn fun
 		return fn(ctx, maintainer{volume: volume, namespace: cfg.Namespace()})
 	}
 	if cfg.Redis == "" {
-		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service, or stop all workers and use --offline", config.Names("redis")))
+		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service, or stop all workers and "+
+			"use --offline", config.Names("redis")))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -119,8 +122,11 @@ func (f *maintenanceFlags) onVolume(cmd *cobra.Command, std term.Streams, fn fun
 	return redisx.Explain(server, fn(ctx, maintainer{volume, locker, commands, cfg.Namespace()}))
 }
 
-// each calls fn for the given repositories, or for all if there are none, and counts the errors. Only ctx ends it early.
-func (m maintainer) each(ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error) (failed int) {
+// each calls fn for the given repositories, or for all if there are none, and counts the errors. Only ctx
+// ends it early.
+func (m maintainer) each(
+	ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error,
+) (failed int) {
 	visit := func(repo events.RepoPath, err error) bool {
 		if fn(repo, err) != nil {
 			failed++
@@ -175,7 +181,8 @@ func (d *onDisk) Table(w io.Writer) {
 	fmt.Fprintf(w, "trees\t%d\n", d.Trees)
 	fmt.Fprintf(w, "store\tgeneration %d\n", d.Store)
 	for _, clone := range d.Adopted {
-		fmt.Fprintf(w, "adopted clone\t%s (%s); no longer used: delete it when you do not need it\n", clone.Path, volume.BytesText(clone.Bytes))
+		fmt.Fprintf(w, "adopted clone\t%s (%s); no longer used: delete it when you do not need it\n", clone.Path,
+			volume.BytesText(clone.Bytes))
 	}
 }
 

@@ -27,10 +27,10 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "test owner/name",
 		Short: "Send a test notification to an app and print its answer",
-		Long: "Send a notification of type " + notify.TestType + " to the URL of an app's watch, signed with the watch's credential, and\n" +
-			"print what the app answers. It has no commit, and is sent once, also if the watch's notifications are silenced. Run it\n" +
-			"with the settings of a notifier, for the credential and the hosts that may be posted to. Exit code 1 if the answer is not\n" +
-			"2xx.",
+		Long: "Send a notification of type " + notify.TestType + " to the URL of an app's watch,\n" +
+			"signed with the watch's credential, and print what the app answers. It has no commit, and is sent\n" +
+			"once, also if the watch's notifications are silenced. Run it with the settings of a notifier, for\n" +
+			"the credential and the hosts that may be posted to. Exit code 1 if the answer is not 2xx.",
 		Example: "  lockstep notify test acme/widgets --app docs --credentials credentials --redis redis://127.0.0.1:6379\n" +
 			"  lockstep notify test acme/widgets --app docs --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
@@ -39,7 +39,9 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key)
 				if err != nil {
 					return err
@@ -49,7 +51,8 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				got, err := notify.Test(ctx, notify.Config{
-					Secrets: credential.NewStore(cfg.Credentials, std.Variable), Hosts: cfg.NotifyHosts, TLS: trusted, UserAgent: "lockstep/" + app.ReadBuild().Version,
+					Secrets: credential.NewStore(cfg.Credentials, std.Variable), Hosts: cfg.NotifyHosts, TLS: trusted,
+					UserAgent: "lockstep/" + app.ReadBuild().Version,
 				}, w)
 				if err != nil {
 					return fmt.Errorf("%s: %w", term.Printable(w.NotifyURL), err)
@@ -66,7 +69,8 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 		},
 	}, config.Common|config.Posting, &out)
 	cmd.Flags().StringVar(&name, "app", "", "`app` of the watch; required")
-	cmd.Flags().StringVar(&ref, "ref", "", "watched `branch, ref, commit or pattern` (default: the remote's default branch)")
+	cmd.Flags().StringVar(&ref, "ref", "",
+		"watched `branch, ref, commit or pattern` (default: the remote's default branch)")
 	return cmd
 }
 
@@ -81,7 +85,8 @@ func findWatch(ctx context.Context, registry *watch.Registry, key watch.Key) (wa
 	case i < 0:
 		return watch.Watch{}, notWatched(ctx, registry, key.Repo, key.App)
 	case set.Watches[i].NotifyURL == "":
-		return watch.Watch{}, fmt.Errorf("this watch of %s has no URL for notifications; see --notify-url in lockstep watch add --help", term.Printable(key.App))
+		return watch.Watch{}, fmt.Errorf("this watch of %s has no URL for notifications; "+
+			"see --notify-url in lockstep watch add --help", term.Printable(key.App))
 	}
 	return set.Watches[i], nil
 }

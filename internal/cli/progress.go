@@ -18,7 +18,9 @@ import (
 const progressEvery = 10 * time.Second // shorter syncs print nothing
 
 // showProgress prints the progress of a change on standard error every 10 s. Call stop before printing anything else.
-func showProgress(std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change) (stop func()) {
+func showProgress(
+	std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change,
+) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	states := state.NewStore(client, cfg.Namespace())
 	began := time.Now()
@@ -33,7 +35,8 @@ func showProgress(std term.Streams, client redis.UniversalClient, cfg config.Con
 			case <-tick.C:
 			}
 			if all, err := states.Activities(ctx); err == nil { // otherwise the result reports the problem
-				fmt.Fprintf(std.Stderr, "%s after %v: %s\n", change.Repo, time.Since(began).Round(time.Second), progressText(all, change))
+				fmt.Fprintf(std.Stderr, "%s after %v: %s\n", change.Repo, time.Since(began).Round(time.Second),
+					progressText(all, change))
 			}
 		}
 	})

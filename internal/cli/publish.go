@@ -30,16 +30,21 @@ type changeFlags struct {
 
 func (f *changeFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
-	flags.StringVar(&f.ref, "ref", "", "branch, full `ref`, or commit of 40 or 64 digits to sync (default: the remote's default branch)")
+	flags.StringVar(&f.ref, "ref", "", "branch, full `ref`, or commit of 40 or 64 digits to sync (default: "+
+		"the remote's default branch)")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
-	flags.StringVar(&f.submodules, "submodules", "off", "`off, best-effort or required`: whether the tree has the files of its submodules")
+	flags.StringVar(&f.submodules, "submodules", "off",
+		"`off, best-effort or required`: whether the tree has the files of its submodules")
 	flags.StringVar(&f.app, "app", "", "`app` to sync for")
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 }
 
 // change returns the change, or a usage error.
 func (f *changeFlags) change(kind events.ChangeType, url string) (events.Change, error) {
-	c := events.Change{ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, To: f.to, App: f.app, Credential: f.credential, After: f.after, Pin: f.pin}
+	c := events.Change{
+		ID: f.id, Type: kind, Source: "/lockstep/cli", URL: url, To: f.to, App: f.app, Credential: f.credential,
+		After: f.after, Pin: f.pin,
+	}
 	if c.ID == "" {
 		c.ID = uuid.NewString()
 	}
@@ -103,13 +108,16 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish URL",
 		Short: "Publish one change",
-		Long: "Publish one change to the stream that workers read. With --wait, wait for its result and print that, with progress\n" +
-			"as sync shows it, and in its output forms; otherwise return at once.",
+		Long: "Publish one change to the stream that workers read. With --wait, wait for its result and print that,\n" +
+			"with progress as sync shows it, and in its output forms; otherwise return at once.",
 		Example: "  lockstep publish https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379\n" +
-			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis redis://127.0.0.1:6379\n" +
-			"  lockstep publish https://example.com/acme/widgets.git --ref main --after d670460b4b4aece5915caf5c68d12f560a9fe3e4 --pin --redis redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/widgets.git --wait --timeout 1m --redis " +
+			"redis://127.0.0.1:6379\n" +
+			"  lockstep publish https://example.com/acme/widgets.git --ref main --after " +
+			"d670460b4b4aece5915caf5c68d12f560a9fe3e4 --pin --redis redis://127.0.0.1:6379\n" +
 			"  lockstep publish https://example.com/acme/widgets.git --removed --redis redis://127.0.0.1:6379\n" +
-			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets --redis redis://127.0.0.1:6379",
+			"  lockstep publish https://example.com/acme/gadgets.git --repo acme/widgets --moved-to acme/gadgets " +
+			"--redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			change, err := flags.change(args[0])
@@ -128,7 +136,9 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 				return publishAndWait(cmd, std, change, timeout, out)
 			}
 			var entry string
-			err = onRepo(cmd, std, 10*time.Second, change.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			err = onRepo(cmd, std, 10*time.Second, change.Repo, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				entry, err = app.Enqueue(ctx, client, cfg.Namespace(), change)
 				return err
 			})
@@ -145,8 +155,10 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&flags.after, "after", "", "new `commit` of the ref")
 	cmd.Flags().BoolVar(&flags.pin, "pin", false, "publish the commit of --after, even if the ref has moved on")
 	cmd.Flags().StringVar(&flags.id, "id", "", "`id` of the change (default: a new UUID)")
-	cmd.Flags().StringVar(&flags.onBusy, "on-busy", string(events.BusyWait), "behaviour while another job holds the repository: `wait or skip`")
-	cmd.Flags().BoolVar(&flags.removed, "removed", false, "publish the removal of the repository or, with --ref, of that ref")
+	cmd.Flags().StringVar(&flags.onBusy, "on-busy", string(events.BusyWait),
+		"behaviour while another job holds the repository: `wait or skip`")
+	cmd.Flags().BoolVar(&flags.removed, "removed", false,
+		"publish the removal of the repository or, with --ref, of that ref")
 	cmd.Flags().StringVar(&flags.movedTo, "moved-to", "", "publish the move of --repo to this `owner/name` at the URL")
 	cmd.Flags().BoolVar(&flags.due, "due", false, "poll the watched refs of the repository")
 	cmd.MarkFlagsMutuallyExclusive("removed", "moved-to", "due")
@@ -165,8 +177,12 @@ type publishedChange struct {
 }
 
 // publishAndWait prints the result as sync does, except that a removal counts as success.
-func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output) error {
-	return onRepo(cmd, std, timeout, change.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+func publishAndWait(
+	cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output,
+) error {
+	return onRepo(cmd, std, timeout, change.Repo, func(
+		ctx context.Context, cfg config.Config, client redis.UniversalClient,
+	) error {
 		warnWithoutWorker(ctx, client, cfg, std)
 		result, err := enqueueAndAwait(ctx, std, client, cfg, change, timeout)
 		switch {
@@ -184,23 +200,30 @@ func publishAndWait(cmd *cobra.Command, std term.Streams, change events.Change, 
 func warnWithoutWorker(ctx context.Context, client redis.UniversalClient, cfg config.Config, std term.Streams) {
 	changes, err := stream.Stats(ctx, client, cfg.Prefix, cfg.Namespace().Changes())
 	if workers, _ := changes.Group(events.WorkersGroup); err == nil && workers.Live == 0 {
-		fmt.Fprintln(std.Stderr, "lockstep: warning: no worker takes changes, so this one waits; start one with lockstep serve, with the same --redis and --prefix")
+		fmt.Fprintln(std.Stderr, "lockstep: warning: no worker takes changes, so this one waits; "+
+			"start one with lockstep serve, with the same --redis and --prefix")
 	}
 }
 
 // enqueueAndAwait publishes the change and waits for its result. The error says whether the change was published.
-func enqueueAndAwait(ctx context.Context, std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change, timeout time.Duration) (events.Result, error) {
+func enqueueAndAwait(
+	ctx context.Context, std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change,
+	timeout time.Duration,
+) (events.Result, error) {
 	defer showProgress(std, client, cfg, change)()
 	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
 	switch {
 	case err != nil && timedOut(ctx):
-		return events.Result{}, &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s: redis did not confirm it within %v, but may have stored it", change.ID, change.Repo, timeout)}
+		return events.Result{}, &term.ExitError{Code: term.ExitTimedOut,
+			Err: fmt.Errorf("change %s of %s: redis did not confirm it within %v, but may have stored it", change.ID,
+				change.Repo, timeout)}
 	case err != nil:
 		return events.Result{}, err
 	}
 	result, err := await(ctx, client, cfg, entry)
 	if err != nil && timedOut(ctx) {
-		err = &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s was published, but has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
+		err = &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("change %s of %s was published, "+
+			"but has no result within %v; is a worker running? see lockstep status", change.ID, change.Repo, timeout)}
 	}
 	return result, err
 }

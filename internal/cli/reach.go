@@ -19,9 +19,12 @@ import (
 	"lockstep/internal/term"
 )
 
-// connected runs fn with a client of the configured Redis. It returns an error with advice if none is configured or if Redis does not
-// answer within the timeout.
-func connected(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
+// connected runs fn with a client of the configured Redis. It returns an error with advice if none is
+// configured or if Redis does not answer within the timeout.
+func connected(
+	cmd *cobra.Command, std term.Streams, timeout time.Duration,
+	fn func(context.Context, config.Config, redis.UniversalClient) error,
+) error {
 	cfg, err := settings(cmd, std)
 	if err != nil {
 		return err
@@ -45,7 +48,8 @@ func withRedis(cfg config.Config, fn func(redis.UniversalClient) error) error {
 	return redisx.Explain(server, fn(client))
 }
 
-// onCells is connected, for a command that works with all cells: a single deployment, unless the setting cell names one or all.
+// onCells is connected, for a command that works with all cells: a single deployment, unless the setting cell
+// names one or all.
 func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
 	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
@@ -57,7 +61,8 @@ func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 	})
 }
 
-// onShared is [onCells] for a command about what all cells share. It works with all of them even if the settings name one.
+// onShared is [onCells] for a command about what all cells share. It works with all of them even if the
+// settings name one.
 func onShared(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
 	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
@@ -73,8 +78,13 @@ func onShared(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 }
 
 // onRedis is [onCells] for a command that works in one cell. fn is given the settings of that one.
-func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
-	return onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+func onRedis(
+	cmd *cobra.Command, std term.Streams, timeout time.Duration,
+	fn func(context.Context, config.Config, redis.UniversalClient) error,
+) error {
+	return onCells(cmd, std, timeout, func(
+		ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+	) error {
 		if !set.IsSingle() {
 			return term.UsageError(errOneCell)
 		}
@@ -85,8 +95,13 @@ func onRedis(cmd *cobra.Command, std term.Streams, timeout time.Duration, fn fun
 var errOneCell = errors.New("this command works in one cell: name it with --cell; see lockstep cells ls")
 
 // onRepo is [onCells] for a command about one repository. fn is given the settings of its cell.
-func onRepo(cmd *cobra.Command, std term.Streams, timeout time.Duration, repo events.RepoPath, fn func(context.Context, config.Config, redis.UniversalClient) error) error {
-	return onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+func onRepo(
+	cmd *cobra.Command, std term.Streams, timeout time.Duration, repo events.RepoPath,
+	fn func(context.Context, config.Config, redis.UniversalClient) error,
+) error {
+	return onCells(cmd, std, timeout, func(
+		ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+	) error {
 		cell, err := set.Of(repo)
 		if err != nil {
 			return err
@@ -95,9 +110,11 @@ func onRepo(cmd *cobra.Command, std term.Streams, timeout time.Duration, repo ev
 	})
 }
 
-// eachCell calls fn for each cell that answers, in the order of their names, and returns the others. An error of fn means that its cell
-// does not answer any more, unless there is only one.
-func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(config.Config, cells.Member) error) ([]cells.Missing, error) {
+// eachCell calls fn for each cell that answers, in the order of their names, and returns the others. An error
+// of fn means that its cell does not answer any more, unless there is only one.
+func eachCell(
+	ctx context.Context, cfg config.Config, set *cells.Set, fn func(config.Config, cells.Member) error,
+) ([]cells.Missing, error) {
 	answering, missing := set.Answering(ctx)
 	for _, cell := range answering {
 		err := fn(app.InCell(cfg, cell), cell)
@@ -112,10 +129,13 @@ func eachCell(ctx context.Context, cfg config.Config, set *cells.Set, fn func(co
 	return missing, nil
 }
 
-// gather returns the rows that read finds in each cell that answers, and the other cells. The rows of several cells are sorted by compare. It
-// returns up to limit rows, all if it is 0, and reports whether there are more.
-func gather[T any](ctx context.Context, cfg config.Config, set *cells.Set, limit int, compare func(a, b T) int,
-	read func(cfg config.Config, cell string) (rows []T, more bool, err error)) (list []T, more bool, missing []cells.Missing, err error) {
+// gather returns the rows that read finds in each cell that answers, and the other cells. The rows of several
+// cells are sorted by compare. It returns up to limit rows, all if it is 0, and reports whether there are
+// more.
+func gather[T any](
+	ctx context.Context, cfg config.Config, set *cells.Set, limit int, compare func(a, b T) int,
+	read func(cfg config.Config, cell string) (rows []T, more bool, err error),
+) (list []T, more bool, missing []cells.Missing, err error) {
 	list = []T{}
 	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
 		rows, rest, err := read(cfg, cellName(set, cell))
@@ -163,13 +183,14 @@ func oneCell(ctx context.Context, cfg config.Config) (config.Config, error) {
 	}
 	err := withRedis(cfg, func(client redis.UniversalClient) error {
 		set, err := app.OpenCells(ctx, cfg, client)
-		if err == nil && !set.IsSingle() {
-			err = term.UsageError(errOneCell)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			cfg = app.InCell(cfg, set.Members()[0])
+		if !set.IsSingle() {
+			return term.UsageError(errOneCell)
 		}
-		return err
+		cfg = app.InCell(cfg, set.Members()[0])
+		return nil
 	})
 	return cfg, err
 }

@@ -22,13 +22,15 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reconcile",
 		Short: "Reconcile watches, state and volume, and poll all watches",
-		Long: "Compare watches, recorded state and the volume, report differences and publish changes that repair them. Poll every\n" +
-			"watched repository that is not busy. The service does the same: it reconciles every six hours and polls every\n" +
-			"poll-every.",
+		Long: "Compare watches, recorded state and the volume, report differences and publish changes that repair\n" +
+			"them. Poll every watched repository that is not busy. The service does the same: it reconciles every\n" +
+			"six hours and polls every poll-every.",
 		Example: "  lockstep reconcile --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep reconcile --dry-run --json --redis redis://127.0.0.1:6379 --root /srv/repos",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onRedis(cmd, std, 10*time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRedis(cmd, std, 10*time.Minute, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				volume, err := app.ViewVolume(ctx, cfg, client)
 				if err != nil {
 					return err
@@ -57,7 +59,8 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 }
 
 func reportTable(w io.Writer, report schedule.Report) {
-	fmt.Fprintf(w, "%d watched, %d clones, %d busy, %d findings\n", report.Watched, report.Clones, report.Busy, len(report.Findings))
+	fmt.Fprintf(w, "%d watched, %d clones, %d busy, %d findings\n", report.Watched, report.Clones, report.Busy,
+		len(report.Findings))
 	for _, f := range report.Findings {
 		asked := f.Asked
 		if asked == "" {

@@ -38,9 +38,9 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [prefix]",
 		Short: "List repositories",
-		Long: "List all known repositories, or those with a path prefix: the default branch, its published commit, when each was\n" +
-			"last synced, and its last error. If --root is the volume of the deployment, also the disk usage of each. -o wide\n" +
-			"adds fences, failures in a row and circuit breakers.",
+		Long: "List all known repositories, or those with a path prefix: the default branch, its published commit,\n" +
+			"when each was last synced, and its last error. If --root is the volume of the deployment, also the\n" +
+			"disk usage of each. -o wide adds fences, failures in a row and circuit breakers.",
 		Example: "  lockstep repos ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls acme/ --limit 20 -o wide --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos ls -q --redis redis://127.0.0.1:6379",
@@ -49,9 +49,13 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onCells(cmd, std, time.Minute, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onCells(cmd, std, time.Minute, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				byRepo := func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) }
-				list, more, missing, err := gather(ctx, cfg, set, limit, byRepo, func(cfg config.Config, cell string) ([]listedRepo, bool, error) {
+				list, more, missing, err := gather(ctx, cfg, set, limit, byRepo, func(
+					cfg config.Config, cell string,
+				) ([]listedRepo, bool, error) {
 					summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
 					if err != nil {
 						return nil, false, err
@@ -69,7 +73,10 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 				if more {
 					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, repoColumns(len(args) > 0)), lacking(missing))
+				if err := term.ShowList(std, &out, list, list, repoColumns(len(args) > 0)); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}
@@ -80,7 +87,9 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 }
 
 // listRepos returns up to limit repositories and reports whether there are more.
-func listRepos(ctx context.Context, store *state.Store, prefix string, limit int) (list []server.RepoSummary, more bool, err error) {
+func listRepos(
+	ctx context.Context, store *state.Store, prefix string, limit int,
+) (list []server.RepoSummary, more bool, err error) {
 	found := map[string]server.RepoSummary{} // a repository may be on two pages
 	for cursor, last := uint64(0), false; !last && len(found) < limit; {
 		page, err := store.List(ctx, prefix, cursor, limit)
@@ -113,7 +122,9 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onRepo(cmd, std, 10*time.Second, repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRepo(cmd, std, 10*time.Second, repo, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				detail, err := readRepo(ctx, client, cfg, repo)
 				if err != nil {
 					return err
@@ -131,7 +142,9 @@ type repoDetail struct {
 	Volume  *onDisk                `json:"volume,omitempty"`
 }
 
-func readRepo(ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath) (repoDetail, error) {
+func readRepo(
+	ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath,
+) (repoDetail, error) {
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
 	if err != nil {
 		return repoDetail{}, err
@@ -190,7 +203,8 @@ func (r repoDetail) Table(w io.Writer) {
 		fmt.Fprintf(w, "notify %s\t%s\n", term.Printable(n.App), n)
 	}
 	if r.Lock.Held {
-		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job, r.Lock.Holder.Worker, term.When(*r.Lock.Since))
+		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job,
+			r.Lock.Holder.Worker, term.When(*r.Lock.Since))
 	} else {
 		fmt.Fprintf(w, "lease\tfree\n")
 	}
@@ -227,7 +241,8 @@ func refOf(f state.Trouble) string {
 // missingRows prints the submodules that a tree lacks.
 func missingRows(w io.Writer, m state.Missing) {
 	for _, one := range m.Submodules {
-		fmt.Fprintf(w, "missing\t%s\t%.12s\t%s: %s: %s\n", m.Ref, m.Commit, term.Printable(one.Path), one.Class, term.Printable(one.Error))
+		fmt.Fprintf(w, "missing\t%s\t%.12s\t%s: %s: %s\n", m.Ref, m.Commit, term.Printable(one.Path), one.Class,
+			term.Printable(one.Error))
 	}
 	if more := m.Count - len(m.Submodules); more > 0 {
 		fmt.Fprintf(w, "missing\t%s\t%.12s\tand %d more\n", m.Ref, m.Commit, more)

@@ -28,9 +28,11 @@ type listedRepo struct {
 	Volume *onDisk `json:"volume,omitempty"`
 }
 
-// describeRepos adds the published commits and, if the volume is mounted, the disk usage. It returns the complete list, even if err
-// reports that the disk usage of some repositories cannot be read, or nil.
-func describeRepos(ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, summaries []server.RepoSummary) ([]listedRepo, error) {
+// describeRepos adds the published commits and, if the volume is mounted, the disk usage. It returns the
+// complete list, even if err reports that the disk usage of some repositories cannot be read, or nil.
+func describeRepos(
+	ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, summaries []server.RepoSummary,
+) ([]listedRepo, error) {
 	volume, err := app.ViewVolume(ctx, cfg, client)
 	if err != nil {
 		return nil, err
@@ -84,7 +86,9 @@ func repoColumns(prefix bool) term.List[listedRepo] {
 			{Head: "SYNCED", Time: func(r listedRepo) time.Time { return timeOf(r.Synced) }},
 			{Head: "STATUS", Text: repoStatus},
 			{Head: "SIZE", Text: onVolume(func(d *onDisk) string { return volume.BytesText(d.Bytes) }), Optional: true},
-			{Head: "FILES", Text: onVolume(func(d *onDisk) string { return strconv.FormatInt(d.Files, 10) }), Wide: true, Optional: true},
+			{Head: "FILES", Text: onVolume(func(d *onDisk) string {
+				return strconv.FormatInt(d.Files, 10)
+			}), Wide: true, Optional: true},
 			{Head: "TREES", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Trees) }), Wide: true, Optional: true},
 			{Head: "STORE", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Store) }), Wide: true, Optional: true},
 			{Head: "ADOPTED", Text: onVolume((*onDisk).adopted), Wide: true, Optional: true},

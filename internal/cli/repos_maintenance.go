@@ -16,8 +16,8 @@ import (
 	"lockstep/locking"
 )
 
-// newMaintenanceCommand sets up a command that runs fn on the selected repositories. fn returns a table with a row for each, and
-// the number of failures. failed is the end of the message "2 of 3 repositories …".
+// newMaintenanceCommand sets up a command that runs fn on the selected repositories. fn returns a table with
+// a row for each, and the number of failures. failed is the end of the message "2 of 3 repositories …".
 func newMaintenanceCommand[T term.Table](std term.Streams, cmd *cobra.Command, failed func() string,
 	fn func(context.Context, maintainer, []events.RepoPath) (table T, rows, failures int)) *cobra.Command {
 	var flags maintenanceFlags
@@ -49,11 +49,14 @@ func newReposGCCommand(std term.Streams) *cobra.Command {
 	return newMaintenanceCommand(std, &cobra.Command{
 		Use:   "gc [owner/name…]",
 		Short: "Free disk space of repositories and measure them",
-		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded objects, and measure the rest: now\n" +
-			"instead of at the next sync or by the service, every two tree-grace. Published trees, pinned trees and adopted clones are kept.",
+		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded objects, and measure\n" +
+			"the rest: now instead of at the next sync or by the service, every two tree-grace. Published trees,\n" +
+			"pinned trees and adopted clones are kept.",
 		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos gc --all --offline --root /srv/repos",
-	}, func() string { return "could not be collected" }, func(ctx context.Context, m maintainer, repos []events.RepoPath) (collectedList, int, int) {
+	}, func() string { return "could not be collected" }, func(
+		ctx context.Context, m maintainer, repos []events.RepoPath,
+	) (collectedList, int, int) {
 		list, failures := m.collectAll(ctx, repos)
 		return list, len(list), failures
 	})
@@ -69,7 +72,10 @@ func (m maintainer) collectAll(ctx context.Context, repos []events.RepoPath) (li
 			result, err = app.Collect(ctx, m.volume, m.locker, repo, app.CollectOptions{IfHeld: locking.WaitInLine, Full: true})
 		}
 		total.Add(result.Usage)
-		list = append(list, collected{Repo: repo.String(), onDisk: newOnDisk(result.Usage, 0), Freed: result.Freed, Dropped: result.Trees, Error: errorText(err)})
+		list = append(list, collected{
+			Repo: repo.String(), onDisk: newOnDisk(result.Usage, 0), Freed: result.Freed, Dropped: result.Trees,
+			Error: errorText(err),
+		})
 		return err
 	})
 	if len(repos) == 0 && failed == 0 && ctx.Err() == nil {
@@ -107,10 +113,10 @@ func newReposVerifyCommand(std term.Streams) *cobra.Command {
 	cmd := newMaintenanceCommand(std, &cobra.Command{
 		Use:   "verify [owner/name…]",
 		Short: "Check all data of repositories on the volume",
-		Long: "Inflate and hash every object, follow all refs and compare every tree with its commit, file by file. This holds the\n" +
-			"lease of one repository at a time, so its syncs wait. --repair marks damage: the next sync of each ref builds a\n" +
-			"new tree and fetches damaged objects again; readers keep the current tree until then. Exit code 1 if anything is\n" +
-			"damaged.",
+		Long: "Inflate and hash every object, follow all refs and compare every tree with its commit, file by file.\n" +
+			"This holds the lease of one repository at a time, so its syncs wait. --repair marks damage: the next\n" +
+			"sync of each ref builds a new tree and fetches damaged objects again; readers keep the current tree\n" +
+			"until then. Exit code 1 if anything is damaged.",
 		Example: "  lockstep repos verify --all --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos verify acme/widgets --repair --root /srv/repos --redis redis://127.0.0.1:6379",
 	}, func() string {
@@ -126,12 +132,16 @@ func newReposVerifyCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-func (m maintainer) verifyAll(ctx context.Context, repos []events.RepoPath, repair bool) (list verifiedList, failed int) {
+func (m maintainer) verifyAll(
+	ctx context.Context, repos []events.RepoPath, repair bool,
+) (list verifiedList, failed int) {
 	list = verifiedList{}
 	failed = m.each(ctx, repos, func(repo events.RepoPath, err error) error {
 		v := verified{Repo: repo.String()}
 		if err == nil {
-			err = app.WithLease(ctx, m.volume, m.locker, repo, "verify", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
+			err = app.WithLease(ctx, m.volume, m.locker, repo, "verify", locking.WaitInLine, func(
+				ctx context.Context, fence uint64,
+			) error {
 				v.Report, err = m.volume.Verify(ctx, volume.VerifyRequest{Repo: repo, Fence: fence, Repair: repair})
 				return err
 			})
@@ -164,7 +174,8 @@ type verifiedList []verified
 func (l verifiedList) Table(w io.Writer) {
 	fmt.Fprintln(w, "REPOSITORY\tTREES\tFILES\tOBJECTS\tREAD\tPROBLEMS\tERROR")
 	for _, v := range l {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%d\t%s\n", v.Repo, v.Trees, v.Files, v.Objects, volume.BytesText(v.Bytes), v.Found, term.Dash(v.Error))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%d\t%s\n", v.Repo, v.Trees, v.Files, v.Objects, volume.BytesText(v.Bytes),
+			v.Found, term.Dash(v.Error))
 		for _, p := range v.Problems {
 			fmt.Fprintf(w, "  %q: %s\n", p.Path, p.What)
 		}

@@ -45,24 +45,29 @@ func newReposMoveCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "move OWNER/NAME --to CELL",
 		Short: "Move a repository to another cell",
-		Long: "Move a repository to another cell, with what is published of it, its watches and what apps have received, and keep it there\n" +
-			"whatever the weights of the cells. The workers of that cell copy it from a reader of the other one; the remote is not\n" +
-			"asked. If the command is interrupted, or a process of either cell dies, the move goes on, and the command can be\n" +
-			"repeated. A repository with files from Git LFS, submodules or trees of views is not copied, but fetched from its remote\n" +
-			"again. Exit code 1 if the move is refused.",
+		Long: "Move a repository to another cell, with what is published of it, its watches and what apps have\n" +
+			"received, and keep it there whatever the weights of the cells. The workers of that cell copy it from\n" +
+			"a reader of the other one; the remote is not asked. If the command is interrupted, or a process of\n" +
+			"either cell dies, the move goes on, and the command can be repeated. A repository with files from\n" +
+			"Git LFS, submodules or trees of views is not copied, but fetched from its remote again. Exit code 1\n" +
+			"if the move is refused.",
 		Example: "  lockstep repos move acme/widgets --to eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep repos move acme/widgets --to eu-2 --no-wait --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
-			if err == nil && to == "" {
-				err = errors.New("--to is required: name a cell; see lockstep cells ls")
-			}
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onDirectory(cmd, std, func(ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory) error {
-				moved, err := moveRepo(ctx, client, directory, repo, to, !noWait, func(text string) { fmt.Fprintln(std.Stderr, "lockstep: "+text) })
+			if to == "" {
+				return term.UsageError(errors.New("--to is required: name a cell; see lockstep cells ls"))
+			}
+			return onDirectory(cmd, std, func(
+				ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory,
+			) error {
+				moved, err := moveRepo(ctx, client, directory, repo, to, !noWait, func(text string) {
+					fmt.Fprintln(std.Stderr, "lockstep: "+text)
+				})
 				if err != nil {
 					return err
 				}
@@ -75,8 +80,12 @@ func newReposMoveCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// moveRepo requests a move and, if wait is set, waits until it is done. progress is called with the error of each failed attempt.
-func moveRepo(ctx context.Context, client redis.UniversalClient, directory *cells.Directory, repo events.RepoPath, to string, wait bool, progress func(string)) (movedRepo, error) {
+// moveRepo requests a move and, if wait is set, waits until it is done. progress is called with the error of
+// each failed attempt.
+func moveRepo(
+	ctx context.Context, client redis.UniversalClient, directory *cells.Directory, repo events.RepoPath, to string,
+	wait bool, progress func(string),
+) (movedRepo, error) {
 	target, ok := directory.Cell(to)
 	if !ok || target.State != cells.Active {
 		return movedRepo{}, fmt.Errorf("cell %.70s: %w, or is not active", to, cells.ErrNoCell)
@@ -88,14 +97,16 @@ func moveRepo(ctx context.Context, client redis.UniversalClient, directory *cell
 		return moved, err
 	}
 	known, err := app.IsKnown(ctx, client, cells.Member{Name: from.Name, Namespace: from.Prefix}, repo)
-	if err == nil && !known {
-		err = fmt.Errorf("%s is not in cell %s, where it is placed: it has neither a state nor a watch", repo, from.Name)
-	}
 	if err != nil {
 		return movedRepo{}, err
 	}
+	if !known {
+		return movedRepo{}, fmt.Errorf("%s is not in cell %s, where it is placed: it has neither a state nor a watch",
+			repo, from.Name)
+	}
 	queue := move.NewQueue(client, target.Prefix)
-	if _, err := queue.Request(ctx, move.Request{Repo: repo, From: from.Name, Epoch: directory.Epoch(), Pin: true}, true); err != nil || !wait {
+	request := move.Request{Repo: repo, From: from.Name, Epoch: directory.Epoch(), Pin: true}
+	if _, err := queue.Request(ctx, request, true); err != nil || !wait {
 		return moved, err
 	}
 	tick := time.NewTicker(200 * time.Millisecond)

@@ -31,21 +31,27 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	cmd := newMaintenanceCommand(std, &cobra.Command{
 		Use:   "purge [owner/name…] --commit COMMIT",
 		Short: "Replace all copies of repositories after a secret was pushed",
-		Long: "Fetch the repositories again, publish trees built from that, and delete everything that the volume had of them before:\n" +
-			"trees, stores, submodules and LFS objects. First rewrite history at the forge, so that no ref has COMMIT. Readers see no\n" +
-			"gap. This needs running workers, watches, a remote that answers, and up to twice the disk space meanwhile. Trees that\n" +
-			"readers pin stay until these end, or with --force are deleted. --drop deletes the copies at once: watched repositories are missing until\n" +
-			"a poll, which it requests, has fetched them again; others stay removed. A purged result notifies apps and followers of\n" +
-			"COMMIT. Exit code 1 unless all repositories are free of it.",
-		Example: "  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --root /srv/repos --redis redis://127.0.0.1:6379\n" +
-			"  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --drop --offline --root /srv/repos",
+		Long: "Fetch the repositories again, publish trees built from that, and delete everything that the volume\n" +
+			"had of them before: trees, stores, submodules and LFS objects. First rewrite history at the forge,\n" +
+			"so that no ref has COMMIT. Readers see no gap. This needs running workers, watches, a remote that\n" +
+			"answers, and up to twice the disk space meanwhile. Trees that readers pin stay until these end, or\n" +
+			"with --force are deleted. --drop deletes the copies at once: watched repositories are missing until\n" +
+			"a poll, which it requests, has fetched them again; others stay removed. A purged result notifies\n" +
+			"apps and followers of COMMIT. Exit code 1 unless all repositories are free of it.",
+		Example: "  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --root " +
+			"/srv/repos --redis redis://127.0.0.1:6379\n" +
+			"  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --drop --offline " +
+			"--root /srv/repos",
 		PreRunE: func(*cobra.Command, []string) error {
 			if !object.IsID(commit) || object.ParseID(commit).IsZero() {
-				return term.UsageError(errors.New("--commit: want the full hash of the commit that introduced the secret, of 40 or 64 hexadecimal digits"))
+				return term.UsageError(errors.New("--commit: want the full hash of the commit that introduced the " +
+					"secret, of 40 or 64 hexadecimal digits"))
 			}
 			return nil
 		},
-	}, func() string { return "are not purged" }, func(ctx context.Context, m maintainer, repos []events.RepoPath) (purgedList, int, int) {
+	}, func() string { return "are not purged" }, func(
+		ctx context.Context, m maintainer, repos []events.RepoPath,
+	) (purgedList, int, int) {
 		list := purgedList{}
 		failures := m.each(ctx, repos, func(repo events.RepoPath, err error) error {
 			p := purged{Repo: repo.String(), Commit: object.ParseID(commit).String()}
@@ -61,12 +67,15 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&commit, "commit", "", "full hash of the `commit` that introduced the secret")
 	cmd.Flags().BoolVar(&opts.drop, "drop", false, "delete the copies at once, without fetching new ones first")
 	cmd.Flags().BoolVar(&opts.force, "force", false, "also delete old trees that readers pin")
-	cmd.Flags().DurationVar(&opts.timeout, "timeout", 10*time.Minute, "maximum time to wait for the new copies of one repository")
+	cmd.Flags().DurationVar(&opts.timeout, "timeout", 10*time.Minute,
+		"maximum time to wait for the new copies of one repository")
 	return cmd
 }
 
 // purge replaces or drops the copies of one repository. It returns the trees that are still pinned.
-func (m maintainer) purge(ctx context.Context, repo events.RepoPath, commit string, opts purgeOptions) (pinned []string, err error) {
+func (m maintainer) purge(
+	ctx context.Context, repo events.RepoPath, commit string, opts purgeOptions,
+) (pinned []string, err error) {
 	if m.redis == nil && !opts.drop {
 		return nil, term.UsageError(errors.New("--offline needs --drop, as workers fetch the new copies"))
 	}
@@ -115,7 +124,8 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 			return err
 		}
 		if polled.Result.Due == 0 {
-			return errors.New("nothing of it is to be synced: it is not watched, or its new commit is refused; see lockstep repos show")
+			return errors.New("nothing of it is to be synced: it is not watched, or its new commit is refused; " +
+				"see lockstep repos show")
 		}
 		select {
 		case <-ctx.Done():
@@ -133,9 +143,11 @@ func (m maintainer) requestPoll(ctx context.Context, repo events.RepoPath) (entr
 	return app.Enqueue(ctx, m.redis, m.namespace, change)
 }
 
-// discard deletes the old copies, those that are published only if the copies are dropped, and notifies apps and followers. It returns the
-// trees that are still pinned.
-func (m maintainer) discard(ctx context.Context, repo events.RepoPath, fence uint64, commit string, opts purgeOptions) ([]string, error) {
+// discard deletes the old copies, those that are published only if the copies are dropped, and notifies apps
+// and followers. It returns the trees that are still pinned.
+func (m maintainer) discard(
+	ctx context.Context, repo events.RepoPath, fence uint64, commit string, opts purgeOptions,
+) ([]string, error) {
 	rounds := 1
 	if opts.drop {
 		rounds = 2 // after the first, nothing pins its trees any more
@@ -147,7 +159,8 @@ func (m maintainer) discard(ctx context.Context, repo events.RepoPath, fence uin
 				return nil, err
 			}
 		}
-		if _, err := m.volume.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: true, EndPins: opts.force}); err != nil {
+		if _, err := m.volume.GC(ctx,
+			volume.GCRequest{Repo: repo, Fence: fence, Full: true, EndPins: opts.force}); err != nil {
 			return nil, err
 		}
 	}
@@ -162,11 +175,15 @@ func (m maintainer) discard(ctx context.Context, repo events.RepoPath, fence uin
 		return nil, fmt.Errorf("%q cannot be deleted: check who owns it, and run this again", left.Paths[0])
 	}
 	has, err := m.volume.HasCommit(repo, commit)
-	if err == nil && has {
-		err = errors.New("the new copies have the commit: rewrite the history of all refs at the forge that have it, and run this again")
-	}
-	if err != nil || m.redis == nil {
+	if err != nil {
 		return nil, err
+	}
+	if has {
+		return nil, errors.New("the new copies have the commit: rewrite the history of all refs at the forge that " +
+			"have it, and run this again")
+	}
+	if m.redis == nil {
+		return nil, nil
 	}
 	if err := app.AnnouncePurge(ctx, m.redis, m.namespace, repo, fence, commit); err != nil {
 		return nil, fmt.Errorf("purged, but apps and followers are not notified: run this again: %w", err)

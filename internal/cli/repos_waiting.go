@@ -27,7 +27,9 @@ type waitingNotifications struct {
 }
 
 // readWaiting reads what waits to be posted to the apps that watch the repository, or have received anything of it.
-func readWaiting(ctx context.Context, client redis.UniversalClient, cfg config.Config, repo server.Repo) ([]waitingNotifications, error) {
+func readWaiting(
+	ctx context.Context, client redis.UniversalClient, cfg config.Config, repo server.Repo,
+) ([]waitingNotifications, error) {
 	path, err := events.ParseRepoPath(repo.Repo)
 	if err != nil {
 		return nil, err

@@ -14,9 +14,9 @@ func newServeCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the service",
-		Long: "Run one process of the service until SIGTERM or SIGINT; it ignores SIGHUP, SIGUSR1 and SIGUSR2. Any number of processes\n" +
-			"can share one Redis and one volume. Without --redis it uses an embedded Redis, for a single process; its data is lost\n" +
-			"when the process ends.",
+		Long: "Run one process of the service until SIGTERM or SIGINT; it ignores SIGHUP, SIGUSR1 and SIGUSR2. Any\n" +
+			"number of processes can share one Redis and one volume. Without --redis it uses an embedded Redis,\n" +
+			"for a single process; its data is lost when the process ends.",
 		Example: "  lockstep serve --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep serve --roles receiver --listen 127.0.0.1:8080 --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {

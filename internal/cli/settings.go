@@ -13,14 +13,15 @@ import (
 	"lockstep/internal/term"
 )
 
-// settings loads a subcommand's settings. For subcommands that access remotes it also checks the hosts and files in them.
+// settings loads a subcommand's settings. For subcommands that access remotes it also checks the hosts and
+// files in them.
 func settings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	cfg, err := loadSettings(cmd, std)
 	warnOfUnknown(cmd, std, cfg)
-	if err == nil && cmd.Flags().Lookup("credentials") != nil {
-		err = term.UsageError(checkNamed(cfg, std))
+	if err != nil || cmd.Flags().Lookup("credentials") == nil {
+		return cfg, err
 	}
-	return cfg, err
+	return cfg, term.UsageError(checkNamed(cfg, std))
 }
 
 // loadSettings loads a subcommand's settings.
@@ -39,12 +40,14 @@ func loadSettings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 // warnOfUnknown logs the unknown LOCKSTEP_* variables.
 func warnOfUnknown(cmd *cobra.Command, std term.Streams, cfg config.Config) {
 	for _, variable := range cfg.Unknown {
-		app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "unknown variable, ignored", "variable", variable.Name, "similar", variable.Nearest)
+		app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "unknown variable, ignored",
+			"variable", variable.Name, "similar", variable.Nearest)
 	}
 }
 
 // checkNamed checks the hosts, the proxy and the files in the settings. It opens no connections.
 func checkNamed(cfg config.Config, std term.Streams) error {
 	_, hosts := egress.ParseHosts("notify-hosts", cfg.NotifyHosts)
-	return errors.Join(config.Named(app.VolumeConfig(cfg).Net.Check()), config.Named(hosts), config.Named(credential.Check(cfg.Credentials, std.Variable)))
+	return errors.Join(config.Named(app.VolumeConfig(cfg).Net.Check()), config.Named(hosts),
+		config.Named(credential.Check(cfg.Credentials, std.Variable)))
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -25,13 +24,14 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [owner/name]",
 		Short: "Show the state of the service or of one repository",
-		Long: "Show the state of the service on one screen: lag and pending entries, the current work of each worker, contended\n" +
-			"leases, hosts, followers, failing repositories and dead letters and, if --root is the deployment's volume, its free\n" +
-			"space. The health line lists problems; the exit code is 0 anyway. A persist line warns if Redis may lose what it has\n" +
-			"confirmed, or if that could not be determined.\n\n" +
-			"It only reads Redis, at a cost independent of the number of repositories: it searches for leases and failures for a\n" +
-			"quarter of a second each, and says so if that does not cover all of them. Spooled webhooks are in the metrics of the\n" +
-			"receivers only.",
+		Long: "Show the state of the service on one screen: lag and pending entries, the current work of each\n" +
+			"worker, contended leases, hosts, followers, failing repositories and dead letters and, if --root is\n" +
+			"the deployment's volume, its free space. The health line lists problems; the exit code is 0 anyway.\n" +
+			"A persist line warns if Redis may lose what it has confirmed, or if that could not be determined.\n" +
+			"\n" +
+			"It only reads Redis, at a cost independent of the number of repositories: it searches for leases and\n" +
+			"failures for a quarter of a second each, and says so if that does not cover all of them. Spooled\n" +
+			"webhooks are in the metrics of the receivers only.",
 		Example: "  lockstep status --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status --watch --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status acme/widgets --redis redis://127.0.0.1:6379 -o yaml",
@@ -48,7 +48,9 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 			if again {
 				timeout = term.Forever
 			}
-			err := onCells(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			err := onCells(cmd, std, timeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				read := readService(cfg, client, set)
 				if len(args) == 1 {
 					cell, err := set.Of(repo)
@@ -67,11 +69,13 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				err = out.Show(std, status, status.Table)
-				if all, ok := status.(allCells); ok {
-					err = cmp.Or(err, lacking(all.Missing))
+				if err := out.Show(std, status, status.Table); err != nil {
+					return err
 				}
-				return err
+				if all, ok := status.(allCells); ok {
+					return lacking(all.Missing)
+				}
+				return nil
 			})
 			if again && cmd.Context().Err() != nil { // interrupted by the user
 				return nil
@@ -89,14 +93,18 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 const statusTimeout = 1500 * time.Millisecond
 
 // readService returns what reads the state of the service: of the deployment, or of each cell.
-func readService(cfg config.Config, client redis.UniversalClient, set *cells.Set) func(context.Context) (term.Table, error) {
+func readService(
+	cfg config.Config, client redis.UniversalClient, set *cells.Set,
+) func(context.Context) (term.Table, error) {
 	if set.IsSingle() {
 		cfg = app.InCell(cfg, set.Members()[0])
 		return func(ctx context.Context) (term.Table, error) { return status.Read(ctx, client, cfg) }
 	}
 	return func(ctx context.Context) (term.Table, error) {
 		all := allCells{Cells: []cellStatus{}}
-		for _, a := range cells.Gather(ctx, set.Members(), statusTimeout, func(ctx context.Context, cell cells.Member) (status.Service, error) {
+		for _, a := range cells.Gather(ctx, set.Members(), statusTimeout, func(
+			ctx context.Context, cell cells.Member,
+		) (status.Service, error) {
 			return status.Read(ctx, client, app.InCell(cfg, cell))
 		}) {
 			if a.Err != nil {

@@ -40,11 +40,12 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sync URL",
 		Short: "Sync one repository now",
-		Long: "Enqueue a change for one repository, wait for its result and print it. With --redis, the workers of a running\n" +
-			"service handle it, with their own settings; otherwise an embedded worker and Redis do. A long sync prints its progress\n" +
-			"on standard error every 10 s.\n\n" +
-			"-o event prints the result as a CloudEvent, as the stream and the HTTP API have it. -o json and --json print the fields\n" +
-			"of its data on one level, with its id and type, and the fence.",
+		Long: "Enqueue a change for one repository, wait for its result and print it. With --redis, the workers of\n" +
+			"a running service handle it, with their own settings; otherwise an embedded worker and Redis do. A\n" +
+			"long sync prints its progress on standard error every 10 s.\n" +
+			"\n" +
+			"-o event prints the result as a CloudEvent, as the stream and the HTTP API have it. -o json and\n" +
+			"--json print the fields of its data on one level, with its id and type, and the fence.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref release/1.2 --json\n" +
 			"  lockstep sync https://example.com/acme/widgets.git --ref d670460b4b4aece5915caf5c68d12f560a9fe3e4\n" +
@@ -81,7 +82,8 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 				result, err = syncThrough(ctx, cfg, std, change)
 			}
 			if err != nil && timedOut(ctx) {
-				return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("sync %s: no result within %v; %s", change.Repo, timeout, advice)}
+				return &term.ExitError{Code: term.ExitTimedOut,
+					Err: fmt.Errorf("sync %s: no result within %v; %s", change.Repo, timeout, advice)}
 			}
 			if err != nil {
 				return err
@@ -96,8 +98,8 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// checkEmbeddedFlags refuses flags of the embedded worker beside --redis. If the Redis comes from the environment or a file, it only
-// warns that they have no effect.
+// checkEmbeddedFlags refuses flags of the embedded worker beside --redis. If the Redis comes from the
+// environment or a file, it only warns that they have no effect.
 func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams) error {
 	if cfg.Redis == "" {
 		return nil
@@ -114,15 +116,18 @@ func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams)
 		return nil
 	}
 	if cmd.Flags().Changed("redis") {
-		return term.UsageError(fmt.Errorf("%s cannot be combined with --redis: the workers of the service have their own settings", strings.Join(typed, ", ")))
+		return term.UsageError(fmt.Errorf("%s cannot be combined with --redis: the workers of the service have their "+
+			"own settings", strings.Join(typed, ", ")))
 	}
-	app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "flags have no effect, as the workers of the service have their own settings; "+
-		"to sync with an embedded worker, add --redis ''", "flags", typed)
+	app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "flags have no effect, as the workers "+
+		"of the service have their own settings; to sync with an embedded worker, add --redis ''", "flags", typed)
 	return nil
 }
 
 // syncThrough lets the workers of a running service handle the change.
-func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, change events.Change) (result events.Result, err error) {
+func syncThrough(
+	ctx context.Context, cfg config.Config, std term.Streams, change events.Change,
+) (result events.Result, err error) {
 	err = withRedis(cfg, func(client redis.UniversalClient) error {
 		set, err := app.OpenCells(ctx, cfg, client)
 		if err != nil {
@@ -142,7 +147,9 @@ func syncThrough(ctx context.Context, cfg config.Config, std term.Streams, chang
 }
 
 // syncEmbedded handles the change with a worker and a Redis inside this process.
-func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change) (events.Result, error) {
+func syncEmbedded(
+	ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change,
+) (events.Result, error) {
 	embedded, err := redisx.StartEmbedded()
 	if err != nil {
 		return events.Result{}, err
@@ -153,7 +160,8 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, trac
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return app.RunWorker(ctx, app.Config{
-			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces, NoPrepare: true,
+			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(),
+			Traces: traces, NoPrepare: true,
 		})
 	})
 	g.Go(func() error {
@@ -173,7 +181,9 @@ func syncEmbedded(ctx context.Context, cfg config.Config, std term.Streams, trac
 }
 
 // request publishes the change and waits for its result.
-func request(ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change) (events.Result, error) {
+func request(
+	ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change,
+) (events.Result, error) {
 	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
 	if err != nil {
 		return events.Result{}, err
@@ -238,7 +248,8 @@ func missing(r events.Result) (lines string) {
 	return lines
 }
 
-// reportData prints the result: with -o event as the API and the stream have it, otherwise the fields of its data, with id and type.
+// reportData prints the result: with -o event as the API and the stream have it, otherwise the fields of its
+// data, with id and type.
 func reportData(w io.Writer, r events.Result, out term.Output) error {
 	if out.Form == term.FormEvent {
 		return out.Document(w, r)

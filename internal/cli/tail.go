@@ -38,8 +38,9 @@ func newTailCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail [PREFIX]",
 		Short: "Follow results live",
-		Long: "Print each new result, of all repositories or of those with a path prefix, until interrupted. Does not affect other\n" +
-			"consumers. With several cells, it follows those that there are when it starts; one that does not answer is named.",
+		Long: "Print each new result, of all repositories or of those with a path prefix, until interrupted. Does\n" +
+			"not affect other consumers. With several cells, it follows those that there are when it starts; one\n" +
+			"that does not answer is named.",
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
@@ -49,7 +50,9 @@ func newTailCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(errors.New("--since and --count: want 0 or more"))
 			}
 			prefix := strings.ToLower(prefixOf(args))
-			err := onCells(cmd, std, term.Forever, func(ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set) error {
+			err := onCells(cmd, std, term.Forever, func(
+				ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				return f.follow(ctx, client, set, prefix, std)
 			})
 			if cmd.Context().Err() != nil { // interrupted by the user
@@ -75,7 +78,9 @@ const (
 var errPrinted = errors.New("printed")
 
 // follow prints the events of all cells, of repositories whose key starts with prefix.
-func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, set *cells.Set, prefix string, std term.Streams) error {
+func (f *tailFlags) follow(
+	ctx context.Context, client redis.UniversalClient, set *cells.Set, prefix string, std term.Streams,
+) error {
 	var mu sync.Mutex // guards printed and the output
 	printed := 0
 	show := func(topic string, entry redis.XMessage) error {
@@ -94,10 +99,13 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, se
 		} else {
 			err = f.out.Next(std.Stdout, documentOf(topic, entry))
 		}
-		if err == nil && printed == f.count {
+		if err != nil {
+			return err
+		}
+		if printed == f.count {
 			return errPrinted
 		}
-		return err
+		return nil
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	for _, cell := range set.Members() {
@@ -139,10 +147,16 @@ func (f *tailFlags) follow(ctx context.Context, client redis.UniversalClient, se
 	return nil
 }
 
-// followStreams calls fn for each entry of topics after those in from, which it keeps up to date, until Redis or fn fails.
-func followStreams(ctx context.Context, client redis.UniversalClient, topics, from []string, fn func(topic string, entry redis.XMessage) error) error {
+// followStreams calls fn for each entry of topics after those in from, which it keeps up to date, until Redis
+// or fn fails.
+func followStreams(
+	ctx context.Context, client redis.UniversalClient, topics, from []string,
+	fn func(topic string, entry redis.XMessage) error,
+) error {
 	for {
-		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: slices.Concat(topics, from), Count: tailBatch, Block: tailBlock}).Result()
+		read, err := client.XRead(ctx, &redis.XReadArgs{
+			Streams: slices.Concat(topics, from), Count: tailBatch, Block: tailBlock,
+		}).Result()
 		if errors.Is(err, redis.Nil) {
 			continue
 		}
@@ -172,7 +186,8 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 		return r.Repo.String(), status.OneLine(at, status.ResultLine(r))
 	}
 	if c, err := events.ParseChange([]byte(payload)); err == nil {
-		return c.Repo.String(), status.OneLine(at, "asked", status.Kind(string(c.Type)), c.Repo.String(), c.Ref.String(), c.App, fmt.Sprintf("%.12s", cmp.Or(c.Pinned(), c.Announced())), c.ID)
+		return c.Repo.String(), status.OneLine(at, "asked", status.Kind(string(c.Type)), c.Repo.String(),
+			c.Ref.String(), c.App, fmt.Sprintf("%.12s", cmp.Or(c.Pinned(), c.Announced())), c.ID)
 	}
 	repo, _ = entry.Values["repo"].(string) // an entry with plain fields
 	return repo, status.OneLine(at, "asked", "plain", repo, entry.ID)

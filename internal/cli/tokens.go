@@ -19,8 +19,9 @@ import (
 
 func newTokensCommand(std term.Streams) *cobra.Command {
 	return newGroup("tokens", "Create, list or remove tokens with which apps read over HTTP",
-		"A token of an app reads what the app watches, and nothing else, from processes with the role reader: archives, files and\n"+
-			"listings. It is sent as a bearer token or as the password of HTTP Basic, over TLS or from the same machine.",
+		"A token of an app reads what the app watches, and nothing else, from processes with the role reader:\n"+
+			"archives, files and listings. It is sent as a bearer token or as the password of HTTP Basic, over TLS\n"+
+			"or from the same machine.",
 		newTokensCreateCommand(std), newTokensListCommand(std), newTokensRemoveCommand(std))
 }
 
@@ -30,24 +31,29 @@ func newTokensCreateCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "create",
 		Short: "Create a token for an app and print it once",
-		Long: "Create a token for an app and print it. It is not shown again: Redis keeps only its SHA-256 hash. An app can have several\n" +
-			"tokens, so that one can be replaced without an interruption: create, distribute, remove the old one.",
+		Long: "Create a token for an app and print it. It is not shown again: Redis keeps only its SHA-256 hash. An\n" +
+			"app can have several tokens, so that one can be replaced without an interruption: create,\n" +
+			"distribute, remove the old one.",
 		Example: "  lockstep tokens create --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tokens create --app docs --json | jq -r .token > token",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if app == "" {
-				return term.UsageError(errors.New("--app is required; name the app of the watches whose repositories the token may read"))
+				return term.UsageError(errors.New("--app is required; name the app of the watches whose repositories " +
+					"the token may read"))
 			}
 			if err := watch.CheckApp(app); err != nil {
 				return term.UsageError(fmt.Errorf("--app: %w", err))
 			}
-			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onShared(cmd, std, tokensTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				token, secret, err := access.NewTokens(client, cfg.Shared()).Create(ctx, app)
 				if err != nil {
 					return err
 				}
 				if watchesNothing(ctx, cfg, client, set, app) {
-					defer fmt.Fprintf(std.Stderr, "lockstep: %s watches nothing yet, so the token reads nothing; see lockstep watch add --help\n", app)
+					defer fmt.Fprintf(std.Stderr, "lockstep: %s watches nothing yet, so the token reads nothing; "+
+						"see lockstep watch add --help\n", app)
 				}
 				created := createdToken{token.ID, token.App, token.Created, secret}
 				return out.Show(std, created, created.Table)
@@ -68,7 +74,9 @@ func newTokensListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep tokens ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tokens ls --app docs --json --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set) error {
+			return onShared(cmd, std, tokensTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set,
+			) error {
 				all, err := access.NewTokens(client, cfg.Shared()).List(ctx)
 				if err != nil {
 					return err
@@ -100,9 +108,12 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 			if !access.IsTokenID(args[0]) { // perhaps a token, which is not repeated
 				return term.UsageError(errors.New("ID is invalid; want 12 hexadecimal digits, as shown by lockstep tokens ls"))
 			}
-			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onShared(cmd, std, tokensTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				token, err := access.NewTokens(client, cfg.Shared()).Remove(ctx, args[0])
-				if !set.IsSingle() && (err == nil || errors.Is(err, access.ErrNoSuchToken)) { // an earlier call may have removed it there
+				// an earlier call may have removed it there
+				if !set.IsSingle() && (err == nil || errors.Is(err, access.ErrNoSuchToken)) {
 					former, failed := forgetToken(ctx, cfg, client, set, args[0])
 					if failed != nil {
 						return failed
@@ -124,7 +135,9 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 const tokensTimeout = 30 * time.Second
 
 // watchesNothing reports whether an app has no watch in any cell.
-func watchesNothing(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, app string) bool {
+func watchesNothing(
+	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, app string,
+) bool {
 	some := false
 	missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
 		page, err := watch.NewRegistry(client, cfg.Namespace()).List(ctx, watch.Query{App: app, Limit: 1})
@@ -134,23 +147,31 @@ func watchesNothing(ctx context.Context, cfg config.Config, client redis.Univers
 	return err == nil && len(missing) == 0 && !some
 }
 
-// forgetToken removes what a deployment that has become a cell still has of a token: its processes that were not restarted since then
-// accept it. It returns the zero token if there was none.
-func forgetToken(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, id string) (former access.Token, err error) {
+// forgetToken removes what a deployment that has become a cell still has of a token: its processes that were
+// not restarted since then accept it. It returns the zero token if there was none.
+func forgetToken(
+	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, id string,
+) (former access.Token, err error) {
 	missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
 		token, err := access.NewTokens(client, cfg.Namespace()).Remove(ctx, id)
 		if errors.Is(err, access.ErrNoSuchToken) {
 			return nil
 		}
-		if err == nil {
-			former = token
+		if err != nil {
+			return err
 		}
-		return err
+		former = token
+		return nil
 	})
-	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("removed, but processes that run without --cell may still accept it; repeat the command: %w", unanswered(missing))
+	if err != nil {
+		return former, err
 	}
-	return former, err
+	if len(missing) > 0 {
+		return former, fmt.Errorf("removed, but processes that run without --cell may still accept it; "+
+			"repeat the command: %w",
+			unanswered(missing))
+	}
+	return former, nil
 }
 
 type createdToken struct {

@@ -28,7 +28,8 @@ func newWatchCommand(std term.Streams) *cobra.Command {
 		"A watch subscribes an app to a repository: which refs to keep on the volume, with which credential, how often to\n"+
 			"poll the remote, and where to post results. A new or changed watch takes effect at once; removing the\n"+
 			"last watch of a repository removes its clone.",
-		newWatchAddCommand(std), newWatchSetCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std), newWatchExportCommand(std), newWatchImportCommand(std))
+		newWatchAddCommand(std), newWatchSetCommand(std), newWatchRemoveCommand(std), newWatchListCommand(std),
+		newWatchExportCommand(std), newWatchImportCommand(std))
 }
 
 // watchFlags are flags that describe a watch.
@@ -52,7 +53,8 @@ type watchFlags struct {
 func (f *watchFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.app, "app", "", "`app` that watches; required")
 	flags.StringVar(&f.repo, "repo", "", "repository `owner/name` (default: from the URL)")
-	flags.StringVar(&f.ref, "ref", "", "`branch, ref, commit or pattern`, such as refs/tags/v* (default: the remote's default branch)")
+	flags.StringVar(&f.ref, "ref", "", "`branch, ref, commit or pattern`, such as refs/tags/v* (default: "+
+		"the remote's default branch)")
 	f.addOptions(flags)
 }
 
@@ -62,19 +64,26 @@ func (f *watchFlags) addOptions(flags *pflag.FlagSet) {
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
-	flags.StringVar(&f.lfs, "lfs", "pointers", "`pointers or fetch`: whether the tree has the pointers or the content of files in Git LFS")
-	flags.StringArrayVar(&f.lfsInclude, "lfs-include", nil, "`glob` of files to fetch from Git LFS; repeatable (default: as .lfsconfig says, else all)")
-	flags.StringArrayVar(&f.lfsExclude, "lfs-exclude", nil, "`glob` of files to leave as pointers; repeatable (default: as .lfsconfig says, else none)")
-	flags.StringVar(&f.submodules, "submodules", "off", "`off, best-effort or required`: whether the tree has the files of its submodules")
-	flags.StringArrayVar(&f.submoduleCredentials, "submodule-credential", nil, "`name` of a credential for the submodules below its urls; repeatable")
+	flags.StringVar(&f.lfs, "lfs", "pointers", "`pointers or fetch`: whether the tree has the pointers or the "+
+		"content of files in Git LFS")
+	flags.StringArrayVar(&f.lfsInclude, "lfs-include", nil, "`glob` of files to fetch from Git LFS; "+
+		"repeatable (default: as .lfsconfig says, else all)")
+	flags.StringArrayVar(&f.lfsExclude, "lfs-exclude", nil, "`glob` of files to leave as pointers; "+
+		"repeatable (default: as .lfsconfig says, else none)")
+	flags.StringVar(&f.submodules, "submodules", "off",
+		"`off, best-effort or required`: whether the tree has the files of its submodules")
+	flags.StringArrayVar(&f.submoduleCredentials, "submodule-credential", nil,
+		"`name` of a credential for the submodules below its urls; repeatable")
 	flags.StringVar(&f.notifyURL, "notify-url", "", "`URL` for the app's results")
 	flags.StringVar(&f.notifySecret, "notify-secret", "", "`name` of the credential with the signing secret for posts")
 	flags.StringVar(&f.verify, "verify", "", "signatures: `off, report or require` (default: off)")
 	flags.StringVar(&f.verifyKeys, "verify-keys", "", "`name` of the credential with the trusted keys")
 	flags.BoolVar(&f.noRewind, "no-rewind", false, "refuse rewritten history; requires --depth")
-	flags.BoolVar(&f.followMoves, "follow-moves", false, "move the repository when its remote permanently redirects to another path")
+	flags.BoolVar(&f.followMoves, "follow-moves", false,
+		"move the repository when its remote permanently redirects to another path")
 	flags.StringArrayVar(&f.paths, "path", nil, "`glob` of files whose changes are posted, such as docs/**; repeatable")
-	flags.StringArrayVar(&f.views, "view", nil, "`name=path` of a part of the tree whose changes have results, such as api=services/api; repeatable, also for one name")
+	flags.StringArrayVar(&f.views, "view", nil, "`name=path` of a part of the tree whose changes have results, "+
+		"such as api=services/api; repeatable, also for one name")
 	flags.BoolVar(&f.viewTrees, "view-trees", false, "publish each view as a tree with only its files")
 }
 
@@ -144,20 +153,25 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add URL",
 		Short: "Add a watch",
-		Long: "Add an app's watch of a repository. If the app watches the same refs of it already, with the same options, there is\n" +
-			"nothing to do, except that its notifications are resumed if they were silenced. With other options it is an error:\n" +
-			"change them with lockstep watch set.\n\n" +
-			"Afterwards it asks the remote for its branches, for at most 10 s, and warns if that fails. It does not if the watch's\n" +
-			"credential is not configured on this machine.",
-		Example: "  lockstep watch add https://example.com/acme/widgets.git --app docs --redis redis://127.0.0.1:6379\n" +
-			"  lockstep watch add git@example.com:acme/widgets.git --app ci --ref 'refs/tags/v*' --credential bot --poll 5m --redis redis://127.0.0.1:6379",
+		Long: "Add an app's watch of a repository. If the app watches the same refs of it already, with the same\n" +
+			"options, there is nothing to do, except that its notifications are resumed if they were silenced.\n" +
+			"With other options it is an error: change them with lockstep watch set.\n" +
+			"\n" +
+			"Afterwards it asks the remote for its branches, for at most 10 s, and warns if that fails. It does\n" +
+			"not if the watch's credential is not configured on this machine.",
+		Example: "  lockstep watch add https://example.com/acme/widgets.git --app docs --redis " +
+			"redis://127.0.0.1:6379\n" +
+			"  lockstep watch add git@example.com:acme/widgets.git --app ci --ref 'refs/tags/v*' --credential bot " +
+			"--poll 5m --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w, err := flags.watch(args[0])
 			if err != nil {
 				return err
 			}
-			return onRepo(cmd, std, watchTimeout, w.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRepo(cmd, std, watchTimeout, w.Repo, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				existing, added, changed, err := watch.NewRegistry(client, cfg.Namespace()).Create(ctx, w)
 				if errors.Is(err, watch.ErrExists) {
 					return alreadyWatched(existing, w)
@@ -212,8 +226,8 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm owner/name",
 		Short: "Remove an app's watch of a repository",
-		Long: "Remove an app's watch of the remote's default branch, of --ref or of all refs. Removing the last watch of a\n" +
-			"repository, of any app, also removes its clone.",
+		Long: "Remove an app's watch of the remote's default branch, of --ref or of all refs. Removing the last\n" +
+			"watch of a repository, of any app, also removes its clone.",
 		Example: "  lockstep watch rm acme/widgets --app docs --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch rm acme/widgets --app ci --all-refs --redis redis://127.0.0.1:6379",
@@ -226,7 +240,9 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 			case allRefs && cmd.Flags().Changed("ref"):
 				return term.UsageError(errors.New("use either --ref or --all-refs"))
 			}
-			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				registry := watch.NewRegistry(client, cfg.Namespace())
 				keys := []watch.Key{key}
 				if allRefs {
@@ -241,13 +257,16 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 				if removed == 0 {
 					return notWatched(ctx, registry, key.Repo, app)
 				}
-				return out.Show(std, map[string]int{"removed": removed}, func(w io.Writer) { fmt.Fprintf(w, "removed\t%d\n", removed) })
+				return out.Show(std, map[string]int{"removed": removed}, func(w io.Writer) {
+					fmt.Fprintf(w, "removed\t%d\n", removed)
+				})
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&app, "app", "", "`app` of the watch; required")
-	cmd.Flags().StringVar(&ref, "ref", "", "watched `branch, ref, commit or pattern` (default: the remote's default branch)")
+	cmd.Flags().StringVar(&ref, "ref", "",
+		"watched `branch, ref, commit or pattern` (default: the remote's default branch)")
 	cmd.Flags().BoolVar(&allRefs, "all-refs", false, "remove all watches of the app for the repository")
 	out.Add(cmd)
 	return cmd
@@ -282,5 +301,6 @@ func notWatched(ctx context.Context, registry *watch.Registry, repo events.RepoP
 	for i, key := range keys {
 		refs[i] = refText(key.Ref)
 	}
-	return fmt.Errorf("%s does not watch this ref of %s; it watches %s", term.Printable(app), repo, strings.Join(refs, ", "))
+	return fmt.Errorf("%s does not watch this ref of %s; it watches %s", term.Printable(app), repo,
+		strings.Join(refs, ", "))
 }

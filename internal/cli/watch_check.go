@@ -19,8 +19,9 @@ import (
 // remoteTimeout bounds the check of a watch's remote.
 const remoteTimeout = 10 * time.Second
 
-// warnOfRemote asks the remote of a new watch for its refs, and warns if it does not list them. It is no more than a warning: the
-// workers may reach other hosts than this machine, and the repository may be created later.
+// warnOfRemote asks the remote of a new watch for its refs, and warns if it does not list them. It is no more
+// than a warning: the workers may reach other hosts than this machine, and the repository may be created
+// later.
 func warnOfRemote(ctx context.Context, std term.Streams, cfg config.Config, w watch.Watch) {
 	err := checkRemote(ctx, std, cfg, w)
 	if err == nil || ctx.Err() != nil {
@@ -36,10 +37,12 @@ func warnOfRemote(ctx context.Context, std term.Streams, cfg config.Config, w wa
 			problem = "needs a credential"
 		}
 	}
-	fmt.Fprintf(std.Stderr, "lockstep: warning: the remote %s: %s; the watch is kept\n", problem, term.Clean(strings.Join(strings.Fields(err.Error()), " ")))
+	fmt.Fprintf(std.Stderr, "lockstep: warning: the remote %s: %s; the watch is kept\n", problem,
+		term.Clean(strings.Join(strings.Fields(err.Error()), " ")))
 }
 
-// checkRemote lists the refs of the watch's remote. It returns nil if the credential or the settings for it are not on this machine.
+// checkRemote lists the refs of the watch's remote. It returns nil if the credential or the settings for it
+// are not on this machine.
 func checkRemote(ctx context.Context, std term.Streams, cfg config.Config, w watch.Watch) error {
 	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()

@@ -21,9 +21,10 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import FILE",
 		Short: "Import watches from a file",
-		Long: "Add the watches of a YAML file (- for standard input) and update existing ones that differ. --prune removes watches\n" +
-			"that are not in the file, but only of apps that are. The whole file is validated, also against existing watches,\n" +
-			"before anything changes. An import that fails halfway can be repeated.",
+		Long: "Add the watches of a YAML file (- for standard input) and update existing ones that differ. --prune\n" +
+			"removes watches that are not in the file, but only of apps that are. The whole file is validated,\n" +
+			"also against existing watches, before anything changes. An import that fails halfway can be\n" +
+			"repeated.",
 		Example: "  lockstep watch import watches.yaml --dry-run --prune --redis redis://127.0.0.1:6379\n" +
 			"  lockstep watch export --app docs | lockstep watch import - --redis redis://127.0.0.2:6379",
 		Args: term.WrongUse(term.OneArg),
@@ -32,7 +33,9 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return onCells(cmd, std, watchTimeout, func(ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onCells(cmd, std, watchTimeout, func(
+				ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				plans, err := planWatches(ctx, client, set, watches, prune)
 				if err != nil {
 					return fmt.Errorf("%s was not imported: %w", args[0], err)
@@ -65,9 +68,11 @@ type cellPlan struct {
 	plan     watch.Plan
 }
 
-// planWatches plans the import of watches into the cells of their repositories. To prune, each cell has to answer, and loses what the file
-// does not have of its repositories.
-func planWatches(ctx context.Context, client redis.UniversalClient, set *cells.Set, watches []watch.Watch, prune bool) (plans []cellPlan, err error) {
+// planWatches plans the import of watches into the cells of their repositories. To prune, each cell has to
+// answer, and loses what the file does not have of its repositories.
+func planWatches(
+	ctx context.Context, client redis.UniversalClient, set *cells.Set, watches []watch.Watch, prune bool,
+) (plans []cellPlan, err error) {
 	of, apps := map[cells.Member][]watch.Watch{}, map[string]bool{}
 	for _, w := range watches {
 		cell, err := set.Of(w.Repo)

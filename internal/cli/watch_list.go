@@ -29,7 +29,9 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onCells(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onCells(cmd, std, watchTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				list, more, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, limit)
 				if err != nil {
 					return err
@@ -37,7 +39,10 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; add a prefix or raise --limit\n", limit)
 				}
-				return cmp.Or(term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0)), lacking(missing))
+				if err := term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0)); err != nil {
+					return err
+				}
+				return lacking(missing)
 			})
 		},
 	}
@@ -56,7 +61,9 @@ func prefixOf(args []string) string {
 }
 
 // gatherWatches is [listWatches] over the cells that answer, by repository. It returns the others too.
-func gatherWatches(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, prefix, app string, limit int) (
+func gatherWatches(
+	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, prefix, app string, limit int,
+) (
 	list []watch.Watch, more bool, missing []cells.Missing, err error) {
 	byRepo := func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) }
 	return gather(ctx, cfg, set, limit, byRepo, func(cfg config.Config, _ string) ([]watch.Watch, bool, error) {
@@ -65,7 +72,9 @@ func gatherWatches(ctx context.Context, cfg config.Config, client redis.Universa
 }
 
 // listWatches returns up to limit watches, all if it is 0, and reports whether there are more.
-func listWatches(ctx context.Context, registry *watch.Registry, prefix, app string, limit int) (list []watch.Watch, more bool, err error) {
+func listWatches(
+	ctx context.Context, registry *watch.Registry, prefix, app string, limit int,
+) (list []watch.Watch, more bool, err error) {
 	for q := (watch.Query{Prefix: prefix, App: app, Limit: 1000}); ; {
 		page, err := registry.List(ctx, q)
 		if err != nil {
@@ -118,17 +127,20 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export [prefix]",
 		Short: "Print watches as a file for import",
-		Long:  "Print watches as YAML for lockstep watch import: all, those of one app or those of repositories with a path prefix.",
+		Long: "Print watches as YAML for lockstep watch import: all, those of one app or those of repositories with " +
+			"a path prefix.",
 		Example: "  lockstep watch export --redis redis://127.0.0.1:6379 > watches.yaml\n" +
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
 		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onCells(cmd, std, watchTimeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set) error {
+			return onCells(cmd, std, watchTimeout, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
+			) error {
 				list, _, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, 0)
-				if err == nil {
-					err = lacking(missing) // an incomplete file would remove watches where it is imported
-				}
 				if err != nil {
+					return err
+				}
+				if err := lacking(missing); err != nil { // an incomplete file would remove watches where it is imported
 					return err
 				}
 				return watch.WriteFile(std.Stdout, list)

@@ -29,11 +29,13 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set owner/name",
 		Short: "Change options of a watch",
-		Long: "Change the named options of an app's watch of the remote's default branch, or of --ref. The others stay as they are.\n" +
-			"A repeatable option replaces the whole list. --reset gives an option its default back. The differences are printed.\n" +
-			"--notify-url, also with the same URL, resumes notifications that were silenced.",
+		Long: "Change the named options of an app's watch of the remote's default branch, or of --ref. The others\n" +
+			"stay as they are. A repeatable option replaces the whole list. --reset gives an option its default\n" +
+			"back. The differences are printed. --notify-url, also with the same URL, resumes notifications that\n" +
+			"were silenced.",
 		Example: "  lockstep watch set acme/widgets --app docs --poll 10m --redis redis://127.0.0.1:6379\n" +
-			"  lockstep watch set acme/widgets --app ci --ref 'refs/tags/v*' --reset poll --reset credential --redis redis://127.0.0.1:6379",
+			"  lockstep watch set acme/widgets --app ci --ref 'refs/tags/v*' --reset poll --reset credential --redis " +
+			"redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, err := watchKey(args[0], app, ref)
@@ -41,13 +43,15 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(err)
 			}
 			names, err := flags.named(cmd.Flags(), reset)
-			if err == nil {
-				err = flags.set(new(watch.Watch), names...)
-			}
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+			if err := flags.set(new(watch.Watch), names...); err != nil {
+				return term.UsageError(err)
+			}
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(
+				ctx context.Context, cfg config.Config, client redis.UniversalClient,
+			) error {
 				registry := watch.NewRegistry(client, cfg.Namespace())
 				before, after, err := registry.Change(ctx, key, func(w *watch.Watch) error { return flags.set(w, names...) })
 				if errors.Is(err, watch.ErrNotWatched) {
@@ -60,17 +64,20 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 				if len(done.Changes) == 0 {
 					done.Outcome = "unchanged"
 				}
-				if err := out.Show(std, done, done.Table); err != nil || unchecked || before.URL == after.URL && before.Credential == after.Credential {
+				if err := out.Show(std, done, done.Table); err != nil {
 					return err
 				}
-				warnOfRemote(ctx, std, cfg, after)
+				if !unchecked && (before.URL != after.URL || before.Credential != after.Credential) {
+					warnOfRemote(ctx, std, cfg, after)
+				}
 				return nil
 			})
 		},
 	}
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&app, "app", "", "`app` of the watch; required")
-	cmd.Flags().StringVar(&ref, "ref", "", "watched `branch, ref, commit or pattern` (default: the remote's default branch)")
+	cmd.Flags().StringVar(&ref, "ref", "",
+		"watched `branch, ref, commit or pattern` (default: the remote's default branch)")
 	cmd.Flags().StringVar(&flags.url, "url", "", "`URL` of the same remote, such as over SSH instead of HTTPS")
 	flags.addOptions(cmd.Flags())
 	cmd.Flags().StringArrayVar(&reset, "reset", nil, "`option` to reset to its default, such as poll; repeatable")
@@ -156,11 +163,11 @@ func differences(before, after watch.Watch) []watchChange {
 
 func fieldsOf(w watch.Watch) (fields map[string]json.RawMessage) {
 	document, err := json.Marshal(w)
-	if err == nil {
-		err = json.Unmarshal(document, &fields)
-	}
 	if err != nil {
 		panic(err) // impossible: the registry stores these documents
+	}
+	if err := json.Unmarshal(document, &fields); err != nil {
+		panic(err)
 	}
 	return fields
 }
@@ -176,6 +183,7 @@ func alreadyWatched(existing, wanted watch.Watch) error {
 	if !existing.Ref.IsDefault() {
 		ref = " --ref '" + existing.Ref.String() + "'"
 	}
-	return fmt.Errorf("%s watches %s %s already, with other options (%s); change them with lockstep watch set %s --app %s%s",
+	return fmt.Errorf("%s watches %s %s already, with other options (%s); change them with lockstep watch set "+
+		"%s --app %s%s",
 		existing.App, existing.Repo, refText(existing.Ref), strings.Join(differing, ", "), existing.Repo, existing.App, ref)
 }

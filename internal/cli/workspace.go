@@ -37,11 +37,11 @@ func (f *workspaceFlags) open(root, name string) (t *tree.Tree, published string
 		return t, name, treeError(err)
 	}
 	ref, err := events.ParseRef(f.ref)
-	if err == nil && strings.Contains(name, "@") {
-		err = errors.New("the name has a ref already")
-	}
 	if err != nil {
 		return nil, "", term.UsageError(fmt.Errorf("--ref %s: %w", f.ref, err))
+	}
+	if strings.Contains(name, "@") {
+		return nil, "", term.UsageError(fmt.Errorf("--ref %s: the name has a ref already", f.ref))
 	}
 	published = name + "@" + ref.Suffix()
 	t, err = tree.Open(root, published)
@@ -64,21 +64,26 @@ func newWorkspaceExecCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec NAME -- COMMAND [ARG]...",
 		Short: "Run a command in a writable copy of a published tree",
-		Long: "Run a command in a private, writable copy of the tree published under a name, and remove the copy afterwards. The copy\n" +
-			"has its own .git: commits stay in it until the command pushes them to the repository's remote, with the user's own\n" +
-			"credentials.\n\n" +
-			"The copy is an overlay mount that only the command and its child processes see. It takes milliseconds to create, and\n" +
-			"uses CAP_SYS_ADMIN or else a user namespace with the same user; the repository's folder on the volume is read-only in\n" +
-			"it. If the kernel forbids that, the files are copied, and a line on standard error says why. --kind overlay fails\n" +
-			"instead.\n\n" +
-			"Signals reach the command, and lockstep ends with its exit code, or with 128 and the number of the signal that ended it.\n" +
-			"Processes that the command leaves behind lose their files. The command gets LOCKSTEP_WORKSPACE, the copy's path, and\n" +
-			"LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF as in lockstep exec, but neither Lockstep's secrets nor variables such\n" +
-			"as GIT_DIR that would make git use another repository.\n\n" +
-			"Exit codes when the command does not run: 1 nothing is published under the name, or the copy failed, 2 wrong usage,\n" +
-			"126 the command cannot be run, 127 command not found.",
+		Long: "Run a command in a private, writable copy of the tree published under a name, and remove the copy\n" +
+			"afterwards. The copy has its own .git: commits stay in it until the command pushes them to the\n" +
+			"repository's remote, with the user's own credentials.\n" +
+			"\n" +
+			"The copy is an overlay mount that only the command and its child processes see. It takes\n" +
+			"milliseconds to create, and uses CAP_SYS_ADMIN or else a user namespace with the same user; the\n" +
+			"repository's folder on the volume is read-only in it. If the kernel forbids that, the files are\n" +
+			"copied, and a line on standard error says why. --kind overlay fails instead.\n" +
+			"\n" +
+			"Signals reach the command, and lockstep ends with its exit code, or with 128 and the number of the\n" +
+			"signal that ended it. Processes that the command leaves behind lose their files. The command gets\n" +
+			"LOCKSTEP_WORKSPACE, the copy's path, and LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF as in\n" +
+			"lockstep exec, but neither Lockstep's secrets nor variables such as GIT_DIR that would make git use\n" +
+			"another repository.\n" +
+			"\n" +
+			"Exit codes when the command does not run: 1 nothing is published under the name, or the copy failed,\n" +
+			"2 wrong usage, 126 the command cannot be run, 127 command not found.",
 		Example: "  lockstep workspace exec acme/widgets --root /srv/repos -- make test\n" +
-			"  lockstep workspace exec acme/widgets --ref release/1.2 -- sh -c './fix && git commit -am fix && git push origin HEAD:fix'",
+			"  lockstep workspace exec acme/widgets --ref release/1.2 -- sh -c './fix && git commit -am fix && git " +
+			"push origin HEAD:fix'",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() != 1 || len(args) == 1 {
 				return term.UsageError(fmt.Errorf("want a name, then -- and a command; see %s --help", cmd.CommandPath()))
@@ -105,7 +110,8 @@ func newWorkspaceExecCommand(std term.Streams) *cobra.Command {
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&kind, "kind", string(workspace.KindAuto), "`kind` of copy: overlay, copy, or auto for the first that is possible")
+	cmd.Flags().StringVar(&kind, "kind", string(workspace.KindAuto),
+		"`kind` of copy: overlay, copy, or auto for the first that is possible")
 	cmd.Flags().StringVar(&scratch, "scratch", "", "`folder` for written files (default $TMPDIR or /tmp)")
 	return cmd
 }
@@ -128,7 +134,8 @@ func endLike(status syscall.WaitStatus, err error) error {
 
 func newWorkspaceInsideCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: workspace.InsideCommand, Hidden: true, Short: "Mount an overlay and become a command (for workspace exec only)", Args: cobra.ArbitraryArgs,
+		Use: workspace.InsideCommand, Hidden: true,
+		Short: "Mount an overlay and become a command (for workspace exec only)", Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return workspace.Inside(cmd.Context(), args) },
 	}
 }
@@ -138,9 +145,10 @@ func newWorkspaceCreateCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME DIR",
 		Short: "Make a writable copy of a published tree that stays",
-		Long: "Copy the tree published under a name to a new or empty folder, with a .git as in workspace exec, and print what was\n" +
-			"copied. The files share their blocks with the volume's until they are written, if DIR is on the same XFS or btrfs.\n" +
-			"The copy has all objects of the repository's store and no longer needs the volume: delete it when it is no longer used.",
+		Long: "Copy the tree published under a name to a new or empty folder, with a .git as in workspace exec, and\n" +
+			"print what was copied. The files share their blocks with the volume's until they are written, if DIR\n" +
+			"is on the same XFS or btrfs. The copy has all objects of the repository's store and no longer needs\n" +
+			"the volume: delete it when it is no longer used.",
 		Example: "  lockstep workspace create acme/widgets /work/widgets --root /srv/repos",
 		Args: term.WrongUse(func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {

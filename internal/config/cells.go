@@ -33,6 +33,6 @@ func (c *Config) Directory() events.Namespace {
 	return cells.DefaultPrefix
 }
 
-// Shared returns the prefix of what all cells share: tokens, IDs of webhooks and the limits of hosts. It is that of the directory, or of the
-// deployment if there is none.
+// Shared returns the prefix of what all cells share: tokens, IDs of webhooks and the limits of hosts. It is
+// that of the directory, or of the deployment if there is none.
 func (c *Config) Shared() events.Namespace { return cmp.Or(c.Directory(), c.Namespace()) }

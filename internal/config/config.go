@@ -99,7 +99,9 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 	if err := loadFile(k, path); err != nil {
 		return Config{}, err
 	}
-	variables := env.Provider("\x00", env.Opt{Prefix: EnvPrefix, TransformFunc: setting, EnvironFunc: func() []string { return environ }})
+	variables := env.Provider("\x00", env.Opt{Prefix: EnvPrefix, TransformFunc: setting, EnvironFunc: func() []string {
+		return environ
+	}})
 	if err := checkVariables(environ); err != nil {
 		return Config{}, err
 	}
@@ -110,9 +112,12 @@ func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
 		if err := k.Load(posflag.Provider(flags, "\x00", k), nil); err != nil {
 			return Config{}, fmt.Errorf("flags: %w", err)
 		}
-		for name, instead := range map[string]string{"redis": "--redis-password-file or LOCKSTEP_REDIS", "proxy": "LOCKSTEP_PROXY or the file"} {
+		for name, instead := range map[string]string{
+			"redis": "--redis-password-file or LOCKSTEP_REDIS", "proxy": "LOCKSTEP_PROXY or the file",
+		} {
 			if f := flags.Lookup(name); f != nil && f.Changed && hasPassword(f.Value.String()) {
-				return Config{}, fmt.Errorf("--%s: every user of this machine can see a password in an argument; use %s", name, instead)
+				return Config{}, fmt.Errorf("--%s: every user of this machine can see a password in an "+
+					"argument; use %s", name, instead)
 			}
 		}
 	}
@@ -140,7 +145,8 @@ func loadFile(k *koanf.Koanf, path string) error {
 		s, ok := find(key)
 		switch {
 		case !ok:
-			return fmt.Errorf("config file %s: unknown setting %q; see lockstep serve --help", path, strings.ReplaceAll(key, "\x00", "."))
+			return fmt.Errorf("config file %s: unknown setting %q; see lockstep serve --help", path,
+				strings.ReplaceAll(key, "\x00", "."))
 		case value == nil: // "root:" without a value
 			fromFile.Delete(key)
 		default:
@@ -184,9 +190,12 @@ func (c *Config) check(environ []string) error {
 		c.apiToken, origin = Variable(environ, EnvPrefix+"API_TOKEN"), EnvPrefix+"API_TOKEN"
 	}
 	if c.apiToken != "" && len(c.apiToken) < minToken {
-		return Named(fmt.Errorf("%s: shorter than %d bytes, so it could be guessed; create a token with: openssl rand -hex 32", origin, minToken))
+		return Named(fmt.Errorf("%s: shorter than %d bytes, so it could be guessed; create a token with: "+
+			"openssl rand -hex 32", origin, minToken))
 	}
-	c.hasHooks = c.Hooks != "" || slices.ContainsFunc(environ, func(pair string) bool { return strings.HasPrefix(pair, EnvPrefix+"HOOK_") })
+	c.hasHooks = c.Hooks != "" || slices.ContainsFunc(environ, func(pair string) bool {
+		return strings.HasPrefix(pair, EnvPrefix+"HOOK_")
+	})
 	if c.Redis != "" {
 		if _, err := redisx.Parse(c.Redis, c.redisPassword); err != nil {
 			return Named(err)
@@ -205,7 +214,8 @@ func (c *Config) checkWork() error {
 	case c.Lease < time.Second || c.Lease > 10*time.Minute:
 		return fmt.Errorf("lease %v: want 1s to 10m", c.Lease)
 	case c.LockWait < c.Lease:
-		return fmt.Errorf("lock-wait %v is shorter than lease %v: a crashed holder would time out every waiter; raise lock-wait or lower lease", c.LockWait, c.Lease)
+		return fmt.Errorf("lock-wait %v is shorter than lease %v: a crashed holder would time out every waiter; "+
+			"raise lock-wait or lower lease", c.LockWait, c.Lease)
 	case !slices.Contains(outsideLinks, c.OutsideLinks):
 		return fmt.Errorf("outside-links %q: want %s", c.OutsideLinks, strings.Join(outsideLinks, ", "))
 	}
@@ -261,7 +271,8 @@ func (c *Config) checkServe() error {
 	}
 	// Webhooks are authenticated by their signatures; without a token the API accepts no changes from other machines.
 	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !c.hasHooks && !loopback(c.Listen) {
-		return fmt.Errorf("listen %s: other machines can reach the receiver and no API token is set; set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
+		return fmt.Errorf("listen %s: other machines can reach the receiver and no API token is set; "+
+			"set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); c.LogLevel != "" && err != nil {
@@ -312,12 +323,13 @@ func CheckAddress(name, address string) error {
 	if address == "" {
 		return nil
 	}
+	invalid := fmt.Errorf("%s %q: want host:port, as in 127.0.0.1:8080", name, address)
 	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port)
-	}
 	if err != nil {
-		return fmt.Errorf("%s %q: want host:port, as in 127.0.0.1:8080", name, address)
+		return invalid
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return invalid
 	}
 	return nil
 }

@@ -17,8 +17,9 @@ func (c *Config) RequestsPerHost() (usual int, single map[string]int) {
 	return c.usualRequests, c.hostRequests
 }
 
-// parseHostRequests parses a number and pairs such as git.example.org:8443=4, all optional. A host has no scheme. A port that is the default
-// of HTTP, HTTPS or SSH stands for that host without a port too, since a URL may omit it.
+// parseHostRequests parses a number and pairs such as git.example.org:8443=4, all optional. A host has no
+// scheme. A port that is the default of HTTP, HTTPS or SSH stands for that host without a port too, since a
+// URL may omit it.
 func parseHostRequests(items []string) (usual int, single map[string]int, err error) {
 	single, given := make(map[string]int, len(items)), make(map[string]string, len(items))
 	for _, item := range items {
@@ -29,7 +30,8 @@ func parseHostRequests(items []string) (usual int, single map[string]int, err er
 		n, err := strconv.Atoi(number)
 		switch {
 		case err != nil || n < 1 || isPair && (text == "" || strings.ContainsAny(text, "/@ ")):
-			return 0, nil, fmt.Errorf("host-requests %q: want a maximum of at least 1, or a host and its maximum, such as github.com=32", item)
+			return 0, nil, fmt.Errorf("host-requests %q: want a maximum of at least 1, or a host and its maximum, "+
+				"such as github.com=32", item)
 		case !isPair && usual != 0:
 			return 0, nil, fmt.Errorf("host-requests: %d and %d are both for any host; remove one", usual, n)
 		case !isPair:

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Names returns the flag, the variable and the key of a setting, for messages: "--redis (LOCKSTEP_REDIS, or redis in lockstep.yaml)".
+// Names returns the flag, the variable and the key of a setting, for messages: "--redis (LOCKSTEP_REDIS, or
+// redis in lockstep.yaml)".
 func Names(setting string) string {
 	return fmt.Sprintf("--%s (%s, or %s in %s)", setting, VariableName(setting), setting, DefaultFile)
 }

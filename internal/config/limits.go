@@ -24,13 +24,16 @@ type Limits struct {
 }
 
 var defaultLimits = Limits{
-	MaxTreeFiles: 1_000_000, MaxTreeBytes: 8 << 30, MaxFileBytes: 512 << 20, MaxPackBytes: 2 << 30, MaxInflatedBytes: 8 << 30, MaxRepoBytes: 32 << 30,
+	MaxTreeFiles: 1_000_000, MaxTreeBytes: 8 << 30, MaxFileBytes: 512 << 20, MaxPackBytes: 2 << 30,
+	MaxInflatedBytes: 8 << 30, MaxRepoBytes: 32 << 30,
 	FetchTimeout: 30 * time.Minute, MinFreeBytes: 512 << 20,
 }
 
-// largeLimits has 8 times the sizes and counts of defaultLimits, and 4 times its timeout. It does not change what the volume may use.
+// largeLimits has 8 times the sizes and counts of defaultLimits, and 4 times its timeout. It does not change
+// what the volume may use.
 var largeLimits = Limits{
-	MaxTreeFiles: 8_000_000, MaxTreeBytes: 64 << 30, MaxFileBytes: 4 << 30, MaxPackBytes: 16 << 30, MaxInflatedBytes: 64 << 30, MaxRepoBytes: 256 << 30,
+	MaxTreeFiles: 8_000_000, MaxTreeBytes: 64 << 30, MaxFileBytes: 4 << 30, MaxPackBytes: 16 << 30,
+	MaxInflatedBytes: 64 << 30, MaxRepoBytes: 256 << 30,
 	FetchTimeout: 2 * time.Hour, MinFreeBytes: 512 << 20,
 }
 
@@ -44,13 +47,16 @@ func (l *Limits) byName() *pflag.FlagSet {
 	set.Var(&l.MaxPackBytes, "max-pack-bytes", "maximum size of what a remote may send in one fetch")
 	set.Var(&l.MaxInflatedBytes, "max-inflated-bytes", "maximum size of the objects of one fetch once decompressed")
 	set.Var(&l.MaxRepoBytes, "max-repo-bytes", "size on disk above which a repository is no longer fetched")
-	set.DurationVar(&l.FetchTimeout, "fetch-timeout", l.FetchTimeout, "maximum duration for a remote to send its refs, or its objects")
-	set.Var(&l.MaxVolumeBytes, "max-volume-bytes", "size on disk of all repositories, as last measured, above which nothing is fetched; 0: no limit")
+	set.DurationVar(&l.FetchTimeout, "fetch-timeout", l.FetchTimeout,
+		"maximum duration for a remote to send its refs, or its objects")
+	set.Var(&l.MaxVolumeBytes, "max-volume-bytes", "size on disk of all repositories, as last measured, "+
+		"above which nothing is fetched; 0: no limit")
 	set.Var(&l.MinFreeBytes, "min-free-bytes", "free space on the volume below which nothing is fetched")
 	return set
 }
 
-// parseLimits parses one scale, default or large, and pairs such as max-pack-bytes=4GiB, each of which replaces a limit of the scale.
+// parseLimits parses one scale, default or large, and pairs such as max-pack-bytes=4GiB, each of which
+// replaces a limit of the scale.
 func parseLimits(items []string) (Limits, error) {
 	limits, scale := defaultLimits, ""
 	for _, item := range items {
@@ -74,7 +80,8 @@ func parseLimits(items []string) (Limits, error) {
 		}
 		limit := set.Lookup(name)
 		if limit == nil {
-			return Limits{}, fmt.Errorf("limits: no limit is called %q; want max-pack-bytes or another of docs/configuration.md", name)
+			return Limits{}, fmt.Errorf("limits: no limit is called %q; want max-pack-bytes or another of "+
+				"docs/configuration.md", name)
 		}
 		if err := limit.Value.Set(text); err != nil {
 			return Limits{}, fmt.Errorf("limits: %s %q: %w", name, text, err)

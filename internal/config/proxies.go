@@ -12,7 +12,8 @@ import (
 var headerName = regexp.MustCompile(`^[A-Za-z0-9-]{1,100}$`)
 
 // notIdentity lists headers that any client sends or that do not identify a user.
-var notIdentity = []string{"authorization", "cookie", "host", "origin", "referer", "user-agent", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"}
+var notIdentity = []string{"authorization", "cookie", "host", "origin", "referer", "user-agent", "x-forwarded-for",
+	"x-forwarded-host", "x-forwarded-proto"}
 
 // Admin is the setting admin-header, parsed.
 type Admin struct {
@@ -20,8 +21,8 @@ type Admin struct {
 	Users  []string // empty accepts any user that the proxy names
 }
 
-// parseAdmin parses a header, optionally with the users to accept: X-Forwarded-User=ada,bob. An empty list of users is an error, since it
-// would accept any.
+// parseAdmin parses a header, optionally with the users to accept: X-Forwarded-User=ada,bob. An empty list of
+// users is an error, since it would accept any.
 func parseAdmin(text string) (Admin, error) {
 	header, users, listed := strings.Cut(text, "=")
 	if !headerName.MatchString(header) || slices.Contains(notIdentity, strings.ToLower(header)) {
@@ -29,19 +30,22 @@ func parseAdmin(text string) (Admin, error) {
 	}
 	admin := Admin{Header: header, Users: separate([]string{users})}
 	if listed && len(admin.Users) == 0 || strings.Contains(users, "=") {
-		return Admin{}, fmt.Errorf("admin-header %.100q: want the users to accept after =, such as X-Forwarded-User=ada,bob", text)
+		return Admin{}, fmt.Errorf("admin-header %.100q: want the users to accept after =, "+
+			"such as X-Forwarded-User=ada,bob", text)
 	}
 	return admin, nil
 }
 
-// checkProxies parses admin-header and trusted-proxies and returns an error if only one of them is set. A reader needs no admin-header:
-// it asks trusted proxies whether a request came over TLS.
+// checkProxies parses admin-header and trusted-proxies and returns an error if only one of them is set. A
+// reader needs no admin-header: it asks trusted proxies whether a request came over TLS.
 func (c *Config) checkProxies() (err error) {
 	switch {
 	case c.AdminHeader != "" && len(c.TrustedProxies) == 0:
-		return fmt.Errorf("admin-header %s: any client could send it; set trusted-proxies to the addresses of the proxy", c.AdminHeader)
+		return fmt.Errorf("admin-header %s: any client could send it; set trusted-proxies to the addresses "+
+			"of the proxy", c.AdminHeader)
 	case c.AdminHeader == "" && len(c.TrustedProxies) > 0 && !c.Has(RoleReader):
-		return errors.New("trusted-proxies: set admin-header to the header in which the proxy names the user, or add the role reader")
+		return errors.New("trusted-proxies: set admin-header to the header in which the proxy names the user, " +
+			"or add the role reader")
 	case c.AdminHeader != "":
 		if c.admin, err = parseAdmin(c.AdminHeader); err != nil {
 			return err

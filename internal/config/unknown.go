@@ -21,9 +21,11 @@ func (u UnknownVariable) String() string {
 
 // serviceVariable matches variables that Kubernetes and Docker set in each container for a service called lockstep or
 // lockstep-NAME. The suffix PORT alone is theirs only if the value is a URL.
-var serviceVariable = regexp.MustCompile(`(^|_)(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|(^|_)PORT=[a-z]+://`)
+var serviceVariable = regexp.MustCompile(
+	`(^|_)(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|(^|_)PORT=[a-z]+://`)
 
-// otherVariables have a meaning, but set no setting: API_TOKEN, those that exec sets for its command, and those of the tests.
+// otherVariables have a meaning, but set no setting: API_TOKEN, those that exec sets for its command, and
+// those of the tests.
 var otherVariables = []string{"API_TOKEN", "TREE", "COMMIT", "REF", "WORKSPACE", "TEST", "SEED", "SOAK", "SCREENSHOTS"}
 
 // otherPrefixes start variables with names of users' choice.

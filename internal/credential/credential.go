@@ -1,34 +1,35 @@
 // Package credential resolves the credential names in changes to secrets.
 //
 // A credential is a directory of files, in the form in which Kubernetes and Docker mount secrets, or a set of
-// environment variables:
+// environment variables that begin with LOCKSTEP_CREDENTIAL_{NAME}:
 //
-//	{dir}/{name}/username               LOCKSTEP_CREDENTIAL_{NAME}_USERNAME
-//	{dir}/{name}/password               LOCKSTEP_CREDENTIAL_{NAME}_PASSWORD                 a password or an access token
-//	{dir}/{name}/bearerToken            LOCKSTEP_CREDENTIAL_{NAME}_BEARER_TOKEN             instead of username and password
-//	{dir}/{name}/sshKey                 LOCKSTEP_CREDENTIAL_{NAME}_SSH_KEY                  a private key, PEM or OpenSSH
-//	{dir}/{name}/sshKeyPassphrase       LOCKSTEP_CREDENTIAL_{NAME}_SSH_KEY_PASSPHRASE       if the key is encrypted
-//	{dir}/{name}/knownHosts             LOCKSTEP_CREDENTIAL_{NAME}_KNOWN_HOSTS              overrides the setting known-hosts
-//	{dir}/{name}/githubAppID            LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_APP_ID            a GitHub App; see below
-//	{dir}/{name}/githubInstallationID   LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_INSTALLATION_ID
-//	{dir}/{name}/githubPrivateKey       LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_PRIVATE_KEY       RSA, PEM
-//	{dir}/{name}/githubURL              LOCKSTEP_CREDENTIAL_{NAME}_GITHUB_URL               default https://api.github.com
-//	{dir}/{name}/signingSecret          LOCKSTEP_CREDENTIAL_{NAME}_SIGNING_SECRET           for notifications; whsec_ and base64, or any text
-//	{dir}/{name}/previousSigningSecret  LOCKSTEP_CREDENTIAL_{NAME}_PREVIOUS_SIGNING_SECRET  also signs, during rotation
-//	{dir}/{name}/openpgpKeys            LOCKSTEP_CREDENTIAL_{NAME}_OPENPGP_KEYS             public keys to verify signatures with, as gpg --export writes them
-//	{dir}/{name}/allowedSigners         LOCKSTEP_CREDENTIAL_{NAME}_ALLOWED_SIGNERS          the same for SSH, as in ssh-keygen(1), ALLOWED SIGNERS
-//	{dir}/{name}/revokedKeys            LOCKSTEP_CREDENTIAL_{NAME}_REVOKED_KEYS             SSH public keys that are not trusted any more, one per line
-//	{dir}/{name}/urls                   LOCKSTEP_CREDENTIAL_{NAME}_URLS                     URL prefixes it may be sent to, separated by white space
+//	{dir}/{name}/username               _USERNAME
+//	{dir}/{name}/password               _PASSWORD                 a password or an access token
+//	{dir}/{name}/bearerToken            _BEARER_TOKEN             instead of username and password
+//	{dir}/{name}/sshKey                 _SSH_KEY                  a private key, PEM or OpenSSH
+//	{dir}/{name}/sshKeyPassphrase       _SSH_KEY_PASSPHRASE       if the key is encrypted
+//	{dir}/{name}/knownHosts             _KNOWN_HOSTS              overrides the setting known-hosts
+//	{dir}/{name}/githubAppID            _GITHUB_APP_ID            a GitHub App; see below
+//	{dir}/{name}/githubInstallationID   _GITHUB_INSTALLATION_ID
+//	{dir}/{name}/githubPrivateKey       _GITHUB_PRIVATE_KEY       RSA, PEM
+//	{dir}/{name}/githubURL              _GITHUB_URL               default https://api.github.com
+//	{dir}/{name}/signingSecret          _SIGNING_SECRET           for notifications; whsec_ and base64, or any text
+//	{dir}/{name}/previousSigningSecret  _PREVIOUS_SIGNING_SECRET  also signs, during rotation
+//	{dir}/{name}/openpgpKeys            _OPENPGP_KEYS             public keys, as gpg --export writes them
+//	{dir}/{name}/allowedSigners         _ALLOWED_SIGNERS          the same for SSH, as in ssh-keygen(1), ALLOWED SIGNERS
+//	{dir}/{name}/revokedKeys            _REVOKED_KEYS             SSH public keys that are revoked, one per line
+//	{dir}/{name}/urls                   _URLS                     URL prefixes to which it may be sent
 //
-// Variable names use upper case, and "_" for "-" and ".", so [Check] refuses names that differ only in these. Files take
-// precedence over variables. They are read at each
-// use, all of the same version of a mounted secret, so a rotated secret takes effect immediately. A credential without URL prefixes is never sent: events name
-// credentials, and anybody who can write an event could otherwise have a token sent to another server. A prefix has the
-// scheme https, http or ssh, and only matches that scheme: ssh://git@github.com/acme/.
+// Variable names use upper case, and "_" for "-" and ".", so [Check] refuses names that differ only in these.
+// Files take precedence over variables. They are read at each use, all of the same version of a mounted
+// secret, so a rotated secret takes effect immediately. A credential without URL prefixes is never sent:
+// events name credentials, and anybody who can write an event could otherwise have a token sent to another
+// server. A prefix has the scheme https, http or ssh, and only matches that scheme:
+// ssh://git@github.com/acme/.
 //
-// A GitHub App authenticates with its private key and receives a token for one installation. The token is valid for one
-// hour and cached in memory until five minutes before it expires, or until [Store.Refused]. At most one request for it is
-// in flight.
+// A GitHub App authenticates with its private key and receives a token for one installation. The token is
+// valid for one hour and cached in memory until five minutes before it expires, or until [Store.Refused]. At
+// most one request for it is in flight.
 package credential
 
 import (
@@ -103,10 +104,14 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (wire.Auth, er
 		return wire.Auth{}, err
 	}
 	auth := authOf(texts)
-	app := app{id: texts["githubAppID"], installation: texts["githubInstallationID"], key: texts["githubPrivateKey"], api: texts["githubURL"]}
+	app := app{
+		id: texts["githubAppID"], installation: texts["githubInstallationID"], key: texts["githubPrivateKey"],
+		api: texts["githubURL"],
+	}
 	if Covers(strings.Fields(texts["urls"]), remote) == 0 {
 		return wire.Auth{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q may not be sent to this remote; add its URL prefix to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
+			"credential %q may not be sent to this remote; add its URL prefix to %s or %s", name, s.where(name, "urls"),
+			variable(name, "urls"))
 	}
 	if app.key == "" || strings.HasPrefix(remote, "ssh:") {
 		return auth, nil
@@ -143,9 +148,9 @@ func authOf(texts map[string]string) wire.Auth {
 	}
 }
 
-// Refused reports that a remote has refused a credential returned by [Store.Resolve]. It returns true if a retry with a new
-// one may succeed: a GitHub App's token, which may have been revoked early, is dropped, and the next Resolve requests
-// a new one.
+// Refused reports that a remote has refused a credential returned by [Store.Resolve]. It returns true if a
+// retry with a new one may succeed: a GitHub App's token, which may have been revoked early, is dropped, and
+// the next Resolve requests a new one.
 func (s *Store) Refused(name string, auth wire.Auth) bool {
 	return auth.Password != "" && s.github.forget(name, auth.Password)
 }
@@ -157,8 +162,8 @@ func (s *Store) where(name, file string) string {
 	return filepath.Join(s.dir, name, file)
 }
 
-// read returns the texts of a credential's files, either its public keys or all others. They are of the same version if they are
-// replaced meanwhile.
+// read returns the texts of a credential's files, either its public keys or all others. They are of the same
+// version if they are replaced meanwhile.
 func (s *Store) read(name string, public bool) (texts map[string]string, err error) {
 	ofVariables := false
 	read := func() error {
@@ -209,13 +214,17 @@ func (s *Store) readFile(name, file string) (text string, ok bool, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", false, nil
 	}
-	if publicKeys[file] { // may be binary
-		return string(bytes), err == nil, err
+	if err != nil {
+		return "", false, err
 	}
-	return strings.TrimRight(string(bytes), "\r\n"), err == nil, err
+	if publicKeys[file] { // may be binary
+		return string(bytes), true, nil
+	}
+	return strings.TrimRight(string(bytes), "\r\n"), true, nil
 }
 
-// URLs returns the URL prefixes that a credential may be sent to, at least one. Its errors are as those of [Store.Resolve].
+// URLs returns the URL prefixes that a credential may be sent to, at least one. Its errors are as those of
+// [Store.Resolve].
 func (s *Store) URLs(name string) ([]string, error) {
 	texts, err := s.known(name)
 	if err != nil {
@@ -224,14 +233,16 @@ func (s *Store) URLs(name string) ([]string, error) {
 	prefixes := strings.Fields(texts["urls"])
 	if len(prefixes) == 0 {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q has no URL prefixes, so it is never sent; add them to %s or %s", name, s.where(name, "urls"), variable(name, "urls"))
+			"credential %q has no URL prefixes, so it is never sent; add them to %s or %s", name, s.where(name, "urls"),
+			variable(name, "urls"))
 	}
 	return prefixes, nil
 }
 
-// Covers returns the length of the longest of the URL prefixes that covers remote, at least 1, or 0 if none does. A prefix covers
-// it that has the same scheme and host, the same user if the prefix names one, and a path that is equal or continues with a slash.
-// Of two prefixes with the same path, one with a user is longer.
+// Covers returns the length of the longest of the URL prefixes that covers remote, at least 1, or 0 if none
+// does. A prefix covers it that has the same scheme and host, the same user if the prefix names one, and a
+// path that is equal or continues with a slash. Of two prefixes with the same path, one with a user is
+// longer.
 func Covers(prefixes []string, remote string) (length int) {
 	to, err := url.Parse(remote)
 	if err != nil {

@@ -54,8 +54,9 @@ type slot struct {
 func newGitHub() github {
 	return github{
 		client: http.Client{
-			Timeout:       githubTimeout,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a redirect could steal the signature
+			Timeout: githubTimeout,
+			// a redirect could steal the signature
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		mu: new(sync.Mutex), slots: map[string]*slot{},
 	}
@@ -126,7 +127,8 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 	}
 	base, err := url.Parse(api)
 	if err != nil || base.Hostname() == "" || base.Scheme != "https" && base.Scheme != "http" || base.User != nil {
-		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "githubURL is not a valid API URL; want one such as %s", githubAPI)
+		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig,
+			"githubURL is not a valid API URL; want one such as %s", githubAPI)
 	}
 	if !digits.MatchString(of.installation) {
 		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "githubInstallationID is not a number")
@@ -134,7 +136,8 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 	at := base.JoinPath("app/installations", of.installation, "access_tokens").String()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, nil)
 	if err != nil {
-		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig, "githubURL is not a valid API URL; want one such as %s", githubAPI)
+		return "", time.Time{}, events.Errorf(events.Permanent, events.ClassConfig,
+			"githubURL is not a valid API URL; want one such as %s", githubAPI)
 	}
 	req.Header.Set("Authorization", "Bearer "+signed)
 	req.Header.Set("Accept", "application/vnd.github+json")
@@ -146,7 +149,8 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 			return "", time.Time{}, context.Cause(ctx)
 		}
 		return "", time.Time{}, events.Errorf(events.Retryable, events.ClassNetwork,
-			"request a token from GitHub's API at %s: cannot connect; check the network and the settings hosts, proxy and ca-file", base.Host)
+			"request a token from GitHub's API at %s: cannot connect; check the network and the settings hosts, "+
+				"proxy and ca-file", base.Host)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusCreated {
@@ -157,7 +161,8 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 		Expires time.Time `json:"expires_at"`
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&answer); err != nil || answer.Token == "" {
-		return "", time.Time{}, events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s returned no token", base.Host)
+		return "", time.Time{}, events.Errorf(events.Retryable, events.ClassServer,
+			"GitHub's API at %s returned no token", base.Host)
 	}
 	return answer.Token, answer.Expires, nil
 }
@@ -167,13 +172,16 @@ func refused(res *http.Response, host string) error {
 	status := res.StatusCode
 	switch {
 	case status == http.StatusTooManyRequests, status == http.StatusForbidden && isRateLimit(res.Header):
-		return events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s is rate limited (HTTP %d)", host, status)
+		return events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s is rate limited (HTTP %d)", host,
+			status)
 	case status == http.StatusUnauthorized:
 		return events.Errorf(events.Permanent, events.ClassAuth,
-			"GitHub's API at %s refused the app's signature (HTTP %d); check githubAppID, githubPrivateKey and this machine's clock", host, status)
+			"GitHub's API at %s refused the app's signature (HTTP %d); check githubAppID, githubPrivateKey and this "+
+				"machine's clock", host, status)
 	case status == http.StatusForbidden, status == http.StatusNotFound, status == http.StatusUnprocessableEntity:
 		return events.Errorf(events.Permanent, events.ClassAuth,
-			"GitHub's API at %s refused a token for this installation (HTTP %d); check githubInstallationID, and that the installation is not suspended", host, status)
+			"GitHub's API at %s refused a token for this installation (HTTP %d); check githubInstallationID, "+
+				"and that the installation is not suspended", host, status)
 	}
 	return events.Errorf(events.Retryable, events.ClassServer, "GitHub's API at %s returned HTTP status %d", host, status)
 }
@@ -187,12 +195,15 @@ func isRateLimit(header http.Header) bool {
 func (a app) sign(now time.Time) (string, error) {
 	key, err := parseRSA(a.key)
 	if err != nil {
-		return "", events.Errorf(events.Permanent, events.ClassConfig, "githubPrivateKey is invalid; want the app's RSA key in PEM")
+		return "", events.Errorf(events.Permanent, events.ClassConfig,
+			"githubPrivateKey is invalid; want the app's RSA key in PEM")
 	}
 	if a.id == "" || strings.ContainsAny(a.id, " \t\r\n") {
 		return "", events.Errorf(events.Permanent, events.ClassConfig, "githubAppID is missing or invalid")
 	}
-	claims, err := json.Marshal(map[string]any{"iat": now.Add(-time.Minute).Unix(), "exp": now.Add(9 * time.Minute).Unix(), "iss": a.id})
+	claims, err := json.Marshal(map[string]any{
+		"iat": now.Add(-time.Minute).Unix(), "exp": now.Add(9 * time.Minute).Unix(), "iss": a.id,
+	})
 	if err != nil {
 		return "", err
 	}

@@ -10,9 +10,9 @@ import (
 	"lockstep/events"
 )
 
-// Check returns an error if dir, which may be empty, is not a directory, or if two credentials would read the same
-// variable: their names differ only in case, "-", "." and "_", or one variable that is set belongs to both. It checks the
-// credentials in dir and those named. It reads no secrets.
+// Check returns an error if dir, which may be empty, is not a directory, or if two credentials would read the
+// same variable: their names differ only in case, "-", "." and "_", or one variable that is set belongs to
+// both. It checks the credentials in dir and those named. It reads no secrets.
 func Check(dir string, getenv func(string) string, named ...string) error {
 	names := slices.DeleteFunc(slices.Clone(named), func(name string) bool { return name == "" })
 	if dir != "" {

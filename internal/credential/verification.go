@@ -8,8 +8,9 @@ import (
 // maxKeys is the maximum size of a file of public keys, in bytes.
 const maxKeys = 1 << 20
 
-// VerificationKeys returns the files openpgpKeys, allowedSigners and revokedKeys, all of the same version. They are public: the
-// credential's URL prefixes do not matter. Errors are permanent, except if a file cannot be read.
+// VerificationKeys returns the files openpgpKeys, allowedSigners and revokedKeys, all of the same version.
+// They are public: the credential's URL prefixes do not matter. Errors are permanent, except if a file cannot
+// be read.
 func (s *Store) VerificationKeys(name string) (signature.Files, error) {
 	if !namePattern.MatchString(name) {
 		return signature.Files{}, events.Errorf(events.Permanent, events.ClassConfig,
@@ -24,7 +25,8 @@ func (s *Store) VerificationKeys(name string) (signature.Files, error) {
 	}
 	if keys.OpenPGPKeys == "" && keys.AllowedSigners == "" {
 		return signature.Files{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q has no keys to verify signatures with; add %s or %s", name, s.where(name, "allowedSigners"), s.where(name, "openpgpKeys"))
+			"credential %q has no keys to verify signatures with; add %s or %s", name, s.where(name, "allowedSigners"),
+			s.where(name, "openpgpKeys"))
 	}
 	return keys, nil
 }

@@ -77,7 +77,9 @@ func (a *access) user(r *http.Request) string {
 		return ""
 	}
 	user := strings.TrimSpace(values[0])
-	unprintable := strings.ContainsFunc(user, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
+	unprintable := strings.ContainsFunc(user, func(r rune) bool {
+		return !unicode.IsPrint(r) || r == unicode.ReplacementChar
+	})
 	if user == "" || len(user) > 200 || unprintable || len(a.proxy.Users) > 0 && !slices.Contains(a.proxy.Users, user) {
 		return ""
 	}
@@ -102,8 +104,9 @@ func peerOf(r *http.Request) (netip.Addr, bool) {
 }
 
 var (
-	errNoLogin  = errors.New("log in to do that")
-	errBadForm  = errors.New("this form belongs to another session, or the service has restarted since; reload the page and try again")
+	errNoLogin = errors.New("log in to do that")
+	errBadForm = errors.New("this form belongs to another session, or the service has restarted since; " +
+		"reload the page and try again")
 	errLongForm = errors.New("the form is too long")
 )
 

@@ -67,7 +67,8 @@ func (a assets) url(name string) (string, error) {
 	return "/dashboard/static/" + file.hash + "/" + name, nil
 }
 
-// serve serves an embedded file. It is cacheable only under the hash of its content: a page of another process may name another.
+// serve serves an embedded file. It is cacheable only under the hash of its content: a page of another
+// process may name another.
 func (a assets) serve(w http.ResponseWriter, r *http.Request) {
 	file, ok := a[r.PathValue("name")]
 	if !ok {

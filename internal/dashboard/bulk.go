@@ -24,8 +24,8 @@ func filtersOf(given url.Values) (kept url.Values) {
 	return (&page{params: deadFilters}).query(given)
 }
 
-// findLetters returns the oldest letters that match and are complete, and the cursor of the next ones. It reads as many pages as it has
-// time for.
+// findLetters returns the oldest letters that match and are complete, and the cursor of the next ones. It
+// reads as many pages as it has time for.
 func (d *Dashboard) findLetters(ctx context.Context, filters url.Values) (found letterList, err error) {
 	query, err := d.deadQuery(filters)
 	if err != nil {
@@ -44,7 +44,8 @@ func (d *Dashboard) findLetters(ctx context.Context, filters url.Values) (found 
 		if err != nil {
 			return letterList{}, err
 		}
-		found.letters, found.next, found.missing = append(found.letters, page.letters...), page.next, append(found.missing, page.missing...)
+		found.letters, found.next = append(found.letters, page.letters...), page.next
+		found.missing = append(found.missing, page.missing...)
 		if page.next == "" || len(found.letters) >= bulkLetters {
 			return found, nil
 		}
@@ -75,21 +76,25 @@ func (d *Dashboard) confirmRetryAll(w http.ResponseWriter, r *http.Request, _ vi
 		number = "the first " + number
 	}
 	c := confirmation{
-		Action: "/dashboard/dead/retry-all", Back: deadURL(filters), Button: "Retry them", Facts: [][2]string{{"Letters", number}},
-		Warning: "Each letter goes back into its stream as a new entry, and becomes a dead letter again if its cause is not fixed. Letters that are incomplete stay.",
+		Action: "/dashboard/dead/retry-all", Back: deadURL(filters), Button: "Retry them",
+		Facts: [][2]string{{"Letters", number}},
+		Warning: "Each letter goes back into its stream as a new entry, and becomes a dead letter again if its cause " +
+			"is not fixed. Letters that are incomplete stay.",
 	}
 	if len(found.missing) > 0 {
 		c.Facts = append(c.Facts, [2]string{"Without", "cell " + strings.Join(found.missing, ", ") + ", no answer"})
 	}
 	for _, name := range deadFilters {
 		if value := filters.Get(name); value != "" {
-			c.Fields, c.Facts = append(c.Fields, [2]string{name, value}), append(c.Facts, [2]string{"Only of this " + name, clip(200, value)})
+			c.Fields = append(c.Fields, [2]string{name, value})
+			c.Facts = append(c.Facts, [2]string{"Only of this " + name, clip(200, value)})
 		}
 	}
 	d.answer(w, r, http.StatusOK, "confirm", "Retry "+number+" dead letters?", c)
 }
 
-// retryAll retries the letters that match, the oldest first. Letters that fail again meanwhile are newer, and not retried twice.
+// retryAll retries the letters that match, the oldest first. Letters that fail again meanwhile are newer, and
+// not retried twice.
 func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) {
 	filters := filtersOf(r.PostForm)
 	ctx, cancel := context.WithTimeout(r.Context(), bulkTimeout)
@@ -100,7 +105,8 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 		return
 	}
 	done, kept, err := d.retryLetters(ctx, found.letters)
-	d.cfg.Log.InfoContext(r.Context(), "dead letters retried on the dashboard", "by", v.name, "letters", done, "kept", kept,
+	d.cfg.Log.InfoContext(r.Context(), "dead letters retried on the dashboard", "by", v.name, "letters", done,
+		"kept", kept,
 		"repo", filters.Get("repo"), "reason", filters.Get("reason"), "app", filters.Get("app"), "error", err)
 	text := count(done) + " dead letters are back in their streams."
 	if kept > 0 {

@@ -52,10 +52,7 @@ func TestDeadLettersOfAllCells(t *testing.T) {
 	d := startDesk(t, func(cfg *Config) { cfg.DeadCells = all })
 	prefix := map[string]string{"eu-1": "lockstep:{0}:", "eu-2": "lockstep:{eu-2}:"}
 	for cell, prefix := range prefix {
-		dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: d.client, Prefix: prefix, Dead: prefix + "dead"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		dead := stream.NewDeadLetters(d.client, prefix)
 		all.cells[cell] = dead
 	}
 	left := func(cell string) int64 { return d.client.XLen(t.Context(), prefix[cell]+"dead").Val() }

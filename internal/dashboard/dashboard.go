@@ -22,37 +22,45 @@ import (
 
 // Config configures a Dashboard. Fields are required unless marked optional.
 type Config struct {
-	Redis      redis.UniversalClient // follows Results; never closed
-	Results    string                // the stream of results
-	Changes    string                // the stream of changes
-	Group      string                // the workers' consumer group
-	Locks      server.Locks          // listed often, so share it: [server.ShareLocks]
-	Dead       server.Dead
-	AllLocks   server.LocksOfCells                     // lists those of all cells instead; nil without cells
-	LocksOf    func(cell string) (server.Locks, error) // of one cell; nil without cells
-	Cell       string                                  // whose data the pages show that are not of all cells; "" without cells
-	DeadCells  server.DeadCells                        // nil without cells
-	Streams    server.Streams
-	Repos      Repos
-	Watches    Watches
-	AllWatches Watches                                                          // of all cells, one cell after the other; nil without cells
-	Activities Activities                                                       // work in progress; optional
-	Hosts      server.Hosts                                                     // limits of requests to hosts; optional
-	Consumers  func(context.Context) ([]stream.Consumer, error)                 // of Group; by default read from Redis
-	Outboxes   Outboxes                                                         // notifications; by default read from Redis
-	Webhooks   func(context.Context) ([]intake.Received, error)                 // newest first; by default read from Redis
-	Followers  Followers                                                        // shown to admins; optional
-	Cells      func(context.Context) []Cell                                     // of the directory, called often; nil without cells
-	CellOf     func(events.RepoPath) (RepoCell, error)                          // of the directory, for the pages of repositories; nil without cells
-	Size       func(events.RepoPath) (int64, bool)                              // bytes on the local volume, false if unknown; optional
-	Tree       func(repo events.RepoPath, ref events.Ref, commit string) string // published tree on the local volume, "" if unknown; optional
-	Publish    func(context.Context, events.Change) (entry string, err error)   // adds a change to Changes; nil disables Sync now
-	PollEvery  time.Duration                                                    // poll interval of watches that do not set one
-	Guard      server.Guard                                                     // authenticates admins by token or loopback address
-	Proxy      Proxy                                                            // authenticates admins by a proxy's header; optional
-	Realm      string                                                           // separates this deployment's sessions from those of others
-	Version    string                                                           // shown in the footer
-	Log        *slog.Logger
+	Redis    redis.UniversalClient // follows Results; never closed
+	Results  string                // the stream of results
+	Changes  string                // the stream of changes
+	Group    string                // the workers' consumer group
+	Locks    server.Locks          // listed often, so share it: [server.ShareLocks]
+	Dead     server.Dead
+	AllLocks server.LocksOfCells                     // lists those of all cells instead; nil without cells
+	LocksOf  func(cell string) (server.Locks, error) // of one cell; nil without cells
+	// whose data the pages show that are not of all cells; "" without cells
+	Cell      string
+	DeadCells server.DeadCells // nil without cells
+	Streams   server.Streams
+	Repos     Repos
+	Watches   Watches
+	// of all cells, one cell after the other; nil without cells
+	AllWatches Watches
+	Activities Activities                                       // work in progress; optional
+	Hosts      server.Hosts                                     // limits of requests to hosts; optional
+	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
+	// notifications; by default read from Redis
+	Outboxes  Outboxes
+	Webhooks  func(context.Context) ([]intake.Received, error) // newest first; by default read from Redis
+	Followers Followers                                        // shown to admins; optional
+	// of the directory, called often; nil without cells
+	Cells func(context.Context) []Cell
+	// of the directory, for the pages of repositories; nil without cells
+	CellOf func(events.RepoPath) (RepoCell, error)
+	// bytes on the local volume, false if unknown; optional
+	Size func(events.RepoPath) (int64, bool)
+	// published tree on the local volume, "" if unknown; optional
+	Tree func(repo events.RepoPath, ref events.Ref, commit string) string
+	// adds a change to Changes; nil disables Sync now
+	Publish   func(context.Context, events.Change) (entry string, err error)
+	PollEvery time.Duration // poll interval of watches that do not set one
+	Guard     server.Guard  // authenticates admins by token or loopback address
+	Proxy     Proxy         // authenticates admins by a proxy's header; optional
+	Realm     string        // separates this deployment's sessions from those of others
+	Version   string        // shown in the footer
+	Log       *slog.Logger
 }
 
 // Repos reads the state of repositories. [state.Store] implements it.
@@ -109,7 +117,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, errors.New("dashboard: Config.Log is required")
 	}
 	if cfg.Consumers == nil {
-		cfg.Consumers = func(ctx context.Context) ([]stream.Consumer, error) {
+		cfg.Consumers = func(ctx context.Context) ([]redis.XInfoConsumer, error) {
 			return stream.Consumers(ctx, cfg.Redis, cfg.Changes, cfg.Group)
 		}
 	}
@@ -129,8 +137,8 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results), followers: &sharedFollowers{list: cfg.Followers},
-		histories: map[string]*histories{}}
+	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results),
+		followers: &sharedFollowers{list: cfg.Followers}, histories: map[string]*histories{}}
 	d.hub = newHub(ctx, cfg.Log, d.tail)
 	d.index = &repoIndex{repos: cfg.Repos, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {
@@ -150,7 +158,9 @@ func (d *Dashboard) routes() *http.ServeMux {
 			mux.Handle("GET "+p.path, d.show(name))
 		}
 	}
-	mux.HandleFunc("GET /dashboard/{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusSeeOther) })
+	mux.HandleFunc("GET /dashboard/{$}", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+	})
 	mux.HandleFunc("GET /dashboard/events", d.stream)
 	mux.HandleFunc("GET /dashboard/static/{hash}/{name...}", d.assets.serve)
 	mux.HandleFunc("GET /dashboard/login", d.showLogin)

@@ -45,7 +45,9 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 	if err != nil {
 		return nil, err
 	}
-	shown := deadPage{Next: found.next, Oldest: query.Oldest, Total: -1, Cells: d.cfg.DeadCells != nil, Missing: found.missing}
+	shown := deadPage{
+		Next: found.next, Oldest: query.Oldest, Total: -1, Cells: d.cfg.DeadCells != nil, Missing: found.missing,
+	}
 	if !shown.Cells {
 		if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 {
 			shown.Total = streams[0].Dead
@@ -103,7 +105,8 @@ func (d *Dashboard) listLetters(ctx context.Context, query stream.Query) (list l
 	return list, nil
 }
 
-// lettersOf returns the dead letters of a cell, or, if cell is "", those of the one that has a letter with the ID, and its name.
+// lettersOf returns the dead letters of a cell, or, if cell is "", those of the one that has a letter with
+// the ID, and its name.
 func (d *Dashboard) lettersOf(ctx context.Context, cell, id string) (server.Dead, string, error) {
 	if d.cfg.DeadCells == nil {
 		return d.cfg.Dead, "", nil
@@ -113,7 +116,9 @@ func (d *Dashboard) lettersOf(ctx context.Context, cell, id string) (server.Dead
 
 // deadQuery parses the filters by repository, reason and app.
 func (d *Dashboard) deadQuery(q url.Values) (stream.Query, error) {
-	query := stream.Query{Reason: q.Get("reason"), After: q.Get("after"), Oldest: q.Get("order") == "oldest", Limit: lettersShown}
+	query := stream.Query{
+		Reason: q.Get("reason"), After: q.Get("after"), Oldest: q.Get("order") == "oldest", Limit: lettersShown,
+	}
 	app := strings.TrimSpace(q.Get("app"))
 	ofApp := func(l stream.Letter) bool { return server.NewDeadLetter(d.cfg.Dead, l, false).App == app }
 	if app != "" {
@@ -190,7 +195,8 @@ func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.failDead(w, r, err)
 		return
 	}
-	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id, "stream", done.Stream, "entry", done.Entry)
+	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id,
+		"stream", done.Stream, "entry", done.Entry)
 	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done.Entry))
 	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
 }
@@ -215,9 +221,11 @@ func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visito
 		return
 	}
 	d.answer(w, r, http.StatusOK, "confirm", "Drop dead letter "+l.ID+"?", confirmation{
-		Action: "/dashboard/dead/drop", Back: "/dashboard/dead", Button: "Drop the letter", Fields: [][2]string{{"id", l.ID}, {"cell", l.Cell}},
+		Action: "/dashboard/dead/drop", Back: "/dashboard/dead", Button: "Drop the letter",
+		Fields: [][2]string{{"id", l.ID}, {"cell", l.Cell}},
 		Facts: [][2]string{
-			{"Letter", l.ID}, {"Repository", clip(300, cmp.Or(l.Repo, "unknown"))}, {"Reason", clip(100, l.Reason)}, {"Error", clip(400, l.Error)},
+			{"Letter", l.ID}, {"Repository", clip(300, cmp.Or(l.Repo, "unknown"))}, {"Reason", clip(100, l.Reason)},
+			{"Error", clip(400, l.Error)},
 		},
 		Warning: "The letter and its payload are deleted permanently. The repository itself is not affected.",
 	})
@@ -234,20 +242,28 @@ func deadListURL(r *http.Request) string {
 
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
-	dead, _, err := d.lettersOf(r.Context(), r.FormValue("cell"), id)
-	if err == nil {
-		var n int
-		if n, err = dead.Drop(r.Context(), id); err == nil && n == 0 {
-			err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
-		}
-	}
-	if err != nil {
+	if err := d.dropLetter(r.Context(), r.FormValue("cell"), id); err != nil {
 		d.failDead(w, r, err)
 		return
 	}
 	d.cfg.Log.WarnContext(r.Context(), "dead letter dropped on the dashboard", "by", v.name, "letter", id)
 	d.setFlash(w, fmt.Sprintf("Dead letter %s is dropped.", id))
 	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
+}
+
+func (d *Dashboard) dropLetter(ctx context.Context, cell, id string) error {
+	dead, _, err := d.lettersOf(ctx, cell, id)
+	if err != nil {
+		return err
+	}
+	n, err := dead.Drop(ctx, id)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
+	}
+	return nil
 }
 
 func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {

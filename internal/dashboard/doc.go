@@ -1,6 +1,7 @@
-// Package dashboard is the service's web interface. It shows throughput and latency, work in progress, workers, leases,
-// hosts, dead letters, outboxes, watches and the state and results of each repository, all live. Users who are logged in can request
-// syncs, send notifications, release leases, and retry or drop dead letters.
+// Package dashboard is the service's web interface. It shows throughput and latency, work in progress,
+// workers, leases, hosts, dead letters, outboxes, watches and the state and results of each repository, all
+// live. Users who are logged in can request syncs, send notifications, release leases, and retry or drop dead
+// letters.
 //
 // # How a page is served
 //
@@ -21,8 +22,8 @@
 // follows the results stream and counts results in buckets of 5 s over 15 min. The latency of a change is the time
 // between its stream entry and that of its result, both by Redis' clock.
 //
-// What is read comes from the interfaces and functions of [Config], so that a deployment of several parts can combine them. Only the
-// tail and the history of a repository read the stream of results themselves.
+// What is read comes from the interfaces and functions of [Config], so that a deployment of several parts can
+// combine them. Only the tail and the history of a repository read the stream of results themselves.
 //
 // # Guarantees
 //

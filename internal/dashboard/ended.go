@@ -13,8 +13,8 @@ import (
 // endedTimeout bounds a lookup, which every request with a session needs.
 const endedTimeout = 2 * time.Second
 
-// endedSessions are the sessions that were logged out, for all replicas. Redis keeps each until it would have expired. While Redis
-// is unavailable, a copy of a session's cookie is accepted.
+// endedSessions are the sessions that were logged out, for all replicas. Redis keeps each until it would have
+// expired. While Redis is unavailable, a copy of a session's cookie is accepted.
 type endedSessions struct {
 	redis  redis.UniversalClient // nil: no session ends early
 	prefix string                // of all keys

@@ -14,8 +14,9 @@ const (
 	maxStreamAge = time.Hour // after which the browser reconnects
 )
 
-// stream sends the parts of a page to a browser as they change. It replaces the connection's deadlines, which suit
-// short requests, with a deadline per write. It ends with the session or the dashboard, or when the browser falls behind.
+// stream sends the parts of a page to a browser as they change. It replaces the connection's deadlines, which
+// suit short requests, with a deadline per write. It ends with the session or the dashboard, or when the
+// browser falls behind.
 func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	p, v := d.pages[r.URL.Query().Get("page")], d.access.visitor(r)
 	if p == nil || p.load == nil {

@@ -56,10 +56,11 @@ func (s *sharedFollowers) read(ctx context.Context) ([]feed.Follower, error) {
 		return s.last, nil
 	}
 	list, err := s.list.List(ctx)
-	if err == nil {
-		s.last, s.at = list, time.Now()
+	if err != nil {
+		return nil, err
 	}
-	return list, err
+	s.last, s.at = list, time.Now()
+	return list, nil
 }
 
 // followers returns the lines of the overview, and the number of omitted ones.
@@ -70,7 +71,8 @@ func (d *Dashboard) followersShown(ctx context.Context) (lines []followerLine, m
 	}
 	shown, more := first(followersShown, all)
 	for _, one := range shown {
-		lines = append(lines, followerLine{one, time.Duration(one.LagMS) * time.Millisecond, one.Version != "" && one.Version != d.cfg.Version})
+		other := one.Version != "" && one.Version != d.cfg.Version
+		lines = append(lines, followerLine{one, time.Duration(one.LagMS) * time.Millisecond, other})
 	}
 	return lines, more, nil
 }

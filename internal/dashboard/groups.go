@@ -84,9 +84,11 @@ func (d *Dashboard) loadResults(ctx context.Context, q url.Values, admin bool) (
 
 // matchingResults filters results. Only admins see, and so filter by, apps.
 func matchingResults(results []settled, q url.Values, admin bool) (found []settled) {
-	repo, outcome, app := strings.ToLower(strings.TrimSpace(q.Get("repo"))), q.Get("outcome"), strings.TrimSpace(q.Get("app"))
+	repo := strings.ToLower(strings.TrimSpace(q.Get("repo")))
+	outcome, app := q.Get("outcome"), strings.TrimSpace(q.Get("app"))
 	for _, s := range results {
-		if strings.Contains(strings.ToLower(s.Repo), repo) && (outcome == "" || s.Outcome == outcome || outcome == "other" && s.kind == outOther) &&
+		if strings.Contains(strings.ToLower(s.Repo), repo) &&
+			(outcome == "" || s.Outcome == outcome || outcome == "other" && s.kind == outOther) &&
 			(app == "" || admin && s.App == app) {
 			found = append(found, s)
 		}

@@ -103,7 +103,8 @@ func (h *histories) read(ctx context.Context, repo events.RepoPath, was history)
 			break
 		}
 		oldest := entries[len(entries)-1].ID
-		if to = "(" + oldest; scanned >= historyScanned || bytes >= historyRead { // what was known before leaves a gap: drop it
+		// what was known before leaves a gap: drop it
+		if to = "(" + oldest; scanned >= historyScanned || bytes >= historyRead {
 			now.since, was.results = events.EntryTime(oldest), nil
 			break
 		}
@@ -125,7 +126,9 @@ func resultOf(e redis.XMessage, repo events.RepoPath) (settled, bool) {
 
 // tree returns the tree of the newest result that published a commit of a ref, or "".
 func (h history) tree(ref, commit string) string {
-	i := slices.IndexFunc(h.results, func(s settled) bool { return s.kind != outFailed && s.Ref == ref && s.After == commit && s.Tree != "" })
+	i := slices.IndexFunc(h.results, func(s settled) bool {
+		return s.kind != outFailed && s.Ref == ref && s.After == commit && s.Tree != ""
+	})
 	if i < 0 {
 		return ""
 	}

@@ -173,7 +173,8 @@ func (v *view) render(data any, err error) []part {
 	}
 	for _, name := range v.page.parts {
 		var b bytes.Buffer
-		if err := v.page.template.ExecuteTemplate(&b, name, partData{Admin: v.admin, Query: flat(v.query), Data: data}); err != nil {
+		if err := v.page.template.ExecuteTemplate(&b, name,
+			partData{Admin: v.admin, Query: flat(v.query), Data: data}); err != nil {
 			continue // cannot fail: tests render every part
 		}
 		parts = append(parts, part{name, b.String()})

@@ -12,14 +12,16 @@ import (
 )
 
 const (
-	maxIndexed   = 200_000 // repositories, about 200 bytes each; beyond, lists are neither sorted nor searched by parts of names
+	// repositories, about 200 bytes each; beyond, lists are neither sorted nor searched by parts of names
+	maxIndexed   = 200_000
 	indexBatch   = 1000
 	indexTimeout = time.Minute // of a build
 	indexKept    = time.Minute // without visitors
 )
 
-// repoIndex is a list of all repositories, sorted by path, for sorting, searching and paging. Redis has no such order. It is built
-// in the background while visitors need it, at most a twentieth of the time. It is safe for concurrent use.
+// repoIndex is a list of all repositories, sorted by path, for sorting, searching and paging. Redis has no
+// such order. It is built in the background while visitors need it, at most a twentieth of the time. It is
+// safe for concurrent use.
 type repoIndex struct {
 	repos Repos
 	start func(func(ctx context.Context)) // runs a function in the background
@@ -43,8 +45,9 @@ type indexed struct {
 	missing                 []string      // cells that did not answer
 }
 
-// get returns the last index. If that is older than a second and than 20 times what its build took, the next is built in the background.
-// Without an index, get waits for the first, and returns nil if that takes too long.
+// get returns the last index. If that is older than a second and than 20 times what its build took, the next
+// is built in the background. Without an index, get waits for the first, and returns nil if that takes too
+// long.
 func (x *repoIndex) get(ctx context.Context, wait time.Duration) (*indexed, error) {
 	x.mu.Lock()
 	last := x.last
@@ -121,7 +124,9 @@ func (x *repoIndex) read(ctx context.Context) (*indexed, error) {
 
 // sort sorts the repositories, drops those that a scan returned twice, and counts them.
 func (x *indexed) sort() {
-	slices.SortFunc(x.all, func(a, b state.Summary) int { return cmp.Compare(strings.ToLower(a.Repo), strings.ToLower(b.Repo)) })
+	slices.SortFunc(x.all, func(a, b state.Summary) int {
+		return cmp.Compare(strings.ToLower(a.Repo), strings.ToLower(b.Repo))
+	})
 	x.all = slices.CompactFunc(x.all, func(a, b state.Summary) bool { return strings.EqualFold(a.Repo, b.Repo) })
 	x.keys = make([]string, len(x.all))
 	for i, s := range x.all {
@@ -147,7 +152,8 @@ const (
 	bySize     = "size" // largest first
 )
 
-var repoOrders = [][2]string{{"", "name"}, {byFailures, "failing first"}, {byOldest, "last sync, oldest first"}, {byNewest, "last sync, newest first"}, {bySize, "size"}}
+var repoOrders = [][2]string{{"", "name"}, {byFailures, "failing first"}, {byOldest, "last sync, oldest first"},
+	{byNewest, "last sync, newest first"}, {bySize, "size"}}
 
 // find returns the positions of the repositories that contain text and have the state, in the order.
 func (x *indexed) find(text, only, order string, size func(string) (int64, bool)) []int {

@@ -49,7 +49,8 @@ func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, 
 	return p, nil
 }
 
-// readLeases returns the held leases, and the cells that do not answer. It knows the progress of work in the dashboard's own cell.
+// readLeases returns the held leases, and the cells that do not answer. It knows the progress of work in the
+// dashboard's own cell.
 func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []string, err error) {
 	held := map[string][]locking.Status{}
 	if d.cfg.AllLocks != nil {
@@ -90,6 +91,24 @@ func (d *Dashboard) locksOf(cell string) (server.Locks, error) {
 	return d.cfg.LocksOf(cell)
 }
 
+func (d *Dashboard) leaseStatus(ctx context.Context, cell string, repo events.RepoPath) (locking.Status, error) {
+	locks, err := d.locksOf(cell)
+	if err != nil {
+		return locking.Status{}, err
+	}
+	return locks.Status(ctx, repo.Key())
+}
+
+func (d *Dashboard) forceRelease(
+	ctx context.Context, cell string, repo events.RepoPath, fence uint64,
+) (former locking.Holder, err error) {
+	locks, err := d.locksOf(cell)
+	if err != nil {
+		return locking.Holder{}, err
+	}
+	return locks.ForceRelease(ctx, repo.Key(), fence)
+}
+
 type confirmation struct {
 	Action  string // URL that the form is posted to
 	Back    string
@@ -107,11 +126,7 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 		return
 	}
 	cell := r.FormValue("cell")
-	var status locking.Status
-	locks, err := d.locksOf(cell)
-	if err == nil {
-		status, err = locks.Status(r.Context(), repo.Key())
-	}
+	status, err := d.leaseStatus(r.Context(), cell, repo)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		d.fail(w, r, http.StatusNotFound, err)
@@ -124,12 +139,15 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 			Action: "/dashboard/leases/release", Back: "/dashboard/leases", Button: "Release the lease",
 			Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}, {"cell", cell}},
 			Facts: [][2]string{
-				{"Repository", repo.String()}, {"Holder", clip(200, status.Holder.Worker)}, {"Operation", clip(40, status.Holder.Operation)},
-				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)}, {"Waiting", strconv.Itoa(len(status.Waiters))},
+				{"Repository", repo.String()}, {"Holder", clip(200, status.Holder.Worker)},
+				{"Operation", clip(40, status.Holder.Operation)},
+				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)},
+				{"Waiting", strconv.Itoa(len(status.Waiters))},
 			},
 			Since: status.Holder.Since,
-			Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next waiter gets the lease, with a higher fence. " +
-				"A worker that hangs can do no harm: the old fence no longer allows any change.",
+			Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next " +
+				"waiter gets the lease, with a higher fence. A worker that hangs can do no harm: " +
+				"the old fence no longer allows any change.",
 		})
 	}
 }
@@ -141,11 +159,7 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.fail(w, r, http.StatusBadRequest, err)
 		return
 	}
-	var former locking.Holder
-	locks, err := d.locksOf(r.FormValue("cell"))
-	if err == nil {
-		former, err = locks.ForceRelease(r.Context(), repo.Key(), fence)
-	}
+	former, err := d.forceRelease(r.Context(), r.FormValue("cell"), repo, fence)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		d.fail(w, r, http.StatusNotFound, err)
@@ -154,9 +168,10 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 	case err != nil:
 		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
 	default:
-		d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(), "fence", fence,
-			"worker", former.Worker, "job", former.Job, "operation", former.Operation)
-		d.setFlash(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker, former.Job, fence))
+		d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(),
+			"fence", fence, "worker", former.Worker, "job", former.Job, "operation", former.Operation)
+		d.setFlash(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker,
+			former.Job, fence))
 		http.Redirect(w, r, "/dashboard/leases", http.StatusSeeOther)
 	}
 }

@@ -39,7 +39,10 @@ type watchesPage struct {
 const cellPages = 16
 
 func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (any, error) {
-	query := watch.Query{Prefix: strings.TrimSpace(q.Get("prefix")), App: strings.TrimSpace(q.Get("app")), After: q.Get("after"), Limit: listShown}
+	query := watch.Query{
+		Prefix: strings.TrimSpace(q.Get("prefix")), App: strings.TrimSpace(q.Get("app")), After: q.Get("after"),
+		Limit: listShown,
+	}
 	list, pages := d.cfg.Watches, 1
 	if d.cfg.AllWatches != nil {
 		list, pages = d.cfg.AllWatches, cellPages
@@ -70,8 +73,8 @@ func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (
 func (d *Dashboard) watchLine(w watch.Watch, admin bool) watchLine {
 	line := watchLine{App: w.App, Repo: w.Repo.String(), Ref: w.Ref.String(), Poll: d.pollOf(w.Poll)}
 	if admin {
-		line.URL, line.Credential, line.Notify, line.Signed, line.Silenced = w.URL, w.Credential, w.NotifyURL, w.NotifySecret, w.Silenced
-		line.Paths, line.Auto = w.Paths, w.Auto
+		line.URL, line.Credential, line.Paths, line.Auto = w.URL, w.Credential, w.Paths, w.Auto
+		line.Notify, line.Signed, line.Silenced = w.NotifyURL, w.NotifySecret, w.Silenced
 	}
 	return line
 }
@@ -172,7 +175,9 @@ func numberOf(q url.Values, name string, otherwise uint64) (uint64, error) {
 }
 
 // cut sets the totals and returns the repositories of a page, from 1.
-func (p *reposPage) cut(all *indexed, q url.Values, prefix string, number int, size func(string) (int64, bool)) (found []state.Summary) {
+func (p *reposPage) cut(
+	all *indexed, q url.Values, prefix string, number int, size func(string) (int64, bool),
+) (found []state.Summary) {
 	p.Indexed, p.At = true, all.at
 	p.Total, p.Failing, p.Never, p.Removed = len(all.all), all.failing, all.never, all.removed
 	match := all.find(cmp.Or(strings.TrimSpace(q.Get("q")), prefix), q.Get("state"), q.Get("sort"), size)

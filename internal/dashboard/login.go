@@ -46,7 +46,8 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, next, http.StatusSeeOther)
 	case !d.access.attempts.allowed(from):
 		w.Header().Set("Retry-After", "60")
-		d.answerLogin(w, r, http.StatusTooManyRequests, next, "That is not the API token, after too many failed attempts. Wait a minute, then try again.")
+		d.answerLogin(w, r, http.StatusTooManyRequests, next, "That is not the API token, after too many failed "+
+			"attempts. Wait a minute, then try again.")
 	default:
 		d.access.attempts.failed(from)
 		log.WarnContext(r.Context(), "dashboard login refused")
@@ -66,7 +67,8 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request, v visitor) {
 	flash := "You are logged out."
 	for _, s := range d.access.sessions.read(r) {
 		if err := d.access.ended.add(r.Context(), s); err != nil {
-			d.cfg.Log.WarnContext(r.Context(), "logout not recorded, copies of the session's cookie stay valid", "until", s.expires, "error", err)
+			d.cfg.Log.WarnContext(r.Context(), "logout not recorded, copies of the session's cookie stay valid",
+				"until", s.expires, "error", err)
 			flash = "You are logged out in this browser. Copies of its cookie stay valid, because Redis did not answer."
 		}
 	}
@@ -84,7 +86,8 @@ func loginURL(next string) string {
 // safeNext returns next if it is a page of the dashboard, else "/", so that a login never redirects elsewhere.
 func safeNext(next string) string {
 	u, err := url.Parse(next)
-	if err != nil || len(next) > 2000 || u.Scheme != "" || u.Host != "" || u.Opaque != "" || strings.Contains(u.Path, "..") || strings.ContainsAny(next, "\\\r\n\t") {
+	if err != nil || len(next) > 2000 || u.Scheme != "" || u.Host != "" || u.Opaque != "" ||
+		strings.Contains(u.Path, "..") || strings.ContainsAny(next, "\\\r\n\t") {
 		return "/"
 	}
 	if u.Path == "/" || strings.HasPrefix(u.Path, "/dashboard/") && !strings.HasPrefix(u.Path, "/dashboard/log") {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/notify"
@@ -19,7 +21,8 @@ import (
 
 // worker is a consumer of changes.
 type worker struct {
-	stream.Consumer
+	redis.XInfoConsumer
+	Live  bool
 	Heard time.Time // by this process's clock, to the second
 	Busy  []state.Activity
 	More  int // number of activities omitted from Busy
@@ -53,16 +56,17 @@ func (d *Dashboard) loadWorkers(ctx context.Context, _ url.Values, _ bool) (any,
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(all, func(a, b stream.Consumer) int { // stable rows: not by the last heartbeat
-		if a.Live() != b.Live() {
-			return map[bool]int{true: -1, false: 1}[a.Live()]
+	live := func(c redis.XInfoConsumer) bool { return c.Idle < stream.LiveFor }
+	slices.SortStableFunc(all, func(a, b redis.XInfoConsumer) int { // stable rows: not by the last heartbeat
+		if live(a) != live(b) {
+			return map[bool]int{true: -1, false: 1}[live(a)]
 		}
 		return cmp.Compare(a.Name, b.Name)
 	})
 	all, p.MoreWorkers = first(workersShown, all)
 	now := time.Now()
 	for _, c := range all {
-		w := worker{Consumer: c, Heard: now.Add(-c.Heard).Truncate(time.Second)}
+		w := worker{XInfoConsumer: c, Live: live(c), Heard: now.Add(-c.Idle).Truncate(time.Second)}
 		for _, a := range busy {
 			if a.Worker == c.Name {
 				w.Busy = append(w.Busy, a)
@@ -152,6 +156,7 @@ func (d *Dashboard) sendNow(w http.ResponseWriter, r *http.Request, v visitor) {
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "notifications sent now on the dashboard", "by", v.name, "app", app, "repos", n)
-	d.setFlash(w, fmt.Sprintf("The notifications of %s repositories to %s are due now; others were already.", count(n), app))
+	d.setFlash(w, fmt.Sprintf("The notifications of %s repositories to %s are due now; others were already.",
+		count(n), app))
 	http.Redirect(w, r, link("/dashboard/outbox", "app", app), http.StatusSeeOther)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/notify"
 	"lockstep/internal/state"
 )
@@ -26,8 +25,10 @@ func TestWorkersAndGroupsAreShown(t *testing.T) {
 	t.Parallel()
 	d := startDesk(t, func(cfg *Config) {
 		cfg.Activities = busyWith(someBusy)
-		cfg.Consumers = func(context.Context) ([]stream.Consumer, error) {
-			return []stream.Consumer{{Name: "w9", Heard: time.Second}, {Name: "w0-" + evil, Heard: time.Minute}, {Name: "w1", Pending: 3, Heard: 2 * time.Second}}, nil
+		cfg.Consumers = func(context.Context) ([]redis.XInfoConsumer, error) {
+			return []redis.XInfoConsumer{
+				{Name: "w9", Idle: time.Second}, {Name: "w0-" + evil, Idle: time.Minute}, {Name: "w1", Pending: 3, Idle: 2 * time.Second},
+			}, nil
 		}
 	})
 	if err := d.client.XGroupCreateMkStream(t.Context(), events.DefaultNamespace.Changes(), "other-group", "0").Err(); err != nil {

@@ -60,10 +60,7 @@ func (d *desk) open(change func(*Config)) *desk {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: d.client})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	dead := stream.NewDeadLetters(d.client, "")
 	states := state.NewStore(d.client, namespace)
 	cfg := Config{
 		Redis: d.client, Results: namespace.Results(), Changes: namespace.Changes(), Group: "workers",

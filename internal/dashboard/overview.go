@@ -17,21 +17,37 @@ func (d *Dashboard) livePages() []*page {
 	return []*page{
 		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview,
 			parts: []string{"tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers", "cells"}},
-		{name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases, parts: []string{"leases"}},
-		{name: "workers", path: "/dashboard/workers", title: "Workers", every: 2 * refreshEvery, load: d.loadWorkers, parts: []string{"workers", "groups"}},
-		{name: "hosts", path: "/dashboard/hosts", title: "Hosts", every: 2 * refreshEvery, load: d.loadHosts, parts: []string{"hosts"}},
-		{name: "outbox", path: "/dashboard/outbox", title: "Outbox", every: 2 * refreshEvery, load: d.loadOutbox, params: []string{"app"}, parts: []string{"apps", "boxes"}},
-		{name: "webhooks", path: "/dashboard/webhooks", title: "Webhooks", every: 2 * refreshEvery, load: d.loadWebhooks, params: []string{"q", "verdict"}, parts: []string{"hooks"}},
+		{
+			name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases,
+			parts: []string{"leases"},
+		},
+		{
+			name: "workers", path: "/dashboard/workers", title: "Workers", every: 2 * refreshEvery, load: d.loadWorkers,
+			parts: []string{"workers", "groups"},
+		},
+		{
+			name: "hosts", path: "/dashboard/hosts", title: "Hosts", every: 2 * refreshEvery, load: d.loadHosts,
+			parts: []string{"hosts"},
+		},
+		{
+			name: "outbox", path: "/dashboard/outbox", title: "Outbox", every: 2 * refreshEvery, load: d.loadOutbox,
+			params: []string{"app"}, parts: []string{"apps", "boxes"},
+		},
+		{
+			name: "webhooks", path: "/dashboard/webhooks", title: "Webhooks", every: 2 * refreshEvery,
+			load: d.loadWebhooks, params: []string{"q", "verdict"}, parts: []string{"hooks"},
+		},
 		{name: "results", path: "/dashboard/results", title: "Results", every: refreshEvery, load: d.loadResults,
 			params: []string{"repo", "outcome", "app"}, parts: []string{"results"}},
-		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true, load: d.loadDead,
-			params: []string{"repo", "reason", "app", "order", "after"}, parts: []string{"letters"}},
-		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * refreshEvery, expensive: true, load: d.loadWatches,
-			params: []string{"prefix", "app", "after"}, parts: []string{"watches"}},
-		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * refreshEvery, expensive: true, load: d.loadRepos,
+		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true,
+			load: d.loadDead, params: []string{"repo", "reason", "app", "order", "after"}, parts: []string{"letters"}},
+		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * refreshEvery, expensive: true,
+			load: d.loadWatches, params: []string{"prefix", "app", "after"}, parts: []string{"watches"}},
+		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * refreshEvery, expensive: true,
+			load:   d.loadRepos,
 			params: []string{"q", "prefix", "state", "sort", "n", "after"}, parts: []string{"repos"}},
-		{name: "repo", path: "/dashboard/repo", title: "Repository", every: 2 * refreshEvery, expensive: true, load: d.loadRepo,
-			params: []string{"repo"}, parts: []string{"repo"}},
+		{name: "repo", path: "/dashboard/repo", title: "Repository", every: 2 * refreshEvery, expensive: true,
+			load: d.loadRepo, params: []string{"repo"}, parts: []string{"repo"}},
 	}
 }
 
@@ -153,8 +169,8 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	return o, nil
 }
 
-// hosts returns the hosts in use, limited or waited for: blocked ones first, then by the number of waiters. It returns none
-// if Config.Hosts is nil.
+// hosts returns the hosts in use, limited or waited for: blocked ones first, then by the number of waiters.
+// It returns none if Config.Hosts is nil.
 func (d *Dashboard) hosts(ctx context.Context) ([]server.Host, error) {
 	if d.cfg.Hosts == nil {
 		return nil, nil

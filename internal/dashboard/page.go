@@ -67,12 +67,14 @@ var tabs = []tab{
 
 // parsePages returns all pages by name, each with its templates parsed.
 func (d *Dashboard) parsePages() (map[string]*page, error) {
-	base, err := template.New("").Option("missingkey=zero").Funcs(templateFuncs(d.assets)).ParseFS(templates, "templates/layout.html", "templates/parts.html")
+	base, err := template.New("").Option("missingkey=zero").Funcs(templateFuncs(d.assets)).ParseFS(templates,
+		"templates/layout.html", "templates/parts.html")
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: templates: %w", err)
 	}
 	pages := map[string]*page{}
-	for _, p := range append(d.livePages(), &page{name: "login"}, &page{name: "letter"}, &page{name: "confirm"}, &page{name: "failure"}) {
+	for _, p := range append(d.livePages(), &page{name: "login"}, &page{name: "letter"}, &page{name: "confirm"},
+		&page{name: "failure"}) {
 		p.template, err = template.Must(base.Clone()).ParseFS(templates, "templates/"+p.name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("dashboard: templates: %w", err)
@@ -122,7 +124,8 @@ func alertFor(err error, admin bool) template.HTML {
 		return text
 	case redisx.Unavailable(err) || errors.Is(err, context.Canceled):
 		if other, ok := errors.AsType[*cellError](err); ok {
-			return template.HTML("<strong>Cell " + template.HTMLEscapeString(other.cell) + " does not answer.</strong> The data shown may be outdated. Retrying.")
+			return template.HTML("<strong>Cell " + template.HTMLEscapeString(other.cell) +
+				" does not answer.</strong> The data shown may be outdated. Retrying.")
 		}
 		return unavailableText
 	case admin:
@@ -211,7 +214,9 @@ const flashCookie = "lockstep-note"
 
 func (d *Dashboard) setFlash(w http.ResponseWriter, text string) {
 	value := base64.RawURLEncoding.EncodeToString([]byte(clip(400, text)))
-	http.SetCookie(w, &http.Cookie{Name: flashCookie, Value: value, Path: "/", MaxAge: 30, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{
+		Name: flashCookie, Value: value, Path: "/", MaxAge: 30, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	})
 }
 
 // takeFlash returns the message left by the last action and deletes it, or "" if there is none.
@@ -220,7 +225,9 @@ func takeFlash(w http.ResponseWriter, r *http.Request) string {
 	if err != nil || c.Value == "" {
 		return ""
 	}
-	http.SetCookie(w, &http.Cookie{Name: flashCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{
+		Name: flashCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	})
 	text, err := base64.RawURLEncoding.DecodeString(c.Value)
 	if err != nil {
 		return ""

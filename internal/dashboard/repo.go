@@ -88,7 +88,10 @@ type checkLine struct {
 func checkLines(checks []state.Check, admin bool) []checkLine {
 	var shown []checkLine
 	for _, c := range checks {
-		line := checkLine{Ref: c.Ref, Commit: c.Commit, At: c.At, Class: string(c.Class), Reason: c.Reason, Verified: len(c.Verdicts) > 0 && c.Class == ""}
+		line := checkLine{
+			Ref: c.Ref, Commit: c.Commit, At: c.At, Class: string(c.Class), Reason: c.Reason,
+			Verified: len(c.Verdicts) > 0 && c.Class == "",
+		}
 		for _, v := range c.Verdicts {
 			line.Verified, line.Unverified = line.Verified && v.Verified, line.Unverified || !v.Verified
 			line.Reason = cmp.Or(line.Reason, v.Reason)
@@ -232,7 +235,9 @@ func deliveredTo(g state.Given, repo server.Repo) delivered {
 }
 
 // readWatches reads the watches of the repository, also of one that no worker has met yet.
-func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, watches Watches, repo events.RepoPath, admin bool) error {
+func (p *repoPage) readWatches(
+	ctx context.Context, d *Dashboard, watches Watches, repo events.RepoPath, admin bool,
+) error {
 	page, err := watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: repoWatchesShown})
 	if err != nil {
 		return err

@@ -23,9 +23,10 @@ const (
 	plainCookie  = "lockstep"
 )
 
-// sessions issues and verifies session cookies and CSRF tokens. Sessions are not stored, except for ended ones, but signed with a key derived from
-// the API token, so every replica accepts them, and changing the token ends all of them. Without a token there are no
-// sessions, and CSRF tokens are signed with a random key.
+// sessions issues and verifies session cookies and CSRF tokens. Sessions are not stored, except for ended
+// ones, but signed with a key derived from the API token, so every replica accepts them, and changing the
+// token ends all of them. Without a token there are no sessions, and CSRF tokens are signed with a random
+// key.
 type sessions struct {
 	key      []byte
 	disabled bool
@@ -70,14 +71,17 @@ func cookie(secure bool, value string, maxAge int) *http.Cookie {
 	if secure {
 		name = secureCookie
 	}
-	return &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: maxAge, Secure: secure, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	return &http.Cookie{
+		Name: name, Value: value, Path: "/", MaxAge: maxAge, Secure: secure, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode,
+	}
 }
 
 // maxSessions bounds the cookies of a request that are looked up.
 const maxSessions = 8
 
-// read returns the request's sessions, each with a valid signature and not expired. There are several after logins over HTTP and HTTPS,
-// or for several hosts of a domain.
+// read returns the request's sessions, each with a valid signature and not expired. There are several after
+// logins over HTTP and HTTPS, or for several hosts of a domain.
 func (s sessions) read(r *http.Request) (valid []session) {
 	if s.disabled {
 		return nil

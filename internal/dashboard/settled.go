@@ -47,8 +47,10 @@ func parseSettled(e redis.XMessage) (settled, bool) {
 	}
 	at := events.EntryTime(e.ID)
 	s := settled{
-		Entry: e.ID, At: at, Class: clip(40, string(r.Class)), Repo: clip(300, r.Repo.String()), Ref: clip(200, r.Ref.String()),
-		After: clip(64, r.After), To: clip(300, r.To.String()), Tree: clip(600, r.Tree), Took: r.Took, App: clip(100, r.App), Worker: clip(100, workerOf(r.Source)),
+		Entry: e.ID, At: at, Class: clip(40, string(r.Class)), Repo: clip(300, r.Repo.String()),
+		Ref:   clip(200, r.Ref.String()),
+		After: clip(64, r.After), To: clip(300, r.To.String()), Tree: clip(600, r.Tree), Took: r.Took,
+		App: clip(100, r.App), Worker: clip(100, workerOf(r.Source)),
 		Error: clip(300, r.Error), Files: len(r.Files), More: r.Truncated, Attempts: r.Attempts, kind: outOther,
 	}
 	s.Job, _, _ = strings.Cut(r.ID, "/")

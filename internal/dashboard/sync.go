@@ -15,7 +15,8 @@ var (
 	errNoRemote    = errors.New("nothing to sync: no app watches this repository, and its remote is unknown")
 )
 
-// syncNow asks a repository's remote for what its watches miss. Without watches it syncs the default branch from the known remote.
+// syncNow asks a repository's remote for what its watches miss. Without watches it syncs the default branch
+// from the known remote.
 func (d *Dashboard) syncNow(w http.ResponseWriter, r *http.Request, v visitor) {
 	repo, err := events.ParseRepoPath(r.PostForm.Get("repo"))
 	if err != nil {
@@ -26,11 +27,7 @@ func (d *Dashboard) syncNow(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.fail(w, r, http.StatusConflict, errNoPublisher)
 		return
 	}
-	change, err := d.changeNow(r.Context(), repo)
-	var entry string
-	if err == nil {
-		entry, err = d.cfg.Publish(r.Context(), change)
-	}
+	change, entry, err := d.publishNow(r.Context(), repo)
 	switch {
 	case errors.Is(err, errNoRemote):
 		d.fail(w, r, http.StatusConflict, err)
@@ -38,14 +35,24 @@ func (d *Dashboard) syncNow(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.cfg.Log.WarnContext(r.Context(), "sync not requested", "repo", repo.String(), "error", err)
 		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
 	default:
-		d.cfg.Log.InfoContext(r.Context(), "sync requested on the dashboard", "by", v.name, "repo", repo.String(), "job", change.ID, "entry", entry)
+		d.cfg.Log.InfoContext(r.Context(), "sync requested on the dashboard", "by", v.name, "repo", repo.String(),
+			"job", change.ID, "entry", entry)
 		d.setFlash(w, fmt.Sprintf("A sync of %s is requested, as entry %s. Its results appear below.", repo, entry))
 		http.Redirect(w, r, link("/dashboard/repo", "repo", repo.String()), http.StatusSeeOther)
 	}
 }
 
-// changeNow returns a poll, which syncs each watched ref that is out of date with the credential of its watch, or a sync if the
-// repository is not watched.
+func (d *Dashboard) publishNow(ctx context.Context, repo events.RepoPath) (c events.Change, entry string, err error) {
+	c, err = d.changeNow(ctx, repo)
+	if err != nil {
+		return c, "", err
+	}
+	entry, err = d.cfg.Publish(ctx, c)
+	return c, entry, err
+}
+
+// changeNow returns a poll, which syncs each watched ref that is out of date with the credential of its
+// watch, or a sync if the repository is not watched.
 func (d *Dashboard) changeNow(ctx context.Context, repo events.RepoPath) (events.Change, error) {
 	const source = "/lockstep/dashboard"
 	cell, err := d.cellOf(repo)

@@ -141,18 +141,22 @@ func (t *tail) read(ctx context.Context) error {
 	}
 	limit, weight := t.batchSize(readBytes, readMaxResults), 1.0
 	entries, err := t.await(ctx, limit)
+	if err != nil {
+		return fmt.Errorf("follow %s: %w", t.topic, err)
+	}
 	t.added += int64(len(entries))
-	if err == nil && int64(len(entries)) == limit {
-		var added int64
-		if _, added, err = t.measure(ctx); err == nil {
-			entries, err = t.redis.XRevRangeN(ctx, t.topic, "+", "("+t.last, limit).Result()
+	if int64(len(entries)) == limit {
+		_, added, err := t.measure(ctx)
+		if err != nil {
+			return fmt.Errorf("follow %s: %w", t.topic, err)
+		}
+		entries, err = t.redis.XRevRangeN(ctx, t.topic, "+", "("+t.last, limit).Result()
+		if err != nil {
+			return fmt.Errorf("follow %s: %w", t.topic, err)
 		}
 		slices.Reverse(entries)
 		weight = 1 + max(0, float64(added-t.added))/float64(max(1, len(entries)))
 		t.added = max(added, t.added)
-	}
-	if err != nil {
-		return fmt.Errorf("follow %s: %w", t.topic, err)
 	}
 	if len(entries) > 0 {
 		t.addEntries(entries, weight)
@@ -163,11 +167,13 @@ func (t *tail) read(ctx context.Context) error {
 
 // await returns the next results, or none if none arrive within tailBlock.
 func (t *tail) await(ctx context.Context, limit int64) ([]redis.XMessage, error) {
-	read, err := t.redis.XRead(ctx, &redis.XReadArgs{Streams: []string{t.topic, t.last}, Count: limit, Block: tailBlock}).Result()
-	if errors.Is(err, redis.Nil) || err == nil && len(read) == 0 {
+	read, err := t.redis.XRead(ctx, &redis.XReadArgs{
+		Streams: []string{t.topic, t.last}, Count: limit, Block: tailBlock,
+	}).Result()
+	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
-	if err != nil {
+	if err != nil || len(read) == 0 {
 		return nil, err
 	}
 	return read[0].Messages, nil
@@ -194,7 +200,8 @@ func (t *tail) measure(ctx context.Context) (newest string, added int64, err err
 	return cmp.Or(info.LastGeneratedID, "0-0"), info.EntriesAdded, nil
 }
 
-// loadHistory resets the tail and loads the results of the last span, the newest first, up to the limits of number, bytes and time.
+// loadHistory resets the tail and loads the results of the last span, the newest first, up to the limits of
+// number, bytes and time.
 func (t *tail) loadHistory(ctx context.Context, newest string) error {
 	t.mu.Lock()
 	now := time.Now().Add(t.skew)
@@ -222,7 +229,8 @@ func (t *tail) loadHistory(ctx context.Context, newest string) error {
 		if int64(len(entries)) < limit {
 			break
 		}
-		if read >= historyResults || bytes >= historyBytes || time.Since(start) >= historyTimeout { // older results stay unknown
+		// older results stay unknown
+		if read >= historyResults || bytes >= historyBytes || time.Since(start) >= historyTimeout {
 			t.mu.Lock()
 			t.window.from = events.EntryTime(entries[len(entries)-1].ID)
 			t.mu.Unlock()

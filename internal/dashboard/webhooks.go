@@ -44,7 +44,8 @@ type verdictCount struct {
 
 const hooksShown = 100
 
-// loadWebhooks loads the webhooks received last. Only admins see them, because of what strangers may have put into refused ones.
+// loadWebhooks loads the webhooks received last. Only admins see them, because of what strangers may have put
+// into refused ones.
 func (d *Dashboard) loadWebhooks(ctx context.Context, q url.Values, admin bool) (any, error) {
 	p := webhooksPage{Counts: [3]verdictCount{{Verdict: "accepted"}, {Verdict: "ignored"}, {Verdict: "refused"}}}
 	if !admin {

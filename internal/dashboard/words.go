@@ -16,8 +16,10 @@ import (
 
 func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
-		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration, "percent": percent,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName, "failure": failureAt, "boxat": boxAt, "rows": rowsAt,
+		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration,
+		"percent": percent,
+		"ago":     ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName,
+		"failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
 		"outcomes":   func() []string { return outcomeNames },
@@ -167,7 +169,8 @@ func relativeTime(now, at time.Time, how string) template.HTML {
 			text = "in " + formatDuration(max(0, at.Sub(now)))
 		}
 	}
-	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s" data-how="%s">%s</time>`, // contains no untrusted text
+	// contains no untrusted text
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s" data-how="%s">%s</time>`,
 		at.Format("2006-01-02T15:04:05.000Z"), at.Format("2006-01-02 15:04:05 UTC"), how, text))
 }
 

@@ -1,7 +1,8 @@
 // Package demo runs lockstep demo: a Git server with sample repositories, an embedded Redis and worker processes.
 //
-// It pushes mostly to one hot repository, kills a worker while it fetches that repository under its lease, force-pushes to another
-// repository and reads every published tree throughout. The report compares what it counted with the guarantees.
+// It pushes mostly to one hot repository, kills a worker while it fetches that repository under its lease,
+// force-pushes to another repository and reads every published tree throughout. The report compares what it
+// counted with the guarantees.
 package demo
 
 import (
@@ -28,8 +29,9 @@ import (
 // Options configures the demo.
 type Options struct {
 	Duration time.Duration // how long to push
-	Web      string        // address of the dashboard; optional. With it, an interrupt ends the demo early instead of aborting it
-	Out      term.Output
+	// address of the dashboard; optional. With it, an interrupt ends the demo early instead of aborting it
+	Web string
+	Out term.Output
 }
 
 // Limits and constants of the demonstration.
@@ -62,7 +64,8 @@ type demo struct {
 	published map[string]*push
 }
 
-// Run runs the demonstration in a temporary directory. It prints events on standard error and the report on standard output.
+// Run runs the demonstration in a temporary directory. It prints events on standard error and the report on
+// standard output.
 func (o *Options) Run(ctx context.Context, std term.Streams) error {
 	dir, err := os.MkdirTemp("", "lockstep-demo-")
 	if err != nil {
@@ -73,7 +76,10 @@ func (o *Options) Run(ctx context.Context, std term.Streams) error {
 	if o.Web != "" {
 		ctx = context.WithoutCancel(ctx)
 	}
-	d := &demo{dir: dir, root: filepath.Join(dir, "volume"), std: std, began: time.Now(), hang: make(chan struct{}), published: map[string]*push{}}
+	d := &demo{
+		dir: dir, root: filepath.Join(dir, "volume"), std: std, began: time.Now(), hang: make(chan struct{}),
+		published: map[string]*push{},
+	}
 	if err := d.run(ctx, until, o); err != nil {
 		return cmp.Or(context.Cause(ctx), err) // report the cause, not the errors that the cancellation led to
 	}
@@ -103,7 +109,8 @@ func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
 		d.client = c.WithTimeout(stepTimeout) // the embedded Redis is as slow as this process
 	}
 	defer d.client.Close()
-	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: events.DefaultNamespace.Locks()}); err != nil {
+	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client,
+		Prefix: events.DefaultNamespace.Locks()}); err != nil {
 		return err
 	}
 	d.say("to watch from another terminal: lockstep status --redis %s", d.redis)

@@ -59,10 +59,10 @@ func (d *demo) createRepos(ctx context.Context) error {
 		}
 		d.repos = append(d.repos, &sampleRepo{name: name, first: commit, head: commit, commits: map[string]int{commit: 0}})
 		w, err := watch.New(watch.Watch{App: "docs", URL: d.git.URL(name)})
-		if err == nil {
-			_, err = registry.Put(ctx, w)
-		}
 		if err != nil {
+			return err
+		}
+		if _, err := registry.Put(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -98,12 +98,14 @@ func (d *demo) pushAll(ctx, pushing context.Context) error {
 
 // push commits on top of parent, or of the last commit if parent is empty, and publishes a change, as a webhook would.
 func (d *demo) push(ctx context.Context, repo *sampleRepo, parent string) error {
-	commit, err := d.git.Commit(ctx, repo.name, gitserver.Main, gitserver.Edit{Write: contents(repo.name, repo.pushes+1), Parent: parent})
+	commit, err := d.git.Commit(ctx, repo.name, gitserver.Main,
+		gitserver.Edit{Write: contents(repo.name, repo.pushes+1), Parent: parent})
 	if err != nil {
 		return err
 	}
 	change, err := events.NewChange(events.Change{
-		ID: d.register(repo, commit), Source: "/lockstep/demo", URL: d.git.URL(repo.name), Before: repo.head, After: commit, App: "docs", Watched: true,
+		ID: d.register(repo, commit), Source: "/lockstep/demo", URL: d.git.URL(repo.name), Before: repo.head,
+		After: commit, App: "docs", Watched: true,
 	})
 	if err != nil {
 		return err
@@ -117,7 +119,8 @@ func (d *demo) push(ctx context.Context, repo *sampleRepo, parent string) error 
 	return app.PublishChange(ctx, d.client, events.DefaultNamespace, change)
 }
 
-// register records a push before its change is published, so that a missing or duplicate result is noticed, and returns the change's id.
+// register records a push before its change is published, so that a missing or duplicate result is noticed,
+// and returns the change's id.
 func (d *demo) register(repo *sampleRepo, commit string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,7 +141,9 @@ func (d *demo) settled() bool {
 // countResults counts the results of pushes until ctx is done.
 func (d *demo) countResults(ctx context.Context) error {
 	for from := "0"; ctx.Err() == nil; {
-		read, err := d.client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond}).Result()
+		read, err := d.client.XRead(ctx, &redis.XReadArgs{
+			Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond,
+		}).Result()
 		if errors.Is(err, redis.Nil) || ctx.Err() != nil {
 			continue
 		}
@@ -158,7 +163,8 @@ func (d *demo) countResults(ctx context.Context) error {
 	return nil
 }
 
-// count counts a result that was settled at that time. Changes that the registry published for a new watch do not count.
+// count counts a result that was settled at that time. Changes that the registry published for a new watch do
+// not count.
 func (d *demo) count(result events.Result, at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -180,17 +186,20 @@ func (d *demo) count(result events.Result, at time.Time) {
 	}
 }
 
-// contents returns a repository's files after a push. Each file names the push, so that a reader can detect a mix of two.
+// contents returns a repository's files after a push. Each file names the push, so that a reader can detect a
+// mix of two.
 func contents(repo string, number int) map[string]string {
 	files := make(map[string]string, fileCount)
 	for f := range fileCount {
-		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = fmt.Sprintf("%s, push %d\n%s", repo, number, strings.Repeat(".", number%64)) // of varying length
+		// of varying length
+		files[fmt.Sprintf("dir-%d/file-%d", f%5, f)] = fmt.Sprintf("%s, push %d\n%s", repo, number,
+			strings.Repeat(".", number%64))
 	}
 	return files
 }
 
-// readTrees checks the published trees one after the other until ctx is done. It reads them like any program: it resolves the name
-// once and reads files.
+// readTrees checks the published trees one after the other until ctx is done. It reads them like any program:
+// it resolves the name once and reads files.
 func (d *demo) readTrees(ctx context.Context) {
 	for i := 0; app.Sleep(ctx, readPause); i++ {
 		repo := d.repos[i%len(d.repos)]
@@ -219,11 +228,11 @@ func (d *demo) readTree(repo *sampleRepo) error {
 	}
 	for path, want := range contents(repo.name, number) {
 		text, err := os.ReadFile(filepath.Join(tree, path))
-		if err == nil && string(text) != want {
-			err = fmt.Errorf("%s is not of push %d: %.40q", path, number, text)
-		}
 		if err != nil {
 			return err
+		}
+		if string(text) != want {
+			return fmt.Errorf("%s is not of push %d: %.40q", path, number, text)
 		}
 	}
 	return nil

@@ -35,11 +35,15 @@ func (d *demo) startWorker(ctx context.Context) error {
 	}
 	w := &worker{name: fmt.Sprintf("w%d", len(d.workers)+1), done: make(chan struct{})}
 	ctx, w.kill = context.WithCancel(ctx)
-	w.cmd = exec.CommandContext(ctx, self, "serve", "--config", os.DevNull, "--redis", d.redis.String(), "--root", d.root, "--worker", w.name,
+	w.cmd = exec.CommandContext(ctx, self, "serve", "--config", os.DevNull, "--redis", d.redis.String(),
+		"--root", d.root, "--worker", w.name,
 		"--lease", lease.String(), "--tree-grace", "10s", "--limits", "min-free-bytes=0", "--log-level", "error")
-	w.cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool { return strings.HasPrefix(pair, config.EnvPrefix) })
+	w.cmd.Env = slices.DeleteFunc(slices.Clone(d.std.Environ), func(pair string) bool {
+		return strings.HasPrefix(pair, config.EnvPrefix)
+	})
 	w.cmd.Stdout, w.cmd.Stderr = d.std.Stderr, d.std.Stderr
-	// Ctrl-C must not reach the workers. They die with this process, whose threads do not end before it, and which hosts their Redis.
+	// Ctrl-C must not reach the workers. They die with this process, whose threads do not end before it, and
+	// which hosts their Redis.
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := w.cmd.Start(); err != nil {
 		return fmt.Errorf("start worker %s: %w", w.name, err)
@@ -56,8 +60,8 @@ func (d *demo) startWorker(ctx context.Context) error {
 	return nil
 }
 
-// killHolder kills the holder of the hot repository with kill -9, in the middle of a fetch, and returns when. It returns no time if until
-// is done before.
+// killHolder kills the holder of the hot repository with kill -9, in the middle of a fetch, and returns when.
+// It returns no time if until is done before.
 func (d *demo) killHolder(ctx, until context.Context) (killed time.Time, err error) {
 	select {
 	case d.hang <- struct{}{}:
@@ -97,7 +101,8 @@ func (d *demo) awaitTakeover(ctx context.Context, killed time.Time) error {
 
 // stopWorkers stops the remaining workers with SIGTERM and waits until they have drained.
 func (d *demo) stopWorkers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("demo: not all workers drained within %v", stepTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout,
+		fmt.Errorf("demo: not all workers drained within %v", stepTimeout))
 	defer cancel()
 	for _, w := range d.workers {
 		_ = w.cmd.Process.Signal(syscall.SIGTERM) // fails if it has exited
@@ -115,7 +120,8 @@ func (d *demo) stopWorkers(ctx context.Context) error {
 // openWeb serves HTTP like lockstep serve, with a token that only the event shows.
 func (d *demo) openWeb(ctx context.Context, address string) error {
 	token := rand.Text()
-	cfg, err := config.Load(nil, os.DevNull, []string{config.EnvPrefix + "REDIS=" + d.redis.String(), config.EnvPrefix + "API_TOKEN=" + token})
+	cfg, err := config.Load(nil, os.DevNull,
+		[]string{config.EnvPrefix + "REDIS=" + d.redis.String(), config.EnvPrefix + "API_TOKEN=" + token})
 	if err != nil {
 		return err
 	}

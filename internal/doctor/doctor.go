@@ -66,7 +66,8 @@ func Examine(ctx context.Context, cfg config.Config, environ []string) (all Chec
 		case checks := <-done:
 			all = append(all, checks...)
 		case <-ctx.Done():
-			all = all.with(name, refused("no answer within %v; is it a network file system with an unreachable server?", partTimeout))
+			all = all.with(name, refused("no answer within %v; is it a network file system with an unreachable server?",
+				partTimeout))
 		}
 	}
 	needsVolume := cfg.Has(config.RoleWorker) || cfg.Has(config.RoleScheduler)

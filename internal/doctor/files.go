@@ -31,7 +31,8 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 				checks = checks.with("spool", spoolDirectory(cfg.Spool))
 			}
 		case cfg.Hooks != "":
-			checks = checks.with("webhook sources", refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
+			checks = checks.with("webhook sources",
+				refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
 		}
 	}
 	return checks
@@ -81,13 +82,14 @@ func credentialFiles(dir string) Check {
 
 // spoolDirectory checks that a receiver can use dir. It takes no lock, so it does not disturb a running receiver.
 func spoolDirectory(dir string) Check {
-	var st unix.Statfs_t
+	const advice = "%w; let this user write there, or choose another directory with --spool"
 	took, err := timedSync(dir)
-	if err == nil {
-		err = unix.Statfs(dir, &st)
-	}
 	if err != nil {
-		return refused("%w; let this user write there, or choose another directory with --spool", err)
+		return refused(advice, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return refused(advice, err)
 	}
 	if int64(uint32(st.Type)) == unix.NFS_SUPER_MAGIC || took > slowSync {
 		return warned("%s is on nfs or takes long to sync a file (%v): webhooks wait for that while Redis is unavailable; "+
@@ -99,7 +101,8 @@ func spoolDirectory(dir string) Check {
 // slowSync is the sync time above which a disk is probably overloaded or remote.
 const slowSync = 250 * time.Millisecond
 
-// timedSync returns the time of the fastest of three syncs of a small file in dir, because other writes may delay one. It makes dir.
+// timedSync returns the time of the fastest of three syncs of a small file in dir, because other writes may
+// delay one. It makes dir.
 func timedSync(dir string) (time.Duration, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, err

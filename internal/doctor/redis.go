@@ -20,7 +20,8 @@ const maxClockSkew = 2 * time.Second
 // examineRedis checks the configured Redis.
 func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (checks Checks) {
 	if cfg.Redis == "" {
-		return checks.with("redis", warned("not configured: a single worker would use an embedded Redis and lose its data at the end; set --redis"))
+		return checks.with("redis", warned("not configured: a single worker would use an embedded Redis and lose its "+
+			"data at the end; set --redis"))
 	}
 	server, err := cfg.RedisServer()
 	if err != nil {
@@ -30,15 +31,10 @@ func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (che
 	defer client.Close()
 	key := string(cfg.Namespace())
 	node, err := redisx.NodeOf(ctx, client, key) // commands without a key examine it
-	var at, sent time.Time
-	took := time.Hour
-	for try := 0; try < 5 && err == nil; try++ { // the fastest answer counts, so that a single slow one is not reported
-		began := time.Now()
-		var now time.Time
-		if now, err = node.Time(ctx).Result(); time.Since(began) < took {
-			at, sent, took = now, began, time.Since(began)
-		}
+	if err != nil {
+		return checks.with("redis", refused("%w", redisx.Explain(server, err)))
 	}
+	at, sent, took, err := readClock(ctx, node)
 	if err != nil {
 		return checks.with("redis", refused("%w", redisx.Explain(server, err)))
 	}
@@ -50,7 +46,8 @@ func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (che
 	checks = checks.with("redis clock", RedisClock(at, sent, took))
 	info, err := node.Info(ctx, "server", "replication", "persistence", "memory").Result()
 	if err != nil {
-		checks = checks.with("redis version", warned("unknown, because INFO is refused: permit it, or make sure that it is 6.2 or later"))
+		checks = checks.with("redis version",
+			warned("unknown, because INFO is refused: permit it, or make sure that it is 6.2 or later"))
 	} else {
 		checks = checks.with("redis version", RedisVersion(redisx.InfoField(info, "redis_version")))
 		role := passed("%s", cmp.Or(redisx.InfoField(info, "role"), "-"))
@@ -68,16 +65,35 @@ func examineRedis(ctx context.Context, cfg config.Config, needsVolume bool) (che
 	return checks
 }
 
+// readClock returns Redis' time, when it was asked for, and how long the answer took. The fastest of five
+// answers counts, so that a single slow one is not reported.
+func readClock(ctx context.Context, node redis.Cmdable) (at, sent time.Time, took time.Duration, err error) {
+	took = time.Hour
+	for range 5 {
+		began := time.Now()
+		now, err := node.Time(ctx).Result()
+		if err != nil {
+			return at, sent, took, err
+		}
+		if d := time.Since(began); d < took {
+			at, sent, took = now, began, d
+		}
+	}
+	return at, sent, took, nil
+}
+
 // RedisClock compares Redis' clock with the local time at the middle of the call. at is the time that Redis returned.
 func RedisClock(at, sent time.Time, took time.Duration) Check {
 	apart := at.Sub(sent.Add(took / 2))
 	if apart.Abs() > took/2+maxClockSkew {
-		return warned("differs by %v from this machine's, which affects logs and retention but not leases; run NTP on both", apart.Round(time.Millisecond))
+		return warned("differs by %v from this machine's, which affects logs and retention but not leases; "+
+			"run NTP on both", apart.Round(time.Millisecond))
 	}
 	return passed("within %v of this machine's", (took/2 + maxClockSkew).Round(time.Millisecond))
 }
 
-// RedisVersion checks a version as INFO reports it. Redis 6.2 has XAUTOCLAIM and trims by id, 7.0 reports the lag of a group.
+// RedisVersion checks a version as INFO reports it. Redis 6.2 has XAUTOCLAIM and trims by id, 7.0 reports the
+// lag of a group.
 func RedisVersion(v string) Check {
 	var major, minor int
 	_, _ = fmt.Sscanf(v, "%d.%d", &major, &minor) // there may be no minor version
@@ -102,7 +118,8 @@ func persistence(ctx context.Context, client redis.UniversalClient, key, info st
 	case redisx.Durable:
 		return passed("appendonly, appendfsync always: a crash of its machine loses nothing that was confirmed")
 	case redisx.WeaklyDurable:
-		return warned("%s; set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no to lose nothing that was confirmed", durability.Reason)
+		return warned("%s; set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no to lose nothing "+
+			"that was confirmed", durability.Reason)
 	default:
 		return warned("%s; make sure that appendonly is yes and appendfsync is always", durability.Reason)
 	}
@@ -124,14 +141,16 @@ func eviction(ctx context.Context, client redis.UniversalClient, info string) Ch
 	case limit == 0:
 		return warned("maxmemory-policy is %s, harmless only without maxmemory; set noeviction", policy)
 	}
-	return refused("maxmemory-policy is %s: once memory is full, Redis would drop streams and leases; set noeviction", policy)
+	return refused("maxmemory-policy is %s: once memory is full, Redis would drop streams and leases; set noeviction",
+		policy)
 }
 
 // writable runs a script that writes and deletes a key. Replicas, full memory and ACLs refuse it.
 func writable(ctx context.Context, client redis.UniversalClient, cfg config.Config) Check {
 	const script = "redis.call('SET', KEYS[1], '1', 'PX', 1000) return redis.call('DEL', KEYS[1])"
 	if err := client.Eval(ctx, script, []string{string(cfg.Namespace()) + "doctor"}).Err(); err != nil {
-		return refused("scripts that write below prefix %s are refused: %w; check the user's permissions, memory and disk", cfg.Prefix, err)
+		return refused("scripts that write below prefix %s are refused: %w; check the user's permissions, "+
+			"memory and disk", cfg.Prefix, err)
 	}
 	return passed("can write below prefix %s", cfg.Prefix)
 }
@@ -149,7 +168,8 @@ func sameVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	case err != nil:
 		return refused("%w", err)
 	case found != nil:
-		return refused("%w, but workers under prefix %s publish to volume %s: mount that one there or choose another --prefix", found, cfg.Prefix, id)
+		return refused("%w, but workers under prefix %s publish to volume %s: mount that one there or choose "+
+			"another --prefix", found, cfg.Prefix, id)
 	}
 	return passed("%s", id)
 }

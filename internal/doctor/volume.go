@@ -18,16 +18,17 @@ import (
 // examineVolume tries a worker's file system operations in a temporary directory on the volume.
 func examineVolume(cfg config.Config) (checks Checks) {
 	if err := volume.Probe(cfg.Root); err != nil {
-		return checks.with("volume", refused("%w; let this user write there, on a file system with hard and symbolic links, or choose another --root", err))
+		return checks.with("volume", refused("%w; let this user write there, on a file system with hard and symbolic "+
+			"links, or choose another --root", err))
 	}
 	checks = checks.with("volume", passed("%s is writable, with hard links and renames over links", cfg.Root))
-	var st unix.Statfs_t
 	dir, err := os.MkdirTemp(filepath.Join(cfg.Root, ".lockstep"), "try-") // garbage collection deletes leftovers
-	if err == nil {
-		defer os.RemoveAll(dir)
-		err = unix.Statfs(dir, &st)
-	}
 	if err != nil {
+		return checks.with("file system", refused("%w", err))
+	}
+	defer os.RemoveAll(dir)
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
 		return checks.with("file system", refused("%w", err))
 	}
 	checks = checks.with("file system", fileSystem(st, cfg))
@@ -44,7 +45,8 @@ func fileLocks(dir string) Check {
 	const needed = "they stop stale workers: over NFS mount version 4 or run lockd; do not mount with nolock"
 	var locked [2]error
 	for i := range locked {
-		file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600) // over NFS an exclusive lock needs write access
+		// over NFS an exclusive lock needs write access
+		file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return refused("%w", err)
 		}
@@ -61,15 +63,17 @@ func fileLocks(dir string) Check {
 }
 
 func syncing(dir string) Check {
+	const advice = "%w; trees would not survive a power failure: check the disk and the mount options"
 	took, err := timedSync(dir)
-	if err == nil {
-		err = disk.SyncVolume(dir)
+	if err != nil {
+		return refused(advice, err)
 	}
-	switch {
-	case err != nil:
-		return refused("%w; trees would not survive a power failure: check the disk and the mount options", err)
-	case took > slowSync:
-		return warned("a file takes %v: every sync waits for that several times; find out what else writes to this disk", took.Round(time.Millisecond))
+	if err := disk.SyncVolume(dir); err != nil {
+		return refused(advice, err)
+	}
+	if took > slowSync {
+		return warned("a file takes %v: every sync waits for that several times; find out what else writes "+
+			"to this disk", took.Round(time.Millisecond))
 	}
 	return passed("a file takes %v", took.Round(100*time.Microsecond))
 }
@@ -95,6 +99,8 @@ func caseSensitive(dir string) Check {
 	return passed("the file system is case-sensitive")
 }
 
+const overSMB = "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"
+
 // fileSystems maps known magic numbers of statfs to names and warnings.
 var fileSystems = map[int64]struct{ name, caution string }{
 	unix.EXT4_SUPER_MAGIC:      {name: "ext4"},
@@ -103,15 +109,16 @@ var fileSystems = map[int64]struct{ name, caution string }{
 	unix.TMPFS_MAGIC:           {"tmpfs", "it is in memory and lost at a reboot; use it for trials only"},
 	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", "it is a container's layer and lost with the container; mount a volume"},
 	unix.FUSE_SUPER_MAGIC:      {"fuse", "its abilities depend on the backend; see the other checks"},
-	unix.SMB_SUPER_MAGIC:       {"smb", "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"},
-	unix.CIFS_SUPER_MAGIC:      {"cifs", "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"},
+	unix.SMB_SUPER_MAGIC:       {"smb", overSMB},
+	unix.CIFS_SUPER_MAGIC:      {"cifs", overSMB},
 }
 
 func fileSystem(st unix.Statfs_t, cfg config.Config) Check {
 	kind := int64(uint32(st.Type))
 	if kind == unix.NFS_SUPER_MAGIC {
-		return warned("nfs: readers on other machines see a new tree once their attribute caches expire (acdirmax, 60 s by default); "+
-			"keep tree-grace (%v) well above that and mount version 4, whose file locks all machines share", cfg.TreeGrace)
+		return warned("nfs: readers on other machines see a new tree once their attribute caches expire (acdirmax, "+
+			"60 s by default); keep tree-grace (%v) well above that and mount version 4, whose file locks all "+
+			"machines share", cfg.TreeGrace)
 	}
 	known := fileSystems[kind]
 	if known.caution != "" {

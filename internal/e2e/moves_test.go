@@ -431,8 +431,8 @@ func TestChangeThatWaitsIsForwardedWhenItsRepositoryHasMoved(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{
-		Redis: rig.client, Reader: redisAt(t, rig.url), Prefix: string(one.namespace), Group: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
-	}))(t)
+		Client: rig.client, Reader: redisAt(t, rig.url), Prefix: string(one.namespace), ConsumerGroup: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
+	}, nil))(t)
 	messages := proctest.Must(subscriber.Subscribe(t.Context(), one.namespace.Changes()))(t)
 	commit := rig.push(one, repo, "second")
 	waiting := <-messages

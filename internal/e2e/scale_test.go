@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
+	"lockstep/internal/telemetry"
 	"lockstep/internal/testenv"
 )
 
@@ -37,11 +38,11 @@ func TestScaleCountsWhatWorkersCanDo(t *testing.T) {
 	t.Cleanup(remote.Close)
 	t.Cleanup(release)
 
-	expect := func(what string, want stream.Demand, workers int64) {
+	expect := func(what string, want telemetry.Demand, workers int64) {
 		t.Helper()
 		proctest.Eventually(t, func() bool {
 			stats := proctest.Must(stream.Stats(ctx, client, string(events.DefaultNamespace), events.DefaultNamespace.Changes()))(t)
-			got := stats.Demand(events.WorkersGroup)
+			got := telemetry.DemandOf(stats, events.WorkersGroup)
 			return got == want && got.Consumers(4) == workers
 		}, "%s: want %+v and %d workers", what, want, workers)
 	}
@@ -51,9 +52,9 @@ func TestScaleCountsWhatWorkersCanDo(t *testing.T) {
 		proctest.Must(0, err)(t)
 	}
 
-	expect("nothing", stream.Demand{}, 0)
+	expect("nothing", telemetry.Demand{}, 0)
 	send("acme/slow-0", remote.URL+"/acme/slow-0.git")
-	expect("one change, no worker", stream.Demand{Ready: 1}, 1)
+	expect("one change, no worker", telemetry.Demand{Ready: 1}, 1)
 	for n := range 6 {
 		repo := fmt.Sprintf("acme/good-%d", n)
 		proctest.Must(git.Create(ctx, repo, map[string]string{"README.md": "hello\n"}))(t)
@@ -61,17 +62,17 @@ func TestScaleCountsWhatWorkersCanDo(t *testing.T) {
 	}
 	send("acme/slow-1", remote.URL+"/acme/slow-1.git")
 	send("acme/slow-2", remote.URL+"/acme/slow-2.git")
-	expect("nine changes, no worker", stream.Demand{Ready: 9}, 3)
+	expect("nine changes, no worker", telemetry.Demand{Ready: 9}, 3)
 
 	worker := proctest.Start(t, "serve", "--redis", redisServer.URL(), "--root", t.TempDir(), "--roles", "worker", "--slots", "4", "--lease", "10m", "--lock-wait", "10m")
-	expect("three changes wait for their remote", stream.Demand{Running: 3}, 1)
+	expect("three changes wait for their remote", telemetry.Demand{Running: 3}, 1)
 	release()
-	expect("three changes wait for their next attempt", stream.Demand{Parked: 3}, 0)
+	expect("three changes wait for their next attempt", telemetry.Demand{Parked: 3}, 0)
 	if code := worker.Terminate(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	send("acme/good-0", git.URL("acme/good-0"))
-	expect("one change, the worker has stopped", stream.Demand{Ready: 1, Parked: 3}, 1)
+	expect("one change, the worker has stopped", telemetry.Demand{Ready: 1, Parked: 3}, 1)
 
 	receiver := proctest.Start(t, "serve", "--redis", redisServer.URL(), "--roles", "receiver", "--listen", "127.0.0.1:0", "--slots", "4")
 	url := "http://" + receiver.ListenAddress("listening")

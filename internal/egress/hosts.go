@@ -26,28 +26,35 @@ type Hosts struct {
 
 var hostPattern = regexp.MustCompile(`^(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*$`)
 
-// ParseHosts parses the entries of a setting: names, wildcards such as *.example.org, addresses and ranges, each with an
-// optional port.
+// ParseHosts parses the entries of a setting: names, wildcards such as *.example.org, addresses and ranges,
+// each with an optional port.
 func ParseHosts(setting string, entries []string) (Hosts, error) {
 	list := Hosts{setting: setting}
 	for _, entry := range entries {
 		rule, ok := parseHost(entry)
 		if !ok {
-			host, port, err := net.SplitHostPort(entry)
-			if err == nil {
-				rule, ok = parseHost(host)
-			}
-			if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-				ok = false
-			}
-			rule.port = port
+			rule, ok = parseHostPort(entry)
 		}
 		if !ok {
-			return Hosts{}, fmt.Errorf("%s: %q is not a host name, *.example.org, an address or a range such as 10.0.0.0/8, with an optional :port", setting, entry)
+			return Hosts{}, fmt.Errorf("%s: %q is not a host name, *.example.org, an address or a range such as "+
+				"10.0.0.0/8, with an optional :port", setting, entry)
 		}
 		list.rules = append(list.rules, rule)
 	}
 	return list, nil
+}
+
+func parseHostPort(entry string) (rule hostRule, ok bool) {
+	host, port, err := net.SplitHostPort(entry)
+	if err != nil {
+		return hostRule{}, false
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return hostRule{}, false
+	}
+	rule, ok = parseHost(host)
+	rule.port = port
+	return rule, ok
 }
 
 // name returns the setting's name for errors.

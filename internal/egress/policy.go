@@ -1,7 +1,8 @@
-// Package egress decides which hosts may be dialled for a remote or for an app's notify URL. It checks the resolved address at the
-// time of dialling, so that DNS rebinding does not help an attacker. Addresses where clouds offer credentials, link-local and others,
-// are never dialled. Private networks are only dialled for URLs from the operator, or if a setting lists them. It also parses rate
-// limits in responses, for all clients.
+// Package egress decides which hosts may be dialled for a remote or for an app's notify URL. It checks the
+// resolved address at the time of dialling, so that DNS rebinding does not help an attacker. Addresses where
+// clouds offer credentials, link-local and others, are never dialled. Private networks are only dialled for
+// URLs from the operator, or if a setting lists them. It also parses rate limits in responses, for all
+// clients.
 package egress
 
 import (
@@ -32,7 +33,8 @@ func (p Policy) check(host, port string, ip netip.Addr) error {
 	reach := scopeOf(ip)
 	switch {
 	case reach == never:
-		return &Fault{host, "is a link-local, cloud metadata, multicast or unspecified address, which is never allowed, even if " + p.Hosts.name() + " lists it"}
+		return &Fault{host, "is a link-local, cloud metadata, multicast or unspecified address, which is never " +
+			"allowed, even if " + p.Hosts.name() + " lists it"}
 	case p.Hosts.names(host, port) || p.Hosts.covers(ip, port):
 		return nil
 	case len(p.Hosts.rules) > 0:
@@ -52,7 +54,8 @@ func (p Policy) CheckName(host, port string) error {
 	}
 	switch {
 	case !hostPattern.MatchString(name) || numberPattern.MatchString(name):
-		return &Fault{host, "is neither a host name nor an IP address in the usual form; use a form such as 127.0.0.1 or git.example.org, in ASCII"}
+		return &Fault{host, "is neither a host name nor an IP address in the usual form; " +
+			"use a form such as 127.0.0.1 or git.example.org, in ASCII"}
 	case name == "localhost" || strings.HasSuffix(name, ".localhost"):
 		return p.check(host, port, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	case len(p.Hosts.rules) > 0 && !p.Hosts.names(host, port):

@@ -21,9 +21,9 @@ const (
 	deltaBelow = 1_000_000_000 // a reset below this is a number of seconds from now instead of a time
 )
 
-// ReadRateLimit reads Retry-After, in seconds, with a fraction or as a date; and X-RateLimit-Remaining, -Limit and -Reset,
-// as GitHub and Gitea send them, or the same without X-, as GitLab does. Durations are at most 24 h. Times are relative
-// to the server's clock if it sends a date, else to now.
+// ReadRateLimit reads Retry-After, in seconds, with a fraction or as a date; and X-RateLimit-Remaining,
+// -Limit and -Reset, as GitHub and Gitea send them, or the same without X-, as GitLab does. Durations are at
+// most 24 h. Times are relative to the server's clock if it sends a date, else to now.
 func ReadRateLimit(h http.Header, now time.Time) RateLimit {
 	if sent, err := http.ParseTime(h.Get("Date")); err == nil {
 		now = sent
@@ -52,8 +52,8 @@ func ReadRateLimit(h http.Header, now time.Time) RateLimit {
 	return r
 }
 
-// Wait returns the time until the host accepts requests again, which is that of the reset if nothing remains and the host
-// does not say more. It returns 0 if the time is unknown.
+// Wait returns the time until the host accepts requests again, which is that of the reset if nothing remains
+// and the host does not say more. It returns 0 if the time is unknown.
 func (r RateLimit) Wait() time.Duration {
 	if r.RetryAfter == 0 && r.Remaining == 0 {
 		return r.Reset

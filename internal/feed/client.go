@@ -11,8 +11,8 @@ import (
 	"lockstep/events"
 )
 
-// client is a connection that results are sent to. Only the goroutine that has set its state to sending uses its position and writes
-// to its connection.
+// client is a connection that results are sent to. Only the goroutine that has set its state to sending uses
+// its position and writes to its connection.
 type client struct {
 	conn    net.Conn
 	app     string
@@ -117,7 +117,8 @@ func (b *batch) frames(from *source, c *client) [][]byte {
 	return frames
 }
 
-// has reports whether a client has the results of another cell up to that which is followed, or cannot get it. The caller holds the lock.
+// has reports whether a client has the results of another cell up to that which is followed, or cannot get
+// it. The caller holds the lock.
 func (f *Feed) has(c *client, follows events.Follows) bool {
 	entry, valid := parseEntry(follows.Entry)
 	i := slices.IndexFunc(f.sources, func(s *source) bool { return s.Cell == follows.Cell && s.results == follows.Stream })
@@ -169,7 +170,8 @@ func (f *Feed) sendNext(c *client) (more bool) {
 	return false
 }
 
-// sendFrom sends a batch of a source. more reports whether another one may follow, of this source or of one that waited for it.
+// sendFrom sends a batch of a source. more reports whether another one may follow, of this source or of one
+// that waited for it.
 func (f *Feed) sendFrom(c *client, s *source) (sent batch, err error) {
 	at, ok := c.at[s.Cell]
 	switch {
@@ -191,7 +193,8 @@ func (f *Feed) sendFrom(c *client, s *source) (sent batch, err error) {
 	return f.deliver(c, s, sent, f.cfg.Stall), nil
 }
 
-// begin gives a client the position before the first result of a cell that was added, or did not answer, when its stream began.
+// begin gives a client the position before the first result of a cell that was added, or did not answer, when
+// its stream began.
 func (f *Feed) begin(c *client, s *source) (batch, error) {
 	if !slices.ContainsFunc(f.cfg.Sources(), s.is) { // removed, and tailed for a moment more
 		return batch{}, nil
@@ -230,7 +233,8 @@ func (f *Feed) deliver(c *client, s *source, next batch, limit time.Duration) ba
 	return next
 }
 
-// sendBeat sends the position, if a heartbeat is due. It means that all results before have been sent, so if some wait, a comment is sent.
+// sendBeat sends the position, if a heartbeat is due. It means that all results before have been sent, so if
+// some wait, a comment is sent.
 func (f *Feed) sendBeat(c *client, waits bool) {
 	switch {
 	case !c.beat.Swap(false):
@@ -329,15 +333,16 @@ func (f *Feed) writeWithin(c *client, limit time.Duration, frames [][]byte) bool
 	f.cfg.Observe(int(n))
 	if err != nil {
 		f.remove(c)
+		return false
 	}
-	return err == nil
+	return true
 }
 
 // PositionFrame returns the event that tells a client its position. It dispatches nothing.
 func PositionFrame(at Cursor) []byte { return append(idLine(at), '\n') }
 
-// goneFrame returns the event that tells a client that results after its position are missing. It has no ID: the next request with the
-// last one is answered with 410.
+// goneFrame returns the event that tells a client that results after its position are missing. It has no ID:
+// the next request with the last one is answered with 410.
 func goneFrame(gone *GoneError) []byte {
 	document, err := json.Marshal(map[string]string{"error": gone.Error(), "cursor": gone.End.String()})
 	if err != nil {

@@ -7,46 +7,52 @@
 //
 // # Guarantees
 //
-// A client gets each result that its app may read, in the order of the stream, from its position on. With several cells that is the order
-// of each; a result that follows one of another cell comes after it. If results are missing, it gets the event gone, the stream ends, and
-// the next request with its position gets a [GoneError]. It may get a result again after it has reconnected.
+// A client gets each result that its app may read, in the order of the stream, from its position on. With
+// several cells that is the order of each; a result that follows one of another cell comes after it. If
+// results are missing, it gets the event gone, the stream ends, and the next request with its position gets a
+// [GoneError]. It may get a result again after it has reconnected.
 //
 // # Cursors
 //
-// A [Cursor] has a position in the stream of each cell. A position is the ID of an entry, how many entries had been added to the stream up
-// to it, and the epoch of the stream. The epoch is a random text in Redis, so a cursor of another deployment, or from before Redis was
-// emptied, is gone. The number shows whether a trimmed entry came after the position: entries are only trimmed from the front, so one did
-// if more entries were removed in total than had been added. A Redis before 7, and the embedded one, do not count: there a position is gone
-// once its own entry is trimmed. read.lua compares the position and reads the next entries in one step, so nothing can be trimmed in
-// between.
+// A [Cursor] has a position in the stream of each cell. A position is the ID of an entry, how many entries
+// had been added to the stream up to it, and the epoch of the stream. The epoch is a random text in Redis, so
+// a cursor of another deployment, or from before Redis was emptied, is gone. The number shows whether a
+// trimmed entry came after the position: entries are only trimmed from the front, so one did if more entries
+// were removed in total than had been added. A Redis before 7, and the embedded one, do not count: there a
+// position is gone once its own entry is trimmed. read.lua compares the position and reads the next entries
+// in one step, so nothing can be trimmed in between.
 //
-// A cell that was added after a cursor is read from its first result on. A cursor with a cell that was removed is gone. That of a deployment
-// that has become a cell is valid.
+// A cell that was added after a cursor is read from its first result on. A cursor with a cell that was
+// removed is gone. That of a deployment that has become a cell is valid.
 //
 // # Design
 //
-//	tail      one goroutine for each cell, while there is a client: waits for entries, reads them, asks which apps may read them, keeps the newest
-//	          1,000, at most 4 MiB, and wakes the clients of these apps
-//	client    a connection and a cursor, without a goroutine or a buffer while nothing is sent. When woken, it sends the results after its
-//	          position from what the tail keeps or, if it is further behind, from Redis, a batch at a time. What the tail has kept for more
-//	          than 2 s is read from Redis, too, because the watches may have changed since
-//	ticker    wakes each client every 15 s to send its position; closes connections whose client has left or whose token was removed,
-//	          every 2 s
+//	tail      one goroutine for each cell, while there is a client: waits for entries, reads them, asks which apps
+//	          may read them, keeps the newest 1,000, at most 4 MiB, and wakes the clients of these apps
+//	client    a connection and a cursor, without a goroutine or a buffer while nothing is sent. When woken, it
+//	          sends the results after its position from what the tail keeps or, if it is further behind, from
+//	          Redis, a batch at a time. What the tail has kept for more than 2 s is read from Redis, too, because
+//	          the watches may have changed since
+//	ticker    wakes each client every 15 s to send its position; closes connections whose client has left or whose
+//	          token was removed, every 2 s
 //
-// So a slow client holds up no other, and needs no more memory than one batch. A client that does not accept a batch within a minute, or within
-// ten seconds while it catches up, is cut off.
+// So a slow client holds up no other, and needs no more memory than one batch. A client that does not accept
+// a batch within a minute, or within ten seconds while it catches up, is cut off.
 //
 // # Followers
 //
-// Programs that follow the results report their positions to [Followers], so that operators see which of them lag. A report has a position for
-// each cell of the deployment at most, an app has at most 1,000 followers, and reports are read by page.
+// Programs that follow the results report their positions to [Followers], so that operators see which of them
+// lag. A report has a position for each cell of the deployment at most, an app has at most 1,000 followers,
+// and reports are read by page.
 //
 // # Failures
 //
-//	Redis does not answer         streams stay open, with heartbeats at their positions; they continue once Redis is back. Results of other
-//	                              cells are sent, but for those that come after one of this cell. Heartbeats are comments meanwhile: a
-//	                              position means that all results before have been sent
-//	Redis has lost its newest     results of other cells that follow what is lost are sent once the stream has been read to its end
+//	Redis does not answer         streams stay open, with heartbeats at their positions; they continue once Redis
+//	                              is back. Results of other cells are sent, but for those that come after one of
+//	                              this cell. Heartbeats are comments meanwhile: a position means that all results
+//	                              before have been sent
+//	Redis has lost its newest     results of other cells that follow what is lost are sent once the stream has
+//	                              been read to its end
 //	results, as in a failover
 //	the process stops             Close closes all connections; clients resume elsewhere
 //	a result cannot be decoded    it is skipped, as is one of an unknown newer type

@@ -20,8 +20,8 @@ type Config struct {
 	Redis  redis.UniversalClient // never closed; must not retry by itself
 	Reader redis.UniversalClient // for blocking reads; never closed
 
-	// Sources returns the cells whose results are sent, the first of which is this process' own, or the one of a deployment without
-	// cells. It is called again and again.
+	// Sources returns the cells whose results are sent, the first of which is this process' own, or the one
+	// of a deployment without cells. It is called again and again.
 	Sources func() []Source
 	// Refresh makes Sources up to date. It is called if a cursor has a cell that is not among them. Optional.
 	Refresh func(context.Context) error
@@ -31,8 +31,9 @@ type Config struct {
 	Max       int           // streams; default 20,000, or three quarters of the limit of open files if that is less
 	MaxApp    int           // streams of an app; default half of Max
 	Heartbeat time.Duration // between heartbeats of a stream; default 15 s
-	Check     time.Duration // between checks of tokens and connections, and for which who may read a result is not decided again; default 2 s
-	Stall     time.Duration // how long a client may take to accept a batch; default 1 min
+	// between checks of tokens and connections, and for which who may read a result is not decided again; default 2 s
+	Check time.Duration
+	Stall time.Duration // how long a client may take to accept a batch; default 1 min
 
 	Log     *slog.Logger    // default slog.Default
 	Observe func(bytes int) // called with the number of bytes sent to a client; optional
@@ -61,8 +62,9 @@ type Feed struct {
 // Limits of streams, as errors of [Feed.Reserve].
 var (
 	ErrBusy    = errors.New("this process has as many streams of results as it allows; try again, or ask another process")
-	ErrBusyApp = errors.New("this app has as many streams of results at this process as one app may have; close some, or ask another process")
-	ErrClosed  = errors.New("this process is stopping; ask another process")
+	ErrBusyApp = errors.New("this app has as many streams of results at this process as one app may have; " +
+		"close some, or ask another process")
+	ErrClosed = errors.New("this process is stopping; ask another process")
 )
 
 const (
@@ -74,7 +76,9 @@ const (
 
 // New returns a Feed. The caller closes it.
 func New(cfg Config) (*Feed, error) {
-	cfg.Max = cmp.Or(cfg.Max, min(defaultMax, openFiles()/4*3))
+	if cfg.Max == 0 {
+		cfg.Max = min(defaultMax, openFiles()/4*3)
+	}
 	cfg.MaxApp = cmp.Or(cfg.MaxApp, max(1, cfg.Max/2))
 	cfg.Heartbeat, cfg.Check = cmp.Or(cfg.Heartbeat, 15*time.Second), cmp.Or(cfg.Check, 2*time.Second)
 	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
@@ -90,7 +94,8 @@ func New(cfg Config) (*Feed, error) {
 	}
 	f := &Feed{
 		cfg:   cfg,
-		reads: make(chan struct{}, maxReads), byApp: map[string]int{}, clients: map[*client]struct{}{}, groups: map[string]map[*client]struct{}{},
+		reads: make(chan struct{}, maxReads), byApp: map[string]int{}, clients: map[*client]struct{}{},
+		groups: map[string]map[*client]struct{}{},
 		behind: map[string]chan struct{}{},
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -109,7 +114,8 @@ func (f *Feed) Close() {
 	f.work.Wait()
 }
 
-// Reserve counts a stream of an app, "" for the operator, until release is called. It returns [ErrBusy], [ErrBusyApp] or [ErrClosed].
+// Reserve counts a stream of an app, "" for the operator, until release is called. It returns [ErrBusy],
+// [ErrBusyApp] or [ErrClosed].
 func (f *Feed) Reserve(app string) (release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,8 +154,8 @@ type Client struct {
 	Release func() // called when the stream has ended; optional
 }
 
-// Attach sends first, which are the response's headers and the client's position, and then results to a connection, which it takes
-// over, until the client leaves.
+// Attach sends first, which are the response's headers and the client's position, and then results to a
+// connection, which it takes over, until the client leaves.
 func (f *Feed) Attach(conn net.Conn, who Client, first []byte) {
 	c := &client{conn: conn, app: who.App, token: who.Token, release: who.Release, at: who.From, first: first}
 	f.mu.Lock()
@@ -158,7 +164,8 @@ func (f *Feed) Attach(conn net.Conn, who Client, first []byte) {
 		c.close()
 		return
 	}
-	c.beatAt = time.Now().Add(rand.N(f.cfg.Heartbeat)) // so that clients that come together do not all get heartbeats together
+	// so that clients that come together do not all get heartbeats together
+	c.beatAt = time.Now().Add(rand.N(f.cfg.Heartbeat))
 	f.clients[c] = struct{}{}
 	if f.groups[c.app] == nil {
 		f.groups[c.app] = map[*client]struct{}{}
@@ -311,6 +318,7 @@ func (f *Feed) check() {
 		for _, c := range byToken[hash] {
 			f.remove(c)
 		}
-		f.cfg.Log.InfoContext(ctx, "streams of results ended, their token was removed", "token", fmt.Sprintf("%.12s", hash), "streams", len(byToken[hash]))
+		f.cfg.Log.InfoContext(ctx, "streams of results ended, their token was removed",
+			"token", fmt.Sprintf("%.12s", hash), "streams", len(byToken[hash]))
 	}
 }

@@ -34,8 +34,9 @@ type Follower struct {
 	Name string `json:"name"`
 	App  string `json:"app,omitempty"` // empty for the operator's
 	Report
-	Seen  time.Time     `json:"seen"`   // when it reported
-	LagMS int64         `json:"lag_ms"` // age of the oldest result after its cursor; 0 if there is none, -1 if the cursor is gone
+	Seen time.Time `json:"seen"` // when it reported
+	// age of the oldest result after its cursor; 0 if there is none, -1 if the cursor is gone
+	LagMS int64         `json:"lag_ms"`
 	State FollowerState `json:"state"`
 	Entry string        `json:"-"` // of its cursor in the results of the cell; "" if there is none
 }
@@ -73,11 +74,11 @@ func (f Follower) stateAt(now time.Time) FollowerState {
 	return FollowerOK
 }
 
-// Followers stores the reports of followers in Redis, and compares them with the results of a cell. A report is kept for seven days. It is
-// safe for concurrent use by any number of processes.
+// Followers stores the reports of followers in Redis, and compares them with the results of a cell. A report
+// is kept for seven days. It is safe for concurrent use by any number of processes.
 type Followers struct {
-	// Cells returns the names of the deployment's cells. A report is stored with the positions in these. Optional in a deployment
-	// without cells.
+	// Cells returns the names of the deployment's cells. A report is stored with the positions in these.
+	// Optional in a deployment without cells.
 	Cells func() []string
 
 	redis   redis.Cmdable
@@ -88,10 +89,13 @@ type Followers struct {
 	keep    time.Duration
 }
 
-// NewFollowers returns the followers of a cell, "" for a deployment without cells, whose keys have the namespace. The reports and the tokens
-// of followers are below shared: the same, or the namespace of the directory if there are cells.
+// NewFollowers returns the followers of a cell, "" for a deployment without cells, whose keys have the
+// namespace. The reports and the tokens of followers are below shared: the same, or the namespace of the
+// directory if there are cells.
 func NewFollowers(client redis.Cmdable, cell string, namespace, shared events.Namespace) *Followers {
-	return &Followers{redis: client, cell: cell, results: namespace.Results(), shared: shared, max: 1000, keep: 7 * 24 * time.Hour}
+	return &Followers{
+		redis: client, cell: cell, results: namespace.Results(), shared: shared, max: 1000, keep: 7 * 24 * time.Hour,
+	}
 }
 
 var (
@@ -114,7 +118,8 @@ var (
 // Errors of [Followers.Put].
 var (
 	ErrBadReport        = errors.New("invalid report")
-	ErrTooManyFollowers = errors.New("this app has 1,000 followers already; followers are forgotten seven days after their last report")
+	ErrTooManyFollowers = errors.New("this app has 1,000 followers already; followers are forgotten seven days after " +
+		"their last report")
 )
 
 const (
@@ -126,8 +131,8 @@ func (f *Followers) apps() string { return string(f.shared) + "followers" }
 
 func (f *Followers) of(app string) string { return f.apps() + ":of:" + app }
 
-// Put stores the report of a follower of an app, "" for the operator, sent with the token that has the given hash, "" for the operator's.
-// It returns [ErrBadReport], [ErrTooManyFollowers], or an error of Redis.
+// Put stores the report of a follower of an app, "" for the operator, sent with the token that has the given
+// hash, "" for the operator's. It returns [ErrBadReport], [ErrTooManyFollowers], or an error of Redis.
 func (f *Followers) Put(ctx context.Context, app, name, token string, report Report) error {
 	if !followerName.MatchString(name) {
 		return fmt.Errorf("%w: name: want at most 100 letters, digits, dots, underscores or hyphens", ErrBadReport)
@@ -147,27 +152,32 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if err != nil {
 		return err
 	}
-	put := func() (int, error) {
-		args := []any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()}
-		return reportScript.Run(ctx, f.redis, []string{f.of(app), f.apps()}, args...).Int()
-	}
-	stored, err := put()
-	if err == nil && stored == 0 {
-		var cleaned bool
-		if cleaned, err = f.clean(ctx, app); err == nil && cleaned {
-			stored, err = put()
-		}
-	}
+	stored, err := f.store(ctx, app, []any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()})
 	if err != nil {
 		return fmt.Errorf("store the report of a follower: %w", err)
 	}
-	if stored == 0 {
+	if !stored {
 		return ErrTooManyFollowers
 	}
 	return nil
 }
 
-// known returns a cursor with its positions in the cells of the deployment only: a sender could invent others. "" stays: nothing is complete yet.
+// store stores a report. It returns false if the app has too many followers, also after a clean-up.
+func (f *Followers) store(ctx context.Context, app string, args []any) (bool, error) {
+	keys := []string{f.of(app), f.apps()}
+	stored, err := reportScript.Run(ctx, f.redis, keys, args...).Bool()
+	if err != nil || stored {
+		return stored, err
+	}
+	cleaned, err := f.clean(ctx, app)
+	if err != nil || !cleaned {
+		return false, err
+	}
+	return reportScript.Run(ctx, f.redis, keys, args...).Bool()
+}
+
+// known returns a cursor with its positions in the cells of the deployment only: a sender could invent
+// others. "" stays: nothing is complete yet.
 func (f *Followers) known(text string) (string, error) {
 	if text == "" {
 		return "", nil
@@ -190,8 +200,8 @@ func (f *Followers) known(text string) (string, error) {
 // cleanEvery is how often the reports of an app that has too many followers are searched for those to forget.
 const cleanEvery = 10 * time.Second
 
-// clean forgets the followers of an app whose reports have expired, or whose tokens were removed. It returns false, and does nothing, if that
-// was done a moment ago, by any process.
+// clean forgets the followers of an app whose reports have expired, or whose tokens were removed. It returns
+// false, and does nothing, if that was done a moment ago, by any process.
 func (f *Followers) clean(ctx context.Context, app string) (cleaned bool, err error) {
 	due, err := f.redis.SetNX(ctx, f.apps()+":cleaned:"+app, "", cleanEvery).Result()
 	if err != nil || !due {
@@ -218,9 +228,11 @@ func (f *Followers) clean(ctx context.Context, app string) (cleaned bool, err er
 	return true, errors.Join(err, failed)
 }
 
-// read calls yield with the reports of an app's followers by name, and with which of their tokens were removed, page by page, until it
-// returns false. A report may be in more than one page.
-func (f *Followers) read(ctx context.Context, app string, yield func(reports map[string]string, removed map[string]bool) bool) error {
+// read calls yield with the reports of an app's followers by name, and with which of their tokens were
+// removed, page by page, until it returns false. A report may be in more than one page.
+func (f *Followers) read(
+	ctx context.Context, app string, yield func(reports map[string]string, removed map[string]bool) bool,
+) error {
 	for cursor := uint64(0); ; {
 		page, next, err := f.redis.HScan(ctx, f.of(app), cursor, "", followersAtOnce).Result()
 		if err != nil {
@@ -240,14 +252,14 @@ func (f *Followers) read(ctx context.Context, app string, yield func(reports map
 	}
 }
 
-// List returns the followers, at most 5,000: those that need attention first, then those whose token was removed, each with the largest
-// lag first.
+// List returns the followers, at most 5,000: those that need attention first, then those whose token was
+// removed, each with the largest lag first.
 func (f *Followers) List(ctx context.Context) ([]Follower, error) {
 	list, err := f.list(ctx)
-	if err == nil {
-		err = f.setLags(ctx, list)
-	}
 	if err != nil {
+		return nil, fmt.Errorf("list followers: %w", err)
+	}
+	if err := f.setLags(ctx, list); err != nil {
 		return nil, fmt.Errorf("list followers: %w", err)
 	}
 	rank := map[FollowerState]int{FollowerRevoked: 1, FollowerOK: 2}
@@ -258,7 +270,8 @@ func (f *Followers) List(ctx context.Context) ([]Follower, error) {
 		return one.LagMS
 	}
 	slices.SortFunc(list, func(a, b Follower) int {
-		return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), cmp.Compare(lag(b), lag(a)), cmp.Compare(b.Behind, a.Behind), strings.Compare(a.App, b.App), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(rank[a.State], rank[b.State]), cmp.Compare(lag(b), lag(a)),
+			cmp.Compare(b.Behind, a.Behind), strings.Compare(a.App, b.App), strings.Compare(a.Name, b.Name))
 	})
 	return list, nil
 }
@@ -301,7 +314,8 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 	return list, nil
 }
 
-// isOfCell reports whether a follower gets the results of the cell, or may get them once it has a cursor of these cells.
+// isOfCell reports whether a follower gets the results of the cell, or may get them once it has a cursor of
+// these cells.
 func (f *Followers) isOfCell(one Follower) bool {
 	cursor, err := ParseCursor(one.Cursor)
 	_, known := cursor[f.cell]

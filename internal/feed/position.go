@@ -20,14 +20,15 @@ type position struct {
 	added int64 // entries added to the stream up to this one; -1 if Redis does not count them
 }
 
-// Cursor is a place in the results: the position in the stream of each cell, by the cell's name. That of a deployment without cells is "".
-// It is not changed once it is shared.
+// Cursor is a place in the results: the position in the stream of each cell, by the cell's name. That of a
+// deployment without cells is "". It is not changed once it is shared.
 type Cursor map[string]position
 
 // cursorVersion is the first field of a cursor.
 const cursorVersion = "1"
 
-// String returns the opaque text of a cursor: the version, then the fields of the only position, or the name and the fields of each.
+// String returns the opaque text of a cursor: the version, then the fields of the only position, or the name
+// and the fields of each.
 func (c Cursor) String() string {
 	var text strings.Builder
 	text.WriteString(cursorVersion)
@@ -103,7 +104,8 @@ type GoneError struct {
 
 // Error implements error.
 func (e *GoneError) Error() string {
-	return "results after this cursor are no longer kept, or it belongs to another deployment: list the repositories, and continue from the cursor in this response"
+	return "results after this cursor are no longer kept, or it belongs to another deployment: " +
+		"list the repositories, and continue from the cursor in this response"
 }
 
 // entryID is the ID of a stream entry.

@@ -101,8 +101,9 @@ type Start struct {
 	Oldest bool   // with the oldest result that is kept; ignored with a Cursor
 }
 
-// Locate returns the cursor of a start. It returns [ErrMalformed], a [GoneError], or an error of Redis. A cell that does not answer in time is
-// left as it is in the cursor while others answer: the stream has its results, or that they are gone, once it does.
+// Locate returns the cursor of a start. It returns [ErrMalformed], a [GoneError], or an error of Redis. A
+// cell that does not answer in time is left as it is in the cursor while others answer: the stream has its
+// results, or that they are gone, once it does.
 func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 	var from Cursor
 	if start.Cursor != "" {
@@ -183,8 +184,8 @@ type located struct {
 	known bool // the cursor has a position in it
 }
 
-// locate returns where a stream begins in a source. from is nil without a cursor. A cell that is not in the cursor was added later, so its
-// results are read from the first one on.
+// locate returns where a stream begins in a source. from is nil without a cursor. A cell that is not in the
+// cursor was added later, so its results are read from the first one on.
 func (s *source) locate(ctx context.Context, start Start, from Cursor) (located, error) {
 	p, ok := from[s.Cell]
 	if former, single := from[""]; !ok && single { // the cursor is older than the cells

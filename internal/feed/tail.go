@@ -34,7 +34,9 @@ type Source struct {
 	Namespace events.Namespace // of its keys
 
 	// Audiences returns for each result the apps that may read it. [access.Reader.Audiences] implements it.
-	Audiences func(ctx context.Context, results []events.Result, failed func(events.Result, error)) ([]access.Audience, error)
+	Audiences func(
+		ctx context.Context, results []events.Result, failed func(events.Result, error),
+	) ([]access.Audience, error)
 }
 
 // source is a source that is tailed.
@@ -53,12 +55,15 @@ type source struct {
 	// Guarded by [Feed.mu].
 	recent  recent
 	awaited entryID // the last entry that a result of another cell follows and a client does not have
-	lost    entryID // up to here, entries that are followed and that the stream does not have will not come: Redis has lost them
+	// up to here, entries that are followed and that the stream does not have will not come: Redis has lost them
+	lost entryID
 }
 
 func (f *Feed) source(of Source) *source {
 	results := of.Namespace.Results()
-	return &source{Source: of, feed: f, results: results, epochKey: results + ":epoch", outage: outage{log: f.cfg.Log, cell: of.Cell}}
+	return &source{
+		Source: of, feed: f, results: results, epochKey: results + ":epoch", outage: outage{log: f.cfg.Log, cell: of.Cell},
+	}
 }
 
 // is reports whether s is the source of a cell.
@@ -120,16 +125,19 @@ func (r *recent) drop(e entry) {
 	}
 }
 
-// skip returns the position to continue from: that of a client for which nothing was dropped since moves on with the tail.
+// skip returns the position to continue from: that of a client for which nothing was dropped since moves on
+// with the tail.
 func (r *recent) skip(at position, app string) position {
-	if at.epoch == r.from.epoch && at.entry.compare(r.start.entry) >= 0 && at.entry.compare(r.from.entry) < 0 && r.dropped[app].compare(at.entry) <= 0 {
+	if at.epoch == r.from.epoch && at.entry.compare(r.start.entry) >= 0 && at.entry.compare(r.from.entry) < 0 &&
+		r.dropped[app].compare(at.entry) <= 0 {
 		return r.from
 	}
 	return at
 }
 
-// next returns the next batch for a client from the results that the tail keeps. ok is false if the client's position is older, or, with
-// outdated, if it was decided a while ago that the client may read one of them: its watch may have been removed since.
+// next returns the next batch for a client from the results that the tail keeps. ok is false if the client's
+// position is older, or, with outdated, if it was decided a while ago that the client may read one of them:
+// its watch may have been removed since.
 func (s *source) next(c *client, at position) (next batch, outdated, ok bool) {
 	s.feed.mu.Lock()
 	defer s.feed.mu.Unlock()
@@ -158,14 +166,15 @@ func (s *source) next(c *client, at position) (next batch, outdated, ok bool) {
 	return next, false, true
 }
 
-// isOutdated reports whether a client would get an entry now, and it was decided a while ago that its app may read it. The caller holds the lock.
+// isOutdated reports whether a client would get an entry now, and it was decided a while ago that its app may
+// read it. The caller holds the lock.
 func (s *source) isOutdated(e entry, c *client) bool {
 	waits := e.follows != nil && !s.feed.has(c, *e.follows)
 	return c.app != "" && e.isFor(c) && !waits && time.Since(e.decided) > s.feed.cfg.Check
 }
 
-// renew decides again who may read the entries after a position that were decided a while ago. Clients that call it meanwhile share
-// the call.
+// renew decides again who may read the entries after a position that were decided a while ago. Clients that
+// call it meanwhile share the call.
 func (s *source) renew(after position) error {
 	_, err, _ := s.renewals.Do("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(s.ctx, readTimeout)
@@ -201,7 +210,8 @@ func (s *source) renew(after position) error {
 // audiences decides who may read results.
 func (s *source) audiences(ctx context.Context, results []events.Result) ([]access.Audience, error) {
 	return s.Audiences(ctx, results, func(r events.Result, err error) {
-		s.feed.cfg.Log.ErrorContext(ctx, "result not sent to apps, the watches cannot be decoded", "repo", r.Repo.String(), "result", r.ID, "error", err)
+		s.feed.cfg.Log.ErrorContext(ctx, "result not sent to apps, the watches cannot be decoded",
+			"repo", r.Repo.String(), "result", r.ID, "error", err)
 	})
 }
 
@@ -324,7 +334,9 @@ func (s *source) noteLost(awaited entryID) {
 
 // await waits for an entry after the one given, for a second at most.
 func (s *source) await(after string) error {
-	err := s.feed.cfg.Reader.XRead(s.ctx, &redis.XReadArgs{Streams: []string{s.results, after}, Count: 1, Block: tailBlock}).Err()
+	err := s.feed.cfg.Reader.XRead(s.ctx, &redis.XReadArgs{
+		Streams: []string{s.results, after}, Count: 1, Block: tailBlock,
+	}).Err()
 	if errors.Is(err, redis.Nil) {
 		return nil
 	}

@@ -19,7 +19,8 @@ type job struct {
 // keyOf identifies a ref in the position; the zero ref the whole repository.
 func keyOf(repo events.RepoPath, ref events.Ref) string { return repo.Key() + " " + ref.String() }
 
-// Settle passes a result of the local worker to the follower. It returns once Run or Wipe has recorded it, or ctx is done.
+// Settle passes a result of the local worker to the follower. It returns once Run or Wipe has recorded it, or
+// ctx is done.
 func (f *Follower) Settle(ctx context.Context, result events.Result) {
 	select {
 	case f.settled <- result:
@@ -109,8 +110,8 @@ func (f *Follower) follow(ctx context.Context, result events.Result) {
 	}
 }
 
-// followRef syncs a ref unless its commit is published already. A result does not say how much history the reader has, so if more than a
-// commit is configured, the refs are requested first.
+// followRef syncs a ref unless its commit is published already. A result does not say how much history the
+// reader has, so if more than a commit is configured, the refs are requested first.
 func (f *Follower) followRef(ctx context.Context, repo events.RepoPath, ref Ref) {
 	key := keyOf(repo, ref.Ref)
 	published, _, err := f.cfg.Volume.Published(repo)

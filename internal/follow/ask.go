@@ -6,8 +6,8 @@ import (
 	"lockstep/events"
 )
 
-// A slow reader takes seconds to answer. Frames of the stream and results of the local worker are handled meanwhile, so the
-// answer may be older than these: then it is requested again.
+// A slow reader takes seconds to answer. Frames of the stream and results of the local worker are handled
+// meanwhile, so the answer may be older than these: then it is requested again.
 
 // inBackground calls request in a goroutine, and has apply call what it returns.
 func (f *Follower) inBackground(ctx context.Context, request func() (note func())) {

@@ -12,9 +12,11 @@ import (
 	"lockstep/internal/volume"
 )
 
-// isPublished reports whether a ref is published at its commit, under its name. It is false while its copy is to be purged.
+// isPublished reports whether a ref is published at its commit, under its name. It is false while its copy is
+// to be purged.
 func isPublished(published volume.Published, ref Ref) bool {
-	return published.Commits[ref.Ref] == ref.Commit && (published.Plain == ref.Ref) == ref.Default && !published.Incomplete[ref.Ref]
+	return published.Commits[ref.Ref] == ref.Commit && (published.Plain == ref.Ref) == ref.Default &&
+		!published.Incomplete[ref.Ref]
 }
 
 // isOurs reports whether a repository was fetched from the reader.
@@ -34,8 +36,8 @@ func (f *Follower) compare(ctx context.Context, repo events.RepoPath) {
 	}
 }
 
-// maxAsks is how often the refs of a repository are requested because a frame about it has arrived before the answer. A repository may
-// have more results than the reader has answers.
+// maxAsks is how often the refs of a repository are requested because a frame about it has arrived before the
+// answer. A repository may have more results than the reader has answers.
 const maxAsks = 3
 
 func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath, try int) {
@@ -96,7 +98,8 @@ func (f *Follower) compareWith(ctx context.Context, repo events.RepoPath, refs [
 	}
 	for ref := range published.Commits {
 		isPlain := ref == published.Plain
-		if !f.isOurs(published) || isPlain && hasDefault || listed[ref] && !isPlain { // the sync of the new default branch replaces the former
+		// the sync of the new default branch replaces the former
+		if !f.isOurs(published) || isPlain && hasDefault || listed[ref] && !isPlain {
 			continue
 		}
 		if isPlain && f.postpones(repo, false) {
@@ -126,8 +129,8 @@ func (f *Follower) mayBeListed(repo events.RepoPath) bool {
 	return (listed || f.listed == 0) && !f.gone[repo.Key()].Equal(knownGone)
 }
 
-// postpones reports whether it is too early to remove a repository, or its default branch, which is then compared again. listed says that
-// it is in the reader's list.
+// postpones reports whether it is too early to remove a repository, or its default branch, which is then
+// compared again. listed says that it is in the reader's list.
 func (f *Follower) postpones(repo events.RepoPath, listed bool) bool {
 	if _, here, err := f.cfg.Volume.Published(repo); err == nil && !here {
 		return false
@@ -153,10 +156,13 @@ func (f *Follower) forget(repo events.RepoPath, number uint64) {
 	}
 }
 
-// sync requests a sync of a ref. While the stream only repeats what was listed, the commit may be an older one and is not announced.
+// sync requests a sync of a ref. While the stream only repeats what was listed, the commit may be an older
+// one and is not announced.
 func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
 	f.noteLimited(ctx, repo, ref)
-	change := events.Change{Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.depthOf(ref)}
+	change := events.Change{
+		Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.depthOf(ref),
+	}
 	if ref.Default {
 		change.Ref = events.Ref{}
 	}
@@ -166,8 +172,8 @@ func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
 	f.request(ctx, job{repo: repo, key: keyOf(repo, ref.Ref)}, change)
 }
 
-// depthOf returns the history to keep of a ref: no more than the reader has, which refuses to send all history of a repository of which it
-// keeps less.
+// depthOf returns the history to keep of a ref: no more than the reader has, which refuses to send all
+// history of a repository of which it keeps less.
 func (f *Follower) depthOf(ref Ref) events.Depth {
 	if ref.Depth.Covers(f.cfg.Depth) {
 		return f.cfg.Depth
@@ -198,7 +204,8 @@ func (f *Follower) noteLimited(ctx context.Context, repo events.RepoPath, ref Re
 	}
 }
 
-// remove requests the removal of a repository that is published here. Unless forced, the reader is asked once more, under the lease.
+// remove requests the removal of a repository that is published here. Unless forced, the reader is asked once
+// more, under the lease.
 func (f *Follower) remove(ctx context.Context, repo events.RepoPath, force bool) {
 	f.forget(repo, f.position.number)
 	published, here, err := f.cfg.Volume.Published(repo)
@@ -218,20 +225,26 @@ const Source = "/hooks/follow"
 // request publishes a change for the worker.
 func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	change.Source, change.Credential = Source, f.cfg.Credential
-	if change.Type != events.ChangePushed { // the repository or a ref of it goes away: log the others once more rather than keep these
+	// the repository or a ref of it goes away: log the others once more rather than keep these
+	if change.Type != events.ChangePushed {
 		maps.DeleteFunc(f.limited, func(key string, _ events.Depth) bool { return strings.HasPrefix(key, j.repo.Key()+" ") })
 	}
 	f.position.ask(j.key)
 	j.number = f.position.number
-	change, err := events.NewChange(change)
-	if err == nil {
-		if err = f.cfg.Publish(ctx, change); err == nil {
-			f.jobs[change.ID] = j
-			return
-		}
-	}
-	if ctx.Err() == nil {
+	if err := f.publish(ctx, j, change); err != nil && ctx.Err() == nil {
 		f.cfg.Log.WarnContext(ctx, "change cannot be published, will retry", "repo", j.repo.String(), "error", err)
 		f.checkLater(j.repo)
 	}
+}
+
+func (f *Follower) publish(ctx context.Context, j job, change events.Change) error {
+	change, err := events.NewChange(change)
+	if err != nil {
+		return err
+	}
+	if err := f.cfg.Publish(ctx, change); err != nil {
+		return err
+	}
+	f.jobs[change.ID] = j
+	return nil
 }

@@ -19,7 +19,8 @@ import (
 )
 
 // ErrRevoked means that the reader has refused the token for longer than [Config.TokenWait].
-var ErrRevoked = errors.New("the token was removed: the reader refuses it; create one with lockstep tokens create, and put it into the token file")
+var ErrRevoked = errors.New("the token was removed: the reader refuses it; create one with lockstep tokens create, " +
+	"and put it into the token file")
 
 // Volume shows what is published here. [volume.Volume] implements it.
 type Volume interface {
@@ -39,7 +40,8 @@ type Config struct {
 	// Purge begins the purge of a copy, whose refs are then synced again.
 	Purge func(ctx context.Context, repo events.RepoPath) error
 
-	Select       []string      // globs of repositories, as in Git: * within a segment, ** across segments; empty selects all
+	// globs of repositories, as in Git: * within a segment, ** across segments; empty selects all
+	Select       []string
 	Depth        events.Depth  // history to keep
 	Credential   string        // name under which the worker finds the token
 	SyncAll      bool          // sync published repositories again at the start, so that the local Redis has their state
@@ -60,26 +62,30 @@ type Follower struct {
 	settled  chan events.Result
 
 	// Owned by the goroutine of apply.
-	position   position
-	jobs       map[string]job          // changes without a result, by ID
-	checks     map[string]*check       // repositories to compare again, by key
-	gone       map[string]time.Time    // when the reader stopped listing a repository, or its default branch, by key; see knownGone
-	missing    []events.RepoPath       // published here and not listed, to be compared when the stream has caught up
-	listed     uint64                  // number of the frame of the first complete list; 0 before
-	repos      map[string]Listed       // as listed last, by key
-	comparedAt time.Time               // last comparison of all repositories
-	all        bool                    // the next list compares all repositories
-	listAt     time.Time               // when to list next; zero before the stream is open
-	listTry    int                     // failed lists in a row
-	live       bool                    // frames that arrive are newer than the list
-	listing    bool                    // a list is requested
-	listAgain  bool                    // the requested list may be older than the current stream
-	restart    bool                    // the stream began at a cursor that was not reached, and there has been no list since
-	compared   map[string]bool         // repositories whose refs are requested, by key
-	limited    map[string]events.Depth // history of refs of which the reader has less than configured, by key in the position
-	touched    map[string]uint64       // last frame about a repository while anything is requested, by key
+	position position
+	jobs     map[string]job    // changes without a result, by ID
+	checks   map[string]*check // repositories to compare again, by key
+	// when the reader stopped listing a repository, or its default branch, by key; see knownGone
+	gone       map[string]time.Time
+	missing    []events.RepoPath // published here and not listed, to be compared when the stream has caught up
+	listed     uint64            // number of the frame of the first complete list; 0 before
+	repos      map[string]Listed // as listed last, by key
+	comparedAt time.Time         // last comparison of all repositories
+	all        bool              // the next list compares all repositories
+	listAt     time.Time         // when to list next; zero before the stream is open
+	listTry    int               // failed lists in a row
+	live       bool              // frames that arrive are newer than the list
+	listing    bool              // a list is requested
+	listAgain  bool              // the requested list may be older than the current stream
+	// the stream began at a cursor that was not reached, and there has been no list since
+	restart  bool
+	compared map[string]bool // repositories whose refs are requested, by key
+	// history of refs of which the reader has less than configured, by key in the position
+	limited map[string]events.Depth
+	touched map[string]uint64 // last frame about a repository while anything is requested, by key
 
-	// ask sends a request to the reader in the background; apply then calls the returned function. A test may call both at once.
+	// ask sends a request to the reader in the background; apply then calls the returned function. A test may
+	// call both at once.
 	ask      func(ctx context.Context, request func() (note func()))
 	asking   sync.WaitGroup
 	answers  chan func()
@@ -101,8 +107,8 @@ type Status struct {
 	Level     time.Time // last time at which nothing was behind, or the start
 }
 
-// Err returns nil while the follower is connected and caught up, and a short error otherwise. A lost connection is an error
-// after the time that a stream may be silent.
+// Err returns nil while the follower is connected and caught up, and a short error otherwise. A lost
+// connection is an error after the time that a stream may be silent.
 func (s Status) Err() error {
 	switch {
 	case s.Refused:
@@ -134,7 +140,8 @@ type incoming struct {
 
 // New returns a follower.
 func New(cfg Config) (*Follower, error) {
-	if cfg.Reader == nil || cfg.Volume == nil || cfg.Record == nil || cfg.Publish == nil || cfg.Purge == nil || cfg.Log == nil {
+	if cfg.Reader == nil || cfg.Volume == nil || cfg.Record == nil || cfg.Publish == nil || cfg.Purge == nil ||
+		cfg.Log == nil {
 		return nil, errors.New("follow: Reader, Volume, Record, Publish, Purge and Log of Config are required")
 	}
 	for _, glob := range cfg.Select {
@@ -149,8 +156,11 @@ func New(cfg Config) (*Follower, error) {
 		cfg.TokenWait = 2 * time.Minute
 	}
 	f := &Follower{
-		cfg: cfg, compared: map[string]bool{}, limited: map[string]events.Depth{}, touched: map[string]uint64{}, answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming), settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{},
-		position: position{open: map[string]span{}, cursor: cfg.Record.Cursor()}, status: Status{Since: time.Now(), Level: time.Now()},
+		cfg: cfg, compared: map[string]bool{}, limited: map[string]events.Depth{}, touched: map[string]uint64{},
+		answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming),
+		settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{},
+		position: position{open: map[string]span{}, cursor: cfg.Record.Cursor()},
+		status:   Status{Since: time.Now(), Level: time.Now()},
 	}
 	f.ask = f.inBackground
 	return f, nil
@@ -164,7 +174,8 @@ func CheckGlob(glob string) error {
 		}
 	}
 	if !strings.Contains(glob, "/") && glob != "**" {
-		return fmt.Errorf("--repo %q: selects nothing, since repositories are owner/name; want a glob such as %s/*", glob, glob)
+		return fmt.Errorf("--repo %q: selects nothing, since repositories are owner/name; want a glob such as %s/*",
+			glob, glob)
 	}
 	return nil
 }
@@ -180,7 +191,8 @@ func (f *Follower) selects(repo events.RepoPath) bool {
 	return len(f.cfg.Select) == 0
 }
 
-// Run follows the reader until ctx is done, and then returns nil. It returns [ErrRevoked] if the reader keeps refusing the token.
+// Run follows the reader until ctx is done, and then returns nil. It returns [ErrRevoked] if the reader keeps
+// refusing the token.
 func (f *Follower) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.connect(ctx) })
@@ -220,14 +232,10 @@ func (f *Follower) connect(ctx context.Context) error {
 	after, restart, backoff := f.cfg.Record.Cursor(), true, firstBackoff
 	for ctx.Err() == nil {
 		token, _ := f.cfg.Reader.Token()
-		s, err := f.cfg.Reader.Results(ctx, after)
-		if err == nil {
-			opened := false
-			after, opened, err = f.receive(ctx, s, after, restart)
-			s.Close()
-			if opened {
-				restart, backoff = false, firstBackoff
-			}
+		last, opened, err := f.receive(ctx, after, restart)
+		after = last
+		if opened {
+			restart, backoff = false, firstBackoff
 		}
 		if gone, ok := errors.AsType[*GoneError](err); ok {
 			after, restart = gone.Cursor, true
@@ -243,15 +251,22 @@ func (f *Follower) connect(ctx context.Context) error {
 			continue
 		}
 		pause := waitOf(err) + backoff/2 + rand.N(backoff/2)
-		f.cfg.Log.WarnContext(ctx, "connection to the reader lost, will retry", "error", err, "next", pause.Round(time.Millisecond))
+		f.cfg.Log.WarnContext(ctx, "connection to the reader lost, will retry", "error", err,
+			"next", pause.Round(time.Millisecond))
 		sleep(ctx, pause)
 		backoff = min(2*backoff, lastBackoff)
 	}
 	return nil
 }
 
-// receive passes on the frames of a stream until it ends. It returns the last cursor, and whether there was a frame.
-func (f *Follower) receive(ctx context.Context, s *Stream, after string, restart bool) (last string, opened bool, err error) {
+// receive opens a stream and passes on its frames until it ends. It returns the last cursor, and whether
+// there was a frame.
+func (f *Follower) receive(ctx context.Context, after string, restart bool) (last string, opened bool, err error) {
+	s, err := f.cfg.Reader.Results(ctx, after)
+	if err != nil {
+		return after, false, err
+	}
+	defer s.Close()
 	for resume := after != ""; ; {
 		frame, err := s.Next()
 		if err != nil {
@@ -277,9 +292,11 @@ func (f *Follower) send(ctx context.Context, in incoming) {
 // tokenInterval is how often the token file is read while its token is refused.
 const tokenInterval = time.Second
 
-// awaitToken waits until the token file contains a token other than the refused one. It returns [ErrRevoked] if that takes too long.
+// awaitToken waits until the token file contains a token other than the refused one. It returns [ErrRevoked]
+// if that takes too long.
 func (f *Follower) awaitToken(ctx context.Context, refused string) error {
-	f.cfg.Log.ErrorContext(ctx, "the reader refuses the token, fetching nothing until the token file has another one", "wait", f.cfg.TokenWait)
+	f.cfg.Log.ErrorContext(ctx, "the reader refuses the token, fetching nothing until the token file has another one",
+		"wait", f.cfg.TokenWait)
 	for began := time.Now(); ctx.Err() == nil; {
 		if token, err := f.cfg.Reader.Token(); err == nil && token != refused {
 			f.cfg.Log.InfoContext(ctx, "the token file has another token")
@@ -317,7 +334,9 @@ func (f *Follower) report(ctx context.Context) {
 			continue
 		}
 		last, sent = now, time.Now()
-		err := f.cfg.Reader.Report(ctx, f.cfg.Name, Report{Cursor: now.Cursor, Repos: now.Repos, Behind: now.Behind, Version: f.cfg.Version})
+		err := f.cfg.Reader.Report(ctx, f.cfg.Name, Report{
+			Cursor: now.Cursor, Repos: now.Repos, Behind: now.Behind, Version: f.cfg.Version,
+		})
 		if err != nil && !failed && ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "the reader does not accept reports of this follower", "error", err)
 		}

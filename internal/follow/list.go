@@ -19,15 +19,16 @@ const (
 	// listRequests is the number of requests at a time for the refs of repositories.
 	listRequests = 8
 
-	// listEvery and listEach determine the interval of lists, which are needed because no result notifies an app that it no
-	// longer watches a repository. Lists of many repositories are less frequent, because they cost the reader more.
+	// listEvery and listEach determine the interval of lists, which are needed because no result notifies an
+	// app that it no longer watches a repository. Lists of many repositories are less frequent, because they
+	// cost the reader more.
 	listEvery = 30 * time.Second
 	listEach  = 10 * time.Millisecond // for each repository
 )
 
-// list lists what the token reads, and compares it with what is published here: everything at first, when the stream restarts,
-// and every [Config.CompareEvery]; otherwise only the differences from the last list. A repository that is no longer listed is
-// compared once more before it is removed.
+// list lists what the token reads, and compares it with what is published here: everything at first, when the
+// stream restarts, and every [Config.CompareEvery]; otherwise only the differences from the last list. A
+// repository that is no longer listed is compared once more before it is removed.
 func (f *Follower) list(ctx context.Context, all bool) {
 	f.all = f.all || all
 	if f.listing {
@@ -57,14 +58,18 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	if err != nil {
 		f.listTry++
 		pause := min(firstBackoff<<min(f.listTry, 10), lastBackoff)
-		f.listAt = time.Now().Add(waitOf(err) + pause/2 + rand.N(pause)) // not together with other followers that started at the same time
+		// not together with other followers that started at the same time
+		f.listAt = time.Now().Add(waitOf(err) + pause/2 + rand.N(pause))
 		if ctx.Err() == nil {
 			f.cfg.Log.WarnContext(ctx, "the reader's repositories cannot be listed, will retry", "error", err)
 		}
 		return
 	}
 	if l.all {
-		maps.DeleteFunc(f.position.open, func(key string, s span) bool { return s.last <= l.number && !strings.HasPrefix(key, purgePrefix) }) // lists do not find these
+		// lists do not find these
+		maps.DeleteFunc(f.position.open, func(key string, s span) bool {
+			return s.last <= l.number && !strings.HasPrefix(key, purgePrefix)
+		})
 		f.comparedAt, f.all, f.restart = time.Now(), again, f.restart && again
 	}
 	before := f.repos
@@ -97,8 +102,8 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	f.setStatus(func(s *Status) { s.Repos = len(f.repos) })
 }
 
-// findMissing finds the repositories that are published here or were listed before, and are not listed now. They are compared
-// at the next heartbeat; until then, the stream may report that they were moved.
+// findMissing finds the repositories that are published here or were listed before, and are not listed now.
+// They are compared at the next heartbeat; until then, the stream may report that they were moved.
 func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, all bool) {
 	if !all {
 		for key, one := range before {
@@ -118,7 +123,8 @@ func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, al
 	}
 }
 
-// maxUnknown is the number of repositories whose refs cannot be listed, for a reason of their own, beyond which there is no list.
+// maxUnknown is the number of repositories whose refs cannot be listed, for a reason of their own, beyond
+// which there is no list.
 const maxUnknown = 16
 
 // listAll lists the selected repositories with their refs, in order. unknown are those whose refs cannot be listed.
@@ -165,8 +171,8 @@ func (f *Follower) checkMissing(ctx context.Context) {
 	f.missing = nil
 }
 
-// Wipe removes all copies of the reader's repositories, and returns once they are gone: a pinned tree is deleted when its last pin is
-// released. Run must have returned.
+// Wipe removes all copies of the reader's repositories, and returns once they are gone: a pinned tree is
+// deleted when its last pin is released. Run must have returned.
 func (f *Follower) Wipe(ctx context.Context) error {
 	clear(f.jobs)
 	clear(f.checks)

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// keepFirst writes the first position of a new follower, from which on no purge is missed. Earlier publications are compared at each start.
+// keepFirst writes the first position of a new follower, from which on no purge is missed. Earlier
+// publications are compared at each start.
 func (f *Follower) keepFirst(ctx context.Context, cursor string) {
 	if f.cfg.Record.Cursor() != "" || f.cfg.Record.Deepened() {
 		return

@@ -12,19 +12,14 @@ const (
 	purgeRetry  = 10 * time.Second // pause before a purge is tried again
 )
 
-// followPurge replaces the copy of a repository that was purged at the origin, unless it was removed or moved meanwhile.
+// followPurge replaces the copy of a repository that was purged at the origin, unless it was removed or moved
+// meanwhile.
 func (f *Follower) followPurge(ctx context.Context, repo events.RepoPath) {
 	key, number := purgePrefix+repo.Key(), f.position.number
 	f.position.ask(key)
 	f.ask(ctx, func() func() {
 		for {
-			published, here, err := f.cfg.Volume.Published(repo)
-			if err == nil && (!here || !f.isOurs(published)) {
-				break
-			}
-			if err == nil {
-				err = f.cfg.Purge(ctx, repo)
-			}
+			err := f.purge(ctx, repo)
 			if err == nil {
 				break
 			}
@@ -40,4 +35,15 @@ func (f *Follower) followPurge(ctx context.Context, repo events.RepoPath) {
 			f.compare(ctx, repo)
 		}
 	})
+}
+
+func (f *Follower) purge(ctx context.Context, repo events.RepoPath) error {
+	published, here, err := f.cfg.Volume.Published(repo)
+	if err != nil {
+		return err
+	}
+	if !here || !f.isOurs(published) {
+		return nil
+	}
+	return f.cfg.Purge(ctx, repo)
 }

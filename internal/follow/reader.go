@@ -71,23 +71,27 @@ const (
 // requestTimeout limits all requests except that for results, which does not end.
 const requestTimeout = 30 * time.Second
 
-// NewReader returns a client for the reader at a URL. Each request reads the token from the file, so that it can be replaced. Tokens need https
-// unless the URL is of this machine. transport may be nil and set later with [Reader.Through].
+// NewReader returns a client for the reader at a URL. Each request reads the token from the file, so that it
+// can be replaced. Tokens need https unless the URL is of this machine. transport may be nil and set later
+// with [Reader.Through].
 func NewReader(base, tokenFile string) (*Reader, error) {
 	u, err := url.Parse(base)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http":
 		return nil, fmt.Errorf("%q: want the URL of a reader, such as https://lockstep.example.org", withoutUser(base))
 	case u.User != nil:
-		return nil, errors.New("the URL carries a user name or a password; put the token into a file and name it with --token-file")
+		return nil, errors.New("the URL carries a user name or a password; put the token into a file and name it " +
+			"with --token-file")
 	case strings.ContainsAny(base, "?#"):
-		return nil, errors.New("the URL has a query or a fragment; want that of a reader, such as https://lockstep.example.org")
+		return nil, errors.New("the URL has a query or a fragment; want that of a reader, " +
+			"such as https://lockstep.example.org")
 	case u.Scheme == "http" && !egress.IsLocal(u.Hostname()):
 		return nil, errors.New("the token would be sent unencrypted; use https, or http to this machine")
 	}
-	r := &Reader{base: strings.TrimRight(u.String(), "/"), tokenFile: tokenFile, timeout: requestTimeout, http: &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	r := &Reader{base: strings.TrimRight(u.String(), "/"), tokenFile: tokenFile, timeout: requestTimeout,
+		http: &http.Client{
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}}
 	r.page.Store(maxPage)
 	_, err = r.Token()
 	return r, err
@@ -130,7 +134,8 @@ func (r *Reader) Token() (string, error) {
 	case token == "":
 		return "", fmt.Errorf("token-file: %s is empty", r.tokenFile)
 	case len(text) > maxToken || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }):
-		return "", fmt.Errorf("token-file: %s is not a token: want one line, as printed by lockstep tokens create", r.tokenFile)
+		return "", fmt.Errorf("token-file: %s is not a token: want one line, as printed by lockstep tokens create",
+			r.tokenFile)
 	}
 	return token, nil
 }
@@ -149,7 +154,8 @@ type Listed struct {
 	Refs []Ref           `json:"refs"` // nil if they must be requested separately, as with the API token
 }
 
-// Repos lists the repositories that the token reads. It fails if a cell does not answer: its repositories would be missing.
+// Repos lists the repositories that the token reads. It fails if a cell does not answer: its repositories
+// would be missing.
 func (r *Reader) Repos(ctx context.Context) (repos []Listed, err error) {
 	for next := ""; ; {
 		var page struct {
@@ -222,21 +228,29 @@ const maxResponse = 64 << 20 // bytes
 func (r *Reader) get(ctx context.Context, path string, into any) error {
 	limited, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	resp, err := r.send(limited, http.MethodGet, path, nil, nil)
-	if err == nil {
-		defer resp.Body.Close()
-		if err = json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into); err != nil {
-			err = fmt.Errorf("the response is not that of a reader: %w", err)
-		}
-	}
+	err := r.decode(limited, path, into)
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w: more than %v", errSlow, r.timeout)
 	}
 	return err
 }
 
+func (r *Reader) decode(ctx context.Context, path string, into any) error {
+	resp, err := r.send(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into); err != nil {
+		return fmt.Errorf("the response is not that of a reader: %w", err)
+	}
+	return nil
+}
+
 // send sends a request with the token, and returns the response if it is a success. The caller closes its body.
-func (r *Reader) send(ctx context.Context, method, path string, body []byte, header map[string]string) (*http.Response, error) {
+func (r *Reader) send(
+	ctx context.Context, method, path string, body []byte, header map[string]string,
+) (*http.Response, error) {
 	token, err := r.Token()
 	if err != nil {
 		return nil, err

@@ -80,7 +80,8 @@ func OpenRecord(root, url string, depth events.Depth, empty func() (bool, error)
 // Cursor returns the kept position, or "" if there is none.
 func (r *Record) Cursor() string { return r.kept.Cursor }
 
-// Deepened reports whether the follower is configured to keep more history than before. It is false once a position is stored.
+// Deepened reports whether the follower is configured to keep more history than before. It is false once a
+// position is stored.
 func (r *Record) Deepened() bool { return r.deepened }
 
 // SetCursor keeps a position.

@@ -36,8 +36,8 @@ const maxLine = 32 << 20 // bytes; a result names up to thousands of files
 
 var errSilent = errors.New("no heartbeat of the reader")
 
-// Results starts a stream of the results after a cursor, or from now on if it is "". The error may be a [*GoneError]. The caller closes the
-// stream.
+// Results starts a stream of the results after a cursor, or from now on if it is "". The error may be a
+// [*GoneError]. The caller closes the stream.
 func (r *Reader) Results(ctx context.Context, after string) (*Stream, error) {
 	return r.results(ctx, after, maxSilence)
 }
@@ -50,11 +50,7 @@ func (r *Reader) results(ctx context.Context, after string, pause time.Duration)
 	if after != "" {
 		header["Last-Event-ID"] = after
 	}
-	resp, err := r.send(ctx, http.MethodGet, "/api/v1/results", nil, header)
-	if err == nil && !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		_ = resp.Body.Close()
-		err = errors.New("the response is not a stream of results; see docs/following.md")
-	}
+	resp, err := r.openStream(ctx, header)
 	if err != nil {
 		s.silent.Stop()
 		err = s.explain(err)
@@ -64,6 +60,18 @@ func (r *Reader) results(ctx context.Context, after string, pause time.Duration)
 	s.body, s.lines = resp.Body, bufio.NewScanner(resp.Body)
 	s.lines.Buffer(nil, maxLine)
 	return s, nil
+}
+
+func (r *Reader) openStream(ctx context.Context, header map[string]string) (*http.Response, error) {
+	resp, err := r.send(ctx, http.MethodGet, "/api/v1/results", nil, header)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		_ = resp.Body.Close()
+		return nil, errors.New("the response is not a stream of results; see docs/following.md")
+	}
+	return resp, nil
 }
 
 // explain replaces a cancellation error by the reason for the cancellation.

@@ -16,9 +16,9 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// Compose returns the headers and the body of a delivery as the source's forge sends it, signed with the source's first secret. It
-// reports a push of ref, a full name, to the repository at remote or, if remote is empty, nothing: receivers answer it, and do nothing.
-// The commit is unknown.
+// Compose returns the headers and the body of a delivery as the source's forge sends it, signed with the
+// source's first secret. It reports a push of ref, a full name, to the repository at remote or, if remote is
+// empty, nothing: receivers answer it, and do nothing. The commit is unknown.
 func Compose(src Source, id, remote, ref string, now time.Time) (http.Header, []byte, error) {
 	event, content := composePing(src.Kind, id)
 	if remote != "" {
@@ -112,8 +112,11 @@ func composePush(kind Kind, id, name, remote, ref string) (string, object) {
 		name = strings.TrimPrefix(name, "scm/")
 		key, slug, _ := strings.Cut(name, "/")
 		return "repo:refs_changed", object{
-			"repository": object{"slug": slug, "project": object{"key": key}, "links": object{"clone": []any{object{"href": remote, "name": "http"}}}},
-			"changes":    []any{object{"ref": object{"id": ref}, "type": "UPDATE"}},
+			"repository": object{
+				"slug": slug, "project": object{"key": key},
+				"links": object{"clone": []any{object{"href": remote, "name": "http"}}},
+			},
+			"changes": []any{object{"ref": object{"id": ref}, "type": "UPDATE"}},
 		}
 	case Azure:
 		return "", object{"id": id, "eventType": "git.push",

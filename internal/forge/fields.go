@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 )
 
-// decodeFields decodes a few fields of a JSON object, given as pointers by path, such as "repository.full_name". It only
-// validates the rest, which takes half the time of decoding a push into a struct. Names are compared byte by byte: a
-// name with an escape sequence is not found.
+// decodeFields decodes a few fields of a JSON object, given as pointers by path, such as
+// "repository.full_name". It only validates the rest, which takes half the time of decoding a push into a
+// struct. Names are compared byte by byte: a name with an escape sequence is not found.
 func (r *reader) decodeFields(body []byte, fields map[string]any) error {
 	body = bytes.TrimLeft(body, " \t\r\n")
 	if !json.Valid(body) || body[0] != '{' {

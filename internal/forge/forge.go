@@ -9,8 +9,9 @@
 // [events.CheckRemote], ends in that name and is among the source's URLs; a ref is a branch or a tag; a commit is a
 // hash.
 //
-// Forges send the event name and the delivery ID in headers that they do not sign. An attacker who has captured a signed
-// body can replay it as another event of the same forge, at worst as a removal, which is verified with the remote.
+// Forges send the event name and the delivery ID in headers that they do not sign. An attacker who has
+// captured a signed body can replay it as another event of the same forge, at worst as a removal, which is
+// verified with the remote.
 package forge
 
 import (
@@ -49,10 +50,11 @@ type forge struct {
 }
 
 var forges = map[Kind]forge{
-	GitHub:         {verifyGitHub, []string{"X-GitHub-Delivery"}, []string{"X-GitHub-Event"}, readGitHub},
-	GitLab:         {verifyGitLab, []string{"Idempotency-Key"}, []string{"X-Gitlab-Event"}, readGitLab},
-	Gitea:          {verifyGitea, []string{"X-Gitea-Delivery"}, []string{"X-Gitea-Event"}, readGitea},
-	Forgejo:        {verifyGitea, []string{"X-Forgejo-Delivery", "X-Gitea-Delivery"}, []string{"X-Forgejo-Event", "X-Gitea-Event"}, readGitea},
+	GitHub: {verifyGitHub, []string{"X-GitHub-Delivery"}, []string{"X-GitHub-Event"}, readGitHub},
+	GitLab: {verifyGitLab, []string{"Idempotency-Key"}, []string{"X-Gitlab-Event"}, readGitLab},
+	Gitea:  {verifyGitea, []string{"X-Gitea-Delivery"}, []string{"X-Gitea-Event"}, readGitea},
+	Forgejo: {verifyGitea, []string{"X-Forgejo-Delivery", "X-Gitea-Delivery"},
+		[]string{"X-Forgejo-Event", "X-Gitea-Event"}, readGitea},
 	BitbucketCloud: {verifyBitbucket, []string{"X-Request-UUID"}, []string{"X-Event-Key"}, readBitbucketCloud},
 	BitbucketDC:    {verifyBitbucket, []string{"X-Request-Id"}, []string{"X-Event-Key"}, readBitbucketDC},
 	Azure:          {verifyAzure, nil, nil, readAzure}, // both are in the body
@@ -72,7 +74,8 @@ func first(header http.Header, names []string) string {
 // ParseKind parses the name of a forge.
 func ParseKind(s string) (Kind, error) {
 	if _, ok := forges[Kind(s)]; !ok {
-		return "", errors.New("unknown forge: want github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure or standard")
+		return "", errors.New("unknown forge: want github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, " +
+			"azure or standard")
 	}
 	return Kind(s), nil
 }

@@ -10,10 +10,13 @@ type Form struct {
 }
 
 var forms = map[Kind]Form{
-	GitHub:         {"repository or organisation: Settings, Webhooks, Add webhook", "Payload URL", "application/json", "Secret", "Pushes, Repositories"},
-	GitLab:         {"project or group: Settings, Webhooks", "", "", "Secret token", "Push events, Tag push events"},
-	Gitea:          {"repository, organisation or site: Settings, Webhooks, Add Webhook, Gitea", "Target URL", "application/json (method POST)", "Secret", "Push, Delete, Repository"},
-	Forgejo:        {"repository, organisation or site: Settings, Webhooks, Add Webhook, Forgejo", "Target URL", "application/json (method POST)", "Secret", "Push, Delete, Repository"},
+	GitHub: {"repository or organisation: Settings, Webhooks, Add webhook", "Payload URL", "application/json",
+		"Secret", "Pushes, Repositories"},
+	GitLab: {"project or group: Settings, Webhooks", "", "", "Secret token", "Push events, Tag push events"},
+	Gitea: {"repository, organisation or site: Settings, Webhooks, Add Webhook, Gitea", "Target URL",
+		"application/json (method POST)", "Secret", "Push, Delete, Repository"},
+	Forgejo: {"repository, organisation or site: Settings, Webhooks, Add Webhook, Forgejo", "Target URL",
+		"application/json (method POST)", "Secret", "Push, Delete, Repository"},
 	BitbucketCloud: {"repository or workspace: Webhooks, Add webhook", "", "", "Secret", "Push, Updated, Deleted"},
 	BitbucketDC:    {"repository or project: Settings, Webhooks", "", "", "Secret", "Push, Modified"},
 	Azure: {"Project settings, Service hooks, Web Hooks", "", "", "Basic authentication password (any user name)",

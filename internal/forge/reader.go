@@ -95,7 +95,10 @@ func (r *reader) ref(repo repository, name, before, after string, deleted bool) 
 		r.ignore(noRef)
 		return
 	}
-	e := Event{Kind: Pushed, Repo: repo.path, URL: repo.url, Ref: ref, Before: commit(before), After: commit(after), Default: repo.main}
+	e := Event{
+		Kind: Pushed, Repo: repo.path, URL: repo.url, Ref: ref, Before: commit(before), After: commit(after),
+		Default: repo.main,
+	}
 	if deleted || isZeros(after) {
 		e.Kind, e.After, e.Default = RefDeleted, "", events.Ref{}
 	}

@@ -52,7 +52,7 @@ type slot struct {
 
 // LoadSources loads the sources from the directories in dir and from environ, in the form of [os.Environ]:
 //
-//	{dir}/{name}/forge            LOCKSTEP_HOOK_{NAME}_FORGE             github, gitlab, gitea, forgejo, bitbucket-cloud, bitbucket-dc, azure, standard
+//	{dir}/{name}/forge            LOCKSTEP_HOOK_{NAME}_FORGE             a [Kind], such as github
 //	{dir}/{name}/secret           LOCKSTEP_HOOK_{NAME}_SECRET            16 bytes or more
 //	{dir}/{name}/previousSecret   LOCKSTEP_HOOK_{NAME}_PREVIOUS_SECRET   also accepted, for rotation
 //	{dir}/{name}/unsigned         LOCKSTEP_HOOK_{NAME}_UNSIGNED          true: there is no secret
@@ -61,10 +61,11 @@ type slot struct {
 //	{dir}/{name}/autoCredential   LOCKSTEP_HOOK_{NAME}_AUTO_CREDENTIAL
 //	{dir}/{name}/autoURLs         LOCKSTEP_HOOK_{NAME}_AUTO_URLS
 //
-// Variable names use upper case, and "_" for "-" and ".". A source that has only variables is named in lower case. Files
-// take precedence over variables. If dir is empty, only variables are read. Names that begin with a dot are skipped,
-// because Kubernetes creates them. LoadSources returns an error for invalid settings, if the variables of two sources are the
-// same, or if a source has no secret and is not marked as unsigned. The error says what to do and never contains a secret.
+// Variable names use upper case, and "_" for "-" and ".". A source that has only variables is named in lower
+// case. Files take precedence over variables. If dir is empty, only variables are read. Names that begin with
+// a dot are skipped, because Kubernetes creates them. LoadSources returns an error for invalid settings, if
+// the variables of two sources are the same, or if a source has no secret and is not marked as unsigned. The
+// error says what to do and never contains a secret.
 func LoadSources(dir string, environ []string) (*Sources, error) {
 	s := &Sources{dir: dir, env: map[string]string{}, sources: map[string]*slot{}}
 	for _, entry := range environ {
@@ -145,14 +146,17 @@ func (s *Sources) find() ([]string, error) {
 			}
 			at := filepath.Join(s.dir, name)
 			if info, err := os.Stat(at); err != nil || !info.IsDir() {
-				return nil, fmt.Errorf("webhook sources: %s is not a directory; a source is a directory with the files forge and secret", at)
+				return nil, fmt.Errorf("webhook sources: %s is not a directory; a source is a directory with the "+
+					"files forge and secret", at)
 			}
 			if !namePattern.MatchString(name) {
-				return nil, fmt.Errorf("webhook sources: invalid name %s: want at most 100 letters, digits, dots, underscores or hyphens", at)
+				return nil, fmt.Errorf("webhook sources: invalid name %s: want at most 100 letters, digits, dots, "+
+					"underscores or hyphens", at)
 			}
 			key := variable(name, "forge")
 			if other, taken := variables[key]; taken {
-				return nil, fmt.Errorf("webhook sources: %q and %q would share the secrets in %s…; rename one of them", other, name, strings.TrimSuffix(key, "FORGE"))
+				return nil, fmt.Errorf("webhook sources: %q and %q would share the secrets in %s…; rename one of them",
+					other, name, strings.TrimSuffix(key, "FORGE"))
 			}
 			names = append(names, name)
 			variables[key] = name
@@ -171,7 +175,8 @@ func (s *Sources) find() ([]string, error) {
 		variables[key] = name
 	}
 	for key := range s.env {
-		if parts := variableSecret.FindStringSubmatch(key); parts != nil && variables[variablePrefix+parts[1]+"_FORGE"] == "" {
+		parts := variableSecret.FindStringSubmatch(key)
+		if parts != nil && variables[variablePrefix+parts[1]+"_FORGE"] == "" {
 			return nil, fmt.Errorf("webhook sources: %s belongs to no source; set %s%s_FORGE", key, variablePrefix, parts[1])
 		}
 	}
@@ -242,12 +247,14 @@ func (s *Sources) secrets(name string, source Source, texts map[string]string) (
 	case current == "" && previous != "":
 		return nil, fmt.Errorf("a previous secret without a secret; add %s", s.where(name, "secret"))
 	case current == "" && !source.Unsigned:
-		return nil, fmt.Errorf("no secret; add %s and configure the same secret at the forge, or accept unsigned deliveries with %s",
+		return nil, fmt.Errorf("no secret; add %s and configure the same secret at the forge, or accept unsigned "+
+			"deliveries with %s",
 			s.where(name, "secret"), s.where(name, "unsigned"))
 	case current == "":
 		return nil, nil
 	case source.Unsigned:
-		return nil, fmt.Errorf("both a secret and unsigned; remove %s or %s", s.where(name, "unsigned"), s.where(name, "secret"))
+		return nil, fmt.Errorf("both a secret and unsigned; remove %s or %s", s.where(name, "unsigned"),
+			s.where(name, "secret"))
 	}
 	if err := checkSecret(source.Kind, current); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.where(name, "secret"), err)
@@ -276,7 +283,10 @@ func checkSecret(kind Kind, secret string) error {
 }
 
 func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
-	auto := &Auto{App: strings.TrimSpace(texts["autoApp"]), Credential: strings.TrimSpace(texts["autoCredential"]), URLs: strings.Fields(texts["autoURLs"])}
+	auto := &Auto{
+		App: strings.TrimSpace(texts["autoApp"]), Credential: strings.TrimSpace(texts["autoCredential"]),
+		URLs: strings.Fields(texts["autoURLs"]),
+	}
 	switch {
 	case auto.App == "" && auto.Credential == "" && len(auto.URLs) == 0:
 		return nil, nil
@@ -287,7 +297,8 @@ func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
 	case len(auto.App) > 255 || !isPrintable(auto.App):
 		return nil, fmt.Errorf("%s: want at most 255 printable bytes", s.where(name, "autoApp"))
 	case auto.Credential != "" && !namePattern.MatchString(auto.Credential):
-		return nil, fmt.Errorf("%s: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", s.where(name, "autoCredential"))
+		return nil, fmt.Errorf("%s: want a credential's name: at most 100 letters, digits, dots, "+
+			"underscores or hyphens", s.where(name, "autoCredential"))
 	}
 	for _, prefix := range auto.URLs {
 		if err := checkPrefix(prefix); err != nil {
@@ -300,24 +311,25 @@ func (s *Sources) auto(name string, texts map[string]string) (*Auto, error) {
 // read returns the content of a file or, if there is none, of the variable. An empty file named secret is an error,
 // because it is probably a mistake.
 func (s *Sources) read(name, file string) (string, error) {
-	if s.dir != "" {
-		from := filepath.Join(s.dir, name, file)
-		if info, err := os.Stat(from); err == nil && info.Size() > maxFile {
-			return "", fmt.Errorf("%s is longer than %d bytes", from, maxFile)
-		}
-		text, err := os.ReadFile(from)
-		if err == nil {
-			trimmed := strings.TrimRight(string(text), "\r\n")
-			if file == "secret" && trimmed == "" {
-				return "", fmt.Errorf("%s is empty; write the secret to it or remove the file", from)
-			}
-			return trimmed, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
+	if s.dir == "" {
+		return s.env[variable(name, file)], nil
 	}
-	return s.env[variable(name, file)], nil
+	from := filepath.Join(s.dir, name, file)
+	if info, err := os.Stat(from); err == nil && info.Size() > maxFile {
+		return "", fmt.Errorf("%s is longer than %d bytes", from, maxFile)
+	}
+	text, err := os.ReadFile(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s.env[variable(name, file)], nil
+	}
+	if err != nil {
+		return "", err
+	}
+	trimmed := strings.TrimRight(string(text), "\r\n")
+	if file == "secret" && trimmed == "" {
+		return "", fmt.Errorf("%s is empty; write the secret to it or remove the file", from)
+	}
+	return trimmed, nil
 }
 
 // where returns the names of the variable and, if sources have a directory, of the file.

@@ -53,7 +53,9 @@ func readStandard(r *reader, body []byte) error {
 func (r *reader) standard(kind EventKind, repo repository, ref, before, after string) {
 	switch {
 	case kind == Pushed && ref == "":
-		r.d.Events = append(r.d.Events, Event{Kind: Pushed, Repo: repo.path, URL: repo.url, Before: commit(before), After: commit(after)})
+		r.d.Events = append(r.d.Events, Event{
+			Kind: Pushed, Repo: repo.path, URL: repo.url, Before: commit(before), After: commit(after),
+		})
 	case kind == Pushed:
 		r.ref(repo, ref, before, after, false)
 	case kind == RefDeleted, kind == Removed && ref != "":

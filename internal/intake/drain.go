@@ -49,7 +49,8 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 }
 
-// resend sends one delivery to Redis. It keeps it if Redis refuses it for now, and returns an error if no delivery can be sent.
+// resend sends one delivery to Redis. It keeps it if Redis refuses it for now, and returns an error if no
+// delivery can be sent.
 func (in *Intake) resend(ctx context.Context, text []byte) (keep bool, err error) {
 	var s spooled
 	if err := json.Unmarshal(text, &s); err != nil || len(s.Delivery.Events) == 0 {
@@ -64,7 +65,8 @@ func (in *Intake) resend(ctx context.Context, text []byte) (keep bool, err error
 	repo := Repo(s.Delivery).String()
 	log := in.cfg.Log.With("source", src.Name, "event", s.Delivery.Event, "delivery", s.Delivery.ID, "repo", repo)
 	ctx, span := in.cfg.Tracer.Start(propagation.TraceContext{}.Extract(ctx, s.Trace), "webhook from disk",
-		trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(s.At), trace.WithAttributes(attribute.String("lockstep.source", src.Name),
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(s.At),
+		trace.WithAttributes(attribute.String("lockstep.source", src.Name),
 			attribute.String("lockstep.delivery", s.Delivery.ID), attribute.String("lockstep.repo", repo)))
 	limited, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()

@@ -29,12 +29,13 @@ const maxStale = 5 // attempts while the registry changes concurrently
 type Config struct {
 	Registry *watch.Registry
 	Sources  *forge.Sources
-	Spool    *spool.Spool               // nil disables spooling: deliveries that Redis does not accept fail
-	Adopt    time.Duration              // how often to look for deliveries of dead processes in the spool, and to retry refused ones; default 15 s
-	Owns     func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
-	Log      *slog.Logger
-	Drained  func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
-	Tracer   trace.Tracer         // records a span of each delivery that leaves the spool; nil disables it
+	Spool    *spool.Spool // nil disables spooling: deliveries that Redis does not accept fail
+	// how often to look for deliveries of dead processes in the spool, and to retry refused ones; default 15 s
+	Adopt   time.Duration
+	Owns    func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
+	Log     *slog.Logger
+	Drained func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
+	Tracer  trace.Tracer         // records a span of each delivery that leaves the spool; nil disables it
 
 	RedisTimeout time.Duration // for all Redis calls of one delivery; default 400 ms
 	SpoolTimeout time.Duration // for the disk write that follows; default 500 ms
@@ -53,7 +54,8 @@ func New(cfg Config) (*Intake, error) {
 		return nil, errors.New("intake: Config.Registry and Config.Sources are required")
 	}
 	cfg.Adopt = cmp.Or(cfg.Adopt, 15*time.Second)
-	cfg.RedisTimeout, cfg.SpoolTimeout = cmp.Or(cfg.RedisTimeout, 400*time.Millisecond), cmp.Or(cfg.SpoolTimeout, 500*time.Millisecond)
+	cfg.RedisTimeout = cmp.Or(cfg.RedisTimeout, 400*time.Millisecond)
+	cfg.SpoolTimeout = cmp.Or(cfg.SpoolTimeout, 500*time.Millisecond)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Tracer = cmp.Or(cfg.Tracer, noop.NewTracerProvider().Tracer(""))
 	if cfg.Drained == nil {
@@ -81,8 +83,9 @@ type Outcome struct {
 	Why      string // reason, if ignored; one line
 }
 
-// Take sends a verified delivery to Redis or, if that fails, to the spool. It takes less than a second by default and ignores
-// ctx's cancellation. An error means that neither accepted the delivery; the forge may retry.
+// Take sends a verified delivery to Redis or, if that fails, to the spool. It takes less than a second by
+// default and ignores ctx's cancellation. An error means that neither accepted the delivery; the forge may
+// retry.
 func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) (Outcome, error) {
 	ctx = context.WithoutCancel(ctx) // the delivery should be accepted even if the client gives up
 	received := time.Now().UTC()
@@ -135,7 +138,9 @@ func (in *Intake) spool(ctx context.Context, d forge.Delivery, received time.Tim
 }
 
 // deliver sends a delivery to Redis. Its changes have the time at which it was received.
-func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Delivery, received time.Time) (Outcome, error) {
+func (in *Intake) deliver(
+	ctx context.Context, src forge.Source, d forge.Delivery, received time.Time,
+) (Outcome, error) {
 	out := Outcome{Delivery: d.ID}
 	fresh := false
 	for range maxStale {
@@ -198,7 +203,9 @@ func (in *Intake) deliver(ctx context.Context, src forge.Source, d forge.Deliver
 }
 
 // watches returns the watches of a delivery's remotes, by [watch.RemoteKey]. If fresh is set, it bypasses the cache.
-func (in *Intake) watches(ctx context.Context, d forge.Delivery, fresh bool) (watches map[string]watch.RemoteWatches, cached bool, err error) {
+func (in *Intake) watches(
+	ctx context.Context, d forge.Delivery, fresh bool,
+) (watches map[string]watch.RemoteWatches, cached bool, err error) {
 	urls := Concerned(d)
 	watches = make(map[string]watch.RemoteWatches, len(urls))
 	for _, url := range urls {

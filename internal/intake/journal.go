@@ -17,18 +17,20 @@ import (
 
 // Received is a webhook request and its outcome.
 type Received struct {
-	At       time.Time `json:"at"` // when it was answered, by the receiver's clock
-	Source   string    `json:"source"`
-	Forge    string    `json:"forge,omitempty"`
-	Outcome  string    `json:"outcome"` // a result of a delivery, ping, unavailable, or why it was refused, such as unauthorized
-	Event    string    `json:"event,omitempty"`
-	Delivery string    `json:"delivery,omitempty"` // ID assigned by the forge, or else generated
-	Repo     string    `json:"repo,omitempty"`
-	Changes  int       `json:"changes,omitempty"`
-	Why      string    `json:"why,omitempty"` // it was ignored or refused
+	At     time.Time `json:"at"` // when it was answered, by the receiver's clock
+	Source string    `json:"source"`
+	Forge  string    `json:"forge,omitempty"`
+	// a result of a delivery, ping, unavailable, or why it was refused, such as unauthorized
+	Outcome  string `json:"outcome"`
+	Event    string `json:"event,omitempty"`
+	Delivery string `json:"delivery,omitempty"` // ID assigned by the forge, or else generated
+	Repo     string `json:"repo,omitempty"`
+	Changes  int    `json:"changes,omitempty"`
+	Why      string `json:"why,omitempty"` // it was ignored or refused
 
-	Verified bool  `json:"verified,omitempty"` // the signature is valid; if not, only At, Source, Forge, Outcome and Why are set
-	Skipped  int64 `json:"skipped,omitempty"`  // number of requests dropped before this one, because there were too many
+	// the signature is valid; if not, only At, Source, Forge, Outcome and Why are set
+	Verified bool  `json:"verified,omitempty"`
+	Skipped  int64 `json:"skipped,omitempty"` // number of requests dropped before this one, because there were too many
 }
 
 const (
@@ -45,9 +47,9 @@ func journalKeys(namespace events.Namespace) (verified, refused string) {
 	return string(namespace) + "hooks:received", string(namespace) + "hooks:refused"
 }
 
-// Journal records webhook requests in Redis: the last 1,000 of forges and the last 200 refused ones, about 500 kB, at most 8 MB. It
-// never delays a request: while Redis is unavailable, or beyond 200 requests per second, some are not recorded. It is safe for
-// concurrent use.
+// Journal records webhook requests in Redis: the last 1,000 of forges and the last 200 refused ones, about
+// 500 kB, at most 8 MB. It never delays a request: while Redis is unavailable, or beyond 200 requests per
+// second, some are not recorded. It is safe for concurrent use.
 type Journal struct {
 	redis             redis.UniversalClient
 	verified, refused string // keys

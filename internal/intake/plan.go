@@ -95,7 +95,9 @@ func (p *planner) event(e forge.Event) {
 		}
 	case forge.RefDeleted:
 		for _, w := range firstPerRepo(watches, func(w watch.Watch) bool { return w.Ref.Matches(e.Ref) }) {
-			p.add(events.Change{Type: events.ChangeRemoved, Repo: w.Repo, URL: w.URL, Ref: e.Ref, Credential: w.Credential, Foreign: w.Auto})
+			p.add(events.Change{
+				Type: events.ChangeRemoved, Repo: w.Repo, URL: w.URL, Ref: e.Ref, Credential: w.Credential, Foreign: w.Auto,
+			})
 		}
 	case forge.Removed:
 		for _, w := range firstPerRepo(watches, anyWatch) {
@@ -134,7 +136,9 @@ func (p *planner) unwatched(e forge.Event) {
 		p.ignore(fmt.Sprintf("nobody watches %s", e.Repo))
 		return
 	}
-	w, err := watch.New(watch.Watch{App: p.src.Auto.App, Credential: p.src.Auto.Credential, Repo: e.Repo, URL: e.URL, Auto: true})
+	w, err := watch.New(watch.Watch{
+		App: p.src.Auto.App, Credential: p.src.Auto.Credential, Repo: e.Repo, URL: e.URL, Auto: true,
+	})
 	if err != nil {
 		p.ignore(fmt.Sprintf("%s cannot be watched: %v", e.Repo, err))
 		return

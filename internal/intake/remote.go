@@ -73,6 +73,8 @@ func (p *planner) moved(e forge.Event) {
 		if to.Equal(e.From) {
 			to = e.Repo
 		}
-		p.add(events.Change{Type: events.ChangeMoved, Repo: w.Repo, To: to, URL: movedURL(w.URL, e), Credential: w.Credential, Foreign: true})
+		p.add(events.Change{
+			Type: events.ChangeMoved, Repo: w.Repo, To: to, URL: movedURL(w.URL, e), Credential: w.Credential, Foreign: true,
+		})
 	}
 }

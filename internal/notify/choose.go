@@ -31,8 +31,8 @@ func recipients(r events.Result, set watch.Set) []watch.Watch {
 	return chosen
 }
 
-// concerns reports whether to post a result whose ref the watch selects. If the watch has views, their results are posted
-// instead of that of the sync.
+// concerns reports whether to post a result whose ref the watch selects. If the watch has views, their
+// results are posted instead of that of the sync.
 func concerns(w watch.Watch, r events.Result) bool {
 	switch r.Type {
 	case events.ResultSynced:

@@ -185,7 +185,8 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	if !known {
 		set, err = n.cfg.Registry.Of(ctx, repo)
 		if isRegistryFault(err) { // must not block other repositories
-			n.cfg.Log.ErrorContext(ctx, "result skipped, the watches cannot be decoded", "repo", repo, "result", result.ID, "error", err)
+			n.cfg.Log.ErrorContext(ctx, "result skipped, the watches cannot be decoded", "repo", repo,
+				"result", result.ID, "error", err)
 			err = nil
 		}
 		if err != nil {
@@ -212,7 +213,8 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	trace := n.traceOf(entry)
 	for _, w := range chosen {
 		b.items = append(b.items, item{
-			ID: idOf(result, w.App), Type: result.Type, App: w.App, Repo: w.Repo, Ref: w.Ref, Entry: entry.ID, Body: string(body), Follows: follows,
+			ID: idOf(result, w.App), Type: result.Type, App: w.App, Repo: w.Repo, Ref: w.Ref, Entry: entry.ID,
+			Body: string(body), Follows: follows,
 			traceContext: trace,
 		})
 	}
@@ -228,12 +230,16 @@ func isRegistryFault(err error) bool {
 // itemOf decodes a dead letter that was put back; see outbox.lua.
 func itemOf(entry redis.XMessage) (item, error) {
 	text := func(name string) string { s, _ := entry.Values[name].(string); return s }
-	i := item{ID: text("_watermill_message_uuid"), Type: events.ResultType(text("type")), App: text("app"), Entry: text("entry"), Body: text("payload")}
+	i := item{
+		ID: text("_watermill_message_uuid"), Type: events.ResultType(text("type")), App: text("app"),
+		Entry: text("entry"), Body: text("payload"),
+	}
 	err := errors.Join(i.Repo.UnmarshalText([]byte(text("repo"))), i.Ref.UnmarshalText([]byte(text("ref"))))
 	switch {
 	case err != nil:
 		return item{}, err
-	case !idPattern.MatchString(i.ID) || i.Repo.IsZero() || i.App == "" || strings.ContainsFunc(i.App, unicode.IsSpace) || len(i.Body) > maxBody || !json.Valid([]byte(i.Body)):
+	case !idPattern.MatchString(i.ID) || i.Repo.IsZero() || i.App == "" ||
+		strings.ContainsFunc(i.App, unicode.IsSpace) || len(i.Body) > maxBody || !json.Valid([]byte(i.Body)):
 		return item{}, errors.New("a field is missing or invalid")
 	}
 	return i, nil

@@ -252,7 +252,7 @@ func synced(t testing.TB, id, app, repo string) events.Result {
 
 func (w *world) publish(results ...events.Result) {
 	w.t.Helper()
-	publisher := must(stream.NewPublisher(stream.PublisherConfig{Redis: w.redis}))(w.t)
+	publisher := must(stream.NewPublisher(stream.PublisherConfig{Client: w.redis}, nil))(w.t)
 	for _, r := range results {
 		if err := publisher.Publish(namespace.Results(), must(changes.ResultMessage(r))(w.t)); err != nil {
 			w.t.Fatal(err)
@@ -263,7 +263,7 @@ func (w *world) publish(results ...events.Result) {
 func (w *world) waiting() int64 { return must(Waiting(w.t.Context(), w.redis, namespace))(w.t) }
 
 func (w *world) dead() *stream.DeadLetters {
-	return must(stream.NewDeadLetters(stream.DeadLettersConfig{Redis: w.redis}))(w.t)
+	return stream.NewDeadLetters(w.redis, "")
 }
 
 // letters returns the dead letters, oldest first.

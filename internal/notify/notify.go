@@ -49,22 +49,25 @@ type Config struct {
 	TLS       *tls.Config // default: the system's certificate authorities
 	UserAgent string      // default "lockstep"
 
-	// Earlier reports whether all notifications of a repository to an app are posted in the cell that it was moved from; those of this
-	// cell come after them. Nil posts at once.
+	// Earlier reports whether all notifications of a repository to an app are posted in the cell that it was
+	// moved from; those of this cell come after them. Nil posts at once.
 	Earlier func(ctx context.Context, follows events.Follows, repo events.RepoPath, app string) (bool, error)
 
 	Schedule []time.Duration // delays before each attempt; default [DefaultSchedule]
 	Timeout  time.Duration   // of one post; default 15 s, at most 20 s
 	PerApp   int             // posts in flight to one app; default 4; a slow app gets 1
 	Total    int             // posts in flight; default 256, at most half of them to slow apps
-	BoxItems int             // queued notifications of one repository for one app; default 25,000: two pushes that change all views
-	AppItems int             // queued notifications for one app; default 100,000
-	AppBytes int             // their size; default 64 MiB
-	Grace    time.Duration   // for posts in flight after Run's context is done; default 25 s
+	// queued notifications of one repository for one app; default 25,000: two pushes that change all views
+	BoxItems int
+	AppItems int           // queued notifications for one app; default 100,000
+	AppBytes int           // their size; default 64 MiB
+	Grace    time.Duration // for posts in flight after Run's context is done; default 25 s
 
-	Log     *slog.Logger                             // default slog.Default
-	Observe func(outcome string, took time.Duration) // called after each attempt or drop, with one of the Outcome constants; optional
-	Tracer  trace.Tracer                             // records a span of each attempt in the result's trace and propagates it to the app; nil disables it
+	Log *slog.Logger // default slog.Default
+	// called after each attempt or drop, with one of the Outcome constants; optional
+	Observe func(outcome string, took time.Duration)
+	// records a span of each attempt in the result's trace and propagates it to the app; nil disables it
+	Tracer trace.Tracer
 
 	Propagator propagation.TextMapPropagator // writes the trace to the headers of posts; defaults to W3C Trace Context
 
@@ -124,7 +127,8 @@ func New(cfg Config) (*Notifier, error) {
 	case len(cfg.Schedule) == 0:
 		return nil, errors.New("notify: the Schedule is empty")
 	case cfg.Timeout < 0 || cfg.Timeout > cfg.claim/3:
-		return nil, fmt.Errorf("notify: Timeout %v: want at most %v, or a claim could end during a post", cfg.Timeout, cfg.claim/3)
+		return nil, fmt.Errorf("notify: Timeout %v: want at most %v, or a claim could end during a post", cfg.Timeout,
+			cfg.claim/3)
 	case min(cfg.PerApp, cfg.Total, cfg.BoxItems, cfg.AppItems, cfg.AppBytes) < 0 || cfg.Grace < 0:
 		return nil, errors.New("notify: a limit is negative")
 	}
@@ -141,8 +145,8 @@ func New(cfg Config) (*Notifier, error) {
 	}, nil
 }
 
-// Run delivers notifications until ctx is done, then waits up to the grace period for posts in flight. It survives Redis
-// outages. It must be called only once.
+// Run delivers notifications until ctx is done, then waits up to the grace period for posts in flight. It
+// survives Redis outages. It must be called only once.
 func (n *Notifier) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { _ = n.cfg.Reader.Close() })() // ends a blocking read
 	defer n.client.CloseIdleConnections()

@@ -66,7 +66,8 @@ type outbox struct {
 func newOutbox(cfg Config) outbox {
 	o := outbox{redis: cfg.Redis, results: cfg.Namespace.Results(), again: cfg.Namespace.Notifications(), cfg: cfg}
 	o.prefix = o.again + ":"
-	o.keys = []string{o.prefix + "apps", o.prefix + "counts", o.prefix + "sizes", o.prefix + "tries", o.prefix + "claims", cfg.Namespace.Dead()}
+	o.keys = []string{o.prefix + "apps", o.prefix + "counts", o.prefix + "sizes", o.prefix + "tries",
+		o.prefix + "claims", cfg.Namespace.Dead()}
 	o.common = []any{o.prefix, maxDead}
 	return o
 }
@@ -85,15 +86,16 @@ type putBack struct {
 	unusable bool
 }
 
-// feed queues a batch. If the group's last delivered ID is not b.last, it changes nothing and returns that ID as behind.
-// lost is the number of items dead-lettered because an outbox was full.
+// feed queues a batch. If the group's last delivered ID is not b.last, it changes nothing and returns that ID
+// as behind. lost is the number of items dead-lettered because an outbox was full.
 func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, err error) {
 	upto := b.last
 	if n := len(b.results); n > 0 {
 		upto = b.results[n-1]
 	}
 	args := append([]any{}, o.common...)
-	args = append(args, Group, b.last, len(b.results), upto, o.cfg.BoxItems, o.cfg.AppItems, o.cfg.AppBytes, len(b.putBack))
+	args = append(args, Group, b.last, len(b.results), upto, o.cfg.BoxItems, o.cfg.AppItems, o.cfg.AppBytes,
+		len(b.putBack))
 	for _, p := range b.putBack {
 		unusable := "0"
 		if p.unusable {
@@ -228,7 +230,8 @@ func (o outbox) held(ctx context.Context, c claim) (time.Duration, error) {
 	return max(0, left-o.cfg.hold), err
 }
 
-// Waiting returns the number of notifications in all outboxes, in time proportional to the number of apps that have any.
+// Waiting returns the number of notifications in all outboxes, in time proportional to the number of apps
+// that have any.
 func Waiting(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (int64, error) {
 	counts, err := client.HVals(ctx, namespace.Notifications()+":counts").Result()
 	if err != nil {

@@ -68,7 +68,8 @@ func (n *Notifier) post(ctx context.Context, w watch.Watch, i item) (wait time.D
 	case status/100 == 3:
 		return 0, fmt.Errorf("answered %d: redirects are not followed; set notify_url to the target", status)
 	default:
-		return retryAfter(status, resp.Header, now), errors.New(strings.TrimSpace(fmt.Sprintf("answered %d %s", status, http.StatusText(status))))
+		return retryAfter(status, resp.Header, now),
+			errors.New(strings.TrimSpace(fmt.Sprintf("answered %d %s", status, http.StatusText(status))))
 	}
 }
 

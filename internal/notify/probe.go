@@ -26,8 +26,9 @@ type Answer struct {
 	Took   time.Duration
 }
 
-// Test posts a test notification to the URL of a watch, signed as its notifications are, and returns the response. It needs Secrets of
-// cfg, and uses Hosts, TLS, UserAgent and Timeout. It queues and records nothing.
+// Test posts a test notification to the URL of a watch, signed as its notifications are, and returns the
+// response. It needs Secrets of cfg, and uses Hosts, TLS, UserAgent and Timeout. It queues and records
+// nothing.
 func Test(ctx context.Context, cfg Config, w watch.Watch) (Answer, error) {
 	if w.NotifyURL == "" {
 		return Answer{}, errors.New("the watch has no notify_url")
@@ -43,8 +44,10 @@ func Test(ctx context.Context, cfg Config, w watch.Watch) (Answer, error) {
 	id := "msg_" + rand.Text()[:24]
 	now := time.Now()
 	body, err := json.Marshal(map[string]any{
-		"specversion": "1.0", "id": id, "source": "/lockstep/notify-test", "type": TestType, "subject": w.Repo.String(), "time": now.UTC().Format(time.RFC3339Nano),
-		"datacontenttype": "application/json", "data": map[string]string{"app": w.App, "repo": w.Repo.String(), "ref": w.Ref.String()},
+		"specversion": "1.0", "id": id, "source": "/lockstep/notify-test", "type": TestType, "subject": w.Repo.String(),
+		"time":            now.UTC().Format(time.RFC3339Nano),
+		"datacontenttype": "application/json", "data": map[string]string{"app": w.App, "repo": w.Repo.String(),
+			"ref": w.Ref.String()},
 	})
 	if err != nil {
 		return Answer{}, err

@@ -98,7 +98,8 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	end(outcome, err)
 	took := time.Since(began)
 	l.attempted, l.slow = outcome != "", took >= n.cfg.Timeout/3
-	log := n.cfg.Log.With("app", c.app, "repo", c.item.Repo, "id", c.item.ID, "type", c.item.Type, "attempt", c.failed+1, "took", took)
+	log := n.cfg.Log.With("app", c.app, "repo", c.item.Repo, "id", c.item.ID, "type", c.item.Type,
+		"attempt", c.failed+1, "took", took)
 	if err != nil {
 		s.err = err.Error()
 	}
@@ -148,7 +149,8 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	case w.NotifyURL == "":
 		return OutcomeUnwatched, settlement{what: isDone}, nil
 	case w.Silenced != "":
-		return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed}, errors.New("the watch is silenced: " + w.Silenced)
+		return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed},
+			errors.New("the watch is silenced: " + w.Silenced)
 	}
 	if sent, err := n.earlierSent(findCtx, c.item); err != nil || !sent {
 		return "", settlement{what: isBack, delay: 2 * idle}, err
@@ -178,8 +180,8 @@ func (n *Notifier) earlierSent(ctx context.Context, i item) (bool, error) {
 	return n.cfg.Earlier(ctx, follows, i.Repo, i.App)
 }
 
-// gone silences a watch whose app answered 410 and returns the settlement. If the watch's URL has changed meanwhile, the
-// item is returned to the outbox instead.
+// gone silences a watch whose app answered 410 and returns the settlement. If the watch's URL has changed
+// meanwhile, the item is returned to the outbox instead.
 func (n *Notifier) gone(ctx context.Context, c claim, posted watch.Watch) (outcome string, s settlement, err error) {
 	w, watched, err := n.find(ctx, posted.Key())
 	switch {

@@ -10,8 +10,9 @@ import (
 	"lockstep/events"
 )
 
-// AllSent reports whether nothing is left to post to apps of the results of a repository up to an entry: the notifiers have read it, and
-// the outboxes of the repository are empty. Without apps, or if no notifier has ever run, nothing is.
+// AllSent reports whether nothing is left to post to apps of the results of a repository up to an entry: the
+// notifiers have read it, and the outboxes of the repository are empty. Without apps, or if no notifier has
+// ever run, nothing is.
 func (o Outboxes) AllSent(ctx context.Context, repo events.RepoPath, apps []string, upto string) (bool, error) {
 	if len(apps) == 0 {
 		return true, nil

@@ -23,7 +23,8 @@ const minSecret = 16
 // Errors of signature. They do not contain a part of the secret.
 var (
 	errSecret = errors.New("the signing secret is not base64 after " + secretPrefix)
-	errShort  = fmt.Errorf("the signing secret is shorter than %d bytes, and could be guessed; create one with: openssl rand -hex 32", minSecret)
+	errShort  = fmt.Errorf("the signing secret is shorter than %d bytes, and could be guessed; create one with: "+
+		"openssl rand -hex 32", minSecret)
 )
 
 // signature returns the value of the webhook-signature header, with one signature for each secret.

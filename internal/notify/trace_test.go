@@ -25,7 +25,7 @@ func (w *world) publishTraced(id string) {
 	w.t.Helper()
 	msg := must(changes.ResultMessage(synced(w.t, id, "docs", "acme/a")))(w.t)
 	msg.Metadata.Set("traceparent", resultsParent)
-	publisher := must(stream.NewPublisher(stream.PublisherConfig{Redis: w.redis}))(w.t)
+	publisher := must(stream.NewPublisher(stream.PublisherConfig{Client: w.redis}, nil))(w.t)
 	if err := publisher.Publish(namespace.Results(), msg); err != nil {
 		w.t.Fatal(err)
 	}

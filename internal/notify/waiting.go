@@ -24,7 +24,8 @@ var hastenScript = redis.NewScript(outboxSource + hastenSource)
 
 const maxHastened = 10_000 // outboxes per call of SendNow
 
-// Outboxes reads the notifications that wait to be posted to apps. It needs no [Notifier]. Redis and Namespace are required.
+// Outboxes reads the notifications that wait to be posted to apps. It needs no [Notifier]. Redis and
+// Namespace are required.
 type Outboxes struct {
 	Redis     redis.UniversalClient
 	Namespace events.Namespace
@@ -34,8 +35,9 @@ type Outboxes struct {
 type App struct {
 	Name         string
 	Items, Bytes int64
-	Repos        int64     // repositories with items
-	Next         time.Time // of the first attempt or, for an item that is being posted, the end of its claim; by Redis' clock
+	Repos        int64 // repositories with items
+	// of the first attempt or, for an item that is being posted, the end of its claim; by Redis' clock
+	Next time.Time
 }
 
 // Box has the notifications that wait to be posted to an app about one repository. The first blocks the others.
@@ -47,7 +49,8 @@ type Box struct {
 	Next    time.Time // of the next attempt, by Redis' clock
 	Queued  time.Time // when the result of the first item was settled; zero if unknown
 
-	Error   string    // of the last attempt at the first item; "" if it did not fail, or only at a version that does not keep it
+	// of the last attempt at the first item; "" if it did not fail, or only at a version that does not keep it
+	Error   string
 	ErrorAt time.Time // by Redis' clock
 }
 
@@ -108,7 +111,8 @@ func (o Outboxes) Boxes(ctx context.Context, app string, limit int) ([]Box, erro
 	return o.read(ctx, keys)
 }
 
-// About returns what waits to be posted about a repository, by app, in one round trip. Apps without waiting notifications are absent.
+// About returns what waits to be posted about a repository, by app, in one round trip. Apps without waiting
+// notifications are absent.
 func (o Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string) (map[string]Box, error) {
 	keys := make([]boxKey, len(apps))
 	for i, app := range apps {
@@ -161,8 +165,12 @@ func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
 	replies, pipe := make([]reply, len(keys)), o.Redis.Pipeline()
 	for i, k := range keys {
 		name := k.app + " " + k.repo
-		replies[i] = reply{pipe.ZScore(ctx, o.key("due:"+k.app), k.repo), pipe.LLen(ctx, o.key("box:"+name)), pipe.LIndex(ctx, o.key("box:"+name), 0),
-			pipe.HGet(ctx, o.key("tries"), name), pipe.HGet(ctx, o.key("claims"), name), pipe.HGet(ctx, o.key("errors:"+k.app), k.repo)}
+		replies[i] = reply{
+			pipe.ZScore(ctx, o.key("due:"+k.app), k.repo),
+			pipe.LLen(ctx, o.key("box:"+name)), pipe.LIndex(ctx, o.key("box:"+name), 0),
+			pipe.HGet(ctx, o.key("tries"), name), pipe.HGet(ctx, o.key("claims"), name),
+			pipe.HGet(ctx, o.key("errors:"+k.app), k.repo),
+		}
 	}
 	commands, _ := pipe.Exec(ctx) // its error may be redis.Nil, of an absent field, and hide others
 	for _, c := range commands {
@@ -182,8 +190,8 @@ func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
 	return boxes, nil
 }
 
-// errorOf returns the kept error of a box's first item, or "" if it is that of an earlier item, which a version that keeps no errors
-// has removed.
+// errorOf returns the kept error of a box's first item, or "" if it is that of an earlier item, which a
+// version that keeps no errors has removed.
 func errorOf(first, kept string) (time.Time, string) {
 	number, _, _ := strings.Cut(first, " ")
 	of, rest, _ := strings.Cut(kept, " ")
@@ -205,8 +213,8 @@ func queuedAt(text string) time.Time {
 	return events.EntryTime(first.Entry)
 }
 
-// SendNow makes the waiting notifications of an app due now, instead of after the delay since their last failure. It returns the
-// number of repositories whose notifications were not due, at most 10,000.
+// SendNow makes the waiting notifications of an app due now, instead of after the delay since their last
+// failure. It returns the number of repositories whose notifications were not due, at most 10,000.
 func (o Outboxes) SendNow(ctx context.Context, app string) (int, error) {
 	box := newOutbox(Config{Redis: o.Redis, Namespace: o.Namespace})
 	n, err := hastenScript.Run(ctx, o.Redis, box.keys, append(box.common, app, maxHastened)...).Int()

@@ -55,8 +55,8 @@ func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report 
 	return errors.Join(r.remove(ctx, report, orphans, few || r.Prune), r.remove(ctx, report, others, r.Prune))
 }
 
-// fewOrphans is the number of orphans that may always be removed. If there are more, and more than a tenth of the watched
-// repositories, the registry was probably lost.
+// fewOrphans is the number of orphans that may always be removed. If there are more, and more than a tenth of
+// the watched repositories, the registry was probably lost.
 const fewOrphans = 10
 
 func (r Reconciler) remove(ctx context.Context, report *Report, clones []Finding, allowed bool) error {

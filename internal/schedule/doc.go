@@ -1,5 +1,5 @@
-// Package schedule catches what events miss: it polls watched repositories and reconciles the registry, the state in Redis
-// and the volume.
+// Package schedule catches what events miss: it polls watched repositories and reconciles the registry, the
+// state in Redis and the volume.
 //
 // # Polls
 //
@@ -18,7 +18,7 @@
 //	a clone that is no longer watched          removed: its removal was lost
 //	a clone that was never watched             reported, as it was requested by hand; removed with Prune
 //
-// Repositories that are busy, or whose watches cannot be decoded, are skipped. Clones that are no longer watched are only
-// reported, unless Prune is set, if nothing is watched at all, or if they are more than ten and more than a tenth of
-// the watched repositories: the registry was probably lost or is being filled again.
+// Repositories that are busy, or whose watches cannot be decoded, are skipped. Clones that are no longer
+// watched are only reported, unless Prune is set, if nothing is watched at all, or if they are more than ten
+// and more than a tenth of the watched repositories: the registry was probably lost or is being filled again.
 package schedule

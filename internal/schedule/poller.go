@@ -37,8 +37,8 @@ func (p Poller) Run(ctx context.Context) {
 			return
 		case <-time.After(sleep):
 		}
-		waiting, err := p.Backlog(ctx)
-		if err == nil && waiting > maxBacklog {
+		queued, next, waiting, err := p.poll(ctx)
+		if waiting > maxBacklog {
 			if !late {
 				p.Log.WarnContext(ctx, "polls paused, workers are behind", "waiting", waiting)
 			}
@@ -46,11 +46,6 @@ func (p Poller) Run(ctx context.Context) {
 			continue
 		}
 		late = false
-		var queued int
-		var next time.Duration
-		if err == nil {
-			queued, next, err = p.Due.EnqueueDue(ctx, pollsAtOnce, p.Usual)
-		}
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -71,4 +66,17 @@ func (p Poller) Run(ctx context.Context) {
 			sleep = 0
 		}
 	}
+}
+
+// poll queues polls, unless too many changes wait for workers.
+func (p Poller) poll(ctx context.Context) (queued int, next time.Duration, waiting int, err error) {
+	waiting, err = p.Backlog(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if waiting > maxBacklog {
+		return 0, 0, waiting, nil
+	}
+	queued, next, err = p.Due.EnqueueDue(ctx, pollsAtOnce, p.Usual)
+	return queued, next, waiting, err
 }

@@ -46,7 +46,8 @@ type Finding struct {
 	Kind   Kind            `json:"kind"`
 	Repo   events.RepoPath `json:"repo"`
 	Detail string          `json:"detail"`
-	Asked  string          `json:"asked,omitempty"` // change queued to repair it, due or removed; empty if it is only reported
+	// change queued to repair it, due or removed; empty if it is only reported
+	Asked string `json:"asked,omitempty"`
 }
 
 // Report is the result of a reconciliation.
@@ -74,17 +75,21 @@ type Reconciler struct {
 // Run checks everything once. It stops with an error if Redis or the volume cannot be read.
 func (r Reconciler) Run(ctx context.Context) (Report, error) {
 	report := Report{Findings: []Finding{}}
-	watched, err := r.watched(ctx, &report)
-	if err == nil {
-		err = r.clones(ctx, watched, &report)
-	}
-	if err == nil {
-		err = r.known(ctx, watched, &report)
-	}
-	if err != nil {
+	if err := r.compare(ctx, &report); err != nil {
 		return report, fmt.Errorf("reconcile: %w", err)
 	}
 	return report, nil
+}
+
+func (r Reconciler) compare(ctx context.Context, report *Report) error {
+	watched, err := r.watched(ctx, report)
+	if err != nil {
+		return err
+	}
+	if err := r.clones(ctx, watched, report); err != nil {
+		return err
+	}
+	return r.known(ctx, watched, report)
 }
 
 // watched checks each watched repository and returns their keys.
@@ -127,8 +132,9 @@ func isRegistryFault(err error) bool {
 	return ok
 }
 
-// inspect checks a watched repository. It reads everything before it checks whether the repository is busy: a worker that
-// changed anything meanwhile still holds the lease, or has settled with a newer fence than the one read.
+// inspect checks a watched repository. It reads everything before it checks whether the repository is busy: a
+// worker that changed anything meanwhile still holds the lease, or has settled with a newer fence than the
+// one read.
 func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Finding, busy bool, err error) {
 	set, err := r.Registry.Of(ctx, repo)
 	if err != nil {

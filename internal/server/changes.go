@@ -56,7 +56,8 @@ func showChange(lookup Changes, running context.Context) http.Handler {
 			defer func() { <-places }()
 		default:
 			w.Header().Set("Retry-After", "1")
-			fail(w, http.StatusTooManyRequests, fmt.Errorf("this process already serves %d requests for results; retry, or send the request to another process", maxWaiters))
+			fail(w, http.StatusTooManyRequests, fmt.Errorf("this process already serves %d requests for results; "+
+				"retry, or send the request to another process", maxWaiters))
 			return
 		}
 		// Test recorders do not support deadlines.
@@ -90,14 +91,15 @@ func waitOf(r *http.Request) (time.Duration, error) {
 	return min(wait, maxWait), nil
 }
 
-// follow waits for the result of a change until running is done, or looks it up if wait is 0. It also looks up the change
-// if wait ends before its state is known.
+// follow waits for the result of a change until running is done, or looks it up if wait is 0. It also looks
+// up the change if wait ends before its state is known.
 func follow(ctx, running context.Context, lookup Changes, entry string, wait time.Duration) (changes.Progress, error) {
 	if wait > 0 {
 		waitCtx, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		defer context.AfterFunc(running, cancel)()
-		if progress, err := lookup.Wait(waitCtx, entry); waitCtx.Err() == nil || running.Err() != nil || progress.State != "" {
+		if progress, err := lookup.Wait(waitCtx, entry); waitCtx.Err() == nil || running.Err() != nil ||
+			progress.State != "" {
 			return progress, err
 		}
 	}

@@ -27,7 +27,7 @@ import (
 func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 	t.Helper()
 	client := redisServer.Client()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 func settle(t *testing.T, redisServer *redistest.Server) {
 	t.Helper()
 	client := redisServer.Client()
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Redis: client, Prefix: string(events.DefaultNamespace), Group: "workers"})
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Prefix: string(events.DefaultNamespace), ConsumerGroup: "workers"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,11 +28,11 @@ type Dead interface {
 
 // DeadCells has the dead letters of all cells.
 type DeadCells interface {
-	// List lists cell by cell, each in order, and returns the name of the cell that a page is of. The cursor has the index of the cell in
-	// front. missing is set if the cell does not answer.
+	// List lists cell by cell, each in order, and returns the name of the cell that a page is of. The cursor
+	// has the index of the cell in front. missing is set if the cell does not answer.
 	List(ctx context.Context, q stream.Query) (page stream.Page, cell string, missing bool, err error)
-	// Of returns the letters of a cell, or, if cell is "", those of the one that has a letter with that ID, and its name. It returns
-	// [stream.ErrNoLetter] if there is no such cell, and [ErrSeveralLetters].
+	// Of returns the letters of a cell, or, if cell is "", those of the one that has a letter with that ID,
+	// and its name. It returns [stream.ErrNoLetter] if there is no such cell, and [ErrSeveralLetters].
 	Of(ctx context.Context, cell, id string) (Dead, string, error)
 }
 
@@ -79,7 +79,8 @@ func NewDeadLetter(dead Dead, l stream.Letter, full bool) DeadLetter {
 		}
 		return shown
 	}
-	shown.Repo, shown.Type, shown.App, shown.Ref, shown.Job = event.repo.String(), event.kind, event.app, event.ref, event.id
+	shown.Repo, shown.Type, shown.App, shown.Ref, shown.Job = event.repo.String(), event.kind, event.app, event.ref,
+		event.id
 	if full {
 		shown.Event, _ = json.Marshal(event.document) // cannot fail for a parsed event
 	}
@@ -213,10 +214,10 @@ func retryDead(dead Dead, all DeadCells) http.Handler {
 			return nil, deadProblem(err)
 		}
 		done, err := dead.Retry(r.Context(), r.PathValue("id"))
-		if err == nil {
-			err = done[0].Err
-		}
 		if err != nil {
+			return nil, deadChangeProblem(err)
+		}
+		if err := done[0].Err; err != nil {
 			return nil, deadChangeProblem(err)
 		}
 		return NewDeadRetried(done[0]), nil
@@ -248,11 +249,11 @@ func dropDead(dead Dead, all DeadCells) http.Handler {
 		}
 		id := r.PathValue("id")
 		n, err := dead.Drop(r.Context(), id)
-		if err == nil && n == 0 {
-			err = fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
-		}
 		if err != nil {
 			return nil, deadChangeProblem(err)
+		}
+		if n == 0 {
+			return nil, deadChangeProblem(fmt.Errorf("%w: %s", stream.ErrNoLetter, id))
 		}
 		return map[string]string{"id": id}, nil
 	})
@@ -265,16 +266,18 @@ func deadProblem(err error) error {
 	return err
 }
 
-// deadChangeProblem is deadProblem for a request that retries or drops a letter. If Redis does not answer, the script may
-// still have run.
+// deadChangeProblem is deadProblem for a request that retries or drops a letter. If Redis does not answer,
+// the script may still have run.
 func deadChangeProblem(err error) error {
 	if DeadStatus(err) == http.StatusServiceUnavailable {
-		return problem{errors.New("Redis does not answer; check whether the letter is still there, then try again"), http.StatusServiceUnavailable}
+		return problem{errors.New("Redis does not answer; check whether the letter is still there, then try again"),
+			http.StatusServiceUnavailable}
 	}
 	return deadProblem(err)
 }
 
-// DeadStatus returns the HTTP status for an error about a dead letter: 503 unless the request or the letter is at fault.
+// DeadStatus returns the HTTP status for an error about a dead letter: 503 unless the request or the letter
+// is at fault.
 func DeadStatus(err error) int {
 	switch {
 	case errors.Is(err, stream.ErrBadID):

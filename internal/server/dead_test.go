@@ -24,10 +24,7 @@ func startAdmin(t *testing.T) (url string, redisServer *redistest.Server) {
 	t.Helper()
 	redisServer = redistest.Start(t)
 	client := redisServer.Client()
-	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dead := stream.NewDeadLetters(client, "")
 	namespace := events.DefaultNamespace
 	srv := httptest.NewServer(documented(t, server.Config{
 		Dead: dead, Streams: telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results()),
@@ -245,10 +242,7 @@ func (c twice) Of(_ context.Context, cell, _ string) (server.Dead, string, error
 func TestLetterOfSeveralCellsNeedsACell(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
-	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dead := stream.NewDeadLetters(client, "")
 	srv := httptest.NewServer(documented(t, server.Config{
 		Dead: dead, DeadCells: twice{dead}, Token: "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}))

@@ -22,12 +22,13 @@ type Guard struct {
 var (
 	ErrNotLocal   = errors.New("without an API token only requests from localhost are allowed; set api-token-file")
 	ErrWantsToken = errors.New("send the API token as a bearer token")
-	ErrNoAPIToken = errors.New("the request has an Authorization header, and this process has no API token: send none, or set api-token-file; tokens of apps read with the role reader")
+	ErrNoAPIToken = errors.New("the request has an Authorization header, and this process has no API token: " +
+		"send none, or set api-token-file; tokens of apps read with the role reader")
 )
 
-// Check returns nil if the request is allowed, else ErrNotLocal, ErrNoAPIToken or ErrWantsToken. Without a token it requires a loopback
-// listener, a local Host header, which protects against DNS rebinding, no sign of a proxy, and no Authorization header: a client with the
-// token of an app is not the operator.
+// Check returns nil if the request is allowed, else ErrNotLocal, ErrNoAPIToken or ErrWantsToken. Without a
+// token it requires a loopback listener, a local Host header, which protects against DNS rebinding, no sign
+// of a proxy, and no Authorization header: a client with the token of an app is not the operator.
 func (g Guard) Check(r *http.Request) error {
 	if g.Token == "" {
 		if !g.Loopback || !local(r.Host) || forwarded(r) {
@@ -68,11 +69,13 @@ func guarded(cfg Config, next http.Handler) http.Handler {
 	})
 }
 
-var errForeignHost = errors.New("without an API token only requests for localhost are answered; use http://127.0.0.1 or http://localhost with the port, or set api-token-file")
+var errForeignHost = errors.New("without an API token only requests for localhost are answered; " +
+	"use http://127.0.0.1 or http://localhost with the port, or set api-token-file")
 
-// forLocalhost refuses requests to a loopback listener without a token if they name another host: by DNS rebinding, a web
-// page in a local browser could otherwise read what is open without a token. It lets pass webhooks, which a tunnel may forward
-// under any name, probes, which show nothing worth reading, and requests from trusted proxies.
+// forLocalhost refuses requests to a loopback listener without a token if they name another host: by DNS
+// rebinding, a web page in a local browser could otherwise read what is open without a token. It lets pass
+// webhooks, which a tunnel may forward under any name, probes, which show nothing worth reading, and requests
+// from trusted proxies.
 func forLocalhost(cfg Config, next http.Handler) http.Handler {
 	if cfg.Token != "" || !cfg.Loopback {
 		return next
@@ -131,7 +134,8 @@ func Loopback(listener net.Listener) bool {
 
 // forwarded reports whether the request came through a proxy, and so possibly from another machine.
 func forwarded(r *http.Request) bool {
-	return slices.ContainsFunc([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"}, func(name string) bool {
+	return slices.ContainsFunc([]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto",
+		"X-Real-Ip"}, func(name string) bool {
 		return len(r.Header.Values(name)) > 0
 	})
 }

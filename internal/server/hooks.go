@@ -88,7 +88,8 @@ type hook struct {
 }
 
 func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Time) {
-	if err := forge.Precheck(h.src, h.r.Header, time.Now()); err != nil { // costs the sender a connection, and us nothing more
+	// costs the sender a connection, and us nothing more
+	if err := forge.Precheck(h.src, h.r.Header, time.Now()); err != nil {
 		refuseUnread(h.w)
 		h.refuse(http.StatusUnauthorized, "unauthorized", err)
 		return
@@ -111,7 +112,8 @@ func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Ti
 		h.refuse(http.StatusBadRequest, "unreadable", err)
 		return
 	}
-	h.received.Verified, h.received.Event, h.received.Delivery, h.received.Repo = true, d.Event, d.ID, intake.Repo(d).String()
+	h.received.Verified, h.received.Event, h.received.Delivery = true, d.Event, d.ID
+	h.received.Repo = intake.Repo(d).String()
 	span := h.trace(tracer, start, d)
 	defer span.End()
 	if d.Ping {
@@ -154,13 +156,15 @@ func (h *hook) refuseBody(err error) {
 		h.w.Header().Set("Retry-After", "1")
 		h.refuse(http.StatusTooManyRequests, "too_many", errors.New("too many deliveries at once; try again"))
 	case errors.Is(err, errTooSlow):
-		h.refuse(http.StatusRequestTimeout, "too_slow", fmt.Errorf("the body did not arrive in time; send at least %d KiB per second", bodyRate>>10))
+		h.refuse(http.StatusRequestTimeout, "too_slow",
+			fmt.Errorf("the body did not arrive in time; send at least %d KiB per second", bodyRate>>10))
 	default:
 		h.refuse(http.StatusBadRequest, "unreadable", errors.New("the body could not be read"))
 	}
 }
 
-// refuse responds to a delivery that is not processed. It logs nothing from the request, because its sender is unverified.
+// refuse responds to a delivery that is not processed. It logs nothing from the request, because its sender
+// is unverified.
 func (h *hook) refuse(status int, outcome string, err error) {
 	h.outcome, h.received.Why = outcome, err.Error()
 	h.log.InfoContext(h.r.Context(), "webhook refused", "source", h.src.Name, "outcome", outcome, "error", err)

@@ -42,8 +42,9 @@ func (b *body) release() {
 	b.reserved = 0
 }
 
-// read reads the body. It reserves memory in proportion to what has arrived, whatever Content-Length says, and gives up
-// on a body that makes no progress: it may pause for 5 s in all, and for longer the more it has sent, but not beyond 30 s.
+// read reads the body. It reserves memory in proportion to what has arrived, whatever Content-Length says,
+// and gives up on a body that makes no progress: it may pause for 5 s in all, and for longer the more it has
+// sent, but not beyond 30 s.
 func (b *body) read() ([]byte, error) {
 	if b.r.ContentLength > maxHook {
 		return nil, errTooLong
@@ -103,8 +104,8 @@ func (b *body) grow(text []byte, end int) ([]byte, error) {
 	return larger, nil
 }
 
-// refuseUnread prepares the refusal of a request whose body has not been read: the connection closes after the response, and
-// waits only briefly for the rest of the body.
+// refuseUnread prepares the refusal of a request whose body has not been read: the connection closes after
+// the response, and waits only briefly for the rest of the body.
 func refuseUnread(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTimeout))

@@ -17,12 +17,13 @@ type Hosts interface {
 
 // Host is the limit of requests to a host, as shown by the API and the command line.
 type Host struct {
-	Host    string              `json:"host"`
-	Limit   int                 `json:"limit"`   // requests that may be in flight
-	InUse   int                 `json:"in_use"`  // requests in flight
-	Waiting int                 `json:"waiting"` // repositories in the queue
-	Reason  string              `json:"reason,omitempty"`
-	Until   *time.Time          `json:"until,omitempty"` // end of the block of the host, or of the longest of its credentials
+	Host    string `json:"host"`
+	Limit   int    `json:"limit"`   // requests that may be in flight
+	InUse   int    `json:"in_use"`  // requests in flight
+	Waiting int    `json:"waiting"` // repositories in the queue
+	Reason  string `json:"reason,omitempty"`
+	// end of the block of the host, or of the longest of its credentials
+	Until   *time.Time          `json:"until,omitempty"`
 	Limited []LimitedCredential `json:"limited_credentials"`
 }
 
@@ -34,7 +35,9 @@ type LimitedCredential struct {
 
 // NewHost converts the state of a host.
 func NewHost(h hosts.Host) Host {
-	shown := Host{Host: h.Name, Limit: h.Limit, InUse: h.InUse, Waiting: h.Waiting, Limited: make([]LimitedCredential, len(h.Limited))}
+	shown := Host{
+		Host: h.Name, Limit: h.Limit, InUse: h.InUse, Waiting: h.Waiting, Limited: make([]LimitedCredential, len(h.Limited)),
+	}
 	reason, until := h.Why()
 	shown.Reason = string(reason)
 	if !until.IsZero() {

@@ -111,9 +111,11 @@ func releaseLock(locks Locks) http.Handler {
 		former, err := locks.ForceRelease(r.Context(), repo.Key(), fence)
 		switch {
 		case errors.Is(err, locking.ErrNotHeld):
-			return nil, problem{fmt.Errorf("%s is not held with fence %d; request the lock again to see its current fence", repo, fence), http.StatusConflict}
+			return nil, problem{fmt.Errorf("%s is not held with fence %d; request the lock again to see its "+
+				"current fence", repo, fence), http.StatusConflict}
 		case err != nil:
-			return nil, problem{errors.New("Redis does not answer; check whether the lock is still held, then try again"), http.StatusServiceUnavailable}
+			return nil, problem{errors.New("Redis does not answer; check whether the lock is still held, " +
+				"then try again"), http.StatusServiceUnavailable}
 		}
 		return Released{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}}, nil
 	})

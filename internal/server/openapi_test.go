@@ -311,10 +311,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	client, namespace := redisServer.Client(), events.DefaultNamespace
-	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dead := stream.NewDeadLetters(client, "")
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {
 		t.Fatal(err)

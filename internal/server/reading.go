@@ -19,7 +19,8 @@ import (
 	"lockstep/tree"
 )
 
-// Reading serves published trees to the operator and to apps with a token. Its zero fields but Tokens and Reader are ready to use.
+// Reading serves published trees to the operator and to apps with a token. Its zero fields but Tokens and
+// Reader are ready to use.
 type Reading struct {
 	Tokens *access.Tokens
 	Reader *access.Reader
@@ -27,7 +28,8 @@ type Reading struct {
 
 	Followers *feed.Followers // stores the reports of followers; nil disables it
 
-	// Cells finds the readers of other cells, to which requests for their repositories are forwarded through CellTransport. Optional.
+	// Cells finds the readers of other cells, to which requests for their repositories are forwarded through
+	// CellTransport. Optional.
 	Cells         CellReaders
 	CellTransport http.RoundTripper
 
@@ -49,7 +51,8 @@ type Reading struct {
 // mount adds the routes. In {repo} a slash is escaped; [plainRepos] escapes those of clients that do not.
 func (s *Reading) mount(mux *routes, cfg Config) {
 	for route, handle := range map[string]reader{
-		"refs": s.listRefs, "archive": s.sendArchive, "files/{path...}": s.sendFile, "tree": s.listFiles, "artifact": s.showArtifact,
+		"refs": s.listRefs, "archive": s.sendArchive, "files/{path...}": s.sendFile, "tree": s.listFiles,
+		"artifact": s.showArtifact,
 	} {
 		kind, _, _ := strings.Cut(route, "/")
 		mux.Handle("GET /api/v1/repos/{repo}/"+route, s.authenticated(cfg, kind, handle))
@@ -57,7 +60,8 @@ func (s *Reading) mount(mux *routes, cfg Config) {
 	mux.Handle("GET /api/v1/results", s.authenticated(cfg, "results", s.sendResults))
 	mux.Handle("PUT /api/v1/followers/{name}", s.authenticated(cfg, "followers", s.putFollower))
 	if s.Feed != nil && cfg.running != nil {
-		context.AfterFunc(cfg.running, s.Feed.Close) // so that clients reconnect to another process while other requests finish
+		// so that clients reconnect to another process while other requests finish
+		context.AfterFunc(cfg.running, s.Feed.Close)
 	}
 	s.mountGit(mux, cfg)
 }
@@ -78,10 +82,11 @@ func (s *Reading) authenticated(cfg Config, kind string, next reader) http.Handl
 		w.Header().Set("Vary", "Authorization")
 		w.Header().Set("Cache-Control", "private, no-cache")
 		who, err := gate.Identify(r)
-		if err == nil {
-			err = s.dispatch(w, r, request{who, cfg}, kind, next)
-		}
 		if err != nil {
+			s.refuse(w, r, cfg, err)
+			return
+		}
+		if err := s.dispatch(w, r, request{who, cfg}, kind, next); err != nil {
 			s.refuse(w, r, cfg, err)
 		}
 	}))
@@ -105,9 +110,9 @@ func (s *Reading) limited(w http.ResponseWriter, r *http.Request, from request, 
 	return next(w, r, from)
 }
 
-// GateOf returns the gate that authenticates readers of a listener. A request is the operator's if it has the API token. If
-// none is configured, and no app ever had a token, it is also if it is local and has no Authorization header. A request through a trusted
-// proxy is never local.
+// GateOf returns the gate that authenticates readers of a listener. A request is the operator's if it has the
+// API token. If none is configured, and no app ever had a token, it is also if it is local and has no
+// Authorization header. A request through a trusted proxy is never local.
 func GateOf(cfg Config, tokens *access.Tokens) access.Gate {
 	guard := Guard{cfg.Token, cfg.Loopback}
 	return access.Gate{
@@ -120,8 +125,8 @@ func GateOf(cfg Config, tokens *access.Tokens) access.Gate {
 	}
 }
 
-// private reports whether nobody on the network can read a request: it came over TLS, or stays on this machine. Only a trusted proxy, or
-// one on this machine, can say that the client used TLS.
+// private reports whether nobody on the network can read a request: it came over TLS, or stays on this
+// machine. Only a trusted proxy, or one on this machine, can say that the client used TLS.
 func (cfg Config) private(r *http.Request) bool {
 	proto := r.Header.Values("X-Forwarded-Proto")
 	switch {
@@ -218,7 +223,8 @@ type opened struct {
 	repo events.RepoPath
 }
 
-// openTries limits how often open reads the state: between reading it and opening a tree, the ref may be published again.
+// openTries limits how often open reads the state: between reading it and opening a tree, the ref may be
+// published again.
 const openTries = 3
 
 // open opens the tree that a request selects.
@@ -236,7 +242,8 @@ func (s *Reading) open(r *http.Request, from request) (opened, error) {
 		if commit := cmp.Or(selected.commit, selected.ref.Commit()); commit != "" && (err != nil || selected.commit != "") {
 			ref, err = visible.At(commit)
 		} else if err != nil && selected.ref.IsZero() {
-			return opened{}, badRequest(errors.New("ref: this token does not read the default branch; name one of the refs that GET …/refs lists"))
+			return opened{}, badRequest(errors.New("ref: this token does not read the default branch; " +
+				"name one of the refs that GET …/refs lists"))
 		}
 		if err != nil {
 			return opened{}, err
@@ -272,8 +279,9 @@ func matches(r *http.Request, tag string) bool {
 	return false
 }
 
-// plainRepos escapes the slashes of repositories in paths below /api/v1/repos/, so that /api/v1/repos/acme/widgets/archive is the
-// archive of acme/widgets. A repository may have the name of a route: the path of one with a state is not split.
+// plainRepos escapes the slashes of repositories in paths below /api/v1/repos/, so that
+// /api/v1/repos/acme/widgets/archive is the archive of acme/widgets. A repository may have the name of a
+// route: the path of one with a state is not split.
 func plainRepos(cfg Config, next http.Handler) http.Handler {
 	if cfg.Reading == nil {
 		return next

@@ -65,7 +65,9 @@ func (s *Reading) sendArchive(w http.ResponseWriter, r *http.Request, from reque
 }
 
 // summarize reads the list of files.
-func (s *Reading) summarize(r *http.Request, from request, contents *archive.Contents) (summary archive.Summary, err error) {
+func (s *Reading) summarize(
+	r *http.Request, from request, contents *archive.Contents,
+) (summary archive.Summary, err error) {
 	err = s.scans.run(r.Context(), from.who.App, func() (err error) {
 		summary, err = contents.Summary(r.Context())
 		return err
@@ -73,7 +75,8 @@ func (s *Reading) summarize(r *http.Request, from request, contents *archive.Con
 	return summary, err
 }
 
-// abort returns the error if nothing was sent. Otherwise it breaks the connection, so that the client notices that the archive is incomplete.
+// abort returns the error if nothing was sent. Otherwise it breaks the connection, so that the client notices
+// that the archive is incomplete.
 func (s *Reading) abort(answer *patient, r *http.Request, from request, err error) error {
 	if answer.sent == 0 {
 		return err
@@ -84,7 +87,8 @@ func (s *Reading) abort(answer *patient, r *http.Request, from request, err erro
 	panic(http.ErrAbortHandler)
 }
 
-// pathsOf returns the values of the parameter paths, which may be repeated, each with any number of paths separated by commas.
+// pathsOf returns the values of the parameter paths, which may be repeated, each with any number of paths
+// separated by commas.
 func pathsOf(r *http.Request) ([]string, error) {
 	var list []string
 	for _, value := range r.URL.Query()["paths"] {
@@ -164,7 +168,8 @@ func (s *Reading) showArtifact(w http.ResponseWriter, r *http.Request, from requ
 	name := strings.TrimPrefix(strings.TrimPrefix(o.ref.Ref.String(), "refs/heads/"), "refs/tags/")
 	values := url.Values{"commit": {o.ref.Commit}, "format": {string(format)}}
 	reply(newPatient(w), http.StatusOK, Artifact{
-		Repo: o.repo.String(), Ref: o.ref.Ref.String(), Commit: o.ref.Commit, Revision: name + "@" + algorithm + ":" + o.ref.Commit,
+		Repo: o.repo.String(), Ref: o.ref.Ref.String(), Commit: o.ref.Commit, Revision: name + "@" + algorithm + ":" +
+			o.ref.Commit,
 		Digest: made.sum, Size: made.size,
 		URL: from.cfg.baseURL(r) + "/api/v1/repos/" + url.PathEscape(o.repo.String()) + "/archive?" + values.Encode(),
 	})
@@ -189,8 +194,9 @@ type digest struct {
 	size int64
 }
 
-// digests caches the digests of recent archives, by tree and entity tag. Equal trees of other repositories do not share an
-// entry: response times would reveal the other repository to an app, and an alteration of one tree would affect the other.
+// digests caches the digests of recent archives, by tree and entity tag. Equal trees of other repositories do
+// not share an entry: response times would reveal the other repository to an app, and an alteration of one
+// tree would affect the other.
 type digests struct {
 	mu   sync.Mutex
 	made map[[2]string]digest

@@ -32,8 +32,8 @@ type CellReaders interface {
 	// Of returns the reader of the cell that can serve a repository. ok is false if that is this process' cell.
 	Of(ctx context.Context, repo events.RepoPath) (reader CellReader, ok bool)
 
-	// From returns the first cell, in the order of their names, whose name is not less than the given one, and the name of the next one, ""
-	// if there is none. ok is false if there is no such cell.
+	// From returns the first cell, in the order of their names, whose name is not less than the given one,
+	// and the name of the next one, "" if there is none. ok is false if there is no such cell.
 	From(name string) (reader CellReader, next string, ok bool)
 }
 
@@ -43,8 +43,9 @@ type CellReader struct {
 	URL  *url.URL // nil if unknown, or if tokens must not be sent there
 }
 
-// cellsPath is what the reader of one cell serves for those of the others: the rest of the path, for the repositories of its cell only. A
-// process of another cell refuses it, so that a wrong URL in the directory does not look like a cell without repositories.
+// cellsPath is what the reader of one cell serves for those of the others: the rest of the path, for the
+// repositories of its cell only. A process of another cell refuses it, so that a wrong URL in the directory
+// does not look like a cell without repositories.
 const cellsPath = "/cells/"
 
 // in returns the URL of a path at the reader, for that cell only.
@@ -68,7 +69,8 @@ func forCell(cfg Config, next http.Handler) http.Handler {
 		case !ok || !more:
 			next.ServeHTTP(w, r)
 		case cfg.Reading == nil || cfg.Reading.Cells == nil || cfg.Reading.Cells.Own() != cell:
-			fail(w, http.StatusMisdirectedRequest, errors.New("this process does not serve that cell; see --cell-reader of the cell's processes"))
+			fail(w, http.StatusMisdirectedRequest,
+				errors.New("this process does not serve that cell; see --cell-reader of the cell's processes"))
 		default:
 			r = r.WithContext(context.WithValue(r.Context(), onlyOwnKey{}, true))
 			http.StripPrefix(cellsPath+cell, next).ServeHTTP(w, r)
@@ -88,7 +90,8 @@ func (s *Reading) elsewhere(r *http.Request, repo string) (at CellReader, ok boo
 	return s.Cells.Of(r.Context(), path)
 }
 
-// placedGit forwards requests for repositories of other cells. Git's handler authenticates itself, so forwarded requests are authenticated here.
+// placedGit forwards requests for repositories of other cells. Git's handler authenticates itself, so
+// forwarded requests are authenticated here.
 func (s *Reading) placedGit(cfg Config, next http.Handler) http.Handler {
 	gate := GateOf(cfg, s.Tokens)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -113,10 +116,11 @@ func (s *Reading) placedGit(cfg Config, next http.Handler) http.Handler {
 	})
 }
 
-var errNoReader = errors.New("it has none in the directory that tokens may be sent to: run one with --roles reader and --cell-reader https://…")
+var errNoReader = errors.New("it has none in the directory that tokens may be sent to: run one with --roles reader " +
+	"and --cell-reader https://…")
 
-// forward has the reader of another cell respond. A request in progress counts for that cell only, so that one that hangs does not use up
-// what the sender may have here.
+// forward has the reader of another cell respond. A request in progress counts for that cell only, so that
+// one that hangs does not use up what the sender may have here.
 func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, kind string, to CellReader) error {
 	if to.URL == nil {
 		return unreached(to, errNoReader)
@@ -137,7 +141,8 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 			if addressed {
 				p.Out.Header.Del("Accept-Encoding") // so that the transport unpacks the document
 			}
-			p.Out.Header["Authorization"] = p.In.Header["Authorization"] // whatever Connection says: without it the request may seem the operator's
+			// whatever Connection says: without it the request may seem the operator's
+			p.Out.Header["Authorization"] = p.In.Header["Authorization"]
 		},
 		Transport:     s.CellTransport,
 		FlushInterval: -1, // Git's progress
@@ -232,15 +237,16 @@ func (e *unreachedError) Error() string {
 // Unwrap returns the cause, which is for the log.
 func (e *unreachedError) Unwrap() error { return e.cause }
 
-// isUnreached reports whether the reader of a cell does not answer. The response is 502, not 503 with Retry-After, after which a follower
-// would not ask for other repositories.
+// isUnreached reports whether the reader of a cell does not answer. The response is 502, not 503 with
+// Retry-After, after which a follower would not ask for other repositories.
 func isUnreached(err error) bool {
 	_, ok := errors.AsType[*unreachedError](err)
 	return ok
 }
 
 func logUnreached(r *http.Request, cfg Config, err error) {
-	cfg.Log.WarnContext(r.Context(), "request for a repository of another cell failed", "path", shownPath(r), "error", err, "cause", errors.Unwrap(err))
+	cfg.Log.WarnContext(r.Context(), "request for a repository of another cell failed", "path", shownPath(r),
+		"error", err, "cause", errors.Unwrap(err))
 }
 
 // cellPage is the place of a page of a list that goes through the cells.
@@ -250,8 +256,8 @@ type cellPage struct {
 	then  string // the next cell; "" for none
 }
 
-// cellPageOf returns the page that a request asks for: the name of a cell, a colon, and the place in its list. A cell that was removed
-// meanwhile is followed by the next one; ended is set if there is none.
+// cellPageOf returns the page that a request asks for: the name of a cell, a colon, and the place in its
+// list. A cell that was removed meanwhile is followed by the next one; ended is set if there is none.
 func (s *Reading) cellPageOf(r *http.Request) (p cellPage, ended bool, err error) {
 	name, after, ok := strings.Cut(r.URL.Query().Get("after"), ":")
 	if name != "" && !ok {
@@ -302,7 +308,8 @@ func (s *Reading) listElsewhere(w http.ResponseWriter, r *http.Request, from req
 		return r.Context().Err()
 	}
 	if err != nil {
-		from.cfg.Log.WarnContext(r.Context(), "a list lacks the repositories of a cell, whose reader does not answer", "cell", at.cell.Cell, "error", err)
+		from.cfg.Log.WarnContext(r.Context(), "a list lacks the repositories of a cell, whose reader does not answer",
+			"cell", at.cell.Cell, "error", err)
 		page = readablePage{Repos: []ReadableRepo{}, Missing: at.cell.Cell}
 	}
 	for i := range page.Repos {
@@ -318,8 +325,8 @@ const (
 	cellPageTimeout = 20 * time.Second
 )
 
-// requestPage requests a page from the reader of a cell. The error is a [problem] if the reader answers that the request is bad or to be
-// repeated later, or needs too long: a smaller page may do.
+// requestPage requests a page from the reader of a cell. The error is a [problem] if the reader answers that
+// the request is bad or to be repeated later, or needs too long: a smaller page may do.
 func (s *Reading) requestPage(w http.ResponseWriter, r *http.Request, at cellPage) (page readablePage, err error) {
 	if at.cell.URL == nil {
 		return page, errNoReader
@@ -336,22 +343,24 @@ func (s *Reading) requestPage(w http.ResponseWriter, r *http.Request, at cellPag
 	}
 	req.Header["Authorization"] = r.Header["Authorization"]
 	resp, err := s.CellTransport.RoundTrip(req)
-	if err == nil {
-		defer resp.Body.Close()
-		switch resp.StatusCode {
-		case http.StatusOK:
-			err = json.NewDecoder(io.LimitReader(resp.Body, maxCellPage)).Decode(&page)
-		case http.StatusBadRequest:
-			return page, badRequest(watch.ErrBadAfter)
-		case http.StatusTooManyRequests:
-			w.Header().Set("Retry-After", retryAfter)
-			return page, problem{fmt.Errorf("the reader of cell %s: HTTP %d", at.cell.Cell, resp.StatusCode), resp.StatusCode}
-		default:
-			err = fmt.Errorf("HTTP %d", resp.StatusCode)
-		}
-		if err != nil && ctx.Err() != nil {
-			return page, problem{fmt.Errorf("cell %s: the page is too large; ask for a smaller one", at.cell.Cell), http.StatusGatewayTimeout}
-		}
+	if err != nil {
+		return page, err
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxCellPage)).Decode(&page)
+	case http.StatusBadRequest:
+		return page, badRequest(watch.ErrBadAfter)
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", retryAfter)
+		return page, problem{fmt.Errorf("the reader of cell %s: HTTP %d", at.cell.Cell, resp.StatusCode), resp.StatusCode}
+	default:
+		err = fmt.Errorf("HTTP %d", resp.StatusCode)
+	}
+	if err != nil && ctx.Err() != nil {
+		return page, problem{fmt.Errorf("cell %s: the page is too large; ask for a smaller one", at.cell.Cell),
+			http.StatusGatewayTimeout}
 	}
 	return page, err
 }

@@ -81,7 +81,8 @@ func (s *Reading) sendFile(w http.ResponseWriter, r *http.Request, from request)
 	})
 	switch {
 	case errors.Is(err, archive.ErrFolder):
-		return problem{fmt.Errorf("%.200q is a folder; list it with /tree?path=, or get it with /archive?paths=", name), http.StatusNotFound}
+		return problem{fmt.Errorf("%.200q is a folder; list it with /tree?path=, or get it with /archive?paths=", name),
+			http.StatusNotFound}
 	case errors.Is(err, archive.ErrNoFile):
 		return problem{fmt.Errorf("%s at %.12s has no file %.200q", o.ref.Ref, o.ref.Commit, name), http.StatusNotFound}
 	case err != nil:
@@ -149,7 +150,9 @@ func (s *Reading) listFiles(w http.ResponseWriter, r *http.Request, from request
 		Next   string      `json:"next,omitempty"`
 	}{o.repo.String(), o.ref.Ref.String(), o.ref.Commit, make([]TreeEntry, len(page)), ""}
 	for i, entry := range page {
-		shown.Files[i] = TreeEntry{Path: entry.Path, Mode: fmt.Sprintf("%06o", entry.Mode), Blob: entry.Blob.String(), Size: entry.Bytes}
+		shown.Files[i] = TreeEntry{
+			Path: entry.Path, Mode: fmt.Sprintf("%06o", entry.Mode), Blob: entry.Blob.String(), Size: entry.Bytes,
+		}
 		if !utf8.ValidString(entry.Path) {
 			shown.Files[i].Raw = base64.StdEncoding.EncodeToString([]byte(entry.Path))
 		}

@@ -21,7 +21,9 @@ const gitPath = "/git/"
 
 // mountGit serves the refs that a token reads to Git, read-only.
 func (s *Reading) mountGit(mux *routes, cfg Config) {
-	handler, err := gitserve.New(gitserve.Config{Source: gitSource{s, GateOf(cfg, s.Tokens), cfg}, Log: cfg.Log, Observe: s.gitServed})
+	handler, err := gitserve.New(gitserve.Config{
+		Source: gitSource{s, GateOf(cfg, s.Tokens), cfg}, Log: cfg.Log, Observe: s.gitServed,
+	})
 	if err != nil {
 		panic(err) // impossible: it has a source
 	}
@@ -31,7 +33,8 @@ func (s *Reading) mountGit(mux *routes, cfg Config) {
 	mux.Handle("POST "+gitPath+"{repo}/git-upload-pack", placed)
 }
 
-// escapeGit escapes the slashes of the repository in a path for Git, as [plainRepos] does in others. ok is false for another path.
+// escapeGit escapes the slashes of the repository in a path for Git, as [plainRepos] does in others. ok is
+// false for another path.
 func escapeGit(path string) (escaped string, ok bool) {
 	repo, ok := strings.CutPrefix(path, gitPath)
 	for _, end := range []string{"/info/refs", "/git-upload-pack"} {
@@ -62,18 +65,15 @@ type gitSource struct {
 // Open implements [gitserve.Source].
 func (g gitSource) Open(ctx context.Context, r *http.Request) (*gitserve.Repo, error) {
 	name, ok := gitserve.Path(r, gitPath)
+	who, err := g.gate.Identify(r) // first, so that nobody else learns which paths are valid
+	if err != nil {
+		return nil, g.refusal(ctx, err)
+	}
 	repo, err := events.ParseRepoPath(name)
 	if !ok || err != nil {
-		err = access.ErrNotFound
+		return nil, g.refusal(ctx, access.ErrNotFound)
 	}
-	who, refused := g.gate.Identify(r)
-	if refused != nil {
-		return nil, g.refusal(ctx, refused)
-	}
-	var visible access.Visible
-	if err == nil {
-		visible, err = g.Reader.Visible(ctx, who, repo)
-	}
+	visible, err := g.Reader.Visible(ctx, who, repo)
 	if err != nil {
 		return nil, g.refusal(ctx, err)
 	}
@@ -136,7 +136,9 @@ func (g gitSource) repo(visible access.Visible, who access.Identity) *gitserve.R
 }
 
 // pin pins the trees of the refs that name wants, and with them their stores.
-func (g gitSource) pin(ctx context.Context, visible access.Visible, who access.Identity, wants []object.ID) (*gitserve.Pinned, error) {
+func (g gitSource) pin(
+	ctx context.Context, visible access.Visible, who access.Identity, wants []object.ID,
+) (*gitserve.Pinned, error) {
 	vol, err := g.Reader.Volume(ctx)
 	if err != nil {
 		return nil, err
@@ -172,9 +174,11 @@ func (g gitSource) pin(ctx context.Context, visible access.Visible, who access.I
 	return p.Pinned, nil
 }
 
-// earlierOf returns the visible refs at commits that they had before, of which there are trees: those that the app was given, or all wanted ones for the
-// operator.
-func earlierOf(vol *volume.Volume, visible access.Visible, who access.Identity, wants []object.ID) (map[object.ID]access.Ref, error) {
+// earlierOf returns the visible refs at commits that they had before, of which there are trees: those that
+// the app was given, or all wanted ones for the operator.
+func earlierOf(
+	vol *volume.Volume, visible access.Visible, who access.Identity, wants []object.ID,
+) (map[object.ID]access.Ref, error) {
 	var among []string
 	if who.Operator {
 		for _, id := range wants {
@@ -202,8 +206,8 @@ func earlierOf(vol *volume.Volume, visible access.Visible, who access.Identity, 
 	return before, nil
 }
 
-// wantedOf returns the visible refs that name wants, each commit once; all of them if there are no wants, or one is not named by a ref.
-// earlier are those wanted at a commit that they had before.
+// wantedOf returns the visible refs that name wants, each commit once; all of them if there are no wants, or
+// one is not named by a ref. earlier are those wanted at a commit that they had before.
 func wantedOf(visible access.Visible, before map[object.ID]access.Ref, wants []object.ID) (refs, earlier []access.Ref) {
 	at := map[string]access.Ref{}
 	for _, one := range visible.Refs {

@@ -69,9 +69,12 @@ const (
 )
 
 var (
-	errBusyArchives = fmt.Errorf("this process makes %d archives already, or %d for this app; try again, or ask another process", maxArchives, maxArchivesApp)
-	errBusy         = fmt.Errorf("this process has %d requests already, or %d of this app; try again, or ask another process", maxRequests, maxRequestsApp)
-	errBusyLists    = fmt.Errorf("this process reads %d lists of repositories already, or %d for this app; try again, or ask another process", maxLists, maxListsApp)
+	errBusyArchives = fmt.Errorf("this process makes %d archives already, or %d for this app; "+
+		"try again, or ask another process", maxArchives, maxArchivesApp)
+	errBusy = fmt.Errorf("this process has %d requests already, or %d of this app; try again, "+
+		"or ask another process", maxRequests, maxRequestsApp)
+	errBusyLists = fmt.Errorf("this process reads %d lists of repositories already, or %d for this app; "+
+		"try again, or ask another process", maxLists, maxListsApp)
 )
 
 // take takes a slot for an app, or returns busy. Call release when done.
@@ -96,8 +99,8 @@ func (s *slots) take(app string, most, mostApp int, busy error) (release func(),
 	}, nil
 }
 
-// turns limits how many lists of files are read at once for each app, to half of the CPUs: with many globs, a list of many files takes
-// seconds. The zero value is ready to use.
+// turns limits how many lists of files are read at once for each app, to half of the CPUs: with many globs, a
+// list of many files takes seconds. The zero value is ready to use.
 type turns struct {
 	mu sync.Mutex
 	by map[string]*turn

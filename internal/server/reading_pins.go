@@ -10,7 +10,8 @@ import (
 	"lockstep/tree"
 )
 
-// maxPinned is the number of trees that a fetch keeps open. If it wants more refs, it locks their stores, which then cannot be pruned.
+// maxPinned is the number of trees that a fetch keeps open. If it wants more refs, it locks their stores,
+// which then cannot be pruned.
 const maxPinned = 16
 
 // pins are the trees and stores that a fetch keeps in place.
@@ -37,10 +38,11 @@ func (p *pins) add(ctx context.Context, t *tree.Tree, err error) error {
 		return err
 	}
 	stored, err := p.volume.StoreOf(t.Dir())
-	if err == nil {
-		err = p.keep(ctx, t, stored.Dir)
-	}
 	if err != nil {
+		_ = t.Close()
+		return err
+	}
+	if err := p.keep(ctx, t, stored.Dir); err != nil {
 		_ = t.Close()
 		return err
 	}

@@ -42,8 +42,8 @@ type ReadableResult struct {
 	Error string       `json:"error,omitempty"`
 }
 
-// orForApps serves requests with the token of an app with next, and others with open. If open is nil, only the operator and apps are
-// served.
+// orForApps serves requests with the token of an app with next, and others with open. If open is nil, only
+// the operator and apps are served.
 func (s *Reading) orForApps(cfg Config, open http.Handler, next reader) http.Handler {
 	guard, forApps := Guard{Token: cfg.Token}, s.authenticated(cfg, "repos", next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -87,25 +87,27 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 	answer := newPatient(w)
 	w.Header().Set("Content-Type", "application/json")
 	before := `{"repos":[`
-	next, err := s.Reader.List(r.Context(), watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: after, Limit: cmp.Or(limit, 100)},
-		func(visible access.Visible) error {
-			if s.Cells != nil && !s.Cells.IsHere(visible.Repo) {
-				// A repository that has left is in the list of its present cell, unless that was read before it came: twice is better than never.
-				if at, left := s.Cells.Of(r.Context(), visible.Repo); left && at.Cell > s.Cells.Own() {
-					return nil
-				}
+	page := watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: after, Limit: cmp.Or(limit, 100)}
+	next, err := s.Reader.List(r.Context(), page, func(visible access.Visible) error {
+		if s.Cells != nil && !s.Cells.IsHere(visible.Repo) {
+			// A repository that has left is in the list of its present cell, unless that was read before
+			// it came: twice is better than never.
+			if at, left := s.Cells.Of(r.Context(), visible.Repo); left && at.Cell > s.Cells.Own() {
+				return nil
 			}
-			shown, err := s.readable(r, from, visible)
-			if err != nil {
-				return err
-			}
-			document, err := json.Marshal(shown)
-			if err == nil {
-				_, err = io.WriteString(answer, before+string(document))
-			}
-			before = ","
+		}
+		shown, err := s.readable(r, from, visible)
+		if err != nil {
 			return err
-		})
+		}
+		document, err := json.Marshal(shown)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(answer, before+string(document))
+		before = ","
+		return err
+	})
 	if errors.Is(err, watch.ErrBadAfter) {
 		return badRequest(err)
 	}

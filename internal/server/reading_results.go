@@ -11,7 +11,8 @@ import (
 	"lockstep/internal/feed"
 )
 
-// sendResults streams results as server-sent events. The connection of a stream is hijacked, so that an idle stream needs no goroutine.
+// sendResults streams results as server-sent events. The connection of a stream is hijacked, so that an idle
+// stream needs no goroutine.
 func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from request) error {
 	if s.Feed == nil {
 		return access.ErrNotFound

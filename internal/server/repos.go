@@ -22,13 +22,14 @@ type Repos interface {
 
 // RepoSummary is a repository in a list, as shown by the API and the command line.
 type RepoSummary struct {
-	Repo    string     `json:"repo"`
-	Synced  *time.Time `json:"synced,omitempty"`  // when the last sync was settled
-	Fence   uint64     `json:"fence,omitempty"`   // of the last settled change
-	Removed string     `json:"removed,omitempty"` // stream entry of the removal that deleted the clone, unless it was watched again
-	Refused []string   `json:"refused,omitempty"` // refs whose commit is refused: not verified, or rewritten
-	Missing []string   `json:"missing,omitempty"` // refs whose trees lack submodules
-	Circuit Circuit    `json:"circuit"`
+	Repo   string     `json:"repo"`
+	Synced *time.Time `json:"synced,omitempty"` // when the last sync was settled
+	Fence  uint64     `json:"fence,omitempty"`  // of the last settled change
+	// stream entry of the removal that deleted the clone, unless it was watched again
+	Removed string   `json:"removed,omitempty"`
+	Refused []string `json:"refused,omitempty"` // refs whose commit is refused: not verified, or rewritten
+	Missing []string `json:"missing,omitempty"` // refs whose trees lack submodules
+	Circuit Circuit  `json:"circuit"`
 
 	LeftOut []state.LeftOut `json:"left_out,omitempty"` // refs that watches select, but that are not kept
 
@@ -51,13 +52,15 @@ type Repo struct {
 	Heads  map[string]string `json:"heads"`               // ref to published commit
 	Given  []state.Given     `json:"given"`               // the commit last delivered to each app
 	Lock   Lock              `json:"lock"`
-	Checks []state.Check     `json:"checks,omitempty"`             // of refs whose watches have rules, refused ones first; without Rules and Told
-	Lacks  []state.Missing   `json:"missing_submodules,omitempty"` // by ref
+	// of refs whose watches have rules, refused ones first; without Rules and Told
+	Checks []state.Check   `json:"checks,omitempty"`
+	Lacks  []state.Missing `json:"missing_submodules,omitempty"` // by ref
 }
 
 // NewRepoSummary converts a summary.
 func NewRepoSummary(s state.Summary) RepoSummary {
-	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused, Missing: s.Missing, LeftOut: s.LeftOut, Failing: s.Failing,
+	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused, Missing: s.Missing,
+		LeftOut: s.LeftOut, Failing: s.Failing,
 		Circuit: Circuit{Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips}}
 	if !s.Synced.IsZero() {
 		shown.Synced = &s.Synced
@@ -84,7 +87,10 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 	if loaded.IsZero() && !lock.Held {
 		return Repo{}, fmt.Errorf("%s: %w", repo, ErrUnknownRepo)
 	}
-	shown := Repo{RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(), Given: loaded.AllGiven(), Lock: NewLock(lock), Lacks: loaded.Missing()}
+	shown := Repo{
+		RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(),
+		Given: loaded.AllGiven(), Lock: NewLock(lock), Lacks: loaded.Missing(),
+	}
 	for _, c := range loaded.Checks() {
 		c.Rules, c.Told = "", nil
 		shown.Checks = append(shown.Checks, c)

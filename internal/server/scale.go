@@ -5,9 +5,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/telemetry"
 )
 
-// Scale says how many workers the changes need. See [stream.Demand].
+// Scale says how many workers the changes need. See [telemetry.Demand].
 type Scale struct {
 	Ready   int64 `json:"ready"`
 	Running int64 `json:"running"`
@@ -34,7 +35,7 @@ func newScale(all []stream.Statistics, topic string, slots int) Scale {
 		if s.Stream != topic {
 			continue
 		}
-		demand := s.Demand(events.WorkersGroup)
+		demand := telemetry.DemandOf(s, events.WorkersGroup)
 		scale.Ready, scale.Running, scale.Parked = demand.Ready, demand.Running, demand.Parked
 		scale.Wanted = demand.Consumers(scale.Slots)
 		if workers, ok := s.Group(events.WorkersGroup); ok {

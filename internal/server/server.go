@@ -1,11 +1,11 @@
 // Package server is Lockstep's HTTP API. It accepts changes and webhooks, and serves state, metrics and health checks.
 // openapi.yaml describes every endpoint; [Handler] and [ServeAdmin] serve them.
 //
-// Requests that make changes, or read results, hosts, watches or payloads, need the bearer token and get 401 without it. If no
-// token is configured, they get 403 unless both the listener and the request are local, and a loopback listener answers only
-// requests whose Host is local. A 202 means that the change is
-// in the Redis stream, as durable as Redis is configured to be. Webhooks are authenticated by their signatures only;
-// their 202 may also mean that the delivery is stored on the local disk until Redis is available.
+// Requests that make changes, or read results, hosts, watches or payloads, need the bearer token and get 401
+// without it. If no token is configured, they get 403 unless both the listener and the request are local, and
+// a loopback listener answers only requests whose Host is local. A 202 means that the change is in the Redis
+// stream, as durable as Redis is configured to be. Webhooks are authenticated by their signatures only; their
+// 202 may also mean that the delivery is stored on the local disk until Redis is available.
 package server
 
 import (
@@ -54,18 +54,20 @@ type Config struct {
 	Hosts     Hosts
 	Watches   Watches
 	Hooks     *Hooks
-	Reading   *Reading       // serves published trees
-	Dashboard http.Handler   // serves / and /dashboard/
-	Token     string         // bearer token for protected endpoints; empty allows local requests only
-	Proxies   []netip.Prefix // addresses of proxies that authenticate users, forward any Host, and say whether clients use TLS
-	Loopback  bool           // the listener accepts local connections only; set by Serve
-	Live      *Health        // nil always passes
-	Ready     *Health        // nil always passes
-	Metrics   http.Handler
-	Log       *slog.Logger
-	Tracer    trace.Tracer // traces requests that make changes; nil disables tracing
+	Reading   *Reading     // serves published trees
+	Dashboard http.Handler // serves / and /dashboard/
+	Token     string       // bearer token for protected endpoints; empty allows local requests only
+	// addresses of proxies that authenticate users, forward any Host, and say whether clients use TLS
+	Proxies  []netip.Prefix
+	Loopback bool    // the listener accepts local connections only; set by Serve
+	Live     *Health // nil always passes
+	Ready    *Health // nil always passes
+	Metrics  http.Handler
+	Log      *slog.Logger
+	Tracer   trace.Tracer // traces requests that make changes; nil disables tracing
 
-	Propagator propagation.TextMapPropagator // reads the trace of a request from its headers; defaults to W3C Trace Context
+	// reads the trace of a request from its headers; defaults to W3C Trace Context
+	Propagator propagation.TextMapPropagator
 
 	running context.Context // done when Serve stops; nil means never
 }
@@ -218,7 +220,8 @@ func receive(cfg Config) http.Handler {
 		}
 		entry, err := publish(r.Context(), cfg, change)
 		if err != nil {
-			cfg.Log.ErrorContext(r.Context(), "change not published", "repo", change.Repo.String(), "job", change.ID, "error", err)
+			cfg.Log.ErrorContext(r.Context(), "change not published", "repo", change.Repo.String(), "job", change.ID,
+				"error", err)
 			w.Header().Set("Retry-After", retryAfter)
 			fail(w, http.StatusServiceUnavailable, errors.New("the change could not be written to Redis; try again"))
 			return

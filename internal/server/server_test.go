@@ -23,7 +23,7 @@ func startServer(t *testing.T, token string) (url string, redisServer *redistest
 	t.Helper()
 	redisServer = redistest.Start(t)
 	client := redisServer.Client()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Redis: client})
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

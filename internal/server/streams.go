@@ -37,9 +37,13 @@ type Group struct {
 
 // NewStream converts statistics.
 func NewStream(s stream.Statistics) Stream {
-	shown := Stream{Stream: s.Stream, Length: s.Length, First: s.First, Last: s.Last, Bytes: s.Bytes, Groups: make([]Group, len(s.Groups))}
+	shown := Stream{
+		Stream: s.Stream, Length: s.Length, First: s.First, Last: s.Last, Bytes: s.Bytes,
+		Groups: make([]Group, len(s.Groups)),
+	}
 	for i, g := range s.Groups {
-		shown.Groups[i] = Group{g.Name, g.Lag, g.Pending, g.Parked, g.Due, g.Late, g.Consumers, g.Live, g.Oldest.Milliseconds()}
+		shown.Groups[i] = Group{g.Name, g.Lag, g.Pending, g.Parked, g.Due, g.Late, g.Consumers, g.Live,
+			g.Oldest.Milliseconds()}
 	}
 	return shown
 }

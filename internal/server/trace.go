@@ -65,7 +65,8 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func describeChange(ctx context.Context, change events.Change) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.SetAttributes(attribute.String("lockstep.repo", change.Repo.String()), attribute.String("lockstep.job", change.ID))
+		span.SetAttributes(attribute.String("lockstep.repo", change.Repo.String()),
+			attribute.String("lockstep.job", change.ID))
 	}
 }
 

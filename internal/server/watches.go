@@ -61,10 +61,11 @@ func putWatch(watches Watches) http.Handler {
 			return
 		}
 		set, err := watches.Of(r.Context(), put.Repo)
-		if err == nil {
-			_, err = watches.Put(r.Context(), put)
-		}
 		if err != nil {
+			failWith(w, watchProblem(err))
+			return
+		}
+		if _, err := watches.Put(r.Context(), put); err != nil {
 			failWith(w, watchProblem(err))
 			return
 		}
@@ -108,10 +109,13 @@ func removeWatch(watches Watches) http.Handler {
 			return nil, badRequest(errors.New("app is missing"))
 		}
 		removed, err := watches.Remove(r.Context(), watch.Key{App: values.Get("app"), Repo: repo, Ref: ref})
-		if err == nil && removed == 0 {
+		if err != nil {
+			return nil, watchProblem(err)
+		}
+		if removed == 0 {
 			return nil, problem{errors.New("no such watch"), http.StatusNotFound}
 		}
-		return map[string]int{"removed": removed}, watchProblem(err)
+		return map[string]int{"removed": removed}, nil
 	})
 }
 

@@ -19,13 +19,15 @@ func ResultLine(r events.Result) string {
 		if r.Unchanged() {
 			return head + fmt.Sprintf(" unchanged at %.12s", r.After)
 		}
-		line := head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files), r.Took)
+		line := head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files),
+			r.Took)
 		if n := len(r.Missing); n > 0 {
 			line += fmt.Sprintf(", %d submodules missing", n)
 		}
 		return line
 	case events.ResultView:
-		return head + fmt.Sprintf(" %s %.12s to %.12s, subtree %.12s, %d files", r.View, cmp.Or(r.Before, "nothing"), r.After, r.Subtree, len(r.Files))
+		return head + fmt.Sprintf(" %s %.12s to %.12s, subtree %.12s, %d files", r.View, cmp.Or(r.Before, "nothing"),
+			r.After, r.Subtree, len(r.Files))
 	case events.ResultFailed:
 		return head + " " + string(r.Class) + ": " + r.Error
 	case events.ResultMoved:
@@ -41,7 +43,8 @@ func ResultLine(r events.Result) string {
 	return head
 }
 
-// FailureText formats the class, time and next attempt of a repository's last failure, and the first bytes of its error, up to limit.
+// FailureText formats the class, time and next attempt of a repository's last failure, and the first bytes of
+// its error, up to limit.
 func FailureText(f state.Trouble, limit int) string {
 	next := "given up until the next push or poll"
 	if f.Next != nil {

@@ -42,8 +42,8 @@ var (
 	rateScript = redis.NewScript(rateSource)
 )
 
-// Read returns the state of a service. Its cost does not depend on the size of the service: it searches for leases and failures for a
-// limited time.
+// Read returns the state of a service. Its cost does not depend on the size of the service: it searches for
+// leases and failures for a limited time.
 func Read(ctx context.Context, client redis.UniversalClient, cfg config.Config) (Service, error) {
 	return read(ctx, client, cfg, searchTimeout)
 }
@@ -54,7 +54,9 @@ func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, 
 	if err != nil {
 		return Service{}, err
 	}
-	s := Service{Redis: redisServer.String(), Prefix: cfg.Prefix, Durability: redisx.ReadDurability(ctx, client, cfg.Prefix)}
+	s := Service{
+		Redis: redisServer.String(), Prefix: cfg.Prefix, Durability: redisx.ReadDurability(ctx, client, cfg.Prefix),
+	}
 	store := state.NewStore(client, namespace)
 	for _, read := range []func() error{
 		func() error { return s.readStreams(ctx, client, cfg) },
@@ -107,7 +109,8 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 	s.Groups = []groupStatus{}
 	for _, one := range []stream.Statistics{changes, results} {
 		for _, g := range one.Groups {
-			s.Groups = append(s.Groups, groupStatus{one.Stream, g.Name, g.Lag, g.Pending, g.Late, g.Consumers, g.Live, g.Oldest.Milliseconds()})
+			s.Groups = append(s.Groups, groupStatus{one.Stream, g.Name, g.Lag, g.Pending, g.Late, g.Consumers, g.Live,
+				g.Oldest.Milliseconds()})
 		}
 	}
 	return nil
@@ -131,7 +134,10 @@ func readRate(ctx context.Context, client redis.UniversalClient, topic string) (
 }
 
 // readLeases searches for held leases. If there are too many keys, it reads those of activities only.
-func readLeases(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, activities []state.Activity, search time.Duration) (leaseStatus, error) {
+func readLeases(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, activities []state.Activity,
+	search time.Duration,
+) (leaseStatus, error) {
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {
 		return leaseStatus{}, err
@@ -158,7 +164,9 @@ func readLeases(ctx context.Context, client redis.UniversalClient, namespace eve
 }
 
 // leasesOf returns the leases of activities, up to a limit.
-func leasesOf(ctx context.Context, inspector *locking.Inspector, activities []state.Activity) ([]locking.Status, error) {
+func leasesOf(
+	ctx context.Context, inspector *locking.Inspector, activities []state.Activity,
+) ([]locking.Status, error) {
 	var held []locking.Status
 	for _, activity := range activities[:min(len(activities), 5*maxListed)] {
 		repo, err := events.ParseRepoPath(activity.Repo)
@@ -211,7 +219,8 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 	}
 	s.Failing, s.Refusing, s.Lacking = len(s.Worst), len(s.Refused), len(s.Missing)
 	slices.SortFunc(s.Worst, func(a, b server.RepoSummary) int {
-		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), failedAt(b).Compare(failedAt(a)), cmp.Compare(a.Repo, b.Repo))
+		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), failedAt(b).Compare(failedAt(a)),
+			cmp.Compare(a.Repo, b.Repo))
 	})
 	for _, list := range []*[]server.RepoSummary{&s.Refused, &s.Missing, &s.LeftOut} {
 		slices.SortFunc(*list, func(a, b server.RepoSummary) int { return cmp.Compare(a.Repo, b.Repo) })
@@ -237,15 +246,14 @@ func (s *Service) readHosts(ctx context.Context, reader hosts.Reader) error {
 	return err
 }
 
-func readReasons(ctx context.Context, client redis.UniversalClient, cfg config.Config, letters int64) (map[string]int, error) {
+func readReasons(
+	ctx context.Context, client redis.UniversalClient, cfg config.Config, letters int64,
+) (map[string]int, error) {
 	reasons := map[string]int{}
 	if letters == 0 {
 		return reasons, nil
 	}
-	dead, err := stream.NewDeadLetters(stream.DeadLettersConfig{Redis: client, Prefix: cfg.Prefix, Dead: cfg.Namespace().Dead()})
-	if err != nil {
-		return nil, err
-	}
+	dead := stream.NewDeadLetters(client, cfg.Prefix)
 	page, err := dead.List(ctx, stream.Query{Limit: maxLetters})
 	for _, letter := range page.Letters {
 		reasons[term.Printable(letter.Reason)]++
@@ -268,10 +276,11 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 		return s, err
 	}
 	space, err := volume.Space()
-	if err == nil {
-		s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
+	if err != nil {
+		return s, nil // an unknown size does not fail the status
 	}
-	return s, nil // an unknown size does not fail the status
+	s.Root, s.Free, s.Size = volume.Root(), space.Free, space.Size
+	return s, nil
 }
 
 // limitedHosts returns the number of hosts that limit a credential or do not answer.

@@ -35,14 +35,15 @@ type Service struct {
 	Activities    []state.Activity `json:"activities"` // work in progress for half a second or more
 	Leases        leaseStatus      `json:"leases"`
 	Repos         failureStatus    `json:"repositories"`
-	DeadReasons   map[string]int   `json:"dead_by_reason"`        // in the newest 200
-	Notifications int64            `json:"notifications"`         // waiting to be posted
-	FailingBoxes  int64            `json:"notifications_failing"` // repositories whose next notification to an app has failed, of all apps
-	FailingApps   []string         `json:"apps_failing"`          // some of these apps
-	Watched       int64            `json:"watched"`               // repositories
-	Hosts         []server.Host    `json:"hosts,omitempty"`       // in use, limited or waited for
-	Volume        *volumeStatus    `json:"volume,omitempty"`
-	Followers     []feed.Follower  `json:"followers,omitempty"` // that reported within seven days, the largest lag first
+	DeadReasons   map[string]int   `json:"dead_by_reason"` // in the newest 200
+	Notifications int64            `json:"notifications"`  // waiting to be posted
+	// repositories whose next notification to an app has failed, of all apps
+	FailingBoxes int64           `json:"notifications_failing"`
+	FailingApps  []string        `json:"apps_failing"`    // some of these apps
+	Watched      int64           `json:"watched"`         // repositories
+	Hosts        []server.Host   `json:"hosts,omitempty"` // in use, limited or waited for
+	Volume       *volumeStatus   `json:"volume,omitempty"`
+	Followers    []feed.Follower `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
 	now   time.Time // Redis time
 	local time.Time // when the hosts were read
@@ -79,9 +80,10 @@ type failureStatus struct {
 	Looked   int                  `json:"looked_at"`
 	Failing  int                  `json:"failing"`
 	Open     int                  `json:"circuits_open"`
-	Refused  []server.RepoSummary `json:"refused"`  // up to 20 with a refused commit, by path
-	Missing  []server.RepoSummary `json:"missing"`  // up to 20 whose trees lack submodules, by path
-	LeftOut  []server.RepoSummary `json:"left_out"` // up to 20 with refs that watches select, but that are not kept, by path
+	Refused  []server.RepoSummary `json:"refused"` // up to 20 with a refused commit, by path
+	Missing  []server.RepoSummary `json:"missing"` // up to 20 whose trees lack submodules, by path
+	// up to 20 with refs that watches select, but that are not kept, by path
+	LeftOut  []server.RepoSummary `json:"left_out"`
 	Lacking  int                  `json:"lacking"`  // number of repositories whose trees lack submodules
 	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
 	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed

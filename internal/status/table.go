@@ -39,13 +39,15 @@ func (s Service) Table(w io.Writer) {
 	if s.Unread >= 0 {
 		unread = fmt.Sprintf("%d unread", s.Unread)
 	}
-	fmt.Fprintf(w, "changes\t%d kept, %s, %d pending (%d due, %d late)%s\n", s.Changes, unread, s.Pending, s.Due, s.Late, oldest)
+	fmt.Fprintf(w, "changes\t%d kept, %s, %d pending (%d due, %d late)%s\n", s.Changes, unread, s.Pending, s.Due,
+		s.Late, oldest)
 	fmt.Fprintf(w, "results\t%d kept, %s\n", s.Results, s.Settled)
 	leases := fmt.Sprintf("%d held", s.Leases.Held)
 	if !s.Leases.Complete {
 		leases = fmt.Sprintf("at least %d held (search incomplete)", s.Leases.Held)
 	}
-	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases, len(s.Leases.Contended))
+	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases,
+		len(s.Leases.Contended))
 	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
 	if !s.Repos.Complete {
 		failing = fmt.Sprintf("%d failing of %d searched (incomplete)", s.Repos.Failing, s.Repos.Looked)
@@ -129,8 +131,8 @@ func (s Service) groupRows(w io.Writer) {
 		if g.Group == events.WorkersGroup { // others may be idle: a plain XREADGROUP sends no heartbeat while it waits
 			consumers = g.Live
 		}
-		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix), orUnknown(g.Lag), g.Pending, g.Late,
-			duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
+		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix),
+			orUnknown(g.Lag), g.Pending, g.Late, duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
 	})
 	if slices.ContainsFunc(s.Groups, func(g groupStatus) bool { return g.Lag < 0 }) {
 		fmt.Fprintln(w, "lag unknown: Redis does not count unread after deletions, or before 7.0")
@@ -139,19 +141,23 @@ func (s Service) groupRows(w io.Writer) {
 
 func (s Service) activityRows(w io.Writer) {
 	section(w, "AT WORK ON\tFOR\tPHASE\tWORKER", s.Activities, func(a state.Activity) string {
-		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, duration(a.At.Sub(a.Since)), Progress(a.Progress), a.Worker)
+		return fmt.Sprintf("%s %s\t%s\t%s\t%s", a.Operation, a.Repo, duration(a.At.Sub(a.Since)), Progress(a.Progress),
+			a.Worker)
 	})
 }
 
 func (s Service) contentionRows(w io.Writer) {
 	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l server.Lock) string {
-		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), duration(s.now.Sub(*l.Since)), l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
+		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), duration(s.now.Sub(*l.Since)),
+			l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
 }
 
 // HostRows prints the table of hosts, which Table has unless there are none.
 func (s Service) HostRows(w io.Writer) {
-	section(w, "HOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h server.Host) string { return hostRow(h, s.local) })
+	section(w, "HOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h server.Host) string {
+		return hostRow(h, s.local)
+	})
 }
 
 func (s Service) followerRows(w io.Writer) {
@@ -160,7 +166,8 @@ func (s Service) followerRows(w io.Writer) {
 		if f.LagMS >= 0 {
 			lag = duration(time.Duration(f.LagMS) * time.Millisecond)
 		}
-		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name), term.Dash(term.Printable(f.App)), f.State, f.Behind, f.Repos, lag,
+		return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s\t%s\t%s ago\t%s", term.Printable(f.Name),
+			term.Dash(term.Printable(f.App)), f.State, f.Behind, f.Repos, lag,
 			term.Dash(f.Entry), duration(s.now.Sub(f.Seen).Round(time.Second)), term.Dash(term.Printable(f.Version)))
 	})
 }
@@ -171,7 +178,8 @@ func hostRow(h server.Host, now time.Time) string {
 	if h.Until != nil {
 		until = term.Relative(*h.Until, now)
 	}
-	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting, term.Dash(term.Printable(h.Reason)), until, term.Dash(HostCredentials(h)))
+	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting,
+		term.Dash(term.Printable(h.Reason)), until, term.Dash(HostCredentials(h)))
 }
 
 // HostCredentials returns the names of the credentials that a host limits, or "".

@@ -15,10 +15,14 @@ type FollowerFigures struct {
 }
 
 var (
-	followerConnected = prometheus.NewDesc("lockstep_follower_connected", "Whether this follower is connected to its reader.", nil, nil)
-	followerRepos     = prometheus.NewDesc("lockstep_follower_repositories", "Repositories that this follower keeps, as of its last list.", nil, nil)
-	followerBehind    = prometheus.NewDesc("lockstep_follower_behind", "Refs that the reader has and this follower has not published yet.", nil, nil)
-	followerLag       = prometheus.NewDesc("lockstep_follower_lag_seconds", "Time since this follower last had everything that its reader has; 0 if it has it now.", nil, nil)
+	followerConnected = prometheus.NewDesc("lockstep_follower_connected",
+		"Whether this follower is connected to its reader.", nil, nil)
+	followerRepos = prometheus.NewDesc("lockstep_follower_repositories",
+		"Repositories that this follower keeps, as of its last list.", nil, nil)
+	followerBehind = prometheus.NewDesc("lockstep_follower_behind",
+		"Refs that the reader has and this follower has not published yet.", nil, nil)
+	followerLag = prometheus.NewDesc("lockstep_follower_lag_seconds",
+		"Time since this follower last had everything that its reader has; 0 if it has it now.", nil, nil)
 )
 
 // Follower exports the figures of a follower until stop is called.

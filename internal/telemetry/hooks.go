@@ -21,11 +21,13 @@ func (m *Metrics) Hooks(spooled func() (bytes int64)) *Hooks {
 		requests: r.counters("lockstep_webhook_requests_total", "Webhook requests by outcome.", "forge", "outcome"),
 		seconds: r.histograms("lockstep_webhook_duration_seconds", "Time from a webhook's headers to its response.",
 			prometheus.ExponentialBuckets(0.0005, 2, 14), "forge"), // 0.5 ms to 4 s
-		drained: r.counters("lockstep_webhook_spool_drained_total", "Webhooks removed from the spool, by outcome.", "outcome"),
+		drained: r.counters("lockstep_webhook_spool_drained_total", "Webhooks removed from the spool, by outcome.",
+			"outcome"),
 	}
 	if spooled != nil {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "lockstep_webhook_spool_bytes", Help: "Bytes of webhooks in the spool that wait for Redis."},
+			prometheus.GaugeOpts{Name: "lockstep_webhook_spool_bytes",
+				Help: "Bytes of webhooks in the spool that wait for Redis."},
 			func() float64 { return float64(spooled()) }))
 	}
 	return h

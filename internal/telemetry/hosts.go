@@ -34,7 +34,8 @@ type hostObserver struct {
 func newHostObserver(r registrar) *hostObserver {
 	return &hostObserver{
 		granted: r.counters("lockstep_host_requests_granted_total", "Requests to a host that got a permit.", "host"),
-		refused: r.counters("lockstep_host_requests_refused_total", "Requests to a host that must wait, by reason.", "host", "reason"),
+		refused: r.counters("lockstep_host_requests_refused_total", "Requests to a host that must wait, by reason.",
+			"host", "reason"),
 		answers: r.counters("lockstep_host_answers_total", "Answers of a host to requests, by outcome.", "host", "outcome"),
 		known:   make(map[string]bool),
 	}
@@ -67,8 +68,8 @@ func (o *hostObserver) label(host string) string {
 // labelable reports whether a host can be the value of a label.
 func labelable(host string) bool { return len(host) <= maxHostName && utf8.ValidString(host) }
 
-// Hosts reads the limits of requests to hosts on demand, caches them, and exports them as metrics. Every process exports
-// the same values, so aggregate them with max, not sum. It is safe for concurrent use.
+// Hosts reads the limits of requests to hosts on demand, caches them, and exports them as metrics. Every
+// process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Hosts struct {
 	reader hosts.Reader
 	cache  cache[[]hosts.Host]
@@ -77,7 +78,8 @@ type Hosts struct {
 // NewHosts returns Hosts that read with reader.
 func NewHosts(reader hosts.Reader) *Hosts { return &Hosts{reader: reader} }
 
-// List returns the hosts used within a day by name, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
+// List returns the hosts used within a day by name, cached for 5 s. It ignores cancellation of ctx and times
+// out after 2 s.
 func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
 	return h.cache.get(ctx, sharedTTL, h.reader.List)
 }
@@ -85,12 +87,15 @@ func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
 var (
 	perHost = []string{"host"}
 
-	hostLimit   = prometheus.NewDesc("lockstep_host_requests_limit", "Requests that may be in flight to a host, over all processes.", perHost, nil)
-	hostInUse   = prometheus.NewDesc("lockstep_host_requests_in_flight", "Requests in flight to a host, over all processes.", perHost, nil)
+	hostLimit = prometheus.NewDesc("lockstep_host_requests_limit",
+		"Requests that may be in flight to a host, over all processes.", perHost, nil)
+	hostInUse = prometheus.NewDesc("lockstep_host_requests_in_flight",
+		"Requests in flight to a host, over all processes.", perHost, nil)
 	hostWaiting = prometheus.NewDesc("lockstep_host_waiting", "Repositories in the queue of a host.", perHost, nil)
 	hostBlocked = prometheus.NewDesc("lockstep_host_blocked_seconds",
 		"Time until the end of a host's block, or of the longest block of its credentials; 0 if there is none.", perHost, nil)
-	hostLimited = prometheus.NewDesc("lockstep_host_limited_credentials", "Credentials that a host has told to wait.", perHost, nil)
+	hostLimited = prometheus.NewDesc("lockstep_host_limited_credentials", "Credentials that a host has told to wait.",
+		perHost, nil)
 )
 
 // hostFigures are the values of the gauges of one host.
@@ -115,7 +120,8 @@ func (h *Hosts) collect(gauge gauge) {
 	}
 }
 
-// figuresOf returns the figures of the 100 hosts that matter most, and the others together: sums, and the longest block.
+// figuresOf returns the figures of the 100 hosts that matter most, and the others together: sums, and the
+// longest block.
 func figuresOf(all []hosts.Host, now time.Time) []hostFigures {
 	figures := make([]hostFigures, 0, len(all))
 	for _, h := range all {

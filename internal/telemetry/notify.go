@@ -26,7 +26,8 @@ func (m *Metrics) Notification(result string, took time.Duration) {
 }
 
 var outboxItems = prometheus.NewDesc("lockstep_notify_outbox_items",
-	"Notifications waiting to be sent in the whole deployment. Every notifier exports the same value; absent if Redis does not answer.", nil, nil)
+	"Notifications waiting to be sent in the whole deployment. Every notifier exports the same value; "+
+		"absent if Redis does not answer.", nil, nil)
 
 // Outbox exports the number of waiting notifications, read on each scrape, until stop is called. Only one may be
 // registered at a time.

@@ -6,7 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var handlerUp = prometheus.NewDesc("lockstep_handler_up", "Whether each handler of this process's roles is running (1) or not (0).", []string{"handler"}, nil)
+var handlerUp = prometheus.NewDesc("lockstep_handler_up",
+	"Whether each handler of this process's roles is running (1) or not (0).", []string{"handler"}, nil)
 
 // Handlers exports whether each handler of this process is running. It must be called at most once.
 func (m *Metrics) Handlers(read func() map[string]bool) {

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// propagatorOf returns the propagator that a value of OTEL_PROPAGATORS selects. There is one for W3C Trace Context alone, the default;
-// baggage is accepted, and dropped, as there is none. The error names the others.
+// propagatorOf returns the propagator that a value of OTEL_PROPAGATORS selects. There is one for W3C Trace
+// Context alone, the default; baggage is accepted, and dropped, as there is none. The error names the others.
 func propagatorOf(selected string) (propagation.TextMapPropagator, error) {
 	none := propagation.NewCompositeTextMapPropagator()
 	if strings.TrimSpace(selected) == "" {
@@ -34,7 +34,8 @@ func propagatorOf(selected string) (propagation.TextMapPropagator, error) {
 	return chosen, nil
 }
 
-// Propagator returns what OTEL_PROPAGATORS selects for the headers of HTTP requests. Messages always have W3C Trace Context.
+// Propagator returns what OTEL_PROPAGATORS selects for the headers of HTTP requests. Messages always have W3C
+// Trace Context.
 func (t *Traces) Propagator() propagation.TextMapPropagator {
 	selected, _ := propagatorOf(os.Getenv("OTEL_PROPAGATORS")) // OpenTraces has logged the error
 	return selected

@@ -13,15 +13,18 @@ type Reading struct {
 	packs    *prometheus.CounterVec
 }
 
-// Reading registers the metrics of a reader. It must be called at most once. streams returns the number of open streams of results.
+// Reading registers the metrics of a reader. It must be called at most once. streams returns the number of
+// open streams of results.
 func (m *Metrics) Reading(streams func() int) *Reading {
 	r := m.registry
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "lockstep_reader_streams", Help: "Open streams of results."}, func() float64 { return float64(streams()) }))
 	return &Reading{
-		requests: r.counters("lockstep_reader_requests_total", "Requests of readers, by what they asked for and the class of the status.", "kind", "status"),
-		sent:     r.counters("lockstep_reader_sent_bytes_total", "Bytes of responses to readers.", "kind"),
-		packs:    r.counters("lockstep_reader_packs_total", "Packs sent, by whether they were made for another request at the same time.", "shared"),
+		requests: r.counters("lockstep_reader_requests_total",
+			"Requests of readers, by what they asked for and the class of the status.", "kind", "status"),
+		sent: r.counters("lockstep_reader_sent_bytes_total", "Bytes of responses to readers.", "kind"),
+		packs: r.counters("lockstep_reader_packs_total",
+			"Packs sent, by whether they were made for another request at the same time.", "shared"),
 	}
 }
 

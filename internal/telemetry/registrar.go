@@ -23,7 +23,8 @@ func (r registrar) histogram(name, help string, buckets []float64) prometheus.Hi
 }
 
 func (r registrar) histograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return registered(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels))
+	return registered(r, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets},
+		labels))
 }
 
 // collector reads gauges on each scrape.

@@ -14,7 +14,8 @@ type schedules struct {
 func newSchedules(r registrar) schedules {
 	s := schedules{
 		polls: r.counter("lockstep_polls_total", "Polls of repositories scheduled by this process."),
-		drift: r.counters("lockstep_reconcile_drift_total", "Deviations found by this process's reconciliations, by kind.", "kind"),
+		drift: r.counters("lockstep_reconcile_drift_total",
+			"Deviations found by this process's reconciliations, by kind.", "kind"),
 	}
 	for _, kind := range schedule.Kinds {
 		s.drift.WithLabelValues(string(kind)) // export 0 from the start

@@ -45,21 +45,30 @@ var (
 	perStream = []string{"stream"}
 	perGroup  = []string{"stream", "group"}
 
-	streamsUp = prometheus.NewDesc("lockstep_streams_up", "Whether the stream statistics could be read from Redis.", nil, nil)
-	wanted    = prometheus.NewDesc("lockstep_workers_wanted", "Workers needed for the changes that are ready or running, by the slots of each.", nil, nil)
-	deadNow   = prometheus.NewDesc("lockstep_dead_letters", "Letters in the dead stream.", nil, nil)
+	streamsUp = prometheus.NewDesc("lockstep_streams_up", "Whether the stream statistics could be read from Redis.",
+		nil, nil)
+	wanted = prometheus.NewDesc("lockstep_workers_wanted",
+		"Workers needed for the changes that are ready or running, by the slots of each.", nil, nil)
+	deadNow = prometheus.NewDesc("lockstep_dead_letters", "Letters in the dead stream.", nil, nil)
 
 	streamLength = prometheus.NewDesc("lockstep_stream_entries", "Entries kept in a stream.", perStream, nil)
-	streamBytes  = prometheus.NewDesc("lockstep_stream_bytes", "Memory used by a stream, estimated by Redis.", perStream, nil)
+	streamBytes  = prometheus.NewDesc("lockstep_stream_bytes", "Memory used by a stream, estimated by Redis.",
+		perStream, nil)
 
-	groupLag       = prometheus.NewDesc("lockstep_stream_lag", "Entries not yet read by a group; absent if unknown.", perGroup, nil)
-	groupPending   = prometheus.NewDesc("lockstep_stream_pending", "Entries read but not settled by a group.", perGroup, nil)
-	groupParked    = prometheus.NewDesc("lockstep_stream_parked", "Pending entries waiting for redelivery, held by no consumer.", perGroup, nil)
-	groupDue       = prometheus.NewDesc("lockstep_stream_due", "Pending entries with a due time.", perGroup, nil)
-	groupLate      = prometheus.NewDesc("lockstep_stream_late", "Pending entries whose due time has passed.", perGroup, nil)
+	groupLag = prometheus.NewDesc("lockstep_stream_lag", "Entries not yet read by a group; absent if unknown.",
+		perGroup, nil)
+	groupPending = prometheus.NewDesc("lockstep_stream_pending", "Entries read but not settled by a group.",
+		perGroup, nil)
+	groupParked = prometheus.NewDesc("lockstep_stream_parked",
+		"Pending entries waiting for redelivery, held by no consumer.", perGroup, nil)
+	groupDue  = prometheus.NewDesc("lockstep_stream_due", "Pending entries with a due time.", perGroup, nil)
+	groupLate = prometheus.NewDesc("lockstep_stream_late", "Pending entries whose due time has passed.",
+		perGroup, nil)
 	groupConsumers = prometheus.NewDesc("lockstep_stream_consumers", "Consumers of a group.", perGroup, nil)
-	groupLive      = prometheus.NewDesc("lockstep_stream_live_consumers", "Consumers of a group with a heartbeat or read within 15 s.", perGroup, nil)
-	groupOldest    = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds", "Age of the oldest entry not settled by a group.", perGroup, nil)
+	groupLive      = prometheus.NewDesc("lockstep_stream_live_consumers",
+		"Consumers of a group with a heartbeat or read within 15 s.", perGroup, nil)
+	groupOldest = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds",
+		"Age of the oldest entry not settled by a group.", perGroup, nil)
 )
 
 // collect exports only lockstep_streams_up if Redis does not answer.
@@ -75,7 +84,7 @@ func (s *Streams) collect(gauge gauge) {
 			gauge(deadNow, float64(one.Dead))
 		}
 		if one.Stream == events.Namespace(s.prefix).Changes() {
-			gauge(wanted, float64(one.Demand(events.WorkersGroup).Consumers(s.Slots)))
+			gauge(wanted, float64(DemandOf(one, events.WorkersGroup).Consumers(s.Slots)))
 		}
 		gauge(streamLength, float64(one.Length), one.Stream)
 		if one.Bytes >= 0 {
@@ -110,9 +119,12 @@ type trims struct {
 
 func newTrims(r registrar) trims {
 	return trims{
-		trimmed: r.counters("lockstep_stream_trimmed_total", "Entries trimmed from a stream by this process, by cause.", "stream", "cause"),
-		dropped: r.counters("lockstep_stream_dropped_total", "Unsettled entries trimmed from a full stream by this process, by group.", perGroup...),
-		letters: r.counters("lockstep_dead_letters_dropped_total", "Dead letters trimmed by this process, by cause.", "cause"),
+		trimmed: r.counters("lockstep_stream_trimmed_total", "Entries trimmed from a stream by this process, by cause.",
+			"stream", "cause"),
+		dropped: r.counters("lockstep_stream_dropped_total",
+			"Unsettled entries trimmed from a full stream by this process, by group.", perGroup...),
+		letters: r.counters("lockstep_dead_letters_dropped_total", "Dead letters trimmed by this process, by cause.",
+			"cause"),
 	}
 }
 

@@ -44,26 +44,31 @@ type Metrics struct {
 func New() *Metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 2.5, 14) // 1 ms to 2.5 min
 	r := registrar{prometheus.NewRegistry()}
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector())
 	return &Metrics{
-		registry:   r,
-		deliveries: r.counters("lockstep_messages_delivered_total", "Messages delivered to a handler, by whether they were redelivered.", "stream", "again"),
+		registry: r,
+		deliveries: r.counters("lockstep_messages_delivered_total",
+			"Messages delivered to a handler, by whether they were redelivered.", "stream", "again"),
 		attempts: r.histograms("lockstep_message_attempts", "Attempt number of delivered messages.",
 			[]float64{1, 2, 3, 4, 6, 8, 12, 16}, "stream"),
 		inFlight: registered(r, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"})),
-		finished: r.histograms("lockstep_message_seconds", "Time from the delivery of a message to its end, by outcome.", seconds, "stream", "outcome"),
-		lapsed:   r.counters("lockstep_claims_total", "Messages claimed from consumers that crashed or hung.", "stream"),
+		finished: r.histograms("lockstep_message_seconds",
+			"Time from the delivery of a message to its end, by outcome.", seconds, "stream", "outcome"),
+		lapsed: r.counters("lockstep_claims_total", "Messages claimed from consumers that crashed or hung.", "stream"),
 		lockWaiters: registered(r, prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."})),
-		lockWait:     r.histograms("lockstep_lock_wait_seconds", "Time spent waiting for a lease, by result.", seconds, "result"),
+		lockWait: r.histograms("lockstep_lock_wait_seconds", "Time spent waiting for a lease, by result.", seconds,
+			"result"),
 		lockHeld:     r.histogram("lockstep_lock_held_seconds", "Time that leases were held.", seconds),
 		lockLost:     r.counters("lockstep_lock_lost_total", "Leases lost to another holder or released by force.", "forced"),
 		lockDoubtful: r.counter("lockstep_lock_in_doubt_total", "Leases not renewed in time."),
-		changes:      r.counters("lockstep_changes_total", "Processed changes by outcome and error class.", "outcome", "class"),
-		circuits:     r.counters("lockstep_circuit_transitions_total", "Transitions of circuit breakers, by new phase.", "to"),
-		freed:        r.counter("lockstep_gc_freed_bytes_total", "Bytes on disk freed by this process's garbage collections."),
-		trims:        newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r), hosts: newHostObserver(r),
+		changes: r.counters("lockstep_changes_total", "Processed changes by outcome and error class.", "outcome",
+			"class"),
+		circuits: r.counters("lockstep_circuit_transitions_total", "Transitions of circuit breakers, by new phase.", "to"),
+		freed:    r.counter("lockstep_gc_freed_bytes_total", "Bytes on disk freed by this process's garbage collections."),
+		trims:    newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r), hosts: newHostObserver(r),
 	}
 }
 
@@ -93,7 +98,7 @@ func (o streamObserver) Delivered(name string, attempt, _ int) {
 	o.m.inFlight.WithLabelValues(name).Inc()
 }
 
-func (o streamObserver) Finished(name string, outcome stream.Outcome, took time.Duration) {
+func (o streamObserver) Finished(name, outcome string, took time.Duration) {
 	o.m.inFlight.WithLabelValues(name).Dec()
 	o.m.finished.WithLabelValues(name, string(outcome)).Observe(took.Seconds())
 }

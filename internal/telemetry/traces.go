@@ -69,7 +69,8 @@ func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 	}
 	exporter := newReportingExporter(next, cfg.Log)
 	attributes, err := resource.New(ctx,
-		resource.WithAttributes(semconv.ServiceName("lockstep"), semconv.ServiceVersion(cfg.Version), semconv.ServiceInstanceID(uuid.NewString())),
+		resource.WithAttributes(semconv.ServiceName("lockstep"), semconv.ServiceVersion(cfg.Version),
+			semconv.ServiceInstanceID(uuid.NewString())),
 		resource.WithHost(), resource.WithProcessPID(), resource.WithTelemetrySDK(), resource.WithFromEnv(),
 	)
 	if err != nil { // the resource is incomplete, but usable
@@ -144,7 +145,9 @@ func newExporter(ctx context.Context, kind string, console io.Writer) (sdktrace.
 	default:
 		return nil, errors.New("OTEL_TRACES_EXPORTER: want otlp, console or none")
 	}
-	switch protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf"); protocol {
+	protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"),
+		"http/protobuf")
+	switch protocol {
 	case "http/protobuf", "http/json":
 		return otlptracehttp.New(ctx)
 	case "grpc":

@@ -19,15 +19,21 @@ type VolumeFigures struct {
 }
 
 var (
-	volumeUp        = prometheus.NewDesc("lockstep_volume_up", "Whether the volume's file system answers.", nil, nil)
-	volumeSize      = prometheus.NewDesc("lockstep_volume_size_bytes", "Size of the volume's file system.", nil, nil)
-	volumeFree      = prometheus.NewDesc("lockstep_volume_free_bytes", "Bytes free on the volume's file system.", nil, nil)
-	volumeInodes    = prometheus.NewDesc("lockstep_volume_free_inodes", "Inodes free on the volume's file system; absent if the file system does not count them.", nil, nil)
-	volumeUsed      = prometheus.NewDesc("lockstep_volume_used_bytes", "Bytes on disk used by all repositories, as of the last garbage collection.", nil, nil)
-	volumeAdopted   = prometheus.NewDesc("lockstep_volume_adopted_bytes", "Bytes on disk used by adopted clones, as of the last garbage collection.", nil, nil)
-	volumeRepos     = prometheus.NewDesc("lockstep_volume_repositories", "Repositories on the volume, as of the last garbage collection.", nil, nil)
-	volumeTrees     = prometheus.NewDesc("lockstep_volume_trees", "Published and replaced trees on the volume, as of the last garbage collection.", nil, nil)
-	volumeCollected = prometheus.NewDesc("lockstep_volume_collected_timestamp_seconds", "Time at which the last garbage collection ended.", nil, nil)
+	volumeUp     = prometheus.NewDesc("lockstep_volume_up", "Whether the volume's file system answers.", nil, nil)
+	volumeSize   = prometheus.NewDesc("lockstep_volume_size_bytes", "Size of the volume's file system.", nil, nil)
+	volumeFree   = prometheus.NewDesc("lockstep_volume_free_bytes", "Bytes free on the volume's file system.", nil, nil)
+	volumeInodes = prometheus.NewDesc("lockstep_volume_free_inodes",
+		"Inodes free on the volume's file system; absent if the file system does not count them.", nil, nil)
+	volumeUsed = prometheus.NewDesc("lockstep_volume_used_bytes",
+		"Bytes on disk used by all repositories, as of the last garbage collection.", nil, nil)
+	volumeAdopted = prometheus.NewDesc("lockstep_volume_adopted_bytes",
+		"Bytes on disk used by adopted clones, as of the last garbage collection.", nil, nil)
+	volumeRepos = prometheus.NewDesc("lockstep_volume_repositories",
+		"Repositories on the volume, as of the last garbage collection.", nil, nil)
+	volumeTrees = prometheus.NewDesc("lockstep_volume_trees",
+		"Published and replaced trees on the volume, as of the last garbage collection.", nil, nil)
+	volumeCollected = prometheus.NewDesc("lockstep_volume_collected_timestamp_seconds",
+		"Time at which the last garbage collection ended.", nil, nil)
 )
 
 func (f VolumeFigures) collect(gauge gauge) {
@@ -47,8 +53,8 @@ func (f VolumeFigures) collect(gauge gauge) {
 	gauge(volumeCollected, float64(f.Collected.UnixMilli())/1000)
 }
 
-// Volume exports a volume's figures until stop is called. Only one may be registered at a time. Every process with the volume exports
-// the same values, so aggregate them with max, not sum.
+// Volume exports a volume's figures until stop is called. Only one may be registered at a time. Every process
+// with the volume exports the same values, so aggregate them with max, not sum.
 func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
 	var figures cache[VolumeFigures]
 	collect := func(gauge gauge) {
@@ -59,7 +65,8 @@ func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
 		}
 		f.collect(gauge)
 	}
-	return m.registry.gauges(collect, volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted, volumeRepos, volumeTrees, volumeCollected)
+	return m.registry.gauges(collect, volumeUp, volumeSize, volumeFree, volumeInodes, volumeUsed, volumeAdopted,
+		volumeRepos, volumeTrees, volumeCollected)
 }
 
 // Freed counts bytes freed by a garbage collection.

@@ -23,13 +23,17 @@ var longSeconds = prometheus.ExponentialBuckets(0.001, 2.5, 19)
 
 func newWork(r registrar) work {
 	return work{
-		total: r.counters("lockstep_sync_total", "Attempts at changes under their lease, by operation, result and error class.", "op", "result", "reason"),
-		duration: r.histograms("lockstep_sync_duration_seconds", "Duration of attempts at changes, from the lease to the settlement.",
-			longSeconds, "op", "result"),
-		bytes:   r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
-		fenced:  r.counter("lockstep_fencing_rejected_total", "Attempts rejected by the volume or Redis because a newer lease was granted."),
-		missing: r.counters("lockstep_submodules_missing_total", "Submodules that could not be fetched, in settled syncs, by error class.", "class"),
-		endToEnd: r.histograms("lockstep_end_to_end_seconds", "Time from a change's arrival, or else its stream entry, to its settlement, over all attempts.",
+		total: r.counters("lockstep_sync_total",
+			"Attempts at changes under their lease, by operation, result and error class.", "op", "result", "reason"),
+		duration: r.histograms("lockstep_sync_duration_seconds",
+			"Duration of attempts at changes, from the lease to the settlement.", longSeconds, "op", "result"),
+		bytes: r.counter("lockstep_sync_bytes_total", "Bytes of packs received from remotes."),
+		fenced: r.counter("lockstep_fencing_rejected_total",
+			"Attempts rejected by the volume or Redis because a newer lease was granted."),
+		missing: r.counters("lockstep_submodules_missing_total",
+			"Submodules that could not be fetched, in settled syncs, by error class.", "class"),
+		endToEnd: r.histograms("lockstep_end_to_end_seconds", "Time from a change's arrival, or else its stream "+
+			"entry, to its settlement, over all attempts.",
 			longSeconds, "outcome"),
 		stages: r.histograms("lockstep_stage_seconds", "End-to-end time of changes, by stage.", longSeconds, "stage"),
 	}

@@ -43,7 +43,8 @@ func OneArgAtMost(cmd *cobra.Command, args []string) error {
 // argument returns the name of the argument in the command's Use.
 func argument(cmd *cobra.Command) string { return strings.Trim(strings.Fields(cmd.Use)[1], "[]") }
 
-// checkFlags rejects missing and conflicting flags. Cobra also does so, but later and with an error that cannot be recognized.
+// checkFlags rejects missing and conflicting flags. Cobra also does so, but later and with an error that
+// cannot be recognized.
 func checkFlags(cmd *cobra.Command) error {
 	if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 		return UsageError(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))

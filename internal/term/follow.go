@@ -22,8 +22,8 @@ const statusEvery = 2 * time.Second
 // Table is data that prints as a table.
 type Table interface{ Table(w io.Writer) }
 
-// Follow prints what read returns every 2 s until ctx is done. On a terminal each table replaces the previous one. It tolerates
-// Redis outages after the first success.
+// Follow prints what read returns every 2 s until ctx is done. On a terminal each table replaces the previous
+// one. It tolerates Redis outages after the first success.
 func Follow(ctx context.Context, std Streams, out Output, read func(context.Context) (Table, error)) error {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()

@@ -60,7 +60,8 @@ func (o *Output) Add(cmd *cobra.Command, more ...string) {
 		return nil
 	})
 	cmd.MarkFlagsMutuallyExclusive("output", "json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // Set is part of [pflag.Value].

@@ -11,8 +11,8 @@ import (
 
 var trailingSpace = regexp.MustCompile(`(?m) +$`) // of empty cells
 
-// Align lays out rows of cells: one row per line, cells separated by tabs. It removes other control characters, because cells quote
-// foreign text.
+// Align lays out rows of cells: one row per line, cells separated by tabs. It removes other control
+// characters, because cells quote foreign text.
 func Align(text string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -126,8 +126,8 @@ func (p Position) IsSelected() bool {
 	return slices.ContainsFunc(p, func(n *node) bool { return len(n.views) > 0 })
 }
 
-// Views returns the indexes in [Set.All] of the views that have the file at the position, or everything below the folder. Some may
-// be there more than once.
+// Views returns the indexes in [Set.All] of the views that have the file at the position, or everything below
+// the folder. Some may be there more than once.
 func (p Position) Views() []int32 {
 	var views []int32
 	for _, n := range p {
@@ -138,7 +138,9 @@ func (p Position) Views() []int32 {
 
 // IsEnd reports whether no view has part of the folder at the position without having all of it.
 func (p Position) IsEnd() bool {
-	return !slices.ContainsFunc(p, func(n *node) bool { return n.loops || n.every != nil || len(n.names)+len(n.globs) > 0 })
+	return !slices.ContainsFunc(p, func(n *node) bool {
+		return n.loops || n.every != nil || len(n.names)+len(n.globs) > 0
+	})
 }
 
 // ErrTooComplex means that the patterns of the views take too long to match.
@@ -151,8 +153,8 @@ type Matches struct {
 	nodes map[int32][]*node // by view
 }
 
-// Match finds the views that have some of the paths of files, links or submodules. It is fastest if the paths are sorted. It
-// returns ErrTooComplex or nil.
+// Match finds the views that have some of the paths of files, links or submodules. It is fastest if the paths
+// are sorted. It returns ErrTooComplex or nil.
 func (s *Set) Match(paths []string) (*Matches, error) {
 	m := &Matches{set: s, hits: map[*node][]int32{}, nodes: map[int32][]*node{}}
 	var matcher wildmatch.Matcher

@@ -9,16 +9,16 @@
 //
 // # Paths
 //
-// A path selects the file, link or submodule that it names and everything below a folder that it names. It starts at the top of
-// the tree, with or without a slash. In a segment *, ? and [a-z] match as in Git; ** as a whole segment matches any number of
-// folders, and at the end everything in the folder. A slash at the end stands for /**. A backslash quotes the next character.
-// Names are compared by bytes. A view has what git sparse-checkout set --no-cone checks out for the same paths, each with a slash
-// in front.
+// A path selects the file, link or submodule that it names and everything below a folder that it names. It
+// starts at the top of the tree, with or without a slash. In a segment *, ? and [a-z] match as in Git; ** as
+// a whole segment matches any number of folders, and at the end everything in the folder. A slash at the end
+// stands for /**. A backslash quotes the next character. Names are compared by bytes. A view has what git
+// sparse-checkout set --no-cone checks out for the same paths, each with a slash in front.
 //
 // # Cost
 //
-// The paths of all views form one trie, compiled on first use. Matching a changed path costs a look-up per segment, however many
-// views there are, plus one match per pattern beside it.
+// The paths of all views form one trie, compiled on first use. Matching a changed path costs a look-up per
+// segment, however many views there are, plus one match per pattern beside it.
 package view
 
 import (
@@ -87,7 +87,8 @@ func New(views map[string][]string) (*Set, error) {
 		checked[name] = slices.Compact(clean)
 	}
 	if bytes > maxBytes {
-		return nil, fmt.Errorf("the names and paths of all views have more than %d MiB; use fewer or shorter paths", maxBytes>>20)
+		return nil, fmt.Errorf("the names and paths of all views have more than %d MiB; use fewer or shorter paths",
+			maxBytes>>20)
 	}
 	return newSet(checked), nil
 }
@@ -96,7 +97,8 @@ func newSet(paths map[string][]string) *Set {
 	return &Set{paths: paths, names: slices.Sorted(maps.Keys(paths))}
 }
 
-// cleanPath validates a path and returns it without a slash at its ends: a path that ends in one selects what is in a folder.
+// cleanPath validates a path and returns it without a slash at its ends: a path that ends in one selects what
+// is in a folder.
 func cleanPath(path string) (string, error) {
 	clean, isFolder := strings.CutSuffix(strings.TrimPrefix(path, "/"), "/")
 	switch {
@@ -104,7 +106,8 @@ func cleanPath(path string) (string, error) {
 		return "", errors.New(`want a path in the tree; ** is the whole tree`)
 	case clean[0] == '!':
 		return "", errors.New(`paths cannot be excluded; write \! for a name that begins with !`)
-	case strings.ContainsRune(clean, 0) || strings.ContainsRune(clean, utf8.RuneError): // which JSON decodes other bytes to
+	case strings.ContainsRune(clean, 0) || strings.ContainsRune(clean, utf8.RuneError):
+		// which JSON decodes other bytes to
 		return "", errors.New("has a NUL or is not UTF-8; write ? for each such byte")
 	case endsInSpace(path): // which Git ignores
 		return "", errors.New(`ends in a space or line break; remove it, or write a \ in front`)
@@ -141,8 +144,9 @@ func endsInSpace(path string) bool {
 	return len(path)-len(text) > quotes%2
 }
 
-// checkSegment refuses what Git would take for other names than its author: alternatives in braces, folders separated by
-// backslashes, and ** within a name, which in Git crosses folders or not depending on what precedes it.
+// checkSegment refuses what Git would take for other names than its author: alternatives in braces, folders
+// separated by backslashes, and ** within a name, which in Git crosses folders or not depending on what
+// precedes it.
 func checkSegment(segment string) error {
 	for i := 0; i < len(segment); i++ {
 		switch segment[i] {

@@ -36,7 +36,9 @@ type builder struct {
 }
 
 func (v *Volume) newBuilder(f folder, fence uint64, progress func(events.Progress)) builder {
-	return builder{holder: holder{v: v, f: f, fence: fence}, slot: slot{slots: v.cfg.Slots}, progress: newReporter(progress)}
+	return builder{
+		holder: holder{v: v, f: f, fence: fence}, slot: slot{slots: v.cfg.Slots}, progress: newReporter(progress),
+	}
 }
 
 // takeSlot takes the slot for local work, unless the builder has it.
@@ -121,7 +123,8 @@ func (b *builder) checkOut(ctx context.Context, dst string) (*checkout.Files, er
 
 // writeGitDir writes the tree's .git.
 func (b *builder) writeGitDir(dst string, files *checkout.Files) error {
-	alternates, err := filepath.Rel(filepath.Join(checkout.GitDirOf(dst).Dir, "objects"), filepath.Join(b.store.dir, "objects"))
+	objects := filepath.Join(checkout.GitDirOf(dst).Dir, "objects")
+	alternates, err := filepath.Rel(objects, filepath.Join(b.store.dir, "objects"))
 	if err == nil {
 		err = files.WriteGit(dst, b.ref.String(), b.plan.Commit, b.history, b.v.cfg.Links, alternates)
 	}

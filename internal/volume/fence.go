@@ -157,3 +157,17 @@ func awaitLock(ctx context.Context, file *os.File, how int) error {
 		}
 	}
 }
+
+// confirm returns nil if the caller still holds its leases according to check, which is optional.
+func (v *Volume) confirm(ctx context.Context, check func(context.Context) error) error {
+	if check != nil {
+		if err := check(ctx); err != nil {
+			return fmt.Errorf("confirm the lease: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("confirm the lease: %w", context.Cause(ctx))
+	}
+	v.done("confirmed")
+	return nil
+}

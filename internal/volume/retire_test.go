@@ -28,8 +28,8 @@ func newResultsWorld(t *testing.T, keep time.Duration) *resultsWorld {
 	w.create(map[string]string{"a": "1"})
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1, KeepNamed: keep, Results: func(ctx context.Context) (Horizon, error) {
 		w.queries++
-		h, err := stream.ReadWatermarks(ctx, w.client, results)
-		return Horizon(h), err
+		latest, unsettled, err := stream.ReadWatermarks(ctx, w.client, results)
+		return Horizon{Latest: latest, Unsettled: unsettled}, err
 	}})
 	return w
 }

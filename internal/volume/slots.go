@@ -30,8 +30,8 @@ func NewSlots(n int) *Slots {
 	return s
 }
 
-// waitingPerSlot is how many jobs may wait for each slot before a process takes no more changes: enough to keep every slot
-// busy while more are read, but few enough to leave the rest to other processes.
+// waitingPerSlot is how many jobs may wait for each slot before a process takes no more changes: enough to keep every
+// slot busy while more are read, but few enough to leave the rest to other processes.
 const waitingPerSlot = 4
 
 // Room returns how many more changes this process should take, for [stream.SubscriberConfig]: none while more jobs wait
@@ -41,8 +41,8 @@ func (s *Slots) Room() int { return waitingPerSlot*s.size - int(s.waiting.Load()
 // AreWanted reports whether jobs wait for a slot.
 func (s *Slots) AreWanted() bool { return s.waiting.Load() > 0 }
 
-// Acquire waits for a slot, which the caller must Release. It returns an error if ctx is done, or if the slots are closed and
-// none is free.
+// Acquire waits for a slot, which the caller must Release. It returns an error if ctx is done, or if the slots are closed
+// and none is free.
 func (s *Slots) Acquire(ctx context.Context) error {
 	if s.free.TryAcquire(1) {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 
@@ -30,7 +31,9 @@ type collector struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	files int // in the tree and in the submodules that are not taken from the last one; guarded by syncer.reading
+	reading sync.Mutex   // held while a submodule is indexed or read, as that takes memory and the sync's only slot
+	files   int          // in the tree and in the submodules that are not taken from the last one; guarded by reading
+	number  atomic.Int64 // of the last submodule fetched
 
 	mu     sync.Mutex
 	found  []checkout.Part

@@ -71,7 +71,7 @@ func (c *collector) openPart(ctx context.Context, part *checkout.Part, within *s
 		from.Gate = c.pool.gate(from.Gate)
 		err = c.silent.do(events.CanonicalHost(part.URL), func() error {
 			return c.pool.do(ctx, func() error {
-				if err := s.fetchPart(ctx, *part, from); err != nil {
+				if err := c.fetchPart(ctx, *part, from); err != nil {
 					return err
 				}
 				return c.readPart(ctx, *part, within)
@@ -106,7 +106,7 @@ func (c *collector) claim(dir string) (release func()) {
 // readPart reads what openPart returns from the store of a submodule. It ends the sync if there are too many files in all of them.
 func (c *collector) readPart(ctx context.Context, part checkout.Part, within *super) error {
 	s, limit := c.s, c.s.v.cfg.MaxTreeFiles
-	release, err := s.readAlone(ctx)
+	release, err := c.readAlone(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,42 +128,42 @@ func (c *collector) readPart(ctx context.Context, part checkout.Part, within *su
 }
 
 // readAlone waits until no other submodule of this sync is indexed or read, and takes the sync's slot.
-func (s *syncer) readAlone(ctx context.Context) (release func(), err error) {
-	s.reading.Lock()
-	if err := s.slot.take(ctx, nil); err != nil { // the progress is that of all submodules
-		s.reading.Unlock()
+func (c *collector) readAlone(ctx context.Context) (release func(), err error) {
+	c.reading.Lock()
+	if err := c.s.slot.take(ctx, nil); err != nil { // the progress is that of all submodules
+		c.reading.Unlock()
 		return nil, err
 	}
 	return func() {
-		s.slot.leave()
-		s.reading.Unlock()
+		c.s.slot.leave()
+		c.reading.Unlock()
 	}, nil
 }
 
 // fetchPart fetches the commit of a submodule into its store. Unless it has the origin of the repository's remote, its URL is foreign.
-func (s *syncer) fetchPart(ctx context.Context, part checkout.Part, from PartRemote) error {
-	if err := s.v.checkFree(0); err != nil { // earlier submodules may have used up the space
+func (c *collector) fetchPart(ctx context.Context, part checkout.Part, from PartRemote) error {
+	if err := c.s.v.checkFree(0); err != nil { // earlier submodules may have used up the space
 		return err
 	}
-	remote, err := s.listPart(ctx, part, from, "HEAD")
+	remote, err := c.s.listPart(ctx, part, from, "HEAD")
 	if err != nil {
 		return err
 	}
 	defer remote.Close()
 	tip, err := remote.ResolveCommit(part.Commit.String(), part.Commit)
 	if err != nil { // the server sends no commits by their hash
-		return s.searchPart(ctx, part, from, err)
+		return c.searchPart(ctx, part, from, err)
 	}
 	want := wire.FetchRequest{Tip: tip.Want, ByHash: tip.ByHash, Depth: 1}
-	base, commit := s.basePart(ctx, part)
+	base, commit := c.s.basePart(ctx, part)
 	if base == (store{}) {
-		return s.receivePart(ctx, remote, want, part, base)
+		return c.receivePart(ctx, remote, want, part, base)
 	}
 	more := want
 	more.Haves, more.Shallow = []object.ID{commit}, base.shallow()
-	err = s.receivePart(ctx, remote, more, part, base)
+	err = c.receivePart(ctx, remote, more, part, base)
 	if worthRefetching(ctx, err) { // the base may be damaged
-		return s.receivePart(ctx, remote, want, part, store{})
+		return c.receivePart(ctx, remote, want, part, store{})
 	}
 	return err
 }
@@ -213,8 +213,8 @@ const maxSearched = 8
 
 // searchPart fetches branches with their histories, the default branch first, until one contains the commit. refusal is the error
 // of the server that does not send the commit by its hash.
-func (s *syncer) searchPart(ctx context.Context, part checkout.Part, from PartRemote, refusal error) error {
-	remote, err := s.listPart(ctx, part, from, "refs/heads/")
+func (c *collector) searchPart(ctx context.Context, part checkout.Part, from PartRemote, refusal error) error {
+	remote, err := c.s.listPart(ctx, part, from, "refs/heads/")
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (s *syncer) searchPart(ctx context.Context, part checkout.Part, from PartRe
 			break
 		}
 		want := wire.FetchRequest{Tip: object.ParseID(tip), Depth: git.FullDepth}
-		if err := s.receivePart(ctx, remote, want, part, store{}); err == nil || !errors.Is(err, errNotInPack) {
+		if err := c.receivePart(ctx, remote, want, part, store{}); err == nil || !errors.Is(err, errNotInPack) {
 			return err
 		}
 	}
@@ -250,20 +250,20 @@ var errNotInPack = events.Errorf(events.Retryable, events.ClassServer, "its remo
 
 // receivePart fetches a pack, checks that the commit in it, and in base if there is one, is complete, and makes these the
 // submodule's store.
-func (s *syncer) receivePart(ctx context.Context, remote *wire.Session, want wire.FetchRequest, part checkout.Part, base store) (err error) {
+func (c *collector) receivePart(ctx context.Context, remote *wire.Session, want wire.FetchRequest, part checkout.Part, base store) (err error) {
 	defer object.RecoverCorrupt(&err)
-	at := filepath.Join(s.f.quarantine(s.req.Fence), fmt.Sprintf("part-%d", s.partNumber.Add(1)))
+	at := filepath.Join(c.s.f.quarantine(c.s.req.Fence), fmt.Sprintf("part-%d", c.number.Add(1)))
 	q, err := object.OpenQuarantine(filepath.Join(at, "pack"))
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(at)
 	q.Format = part.Commit.Format()
-	shallow, err := s.download(ctx, remote, want, q)
+	shallow, err := c.s.download(ctx, remote, want, q)
 	if err != nil {
 		return err
 	}
-	release, err := s.readAlone(ctx)
+	release, err := c.readAlone(ctx)
 	if err != nil {
 		return err
 	}
@@ -271,10 +271,10 @@ func (s *syncer) receivePart(ctx context.Context, remote *wire.Session, want wir
 	objects := object.Open(q.Dir)
 	defer objects.Close()
 	if base == (store{}) {
-		err = q.Index(ctx, s.v.cfg.packLimits(), object.Progress{})
+		err = q.Index(ctx, c.s.v.cfg.packLimits(), object.Progress{})
 	} else {
 		objects.Add(base.dir)
-		err = q.Unpack(ctx, base.dir, s.v.cfg.packLimits(), object.Progress{})
+		err = q.Unpack(ctx, base.dir, c.s.v.cfg.packLimits(), object.Progress{})
 	}
 	if err != nil {
 		return err
@@ -285,18 +285,18 @@ func (s *syncer) receivePart(ctx context.Context, remote *wire.Session, want wir
 	case !has:
 		return errNotInPack
 	}
-	plan, err := checkout.NewPlan(ctx, objects, part.Commit, nil, s.v.cfg.MaxTreeFiles)
+	plan, err := checkout.NewPlan(ctx, objects, part.Commit, nil, c.s.v.cfg.MaxTreeFiles)
 	switch {
 	case err != nil:
 		return err
 	case plan.Commit != part.Commit:
 		return object.Hostilef("%s is a tag, not a commit", part.Commit)
 	}
-	if err := s.checkFetched(ctx, q.Dir); err != nil {
+	if err := c.s.checkFetched(ctx, q.Dir); err != nil {
 		return err
 	}
 	built := store{filepath.Join(at, "store")}
-	if err := s.buildPart(ctx, q, built, base); err != nil {
+	if err := c.s.buildPart(ctx, q, built, base); err != nil {
 		return err
 	}
 	ref, err := events.ParseRef(part.Commit.String())
@@ -306,15 +306,15 @@ func (s *syncer) receivePart(ctx context.Context, remote *wire.Session, want wir
 	if err := built.hold(ref, part.Commit, events.Depth(want.Depth), shallow); err != nil {
 		return err
 	}
-	err = s.f.guarded(ctx, s.req.Fence, func() error {
-		err := os.MkdirAll(s.f.parts(), 0o755)
+	err = c.s.f.guarded(ctx, c.s.req.Fence, func() error {
+		err := os.MkdirAll(c.s.f.parts(), 0o755)
 		if err == nil {
-			err = os.Rename(built.dir, s.f.part(part))
+			err = os.Rename(built.dir, c.s.f.part(part))
 		}
 		return disk.Error("store a submodule", err)
 	})
 	if err == nil {
-		s.v.done("part")
+		c.s.v.done("part")
 	}
 	return err
 }

@@ -49,10 +49,11 @@ type Delivery struct {
 	Changes  []events.Change
 }
 
-// Accept adds the changes to the stream and the ID to its source's ledger, which keeps the last 200,000, in one step.
-// It also records in the repository's state the newest entry that announces a commit, so that a worker with an earlier
-// entry knows that the remote may no longer have its commit. After a Redis error the changes may or may not be in the
-// stream; it is safe to accept the delivery again, because its ID deduplicates it. Without changes only the ID is added.
+// Accept adds the changes to the stream and the ID to its source's ledger, which keeps the last 200,000, in
+// one step. It also records in the repository's state the newest entry that announces a commit, so that a
+// worker with an earlier entry knows that the remote may no longer have its commit. After a Redis error the
+// changes may or may not be in the stream; it is safe to accept the delivery again, because its ID
+// deduplicates it. Without changes only the ID is added.
 func (r *Registry) Accept(ctx context.Context, d Delivery) (Verdict, error) {
 	if d.ID != "" && d.Source == "" {
 		return "", errors.New("accept: a delivery with an ID requires a source")

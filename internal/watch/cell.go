@@ -8,11 +8,12 @@ import (
 	"lockstep/events"
 )
 
-// A repository that is moved between cells takes its watches along. They are added in the new cell before they are removed in the old one,
-// so that each webhook finds them in one cell at least. Meanwhile no one else may change them: see write.lua.
+// A repository that is moved between cells takes its watches along. They are added in the new cell before
+// they are removed in the old one, so that each webhook finds them in one cell at least. Meanwhile no one
+// else may change them: see write.lua.
 
-// Receive stores the watches of a repository that arrives from another cell, in place of any that are left of an interrupted move. It
-// requests no poll: the next one is due an interval from now. It is safe to repeat.
+// Receive stores the watches of a repository that arrives from another cell, in place of any that are left of
+// an interrupted move. It requests no poll: the next one is due an interval from now. It is safe to repeat.
 func (r *Registry) Receive(ctx context.Context, watches []Watch) error {
 	if len(watches) == 0 {
 		return nil
@@ -28,7 +29,8 @@ func (r *Registry) Receive(ctx context.Context, watches []Watch) error {
 	return r.move(ctx, e.repo, e.put)
 }
 
-// Release removes the watches of a repository that was moved to another cell. Its clone is not removed by that. It is safe to repeat.
+// Release removes the watches of a repository that was moved to another cell. Its clone is not removed by
+// that. It is safe to repeat.
 func (r *Registry) Release(ctx context.Context, repo events.RepoPath) error {
 	return r.move(ctx, repo, nil)
 }
@@ -44,8 +46,8 @@ func (r *Registry) move(ctx context.Context, repo events.RepoPath, docs map[stri
 	})
 }
 
-// CheckReceive returns an error of the class [events.ClassConflict] if [Registry.Receive] would be refused, because a path above or below
-// that of the watches is watched here.
+// CheckReceive returns an error of the class [events.ClassConflict] if [Registry.Receive] would be refused,
+// because a path above or below that of the watches is watched here.
 func (r *Registry) CheckReceive(ctx context.Context, watches []Watch) error {
 	if len(watches) == 0 {
 		return nil

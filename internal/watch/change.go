@@ -16,8 +16,9 @@ var (
 	ErrNotWatched = errors.New("watch: no such watch")
 )
 
-// Create adds a watch, or returns [ErrExists] with the existing one if that has other options. It changes an existing one only in that it
-// is no longer silenced, nor automatic. changed is false if there was nothing to do.
+// Create adds a watch, or returns [ErrExists] with the existing one if that has other options. It changes an
+// existing one only in that it is no longer silenced, nor automatic. changed is false if there was nothing to
+// do.
 func (r *Registry) Create(ctx context.Context, w Watch) (existing Watch, added, changed bool, err error) {
 	if w, err = New(w); err != nil {
 		return Watch{}, false, false, events.Errorf(events.Malformed, events.ClassConfig, "watch: %w", err)
@@ -57,8 +58,9 @@ func sameButFor(a, b Watch) (bool, error) {
 	return one == other, err
 }
 
-// Change replaces a watch by what change makes of it, in one step, and queues a poll if it differs. change may be called several times, and
-// must not change the watch's key. Change returns [ErrNotWatched] if there is no such watch.
+// Change replaces a watch by what change makes of it, in one step, and queues a poll if it differs. change
+// may be called several times, and must not change the watch's key. Change returns [ErrNotWatched] if there
+// is no such watch.
 func (r *Registry) Change(ctx context.Context, key Key, change func(*Watch) error) (before, after Watch, err error) {
 	err = r.editOne(ctx, key, func(was *Watch) (Watch, error) {
 		if was == nil {

@@ -6,8 +6,8 @@ import (
 	"lockstep/events"
 )
 
-// quiet lists the classes of failures that apps are not notified of: the repository is fine and another result follows, or the
-// app no longer watches it.
+// quiet lists the classes of failures that apps are not notified of: the repository is fine and another
+// result follows, or the app no longer watches it.
 var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched}
 
 // Notable reports whether apps are notified of results like r.
@@ -35,11 +35,12 @@ func ConcernedRepo(r events.Result) events.RepoPath {
 
 // IsWhole reports whether a result concerns a repository as a whole, and so every watch of it.
 func IsWhole(r events.Result) bool {
-	return r.Ref.IsZero() && (r.Type == events.ResultRemoved || r.Type == events.ResultMoved || r.Type == events.ResultPurged)
+	return r.Ref.IsZero() && (r.Type == events.ResultRemoved || r.Type == events.ResultMoved ||
+		r.Type == events.ResultPurged)
 }
 
-// Rank returns how specifically s selects the ref of a result: if several watches of an app do, the one with the highest rank applies.
-// It returns 0 if s does not select the ref.
+// Rank returns how specifically s selects the ref of a result: if several watches of an app do, the one with
+// the highest rank applies. It returns 0 if s does not select the ref.
 func (s Selector) Rank(r events.Result) int {
 	switch {
 	case IsWhole(r):

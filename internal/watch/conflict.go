@@ -18,7 +18,8 @@ func conflict(format string, args ...any) error {
 // checkLimits returns an error if a repository would have too many watches or views.
 func checkLimits(repo events.RepoPath, watches []Watch) error {
 	if n := len(watches); n > maxWatches {
-		return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern", repo, n, maxWatches)
+		return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern",
+			repo, n, maxWatches)
 	}
 	views := 0
 	for _, w := range watches {
@@ -33,9 +34,11 @@ func checkLimits(repo events.RepoPath, watches []Watch) error {
 // twoRemotes returns the conflict error of two watches of a path whose remotes differ, even if only in case.
 func twoRemotes(w, other Watch) error {
 	if strings.EqualFold(events.CanonicalRemote(w.URL), events.CanonicalRemote(other.URL)) {
-		return conflict("%s is watched at %s by app %s; use the same case in the URL", w.Repo, events.CanonicalRemote(other.URL), other.App)
+		return conflict("%s is watched at %s by app %s; use the same case in the URL", w.Repo,
+			events.CanonicalRemote(other.URL), other.App)
 	}
-	return conflict("%s is watched at %s by app %s, and would be at %s by app %s; set repo to give one of them another path",
+	return conflict("%s is watched at %s by app %s, and would be at %s by app %s; set repo to give one of them "+
+		"another path",
 		w.Repo, events.CanonicalRemote(other.URL), other.App, events.CanonicalRemote(w.URL), w.App)
 }
 
@@ -50,7 +53,8 @@ func checkSameRemote(w Watch, watches []Watch) error {
 }
 
 func nested(repo, other string) error {
-	return conflict("%s cannot be watched together with %s: one path is inside the other; set repo to give one of them another path", repo, other)
+	return conflict("%s cannot be watched together with %s: one path is inside the other; set repo to give one of "+
+		"them another path", repo, other)
 }
 
 // checkCompatible returns an error for each watch that conflicts with another one. name names watch i.
@@ -61,7 +65,8 @@ func checkCompatible(watches []Watch, name func(i int) string) error {
 	for i, w := range watches {
 		at := position{w.Repo.Key(), w.Key().field()}.String()
 		if first, ok := keys[at]; ok {
-			failed = append(failed, fmt.Errorf("%s: %s already watches that ref of %s, on %s", name(i), w.App, w.Repo, name(first)))
+			failed = append(failed, fmt.Errorf("%s: %s already watches that ref of %s, on %s", name(i), w.App, w.Repo,
+				name(first)))
 			continue
 		}
 		keys[at] = i

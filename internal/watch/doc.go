@@ -39,12 +39,12 @@
 //
 // # Why scripts
 //
-// Between reading the watches and queueing a change, watches may be added or removed. Each script does both in one
-// step, and the position of its entry in the stream of changes records the order. It runs every check that can fail before
-// its first write.
+// Between reading the watches and queueing a change, watches may be added or removed. Each script does both
+// in one step, and the position of its entry in the stream of changes records the order. It runs every check
+// that can fail before its first write.
 //
-//	write.lua   changes a repository's watches and the index of its remote, and queues syncs, a poll or, after the last watch
-//	            is removed, a forced removal of the clone
+//	write.lua   changes a repository's watches and the index of its remote, and queues syncs, a poll or, after the
+//	            last watch is removed, a forced removal of the clone
 //	accept.lua  accepts all changes of a delivery if its ID is new and the versions are current, else none
 //	due.lua     queues a poll for each repository that is due and schedules its next one, by Redis' clock, so
 //	            schedulers need no leader

@@ -22,19 +22,23 @@ var (
 // maxDue limits the repositories handled by one call, so that no script runs for long.
 const maxDue = 1000
 
-// EnqueueDue queues a poll of up to limit repositories, at most 1,000, whose poll is due by Redis' clock, and schedules
-// the next poll of each one interval later, ± 10 %. It returns the number of polls queued. It is safe to call from any
-// number of processes: a repository is polled at most once in nine tenths of its interval. Polls are queued with
-// on_busy=skip, so they do not wait for a busy repository. While a repository's last poll is pending, no other is queued.
+// EnqueueDue queues a poll of up to limit repositories, at most 1,000, whose poll is due by Redis' clock, and
+// schedules the next poll of each one interval later, ± 10 %. It returns the number of polls queued. It is
+// safe to call from any number of processes: a repository is polled at most once in nine tenths of its
+// interval. Polls are queued with on_busy=skip, so they do not wait for a busy repository. While a
+// repository's last poll is pending, no other is queued.
 //
 // A repository's interval is the shortest of its watches. Watches without an interval use defaultInterval; if that is
 // 0 or less, they are not polled. A new defaultInterval takes effect after a repository's next poll.
 //
 // next is the time until the next poll is due: 0 if one is overdue, 30 days if none is scheduled.
-func (r *Registry) EnqueueDue(ctx context.Context, limit int, defaultInterval time.Duration) (n int, next time.Duration, err error) {
+func (r *Registry) EnqueueDue(
+	ctx context.Context, limit int, defaultInterval time.Duration,
+) (n int, next time.Duration, err error) {
 	keys := []string{r.namespace.Poll(), r.namespace.Changes(), r.ofPrefix()}
 	seed := 1 + mathrand.IntN(1<<31-2)
-	reply, err := dueScript.Run(ctx, r.redis, keys, max(0, min(limit, maxDue)), max(0, defaultInterval.Milliseconds()), seed, rand.Text(), events.WorkersGroup).Int64Slice()
+	reply, err := dueScript.Run(ctx, r.redis, keys, max(0, min(limit, maxDue)), max(0, defaultInterval.Milliseconds()),
+		seed, rand.Text(), events.WorkersGroup).Int64Slice()
 	if err != nil {
 		return 0, 0, fmt.Errorf("queue due polls: %w", err)
 	}

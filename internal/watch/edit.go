@@ -28,7 +28,8 @@ var (
 
 const source = "/lockstep/watch" // source of the changes that the registry queues
 
-// maxTries limits the attempts to write a set despite concurrent writers. Each conflict means that one writer succeeded.
+// maxTries limits the attempts to write a set despite concurrent writers. Each conflict means that one writer
+// succeeded.
 const maxTries = 200
 
 var (
@@ -36,10 +37,12 @@ var (
 	errReply = errors.New("unexpected reply of a script")
 )
 
-// edit calls change to modify the documents of a repository's watches, by field, and writes the result. It calls change
-// again after a conflict. If the documents changed and announce is set, it queues the changes of [rewrite.requests]. Without
-// announce, change must not remove the last watch.
-func (r *Registry) edit(ctx context.Context, repo events.RepoPath, announce bool, change func(docs map[string]string) error) error {
+// edit calls change to modify the documents of a repository's watches, by field, and writes the result. It
+// calls change again after a conflict. If the documents changed and announce is set, it queues the changes of
+// [rewrite.requests]. Without announce, change must not remove the last watch.
+func (r *Registry) edit(
+	ctx context.Context, repo events.RepoPath, announce bool, change func(docs map[string]string) error,
+) error {
 	return r.untilWritten(ctx, repo, func() error {
 		was, err := r.load(ctx, repo)
 		if err != nil {
@@ -84,10 +87,11 @@ type rewrite struct {
 	moves bool // between cells
 }
 
-// requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests a sync of its ref, or
-// its app a poll if one has a pattern. One poll for all apps is requested if a watch is changed or removed, as its rules concerned
-// them too, and if most of the watches are new: adding n watches, in however many steps, requests a number of changes proportional
-// to n. Without any watch left, the clone is removed.
+// requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests
+// a sync of its ref, or its app a poll if one has a pattern. One poll for all apps is requested if a watch is
+// changed or removed, as its rules concerned them too, and if most of the watches are new: adding n watches,
+// in however many steps, requests a number of changes proportional to n. Without any watch left, the clone is
+// removed.
 func (w rewrite) requests(repo events.RepoPath) ([]events.Change, error) {
 	if len(w.docs) == 0 {
 		return []events.Change{{Type: events.ChangeRemoved, Source: source, Repo: repo, Force: true}}, nil
@@ -230,7 +234,8 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 	case len(reply) == 3 && reply[0] == "related":
 		return nested(reply[1], reply[2])
 	case len(reply) == 2 && reply[0] == "moved":
-		return events.Errorf(events.Retryable, events.ClassBusy, "%s is in another cell, or is being moved; try again", reply[1])
+		return events.Errorf(events.Retryable, events.ClassBusy, "%s is in another cell, or is being moved; try again",
+			reply[1])
 	}
 	return fmt.Errorf("write the watches of %s: %w: %.100q", rewrites[0].was.repo, errReply, reply)
 }

@@ -52,8 +52,9 @@ func WriteFile(w io.Writer, watches []Watch) error {
 		out.Watches[i] = entry{
 			App: w.App, Repo: w.Repo.String(), URL: w.URL, Ref: w.Ref.String(), MaxRefs: w.MaxRefs, Credential: w.Credential,
 			Depth: w.Depth.String(), Poll: w.Poll.String(), NotifyURL: w.NotifyURL, NotifySecret: w.NotifySecret,
-			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind, FollowMoves: w.FollowMoves,
-			LFS: w.LFS, LFSInclude: w.LFSInclude, LFSExclude: w.LFSExclude, Auto: w.Auto,
+			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind,
+			FollowMoves: w.FollowMoves,
+			LFS:         w.LFS, LFSInclude: w.LFSInclude, LFSExclude: w.LFSExclude, Auto: w.Auto,
 			Submodules: w.Submodules, SubmoduleCredentials: w.SubmoduleCredentials, Views: w.Views.Map(), ViewTrees: w.ViewTrees,
 		}
 	}
@@ -67,7 +68,8 @@ func WriteFile(w io.Writer, watches []Watch) error {
 
 // plainYAML removes Go types and prefixes from the YAML library's errors.
 var plainYAML = strings.NewReplacer("yaml: unmarshal errors:\n  ", "", "\n  ", "\n", "yaml: ", "",
-	" in type watch.file", "", " in type watch.entry", "", "[]watch.entry", "a list", "watch.entry", "a watch", "watch.file", "a file of watches")
+	" in type watch.file", "", " in type watch.entry", "", "[]watch.entry", "a list", "watch.entry", "a watch",
+	"watch.file", "a file of watches")
 
 // ReadFile reads the watches of a YAML file: a list named watches, whose entries use the JSON field names. Errors name
 // the line of an unknown field, an invalid or duplicate watch, a path with two remotes, and a path inside another one.
@@ -107,14 +109,17 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 
 func (e entry) watch() (Watch, error) {
 	w := Watch{
-		App: e.App, URL: e.URL, MaxRefs: e.MaxRefs, Credential: e.Credential, NotifyURL: e.NotifyURL, NotifySecret: e.NotifySecret,
-		Paths: e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, FollowMoves: e.FollowMoves, LFS: e.LFS, LFSInclude: e.LFSInclude, LFSExclude: e.LFSExclude, Auto: e.Auto,
+		App: e.App, URL: e.URL, MaxRefs: e.MaxRefs, Credential: e.Credential, NotifyURL: e.NotifyURL,
+		NotifySecret: e.NotifySecret,
+		Paths:        e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, FollowMoves: e.FollowMoves, LFS: e.LFS,
+		LFSInclude: e.LFSInclude, LFSExclude: e.LFSExclude, Auto: e.Auto,
 		Submodules: e.Submodules, SubmoduleCredentials: e.SubmoduleCredentials, ViewTrees: e.ViewTrees,
 	}
 	for _, f := range []struct {
 		name, text string
 		into       interface{ UnmarshalText(text []byte) error }
-	}{{"repo", e.Repo, &w.Repo}, {"ref", e.Ref, &w.Ref}, {"depth", e.Depth, &w.Depth}, {"poll", e.Poll, &w.Poll}, {"verify", e.Verify, &w.Verify}} {
+	}{{"repo", e.Repo, &w.Repo}, {"ref", e.Ref, &w.Ref}, {"depth", e.Depth, &w.Depth}, {"poll", e.Poll, &w.Poll},
+		{"verify", e.Verify, &w.Verify}} {
 		if err := f.into.UnmarshalText([]byte(f.text)); err != nil {
 			return Watch{}, fmt.Errorf("%s: %w", f.name, err)
 		}

@@ -12,8 +12,9 @@ const (
 	maxLargeSets = 8
 )
 
-// largeSets has large sets of watches, which are valid while their version is current. Each sync and each post reads the watches of
-// its repository, and thousands of views are megabytes that take 50 ms to decode and compile.
+// largeSets has large sets of watches, which are valid while their version is current. Each sync and each
+// post reads the watches of its repository, and thousands of views are megabytes that take 50 ms to decode
+// and compile.
 type largeSets struct {
 	mu   sync.Mutex
 	sets map[string]Set // by repository

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -58,7 +57,10 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 			return nil
 		}
 		all, err := contents{repo: to, docs: docs}.watches()
-		if err = cmp.Or(err, checkLimits(to, all)); err != nil {
+		if err != nil {
+			return err
+		}
+		if err := checkLimits(to, all); err != nil {
 			return err
 		}
 		rewrites := []rewrite{{was: there, docs: docs}}
@@ -87,7 +89,8 @@ func withTransportOf(moved, used string) string {
 		return moved
 	}
 	u.Path, u.RawPath = target.Path, target.RawPath
-	if text := u.String(); events.CheckRemote(text) == nil && events.CanonicalRemote(text) == events.CanonicalRemote(moved) {
+	if text := u.String(); events.CheckRemote(text) == nil &&
+		events.CanonicalRemote(text) == events.CanonicalRemote(moved) {
 		return text
 	}
 	return moved
@@ -101,7 +104,8 @@ func (c contents) checkRemote(remote string) error {
 	}
 	for _, w := range watches {
 		if events.CanonicalRemote(w.URL) != events.CanonicalRemote(remote) {
-			return conflict("%s is watched at %s by app %s; the repository to move there is at %s", c.repo, events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(remote))
+			return conflict("%s is watched at %s by app %s; the repository to move there is at %s", c.repo,
+				events.CanonicalRemote(w.URL), w.App, events.CanonicalRemote(remote))
 		}
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 	"lockstep/events"
 )
 
-// OfApp returns an app's watches of a repository, by ref. Redis looks for them, so that a repository that other apps watch costs hardly
-// more time than one that does not exist.
+// OfApp returns an app's watches of a repository, by ref. Redis looks for them, so that a repository that
+// other apps watch costs hardly more time than one that does not exist.
 func (r *Registry) OfApp(ctx context.Context, app string, repo events.RepoPath) ([]Watch, error) {
 	if err := CheckApp(app); err != nil {
 		return nil, err
@@ -55,8 +55,8 @@ type AppPage struct {
 	Next  string // [Query.After] of the next page; "" on the last one
 }
 
-// ReposOf returns one page of the repositories that the app of a query watches. Like [Registry.List], it scans at most 10,000
-// repositories. It skips watches that cannot be decoded.
+// ReposOf returns one page of the repositories that the app of a query watches. Like [Registry.List], it
+// scans at most 10,000 repositories. It skips watches that cannot be decoded.
 func (r *Registry) ReposOf(ctx context.Context, q Query) (AppPage, error) {
 	limit := cmp.Or(q.Limit, defaultPage)
 	if limit < 1 || limit > maxPage {

@@ -12,8 +12,9 @@ type Plan struct {
 	Same        int
 }
 
-// Plan compares watches with the registry. It removes the unlisted watches for which prune returns true; nil keeps all. It returns the
-// errors that [Registry.Apply] would return. Watches stay silenced unless their NotifyURL changes.
+// Plan compares watches with the registry. It removes the unlisted watches for which prune returns true; nil
+// keeps all. It returns the errors that [Registry.Apply] would return. Watches stay silenced unless their
+// NotifyURL changes.
 func (r *Registry) Plan(ctx context.Context, watches []Watch, prune func(Watch) bool) (Plan, error) {
 	wanted := map[string]bool{}
 	for _, w := range watches {

@@ -16,8 +16,8 @@ import (
 
 // Registry stores watches in Redis. It is safe for concurrent use by any number of processes.
 //
-// Errors that do not wrap a Redis error are of type [events.Error]. Conflicts, such as two remotes at one path, have the
-// class [events.ClassConflict] and are returned before anything changes.
+// Errors that do not wrap a Redis error are of type [events.Error]. Conflicts, such as two remotes at one
+// path, have the class [events.ClassConflict] and are returned before anything changes.
 type Registry struct {
 	redis     redis.UniversalClient
 	namespace events.Namespace
@@ -68,15 +68,16 @@ func (r *Registry) Of(ctx context.Context, repo events.RepoPath) (Set, error) {
 	}
 	watches, err := kept.watches()
 	set := Set{Version: kept.version, Watches: watches}
-	if err == nil {
-		r.large.put(repo, set, kept.size())
+	if err != nil {
+		return set, err
 	}
-	return set, err
+	r.large.put(repo, set, kept.size())
+	return set, nil
 }
 
-// ByRemote returns the watches of all repositories whose remotes have the [RemoteKey] of url. They are not necessarily
-// the [SameRemote]. The version is read first, then the sets one by one. If one changes meanwhile, the version is outdated,
-// and [Registry.Accept] returns [Stale] for changes computed from them.
+// ByRemote returns the watches of all repositories whose remotes have the [RemoteKey] of url. They are not
+// necessarily the [SameRemote]. The version is read first, then the sets one by one. If one changes
+// meanwhile, the version is outdated, and [Registry.Accept] returns [Stale] for changes computed from them.
 func (r *Registry) ByRemote(ctx context.Context, url string) (RemoteWatches, error) {
 	remote := RemoteKey(url)
 	fields, err := r.redis.HGetAll(ctx, r.at(remote)).Result()
@@ -114,10 +115,11 @@ func (r *Registry) Keys(ctx context.Context, repo events.RepoPath, app string) (
 	return keys, nil
 }
 
-// Put adds watches, replacing those with the same [Key], and returns how many changed. In one step, it writes the watches of one
-// repository and queues the syncs of new ones, or one poll of the repository if others have changed or most of its watches are new. All watches are validated before the first write. If a write fails,
-// earlier repositories stay written; calling Put again is safe. Put returns an error for a path above or below
-// another watched path, two remotes at one path, and more than 1,000 watches of a repository.
+// Put adds watches, replacing those with the same [Key], and returns how many changed. In one step, it writes
+// the watches of one repository and queues the syncs of new ones, or one poll of the repository if others
+// have changed or most of its watches are new. All watches are validated before the first write. If a write
+// fails, earlier repositories stay written; calling Put again is safe. Put returns an error for a path above
+// or below another watched path, two remotes at one path, and more than 1,000 watches of a repository.
 func (r *Registry) Put(ctx context.Context, watches ...Watch) (changed int, err error) {
 	changed, _, err = r.Apply(ctx, watches, nil)
 	return changed, err
@@ -140,12 +142,15 @@ func (r *Registry) Add(ctx context.Context, w Watch) error {
 			return nil
 		}
 		watches, err := contents{repo: w.Repo, docs: docs}.watches()
-		return cmp.Or(err, checkSameRemote(w, watches))
+		if err != nil {
+			return err
+		}
+		return checkSameRemote(w, watches)
 	})
 }
 
-// Remove removes watches and returns how many existed. In the same step it queues a poll of the repository or, after its
-// last watch, the removal of its clone.
+// Remove removes watches and returns how many existed. In the same step it queues a poll of the repository
+// or, after its last watch, the removal of its clone.
 func (r *Registry) Remove(ctx context.Context, keys ...Key) (removed int, err error) {
 	_, removed, err = r.Apply(ctx, nil, keys)
 	return removed, err
@@ -236,7 +241,10 @@ func (e *edit) check(docs map[string]string) error {
 	if err != nil {
 		return err
 	}
-	return cmp.Or(checkSameRemote(e.first, watches), checkLimits(e.repo, watches))
+	if err := checkSameRemote(e.first, watches); err != nil {
+		return err
+	}
+	return checkLimits(e.repo, watches)
 }
 
 // field returns the field of a watch in its repository's hash. Only such fields contain a space.
@@ -285,7 +293,9 @@ func (r *Registry) loadAll(ctx context.Context, keys []string) ([]contents, erro
 
 // newContents decodes the fields of the hash. It takes ownership of the map.
 func newContents(repo events.RepoPath, fields map[string]string) contents {
-	kept := contents{repo: repo, version: fields["version"], at: fields["at"], spelled: cmp.Or(fields["repo"], repo.String())}
+	kept := contents{
+		repo: repo, version: fields["version"], at: fields["at"], spelled: cmp.Or(fields["repo"], repo.String()),
+	}
 	maps.DeleteFunc(fields, func(name, _ string) bool { return !strings.Contains(name, " ") })
 	kept.docs = fields
 	return kept
@@ -308,7 +318,8 @@ func (c contents) watches() ([]Watch, error) {
 		w, err := parse([]byte(doc))
 		if err != nil || !w.Repo.Equal(c.repo) || w.Key().field() != field {
 			app, ref, _ := strings.Cut(field, " ")
-			return nil, events.Errorf(events.Retryable, events.ClassConfig, "watch of %s by app %.100q, ref %.200q: %w", c.repo, app, ref, errUnreadable)
+			return nil, events.Errorf(events.Retryable, events.ClassConfig, "watch of %s by app %.100q, ref %.200q: %w",
+				c.repo, app, ref, errUnreadable)
 		}
 		watches = append(watches, w)
 	}

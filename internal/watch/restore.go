@@ -17,16 +17,18 @@ type Stored struct {
 	Watches []Watch         // by app, then ref
 }
 
-// All iterates over the watches of all repositories in order. It stops after yielding an error: that of Redis, or that of a watch that
-// cannot be decoded. Repositories that are added or removed meanwhile may be missing.
+// All iterates over the watches of all repositories in order. It stops after yielding an error: that of
+// Redis, or that of a watch that cannot be decoded. Repositories that are added or removed meanwhile may be
+// missing.
 func (r *Registry) All(ctx context.Context) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		for kept, err := range r.all(ctx) {
-			found := Stored{}
-			if err == nil {
-				found.Repo = kept.path()
-				found.Watches, err = kept.watches()
+			if err != nil {
+				yield(Stored{}, err)
+				return
 			}
+			found := Stored{Repo: kept.path()}
+			found.Watches, err = kept.watches()
 			if !yield(found, err) || err != nil {
 				return
 			}
@@ -41,9 +43,10 @@ type Restored struct {
 	Same  int
 }
 
-// Restore adds those watches of a repository whose [Key] does not exist, and queues a poll if there are any. It changes no existing watch.
-// All watches must name that repository. Like [Registry.Put] it returns an error of the class [events.ClassConflict] for two remotes at
-// one path, a path above or below another watched path, and too many watches.
+// Restore adds those watches of a repository whose [Key] does not exist, and queues a poll if there are any.
+// It changes no existing watch. All watches must name that repository. Like [Registry.Put] it returns an
+// error of the class [events.ClassConflict] for two remotes at one path, a path above or below another
+// watched path, and too many watches.
 func (r *Registry) Restore(ctx context.Context, watches []Watch) (outcome Restored, err error) {
 	edits, err := editsOf(watches, nil)
 	if err != nil || len(edits) == 0 {
@@ -73,11 +76,7 @@ func (e *edit) addTo(docs map[string]string, watches []Watch) (outcome Restored)
 			outcome.Added = append(outcome.Added, w)
 			continue
 		}
-		existing, err := parse([]byte(there))
-		if err == nil {
-			there, err = existing.document()
-		}
-		if err == nil && there == e.put[field] {
+		if isSame(there, e.put[field]) {
 			outcome.Same++
 		} else {
 			outcome.Kept = append(outcome.Kept, w)
@@ -85,6 +84,16 @@ func (e *edit) addTo(docs map[string]string, watches []Watch) (outcome Restored)
 	}
 	slices.SortFunc(outcome.Added, byAppAndRef)
 	return outcome
+}
+
+// isSame reports whether a stored document, perhaps of another version, is of the same watch as a new one.
+func isSame(stored, document string) bool {
+	w, err := parse([]byte(stored))
+	if err != nil {
+		return false
+	}
+	again, err := w.document()
+	return err == nil && again == document
 }
 
 // checkNesting returns the error with which write.lua refuses a repository that is not watched yet.
@@ -103,7 +112,8 @@ func (r *Registry) checkNesting(ctx context.Context, repo events.RepoPath) error
 	if at := slices.Index(watched, true); at >= 0 {
 		return nested(key, above[at].Key())
 	}
-	below, err := r.redis.ZRangeByLex(ctx, r.index(), &redis.ZRangeBy{Min: "[" + key + "/", Max: "(" + key + "0", Count: 1}).Result()
+	below, err := r.redis.ZRangeByLex(ctx, r.index(), &redis.ZRangeBy{Min: "[" + key + "/", Max: "(" + key + "0",
+		Count: 1}).Result()
 	if err != nil {
 		return fmt.Errorf("find repositories below %s: %w", repo, err)
 	}

@@ -20,7 +20,9 @@ func ParseSelector(s string) (Selector, error) {
 		ref, err := events.ParseRef(s)
 		return Selector{ref.String()}, err
 	}
-	if _, err := path.Match(s, ""); err != nil || len(s) > 200 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+	if _, err := path.Match(s, ""); err != nil || len(s) > 200 || strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r == 0x7f
+	}) {
 		return Selector{}, errBadSelector
 	}
 	if !strings.HasPrefix(s, "refs/heads/") && !strings.HasPrefix(s, "refs/tags/") {
@@ -44,8 +46,8 @@ func (s Selector) Ref() (events.Ref, bool) {
 	return ref, err == nil
 }
 
-// Matches reports whether s selects ref by name. The default branch has no name, so it matches nothing. Of the refs that a pattern
-// matches, a watch keeps at most [Watch.MaxRefs].
+// Matches reports whether s selects ref by name. The default branch has no name, so it matches nothing. Of
+// the refs that a pattern matches, a watch keeps at most [Watch.MaxRefs].
 func (s Selector) Matches(ref events.Ref) bool { return s.MatchesName(ref.String()) }
 
 // MatchesName is like Matches, of a full name that may not be valid.

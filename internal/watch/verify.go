@@ -44,13 +44,15 @@ func (v *Verify) UnmarshalText(text []byte) (err error) {
 func (w Watch) checkRules() error {
 	switch {
 	case w.VerifyKeys != "" && !appPattern.MatchString(w.VerifyKeys):
-		return fmt.Errorf("verify_keys %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", w.VerifyKeys)
+		return fmt.Errorf("verify_keys %.110q: want a credential's name: at most 100 letters, digits, dots, "+
+			"underscores or hyphens", w.VerifyKeys)
 	case w.Verify != VerifyOff && w.VerifyKeys == "":
 		return errors.New("verify_keys: name the credential whose allowedSigners or openpgpKeys are trusted")
 	case w.Verify == VerifyOff && w.VerifyKeys != "":
 		return errors.New("verify: set report or require, or leave out verify_keys")
 	case w.NoRewind && events.Depth(1).Covers(w.Depth):
-		return errors.New("no_rewind: set depth to full, or to more commits than a push has: with one commit, history cannot be compared")
+		return errors.New("no_rewind: set depth to full, or to more commits than a push has: with one commit, " +
+			"history cannot be compared")
 	}
 	return nil
 }

@@ -17,14 +17,15 @@ import (
 
 // Watch is an app's subscription to refs of a repository. [New] validates one.
 type Watch struct {
-	App        string          `json:"app"`
-	Repo       events.RepoPath `json:"repo"`
-	URL        string          `json:"url"`                  // the remote, without credentials
-	Ref        Selector        `json:"ref,omitzero"`         // zero for the default branch
-	MaxRefs    int             `json:"max_refs,omitempty"`   // how many of the refs that a pattern matches are kept; zero for [DefaultMaxRefs]
-	Credential string          `json:"credential,omitempty"` // name of the credential to fetch with; empty for none
-	Depth      events.Depth    `json:"depth,omitempty"`      // history to fetch
-	Poll       Interval        `json:"poll,omitzero"`        // zero for the setting poll-every
+	App  string          `json:"app"`
+	Repo events.RepoPath `json:"repo"`
+	URL  string          `json:"url"`          // the remote, without credentials
+	Ref  Selector        `json:"ref,omitzero"` // zero for the default branch
+	// how many of the refs that a pattern matches are kept; zero for [DefaultMaxRefs]
+	MaxRefs    int          `json:"max_refs,omitempty"`
+	Credential string       `json:"credential,omitempty"` // name of the credential to fetch with; empty for none
+	Depth      events.Depth `json:"depth,omitempty"`      // history to fetch
+	Poll       Interval     `json:"poll,omitzero"`        // zero for the setting poll-every
 
 	// LFS is LFSFetch if the files in Git LFS have their content in the tree. LFSInclude and LFSExclude are globs of those
 	// files, by default those of .lfsconfig, else all and none.
@@ -32,8 +33,9 @@ type Watch struct {
 	LFSInclude []string `json:"lfs_include,omitempty"`
 	LFSExclude []string `json:"lfs_exclude,omitempty"`
 
-	// Submodules says whether the tree has the files of its submodules. SubmoduleCredentials names credentials for their remotes: of
-	// those of all watches of a ref, the one with the longest URL prefix that covers a remote is used, else Credential.
+	// Submodules says whether the tree has the files of its submodules. SubmoduleCredentials names
+	// credentials for their remotes: of those of all watches of a ref, the one with the longest URL prefix
+	// that covers a remote is used, else Credential.
 	Submodules           events.Submodules `json:"submodules,omitempty"`
 	SubmoduleCredentials []string          `json:"submodule_credentials,omitempty"`
 
@@ -44,20 +46,21 @@ type Watch struct {
 	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
 	Paths []string `json:"paths,omitempty"`
 
-	// Views are parts of the tree. Each view that a sync changes has its own result, which is posted instead of that of the
-	// sync. Nil for none. A repository has at most [view.MaxViews].
+	// Views are parts of the tree. Each view that a sync changes has its own result, which is posted instead
+	// of that of the sync. Nil for none. A repository has at most [view.MaxViews].
 	Views *view.Set `json:"views,omitempty"`
 
 	ViewTrees bool `json:"view_trees,omitempty"` // publish each view as a separate tree
 
-	// Verify says whether the signatures of commits and tags are verified. VerifyKeys names the credential with the trusted keys.
+	// Verify says whether the signatures of commits and tags are verified. VerifyKeys names the credential
+	// with the trusted keys.
 	Verify     Verify `json:"verify,omitempty"`
 	VerifyKeys string `json:"verify_keys,omitempty"`
 
 	NoRewind bool `json:"no_rewind,omitempty"` // refuse rewritten history
 
-	// FollowMoves moves the repository, with all its watches, when a poll finds that its remote permanently redirects to another path
-	// of the same host.
+	// FollowMoves moves the repository, with all its watches, when a poll finds that its remote permanently
+	// redirects to another path of the same host.
 	FollowMoves bool `json:"follow_moves,omitempty"`
 
 	Auto bool `json:"auto,omitempty"` // created for the first webhook of a repository
@@ -106,9 +109,11 @@ func New(w Watch) (Watch, error) {
 	}
 	switch {
 	case w.Credential != "" && !appPattern.MatchString(w.Credential):
-		return Watch{}, fmt.Errorf("credential %.110q: want at most 100 letters, digits, dots, underscores or hyphens", w.Credential)
+		return Watch{}, fmt.Errorf("credential %.110q: want at most 100 letters, digits, dots, underscores or hyphens",
+			w.Credential)
 	case w.NotifySecret != "" && !appPattern.MatchString(w.NotifySecret):
-		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", w.NotifySecret)
+		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: at most 100 letters, digits, "+
+			"dots, underscores or hyphens", w.NotifySecret)
 	case w.MaxRefs < 0 || w.MaxRefs > maxRefs:
 		return Watch{}, fmt.Errorf("max_refs %d: want 1 to %d", w.MaxRefs, maxRefs)
 	case w.MaxRefs > 0 && !w.Ref.IsPattern():
@@ -143,7 +148,9 @@ func New(w Watch) (Watch, error) {
 	if w.Views != nil && len(w.Paths) > 0 {
 		return Watch{}, errors.New("paths: leave them out, as only results of views are posted")
 	}
-	for name, globs := range map[string][]string{"paths": w.Paths, "lfs_include": w.LFSInclude, "lfs_exclude": w.LFSExclude} {
+	for name, globs := range map[string][]string{
+		"paths": w.Paths, "lfs_include": w.LFSInclude, "lfs_exclude": w.LFSExclude,
+	} {
 		if err := checkGlobs(globs); err != nil {
 			return Watch{}, fmt.Errorf("%s: %w", name, err)
 		}
@@ -170,7 +177,8 @@ func (w Watch) checkSubmoduleCredentials() error {
 	}
 	for i, name := range w.SubmoduleCredentials {
 		if !appPattern.MatchString(name) {
-			return fmt.Errorf("submodule_credentials %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens", name)
+			return fmt.Errorf("submodule_credentials %.110q: want a credential's name: at most 100 letters, digits, "+
+				"dots, underscores or hyphens", name)
 		}
 		if slices.Contains(w.SubmoduleCredentials[:i], name) {
 			return fmt.Errorf("submodule_credentials: %q is named twice", name)

@@ -19,7 +19,8 @@ import (
 
 // notCopied are files in a tree that have no meaning in a copy of it, or are written there anew.
 var notCopied = map[string]bool{
-	".git/lockstep-pin": true, ".git/lockstep-index": true, ".git/lockstep-submodules-index": true, ".git/index": true, ".git/objects": true,
+	".git/lockstep-pin": true, ".git/lockstep-index": true, ".git/lockstep-submodules-index": true, ".git/index": true,
+	".git/objects": true,
 }
 
 // copyTree copies a tree to an empty folder, and gives the copy a .git with these files.
@@ -30,8 +31,8 @@ func copyTree(ctx context.Context, tree, dst string, files map[string]string) er
 	return writeGit(tree, dst, files)
 }
 
-// copyFolder copies a folder without the paths in skip. Files and links keep their modification times, so that the index of a tree
-// is valid in the copy.
+// copyFolder copies a folder without the paths in skip. Files and links keep their modification times, so
+// that the index of a tree is valid in the copy.
 func copyFolder(ctx context.Context, from, to string, skip map[string]bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))
@@ -80,7 +81,8 @@ func copyLink(from, to string) error {
 	return setTime(to, info.ModTime())
 }
 
-// copyFile copies a file. The copy shares its blocks where the file system can, because Go copies by copy_file_range(2).
+// copyFile copies a file. The copy shares its blocks where the file system can, because Go copies by
+// copy_file_range(2).
 func copyFile(from, to string) error {
 	src, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -111,9 +113,9 @@ func setTime(path string, at time.Time) error {
 	return nil
 }
 
-// copyIndex copies the index of a tree. Git trusts a file whose size and modification time, in seconds, are those in the index,
-// unless the index is not newer than the file. That of a new tree is dated ahead: the copy has the current time, so that Git reads
-// the files of this second again and does not miss an edit.
+// copyIndex copies the index of a tree. Git trusts a file whose size and modification time, in seconds, are
+// those in the index, unless the index is not newer than the file. That of a new tree is dated ahead: the
+// copy has the current time, so that Git reads the files of this second again and does not miss an edit.
 func copyIndex(tree, path string) error {
 	if err := copyFile(checkout.GitDirOf(tree).Index(), path); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 	"lockstep/tree"
 )
 
-// Create makes a copy of a tree that stays. Its .git has all objects of the tree's store, so it needs the volume no more.
+// Create makes a copy of a tree that stays. Its .git has all objects of the tree's store, so it needs the
+// volume no more.
 type Create struct {
 	Root string // of the volume
 	Tree *tree.Tree
@@ -35,12 +36,11 @@ func (c Create) Run(ctx context.Context) error {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return err
 	}
-	// Errors other than EWOULDBLOCK are those of file systems without such locks for folders, such as NFS.
 	lock, err := lockFolder(c.Dir, unix.LOCK_EX)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("%s is being filled by another workspace create: choose another folder", c.Dir)
 	}
-	if err == nil {
+	if err == nil { // file systems without such locks for folders, such as NFS, have other errors
 		defer lock.Close()
 	}
 	entries, err := os.ReadDir(c.Dir)

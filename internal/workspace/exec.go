@@ -45,13 +45,13 @@ type NotStarted struct{ Err error }
 func (e *NotStarted) Error() string { return e.Err.Error() }
 func (e *NotStarted) Unwrap() error { return e.Err }
 
-// Run runs the command in the workspace, with this process' standard input, output and error, and removes the workspace. It
-// passes on the signals that this process gets, and returns how the command ended.
+// Run runs the command in the workspace, with this process' standard input, output and error, and removes the
+// workspace. It passes on the signals that this process gets, and returns how the command ended.
 func (e Exec) Run(ctx context.Context) (status syscall.WaitStatus, err error) {
-	if e.Scratch, err = filepath.Abs(cmp.Or(e.Scratch, os.TempDir())); err == nil {
-		err = checkOutside(e.Scratch, e.Root)
+	if e.Scratch, err = filepath.Abs(cmp.Or(e.Scratch, os.TempDir())); err != nil {
+		return 0, fmt.Errorf("create the workspace: %w with --scratch", err)
 	}
-	if err != nil {
+	if err := checkOutside(e.Scratch, e.Root); err != nil {
 		return 0, fmt.Errorf("create the workspace: %w with --scratch", err)
 	}
 	sweep(e.Scratch)
@@ -107,7 +107,8 @@ func (e Exec) start(ctx context.Context, s scratch) (*exec.Cmd, error) {
 		if _, failed := errors.AsType[*forbidden](err); !failed || e.Kind == KindOverlay {
 			return cmd, err
 		}
-		e.Note(fmt.Sprintf("the workspace is a copy of all files, because an overlay is impossible: %v; see docs/workspaces.md", err))
+		e.Note(fmt.Sprintf("the workspace is a copy of all files, because an overlay is impossible: %v; "+
+			"see docs/workspaces.md", err))
 		if err := s.layers().remove(); err != nil {
 			return nil, err
 		}
@@ -128,7 +129,8 @@ func (e Exec) start(ctx context.Context, s scratch) (*exec.Cmd, error) {
 func (e Exec) connect(cmd *exec.Cmd, dir string) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(slices.DeleteFunc(slices.Clone(e.Environ), isDropped), // the last of several values counts
-		"LOCKSTEP_WORKSPACE="+dir, "LOCKSTEP_TREE="+e.Tree.Dir(), "LOCKSTEP_COMMIT="+e.Tree.Commit(), "LOCKSTEP_REF="+e.Tree.Ref().String(), "PWD="+dir)
+		"LOCKSTEP_WORKSPACE="+dir, "LOCKSTEP_TREE="+e.Tree.Dir(), "LOCKSTEP_COMMIT="+e.Tree.Commit(),
+		"LOCKSTEP_REF="+e.Tree.Ref().String(), "PWD="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
@@ -136,11 +138,14 @@ func (e Exec) connect(cmd *exec.Cmd, dir string) {
 var dropped = []string{
 	"LOCKSTEP_API_TOKEN", "LOCKSTEP_REDIS", "LOCKSTEP_PROXY", // have secrets, as LOCKSTEP_CREDENTIAL_* and LOCKSTEP_HOOK_*
 	// With these, as set for hooks, git would work on another repository.
-	"GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-	"GIT_QUARANTINE_PATH", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_REPLACE_REF_BASE", "GIT_NO_REPLACE_OBJECTS",
+	"GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
+	"GIT_ALTERNATE_OBJECT_DIRECTORIES",
+	"GIT_QUARANTINE_PATH", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_REPLACE_REF_BASE",
+	"GIT_NO_REPLACE_OBJECTS",
 }
 
 func isDropped(pair string) bool {
 	name, _, _ := strings.Cut(pair, "=")
-	return slices.Contains(dropped, name) || strings.HasPrefix(name, "LOCKSTEP_CREDENTIAL_") || strings.HasPrefix(name, "LOCKSTEP_HOOK_")
+	return slices.Contains(dropped, name) || strings.HasPrefix(name, "LOCKSTEP_CREDENTIAL_") ||
+		strings.HasPrefix(name, "LOCKSTEP_HOOK_")
 }

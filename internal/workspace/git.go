@@ -40,18 +40,21 @@ func gitFiles(t *tree.Tree) (map[string]string, error) {
 	if strings.Contains(objects, "\n") {
 		objects = configValue(objects) // the file has a path per line
 	}
-	files := map[string]string{"config": string(config) + remoteConfig(remote, t.Ref(), err == nil), alternates: objects + "\n"}
+	files := map[string]string{"config": string(config) + remoteConfig(remote, t.Ref(), err == nil),
+		alternates: objects + "\n"}
 	if branch, ok := strings.CutPrefix(t.Ref().String(), "refs/heads/"); ok {
-		files["packed-refs"] = fmt.Sprintf("# pack-refs with: peeled fully-peeled sorted \n%s refs/heads/%s\n%s refs/remotes/origin/%s\n",
+		files["packed-refs"] = fmt.Sprintf("# pack-refs with: peeled fully-peeled sorted \n%s refs/heads/%s\n%s "+
+			"refs/remotes/origin/%s\n",
 			t.Commit(), branch, t.Commit(), branch)
 	}
 	return files, nil
 }
 
-// remoteConfig returns the part of Git's configuration that a workspace has besides that of its tree. A shallow one fetches only
-// its own ref by default, as clones with --depth do.
+// remoteConfig returns the part of Git's configuration that a workspace has besides that of its tree. A
+// shallow one fetches only its own ref by default, as clones with --depth do.
 //
-// The refs of the store are no alternate refs: a shallow store has commits without their parents, which Git must not rely on.
+// The refs of the store are no alternate refs: a shallow store has commits without their parents, which Git
+// must not rely on.
 func remoteConfig(url string, ref events.Ref, shallow bool) string {
 	var b strings.Builder
 	b.WriteString("[core]\n\tlogallrefupdates = true\n\talternateRefsPrefixes = refs/lockstep-none/\n")

@@ -47,8 +47,8 @@ type notFoundError struct{ error }
 
 func (*notFoundError) Is(target error) bool { return target == exec.ErrNotFound }
 
-// startInOverlay starts the command in an overlay that is mounted at dir. It fails with *forbidden if the kernel forbids it, and with
-// *NotStarted if only the command cannot be started.
+// startInOverlay starts the command in an overlay that is mounted at dir. It fails with *forbidden if the
+// kernel forbids it, and with *NotStarted if only the command cannot be started.
 func (e Exec) startInOverlay(l layers, dir string, files map[string]string) (*exec.Cmd, error) {
 	if err := l.create(e.Tree.Dir(), files); err != nil {
 		return nil, err
@@ -84,18 +84,20 @@ func (e Exec) startInOverlay(l layers, dir string, files map[string]string) (*ex
 	return nil, a.err()
 }
 
-// enterUserNamespace lets a child process run in a user namespace in which it can mount. Its user and group stay the same.
+// enterUserNamespace lets a child process run in a user namespace in which it can mount. Its user and group
+// stay the same.
 func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.Cloneflags |= unix.CLONE_NEWUSER
 	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
 	// Starting a program drops all others. The overlay keeps these for its work folder.
-	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD}
+	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER,
+		unix.CAP_FSETID, unix.CAP_MKNOD}
 }
 
-// Inside does the part of [Exec] that runs in its own mount namespace, with the arguments after "--" of startInOverlay. It returns only
-// on failure: nil after it has reported that to Exec, and an error in a process that Exec has not started. ctx ends with a signal that
-// came before.
+// Inside does the part of [Exec] that runs in its own mount namespace, with the arguments after "--" of
+// startInOverlay. It returns only on failure: nil after it has reported that to Exec, and an error in a
+// process that Exec has not started. ctx ends with a signal that came before.
 func Inside(ctx context.Context, args []string) error {
 	runtime.LockOSThread()
 	signal.Reset(os.Interrupt, syscall.SIGTERM) // as for the command
@@ -104,16 +106,18 @@ func Inside(ctx context.Context, args []string) error {
 		return errors.New("this command is for lockstep workspace exec only")
 	}
 	unix.CloseOnExec(answerDescriptor)
-	err := context.Cause(ctx)
-	if err == nil {
-		err = enter(layers{args[0]}, args[1], args[2])
-	}
-	if err == nil && !isChild() {
-		err = errors.New("lockstep workspace exec has ended")
-	}
-	if err == nil {
-		err = become(args[4:])
-	}
+	err := func() error { // returns only if the command was not started
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := enter(layers{args[0]}, args[1], args[2]); err != nil {
+			return err
+		}
+		if !isChild() {
+			return errors.New("lockstep workspace exec has ended")
+		}
+		return become(args[4:])
+	}()
 	a := answer{Err: err.Error(), NotFound: errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist)}
 	if failed, ok := errors.AsType[*forbidden](err); ok {
 		a.Step, a.Err = failed.step, failed.err.Error()
@@ -127,10 +131,10 @@ func become(command []string) error {
 	if lookup, ok := errors.AsType[*exec.Error](err); ok {
 		err = lookup.Err
 	}
-	if err == nil {
-		err = unix.Exec(path, command, os.Environ())
+	if err != nil {
+		return fmt.Errorf("%s: %w", command[0], err)
 	}
-	return fmt.Errorf("%s: %w", command[0], err)
+	return fmt.Errorf("%s: %w", command[0], unix.Exec(path, command, os.Environ()))
 }
 
 // enter mounts the overlay, protects the repository's folder, moves to the overlay and gives up the capabilities.

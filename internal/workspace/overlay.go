@@ -43,8 +43,9 @@ func (l layers) create(tree string, files map[string]string) error {
 // remove removes what create and a failed mount made.
 func (l layers) remove() error { return errors.Join(removeAll(l.upper()), removeAll(l.work())) }
 
-// mount mounts the overlay of a tree on target. Folders are given as descriptors, because a mount option must not contain
-// commas, colons and backslashes. Nothing survives a crash of the machine, which makes writing faster.
+// mount mounts the overlay of a tree on target. Folders are given as descriptors, because a mount option must
+// not contain commas, colons and backslashes. Nothing survives a crash of the machine, which makes writing
+// faster.
 func (l layers) mount(tree, target string) error {
 	var folders [4]string
 	for i, path := range []string{tree, l.upper(), l.work(), target} {
@@ -72,8 +73,8 @@ func (l layers) mount(tree, target string) error {
 	return file.Close()
 }
 
-// canMount reports whether this process has the capabilities that an overlay needs: CAP_SYS_ADMIN to mount it, CAP_DAC_OVERRIDE
-// for its work folder.
+// canMount reports whether this process has the capabilities that an overlay needs: CAP_SYS_ADMIN to mount
+// it, CAP_DAC_OVERRIDE for its work folder.
 func canMount() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -70,7 +70,8 @@ func sweep(base string) {
 	for _, entry := range entries {
 		dir := filepath.Join(base, entry.Name())
 		var st unix.Stat_t
-		if !strings.HasPrefix(entry.Name(), scratchPrefix) || !entry.IsDir() || unix.Lstat(dir, &st) != nil || int(st.Uid) != os.Geteuid() {
+		if !strings.HasPrefix(entry.Name(), scratchPrefix) || !entry.IsDir() || unix.Lstat(dir, &st) != nil ||
+			int(st.Uid) != os.Geteuid() {
 			continue
 		}
 		if lock, err := lockFolder(dir, unix.LOCK_EX); err == nil {

@@ -18,7 +18,9 @@ type forwarder struct {
 // newForwarder keeps the signals that ask a program to do something, until [forwarder.forward].
 func newForwarder() *forwarder {
 	f := &forwarder{signals: make(chan os.Signal, 16)}
-	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2} {
+	for _, s := range []os.Signal{
+		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+	} {
 		if !signal.Ignored(s) { // as with nohup, for the command too
 			signal.Notify(f.signals, s)
 		}
@@ -43,7 +45,8 @@ func (f *forwarder) stop() {
 	f.running.Wait()
 }
 
-// fromTerminal reports whether a signal probably came from the terminal, which sends it to all processes in the foreground.
+// fromTerminal reports whether a signal probably came from the terminal, which sends it to all processes in
+// the foreground.
 func fromTerminal(s os.Signal) bool {
 	if s != syscall.SIGINT && s != syscall.SIGQUIT {
 		return false

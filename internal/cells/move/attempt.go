@@ -58,7 +58,8 @@ func (a *attempt) run(ctx context.Context) (err error) {
 	}
 	move, _, departed := known.MovedToCell()
 	switch {
-	case departed && move.Cell == a.cfg.Cell && !a.isOvertaken(): // an earlier attempt, perhaps by a request that was lost since
+	case departed && move.Cell == a.cfg.Cell && !a.isOvertaken():
+		// an earlier attempt, perhaps by a request that was lost since
 		a.marked, a.req.Epoch, a.move.Epoch = true, move.Epoch, move.Epoch
 	case !a.isWanted():
 		a.moot = true
@@ -68,19 +69,21 @@ func (a *attempt) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	err = a.withBoth(ctx, a.commit)
-	if err == nil {
-		a.cfg.Moved(ctx, a.req.Repo, cells.Member{Name: a.old.Name, Namespace: a.old.Prefix})
+	if err := a.withBoth(ctx, a.commit); err != nil {
+		return err
 	}
-	return err
+	a.cfg.Moved(ctx, a.req.Repo, cells.Member{Name: a.old.Name, Namespace: a.old.Prefix})
+	return nil
 }
 
-// isWanted reports whether the repository shall still be moved: the old cell may have been lost since the request, or the weights changed.
+// isWanted reports whether the repository shall still be moved: the old cell may have been lost since the
+// request, or the weights changed.
 func (a *attempt) isWanted() bool {
 	return a.old.State != cells.Gone && (a.req.Pin || a.cfg.Directory.Target(a.req.Repo).Name == a.cfg.Cell)
 }
 
-// isOvertaken reports whether the old cell was lost and the repository is placed in a third one: the move cannot be completed then.
+// isOvertaken reports whether the old cell was lost and the repository is placed in a third one: the move
+// cannot be completed then.
 func (a *attempt) isOvertaken() bool {
 	at := a.cfg.Directory.Place(a.req.Repo).Name
 	return a.old.State == cells.Gone && at != a.old.Name && at != a.new.Name
@@ -108,11 +111,13 @@ func (a *attempt) stage(ctx context.Context) error {
 }
 
 func (a *attempt) request(floor uint64) locking.Request {
-	return locking.Request{Key: a.req.Repo.Key(), Job: "move/" + a.req.From + "/" + a.cfg.Cell, Operation: "move", Floor: floor}
+	return locking.Request{
+		Key: a.req.Repo.Key(), Job: "move/" + a.req.From + "/" + a.cfg.Cell, Operation: "move", Floor: floor,
+	}
 }
 
-// withBoth calls fn while it holds the leases of both cells, taken in the order of the cells' names, so that two moves cannot wait for each
-// other.
+// withBoth calls fn while it holds the leases of both cells, taken in the order of the cells' names, so that
+// two moves cannot wait for each other.
 func (a *attempt) withBoth(ctx context.Context, fn func(ctx context.Context, old, here *locking.Lease) error) error {
 	other, err := a.locker(a.old.Cell)
 	if err != nil {
@@ -124,7 +129,9 @@ func (a *attempt) withBoth(ctx context.Context, fn func(ctx context.Context, old
 	}
 	if a.old.Name < a.new.Name {
 		return other.Do(ctx, a.request(0), func(ctx context.Context, old *locking.Lease) error {
-			return a.cfg.Locker.Do(ctx, a.request(max(floor, old.Fence())), func(ctx context.Context, here *locking.Lease) error {
+			return a.cfg.Locker.Do(ctx, a.request(max(floor, old.Fence())), func(
+				ctx context.Context, here *locking.Lease,
+			) error {
 				return fn(ctx, old, here)
 			})
 		})
@@ -134,7 +141,8 @@ func (a *attempt) withBoth(ctx context.Context, fn func(ctx context.Context, old
 	})
 }
 
-// isRequested reports whether the request is still kept: another worker may have completed the move while this one waited for a lease.
+// isRequested reports whether the request is still kept: another worker may have completed the move while
+// this one waited for a lease.
 func (a *attempt) isRequested(ctx context.Context) (bool, error) {
 	_, kept, err := a.queue.Get(ctx, a.req.Repo)
 	return kept, err
@@ -153,7 +161,8 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	move, last, departed := known.MovedToCell()
 	switch {
 	case departed && move.Cell != a.cfg.Cell:
-		return events.Errorf(events.Permanent, events.ClassConflict, "%s was moved from cell %s to cell %s", a.req.Repo, a.old.Name, move.Cell)
+		return events.Errorf(events.Permanent, events.ClassConflict, "%s was moved from cell %s to cell %s", a.req.Repo,
+			a.old.Name, move.Cell)
 	case departed:
 		a.marked = true
 	case !known.IsHere():
@@ -202,14 +211,16 @@ func (a *attempt) checkArriving(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if arriving, ok := known.Arriving(); !ok || arriving.Cell != a.req.From || arriving.Epoch != a.move.Epoch || !a.isWanted() {
-		return events.Errorf(events.Retryable, events.ClassBusy, "the move of %s to cell %s was abandoned meanwhile", a.req.Repo, a.new.Name)
+	if arriving, ok := known.Arriving(); !ok || arriving.Cell != a.req.From || arriving.Epoch != a.move.Epoch ||
+		!a.isWanted() {
+		return events.Errorf(events.Retryable, events.ClassBusy, "the move of %s to cell %s was abandoned meanwhile",
+			a.req.Repo, a.new.Name)
 	}
 	return nil
 }
 
-// isActive reports whether the move has been completed in the new cell, and whether the repository has left that one since: it was marked
-// as arriving there before the old cell marked it as moved.
+// isActive reports whether the move has been completed in the new cell, and whether the repository has left
+// that one since: it was marked as arriving there before the old cell marked it as moved.
 func (a *attempt) isActive(ctx context.Context, last string) (active, gone bool, err error) {
 	known, err := a.new.states.Load(ctx, a.req.Repo)
 	if err != nil || !a.marked {
@@ -220,17 +231,20 @@ func (a *attempt) isActive(ctx context.Context, last string) (active, gone bool,
 	return known.IsHere() && follows != nil && follows.Cell == a.old.Name && follows.Entry == last, gone, nil
 }
 
-// mark marks the repository as moved in the old cell, and returns the last entry of its results. If its Redis has replicas, one of them
-// has the mark then.
+// mark marks the repository as moved in the old cell, and returns the last entry of its results. If its Redis
+// has replicas, one of them has the mark then.
 func (a *attempt) mark(ctx context.Context, old *locking.Lease) (last string, err error) {
 	guard := old.Guard()
 	node, err := masterOf(ctx, a.cfg.Redis, guard.Key)
-	if err != nil || node == nil {
-		if err == nil {
-			last, err = a.old.states.Depart(ctx, nil, a.out(), guard)
+	if err != nil {
+		return "", err
+	}
+	if node == nil {
+		if last, err = a.old.states.Depart(ctx, nil, a.out(), guard); err != nil {
+			return last, err
 		}
-		a.marked = a.marked || err == nil
-		return last, err
+		a.marked = true
+		return last, nil
 	}
 	conn := node.Conn() // WAIT is about the writes of its connection
 	defer conn.Close()
@@ -239,14 +253,19 @@ func (a *attempt) mark(ctx context.Context, old *locking.Lease) (last string, er
 	}
 	a.marked = true
 	replication, err := conn.Info(ctx, "replication").Result()
-	if err != nil || strings.Contains(replication, "connected_slaves:0") || !strings.Contains(replication, "connected_slaves:") {
+	if err != nil || strings.Contains(replication, "connected_slaves:0") ||
+		!strings.Contains(replication, "connected_slaves:") {
 		return last, err
 	}
 	replicas, err := conn.Wait(ctx, 1, a.cfg.Confirm).Result()
-	if err == nil && replicas == 0 {
-		err = events.Errorf(events.Retryable, events.ClassInternal, "no replica of the old cell's Redis has confirmed the mark within %v", a.cfg.Confirm)
+	if err != nil {
+		return last, err
 	}
-	return last, err
+	if replicas == 0 {
+		return last, events.Errorf(events.Retryable, events.ClassInternal,
+			"no replica of the old cell's Redis has confirmed the mark within %v", a.cfg.Confirm)
+	}
+	return last, nil
 }
 
 // masterOf returns the client of the master that has a key, or nil for a kind of client that has no such notion.
@@ -261,7 +280,9 @@ func masterOf(ctx context.Context, client redis.UniversalClient, key string) (*r
 }
 
 // complete takes the steps after the commit point. known is the state in the old cell.
-func (a *attempt) complete(ctx context.Context, known state.Repo, last string, old, here *locking.Lease, active bool) error {
+func (a *attempt) complete(
+	ctx context.Context, known state.Repo, last string, old, here *locking.Lease, active bool,
+) error {
 	if _, err := a.cfg.Directory.Flip(ctx, a.req.Repo, a.old.Name, a.new.Name); err != nil && !a.isPlaced() {
 		return fmt.Errorf("place %s in cell %s: %w", a.req.Repo, a.new.Name, err)
 	}
@@ -310,7 +331,8 @@ func (a *attempt) spelled(known state.Repo, watches []watch.Watch) string {
 	return a.req.Repo.String()
 }
 
-// isPlaced reports whether the directory places the repository in the new cell, which a repeated Flip refuses once the weights do.
+// isPlaced reports whether the directory places the repository in the new cell, which a repeated Flip refuses
+// once the weights do.
 func (a *attempt) isPlaced() bool { return a.cfg.Directory.Place(a.req.Repo).Name == a.new.Name }
 
 // abandon removes what a move has copied that is refused or not wanted any more.
@@ -332,7 +354,9 @@ func (a *attempt) abandon(ctx context.Context) error {
 			return nil
 		}
 		a.move.Epoch = arriving.Epoch
-		_, err = a.cfg.Volume.Remove(ctx, volume.RemoveRequest{Repo: a.req.Repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm})
+		_, err = a.cfg.Volume.Remove(ctx, volume.RemoveRequest{
+			Repo: a.req.Repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm,
+		})
 		if err != nil {
 			return err
 		}

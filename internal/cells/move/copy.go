@@ -13,10 +13,10 @@ import (
 	"lockstep/locking"
 )
 
-// copy brings the new cell's volume up to what is published in the old cell, from the old cell's reader. It fetches only what is missing.
-// If trees have files that Git does not carry, it copies nothing: see [attempt.fetch].
-// The copy is bound to the repository's own remote, from which later syncs fetch. Nobody looks for it before the directory places the
-// repository here, so publishing it early harms none.
+// copy brings the new cell's volume up to what is published in the old cell, from the old cell's reader. It
+// fetches only what is missing. If trees have files that Git does not carry, it copies nothing: see
+// [attempt.fetch]. The copy is bound to the repository's own remote, from which later syncs fetch. Nobody
+// looks for it before the directory places the repository here, so publishing it early harms none.
 func (a *attempt) copy(ctx context.Context, here *locking.Lease) error {
 	known, err := a.old.states.Load(ctx, a.req.Repo)
 	if err != nil {
@@ -54,7 +54,8 @@ func (a *attempt) copy(ctx context.Context, here *locking.Lease) error {
 	}
 	for name := range heads {
 		if parsed, err := events.ParseRef(name); err != nil || !listed[parsed] {
-			return events.Errorf(events.Retryable, events.ClassConflict, "%s of %s is not at the old cell's reader", name, a.req.Repo)
+			return events.Errorf(events.Retryable, events.ClassConflict, "%s of %s is not at the old cell's reader",
+				name, a.req.Repo)
 		}
 	}
 	return a.dropRefs(ctx, here, listed, hasDefault)
@@ -76,7 +77,8 @@ func (a *attempt) copyRef(ctx context.Context, here *locking.Lease, from source,
 		}
 	}
 	req := volume.SyncRequest{
-		Repo: a.req.Repo, URL: known.Remote(), Via: from.git(a.req.Repo), Ref: r.Ref, Fence: here.Fence(), Depth: r.Depth, Confirm: here.Confirm,
+		Repo: a.req.Repo, URL: known.Remote(), Via: from.git(a.req.Repo), Ref: r.Ref, Fence: here.Fence(),
+		Depth: r.Depth, Confirm: here.Confirm,
 	}
 	if a.cfg.Token != "" {
 		req.Auth = wire.Auth{BearerToken: a.cfg.Token}
@@ -89,13 +91,14 @@ func (a *attempt) copyRef(ctx context.Context, here *locking.Lease, from source,
 		return fmt.Errorf("copy %s from cell %s: %w", r.Ref, a.old.Name, retryable(err))
 	}
 	if synced.Ref != r.Ref { // the default branch has changed since it was listed
-		return events.Errorf(events.Retryable, events.ClassConflict, "copy %s from cell %s: got %s", r.Ref, a.old.Name, synced.Ref)
+		return events.Errorf(events.Retryable, events.ClassConflict, "copy %s from cell %s: got %s", r.Ref, a.old.Name,
+			synced.Ref)
 	}
 	return nil
 }
 
-// retryable returns an error of copying as one that another attempt may not meet: the reader restarts, a ref goes. What the new cell's
-// volume refuses is final.
+// retryable returns an error of copying as one that another attempt may not meet: the reader restarts, a ref
+// goes. What the new cell's volume refuses is final.
 func retryable(err error) error {
 	switch events.ClassOf(err) {
 	case events.ClassAuth, events.ClassNotFound, events.ClassNoRef:
@@ -104,8 +107,11 @@ func retryable(err error) error {
 	return err
 }
 
-// dropRefs removes what the volume has too much: refs that are gone since an earlier attempt, or since the repository was here before.
-func (a *attempt) dropRefs(ctx context.Context, here *locking.Lease, listed map[events.Ref]bool, hasDefault bool) error {
+// dropRefs removes what the volume has too much: refs that are gone since an earlier attempt, or since the
+// repository was here before.
+func (a *attempt) dropRefs(
+	ctx context.Context, here *locking.Lease, listed map[events.Ref]bool, hasDefault bool,
+) error {
 	published, _, err := a.cfg.Volume.Published(a.req.Repo)
 	if err != nil {
 		return err
@@ -126,17 +132,20 @@ func (a *attempt) dropRefs(ctx context.Context, here *locking.Lease, listed map[
 
 // discard removes a clone that is left over from an earlier attempt, or since the repository was here before.
 func (a *attempt) discard(ctx context.Context, here *locking.Lease) error {
-	_, err := a.cfg.Volume.Remove(ctx, volume.RemoveRequest{Repo: a.req.Repo, Fence: here.Fence(), Force: true, Confirm: here.Confirm})
+	_, err := a.cfg.Volume.Remove(ctx, volume.RemoveRequest{
+		Repo: a.req.Repo, Fence: here.Fence(), Force: true, Confirm: here.Confirm,
+	})
 	return err
 }
 
-// exceedsGit reports whether a watch asks for files that Git does not carry: from Git LFS, of submodules, or trees of views.
+// exceedsGit reports whether a watch asks for files that Git does not carry: from Git LFS, of submodules, or
+// trees of views.
 func exceedsGit(w watch.Watch) bool {
 	return w.LFS == watch.LFSFetch || w.Submodules != events.SubmodulesOff || w.ViewTrees
 }
 
-// fetch requests from the repository's remote what copy has left out. known is the state in the old cell. The changes wait until the
-// repository is activated.
+// fetch requests from the repository's remote what copy has left out. known is the state in the old cell. The
+// changes wait until the repository is activated.
 func (a *attempt) fetch(ctx context.Context, known state.Repo) error {
 	published, _, err := a.cfg.Volume.Published(a.req.Repo)
 	if err != nil {

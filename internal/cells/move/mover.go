@@ -33,7 +33,8 @@ type Config struct {
 	// Fetch publishes changes in Cell that fetch from the remote what Volume lacks. known is the state in the old cell.
 	Fetch func(ctx context.Context, repo events.RepoPath, known state.Repo) error
 
-	// Moved is called when a repository has moved: those of its changes that wait in the old cell, perhaps for long, can be forwarded. Optional.
+	// Moved is called when a repository has moved: those of its changes that wait in the old cell, perhaps
+	// for long, can be forwarded. Optional.
 	Moved func(ctx context.Context, repo events.RepoPath, from cells.Member)
 
 	Token     string            // of the readers' operator; "" if they need none
@@ -92,7 +93,8 @@ const (
 	refusedFor = time.Hour
 )
 
-// Run moves repositories until ctx is done. It then waits for the moves in flight, which end soon, and closes its lockers.
+// Run moves repositories until ctx is done. It then waits for the moves in flight, which end soon, and closes
+// its lockers.
 func (m *Mover) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer m.close()
@@ -128,23 +130,30 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Move moves a repository, or continues to. It removes the request when it is done, and otherwise keeps it with the error, to be tried
-// again.
+// Move moves a repository, or continues to. It removes the request when it is done, and otherwise keeps it
+// with the error, to be tried again.
 func (m *Mover) Move(ctx context.Context, r Request) error {
 	began := time.Now()
 	log := m.cfg.Log.With("repo", r.Repo.String(), "from", r.From, "to", m.cfg.Cell)
 	a := &attempt{Mover: m, req: r, move: state.CellMove{Repo: r.Repo, Cell: r.From, Epoch: r.Epoch}}
 	err := m.claimed(ctx, r, func() error { return a.run(ctx) })
-	if err == nil {
-		err = m.queue.done(ctx, r.Repo)
-		if err == nil && a.moot {
-			log.InfoContext(ctx, "move dropped: the weights have changed, or the cell was lost")
-		} else if err == nil {
-			m.cfg.Step("done", r.Repo)
-			log.InfoContext(ctx, "repository moved to this cell", "took", time.Since(began))
-		}
+	if err != nil {
+		return m.retry(ctx, log, r, a, err)
+	}
+	if err := m.queue.done(ctx, r.Repo); err != nil {
 		return err
 	}
+	if a.moot {
+		log.InfoContext(ctx, "move dropped: the weights have changed, or the cell was lost")
+		return nil
+	}
+	m.cfg.Step("done", r.Repo)
+	log.InfoContext(ctx, "repository moved to this cell", "took", time.Since(began))
+	return nil
+}
+
+// retry records why an attempt failed, and when the next one is. It returns the error.
+func (m *Mover) retry(ctx context.Context, log *slog.Logger, r Request, a *attempt, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	delay := min(firstRetry<<min(r.Tries, 10), lastRetry)
@@ -192,12 +201,14 @@ func (m *Mover) locker(cell cells.Cell) (*locking.Locker, error) {
 		return l, nil
 	}
 	l, err := locking.New(locking.Config{
-		Redis: m.cfg.Redis, PubSub: m.cfg.PubSub, Prefix: prefix, Lease: m.cfg.Lease, Wait: m.cfg.Wait, Worker: m.cfg.Worker, Log: m.cfg.Log, KeyName: "repo",
+		Redis: m.cfg.Redis, PubSub: m.cfg.PubSub, Prefix: prefix, Lease: m.cfg.Lease, Wait: m.cfg.Wait,
+		Worker: m.cfg.Worker, Log: m.cfg.Log, KeyName: "repo",
 	})
-	if err == nil {
-		m.lockers[prefix] = l
+	if err != nil {
+		return nil, err
 	}
-	return l, err
+	m.lockers[prefix] = l
+	return l, nil
 }
 
 func (m *Mover) close() {

@@ -49,8 +49,8 @@ func (q *Queue) requests() string { return q.namespace.Arrivals() }
 
 func (q *Queue) due() string { return q.namespace.Arrivals() + ":due" }
 
-// Request adds a request, due now. If one is kept for the repository already, Request returns false; if again is set, it replaces that one,
-// and makes it due now unless it is begun.
+// Request adds a request, due now. If one is kept for the repository already, Request returns false; if again
+// is set, it replaces that one, and makes it due now unless it is begun.
 func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool, err error) {
 	if r.Requested.IsZero() {
 		r.Requested = time.Now().UTC()
@@ -67,7 +67,9 @@ func (q *Queue) Request(ctx context.Context, r Request, again bool) (added bool,
 		} else {
 			pipe.HSetNX(ctx, q.requests(), r.Repo.Key(), document)
 		}
-		pipe.ZAddArgs(ctx, q.due(), redis.ZAddArgs{LT: again, NX: !again, Members: []redis.Z{{Score: 0, Member: r.Repo.Key()}}})
+		pipe.ZAddArgs(ctx, q.due(), redis.ZAddArgs{
+			LT: again, NX: !again, Members: []redis.Z{{Score: 0, Member: r.Repo.Key()}},
+		})
 		return nil
 	})
 	if err != nil {
@@ -82,11 +84,11 @@ func (q *Queue) Get(ctx context.Context, repo events.RepoPath) (Request, bool, e
 	if errors.Is(err, redis.Nil) {
 		return Request{}, false, nil
 	}
-	var r Request
-	if err == nil {
-		err = json.Unmarshal([]byte(document), &r)
-	}
 	if err != nil {
+		return Request{}, false, fmt.Errorf("read the move of %s: %w", repo, err)
+	}
+	var r Request
+	if err := json.Unmarshal([]byte(document), &r); err != nil {
 		return Request{}, false, fmt.Errorf("read the move of %s: %w", repo, err)
 	}
 	return r, true, nil
@@ -136,7 +138,8 @@ func (q *Queue) claim(ctx context.Context, n int, hold time.Duration) (claimed [
 	return claimed, nil
 }
 
-// dueAt returns the score of a request that is due at a time: negative once it is begun, so that claim.lua finds it first.
+// dueAt returns the score of a request that is due at a time: negative once it is begun, so that claim.lua
+// finds it first.
 func dueAt(at time.Time, begun bool) float64 {
 	if begun {
 		return -float64(at.UnixMilli())
@@ -147,10 +150,10 @@ func dueAt(at time.Time, begun bool) float64 {
 // renew renews the claim of a request for a time from now. It does nothing if the request is gone.
 func (q *Queue) renew(ctx context.Context, repo events.RepoPath, hold time.Duration) error {
 	now, err := stream.Time(ctx, q.redis, q.due())
-	if err == nil {
-		err = q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: dueAt(now.Add(hold), true), Member: repo.Key()}).Err()
+	if err != nil {
+		return err
 	}
-	return err
+	return q.redis.ZAddXX(ctx, q.due(), redis.Z{Score: dueAt(now.Add(hold), true), Member: repo.Key()}).Err()
 }
 
 // done removes a request.
@@ -166,20 +169,22 @@ func (q *Queue) done(ctx context.Context, repo events.RepoPath) error {
 	return nil
 }
 
-// retry keeps a request with the outcome of an attempt, due after a delay. After the mark it comes before those that are not begun.
+// retry keeps a request with the outcome of an attempt, due after a delay. After the mark it comes before
+// those that are not begun.
 func (q *Queue) retry(ctx context.Context, r Request, delay time.Duration, marked bool) error {
 	document, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	now, err := stream.Time(ctx, q.redis, q.due())
-	if err == nil {
-		_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)
-			pipe.ZAdd(ctx, q.due(), redis.Z{Score: dueAt(now.Add(delay), marked), Member: r.Repo.Key()})
-			return nil
-		})
+	if err != nil {
+		return fmt.Errorf("keep the request to move %s: %w", r.Repo, err)
 	}
+	_, err = q.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.HSet(ctx, q.requests(), r.Repo.Key(), document)
+		pipe.ZAdd(ctx, q.due(), redis.Z{Score: dueAt(now.Add(delay), marked), Member: r.Repo.Key()})
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("keep the request to move %s: %w", r.Repo, err)
 	}

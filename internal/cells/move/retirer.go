@@ -19,8 +19,8 @@ import (
 	"lockstep/locking"
 )
 
-// Retirer cleans up after repositories that have left its cell: see the package documentation. Any number of processes may run one. All
-// fields but Every and Step are required.
+// Retirer cleans up after repositories that have left its cell: see the package documentation. Any number of
+// processes may run one. All fields but Every and Step are required.
 type Retirer struct {
 	Cell      string
 	Directory *cells.Directory
@@ -64,7 +64,9 @@ func (r Retirer) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	due, err := r.Redis.ZRangeByScore(ctx, self.Prefix.Departed(), &redis.ZRangeBy{Min: "-inf", Max: fmt.Sprint(now.UnixMilli()), Count: retireAtOnce}).Result()
+	due, err := r.Redis.ZRangeByScore(ctx, self.Prefix.Departed(), &redis.ZRangeBy{
+		Min: "-inf", Max: fmt.Sprint(now.UnixMilli()), Count: retireAtOnce,
+	}).Result()
 	if err != nil {
 		return fmt.Errorf("find repositories that have left: %w", err)
 	}
@@ -81,10 +83,12 @@ func (r Retirer) once(ctx context.Context) error {
 			next = retireAgain
 		case err != nil:
 			next = retireLater
-			r.Log.WarnContext(ctx, "cannot clean up after a repository that moved to another cell, will retry", "repo", key, "error", err)
+			r.Log.WarnContext(ctx, "cannot clean up after a repository that moved to another cell, will retry",
+				"repo", key, "error", err)
 		}
 		if next > 0 { // only if it is still there: it may have come back
-			err = r.Redis.ZAddXX(ctx, self.Prefix.Departed(), redis.Z{Score: float64(now.Add(next).UnixMilli()), Member: key}).Err()
+			err = r.Redis.ZAddXX(ctx, self.Prefix.Departed(),
+				redis.Z{Score: float64(now.Add(next).UnixMilli()), Member: key}).Err()
 		}
 		if next > 0 && err != nil {
 			return err
@@ -93,7 +97,8 @@ func (r Retirer) once(ctx context.Context) error {
 	return nil
 }
 
-// retire does what is next for a repository, and returns after which time the following step is due, 0 if there is none.
+// retire does what is next for a repository, and returns after which time the following step is due, 0 if
+// there is none.
 func (r Retirer) retire(ctx context.Context, self cells.Cell, repo events.RepoPath) (next time.Duration, err error) {
 	floor, err := r.Volume.Floor(repo)
 	if err != nil {
@@ -140,20 +145,26 @@ func (r Retirer) step(name string, repo events.RepoPath) {
 
 // remove removes what is left on the volume. Pinned trees stay, and are removed by a later call.
 func (r Retirer) remove(ctx context.Context, self cells.Cell, repo events.RepoPath, lease *locking.Lease) error {
-	_, err := r.Volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm})
-	if err == nil {
-		err = r.Redis.ZRem(ctx, self.Prefix.Departed(), repo.Key()).Err()
+	_, err := r.Volume.Remove(ctx, volume.RemoveRequest{
+		Repo: repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm,
+	})
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		r.step("removed", repo)
-		r.Log.InfoContext(ctx, "files of a repository that moved to another cell removed", "repo", repo.String())
+	if err := r.Redis.ZRem(ctx, self.Prefix.Departed(), repo.Key()).Err(); err != nil {
+		return err
 	}
-	return err
+	r.step("removed", repo)
+	r.Log.InfoContext(ctx, "files of a repository that moved to another cell removed", "repo", repo.String())
+	return nil
 }
 
-// isReady reports whether the watches and the state of a repository that has left can go: it is worked on in the new cell, and apps have
-// got the results of this one. If the new cell does not work on it, it makes sure that the move is completed.
-func (r Retirer) isReady(ctx context.Context, self cells.Cell, move state.CellMove, known state.Repo, last string) (bool, error) {
+// isReady reports whether the watches and the state of a repository that has left can go: it is worked on in
+// the new cell, and apps have got the results of this one. If the new cell does not work on it, it makes sure
+// that the move is completed.
+func (r Retirer) isReady(
+	ctx context.Context, self cells.Cell, move state.CellMove, known state.Repo, last string,
+) (bool, error) {
 	to, ok := r.Directory.Cell(move.Cell)
 	if !ok {
 		return false, fmt.Errorf("%s was moved to cell %s: %w", move.Repo, move.Cell, cells.ErrNoCell)
@@ -163,8 +174,10 @@ func (r Retirer) isReady(ctx context.Context, self cells.Cell, move state.CellMo
 		return false, err
 	}
 	follows := there.Follows()
-	if _, _, leftAgain := there.MovedToCell(); !leftAgain && (follows == nil || follows.Cell != self.Name || follows.Entry != last) {
-		_, err := NewQueue(r.Redis, to.Prefix).Request(ctx, Request{Repo: move.Repo, From: self.Name, Epoch: move.Epoch}, false)
+	if _, _, leftAgain := there.MovedToCell(); !leftAgain &&
+		(follows == nil || follows.Cell != self.Name || follows.Entry != last) {
+		_, err := NewQueue(r.Redis, to.Prefix).Request(ctx,
+			Request{Repo: move.Repo, From: self.Name, Epoch: move.Epoch}, false)
 		return false, err
 	}
 	set, err := watch.NewRegistry(r.Redis, self.Prefix).Of(ctx, move.Repo)

@@ -31,13 +31,17 @@ func newSource(cell, base, token string, transport http.RoundTripper) (source, e
 	u, err := url.Parse(base)
 	switch {
 	case base == "":
-		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "cell %s has no reader to copy from: run one with --roles reader and --cell %s", cell, cell)
+		return source{}, events.Errorf(events.Retryable, events.ClassConfig,
+			"cell %s has no reader to copy from: run one with --roles reader and --cell %s", cell, cell)
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "the reader of cell %s has no valid URL", cell)
 	case token != "" && !cells.MayHaveTokens(u):
-		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "the reader of cell %s is reached over http, so the API token would be sent unencrypted; use https", cell)
+		return source{}, events.Errorf(events.Retryable, events.ClassConfig, "the reader of cell %s is reached over "+
+			"http, so the API token would be sent unencrypted; use https", cell)
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	return source{strings.TrimRight(base, "/") + "/cells/" + cell, token, client}, nil // only what that cell has
 }
 
@@ -59,7 +63,8 @@ type ref struct {
 func (s source) refs(ctx context.Context, repo events.RepoPath) ([]ref, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+"/api/v1/repos/"+url.PathEscape(repo.String())+"/refs", nil)
+	refs := s.base + "/api/v1/repos/" + url.PathEscape(repo.String()) + "/refs"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, refs, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +80,8 @@ func (s source) refs(ctx context.Context, repo events.RepoPath) ([]ref, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, events.Errorf(events.Retryable, events.ClassServer, "list the refs at the old cell's reader: HTTP %d", resp.StatusCode)
+		return nil, events.Errorf(events.Retryable, events.ClassServer,
+			"list the refs at the old cell's reader: HTTP %d", resp.StatusCode)
 	}
 	var list struct {
 		Refs []ref `json:"refs"`

@@ -22,8 +22,9 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// builder checks out a plan into a private folder. It links unchanged files from the last tree, unless the folder has
-// them already, and writes all others as new files, since trees share inodes. Several goroutines work on batches of items.
+// builder checks out a plan into a private folder. It links unchanged files from the last tree, unless the
+// folder has them already, and writes all others as new files, since trees share inodes. Several goroutines
+// work on batches of items.
 type builder struct {
 	writer
 	prepared bool              // the folder has the unchanged files
@@ -42,14 +43,17 @@ type builder struct {
 // Build checks out the plan's items into dst, an empty folder. It calls count for each created file, from several
 // goroutines.
 func (p *Plan) Build(
-	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
+	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits,
+	count func(files int64),
 ) (*Files, error) {
 	leaving, err := p.leavingLinks(ctx, objects, items, links)
 	if err != nil {
 		return nil, err
 	}
 	b := &builder{
-		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, leaving: leaving, large: p.large, filled: p.filled},
+		writer: writer{
+			objects: objects, format: p.Commit.Format(), links: links, leaving: leaving, large: p.large, filled: p.filled,
+		},
 		maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
 	last := ""
@@ -60,7 +64,9 @@ func (p *Plan) Build(
 	if err != nil {
 		return nil, err
 	}
-	return &Files{Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts}, nil
+	return &Files{
+		Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts,
+	}, nil
 }
 
 // leavingLinks returns the paths of the links that lead out of the tree, if the policy is to omit or refuse them. An
@@ -130,7 +136,8 @@ func (b *builder) build(ctx context.Context, dst, last string) (made manifest, w
 	return slices.DeleteFunc(b.made, tracked.isSkipped), written, nil
 }
 
-// checkLengths fails if readers could not open an item by its path, although folder by folder it can be created on some file systems.
+// checkLengths fails if readers could not open an item by its path, although folder by folder it can be
+// created on some file systems.
 func checkLengths(dst string, items []Item) error {
 	const spare = 16 // the final name of the tree is a little longer than that of dst
 	for _, it := range items {
@@ -141,8 +148,8 @@ func checkLengths(dst string, items []Item) error {
 	return nil
 }
 
-// makeFolders creates all folders: those of one depth concurrently, because creating a folder takes much longer than linking
-// a file.
+// makeFolders creates all folders: those of one depth concurrently, because creating a folder takes much
+// longer than linking a file.
 func (b *builder) makeFolders(ctx context.Context, dst string) error {
 	for _, folders := range foldersByDepth(b.items) {
 		g, ctx := errgroup.WithContext(ctx)
@@ -171,10 +178,10 @@ func makeFolders(ctx context.Context, dst string, folders []string) error {
 			return stoppedBuild(ctx)
 		}
 		parent, err := to.Enter(disk.Parent(folder), disk.Dir.Open)
-		if err == nil {
-			err = parent.MakeOnly(path.Base(folder))
-		}
 		if err != nil {
+			return buildError(err)
+		}
+		if err := parent.MakeOnly(path.Base(folder)); err != nil {
 			return buildError(err)
 		}
 	}
@@ -259,7 +266,8 @@ func (w *worker) run(dst, last string) (err error) {
 }
 
 func treeTooLarge(limit int64) error {
-	return object.Quotaf("the files of the tree have more than %d bytes; raise max-tree-bytes in the setting limits if the repository is meant to be that large", limit)
+	return object.Quotaf("the files of the tree have more than %d bytes; raise max-tree-bytes in the setting limits "+
+		"if the repository is meant to be that large", limit)
 }
 
 // make creates an entry and returns its size.
@@ -293,16 +301,14 @@ func (w *worker) make(to, from *disk.Walker, it Item) (tracked, int64, error) {
 
 // linkUnchanged links a file from the last tree if it is unmodified there, and returns its size. A link beyond the file
 // system's limit of links to one file fails, too.
-func (w *worker) linkUnchanged(folder disk.Dir, from *disk.Walker, it Item, name string) (size int64, ok bool, err error) {
+func (w *worker) linkUnchanged(
+	folder disk.Dir, from *disk.Walker, it Item, _ string,
+) (size int64, ok bool, err error) {
 	if it.mode == filemode.Submodule {
 		return 0, false, nil
 	}
-	last, err := from.Enter(disk.Parent(it.path), disk.Dir.Open)
-	if err != nil {
-		return 0, false, nil
-	}
-	st, err := last.Stat(name)
-	return st.Size, err == nil && it.was.isAsWritten(st, w.modes) && folder.Link(last, name) == nil, nil
+	size, ok = it.was.link(folder, from, it.path, w.modes)
+	return size, ok, nil
 }
 
 // keepUnchanged reports whether a file of a prepared tree is unmodified, and its size. If not, it removes the file.

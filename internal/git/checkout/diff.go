@@ -103,7 +103,9 @@ func markLinks(links *Links, found []difference, files []File) (err error) {
 }
 
 // differencesFrom lists the differences from the commit base; known is false if base cannot be read.
-func (p *Plan) differencesFrom(ctx context.Context, objects *object.Store, base string, limit int) (found []difference, known bool) {
+func (p *Plan) differencesFrom(
+	ctx context.Context, objects *object.Store, base string, limit int,
+) (found []difference, known bool) {
 	if !object.IsID(base) {
 		return nil, false
 	}
@@ -221,8 +223,9 @@ var emptyBlobs = map[object.ID]bool{
 	object.SHA256.Hash(plumbing.BlobObject, nil): true,
 }
 
-// renames pairs added files, in order, with deleted files of the same content and mode, as git diff-tree -M100% does: with one of the same
-// base name if there is any, otherwise with the first. It ignores empty files. It returns the old path of each new one.
+// renames pairs added files, in order, with deleted files of the same content and mode, as git diff-tree
+// -M100% does: with one of the same base name if there is any, otherwise with the first. It ignores empty
+// files. It returns the old path of each new one.
 func renames(found []difference) map[string]string {
 	type match struct {
 		side

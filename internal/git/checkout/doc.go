@@ -1,9 +1,9 @@
 // Package checkout builds the tree of a commit on disk.
 //
-// [NewPlan] compares a commit with the last published tree, and checks the new names and that all new objects are
-// present. [Plan.Build] writes the tree into an empty folder and links unchanged files from the last tree; [Plan.Update]
-// applies the changes to a private copy of it instead. [GitDir] is the tree's small .git, whose index Git and later plans
-// read. [Plan.ChangesSince] lists the files that a push changed.
+// [NewPlan] compares a commit with the last published tree, and checks the new names and that all new objects
+// are present. [Plan.Build] writes the tree into an empty folder and links unchanged files from the last
+// tree; [Plan.Update] applies the changes to a private copy of it instead. [GitDir] is the tree's small .git,
+// whose index Git and later plans read. [Plan.ChangesSince] lists the files that a push changed.
 //
 // [Tree.Select] selects files of a published tree, and [Subset.Build] makes a tree of only these.
 //

@@ -17,9 +17,11 @@ type Diff struct {
 	links *Links // of the newer tree
 }
 
-// NewDiff compares two trees of at most limit files; before may be zero. parts are the submodules of the newer one. Missing objects
-// are an error of ClassCorrupt.
-func NewDiff(ctx context.Context, objects *object.Store, before, after object.ID, parts Parts, limit int) (d *Diff, err error) {
+// NewDiff compares two trees of at most limit files; before may be zero. parts are the submodules of the
+// newer one. Missing objects are an error of ClassCorrupt.
+func NewDiff(
+	ctx context.Context, objects *object.Store, before, after object.ID, parts Parts, limit int,
+) (d *Diff, err error) {
 	defer object.RecoverCorrupt(&err)
 	found, err := differences(ctx, objects, before, after, limit)
 	if err != nil {
@@ -63,10 +65,12 @@ var ErrManySelections = errors.New("the selections have too many files")
 
 const maxFiltered = 64 << 20 // bytes of folders that are held for several selections
 
-// FilterTrees returns the ID that a tree object would have with the files of each selection only, as git write-tree names it. It
-// omits selections that have none of the files. It reads each folder that the selections enter once, however many enter it. Its
-// error may be ErrManySelections.
-func FilterTrees(ctx context.Context, objects *object.Store, tree object.ID, at Selection) (ids map[int32]object.ID, err error) {
+// FilterTrees returns the ID that a tree object would have with the files of each selection only, as git
+// write-tree names it. It omits selections that have none of the files. It reads each folder that the
+// selections enter once, however many enter it. Its error may be ErrManySelections.
+func FilterTrees(
+	ctx context.Context, objects *object.Store, tree object.ID, at Selection,
+) (ids map[int32]object.ID, err error) {
 	defer object.RecoverCorrupt(&err)
 	f := &treeFilter{ctx: ctx, objects: objects}
 	return f.filter(tree, at, 0)
@@ -126,7 +130,8 @@ type filteredFolder struct {
 	last    int    // index of the last entry
 }
 
-// add adds an entry, the ith of the whole folder, unless the selection has it already. It returns by how many bytes the folder grew.
+// add adds an entry, the ith of the whole folder, unless the selection has it already. It returns by how many
+// bytes the folder grew.
 func (f filtered) add(selection int32, i int, e object.TreeEntry) int {
 	folder := f[selection]
 	if folder == nil {

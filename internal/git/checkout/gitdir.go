@@ -41,9 +41,11 @@ const treeConfig = `[core]
 	auto = false
 `
 
-// WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns that of a prepared
-// tree into it. alternates is the relative path of the store's objects.
-func (f *Files) WriteGit(path string, ref string, commit object.ID, h History, links LinkPolicy, alternates string) error {
+// WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns
+// that of a prepared tree into it. alternates is the relative path of the store's objects.
+func (f *Files) WriteGit(
+	path string, ref string, commit object.ID, h History, links LinkPolicy, alternates string,
+) error {
 	g := GitDirOf(path)
 	contents := map[string]string{
 		"config":                  f.format.Configure(treeConfig),
@@ -74,15 +76,19 @@ func (f *Files) WriteGit(path string, ref string, commit object.ID, h History, l
 		contents[filepath.Base(g.PartsManifest())] = string(inParts.encode(f.format))
 	}
 	folders := []string{".", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"}
-	written, changed, err := writeFiles(g.Dir, folders, contents, []string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
-	if err == nil {
-		err = g.writeIndex(own.encode(f.format))
+	written, changed, err := writeFiles(g.Dir, folders, contents,
+		[]string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
+	if err != nil {
+		return err
+	}
+	if err := g.writeIndex(own.encode(f.format)); err != nil {
+		return err
 	}
 	if f.Changed != nil {
 		f.Changed = append(f.Changed, below(".git", changed)...)
 	}
 	f.GitWritten = append(below(".git", written), ".git/index")
-	return err
+	return nil
 }
 
 // below returns the paths of names in a folder.
@@ -97,10 +103,13 @@ func below(folder string, names []string) []string {
 // Files lists the files in the .git, but not the manifest, which is a link to the index.
 func (g GitDir) Files() (paths []string, err error) {
 	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && path != g.Manifest() {
+		if err != nil {
+			return err
+		}
+		if !d.IsDir() && path != g.Manifest() {
 			paths = append(paths, path)
 		}
-		return err
+		return nil
 	})
 	return paths, err
 }
@@ -189,15 +198,19 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 		return nil
 	}
 	parts, err := g.Parts()
-	inParts := 0
-	if err == nil && parts.isFilled() {
-		inParts, err = sizeOfManifest(g.PartsManifest(), h.Format())
-	}
 	if err != nil {
 		return nil
 	}
+	inParts := 0
+	if parts.isFilled() {
+		if inParts, err = sizeOfManifest(g.PartsManifest(), h.Format()); err != nil {
+			return nil
+		}
+	}
 	read := sync.OnceValues(func() (manifest, error) { return g.readFiles(h.Format()) })
-	return &Tree{path: tree, commit: h, size: size, links: links, large: g.Large(), parts: parts, inParts: inParts, read: read}
+	return &Tree{
+		path: tree, commit: h, size: size, links: links, large: g.Large(), parts: parts, inParts: inParts, read: read,
+	}
 }
 
 // RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.
@@ -210,17 +223,19 @@ func RefAndCommit(tree string) (ref, commit string, ok bool) {
 // RefAndCommit is [RefAndCommit] for a tree with any folder name.
 func (g GitDir) RefAndCommit() (ref, commit string, ok bool) {
 	ref, err := readLine(g.Ref())
-	if err == nil {
-		commit, err = readLine(filepath.Join(g.Dir, "lockstep-commit"))
+	if err != nil {
+		return "", "", false
 	}
+	commit, err = readLine(filepath.Join(g.Dir, "lockstep-commit"))
 	if err != nil || !object.IsID(commit) {
 		return "", "", false
 	}
 	store, err := g.Store()
-	if err == nil && store != "" {
-		_, err = os.Lstat(filepath.Join(store, "objects"))
+	if err != nil || store == "" {
+		return ref, commit, false
 	}
-	return ref, commit, err == nil && store != ""
+	_, err = os.Lstat(filepath.Join(store, "objects"))
+	return ref, commit, err == nil
 }
 
 // Ref returns the path of the file that marks a tree as complete: see RefAndCommit.

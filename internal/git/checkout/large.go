@@ -17,7 +17,8 @@ import (
 
 // Large has the content of files whose blobs are pointers to it, as with Git LFS. It is safe for concurrent use.
 type Large interface {
-	// Find returns the file with the content of the file at path, which has this blob. It returns nil if the blob is the content.
+	// Find returns the file with the content of the file at path, which has this blob. It returns nil if the
+	// blob is the content.
 	Find(ctx context.Context, path string, blob object.ID, executable bool) (*LargeFile, error)
 }
 
@@ -27,9 +28,9 @@ type LargeFile struct {
 	Size int64
 }
 
-// SetLarge sets what has the content of large files, and what [GitDir.Large] of the tree returns, before it is built. converted,
-// if not nil, reports whether the content of a file changes although its blob does not. Then every such file is rewritten,
-// and no prepared tree is used.
+// SetLarge sets what has the content of large files, and what [GitDir.Large] of the tree returns, before it
+// is built. converted, if not nil, reports whether the content of a file changes although its blob does not.
+// Then every such file is rewritten, and no prepared tree is used.
 func (p *Plan) SetLarge(large Large, selects string, converted func(path string) bool) {
 	p.large, p.selects, p.converted = large, selects, converted
 }
@@ -45,8 +46,8 @@ func isFile(mode filemode.FileMode) bool {
 // Tree returns the ID of the tree.
 func (p *Plan) Tree() object.ID { return p.tree }
 
-// LastTree returns the last tree's ID, what it selects, and whether a path at which it differs satisfies a condition. known is
-// false if there is no last tree, or its objects are not readable.
+// LastTree returns the last tree's ID, what it selects, and whether a path at which it differs satisfies a
+// condition. known is false if there is no last tree, or its objects are not readable.
 func (p *Plan) LastTree(objects *object.Store, changes func(path string) bool) (id object.ID, changed, known bool) {
 	if p.last == nil || !p.comparesLast {
 		return object.ZeroID, false, false
@@ -58,8 +59,8 @@ func (p *Plan) LastTree(objects *object.Store, changes func(path string) bool) (
 	return id, changed, known
 }
 
-// PartsDiffer reports whether the set of submodules with files differs from that of the last tree, or whether a path that
-// differs within a submodule satisfies a condition.
+// PartsDiffer reports whether the set of submodules with files differs from that of the last tree, or whether
+// a path that differs within a submodule satisfies a condition.
 func (p *Plan) PartsDiffer(changes func(path string) bool) bool {
 	before, after := p.last.Parts().filled(), p.parts.filled()
 	for path := range after {

@@ -22,9 +22,9 @@ type TreeFile struct {
 	InPart bool      // it belongs to a submodule
 }
 
-// List calls visit for each file of the tree, by path, until it returns an error; parts includes the files of submodules. It reads the
-// manifest as a stream, so memory does not depend on its size. After the last file it returns [ErrBadManifest] if the manifest is
-// damaged.
+// List calls visit for each file of the tree, by path, until it returns an error; parts includes the files of
+// submodules. It reads the manifest as a stream, so memory does not depend on its size. After the last file
+// it returns [ErrBadManifest] if the manifest is damaged.
 func (g GitDir) List(parts bool, visit func(TreeFile) error) error {
 	format := object.ParseID(g.BuiltFrom()).Format()
 	own, err := readingManifest(g.Manifest(), format)
@@ -105,7 +105,10 @@ func readingManifest(path string, format object.Format) (_ *manifestReader, err 
 	if body < manifestHeader {
 		return nil, ErrBadManifest
 	}
-	m := &manifestReader{Closer: file, sum: format.NewSum(), want: make([]byte, format.Size()), format: format, head: make([]byte, entryHeader(format))}
+	m := &manifestReader{
+		Closer: file, sum: format.NewSum(), want: make([]byte, format.Size()), format: format,
+		head: make([]byte, entryHeader(format)),
+	}
 	if _, err := file.ReadAt(m.want, body); err != nil {
 		return nil, err
 	}

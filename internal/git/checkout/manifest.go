@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path"
 	"strings"
 
+	"lockstep/internal/disk"
 	"lockstep/internal/git/object"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
@@ -93,10 +95,13 @@ func sizeOfManifest(path string, format object.Format) (int, error) {
 		return 0, ErrBadManifest
 	}
 	count, err := countEntries(head, format)
-	if err == nil && int64(count) > info.Size()/int64(entryHeader(format)) {
-		err = ErrBadManifest
+	if err != nil {
+		return 0, err
 	}
-	return count, err
+	if int64(count) > info.Size()/int64(entryHeader(format)) {
+		return 0, ErrBadManifest
+	}
+	return count, nil
 }
 
 // cutTracked decodes the first entry of text.
@@ -119,7 +124,8 @@ func cutTracked(text string, format object.Format) (entry tracked, rest string, 
 	return entry, text[size:], true
 }
 
-// trackedSize returns the size of an entry with a header and path of the given lengths: padded with NULs to a multiple of 8.
+// trackedSize returns the size of an entry with a header and path of the given lengths: padded with NULs to a
+// multiple of 8.
 func trackedSize(header, path int) int { return (header + path + 8) &^ 7 }
 
 func number(text string) uint32 {
@@ -128,6 +134,17 @@ func number(text string) uint32 {
 
 // isSkipped reports whether the file was not written to disk.
 func (t tracked) isSkipped() bool { return t.raw == "" }
+
+// link links the file at a path into folder, if the tree that is read through from has it unmodified there.
+func (t tracked) link(folder disk.Dir, from *disk.Walker, at string, modes fileModes) (size int64, linked bool) {
+	last, err := from.Enter(disk.Parent(at), disk.Dir.Open)
+	if err != nil {
+		return 0, false
+	}
+	name := path.Base(at)
+	st, err := last.Stat(name)
+	return st.Size, err == nil && t.isAsWritten(st, modes) && folder.Link(last, name) == nil
+}
 
 // isAsWritten reports whether a file on disk is the one the entry describes, unmodified. modes are those of new files.
 func (t tracked) isAsWritten(st unix.Stat_t, modes fileModes) bool {

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileModes are the types and permissions that new files get in a folder. They follow from the umask and from default ACLs.
+// fileModes are the types and permissions that new files get in a folder. They follow from the umask and from
+// default ACLs.
 type fileModes struct{ regular, executable uint32 }
 
 // probeModes creates and removes files in dst, which has no .git.

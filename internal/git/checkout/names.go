@@ -59,5 +59,6 @@ func isDotGitmodules(name string) bool {
 	}
 	// Later short names have up to six characters of a hash, then a number; eight characters in all.
 	hashed, n, ok := strings.Cut(name, "~")
-	return ok && len(name) == 8 && strings.HasPrefix("gi7eba", hashed) && n[0] != '0' && strings.Trim(n, "0123456789") == ""
+	return ok && len(name) == 8 && strings.HasPrefix("gi7eba", hashed) && n[0] != '0' &&
+		strings.Trim(n, "0123456789") == ""
 }

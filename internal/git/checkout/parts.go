@@ -25,11 +25,13 @@ type Part struct {
 	Commit object.ID // that the tree names
 	URL    string
 
-	// Class and Why are the class and the text of the error that left the folder empty; "" if it has the files of the commit.
+	// Class and Why are the class and the text of the error that left the folder empty; "" if it has the
+	// files of the commit.
 	Class git.Class
 	Why   string
 
-	// Credential is the name of the submodule credential with which fetching a missing submodule was attempted; "" for none.
+	// Credential is the name of the submodule credential with which fetching a missing submodule was
+	// attempted; "" for none.
 	Credential string
 }
 
@@ -46,11 +48,12 @@ func (p Parts) Missing() (missing []Part) {
 	return missing
 }
 
-// Equal reports whether trees of the same commit with these submodules are equal, whatever the reason why some are missing, if the
-// credential is the same.
+// Equal reports whether trees of the same commit with these submodules are equal, whatever the reason why
+// some are missing, if the credential is the same.
 func (p Parts) Equal(other Parts) bool {
 	return p.Mode == other.Mode && slices.EqualFunc(p.List, other.List, func(a, b Part) bool {
-		return a.Path == b.Path && a.Commit == b.Commit && a.URL == b.URL && a.IsFilled() == b.IsFilled() && a.Credential == b.Credential
+		return a.Path == b.Path && a.Commit == b.Commit && a.URL == b.URL && a.IsFilled() == b.IsFilled() &&
+			a.Credential == b.Credential
 	})
 }
 
@@ -130,7 +133,8 @@ func ParseParts(text string) (p Parts, err error) {
 			return Parts{}, errBadParts
 		}
 		p.List = append(p.List, Part{
-			Path: fields[0], Commit: object.ParseID(commit), URL: fields[1], Class: git.Class(fields[2]), Why: fields[3], Credential: fields[4],
+			Path: fields[0], Commit: object.ParseID(commit), URL: fields[1], Class: git.Class(fields[2]),
+			Why: fields[3], Credential: fields[4],
 		})
 	}
 	return p, nil
@@ -138,10 +142,12 @@ func ParseParts(text string) (p Parts, err error) {
 
 var errBadParts = errors.New("not a list of submodules, or damaged")
 
-// partsName is a file in trees that were built with submodules enabled. The file [GitDir.PartsManifest] lists the files of submodules, because the index has only their folders, as in Git.
+// partsName is a file in trees that were built with submodules enabled. The file [GitDir.PartsManifest] lists
+// the files of submodules, because the index has only their folders, as in Git.
 const partsName = "lockstep-submodules"
 
-// PartsManifest returns the path of the list of the submodules' files, a Git index of version 2. Trees without such files have none.
+// PartsManifest returns the path of the list of the submodules' files, a Git index of version 2. Trees
+// without such files have none.
 func (g GitDir) PartsManifest() string { return filepath.Join(g.Dir, "lockstep-submodules-index") }
 
 // Parts returns the submodules that the tree was built with. The error is errBadParts, or that of a file operation.
@@ -207,7 +213,9 @@ func (m manifest) split() (own, inParts manifest) {
 // hasBelow reports whether m has entries in a folder. It may begin with any entry before them.
 func (m manifest) hasBelow(folder string) bool {
 	// They follow entries whose names begin with that of the folder and a byte before the slash.
-	i, _ := slices.BinarySearchFunc(m, folder+"/", func(t tracked, path string) int { return strings.Compare(t.path, path) })
+	i, _ := slices.BinarySearchFunc(m, folder+"/", func(t tracked, path string) int {
+		return strings.Compare(t.path, path)
+	})
 	return i < len(m) && strings.HasPrefix(m[i].path, folder+"/")
 }
 

@@ -35,36 +35,17 @@ func (p *Plan) Submodules() (map[string]object.ID, error) {
 	return commits, nil
 }
 
-// SetParts adds the files of submodules, whose commits are in objects, to the plan, and removes those that the last tree has
-// beyond them. The limit applies to all files together. It must be called before SetLarge. The plan is not usable after an error.
+// SetParts adds the files of submodules, whose commits are in objects, to the plan, and removes those that
+// the last tree has beyond them. The limit applies to all files together. It must be called before SetLarge.
+// The plan is not usable after an error.
 func (p *Plan) SetParts(ctx context.Context, objects *object.Store, parts Parts, limit int) (err error) {
 	defer object.RecoverCorrupt(&err)
-	before, after := p.last.Parts().filled(), parts.filled()
+	after := parts.filled()
 	p.parts, p.filled = parts, map[string]bool{}
 	for path := range after {
 		p.filled[path] = true
 	}
-	found, size := []difference(nil), p.size
-	known := p.incremental
-	if known {
-		found, known, err = partDifferences(ctx, objects, before, after, limit)
-		// Changed files of submodules may be links, or change where others lead; see NewPlan.
-		known = known && (p.last.links == LinksKeep || len(found) == 0)
-		size += p.last.inParts
-	}
-	if err == nil && !known {
-		if p.incremental {
-			p.incremental = false
-			p.own, err = differences(ctx, objects, object.ZeroID, p.tree, limit)
-		}
-		if err == nil {
-			found, _, err = partDifferences(ctx, objects, nil, after, limit)
-		}
-		size = p.size
-	}
-	if err == nil {
-		err = checkPresent(objects, found)
-	}
+	found, size, err := p.changesOfParts(ctx, objects, after, limit)
 	if err != nil {
 		return fmt.Errorf("read the submodules of %s: %w", p.Commit, err)
 	}
@@ -75,8 +56,34 @@ func (p *Plan) SetParts(ctx context.Context, objects *object.Store, parts Parts,
 	return nil
 }
 
-// partDifferences lists the differences between the files of submodules, given by path and commit. known is false if a commit
-// in before cannot be read.
+// changesOfParts returns how the files of submodules differ from the last tree, or all of them if the plan is
+// not incremental or can no longer be. size is the number of files that this is relative to.
+func (p *Plan) changesOfParts(
+	ctx context.Context, objects *object.Store, after map[string]object.ID, limit int,
+) (found []difference, size int, err error) {
+	if p.incremental {
+		found, known, err := partDifferences(ctx, objects, p.last.Parts().filled(), after, limit)
+		if err != nil {
+			return nil, 0, err
+		}
+		// Changed files of submodules may be links, or change where others lead; see NewPlan.
+		if known && (p.last.links == LinksKeep || len(found) == 0) {
+			return found, p.size + p.last.inParts, checkPresent(objects, found)
+		}
+		p.incremental = false
+		if p.own, err = differences(ctx, objects, object.ZeroID, p.tree, limit); err != nil {
+			return nil, 0, err
+		}
+	}
+	found, _, err = partDifferences(ctx, objects, nil, after, limit)
+	if err != nil {
+		return nil, 0, err
+	}
+	return found, p.size, checkPresent(objects, found)
+}
+
+// partDifferences lists the differences between the files of submodules, given by path and commit. known is
+// false if a commit in before cannot be read.
 func partDifferences(
 	ctx context.Context, objects *object.Store, before, after map[string]object.ID, limit int,
 ) (found []difference, known bool, err error) {
@@ -121,8 +128,8 @@ func (w *walker) compareBelow(folder string, before, after object.ID) error {
 	return w.compare(before, after, folder+"/", strings.Count(folder, "/")+1)
 }
 
-// mergeDifferences merges the differences of a tree and of its submodules, sorted by path. At a path that belonged to one, and
-// now belongs to the other, they are one difference.
+// mergeDifferences merges the differences of a tree and of its submodules, sorted by path. At a path that
+// belonged to one, and now belongs to the other, they are one difference.
 func mergeDifferences(own, inParts []difference) []difference {
 	if len(inParts) == 0 {
 		return own

@@ -104,20 +104,19 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 		p.incremental = last.links == LinksKeep || !changesLinks(p.changed)
 	}
 	if !p.incremental { // the objects of the last tree may be damaged
-		p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit)
+		if p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit); err != nil {
+			return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
+		}
 	}
-	if err == nil {
-		err = p.check(objects, limit)
-	}
-	if err != nil {
+	if err := p.check(objects, limit); err != nil {
 		return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
 	}
 	p.own = p.changed
 	return p, nil
 }
 
-// check verifies that the blobs of all changed files are present, and that the tree, without the files of submodules, is within
-// the file limit.
+// check verifies that the blobs of all changed files are present, and that the tree, without the files of
+// submodules, is within the file limit.
 func (p *Plan) check(objects *object.Store, limit int) error {
 	p.size = 0
 	if p.incremental {
@@ -165,7 +164,8 @@ func checkPresent(objects *object.Store, found []difference) error {
 
 // TooManyFiles returns the error of a tree with more files than the limit.
 func TooManyFiles(limit int) error {
-	return object.Quotaf("too many files: more than %d; raise max-tree-files in the setting limits if the repository is meant to be that large", limit)
+	return object.Quotaf("too many files: more than %d; raise max-tree-files in the setting limits if the repository "+
+		"is meant to be that large", limit)
 }
 
 // Items lists all entries of the tree, sorted by path. It returns an error if the last tree's manifest is damaged.

@@ -35,28 +35,30 @@ const markFile = "lockstep-prepared"
 
 // MarkPrepared completes the .git of a prepared tree whose folders, and files that no other tree shares, are on disk.
 func (f *Files) MarkPrepared(g GitDir) error {
-	return os.WriteFile(filepath.Join(g.Dir, markFile), fmt.Appendf(nil, "%o %o\n", f.modes.regular, f.modes.executable), 0o644)
+	return os.WriteFile(filepath.Join(g.Dir, markFile),
+		fmt.Appendf(nil, "%o %o\n", f.modes.regular, f.modes.executable), 0o644)
 }
 
 // readMark returns nil if there is none, or if it is damaged.
 func readMark(g GitDir) *fileModes {
 	content, err := readLine(filepath.Join(g.Dir, markFile))
-	m := &fileModes{}
-	if err == nil {
-		_, err = fmt.Sscanf(content, "%o %o", &m.regular, &m.executable)
-	}
 	if err != nil {
+		return nil
+	}
+	m := &fileModes{}
+	if _, err := fmt.Sscanf(content, "%o %o", &m.regular, &m.executable); err != nil {
 		return nil
 	}
 	return m
 }
 
-// Update turns dst, the prepared tree of the plan's last tree, into the plan's tree, apart from its .git. Like [Plan.Build], it
-// shares no file that was modified since it was written. It applies the plan's changes, compares every other file by
-// type, permissions, size, time and inode, replaces modified ones, and fails if there are other names. After an error the
-// tree at dst is unusable.
+// Update turns dst, the prepared tree of the plan's last tree, into the plan's tree, apart from its .git.
+// Like [Plan.Build], it shares no file that was modified since it was written. It applies the plan's changes,
+// compares every other file by type, permissions, size, time and inode, replaces modified ones, and fails if
+// there are other names. After an error the tree at dst is unusable.
 func (p *Plan) Update(
-	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits, count func(files int64),
+	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits,
+	count func(files int64),
 ) (files *Files, err error) {
 	defer object.RecoverCorrupt(&err)
 	modes := p.last.modes
@@ -67,7 +69,9 @@ func (p *Plan) Update(
 		return nil, buildError(err)
 	}
 	b := &builder{
-		writer:   writer{objects: objects, format: p.Commit.Format(), links: links, large: p.large, filled: p.filled, modes: *modes},
+		writer: writer{
+			objects: objects, format: p.Commit.Format(), links: links, large: p.large, filled: p.filled, modes: *modes,
+		},
 		prepared: true, maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
 	made, written, err := b.build(ctx, dst, "")
@@ -85,8 +89,8 @@ func (p *Plan) Update(
 	}, nil
 }
 
-// changedFolders returns which of a tree's folders are new or have new or removed names: by the plan, or because the entries
-// at the paths in rewritten were created.
+// changedFolders returns which of a tree's folders are new or have new or removed names: by the plan, or
+// because the entries at the paths in rewritten were created.
 func (p *Plan) changedFolders(folders []namesIn, rewritten []string) []string {
 	changed, touched := []string{}, map[string]bool{"": true} // the .git may have been replaced
 	for _, path := range rewritten {
@@ -95,7 +99,8 @@ func (p *Plan) changedFolders(folders []namesIn, rewritten []string) []string {
 	for _, d := range p.changed {
 		folder := disk.Parent(d.path)
 		touched[folder] = true
-		for replaced := d.before.mode != 0 && d.after.mode != 0; !replaced && folder != ""; { // folders may come or go with it
+		// folders may come or go with it
+		for replaced := d.before.mode != 0 && d.after.mode != 0; !replaced && folder != ""; {
 			folder = disk.Parent(folder)
 			touched[folder] = true
 		}
@@ -156,7 +161,8 @@ func clearPath(d *disk.Walker, change difference) error {
 		return err
 	}
 	name := change.path[strings.LastIndexByte(change.path, '/')+1:]
-	if err := folder.Remove(name, change.before.mode == filemode.Submodule); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := folder.Remove(name, change.before.mode == filemode.Submodule); err != nil &&
+		!errors.Is(err, os.ErrNotExist) {
 		return err // a skipped link does not exist
 	}
 	if change.after.mode != 0 {
@@ -215,8 +221,8 @@ func foldersOf(made manifest) []namesIn {
 	return folders
 }
 
-// checkNames returns errNotPrepared unless the folders of a tree have as many names as they must. The names of the manifest are
-// known to exist.
+// checkNames returns errNotPrepared unless the folders of a tree have as many names as they must. The names
+// of the manifest are known to exist.
 func checkNames(ctx context.Context, dst string, folders []namesIn) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for part := range inParts(folders) {

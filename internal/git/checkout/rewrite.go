@@ -14,11 +14,13 @@ import (
 	"lockstep/internal/disk"
 )
 
-// writeFiles makes dir a folder with exactly these folders and files, by slash-separated relative path, parents first. The names
-// in others it leaves as they are. It keeps and overwrites files that are there, and that no other folder shares: creating a
-// file takes a file system much longer. It returns the files that are new or have another content, and the folders that are new
-// or have new or removed names.
-func writeFiles(dir string, folders []string, files map[string]string, others []string) (written, changed []string, err error) {
+// writeFiles makes dir a folder with exactly these folders and files, by slash-separated relative path,
+// parents first. The names in others it leaves as they are. It keeps and overwrites files that are there, and
+// that no other folder shares: creating a file takes a file system much longer. It returns the files that are
+// new or have another content, and the folders that are new or have new or removed names.
+func writeFiles(
+	dir string, folders []string, files map[string]string, others []string,
+) (written, changed []string, err error) {
 	names := map[string]bool{} // folders with new or removed names
 	if err := removeOthers(dir, folders, files, others, names); err != nil {
 		return nil, nil, err
@@ -92,19 +94,20 @@ func overwrite(path string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Truncate(int64(len(content)))
+	defer file.Close()
+	if _, err := file.Write(content); err != nil {
+		return err
 	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
+	if err := file.Truncate(int64(len(content))); err != nil {
+		return err
 	}
-	return err
+	return file.Close()
 }
 
 // isPair reports whether two paths are the only names of one regular file.
 func isPair(a, b string) bool {
 	var first, second unix.Stat_t
-	return unix.Lstat(a, &first) == nil && unix.Lstat(b, &second) == nil && first.Mode&unix.S_IFMT == unix.S_IFREG && first.Nlink == 2 &&
+	return unix.Lstat(a, &first) == nil && unix.Lstat(b, &second) == nil && first.Mode&unix.S_IFMT == unix.S_IFREG &&
+		first.Nlink == 2 &&
 		disk.Inode{Dev: first.Dev, Ino: first.Ino} == disk.Inode{Dev: second.Dev, Ino: second.Ino}
 }

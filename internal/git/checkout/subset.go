@@ -31,8 +31,8 @@ type Subset struct {
 	files manifest
 }
 
-// Select returns the files of the tree that a selection has. A submodule is selected as a whole, with its files. The cost follows
-// the number of names in the folders that the selection enters.
+// Select returns the files of the tree that a selection has. A submodule is selected as a whole, with its
+// files. The cost follows the number of names in the folders that the selection enters.
 func (t *Tree) Select(at Selection) (*Subset, error) {
 	all, err := t.read()
 	if err != nil {
@@ -71,8 +71,9 @@ func (s *Subset) add(files manifest, prefix string, at Selection, filled map[str
 // Len returns the number of files.
 func (s *Subset) Len() int { return len(s.files) }
 
-// Variant is "" if the files are as their blobs say, so that the ID of the filtered tree identifies them. Otherwise some may be
-// files of Git LFS or of submodules, or links may have been omitted, and Variant is a text that is equal only for equal files.
+// Variant is "" if the files are as their blobs say, so that the ID of the filtered tree identifies them.
+// Otherwise some may be files of Git LFS or of submodules, or links may have been omitted, and Variant is a
+// text that is equal only for equal files.
 func (s *Subset) Variant() string {
 	plain := s.from.large == "" && s.from.links != LinksSkip
 	for i := 0; plain && i < len(s.files); i++ {
@@ -100,8 +101,9 @@ func ProbeModes(dir string) (FileModes, error) {
 	return FileModes{modes}, disk.Error("build the tree", err)
 }
 
-// Build makes a tree of the files at dst, which must not exist: hard links, or copies of files that have been altered or have too
-// many links. ref and commit are those of the published tree. It returns the paths of its new files, relative to dst.
+// Build makes a tree of the files at dst, which must not exist: hard links, or copies of files that have been
+// altered or have too many links. ref and commit are those of the published tree. It returns the paths of its
+// new files, relative to dst.
 func (s *Subset) Build(
 	ctx context.Context, objects *object.Store, dst string, ref string, commit object.ID, modes FileModes, pointed Pointed,
 ) (written []string, err error) {
@@ -138,7 +140,8 @@ func (s *Subset) Build(
 
 // make creates one file and its manifest entry.
 func (s *Subset) make(
-	ctx context.Context, objects *object.Store, to, from *disk.Walker, t tracked, modes fileModes, pointed Pointed, made *tracked,
+	ctx context.Context, objects *object.Store, to, from *disk.Walker, t tracked, modes fileModes, pointed Pointed,
+	made *tracked,
 ) (linked bool, err error) {
 	folder, err := to.Enter(disk.Parent(t.path), disk.Dir.OpenOrMake)
 	if err != nil {
@@ -148,17 +151,14 @@ func (s *Subset) make(
 	name := path.Base(t.path)
 	if t.mode == filemode.Submodule {
 		sub, err := folder.OpenOrMake(name)
-		if err == nil {
-			sub.Close()
+		if err != nil {
+			return true, buildError(err)
 		}
-		return true, buildError(err)
+		sub.Close()
+		return true, nil
 	}
-	last, err := from.Enter(disk.Parent(t.path), disk.Dir.Open)
-	if err == nil {
-		st, err := last.Stat(name)
-		if err == nil && t.isAsWritten(st, modes) && folder.Link(last, name) == nil {
-			return true, nil
-		}
+	if _, linked := t.link(folder, from, t.path, modes); linked {
+		return true, nil
 	}
 	if err := s.copy(ctx, objects, folder, t, name, pointed); err != nil {
 		return false, fmt.Errorf("check out %q: %w", t.path, err)
@@ -172,7 +172,9 @@ func (s *Subset) make(
 }
 
 // copy writes a file that cannot be linked: a file of the commit from the store, another one from the published tree.
-func (s *Subset) copy(ctx context.Context, objects *object.Store, folder disk.Dir, t tracked, name string, pointed Pointed) error {
+func (s *Subset) copy(
+	ctx context.Context, objects *object.Store, folder disk.Dir, t tracked, name string, pointed Pointed,
+) error {
 	w := writer{objects: objects, format: t.hash.Format(), links: LinksKeep}
 	source := filepath.Join(s.from.path, filepath.FromSlash(t.path))
 	switch {
@@ -219,8 +221,8 @@ func errAltered(err error) error {
 
 var errContentDiffers = errors.New("the file has other content")
 
-// writeGit writes the .git of the tree: only what pins, names and compares it. It is not a Git repository, because equal trees of
-// several commits are one. It returns its files.
+// writeGit writes the .git of the tree: only what pins, names and compares it. It is not a Git repository,
+// because equal trees of several commits are one. It returns its files.
 func (s *Subset) writeGit(dst string, ref string, commit object.ID, made manifest) (written []string, err error) {
 	g := GitDirOf(dst)
 	if err := os.Mkdir(g.Dir, 0o755); err != nil {

@@ -41,7 +41,8 @@ const (
 )
 
 // write creates a file, link or submodule. A submodule becomes an empty folder, as in Git without
-// --recurse-submodules, unless its files are entries too. For a skipped link it returns a zero tracked. size is that of the file.
+// --recurse-submodules, unless its files are entries too. For a skipped link it returns a zero tracked. size
+// is that of the file.
 func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string) (t tracked, size int64, err error) {
 	skipped, linked := false, false
 	switch e.mode {
@@ -59,10 +60,7 @@ func (w writer) write(ctx context.Context, folder disk.Dir, e entry, name string
 	case filemode.Symlink:
 		skipped, err = w.writeLink(folder, e, name)
 	default:
-		done := false
-		if done, linked, err = w.writeLarge(ctx, folder, e, name); err == nil && !done {
-			err = w.writeFile(ctx, folder, e, name)
-		}
+		linked, err = w.writeContent(ctx, folder, e, name)
 	}
 	if err != nil {
 		return tracked{}, 0, fmt.Errorf("check out %q: %w", e.path, err)
@@ -86,11 +84,21 @@ func (w writer) writeLink(folder disk.Dir, e entry, name string) (skipped bool, 
 	}
 	if w.links != LinksKeep && w.leaving[e.path] {
 		if w.links == LinksRefuse {
-			return false, object.Hostilef("it is a symbolic link that leaves the tree; set outside-links to keep or skip to allow it")
+			return false, object.Hostilef("it is a symbolic link that leaves the tree; set outside-links to keep or " +
+				"skip to allow it")
 		}
 		return true, nil
 	}
 	return false, buildError(folder.Symlink(target, name))
+}
+
+// writeContent writes a file, or links it from the store of large files, and reports which.
+func (w writer) writeContent(ctx context.Context, folder disk.Dir, e entry, name string) (linked bool, err error) {
+	done, linked, err := w.writeLarge(ctx, folder, e, name)
+	if err != nil || done {
+		return linked, err
+	}
+	return linked, w.writeFile(ctx, folder, e, name)
 }
 
 func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name string) error {
@@ -98,11 +106,11 @@ func (w writer) writeFile(ctx context.Context, folder disk.Dir, e entry, name st
 	if err != nil {
 		return err
 	}
-	err = w.objects.CopyBlob(object.CancelWriter{Ctx: ctx, Writer: file}, e.hash)
-	if closeErr := file.Close(); err == nil {
-		err = buildError(closeErr)
+	defer file.Close()
+	if err := w.objects.CopyBlob(object.CancelWriter{Ctx: ctx, Writer: file}, e.hash); err != nil {
+		return err
 	}
-	return err
+	return buildError(file.Close())
 }
 
 func (w writer) create(folder disk.Dir, e entry, name string) (*os.File, error) {

@@ -76,7 +76,9 @@ func (a action) isExpired() bool {
 }
 
 // batch asks for the actions of up to maxBatch objects. missing says why an object has none.
-func (c *Client) batch(ctx context.Context, objects []Object, optional bool) (actions map[OID]action, missing map[OID]int, err error) {
+func (c *Client) batch(
+	ctx context.Context, objects []Object, optional bool,
+) (actions map[OID]action, missing map[OID]int, err error) {
 	request := batchRequest{Operation: "download", Transfers: []string{"basic"}, HashAlgo: "sha256"}
 	if c.Ref != "" {
 		request.Ref = &batchRef{c.Ref}
@@ -91,8 +93,9 @@ func (c *Client) batch(ctx context.Context, objects []Object, optional bool) (ac
 	var response batchResponse
 	asked := time.Now()
 	err = c.Sender.Send(ctx, wire.Request{
-		Method: http.MethodPost, URL: c.Server + "/objects/batch", Body: body, MaxBytes: maxResponse + int64(len(objects))*maxPerObject, Optional: optional,
-		Header: http.Header{"Accept": {mediaType}, "Content-Type": {mediaType}},
+		Method: http.MethodPost, URL: c.Server + "/objects/batch", Body: body, Optional: optional,
+		MaxBytes: maxResponse + int64(len(objects))*maxPerObject,
+		Header:   http.Header{"Accept": {mediaType}, "Content-Type": {mediaType}},
 	}, func(res *http.Response) error {
 		if err := json.NewDecoder(res.Body).Decode(&response); err != nil {
 			return errInvalidBatch
@@ -104,10 +107,12 @@ func (c *Client) batch(ctx context.Context, objects []Object, optional bool) (ac
 		return nil, nil, c.batchError(err)
 	}
 	if response.Transfer != "" && response.Transfer != "basic" {
-		return nil, nil, c.failed(git.Permanent, git.ClassConfig, "it requires another transfer than basic, which Lockstep does not support")
+		return nil, nil, c.failed(git.Permanent, git.ClassConfig,
+			"it requires another transfer than basic, which Lockstep does not support")
 	}
 	if response.HashAlgo != "" && response.HashAlgo != "sha256" {
-		return nil, nil, c.failed(git.Permanent, git.ClassConfig, "it uses another hash than SHA-256, which Lockstep does not support")
+		return nil, nil, c.failed(git.Permanent, git.ClassConfig,
+			"it uses another hash than SHA-256, which Lockstep does not support")
 	}
 	return c.readActions(objects, response, asked)
 }
@@ -115,7 +120,9 @@ func (c *Client) batch(ctx context.Context, objects []Object, optional bool) (ac
 var errInvalidBatch = errors.New("its response is not one of the batch API")
 
 // readActions returns the actions for the objects, and the error codes of those without one.
-func (c *Client) readActions(objects []Object, response batchResponse, asked time.Time) (actions map[OID]action, missing map[OID]int, err error) {
+func (c *Client) readActions(
+	objects []Object, response batchResponse, asked time.Time,
+) (actions map[OID]action, missing map[OID]int, err error) {
 	wanted := map[OID]bool{}
 	for _, o := range objects {
 		wanted[o.OID] = true
@@ -161,7 +168,8 @@ func (c *Client) checkHref(href string) error {
 	to, err := url.Parse(href)
 	server, serverErr := url.Parse(c.Server)
 	if err != nil || serverErr != nil || server.Scheme == "https" && to.Scheme != "https" {
-		return c.failed(git.Permanent, git.ClassConfig, "it is reached over https but sends downloads to http, where others could read their tokens; correct its URL in its settings")
+		return c.failed(git.Permanent, git.ClassConfig, "it is reached over https but sends downloads to http, "+
+			"where others could read their tokens; correct its URL in its settings")
 	}
 	return nil
 }
@@ -192,7 +200,8 @@ func (c *Client) batchError(err error) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return c.refused(status)
 	case http.StatusNotFound, http.StatusGone:
-		return c.failed(git.Permanent, git.ClassNotFound, "there is none at its URL, or the credential may not use it (%w); see lfs.url in .lfsconfig", status)
+		return c.failed(git.Permanent, git.ClassNotFound, "there is none at its URL, or the credential may not use it "+
+			"(%w); see lfs.url in .lfsconfig", status)
 	case http.StatusRequestEntityTooLarge:
 		return err // see Client.nextBatch
 	}
@@ -205,5 +214,6 @@ func (c *Client) refused(status *wire.Status) error {
 		return c.failed(git.Permanent, git.ClassAuth,
 			"it requires a credential (%w); name one in the watch, with the server's URL among its urls", status)
 	}
-	return c.failed(git.Permanent, git.ClassAuth, "it refused the credential (%w); check that it may read the repository's LFS objects", status)
+	return c.failed(git.Permanent, git.ClassAuth,
+		"it refused the credential (%w); check that it may read the repository's LFS objects", status)
 }

@@ -39,18 +39,21 @@ type Object struct {
 	Path string
 }
 
-// Download gets objects, each with another OID, into the store, and returns the paths of its new files. It stops at the first
-// batch with a missing object.
+// Download gets objects, each with another OID, into the store, and returns the paths of its new files. It
+// stops at the first batch with a missing object.
 func (c *Client) Download(ctx context.Context, objects []Object) (stored []string, err error) {
 	q := &queue{client: c, waiting: objects}
-	for err == nil && q.isUnfinished() {
-		err = q.run(ctx)
+	for q.isUnfinished() {
+		if err := q.run(ctx); err != nil {
+			return q.stored, err
+		}
 	}
-	return q.stored, err
+	return q.stored, nil
 }
 
-// run starts the workers, waits for them and returns their first error, which cancels the requests of the others: a gate must
-// not take that for an answer of the host. An optional worker may give a task back after the others have ended.
+// run starts the workers, waits for them and returns their first error, which cancels the requests of the
+// others: a gate must not take that for an answer of the host. An optional worker may give a task back after
+// the others have ended.
 func (q *queue) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -120,19 +123,18 @@ func (q *queue) work(ctx context.Context, optional bool) (err error) {
 	}
 	for {
 		t, ok, err := q.next(ctx, optional)
-		if err == nil && !ok {
+		if errors.Is(err, wire.ErrNoPermit) {
 			return nil
 		}
-		if err == nil {
-			err = q.client.get(ctx, &t, optional)
+		if err != nil || !ok {
+			return err
 		}
-		switch {
-		case errors.Is(err, wire.ErrNoPermit):
-			if ok {
-				q.putBack(t)
-			}
+		err = q.client.get(ctx, &t, optional)
+		if errors.Is(err, wire.ErrNoPermit) {
+			q.putBack(t)
 			return nil
-		case err != nil:
+		}
+		if err != nil {
 			return err
 		}
 		q.done(t, optional)
@@ -184,7 +186,8 @@ func (q *queue) batch(ctx context.Context, objects []Object, optional bool) erro
 	actions, missing, err := q.client.batchWithRetries(ctx, objects, optional)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if status, ok := errors.AsType[*wire.Status](err); ok && status.Code == http.StatusRequestEntityTooLarge && len(objects) > 1 {
+	if status, ok := errors.AsType[*wire.Status](err); ok && status.Code == http.StatusRequestEntityTooLarge &&
+		len(objects) > 1 {
 		q.size = len(objects) / 2
 		return nil
 	}
@@ -201,7 +204,9 @@ func (q *queue) batch(ctx context.Context, objects []Object, optional bool) erro
 	return nil
 }
 
-func (c *Client) batchWithRetries(ctx context.Context, objects []Object, optional bool) (actions map[OID]action, missing map[OID]int, err error) {
+func (c *Client) batchWithRetries(
+	ctx context.Context, objects []Object, optional bool,
+) (actions map[OID]action, missing map[OID]int, err error) {
 	for try := 1; ; try++ {
 		actions, missing, err = c.batch(ctx, objects, optional)
 		if err == nil || try == maxTries || !worthRetrying(err) {

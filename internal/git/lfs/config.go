@@ -71,8 +71,8 @@ func anyPattern(m *wildmatch.Matcher, patterns []string, file string) bool {
 	})
 }
 
-// Server returns the URL of the LFS server of a remote: that of the .lfsconfig, or the default, which a remote over SSH does not
-// have.
+// Server returns the URL of the LFS server of a remote: that of the .lfsconfig, or the default, which a
+// remote over SSH does not have.
 func (c Config) Server(remote string) (string, error) {
 	if c.URL != "" {
 		if err := checkURL(c.URL); err != nil {
@@ -82,7 +82,8 @@ func (c Config) Server(remote string) (string, error) {
 	}
 	if strings.HasPrefix(remote, "ssh:") {
 		return "", git.Errorf(git.Permanent, git.ClassConfig,
-			"LFS objects are not fetched over SSH; watch the repository over https, or name its LFS server with lfs.url in .lfsconfig")
+			"LFS objects are not fetched over SSH; watch the repository over https, or name its LFS server with "+
+				"lfs.url in .lfsconfig")
 	}
 	remote = strings.TrimSuffix(remote, "/")
 	if !strings.HasSuffix(remote, ".git") {
@@ -91,8 +92,8 @@ func (c Config) Server(remote string) (string, error) {
 	return remote + "/info/lfs", nil
 }
 
-// checkURL refuses URLs other than http and https, and those with a password. The error completes a sentence and does not
-// repeat the URL.
+// checkURL refuses URLs other than http and https, and those with a password. The error completes a sentence
+// and does not repeat the URL.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
 	switch {

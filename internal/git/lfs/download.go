@@ -23,30 +23,29 @@ func (c *Client) get(ctx context.Context, t *task, optional bool) error {
 	}
 	defer d.close()
 	for {
+		var err error
 		if d.size < t.Size || t.Size == 0 {
 			err = c.attempt(ctx, t, d, optional)
 		}
-		if err == nil {
-			ok, err := d.finish()
-			if err != nil || ok {
+		if err != nil {
+			if t.tries++; t.tries >= maxTries || !worthRetrying(err) {
 				return err
 			}
-			err = c.failed(git.Retryable, git.ClassServer, "it sent other content than object %s of %q", t.OID, t.Path)
-			if restartErr := d.restart(); restartErr != nil {
-				return restartErr
-			}
-			if t.tries++; t.tries >= maxTries {
+			if err := pause(ctx, t.tries); err != nil {
 				return err
 			}
 			continue
 		}
-		if t.tries++; t.tries >= maxTries || !worthRetrying(err) {
+		ok, err := d.finish()
+		if err != nil || ok {
 			return err
 		}
-		if err := pause(ctx, t.tries); err != nil {
+		if err := d.restart(); err != nil {
 			return err
 		}
-		err = nil
+		if t.tries++; t.tries >= maxTries {
+			return c.failed(git.Retryable, git.ClassServer, "it sent other content than object %s of %q", t.OID, t.Path)
+		}
 	}
 }
 
@@ -80,14 +79,16 @@ func (c *Client) renew(ctx context.Context, t *task, optional bool) error {
 	}
 	t.action = actions[t.OID]
 	if t.action.isExpired() {
-		return c.failed(git.Retryable, git.ClassServer, "its download of object %s has expired already; check both clocks", t.OID)
+		return c.failed(git.Retryable, git.ClassServer,
+			"its download of object %s has expired already; check both clocks", t.OID)
 	}
 	return nil
 }
 
 // receive reads a response into the download.
 func (c *Client) receive(res *http.Response, d *download) error {
-	if res.StatusCode != http.StatusPartialContent || !strings.HasPrefix(res.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", d.size)) {
+	if res.StatusCode != http.StatusPartialContent ||
+		!strings.HasPrefix(res.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", d.size)) {
 		if res.StatusCode == http.StatusPartialContent { // another range than requested
 			return errors.Join(errRange, d.restart())
 		}
@@ -101,10 +102,13 @@ func (c *Client) receive(res *http.Response, d *download) error {
 	}
 	buffer := make([]byte, 64<<10)
 	_, err := io.CopyBuffer(w, onlyReader{res.Body}, buffer)
-	if err == nil && d.size < d.want.Size {
+	if err != nil {
+		return err
+	}
+	if d.size < d.want.Size {
 		return errShort
 	}
-	return err
+	return nil
 }
 
 var (

@@ -38,10 +38,14 @@ type frame struct {
 // folder returns the ID of a subfolder.
 func (f *frame) folder(name string) (id object.ID, ok bool) {
 	if f.folders == nil {
-		f.folders = slices.DeleteFunc(slices.Clone(f.entries), func(e object.TreeEntry) bool { return e.Mode != filemode.Dir })
+		f.folders = slices.DeleteFunc(slices.Clone(f.entries), func(e object.TreeEntry) bool {
+			return e.Mode != filemode.Dir
+		})
 		slices.SortFunc(f.folders, func(a, b object.TreeEntry) int { return strings.Compare(a.Name, b.Name) })
 	}
-	i, ok := slices.BinarySearchFunc(f.folders, name, func(e object.TreeEntry, name string) int { return strings.Compare(e.Name, name) })
+	i, ok := slices.BinarySearchFunc(f.folders, name, func(e object.TreeEntry, name string) int {
+		return strings.Compare(e.Name, name)
+	})
 	if !ok {
 		return object.ZeroID, false
 	}
@@ -71,7 +75,8 @@ func Decides(path string) bool {
 	return path == configName || path == attributesName || strings.HasSuffix(path, "/"+attributesName)
 }
 
-// MayDecide is like Decides, for files in submodules. It also returns true for a .lfsconfig below the top, which has no effect.
+// MayDecide is like Decides, for files in submodules. It also returns true for a .lfsconfig below the top,
+// which has no effect.
 func MayDecide(path string) bool {
 	return Decides(path) || strings.HasSuffix(path, "/"+configName)
 }

@@ -8,8 +8,9 @@ import (
 	"lockstep/internal/git/wildmatch"
 )
 
-// Forest knows which files of a tree and of its submodules are in LFS and selected. Each of these trees has its own attributes and
-// .lfsconfig; the globs of the selection match paths from the top. It is safe for concurrent use if nothing else uses its objects.
+// Forest knows which files of a tree and of its submodules are in LFS and selected. Each of these trees has
+// its own attributes and .lfsconfig; the globs of the selection match paths from the top. It is safe for
+// concurrent use if nothing else uses its objects.
 type Forest struct {
 	mu        sync.Mutex
 	objects   Objects
@@ -21,7 +22,10 @@ type Forest struct {
 
 // NewForest returns a Forest of trees by the path of their folder, "" for the top.
 func NewForest(objects Objects, trees map[string]object.ID, selection Selection) *Forest {
-	f := &Forest{objects: objects, selection: selection, match: &wildmatch.Matcher{}, trees: map[string]object.ID{}, used: map[string]*attributed{}}
+	f := &Forest{
+		objects: objects, selection: selection, match: &wildmatch.Matcher{}, trees: map[string]object.ID{},
+		used: map[string]*attributed{},
+	}
 	for folder, tree := range trees {
 		if folder != "" {
 			folder += "/"
@@ -78,8 +82,8 @@ func (f *Forest) Selects(path string) (bool, error) {
 	return f.selects(path)
 }
 
-// Pointer returns the pointer that the file at path has as its blob. It returns false if the file is not in LFS, or is not
-// selected.
+// Pointer returns the pointer that the file at path has as its blob. It returns false if the file is not in
+// LFS, or is not selected.
 func (f *Forest) Pointer(path string, blob object.ID) (Pointer, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -40,8 +40,8 @@ var (
 	extensionKey = regexp.MustCompile(`^ext-[0-9]-\w+`)
 )
 
-// ParsePointer parses a blob as git-lfs does, which accepts empty lines and spaces at both ends. It returns false for any
-// other blob, an empty one, and a pointer with extensions.
+// ParsePointer parses a blob as git-lfs does, which accepts empty lines and spaces at both ends. It returns
+// false for any other blob, an empty one, and a pointer with extensions.
 func ParsePointer(blob []byte) (p Pointer, ok bool) {
 	if len(blob) >= maxPointer {
 		return Pointer{}, false

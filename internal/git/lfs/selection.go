@@ -9,8 +9,8 @@ import (
 	"lockstep/internal/git/wildmatch"
 )
 
-// Selection selects the LFS files of a tree whose content is fetched: those that at least one filter selects. All others
-// stay pointers. The zero Selection selects none.
+// Selection selects the LFS files of a tree whose content is fetched: those that at least one filter selects.
+// All others stay pointers. The zero Selection selects none.
 type Selection []Filter
 
 // Filter selects files by globs, in which ** crosses folders. Without Include it selects what lfs.fetchinclude of the
@@ -53,8 +53,8 @@ func ParseSelection(text string) (s Selection, err error) {
 	return s, json.Unmarshal([]byte(text), &s)
 }
 
-// selects reports whether a file is selected, given its path in the tree at a folder. m matches the globs of config, which are of that
-// tree.
+// selects reports whether a file is selected, given its path in the tree at a folder. m matches the globs of
+// config, which are of that tree.
 func (s Selection) selects(m *wildmatch.Matcher, config Config, folder, path string) bool {
 	return slices.ContainsFunc(s, func(f Filter) bool {
 		included := len(f.Include) == 0 || anyGlob(f.Include, folder+path)

@@ -24,8 +24,8 @@ import (
 //	objects/{ab}/{cd}/{oid}+x   the same with the permissions of an executable, if a tree has one
 //	incoming/{fence}/{oid}      a download that is not complete
 //
-// A reader of a tree may have written to the file that it shares with the store, so an object that another process or an
-// earlier sync has stored is hashed before it is used.
+// A reader of a tree may have written to the file that it shares with the store, so an object that another
+// process or an earlier sync has stored is hashed before it is used.
 type Store struct {
 	Dir   string
 	Fence uint64
@@ -109,14 +109,14 @@ func (s *Store) File(ctx context.Context, p Pointer, executable bool) (path stri
 	}
 	defer temp.Close()
 	from, err := os.Open(path)
-	if err == nil {
-		defer from.Close()
-		_, err = io.Copy(temp, from)
-	}
-	if err == nil {
-		err = os.Rename(temp.Name(), with)
-	}
 	if err != nil {
+		return "", disk.Error("copy an LFS object", err)
+	}
+	defer from.Close()
+	if _, err := io.Copy(temp, from); err != nil {
+		return "", disk.Error("copy an LFS object", err)
+	}
+	if err := os.Rename(temp.Name(), with); err != nil {
 		return "", disk.Error("copy an LFS object", err)
 	}
 	s.setVerified(with)
@@ -145,8 +145,9 @@ type download struct {
 	size  int64 // received so far
 }
 
-// begin starts or continues the download of an object. What an earlier holder has received is copied, because that holder may
-// still be writing to its file, and removed: otherwise each broken download would leave another copy.
+// begin starts or continues the download of an object. What an earlier holder has received is copied, because
+// that holder may still be writing to its file, and removed: otherwise each broken download would leave
+// another copy.
 func (s *Store) begin(ctx context.Context, p Pointer) (*download, error) {
 	file, err := s.create(p.OID.String(), 0o644)
 	if err != nil {
@@ -158,24 +159,35 @@ func (s *Store) begin(ctx context.Context, p Pointer) (*download, error) {
 		if path == file.Name() {
 			continue
 		}
-		from, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			continue
-		}
-		info, err := from.Stat()
-		if err == nil && info.Size() > d.size && info.Size() <= p.Size {
-			err = errors.Join(d.restart(), d.copy(ctx, from))
-		}
-		_ = from.Close()
-		if err == nil && s.isEarlier(filepath.Base(filepath.Dir(path))) {
-			err = disk.Error("download an LFS object", removed(os.Remove(path)))
-		}
-		if err != nil {
+		if err := d.resume(ctx, path); err != nil {
 			d.close()
 			return nil, err
 		}
 	}
 	return d, nil
+}
+
+// resume continues an earlier download, if it has more than this one, and removes it unless its holder may
+// still be writing to it.
+func (d *download) resume(ctx context.Context, path string) error {
+	from, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	defer from.Close()
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > d.size && info.Size() <= d.want.Size {
+		if err := errors.Join(d.restart(), d.copy(ctx, from)); err != nil {
+			return err
+		}
+	}
+	if !d.store.isEarlier(filepath.Base(filepath.Dir(path))) {
+		return nil
+	}
+	return disk.Error("download an LFS object", removed(os.Remove(path)))
 }
 
 func (d *download) copy(ctx context.Context, from io.Reader) error {
@@ -190,10 +202,10 @@ func (d *download) copy(ctx context.Context, from io.Reader) error {
 func (d *download) restart() error {
 	d.hash.Reset()
 	d.size = 0
-	err := d.file.Truncate(0)
-	if err == nil {
-		_, err = d.file.Seek(0, io.SeekStart)
+	if err := d.file.Truncate(0); err != nil {
+		return disk.Error("download an LFS object", err)
 	}
+	_, err := d.file.Seek(0, io.SeekStart)
 	return disk.Error("download an LFS object", err)
 }
 
@@ -216,11 +228,10 @@ func (d *download) finish() (ok bool, err error) {
 		return false, nil
 	}
 	path := d.store.path(d.want.OID)
-	err = os.MkdirAll(filepath.Dir(path), 0o755)
-	if err == nil {
-		err = os.Rename(d.file.Name(), path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, disk.Error("store an LFS object", err)
 	}
-	if err != nil {
+	if err := os.Rename(d.file.Name(), path); err != nil {
 		return false, disk.Error("store an LFS object", err)
 	}
 	d.store.setVerified(path)
@@ -259,13 +270,16 @@ func (s *Store) Retain(objects []Object) error {
 		}
 		dir := filepath.Join(s.incomings(), holder.Name())
 		entries, err := disk.ReadDir(dir)
-		for _, entry := range entries {
-			if err == nil && !wanted[entry.Name()] {
-				err = removed(os.Remove(filepath.Join(dir, entry.Name())))
-			}
-		}
 		if err != nil {
 			return disk.Error("clear LFS downloads", err)
+		}
+		for _, entry := range entries {
+			if wanted[entry.Name()] {
+				continue
+			}
+			if err := removed(os.Remove(filepath.Join(dir, entry.Name()))); err != nil {
+				return disk.Error("clear LFS downloads", err)
+			}
 		}
 		_ = os.Remove(dir) // unless something is left
 	}

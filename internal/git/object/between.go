@@ -49,8 +49,8 @@ type Range struct {
 	Known    bool // whether Descends is known
 }
 
-// Between returns the history of newer since older. The parents of shallow commits are missing. It reads at most limit commits:
-// those that are in only one of the two histories, and a few of both.
+// Between returns the history of newer since older. The parents of shallow commits are missing. It reads at
+// most limit commits: those that are in only one of the two histories, and a few of both.
 func (o *Store) Between(ctx context.Context, older, newer ID, shallow []ID, limit int) (r Range, err error) {
 	defer RecoverCorrupt(&err)
 	if older == newer {
@@ -105,8 +105,8 @@ type walk struct {
 	cut     bool // a commit of one history alone lacks its parents
 }
 
-// maxParents is how many parents of a commit are followed. No known merge has a tenth of them, but a commit that repeats one a
-// million times compresses to kilobytes.
+// maxParents is how many parents of a commit are followed. No known merge has a tenth of them, but a commit
+// that repeats one a million times compresses to kilobytes.
 const maxParents = 1000
 
 // add adds a commit to histories.

@@ -38,11 +38,11 @@ var ErrNoCommit = errors.New("the ref does not name a commit")
 // Tree returns the entries of a tree.
 func (o *Store) Tree(h ID) ([]TreeEntry, error) {
 	obj, err := o.read(h)
-	if err == nil && obj.Kind != plumbing.TreeObject {
-		err = ErrNotFound
-	}
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", h, err)
+	}
+	if obj.Kind != plumbing.TreeObject {
+		return nil, fmt.Errorf("tree %s: %w", h, ErrNotFound)
 	}
 	entries, err := ParseTree(h, obj.content)
 	if err != nil {
@@ -61,14 +61,22 @@ func (o *Store) CopyBlob(w io.Writer, h ID) error {
 		_, err := w.Write(content)
 		return disk.Error("write blob "+h.String(), err)
 	}
-	blob, err := o.Object(h)
-	if err == nil && blob.Kind != plumbing.BlobObject {
-		err = ErrNotFound
-	}
+	blob, err := o.openBlob(h)
 	if err != nil {
-		return Corruptf("blob %s: %w", h, err)
+		return err
 	}
 	return blob.copy(w, h)
+}
+
+func (o *Store) openBlob(h ID) (*Object, error) {
+	blob, err := o.Object(h)
+	if err != nil {
+		return nil, Corruptf("blob %s: %w", h, err)
+	}
+	if blob.Kind != plumbing.BlobObject {
+		return nil, Corruptf("blob %s: %w", h, ErrNotFound)
+	}
+	return blob, nil
 }
 
 // copy writes the content of the object h to w and verifies its hash.
@@ -142,22 +150,20 @@ func (o *Store) TreeOf(commit ID) (tree ID, ok bool) {
 	return c.TreeHash, true
 }
 
-// SmallBlob returns the content of a blob of at most limit bytes, valid until the next call; ok is false if it is larger. It
-// verifies the hash.
+// SmallBlob returns the content of a blob of at most limit bytes, valid until the next call; ok is false if
+// it is larger. It verifies the hash.
 func (o *Store) SmallBlob(h ID, limit int64) (content []byte, ok bool, err error) {
 	defer RecoverCorrupt(&err)
 	if content, ok := o.kept.get(h); ok {
 		return content, int64(len(content)) <= limit, nil
 	}
-	if content, ok := o.blob(h); ok && (int64(len(content)) > limit || h.Format().Hash(plumbing.BlobObject, content) == h) {
+	if content, ok := o.blob(h); ok &&
+		(int64(len(content)) > limit || h.Format().Hash(plumbing.BlobObject, content) == h) {
 		return content, int64(len(content)) <= limit, nil
 	}
-	blob, err := o.Object(h)
-	if err == nil && blob.Kind != plumbing.BlobObject {
-		err = ErrNotFound
-	}
+	blob, err := o.openBlob(h)
 	if err != nil {
-		return nil, false, Corruptf("blob %s: %w", h, err)
+		return nil, false, err
 	}
 	if blob.Size > limit {
 		return nil, false, nil

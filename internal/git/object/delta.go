@@ -46,7 +46,8 @@ func blockHash(b []byte) uint64 {
 	return (low*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(high, 29)) * 0xff51afd7ed558ccd
 }
 
-// Delta returns a delta that turns the base into target, in Git's format; ok is false if it would be longer than limit bytes.
+// Delta returns a delta that turns the base into target, in Git's format; ok is false if it would be longer
+// than limit bytes.
 func (x *DeltaIndex) Delta(target []byte, limit int) (delta []byte, ok bool) {
 	out := binary.AppendUvarint(nil, uint64(len(x.base)))
 	out = binary.AppendUvarint(out, uint64(len(target)))

@@ -9,8 +9,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// direct reads small blobs that are stored in full in a pack, as nearly all are in the pack of a first clone, with one read
-// of the file and no allocation.
+// direct reads small blobs that are stored in full in a pack, as nearly all are in the pack of a first clone,
+// with one read of the file and no allocation.
 type direct struct {
 	packed, content []byte // reused
 	inflated        inflater
@@ -19,8 +19,8 @@ type direct struct {
 // maxOverhead is a bound for how much longer than its content a packed object of up to LargeObject bytes is.
 const maxOverhead = maxObjectHeader + 64 + LargeObject/1000
 
-// blob returns a blob's content, which is valid until the next call. ok is false if it has to be read in another way, or is
-// damaged. It does not verify the hash.
+// blob returns a blob's content, which is valid until the next call. ok is false if it has to be read in
+// another way, or is damaged. It does not verify the hash.
 func (o *Store) blob(h ID) (content []byte, ok bool) {
 	for n := range o.repos {
 		p := o.repos[o.index(n)]

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// ID is an object ID: the hash of the type, size and content of an object. It has 20 bytes in a SHA-1 repository and 32 in a
-// SHA-256 repository. The zero ID names no object. IDs are comparable with ==; those of different formats differ.
+// ID is an object ID: the hash of the type, size and content of an object. It has 20 bytes in a SHA-1
+// repository and 32 in a SHA-256 repository. The zero ID names no object. IDs are comparable with ==; those
+// of different formats differ.
 type ID struct {
 	sum  [sha256.Size]byte
 	size uint8 // bytes of the ID; 0 for the zero ID
@@ -22,8 +23,8 @@ var ZeroID ID
 // zeroText is the text of the zero ID.
 var zeroText = strings.Repeat("0", 2*sha1.Size)
 
-// ParseID parses a hexadecimal object ID of 40 or 64 digits. It returns ZeroID if text is invalid according to [IsID], or is all
-// zeros.
+// ParseID parses a hexadecimal object ID of 40 or 64 digits. It returns ZeroID if text is invalid according
+// to [IsID], or is all zeros.
 func ParseID(text string) (id ID) {
 	switch len(text) {
 	case 2 * sha1.Size, 2 * sha256.Size:

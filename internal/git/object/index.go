@@ -68,7 +68,8 @@ func (x *packIndex) readHeader() error {
 	}
 	x.size = info.Size()
 	header := make([]byte, indexNames)
-	if _, err := x.file.ReadAt(header, 0); err != nil || !bytes.Equal(header[:indexHeader], []byte{255, 't', 'O', 'c', 0, 0, 0, 2}) {
+	if _, err := x.file.ReadAt(header, 0); err != nil ||
+		!bytes.Equal(header[:indexHeader], []byte{255, 't', 'O', 'c', 0, 0, 0, 2}) {
 		return errBadIndex
 	}
 	for i := range x.fanout {

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Kept holds blobs that a first fetch has received, so that building the tree needs not inflate and hash them again. A nil
-// Kept holds none. It is safe for concurrent use.
+// Kept holds blobs that a first fetch has received, so that building the tree needs not inflate and hash them
+// again. A nil Kept holds none. It is safe for concurrent use.
 type Kept struct {
 	mu    sync.Mutex
 	size  int64

@@ -86,12 +86,16 @@ func (q Quarantine) openReceiver(ctx context.Context, limits Limits, progress Pr
 	if err != nil {
 		return nil, disk.Error("open the fetched pack", err)
 	}
-	r := &receiver{limits: limits, q: q, format: q.Format, file: file, received: progress.Count, full: fullObjects{spill: spill{dir: q.Dir}}}
+	r := &receiver{
+		limits: limits, q: q, format: q.Format, file: file, received: progress.Count,
+		full: fullObjects{spill: spill{dir: q.Dir}},
+	}
 	if r.received == nil {
 		r.received = func(int64) {}
 	}
 	r.ctx, r.cancel = context.WithTimeoutCause(ctx, limits.FetchTimeout, git.Errorf(git.Retryable, git.ClassQuota,
-		"receiving the pack took longer than %v; raise fetch-timeout in the setting limits if the repository is meant to be that large", limits.FetchTimeout))
+		"receiving the pack took longer than %v; raise fetch-timeout in the setting limits if the repository is "+
+			"meant to be that large", limits.FetchTimeout))
 	if err := r.readHeader(); err != nil {
 		r.cancel()
 		_ = file.Close()
@@ -186,10 +190,12 @@ func (r *receiver) ReadAt(b []byte, offset int64) (int, error) {
 func (r *receiver) checkSize(kind plumbing.ObjectType, size int64) error {
 	switch {
 	case kind == plumbing.BlobObject && size > r.limits.MaxFileBytes:
-		return Quotaf("the remote sent a file of %d bytes, which is more than %d; raise max-file-bytes in the setting limits if the repository is meant to have it",
+		return Quotaf("the remote sent a file of %d bytes, which is more than %d; raise max-file-bytes in the "+
+			"setting limits if the repository is meant to have it",
 			size, r.limits.MaxFileBytes)
 	case kind != plumbing.BlobObject && size > maxMetadata:
-		return Quotaf("the remote sent a %s of %d bytes, which is more than %d; remove it from the repository", kind, size, maxMetadata)
+		return Quotaf("the remote sent a %s of %d bytes, which is more than %d; remove it from the repository", kind,
+			size, maxMetadata)
 	}
 	return nil
 }
@@ -197,7 +203,8 @@ func (r *receiver) checkSize(kind plumbing.ObjectType, size int64) error {
 // checkCount checks the number of objects: one per file of a tree plus otherObjects.
 func (r *receiver) checkCount(count int64) error {
 	if limit := int64(r.limits.MaxTreeFiles) + otherObjects; count > limit {
-		return Quotaf("the remote sent %d objects, which is more than %d; raise max-tree-files in the setting limits if the repository is meant to be that large",
+		return Quotaf("the remote sent %d objects, which is more than %d; raise max-tree-files in the setting limits "+
+			"if the repository is meant to be that large",
 			count, limit)
 	}
 	return nil
@@ -206,7 +213,8 @@ func (r *receiver) checkCount(count int64) error {
 // addInflated adds an object's size to the total before it is inflated.
 func (r *receiver) addInflated(size int64) error {
 	if size > r.limits.MaxInflatedBytes-r.inflated {
-		return Quotaf("the objects that the remote sent inflate to more than %d bytes; raise max-inflated-bytes in the setting limits if the repository is meant to be that large",
+		return Quotaf("the objects that the remote sent inflate to more than %d bytes; raise max-inflated-bytes in "+
+			"the setting limits if the repository is meant to be that large",
 			r.limits.MaxInflatedBytes)
 	}
 	r.inflated += size

@@ -44,7 +44,8 @@ var (
 	errWrongObject = errors.New("hash does not match its name")
 )
 
-// CheckSums verifies the checksums of the pack and of its index, and that they belong together. It returns the size of the pack.
+// CheckSums verifies the checksums of the pack and of its index, and that they belong together. It returns
+// the size of the pack.
 func (p *Pack) CheckSums(ctx context.Context) (size int64, err error) {
 	info, err := p.file.Stat()
 	if err != nil {
@@ -58,10 +59,13 @@ func (p *Pack) CheckSums(ctx context.Context) (size int64, err error) {
 		return info.Size(), errors.Join(errIndexSum, err)
 	}
 	of, err := p.index.read(p.index.size-2*p.index.hashSize(), p.index.hashSize())
-	if err == nil && !bytes.Equal(of, sum) {
-		err = errOtherIndex
+	if err != nil {
+		return info.Size(), err
 	}
-	return info.Size(), err
+	if !bytes.Equal(of, sum) {
+		return info.Size(), errOtherIndex
+	}
+	return info.Size(), nil
 }
 
 // checkSum verifies and returns the checksum at the end of a file.

@@ -27,26 +27,31 @@ func (r *receiver) resolve() error {
 		}
 		return nil
 	})
-	if err == nil && r.store != nil {
-		err = r.runPhase(func(g *errgroup.Group) error {
-			for i := 0; i < len(r.refs); i += len(r.refsOn(r.refs[i].base)) {
-				base := r.refs[i].base
-				r.mu.Lock()
-				claimed := r.refs[i].claimed
-				r.mu.Unlock()
-				if !claimed {
-					g.Go(func() error { return r.withResolver(func(w *resolver) error { return w.resolveStored(base) }) })
-				}
-			}
-			return nil
-		})
-	}
 	if err != nil {
 		return Corruptf("apply the fetched pack: %w", err)
+	}
+	if r.store != nil {
+		if err := r.runPhase(r.resolveOnStored); err != nil {
+			return Corruptf("apply the fetched pack: %w", err)
+		}
 	}
 	for i := range r.entries {
 		if e := &r.entries[i]; e.hash.IsZero() {
 			return Corruptf("apply the fetched pack: the base of the delta at %d is missing", e.offset)
+		}
+	}
+	return nil
+}
+
+// resolveOnStored resolves the deltas whose bases the store has.
+func (r *receiver) resolveOnStored(g *errgroup.Group) error {
+	for i := 0; i < len(r.refs); i += len(r.refsOn(r.refs[i].base)) {
+		base := r.refs[i].base
+		r.mu.Lock()
+		claimed := r.refs[i].claimed
+		r.mu.Unlock()
+		if !claimed {
+			g.Go(func() error { return r.withResolver(func(w *resolver) error { return w.resolveStored(base) }) })
 		}
 	}
 	return nil
@@ -139,7 +144,10 @@ func (w *resolver) resolvePacked(e *packed) error {
 	if err != nil {
 		return err
 	}
-	root := base{content: content{kind: e.kind, size: header.size, large: header.size > LargeObject}, child: e.child, refs: w.r.claim(e.hash)}
+	root := base{
+		content: content{kind: e.kind, size: header.size, large: header.size > LargeObject}, child: e.child,
+		refs: w.r.claim(e.hash),
+	}
 	if root.done() {
 		return nil
 	}
@@ -193,10 +201,13 @@ func (w *resolver) load(c *content, h ID) error {
 		_, err := io.CopyBuffer(out, onlyReader{reader}, w.chunk)
 		return err
 	})
-	if err == nil && sum != h {
-		err = fmt.Errorf("content has hash %s", sum)
+	if err != nil {
+		return err
 	}
-	return err
+	if sum != h {
+		return fmt.Errorf("content has hash %s", sum)
+	}
+	return nil
 }
 
 // resolveTree resolves all deltas on root, recursively. It drops a base before it descends into the last delta on it,

@@ -65,14 +65,17 @@ func (r *receiver) writeFull(c *content, from io.Reader) (s section, err error) 
 	out := bufio.NewWriterSize(CancelWriter{r.ctx, &r.full.spill}, chunkSize)
 	z := r.deflate(out)
 	defer r.deflaters.Put(z)
-	if _, err = out.Write(appendObjectHeader(nil, c.kind, c.size)); err == nil {
-		_, err = io.Copy(z, from)
+	if _, err := out.Write(appendObjectHeader(nil, c.kind, c.size)); err != nil {
+		return s, err
 	}
-	if err == nil {
-		err = errors.Join(z.Close(), out.Flush())
+	if _, err := io.Copy(z, from); err != nil {
+		return s, err
+	}
+	if err := errors.Join(z.Close(), out.Flush()); err != nil {
+		return s, err
 	}
 	s.size = r.full.end - s.offset
-	return s, err
+	return s, nil
 }
 
 const maxObjectHeader = 48 // bytes; an upper bound, with the ID of a base
@@ -144,21 +147,26 @@ func (r *receiver) rewrite() (path string, sum []byte, err error) {
 	defer file.Close()
 	rw := &rewriter{r: r, sum: r.format.NewSum()}
 	rw.out = bufio.NewWriterSize(CancelWriter{r.ctx, io.MultiWriter(rw.sum, file)}, chunkSize)
-	err = rw.run()
-	if err == nil {
-		err = rw.out.Flush()
-	}
-	sum = rw.sum.Sum(nil)
-	if err == nil {
-		_, err = file.Write(sum)
-	}
-	if err == nil {
-		err = file.Close()
-	}
-	if r.ctx.Err() != nil {
+	sum, err = rw.write(file)
+	if err != nil && r.ctx.Err() != nil {
 		return "", nil, err
 	}
 	return path, sum, disk.Error("complete the fetched pack", err)
+}
+
+// write writes the pack with its checksum, and closes the file.
+func (rw *rewriter) write(file *os.File) (sum []byte, err error) {
+	if err := rw.run(); err != nil {
+		return nil, err
+	}
+	if err := rw.out.Flush(); err != nil {
+		return nil, err
+	}
+	sum = rw.sum.Sum(nil)
+	if _, err := file.Write(sum); err != nil {
+		return nil, err
+	}
+	return sum, file.Close()
 }
 
 func (rw *rewriter) run() error {

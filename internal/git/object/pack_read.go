@@ -42,8 +42,8 @@ func (k *pack) at(offset int64) io.Reader {
 	return io.NewSectionReader(k.file, offset, math.MaxInt64-offset)
 }
 
-// packReader reads objects of packs. It keeps the bases of deltas, which are often those of other deltas too, and reuses its
-// buffers.
+// packReader reads objects of packs. It keeps the bases of deltas, which are often those of other deltas too,
+// and reuses its buffers.
 type packReader struct {
 	in       *bufio.Reader
 	inflated inflater
@@ -68,7 +68,9 @@ func (p *packReader) get(k *pack, offset int64) (*Object, error) {
 		}
 		if !header.kind.IsDelta() {
 			if len(deltas) == 0 && header.size > LargeObject {
-				return &Object{Kind: header.kind, Size: header.size, open: func() (io.ReadCloser, error) { return k.stream(offset) }}, nil
+				return &Object{
+					Kind: header.kind, Size: header.size, open: func() (io.ReadCloser, error) { return k.stream(offset) },
+				}, nil
 			}
 			content, err := p.inflate(header.size)
 			if err != nil {
@@ -112,7 +114,8 @@ func (p *packReader) header(k *pack, offset int64) (objectHeader, error) {
 	return header, noEOF(err)
 }
 
-// inflate returns the content after a header. It allocates no more than the pack has, whatever size a damaged header declares.
+// inflate returns the content after a header. It allocates no more than the pack has, whatever size a damaged
+// header declares.
 func (p *packReader) inflate(size int64) ([]byte, error) {
 	if err := p.inflated.reset(context.Background(), p.in, size); err != nil {
 		return nil, err

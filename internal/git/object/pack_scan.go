@@ -177,9 +177,10 @@ func readObjectHeader(in byteReader, format Format) (objectHeader, error) {
 		header.distance, err = readDistance(in)
 	case plumbing.REFDeltaObject:
 		base := make([]byte, format.Size())
-		if _, err = io.ReadFull(in, base); err == nil {
-			header.base = IDOf(base)
+		if _, err := io.ReadFull(in, base); err != nil {
+			return header, err
 		}
+		header.base = IDOf(base)
 	default:
 		err = errors.New("unknown type")
 	}
@@ -188,15 +189,20 @@ func readObjectHeader(in byteReader, format Format) (objectHeader, error) {
 
 func readDistance(in io.ByteReader) (int64, error) {
 	b, err := in.ReadByte()
+	if err != nil {
+		return 0, err
+	}
 	distance := int64(b & 0x7f)
-	for err == nil && b&0x80 != 0 {
+	for b&0x80 != 0 {
 		if distance >= 1<<48 {
 			return 0, errors.New("distance to the base out of range")
 		}
-		b, err = in.ReadByte()
+		if b, err = in.ReadByte(); err != nil {
+			return 0, err
+		}
 		distance = (distance+1)<<7 | int64(b&0x7f)
 	}
-	return distance, err
+	return distance, nil
 }
 
 // scanner reads the objects of a pack in order. It consumes no byte beyond those requested.

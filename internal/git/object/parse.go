@@ -87,8 +87,8 @@ func ParseTree(h ID, content []byte) (entries []TreeEntry, err error) {
 	return entries, nil
 }
 
-// canonicalMode returns the mode for a checkout, as Git does. The only file permission that matters is the owner's execute
-// bit, and a mode that is none of Git's is that of a submodule.
+// canonicalMode returns the mode for a checkout, as Git does. The only file permission that matters is the
+// owner's execute bit, and a mode that is none of Git's is that of a submodule.
 func canonicalMode(mode filemode.FileMode) filemode.FileMode {
 	switch mode & 0o170000 {
 	case filemode.Dir, filemode.Symlink:

@@ -72,18 +72,22 @@ func (q Quarantine) Unpack(ctx context.Context, store string, limits Limits, pro
 // the store may already have them, and concurrent releases may move the same objects. The objects are on disk
 // before the store has them, and their names as [disk.Flush] says.
 func (q Quarantine) Release(store string) error {
+	return disk.Error("move fetched objects into the store", q.flushAndRelease(store))
+}
+
+func (q Quarantine) flushAndRelease(store string) error {
 	fetched, err := disk.Glob(q.Dir, "objects/*/*")
-	if err == nil {
-		err = disk.FlushChanged(fetched, nil)
+	if err != nil {
+		return err
 	}
-	var changed []string
-	if err == nil {
-		changed, err = q.release(store)
+	if err := disk.FlushChanged(fetched, nil); err != nil {
+		return err
 	}
-	if err == nil {
-		err = disk.FlushChanged(nil, changed)
+	changed, err := q.release(store)
+	if err != nil {
+		return err
 	}
-	return disk.Error("move fetched objects into the store", err)
+	return disk.FlushChanged(nil, changed)
 }
 
 // release moves the objects and returns the folders of the store that have new names.
@@ -122,8 +126,8 @@ func (q Quarantine) release(store string) (changed []string, err error) {
 			}
 		}
 	}
-	// A pack is moved after its index: [Store] fails on a pack without an index, and ignores an index without a pack, as Git
-	// does.
+	// A pack is moved after its index: [Store] fails on a pack without an index, and ignores an index without
+	// a pack, as Git does.
 	for _, path := range packs {
 		if err := os.Rename(filepath.Join(from, path), filepath.Join(to, path)); err != nil {
 			return nil, err

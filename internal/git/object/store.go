@@ -22,9 +22,9 @@ const (
 	maxTagsInChain = 16
 )
 
-// Store reads Git objects from one or more bare repositories. It is not safe for concurrent use: each goroutine needs its
-// own [Store.Fork]. IDs determine the object format. Third-party packages may panic on damaged files: callers defer
-// [RecoverCorrupt].
+// Store reads Git objects from one or more bare repositories. It is not safe for concurrent use: each
+// goroutine needs its own [Store.Fork]. IDs determine the object format. Third-party packages may panic on
+// damaged files: callers defer [RecoverCorrupt].
 type Store struct {
 	repos  []*repo
 	recent int         // the repository that had the last object: that of the next one in the same folder
@@ -255,8 +255,9 @@ func (o *Object) load() error {
 		return err
 	}
 	defer reader.Close()
-	if o.content, err = io.ReadAll(io.LimitReader(reader, o.Size+1)); err == nil {
-		o.open = nil
+	if o.content, err = io.ReadAll(io.LimitReader(reader, o.Size+1)); err != nil {
+		return err
 	}
-	return err
+	o.open = nil
+	return nil
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// Place is where a store has an object: a pack, and the object's position in its index. Loose objects have the pack Loose.
+// Place is where a store has an object: a pack, and the object's position in its index. Loose objects have
+// the pack Loose.
 type Place struct {
 	Pack int32
 	At   uint32
@@ -19,8 +20,8 @@ type Place struct {
 // Loose is the [Place].Pack of a loose object.
 const Loose = -1
 
-// Stored reads the objects of a Store as they are stored, to send them. An object that is stored more than once always has the
-// same place. Like its Store, it is not safe for concurrent use.
+// Stored reads the objects of a Store as they are stored, to send them. An object that is stored more than
+// once always has the same place. Like its Store, it is not safe for concurrent use.
 type Stored struct {
 	store  *Store
 	packs  []*pack
@@ -141,7 +142,8 @@ func (s *Stored) Entry(at Place) (Entry, error) {
 	return e, err
 }
 
-// Body returns the bytes of all objects of a pack: what is between its header and its checksum. Their offsets begin at 12.
+// Body returns the bytes of all objects of a pack: what is between its header and its checksum. Their offsets
+// begin at 12.
 func (s *Stored) Body(pack int) (*io.SectionReader, error) {
 	k := s.packs[pack]
 	info, err := k.file.Stat()
@@ -235,8 +237,8 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// AppendEntry appends the header of an object in a pack: that of an object in full, of a delta on the object distance bytes
-// before, or, if distance is 0, of a delta on base.
+// AppendEntry appends the header of an object in a pack: that of an object in full, of a delta on the object
+// distance bytes before, or, if distance is 0, of a delta on base.
 func AppendEntry(b []byte, kind plumbing.ObjectType, size, distance int64, base ID) []byte {
 	b = appendObjectHeader(b, kind, size)
 	switch kind {
@@ -287,8 +289,8 @@ func distinct(ids []ID) []ID {
 	return unique
 }
 
-// Content returns the type and content of an object of at most limit bytes; ok is false if it is larger. It does not verify the
-// hash. The caller must not change the content.
+// Content returns the type and content of an object of at most limit bytes; ok is false if it is larger. It
+// does not verify the hash. The caller must not change the content.
 func (o *Store) Content(h ID, limit int64) (kind plumbing.ObjectType, content []byte, ok bool, err error) {
 	defer RecoverCorrupt(&err)
 	obj, err := o.Object(h)

@@ -38,7 +38,8 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	b.progress()
 	n, err := b.in.Read(p[:min(len(p), maxRequest+1-b.read)])
 	b.read += n
-	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
+	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt || errors.Is(err, gzip.ErrHeader) ||
+		errors.Is(err, gzip.ErrChecksum) {
 		err = refusef("the request is not in gzip format")
 	}
 	return n, err

@@ -58,8 +58,8 @@ func (n *negotiation) boundary(wants []*commit) (b boundary, err error) {
 	return b, nil
 }
 
-// hasParents reports whether the store has the parents of a commit. It may lack those of refs that are not wanted, and have less history
-// of them.
+// hasParents reports whether the store has the parents of a commit. It may lack those of refs that are not
+// wanted, and have less history of them.
 func (n *negotiation) hasParents(c *commit) (bool, error) {
 	for _, parent := range c.parents {
 		if err := n.history.load(parent); err != nil {
@@ -73,7 +73,9 @@ func (n *negotiation) hasParents(c *commit) (bool, error) {
 }
 
 // measure returns which commits have parents after a request that deepens, and the last ones, which have none any more.
-func (n *negotiation) measure(wants []*commit, reachable map[object.ID]bool) (inside func(*commit) bool, last []*commit, err error) {
+func (n *negotiation) measure(
+	wants []*commit, reachable map[object.ID]bool,
+) (inside func(*commit) bool, last []*commit, err error) {
 	if n.req.depth == 0 {
 		return n.bySelection(wants)
 	}
@@ -92,7 +94,8 @@ func (n *negotiation) measure(wants []*commit, reachable map[object.ID]bool) (in
 	return func(c *commit) bool { return c.depth > 0 && int(c.depth) < depth }, last, err
 }
 
-// descend sets the depths of commits up to a depth, and returns those at that depth and those whose parents are not kept.
+// descend sets the depths of commits up to a depth, and returns those at that depth and those whose parents
+// are not kept.
 func (n *negotiation) descend(from []*commit, depth int32) (last []*commit, err error) {
 	var level []*commit
 	for _, c := range from {

@@ -9,39 +9,46 @@
 //
 // # Protocol
 //
-// It speaks Git protocol version 2, and version 0 with clients that do not ask for 2. Under version 2: ls-refs (peel, symrefs, unborn,
-// ref-prefix), and fetch (want, have, done, wait-for-done, shallow, deepen, deepen-relative, deepen-since, deepen-not,
-// thin-pack, ofs-delta, include-tag). Under version 0: all that Git offers except filters. Requests may be compressed with gzip. Object
-// IDs are of SHA-1 or SHA-256. Clients known to work: Git, go-git 5, Dulwich, libgit2 and JGit; ADR 19 has the versions.
+// It speaks Git protocol version 2, and version 0 with clients that do not ask for 2. Under version 2:
+// ls-refs (peel, symrefs, unborn, ref-prefix), and fetch (want, have, done, wait-for-done, shallow, deepen,
+// deepen-relative, deepen-since, deepen-not, thin-pack, ofs-delta, include-tag). Under version 0: all that
+// Git offers except filters. Requests may be compressed with gzip. Object IDs are of SHA-1 or SHA-256.
+// Clients known to work: Git, go-git 5, Dulwich, libgit2 and JGit; ADR 19 has the versions.
 //
 // # What a client may read
 //
-// A want is served if it is reachable from a visible ref; otherwise the answer is "not our ref", whether or not the object exists, and
-// after the same walk. A have is acknowledged if the store has it or, if the store is restricted, if it is one of the 20,000 newest
-// visible commits or a former one. History below a commit that a client calls shallow is sent only if that commit is reachable.
+// A want is served if it is reachable from a visible ref; otherwise the answer is "not our ref", whether or
+// not the object exists, and after the same walk. A have is acknowledged if the store has it or, if the store
+// is restricted, if it is one of the 20,000 newest visible commits or a former one. History below a commit
+// that a client calls shallow is sent only if that commit is reachable.
 //
-// A store that keeps only part of the history serves requests with a finite depth, as far as its history goes. Others get an error:
-// Git would assume that the result is complete, or fetch nothing and report success.
+// A store that keeps only part of the history serves requests with a finite depth, as far as its history
+// goes. Others get an error: Git would assume that the result is complete, or fetch nothing and report
+// success.
 //
 // # Packs
 //
-// Objects are sent as they are stored: a whole pack if all of it is wanted, otherwise single objects, and deltas whose base is sent too
-// or, with thin-pack, which the client has. An object that is stored in full is sent as a delta on the version of the file or folder that
-// the client has at the same path, or that was removed from another path, if both have at most 4 MiB. Other objects are compressed again.
-// Only trees that differ between commits are read, and blobs above 4 MiB are never read into memory.
+// Objects are sent as they are stored: a whole pack if all of it is wanted, otherwise single objects, and
+// deltas whose base is sent too or, with thin-pack, which the client has. An object that is stored in full is
+// sent as a delta on the version of the file or folder that the client has at the same path, or that was
+// removed from another path, if both have at most 4 MiB. Other objects are compressed again. Only trees that
+// differ between commits are read, and blobs above 4 MiB are never read into memory.
 //
-// Clients that ask for the same pack at the same time get it from one [spool]: 128 KiB in memory, the rest in an unlinked temporary file
-// of at most Config.SpoolBytes, or less once all files have Config.SpoolTotal. Its writer runs until all of them have left. Memory
-// needed for a pack: about 200 bytes per commit until its objects are selected, one bit per object of the store, 12 bytes per object
-// sent, and the indexes of its packs.
+// Clients that ask for the same pack at the same time get it from one [spool]: 128 KiB in memory, the rest in
+// an unlinked temporary file of at most Config.SpoolBytes, or less once all files have Config.SpoolTotal. Its
+// writer runs until all of them have left. Memory needed for a pack: about 200 bytes per commit until its
+// objects are selected, one bit per object of the store, 12 bytes per object sent, and the indexes of its
+// packs.
 //
 // # Bounds
 //
-// A request has at most 32 MiB, compressed or not, and 250,000 lines. All requests together hold about 4 million lines and refs in memory,
-// those of one sender a quarter of them; requests and lists of refs with less than 4,096 are not counted. A client must send the next part
-// of its request, and receive each 64 KiB of the response, within Config.Stall. A request takes at most Config.MaxTime. While
-// Config.MaxPacks packs are being made, others wait. A pack that waits for slow clients is not counted. At most 16 of these may wait for
-// each of MaxPacks, 8 of one sender; further ones get an error. A client whose pack is being made gets an empty line every 5 seconds.
+// A request has at most 32 MiB, compressed or not, and 250,000 lines. All requests together hold about 4
+// million lines and refs in memory, those of one sender a quarter of them; requests and lists of refs with
+// less than 4,096 are not counted. A client must send the next part of its request, and receive each 64 KiB
+// of the response, within Config.Stall. A request takes at most Config.MaxTime. While Config.MaxPacks packs
+// are being made, others wait. A pack that waits for slow clients is not counted. At most 16 of these may
+// wait for each of MaxPacks, 8 of one sender; further ones get an error. A client whose pack is being made
+// gets an empty line every 5 seconds.
 //
 // # Failures
 //

@@ -18,19 +18,21 @@ import (
 type Config struct {
 	Source Source // required
 
-	// TempDir is where packs are kept while they are sent. Defaults to the temporary folder of the system. Files in it are unlinked, so a crash leaves none behind.
-	// If it cannot be used, a pack proceeds at the pace of its slowest client, with 384 KiB in memory.
+	// TempDir is where packs are kept while they are sent. Defaults to the temporary folder of the system.
+	// Files in it are unlinked, so a crash leaves none behind. If it cannot be used, a pack proceeds at the
+	// pace of its slowest client, with 384 KiB in memory.
 	TempDir string
-	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. Clients that share a longer pack proceed
-	// at the pace of the slowest of them.
+	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. Clients that share a
+	// longer pack proceed at the pace of the slowest of them.
 	SpoolBytes int64
 	// SpoolTotal is the maximum total size of all files in TempDir, not counting the first 1 MiB of each. The files of one
 	// sender use at most a quarter of it. Once it is used up, no file grows. Defaults to 16 GiB.
 	SpoolTotal int64
-	// MaxRequests is the number of requests served at a time, of which one sender has at most a quarter. Others get 503. Defaults to
-	// 1,000.
+	// MaxRequests is the number of requests served at a time, of which one sender has at most a quarter.
+	// Others get 503. Defaults to 1,000.
 	MaxRequests int
-	// MaxPacks is the number of packs made, and requests negotiated, at a time. Defaults to the number of CPUs, but at least 2.
+	// MaxPacks is the number of packs made, and requests negotiated, at a time. Defaults to the number of
+	// CPUs, but at least 2.
 	MaxPacks int
 	// Stall is how long a client may take for the next part of its request, or to receive 64 KiB. Defaults to one minute.
 	Stall time.Duration
@@ -52,8 +54,9 @@ type Served struct {
 	Err      error // nil if the client got a complete answer
 }
 
-// Handler serves repositories to Git clients, read-only. It is safe for concurrent use. It moves the deadlines of connections: the
-// server needs a WriteTimeout and an IdleTimeout, which apply again from the next request on.
+// Handler serves repositories to Git clients, read-only. It is safe for concurrent use. It moves the
+// deadlines of connections: the server needs a WriteTimeout and an IdleTimeout, which apply again from the
+// next request on.
 type Handler struct {
 	cfg     Config
 	shared  *sharing
@@ -80,7 +83,8 @@ func New(cfg Config) (*Handler, error) {
 	cfg.MaxPacks = cmp.Or(cfg.MaxPacks, max(2, runtime.GOMAXPROCS(0)))
 	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
 	cfg.MaxTime = cmp.Or(cfg.MaxTime, time.Hour)
-	if cfg.SpoolBytes < 0 || cfg.SpoolTotal < 0 || cfg.MaxRequests < 0 || cfg.MaxPacks < 0 || cfg.Stall < 0 || cfg.MaxTime < 0 {
+	if cfg.SpoolBytes < 0 || cfg.SpoolTotal < 0 || cfg.MaxRequests < 0 || cfg.MaxPacks < 0 || cfg.Stall < 0 ||
+		cfg.MaxTime < 0 {
 		return nil, errors.New("serve: a limit is negative")
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
@@ -93,7 +97,8 @@ func New(cfg Config) (*Handler, error) {
 	}
 	file, err := spoolFile(cfg.TempDir, spoolReserve)
 	if err != nil {
-		cfg.Log.Warn("no usable temporary folder, packs are sent at the pace of their slowest client; set TMPDIR", "dir", cfg.TempDir, "error", err)
+		cfg.Log.Warn("no usable temporary folder, packs are sent at the pace of their slowest client; set TMPDIR",
+			"dir", cfg.TempDir, "error", err)
 	} else {
 		_ = file.Close()
 	}
@@ -132,7 +137,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, tooMany, http.StatusServiceUnavailable)
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.MaxTime, fmt.Errorf("the request took longer than %v", h.cfg.MaxTime))
+	ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.MaxTime,
+		fmt.Errorf("the request took longer than %v", h.cfg.MaxTime))
 	defer cancel()
 	x := &exchange{Handler: h, ctx: ctx, r: r, out: newResponse(w, h.cfg.Stall, h.cfg.MaxTime)}
 	x.Protocol = protocol(r)
@@ -183,10 +189,11 @@ func protocol(r *http.Request) int {
 
 func (x *exchange) serve(service string) error {
 	repo, err := x.cfg.Source.Open(x.ctx, x.r)
-	if err == nil {
-		err = x.check(service)
-	}
 	if err != nil {
+		x.refuseOpen(err)
+		return err
+	}
+	if err := x.check(service); err != nil {
 		x.refuseOpen(err)
 		return err
 	}
@@ -202,20 +209,24 @@ func (x *exchange) serve(service string) error {
 		x.Command = "info/refs"
 		return x.advertise()
 	}
-	body, err := x.body()
-	if err == nil {
-		lines := newPktReader(body)
-		lines.hold = x.hold
-		if x.Protocol == 2 {
-			err = x.command2(lines, body)
-		} else {
-			err = x.fetch0(lines, body)
-		}
-	}
-	if err != nil {
+	if err := x.command(); err != nil {
 		x.fail(err)
+		return err
 	}
-	return err
+	return nil
+}
+
+func (x *exchange) command() error {
+	body, err := x.body()
+	if err != nil {
+		return err
+	}
+	lines := newPktReader(body)
+	lines.hold = x.hold
+	if x.Protocol == 2 {
+		return x.command2(lines, body)
+	}
+	return x.fetch0(lines, body)
 }
 
 // enter counts a request of a sender, unless the sender already has a quarter of all.

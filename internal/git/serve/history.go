@@ -135,8 +135,9 @@ func (r *reach) add(c *commit) error {
 	return nil
 }
 
-// find walks until all ids are reached, or limit commits are visited, and returns those that are reached. Its time depends on
-// ids that are not reachable only in that it walks to the end, whether or not the store has them.
+// find walks until all ids are reached, or limit commits are visited, and returns those that are reached. Its
+// time depends on ids that are not reachable only in that it walks to the end, whether or not the store has
+// them.
 func (r *reach) find(ids []object.ID, limit int) (found map[object.ID]bool, err error) {
 	found = make(map[object.ID]bool, len(ids))
 	missing := make(map[object.ID]bool, len(ids))
@@ -177,8 +178,9 @@ type paint struct {
 	visited          []*commit
 }
 
-// without returns the commits reachable from wants and not from haves. It may return a few that are reachable from haves if
-// dates in the history are wrong. wantCut and haveCut are commits without parents for wants and for haves.
+// without returns the commits reachable from wants and not from haves. It may return a few that are reachable
+// from haves if dates in the history are wrong. wantCut and haveCut are commits without parents for wants and
+// for haves.
 func (h *history) without(wants, haves []*commit, wantCut, haveCut map[object.ID]bool) (difference, error) {
 	p := &paint{history: h, wantCut: wantCut, haveCut: haveCut}
 	for _, c := range haves {
@@ -273,14 +275,16 @@ func (p *paint) result(haves []*commit) (d difference) {
 			addEdge(parent)
 		}
 	}
-	for _, c := range slices.SortedFunc(slices.Values(haves), func(a, b *commit) int { return cmp.Compare(b.date, a.date) }) {
+	for _, c := range slices.SortedFunc(slices.Values(haves), func(a, b *commit) int {
+		return cmp.Compare(b.date, a.date)
+	}) {
 		addEdge(c)
 	}
 	return d
 }
 
-// satisfies reports whether each want has a commit that the client has among its ancestors, as far as the walk that returned d
-// has found.
+// satisfies reports whether each want has a commit that the client has among its ancestors, as far as the
+// walk that returned d has found.
 func (d difference) satisfies(wants []*commit) bool {
 	for i := len(d.commits) - 1; i >= 0; i-- {
 		c := d.commits[i]

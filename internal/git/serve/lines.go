@@ -2,7 +2,8 @@ package serve
 
 import "net/http"
 
-// Bounds of what requests hold in memory: lines of large requests until they are answered, and of lists of refs until they are sent.
+// Bounds of what requests hold in memory: lines of large requests until they are answered, and of lists of
+// refs until they are sent.
 const (
 	linesStep = 4096      // lines are counted in steps, so that those of small requests are not
 	heldLines = 4_000_000 // of all requests, of about 60 bytes each; of those of one sender a quarter

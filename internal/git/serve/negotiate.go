@@ -31,7 +31,9 @@ func negotiate(ctx context.Context, repo *Repo, req *fetchRequest) (*negotiation
 	}
 	objects := object.Open(store.Dirs...)
 	history := newHistory(ctx, objects, store.Shallow)
-	return &negotiation{repo: repo, store: store, req: req, objects: objects, history: history, reach: &reach{history: history}}, nil
+	return &negotiation{
+		repo: repo, store: store, req: req, objects: objects, history: history, reach: &reach{history: history},
+	}, nil
 }
 
 // close closes the store and releases the objects.

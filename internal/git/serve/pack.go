@@ -232,10 +232,13 @@ func (p *packWriter) copyEntry(e object.Entry, kind plumbing.ObjectType, distanc
 
 func (p *packWriter) copy(from *io.SectionReader) error {
 	n, err := io.CopyBuffer(struct{ io.Writer }{p}, struct{ io.Reader }{from}, p.buffer)
-	if err == nil && n != from.Size() {
-		err = io.ErrUnexpectedEOF
+	if err != nil {
+		return err
 	}
-	return err
+	if n != from.Size() {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
 }
 
 func (p *packWriter) writeLoose(id object.ID) error {

@@ -10,14 +10,15 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// isThinBase reports whether a delta may have a base that the client has. If a walk has found that only after selecting the object, it is
-// sent too, and git index-pack before 2.50 refuses a base that it can take from both.
+// isThinBase reports whether a delta may have a base that the client has. If a walk has found that only after
+// selecting the object, it is sent too, and git index-pack before 2.50 refuses a base that it can take from
+// both.
 func (p *packWriter) isThinBase(id object.ID, at object.Place) bool {
 	return p.thin && p.held.has(id, at) && !p.sent.has(id, at)
 }
 
-// writeDelta writes an object as a delta on its hint, if that takes less than limit bytes. The store may have lost a hint that the
-// client has.
+// writeDelta writes an object as a delta on its hint, if that takes less than limit bytes. The store may have
+// lost a hint that the client has.
 func (p *packWriter) writeDelta(id object.ID, limit int64) (done bool, err error) {
 	base, ok := p.hints[id]
 	if !ok {
@@ -51,9 +52,10 @@ func (p *packWriter) writeDelta(id object.ID, limit int64) (done bool, err error
 	}
 	p.chains[id] = chain + 1
 	p.stats.Deltas++
-	if _, err = p.Write(header); err == nil {
-		_, err = p.Write(packed)
+	if _, err := p.Write(header); err != nil {
+		return true, err
 	}
+	_, err = p.Write(packed)
 	return true, err
 }
 

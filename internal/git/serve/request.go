@@ -64,10 +64,11 @@ func (r *fetchRequest) parseID(text string) (object.ID, error) {
 
 func (r *fetchRequest) addID(to *[]object.ID, text string) error {
 	id, err := r.parseID(text)
-	if err == nil {
-		*to = append(*to, id)
+	if err != nil {
+		return err
 	}
-	return err
+	*to = append(*to, id)
+	return nil
 }
 
 // addHistory parses a line about how much history the client has or wants. ok is false if it is another line.
@@ -227,7 +228,8 @@ func (r *fetchRequest) use(capability string) {
 	}
 }
 
-// setOption sets what is an argument of fetch in protocol 2 and a capability in protocol 0. It returns false for another name.
+// setOption sets what is an argument of fetch in protocol 2 and a capability in protocol 0. It returns false
+// for another name.
 func (r *fetchRequest) setOption(name string) bool {
 	switch name {
 	case "thin-pack":

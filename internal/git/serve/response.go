@@ -57,7 +57,8 @@ func (w *response) flush() error {
 	return w.control.Flush()
 }
 
-// endRead removes the read deadline of the request. Otherwise the server would treat a client that sends nothing more as gone.
+// endRead removes the read deadline of the request. Otherwise the server would treat a client that sends
+// nothing more as gone.
 func (w *response) endRead() { _ = w.control.SetReadDeadline(time.Time{}) }
 
 // Bands of a pack.
@@ -119,9 +120,11 @@ func (x *exchange) breakOff(err error, sideband int) {
 	fmt.Fprintf(x.out, "%04x%c%s\n0000", len(text)+6, bandError, text)
 }
 
-// answer negotiates, and sends the pack if there is one. write is of the protocol: it writes what comes before the pack, and ready is false
-// if there is to be no pack yet.
-func (x *exchange) answer(req *fetchRequest, write func(n *negotiation, w *pktWriter) (p plan, ready bool, err error)) error {
+// answer negotiates, and sends the pack if there is one. write is of the protocol: it writes what comes
+// before the pack, and ready is false if there is to be no pack yet.
+func (x *exchange) answer(
+	req *fetchRequest, write func(n *negotiation, w *pktWriter) (p plan, ready bool, err error),
+) error {
 	n, err := negotiate(x.ctx, x.repo, req)
 	if err != nil {
 		return err
@@ -150,11 +153,13 @@ func (x *exchange) answer(req *fetchRequest, write func(n *negotiation, w *pktWr
 	return x.send(n, p, w, t)
 }
 
-// send makes or joins the pack of a plan and sends it. head is what comes before it. It closes n, and ends the turn of its caller:
-// what n has read stays in memory until the pack is made.
+// send makes or joins the pack of a plan and sends it. head is what comes before it. It closes n, and ends
+// the turn of its caller: what n has read stays in memory until the pack is made.
 func (x *exchange) send(n *negotiation, p plan, head *pktWriter, t *turn) error {
 	sideband := n.req.sideband
-	pack, joined, err := x.shared.join(p.key(n.store.Dirs), x.sender, t.rest, func(ctx context.Context, write func([]byte) (int, error)) error {
+	pack, joined, err := x.shared.join(p.key(n.store.Dirs), x.sender, t.rest, func(
+		ctx context.Context, write func([]byte) (int, error),
+	) error {
 		defer t.end()
 		defer n.close()
 		return p.write(ctx, n, writerFunc(write))

@@ -70,8 +70,8 @@ func newSelection(ctx context.Context, objects *object.Store, thin bool) (*selec
 	}, nil
 }
 
-// add selects an object unless the client has it, and reports whether it is new. hint is an object that resembles it, which is
-// sent or which the client has; zero for none.
+// add selects an object unless the client has it, and reports whether it is new. hint is an object that
+// resembles it, which is sent or which the client has; zero for none.
 func (s *selection) add(id, hint object.ID) (bool, error) {
 	at, err := s.stored.Locate(id)
 	if err != nil {

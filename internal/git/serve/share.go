@@ -27,7 +27,10 @@ type sharing struct {
 }
 
 func newSharing(dir string, limit, total int64) *sharing {
-	s := &sharing{dir: dir, limit: limit, share: total / 4, packs: map[[sha256.Size]byte]*sharedPack{}, senders: map[string]*senderSpace{}}
+	s := &sharing{
+		dir: dir, limit: limit, share: total / 4, packs: map[[sha256.Size]byte]*sharedPack{},
+		senders: map[string]*senderSpace{},
+	}
 	s.free.Store(total)
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s
@@ -65,9 +68,9 @@ var (
 	errClosing   = errors.New("the server is shutting down")
 )
 
-// join returns a reader of the pack with a key, for a sender. If the pack is not in progress, join runs produce in the
-// background and returns joined = false. produce must stop when its context is done, which happens once all readers have left.
-// rest is as in [spool].
+// join returns a reader of the pack with a key, for a sender. If the pack is not in progress, join runs
+// produce in the background and returns joined = false. produce must stop when its context is done, which
+// happens once all readers have left. rest is as in [spool].
 func (s *sharing) join(key [sha256.Size]byte, sender string, rest func(context.Context, func() error) error,
 	produce func(ctx context.Context, write func([]byte) (int, error)) error) (r *packReader, joined bool, err error) {
 	s.mu.Lock()

@@ -11,8 +11,8 @@ import (
 
 // Source finds the repository that a request names, as its sender may see it.
 type Source interface {
-	// Open returns the repository of a request, whose path ends in /info/refs or /git-upload-pack: see [Path]. The handler sends a
-	// [Refusal] to the client, and answers any other error with 503.
+	// Open returns the repository of a request, whose path ends in /info/refs or /git-upload-pack: see
+	// [Path]. The handler sends a [Refusal] to the client, and answers any other error with 503.
 	Open(ctx context.Context, r *http.Request) (*Repo, error)
 }
 
@@ -40,8 +40,8 @@ type Repo struct {
 	HeadID object.ID     // of HEAD; zero if its branch has no commit
 	Format object.Format // of all objects
 
-	// Pin returns the objects of the visible refs: at least of those that name wants, and of all if one of wants is not named by a
-	// ref. It is called for fetches, at most once, and fails as Open does.
+	// Pin returns the objects of the visible refs: at least of those that name wants, and of all if one of
+	// wants is not named by a ref. It is called for fetches, at most once, and fails as Open does.
 	Pin func(ctx context.Context, wants []object.ID) (*Pinned, error)
 }
 
@@ -51,12 +51,12 @@ type Pinned struct {
 	Shallow []object.ID // commits whose parents are not kept; nil if the history is complete
 	Depth   int         // of the history that is kept, if Shallow is set
 
-	// Earlier are wanted commits that visible refs had before, as the sender has seen them. They are served like those that the refs
-	// have now, since a ref may move between a client's list and its fetch.
+	// Earlier are wanted commits that visible refs had before, as the sender has seen them. They are served
+	// like those that the refs have now, since a ref may move between a client's list and its fetch.
 	Earlier []object.ID
 
-	// Restricted means that Dirs have objects that must stay hidden from the sender. Then only commits that are reachable from the
-	// visible refs or in Former are acknowledged.
+	// Restricted means that Dirs have objects that must stay hidden from the sender. Then only commits that
+	// are reachable from the visible refs or in Former are acknowledged.
 	Restricted bool
 	Former     []object.ID // commits that visible refs had before, as the sender has seen them
 
@@ -68,7 +68,9 @@ func (r *Repo) ref(name string) (id object.ID, ok bool) {
 	if name == "HEAD" {
 		return r.HeadID, !r.HeadID.IsZero()
 	}
-	i, ok := slices.BinarySearchFunc(r.Refs, name, func(ref Ref, name string) int { return strings.Compare(ref.Name, name) })
+	i, ok := slices.BinarySearchFunc(r.Refs, name, func(ref Ref, name string) int {
+		return strings.Compare(ref.Name, name)
+	})
 	if !ok {
 		return object.ZeroID, false
 	}
@@ -81,8 +83,8 @@ const (
 	uploadPack = "/git-upload-pack"
 )
 
-// Path returns the part of a request's path that names the repository, without a prefix and without .git: "acme/widgets" for
-// /git/acme/widgets.git/info/refs and the prefix "/git/". ok is false for another path.
+// Path returns the part of a request's path that names the repository, without a prefix and without .git:
+// "acme/widgets" for /git/acme/widgets.git/info/refs and the prefix "/git/". ok is false for another path.
 func Path(r *http.Request, prefix string) (repo string, ok bool) {
 	path, ok := strings.CutPrefix(r.URL.Path, prefix)
 	if !ok {

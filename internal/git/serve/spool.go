@@ -21,13 +21,14 @@ const spoolReserve = 256 << 10
 // minSpool is the size in bytes that the file of a spool has if all of their space is used.
 const minSpool = 1 << 20
 
-// spool passes a stream from one writer to any number of readers, each at its own pace. What is beyond its head is in a
-// temporary file, used as a ring of limit bytes: a writer that is further ahead of the slowest reader waits. Without a usable folder for the
-// file, or once its file system is full, the ring is smaller.
+// spool passes a stream from one writer to any number of readers, each at its own pace. What is beyond its
+// head is in a temporary file, used as a ring of limit bytes: a writer that is further ahead of the slowest
+// reader waits. Without a usable folder for the file, or once its file system is full, the ring is smaller.
 type spool struct {
 	dir  string
 	rest func(ctx context.Context, wait func() error) error // runs a wait of the writer for readers; optional
-	free []*atomic.Int64                                    // bytes that the files of all spools, and of those of a sender, may still take
+	// bytes that the files of all spools, and of those of a sender, may still take
+	free []*atomic.Int64
 
 	mu      sync.Mutex
 	limit   int64         // becomes the size of the file once nothing is free, or its file system is full
@@ -143,7 +144,8 @@ func (s *spool) claim(need int64) (ok bool, changed chan struct{}) {
 	return ok, s.changed
 }
 
-// take grows the file to at most size bytes, or leaves it as is if it is large enough and no space is free. The caller holds mu.
+// take grows the file to at most size bytes, or leaves it as is if it is large enough and no space is free.
+// The caller holds mu.
 func (s *spool) take(size int64) {
 	more := min(size, s.limit) - s.taken
 	if more <= 0 {
@@ -177,7 +179,8 @@ func (s *spool) waitForRoom(ctx context.Context, need int64) error {
 	}
 }
 
-// put stores the next bytes, as many as are contiguous, or none if it has made the ring smaller. Only the writer calls it.
+// put stores the next bytes, as many as are contiguous, or none if it has made the ring smaller. Only the
+// writer calls it.
 func (s *spool) put(b []byte) (int, error) {
 	if room := spoolHead - len(s.head); room > 0 {
 		b = b[:min(len(b), room)]

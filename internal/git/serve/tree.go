@@ -58,7 +58,8 @@ func addCounterpart(others []counterpart, tree object.ID, held bool) []counterpa
 	return append(others, counterpart{tree: tree, held: held})
 }
 
-// commit selects the objects in the tree of a commit. The client has bases; previous is the tree walked before, or zero.
+// commit selects the objects in the tree of a commit. The client has bases; previous is the tree walked
+// before, or zero.
 func (w *treeWalk) commit(tree object.ID, bases []object.ID, previous object.ID) error {
 	var others []counterpart
 	for _, base := range bases {
@@ -182,8 +183,8 @@ func (w *treeWalk) entry(e object.TreeEntry, others []counterpart, depth int) er
 	return err
 }
 
-// addPending selects the entries without a counterpart, except those that the client has under another name. To find these,
-// it reads some of the client's trees, removed entries first.
+// addPending selects the entries without a counterpart, except those that the client has under another name.
+// To find these, it reads some of the client's trees, removed entries first.
 func (w *treeWalk) addPending(bases []object.ID) error {
 	if len(w.pending) == 0 {
 		return nil

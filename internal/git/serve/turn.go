@@ -5,7 +5,8 @@ import (
 	"net/http"
 )
 
-// turn is a request's turn to negotiate and to make its pack: MaxPacks have one at a time. It is not safe for concurrent use.
+// turn is a request's turn to negotiate and to make its pack: MaxPacks have one at a time. It is not safe for
+// concurrent use.
 type turn struct {
 	handler *Handler
 	sender  string
@@ -31,11 +32,12 @@ func (t *turn) end() {
 	}
 }
 
-// restingPerPack is the number of packs, for each of MaxPacks, that may wait for slow clients at a time. One sender may have half of them.
+// restingPerPack is the number of packs, for each of MaxPacks, that may wait for slow clients at a time. One
+// sender may have half of them.
 const restingPerPack = 16
 
-// rest gives the turn to others while the writer of a pack waits for its clients, and waits for another turn unless ctx is done. It fails
-// if too many packs wait, as each needs memory.
+// rest gives the turn to others while the writer of a pack waits for its clients, and waits for another turn
+// unless ctx is done. It fails if too many packs wait, as each needs memory.
 func (t *turn) rest(ctx context.Context, wait func() error) error {
 	if !t.beginRest() {
 		return &Refusal{http.StatusServiceUnavailable, "too many slow clients at a time: try again"}

@@ -7,8 +7,9 @@ import (
 	"lockstep/internal/git/object"
 )
 
-const capabilities0 = "multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not deepen-relative" +
-	" no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want no-done"
+const capabilities0 = "multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
+	"deepen-relative no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want " +
+	"no-done"
 
 // advertise0 lists the refs for clients of protocol 0.
 func (r *Repo) advertise0(w *pktWriter) {
@@ -83,8 +84,8 @@ func (n *negotiation) answer0(w *pktWriter) (p plan, ready bool, err error) {
 	return p, n.acknowledge0(w, acks, len(haves) > 0 && p.satisfies(t.commits)), nil
 }
 
-// acknowledge0 writes the acknowledgements, and reports whether the pack follows. enough says that the client has an ancestor of
-// each want.
+// acknowledge0 writes the acknowledgements, and reports whether the pack follows. enough says that the client
+// has an ancestor of each want.
 func (n *negotiation) acknowledge0(w *pktWriter, acks []object.ID, enough bool) (ready bool) {
 	r := n.req
 	how := [...]string{ackOnce: "", ackMulti: " continue", ackDetailed: " common"}[r.acks]

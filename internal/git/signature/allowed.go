@@ -53,7 +53,8 @@ func parseAllowedSigners(text string) ([]signer, error) {
 // parseSigner parses "principals [options] type key [comment]".
 func parseSigner(line string) (s signer, err error) {
 	principals, rest := cutField(line)
-	if s.principals = strings.Split(strings.Trim(principals, `"`), ","); principals == "" || slices.Contains(s.principals, "") {
+	if s.principals = strings.Split(strings.Trim(principals, `"`), ","); principals == "" ||
+		slices.Contains(s.principals, "") {
 		return s, errors.New("want principals, separated by commas")
 	}
 	word, after := cutField(rest)
@@ -155,8 +156,8 @@ func parseTime(text string) (time.Time, error) {
 	return time.Time{}, errors.New("want YYYYMMDD or YYYYMMDDHHMM[SS], with a Z for UTC")
 }
 
-// admits returns the signer's name if the line admits a key at a time. If the line is about the key but does not admit it, it
-// returns why.
+// admits returns the signer's name if the line admits a key at a time. If the line is about the key but does
+// not admit it, it returns why.
 func (s signer) admits(key ssh.PublicKey, at time.Time) (by, problem string) {
 	cert, isCert := key.(*ssh.Certificate)
 	switch {

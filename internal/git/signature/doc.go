@@ -13,13 +13,14 @@
 //		return errors.New(verdict.Reason)
 //	}
 //
-// It is pure: it reads no files and no keys but those it is given, and starts no program. Hostile objects cost at most one
-// pass over their content, and one public-key operation.
+// It is pure: it reads no files and no keys but those it is given, and starts no program. Hostile objects
+// cost at most one pass over their content, and one public-key operation.
 //
 // # What is verified
 //
-// An object is verified if git verify-commit or git verify-tag, with the same keys, accepts it: its only signature is valid now
-// (OpenPGP), or was valid at the committer's or tagger's date (SSH), and a known key made it.
+// An object is verified if git verify-commit or git verify-tag, with the same keys, accepts it: its only
+// signature is valid now (OpenPGP), or was valid at the committer's or tagger's date (SSH), and a known key
+// made it.
 //
 //	OpenPGP   the signing key or subkey is in the key ring, may sign, and neither it nor its primary key is expired or
 //	          revoked now. By is the primary user ID, Key the fingerprint of the primary key

@@ -85,7 +85,8 @@ func (k *Keys) verifyOpenPGP(o Object, now time.Time) Verdict {
 		return no("%s", explain(err, sig, now))
 	}
 	for _, key := range known {
-		if key.Entity == signer && key.PublicKey.KeyId == *sig.IssuerKeyId && sig.CreationTime.Before(key.PublicKey.CreationTime) {
+		if key.Entity == signer && key.PublicKey.KeyId == *sig.IssuerKeyId &&
+			sig.CreationTime.Before(key.PublicKey.CreationTime) {
 			return no("its signature is older than its key %016X", *sig.IssuerKeyId)
 		}
 	}

@@ -72,8 +72,8 @@ func Parse(kind Kind, content []byte, format Format) (Object, error) {
 	return o, nil
 }
 
-// splitCommit separates the header with the signature from the rest, as git does: the signature of objects of another format
-// is part of neither.
+// splitCommit separates the header with the signature from the rest, as git does: the signature of objects of
+// another format is part of neither.
 func (o *Object) splitCommit(content []byte, format Format) {
 	inSignature, inOther := false, false
 	own := format.header() + " "

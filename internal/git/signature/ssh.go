@@ -68,7 +68,8 @@ func strongSSH(key ssh.PublicKey, sig *ssh.Signature) bool {
 	switch key.Type() {
 	case ssh.KeyAlgoRSA:
 		return sig.Format == ssh.KeyAlgoRSASHA256 || sig.Format == ssh.KeyAlgoRSASHA512
-	case ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256:
+	case ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKED25519,
+		ssh.KeyAlgoSKECDSA256:
 		return true
 	}
 	return false
@@ -76,7 +77,8 @@ func strongSSH(key ssh.PublicKey, sig *ssh.Signature) bool {
 
 // isRevoked reports whether a key, its certificate, or the certificate's authority is revoked.
 func (k *Keys) isRevoked(key ssh.PublicKey) bool {
-	if cert, ok := key.(*ssh.Certificate); ok && (k.revoked[string(cert.Key.Marshal())] || k.revoked[string(cert.SignatureKey.Marshal())]) {
+	if cert, ok := key.(*ssh.Certificate); ok &&
+		(k.revoked[string(cert.Key.Marshal())] || k.revoked[string(cert.SignatureKey.Marshal())]) {
 		return true
 	}
 	return k.revoked[string(key.Marshal())]

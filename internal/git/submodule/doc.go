@@ -1,5 +1,6 @@
-// Package submodule reads .gitmodules files and resolves the URLs in them, as Git does. Anybody who can push to a repository can
-// write one, so nothing in it is trusted: the caller checks each URL, and sends no credential to it that is not meant for it.
+// Package submodule reads .gitmodules files and resolves the URLs in them, as Git does. Anybody who can push
+// to a repository can write one, so nothing in it is trusted: the caller checks each URL, and sends no
+// credential to it that is not meant for it.
 //
 // It is pure: content in, submodules out. The differences from Git:
 //

@@ -18,8 +18,9 @@ type Module struct {
 // MaxSize is the maximum size of a .gitmodules file, in bytes.
 const MaxSize = 1 << 20
 
-// Parse returns the submodules of a .gitmodules file by path. It ignores names, paths and URLs that Git ignores because they are
-// dangerous. The error is about the file as a whole, and completes a sentence that begins with its name.
+// Parse returns the submodules of a .gitmodules file by path. It ignores names, paths and URLs that Git
+// ignores because they are dangerous. The error is about the file as a whole, and completes a sentence that
+// begins with its name.
 func Parse(content []byte) (map[string]Module, error) {
 	byPath, byName := map[string]*Module{}, map[string]*Module{}
 	err := parseConfig(content, func(section, name, key, value string, hasValue bool) error {
@@ -93,8 +94,9 @@ func isSafeName(name string) bool {
 // errStrip is Git's "cannot strip one component off url".
 var errStrip = errors.New("its URL has more ../ than the URL that it is relative to has parts")
 
-// Resolve returns the URL of a submodule. One that begins with ./ or ../ is relative to base, the URL of the repository whose tree
-// has the submodule: relative_url of Git. Any other is returned as it is. The result is not checked.
+// Resolve returns the URL of a submodule. One that begins with ./ or ../ is relative to base, the URL of the
+// repository whose tree has the submodule: relative_url of Git. Any other is returned as it is. The result is
+// not checked.
 func Resolve(base, url string) (string, error) {
 	if !strings.HasPrefix(url, "./") && !strings.HasPrefix(url, "../") {
 		return url, nil

@@ -9,8 +9,9 @@ import "strings"
 // MaxSteps bounds the work of a Matcher. A hostile pattern needs exponential time.
 const MaxSteps = 500_000_000
 
-// Matcher matches patterns as Git's wildmatch with WM_PATHNAME: neither * nor ? nor a class matches a slash, and ** as a
-// whole segment matches any number of them. After [MaxSteps] it only fails. It is not safe for concurrent use.
+// Matcher matches patterns as Git's wildmatch with WM_PATHNAME: neither * nor ? nor a class matches a slash,
+// and ** as a whole segment matches any number of them. After [MaxSteps] it only fails. It is not safe for
+// concurrent use.
 type Matcher struct {
 	Steps int // so far
 }
@@ -31,7 +32,8 @@ func (m *Matcher) Match(pattern, text string) bool {
 	return m.wild(pattern, text, 0) == matched
 }
 
-// IsValid reports whether a pattern without slashes can match anything: each [ has its ], and each \ a character to quote.
+// IsValid reports whether a pattern without slashes can match anything: each [ has its ], and each \ a
+// character to quote.
 func IsValid(pattern string) bool {
 	for at := 0; at < len(pattern); at++ {
 		switch pattern[at] {
@@ -147,8 +149,8 @@ func (m *Matcher) star(pattern, text string, at int) outcome {
 	}
 }
 
-// matchClass matches a byte with the class that begins at pattern[at], after its bracket. It returns the position of the
-// closing bracket, or -1 if there is none.
+// matchClass matches a byte with the class that begins at pattern[at], after its bracket. It returns the
+// position of the closing bracket, or -1 if there is none.
 func matchClass(pattern string, at int, c byte) (end int, in bool) {
 	negated := at < len(pattern) && (pattern[at] == '!' || pattern[at] == '^')
 	if negated {

@@ -1,4 +1,6 @@
-package stream
+package telemetry
+
+import "lockstep/events/stream"
 
 // Demand is the work of a consumer group. Each entry counts once.
 type Demand struct {
@@ -7,8 +9,8 @@ type Demand struct {
 	Parked  int64 // wait for a retry, a host, or other entries of their key: more consumers would not help
 }
 
-// Demand returns the work of the group called name. Every entry is ready if the group does not exist yet.
-func (s Statistics) Demand(name string) Demand {
+// DemandOf returns the work of the group called name. Every entry is ready if the group does not exist yet.
+func DemandOf(s stream.Statistics, name string) Demand {
 	g, ok := s.Group(name)
 	if !ok {
 		return Demand{Ready: s.Length}
