@@ -50,7 +50,7 @@ const (
 	ClassConflict  Class = "conflict"  // another repository owns the path, or a similar conflict
 	ClassBusy      Class = "busy"      // nothing is wrong, but the change must wait, such as for the lease
 	ClassConfig    Class = "config"    // the event, or a setting such as the name of a credential, is wrong
-	ClassRefused   Class = "refused"   // the rules of a watch refuse the commit: it is not signed as required, or rewrites history
+	ClassRefused   Class = "refused"   // the rules of a watch refuse the commit: its signature, or rewritten history
 	ClassLimited   Class = "limited"   // the remote's host is at a limit of requests, its own or ours
 	ClassUnwatched Class = "unwatched" // the requesting app no longer watches the repository
 )
@@ -60,13 +60,13 @@ type Scope string
 
 // The scopes.
 const (
-	ScopeChange         Scope = ""                // the change, or what it needs beside its remote, such as a submodule's remote
-	ScopeCredential     Scope = "credential"      // its credential at the repository: the remote refuses it, or hides the repository from it
+	ScopeChange         Scope = ""                // the change, or what only it needs, such as a submodule's remote
+	ScopeCredential     Scope = "credential"      // its credential, refused by the remote, or the repository is hidden
 	ScopeRepo           Scope = "repo"            // its repository at the remote
 	ScopeHost           Scope = "host"            // the remote's host
 	ScopeHostCredential Scope = "host_credential" // its credential at the remote's host
 	ScopeUs             Scope = "us"              // this deployment, such as its Redis or its volume
-	ScopeNone           Scope = "none"            // nothing: the change waits for its turn, or need not be handled
+	ScopeNone           Scope = "none"            // nothing: it waits for its turn, or need not be handled
 )
 
 // Error is an error that says what to do with the event being handled.
@@ -81,8 +81,8 @@ type Error struct {
 // AtOnce as Error.RetryAfter returns the event to the stream at once, uncounted, because this process is stopping.
 const AtOnce time.Duration = 1
 
-// Errorf returns an [Error] that wraps [fmt.Errorf], with the usual scope of its class: the credential for [ClassAuth], this deployment
-// for [ClassVolume], else the change.
+// Errorf returns an [Error] that wraps [fmt.Errorf], with the usual scope of its class: the credential for
+// [ClassAuth], this deployment for [ClassVolume], else the change.
 func Errorf(d Disposition, c Class, format string, args ...any) error {
 	return &Error{Disposition: d, Scope: usualScopes[c], Class: c, Err: fmt.Errorf(format, args...)}
 }
@@ -106,8 +106,8 @@ func (e *Error) Fault() (disposition, scope, class string, retryAfter time.Durat
 	return e.Disposition.String(), string(e.Scope), string(e.Class), e.RetryAfter
 }
 
-// Fault is a classified error: an [Error], or one of a package that does not import this one, such as the Git engine. Its first three
-// values are the texts of a [Disposition], a [Scope] and a [Class].
+// Fault is a classified error: an [Error], or one of a package that does not import this one, such as the Git
+// engine. Its first three values are the texts of a [Disposition], a [Scope] and a [Class].
 type Fault interface {
 	error
 	Fault() (disposition, scope, class string, retryAfter time.Duration)

@@ -16,18 +16,20 @@ import (
 	"lockstep/router"
 )
 
-// Backoff decides when a change is tried again after a failure, and which other changes wait as long: those that need what has failed.
-// An error's scope says what that is. Its last error, failures in a row and next attempt are in the repository's state.
+// Backoff decides when a change is tried again after a failure, and which other changes wait as long: those that
+// need what has failed. An error's scope says what that is. Its last error, failures in a row and next attempt are
+// in the repository's state.
 //
-//	the repository         all its changes wait, at no cost of an attempt. From five failures in a row, they wait for Open, doubled with
-//	                       each further failure: this is the circuit breaker. The next change is the probe. A poll with on_busy=skip is
-//	                       skipped meanwhile
+//	the repository         all its changes wait, at no cost of an attempt. From five failures in a row, they
+//	                       wait for Open, doubled with each further failure: this is the circuit breaker. The
+//	                       next change is the probe. A poll with on_busy=skip is skipped meanwhile
 //	an app's credential    its syncs with that credential wait
 //	the change             it waits alone, and so after failures of this deployment
 //	a host                 waits are those of the limits of requests to hosts
 //
-// A permanent failure gives up the change, and nothing else waits for it, unless it is the repository's. A success ends the troubles that
-// it disproves, in the step that settles the change. A forced removal does not contact the remote, so it never waits.
+// A permanent failure gives up the change, and nothing else waits for it, unless it is the repository's. A success
+// ends the troubles that it disproves, in the step that settles the change. A forced removal does not contact the
+// remote, so it never waits.
 type Backoff struct {
 	Store *state.Store
 	Retry router.Retry  // as for [Changes.Dispose]
@@ -139,9 +141,10 @@ func (b Backoff) delay(t state.Trouble) time.Duration {
 func troubleOf(job Job, scope events.Scope, err error) state.Trouble {
 	change := job.Change
 	return state.Trouble{
-		Scope: scope, App: change.App, Ref: change.Ref.String(), Operation: change.Type.Operation(), Credential: change.Credential,
-		Class: events.ClassOf(err), Error: router.OneLine(err), Attempts: job.Attempt, Job: change.ID, At: job.now().UTC(),
-		Watched: change.Watched || change.Type == events.ChangeDue,
+		Scope: scope, App: change.App, Ref: change.Ref.String(), Operation: change.Type.Operation(),
+		Credential: change.Credential, Watched: change.Watched || change.Type == events.ChangeDue,
+		Class: events.ClassOf(err), Error: router.OneLine(err), Attempts: job.Attempt, Job: change.ID,
+		At: job.now().UTC(),
 	}
 }
 
@@ -154,13 +157,14 @@ func (b Backoff) record(ctx context.Context, job Job, t state.Trouble) {
 		return
 	}
 	if t.Scope == events.ScopeRepo && t.Failures >= state.CircuitFailures {
-		b.Log.WarnContext(ctx, "circuit opened", "repo", repo.String(), "class", string(t.Class), "failures", t.Failures, "until", *t.Until)
+		b.Log.WarnContext(ctx, "circuit opened", "repo", repo.String(), "class", string(t.Class),
+			"failures", t.Failures, "until", *t.Until)
 		b.Observe(state.CircuitOpen)
 	}
 }
 
-// worked adds the end of the troubles that an outcome disproves. An outcome without state, such as that of an outdated change, proves
-// nothing, unless it is that of a poll. before is the value of their field at first.
+// worked adds the end of the troubles that an outcome disproves. An outcome without state, such as that of an
+// outdated change, proves nothing, unless it is that of a poll. before is the value of their field at first.
 func (b Backoff) worked(ctx context.Context, job Job, before string, outcome Outcome) Outcome {
 	if len(outcome.State) == 0 && outcome.Result.Type != events.ResultPolled {
 		return outcome
@@ -175,13 +179,15 @@ func (b Backoff) worked(ctx context.Context, job Job, before string, outcome Out
 		return outcome
 	case outcome.Result.Type == events.ResultFailed: // the remote has answered, and the answer is refused
 		job.Known.Forget(func(t state.Trouble) bool { return t.Scope == events.ScopeRepo })
-		b.record(ctx, job, troubleOf(job, events.ScopeChange, events.Errorf(events.Permanent, outcome.Result.Class, "%s", outcome.Result.Error)))
+		refusal := events.Errorf(events.Permanent, outcome.Result.Class, "%s", outcome.Result.Error)
+		b.record(ctx, job, troubleOf(job, events.ScopeChange, refusal))
 		return outcome
 	}
 	return outcome.withoutTroubles(job.Known, before, disproved(job.Change, outcome.Result))
 }
 
-// withoutTroubles adds to an outcome the removal of the troubles that match from a state. before is the value of their field at first.
+// withoutTroubles adds to an outcome the removal of the troubles that match from a state. before is the value of
+// their field at first.
 func (o Outcome) withoutTroubles(known state.Repo, before string, match func(state.Trouble) bool) Outcome {
 	known.Forget(match)
 	set, drop := known.TroubleFields(before)
@@ -216,10 +222,10 @@ func disproved(change events.Change, result events.Result) func(state.Trouble) b
 	}
 }
 
-// deny records that the remote has refused the credential of a poll's source, or hides the repository from it, if err says so, for each
-// app that watches with it. Until a sync with that credential succeeds, the app's tokens read nothing of the repository. An app that has
-// received nothing needs no record, and a credential that may have been replaced meanwhile gets one more attempt. The returned error is
-// that of Redis.
+// deny records that the remote has refused the credential of a poll's source, or hides the repository from it, if
+// err says so, for each app that watches with it. Until a sync with that credential succeeds, the app's tokens read
+// nothing of the repository. An app that has received nothing needs no record, and a credential that may have been
+// replaced meanwhile gets one more attempt. The returned error is that of Redis.
 func (h *Handlers) deny(ctx context.Context, job Job, watches []watch.Watch, from source, err error) error {
 	renewed := events.DispositionOf(err) != events.Permanent && job.Attempt <= 1
 	if events.ScopeOf(err) != events.ScopeCredential || renewed {
@@ -258,7 +264,8 @@ func (h *Handlers) proveOther(ctx context.Context, job Job, watches []watch.Watc
 	return h.deny(ctx, job, watches, from, err)
 }
 
-// forgetUnwatched forgets the troubles of changes that watches requested, for apps that watch nothing any more that the change was for.
+// forgetUnwatched forgets the troubles of changes that watches requested, for apps that watch nothing any more that
+// the change was for.
 func forgetUnwatched(known state.Repo, watches []watch.Watch) {
 	known.Forget(func(t state.Trouble) bool {
 		if !t.Watched || t.App == "" || t.Scope != events.ScopeChange && t.Scope != events.ScopeCredential {

@@ -51,7 +51,8 @@ func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.For
 
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, auth wire.Auth, err error) error {
-	isRefused := events.ScopeOf(err) == events.ScopeCredential && events.ClassOf(err) == events.ClassAuth // not: hides the repository
+	// Another token of the same app does not see more repositories.
+	isRefused := events.ScopeOf(err) == events.ScopeCredential && events.ClassOf(err) == events.ClassAuth
 	if !isRefused || !h.Credentials.Refused(name, auth) {
 		return err
 	}

@@ -158,7 +158,9 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 		return nil, err
 	}
 	handle := w.handlers()
-	backoff := handlers.Backoff{Store: w.states, Retry: w.retry(), Open: 3 * cfg.Lease, Log: cfg.Log, Observe: cfg.Metrics.Circuit}
+	backoff := handlers.Backoff{
+		Store: w.states, Retry: w.retry(), Open: 3 * cfg.Lease, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
+	}
 	w.changes.Limited = handle.Limited
 	route := w.route()
 	if cfg.cells == nil {

@@ -1,5 +1,5 @@
-// Package git has what the packages of the Git engine share, which are below it: their errors, and the depth of a history. The engine
-// knows nothing of what it is used for.
+// Package git has what the packages of the Git engine share, which are below it: their errors, and the depth of a
+// history. The engine knows nothing of what it is used for.
 package git
 
 import (
@@ -58,14 +58,15 @@ func (e *Error) Fault() (retry, scope, class string, after time.Duration) {
 	return string(e.Retry), scopes[e.Class], string(e.Class), e.RetryAfter
 }
 
-// scopes says by class whose trouble an error is: the credential's at the repository, the repository's at its remote, the credential's at
-// the host, or our own; that of the operation, which is "", for the other classes.
+// scopes says by class whose trouble an error is: the credential's at the repository, the repository's at its
+// remote, the credential's at the host, or our own; that of the operation, which is "", for the other classes.
 var scopes = map[Class]string{
-	ClassAuth: "credential", ClassNotFound: "credential", ClassNetwork: "repo", ClassServer: "repo", ClassCorrupt: "repo",
-	ClassLimited: "host_credential", ClassVolume: "us",
+	ClassAuth: "credential", ClassNotFound: "credential", ClassNetwork: "repo", ClassServer: "repo",
+	ClassCorrupt: "repo", ClassLimited: "host_credential", ClassVolume: "us",
 }
 
-// Fault is a classified error: an [Error], or one of a caller's own type that a callback, such as a gate, has returned.
+// Fault is a classified error: an [Error], or one of a caller's own type that a callback, such as a gate, has
+// returned.
 type Fault interface {
 	error
 	Fault() (retry, scope, class string, after time.Duration)

@@ -23,21 +23,25 @@ var troubleSource string
 
 var troubleScript = redis.NewScript(troubleSource)
 
-// Trouble is the last error of a scope, until a success disproves it. There is one per scope of a repository: one for the repository, one
-// for each app's credential, and one for each app and ref whose changes fail for reasons of their own.
+// Trouble is the last error of a scope, until a success disproves it. There is one per scope of a repository: one
+// for the repository, one for each app's credential, and one for each app and ref whose changes fail for reasons of
+// their own.
 type Trouble struct {
-	Scope     events.Scope `json:"scope,omitempty"` // the change's if omitted
-	App       string       `json:"app"`             // of the change; "" for a poll for all apps, and for changes requested without an app
-	Ref       string       `json:"ref"`             // "" for the default branch, and for a poll
-	Operation string       `json:"operation"`       // sync, remove, move or poll
+	Scope events.Scope `json:"scope,omitempty"` // the change's if omitted
+	// App is empty for a poll for all apps, and for changes requested without an app; Ref for the default branch,
+	// and for a poll.
+	App       string       `json:"app"`
+	Ref       string       `json:"ref"`
+	Operation string       `json:"operation"` // sync, remove, move or poll
 	Class     events.Class `json:"class"`
-	Error     string       `json:"error,omitempty"`    // one line, at most 300 bytes; names hosts and credentials, but contains no secret
-	Failures  int          `json:"failures,omitempty"` // of the scope, in a row
-	Attempts  int          `json:"attempts,omitempty"` // at the change
-	Job       string       `json:"job"`                // ID of the change
-	At        time.Time    `json:"at"`                 // by Redis' clock
-	Next      *time.Time   `json:"next,omitempty"`     // next attempt at the change, by Redis' clock; nil if it was given up
-	Until     *time.Time   `json:"until,omitempty"`    // what needs the scope waits until then, by Redis' clock; nil if it need not
+	// Error is one line of at most 300 bytes. It names hosts and credentials, but contains no secret.
+	Error    string     `json:"error,omitempty"`
+	Failures int        `json:"failures,omitempty"` // of the scope, in a row
+	Attempts int        `json:"attempts,omitempty"` // at the change
+	Job      string     `json:"job"`                // ID of the change
+	At       time.Time  `json:"at"`                 // by Redis' clock, like the following
+	Next     *time.Time `json:"next,omitempty"`     // next attempt at the change; nil if it was given up
+	Until    *time.Time `json:"until,omitempty"`    // what needs the scope waits until then; nil if it need not
 
 	Credential string `json:"credential,omitempty"` // name of the change's credential
 	Watched    bool   `json:"watched,omitempty"`    // a watch requested the change
@@ -95,8 +99,10 @@ func (r Repo) Failures(t Trouble) int { return r.troubles().All[t.key()].Failure
 // Waits returns the trouble until whose end a change must wait, or false.
 func (r Repo) Waits(change events.Change, now time.Time) (longest Trouble, ok bool) {
 	for _, t := range r.troubles().All {
-		needs := t.Scope == events.ScopeRepo || t.Scope == events.ScopeCredential && change.Type == events.ChangePushed &&
-			t.App == change.App && t.Credential == change.Credential
+		needs := t.Scope == events.ScopeRepo
+		if t.Scope == events.ScopeCredential && change.Type == events.ChangePushed {
+			needs = t.App == change.App && t.Credential == change.Credential
+		}
 		if needs && t.Until != nil && t.Until.After(now) && (!ok || t.Until.After(*longest.Until)) {
 			longest, ok = t, true
 		}
@@ -109,8 +115,8 @@ func (r Repo) Denied(app, credential string) bool {
 	return r.troubles().All[Trouble{Scope: events.ScopeCredential, App: app, Credential: credential}.key()].refuses()
 }
 
-// DeniedOf returns for each pair of an app and a credential whether the remote refuses that credential, as [Repo.Denied] does. It reads
-// only what it needs.
+// DeniedOf returns for each pair of an app and a credential whether the remote refuses that credential, as
+// [Repo.Denied] does. It reads only what it needs.
 func (s *Store) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]string) ([]bool, error) {
 	denied := make([]bool, len(pairs))
 	if len(pairs) == 0 {
@@ -140,8 +146,8 @@ func (r Repo) HasGiven(app string) bool {
 	return false
 }
 
-// Record stores a trouble of repo in known and in Redis, under the lease with the given fence. If a newer lease on repo has been granted,
-// Record changes nothing in Redis and returns no error.
+// Record stores a trouble of repo in known and in Redis, under the lease with the given fence. If a newer lease on
+// repo has been granted, Record changes nothing in Redis and returns no error.
 func (s *Store) Record(ctx context.Context, known Repo, repo events.RepoPath, fence uint64, t Trouble) error {
 	t.Error, t.Job = clip(t.Error, maxTroubleText), clip(t.Job, maxTroubleText)
 	found := known.troubles()
@@ -158,8 +164,8 @@ func (s *Store) Record(ctx context.Context, known Repo, repo events.RepoPath, fe
 	}
 	known.setTroubles(found)
 	keys := []string{s.namespace.Repo(repo), s.namespace.Locks() + repo.Key(), s.namespace.Failing()}
-	err := troubleScript.Run(ctx, s.redis, keys, strconv.FormatUint(fence, 10), known.fields[TroubleField], repo.Key(), t.At.UnixMilli()).Err()
-	if err != nil {
+	args := []any{strconv.FormatUint(fence, 10), known.fields[TroubleField], repo.Key(), t.At.UnixMilli()}
+	if err := troubleScript.Run(ctx, s.redis, keys, args...).Err(); err != nil {
 		return fmt.Errorf("store a failure of %s: %w", repo, err)
 	}
 	return nil
@@ -183,8 +189,8 @@ func (r Repo) Forget(match func(Trouble) bool) {
 	}
 }
 
-// TroubleFields returns the field to set or to drop if the troubles of a loaded state were changed by [Repo.Forget]. Before is the field's
-// value at first, see [Repo.TroubleText].
+// TroubleFields returns the field to set or to drop if the troubles of a loaded state were changed by
+// [Repo.Forget]. Before is the field's value at first, see [Repo.TroubleText].
 func (r Repo) TroubleFields(before string) (set map[string]string, drop []string) {
 	switch now := r.fields[TroubleField]; now {
 	case before:
@@ -199,8 +205,8 @@ func (r Repo) TroubleFields(before string) (set map[string]string, drop []string
 // TroubleText returns the value of [TroubleField], or "".
 func (r Repo) TroubleText() string { return r.fields[TroubleField] }
 
-// refusals returns the value of [TroubleField] without all but refused credentials: what stays true elsewhere. It returns "" if there are
-// none.
+// refusals returns the value of [TroubleField] without all but refused credentials: what stays true elsewhere. It
+// returns "" if there are none.
 func (r Repo) refusals() string {
 	left := Repo{fields: map[string]string{TroubleField: r.fields[TroubleField]}}
 	left.Forget(func(t Trouble) bool { return !t.refuses() })
@@ -235,7 +241,8 @@ const (
 	CircuitHalfOpen CircuitPhase = "half-open" // allows the next change as a probe; its lease excludes others
 )
 
-// Circuit is the trouble of a repository at its remote as a circuit breaker, at one moment. The zero value is closed.
+// Circuit is the trouble of a repository at its remote as a circuit breaker, at one moment. The zero value is
+// closed.
 type Circuit struct {
 	Failures int       // in a row
 	Trips    int       // times it has opened since the last success; 0 while closed
@@ -272,8 +279,8 @@ type FailingRepos struct {
 	Missing []string // names of cells that do not answer, whose repositories the list lacks; never set by Store
 }
 
-// Failing returns the repositories that failed last, up to limit. It forgets those that last failed more than 30 days ago: nothing tries
-// their changes again.
+// Failing returns the repositories that failed last, up to limit. It forgets those that last failed more than 30
+// days ago: nothing tries their changes again.
 func (s *Store) Failing(ctx context.Context, limit int) (FailingRepos, error) {
 	failing, err := s.failing(ctx, limit)
 	if err != nil {
@@ -305,7 +312,9 @@ func (s *Store) failing(ctx context.Context, limit int) (FailingRepos, error) {
 			return FailingRepos{}, err
 		}
 	}
-	members := slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Or(cmp.Compare(at[b], at[a]), cmp.Compare(a, b)) })
+	members := slices.SortedFunc(maps.Keys(at), func(a, b string) int {
+		return cmp.Or(cmp.Compare(at[b], at[a]), cmp.Compare(a, b))
+	})
 	base := string(s.namespace) + "repo:"
 	var keys []string
 	for _, member := range members[:min(limit, len(members))] {
@@ -315,7 +324,7 @@ func (s *Store) failing(ctx context.Context, limit int) (FailingRepos, error) {
 	if err != nil {
 		return FailingRepos{}, err
 	}
-	repos = slices.DeleteFunc(repos, func(summary Summary) bool { return len(summary.Failing) == 0 }) // it has succeeded meanwhile
+	repos = slices.DeleteFunc(repos, func(s Summary) bool { return len(s.Failing) == 0 }) // it has succeeded meanwhile
 	slices.SortStableFunc(repos, func(a, b Summary) int { return newestFirst(a.Failing[0], b.Failing[0]) })
 	return FailingRepos{Total: int64(len(members)), Repos: repos}, nil
 }

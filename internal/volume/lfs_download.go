@@ -89,7 +89,8 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 
 // aboutLarge makes the trouble of an LFS server that of the change: other changes of the repository may not need it.
 func aboutLarge(err error) error {
-	if events.ScopeOf(err) == events.ScopeRepo || events.ClassOf(err) == events.ClassNotFound { // the server, or one of its objects
+	isOfObject := events.ClassOf(err) == events.ClassNotFound
+	if isOfObject || events.ScopeOf(err) == events.ScopeRepo {
 		return events.WithScope(err, events.ScopeChange)
 	}
 	return err

@@ -6,7 +6,8 @@ import (
 	"lockstep/events"
 )
 
-// aboutPart makes the trouble of a submodule's remote that of the change: other changes of the repository may not need it.
+// aboutPart makes the trouble of a submodule's remote that of the change: other changes of the repository may not
+// need it.
 func aboutPart(err error) error {
 	switch events.ScopeOf(err) {
 	case events.ScopeRepo, events.ScopeCredential:
@@ -15,8 +16,8 @@ func aboutPart(err error) error {
 	return err
 }
 
-// partError classifies an error about the remote of a submodule. Unlike for the repository's own remote, it is unknown whether
-// the commit was ever pushed there.
+// partError classifies an error about the remote of a submodule. Unlike for the repository's own remote, it is
+// unknown whether the commit was ever pushed there.
 func partError(err error) error {
 	switch events.ClassOf(err) {
 	case events.ClassNoRef:
@@ -27,8 +28,9 @@ func partError(err error) error {
 	return err
 }
 
-// hostFault returns the fault of a host that does not answer, or limits requests, instead of the error of the gate that makes a job
-// wait for the host. It returns other errors unchanged, such as those of our own limits, which are short.
+// hostFault returns the fault of a host that does not answer, or limits requests, instead of the error of the gate
+// that makes a job wait for the host. It returns other errors unchanged, such as those of our own limits, which are
+// short.
 func hostFault(err error) error {
 	if events.ClassOf(err) != events.ClassLimited || events.DispositionOf(err) != events.Contention {
 		return err
@@ -40,7 +42,8 @@ func hostFault(err error) error {
 	return err
 }
 
-// isUnavailable reports whether an error is about one submodule, rather than about the volume, the lease or the limits of its host.
+// isUnavailable reports whether an error is about one submodule, rather than about the volume, the lease or the
+// limits of its host.
 func isUnavailable(err error) bool {
 	if events.DispositionOf(err) == events.Contention {
 		return false
