@@ -28,8 +28,9 @@ func TestErrorsThatAreNobodysTroubleHaveNoScope(t *testing.T) {
 func TestRedisIsNotTheChangesTrouble(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
+	job := w.job("1-0", events.Change{URL: w.git.URL("acme/widgets")})
 	w.server.Stop()
-	_, err := w.outcome("1-0", events.Change{URL: w.git.URL("acme/widgets")})
+	_, err := w.try(job)
 	if events.ScopeOf(err) != events.ScopeUs || events.DispositionOf(err) != events.Contention {
 		t.Errorf("scope %q, %v: %v", events.ScopeOf(err), events.DispositionOf(err), err)
 	}
