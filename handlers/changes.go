@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/url"
 	"slices"
 	"time"
 
@@ -14,7 +13,9 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/changes"
+	"lockstep/internal/hosts"
 	"lockstep/internal/state"
+	"lockstep/internal/watch"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -27,9 +28,9 @@ type Changes struct {
 	Handler   Handler
 	Floor     func(events.RepoPath) (uint64, error) // returns the highest fence on the volume; optional
 
-	// Limited returns an error if the job may send no request to the host now; see [Changes.Admit]. host is that of the
-	// change's URL, as by [events.HostPort]. It must not block. Optional.
-	Limited func(host string, job Job) error
+	Limiter *hosts.Limiter  // limits the requests to hosts; optional
+	States  *state.Store    // required with a Limiter
+	Watches *watch.Registry // required with a Limiter
 
 	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that,
 	// or "" if it belongs to this one; see [Changes.Forward]. entry is the message's stream entry. Optional.
@@ -67,35 +68,6 @@ func (c *Changes) Request(msg *message.Message) ([]locking.Request, error) {
 	return reqs, nil
 }
 
-// Admit is the middleware that refuses a change whose remote's host is limited for its credential.
-func (c *Changes) Admit(next message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		if err := c.limited(msg); err != nil {
-			return nil, err
-		}
-		return next(msg)
-	}
-}
-
-func (c *Changes) limited(msg *message.Message) error {
-	if c.Limited == nil {
-		return nil
-	}
-	change, err := parseOnce(msg)
-	if err != nil {
-		return nil // Request reports it
-	}
-	remote, err := url.Parse(change.URL)
-	switch {
-	case err != nil, remote.Host == "": // a poll uses the remotes of its watches
-		return nil
-	case change.Type == events.ChangeRemoved && change.Force: // does not contact the remote
-		return nil
-	}
-	delivery, _ := stream.DeliveryOf(msg)
-	return c.Limited(events.HostPort(remote), job(change, entryOf(msg), delivery, nil))
-}
-
 var errPanicked = errors.New("the handler panicked")
 
 // Handle calls the handler under the change's lease and commits the outcome.
@@ -107,6 +79,7 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	ctx, leases := msg.Context(), router.Leases(msg)
 	delivery, _ := stream.DeliveryOf(msg)
 	j := job(change, entryOf(msg), delivery, leases)
+	j.Requests, _ = ctx.Value(requestsKey{}).(*hosts.Job)
 	attempt := c.begin(ctx, &j)
 	err = errPanicked // unless the handler returns
 	defer func() { attempt.end(err) }()
@@ -119,6 +92,7 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	for i := range outcome.More {
 		outcome.More[i].Source, outcome.More[i].Took = c.Source, took
 	}
+	noteHosts(j, outcome)
 	settlement, err := c.settlement(change, outcome)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package handlers_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -321,56 +320,6 @@ func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
 				t.Errorf("settled by try %q, want the second only", got)
 			}
 		})
-	}
-}
-
-func TestChangesOfLimitedHost(t *testing.T) {
-	t.Parallel()
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const url = "https://Git.Example.com:443/acme/widgets.git"
-	admitted := func(*message.Message) ([]*message.Message, error) { return nil, nil }
-	for name, tc := range map[string]struct {
-		change  events.Change
-		refused bool
-		dispose events.Disposition
-	}{
-		"push":             {events.Change{URL: url, Credential: "ci"}, true, events.Contention},
-		"other credential": {events.Change{URL: url}, false, 0},
-		"other host":       {events.Change{URL: "https://example.org/acme/widgets", Credential: "ci"}, false, 0},
-		"over SSH":         {events.Change{URL: "ssh://git@git.example.com/acme/widgets.git", Credential: "ci"}, true, events.Contention},
-		"removal":          {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci"}, true, events.Contention},
-		"forced removal":   {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, false, 0},
-		"poll":             {events.Change{Type: events.ChangeDue, Repo: repo}, false, 0},
-	} {
-		changes := handlers.Changes{Log: quiet(), Limited: func(host string, job handlers.Job) error {
-			if host == "git.example.com" && job.Change.Credential == "ci" {
-				return errLimited
-			}
-			return nil
-		}}
-		change, err := events.NewChange(tc.change)
-		if err != nil {
-			t.Fatal(err)
-		}
-		document, err := json.Marshal(change)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = changes.Admit(admitted)(message.NewMessage("1", document))
-		if (err != nil) != tc.refused || tc.refused && (events.DispositionOf(err) != tc.dispose || events.ClassOf(err) != events.ClassLimited) {
-			t.Errorf("%s: %v", name, err)
-		}
-		changes.Limited = nil
-		if _, err := changes.Admit(admitted)(message.NewMessage("1", document)); err != nil {
-			t.Errorf("%s, without limits: %v", name, err)
-		}
-	}
-	changes := handlers.Changes{Limited: func(string, handlers.Job) error { return errLimited }}
-	if _, err := changes.Admit(admitted)(message.NewMessage("1", []byte("{"))); err != nil {
-		t.Errorf("a malformed message: %v; want it left to Request", err)
 	}
 }
 

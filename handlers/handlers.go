@@ -7,7 +7,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/hosts"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
@@ -19,15 +18,11 @@ type Handlers struct {
 	States      *state.Store
 	Credentials *credential.Store
 	Watches     *watch.Registry
-	Log         *slog.Logger   // default slog.Default
-	Hosts       *hosts.Budgets // limits the requests to hosts; optional
+	Log         *slog.Logger // default slog.Default
 }
 
 // Handle calls the handler for the job's type of change.
 func (h *Handlers) Handle(ctx context.Context, job Job) (Outcome, error) {
-	if h.Hosts != nil {
-		defer h.Hosts.Leave(ctx, job.Change.Repo)
-	}
 	switch job.Change.Type {
 	case events.ChangePushed:
 		return h.Sync(ctx, job)

@@ -41,6 +41,7 @@ type world struct {
 	env      map[string]string
 	states   *state.Store
 	watches  *watch.Registry
+	limits   *limited        // optional
 	next     []events.Change // requested by the last outcome
 	more     []events.Result // further results of the last outcome
 }
@@ -80,12 +81,16 @@ func (w *world) job(entry string, c events.Change) handlers.Job {
 	}
 	w.fence++
 	must(w.t, w.redis.HSet(context.Background(), events.DefaultNamespace.Locks()+change.Repo.Key(), "fence", w.fence).Err())
-	return handlers.Job{
+	job := handlers.Job{
 		Change: change, Entry: entry, Attempt: 1, Fence: w.fence, FenceTo: w.fence,
 		Confirm: func(context.Context) error { return nil }, Now: func() time.Time { return time.Now().Add(w.later) },
 		Latest: func(context.Context) (string, error) { return w.latest, nil },
 		Newest: func(context.Context) (string, error) { return w.newest, nil },
 	}
+	if w.limits != nil {
+		job.Requests = w.limits.requests(w, change)
+	}
+	return job
 }
 
 // outcome handles a change without settling it.

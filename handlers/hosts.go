@@ -1,92 +1,115 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"net/url"
 	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
+	"lockstep/internal/state"
 )
 
-// gate asks for the permits of a job's requests.
-type gate struct {
-	hosts      *hosts.Budgets
-	job        Job
-	credential string
+// Limit is the middleware that waits until a change may send requests to its remote's host, and to the other hosts that the
+// last sync of its repository needed. A change that must wait elsewhere is refused, before anything is acquired for it.
+func (c *Changes) Limit(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		change, err := parseOnce(msg)
+		if err != nil || c.Limiter == nil {
+			return next(msg) // Request reports the error
+		}
+		ctx := msg.Context()
+		requests := c.Limiter.Job(change.Repo.Key(), change.Type == events.ChangeDue || isOfPoll(change))
+		defer requests.Leave(ctx)
+		if err := c.enter(ctx, requests, change); err != nil {
+			return nil, err
+		}
+		msg.SetContext(context.WithValue(ctx, requestsKey{}, requests))
+		return next(msg)
+	}
 }
 
-// gate returns the gate of a job's requests with a credential, or nil without limits.
-func (h *Handlers) gate(job Job, credential string) wire.Gate {
-	if h.Hosts == nil {
+// requestsKey is the key of the requests of a change in the context of its message.
+type requestsKey struct{}
+
+// enter waits for the host of a change. A poll needs that of any watch.
+func (c *Changes) enter(ctx context.Context, requests *hosts.Job, change events.Change) error {
+	if change.Type == events.ChangeDue {
+		return c.enterPoll(ctx, requests, change)
+	}
+	remote, err := url.Parse(change.URL)
+	if err != nil || change.Type == events.ChangeRemoved && change.Force { // does not contact the remote
 		return nil
 	}
-	return gate{h.Hosts, job, credential}
+	own := hosts.Target{Host: events.HostPort(remote), Credential: change.Credential}
+	if c.Limiter.IsLimited() {
+		needed, err := c.States.Hosts(ctx, change.Repo)
+		if err != nil {
+			return redisError(err)
+		}
+		for _, text := range strings.Fields(needed) {
+			target, ok := hosts.ParseTarget(text)
+			if !ok || target.Host == own.Host {
+				continue
+			}
+			if err := requests.Enter(ctx, target); err != nil {
+				return err
+			}
+		}
+	}
+	return requests.Enter(ctx, own)
 }
 
-// Enter returns a permit, or an error of the class limited.
-func (g gate) Enter(ctx context.Context, host string, optional bool) (wire.Permit, error) {
-	req := requestOf(g.job, host, g.credential)
-	req.Optional = optional
-	held, err := g.hosts.Enter(ctx, req)
-	if _, ok := errors.AsType[*hosts.Limited](err); ok && optional {
-		return nil, wire.ErrNoPermit
-	}
+func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change events.Change) error {
+	set, err := c.Watches.Of(ctx, change.Repo)
 	if err != nil {
-		return nil, limited(err)
+		return redisError(err)
 	}
-	return permit{held}, nil
+	var refused error
+	tried := map[hosts.Target]bool{}
+	for _, w := range set.Watches {
+		remote, err := url.Parse(w.URL)
+		if err != nil {
+			continue
+		}
+		target := hosts.Target{Host: events.HostPort(remote), Credential: w.Credential}
+		if tried[target] {
+			continue
+		}
+		tried[target] = true
+		err = requests.Enter(ctx, target)
+		if err == nil {
+			return nil
+		}
+		refused = cmp.Or(refused, err)
+	}
+	return refused
 }
 
-type permit struct{ held *hosts.Permit }
-
-// Done reports the answer. The permit may be kept if more requests follow.
-func (p permit) Done(ctx context.Context, a wire.Answer) error {
-	p.held.Done(ctx, hosts.Answer(a))
-	return nil
+// noteHosts adds the hosts that a sync has needed to the state.
+func noteHosts(job Job, outcome Outcome) {
+	if job.Requests == nil || job.Change.Type != events.ChangePushed || len(outcome.State) == 0 {
+		return
+	}
+	var texts []string
+	for _, target := range job.Requests.Targets() {
+		texts = append(texts, target.String())
+	}
+	if len(texts) > 0 {
+		outcome.State[state.HostsField] = strings.Join(texts, " ")
+	}
 }
 
-// Limited returns an error of the class limited if this process knows that the job may not ask the host now, else nil.
-func (h *Handlers) Limited(host string, job Job) error {
-	if h.Hosts == nil {
+// limiter returns the limiter of a job's requests with a credential, or nil without limits.
+func (j Job) limiter(credential string) wire.Limiter {
+	if j.Requests == nil {
 		return nil
 	}
-	if l := h.Hosts.Blocked(requestOf(job, host, job.Change.Credential)); l != nil {
-		return limited(l)
-	}
-	return nil
-}
-
-func requestOf(job Job, host, credential string) hosts.Request {
-	return hosts.Request{Host: host, Credential: credential, Repo: job.Change.Repo, Kind: kindOf(job)}
-}
-
-// limited makes the refusal of a request an error that counts no attempt. It wraps a retryable one if the host is the cause.
-func limited(err error) error {
-	l, ok := errors.AsType[*hosts.Limited](err)
-	if !ok {
-		return err
-	}
-	scope, fault := events.ScopeNone, hostFault(l)
-	if _, ok := errors.AsType[*events.Error](fault); ok {
-		scope = events.ScopeHost
-	}
-	if scope == events.ScopeHost && l.Credential != "" {
-		scope = events.ScopeHostCredential
-	}
-	return &events.Error{Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: fault}
-}
-
-// hostFault returns a retryable error if the host does not answer or tells its clients to wait.
-func hostFault(l *hosts.Limited) error {
-	switch l.Reason {
-	case hosts.NoAnswer:
-		return events.Errorf(events.Retryable, events.ClassNetwork, "%w", l)
-	case hosts.RateLimit, hosts.HostLimit:
-		return events.Errorf(events.Retryable, events.ClassLimited, "%w", l)
-	}
-	return l
+	return j.Requests.With(credential)
 }
 
 // pollID starts the IDs of the changes that a poll requests.
@@ -94,14 +117,3 @@ const pollID = "poll/"
 
 // isOfPoll reports whether a poll requested a change.
 func isOfPoll(change events.Change) bool { return strings.HasPrefix(change.ID, pollID) }
-
-// kindOf returns the kind of the requests of a job.
-func kindOf(job Job) hosts.Kind {
-	switch {
-	case job.Change.Type == events.ChangeDue, isOfPoll(job.Change):
-		return hosts.Poll
-	case job.Attempt > 1:
-		return hosts.Retry
-	}
-	return hosts.Push
-}

@@ -3,82 +3,70 @@ package handlers_test
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events"
 	"lockstep/handlers"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
+	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
-// requestLog records which requests [hosts.Budgets] admits, by the script that does.
-type requestLog struct {
-	mu       sync.Mutex
-	requests []hosts.Request
+// limited is a limiter of the requests of the handlers, and those that it was asked for.
+type limited struct {
+	*hosts.Limiter
+	mu    sync.Mutex
+	asked []string   // hosts
+	last  *hosts.Job // requests of the last job
 }
 
-func (l *requestLog) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (l *requestLog) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (l *requestLog) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		const firstArg, keys = 3, 3
-		args := cmd.Args()
-		if err != nil || len(args) < firstArg+keys+6 {
-			return err
-		}
-		args = args[firstArg+keys+2:] // host, credential, then of enter.lua the kind and the repository
-		text := func(i int) string { s, _ := args[i].(string); return s }
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		switch kind := hosts.Kind(text(2)); kind {
-		case hosts.Push, hosts.Retry, hosts.Poll:
-			host, _ := url.QueryUnescape(text(0))
-			repo, _ := events.ParseRepoPath(text(3))
-			l.requests = append(l.requests, hosts.Request{Host: host, Credential: text(1), Repo: repo, Kind: kind})
-		}
-		return nil
-	}
-}
-
-// all returns the requests since the last call.
-func (l *requestLog) all() []hosts.Request {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer func() { l.requests = nil }()
-	return l.requests
-}
-
-// limitHosts limits the requests of the handlers, and returns those that are admitted.
-func (w *world) limitHosts() *requestLog {
+// limitHosts returns a limiter, which the next jobs keep to.
+func (w *world) limitHosts() *limited {
 	w.t.Helper()
-	client, log := w.server.Client(), &requestLog{}
-	client.AddHook(log)
-	budgets, err := hosts.New(hosts.Config{Redis: client, Prefix: "lockstep:" + rand.Text() + ":", Process: "p"})
+	l := &limited{}
+	w.limits = l
+	limiter, err := hosts.New(hosts.Config{
+		Redis: w.server.Client(), Prefix: "lockstep:" + rand.Text() + ":",
+		Observe: func(host string, o hosts.Outcome, _ hosts.Reason) {
+			if o == "" {
+				return
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.asked = append(l.asked, host)
+		},
+	})
 	must(w.t, err)
-	w.handlers.Hosts = budgets
-	return log
+	l.Limiter = limiter
+	return l
 }
 
-// block has the host of the Git server refuse requests with a credential for a minute.
-func (w *world) block(credential string) {
+// requests returns those of a job, until the end of the test.
+func (l *limited) requests(w *world, change events.Change) *hosts.Job {
+	l.last = l.Job(change.Repo.Key(), change.Type == events.ChangeDue)
+	w.t.Cleanup(func() { l.last.Leave(context.Background()) })
+	return l.last
+}
+
+// block has a host refuse requests with a credential for a minute.
+func (l *limited) block(w *world, target hosts.Target) {
 	w.t.Helper()
-	req := hosts.Request{Host: events.CanonicalHost(w.git.URL("x")), Credential: credential, Repo: path(w.t, "acme/other"), Kind: hosts.Push}
-	permit, err := w.handlers.Hosts.Enter(context.Background(), req)
+	job := l.Job("acme/other", false)
+	defer job.Leave(context.Background())
+	done, err := job.With(target.Credential).Acquire(context.Background(), target.Host)
 	must(w.t, err)
-	permit.Done(context.Background(), hosts.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"60"}}})
+	done(wire.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"60"}}})
 }
 
 func isLimited(err error) bool {
@@ -89,42 +77,33 @@ var errLimited error = &events.Error{
 	Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: time.Minute, Err: errors.New("the host is limited"),
 }
 
-func TestHostLearnsWhoAsks(t *testing.T) {
+func TestRequestsAreLimited(t *testing.T) {
 	w := newWorld(t)
-	requests := w.limitHosts()
+	l := w.limitHosts()
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
 	w.env["LOCKSTEP_CREDENTIAL_CI_PASSWORD"], w.env["LOCKSTEP_CREDENTIAL_CI_URLS"] = "x", url
 	job := w.job("1-0", events.Change{URL: url, Credential: "ci"})
-	again := w.job("2-0", events.Change{URL: url})
-	again.Attempt = 2
-	requested := w.job("3-0", events.Change{URL: url})
-	requested.Change.ID = "poll/9-0/1"
-	for _, tc := range []struct {
-		job  handlers.Job
-		kind hosts.Kind
-	}{{job, hosts.Push}, {again, hosts.Retry}, {requested, hosts.Poll}} {
-		if _, err := w.try(tc.job); err != nil {
-			t.Fatal(err)
-		}
-		// The permit of the first clone is kept from its list of refs.
-		want := []hosts.Request{{
-			Host: events.CanonicalHost(url), Credential: tc.job.Change.Credential, Repo: tc.job.Change.Repo, Kind: tc.kind,
-		}}
-		if got := requests.all(); !slices.Equal(got, want) {
-			t.Errorf("requests %+v, want %+v", got, want)
-		}
+	if _, err := w.try(job); err != nil {
+		t.Fatal(err)
+	}
+	host := events.CanonicalHost(url)
+	if want := []string{host, host}; !slices.Equal(l.asked, want) { // the list of refs, and a fetch
+		t.Errorf("requests to %v, want %v", l.asked, want)
+	}
+	if targets := job.Requests.Targets(); !slices.Equal(targets, []hosts.Target{{Host: host, Credential: "ci"}}) {
+		t.Errorf("targets %v", targets)
 	}
 }
 
 func TestLimitedChangeIsReturned(t *testing.T) {
 	w := newWorld(t)
-	w.limitHosts()
-	w.block("")
+	l := w.limitHosts()
+	l.block(w, hosts.Target{Host: events.CanonicalHost(w.git.URL("x"))})
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
 	for _, kind := range []events.ChangeType{events.ChangePushed, events.ChangeRemoved} {
-		_, err := w.handle("1-0", events.Change{Type: kind, URL: url})
+		_, err := w.handlers.Handle(context.Background(), w.job("1-0", events.Change{Type: kind, URL: url}))
 		if kind == events.ChangeRemoved && err == nil { // nothing is on the volume, so the remote is not contacted
 			continue
 		}
@@ -135,12 +114,62 @@ func TestLimitedChangeIsReturned(t *testing.T) {
 	if n := w.git.Stats("acme/widgets").InfoRefs; n != 0 {
 		t.Errorf("the remote was contacted %d times", n)
 	}
-	job := w.job("2-0", events.Change{URL: url})
-	if err := w.handlers.Limited(events.CanonicalHost(url), job); !isLimited(err) {
-		t.Errorf("before the lease: %v", err)
+}
+
+// TestChangeWaitsBeforeItsLease has a host limit a credential.
+func TestChangeWaitsBeforeItsLease(t *testing.T) {
+	w := newWorld(t)
+	l := w.limitHosts()
+	blocked := hosts.Target{Host: "git.example.com", Credential: "ci"}
+	l.block(w, blocked)
+	const url, other = "https://Git.Example.com:443/acme/widgets.git", "https://example.org/acme/widgets"
+	repo, err := events.ParseRepoPath("acme/widgets")
+	must(t, err)
+	changes := handlers.Changes{Namespace: events.DefaultNamespace, Limiter: l.Limiter, States: w.states, Watches: w.watches, Log: quiet()}
+	admitted := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	for name, tc := range map[string]struct {
+		change  events.Change
+		needed  []hosts.Target // by the last sync
+		refused bool
+	}{
+		"push":                       {events.Change{URL: url, Credential: "ci"}, nil, true},
+		"other credential":           {events.Change{URL: url}, nil, false},
+		"other host":                 {events.Change{URL: other, Credential: "ci"}, nil, false},
+		"over SSH":                   {events.Change{URL: "ssh://git@git.example.com/acme/widgets.git", Credential: "ci"}, nil, true},
+		"removal":                    {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci"}, nil, true},
+		"forced removal":             {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, nil, false},
+		"poll":                       {events.Change{Type: events.ChangeDue, Repo: repo}, nil, false},
+		"other host, needs this one": {events.Change{URL: other}, []hosts.Target{{Host: "example.org"}, blocked}, true},
+	} {
+		w.redis.Del(t.Context(), events.DefaultNamespace.Repo(repo))
+		var texts []string
+		for _, target := range tc.needed {
+			texts = append(texts, target.String())
+		}
+		must(t, w.redis.HSet(t.Context(), events.DefaultNamespace.Repo(repo), state.HostsField, strings.Join(texts, " ")).Err())
+		change, err := events.NewChange(tc.change)
+		must(t, err)
+		document, err := json.Marshal(change)
+		must(t, err)
+		changes.Limiter = l.Limiter
+		if _, err = changes.Limit(admitted)(message.NewMessage("1", document)); (err != nil) != tc.refused || tc.refused && !isLimited(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		changes.Limiter = nil
+		if _, err := changes.Limit(admitted)(message.NewMessage("1", document)); err != nil {
+			t.Errorf("%s, without limits: %v", name, err)
+		}
 	}
-	if err := w.handlers.Limited("elsewhere.example", job); err != nil {
-		t.Errorf("another host: %v", err)
+	changes.Limiter = l.Limiter
+	poll := testenv.Must(json.Marshal(testenv.Must(events.NewChange(events.Change{Type: events.ChangeDue, Repo: repo}))(t)))(t)
+	for _, app := range []string{"a", "b"} {
+		w.watchAs(watch.Watch{App: app, URL: url, Credential: map[string]string{"a": "ci"}[app]}, "")
+		if _, err := changes.Limit(admitted)(message.NewMessage("1", poll)); (err != nil) != (app == "a") {
+			t.Errorf("poll with the credential of %s: %v", app, err)
+		}
+	}
+	if _, err := changes.Limit(admitted)(message.NewMessage("1", []byte("{"))); err != nil {
+		t.Errorf("a malformed message: %v; want it left to Request", err)
 	}
 }
 
@@ -155,11 +184,11 @@ func TestPollUsesCredentialThatIsNotLimited(t *testing.T) {
 	w.watchAs(watch.Watch{App: "a", URL: url, Credential: "one"}, "")
 	w.watchAs(watch.Watch{App: "b", URL: url, Credential: "two"}, "")
 	for _, limited := range [][]string{{"one"}, {"two"}, {"one", "two"}} {
-		w.limitHosts()
+		l := w.limitHosts()
 		for _, credential := range limited {
-			w.block(credential)
+			l.block(w, hosts.Target{Host: events.CanonicalHost(url), Credential: credential})
 		}
-		_, err := w.outcome("1-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
+		_, err := w.handlers.Handle(context.Background(), w.job("1-0", events.Change{Type: events.ChangeDue, Repo: w.repo()}))
 		if isAll := len(limited) == 2; isLimited(err) != isAll || (err != nil) != isAll {
 			t.Errorf("%s limited: %v", limited, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/hosts"
 	"lockstep/internal/state"
 )
 
@@ -37,6 +38,8 @@ type Job struct {
 	// Newest returns the ID of the newest waiting entry that announces a commit for the same ref and
 	// app, or "" if there is none.
 	Newest func(ctx context.Context) (string, error)
+
+	Requests *hosts.Job // its requests to hosts, which are limited; nil for no limits
 
 	// Progress reports a phase and how far it is. It is cheap and safe for concurrent use. [Changes] always sets it.
 	Progress func(events.Progress)

@@ -39,7 +39,7 @@ func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 	}
 	moved, err := h.Volume.Move(ctx, volume.MoveRequest{
 		From: change.Repo, To: change.To, URL: change.URL, Auth: auth, OldAuth: former, Foreign: change.Foreign,
-		Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm, Gate: h.gate(job, change.Credential),
+		Fence: job.Fence, ToFence: job.FenceTo, Confirm: job.Confirm, Limiter: job.limiter(change.Credential),
 	})
 	if err != nil {
 		return Outcome{}, h.afterRefusal(change.Credential, auth, err)

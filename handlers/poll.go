@@ -137,7 +137,7 @@ func (h *Handlers) listRefs(
 		return volume.Refs{}, fmt.Errorf("%w: %w", errUnresolved, err)
 	}
 	refs, err := h.Volume.ListRefs(ctx, volume.ListRefsRequest{
-		Repo: repo, URL: from.url, Auth: auth, Foreign: from.foreign, Gate: h.gate(job, from.credential),
+		Repo: repo, URL: from.url, Auth: auth, Foreign: from.foreign, Limiter: job.limiter(from.credential),
 	})
 	return refs, h.afterRefusal(from.credential, auth, err)
 }

@@ -24,7 +24,7 @@ func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 	if change.Force {
 		err = h.checkUnwatched(ctx, change)
 	} else {
-		req.Gate = h.gate(job, change.Credential)
+		req.Limiter = job.limiter(change.Credential)
 		req.Auth, err = h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	}
 	if err != nil {

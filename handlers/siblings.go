@@ -29,15 +29,6 @@ func (c *Changes) Key(msg *message.Message) string {
 	return change.Repo.Key()
 }
 
-// WaitsFor returns whether a change may wait to send requests with a credential, for [stream.Waiter]. A change that is not
-// a push may use those of its watches.
-func WaitsFor(credential string) func(*message.Message) bool {
-	return func(msg *message.Message) bool {
-		change, err := parse(msg)
-		return err == nil && (change.Credential == credential || change.Type != events.ChangePushed)
-	}
-}
-
 // answer is a settled change whose lease is still held, so that other changes may be settled with it.
 type answer struct {
 	change   events.Change

@@ -75,8 +75,8 @@ func TestSubmodulesHaveCredentialsOfTheirOwn(t *testing.T) {
 		}
 	}
 	used := map[string]bool{}
-	for _, req := range requests.all() {
-		used[req.Credential] = true
+	for _, target := range requests.last.Targets() {
+		used[target.Credential] = true
 	}
 	if len(used) != 4 || !used["own"] || !used["wide"] || !used["narrow"] || !used[""] {
 		t.Errorf("requests with the credentials %v, want each to count for its own", used)

@@ -74,9 +74,9 @@ func (s scopes) best(url string) (name string) {
 	return name
 }
 
-// submoduleRemote returns [volume.SyncRequest.Submodule] for a sync from a source, whose requests pass a gate.
+// submoduleRemote returns [volume.SyncRequest.Submodule] for the sync of a job from a source.
 func (h *Handlers) submoduleRemote(
-	from source, own wire.Gate, named scopes,
+	job Job, from source, named scopes,
 ) func(context.Context, string) (volume.PartRemote, error) {
 	ownAuth := h.authFor(from)
 	authFor := func(ctx context.Context, url string) (name string, auth wire.Auth, err error) {
@@ -92,11 +92,7 @@ func (h *Handlers) submoduleRemote(
 	}
 	return func(ctx context.Context, url string) (volume.PartRemote, error) {
 		name, auth, err := authFor(ctx, url)
-		remote := volume.PartRemote{Auth: auth, Gate: own, Credential: named.best(url)}
-		if g, ok := own.(gate); ok {
-			g.credential = name
-			remote.Gate = g
-		}
+		remote := volume.PartRemote{Auth: auth, Limiter: job.limiter(name), Credential: named.best(url)}
 		remote.AuthFor = func(ctx context.Context, url string) (wire.Auth, error) {
 			if !mayHaveSecret(url) {
 				return wire.Auth{}, nil

@@ -87,15 +87,15 @@ func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.Remo
 	if err != nil {
 		return volume.SyncRequest{}, err
 	}
-	from, gate := sourceOf(change), h.gate(job, change.Credential)
+	from := sourceOf(change)
 	auth, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	if err != nil {
 		return volume.SyncRequest{}, err
 	}
 	return volume.SyncRequest{
-		Repo: change.Repo, URL: from.url, Auth: auth, AuthFor: h.authFor(from), Foreign: from.foreign, Gate: gate,
+		Repo: change.Repo, URL: from.url, Auth: auth, AuthFor: h.authFor(from), Foreign: from.foreign, Limiter: job.limiter(change.Credential),
 		Ref: change.Ref, Pin: change.Pinned(), Depth: s.inspection.depth(change.Depth), LFS: wanted.lfs,
-		Submodules: wanted.submodules, Submodule: h.submoduleRemote(from, gate, wanted.scopes),
+		Submodules: wanted.submodules, Submodule: h.submoduleRemote(job, from, wanted.scopes),
 		Base: baseFor(s.known, change), Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit},
 		Check: s.inspection.checks(),
 		Fence: job.Fence, Confirm: job.Confirm, Progress: job.Progress,

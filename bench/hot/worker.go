@@ -141,7 +141,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	case <-ended:
 	case <-ctx.Done():
 	}
-	return app.Drain(context.WithoutCancel(ctx), grace, stopRouter, locker, slots, stopped)
+	return app.Drain(context.WithoutCancel(ctx), grace, stopRouter, locker, stopped, slots)
 }
 
 // handler works on changes and prints a line for each, settled or not.

@@ -28,7 +28,6 @@ var (
 	leaveScript      = redis.NewScript(source("leave"))
 	siblingsScript   = redis.NewScript(source("siblings"))
 	unparkScript     = redis.NewScript(source("unpark"))
-	wakeScript       = redis.NewScript(source("wake"))
 	retryScript      = redis.NewScript(source("retry"))
 	trimDeadScript   = redis.NewScript(source("trim_dead"))
 	settleScript     = redis.NewScript(source("groups", "settle"))

@@ -27,7 +27,6 @@ type moves struct {
 	pubsub redis.UniversalClient
 	volume *volume.Volume
 	locker *locking.Locker
-	wake   func(context.Context, events.RepoPath, cells.Member) // wakes what a repository has left behind in a cell
 	log    *slog.Logger
 }
 
@@ -39,7 +38,7 @@ func (m moves) run(ctx context.Context) error {
 		}
 	}
 	mover, err := move.New(move.Config{
-		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker, Fetch: m.fetch, Moved: m.wake,
+		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker, Fetch: m.fetch,
 		Token: m.cfg.APIToken(), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
 	})
 	if err != nil {

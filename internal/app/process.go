@@ -172,7 +172,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	dead := stream.NewDeadLetters(client, string(namespace))
 	figures := streamMetrics(cfg, client)
 	cfg.Metrics.Export(figures)
-	limits := hostMetrics(cfg, client)
+	limits := telemetry.NewHosts(ReadHosts(cfg.Config, client))
 	cfg.Metrics.ExportHosts(limits)
 	waiters := cfg.Redis.Open() // not shared: a request that waits for a result blocks a connection
 	defer waiters.Close()
@@ -225,7 +225,7 @@ func serveAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
 		client := cfg.Redis.Open()
 		defer client.Close()
 		cfg.Metrics.Export(streamMetrics(cfg, client))
-		cfg.Metrics.ExportHosts(hostMetrics(cfg, client))
+		cfg.Metrics.ExportHosts(telemetry.NewHosts(ReadHosts(cfg.Config, client)))
 	}
 	return server.ServeAdmin(ctx, listener, server.Config{
 		Live: cfg.live, Ready: cfg.ready, Metrics: cfg.Metrics.Handler(), Token: cfg.APIToken(), Log: cfg.Log,

@@ -117,8 +117,7 @@ type worker struct {
 	// Set by open.
 	changes    *handlers.Changes
 	subscriber *stream.Subscriber
-	waker      *cellWaker // nil without cells
-	budgets    *hosts.Budgets
+	limiter    *hosts.Limiter
 }
 
 // openVolume opens the volume. prepares is told of trees to prepare.
@@ -154,14 +153,14 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.budgets, err = w.openBudgets(); err != nil {
+	if w.limiter, err = newLimiter(cfg, w.commands); err != nil {
 		return nil, err
 	}
 	handle := w.handlers()
+	w.changes.Limiter, w.changes.States, w.changes.Watches = w.limiter, w.states, handle.Watches
 	backoff := handlers.Backoff{
 		Store: w.states, Retry: w.retry(), Open: 3 * cfg.Lease, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
 	}
-	w.changes.Limited = handle.Limited
 	route := w.route()
 	if cfg.cells == nil {
 		w.changes.Handler = backoff.Wrap(handle.Handle)
@@ -176,21 +175,6 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	return router.New(router.Config{Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
 }
 
-// openBudgets returns the limits of requests to hosts, which wake the changes that wait for them.
-func (w *worker) openBudgets() (*hosts.Budgets, error) {
-	wake := func(ctx context.Context, waiters []hosts.Waiter) ([]bool, error) {
-		return wakeChanges(ctx, w.subscriber, w.cfg.Namespace(), waiters)
-	}
-	if w.cfg.cells != nil {
-		w.waker = &cellWaker{
-			directory: w.cfg.cells, subscribers: map[cells.Member]*stream.Subscriber{},
-			config: stream.SubscriberConfig{Client: w.commands, Reader: w.commands, ConsumerGroup: events.WorkersGroup, Consumer: w.cfg.Worker, Log: w.cfg.Log},
-		}
-		wake = w.waker.wake
-	}
-	return hostBudgets(w.cfg, w.commands, w.cfg.Worker, w.cfg.Log, wake)
-}
-
 // handlers returns the handlers of changes.
 func (w *worker) handlers() *handlers.Handlers {
 	getenv := os.Getenv
@@ -198,7 +182,7 @@ func (w *worker) handlers() *handlers.Handlers {
 		getenv = w.cfg.follow.variables(getenv)
 	}
 	return &handlers.Handlers{
-		Volume: w.volume, States: w.states, Hosts: w.budgets, Log: w.cfg.Log,
+		Volume: w.volume, States: w.states, Log: w.cfg.Log,
 		Watches:     watch.NewRegistry(w.commands, w.cfg.Namespace()),
 		Credentials: credential.NewStore(w.cfg.Credentials, getenv, credential.WithTransport(w.volume.Transport())),
 	}
@@ -209,7 +193,7 @@ func (w *worker) route() router.Route {
 	cfg := w.cfg
 	return router.Route{
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
-		Before: []message.HandlerMiddleware{w.changes.Admit}, Locker: w.locker, Request: w.changes.Request,
+		Before: []message.HandlerMiddleware{w.changes.Limit}, Locker: w.locker, Request: w.changes.Request,
 		Tracer:  cfg.Traces.Tracer("worker"),
 		Dispose: w.changes.Dispose(w.retry()),
 	}
@@ -237,7 +221,7 @@ func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 		}.Run(maintaining)
 	})
 	if cfg.cells != nil {
-		m := moves{cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, wake: w.waker.wakeMoved, log: log}
+		m := moves{cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, log: log}
 		background.Go(func() {
 			if err := m.run(maintaining); err != nil {
 				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
@@ -246,13 +230,13 @@ func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 	}
 	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	background.Go(func() { w.reporter.Run(draining) })
-	background.Go(func() { w.budgets.Run(draining) })
-	unexportVolume := cfg.Metrics.Volume(volumeFigures(w.volume))
+	unexportVolume, unexportHosts := cfg.Metrics.Volume(volumeFigures(w.volume)), cfg.Metrics.Limiter(w.limiter.Load)
 	return func() {
 		stopMaintaining()
 		stopDraining()
 		background.Wait()
 		unexportVolume()
+		unexportHosts()
 	}, nil
 }
 
@@ -280,7 +264,7 @@ func (w *worker) run(ctx context.Context, r *message.Router) error {
 	case err := <-stopped:
 		return stop(err)
 	}
-	return Drain(context.WithoutCancel(ctx), w.cfg.Grace, stopRouter, w.locker, w.slots, stopped)
+	return Drain(context.WithoutCancel(ctx), w.cfg.Grace, stopRouter, w.locker, stopped, w.limiter, w.slots)
 }
 
 const (
@@ -301,10 +285,14 @@ func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) strea
 	}
 }
 
-// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight. Changes waiting for a lease or a slot return to the
-// stream at once.
-func Drain(ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, slots *volume.Slots, stopped <-chan error) error {
-	slots.Close()
+// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight. Changes that wait for a host,
+// a lease or a slot return to the stream at once.
+func Drain(
+	ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, stopped <-chan error, queues ...interface{ Close() },
+) error {
+	for _, queue := range queues {
+		queue.Close()
+	}
 	stop()
 	ctx, cancel := context.WithTimeout(ctx, grace+drainMargin)
 	defer cancel()

@@ -14,7 +14,6 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
-	"lockstep/internal/hosts"
 	"lockstep/internal/server"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
@@ -39,10 +38,7 @@ func newHostsListCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				list := make([]server.Host, len(all))
-				for i, h := range all {
-					list[i] = server.NewHost(h)
-				}
+				list := server.NewHosts(all)
 				server.SortHosts(list)
 				return term.ShowList(std, &out, list, list, hostColumns)
 			})
@@ -57,7 +53,7 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 		Use:   "clear HOST",
 		Short: "Lift the block of a host",
 		Long: "Lift the block of a host that told Lockstep to wait, or that did not answer, with the blocks of all\n" +
-			"its credentials; with --credential, only that one. Waiting changes begin within a second, slowly, so\n" +
+			"its credentials; with --credential, only that one. Waiting changes begin within 90 s, slowly, so\n" +
 			"a host that still wants to be left alone gets few requests before it is blocked again. HOST is as\n" +
 			"shown by hosts ls, with the port unless it is the default.",
 		Example: "  lockstep hosts clear git.example.com --redis redis://127.0.0.1:6379\n  lockstep hosts clear " +
@@ -85,7 +81,7 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 				}
 				list := make(liftedList, len(lifted))
 				for i, l := range lifted {
-					list[i] = newLiftedBlock(host, l)
+					list[i] = liftedBlock{host, string(l.Reason), l.Credential, l.Until.UTC().Round(time.Second)}
 				}
 				return out.Show(std, list, list.Table)
 			})
@@ -107,7 +103,6 @@ func notLimited(host string, credential *string) error {
 var hostColumns = term.List[server.Host]{
 	Columns: []term.Column[server.Host]{
 		{Head: "HOST", Text: func(h server.Host) string { return h.Host }},
-		{Head: "IN USE", Text: func(h server.Host) string { return fmt.Sprintf("%d/%d", h.InUse, h.Limit) }},
 		{Head: "WAITING", Text: func(h server.Host) string { return strconv.Itoa(h.Waiting) }},
 		{Head: "REASON", Text: func(h server.Host) string { return term.Printable(h.Reason) }},
 		{Head: "UNTIL", Time: func(h server.Host) time.Time { return timeOf(h.Until) }, None: "-"},
@@ -121,16 +116,8 @@ var hostColumns = term.List[server.Host]{
 type liftedBlock struct {
 	Host       string    `json:"host"`
 	Reason     string    `json:"reason"`
-	Credential *string   `json:"credential,omitempty"` // null if the whole host was blocked; empty for anonymous requests
+	Credential string    `json:"credential"` // empty for anonymous requests
 	Until      time.Time `json:"until"`
-}
-
-func newLiftedBlock(host string, l hosts.Lifted) liftedBlock {
-	block := liftedBlock{Host: host, Reason: string(l.Reason), Until: l.Until.UTC().Round(time.Second)}
-	if l.Reason != hosts.NoAnswer && l.Reason != hosts.HostLimit {
-		block.Credential = &l.Credential
-	}
-	return block
 }
 
 type liftedList []liftedBlock
@@ -138,10 +125,6 @@ type liftedList []liftedBlock
 func (l liftedList) Table(w io.Writer) {
 	fmt.Fprintln(w, "LIFTED\tREASON\tCREDENTIAL\tUNTIL")
 	for _, block := range l {
-		name := "-"
-		if block.Credential != nil {
-			name = status.CredentialName(*block.Credential)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", term.Printable(block.Host), block.Reason, name, block.Until.Format(time.RFC3339))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", term.Printable(block.Host), block.Reason, status.CredentialName(block.Credential), block.Until.Format(time.RFC3339))
 	}
 }

@@ -91,8 +91,8 @@ var settings = []entry{
 	{"ca-file", Working | Receiving | Posting, basic, "", "none",
 		"PEM `file` of certificate authorities to trust in addition to the system's"},
 	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
-	{"host-requests", Working, advanced, []string{"16"}, "16", "maximum `requests` in flight to one host, " +
-		"over all processes, and HOST=N for single hosts: 16,github.com=32; fewer while the host is slow or limits them"},
+	{"host-requests", Working, advanced, []string{"16"}, "16", "maximum `requests` of a worker in flight to one host, " +
+		"and HOST=N for single hosts: 16,github.com=32; fewer while the host limits them"},
 	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept; " +
 		"the intervals of garbage collection follow it"},
 	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: " +

@@ -83,7 +83,7 @@ type hostsPage struct {
 	Some  bool // the process reads the limits of hosts
 }
 
-// loadHosts loads all hosts used within a day, limited and busy ones first.
+// loadHosts loads all hosts used within a day, limited ones first.
 func (d *Dashboard) loadHosts(ctx context.Context, _ url.Values, _ bool) (any, error) {
 	if d.cfg.Hosts == nil {
 		return hostsPage{}, nil
@@ -92,11 +92,7 @@ func (d *Dashboard) loadHosts(ctx context.Context, _ url.Values, _ bool) (any, e
 	if err != nil {
 		return nil, err
 	}
-	p := hostsPage{Some: true}
-	for _, h := range all {
-		p.Hosts = append(p.Hosts, server.NewHost(h))
-	}
-	slices.SortStableFunc(p.Hosts, func(a, b server.Host) int { return cmp.Compare(b.InUse, a.InUse) })
+	p := hostsPage{server.NewHosts(all), true}
 	server.SortHosts(p.Hosts)
 	return p, nil
 }

@@ -19,6 +19,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/changes"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
@@ -228,17 +229,15 @@ func (d *desk) bury(reason, text string, fields map[string]string) (id string) {
 // ask sends a request to a host, which is answered with the status unless it is 0.
 func (d *desk) ask(host, repo, credential string, status int) {
 	d.t.Helper()
-	budgets, err := hosts.New(hosts.Config{Redis: d.client, Prefix: string(events.DefaultNamespace), Process: "w1"})
+	limiter, err := hosts.New(hosts.Config{Redis: d.client, Prefix: string(events.DefaultNamespace)})
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	path, err := events.ParseRepoPath(repo)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	permit, err := budgets.Enter(d.t.Context(), hosts.Request{Host: host, Credential: credential, Repo: path, Kind: hosts.Push})
+	job := limiter.Job(repo, false)
+	defer job.Leave(d.t.Context())
+	done, err := job.With(credential).Acquire(d.t.Context(), host)
 	if err == nil && status != 0 {
-		permit.Done(d.t.Context(), hosts.Answer{Status: status, Header: http.Header{"Retry-After": {"60"}}})
+		done(wire.Answer{Status: status, Header: http.Header{"Retry-After": {"60"}}})
 	}
 }
 

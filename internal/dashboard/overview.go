@@ -169,16 +169,14 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	return o, nil
 }
 
-// hosts returns the hosts in use, limited or waited for: blocked ones first, then by the number of waiters.
+// hosts returns the hosts that are limited or waited for: blocked ones first, then by the number of waiters.
 // It returns none if Config.Hosts is nil.
 func (d *Dashboard) hosts(ctx context.Context) ([]server.Host, error) {
 	if d.cfg.Hosts == nil {
 		return nil, nil
 	}
 	all, err := d.cfg.Hosts.List(ctx)
-	shown := server.NewHosts(all)
-	server.SortHosts(shown)
-	return shown, err
+	return server.BusyHosts(all), err
 }
 
 // activities returns the operations in progress, or none if Config.Activities is nil.

@@ -17,6 +17,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cells"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -137,8 +138,10 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 	if err := json.Unmarshal([]byte(created), &token); err != nil || code != 0 {
 		t.Fatal(err, errs)
 	}
-	budgets := proctest.Must(hosts.New(hosts.Config{Redis: client, Prefix: "lockstep:{dir}:", Process: "w1"}))(t)
-	proctest.Must(budgets.Enter(ctx, hosts.Request{Host: "git.example.com", Repo: proctest.Must(events.ParseRepoPath("acme/repo-1"))(t), Kind: hosts.Push}))(t)
+	limiter := proctest.Must(hosts.New(hosts.Config{Redis: client, Prefix: "lockstep:{dir}:"}))(t)
+	job := limiter.Job("acme/repo-1", false)
+	proctest.Must(job.With("").Acquire(ctx, "git.example.com"))(t)(wire.Answer{Status: 429, Header: http.Header{"Retry-After": {"600"}}})
+	job.Leave(ctx)
 	if out, errs, code := proctest.RunLockstep(t, env, "status"); code != 0 || strings.Count(out, "git.example.com") != 1 || !strings.Contains(out, "cell     eu-2") {
 		t.Errorf("status: exit code %d\n%s%s", code, out, errs)
 	}

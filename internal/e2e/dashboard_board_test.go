@@ -18,6 +18,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/app"
 	"lockstep/internal/changes"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
@@ -223,8 +224,9 @@ func (b *board) stage() {
 // limitHost makes a host limit a credential for a long time.
 func (b *board) limitHost(host string) {
 	b.t.Helper()
-	budgets := proctest.Must(hosts.New(hosts.Config{Redis: b.client, Prefix: string(events.DefaultNamespace), Process: "test"}))(b.t)
-	repo := proctest.Must(events.ParseRepoPath("acme/widgets"))(b.t)
-	permit := proctest.Must(budgets.Enter(b.t.Context(), hosts.Request{Host: host, Credential: "robot", Repo: repo, Kind: hosts.Push}))(b.t)
-	permit.Done(b.t.Context(), hosts.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3600"}}})
+	limiter := proctest.Must(hosts.New(hosts.Config{Redis: b.client, Prefix: string(events.DefaultNamespace)}))(b.t)
+	job := limiter.Job("acme/widgets", false)
+	defer job.Leave(b.t.Context())
+	done := proctest.Must(job.With("robot").Acquire(b.t.Context(), host))(b.t)
+	done(wire.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3600"}}})
 }

@@ -406,7 +406,9 @@ func TestLimitedHostServesInOrder(t *testing.T) {
 	push("early")
 	push("late")
 	close(release)
-	s.awaitAllSynced(entries)
+	for _, entry := range entries {
+		s.awaitSynced(entry)
+	}
 	proctest.Eventually(t, func() bool { return len(h.repos()) == waiting+1 }, "all were asked for")
 	var order []string
 	for _, repo := range h.repos() {
@@ -421,12 +423,12 @@ func TestLimitedHostServesInOrder(t *testing.T) {
 	}
 }
 
-// awaitWaiting waits until status says that n repositories wait for a host.
+// awaitWaiting waits until n changes wait for a host in the process.
 func (s *service) awaitWaiting(host string, n int) {
 	s.Helper()
-	var status map[string]any
+	waiting := 0.0
 	proctest.Eventually(s.T, func() bool {
-		status = hostStatus(s.T, s.redis.URL(), host)
-		return status["waiting"] == float64(n)
-	}, "%d repositories wait for %s; status shows %v", n, host, &status)
+		waiting = samplesOf(s.T, s.address)[fmt.Sprintf(`lockstep_host_requests_waiting{host="%s"}`, host)]
+		return waiting == float64(n)
+	}, "%d changes wait for %s; the metrics say %v", n, host, &waiting)
 }

@@ -9,96 +9,49 @@ import (
 	"net/http"
 	"time"
 
-	"lockstep/events"
 	"lockstep/internal/egress"
+	"lockstep/internal/git"
+	"lockstep/internal/git/wire"
 )
-
-// Answer is the outcome of a request.
-type Answer struct {
-	Status  int // 0 if there is none, as with SSH
-	Header  http.Header
-	Latency time.Duration // until the first byte of the response; 0 if unknown
-	Err     error
-
-	// More announces that the job may soon send another request for the same repository, as a fetch after ls-refs. After a
-	// success the permit is then kept: the next Enter of the same repository returns it, and [Budgets.Leave] releases it, or
-	// Run after a minute. Without it, the job would have to queue again behind all other repositories, and start over.
-	More bool
-}
 
 // Outcome is what an answer says about the host.
 type Outcome string
 
-// The outcomes; package documentation has the table.
+// The outcomes.
 const (
-	Succeeded  Outcome = "ok"
-	Failed     Outcome = "failed"     // no answer
-	Overloaded Outcome = "overloaded" // an answer, but late or a server error
-	Refused    Outcome = "limited"    // the host wants fewer requests
-	Ignored    Outcome = "none"
+	OK      Outcome = "ok"      // also of errors that concern the repository or the credential
+	Failed  Outcome = "failed"  // no answer, or a server error
+	Refused Outcome = "limited" // the host wants fewer requests with this credential
+	Ignored Outcome = "none"    // it says nothing about the host
 )
 
-// result is a classified answer.
-type result struct {
-	outcome    Outcome
-	latency    time.Duration // 0 if unknown
-	retryAfter time.Duration // 0 if the host has not said
-	remaining  int64         // -1 if unknown
-	quota      int64
-	reset      time.Duration // 0 if unknown
-}
-
-// quiet reports whether the answer asks for no slower pace.
-func (r result) quiet() bool {
-	return r.reset == 0 || r.remaining < 0 || r.remaining >= (r.quota+9)/10 && r.remaining > 0
-}
-
-func (a Answer) classify(now time.Time) result {
-	said := egress.ReadRateLimit(a.Header, now)
-	r := result{outcome: Succeeded, remaining: said.Remaining, quota: said.Limit, reset: said.Reset}
-	delay := said.RetryAfter
-	limited := events.ClassOf(a.Err) == events.ClassLimited
-	if limited {
-		delay = cmp.Or(delay, events.RetryAfter(a.Err))
-	}
+// classify also returns how long the host wants to be left alone, 0 if it has not said.
+func classify(a wire.Answer) (Outcome, time.Duration) {
+	said := egress.ReadRateLimit(a.Header, time.Now())
+	after := cmp.Or(said.Wait(), git.RetryAfter(a.Err))
 	switch {
-	case limited, a.Status == http.StatusTooManyRequests,
-		a.Status == http.StatusForbidden && (delay > 0 || r.remaining == 0),
-		a.Status == http.StatusServiceUnavailable && delay > 0:
-		r.outcome, r.retryAfter = Refused, delay
-		if delay == 0 && r.remaining == 0 {
-			r.retryAfter = r.reset
-		}
-	case a.Status == 0 && a.Err != nil:
-		if r.outcome = Ignored; isNetworkFailure(a.Err) {
-			r.outcome = Failed
-		}
-	case a.Status >= 500 || isTimeout(a.Err) || events.ClassOf(a.Err) == events.ClassNetwork:
-		r.outcome = Overloaded
-	case a.Status >= 400: // the host answers, and the error concerns the repository or the credential
-	case a.Err != nil:
-		r.outcome = Ignored
-	default:
-		r.latency = a.Latency
+	case a.Status == http.StatusTooManyRequests,
+		a.Status == http.StatusForbidden && (said.RetryAfter > 0 || said.Remaining == 0),
+		a.Status < 500 && git.ClassOf(a.Err) == git.ClassLimited:
+		return Refused, after
+	case a.Status == http.StatusServiceUnavailable:
+		return Failed, after
+	case a.Status >= 500, isSilence(a.Err):
+		return Failed, 0
+	case a.Status == 0 && a.Err != nil: // cancelled, or an error of this side
+		return Ignored, 0
+	case said.Remaining == 0:
+		return OK, said.Reset
 	}
-	return r
+	return OK, 0
 }
 
-func isTimeout(err error) bool {
-	if errors.Is(err, context.Canceled) {
+// isSilence reports whether the host has not answered, or not to the end.
+func isSilence(err error) bool {
+	if err == nil || errors.Is(err, context.Canceled) {
 		return false
 	}
-	e, ok := errors.AsType[net.Error](err)
-	return ok && e.Timeout() || errors.Is(err, context.DeadlineExceeded)
-}
-
-// isNetworkFailure reports whether the host did not answer. Errors of this side, such as a cancelled job or a refused
-// address, say nothing about the host.
-func isNetworkFailure(err error) bool {
-	if errors.Is(err, context.Canceled) {
-		return false
-	}
-	_, dial := errors.AsType[*net.OpError](err)
-	_, dns := errors.AsType[*net.DNSError](err)
-	return events.ClassOf(err) == events.ClassNetwork || dial || dns || isTimeout(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	timeout, ok := errors.AsType[net.Error](err)
+	return git.ClassOf(err) == git.ClassNetwork || ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

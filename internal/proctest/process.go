@@ -133,8 +133,8 @@ func Run(t *testing.T, name string, env []string, args ...string) (stdout, stder
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// patience is how long tests wait for something that is immediate on an idle machine. A change that waits for a host whose permit was
-// reserved by a killed worker comes by itself, after up to 90 s.
+// patience is how long tests wait for something that is immediate on an idle machine. A change that waits for a
+// host comes back after up to 90 s.
 const patience = 3 * time.Minute
 
 // Eventually polls until ok returns true, for effects of other processes without a signal to wait for. It fails the test

@@ -10,57 +10,52 @@ import (
 	"lockstep/internal/hosts"
 )
 
-// Hosts lists the hosts used within a day, which may be a few seconds old. [telemetry.Hosts] implements it.
+// Hosts lists the hosts and credentials used within a day, which may be a few seconds old. [telemetry.Hosts] implements it.
 type Hosts interface {
-	List(ctx context.Context) ([]hosts.Host, error)
+	List(ctx context.Context) ([]hosts.Status, error)
 }
 
-// Host is the limit of requests to a host, as shown by the API and the command line.
+// Host says who waits for a host, as shown by the API and the command line.
 type Host struct {
-	Host    string `json:"host"`
-	Limit   int    `json:"limit"`   // requests that may be in flight
-	InUse   int    `json:"in_use"`  // requests in flight
-	Waiting int    `json:"waiting"` // repositories in the queue
-	Reason  string `json:"reason,omitempty"`
-	// end of the block of the host, or of the longest of its credentials
-	Until   *time.Time          `json:"until,omitempty"`
+	Host    string              `json:"host"`
+	Waiting int                 `json:"waiting"` // repositories
+	Reason  string              `json:"reason,omitempty"`
+	Until   *time.Time          `json:"until,omitempty"` // end of the longest block of its credentials
 	Limited []LimitedCredential `json:"limited_credentials"`
 }
 
-// LimitedCredential is a credential that the host limits.
+// LimitedCredential is a credential whose requests the host does not answer, or limits.
 type LimitedCredential struct {
 	Credential string    `json:"credential"` // empty for requests without one
 	Until      time.Time `json:"until"`
 }
 
-// NewHost converts the state of a host.
-func NewHost(h hosts.Host) Host {
-	shown := Host{
-		Host: h.Name, Limit: h.Limit, InUse: h.InUse, Waiting: h.Waiting, Limited: make([]LimitedCredential, len(h.Limited)),
-	}
-	reason, until := h.Why()
-	shown.Reason = string(reason)
-	if !until.IsZero() {
-		until = wholeSeconds(until)
-		shown.Until = &until
-	}
-	for i, c := range h.Limited {
-		shown.Limited[i] = LimitedCredential{c.Name, wholeSeconds(c.Until)}
+// NewHosts returns the hosts of credentials that are sorted by host.
+func NewHosts(all []hosts.Status) []Host {
+	shown := []Host{}
+	for _, s := range all {
+		if n := len(shown); n == 0 || shown[n-1].Host != s.Host {
+			shown = append(shown, Host{Host: s.Host, Limited: []LimitedCredential{}})
+		}
+		h := &shown[len(shown)-1]
+		h.Waiting += s.Waiting
+		if s.Until.IsZero() {
+			h.Reason = cmp.Or(h.Reason, string(s.Reason))
+			continue
+		}
+		until := s.Until.UTC().Round(time.Second) // its conversion from the clock of Redis differs by milliseconds between reads
+		h.Limited = append(h.Limited, LimitedCredential{s.Credential, until})
+		if h.Until == nil || until.After(*h.Until) {
+			h.Reason, h.Until = string(s.Reason), &until
+		}
 	}
 	return shown
 }
 
-// wholeSeconds rounds the end of a block: its conversion from the clock of Redis differs by milliseconds between reads.
-func wholeSeconds(t time.Time) time.Time { return t.UTC().Round(time.Second) }
-
-// NewHosts converts the hosts that are in use, limited or waited for.
-func NewHosts(all []hosts.Host) []Host {
-	shown := []Host{}
-	for _, h := range all {
-		if !h.Idle() {
-			shown = append(shown, NewHost(h))
-		}
-	}
+// BusyHosts returns the hosts that somebody waits for, or that are limited, blocked ones first, then those with the most waiters.
+func BusyHosts(all []hosts.Status) []Host {
+	shown := slices.DeleteFunc(NewHosts(all), func(h Host) bool { return h.Waiting == 0 && h.Reason == "" })
+	SortHosts(shown)
 	return shown
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -17,29 +18,35 @@ import (
 func TestListHosts(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
-	budgets, err := hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace), Process: "w1", Limit: 2})
+	limiter, err := hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(host, repo, credential string) *hosts.Permit {
+	ask := func(host, repo, credential string, answer wire.Answer) error {
 		t.Helper()
-		path, err := events.ParseRepoPath(repo)
-		if err != nil {
-			t.Fatal(err)
+		job := limiter.Job(repo, false)
+		defer job.Leave(t.Context())
+		done, err := job.With(credential).Acquire(t.Context(), host)
+		if err == nil {
+			done(answer)
 		}
-		permit, _ := budgets.Enter(t.Context(), hosts.Request{Host: host, Credential: credential, Repo: path, Kind: hosts.Push})
-		return permit
+		return err
 	}
 	cfg := server.Config{
 		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(events.DefaultNamespace)}),
 		Metrics: http.NotFoundHandler(), Token: "t0ken",
 	}
-	ask("idle.example", "a/1", "").Done(t.Context(), hosts.Answer{Status: 200})
-	ask("busy.example", "a/1", "").Done(t.Context(), hosts.Answer{Status: 200}) // stores the limit
-	ask("busy.example", "a/1", "")
-	ask("git.example:8443", "a/1", "app").Done(t.Context(), hosts.Answer{Status: 429, Header: http.Header{"Retry-After": {"60"}}})
-	if ask("git.example:8443", "a/2", "app") != nil {
-		t.Fatal("a limited credential got a permit")
+	limited := wire.Answer{Status: 429, Header: http.Header{"Retry-After": {"60"}}}
+	for _, ask := range []error{
+		ask("idle.example", "a/1", "", wire.Answer{Status: 200}), ask("git.example:8443", "a/1", "app", limited),
+		ask("git.example:8443", "a/1", "another", wire.Answer{Status: 200}),
+	} {
+		if ask != nil {
+			t.Fatal(ask)
+		}
+	}
+	if ask("git.example:8443", "a/2", "app", limited) == nil {
+		t.Fatal("a request with a limited credential was sent")
 	}
 
 	request := httptest.NewRequest("GET", "/api/v1/hosts", nil)
@@ -50,11 +57,11 @@ func TestListHosts(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || w.Code != http.StatusOK || len(list.Hosts) != 2 {
 		t.Fatalf("%d %s (%v), want two hosts", w.Code, w.Body, err)
 	}
-	if h := list.Hosts[0]; h.Host != "busy.example" || h.InUse != 1 || h.Limit != 2 || h.Reason != "" || h.Until != nil {
+	if h := list.Hosts[1]; h.Host != "idle.example" || h.Waiting != 0 || h.Reason != "" || h.Until != nil {
 		t.Errorf("%+v", h)
 	}
-	h := list.Hosts[1]
-	if h.Host != "git.example:8443" || h.Reason != "rate limit" || h.Waiting != 1 || len(h.Limited) != 1 || h.Limited[0].Credential != "app" {
+	h := list.Hosts[0]
+	if h.Host != "git.example:8443" || h.Reason != "rate limit" || h.Waiting != 2 || len(h.Limited) != 1 || h.Limited[0].Credential != "app" {
 		t.Fatalf("%+v", h)
 	}
 	if left := time.Until(*h.Until); left < 50*time.Second || left > 61*time.Second || !h.Limited[0].Until.Equal(*h.Until) {

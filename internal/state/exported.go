@@ -16,7 +16,7 @@ var fieldKinds = map[string]bool{
 	"repo": true, "url": true, "synced": true, "head": true, "given": true, "repeat": true, "moved": true, "watched": true,
 	"byhand": true, "check": true, defaultField: true, refusedField: true, missingField: true,
 
-	"given_earlier": false, "fence": false, "asked": false, "newest": false, "look": false, "tombstone": false, leftOutField: false, TroubleField: false,
+	"given_earlier": false, "fence": false, "asked": false, "newest": false, "look": false, HostsField: false, "tombstone": false, leftOutField: false, TroubleField: false,
 	cellField: false, followsField: false,
 }
 

@@ -28,6 +28,7 @@
 //	missing:{ref}       submodules that the published tree of ref lacks, as JSON: see [Missing]
 //	missing             refs whose trees lack submodules, separated by spaces; may list refs that are gone
 //	leftout             refs that watches select, but that the last poll has left out, as JSON: see [LeftOut]
+//	hosts               hosts and credentials that the last sync needed, as [hosts.Target], separated by spaces
 //	trouble             last error of each scope that fails, as JSON: see [Trouble]; absent if none does
 //	cell                the repository is not in this cell: see [CellMove]; absent if it is
 //	follows             last result of the repository in the cell that it came from: see [events.Follows]; absent if it came from none
@@ -78,6 +79,18 @@ func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 // Fields returns the fields of repo's state, none if it has no state. More than about 8,000 are not read atomically: see [Store.read].
 func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
 	return s.read(ctx, repo, "")
+}
+
+// HostsField is the field with the hosts and credentials that the last sync needed.
+const HostsField = "hosts"
+
+// Hosts returns the hosts and credentials that the last sync of repo needed, "" if they are not known.
+func (s *Store) Hosts(ctx context.Context, repo events.RepoPath) (string, error) {
+	value, err := s.redis.HGet(ctx, s.namespace.Repo(repo), HostsField).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("load the hosts of %s: %w", repo, err)
+	}
+	return value, nil
 }
 
 // Heads returns the published commit of each ref.

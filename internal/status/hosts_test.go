@@ -9,6 +9,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/config"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -20,11 +21,13 @@ func TestReadListsLimitedHosts(t *testing.T) {
 	t.Parallel()
 	redisServer := redistest.Start(t)
 	client := redisServer.Client()
-	budgets := proctest.Must(hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace), Process: "w1", Limit: 1}))(t)
-	ask := func(host, repo, credential string) *hosts.Permit {
-		path := proctest.Must(events.ParseRepoPath(repo))(t)
-		permit, _ := budgets.Enter(t.Context(), hosts.Request{Host: host, Credential: credential, Repo: path, Kind: hosts.Push})
-		return permit
+	limiter := proctest.Must(hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace)}))(t)
+	ask := func(host, repo, credential string, answer wire.Answer) {
+		job := limiter.Job(repo, false)
+		defer job.Leave(t.Context())
+		if done, err := job.With(credential).Acquire(t.Context(), host); err == nil {
+			done(answer)
+		}
 	}
 	screen := func() (Service, string) {
 		t.Helper()
@@ -34,18 +37,14 @@ func TestReadListsLimitedHosts(t *testing.T) {
 		s.Table(&rows)
 		return s, term.Align(rows.String())
 	}
-	ask("idle.example", "acme/1", "").Done(t.Context(), hosts.Answer{Status: http.StatusOK})
+	ask("idle.example", "acme/1", "", wire.Answer{Status: http.StatusOK})
 	if s, text := screen(); len(s.Hosts) != 0 || strings.Contains(text, "HOST") || strings.Contains(string(proctest.Must(json.Marshal(s))(t)), `"hosts"`) {
 		t.Errorf("%+v\n%s\nwant no hosts", s.Hosts, text)
 	}
-	ask("busy.example", "acme/1", "").Done(t.Context(), hosts.Answer{Status: http.StatusOK}) // stores the limit
-	ask("busy.example", "acme/1", "")
-	ask("busy.example", "acme/2", "")
-	ask("git.example", "acme/1", "robot").Done(t.Context(), hosts.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3600"}}})
-	ask("git.example", "acme/1", "robot")
-	ask("git.example", "acme/2", "robot")
+	ask("git.example", "acme/1", "robot", wire.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3600"}}})
+	ask("git.example", "acme/2", "robot", wire.Answer{})
 	s, text := screen()
-	if len(s.Hosts) != 2 || s.Hosts[0].Host != "git.example" || s.Hosts[0].Waiting != 2 || !strings.Contains(s.health(), "hosts limited: 1") {
+	if len(s.Hosts) != 1 || s.Hosts[0].Host != "git.example" || s.Hosts[0].Waiting != 2 || !strings.Contains(s.health(), "hosts limited: 1") {
 		t.Errorf("%+v, %s", s.Hosts, s.health())
 	}
 	fields := map[string]string{}
@@ -54,10 +53,7 @@ func TestReadListsLimitedHosts(t *testing.T) {
 			fields[name] = strings.Join(strings.Fields(rest), " ")
 		}
 	}
-	if got := fields["busy.example"]; got != "1/1 1 limit - -" {
-		t.Errorf("busy.example: %s", got)
-	}
-	if got := fields["git.example"]; got != "0/1 2 rate limit in 60m robot" && got != "0/1 2 rate limit in 59m robot" {
+	if got := fields["git.example"]; got != "2 rate limit in 60m robot" && got != "2 rate limit in 59m robot" {
 		t.Errorf("git.example: %s", got)
 	}
 }
@@ -67,17 +63,17 @@ func TestHostRowsFitTheScreen(t *testing.T) {
 	now := time.Now()
 	until := now.Add(42 * time.Second)
 	s := Service{local: now, Hosts: []server.Host{
-		{Host: "gitlab.example.com:8443", Limit: 16, Waiting: 9871, Reason: "host rate limit", Until: &until, Limited: []server.LimitedCredential{
+		{Host: "gitlab.example.com:8443", Waiting: 9871, Reason: "rate limit", Until: &until, Limited: []server.LimitedCredential{
 			{Credential: "robot", Until: until}, {Credential: "\x1b[2J", Until: until}, {Until: until}}},
-		{Host: "github.com", Limit: 8, InUse: 8, Waiting: 12, Reason: "limit", Limited: []server.LimitedCredential{}},
+		{Host: "github.com", Waiting: 12, Reason: "slow start", Limited: []server.LimitedCredential{}},
 	}}
 	var rows strings.Builder
 	s.HostRows(&rows)
 	screen := term.Align(rows.String())
 	for _, want := range []string{
-		"HOST                     IN USE  WAITING  REASON           UNTIL   CREDENTIALS",
-		"gitlab.example.com:8443  0/16    9871     host rate limit  in 42s  robot,  [2J, (anonymous)",
-		"github.com               8/8     12       limit            -       -",
+		"HOST                     WAITING  REASON      UNTIL   CREDENTIALS",
+		"gitlab.example.com:8443  9871     rate limit  in 42s  robot,  [2J, (anonymous)",
+		"github.com               12       slow start  -       -",
 	} {
 		if !strings.Contains(screen, want+"\n") {
 			t.Errorf("no %q in\n%s", want, screen)

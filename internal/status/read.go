@@ -241,8 +241,7 @@ func failedAt(r server.RepoSummary) time.Time {
 
 func (s *Service) readHosts(ctx context.Context, reader hosts.Reader) error {
 	all, err := reader.List(ctx)
-	s.Hosts, s.local = server.NewHosts(all), time.Now()
-	server.SortHosts(s.Hosts)
+	s.Hosts, s.local = server.BusyHosts(all), time.Now()
 	return err
 }
 

@@ -41,7 +41,7 @@ type Service struct {
 	FailingBoxes int64           `json:"notifications_failing"`
 	FailingApps  []string        `json:"apps_failing"`    // some of these apps
 	Watched      int64           `json:"watched"`         // repositories
-	Hosts        []server.Host   `json:"hosts,omitempty"` // in use, limited or waited for
+	Hosts        []server.Host   `json:"hosts,omitempty"` // limited or waited for
 	Volume       *volumeStatus   `json:"volume,omitempty"`
 	Followers    []feed.Follower `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 

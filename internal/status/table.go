@@ -155,7 +155,7 @@ func (s Service) contentionRows(w io.Writer) {
 
 // HostRows prints the table of hosts, which Table has unless there are none.
 func (s Service) HostRows(w io.Writer) {
-	section(w, "HOST\tIN USE\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h server.Host) string {
+	section(w, "HOST\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h server.Host) string {
 		return hostRow(h, s.local)
 	})
 }
@@ -178,7 +178,7 @@ func hostRow(h server.Host, now time.Time) string {
 	if h.Until != nil {
 		until = term.Relative(*h.Until, now)
 	}
-	return fmt.Sprintf("%s\t%d/%d\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.InUse, h.Limit, h.Waiting,
+	return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.Waiting,
 		term.Dash(term.Printable(h.Reason)), until, term.Dash(HostCredentials(h)))
 }
 

@@ -20,12 +20,14 @@ const (
 	maxHostName = 253     // bytes; longer names are no host names
 )
 
-// HostRequests returns the observer of the limits of requests to hosts.
-func (m *Metrics) HostRequests() hosts.Observer { return m.hosts }
+// HostRequests returns the observer of requests to hosts.
+func (m *Metrics) HostRequests() func(host string, o hosts.Outcome, r hosts.Reason) {
+	return m.hosts.observe
+}
 
 // hostObserver counts the requests of this process to remote hosts.
 type hostObserver struct {
-	granted, refused, answers *prometheus.CounterVec
+	refused, answers *prometheus.CounterVec
 
 	mu    sync.Mutex
 	known map[string]bool // hosts with a label of their own
@@ -33,22 +35,18 @@ type hostObserver struct {
 
 func newHostObserver(r registrar) *hostObserver {
 	return &hostObserver{
-		granted: r.counters("lockstep_host_requests_granted_total", "Requests to a host that got a permit.", "host"),
-		refused: r.counters("lockstep_host_requests_refused_total", "Requests to a host that must wait, by reason.",
-			"host", "reason"),
+		refused: r.counters("lockstep_host_requests_refused_total", "Changes that must wait for a host, by reason.", "host", "reason"),
 		answers: r.counters("lockstep_host_answers_total", "Answers of a host to requests, by outcome.", "host", "outcome"),
 		known:   make(map[string]bool),
 	}
 }
 
-func (o *hostObserver) Granted(host string) { o.granted.WithLabelValues(o.label(host)).Inc() }
-
-func (o *hostObserver) Refused(host string, reason hosts.Reason) {
+func (o *hostObserver) observe(host string, outcome hosts.Outcome, reason hosts.Reason) {
+	if outcome != "" {
+		o.answers.WithLabelValues(o.label(host), string(outcome)).Inc()
+		return
+	}
 	o.refused.WithLabelValues(o.label(host), strings.ReplaceAll(string(reason), " ", "_")).Inc()
-}
-
-func (o *hostObserver) Answered(host string, outcome hosts.Outcome) {
-	o.answers.WithLabelValues(o.label(host), string(outcome)).Inc()
 }
 
 // label returns the host itself for the first 100 hosts of this process, and "other" for later ones.
@@ -68,41 +66,37 @@ func (o *hostObserver) label(host string) string {
 // labelable reports whether a host can be the value of a label.
 func labelable(host string) bool { return len(host) <= maxHostName && utf8.ValidString(host) }
 
-// Hosts reads the limits of requests to hosts on demand, caches them, and exports them as metrics. Every
-// process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
+// Hosts reads the limits of requests to hosts on demand, caches them, and exports them as metrics. Every process exports
+// the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Hosts struct {
 	reader hosts.Reader
-	cache  cache[[]hosts.Host]
+	cache  cache[[]hosts.Status]
 }
 
 // NewHosts returns Hosts that read with reader.
 func NewHosts(reader hosts.Reader) *Hosts { return &Hosts{reader: reader} }
 
-// List returns the hosts used within a day by name, cached for 5 s. It ignores cancellation of ctx and times
-// out after 2 s.
-func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
+// List returns the hosts and credentials used within a day, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
+func (h *Hosts) List(ctx context.Context) ([]hosts.Status, error) {
 	return h.cache.get(ctx, sharedTTL, h.reader.List)
 }
 
 var (
 	perHost = []string{"host"}
 
-	hostLimit = prometheus.NewDesc("lockstep_host_requests_limit",
-		"Requests that may be in flight to a host, over all processes.", perHost, nil)
-	hostInUse = prometheus.NewDesc("lockstep_host_requests_in_flight",
-		"Requests in flight to a host, over all processes.", perHost, nil)
-	hostWaiting = prometheus.NewDesc("lockstep_host_waiting", "Repositories in the queue of a host.", perHost, nil)
-	hostBlocked = prometheus.NewDesc("lockstep_host_blocked_seconds",
-		"Time until the end of a host's block, or of the longest block of its credentials; 0 if there is none.", perHost, nil)
-	hostLimited = prometheus.NewDesc("lockstep_host_limited_credentials", "Credentials that a host has told to wait.",
-		perHost, nil)
+	hostInFlight = prometheus.NewDesc("lockstep_host_requests_in_flight", "Requests of this process in flight to a host.", perHost, nil)
+	hostQueued   = prometheus.NewDesc("lockstep_host_requests_waiting", "Jobs of this process that wait for a host.", perHost, nil)
+	hostWaiting  = prometheus.NewDesc("lockstep_host_waiting", "Repositories that are to ask again when it is their turn at a host.", perHost, nil)
+	hostBlocked  = prometheus.NewDesc("lockstep_host_blocked_seconds",
+		"Time until the end of the longest block of a host's credentials; 0 if there is none.", perHost, nil)
+	hostLimited = prometheus.NewDesc("lockstep_host_limited_credentials", "Credentials that a host has told to wait, or does not answer.", perHost, nil)
 )
 
 // hostFigures are the values of the gauges of one host.
 type hostFigures struct {
-	name                           string
-	limit, inUse, waiting, limited int
-	blocked                        time.Duration
+	name             string
+	waiting, limited int
+	blocked          time.Duration
 }
 
 // collect exports nothing if Redis does not answer: lockstep_streams_up says so.
@@ -112,27 +106,29 @@ func (h *Hosts) collect(gauge gauge) {
 		return
 	}
 	for _, f := range figuresOf(all, time.Now()) {
-		gauge(hostLimit, float64(f.limit), f.name)
-		gauge(hostInUse, float64(f.inUse), f.name)
 		gauge(hostWaiting, float64(f.waiting), f.name)
 		gauge(hostBlocked, f.blocked.Seconds(), f.name)
 		gauge(hostLimited, float64(f.limited), f.name)
 	}
 }
 
-// figuresOf returns the figures of the 100 hosts that matter most, and the others together: sums, and the
-// longest block.
-func figuresOf(all []hosts.Host, now time.Time) []hostFigures {
-	figures := make([]hostFigures, 0, len(all))
-	for _, h := range all {
-		f := hostFigures{name: h.Name, limit: h.Limit, inUse: h.InUse, waiting: h.Waiting, limited: len(h.Limited)}
-		if _, until := h.Why(); !until.IsZero() {
-			f.blocked = max(0, until.Sub(now))
+// figuresOf returns the figures of the 100 hosts that matter most, and the others together: sums, and the longest block. The
+// credentials are sorted by host.
+func figuresOf(all []hosts.Status, now time.Time) []hostFigures {
+	figures := []hostFigures{}
+	for _, s := range all {
+		if n := len(figures); n == 0 || figures[n-1].name != s.Host {
+			figures = append(figures, hostFigures{name: s.Host})
 		}
-		figures = append(figures, f)
+		f := &figures[len(figures)-1]
+		f.waiting += s.Waiting
+		if s.Until.After(now) {
+			f.limited++
+			f.blocked = max(f.blocked, s.Until.Sub(now))
+		}
 	}
 	slices.SortStableFunc(figures, func(a, b hostFigures) int {
-		return cmp.Or(cmp.Compare(b.blocked, a.blocked), cmp.Compare(b.waiting, a.waiting), cmp.Compare(b.inUse, a.inUse))
+		return cmp.Or(cmp.Compare(b.blocked, a.blocked), cmp.Compare(b.waiting, a.waiting))
 	})
 	var shown []hostFigures
 	var rest *hostFigures
@@ -144,8 +140,7 @@ func figuresOf(all []hosts.Host, now time.Time) []hostFigures {
 		if rest == nil {
 			rest = &hostFigures{name: otherHosts}
 		}
-		rest.limit, rest.inUse, rest.waiting = rest.limit+f.limit, rest.inUse+f.inUse, rest.waiting+f.waiting
-		rest.limited, rest.blocked = rest.limited+f.limited, max(rest.blocked, f.blocked)
+		rest.waiting, rest.limited, rest.blocked = rest.waiting+f.waiting, rest.limited+f.limited, max(rest.blocked, f.blocked)
 	}
 	if rest != nil {
 		shown = append(shown, *rest)
@@ -155,5 +150,21 @@ func figuresOf(all []hosts.Host, now time.Time) []hostFigures {
 
 // ExportHosts adds the limits of hosts to the metrics. It must be called at most once.
 func (m *Metrics) ExportHosts(h *Hosts) {
-	m.registry.gauges(h.collect, hostLimit, hostInUse, hostWaiting, hostBlocked, hostLimited)
+	m.registry.gauges(h.collect, hostWaiting, hostBlocked, hostLimited)
+}
+
+// Limiter exports what this process has to do with hosts, until unexport is called.
+func (m *Metrics) Limiter(load func() (inFlight, waiting map[string]int)) (unexport func()) {
+	return m.registry.gauges(func(gauge gauge) {
+		inFlight, waiting := load()
+		for desc, figures := range map[*prometheus.Desc]map[string]int{hostInFlight: inFlight, hostQueued: waiting} {
+			byLabel := map[string]int{}
+			for host, n := range figures {
+				byLabel[m.hosts.label(host)] += n
+			}
+			for label, n := range byLabel {
+				gauge(desc, float64(n), label)
+			}
+		}
+	}, hostInFlight, hostQueued)
 }

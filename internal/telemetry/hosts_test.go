@@ -2,7 +2,6 @@ package telemetry_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -10,100 +9,96 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/internal/telemetry"
 )
 
-// newBudgets returns limits of one request per host.
-func newBudgets(t *testing.T, server *redistest.Server, observer hosts.Observer) *hosts.Budgets {
+// newLimiter returns limits of one request per host.
+func newLimiter(t *testing.T, server *redistest.Server, observe func(string, hosts.Outcome, hosts.Reason)) *hosts.Limiter {
 	t.Helper()
-	b, err := hosts.New(hosts.Config{
-		Redis: server.Client(), Prefix: string(events.DefaultNamespace), Process: "w1", Limit: 1, Observer: observer,
-	})
+	l, err := hosts.New(hosts.Config{Redis: server.Client(), Prefix: string(events.DefaultNamespace), Limit: 1, Observe: observe})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return l
 }
 
-// ask sends a request that is answered with status, and reports whether it got a permit.
-func ask(t *testing.T, b *hosts.Budgets, host, repo, credential string, answer *hosts.Answer) bool {
+// ask sends a request, which stays in flight until the end of the test if it is not answered, and reports whether it may be sent.
+func ask(t *testing.T, l *hosts.Limiter, host, repo, credential string, answer *wire.Answer) bool {
 	t.Helper()
-	path, err := events.ParseRepoPath(repo)
-	if err != nil {
+	job := l.Job(repo, false)
+	t.Cleanup(func() { job.Leave(context.Background()) })
+	done, err := job.With(credential).Acquire(t.Context(), host)
+	if err != nil && events.ClassOf(err) != events.ClassLimited {
 		t.Fatal(err)
 	}
-	permit, err := b.Enter(context.Background(), hosts.Request{Host: host, Credential: credential, Repo: path, Kind: hosts.Push})
-	if _, limited := errors.AsType[*hosts.Limited](err); limited {
-		return false
+	if err == nil && answer != nil {
+		done(*answer)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if answer != nil {
-		permit.Done(context.Background(), *answer)
-	}
-	return true
+	return err == nil
 }
 
-var tooMany = hosts.Answer{Status: 429, Header: http.Header{"Retry-After": {"60"}}}
+var tooMany = wire.Answer{Status: 429, Header: http.Header{"Retry-After": {"60"}}}
 
 func TestHostRequestsAreCounted(t *testing.T) {
 	m := telemetry.New()
-	b := newBudgets(t, redistest.Start(t), m.HostRequests())
-	ask(t, b, "git.example", "a/1", "app", &hosts.Answer{Status: 200})
-	ask(t, b, "git.example", "a/1", "app", &tooMany)
+	l := newLimiter(t, redistest.Start(t), m.HostRequests())
+	unexport := m.Limiter(l.Load)
+	ask(t, l, "git.example", "a/1", "app", &wire.Answer{Status: 200})
+	ask(t, l, "git.example", "a/1", "app", &tooMany)
 	for _, want := range []string{"a/1", "a/2"} {
-		if ask(t, b, "git.example", want, "app", nil) {
-			t.Errorf("%s got a permit", want)
+		if ask(t, l, "git.example", want, "app", nil) {
+			t.Errorf("%s may send a request", want)
 		}
 	}
-	ask(t, b, "other.example", "a/1", "", nil)
-	ask(t, b, "other.example", "a/2", "", nil)
-	has(t, scrape(t, m), `lockstep_host_requests_granted_total{host="git.example"} 2`,
-		`lockstep_host_answers_total{host="git.example",outcome="ok"} 1`, `lockstep_host_answers_total{host="git.example",outcome="limited"} 1`,
+	ask(t, l, "other.example", "a/1", "", nil)
+	has(t, scrape(t, m), `lockstep_host_answers_total{host="git.example",outcome="ok"} 1`, `lockstep_host_answers_total{host="git.example",outcome="limited"} 1`,
 		`lockstep_host_requests_refused_total{host="git.example",reason="rate_limit"} 2`,
-		`lockstep_host_requests_granted_total{host="other.example"} 1`, `lockstep_host_requests_refused_total{host="other.example",reason="limit"} 1`)
+		`lockstep_host_requests_in_flight{host="other.example"} 1`, `lockstep_host_requests_waiting{host="other.example"} 0`,
+		`lockstep_host_requests_in_flight{host="git.example"} 0`)
+	unexport()
+	if strings.Contains(scrape(t, m), "lockstep_host_requests_in_flight") {
+		t.Error("the load is still exported")
+	}
 }
 
 func TestHostLabelsAreBounded(t *testing.T) {
 	m := telemetry.New()
-	observer := m.HostRequests()
-	observer.Granted("\xff.example") // url.Parse decodes %ff
-	observer.Granted(strings.Repeat("x", 300))
+	observe := func(host string) { m.HostRequests()(host, hosts.OK, "") }
+	observe("\xff.example") // url.Parse decodes %ff
+	observe(strings.Repeat("x", 300))
 	for n := range 150 {
-		observer.Granted(fmt.Sprintf("h%d.example", n))
-		observer.Granted("h0.example")
+		observe(fmt.Sprintf("h%d.example", n))
+		observe("h0.example")
 	}
 	text := scrape(t, m)
-	if n := strings.Count(text, "lockstep_host_requests_granted_total{"); n != 101 {
+	if n := strings.Count(text, "lockstep_host_answers_total{"); n != 101 {
 		t.Errorf("%d series, want 101", n)
 	}
-	has(t, text, `lockstep_host_requests_granted_total{host="other"} 52`, `lockstep_host_requests_granted_total{host="h0.example"} 151`)
+	has(t, text, `lockstep_host_answers_total{host="other",outcome="ok"} 52`, `lockstep_host_answers_total{host="h0.example",outcome="ok"} 151`)
 }
 
 func TestHostGaugesAreCachedAndBounded(t *testing.T) {
 	server := redistest.Start(t)
-	b := newBudgets(t, server, nil)
+	l := newLimiter(t, server, nil)
 	for n := range 105 { // idle
-		ask(t, b, fmt.Sprintf("h%03d.example", n), "a/1", "", &hosts.Answer{Status: 200})
+		ask(t, l, fmt.Sprintf("h%03d.example", n), "a/1", "", &wire.Answer{Status: 200})
 	}
-	ask(t, b, "limited.example", "a/1", "app", &tooMany)
-	ask(t, b, "limited.example", "a/2", "app", nil)
-	ask(t, b, "busy.example", "a/1", "", nil)
-	ask(t, b, "\xff.example", "a/1", "", nil)
+	ask(t, l, "limited.example", "a/1", "app", &tooMany)
+	ask(t, l, "limited.example", "a/2", "app", nil)
+	ask(t, l, "limited.example", "a/2", "another", nil)
+	ask(t, l, "\xff.example", "a/1", "", nil)
 
 	client := server.Client()
 	trips := &redistest.RoundTrips{}
 	client.AddHook(trips)
 	m := telemetry.New()
-	m.ExportHosts(telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(events.DefaultNamespace), Limit: 1}))
+	m.ExportHosts(telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(events.DefaultNamespace)}))
 	text := scrape(t, m)
-	has(t, text, `lockstep_host_requests_limit{host="limited.example"} 1`, `lockstep_host_requests_in_flight{host="limited.example"} 0`,
-		`lockstep_host_waiting{host="limited.example"} 1`, `lockstep_host_limited_credentials{host="limited.example"} 1`,
-		`lockstep_host_requests_in_flight{host="busy.example"} 1`, `lockstep_host_blocked_seconds{host="busy.example"} 0`,
-		`lockstep_host_requests_in_flight{host="other"} 1`)
+	has(t, text, `lockstep_host_waiting{host="limited.example"} 2`, `lockstep_host_limited_credentials{host="limited.example"} 1`,
+		`lockstep_host_blocked_seconds{host="h000.example"} 0`, `lockstep_host_waiting{host="other"} 0`)
 	_, blocked, _ := strings.Cut(text, `lockstep_host_blocked_seconds{host="limited.example"} `)
 	blocked, _, _ = strings.Cut(blocked, "\n")
 	if left, err := strconv.ParseFloat(blocked, 64); err != nil || left <= 0 || left > 60 {

@@ -103,7 +103,7 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 		return nil, err
 	}
 	url, ref, foreign := s.req.URL, s.ref.String(), s.req.Foreign
-	from := PartRemote{AuthFor: s.req.AuthFor, Gate: s.req.Gate}
+	from := PartRemote{AuthFor: s.req.AuthFor, Limiter: s.req.Limiter}
 	if folder != "" {
 		url, ref = s.partAt(folder).URL, ""
 		foreign = s.isForeign(url)
@@ -118,7 +118,7 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 	if from.AuthFor == nil {
 		from.AuthFor = func(context.Context, string) (wire.Auth, error) { return wire.Auth{}, nil }
 	}
-	sender := &wire.Sender{Network: s.v.net, Remote: url, Foreign: foreign, Limits: s.v.cfg.wireLimits(from.Gate), Auth: from.AuthFor}
+	sender := &wire.Sender{Network: s.v.net, Remote: url, Foreign: foreign, Limits: s.v.cfg.wireLimits(from.Limiter), Auth: from.AuthFor}
 	return &lfs.Client{Server: server, Ref: ref, Sender: sender, Store: l.store, Count: s.progress.count}, nil
 }
 

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,40 +21,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// hostGate counts requests by host, and admits a number of optional ones at a time.
-type hostGate struct {
-	mu       sync.Mutex
-	requests map[string]int
-	open     int // in flight
-	most     int // of open
-	optional int // optional requests to admit at a time
-	answers  []wire.Answer
-}
-
-func (g *hostGate) Enter(_ context.Context, host string, optional bool) (wire.Permit, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if optional && g.open > g.optional {
-		return nil, wire.ErrNoPermit
-	}
-	if g.requests == nil {
-		g.requests = map[string]int{}
-	}
-	g.requests[host]++
-	g.open++
-	g.most = max(g.most, g.open)
-	return g, nil
-}
-
-func (g *hostGate) Done(_ context.Context, a wire.Answer) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.open--
-	g.answers = append(g.answers, a)
-	return nil
-}
-
-func TestLFSRequestsNeedPermits(t *testing.T) {
+func TestLFSRequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	server := w.git.LFS(widgets)
@@ -65,14 +30,14 @@ func TestLFSRequestsNeedPermits(t *testing.T) {
 		files[fmt.Sprint(i, ".bin")] = server.Put(fmt.Sprint("object ", i))
 	}
 	w.create(files)
-	for _, optional := range []int{0, 3} {
-		gate := &hostGate{optional: optional}
+	for _, places := range []int{1, 3} {
+		limiter := &requestLog{places: make(chan struct{}, places)}
 		req := w.requestLFS(allLFS)
-		req.Repo, req.Gate = repoPath(t, fmt.Sprint("acme/widgets-", optional)), gate
+		req.Repo, req.Limiter = repoPath(t, fmt.Sprint("acme/widgets-", places)), limiter
 		testenv.Must(w.volume.Sync(t.Context(), req))(t)
 		host := strings.TrimPrefix(strings.TrimSuffix(w.git.URL(widgets), "/acme/widgets.git"), "http://")
-		if n := gate.requests[host]; len(gate.requests) != 1 || n < 33 || n > 33+1 || gate.open != 0 || gate.most > optional+2 {
-			t.Errorf("%v requests, %d at most, %d still open; want 33 with at most %d", gate.requests, gate.most, gate.open, optional+2)
+		if n := limiter.hosts[host]; len(limiter.hosts) != 1 || n != 33 || limiter.open != 0 || limiter.most > places {
+			t.Errorf("%v requests, %d at most, %d still open; want 33 with at most %d", limiter.hosts, limiter.most, limiter.open, places)
 		}
 	}
 
@@ -82,16 +47,16 @@ func TestLFSRequestsNeedPermits(t *testing.T) {
 		return true
 	}})
 	w.push(map[string]string{"1.bin": server.Put("limited")})
-	gate := &hostGate{}
+	limiter := &requestLog{}
 	req := w.requestLFS(allLFS)
-	req.Gate = gate
+	req.Limiter = limiter
 	_, err := w.volume.Sync(t.Context(), req)
 	testenv.MustFail(t, err, events.ClassLimited, events.Contention)
-	limited := slices.ContainsFunc(gate.answers, func(a wire.Answer) bool {
+	isLimited := slices.ContainsFunc(limiter.answers, func(a wire.Answer) bool {
 		return a.Status == http.StatusTooManyRequests && a.Header.Get("Retry-After") == "7" && events.ClassOf(a.Err) == events.ClassLimited
 	})
-	if events.RetryAfter(err) != 7*time.Second || !limited {
-		t.Errorf("retry after %v, answers %+v", events.RetryAfter(err), gate.answers)
+	if events.RetryAfter(err) != 7*time.Second || !isLimited {
+		t.Errorf("retry after %v, answers %+v", events.RetryAfter(err), limiter.answers)
 	}
 }
 

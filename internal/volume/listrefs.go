@@ -16,7 +16,7 @@ type ListRefsRequest struct {
 
 	Foreign bool // as in [SyncRequest]
 
-	Gate wire.Gate // as in [SyncRequest]
+	Limiter wire.Limiter // as in [SyncRequest]
 }
 
 // ListRefs lists the refs of a remote, like git ls-remote. It fetches and writes nothing and needs no lease. A repository
@@ -40,7 +40,7 @@ func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (Refs, error
 	if _, _, err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
 		return Refs{}, err
 	}
-	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate), "refs/heads/", "refs/tags/")
+	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Limiter), "refs/heads/", "refs/tags/")
 	if err != nil {
 		return Refs{}, err
 	}

@@ -24,7 +24,7 @@ type MoveRequest struct {
 	// Confirm is as in [SyncRequest], for both leases.
 	Confirm func(context.Context) error
 
-	Gate wire.Gate // as in [SyncRequest]
+	Limiter wire.Limiter // as in [SyncRequest]
 }
 
 // MoveResult is the result of a [Volume.Move].

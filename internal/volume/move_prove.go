@@ -61,7 +61,7 @@ type listing struct {
 func (l listing) equals(other listing) bool { return maps.Equal(l.refs, other.refs) }
 
 func (m *mover) listRemote(ctx context.Context, url string, auth wire.Auth) (listing, error) {
-	r, err := m.v.net.DialAndList(ctx, url, auth, m.req.Foreign, m.v.cfg.wireLimits(m.req.Gate))
+	r, err := m.v.net.DialAndList(ctx, url, auth, m.req.Foreign, m.v.cfg.wireLimits(m.req.Limiter))
 	if err != nil {
 		return listing{}, err
 	}

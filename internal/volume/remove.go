@@ -27,7 +27,7 @@ type RemoveRequest struct {
 	// Confirm is as in [SyncRequest].
 	Confirm func(context.Context) error
 
-	Gate wire.Gate // as in [SyncRequest]
+	Limiter wire.Limiter // as in [SyncRequest]
 }
 
 // Remove removes a repository: its published names first, then its trees and objects. Unless forced, it first checks
@@ -94,7 +94,7 @@ func (v *Volume) remove(ctx context.Context, f folder, b binding, req RemoveRequ
 func (v *Volume) checkGone(ctx context.Context, req RemoveRequest) error {
 	what := cmp.Or(req.Ref.String(), "the repository")
 	if !req.Force {
-		r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Gate), cmp.Or(req.Ref.String(), "HEAD"))
+		r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Limiter), cmp.Or(req.Ref.String(), "HEAD"))
 		switch {
 		case err == nil:
 			r.Close()

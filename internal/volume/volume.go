@@ -88,8 +88,8 @@ func (cfg Config) packLimits() object.Limits {
 	}
 }
 
-func (cfg Config) wireLimits(gate wire.Gate) wire.Limits {
-	return wire.Limits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout, Gate: gate}
+func (cfg Config) wireLimits(limiter wire.Limiter) wire.Limits {
+	return wire.Limits{MaxPackBytes: cfg.MaxPackBytes, Timeout: cfg.FetchTimeout, Limiter: limiter}
 }
 
 func (cfg Config) checkoutLimits() checkout.Limits {

@@ -69,11 +69,7 @@ func (a *attempt) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := a.withBoth(ctx, a.commit); err != nil {
-		return err
-	}
-	a.cfg.Moved(ctx, a.req.Repo, cells.Member{Name: a.old.Name, Namespace: a.old.Prefix})
-	return nil
+	return a.withBoth(ctx, a.commit)
 }
 
 // isWanted reports whether the repository shall still be moved: the old cell may have been lost since the

@@ -33,10 +33,6 @@ type Config struct {
 	// Fetch publishes changes in Cell that fetch from the remote what Volume lacks. known is the state in the old cell.
 	Fetch func(ctx context.Context, repo events.RepoPath, known state.Repo) error
 
-	// Moved is called when a repository has moved: those of its changes that wait in the old cell, perhaps
-	// for long, can be forwarded. Optional.
-	Moved func(ctx context.Context, repo events.RepoPath, from cells.Member)
-
 	Token     string            // of the readers' operator; "" if they need none
 	Transport http.RoundTripper // for requests to readers; defaults to that of Volume
 
@@ -75,9 +71,6 @@ func New(cfg Config) (*Mover, error) {
 	}
 	if cfg.Transport == nil {
 		cfg.Transport = cfg.Volume.Transport()
-	}
-	if cfg.Moved == nil {
-		cfg.Moved = func(context.Context, events.RepoPath, cells.Member) {}
 	}
 	if cfg.Step == nil {
 		cfg.Step = func(string, events.RepoPath) {}

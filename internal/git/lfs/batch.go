@@ -77,7 +77,7 @@ func (a action) isExpired() bool {
 
 // batch asks for the actions of up to maxBatch objects. missing says why an object has none.
 func (c *Client) batch(
-	ctx context.Context, objects []Object, optional bool,
+	ctx context.Context, objects []Object,
 ) (actions map[OID]action, missing map[OID]int, err error) {
 	request := batchRequest{Operation: "download", Transfers: []string{"basic"}, HashAlgo: "sha256"}
 	if c.Ref != "" {
@@ -93,7 +93,7 @@ func (c *Client) batch(
 	var response batchResponse
 	asked := time.Now()
 	err = c.Sender.Send(ctx, wire.Request{
-		Method: http.MethodPost, URL: c.Server + "/objects/batch", Body: body, Optional: optional,
+		Method: http.MethodPost, URL: c.Server + "/objects/batch", Body: body,
 		MaxBytes: maxResponse + int64(len(objects))*maxPerObject,
 		Header:   http.Header{"Accept": {mediaType}, "Content-Type": {mediaType}},
 	}, func(res *http.Response) error {

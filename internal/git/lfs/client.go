@@ -19,7 +19,6 @@ const (
 	workers    = 8 // concurrent requests, as many as git-lfs sends
 	maxTries   = 3 // for one object
 	retryDelay = 200 * time.Millisecond
-	rampEvery  = time.Second // between attempts to get another permit
 )
 
 // Client downloads objects from an LFS server.
@@ -39,28 +38,16 @@ type Object struct {
 	Path string
 }
 
-// Download gets objects, each with another OID, into the store, and returns the paths of its new files. It
-// stops at the first batch with a missing object.
+// Download gets objects, each with another OID, into the store, and returns the paths of its new files. It stops at the first
+// batch with a missing object. The first error cancels the other requests.
 func (c *Client) Download(ctx context.Context, objects []Object) (stored []string, err error) {
 	q := &queue{client: c, waiting: objects}
-	for q.isUnfinished() {
-		if err := q.run(ctx); err != nil {
-			return q.stored, err
-		}
-	}
-	return q.stored, nil
-}
-
-// run starts the workers, waits for them and returns their first error, which cancels the requests of the
-// others: a gate must not take that for an answer of the host. An optional worker may give a task back after
-// the others have ended.
-func (q *queue) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var group sync.WaitGroup
-	start := func(optional bool) {
+	for range min(workers, len(objects)) {
 		group.Go(func() {
-			if err := q.work(ctx, optional); err != nil {
+			if err := q.work(ctx); err != nil {
 				q.mu.Lock()
 				q.failed = cmp.Or(q.failed, err)
 				q.mu.Unlock()
@@ -68,30 +55,13 @@ func (q *queue) run(ctx context.Context) error {
 			}
 		})
 	}
-	q.spawn = func() {
-		q.active++
-		start(true)
-	}
-	q.mu.Lock()
-	for range min(workers, len(q.waiting)+len(q.ready)) - 1 {
-		q.spawn()
-	}
-	q.mu.Unlock()
-	start(false)
 	group.Wait()
-	return q.failed
-}
-
-func (q *queue) isUnfinished() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.waiting)+len(q.ready) > 0
+	return q.stored, q.failed
 }
 
 // queue is the state of one Download.
 type queue struct {
 	client *Client
-	spawn  func() // starts an optional worker; the caller holds mu
 
 	batching sync.Mutex // held during a batch request
 
@@ -99,8 +69,6 @@ type queue struct {
 	waiting []Object   // without an action
 	ready   []task
 	size    int // of a batch; 0 for maxBatch
-	active  int // optional workers
-	ramped  time.Time
 	stored  []string
 	failed  error // the first error of a worker
 }
@@ -112,54 +80,24 @@ type task struct {
 	tries  int
 }
 
-// work handles tasks until none are left. An optional worker ends when it gets no permit.
-func (q *queue) work(ctx context.Context, optional bool) (err error) {
-	if optional {
-		defer func() {
-			q.mu.Lock()
-			q.active--
-			q.mu.Unlock()
-		}()
-	}
+// work handles tasks until none are left.
+func (q *queue) work(ctx context.Context) error {
 	for {
-		t, ok, err := q.next(ctx, optional)
-		if errors.Is(err, wire.ErrNoPermit) {
-			return nil
-		}
+		t, ok, err := q.next(ctx)
 		if err != nil || !ok {
 			return err
 		}
-		err = q.client.get(ctx, &t, optional)
-		if errors.Is(err, wire.ErrNoPermit) {
-			q.putBack(t)
-			return nil
-		}
-		if err != nil {
+		if err := q.client.get(ctx, &t); err != nil {
 			return err
 		}
-		q.done(t, optional)
+		q.mu.Lock()
+		q.stored = append(q.stored, q.client.Store.path(t.OID))
+		q.mu.Unlock()
 	}
-}
-
-// done records an object that is stored. At times it starts another worker, for which there may be a permit now.
-func (q *queue) done(t task, optional bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.stored = append(q.stored, q.client.Store.path(t.OID))
-	if !optional && q.active < workers-1 && len(q.ready) > 1 && time.Since(q.ramped) > rampEvery {
-		q.ramped = time.Now()
-		q.spawn()
-	}
-}
-
-func (q *queue) putBack(t task) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.ready = append(q.ready, t)
 }
 
 // next returns a task. It sends the next batch request if no task is ready.
-func (q *queue) next(ctx context.Context, optional bool) (task, bool, error) {
+func (q *queue) next(ctx context.Context) (task, bool, error) {
 	q.batching.Lock()
 	defer q.batching.Unlock()
 	for {
@@ -175,15 +113,15 @@ func (q *queue) next(ctx context.Context, optional bool) (task, bool, error) {
 		if len(objects) == 0 {
 			return task{}, false, nil
 		}
-		if err := q.batch(ctx, objects, optional); err != nil {
+		if err := q.batch(ctx, objects); err != nil {
 			return task{}, false, err
 		}
 	}
 }
 
 // batch makes tasks of the first waiting objects.
-func (q *queue) batch(ctx context.Context, objects []Object, optional bool) error {
-	actions, missing, err := q.client.batchWithRetries(ctx, objects, optional)
+func (q *queue) batch(ctx context.Context, objects []Object) error {
+	actions, missing, err := q.client.batchWithRetries(ctx, objects)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if status, ok := errors.AsType[*wire.Status](err); ok && status.Code == http.StatusRequestEntityTooLarge &&
@@ -205,10 +143,10 @@ func (q *queue) batch(ctx context.Context, objects []Object, optional bool) erro
 }
 
 func (c *Client) batchWithRetries(
-	ctx context.Context, objects []Object, optional bool,
+	ctx context.Context, objects []Object,
 ) (actions map[OID]action, missing map[OID]int, err error) {
 	for try := 1; ; try++ {
-		actions, missing, err = c.batch(ctx, objects, optional)
+		actions, missing, err = c.batch(ctx, objects)
 		if err == nil || try == maxTries || !worthRetrying(err) {
 			return actions, missing, err
 		}

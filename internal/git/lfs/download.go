@@ -16,7 +16,7 @@ import (
 const spareBytes = 1 << 20
 
 // get downloads a task's object into the store. It continues where an earlier attempt has stopped.
-func (c *Client) get(ctx context.Context, t *task, optional bool) error {
+func (c *Client) get(ctx context.Context, t *task) error {
 	d, err := c.Store.begin(ctx, t.Pointer)
 	if err != nil {
 		return err
@@ -25,7 +25,7 @@ func (c *Client) get(ctx context.Context, t *task, optional bool) error {
 	for {
 		var err error
 		if d.size < t.Size || t.Size == 0 {
-			err = c.attempt(ctx, t, d, optional)
+			err = c.attempt(ctx, t, d)
 		}
 		if err != nil {
 			if t.tries++; t.tries >= maxTries || !worthRetrying(err) {
@@ -50,9 +50,9 @@ func (c *Client) get(ctx context.Context, t *task, optional bool) error {
 }
 
 // attempt sends one request for the rest of an object.
-func (c *Client) attempt(ctx context.Context, t *task, d *download, optional bool) error {
+func (c *Client) attempt(ctx context.Context, t *task, d *download) error {
 	if t.action.isExpired() {
-		if err := c.renew(ctx, t, optional); err != nil {
+		if err := c.renew(ctx, t); err != nil {
 			return err
 		}
 	}
@@ -63,14 +63,14 @@ func (c *Client) attempt(ctx context.Context, t *task, d *download, optional boo
 	}
 	err := c.Sender.Send(ctx, wire.Request{
 		Method: http.MethodGet, URL: t.action.href, Header: header, NoAuth: t.action.authenticated,
-		MaxBytes: t.Size + spareBytes, Optional: optional,
+		MaxBytes: t.Size + spareBytes,
 	}, func(res *http.Response) error { return c.receive(res, d) })
 	return c.downloadError(t, d, err)
 }
 
 // renew asks for another action of an object whose action has expired.
-func (c *Client) renew(ctx context.Context, t *task, optional bool) error {
-	actions, missing, err := c.batch(ctx, []Object{t.Object}, optional)
+func (c *Client) renew(ctx context.Context, t *task) error {
+	actions, missing, err := c.batch(ctx, []Object{t.Object})
 	switch {
 	case err != nil:
 		return err

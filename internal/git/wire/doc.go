@@ -25,7 +25,7 @@
 //
 // [Config.Hosts] is checked against the address when it is dialled.
 //
-// A [Gate] limits the requests to each host. List and Fetch are one request each, including redirects, the request for
+// A [Limiter] limits the requests to each host. List and Fetch are one request each, including redirects, the request for
 // capabilities and, over SSH, the connection.
 //
 // # Failures
@@ -37,7 +37,7 @@
 //	dial, DNS, TLS, timeout, slow server   retryable, ClassNetwork
 //	SSH host key changed                   permanent, ClassAuth; unknown: ClassConfig
 //	host not allowed by Config.Hosts       permanent, ClassConfig
-//	HTTP 429; 403 and 503 that say when    ClassLimited: contention with a gate, retryable without
+//	HTTP 429; 403 and 503 that say when    ClassLimited: contention with a limiter, retryable without
 //	to retry or that nothing remains
 //	any other HTTP 5xx, invalid protocol,  retryable, ClassServer; the text says which
 //	error of the server in the pack,

@@ -28,7 +28,7 @@ type FetchRequest struct {
 // Fetch requests a pack and writes it to w. It returns the commits that are shallow once the pack is received. A
 // classified error of w keeps its class.
 func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (shallow []object.ID, err error) {
-	err = r.do(ctx, false, func(ctx context.Context) error {
+	err = r.do(ctx, func(ctx context.Context) error {
 		if !r.carrier.isReady() {
 			if _, err := r.hello(ctx); err != nil {
 				return err

@@ -12,7 +12,7 @@ import (
 // List lists the remote's refs. With prefixes, it needs only the refs that begin with one of them and the default branch; a
 // server of protocol 0 lists all refs nevertheless. Success proves that the credential is accepted.
 func (r *Session) List(ctx context.Context, prefixes ...string) error {
-	return r.do(ctx, true, func(ctx context.Context) (err error) {
+	return r.do(ctx, func(ctx context.Context) (err error) {
 		r.refs, err = r.list(ctx, prefixes)
 		return err
 	})

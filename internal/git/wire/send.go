@@ -36,7 +36,6 @@ type Request struct {
 	NoAuth bool // add no credential to the request to URL
 
 	MaxBytes int64 // of the response
-	Optional bool  // the operation can continue without it; see Gate
 }
 
 // Status is an HTTP status from 400 to 499 that does not limit the rate.
@@ -47,34 +46,18 @@ type Status struct {
 
 func (e *Status) Error() string { return fmt.Sprintf("HTTP status %d", e.Code) }
 
-// Send sends a request through the gate, follows redirects with the same method, and passes a successful response to read,
+// Send sends a request through the limiter, follows redirects with the same method, and passes a successful response to read,
 // which must consume its body. It returns a *[Status], an error as of a session, or that of read, unchanged.
 func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response) error) error {
 	target, err := url.Parse(req.URL)
 	if err != nil {
 		return errors.New("the URL does not parse")
 	}
-	var permit Permit
-	if s.Limits.Gate != nil {
-		if permit, err = s.Limits.Gate.Enter(ctx, hostPort(target), req.Optional); err != nil {
-			return err
-		}
-	}
 	w := &monitor{maxPack: req.MaxBytes, next: &route{net: s.Network, foreign: s.Foreign}}
 	if origin, err := url.Parse(s.Remote); err == nil {
 		w.next.(*route).origin = origin
 	}
-	err = s.send(ctx, w, target, req, read)
-	if permit == nil {
-		return err
-	}
-	err = uncounted(err)
-	answer := w.latestAnswer()
-	answer.Err, answer.More = err, true
-	if stop := permit.Done(ctx, answer); stop != nil {
-		return stop
-	}
-	return err
+	return s.Limits.limited(ctx, hostPort(target), w, func() error { return s.send(ctx, w, target, req, read) })
 }
 
 func (s *Sender) send(ctx context.Context, w *monitor, target *url.URL, req Request, read func(*http.Response) error) error {

@@ -24,15 +24,14 @@ type Session struct {
 	host    string
 	auth    Auth
 	wire    *monitor
-	timeout time.Duration // for the list of refs, and for each fetch
 	carrier carrier
 	refs    *advertisement // nil before List
 
 	offered      *protocol2   // nil under protocol 0
 	capabilities capabilities // under protocol 0
 
-	gate     Gate   // optional
-	gateHost string // see Gate.Enter
+	limits      Limits
+	limiterHost string // see [Limiter]
 }
 
 // carrier sends requests to git-upload-pack, one at a time: httpCarrier or sshCarrier. The caller closes each response before
@@ -66,8 +65,8 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 		return nil, err
 	}
 	r := &Session{
-		net: n, url: rawURL, host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes}, timeout: limits.Timeout,
-		gate: limits.Gate, gateHost: hostPort(u),
+		net: n, url: rawURL, host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes},
+		limits: limits, limiterHost: hostPort(u),
 	}
 	if u.Scheme == "ssh" {
 		r.carrier = &sshCarrier{net: n, foreign: foreign, url: u, auth: auth, wire: r.wire}
@@ -85,7 +84,7 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 		return nil
 	case ctx.Err() == nil && reqCtx.Err() != nil:
 		return git.Errorf(git.Retryable, git.ClassNetwork,
-			"%s took longer than %v; raise fetch-timeout in the setting limits if the repository is meant to be that large", r.host, r.timeout)
+			"%s took longer than %v; raise fetch-timeout in the setting limits if the repository is meant to be that large", r.host, r.limits.Timeout)
 	}
 	fault := r.wire.firstError()
 	if text := r.wire.errLine(); fault == nil && text != "" {
@@ -99,6 +98,23 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 
 // ForgetRefs frees the listed refs, which may number a million. A fetch does not need them.
 func (r *Session) ForgetRefs() { r.refs.refs, r.refs.peeled = nil, nil }
+
+// do sends a request through the limiter and within the timeout, and classifies its error.
+func (r *Session) do(ctx context.Context, send func(context.Context) error) error {
+	return r.limits.limited(ctx, r.limiterHost, r.wire, func() error { return r.send(ctx, send) })
+}
+
+func (r *Session) send(ctx context.Context, send func(context.Context) error) (err error) {
+	reqCtx, cancel := context.WithTimeout(ctx, r.limits.Timeout)
+	defer cancel()
+	defer func() { err = r.fault(ctx, reqCtx, err) }()
+	defer recoverTo(&err)
+	r.wire.begin()
+	if err := send(reqCtx); err != nil {
+		return err
+	}
+	return reqCtx.Err()
+}
 
 // Close closes the connection and all responses.
 func (r *Session) Close() {
@@ -117,7 +133,7 @@ func recoverTo(err *error) {
 type Limits struct {
 	MaxPackBytes int64         // bytes per fetch
 	Timeout      time.Duration // for the list of refs, and for each fetch
-	Gate         Gate          // optional
+	Limiter      Limiter       // optional
 }
 
 // Tip is the remote's position of a ref.

@@ -19,34 +19,33 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// gateLog is a gate that records what happens, in order.
-type gateLog struct {
-	refuse  error // returned by Enter
-	stop    error // returned by Done
+// limiterLog is a limiter that records what happens, in order.
+type limiterLog struct {
+	refuse  error // returned by Acquire
+	again   int   // how often a request is repeated
 	hosts   []string
 	answers []Answer
 	open    int
 }
 
-func (g *gateLog) Enter(_ context.Context, host string, _ bool) (Permit, error) {
-	g.hosts = append(g.hosts, host)
-	if g.refuse != nil {
-		return nil, g.refuse
+func (l *limiterLog) Acquire(_ context.Context, host string) (func(Answer) bool, error) {
+	l.hosts = append(l.hosts, host)
+	if l.refuse != nil {
+		return nil, l.refuse
 	}
-	g.open++
-	return g, nil
-}
-
-func (g *gateLog) Done(_ context.Context, a Answer) error {
-	g.answers = append(g.answers, a)
-	g.open--
-	return g.stop
+	l.open++
+	return func(a Answer) bool {
+		l.answers = append(l.answers, a)
+		l.open--
+		l.again--
+		return l.again >= 0
+	}, nil
 }
 
 var errLimit = events.Errorf(events.Contention, events.ClassLimited, "the host is at its limit")
 
-// dialGated returns a session with a gate for a repository on a real server, over HTTP or SSH.
-func dialGated(t *testing.T, overSSH bool, gate Gate) (r *Session, server *gitserver.Server, host string) {
+// dialLimited returns a session with a limiter for a repository on a real server, over HTTP or SSH.
+func dialLimited(t *testing.T, overSSH bool, limiter Limiter) (r *Session, server *gitserver.Server, host string) {
 	t.Helper()
 	server = testenv.Must(gitserver.Start(t.TempDir()))(t)
 	t.Cleanup(server.Close)
@@ -59,33 +58,33 @@ func dialGated(t *testing.T, overSSH bool, gate Gate) (r *Session, server *gitse
 		t.Cleanup(ssh.Close)
 		remote, auth = ssh.URL("acme/widgets"), Auth{SSHKey: ssh.ClientKey, KnownHosts: ssh.KnownHosts()}
 	}
-	r = testenv.Must(n.Dial(remote, auth, false, Limits{MaxPackBytes: 1 << 20, Timeout: time.Minute, Gate: gate}))(t)
+	r = testenv.Must(n.Dial(remote, auth, false, Limits{MaxPackBytes: 1 << 20, Timeout: time.Minute, Limiter: limiter}))(t)
 	t.Cleanup(r.Close)
 	return r, server, testenv.Must(url.Parse(remote))(t).Host
 }
 
-func TestGateAdmitsEachRequest(t *testing.T) {
+func TestLimiterAdmitsEachRequest(t *testing.T) {
 	for name, overSSH := range map[string]bool{"HTTP": false, "SSH": true} {
 		t.Run(name, func(t *testing.T) {
-			gate := &gateLog{}
-			r, _, host := dialGated(t, overSSH, gate)
+			limiter := &limiterLog{}
+			r, _, host := dialLimited(t, overSSH, limiter)
 			testenv.Must(0, r.List(t.Context()))(t)
-			if gate.open != 0 || len(gate.answers) != 1 {
-				t.Fatalf("after the list of refs: %+v", gate)
+			if limiter.open != 0 || len(limiter.answers) != 1 {
+				t.Fatalf("after the list of refs: %+v", limiter)
 			}
 			tip := testenv.Must(r.Resolve(""))(t)
 			inFlight := 0
 			pack := writer(func(p []byte) (int, error) {
-				inFlight = max(inFlight, gate.open)
+				inFlight = max(inFlight, limiter.open)
 				return len(p), nil
 			})
 
 			testenv.Must(r.Fetch(t.Context(), FetchRequest{Tip: tip.Want, Depth: 1}, pack))(t)
 
-			if inFlight != 1 || gate.open != 0 || !slices.Equal(gate.hosts, []string{host, host}) || len(gate.answers) != 2 {
-				t.Fatalf("%d permits during the fetch; %+v", inFlight, gate)
+			if inFlight != 1 || limiter.open != 0 || !slices.Equal(limiter.hosts, []string{host, host}) || len(limiter.answers) != 2 {
+				t.Fatalf("%d requests in flight during the fetch; %+v", inFlight, limiter)
 			}
-			for _, a := range gate.answers {
+			for _, a := range limiter.answers {
 				if a.Err != nil || a.Latency <= 0 || overSSH != (a.Status == 0) || !overSSH && (a.Status != http.StatusOK || a.Header.Get("Content-Type") == "") {
 					t.Errorf("answer %+v", a)
 				}
@@ -98,30 +97,40 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-func TestGateErrorIsReturnedUnchanged(t *testing.T) {
-	gate := &gateLog{refuse: errLimit}
-	r, server, _ := dialGated(t, false, gate)
+func TestLimiterErrorIsReturnedUnchanged(t *testing.T) {
+	limiter := &limiterLog{refuse: errLimit}
+	r, server, _ := dialLimited(t, false, limiter)
 	if err := r.List(t.Context()); err != errLimit {
 		t.Errorf("list: %v", err)
 	}
-	if n := server.Stats("acme/widgets").InfoRefs; n != 0 || len(gate.answers) != 0 {
-		t.Errorf("%d requests, answers %+v", n, gate.answers)
+	if n := server.Stats("acme/widgets").InfoRefs; n != 0 || len(limiter.answers) != 0 {
+		t.Errorf("%d requests, answers %+v", n, limiter.answers)
 	}
-	gate.refuse = nil
+	limiter.refuse = nil
 	testenv.Must(0, r.List(t.Context()))(t)
-	gate.refuse = errLimit
+	limiter.refuse = errLimit
 	_, err := r.Fetch(t.Context(), FetchRequest{Tip: testenv.Must(r.Resolve(""))(t).Want, Depth: 1}, io.Discard)
 	if err != errLimit {
 		t.Errorf("fetch: %v", err)
 	}
-	gate.refuse, gate.stop = nil, errLimit
-	if err := r.List(t.Context()); err != errLimit {
-		t.Errorf("list that must stop: %v", err)
-	}
 }
 
-// TestGateLearnsOfFailures checks that each request ends with one Done.
-func TestGateLearnsOfFailures(t *testing.T) {
+func TestRequestIsRepeatedIfTheLimiterSaysSo(t *testing.T) {
+	limiter := &limiterLog{again: 2}
+	r, server, _ := dialLimited(t, false, limiter)
+	server.Answer("acme/widgets", http.StatusTooManyRequests)
+	testenv.MustFail(t, r.List(t.Context()), events.ClassLimited, events.Contention)
+	if len(limiter.answers) != 3 || limiter.open != 0 {
+		t.Errorf("%+v, want three requests", limiter)
+	}
+	server.Answer("acme/widgets", 0)
+	limiter.again = 1
+	testenv.Must(0, r.List(t.Context()))(t)
+	testenv.Must(r.Resolve(""))(t)
+}
+
+// TestLimiterLearnsOfFailures checks that each request ends with one answer.
+func TestLimiterLearnsOfFailures(t *testing.T) {
 	status := func(code int, header ...string) http.HandlerFunc {
 		return func(rw http.ResponseWriter, _ *http.Request) {
 			for i := 0; i < len(header); i += 2 {
@@ -155,8 +164,8 @@ func TestGateLearnsOfFailures(t *testing.T) {
 			defer server.Close()
 			n := testenv.Must(NewNetwork(Config{}))(t)
 			defer n.Close()
-			gate := &gateLog{}
-			r := testenv.Must(n.Dial(server.URL+"/acme/widgets", Auth{Username: "ada", Password: secret}, false, Limits{Timeout: time.Minute, Gate: gate}))(t)
+			limiter := &limiterLog{}
+			r := testenv.Must(n.Dial(server.URL+"/acme/widgets", Auth{Username: "ada", Password: secret}, false, Limits{Timeout: time.Minute, Limiter: limiter}))(t)
 			defer r.Close()
 
 			err := r.List(t.Context())
@@ -165,17 +174,17 @@ func TestGateLearnsOfFailures(t *testing.T) {
 			if events.RetryAfter(err) != tc.after {
 				t.Errorf("retry after %v, want %v", events.RetryAfter(err), tc.after)
 			}
-			if len(gate.answers) != 1 {
-				t.Fatalf("answers %+v", gate.answers)
+			if len(limiter.answers) != 1 {
+				t.Fatalf("answers %+v", limiter.answers)
 			}
-			if a := gate.answers[0]; a.Status != tc.status || !errors.Is(a.Err, err) || (a.Header == nil) != (tc.status == 0) {
+			if a := limiter.answers[0]; a.Status != tc.status || !errors.Is(a.Err, err) || (a.Header == nil) != (tc.status == 0) {
 				t.Errorf("answer %+v", a)
 			}
 		})
 	}
 }
 
-func TestGateLearnsOfRefusedSSHConnection(t *testing.T) {
+func TestLimiterLearnsOfRefusedSSHConnection(t *testing.T) {
 	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := listener.Addr().String()
 	testenv.Must(0, listener.Close())(t)
@@ -185,16 +194,16 @@ func TestGateLearnsOfRefusedSSHConnection(t *testing.T) {
 	defer ssh.Close()
 	n := testenv.Must(NewNetwork(Config{}))(t)
 	defer n.Close()
-	gate := &gateLog{}
+	limiter := &limiterLog{}
 	auth := Auth{SSHKey: ssh.ClientKey, KnownHosts: ssh.KnownHosts()}
-	r := testenv.Must(n.Dial("ssh://git@"+address+"/acme/widgets", auth, false, Limits{Timeout: time.Minute, Gate: gate}))(t)
+	r := testenv.Must(n.Dial("ssh://git@"+address+"/acme/widgets", auth, false, Limits{Timeout: time.Minute, Limiter: limiter}))(t)
 	defer r.Close()
 
 	err := r.List(t.Context())
 
 	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
-	if len(gate.answers) != 1 || gate.answers[0].Status != 0 || gate.answers[0].Latency != 0 || !errors.Is(gate.answers[0].Err, err) {
-		t.Errorf("answers %+v", gate.answers)
+	if len(limiter.answers) != 1 || limiter.answers[0].Status != 0 || limiter.answers[0].Latency != 0 || !limiter.answers[0].Unreachable || !errors.Is(limiter.answers[0].Err, err) {
+		t.Errorf("answers %+v", limiter.answers)
 	}
 }
 
