@@ -241,7 +241,7 @@ func isSSHUser(user *url.Userinfo) bool {
 }
 
 func malformed(err error) error {
-	return Errorf(Malformed, ClassMalformed, "malformed change: %w", err)
+	return Errorf(Malformed, ClassConfig, "malformed change: %w", err)
 }
 
 func isHash(s string) bool {

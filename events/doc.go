@@ -39,7 +39,7 @@
 //	Permanent   reported as a failed result at once
 //	Malformed   dead-lettered: it is not a valid event
 //
-// The [Scope] says whose trouble it is, and RetryAfter when to try again. All three are decided once, where the error is first
-// understood. The [Class] names the kind of fault, for people: in results, metrics and logs. Errors of packages that do not
-// import this one, such as the Git engine, take part as a [Fault].
+// The [Scope] says whose trouble it is, so who waits, and RetryAfter when to try again. All three are decided once,
+// where the error is first understood. The [Class] names the kind of fault, for people: in results, metrics and
+// logs. Errors of packages that do not import this one, such as the Git engine, take part as a [Fault].
 package events

@@ -265,7 +265,7 @@ var resultTypes = []ResultType{ResultSynced, ResultFailed, ResultRemoved, Result
 func ParseResult(document []byte) (Result, error) {
 	r, err := parseResult(document)
 	if err != nil {
-		return Result{}, Errorf(Malformed, ClassMalformed, "malformed result: %w", err)
+		return Result{}, Errorf(Malformed, ClassConfig, "malformed result: %w", err)
 	}
 	return r, nil
 }

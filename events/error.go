@@ -39,7 +39,7 @@ type Class string
 const (
 	ClassInternal  Class = "internal"  // none of the others
 	ClassAuth      Class = "auth"      // the remote refused the credential or requires one
-	ClassNotFound  Class = "not_found" // the remote has no such repository, or hides it
+	ClassNotFound  Class = "not_found" // the remote has no such repository, or hides it; or no such LFS object
 	ClassNoRef     Class = "no_ref"    // the repository has no such ref, or is empty
 	ClassNetwork   Class = "network"   // the remote could not be reached
 	ClassServer    Class = "server"    // the remote answered with an error
@@ -48,33 +48,25 @@ const (
 	ClassQuota     Class = "quota"     // a limit on bytes or files is exceeded
 	ClassVolume    Class = "volume"    // the volume is full, read-only or failing
 	ClassConflict  Class = "conflict"  // another repository owns the path, or a similar conflict
-	ClassStale     Class = "stale"     // a newer lease holder has written since
-	ClassBusy      Class = "busy"      // another job holds the repository
-	ClassMalformed Class = "malformed" // the event cannot be read
-	ClassConfig    Class = "config"    // a setting, such as a credential's name, is wrong
-	ClassBehind    Class = "behind"    // the remote does not serve the commit of its webhook yet
-	ClassShutdown  Class = "shutdown"  // this process is stopping
-	ClassCircuit   Class = "circuit"   // the repository failed too often in a row and is suspended for a while
+	ClassBusy      Class = "busy"      // nothing is wrong, but the change must wait, such as for the lease
+	ClassConfig    Class = "config"    // the event, or a setting such as the name of a credential, is wrong
+	ClassRefused   Class = "refused"   // the rules of a watch refuse the commit: its signature, or rewritten history
 	ClassLimited   Class = "limited"   // the remote's host is at a limit of requests, its own or ours
 	ClassUnwatched Class = "unwatched" // the requesting app no longer watches the repository
-	ClassLFS       Class = "lfs"       // an object in Git LFS is missing
-
-	ClassUnverified Class = "unverified" // a watch requires signatures, and no trusted key signed a commit or tag
-	ClassRewritten  Class = "rewritten"  // a watch refuses rewritten history
-
-	ClassMoved Class = "moved" // the repository is in another cell, or not in this one yet
 )
 
-// Scope is what an error says something about: whose trouble it is.
+// Scope is what an error says something about: whose trouble it is. Only changes that need it wait.
 type Scope string
 
 // The scopes.
 const (
-	ScopeChange Scope = ""     // the change
-	ScopeRepo   Scope = "repo" // its repository at the remote
-	ScopeHost   Scope = "host" // the remote's host
-	ScopeUs     Scope = "us"   // this deployment, such as its Redis or its volume
-	ScopeNone   Scope = "none" // nothing: the change waits for its turn, or need not be handled
+	ScopeChange         Scope = ""                // the change, or what only it needs, such as a submodule's remote
+	ScopeCredential     Scope = "credential"      // its credential, refused by the remote, or the repository is hidden
+	ScopeRepo           Scope = "repo"            // its repository at the remote
+	ScopeHost           Scope = "host"            // the remote's host
+	ScopeHostCredential Scope = "host_credential" // its credential at the remote's host
+	ScopeUs             Scope = "us"              // this deployment, such as its Redis or its volume
+	ScopeNone           Scope = "none"            // nothing: it waits for its turn, or need not be handled
 )
 
 // Error is an error that says what to do with the event being handled.
@@ -89,9 +81,20 @@ type Error struct {
 // AtOnce as Error.RetryAfter returns the event to the stream at once, uncounted, because this process is stopping.
 const AtOnce time.Duration = 1
 
-// Errorf returns an [Error] that wraps [fmt.Errorf].
+// Errorf returns an [Error] that wraps [fmt.Errorf], with the usual scope of its class: the credential for
+// [ClassAuth], this deployment for [ClassVolume], else the change.
 func Errorf(d Disposition, c Class, format string, args ...any) error {
-	return &Error{Disposition: d, Class: c, Err: fmt.Errorf(format, args...)}
+	return &Error{Disposition: d, Scope: usualScopes[c], Class: c, Err: fmt.Errorf(format, args...)}
+}
+
+var usualScopes = map[Class]Scope{ClassAuth: ScopeCredential, ClassVolume: ScopeUs}
+
+// WithScope returns err with another scope, or nil for nil.
+func WithScope(err error, s Scope) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Disposition: DispositionOf(err), Scope: s, Class: ClassOf(err), RetryAfter: RetryAfter(err), Err: err}
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -99,15 +102,15 @@ func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Fault implements [Fault].
-func (e *Error) Fault() (disposition, class string, retryAfter time.Duration) {
-	return e.Disposition.String(), string(e.Class), e.RetryAfter
+func (e *Error) Fault() (disposition, scope, class string, retryAfter time.Duration) {
+	return e.Disposition.String(), string(e.Scope), string(e.Class), e.RetryAfter
 }
 
-// Fault is a classified error: an [Error], or one of a package that does not import this one, such as the Git engine. Its first two
-// values are the texts of a [Disposition] and of a [Class].
+// Fault is a classified error: an [Error], or one of a package that does not import this one, such as the Git
+// engine. Its first three values are the texts of a [Disposition], a [Scope] and a [Class].
 type Fault interface {
 	error
-	Fault() (disposition, class string, retryAfter time.Duration)
+	Fault() (disposition, scope, class string, retryAfter time.Duration)
 }
 
 // DispositionOf returns the disposition of the outermost [Fault] in err's chain, or [Retryable] if there is none.
@@ -116,7 +119,7 @@ func DispositionOf(err error) Disposition {
 	if !ok {
 		return Retryable
 	}
-	text, _, _ := f.Fault()
+	text, _, _, _ := f.Fault()
 	for _, d := range []Disposition{Contention, Permanent, Malformed} {
 		if d.String() == text {
 			return d
@@ -131,17 +134,18 @@ func ClassOf(err error) Class {
 	if !ok {
 		return ClassInternal
 	}
-	_, class, _ := f.Fault()
+	_, _, class, _ := f.Fault()
 	return Class(class)
 }
 
 // ScopeOf returns the scope of the outermost [Fault] in err's chain, or [ScopeChange] if that has none.
 func ScopeOf(err error) Scope {
-	f, _ := errors.AsType[Fault](err)
-	if e, ok := f.(*Error); ok {
-		return e.Scope
+	f, ok := errors.AsType[Fault](err)
+	if !ok {
+		return ScopeChange
 	}
-	return ScopeChange
+	_, scope, _, _ := f.Fault()
+	return Scope(scope)
 }
 
 // RetryAfter returns the delay that the outermost [Fault] in err's chain requests, or 0 for the usual backoff.
@@ -150,6 +154,6 @@ func RetryAfter(err error) time.Duration {
 	if !ok {
 		return 0
 	}
-	_, _, after := f.Fault()
+	_, _, _, after := f.Fault()
 	return after
 }

@@ -29,8 +29,8 @@ func TestDispositionAndClassSurviveWrapping(t *testing.T) {
 		"by its own type":   {&events.Error{Disposition: events.Contention, Class: events.ClassBusy, Err: io.EOF}, events.Contention, events.ClassBusy},
 		"flattened to text": {errors.New("sync: " + auth.Error()), events.Retryable, events.ClassInternal},
 		"the outermost wins": {
-			events.Errorf(events.Malformed, events.ClassMalformed, "read: %w", fmt.Errorf("x: %w", auth)),
-			events.Malformed, events.ClassMalformed,
+			events.Errorf(events.Malformed, events.ClassConfig, "read: %w", fmt.Errorf("x: %w", auth)),
+			events.Malformed, events.ClassConfig,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestDispositionAndClassSurviveWrapping(t *testing.T) {
 }
 
 func TestRetryAfterIsTheOutermostError(t *testing.T) {
-	asks := &events.Error{Disposition: events.Contention, Class: events.ClassCircuit, RetryAfter: time.Minute, Err: io.EOF}
+	asks := &events.Error{Disposition: events.Contention, Class: events.ClassBusy, RetryAfter: time.Minute, Err: io.EOF}
 	for name, tc := range map[string]struct {
 		err  error
 		want time.Duration

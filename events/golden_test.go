@@ -120,7 +120,7 @@ func goldenResults(t testing.TB) map[string]events.Result {
 		Verified: true, By: "Alice <alice@example.com>", Key: "ED4024A936F581F97126A49EE39454EAD5DBB72B", Format: "openpgp",
 		Object: "commit", ID: sha1B, Commits: 3, Partial: true,
 	}
-	unverified.ID, unverified.Class, unverified.Retryable = "unverified:1795223511291-0", events.ClassUnverified, false
+	unverified.ID, unverified.Class, unverified.Retryable = "unverified:1795223511291-0", events.ClassRefused, false
 	unverified.Error = "sync Acme/widgets: tag 89abcdef0123 of refs/tags/v1 is not verified, as app search requires: it is not signed"
 	unverified.Verification = &events.Verification{Object: "tag", ID: sha1B, Reason: "it is not signed"}
 	missing := synced

@@ -37,7 +37,7 @@ func (n Namespace) Dead() string { return string(n) + "dead" }
 // Repo is the hash with the state of a repository.
 func (n Namespace) Repo(p RepoPath) string { return string(n) + "repo:" + p.Key() }
 
-// Failing is the sorted set of the repositories whose state has failures, scored by the time of the newest, in ms.
+// Failing is the hash of the repositories whose state has troubles, with the time of the newest, in ms.
 func (n Namespace) Failing() string { return string(n) + "failing" }
 
 // Views is the hash with the state of a repository's views.

@@ -100,7 +100,7 @@ func refused(t *testing.T, c events.Change, err error) {
 	if c != (events.Change{}) {
 		t.Errorf("a refused change is not zero: %+v", c)
 	}
-	if events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassMalformed {
+	if events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassConfig {
 		t.Errorf("%v is %v, %v", err, events.DispositionOf(err), events.ClassOf(err))
 	}
 	if len(err.Error()) > maxError {

@@ -107,7 +107,7 @@ func TestParseResultRefusesAsMalformed(t *testing.T) {
 			if err == nil {
 				t.Fatalf("accepted as %+v", r)
 			}
-			if events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassMalformed {
+			if events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassConfig {
 				t.Errorf("%v is %v, %v", err, events.DispositionOf(err), events.ClassOf(err))
 			}
 			if len(err.Error()) > maxError {

@@ -23,12 +23,12 @@ func TestUnknownTypesAreMalformed(t *testing.T) {
 		"a type as long as you like":  event("lockstep.change." + strings.Repeat("a", 1000) + ".v1"),
 		"a type that hides something": event("lockstep.change.a\\nb.v1"),
 	} {
-		if _, err := events.ParseChange([]byte(document)); events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassMalformed {
+		if _, err := events.ParseChange([]byte(document)); events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassConfig {
 			t.Errorf("%s: %v: %s, %s", name, err, events.DispositionOf(err), events.ClassOf(err))
 		}
 	}
 	for _, kind := range []string{"lockstep.result.synced.v2", "lockstep.result.pinned.v1", "lockstep.change.pushed.v1", "synced"} {
-		if _, err := events.ParseResult([]byte(event(kind))); events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassMalformed {
+		if _, err := events.ParseResult([]byte(event(kind))); events.DispositionOf(err) != events.Malformed || events.ClassOf(err) != events.ClassConfig {
 			t.Errorf("result %s: %v: %s, %s", kind, err, events.DispositionOf(err), events.ClassOf(err))
 		}
 	}

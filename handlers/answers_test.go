@@ -25,10 +25,10 @@ func TestRemoteBehindIsCountedPerApp(t *testing.T) {
 	w.latest = "4-0"
 	docs, search := events.Change{URL: url, App: "docs", After: second}, events.Change{URL: url, App: "search", After: second}
 	for range 2 { // counted separately
-		if r, err := w.handle("4-0", search); events.ClassOf(err) != events.ClassBehind {
+		if r, err := w.handle("4-0", search); events.ClassOf(err) != events.ClassBusy {
 			t.Fatalf("search: %+v, %v; want it to be behind", r, err)
 		}
-		if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBehind {
+		if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBusy {
 			t.Fatalf("docs: %+v, %v; want it to be behind", r, err)
 		}
 	}
@@ -38,7 +38,7 @@ func TestRemoteBehindIsCountedPerApp(t *testing.T) {
 	if r, err := w.handle("4-0", search); err != nil || r.After != first {
 		t.Fatalf("search: %+v, %v; want it accepted in the end", r, err)
 	}
-	if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBehind {
+	if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("docs: %+v, %v; another app's announcement does not count", r, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,6 +14,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/changes"
+	"lockstep/internal/state"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -32,11 +34,6 @@ type Changes struct {
 	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that,
 	// or "" if it belongs to this one; see [Changes.Forward]. entry is the message's stream entry. Optional.
 	Elsewhere func(msg *message.Message, entry string, repo events.RepoPath) (to string, err error)
-
-	// Notes returns the notes to change after an attempt at a change: a failed result adds its class and error as the last
-	// failure of the repository and app, any other result removes it. For a failed attempt, the result has only a class and an
-	// error. It may return nil. Optional.
-	Notes func(change events.Change, result events.Result, attempts int) *stream.Notes
 
 	// Observe is called with each [Event], from many goroutines. It must not block. Optional.
 	Observe func(Event)
@@ -168,13 +165,13 @@ func (c *Changes) settlement(change events.Change, outcome Outcome) (stream.Sett
 		}
 		s.Outputs = append(s.Outputs, stream.Output{Stream: c.Namespace.Changes(), Message: out})
 	}
-	if c.Notes != nil {
-		s.Notes = c.Notes(change, outcome.Result, 0)
-	}
 	if len(outcome.State)+len(outcome.Drop) > 0 {
 		s.State = append(s.State, stream.HashUpdate{
 			Key: c.Namespace.Repo(change.Repo), Fields: outcome.State, Drop: outcome.Drop, Clear: outcome.Forget,
 		})
+	}
+	if outcome.Forget || slices.Contains(outcome.Drop, state.TroubleField) {
+		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Failing(), Drop: []string{change.Repo.Key()}})
 	}
 	if len(outcome.StateTo) > 0 {
 		s.State = append(s.State, stream.HashUpdate{Key: c.Namespace.Repo(change.To), Fields: outcome.StateTo})
@@ -203,7 +200,7 @@ func viewsUpdate(key string, fields map[string]string, clear bool) stream.HashUp
 
 // Dispose returns the disposer of changes, which reports a failed change with its result.
 func (c *Changes) Dispose(retry router.Retry) router.Disposer {
-	return router.Disposer{Retry: retry, Failed: c.failed, OnGiveUp: c.onGiveUp, Note: c.note, Attrs: c.attrs, Log: c.Log}
+	return router.Disposer{Retry: retry, Failed: c.failed, OnGiveUp: c.onGiveUp, Attrs: c.attrs, Log: c.Log}
 }
 
 // attrs returns the repository of a message, if it is a change.
@@ -233,24 +230,6 @@ func (c *Changes) failed(msg *message.Message, cause error, attempts int) []stre
 		return nil
 	}
 	return []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
-}
-
-// note returns the notes of a failed attempt. A change that waits, or need not be handled, has not failed, unless it is given
-// up because it waited for too long.
-func (c *Changes) note(msg *message.Message, cause error, attempts int, final bool) *stream.Notes {
-	change, err := parseOnce(msg)
-	if err != nil || c.Notes == nil {
-		return nil
-	}
-	result := events.Result{Type: events.ResultFailed, Class: events.ClassOf(cause), Error: router.OneLine(cause)}
-	waits := events.DispositionOf(cause) == events.Contention
-	switch {
-	case result.Class == events.ClassUnwatched:
-		result.Type = events.ResultRemoved // the failure is obsolete
-	case events.ScopeOf(cause) == events.ScopeNone && !(waits && final):
-		return nil
-	}
-	return c.Notes(change, result, attempts)
 }
 
 // onGiveUp observes a change that was given up.
@@ -332,6 +311,7 @@ func job(change events.Change, entry string, delivery *stream.Delivery, leases l
 	if delivery != nil {
 		j.Latest = delivery.Latest
 		j.Newest = func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) }
+		j.Now = delivery.Now
 		if entry == delivery.Entry() {
 			j.Attempt = delivery.Attempt()
 		}

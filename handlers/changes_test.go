@@ -21,7 +21,6 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/logtest"
-	"lockstep/locking"
 	"lockstep/router"
 )
 
@@ -193,9 +192,9 @@ func TestSkippedPollIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
 	w := work(t, poll, func(context.Context, handlers.Job) (handlers.Outcome, error) {
-		return handlers.Outcome{}, &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassCircuit, Err: errors.New("the circuit is open")}
+		return handlers.Outcome{}, &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassBusy, Err: errors.New("the circuit is open")}
 	})
-	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassCircuit || len(w.dead) > 0 {
+	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassBusy || len(w.dead) > 0 {
 		t.Errorf("results %+v, dead letters %v; want it polled", w.results, w.dead)
 	}
 }
@@ -281,7 +280,7 @@ func TestMessageOlderThanMaxAgeIsNotRetried(t *testing.T) {
 	changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
 		Handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
 			tries++
-			return handlers.Outcome{}, events.Errorf(events.Contention, events.ClassBehind, "not yet")
+			return handlers.Outcome{}, events.Errorf(events.Contention, events.ClassBusy, "not yet")
 		},
 	}
 	long := time.Now().Add(-time.Hour).UnixMilli()
@@ -423,36 +422,6 @@ func TestFurtherResultsAreSettledInOneStep(t *testing.T) {
 	}
 	if got, want := client.HGetAll(ctx, views+"gadgets").Val(), map[string]string{"kept": "2", "moved": "1"}; !maps.Equal(got, want) {
 		t.Errorf("the views of the new path are %v, want %v", got, want)
-	}
-}
-
-// TestWaitForALeaseIsNotedOnlyWhenGivenUp compares it with errors of the handler that have the same class.
-func TestWaitForALeaseIsNotedOnlyWhenGivenUp(t *testing.T) {
-	t.Parallel()
-	changes := handlers.Changes{Log: quiet(), Notes: func(_ events.Change, result events.Result, _ int) *stream.Notes {
-		return &stream.Notes{Text: string(result.Class)}
-	}}
-	lease := &events.Error{Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, Err: locking.ErrTimeout}
-	limitedBy := func(scope events.Scope) error {
-		return &events.Error{Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, Err: errors.New("the host is limited")}
-	}
-	pinned := events.Errorf(events.Contention, events.ClassBusy, "readers have 1 of its trees pinned")
-	for name, tc := range map[string]struct {
-		err   error
-		final bool
-		want  bool
-	}{
-		"waits for its host":      {limitedBy(events.ScopeHost), false, true},
-		"waits for its turn":      {limitedBy(events.ScopeNone), false, false},
-		"waits for the lease":     {lease, false, false},
-		"given up without it":     {lease, true, true},
-		"another error, retried":  {pinned, false, true},
-		"another error, given up": {pinned, true, true},
-	} {
-		msg := message.NewMessage("m1", changeOf(t, "c1", "acme/widgets"))
-		if notes := changes.Dispose(router.Retry{}).Note(msg, tc.err, 1, tc.final); (notes != nil) != tc.want {
-			t.Errorf("%s: noted %v, want %v", name, notes, tc.want)
-		}
 	}
 }
 

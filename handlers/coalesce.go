@@ -74,7 +74,8 @@ func (h *Handlers) checkBehind(ctx context.Context, job Job, known state.Repo, c
 		return redisError(err)
 	}
 	return &events.Error{
-		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBehind, RetryAfter: behindBackoff << times,
+		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy,
+		RetryAfter: behindBackoff << times,
 		Err: fmt.Errorf("sync %s: the remote does not have commit %.12s yet, announced for %s",
 			change.Repo, change.After, refName(change.Ref)),
 	}
@@ -188,7 +189,7 @@ func (c *coverage) covers(ctx context.Context, other Job) (Outcome, bool) {
 	}
 	maps.Copy(outcome.State, fields)
 	outcome.Result = covered
-	return outcome, true
+	return outcome.withoutTroubles(c.known, c.known.TroubleText(), disproved(change, covered)), true
 }
 
 // announced returns the fields to set for the commit that a job announces. It returns false if the remote may not have the commit yet.
@@ -222,7 +223,8 @@ func (c *coverage) answersApp(other Job) bool {
 	if !c.otherApps || change.App == "" || c.job.Change.App == "" || change.Foreign != c.job.Change.Foreign {
 		return false
 	}
-	if c.known.RemovedSince(other.Entry) || c.known.Denied(change.App, change.Credential) != "" || checkWatched(change, watches, c.stored) != nil {
+	if c.known.RemovedSince(other.Entry) || c.known.Denied(change.App, change.Credential) ||
+		checkWatched(change, watches, c.stored) != nil {
 		return false
 	}
 	if views, _ := viewsOf(watches, change.App, c.result.Ref, c.result.IsDefault()); views != nil {

@@ -31,7 +31,7 @@ func TestSyncCoversOtherApps(t *testing.T) {
 		w.mustHandle("1-0", events.Change{URL: url, App: app, Watched: true})
 	}
 	w.watch("late", "")
-	must(t, w.states.Deny(context.Background(), w.repo(), "denied", "", events.ClassAuth))
+	w.deny("denied", "")
 	key, main := events.DefaultNamespace.Repo(w.repo()), mustRef("refs/heads/main")
 	w.redis.HSet(context.Background(), key, "repeat:refs/heads/main:repeated", "none")
 	second := w.push(map[string]string{"b": "2"})
@@ -124,7 +124,7 @@ func TestWatchesAreReadAfterTheLastEntry(t *testing.T) {
 		w.watch("search", "")
 		return "2-0", nil
 	}
-	outcome, err := w.handlers.Handle(context.Background(), job)
+	outcome, err := w.try(job)
 	must(t, err)
 	if _, ok := outcome.Covers(context.Background(), w.job("2-0", events.Change{Repo: w.repo(), URL: url, App: "search", Watched: true})); !ok {
 		t.Error("the sync does not know a watch that was written before the last entry was read")

@@ -152,7 +152,7 @@ func TestRemoteBehindItsWebhookIsRetriedThenAccepted(t *testing.T) {
 			}
 			break
 		}
-		if events.ClassOf(err) != events.ClassBehind || events.DispositionOf(err) != events.Contention || events.RetryAfter(err) <= 0 {
+		if events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Contention || events.RetryAfter(err) <= 0 {
 			t.Fatal(err)
 		}
 		if behind++; behind > 20 {
@@ -185,7 +185,7 @@ func TestNewBranchBehindItsWebhookIsRetried(t *testing.T) {
 	w.mustHandle("1-0", events.Change{URL: url})
 	change := events.Change{URL: url, Ref: mustRef("refs/heads/new"), After: first}
 	w.latest = "2-0"
-	if _, err := w.handle("2-0", change); events.ClassOf(err) != events.ClassBehind {
+	if _, err := w.handle("2-0", change); events.ClassOf(err) != events.ClassBusy {
 		t.Fatalf("%v; want it to be behind", err)
 	}
 	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/new", first); err != nil {

@@ -2,8 +2,8 @@
 // only: it works on Lockstep's own volume, registry and state, whose packages are internal.
 //
 //	h := handlers.Handlers{Volume: volume, States: states, Credentials: credentials, Watches: watches}
-//	circuit := handlers.Circuit{Store: states}
-//	changes := handlers.Changes{Namespace: namespace, Source: "/example/w1", Handler: circuit.Wrap(h.Handle), Log: log}
+//	backoff := handlers.Backoff{Store: states}
+//	changes := handlers.Changes{Namespace: namespace, Source: "/example/w1", Handler: backoff.Wrap(h.Handle), Log: log}
 //	r, err := router.New(router.Config{Routes: []router.Route{{
 //		Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: changes.Handle,
 //		Locker: locker, Request: changes.Request, Dispose: changes.Dispose(router.Retry{}),
@@ -24,12 +24,12 @@
 //	what fails                                     the change
 //	Redis                                          retried, without an attempt counted
 //	the remote lags behind its webhook             retried up to 5 times within 6.2 s, then the remote's answer counts
-//	the circuit is open                            retried when it half-opens; a poll with on_busy=skip is skipped
+//	what it needs has failed lately                retried after that backoff; a poll with on_busy=skip is skipped; see [Backoff]
 //	the host is at a limit of requests             retried when the host admits it, also with on_busy=skip
 //	the credential is refused                      failed result at once; retried if there may be a better token
 //	a forced removal of a watched clone or ref     failed result at once, class conflict
 //	a sync for a watch that no longer exists       failed result at once, class unwatched
-//	a commit that the rules of a watch refuse      failed result at once, class unverified or rewritten
+//	a commit that the rules of a watch refuse      failed result at once, class refused
 //	a removal of a ref that still exists           failed result at once, class conflict
 //	a move to another repository                   retried, then a dead letter, class conflict
 //	anything else                                  decided by the error of the volume

@@ -38,7 +38,7 @@ func (h *Handlers) Handle(ctx context.Context, job Job) (Outcome, error) {
 	case events.ChangeDue:
 		return h.Poll(ctx, job)
 	}
-	return Outcome{}, events.Errorf(events.Malformed, events.ClassMalformed, "no handler for type %q", job.Change.Type)
+	return Outcome{}, events.Errorf(events.Malformed, events.ClassConfig, "no handler for type %q", job.Change.Type)
 }
 
 // source is a remote and the name of its credential.
@@ -51,10 +51,9 @@ func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.For
 
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, auth wire.Auth, err error) error {
-	if volume.IsOfSubmodule(err) {
-		return err // the submodule's remote may have received another secret, or none
-	}
-	if events.ClassOf(err) != events.ClassAuth || !h.Credentials.Refused(name, auth) {
+	// Another token of the same app does not see more repositories.
+	isRefused := events.ScopeOf(err) == events.ScopeCredential && events.ClassOf(err) == events.ClassAuth
+	if !isRefused || !h.Credentials.Refused(name, auth) {
 		return err
 	}
 	return events.Errorf(events.Retryable, events.ClassAuth, "%w; will retry with a new token", err)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -34,8 +35,9 @@ type world struct {
 	redis    redis.UniversalClient
 	handlers handlers.Handlers
 	fence    uint64
-	latest   string // id of the last entry of the stream; "" for no stream
-	newest   string // ID of the newest waiting entry that announces a commit
+	later    time.Duration // how far the clock of jobs is ahead
+	latest   string        // id of the last entry of the stream; "" for no stream
+	newest   string        // ID of the newest waiting entry that announces a commit
 	env      map[string]string
 	states   *state.Store
 	watches  *watch.Registry
@@ -77,18 +79,35 @@ func (w *world) job(entry string, c events.Change) handlers.Job {
 		w.t.Fatal(err)
 	}
 	w.fence++
+	must(w.t, w.redis.HSet(context.Background(), events.DefaultNamespace.Locks()+change.Repo.Key(), "fence", w.fence).Err())
 	return handlers.Job{
 		Change: change, Entry: entry, Attempt: 1, Fence: w.fence, FenceTo: w.fence,
-		Confirm: func(context.Context) error { return nil },
-		Latest:  func(context.Context) (string, error) { return w.latest, nil },
-		Newest:  func(context.Context) (string, error) { return w.newest, nil },
+		Confirm: func(context.Context) error { return nil }, Now: func() time.Time { return time.Now().Add(w.later) },
+		Latest: func(context.Context) (string, error) { return w.latest, nil },
+		Newest: func(context.Context) (string, error) { return w.newest, nil },
 	}
 }
 
 // outcome handles a change without settling it.
 func (w *world) outcome(entry string, c events.Change) (handlers.Outcome, error) {
 	w.t.Helper()
-	return w.handlers.Handle(context.Background(), w.job(entry, c))
+	return w.try(w.job(entry, c))
+}
+
+// try handles a job behind the backoff, as a worker does.
+func (w *world) try(job handlers.Job) (handlers.Outcome, error) {
+	return handlers.Backoff{Store: w.states, Log: quiet()}.Wrap(w.handlers.Handle)(context.Background(), job)
+}
+
+// deny records that the remote refuses a credential of an app.
+func (w *world) deny(app, credential string) {
+	w.t.Helper()
+	known, err := w.states.Load(context.Background(), w.repo())
+	must(w.t, err)
+	job := w.job("1-0", events.Change{URL: w.git.URL("acme/widgets")})
+	must(w.t, w.states.Record(context.Background(), known, w.repo(), job.Fence, state.Trouble{
+		Scope: events.ScopeCredential, App: app, Credential: credential, Class: events.ClassAuth, Failures: 1,
+	}))
 }
 
 // handleUnsettled handles a change like a worker that dies before settling.

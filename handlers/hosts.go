@@ -72,6 +72,9 @@ func limited(err error) error {
 	if _, ok := errors.AsType[*events.Error](fault); ok {
 		scope = events.ScopeHost
 	}
+	if scope == events.ScopeHost && l.Credential != "" {
+		scope = events.ScopeHostCredential
+	}
 	return &events.Error{Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, RetryAfter: l.RetryAfter, Err: fault}
 }
 

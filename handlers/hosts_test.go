@@ -104,7 +104,7 @@ func TestHostLearnsWhoAsks(t *testing.T) {
 		job  handlers.Job
 		kind hosts.Kind
 	}{{job, hosts.Push}, {again, hosts.Retry}, {requested, hosts.Poll}} {
-		if _, err := w.handlers.Handle(context.Background(), tc.job); err != nil {
+		if _, err := w.try(tc.job); err != nil {
 			t.Fatal(err)
 		}
 		// The permit of the first clone is kept from its list of refs.

@@ -2,8 +2,10 @@ package handlers
 
 import (
 	"context"
+	"time"
 
 	"lockstep/events"
+	"lockstep/internal/state"
 )
 
 // Job is a change being handled by a worker that holds the lease on its repository.
@@ -13,6 +15,12 @@ type Job struct {
 	Attempt int    // starts at 1; waiting for the lease does not count
 	Fence   uint64 // fence of the lease on Change.Repo
 	FenceTo uint64 // fence of the lease on Change.To, if any
+
+	// Known is the repository's state, which [Backoff] reads.
+	Known state.Repo
+
+	// Now returns the time by Redis' clock; [time.Now] if nil.
+	Now func() time.Time
 
 	// Follows is the last result of the repository in the cell that it came from, which the handler reads from its state; nil
 	// if it came from none.
@@ -32,6 +40,13 @@ type Job struct {
 
 	// Progress reports a phase and how far it is. It is cheap and safe for concurrent use. [Changes] always sets it.
 	Progress func(events.Progress)
+}
+
+func (j Job) now() time.Time {
+	if j.Now == nil {
+		return time.Now()
+	}
+	return j.Now()
 }
 
 // Result returns a result of type t for the job, see [events.Change.Result].

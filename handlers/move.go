@@ -24,12 +24,10 @@ func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
-	for _, repo := range []events.RepoPath{change.Repo, change.To} {
-		if _, err := h.known(ctx, repo); err != nil { // it may be in another cell
-			return Outcome{}, err
-		}
+	if _, err := h.known(ctx, change.To); err != nil { // it may be in another cell
+		return Outcome{}, err
 	}
-	if done, err := h.movedBefore(ctx, change); done || err != nil {
+	if done, err := h.movedBefore(ctx, job); done || err != nil {
 		return Outcome{Result: job.Result(events.ResultPolled)}, err
 	}
 	if err := h.checkTarget(ctx, change); err != nil {
@@ -79,10 +77,7 @@ func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 // movedOutcome returns the outcome of a move whose clone and watches are at the new path.
 func (h *Handlers) movedOutcome(ctx context.Context, job Job, moved volume.MoveResult) (Outcome, error) {
 	change := job.Change
-	known, err := h.known(ctx, change.Repo)
-	if err != nil {
-		return Outcome{}, err
-	}
+	known := job.Known
 	there, err := h.known(ctx, change.To)
 	if err != nil {
 		return Outcome{}, err
@@ -124,13 +119,13 @@ func removalOf(successor volume.Published, job Job) (events.Change, error) {
 // movedBefore reports whether a move that was settled before is requested again, as by a redelivered webhook, and another
 // repository, which must keep its watches, has taken the old path since. It does not if the moved repository has left the
 // new path: then another one may have taken the same way.
-func (h *Handlers) movedBefore(ctx context.Context, change events.Change) (bool, error) {
+func (h *Handlers) movedBefore(ctx context.Context, job Job) (bool, error) {
+	change, known := job.Change, job.Known
 	if change.To.Equal(change.Repo) {
 		return false, nil
 	}
-	known, err := h.known(ctx, change.Repo)
-	if err != nil || !known.MovedTo(change.To, change.URL) {
-		return false, err
+	if !known.MovedTo(change.To, change.URL) {
+		return false, nil
 	}
 	there, err := h.known(ctx, change.To)
 	if err != nil {

@@ -3,6 +3,7 @@ package handlers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,9 +63,9 @@ func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	if job.Change.App != "" {
 		concerned = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool { return w.App != job.Change.App })
 	}
+	forgetUnwatched(job.Known, watches)
 	if len(concerned) == 0 {
-		_, err := h.known(ctx, repo)
-		return Outcome{Result: result}, err
+		return Outcome{Result: result}, nil
 	}
 	admitted, refs, err := h.listAsAnyone(ctx, job, concerned)
 	if err != nil {
@@ -107,16 +108,17 @@ func (h *Handlers) listAsAnyone(
 		}
 		tried[watched(w)] = true
 		refs, err := h.listRefs(ctx, job, job.Change.Repo, watched(w))
-		switch class := events.ClassOf(err); {
+		scope := events.ScopeOf(err)
+		switch {
 		case err == nil:
 			return w, refs, nil
-		case class == events.ClassLimited:
+		case events.DispositionOf(err) == events.Contention, scope == events.ScopeHostCredential:
 			limited = cmp.Or(limited, err)
 			continue
-		case class != events.ClassAuth && class != events.ClassConfig && class != events.ClassNotFound:
+		case scope != events.ScopeCredential && !errors.Is(err, errUnresolved):
 			return w, volume.Refs{}, err
 		}
-		if failed := h.denyAll(ctx, job, watches, watched(w), err); failed != nil {
+		if failed := h.deny(ctx, job, watches, watched(w), err); failed != nil {
 			return w, volume.Refs{}, failed
 		}
 		first = cmp.Or(first, err)
@@ -124,12 +126,15 @@ func (h *Handlers) listAsAnyone(
 	return watch.Watch{}, volume.Refs{}, cmp.Or(limited, first)
 }
 
+// errUnresolved means that a credential cannot be used, as it is not configured for example.
+var errUnresolved = errors.New("no credential")
+
 func (h *Handlers) listRefs(
 	ctx context.Context, job Job, repo events.RepoPath, from source,
 ) (volume.Refs, error) {
 	auth, err := h.Credentials.Resolve(ctx, from.credential, from.url)
 	if err != nil {
-		return volume.Refs{}, err
+		return volume.Refs{}, fmt.Errorf("%w: %w", errUnresolved, err)
 	}
 	refs, err := h.Volume.ListRefs(ctx, volume.ListRefsRequest{
 		Repo: repo, URL: from.url, Auth: auth, Foreign: from.foreign, Gate: h.gate(job, from.credential),
@@ -142,15 +147,11 @@ func (h *Handlers) listRefs(
 func (h *Handlers) missing(
 	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs,
 ) (Outcome, error) {
-	known, err := h.known(ctx, job.Change.Repo)
-	if err != nil {
-		return Outcome{}, err
-	}
 	published, cloned, err := h.Volume.Published(job.Change.Repo)
 	if err != nil {
 		return Outcome{}, err
 	}
-	compared, err := h.comparedViews(ctx, job.Change.Repo, known)
+	compared, err := h.comparedViews(ctx, job.Change.Repo, job.Known)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -159,7 +160,7 @@ func (h *Handlers) missing(
 		return Outcome{}, err
 	}
 	p := polled{
-		h: h, job: job, watches: watches, refs: refs, known: known, published: published, cloned: cloned, compared: compared,
+		h: h, job: job, watches: watches, refs: refs, known: job.Known, published: published, cloned: cloned, compared: compared,
 		listed: listed, now: time.Now(),
 		wanted: map[events.Ref]bool{},
 	}

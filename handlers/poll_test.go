@@ -140,7 +140,7 @@ func TestManualSyncIsKeptFromRemovalThatWaits(t *testing.T) {
 	w.mustHandle("c-0", events.Change{URL: dev.URL, App: "docs", Ref: mustRef("dev")})
 	removal := w.job("d-0", outcome.Changes[0])
 	removal.Change = outcome.Changes[0]
-	if _, err := w.handlers.Handle(context.Background(), removal); events.ClassOf(err) != events.ClassConflict {
+	if _, err := w.try(removal); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("removal of what was synced by request since: %v", err)
 	}
 	if names := w.names(); names != "dev main" {

@@ -70,7 +70,7 @@ func (p *polled) needsSync(recheck *recheck, w watch.Watch, ref events.Ref) (boo
 	}
 	isDefault := ref == p.refs.Default
 	isCurrent := p.published.Commits[ref] == commit && (!isDefault || p.published.Plain == ref) && p.known.Head(ref) == commit &&
-		p.known.Given(w.App, ref) == commit && !p.known.Repeats(w.App, ref) && p.known.Denied(w.App, w.Credential) == "" &&
+		p.known.Given(w.App, ref) == commit && !p.known.Repeats(w.App, ref) && !p.known.Denied(w.App, w.Credential) &&
 		p.published.LFS[ref].String() == lfsOf(p.watches, ref, isDefault).String() &&
 		p.published.Submodules[ref] == submodulesOf(p.watches, ref, isDefault) && !p.published.Incomplete[ref] &&
 		!p.h.missesCredential(p.watches, w, ref, isDefault, p.published.Missing[ref])

@@ -84,7 +84,7 @@ func TestSyncThatAPollRequestedRequestsNoPoll(t *testing.T) {
 	}
 	job := w.job("c-0", events.Change{Repo: w.repo(), URL: w.git.URL("acme/widgets"), Ref: mustRef("0new"), App: "ci", Watched: true})
 	job.Change.ID = "poll/b-0/1"
-	outcome, err := w.handlers.Handle(context.Background(), job)
+	outcome, err := w.try(job)
 	must(t, err)
 	if len(outcome.Changes) > 0 {
 		t.Errorf("the sync requested %q", requested(outcome.Changes))
@@ -119,7 +119,7 @@ func TestPollGoesOnWithoutItsList(t *testing.T) {
 	w.branch(first, "dev")
 	stale := w.job("2-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
 	stale.Fence = 1
-	if _, err := w.handlers.Handle(context.Background(), stale); events.ClassOf(err) != events.ClassStale {
+	if _, err := w.try(stale); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("after a newer holder: %v", err)
 	}
 	var log strings.Builder

@@ -53,6 +53,10 @@ func TestRevokedTokenIsReplaced(t *testing.T) {
 	if events.ClassOf(err) != events.ClassAuth || events.DispositionOf(err) != events.Retryable {
 		t.Fatalf("with a revoked token: %v; want it retryable", err)
 	}
+	if _, err := w.handle("2-0", change); events.ScopeOf(err) != events.ScopeNone {
+		t.Errorf("right after that: %v; want it to wait", err)
+	}
+	w.later = time.Minute
 	if r := w.mustHandle("1-0", change); r.After != head {
 		t.Errorf("unexpected result %+v", r)
 	}

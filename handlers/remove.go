@@ -30,10 +30,7 @@ func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)
 	}
-	known, err := h.known(ctx, change.Repo)
-	if err != nil {
-		return Outcome{}, err
-	}
+	known := job.Known
 	if isOfPoll(change) && change.Force && !known.OnlyWatched(change.Ref) {
 		return Outcome{}, events.Errorf(events.Permanent, events.ClassConflict,
 			"remove %s: %s was synced by request since; it stays", change.Repo, change.Ref)

@@ -13,6 +13,13 @@ import (
 
 const siblingsPerStep = 100 // how many waiting changes are read, and settled, in one step
 
+// Beside reports whether a change does not wait for the lock, for [stream.SubscriberConfig]: it is skipped if another job holds the
+// repository, in this process too.
+func (c *Changes) Beside(msg *message.Message) bool {
+	change, err := parseOnce(msg)
+	return err == nil && change.OnBusy == events.BusySkip
+}
+
 // Key returns a change's key for [stream.SubscriberConfig]: its repository, as for the lock.
 func (c *Changes) Key(msg *message.Message) string {
 	change, err := parseOnce(msg)
@@ -112,7 +119,7 @@ func (c *Changes) covered(
 			continue
 		}
 		observed := c.coalesce(ctx, a, change, sibling, s.Outputs)
-		sibling.Outputs, sibling.State, sibling.Notes = s.Outputs, s.State, s.Notes
+		sibling.Outputs, sibling.State = s.Outputs, s.State
 		sibling.Settled = func() {
 			observed()
 			if outcome.Settled != nil {

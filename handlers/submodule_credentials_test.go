@@ -179,12 +179,12 @@ func TestNoTokenFollowsTheLFSFilesOfASubmodule(t *testing.T) {
 		asked  bool // the thief is asked
 	}{
 		"its own server":                  {},
-		"a server at another port":        {config: "THIEF/libs/a.git/info/lfs", class: events.ClassLFS, asked: true},
+		"a server at another port":        {config: "THIEF/libs/a.git/info/lfs", class: events.ClassNotFound, asked: true},
 		"a server outside of all":         {config: "HOST/other/a.git/info/lfs", class: events.ClassAuth},
-		"that of the repository":          {config: "HOST/acme/widgets.git/info/lfs", class: events.ClassLFS},
-		"an object at another port":       {href: "THIEF/libs/object", class: events.ClassLFS, asked: true},
-		"an object out of the prefix":     {href: "HOST/libs/..;/other/object", class: events.ClassLFS},
-		"an object in another's prefix":   {href: "HOST/acme/widgets.git/object", class: events.ClassLFS},
+		"that of the repository":          {config: "HOST/acme/widgets.git/info/lfs", class: events.ClassNotFound},
+		"an object at another port":       {href: "THIEF/libs/object", class: events.ClassNotFound, asked: true},
+		"an object out of the prefix":     {href: "HOST/libs/..;/other/object", class: events.ClassNotFound},
+		"an object in another's prefix":   {href: "HOST/acme/widgets.git/object", class: events.ClassNotFound},
 		"an object on a private network":  {href: "http://127.0.0.2:1/object", class: events.ClassConfig},
 		"a server on a private network":   {config: "http://127.0.0.2:1/lfs", class: events.ClassConfig},
 		"a server with a user in its URL": {config: "http://bot@127.0.0.1/lfs", class: events.ClassConfig},

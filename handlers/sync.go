@@ -20,10 +20,7 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, redisError(err)
 	}
-	known, err := h.known(ctx, change.Repo)
-	if err != nil {
-		return Outcome{}, err
-	}
+	known := job.Known
 	job.Follows = known.Follows()
 	if known.RemovedSince(job.Entry) {
 		result := job.Result(events.ResultRemoved)
@@ -38,7 +35,7 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 		return Outcome{}, err
 	}
 	answer, answered := answeredBy(known, job, latest)
-	denied := known.Denied(change.App, change.Credential) != ""
+	denied := known.Denied(change.App, change.Credential)
 	if denied {
 		answer, answered = state.RemoteRef{}, false // only the remote can say that it accepts the credential again
 	}
@@ -54,11 +51,7 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 		return refused, nil
 	}
 	if err != nil {
-		err = h.afterRefusal(change.Credential, s.request.Auth, err)
-		if failed := h.deny(ctx, job, known, change.App, change.Credential, err); failed != nil {
-			return Outcome{}, failed
-		}
-		return Outcome{}, err
+		return Outcome{}, h.afterRefusal(change.Credential, s.request.Auth, err)
 	}
 	fresh := synced.Asked || !answered
 	switch {
@@ -73,9 +66,6 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	}
 	if fresh && latest != "" { // an older answer is stored already, or has been replaced
 		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
-	}
-	if denied {
-		outcome.Drop = append(outcome.Drop, state.DeniedField(change.App, change.Credential))
 	}
 	remember(&outcome, job, known, s.inspection)
 	return outcome, nil
@@ -194,7 +184,7 @@ func remember(outcome *Outcome, job Job, known state.Repo, inspection *inspectio
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
 }
 
-// known returns the state of a repository. It returns an error of the class [events.ClassMoved] if the repository is not in this cell.
+// known returns the state of a repository. It returns an error of the class [events.ClassBusy] if the repository is not in this cell.
 func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
 	known, err := h.States.Load(ctx, repo)
 	if err != nil {

@@ -149,7 +149,7 @@ func (i *inspection) check(ctx context.Context, c volume.Candidate) error {
 	i.checked = &state.Check{Ref: c.Ref.String(), Commit: c.Commit, Rules: i.rules.digest, At: time.Now().UTC(), Forced: c.Rewound}
 	for _, w := range i.rules.watches {
 		if w.NoRewind && (c.Rewound || c.Unknown) {
-			return i.refuse(events.ClassRewritten, rewindText(w, c))
+			return i.refuse(events.ClassRefused, rewindText(w, c))
 		}
 	}
 	for _, w := range i.rules.watches {
@@ -162,7 +162,7 @@ func (i *inspection) check(ctx context.Context, c volume.Candidate) error {
 			return err
 		}
 		if w.Verify == watch.VerifyRequire && !v.Verified && i.checked.Class == "" {
-			i.checked.Class, i.checked.App = events.ClassUnverified, w.App
+			i.checked.Class, i.checked.App = events.ClassRefused, w.App
 			i.checked.Reason = fmt.Sprintf("%s %.12s of %s is not verified, which app %s requires: %s; what is published stays",
 				v.Object, v.ID, c.Ref, w.App, v.Reason)
 		}

@@ -166,19 +166,19 @@ func TestVerificationOfWatches(t *testing.T) {
 		"required":                   {[]watch.Watch{w("docs", "require", "team")}, candidate(3), "", "{true key1 SHA256:"},
 		"reported, not verified":     {[]watch.Watch{w("docs", "report", "others")}, candidate(3), "", "is not trusted"},
 		"reported, without keys":     {[]watch.Watch{w("docs", "report", "broken")}, candidate(3), "", "cannot be used: allowedSigners: line 1"},
-		"required, without keys":     {[]watch.Watch{w("docs", "require", "broken")}, candidate(3), events.ClassUnverified, "cannot be used"},
-		"another app requires":       {[]watch.Watch{w("docs", "", ""), w("deploy", "require", "others")}, candidate(1), events.ClassUnverified, "app deploy requires"},
-		"each with its keys":         {[]watch.Watch{w("docs", "require", "team"), w("deploy", "require", "others")}, candidate(1), events.ClassUnverified, "app deploy requires"},
+		"required, without keys":     {[]watch.Watch{w("docs", "require", "broken")}, candidate(3), events.ClassRefused, "cannot be used"},
+		"another app requires":       {[]watch.Watch{w("docs", "", ""), w("deploy", "require", "others")}, candidate(1), events.ClassRefused, "app deploy requires"},
+		"each with its keys":         {[]watch.Watch{w("docs", "require", "team"), w("deploy", "require", "others")}, candidate(1), events.ClassRefused, "app deploy requires"},
 		"another app reports":        {[]watch.Watch{w("docs", "", ""), w("deploy", "report", "others")}, candidate(1), "", "<nil>"},
 		"one app, strictest":         {[]watch.Watch{w("docs", "report", "others"), w("docs", "require", "team")}, candidate(1), "", "{true key1"},
-		"two required by one app":    {[]watch.Watch{w("docs", "require", "all"), w("docs", "require", "others")}, candidate(1), events.ClassUnverified, "app docs requires"},
+		"two required by one app":    {[]watch.Watch{w("docs", "require", "all"), w("docs", "require", "others")}, candidate(1), events.ClassRefused, "app docs requires"},
 		"10,000 commits":             {[]watch.Watch{w("docs", "require", "team")}, candidate(10_000), "", " 1000 true }"},
 		"depth 1":                    {[]watch.Watch{shallow}, candidate(10), "", " 1 true }"},
-		"large commits":              {[]watch.Watch{w("docs", "require", "team")}, large, events.ClassUnverified, "does not match"},
+		"large commits":              {[]watch.Watch{w("docs", "require", "team")}, large, events.ClassRefused, "does not match"},
 		"keys that cannot be read":   {[]watch.Watch{w("docs", "require", "gone")}, candidate(1), events.ClassConfig, "is a directory"},
-		"rewritten, refused":         {[]watch.Watch{{App: "deploy", NoRewind: true}}, rewound, events.ClassRewritten, "app deploy refuses"},
+		"rewritten, refused":         {[]watch.Watch{{App: "deploy", NoRewind: true}}, rewound, events.ClassRefused, "app deploy refuses"},
 		"rewritten, not refused":     {[]watch.Watch{w("docs", "require", "team")}, rewound, "", "{true key1"},
-		"before signatures":          {[]watch.Watch{w("docs", "require", "others"), {App: "deploy", NoRewind: true}}, rewound, events.ClassRewritten, "was rewritten"},
+		"before signatures":          {[]watch.Watch{w("docs", "require", "others"), {App: "deploy", NoRewind: true}}, rewound, events.ClassRefused, "was rewritten"},
 		"rules of another ref alone": {[]watch.Watch{{App: "deploy", Ref: selector(t, "refs/heads/x"), NoRewind: true}}, rewound, "", "<nil>"},
 	} {
 		outcome, err := h.verified(t, tc.watches, tc.candidate)
@@ -203,7 +203,7 @@ func TestVerificationOfWatches(t *testing.T) {
 		if r.Class != tc.class || !strings.Contains(got, tc.want) || (r.Type == events.ResultFailed) != (tc.class != "") {
 			t.Errorf("%s: got %s, %s, want %q", name, r.Class, got, tc.want)
 		}
-		if r.Verification != nil && r.Class == events.ClassUnverified && r.Verification.Verified {
+		if r.Verification != nil && r.Class == events.ClassRefused && r.Verification.Verified {
 			t.Errorf("%s: refused as not verified, with %+v", name, *r.Verification)
 		}
 		if refused := outcome.State["refused"]; (refused == "refs/heads/main") != (tc.class != "") {

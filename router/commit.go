@@ -48,7 +48,7 @@ func Commit(msg *message.Message, what stream.Settlement) (produced []*message.M
 		err = delivery.Settle(ctx, what)
 	}
 	if errors.Is(err, stream.ErrGuard) {
-		return nil, events.Errorf(events.Contention, events.ClassStale, "settle: %w", err)
+		return nil, events.Errorf(events.Contention, events.ClassBusy, "settle: %w", err)
 	}
 	return nil, err
 }

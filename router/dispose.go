@@ -25,9 +25,6 @@ type Disposer struct {
 	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another consumer has taken
 	// over the message meanwhile. Optional.
 	OnGiveUp func(msg *message.Message, err error, attempts int)
-	// Note returns the notes to change after an attempt that ended with err, in the step that settles or nacks the message.
-	// final means that the message is given up. It may return nil. Optional.
-	Note func(msg *message.Message, err error, attempts int, final bool) *stream.Notes
 	// Attrs returns attributes of a message for the log. Optional.
 	Attrs func(msg *message.Message) []any
 	Log   *slog.Logger // default slog.Default
@@ -54,7 +51,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		if !ok {
 			attempt, _ := strconv.Atoi(msg.Metadata.Get(metadataAttempt))
 			msg.Metadata.Set(metadataAttempt, strconv.Itoa(attempt+1))
-			delay.Message(msg, delay.For(d.Retry.delay(attempt+1)))
+			delay.Message(msg, delay.For(d.Retry.Delay(attempt+1)))
 			return nil, err
 		}
 		// The decision should reach Redis even if the message's context has ended.
@@ -113,7 +110,6 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	}
 	wait := d.Retry.after(err, delivery.Attempt())
 	log.WarnContext(ctx, "attempt failed, will retry", "delay", wait)
-	delivery.Note(d.notes(msg, delivery, err, false))
 	return giveBack(ctx, msg, delivery, wait, true)
 }
 
@@ -122,12 +118,16 @@ func (d Disposer) wait(
 	ctx context.Context, log *slog.Logger, msg *message.Message, delivery *stream.Delivery, err error,
 ) error {
 	wait := d.Retry.after(err, delivery.Delivered())
-	delivery.Note(d.notes(msg, delivery, err, false))
 	if events.RetryAfter(err) <= 0 {
 		log.InfoContext(ctx, "lock or remote is busy, will retry", "delay", wait)
 		return giveBack(ctx, msg, delivery, wait, false)
 	}
-	log.DebugContext(ctx, "message waits, will retry", "delay", wait) // may concern thousands of messages
+	level := slog.LevelDebug // may concern thousands of messages, again and again
+	if delivery.Delivered() == 1 {
+		level = slog.LevelInfo
+	}
+	log.Log(ctx, level, "message waits, will retry", "delay", wait)
+	trace.SpanFromContext(msg.Context()).SetAttributes(attrEnd.String(stream.Deferred)) // the nack is written after the span's end
 	request(msg, wait, false)
 	msg.Nack() // the subscriber writes many of these at a time
 	return nil
@@ -154,17 +154,10 @@ func request(msg *message.Message, wait time.Duration, failed bool) {
 	msg.Metadata.Set(stream.MetadataUncounted, strconv.FormatBool(!failed))
 }
 
-func (d Disposer) notes(msg *message.Message, delivery *stream.Delivery, err error, final bool) *stream.Notes {
-	if d.Note == nil {
-		return nil
-	}
-	return d.Note(msg, err, delivery.Attempt(), final)
-}
-
 // giveUp settles a message with its failed result. It dead-letters the message if a reason is given, or if there is no failed result:
 // otherwise nothing would be left of it. Nothing needs to be left of a message that is skipped.
 func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string) (err error) {
-	s := stream.Settlement{Notes: d.notes(msg, delivery, cause, true)}
+	var s stream.Settlement
 	if d.Failed != nil {
 		s.Outputs = d.Failed(msg, cause, delivery.Attempt())
 		Inject(msg.Context(), s.Outputs)

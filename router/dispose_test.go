@@ -3,15 +3,21 @@ package router_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 	"lockstep/router"
@@ -94,6 +100,46 @@ func (refusal) Error() string { return "NOPERM for once" }
 
 func (refusal) RedisError() {}
 
+// TestMessageThatWaitsForAMoment covers the log, and the span, which ends before the nack is written.
+func TestMessageThatWaitsForAMoment(t *testing.T) {
+	t.Parallel()
+	ctx, client := t.Context(), startRedis(t)
+	recorder := tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")
+	var log logtest.Buffer
+	const deliveries = 3
+	done := newSignal(deliveries)
+	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client), Tracer: tracer,
+		Handler: func(msg *message.Message) ([]*message.Message, error) {
+			defer done.one()
+			if delivery, _ := stream.DeliveryOf(msg); delivery.Delivered() == deliveries {
+				return router.Commit(msg, stream.Settlement{})
+			}
+			return nil, &events.Error{Disposition: events.Contention, RetryAfter: time.Millisecond, Err: errors.New("limited")}
+		},
+		Dispose: router.Disposer{Log: slog.New(slog.NewTextHandler(&log, nil))}})
+	publishTo(t, newPublisher(t, client), topic, "m1", nil)
+	within(t, done.all, "last delivery")
+	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
+	if n := strings.Count(log.String(), "will retry"); n != 1 {
+		t.Errorf("%d lines at level info, want one for the first delivery: %s", n, log.String())
+	}
+	ends := func() (ends []string) {
+		for _, span := range recorder.Ended() {
+			for _, a := range span.Attributes() {
+				if a.Key == "lockstep.end" {
+					ends = append(ends, a.Value.AsString())
+				}
+			}
+		}
+		return ends
+	}
+	stopWhen(t, func() bool { return len(ends()) == deliveries })
+	if want := []string{stream.Deferred, stream.Deferred, stream.Settled}; !slices.Equal(ends(), want) {
+		t.Errorf("deliveries ended %q, want %q", ends(), want)
+	}
+}
+
 func TestMessageTakenOverIsNotAnError(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
@@ -130,8 +176,8 @@ func TestDisposerWithoutFailed(t *testing.T) {
 		dead   int64
 	}{
 		"nil, permanent":     {nil, events.Errorf(events.Permanent, events.ClassNotFound, "no"), 1},
-		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
-		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassMalformed, "no"), 1},
+		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
+		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

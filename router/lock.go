@@ -52,7 +52,7 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			switch cause := context.Cause(held); {
 			case err == nil:
 			case errors.Is(cause, locking.ErrLost):
-				err = events.Errorf(events.Contention, events.ClassStale, "lease on %s lost: %w", reqs[0].Key, err)
+				err = events.Errorf(events.Contention, events.ClassBusy, "lease on %s lost: %w", reqs[0].Key, err)
 			case errors.Is(cause, locking.ErrClosed):
 				err = stopping(fmt.Errorf("lease on %s ended: %w", reqs[0].Key, err))
 			}
@@ -82,6 +82,6 @@ func notAcquired(err error) error {
 // stopping returns the error of a message that returns to the stream at once because this process is stopping.
 func stopping(err error) error {
 	return &events.Error{
-		Disposition: events.Contention, Scope: events.ScopeNone, RetryAfter: events.AtOnce, Class: events.ClassShutdown, Err: err,
+		Disposition: events.Contention, Scope: events.ScopeNone, RetryAfter: events.AtOnce, Class: events.ClassBusy, Err: err,
 	}
 }

@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -205,7 +206,7 @@ func TestClosingLockerReturnsMessage(t *testing.T) {
 	defer cancel()
 	_ = locker.Close(ctx)
 	err := within(t, ended, "end of the handler")
-	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
+	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("%v is %v, %v; want it returned without a failure", err, events.DispositionOf(err), events.ClassOf(err))
 	}
 	if msg.Context() != before {
@@ -219,5 +220,35 @@ func TestInvalidLockRequestIsAPermanentFailure(t *testing.T) {
 	_, err := lock(func(*message.Message) ([]*message.Message, error) { return nil, nil })(message.NewMessage("1", []byte("a\x00b")))
 	if !errors.Is(err, locking.ErrBadRequest) || events.DispositionOf(err) != events.Permanent {
 		t.Errorf("a key with NUL: got %v, disposition %v", err, events.DispositionOf(err))
+	}
+}
+
+// refusing is a Locker that returns an error.
+type refusing struct{ err error }
+
+func (r refusing) AcquireAll(context.Context, ...locking.Request) (locking.Leases, error) {
+	return nil, r.err
+}
+
+func TestScopeOfALockThatIsNotAcquired(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		err         error
+		scope       events.Scope
+		disposition events.Disposition
+		after       time.Duration
+	}{
+		"busy":         {locking.ErrTimeout, events.ScopeNone, events.Contention, 0},
+		"held":         {locking.ErrHeld, events.ScopeNone, events.Permanent, 0},
+		"closed":       {locking.ErrClosed, events.ScopeNone, events.Contention, events.AtOnce},
+		"Redis failed": {locking.ErrUnavailable, events.ScopeUs, events.Contention, 0},
+		"bad request":  {locking.ErrBadRequest, events.ScopeChange, events.Permanent, 0},
+	} {
+		lock := router.Lock(refusing{fmt.Errorf("acquire: %w", tc.err)}, byPayload)
+		_, err := lock(func(*message.Message) ([]*message.Message, error) { return nil, nil })(message.NewMessage("1", []byte("k")))
+		if !errors.Is(err, tc.err) || events.ScopeOf(err) != tc.scope || events.DispositionOf(err) != tc.disposition ||
+			events.RetryAfter(err) != tc.after {
+			t.Errorf("%s: scope %q, %v, after %v: %v", name, events.ScopeOf(err), events.DispositionOf(err), events.RetryAfter(err), err)
+		}
 	}
 }

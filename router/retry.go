@@ -38,12 +38,16 @@ func (r Retry) after(err error, n int) time.Duration {
 	if wait := events.RetryAfter(err); wait > 0 {
 		return wait
 	}
-	return r.delay(n)
+	return r.Delay(n)
 }
 
-// delay returns the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc
+// Attempts returns the maximum number of attempts.
+func (r Retry) Attempts() int { return r.withDefaults().MaxAttempts }
+
+// Delay returns the delay after the nth attempt, n from 1: Base doubled each time, at most Max, with equal jitter (Marc
 // Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015): at random between half and all of it.
-func (r Retry) delay(n int) time.Duration {
+func (r Retry) Delay(n int) time.Duration {
+	r = r.withDefaults()
 	d := r.Max
 	if shift := max(n, 1) - 1; shift < 62 && r.Base <= r.Max>>shift { // the same as Base<<shift <= Max, which may overflow
 		d = r.Base << shift

@@ -23,7 +23,7 @@ func TestRetryDelayDoublesWithJitter(t *testing.T) {
 			want *= 2
 		}
 		want = min(want, r.Max)
-		if got := r.delay(n); got < want/2 || got > want {
+		if got := r.Delay(n); got < want/2 || got > want {
 			t.Fatalf("delay(%d) of %+v is %v, want %v to %v", n, r, got, want/2, want)
 		}
 	})
@@ -33,7 +33,7 @@ func TestRetryDelayDoesNotOverflow(t *testing.T) {
 	for n := range 100 {
 		for _, base := range []time.Duration{time.Minute, time.Hour, 1000 * time.Hour} {
 			r := Retry{Base: base, Max: 2000 * time.Hour}
-			if got := r.delay(n); got < base/2 || got > r.Max {
+			if got := r.Delay(n); got < base/2 || got > r.Max {
 				t.Fatalf("delay(%d) of %+v is %v", n, r, got)
 			}
 		}
@@ -48,7 +48,7 @@ func TestImplausibleEntryIDExpires(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			age, turns := time.Duration(0), 1
 			for ; !r.tooOld(entry, turns, time.Now()) && age < 2*r.MaxAge; turns++ {
-				age += r.delay(turns)
+				age += r.Delay(turns)
 			}
 			if age < r.MaxAge/2 || age > r.MaxAge {
 				t.Errorf("too old after %v and %d turns, want within %v", age, turns, r.MaxAge)

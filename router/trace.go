@@ -44,8 +44,8 @@ func Trace(tracer trace.Tracer, topic string) message.HandlerMiddleware {
 			}
 			defer func() {
 				msg.SetContext(before)
-				if ok && span.IsRecording() {
-					span.SetAttributes(attrEnd.String(string(delivery.Outcome())))
+				if ok && delivery.Outcome() != "" {
+					span.SetAttributes(attrEnd.String(delivery.Outcome()))
 				}
 				span.End()
 			}()

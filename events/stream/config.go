@@ -79,6 +79,10 @@ type SubscriberConfig struct {
 	// once per message, before anything else uses it, and may set a context derived from the message's own.
 	Key func(*message.Message) string
 
+	// Beside reports whether a message is handed out although another one of its key is, because its handler does not wait
+	// for the key's lock. A message for which it panics becomes a dead letter. Optional.
+	Beside func(*message.Message) bool
+
 	Grace time.Duration // how long Close waits for handlers before it cancels them; default 25 s
 
 	Log      *slog.Logger // default: the logger of NewSubscriber
@@ -139,6 +143,9 @@ func (c SubscriberConfig) withDefaults(logger watermill.LoggerAdapter) (Subscrib
 	}
 	if c.Key == nil {
 		c.Key = func(*message.Message) string { return "" }
+	}
+	if c.Beside == nil {
+		c.Beside = func(*message.Message) bool { return false }
 	}
 	if c.Unmarshaller == nil {
 		c.Unmarshaller = unmarshaller{}

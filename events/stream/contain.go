@@ -11,7 +11,7 @@ import (
 )
 
 // contain wraps the functions of the configuration so that a panic in one of them is logged and does not end the process.
-// A panic in Unmarshaller or Key is an error of the message instead: see decodeKeyed.
+// A panic in Unmarshaller, Key or Beside is an error of the message instead: see unmarshal and keyOf.
 func (c *SubscriberConfig) contain() {
 	room, log := c.Room, c.Log
 	c.Room = func() int {
@@ -48,15 +48,15 @@ func (o containedObserver) Lapsed(stream, consumer string) {
 	contained(o.log, "Observer.Lapsed", func() { o.next.Lapsed(stream, consumer) })
 }
 
-// keyOf returns the key of a message.
-func (c *SubscriberConfig) keyOf(msg *message.Message) (key string, err error) {
+// keyOf returns the key of a message, and whether the message is handed out beside another one of its key.
+func (c *SubscriberConfig) keyOf(msg *message.Message) (key string, beside bool, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("stream: SubscriberConfig.Key panicked: %v", cause)
+			err = fmt.Errorf("stream: SubscriberConfig.Key or Beside panicked: %v", cause)
 		}
 	}()
 	if key = c.Key(msg); strings.ContainsRune(key, 0) {
-		err = fmt.Errorf("stream: the message's key %q contains NUL", key)
+		return "", false, fmt.Errorf("stream: the message's key %q contains NUL", key)
 	}
-	return key, err
+	return key, c.Beside(msg), nil
 }

@@ -98,7 +98,15 @@ func TestMessageWithoutAKeyIsDeadLettered(t *testing.T) {
 				}
 				return m.UUID
 			}
-		}, "Key panicked: no key"},
+		}, "panicked: no key"},
+		"Beside panics": {func(c *stream.SubscriberConfig) {
+			c.Beside = func(m *message.Message) bool {
+				if poison(m) {
+					panic("not known")
+				}
+				return false
+			}
+		}, "panicked: not known"},
 		"the key contains NUL": {func(c *stream.SubscriberConfig) {
 			c.Key = func(m *message.Message) string {
 				if poison(m) {

@@ -26,6 +26,7 @@ type Delivery struct {
 	sub     *subscription
 	entry   string
 	key     string
+	beside  bool // is handed out even if its key is busy
 	attempt int
 	times   int
 	bytes   int64
@@ -38,8 +39,6 @@ type Delivery struct {
 	lost atomic.Bool // the handler was cancelled because another consumer owns the entry
 	mu   sync.Mutex  // held while finishing
 	how  string      // empty until finished
-
-	notes atomic.Pointer[Notes] // for the next nack
 
 	maybeSettled bool // a settlement got no reply and may have happened
 }
@@ -104,11 +103,8 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 	})
 }
 
-// Note sets the notes that the next nack changes, through the Delivery or through the message's own Nack.
-func (d *Delivery) Note(notes *Notes) { d.notes.Store(notes) }
-
 func (d *Delivery) back(how string, delay time.Duration) giveBack {
-	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred, notes: d.notes.Load()}
+	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred}
 	if how == Nacked {
 		b.how = failed
 	}

@@ -43,8 +43,8 @@
 // its outputs, its state and its acknowledgement, after checking that this consumer still owns the entry, which XACK does
 // not check, and that the lease of the [Guard], if any, is held.
 //
-// An entry that cannot be decoded, or for which Key panics or returns a key with NUL, becomes a dead letter. A panic in Room
-// or the Observer is logged. The handler decides when to give up, with [Delivery.DeadLetter].
+// An entry that cannot be decoded, or for which Key or Beside panics, or whose key has NUL, becomes a dead letter. A panic in
+// Room or the Observer is logged. The handler decides when to give up, with [Delivery.DeadLetter].
 //
 // An attempt counts when the handler failed, which is when the message is nacked, or when its process died or hung: when
 // another consumer, or a new process with the same name, takes the lapsed entry. A deferred delivery does not count, see
@@ -58,7 +58,7 @@
 // A consumer exists in the group from Subscribe to Close. Its reads are also heartbeats, every 2 s at least, even if nothing
 // arrives: [GroupStatistics] counts the live ones. Dead ones are removed after ten times the visibility.
 //
-// One message per Key is in flight in a process. The others are parked in an index by key. New entries of the key are parked
+// One message per Key is in flight in a process, and those that need not wait for it: see Beside. The others are parked in an index by key. New entries of the key are parked
 // behind them, and the oldest is unparked when the message is finished. A handler can read the parked entries of its key and
 // settle them together with its own: [Delivery.Siblings]. [Subscriber.Wake] makes waiting entries due at once.
 //

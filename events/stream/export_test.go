@@ -3,7 +3,7 @@ package stream
 import "github.com/redis/go-redis/v9"
 
 // Settles reports whether a command runs the settle script.
-func Settles(cmd redis.Cmder) bool { return runs(cmd, settleScript, "groups", "notes", "settle") }
+func Settles(cmd redis.Cmder) bool { return runs(cmd, settleScript, "groups", "settle") }
 
 // Takes reports whether a command runs the take script.
 func Takes(cmd redis.Cmder) bool { return runs(cmd, takeScript, "alive", "take") }

@@ -7,7 +7,7 @@ import (
 )
 
 // flight tracks the deliveries in flight, from the moment an entry is taken until its end is written to Redis.
-// It counts them and their bytes, and admits one per key.
+// It counts them and their bytes, and admits one per key, the key's head, and those that may be beside it.
 type flight struct {
 	freed chan struct{} // has a token if a delivery may have left since the last receive
 
@@ -15,8 +15,8 @@ type flight struct {
 	count   int
 	held    int64 // bytes
 	byEntry map[string]*Delivery
-	byKey   map[string]*Delivery
-	parked  map[string]bool // keys that may have parked entries
+	byKey   map[string]*Delivery // the heads
+	parked  map[string]bool      // keys that may have parked entries
 }
 
 func newFlight() *flight {
@@ -26,16 +26,18 @@ func newFlight() *flight {
 	}
 }
 
-// enter adds d, unless a delivery of its key is in flight, or d is new and entries of its key are parked, which go first.
+// enter adds d, unless its key has a head, or d is new and entries of its key are parked, which go first. A delivery that may be
+// beside others is added in any case, but not as the head.
 // A previous delivery of the same entry still counts until it leaves.
 func (f *flight) enter(d *Delivery, isNew bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if d.key != "" {
-		if f.byKey[d.key] != nil || isNew && f.parked[d.key] {
-			f.parked[d.key] = true
-			return false
-		}
+	switch isBusy := f.byKey[d.key] != nil || isNew && f.parked[d.key]; {
+	case d.key == "", isBusy && d.beside:
+	case isBusy:
+		f.parked[d.key] = true
+		return false
+	default:
 		f.byKey[d.key] = d
 	}
 	f.byEntry[d.entry] = d
@@ -89,11 +91,13 @@ func (f *flight) canUnpark() bool {
 	return false
 }
 
-// markParked records that entries of key may be parked.
-func (f *flight) markParked(key string) {
+// markParked records that entries of the keys may be parked.
+func (f *flight) markParked(keys ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.parked[key] = true
+	for _, key := range keys {
+		f.parked[key] = true
+	}
 }
 
 func (f *flight) len() int {

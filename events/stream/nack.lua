@@ -1,28 +1,21 @@
 -- Nack: give entries back, to be redelivered after a delay. They are parked: pending under a name that no
 -- consumer has, so that a consumer that still believes to own them is refused. An entry with a key is
--- also added to the parked index, where handlers of that key find it. notes.lua precedes this script.
+-- also added to the parked index, where handlers of that key find it.
 --
 -- KEYS    1 stream   2 due index   3 failed attempts
 --         4 parked index (ZSET of labels, all scores 0)   5 labels (HASH: entry ID -> label)
---         then those of the entries' notes
 -- ARGV    1 group   2 consumer   3 the name to park under
 --         then for each entry: ID, delay in ms, "failed", "deferred", or "early" if it was never handed out
---         and may be unparked before the delay is over, its label, empty for an entry without a key, and 0, or 1
---         followed by its notes
+--         and may be unparked before the delay is over, and its label, empty for an entry without a key
 -- Returns the IDs that are pending under another consumer, which it leaves unchanged. An ID that is parked
 --         or not pending is ignored.
 -- Refuses with NOGROUP if the group or the stream does not exist.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local argAt, keyAt = 3, 5
-local function arg() argAt = argAt + 1; return ARGV[argAt] end
-local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
-
 local refused = {}
-while argAt < #ARGV do
-  local id, delay, how, label = arg(), tonumber(arg()), arg(), arg()
-  local notes = arg() == '1' and notes_of(key, arg)
+for i = 4, #ARGV, 4 do
+  local id, delay, how, label = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3]
   local pending = redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1)[1]
   if pending and pending[2] == ARGV[2] then
     -- ZADD comes first because it fails when Redis is out of memory.
@@ -35,7 +28,6 @@ while argAt < #ARGV do
     if how == 'failed' then redis.call('HINCRBY', KEYS[3], id, 1) end
     if how == 'early' then times = math.max(times - 1, 0) end
     redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, id, 'RETRYCOUNT', times, 'JUSTID')
-    if notes then change_notes(notes, string.format('%.0f', now), string.format('%.0f', now + delay)) end
   elseif pending and pending[2] ~= ARGV[3] then
     refused[#refused + 1] = id
   end

@@ -27,21 +27,27 @@ func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.MaxIdleTime/2 + rand.N(s.cfg.MaxIdleTime/2)
 }
 
-// unpark makes the oldest parked entry of each key without a delivery in flight due.
-func (s *subscription) unpark(ctx context.Context) {
+// unpark makes the oldest parked entry of each key without a delivery in flight due. It returns the keys that have more:
+// whoever takes the entry learns that too, so only a consumer that reads next marks them, to take no new entries before.
+func (s *subscription) unpark(ctx context.Context) (more []string) {
 	for keys := range slices.Chunk(s.flight.freeKeys(), endingsAtOnce) {
-		var more []bool
+		var has []bool
 		err := withTimeout(ctx, func(ctx context.Context) (err error) {
-			more, err = s.group.unpark(ctx, keys)
+			has, err = s.group.unpark(ctx, keys)
 			return err
 		})
+		if err != nil {
+			s.flight.markParked(keys...)
+			if !noGroup(err) { // take re-creates the group
+				s.outage.failed(ctx, err)
+			}
+			continue
+		}
 		for i, key := range keys {
-			if err != nil || more[i] {
-				s.flight.markParked(key)
+			if has[i] {
+				more = append(more, key)
 			}
 		}
-		if err != nil && !noGroup(err) { // take re-creates the group
-			s.outage.failed(ctx, err)
-		}
 	}
+	return more
 }

@@ -86,6 +86,76 @@ func TestOneMessagePerKeyIsInFlight(t *testing.T) {
 	nothingParked(t, client)
 }
 
+func TestMessageBesideOthersWaitsForNone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client()
+	publishKeyed(t, client, "hot", 2)
+	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"beside", "beside too"} {
+		m := message.NewMessage(id, []byte("{}"))
+		m.Metadata.Set("key", "hot")
+		m.Metadata.Set("beside", "yes")
+		if err := p.Publish(topic, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		keyed(8, time.Minute)(c) // longer than the test
+		c.Beside = func(m *message.Message) bool { return m.Metadata.Get("beside") != "" }
+	})
+	head := w.next()
+	for _, want := range []string{"beside", "beside too"} {
+		m := w.next()
+		if m.UUID != want {
+			t.Fatalf("%s comes, want %s", m.UUID, want)
+		}
+		m.Ack()
+	}
+	w.none(200 * time.Millisecond) // their end does not make the key free
+	head.Ack()
+	w.next().Ack()
+	nothingParked(t, client)
+}
+
+func TestConsumerWithoutRoomUnparksForOthers(t *testing.T) {
+	t.Parallel()
+	const total = 5
+	server := redistest.Start(t)
+	client, hook := server.Client(), &counted{}
+	publishKeyed(t, client, "hot", total)
+	var full atomic.Bool
+	a := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		keyed(8, 10*time.Minute)(c) // much longer than the test
+		c.Client.AddHook(hook)
+		c.Room = func() int {
+			if full.Load() {
+				return 0
+			}
+			return 8
+		}
+	})
+	head := a.next()
+	eventually(t, "the rest is parked", func() bool { return pending(t, client)["(parked)"] == total-1 })
+	full.Store(true)
+	b := start(t, server, "b", keyed(8, 10*time.Minute))
+	before := hook.unparks.Load()
+	head.Ack()
+	next := b.next()
+	b.none(300 * time.Millisecond)
+	if n := hook.unparks.Load() - before; n == 0 || n > 2 { // Redis does not know the script the first time
+		t.Errorf("%d calls of unpark for one head that has ended", n)
+	}
+	next.Ack()
+	for range total - 2 {
+		b.next().Ack()
+	}
+	nothingParked(t, client)
+}
+
 func TestEntriesParkedByADeadConsumerAreRedelivered(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -21,12 +21,13 @@ const (
 	readBytes  = 8 << 20 // bytes of one read, which bounds how long it blocks Redis; the last entries may exceed it
 )
 
-// read takes entries and hands them out until stop is done. It never exceeds the window, and its bytes by one read at most.
+// read unparks and takes entries, and hands them out, until stop is done. It never exceeds the window, and its bytes by one read at most.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
 	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
 	for stop.Err() == nil {
 		count := min(s.cfg.Window-s.flight.len(), s.cfg.Room(), batch)
 		bytes := min(s.cfg.Bytes-s.flight.bytes(), readBytes)
+		more := s.unpark(stop) // also without room: what this process cannot take, another does
 		if count <= 0 || bytes <= 0 {
 			s.touch(stop)
 			s.full(stop)
@@ -35,7 +36,7 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		if s.overdue() {
 			s.beat(stop) // otherwise our own entries would look lapsed
 		}
-		s.unpark(stop)
+		s.flight.markParked(more...)
 		share := s.dueShare(count)
 		got, deliveries, err := s.take(stop, count, share, bytes)
 		if err != nil {
@@ -200,7 +201,7 @@ func (d *Delivery) open(e entry) (err error) {
 		return err
 	}
 	d.msg.SetContext(d.ctx)
-	d.key, err = d.sub.cfg.keyOf(d.msg)
+	d.key, d.beside, err = d.sub.cfg.keyOf(d.msg)
 	return err
 }
 

@@ -23,7 +23,7 @@ var (
 	touchScript      = redis.NewScript(source("alive", "touch"))
 	beatScript       = redis.NewScript(source("beat"))
 	ackScript        = redis.NewScript(source("ack"))
-	nackScript       = redis.NewScript(source("notes", "nack"))
+	nackScript       = redis.NewScript(source("nack"))
 	sweepScript      = redis.NewScript(source("sweep"))
 	leaveScript      = redis.NewScript(source("leave"))
 	siblingsScript   = redis.NewScript(source("siblings"))
@@ -31,7 +31,7 @@ var (
 	wakeScript       = redis.NewScript(source("wake"))
 	retryScript      = redis.NewScript(source("retry"))
 	trimDeadScript   = redis.NewScript(source("trim_dead"))
-	settleScript     = redis.NewScript(source("groups", "notes", "settle"))
+	settleScript     = redis.NewScript(source("groups", "settle"))
 	trimScript       = redis.NewScript(source("groups", "trim"))
 	forgetScript     = redis.NewScript(source("groups", "forget"))
 	watermarksScript = redis.NewScript(source("groups", "watermarks"))
@@ -247,7 +247,6 @@ type giveBack struct {
 	key     string
 	delayMS int64
 	how     string // one of the following
-	notes   *Notes
 }
 
 const (
@@ -288,9 +287,9 @@ func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) 
 
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
 	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
-	args := append(make([]any, 0, 3+5*len(backs)), g.name, g.consumer, parked)
+	args := append(make([]any, 0, 3+4*len(backs)), g.name, g.consumer, parked)
 	for _, b := range backs {
-		keys, args = b.notes.Append(keys, append(args, b.id, b.delayMS, b.how, b.label()))
+		args = append(args, b.id, b.delayMS, b.how, b.label())
 	}
 	return nackScript.Run(ctx, g.redis, keys, args...).StringSlice()
 }

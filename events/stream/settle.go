@@ -17,7 +17,6 @@ type Settlement struct {
 	Also    []Guard      // further leases that must be held
 	Outputs []Output     // messages to publish, in order
 	State   []HashUpdate // hashes to update
-	Notes   *Notes       // notes to change, after State; optional
 
 	// OnRelease, if not nil, requests that the same step release the Guard's lease, unless other requests wait
 	// for it in the guard's Queue or as parked siblings. It is called if the lease was released.
@@ -63,7 +62,7 @@ func (d *Delivery) DeadLetter(ctx context.Context, reason, cause string, s Settl
 
 func (d *Delivery) settle(ctx context.Context, how string, letter *deadLetter, s Settlement) error {
 	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.OnRelease != nil, key: d.key}
-	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State, s.Notes); err != nil {
+	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
 	returned := false
@@ -133,7 +132,7 @@ const (
 )
 
 // add adds an entry, which must be pending under owner, and the data to write for it.
-func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, state []HashUpdate, notes *Notes) error {
+func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, state []HashUpdate) error {
 	keys, args := c.keys, append(c.args, id, owner)
 	if dead != nil {
 		keys = append(keys, dead.stream)
@@ -175,7 +174,6 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 			args = append(args, name, update.Fields[name])
 		}
 	}
-	keys, args = notes.Append(keys, args)
 	c.n, c.keys, c.args = c.n+1, keys, args
 	return nil
 }

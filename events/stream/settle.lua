@@ -1,9 +1,9 @@
 -- Settle: publish outputs of entries, update state and acknowledge the entries, atomically for each entry. A
--- dead letter is another output: the original entry with the reason. groups.lua and notes.lua precede this script.
+-- dead letter is another output: the original entry with the reason. groups.lua precedes this script.
 --
 -- KEYS    1 stream   2 due index   3 failed attempts   4 parked index   5 labels; see nack.lua
 --         then, as ARGV requires: the guard's key, further guards' keys, the queue of the guard's lease;
---         for each entry the dead stream, output streams, hashes, those of its notes
+--         for each entry the dead stream, output streams, hashes
 -- ARGV    1 group   2 consumer
 --         0 without a guard; or 1, its owner and fence, the number of further guards, owner and fence of each,
 --         and 0, or 1 to release the guard's lease unless someone waits for it, followed by the range of labels
@@ -13,7 +13,6 @@
 --         number of outputs; for each the number of its fields and values, and these
 --         number of hashes; for each 1 to clear it first, else 0, the number of fields to remove, and these,
 --         the number of its fields and values, and these
---         0, or 1 followed by the entry's notes
 -- Returns for each entry
 --         "settled"    done; otherwise nothing changed:
 --         "already"    the entry is not pending: it was settled before
@@ -48,7 +47,6 @@ for n = 1, tonumber(arg()) do
   if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
   for i = 1, tonumber(arg()) do e.outputs[i] = {key = key(), fields = list()} end
   for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', drop = list(), fields = list()} end
-  e.notes = arg() == '1' and notes_of(key, arg)
   entries[n] = e
 end
 
@@ -92,7 +90,6 @@ for n, e in ipairs(entries) do
     sound = sound and (not e.dead or expect(e.dead.key, 'stream'))
     for _, o in ipairs(e.outputs) do sound = sound and expect(o.key, 'stream') end
     for _, h in ipairs(e.hashes) do sound = sound and expect(h.key, 'hash') end
-    if e.notes then sound = sound and expect(e.notes.hash, 'hash') and expect(e.notes.index, 'zset') end
   end
 end
 if not sound then
@@ -124,10 +121,7 @@ for n, e in ipairs(entries) do
     end
     if e.dead then add_dead_letter(e.id, e.dead) end
     for _, h in ipairs(e.hashes) do
-      if h.clear then
-        redis.call('DEL', h.key)
-        if e.notes and e.notes.hash == h.key then e.notes.cleared = true end
-      end
+      if h.clear then redis.call('DEL', h.key) end
       for i = 1, #h.drop, 1000 do
         redis.call('HDEL', h.key, unpack(h.drop, i, math.min(i + 999, #h.drop)))
       end
@@ -135,7 +129,6 @@ for n, e in ipairs(entries) do
         redis.call('HSET', h.key, unpack(h.fields, i, math.min(i + 999, #h.fields)))
       end
     end
-    if e.notes then change_notes(e.notes, string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), '0') end
     redis.call('XACK', stream, group, e.id)
     redis.call('ZREM', due, e.id)
     redis.call('HDEL', failures, e.id)

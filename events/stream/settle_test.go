@@ -59,6 +59,24 @@ func TestSettleIsAtomicAndHappensOnce(t *testing.T) {
 	clean(t, client)
 }
 
+func TestEntryAcknowledgedElsewhereCannotBeSettled(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.Start(t)
+	client := server.Client()
+	w := start(t, server, "a", nil)
+	publish(t, client, 1)
+	m := w.next()
+	client.XAck(ctx, topic, group, delivery(t, m).Entry())
+	if err := delivery(t, m).Settle(ctx, result()); !errors.Is(err, stream.ErrNotOwner) {
+		t.Errorf("%v, want ErrNotOwner", err)
+	}
+	if n := client.Exists(ctx, results, state).Val(); n != 0 {
+		t.Errorf("%d results and states were written, want none", n)
+	}
+	m.Ack()
+}
+
 func TestSettleRequiresTheLease(t *testing.T) {
 	t.Parallel()
 	const fence = uint64(1795223511284000)

@@ -14,7 +14,6 @@ type Sibling struct {
 
 	Outputs []Output     // messages to publish, in order
 	State   []HashUpdate // hashes to update
-	Notes   *Notes       // notes to change; optional
 	Settled func()       // called if this call has settled the sibling; must not block; optional
 }
 
@@ -114,7 +113,7 @@ func oneStep(batch []Sibling) int {
 func (d *Delivery) settleBatch(ctx context.Context, guard *Guard, batch []Sibling) (settled int, err error) {
 	call := settleCall{guard: guard}
 	for _, s := range batch {
-		if err := call.add(s.Entry, parked, nil, s.Outputs, s.State, s.Notes); err != nil {
+		if err := call.add(s.Entry, parked, nil, s.Outputs, s.State); err != nil {
 			return 0, err
 		}
 	}

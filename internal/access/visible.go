@@ -230,7 +230,7 @@ func (f *Ref) limit(known state.Repo, watches []watch.Watch, app string) bool {
 	}
 	selected := false
 	for _, w := range watches {
-		if !w.Ref.Matches(f.Ref) && !(w.Ref.IsDefault() && f.Default) || known.Denied(app, w.Credential) != "" {
+		if !w.Ref.Matches(f.Ref) && !(w.Ref.IsDefault() && f.Default) || known.Denied(app, w.Credential) {
 			continue
 		}
 		selected = true

@@ -209,14 +209,14 @@ func TestRefusedAppSeesNothing(t *testing.T) {
 	if got := w.sees(docs, "acme/widgets"); got != dev+", "+main {
 		t.Errorf("at first %q", got)
 	}
-	w.must(w.states.Deny(t.Context(), w.repo("acme/widgets"), "docs", "bot", events.ClassAuth))
+	w.must(w.redis.HSet(t.Context(), events.DefaultNamespace.Repo(w.repo("acme/widgets")), "trouble", testenv.Refused("bot:docs")).Err())
 	if got := w.sees(docs, "acme/widgets"); got != dev {
 		t.Errorf("refused: %q, want what another credential may read", got)
 	}
 	if got := w.sees(scan, "acme/widgets"); got != main {
 		t.Errorf("the other app sees %q", got)
 	}
-	w.must(w.states.Deny(t.Context(), w.repo("acme/widgets"), "docs", "other", events.ClassNotFound))
+	w.must(w.redis.HSet(t.Context(), events.DefaultNamespace.Repo(w.repo("acme/widgets")), "trouble", testenv.Refused("bot:docs", "other:docs")).Err())
 	if got := w.sees(docs, "acme/widgets"); got != "" {
 		t.Errorf("both refused: %q", got)
 	}

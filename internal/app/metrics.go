@@ -1,9 +1,13 @@
 package app
 
 import (
+	"errors"
+
+	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
 )
 
 // observe turns events of changes into metrics, activities and progress reports.
@@ -17,6 +21,9 @@ func (cfg Config) observe(reporter *state.Reporter) func(handlers.Event) {
 		case handlers.Attempted:
 			reporter.End(e.Job)
 			cfg.Metrics.Worked(e.Job.Change.Type.Operation(), e.Took, e.Received, e.Err)
+			if errors.Is(e.Err, volume.ErrStale) || errors.Is(e.Err, stream.ErrGuard) {
+				cfg.Metrics.Fenced()
+			}
 		case handlers.Ended:
 			cfg.Metrics.Change(e.Timeline.Outcome, string(e.Class))
 			for _, m := range e.Missing {

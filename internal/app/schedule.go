@@ -83,13 +83,9 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 	if err != nil {
 		return err
 	}
-	swept, err := state.NewStore(client, cfg.Namespace()).SweepFailures(ctx, deadMaxAge)
-	if err != nil {
-		return err
-	}
 	cfg.Metrics.Reconciled(report)
 	cfg.Log.InfoContext(ctx, "reconciled", "watched", report.Watched, "clones", report.Clones, "busy", report.Busy,
-		"findings", len(report.Findings), "old_failures", swept, "took", time.Since(began))
+		"findings", len(report.Findings), "took", time.Since(began))
 	return nil
 }
 

@@ -142,13 +142,14 @@ func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer, 
 func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	cfg, namespace := w.cfg, w.cfg.Namespace()
 	w.changes = &handlers.Changes{
-		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor, Notes: state.FailureNotes(namespace),
+		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor,
 		Observe: cfg.observe(w.reporter), Log: cfg.Log,
 	}
 	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
 		Client: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
 		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1), // 0 would select the default
-		Key: w.changes.Key, Room: func() int { w.heartbeat.beat(); return w.slots.Room() }, Log: cfg.Log, Observer: cfg.Metrics.Stream(),
+		Key: w.changes.Key, Beside: w.changes.Beside, Room: func() int { w.heartbeat.beat(); return w.slots.Room() },
+		Log: cfg.Log, Observer: cfg.Metrics.Stream(),
 	}, nil)
 	if err != nil {
 		return nil, err
@@ -157,19 +158,19 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 		return nil, err
 	}
 	handle := w.handlers()
-	circuit := handlers.Circuit{
-		Store: w.states, Policy: state.CircuitPolicy{Open: 3 * cfg.Lease}, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
+	backoff := handlers.Backoff{
+		Store: w.states, Retry: w.retry(), Open: 3 * cfg.Lease, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
 	}
 	w.changes.Limited = handle.Limited
 	route := w.route()
 	if cfg.cells == nil {
-		w.changes.Handler = circuit.Wrap(handle.Handle)
+		w.changes.Handler = backoff.Wrap(handle.Handle)
 	} else {
 		if err := cfg.cells.Register(ctx, cfg.Cell, "", w.volume.ID()); err != nil {
 			return nil, err
 		}
 		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * maxAge}
-		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, circuit.Wrap(renaming(cfg, handle.Handle))
+		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, backoff.Wrap(renaming(cfg, handle.Handle))
 		route.Before = append([]message.HandlerMiddleware{w.changes.Forward}, route.Before...)
 	}
 	return router.New(router.Config{Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
@@ -210,8 +211,12 @@ func (w *worker) route() router.Route {
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
 		Before: []message.HandlerMiddleware{w.changes.Admit}, Locker: w.locker, Request: w.changes.Request,
 		Tracer:  cfg.Traces.Tracer("worker"),
-		Dispose: w.changes.Dispose(router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge}),
+		Dispose: w.changes.Dispose(w.retry()),
 	}
+}
+
+func (w *worker) retry() router.Retry {
+	return router.Retry{MaxAttempts: w.cfg.MaxAttempts, Base: w.cfg.Lease / 10, Max: 30 * w.cfg.Lease, MaxAge: maxAge}
 }
 
 // startBackground starts what runs beside the router until ctx is done. stop ends it, after the drain, and waits for it.

@@ -362,8 +362,8 @@ func showSelected(ctx context.Context, std term.Streams, selected []selectedLett
 	return term.ShowList(std, &out, list, list, deadColumns)
 }
 
-// ids returns the IDs of the letters that the flags select, oldest first. It takes a snapshot, so that a letter that fails
-// again is not retried forever.
+// ids returns the IDs of the letters that the flags select, oldest first. It takes a snapshot, so that a
+// letter that fails again is not retried forever.
 func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters) ([]string, error) {
 	query, err := f.query(dead)
 	if err != nil {

@@ -224,14 +224,14 @@ func nextPoll(at, now time.Time) string {
 	return term.When(at)
 }
 
-func appOf(f state.Failure) string {
-	if f.Operation == "poll" {
+func appOf(f state.Trouble) string {
+	if f.IsOfPoll() && f.App == "" {
 		return "all apps"
 	}
 	return cmp.Or(term.Printable(f.App), "(no app)")
 }
 
-func refOf(f state.Failure) string {
+func refOf(f state.Trouble) string {
 	if f.Operation != "sync" {
 		return f.Operation
 	}
@@ -261,7 +261,7 @@ func leftOutRow(w io.Writer, l state.LeftOut) {
 // checkRows prints why a commit is refused, or else one row for each set of keys.
 func checkRows(w io.Writer, c state.Check) {
 	if c.Class != "" {
-		fmt.Fprintf(w, "refused\t%s\t%.12s\t%s: %s\n", c.Ref, c.Commit, c.Class, term.Printable(c.Reason))
+		fmt.Fprintf(w, "refused\t%s\t%.12s\t%s\n", c.Ref, c.Commit, term.Printable(c.Reason))
 		return
 	}
 	for _, v := range c.Verdicts {

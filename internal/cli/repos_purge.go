@@ -155,7 +155,8 @@ func (m maintainer) discard(
 	for range rounds {
 		if opts.drop {
 			_, err := m.volume.Remove(ctx, volume.RemoveRequest{Repo: repo, Fence: fence, Force: true})
-			if err != nil && events.ClassOf(err) != events.ClassBusy { // busy: trees are pinned, the names are gone
+			arePinned := events.ClassOf(err) == events.ClassBusy && !errors.Is(err, volume.ErrStale) // the names are gone
+			if err != nil && !arePinned {
 				return nil, err
 			}
 		}

@@ -76,7 +76,8 @@ var settings = []entry{
 	{"credentials", Working | Posting, basic, "", "none", "`folder` of credentials: one subfolder each, " +
 		"with files such as username, password, sshKey, urls"},
 	{"worker", Working, advanced, "", "host-pid-random", "`name` of this process in leases and results"},
-	{"slots", Working, basic, 4 * runtime.NumCPU(), "4 per core", "maximum number of repositories indexed and built at once"},
+	{"slots", Working, basic, 4 * runtime.NumCPU(), "4 per core",
+		"maximum number of repositories indexed and built at once"},
 	{"lease", Working | Keeping, advanced, 10 * time.Second, "", "`duration` after which a crashed worker's " +
 		"repositories and messages go to other workers; retries and circuit breakers follow it"},
 	{"lock-wait", Working | Keeping, advanced, 60 * time.Second, "", "maximum `duration` to wait for a repository's " +

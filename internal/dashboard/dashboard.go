@@ -38,8 +38,8 @@ type Config struct {
 	Watches   Watches
 	// of all cells, one cell after the other; nil without cells
 	AllWatches Watches
-	Activities Activities                                       // work in progress; optional
-	Hosts      server.Hosts                                     // limits of requests to hosts; optional
+	Activities Activities                                           // work in progress; optional
+	Hosts      server.Hosts                                         // limits of requests to hosts; optional
 	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
 	// notifications; by default read from Redis
 	Outboxes  Outboxes

@@ -36,10 +36,10 @@ func TestRepositoriesAreSearchedSortedAndCounted(t *testing.T) {
 		cfg.Size = func(repo events.RepoPath) (int64, bool) { return int64(len(repo.String())), true }
 	})
 	d.keep("acme/Widgets", time.Hour)
-	d.keep("acme/docs", time.Minute, "failures", "2")
+	d.keep("acme/docs", time.Minute, "trouble", `{"all":{"repo":{"scope":"repo","failures":2}}}`)
 	d.keep("tools/widget-maker", 2*time.Hour)
 	d.keep("zoo/long-name-of-a-repository", time.Second)
-	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Repo(mustRepo(t, "acme/new")), "repo", "acme/new", "failures", "1").Err(); err != nil {
+	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Repo(mustRepo(t, "acme/new")), "repo", "acme/new", "trouble", `{"all":{"repo":{"scope":"repo","failures":1}}}`).Err(); err != nil {
 		t.Fatal(err)
 	}
 	d.page("/dashboard/repos?sort=name", nil) // waits for the index

@@ -88,7 +88,7 @@ type overview struct {
 // failingRepo is the last failure of a repository.
 type failingRepo struct {
 	Repo string
-	state.Failure
+	state.Trouble
 	More int // number of further failures of the repository
 }
 

@@ -47,7 +47,7 @@ func (d *desk) addHostileData() {
 		d.t.Fatal(err)
 	}
 	if err := d.client.HSet(d.t.Context(), events.DefaultNamespace.Repo(w.Repo), "repo", "acme/widgets", "url", "https://example.org/"+evil,
-		"synced", time.Now().Format(time.RFC3339Nano), "head:"+evil, evil, "given:refs/heads/main:"+evil, evil, "failures", "3").Err(); err != nil {
+		"synced", time.Now().Format(time.RFC3339Nano), "head:"+evil, evil, "given:refs/heads/main:"+evil, evil, "trouble", `{"all":{"repo":{"scope":"repo","failures":3}}}`).Err(); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -225,7 +225,8 @@ func deliveredTo(g state.Given, repo server.Repo) delivered {
 		shown.State = "behind"
 	}
 	for _, f := range repo.Failing {
-		if f.App == g.App && f.Operation != "poll" && (f.Ref == "" || f.Ref == g.Ref) {
+		isOfApp := f.App == g.App && !f.IsOfPoll() && (f.Ref == "" || f.Ref == g.Ref)
+		if isOfApp || f.Scope == events.ScopeRepo {
 			shown.State, shown.Class = "failing", string(f.Class)
 			break
 		}

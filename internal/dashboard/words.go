@@ -36,12 +36,12 @@ func boxAt(now time.Time, box notify.Box) boxLine { return boxLine{box, now} }
 
 // failureLine is a failure as a visitor sees it.
 type failureLine struct {
-	state.Failure
+	state.Trouble
 	Now   time.Time
 	Admin bool
 }
 
-func failureAt(now time.Time, admin bool, f state.Failure) failureLine {
+func failureAt(now time.Time, admin bool, f state.Trouble) failureLine {
 	return failureLine{f, now, admin}
 }
 

@@ -158,7 +158,7 @@ func TestRequiredSignatures(t *testing.T) {
 	second := s.push(first, "2", bob)
 	s.publish("app", "docs")
 	r := s.next(1)["docs"]
-	s.mustRefuse(r, events.ClassUnverified, "which app deploy requires: key SHA256:")
+	s.mustRefuse(r, events.ClassRefused, "which app deploy requires: key SHA256:")
 	if v := r.Verification; v == nil || v.Verified || v.ID != second || v.By != "" || !strings.HasSuffix(v.Reason, "is not trusted") {
 		t.Errorf("got %+v", v)
 	}
@@ -166,12 +166,12 @@ func TestRequiredSignatures(t *testing.T) {
 	if n := s.poll(); n != 1 {
 		t.Errorf("the poll requests %d changes, want that of the app that was not told", n)
 	}
-	s.mustRefuse(s.next(1)["deploy"], events.ClassUnverified, "is not trusted")
+	s.mustRefuse(s.next(1)["deploy"], events.ClassRefused, "is not trusted")
 	if n := s.poll(); n != 0 {
 		t.Errorf("the poll requests %d changes for a commit that was refused", n)
 	}
 	for command, want := range map[string]string{
-		"status": "commits refused: 1", "repos show " + signedRepo: "unverified: commit " + second[:12], "repos ls --json": `"refs/heads/main"`,
+		"status": "commits refused: 1", "repos show " + signedRepo: "commit " + second[:12], "repos ls --json": `"refs/heads/main"`,
 	} {
 		stdout, stderr, _ := proctest.RunLockstep(t, nil, append(strings.Fields(command), "--redis", s.url)...)
 		if !strings.Contains(stdout, want) {
@@ -195,11 +195,11 @@ func TestRequiredSignatures(t *testing.T) {
 	if n := s.poll(); n != 1 {
 		t.Errorf("the poll requests %d changes after a key was removed, want 1", n)
 	}
-	s.mustRefuse(s.next(1)["deploy"], events.ClassUnverified, "is not trusted")
+	s.mustRefuse(s.next(1)["deploy"], events.ClassRefused, "is not trusted")
 	s.mustRead(signedRepo, "2")
 	proctest.Must(0, os.Remove(filepath.Join(s.keys, "allowedSigners")))(t)
 	s.publish("app", "deploy")
-	s.mustRefuse(s.next(1)["deploy"], events.ClassUnverified, "has no keys to verify signatures with")
+	s.mustRefuse(s.next(1)["deploy"], events.ClassRefused, "has no keys to verify signatures with")
 	s.watch(watch.Watch{App: "deploy"})
 	if r := s.next(2)["deploy"]; r.After != second || r.Verification != nil || r.Type != events.ResultSynced {
 		t.Errorf("without the rule: got %+v", r)
@@ -228,7 +228,7 @@ func TestEveryNewCommitIsVerified(t *testing.T) {
 	s.push(unsigned, "6", alice)
 	s.publish("app", "deploy", "depth", "full")
 	r := s.next(1)["deploy"]
-	s.mustRefuse(r, events.ClassUnverified, "commit "+unsigned[:12]+" of refs/heads/main is not verified, which app deploy requires: it is not signed")
+	s.mustRefuse(r, events.ClassRefused, "commit "+unsigned[:12]+" of refs/heads/main is not verified, which app deploy requires: it is not signed")
 	s.mustRead(signedRepo, "4")
 
 	rewritten := s.push(first, "other", alice)
@@ -236,7 +236,7 @@ func TestEveryNewCommitIsVerified(t *testing.T) {
 	if r := s.next(1)["deploy"]; !r.Forced {
 		t.Errorf("not forced: %+v", r)
 	} else {
-		s.mustRefuse(r, events.ClassRewritten, "app deploy refuses that")
+		s.mustRefuse(r, events.ClassRefused, "app deploy refuses that")
 	}
 	s.mustRead(signedRepo, "4")
 	rules.NoRewind = false
@@ -278,8 +278,8 @@ func TestSignedTags(t *testing.T) {
 	if v := byRef["refs/tags/v1"].Verification; v == nil || !v.Verified || v.Object != "tag" || v.ID != signed {
 		t.Errorf("a signed tag: got %+v", byRef["refs/tags/v1"])
 	}
-	s.mustRefuse(byRef["refs/tags/v2"], events.ClassUnverified, "it is not signed")
-	s.mustRefuse(byRef["refs/tags/v3"], events.ClassUnverified, `it is the tag "v1" under another name`)
+	s.mustRefuse(byRef["refs/tags/v2"], events.ClassRefused, "it is not signed")
+	s.mustRefuse(byRef["refs/tags/v3"], events.ClassRefused, `it is the tag "v1" under another name`)
 	if v := byRef["refs/tags/v4"].Verification; v == nil || !v.Verified || v.Object != "commit" {
 		t.Errorf("a lightweight tag of a signed commit: got %+v", byRef["refs/tags/v4"])
 	}

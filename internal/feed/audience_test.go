@@ -10,7 +10,6 @@ import (
 	"lockstep/internal/access"
 	"lockstep/internal/feed"
 	"lockstep/internal/redistest"
-	"lockstep/internal/state"
 	"lockstep/internal/testenv"
 )
 
@@ -30,7 +29,7 @@ func TestRemovedWatchEndsResultsThatWait(t *testing.T) {
 		operator.want("synced " + w.add("docs", repo))
 	}
 	testenv.Must(w.registry.Remove(t.Context(), widgets.Key()))(t)
-	testenv.Must(0, state.NewStore(w.client, events.DefaultNamespace).Deny(t.Context(), gadgets.Repo, "docs", "robot", events.ClassAuth))(t)
+	testenv.Must(w.client.HSet(t.Context(), events.DefaultNamespace.Repo(gadgets.Repo), "trouble", testenv.Refused("robot:docs")).Result())(t)
 	for removed := time.Now(); time.Since(removed) <= check; { // what was decided before counts for that long
 	}
 	w.open("docs", feed.Start{Cursor: at}).want("synced r4")

@@ -392,17 +392,15 @@ func TestWatchesAndCredentialsTakeEffectWhileConnected(t *testing.T) {
 	w.watch("docs", "acme/widgets", "")
 	docs.want("synced " + w.add("docs", "acme/widgets"))
 
-	states := state.NewStore(w.client, events.DefaultNamespace)
-	if err := states.Deny(t.Context(), one.Repo, "docs", "robot", events.ClassAuth); err != nil {
-		t.Fatal(err)
-	}
+	known := events.DefaultNamespace.Repo(one.Repo)
+	testenv.Must(w.client.HSet(t.Context(), known, state.TroubleField, testenv.Refused("robot:docs")).Result())(t)
 	w.add("docs", "acme/widgets")
 	w.add("docs", "acme/widgets", func(r *events.Result) { r.Type = events.ResultView })
 	w.add("", "acme/widgets", func(r *events.Result) { r.Type = events.ResultRemoved })
 	mark()
 	docs.want("failed " + w.add("docs", "acme/widgets", func(r *events.Result) { r.Type, r.Class = events.ResultFailed, events.ClassAuth }))
 	docs.want("removed " + w.add("", "acme/widgets", func(r *events.Result) { r.Type, r.Ref = events.ResultRemoved, events.Ref{} }))
-	testenv.Must(w.client.HDel(t.Context(), events.DefaultNamespace.Repo(one.Repo), state.DeniedField("docs", "robot")).Result())(t)
+	testenv.Must(w.client.HDel(t.Context(), known, state.TroubleField).Result())(t)
 	docs.want("synced " + w.add("docs", "acme/widgets"))
 }
 

@@ -1,5 +1,5 @@
-// Package git has what the packages of the Git engine share, which are below it: their errors, and the depth of a history. The engine
-// knows nothing of what it is used for.
+// Package git has what the packages of the Git engine share, which are below it: their errors, and the depth of a
+// history. The engine knows nothing of what it is used for.
 package git
 
 import (
@@ -24,7 +24,7 @@ type Class string
 // The classes.
 const (
 	ClassAuth     Class = "auth"      // the remote refused the credential or requires one
-	ClassNotFound Class = "not_found" // the remote has no such repository, or hides it
+	ClassNotFound Class = "not_found" // the remote has no such repository, or hides it; or no such LFS object
 	ClassNoRef    Class = "no_ref"    // the repository has no such ref, or is empty
 	ClassNetwork  Class = "network"   // the remote could not be reached
 	ClassServer   Class = "server"    // the remote answered with an error
@@ -34,7 +34,6 @@ const (
 	ClassQuota    Class = "quota"     // a limit on bytes or files is exceeded
 	ClassVolume   Class = "volume"    // the disk is full, read-only or failing
 	ClassConfig   Class = "config"    // a setting, such as a URL, is wrong
-	ClassLFS      Class = "lfs"       // an object in Git LFS is missing
 )
 
 // Error is an error with a [Class].
@@ -55,14 +54,22 @@ func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
 // Fault implements [Fault].
-func (e *Error) Fault() (retry, class string, after time.Duration) {
-	return string(e.Retry), string(e.Class), e.RetryAfter
+func (e *Error) Fault() (retry, scope, class string, after time.Duration) {
+	return string(e.Retry), scopes[e.Class], string(e.Class), e.RetryAfter
 }
 
-// Fault is a classified error: an [Error], or one of a caller's own type that a callback, such as a gate, has returned.
+// scopes says by class whose trouble an error is: the credential's at the repository, the repository's at its
+// remote, the credential's at the host, or our own; that of the operation, which is "", for the other classes.
+var scopes = map[Class]string{
+	ClassAuth: "credential", ClassNotFound: "credential", ClassNetwork: "repo", ClassServer: "repo",
+	ClassCorrupt: "repo", ClassLimited: "host_credential", ClassVolume: "us",
+}
+
+// Fault is a classified error: an [Error], or one of a caller's own type that a callback, such as a gate, has
+// returned.
 type Fault interface {
 	error
-	Fault() (retry, class string, after time.Duration)
+	Fault() (retry, scope, class string, after time.Duration)
 }
 
 // IsClassified reports whether err has a class.
@@ -74,7 +81,7 @@ func IsClassified(err error) bool {
 // ClassOf returns the class of the outermost [Fault] in err's chain, or "".
 func ClassOf(err error) Class {
 	if f, ok := errors.AsType[Fault](err); ok {
-		_, class, _ := f.Fault()
+		_, _, class, _ := f.Fault()
 		return Class(class)
 	}
 	return ""
@@ -83,7 +90,7 @@ func ClassOf(err error) Class {
 // RetryOf returns whether the operation that failed with err may be tried again.
 func RetryOf(err error) Retry {
 	if f, ok := errors.AsType[Fault](err); ok {
-		retry, _, _ := f.Fault()
+		retry, _, _, _ := f.Fault()
 		return Retry(retry)
 	}
 	return Retryable
@@ -92,7 +99,7 @@ func RetryOf(err error) Retry {
 // RetryAfter returns the delay that the outermost [Fault] in err's chain requests, or 0.
 func RetryAfter(err error) time.Duration {
 	if f, ok := errors.AsType[Fault](err); ok {
-		_, _, after := f.Fault()
+		_, _, _, after := f.Fault()
 		return after
 	}
 	return 0

@@ -26,7 +26,7 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 	unavailable := false
 	for ctx.Err() == nil {
-		more, err := in.cfg.Spool.Drain(func(text []byte) (keep bool, err error) { return in.resend(ctx, text) })
+		more, err := in.cfg.Spool.Drain(func(text []byte, again bool) (keep bool, err error) { return in.resend(ctx, text, again) })
 		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
 		switch {
 		case err != nil:
@@ -50,8 +50,8 @@ func (in *Intake) Run(ctx context.Context) {
 }
 
 // resend sends one delivery to Redis. It keeps it if Redis refuses it for now, and returns an error if no
-// delivery can be sent.
-func (in *Intake) resend(ctx context.Context, text []byte) (keep bool, err error) {
+// delivery can be sent. again means that it was kept before.
+func (in *Intake) resend(ctx context.Context, text []byte, again bool) (keep bool, err error) {
 	var s spooled
 	if err := json.Unmarshal(text, &s); err != nil || len(s.Delivery.Events) == 0 {
 		in.cfg.Log.ErrorContext(ctx, "spooled webhook dropped, cannot be decoded", "error", err, "bytes", len(text))
@@ -86,9 +86,8 @@ func (in *Intake) resend(ctx context.Context, text []byte) (keep bool, err error
 		in.cfg.Drained("dropped")
 		return false, nil
 	}
-	if name := src.Name + " " + s.Delivery.ID; !in.refused[name] {
+	if !again {
 		log.WarnContext(ctx, "spooled webhook refused, will retry until it expires", "error", err)
-		in.refused[name] = true
 	}
 	return true, nil
 }

@@ -43,9 +43,8 @@ type Config struct {
 
 // Intake accepts deliveries. It is safe for concurrent use.
 type Intake struct {
-	cfg     Config
-	cache   *cache
-	refused map[string]bool // spooled deliveries, by source and ID, whose refusal was logged
+	cfg   Config
+	cache *cache
 }
 
 // New returns an Intake.
@@ -61,7 +60,7 @@ func New(cfg Config) (*Intake, error) {
 	if cfg.Drained == nil {
 		cfg.Drained = func(string) {}
 	}
-	return &Intake{cfg: cfg, cache: newCache(cacheWeight), refused: map[string]bool{}}, nil
+	return &Intake{cfg: cfg, cache: newCache(cacheWeight)}, nil
 }
 
 // Spools reports whether deliveries are kept on disk while Redis is unavailable.

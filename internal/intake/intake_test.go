@@ -272,8 +272,8 @@ func TestDeliveriesAreSpooledInOrderDuringARedisOutage(t *testing.T) {
 	}
 }
 
-// spooledSize is a little more than the bytes of a delivery of [push] in the spool.
-const spooledSize = 300
+// spooledSize is the space of a delivery of [push] in the spool.
+const spooledSize = 8 << 10
 
 func TestDeliveryFailsIfRedisIsDownAndTheSpoolIsFull(t *testing.T) {
 	for name, tc := range map[string]struct {

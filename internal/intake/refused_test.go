@@ -1,6 +1,7 @@
 package intake_test
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -91,9 +92,16 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 			t.Fatalf("only %d attempts", tries.Load())
 		}
 	}
-	for n, id := range []string{"d1", "d2", "d3", "d4"} {
-		r.must(push(t, id, "acme/widgets"), intake.Spooled)
-		r.awaitChanges(n + 1)
+	r.must(push(t, "d1", "acme/widgets"), intake.Accepted) // nothing waits for what is refused
+	for n, id := range []string{"d2", "d3", "d4"} {
+		item, err := json.Marshal(map[string]any{"at": time.Now(), "delivery": push(t, id, "acme/widgets")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.spool.Append(t.Context(), item); err != nil {
+			t.Fatal(err)
+		}
+		r.awaitChanges(n + 2)
 	}
 	if logged := r.log.String(); strings.Count(logged, "level=WARN") != 1 || strings.Contains(logged, "redis is back") {
 		t.Errorf("want one warning, and nothing about Redis, which was reachable: %s", logged)

@@ -86,7 +86,7 @@ func TestRecipients(t *testing.T) {
 		"failed ref":                             {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
 		"failed ref that no other watch selects": {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "refs/tags/*")), []string{"docs "}},
 		"failed, busy":                           {result(failed(events.ClassBusy, "")), set(on("docs", "")), nil},
-		"failed, shutdown":                       {result(failed(events.ClassShutdown, "")), set(on("docs", "")), nil},
+		"failed, shutdown":                       {result(failed(events.ClassBusy, "")), set(on("docs", "")), nil},
 		"failed, not watched":                    {result(failed(events.ClassUnwatched, "")), set(on("docs", "")), nil},
 		"removed, one per app":                   {result(removed("", "")), set(on("docs", ""), on("docs", "main"), on("site", "refs/tags/*")), []string{"docs ", "site refs/tags/*"}},
 		"removed for one app":                    {result(removed("site", "")), set(on("docs", ""), on("site", "refs/tags/*")), []string{"site refs/tags/*"}},

@@ -132,9 +132,7 @@ func TestAppSeesTheStateOfWhatItWatches(t *testing.T) {
 		t.Errorf("scan: %s", text)
 	}
 	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
-	if err := state.NewStore(l.client, events.DefaultNamespace).Deny(t.Context(), repo, "docs", "", events.ClassAuth); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(l.client.HSet(t.Context(), events.DefaultNamespace.Repo(repo), "trouble", testenv.Refused(":docs")).Result())(t)
 	l.settleAs(events.Result{ID: "refused", Type: events.ResultFailed, App: "docs", Repo: repo, Class: events.ClassAuth, Error: "the remote refuses the credential"})
 	shown, text = show(l.docs)
 	if len(shown.Refs) != 0 || shown.Last == nil || shown.Last.ID != "refused" || shown.Failed == nil || shown.Failed.Class != events.ClassAuth || strings.Contains(text, commit) {

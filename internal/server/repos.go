@@ -33,7 +33,7 @@ type RepoSummary struct {
 
 	LeftOut []state.LeftOut `json:"left_out,omitempty"` // refs that watches select, but that are not kept
 
-	Failing []state.Failure `json:"failing,omitempty"` // last failure of each app, newest first
+	Failing []state.Trouble `json:"failing,omitempty"` // last failure of each scope, newest first
 }
 
 // Circuit is a circuit breaker as shown by the API and the command line.
@@ -105,10 +105,10 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 	return shown, err
 }
 
-// hideErrors removes the texts of failures, which name hosts and credentials. The rest is public.
-func hideErrors(failing []state.Failure) {
+// hideErrors removes from failures what names hosts and credentials. The rest is public.
+func hideErrors(failing []state.Trouble) {
 	for i := range failing {
-		failing[i].Error = ""
+		failing[i].Error, failing[i].Credential = "", ""
 	}
 }
 

@@ -44,7 +44,7 @@ func TestShowRepository(t *testing.T) {
 	open := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
 	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "Acme/Widgets", "fence", 7,
 		"synced", "2026-11-21T01:02:03Z", "url", "https://example.com/acme/widgets", "head:refs/heads/main", head, "given:refs/heads/main:docs", head,
-		"failures", 6, "circuit_trips", 2, "circuit_open_until", open.UnixMilli()).Err()
+		"trouble", fmt.Sprintf(`{"all":{"repo":{"scope":"repo","operation":"sync","class":"network","job":"j1","failures":6,"at":%q,"until":%q}}}`, open.Format(time.RFC3339Nano), open.Format(time.RFC3339Nano))).Err()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,14 +155,16 @@ func TestFailuresOfARepository(t *testing.T) {
 		Repos: state.NewStore(client, events.DefaultNamespace), Locks: inspector, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "secret",
 	}))
 	t.Cleanup(srv.Close)
-	line := " docs\t1000\t2000\t" + `{"repo":"Acme/Widgets","app":"docs","operation":"sync","class":"auth","error":"host.internal refuses","attempts":2,"job":"j1"}`
-	client.HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "failing", line)
+	at := time.Now().UTC().Truncate(time.Second)
+	times := fmt.Sprintf(`"at":%q,"next":%q`, at.Format(time.RFC3339), at.Add(time.Second).Format(time.RFC3339))
+	client.HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "trouble", `{"repo":"Acme/Widgets","all":{"credential:robot:docs":{"scope":"credential",`+
+		`"app":"docs","operation":"sync","class":"auth","error":"host.internal refuses","attempts":2,"job":"j1","credential":"robot",`+times+`}}}`)
 	client.ZAdd(context.Background(), "lockstep:{0}:poll", redis.Z{Score: 5000, Member: "acme/widgets"})
 	for _, path := range []string{"/api/v1/repos", "/api/v1/repos/acme/widgets"} {
 		for _, header := range []http.Header{nil, {"Authorization": {"Bearer secret"}}} {
 			status, text := do(t, "GET", srv.URL+path, "", header)
 			for part, want := range map[string]bool{
-				`"repo":"Acme/Widgets"`: true, `"class":"auth"`: true, `"at":"1970-01-01T00:00:01Z","next":"1970-01-01T00:00:02Z"`: true,
+				`"repo":"Acme/Widgets"`: true, `"class":"auth"`: true, times: true, `"robot"`: header != nil,
 				`"next_poll":"1970-01-01T00:00:05Z"`: strings.HasSuffix(path, "widgets"), "host.internal": header != nil,
 			} {
 				if status != http.StatusOK || strings.Contains(text, part) != want {

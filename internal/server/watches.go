@@ -121,7 +121,7 @@ func removeWatch(watches Watches) http.Handler {
 
 func watchProblem(err error) error {
 	switch class := events.ClassOf(err); {
-	case errors.Is(err, watch.ErrBadAfter), class == events.ClassMalformed:
+	case errors.Is(err, watch.ErrBadAfter), events.DispositionOf(err) == events.Malformed:
 		return badRequest(err)
 	case class == events.ClassConflict:
 		return problem{err, http.StatusConflict}

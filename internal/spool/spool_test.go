@@ -54,7 +54,7 @@ func add(t *testing.T, s *Spool, lines ...string) {
 // drain returns the deliveries of one pass.
 func drain(t *testing.T, s *Spool) (texts []string) {
 	t.Helper()
-	testenv.Must(s.Drain(func(text []byte) (bool, error) {
+	testenv.Must(s.Drain(func(text []byte, _ bool) (bool, error) {
 		texts = append(texts, string(text))
 		return false, nil
 	}))(t)
@@ -100,7 +100,7 @@ func TestDrainContinuesWithTheLineThatFailed(t *testing.T) {
 	down := errors.New("down")
 	var got []string
 	for range 2 {
-		_, err := s.Drain(func(text []byte) (bool, error) {
+		_, err := s.Drain(func(text []byte, _ bool) (bool, error) {
 			if string(text) == "b" {
 				return false, down
 			}
@@ -126,7 +126,7 @@ func TestKeptDeliveryBlocksNoOther(t *testing.T) {
 	add(t, s, "a", "b")
 	var got []string
 	pass := func() (more bool) {
-		return testenv.Must(s.Drain(func(text []byte) (bool, error) {
+		return testenv.Must(s.Drain(func(text []byte, _ bool) (bool, error) {
 			got = append(got, string(text))
 			return string(text) == "a", nil
 		}))(t)
@@ -134,8 +134,18 @@ func TestKeptDeliveryBlocksNoOther(t *testing.T) {
 	if more := pass(); !more || !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%v, %q", more, got)
 	}
-	if more := pass(); more || !s.Waiting() || s.Bytes() != 1 {
+	if s.Waiting() {
+		t.Error("the next ones wait for a delivery that was kept")
+	}
+	if more := pass(); more || s.Waiting() || s.Bytes() != 2*block {
 		t.Errorf("a delivery that was kept: more %v, waiting %v, %d bytes", more, s.Waiting(), s.Bytes())
+	}
+	if add(t, s, "c"); !s.Waiting() {
+		t.Error("a new delivery is not waited for")
+	}
+	pass()
+	if want := []string{"a", "b", "a", "a", "c"}; s.Waiting() || !slices.Equal(got, want) {
+		t.Errorf("waiting %v, sent %q, want %q", s.Waiting(), got, want)
 	}
 	if got := drainAll(t, s); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("%q", got)
@@ -144,7 +154,7 @@ func TestKeptDeliveryBlocksNoOther(t *testing.T) {
 
 func TestConcurrentAppendsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
-	s := openSpool(t, t.TempDir(), 1<<20)
+	s := openSpool(t, t.TempDir(), 1<<30)
 	const appenders, each = 16, 50
 	var g errgroup.Group
 	for who := range appenders {
@@ -171,11 +181,28 @@ func TestConcurrentAppendsKeepTheirOrder(t *testing.T) {
 	}
 }
 
+func TestSendLearnsThatADeliveryWasKept(t *testing.T) {
+	t.Parallel()
+	s := openSpool(t, t.TempDir(), 1<<20)
+	add(t, s, "a")
+	var got []bool
+	for _, keep := range []bool{true, true, false} {
+		testenv.Must(s.Drain(func(_ []byte, again bool) (bool, error) {
+			got = append(got, again)
+			return keep, nil
+		}))(t)
+	}
+	if testenv.Must(s.Drain(nil))(t); !slices.Equal(got, []bool{false, true, true}) || len(s.kept) != 0 {
+		t.Errorf("again %v, still remembered %v", got, s.kept)
+	}
+}
+
 func TestFullDirectoryTakesLinesAfterADrain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	const maxBytes = 5 * block
 	for range 2 { // also after a restart
-		s := openSpool(t, dir, 20)
+		s := openSpool(t, dir, maxBytes)
 		if len(files(t, dir)) == 0 {
 			add(t, s, "0123456789", "0123456789")
 		}
@@ -183,11 +210,37 @@ func TestFullDirectoryTakesLinesAfterADrain(t *testing.T) {
 			t.Fatalf("error %v, want ErrFull", err)
 		}
 	}
-	s := openSpool(t, dir, 20)
+	s := openSpool(t, dir, maxBytes)
+	another := openSpool(t, dir, maxBytes)
 	if got := drainAll(t, s); len(got) != 2 {
 		t.Fatalf("%q, want 2 lines", got)
 	}
 	add(t, s, "x")
+	another.counted = time.Time{} // long ago
+	add(t, another, "y")
+	if err := another.Append(t.Context(), []byte("z")); !errors.Is(err, ErrFull) {
+		t.Errorf("error %v, want ErrFull", err)
+	}
+}
+
+func TestConcurrentAppendsDoNotExceedTheLimit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const fit = 10
+	s := openSpool(t, dir, fit*2*block)
+	var g errgroup.Group
+	for range 8 * fit {
+		g.Go(func() error {
+			if err := s.Append(t.Context(), []byte("small")); !errors.Is(err, ErrFull) {
+				return err
+			}
+			return nil
+		})
+	}
+	testenv.Must(0, g.Wait())(t)
+	if n := len(files(t, dir)); n != fit || s.Bytes() != fit*2*block || s.reserved != 0 {
+		t.Errorf("%d files, %d bytes, and %d reserved; want %d files", n, s.Bytes(), s.reserved, fit)
+	}
 }
 
 // TestFullDiskFailsAppendsOnly is not parallel, because it limits the size of all files of the process.
@@ -273,7 +326,7 @@ func TestFileThatCannotBeReadBlocksNoOther(t *testing.T) {
 	add(t, s, "a")
 	var got []string
 	for _, want := range []error{syscall.EISDIR, nil} {
-		if _, err := s.Drain(func(text []byte) (bool, error) {
+		if _, err := s.Drain(func(text []byte, _ bool) (bool, error) {
 			got = append(got, string(text))
 			return false, nil
 		}); !errors.Is(err, want) {

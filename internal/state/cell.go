@@ -97,7 +97,7 @@ func parseCell(value string) (kind, cell string, epoch int64, last string) {
 // elsewhereDelay is how soon a change of a repository that is being moved is tried again: a move needs a second to activate it.
 const elsewhereDelay = 500 * time.Millisecond
 
-// CheckHere returns an error of the class [events.ClassMoved] unless the repository is in this cell. Call it under the lease, with the
+// CheckHere returns an error of the class [events.ClassBusy] unless the repository is in this cell. Call it under the lease, with the
 // state read under it.
 func (r Repo) CheckHere(repo events.RepoPath) error {
 	if r.IsHere() {
@@ -109,7 +109,7 @@ func (r Repo) CheckHere(repo events.RepoPath) error {
 		text = "it is being moved here from cell " + cell
 	}
 	return &events.Error{
-		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassMoved, RetryAfter: elsewhereDelay,
+		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, RetryAfter: elsewhereDelay,
 		Err: fmt.Errorf("%s is not in this cell: %s", repo, text),
 	}
 }
@@ -134,13 +134,7 @@ func (r Repo) FollowsFields() map[string]string {
 // CarriedToCell returns the fields that a repository takes to another cell. Entry IDs of two cells cannot be compared, so the answers of
 // the remote that coalescing reuses, the newest announcements and the tombstone stay behind, and so do failures.
 func (r Repo) CarriedToCell() map[string]string {
-	fields := map[string]string{}
-	for name, value := range r.fields {
-		kind, _, _ := strings.Cut(name, ":")
-		if fieldKinds[kind] {
-			fields[name] = value
-		}
-	}
+	fields := r.Exported()
 	delete(fields, cellField)
 	delete(fields, followsField)
 	return fields

@@ -49,9 +49,9 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	}
 	carried := map[string]string{
 		"repo": "Acme/widgets", "url": "https://git.example.com/acme/widgets", "synced": "2026-01-02T03:04:05Z",
-		"head:refs/heads/main": "c1", "given:refs/heads/main:search": "c1", "denied:search:bot": "auth",
+		"head:refs/heads/main": "c1", "given:refs/heads/main:search": "c1", "trouble": `{"repo":"Acme/widgets","all":{"credential:bot:search":{"scope":"credential","app":"search","ref":"","operation":"sync","class":"auth","failures":1,"job":"j1","at":"2026-11-29T03:00:00Z","credential":"bot"}}}`,
 	}
-	stays := map[string]string{"asked:refs/heads/main:": "1-0 refs/heads/main c1 u", "newest:refs/heads/main:search": "1-0", "look:refs/heads/main": "1-0 2", "tombstone": "1-0", "failures": "3", "fence": "7"}
+	stays := map[string]string{"asked:refs/heads/main:": "1-0 refs/heads/main c1 u", "newest:refs/heads/main:search": "1-0", "look:refs/heads/main": "1-0 2", "tombstone": "1-0", "fence": "7"}
 	must(client.HSet(ctx, old.Repo(repo), carried).Err())
 	must(client.HSet(ctx, old.Repo(repo), stays).Err())
 	must(client.Do(ctx, "XADD", old.Results(), "5-0", "a", "b").Err())
@@ -67,15 +67,18 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	for range 2 {
 		must(newStates.Arrive(ctx, in, newLease.Guard()))
 	}
-	if err := load(newStates).CheckHere(repo); events.ClassOf(err) != events.ClassMoved || events.DispositionOf(err) != events.Contention {
+	if err := load(newStates).CheckHere(repo); events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Contention {
 		t.Errorf("the repository may be worked on before it has arrived: %v", err)
 	}
 	w, err := watch.New(watch.Watch{App: "search", URL: "https://git.example.com/acme/widgets"})
 	must(err)
-	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassMoved {
+	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("its watches can be changed: %v", err)
 	}
 	must(load(oldStates).CheckHere(repo))
+	if err := load(newStates).CheckHere(repo); events.ScopeOf(err) != events.ScopeNone || events.RetryAfter(err) <= 0 {
+		t.Errorf("scope %q, retried after %v: want it to wait, and to be nobody's trouble", events.ScopeOf(err), events.RetryAfter(err))
+	}
 
 	for range 2 {
 		last, err := oldStates.Depart(ctx, nil, out, oldLease.Guard())
@@ -89,7 +92,7 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 		t.Error("the repository is still polled in the old cell")
 	}
 	known := load(oldStates)
-	if err := known.CheckHere(repo); events.ClassOf(err) != events.ClassMoved {
+	if err := known.CheckHere(repo); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("the repository may be worked on in the old cell: %v", err)
 	}
 	if _, err := oldStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-3", Epoch: 4}, oldLease.Guard()); events.ClassOf(err) != events.ClassConflict {

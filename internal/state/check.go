@@ -15,7 +15,7 @@ type Check struct {
 	Ref      string       `json:"ref"`
 	Commit   string       `json:"commit"`
 	At       time.Time    `json:"at"`
-	Class    events.Class `json:"class,omitempty"`  // why the commit is not published: unverified or rewritten; "" if it may be
+	Class    events.Class `json:"class,omitempty"`  // why the commit is not published; "" if it may be
 	Reason   string       `json:"reason,omitempty"` // the error, if Class is set
 	App      string       `json:"app,omitempty"`    // the app that requires the verification that failed
 	Forced   bool         `json:"forced,omitempty"` // the commit does not descend from the published one

@@ -30,8 +30,8 @@ func TestChecks(t *testing.T) {
 		return state.RepoOf(fields).Summary(state.RepoOf(fields).Synced()).Refused
 	}
 	put(state.Check{Ref: "refs/heads/main", Commit: "1", Verdicts: []state.Verdict{{Keys: "team", Apps: []string{"docs"}, Verification: events.Verification{Verified: true, By: "Alice"}}}})
-	put(state.Check{Ref: "refs/tags/v2", Commit: "2", Class: events.ClassUnverified, Told: []string{"docs"}})
-	put(state.Check{Ref: "refs/heads/old", Commit: "3", Class: events.ClassRewritten})
+	put(state.Check{Ref: "refs/tags/v2", Commit: "2", Class: events.ClassRefused, Told: []string{"docs"}})
+	put(state.Check{Ref: "refs/heads/old", Commit: "3", Class: events.ClassRefused})
 	if got := refused(); !slices.Equal(got, []string{"refs/heads/old", "refs/tags/v2"}) {
 		t.Errorf("refused %q", got)
 	}

@@ -13,20 +13,23 @@ import (
 // fieldKinds has the kinds of fields, by their names up to the first colon. Those that are true are exported: they record what neither the
 // volume nor the remote knows. Others are determined again, or name entries of a lost stream.
 var fieldKinds = map[string]bool{
-	"repo": true, "url": true, "synced": true, "head": true, "given": true, "repeat": true, "moved": true, "denied": true, "watched": true,
+	"repo": true, "url": true, "synced": true, "head": true, "given": true, "repeat": true, "moved": true, "watched": true,
 	"byhand": true, "check": true, defaultField: true, refusedField: true, missingField: true,
 
-	"given_earlier": false, "fence": false, "asked": false, "newest": false, "look": false, "tombstone": false, leftOutField: false, failingField: false,
-	failuresField: false, tripsField: false, openUntilField: false, cellField: false, followsField: false,
+	"given_earlier": false, "fence": false, "asked": false, "newest": false, "look": false, "tombstone": false, leftOutField: false, TroubleField: false,
+	cellField: false, followsField: false,
 }
 
-// Exported returns the fields to export.
+// Exported returns the fields to export. Of the troubles, these are the refused credentials.
 func (r Repo) Exported() map[string]string {
 	fields := map[string]string{}
 	for name, value := range r.fields {
 		if kind, _, _ := strings.Cut(name, ":"); fieldKinds[kind] {
 			fields[name] = value
 		}
+	}
+	if refusals := r.refusals(); refusals != "" {
+		fields[TroubleField] = refusals
 	}
 	return fields
 }

@@ -14,7 +14,7 @@ func TestManyHeads(t *testing.T) {
 	client := redistest.Start(t).Client()
 	for key, fields := range map[string][]any{
 		"lockstep:{0}:repo:acme/widgets": {"repo", "Acme/Widgets", "head:refs/heads/main", "c1", "head:refs/tags/v1", "c2", "given:refs/heads/main:docs", "c1"},
-		"lockstep:{0}:repo:acme/empty":   {"failures", "1"},
+		"lockstep:{0}:repo:acme/empty":   {"fence", "1"},
 	} {
 		if err := client.HSet(t.Context(), key, fields...).Err(); err != nil {
 			t.Fatal(err)

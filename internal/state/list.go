@@ -3,6 +3,7 @@ package state
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 )
 
 // Summary is a repository in a list.
@@ -22,7 +24,7 @@ type Summary struct {
 	Refused []string  // refs whose commit is refused: not verified, or rewritten
 	Missing []string  // refs whose trees lack submodules
 	LeftOut []LeftOut // refs that watches select, but that are not kept
-	Failing []Failure // newest first
+	Failing []Trouble // newest first; without those of more than 30 days ago
 	Circuit Circuit
 }
 
@@ -40,7 +42,7 @@ const (
 )
 
 // summaryFields are the fields that List reads of each repository.
-var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, leftOutField, failingField, failuresField, tripsField, openUntilField, cellField}
+var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, leftOutField, TroubleField, cellField}
 
 // List returns a page of about limit repositories whose path has the prefix, ignoring case. cursor is 0 for the first
 // page. List scans at most 100,000 keys of Redis, so a page may be short or empty without being the last. Repositories
@@ -169,6 +171,7 @@ func (r Repo) IsZero() bool { return len(r.fields) == 0 }
 func (r Repo) Summary(now time.Time) Summary {
 	summary := Summary{Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
 	summary.Failing, summary.Repo = r.Failing()
+	summary.Failing = slices.DeleteFunc(summary.Failing, func(t Trouble) bool { return now.Sub(t.At) > maxTroubleAge })
 	summary.Refused, summary.Missing = strings.Fields(r.fields[refusedField]), strings.Fields(r.fields[missingField])
 	summary.LeftOut = r.LeftOut()
 	if !r.watched {
@@ -202,7 +205,7 @@ func (r Repo) AllGiven() []Given {
 
 // LoadAt is like Load, but also returns the time by Redis' clock.
 func (s *Store) LoadAt(ctx context.Context, repo events.RepoPath) (Repo, time.Time, error) {
-	circuit, err := s.Circuit(ctx, repo)
+	now, err := stream.Time(ctx, s.redis, s.namespace.Repo(repo))
 	if err != nil {
 		return Repo{}, time.Time{}, err
 	}
@@ -211,5 +214,17 @@ func (s *Store) LoadAt(ctx context.Context, repo events.RepoPath) (Repo, time.Ti
 		return Repo{}, time.Time{}, err
 	}
 	err = s.addWatched(ctx, map[string]*Repo{repo.Key(): &known})
-	return known, circuit.Now, err
+	return known, now, err
+}
+
+// NextPoll returns when a repository is polled next, by Redis' clock, or the zero time if it is not polled.
+func (s *Store) NextPoll(ctx context.Context, repo events.RepoPath) (time.Time, error) {
+	ms, err := s.redis.ZScore(ctx, s.namespace.Poll(), repo.Key()).Result()
+	if errors.Is(err, redis.Nil) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next poll of %s: %w", repo, err)
+	}
+	return time.UnixMilli(int64(ms)).UTC(), nil
 }

@@ -1,5 +1,5 @@
 // Package state reads the state that Redis keeps of each repository between syncs, and defines the fields that the
-// settle script writes. It also stores the circuit breakers and the workers' activity reports.
+// settle script writes. It also stores the workers' activity reports.
 //
 // The state of a repository is a hash with these fields:
 //
@@ -23,18 +23,14 @@
 //	tombstone           stream entry of the removal that deleted the clone
 //	moved:{path}        "{entry} {remote}": the repository that was here has moved to path, where it has that remote, by the
 //	                    move with that stream entry; empty if it has come back
-//	denied:{app}:{cred} class of the error with which the remote last refused that credential of app; absent after a success
 //	check:{ref}         last check of ref's commit by the rules of its watches, as JSON: see [Check]
 //	refused             refs whose commit is refused, separated by spaces; may list refs that are gone
 //	missing:{ref}       submodules that the published tree of ref lacks, as JSON: see [Missing]
 //	missing             refs whose trees lack submodules, separated by spaces; may list refs that are gone
 //	leftout             refs that watches select, but that the last poll has left out, as JSON: see [LeftOut]
-//	failing             last failures, at most 16, as [stream.Notes]: see [Failure]
-//	failures            consecutive failures that count; "0" or absent after a success
-//	circuit_trips       times the circuit breaker has opened since the last success; "0" or absent after a success
+//	trouble             last error of each scope that fails, as JSON: see [Trouble]; absent if none does
 //	cell                the repository is not in this cell: see [CellMove]; absent if it is
 //	follows             last result of the repository in the cell that it came from: see [events.Follows]; absent if it came from none
-//	circuit_open_until  end of the open phase, in ms of Redis' clock; "0" or absent after a success
 package state
 
 import (
@@ -288,11 +284,14 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", leftOutField, failingField, failuresField, tripsField, openUntilField, cellField:
+		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", leftOutField, TroubleField, cellField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value
 		}
+	}
+	if refusals := r.refusals(); refusals != "" {
+		fields[TroubleField] = refusals
 	}
 	for name := range there.fields {
 		delete(fields, name)

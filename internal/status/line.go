@@ -45,7 +45,7 @@ func ResultLine(r events.Result) string {
 
 // FailureText formats the class, time and next attempt of a repository's last failure, and the first bytes of
 // its error, up to limit.
-func FailureText(f state.Failure, limit int) string {
+func FailureText(f state.Trouble, limit int) string {
 	next := "given up until the next push or poll"
 	if f.Next != nil {
 		next = "next attempt " + f.Next.Format(time.RFC3339)

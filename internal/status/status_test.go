@@ -28,7 +28,7 @@ func TestReadReportsIncompleteSearch(t *testing.T) {
 	_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for n := range repos {
 			repo := proctest.Must(events.ParseRepoPath(fmt.Sprintf("load/repo-%d", n)))(t)
-			pipe.HSet(ctx, events.DefaultNamespace.Repo(repo), "repo", repo.String(), "failures", n%2, "fence", 1)
+			pipe.HSet(ctx, events.DefaultNamespace.Repo(repo), "repo", repo.String(), "trouble", fmt.Sprintf(`{"all":{"repo":{"scope":"repo","failures":%d}}}`, n%2), "fence", 1)
 		}
 		return nil
 	})

@@ -48,10 +48,10 @@ func (m *Metrics) Worked(operation string, took time.Duration, received int64, e
 	m.work.total.WithLabelValues(operation, result, string(reason)).Inc()
 	m.work.duration.WithLabelValues(operation, result).Observe(took.Seconds())
 	m.work.bytes.Add(float64(received))
-	if reason == events.ClassStale {
-		m.work.fenced.Inc()
-	}
 }
+
+// Fenced counts an attempt that was rejected because a newer lease was granted.
+func (m *Metrics) Fenced() { m.work.fenced.Inc() }
 
 // MissingSubmodule counts a submodule that a published tree lacks.
 func (m *Metrics) MissingSubmodule(class events.Class) {

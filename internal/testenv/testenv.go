@@ -1,5 +1,5 @@
-// Package testenv has helpers for all tests. It also chooses how much of a test suite runs: the everyday form, or with
-// LOCKSTEP_TEST=all also the long forms, such as storms, failovers and many processes.
+// Package testenv has helpers for all tests. It also chooses how much of a test suite runs: the everyday form, or
+// with LOCKSTEP_TEST=all also the long forms, such as storms, failovers and many processes.
 package testenv
 
 import (
@@ -29,7 +29,18 @@ func Long(t testing.TB) {
 	}
 }
 
-// Seed returns LOCKSTEP_SEED, or a random number, and logs it: setting it repeats the random choices of a test that failed.
+// Refused returns the troubles of a repository whose remote refuses the credentials of apps, each as
+// "{credential}:{app}".
+func Refused(credentials ...string) string {
+	var all []string
+	for _, one := range credentials {
+		all = append(all, fmt.Sprintf(`"credential:%s":{"scope":"credential"}`, one))
+	}
+	return `{"all":{` + strings.Join(all, ",") + `}}`
+}
+
+// Seed returns LOCKSTEP_SEED, or a random number, and logs it: setting it repeats the random choices of a test that
+// failed.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -67,8 +78,8 @@ func Parallel(n int) {
 	}
 }
 
-// Main runs the tests of a package and exits, with code 1 if goroutines are left. It waits longer than goleak does for those that are
-// about to end, as a busy machine needs.
+// Main runs the tests of a package and exits, with code 1 if goroutines are left. It waits longer than goleak does
+// for those that are about to end, as a busy machine needs.
 func Main(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {
@@ -102,8 +113,8 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Must returns a function that returns value, or fails the test if err is set: Must(f())(t). It returns a function because
-// Go cannot pass two results together with a third argument.
+// Must returns a function that returns value, or fails the test if err is set: Must(f())(t). It returns a function
+// because Go cannot pass two results together with a third argument.
 func Must[T any](value T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

@@ -59,7 +59,7 @@ func TestCheckIsOfTheFetchedCommit(t *testing.T) {
 	testenv.Must(w.git.Git(t.Context(), widgets, "", "tag", "-a", "-m", "one", "v1"))(t)
 	req := w.request("refs/tags/v1")
 	req.URL = w.relisted(func() (from, to string) { return evil, verified })
-	refusal := events.Errorf(events.Permanent, events.ClassUnverified, "not signed")
+	refusal := events.Errorf(events.Permanent, events.ClassRefused, "not signed")
 	req.Check = func(tip Tip, _ bool) Check {
 		if tip.Commit == verified {
 			return nil

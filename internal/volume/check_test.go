@@ -37,7 +37,7 @@ func TestRefusedCommitIsNotPublished(t *testing.T) {
 	old := w.create(map[string]string{"a": "1"})
 	w.sync("")
 	bad := w.push(map[string]string{"a": "2"})
-	refusal := events.Errorf(events.Permanent, events.ClassUnverified, "not signed")
+	refusal := events.Errorf(events.Permanent, events.ClassRefused, "not signed")
 	for range 2 { // fetched, then from the store
 		c, _, err := w.checked("", 0, refusal)
 		if !errors.Is(err, refusal) || c.Commit != bad || c.Object != bad || c.Published != old || !c.Default {

@@ -202,11 +202,11 @@ func TestStaleAtEveryStep(t *testing.T) {
 			if !errors.Is(err, ErrStale) {
 				t.Fatalf("got %v", err)
 			}
-			testenv.MustFail(t, err, events.ClassStale, events.Contention)
+			testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 			w.mustBeSound(widgets, newest)
 			mustBeTidy(t, w)
 			_, err = slow.Sync(t.Context(), stale)
-			testenv.MustFail(t, err, events.ClassStale, events.Contention)
+			testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 			next := w.push(map[string]string{"a": "4"})
 			w.sync("")
 			w.mustBeSound(widgets, next)
@@ -230,7 +230,7 @@ func TestFloor(t *testing.T) {
 	req := w.request("")
 	req.Fence = 7
 	_, err := w.volume.Sync(t.Context(), req)
-	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	if !strings.Contains(err.Error(), "42") {
 		t.Errorf("the error does not name the newer fence: %v", err)
 	}

@@ -124,7 +124,7 @@
 //
 //	what happens                           outcome
 //	the process dies                       readers keep the last tree; the next Sync cleans up
-//	a newer holder has recorded its fence  contention, ClassStale; nothing changed
+//	a newer holder has recorded its fence  contention, ClassBusy; nothing changed
 //	the lease cannot be confirmed          Confirm's error; nothing published
 //	ctx is cancelled                       its cause; nothing published
 //	credential refused or missing          permanent, ClassAuth
@@ -135,7 +135,7 @@
 //	host not allowed by Config.Net         permanent, ClassConfig
 //	5xx, protocol error, error in a pack   retryable, ClassServer; no full fetch
 //	neither SHA-1 nor SHA-256              permanent, ClassConfig
-//	LFS object missing on its server       permanent, ClassLFS; those received stay. See package lfs
+//	LFS object missing on its server       permanent, ClassNotFound; those received stay. See package lfs
 //	submodule that cannot be fetched, with     as above, and the error names it; a commit that its remote does
 //	events.SubmodulesRequired              not have: retryable, ClassNotFound; a broken pack: ClassServer
 //	more than 1,000 submodules, or 8       permanent, ClassQuota

@@ -16,7 +16,7 @@ func TestErrorsOfTheEngineHaveTheirClass(t *testing.T) {
 	for class, want := range map[git.Class]events.Class{
 		git.ClassAuth: events.ClassAuth, git.ClassNotFound: events.ClassNotFound, git.ClassNoRef: events.ClassNoRef, git.ClassNetwork: events.ClassNetwork,
 		git.ClassServer: events.ClassServer, git.ClassLimited: events.ClassLimited, git.ClassCorrupt: events.ClassCorrupt, git.ClassHostile: events.ClassHostile,
-		git.ClassQuota: events.ClassQuota, git.ClassVolume: events.ClassVolume, git.ClassConfig: events.ClassConfig, git.ClassLFS: events.ClassLFS,
+		git.ClassQuota: events.ClassQuota, git.ClassVolume: events.ClassVolume, git.ClassConfig: events.ClassConfig,
 	} {
 		for retry, disposition := range map[git.Retry]events.Disposition{
 			"": events.Retryable, git.Retryable: events.Retryable, git.Contention: events.Contention, git.Permanent: events.Permanent,

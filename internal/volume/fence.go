@@ -117,7 +117,7 @@ func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) erro
 func (f folder) checkFence(fence uint64) error {
 	floor, err := f.floor()
 	if err == nil && floor > fence {
-		err = events.Errorf(events.Contention, events.ClassStale, "%w with fence %d; this one is %d", ErrStale, floor, fence)
+		err = events.Errorf(events.Contention, events.ClassBusy, "%w with fence %d; this one is %d", ErrStale, floor, fence)
 	}
 	return err
 }

@@ -100,7 +100,7 @@ func TestStaleGCDoesNothing(t *testing.T) {
 	w.sync("")
 	w.sync("")
 	_, err := w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: 1})
-	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 }
 
 func TestReposListsAllRepositories(t *testing.T) {

@@ -76,7 +76,7 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 				s.meter.own += sizeOf(stored)
 			}
 			if err != nil {
-				err = fmt.Errorf("fetch LFS objects: %w", err)
+				err = aboutLarge(fmt.Errorf("fetch LFS objects: %w", err))
 			}
 		}
 		switch {
@@ -88,6 +88,15 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 		}
 	}
 	return failed, nil
+}
+
+// aboutLarge makes the trouble of an LFS server that of the change: other changes of the repository may not need it.
+func aboutLarge(err error) error {
+	isOfObject := events.ClassOf(err) == events.ClassNotFound
+	if isOfObject || events.ScopeOf(err) == events.ScopeRepo {
+		return events.WithScope(err, events.ScopeChange)
+	}
+	return err
 }
 
 // lfsClient returns the client for the LFS server of the tree at a folder: that of a submodule, or "" for the top.
@@ -159,7 +168,7 @@ func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes 
 		}
 		if size, known := sizes[p.OID]; known {
 			if size != p.Size {
-				return fail(path, events.ClassLFS, "the LFS pointer %q has another size for object %s than another pointer; correct it", path, p.OID)
+				return fail(path, events.ClassConfig, "the LFS pointer %q has another size for object %s than another pointer; correct it", path, p.OID)
 			}
 			return nil
 		}

@@ -143,7 +143,7 @@ func TestOddLFSFiles(t *testing.T) {
 	other := strings.Replace(pointer, "size 7", "size 8", 1)
 	w.push(map[string]string{".gitattributes": lfsAttributes, "other.bin": other})
 	_, err := w.trySyncLFS(allLFS)
-	testenv.MustFail(t, err, events.ClassLFS, events.Permanent)
+	testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
 }
 
 func TestLFSFilesMoveWithTheirRepository(t *testing.T) {

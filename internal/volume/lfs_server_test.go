@@ -76,13 +76,13 @@ func TestLFSFromTheServerOfGitLFS(t *testing.T) {
 		"batch-resume-fail-fallback":    "",
 		"batch-hash-algo-empty":         "",
 		"batch-hash-algo-invalid":       events.ClassConfig,
-		"status-batch-403":              events.ClassLFS,
-		"status-batch-404":              events.ClassLFS,
-		"status-batch-410":              events.ClassLFS,
-		"status-batch-422":              events.ClassLFS,
+		"status-batch-403":              events.ClassNotFound,
+		"status-batch-404":              events.ClassNotFound,
+		"status-batch-410":              events.ClassNotFound,
+		"status-batch-422":              events.ClassNotFound,
 		"status-batch-500":              events.ClassServer,
-		"unknown-oid":                   events.ClassLFS,
-		"send-deprecated-links":         events.ClassLFS,
+		"unknown-oid":                   events.ClassNotFound,
+		"send-deprecated-links":         events.ClassNotFound,
 	} {
 		t.Run(content, func(t *testing.T) {
 			t.Parallel()

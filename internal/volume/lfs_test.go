@@ -177,7 +177,7 @@ func TestAMissingLFSObjectIsNamedAndTheTreeStays(t *testing.T) {
 	pointer, oid := gitserver.LFSPointer("new")
 	w.push(map[string]string{"a.bin": pointer})
 	_, err := w.trySyncLFS(allLFS)
-	testenv.MustFail(t, err, events.ClassLFS, events.Permanent)
+	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
 	if !strings.Contains(err.Error(), oid) || !strings.Contains(err.Error(), `"a.bin"`) {
 		t.Errorf("%v does not name the object and its path", err)
 	}
@@ -215,10 +215,10 @@ func TestLFSAnswersThatAreRefused(t *testing.T) {
 	}{
 		"another transfer":  {gitserver.LFSHooks{Answer: func(r map[string]any, _ []map[string]any) { r["transfer"] = "tus" }}, events.ClassConfig, events.Permanent},
 		"another hash":      {gitserver.LFSHooks{Answer: func(r map[string]any, _ []map[string]any) { r["hash_algo"] = "sha512" }}, events.ClassConfig, events.Permanent},
-		"removed":           {object(func(o map[string]any) { o["error"] = map[string]any{"code": 410} }), events.ClassLFS, events.Permanent},
+		"removed":           {object(func(o map[string]any) { o["error"] = map[string]any{"code": 410} }), events.ClassNotFound, events.Permanent},
 		"failed":            {object(func(o map[string]any) { o["error"] = map[string]any{"code": 500} }), events.ClassServer, events.Retryable},
-		"no action":         {object(func(o map[string]any) { delete(o, "actions") }), events.ClassLFS, events.Permanent},
-		"no objects":        {gitserver.LFSHooks{Answer: func(r map[string]any, _ []map[string]any) { delete(r, "objects") }}, events.ClassLFS, events.Permanent},
+		"no action":         {object(func(o map[string]any) { delete(o, "actions") }), events.ClassNotFound, events.Permanent},
+		"no objects":        {gitserver.LFSHooks{Answer: func(r map[string]any, _ []map[string]any) { delete(r, "objects") }}, events.ClassNotFound, events.Permanent},
 		"a file":            {object(func(o map[string]any) { download(o)["href"] = "file:///etc/passwd" }), events.ClassConfig, events.Permanent},
 		"a password":        {object(func(o map[string]any) { download(o)["href"] = "http://a:b@127.0.0.1/x" }), events.ClassConfig, events.Permanent},
 		"a private address": {object(func(o map[string]any) { download(o)["href"] = "http://10.0.0.1/x" }), events.ClassConfig, events.Permanent},
@@ -228,7 +228,7 @@ func TestLFSAnswersThatAreRefused(t *testing.T) {
 		"longer":            {send("content and more"), events.ClassServer, events.Retryable},
 		"shorter":           {send("con"), events.ClassServer, events.Retryable},
 		"not JSON":          {gitserver.LFSHooks{Batch: func(w http.ResponseWriter, _ *http.Request) bool { _, _ = w.Write([]byte("<html>")); return true }}, events.ClassServer, events.Retryable},
-		"no server":         {status(404), events.ClassLFS, events.Permanent},
+		"no server":         {status(404), events.ClassNotFound, events.Permanent},
 		"unauthorized":      {status(401), events.ClassAuth, events.Permanent},
 		"overloaded":        {status(500), events.ClassServer, events.Retryable},
 		"limited":           {status(429), events.ClassLimited, events.Retryable},

@@ -113,7 +113,7 @@ func TestMoveStoppedAtEveryStep(t *testing.T) {
 				err := cmd.Wait()
 				left := !isBefore(step, "left")
 				done := left || !isBefore(step, "flipped") && name == "a sync of the new name"
-				if done && err != nil || !done && (err == nil || !strings.Contains(out.String(), "class stale")) {
+				if done && err != nil || !done && (err == nil || !strings.Contains(out.String(), "class busy")) {
 					t.Errorf("the process ended with %v and output\n%s", err, out)
 				}
 				_, again, _ := w.volume.Published(repoPath(t, widgets)) // the old name was synced again, as if it had not moved

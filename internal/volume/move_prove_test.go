@@ -71,7 +71,7 @@ func TestMoveRefusals(t *testing.T) {
 		"a stale holder of the old name": {
 			arrange: func(w *world) { w.rename(widgets, gadgets) },
 			change:  func(_ *world, req *MoveRequest) { req.Fence = 1 },
-			class:   events.ClassStale, disposition: events.Contention},
+			class:   events.ClassBusy, disposition: events.Contention},
 		"no lease of the new name": {
 			change: func(_ *world, req *MoveRequest) { req.ToFence = 0 },
 			class:  events.ClassInternal, disposition: events.Permanent},
@@ -186,7 +186,7 @@ func TestMoveDoesNotLinkPrunedStore(t *testing.T) {
 		}
 	}
 	_, err := slow.Move(t.Context(), req)
-	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	w.mustBeSound(widgets, newest)
 	if isThere(t, w.path(gadgets)) {
 		t.Error("the new name is published")

@@ -111,7 +111,7 @@ func (b *builder) prepare(ctx context.Context, req PrepareRequest) (bool, error)
 	}
 	err = b.f.guarded(ctx, b.fence, func() error {
 		if b.v.linkedTree(b.f, b.v.publishedPath(name)) != now.tree {
-			return events.Errorf(events.Contention, events.ClassStale, "%w: another tree is published", ErrStale)
+			return events.Errorf(events.Contention, events.ClassBusy, "%w: another tree is published", ErrStale)
 		}
 		if err := b.f.limitPrepared(maxPrepared - 1); err != nil {
 			return err

@@ -443,7 +443,7 @@ func TestPrepareByStaleHolder(t *testing.T) {
 	w.push(map[string]string{"a": "2"})
 	w.sync("")
 	_, err := w.volume.Prepare(t.Context(), stale)
-	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	slow := w.open(w.volume.Root(), Config{})
 	slow.cfg.Step = func(step string) {
 		if step == "linked" {

@@ -354,7 +354,7 @@ func TestStalePurgeDoesNothing(t *testing.T) {
 	fence := w.fence.Load()
 	w.sync("")
 	err := w.volume.Purge(t.Context(), repoPath(t, widgets), fence-1, "")
-	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	if left := w.left(widgets); len(left.Paths) > 0 || checkout.GitDirOf(w.path(widgets)).IsMarked() {
 		t.Errorf("it changed something: %+v", left)
 	}

@@ -80,7 +80,7 @@ func TestRemovedRepositoryCanBeSyncedAgain(t *testing.T) {
 	testenv.Must(w.volume.Remove(t.Context(), req))(t)
 
 	_, err := w.volume.Sync(t.Context(), stale)
-	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	if removed := testenv.Must(w.volume.Remove(t.Context(), w.removal()))(t); removed {
 		t.Error("removed twice")
 	}
@@ -113,7 +113,7 @@ func TestStaleOrCrashedRemoval(t *testing.T) {
 		}
 	}
 	_, err := slow.Remove(t.Context(), req)
-	testenv.MustFail(t, err, events.ClassStale, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	w.mustBeSound(widgets, commit)
 
 	died := errors.New("died")

@@ -161,7 +161,7 @@ func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
 		if step == "fenced" && err == nil {
 			t.Errorf("%s: no error", step)
 		}
-		testenv.MustFail(t, err, events.ClassStale, events.Contention)
+		testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 		w.mustBeSound(widgets+"@v1", commit)
 
 		slow.cfg.Step = func(at string) {

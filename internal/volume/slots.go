@@ -79,7 +79,7 @@ func (s *Slots) acquire(ctx context.Context) error {
 func (s *Slots) Close() { s.close() }
 
 var errStopping error = &events.Error{
-	Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassShutdown, RetryAfter: events.AtOnce,
+	Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, RetryAfter: events.AtOnce,
 	Err: errors.New("this process is stopping"),
 }
 

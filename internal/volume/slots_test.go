@@ -86,7 +86,7 @@ func TestClosedSlotsReturnOnlyWhatHasNotBegun(t *testing.T) {
 	known := w.syncsAndWaits(slots, w.request("again"))
 	slots.Close()
 	for _, err := range []error{mustReceive(t, known, "end of the sync"), (&slot{slots: slots}).take(t.Context(), nil)} {
-		if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassShutdown {
+		if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassBusy {
 			t.Errorf("%v, want the change returned", err)
 		}
 	}

@@ -146,7 +146,7 @@ func (s stoppedSync) resume(t *testing.T, step string) {
 		}
 		return
 	}
-	if err == nil || !strings.Contains(s.out.String(), ErrStale.Error()+" with fence") || !strings.Contains(s.out.String(), "class stale") {
+	if err == nil || !strings.Contains(s.out.String(), ErrStale.Error()+" with fence") || !strings.Contains(s.out.String(), "class busy") {
 		t.Errorf("the process ended with %v and output\n%s", err, s.out)
 	}
 }

@@ -98,7 +98,7 @@ func (c *collector) collect(ctx context.Context, in super) {
 			continue // an empty folder, as in Git
 		}
 		if !c.reserve(1) {
-			c.fail(&namedPart{object.Quotaf("it has more than %d submodules, those of submodules included; use --submodules off", maxParts), part.Path})
+			c.fail(object.Quotaf("it has more than %d submodules, those of submodules included; use --submodules off", maxParts))
 			return
 		}
 		c.running.Go(func() {
@@ -265,7 +265,7 @@ func (s *syncer) accept(ctx context.Context, part *checkout.Part, err error) err
 	if s.req.Submodules == events.SubmodulesBestEffort && !wire.SameOrigin(s.req.URL, part.URL) {
 		err = hostFault(err)
 	}
-	named := &namedPart{fmt.Errorf("submodule %q: %w", part.Path, err), part.Path}
+	named := aboutPart(fmt.Errorf("submodule %q: %w", part.Path, err))
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -275,6 +275,5 @@ func (s *syncer) accept(ctx context.Context, part *checkout.Part, err error) err
 		part.Class, part.Why = git.Class(events.ClassOf(err)), err.Error()
 		return nil
 	}
-	named.error = fmt.Errorf("%w; or use --submodules best-effort", named.error)
-	return named
+	return fmt.Errorf("%w; or use --submodules best-effort", named)
 }

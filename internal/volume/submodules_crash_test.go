@@ -101,7 +101,7 @@ func TestStaleWithSubmodules(t *testing.T) {
 			if !errors.Is(err, ErrStale) {
 				t.Fatalf("got %v", err)
 			}
-			testenv.MustFail(t, err, events.ClassStale, events.Contention)
+			testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 			w.mustBeAsCloned(step)
 			mustBeTidy(t, w)
 		})

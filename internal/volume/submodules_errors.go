@@ -6,22 +6,18 @@ import (
 	"lockstep/events"
 )
 
-// namedPart is an error that names a submodule.
-type namedPart struct {
-	error
-	path string
+// aboutPart makes the trouble of a submodule's remote that of the change: other changes of the repository may not
+// need it.
+func aboutPart(err error) error {
+	switch events.ScopeOf(err) {
+	case events.ScopeRepo, events.ScopeCredential:
+		return events.WithScope(err, events.ScopeChange)
+	}
+	return err
 }
 
-func (e *namedPart) Unwrap() error { return e.error }
-
-// IsOfSubmodule reports whether an error is about a submodule, not about the repository itself.
-func IsOfSubmodule(err error) bool {
-	_, ok := errors.AsType[*namedPart](err)
-	return ok
-}
-
-// partError classifies an error about the remote of a submodule. Unlike for the repository's own remote, it is unknown whether
-// the commit was ever pushed there.
+// partError classifies an error about the remote of a submodule. Unlike for the repository's own remote, it is
+// unknown whether the commit was ever pushed there.
 func partError(err error) error {
 	switch events.ClassOf(err) {
 	case events.ClassNoRef:
@@ -32,8 +28,9 @@ func partError(err error) error {
 	return err
 }
 
-// hostFault returns the fault of a host that does not answer, or limits requests, instead of the error of the gate that makes a job
-// wait for the host. It returns other errors unchanged, such as those of our own limits, which are short.
+// hostFault returns the fault of a host that does not answer, or limits requests, instead of the error of the gate
+// that makes a job wait for the host. It returns other errors unchanged, such as those of our own limits, which are
+// short.
 func hostFault(err error) error {
 	if events.ClassOf(err) != events.ClassLimited || events.DispositionOf(err) != events.Contention {
 		return err
@@ -45,7 +42,8 @@ func hostFault(err error) error {
 	return err
 }
 
-// isUnavailable reports whether an error is about one submodule, rather than about the volume, the lease or the limits of its host.
+// isUnavailable reports whether an error is about one submodule, rather than about the volume, the lease or the
+// limits of its host.
 func isUnavailable(err error) bool {
 	if events.DispositionOf(err) == events.Contention {
 		return false
@@ -53,7 +51,7 @@ func isUnavailable(err error) bool {
 	switch events.ClassOf(err) {
 	case events.ClassNetwork, events.ClassServer, events.ClassNotFound, events.ClassLimited:
 		return true
-	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota, events.ClassLFS:
+	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota:
 		return events.DispositionOf(err) == events.Permanent
 	}
 	return false

@@ -118,7 +118,7 @@ func (c *collector) readPart(ctx context.Context, part checkout.Part, within *su
 		return err
 	}
 	if c.files += plan.Size(); c.files > limit {
-		c.fail(&namedPart{checkout.TooManyFiles(limit), part.Path})
+		c.fail(checkout.TooManyFiles(limit))
 		return nil
 	}
 	if within.submodules, err = plan.Submodules(); err != nil {

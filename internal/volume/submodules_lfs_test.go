@@ -178,7 +178,7 @@ func TestLFSOfASubmoduleIsMissing(t *testing.T) {
 	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
 	w.withParts(widgets, map[string]string{"sub": lib, "leaf": leaf}, map[string]string{"sub": "../lib.git", "leaf": "../leaf.git"}, map[string]string{"a": "1"})
 	_, err := w.trySyncPartsLFS(events.SubmodulesRequired, allLFS)
-	testenv.MustFail(t, err, events.ClassLFS, events.Permanent)
+	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
 	if text := err.Error(); !strings.Contains(text, `submodule "sub": fetch LFS objects`) || !strings.Contains(text, oid) || !strings.Contains(text, `"sub/dir/b.bin"`) {
 		t.Errorf("%v, want it to name the submodule, the object and the path", err)
 	}
@@ -187,7 +187,7 @@ func TestLFSOfASubmoduleIsMissing(t *testing.T) {
 	}
 	for range 2 {
 		res := testenv.Must(w.trySyncPartsLFS(events.SubmodulesBestEffort, allLFS))(t)
-		if len(res.Missing) != 1 || res.Missing[0].Path != "sub" || events.Class(res.Missing[0].Class) != events.ClassLFS || !strings.Contains(res.Missing[0].Why, oid) {
+		if len(res.Missing) != 1 || res.Missing[0].Path != "sub" || events.Class(res.Missing[0].Class) != events.ClassNotFound || !strings.Contains(res.Missing[0].Why, oid) {
 			t.Errorf("missing %+v", res.Missing)
 		}
 		if got := treeWithModes(t, w.path(widgets)); got["sub"] != "an empty folder" || got["leaf/f"] != "false 1" {

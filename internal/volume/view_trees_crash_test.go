@@ -135,7 +135,7 @@ func TestStaleWhilePublishingViews(t *testing.T) {
 			if !errors.Is(err, ErrStale) {
 				t.Fatalf("got %v", err)
 			}
-			testenv.MustFail(t, err, events.ClassStale, events.Contention)
+			testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 			w.mustHaveViews("stale", 3)
 			w.viewsAfterGC(Config{Grace: 1})
 			if left := w.viewsAfterGC(Config{Grace: 1}); len(left) != 4 {

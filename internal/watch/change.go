@@ -21,7 +21,7 @@ var (
 // do.
 func (r *Registry) Create(ctx context.Context, w Watch) (existing Watch, added, changed bool, err error) {
 	if w, err = New(w); err != nil {
-		return Watch{}, false, false, events.Errorf(events.Permanent, events.ClassMalformed, "watch: %w", err)
+		return Watch{}, false, false, events.Errorf(events.Malformed, events.ClassConfig, "watch: %w", err)
 	}
 	err = r.editOne(ctx, w.Key(), func(was *Watch) (Watch, error) {
 		added, changed, existing = was == nil, was == nil, Watch{}
@@ -71,7 +71,7 @@ func (r *Registry) Change(ctx context.Context, key Key, change func(*Watch) erro
 			return Watch{}, err
 		}
 		if after, err = New(after); err != nil {
-			return Watch{}, events.Errorf(events.Permanent, events.ClassMalformed, "watch: %w", err)
+			return Watch{}, events.Errorf(events.Malformed, events.ClassConfig, "watch: %w", err)
 		}
 		return after, nil
 	})

@@ -8,7 +8,7 @@ import (
 
 // quiet lists the classes of failures that apps are not notified of: the repository is fine and another
 // result follows, or the app no longer watches it.
-var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched, events.ClassShutdown}
+var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched}
 
 // Notable reports whether apps are notified of results like r.
 func Notable(r events.Result) bool {

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,13 +18,12 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/changes"
-	"lockstep/internal/state"
 )
 
 var (
 	//go:embed write.lua
 	writeSource string
-	writeScript = redis.NewScript(stream.NotesLua + writeSource)
+	writeScript = redis.NewScript(writeSource)
 )
 
 const source = "/lockstep/watch" // source of the changes that the registry queues
@@ -140,7 +138,7 @@ func (w rewrite) requests(repo events.RepoPath) ([]events.Change, error) {
 	return changes, nil
 }
 
-// args returns the arguments of write.lua for this repository, without those of its notes.
+// args returns the arguments of write.lua for this repository.
 func (w rewrite) args() []any {
 	repo := w.was.repo
 	if len(w.docs) == 0 {
@@ -174,34 +172,6 @@ func (w rewrite) moved() string {
 		return "1"
 	}
 	return "0"
-}
-
-// notes returns the notes of failures to remove: those of the watches that are removed. It returns nil if
-// there are none.
-func (w rewrite) notes(namespace events.Namespace) *stream.Notes {
-	apps := map[string]bool{} // with other watches
-	for field := range w.docs {
-		app, _, _ := strings.Cut(field, " ")
-		apps[app] = true
-	}
-	removed := map[string][]string{} // refs by app
-	for field := range w.was.docs {
-		if _, stays := w.docs[field]; !stays {
-			app, ref, _ := strings.Cut(field, " ")
-			removed[app] = append(removed[app], ref)
-		}
-	}
-	var names []string
-	for app, refs := range removed {
-		names = append(names, state.UnwatchedNotes(app, refs, !apps[app])...)
-	}
-	switch {
-	case len(names) == 0:
-		return nil
-	case len(w.docs) == 0:
-		names = []string{"*"} // of polls, too
-	}
-	return state.NotesOf(namespace, w.was.repo, names...)
 }
 
 // remotes returns the remote keys before and after the write. If one of them does not exist, both are the same.
@@ -244,13 +214,11 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 		polled = "1"
 	}
 	args := []any{rand.Text(), polled, len(rewrites)}
-	var noted []string
 	for _, w := range rewrites {
 		before, after := w.remotes()
 		keys = append(keys, r.of(w.was.repo), r.at(before), r.at(after), r.namespace.Repo(w.was.repo))
-		noted, args = w.notes(r.namespace).Append(noted, append(args, w.args()...))
+		args = append(args, w.args()...)
 	}
-	keys = append(keys, noted...)
 	args, err := appendChanges(ctx, args, changes)
 	if err != nil {
 		return err
@@ -266,7 +234,7 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 	case len(reply) == 3 && reply[0] == "related":
 		return nested(reply[1], reply[2])
 	case len(reply) == 2 && reply[0] == "moved":
-		return events.Errorf(events.Retryable, events.ClassMoved, "%s is in another cell, or is being moved; try again",
+		return events.Errorf(events.Retryable, events.ClassBusy, "%s is in another cell, or is being moved; try again",
 			reply[1])
 	}
 	return fmt.Errorf("write the watches of %s: %w: %.100q", rewrites[0].was.repo, errReply, reply)

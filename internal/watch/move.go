@@ -115,7 +115,7 @@ func (c contents) checkRemote(remote string) error {
 func (w Watch) document() (string, error) {
 	w, err := New(w)
 	if err != nil {
-		return "", events.Errorf(events.Permanent, events.ClassMalformed, "watch: %w", err)
+		return "", events.Errorf(events.Permanent, events.ClassConfig, "watch: %w", err)
 	}
 	doc, err := json.Marshal(w)
 	return string(doc), err

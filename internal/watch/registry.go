@@ -130,7 +130,7 @@ func (r *Registry) Put(ctx context.Context, watches ...Watch) (changed int, err 
 func (r *Registry) Add(ctx context.Context, w Watch) error {
 	w, err := New(w)
 	if err != nil {
-		return events.Errorf(events.Permanent, events.ClassMalformed, "watch: %w", err)
+		return events.Errorf(events.Malformed, events.ClassConfig, "watch: %w", err)
 	}
 	doc, err := w.document()
 	if err != nil {
@@ -209,7 +209,7 @@ func editsOf(put []Watch, remove []Key) ([]*edit, error) {
 	for _, w := range put {
 		w, err := New(w)
 		if err != nil {
-			return nil, events.Errorf(events.Permanent, events.ClassMalformed, "watch: %w", err)
+			return nil, events.Errorf(events.Malformed, events.ClassConfig, "watch: %w", err)
 		}
 		doc, err := w.document()
 		if err != nil {

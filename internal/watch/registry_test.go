@@ -96,10 +96,11 @@ func TestPutRefusesConflicts(t *testing.T) {
 		"below one":           {[]watch.Watch{of(t, "ci", "acme/Widgets/docs", "")}, "cannot be watched together with acme/widgets", events.ClassConflict},
 		"far below one":       {[]watch.Watch{of(t, "ci", "acme/widgets/a/b/c", "")}, "cannot be watched together with acme/widgets", events.ClassConflict},
 		"above one":           {[]watch.Watch{of(t, "ci", "acme/deep", "")}, "cannot be watched together with acme/deep/down/below", events.ClassConflict},
-		"invalid after valid": {[]watch.Watch{of(t, "a", "acme/good", ""), unsound}, "want at most 100 letters", events.ClassMalformed},
+		"invalid after valid": {[]watch.Watch{of(t, "a", "acme/good", ""), unsound}, "want at most 100 letters", events.ClassConfig},
 	} {
 		n, err := b.Put(context.Background(), tc.put...)
-		if n != 0 || err == nil || !strings.Contains(err.Error(), tc.says) || events.ClassOf(err) != tc.class || events.DispositionOf(err) != events.Permanent {
+		if n != 0 || err == nil || !strings.Contains(err.Error(), tc.says) || events.ClassOf(err) != tc.class ||
+			(events.DispositionOf(err) == events.Malformed) != (tc.class == events.ClassConfig) {
 			t.Errorf("%s: %d, %v", name, n, err)
 		}
 	}

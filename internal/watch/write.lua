@@ -1,14 +1,12 @@
 -- write.lua replaces the watches of one or more repositories and queues changes, in one step, if all of these sets are
--- still the ones that the caller has read. It also removes the notes of failures that concern removed watches only. notes.lua of
--- package stream precedes this script.
+-- still the ones that the caller has read.
 --
 -- KEYS    1 changes (stream)   2 index (ZSET of repository keys, all scores 0)   3 poll (ZSET: repository key -> ms)
 --         then for each set: the set (hash), the remote before and the remote after (hashes); if there is none before
 --         or none after, both are the same; and the state of the repository (hash);
---         then for each set with notes to remove, the hash and the index of the notes
 -- ARGV    1 a new version   2 '1' if a change polls the sets for all apps   3 number of sets; then for each: repository key, the version read ('' for none), '1' if
 --         the set stays and '0' if it is removed, '1' if it is polled, '1' if a move between cells writes it, number of fields to
---         remove, those, number of names and values to set, those in turn, and 0, or 1 followed by its notes
+--         remove, those, number of names and values to set, those in turn
 --         then the number of changes; then for each: number of names and values of its entry, those in turn
 -- Returns {verdict, …}
 --         'written'              success
@@ -36,12 +34,9 @@ end
 
 local sets, messages = {}, {}
 local version, asked, count = arg(), arg() == '1', tonumber(arg())
-local keyAt = 3 + 4 * count
-local function key() keyAt = keyAt + 1; return KEYS[keyAt] end
 for i = 1, count do
   sets[i] = {hash = KEYS[4 * i], before = KEYS[4 * i + 1], after = KEYS[4 * i + 2], state = KEYS[4 * i + 3],
     key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', moves = arg() == '1', drop = list(), set = list()}
-  sets[i].notes = arg() == '1' and notes_of(key, arg)
 end
 for i = 1, tonumber(arg()) do messages[i] = list() end
 
@@ -52,7 +47,6 @@ for _, s in ipairs(sets) do
   if not s.moves and redis.call('HEXISTS', s.state, 'cell') == 1 then return {'moved', s.key} end
   redis.call('HLEN', s.before)
   redis.call('HLEN', s.after)
-  if s.notes then redis.call('HLEN', s.notes.hash); redis.call('ZCARD', s.notes.index) end
   if (redis.call('HGET', s.hash, 'version') or '') ~= s.read then return {'raced', s.key} end
 end
 for _, s in ipairs(sets) do
@@ -70,7 +64,6 @@ local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 for _, fields in ipairs(messages) do redis.call('XADD', changes, '*', unpack(fields)) end
 for _, s in ipairs(sets) do
-  if s.notes then change_notes(s.notes, now, '0') end
   if not s.stays then
     redis.call('DEL', s.hash)
     redis.call('ZREM', index, s.key)

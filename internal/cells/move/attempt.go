@@ -166,7 +166,7 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	case departed:
 		a.marked = true
 	case !known.IsHere():
-		return events.Errorf(events.Retryable, events.ClassMoved, "%s has not arrived in cell %s yet", a.req.Repo, a.old.Name)
+		return events.Errorf(events.Retryable, events.ClassBusy, "%s has not arrived in cell %s yet", a.req.Repo, a.old.Name)
 	}
 	active, gone, err := a.isActive(ctx, last)
 	if err != nil || gone {
@@ -213,7 +213,7 @@ func (a *attempt) checkArriving(ctx context.Context) error {
 	}
 	if arriving, ok := known.Arriving(); !ok || arriving.Cell != a.req.From || arriving.Epoch != a.move.Epoch ||
 		!a.isWanted() {
-		return events.Errorf(events.Retryable, events.ClassMoved, "the move of %s to cell %s was abandoned meanwhile",
+		return events.Errorf(events.Retryable, events.ClassBusy, "the move of %s to cell %s was abandoned meanwhile",
 			a.req.Repo, a.new.Name)
 	}
 	return nil

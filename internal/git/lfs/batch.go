@@ -200,12 +200,12 @@ func (c *Client) batchError(err error) error {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return c.refused(status)
 	case http.StatusNotFound, http.StatusGone:
-		return c.failed(git.Permanent, git.ClassLFS, "there is none at its URL, or the credential may not use it "+
+		return c.failed(git.Permanent, git.ClassNotFound, "there is none at its URL, or the credential may not use it "+
 			"(%w); see lfs.url in .lfsconfig", status)
 	case http.StatusRequestEntityTooLarge:
 		return err // see Client.nextBatch
 	}
-	return c.failed(git.Permanent, git.ClassLFS, "it refused the request (%w)", status)
+	return c.failed(git.Permanent, git.ClassNotFound, "it refused the request (%w)", status)
 }
 
 // refused returns the error for a refused or missing credential.

@@ -258,7 +258,7 @@ func (c *Client) missing(objects []Object, codes map[OID]int) error {
 	if more > 0 {
 		text += fmt.Sprintf(" and at least %d more", more)
 	}
-	return c.failed(git.Permanent, git.ClassLFS, "it does not have %s; push what is missing with git lfs push --all", text)
+	return c.failed(git.Permanent, git.ClassNotFound, "it does not have %s; push what is missing with git lfs push --all", text)
 }
 
 func reason(code int) string {

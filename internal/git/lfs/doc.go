@@ -35,8 +35,8 @@
 //
 // # Failures
 //
-//	object missing, removed or refused        permanent, ClassLFS; the text names it
-//	no LFS server at the URL                  permanent, ClassLFS
+//	object missing, removed or refused        permanent, ClassNotFound; the text names it
+//	no LFS server at the URL                  permanent, ClassNotFound
 //	credential refused or missing             permanent, ClassAuth
 //	host not allowed, unsupported URL         permanent, ClassConfig
 //	another transfer or hash than requested   permanent, ClassConfig
@@ -44,7 +44,7 @@
 //	5xx, response invalid or too long, wrong  retryable, ClassServer, after three attempts for one object
 //	size or hash of an object
 //	429; 403 and 503 that say when to retry   ClassLimited, as for any request
-//	two sizes for one object                  permanent, ClassLFS
+//	two sizes for one object                  permanent, ClassConfig
 //	attributes that take too long to match    permanent, ClassHostile
 //	disk error                                retryable, ClassVolume
 //

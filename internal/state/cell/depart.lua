@@ -1,6 +1,6 @@
 -- depart.lua marks a repository as moved to another cell: the commit point of a move. lease.lua precedes it.
 --
--- KEYS    1-2 see lease.lua   3 poll (ZSET)   4 results (stream)   5 departed (ZSET: repository key -> ms)   6 failing (ZSET)
+-- KEYS    1-2 see lease.lua   3 poll (ZSET)   4 results (stream)   5 departed (ZSET: repository key -> ms)   6 failing (hash)
 -- ARGV    1-2 see lease.lua   3 the other cell   4 epoch of the move   5 repository key   6 its path
 -- Returns {'moved', last}   marked, now or by an earlier call; last is the last entry of results when it was marked, '0-0' for none
 --         {'lost'}          see lease.lua
@@ -19,9 +19,9 @@ if place == '' then
 end
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
-redis.call('ZCARD', KEYS[6])
+redis.call('HLEN', KEYS[6])
 redis.call('HSET', state, 'cell', mark .. ' ' .. last, 'repo', ARGV[6])
 redis.call('ZREM', KEYS[3], ARGV[5])
-redis.call('ZREM', KEYS[6], ARGV[5])
+redis.call('HDEL', KEYS[6], ARGV[5])
 redis.call('ZADD', KEYS[5], 'NX', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), ARGV[5])
 return {'moved', last}
