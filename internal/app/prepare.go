@@ -28,7 +28,7 @@ type preparation struct {
 
 const (
 	prepareAfter    = 100 * time.Millisecond // most pushes have settled by then; doubles with each try
-	prepareTries    = 10                     // while the repository or all slots are in use: for 100 s
+	prepareTries    = 10                     // while the repository or all slots are in use: for 200 s
 	maxPreparations = 1000                   // due at once; more are dropped
 )
 
