@@ -128,8 +128,8 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	}
 	result, name := outcome.Result, outcomeOf(outcome.Result)
 	t := delivered(change, delivery)
-	if len(leases) > 0 {
-		t.Leased = leases[len(leases)-1].Began()
+	for _, lease := range leases {
+		t.Leased = latest(t.Leased, lease.Began())
 	}
 	c.ended(ctx, Event{Timeline: attempt.timeline(t, name), Class: result.Class, Missing: result.Missing})
 	log := c.Log.With("repo", change.Repo.String(), "job", change.ID, "fence", result.Fence, "took", result.Took)

@@ -20,7 +20,7 @@ type Timeline struct {
 	Queued    time.Time // the entry was added to the stream
 	Delivered time.Time // this process read the entry, for the delivery that was settled
 	Leased    time.Time // the lease was granted
-	Began     time.Time // the lease was granted, and all waits for a work slot had come first
+	Began     time.Time // the lease was granted, as if the waits for a work slot in [events.PhaseWait] had come first
 	Fetched   time.Time // the remote had sent everything
 	Published time.Time // the handler returned: readers see the new tree
 	Settled   time.Time // the result is on the stream
@@ -35,7 +35,7 @@ const (
 	StageQueue     Stage = "queue"     // to Delivered, on the first delivery
 	StageRetry     Stage = "retry"     // to Delivered, on a later delivery: earlier ones and the delays between them included
 	StageLease     Stage = "lease"     // to Leased
-	StageSlot      Stage = "slot"      // to Began: all waits for a work slot, which interrupt the other stages
+	StageSlot      Stage = "slot"      // to Began: waits for a work slot, but those for submodules, views and moves
 	StageFetch     Stage = "fetch"     // to Fetched
 	StagePublish   Stage = "publish"   // to Published: compare, build, flush and flip
 	StageWork      Stage = "work"      // replaces fetch and publish for everything but a sync

@@ -2,7 +2,9 @@ package locking_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +82,49 @@ func TestRequestThatYieldsIsRefusedIfHeld(t *testing.T) {
 		t.Error("wanted by requests that yield")
 	default:
 	}
+	release(t, held)
+}
+
+// A request that yields leaves after Redis has granted its ticket, which another request then uses.
+func TestTicketOfARequestThatYieldsIsUsedByAnother(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, b := start(t, server, "a"), start(t, server, "b")
+	release(t, must(t, a, "k", "")) // loads the scripts
+	a.calls.loseReply(locking.AcquireHash, 1)
+	var calls atomic.Int32
+	granted, answer := make(chan struct{}), make(chan struct{})
+	a.calls.mu.Lock()
+	a.calls.after = func(string) {
+		if calls.Add(1) == 2 {
+			close(granted)
+			<-answer
+		}
+	}
+	a.calls.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	optional, next := make(chan error, 1), make(chan result, 1)
+	go func() {
+		_, err := a.Acquire(ctx, yielding("k"))
+		optional <- err
+	}()
+	soon(t, granted, "the grant")
+	go func() {
+		lease, err := a.Acquire(t.Context(), locking.Request{Key: "k", Job: "1"})
+		next <- result{lease, err}
+	}()
+	cancel()
+	wantErr(t, soon(t, optional, "the cancelled request"), context.Canceled)
+	until(t, "job 1 waits", func() bool {
+		req := yielding("k")
+		req.Wait = time.Millisecond
+		_, err := a.Acquire(t.Context(), req)
+		return errors.Is(err, locking.ErrHeld)
+	})
+	close(answer)
+	held := soon(t, next, "the lease").ok(t)
+	_, err := b.Acquire(t.Context(), locking.Request{Key: "k", Job: "2", IfHeld: locking.Skip, Wait: time.Second})
+	wantErr(t, err, locking.ErrHeld)
 	release(t, held)
 }
 

@@ -11,38 +11,39 @@ import (
 	"lockstep/locking"
 )
 
-// preparer links the next trees of pushed refs, one at a time, once their pushes have settled, no other has followed, and no
-// job waits for a slot. It takes a lease only if that is free, and stops as soon as anybody wants it.
+// preparer links the next trees of pushed refs, one at a time. It takes a slot and the lease only if they are free,
+// gives them back as soon as anybody wants one of them, and tries again later, unless another push has followed.
 type preparer struct {
 	volume *volume.Volume
 	locker *locking.Locker
 	slots  *volume.Slots
 	log    *slog.Logger
-	pushed chan preparation // in the order of due
+	due    chan preparation
 }
 
 type preparation struct {
 	volume.PrepareRequest
-	due   time.Time
 	tries int
 }
 
 const (
-	prepareAfter    = 100 * time.Millisecond // a push has settled by then, and more of a burst may have come
-	prepareTries    = 10                     // while the repository is in use
-	maxPreparations = 1000                   // that wait; more are dropped
+	prepareAfter    = 100 * time.Millisecond // most pushes have settled by then; doubles with each try
+	prepareTries    = 10                     // while the repository or all slots are in use: for 200 s
+	maxPreparations = 1000                   // due at once; more are dropped
 )
 
 func newPreparer(slots *volume.Slots, log *slog.Logger) *preparer {
-	return &preparer{slots: slots, log: log, pushed: make(chan preparation, maxPreparations)}
+	return &preparer{slots: slots, log: log, due: make(chan preparation, maxPreparations)}
 }
 
+// add prepares a tree later.
 func (p *preparer) add(next preparation) {
-	next.due = time.Now().Add(prepareAfter)
-	select {
-	case p.pushed <- next:
-	default:
-	}
+	time.AfterFunc(prepareAfter<<next.tries, func() {
+		select {
+		case p.due <- next:
+		default:
+		}
+	})
 }
 
 // Run prepares trees until ctx is done.
@@ -51,26 +52,20 @@ func (p *preparer) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case next := <-p.pushed:
-			if !Sleep(ctx, time.Until(next.due)) {
-				return
-			}
-			if !p.slots.AreWanted() && p.volume.IsPreparable(next.PrepareRequest) {
+		case next := <-p.due:
+			if p.volume.IsPreparable(next.PrepareRequest) {
 				p.try(ctx, next)
 			}
 		}
 	}
 }
 
-var errWanted = errors.New("the lease is wanted")
-
-// try prepares a tree, or does so later if the repository is in use. A preparation that was interrupted is left to the next
-// push.
+// try prepares a tree, or does so later if the repository or all slots are in use.
 func (p *preparer) try(ctx context.Context, next preparation) {
-	err := p.prepare(ctx, next.PrepareRequest)
+	err := p.slots.TryDo(ctx, func(ctx context.Context) error { return p.prepare(ctx, next.PrepareRequest) })
 	switch {
-	case err == nil, errors.Is(err, errWanted), ctx.Err() != nil:
-	case !errors.Is(err, locking.ErrHeld):
+	case err == nil, ctx.Err() != nil:
+	case !errors.Is(err, locking.ErrHeld) && !errors.Is(err, volume.ErrWanted):
 		p.log.DebugContext(ctx, "next tree not prepared", "repo", next.Repo, "ref", next.Ref, "error", err)
 	case next.tries < prepareTries:
 		next.tries++
@@ -92,7 +87,7 @@ func (p *preparer) prepare(ctx context.Context, req volume.PrepareRequest) error
 		watching.Go(func() {
 			select {
 			case <-lease.Wanted():
-				cancel(errWanted)
+				cancel(volume.ErrWanted)
 			case <-ctx.Done():
 			}
 		})

@@ -38,13 +38,16 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 	return checks
 }
 
-// openFiles counts 600 files for each slot: a sync opens nested directories, twice.
+// filesInFlight are the files and connections of 1,024 changes in flight, most of which wait.
+const filesInFlight = 4 * 1024
+
+// openFiles counts 600 files for each slot, because a sync opens nested directories, twice, and some for other changes.
 func openFiles(cfg config.Config) Check {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return refused("getrlimit: %w", err)
 	}
-	if wanted := uint64(cfg.Slots) * 600; limit.Cur < wanted {
+	if wanted := uint64(cfg.Slots)*600 + filesInFlight; limit.Cur < wanted {
 		return warned("at most %d, but %d slots may need %d; raise ulimit -n or lower --slots", limit.Cur, cfg.Slots, wanted)
 	}
 	return passed("at most %d, enough for %d slots", limit.Cur, cfg.Slots)

@@ -73,7 +73,7 @@ func peel(objects *object.Store, h object.ID) (commit object.ID, err error) {
 	return c.Hash, nil
 }
 
-// checkCommit asks the caller whether the plan's commit may be published.
+// admit asks the caller whether the plan's commit may be published.
 func (s *syncer) admit(ctx context.Context, t *target) error {
 	if t.check == nil {
 		return nil

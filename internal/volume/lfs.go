@@ -27,7 +27,8 @@ type largeFiles struct {
 	store *lfs.Store
 	dial  func(ctx context.Context, folder string) (*lfs.Client, error) // for the tree at a folder; nil if objects cannot be downloaded
 
-	mu sync.Mutex // held while an object is made available
+	mu   sync.Mutex // held while an object is made available
+	slot *slot      // of the job; left while an object is downloaded
 
 	usedMu sync.Mutex
 	used   []string // paths of files in the store that the new tree may link: an earlier sync may not have flushed them
@@ -54,7 +55,7 @@ func (b *builder) useLarge(ctx context.Context, selection lfs.Selection) (*large
 		b.plan.SetLarge(nil, "", converted)
 		return nil, nil
 	}
-	l := &largeFiles{files: files, store: &lfs.Store{Dir: b.f.lfs(), Fence: b.fence}}
+	l := &largeFiles{files: files, store: &lfs.Store{Dir: b.f.lfs(), Fence: b.fence}, slot: &b.slot}
 	b.plan.SetLarge(l, selection.String(), converted)
 	return l, nil
 }
@@ -112,8 +113,7 @@ func (b *builder) forest(tree object.ID, parts checkout.Parts, selection lfs.Sel
 	return lfs.NewForest(b.largeObjects, trees, selection), true
 }
 
-// Find implements [checkout.Large]. It downloads an object that is damaged or has gone missing in the store; this is so rare that it
-// does not leave the slot.
+// Find implements [checkout.Large]. It downloads an object that is damaged or has gone missing in the store.
 func (l *largeFiles) Find(ctx context.Context, path string, blob object.ID, executable bool) (*checkout.LargeFile, error) {
 	p, ok, err := l.files.Pointer(path, blob)
 	if err != nil || !ok || p.Size == 0 {
@@ -149,11 +149,15 @@ func (l *largeFiles) download(ctx context.Context, path string, p lfs.Pointer) e
 	if l.dial == nil {
 		return object.Corruptf("the LFS object of %q is missing or damaged", path)
 	}
+	l.slot.leave() // other goroutines of the build continue, as far as they need no download
 	client, err := l.dial(ctx, l.files.FolderOf(path))
-	if err == nil {
-		_, err = client.Download(ctx, []lfs.Object{{Pointer: p, Path: path}})
+	if err != nil {
+		return err
 	}
-	return err
+	if _, err := client.Download(ctx, []lfs.Object{{Pointer: p, Path: path}}); err != nil {
+		return err
+	}
+	return l.slot.take(ctx, nil) // the progress is that of the build
 }
 
 // flushLarge makes the objects durable that the new tree links, also those of earlier syncs, which may have ended before they

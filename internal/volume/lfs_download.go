@@ -19,6 +19,9 @@ import (
 // had are then missing, if that is accepted.
 func (s *syncer) obtainLarge(ctx context.Context) error {
 	for {
+		if err := s.takeSlot(ctx); err != nil {
+			return err
+		}
 		l, err := s.useLarge(ctx, s.req.LFS)
 		if s.large = l; err != nil || l == nil {
 			return err

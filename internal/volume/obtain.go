@@ -153,6 +153,7 @@ func (s *syncer) fetch(ctx context.Context, t *target, into store, haves []objec
 	if err != nil {
 		return err
 	}
+	s.slot.began = true
 	if err := s.takeSlot(ctx); err != nil {
 		return err
 	}

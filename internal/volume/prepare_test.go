@@ -339,6 +339,7 @@ func TestPrepareStopsWhenWanted(t *testing.T) {
 		} else {
 			testenv.Must(0, err)(t)
 			testenv.Must(0, f.limitPrepared(0))(t)
+			f.emptyTrash()
 		}
 		mustBeTidy(t, w)
 	}

@@ -11,12 +11,13 @@ import (
 	"lockstep/events"
 )
 
-// Slots limits how many jobs of a process use processor and disk at once: index what was received, compare, build. They
-// take turns in order of arrival. No job has a slot while it waits for its lease or for a remote, and none has two.
+// Slots limits how many syncs and moves of a process use processor and disk at once: index what was received, compare,
+// build. They take turns in order of arrival. None has a slot while it waits for its lease or for a remote.
 type Slots struct {
 	size    int
 	free    *semaphore.Weighted
 	waiting atomic.Int64
+	spare   atomic.Pointer[context.CancelCauseFunc] // cancels the work of TryDo; nil before the first
 
 	closed context.Context
 	close  context.CancelFunc
@@ -38,31 +39,43 @@ const waitingPerSlot = 4
 // for a slot than soon get one. Those that wait for remotes do not count; only the window limits them.
 func (s *Slots) Room() int { return waitingPerSlot*s.size - int(s.waiting.Load()) }
 
-// AreWanted reports whether jobs wait for a slot.
-func (s *Slots) AreWanted() bool { return s.waiting.Load() > 0 }
+// ErrWanted is the cause with which optional work is cancelled because others wait.
+var ErrWanted = errors.New("others wait for the slot or the lease")
 
-// Acquire waits for a slot, which the caller must Release. It returns an error if ctx is done, or if the slots are closed
-// and none is free.
-func (s *Slots) Acquire(ctx context.Context) error {
+// TryDo calls work in a slot if one is free, and cancels it as soon as a job waits for a slot. It returns ErrWanted if
+// none is free. Only one call may run at a time.
+func (s *Slots) TryDo(ctx context.Context, work func(context.Context) error) error {
+	if !s.free.TryAcquire(1) {
+		return ErrWanted
+	}
+	defer s.free.Release(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.spare.Store(&cancel)
+	if s.waiting.Load() > 0 { // since before Store
+		return ErrWanted
+	}
+	return work(ctx)
+}
+
+// acquire waits for a slot. It returns an error if ctx is done.
+func (s *Slots) acquire(ctx context.Context) error {
 	if s.free.TryAcquire(1) {
 		return nil
 	}
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
-	waiting, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(s.closed, func() { cancel(errStopping) })()
-	if err := s.free.Acquire(waiting, 1); err != nil {
-		return fmt.Errorf("wait for a work slot: %w", context.Cause(waiting))
+	if cancel := s.spare.Load(); cancel != nil {
+		(*cancel)(ErrWanted)
+	}
+	if err := s.free.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for a work slot: %w", context.Cause(ctx))
 	}
 	return nil
 }
 
-// Release gives a slot to the job that has waited longest.
-func (s *Slots) Release() { s.free.Release(1) }
-
-// Close ends all waits, now and from now on: those changes return to the stream. Jobs that have a slot or find one free
-// continue.
+// Close ends the waits of jobs that have done nothing yet, now and from now on: their changes return to the stream.
+// Jobs that find a slot free, have received something or had a slot before continue.
 func (s *Slots) Close() { s.close() }
 
 var errStopping error = &events.Error{
@@ -75,6 +88,7 @@ var errStopping error = &events.Error{
 type slot struct {
 	slots *Slots // nil: no limit
 	held  bool
+	began bool // the job has done something that would be lost: Close does not end its waits
 }
 
 // take waits for a slot unless the job has it. progress shows the wait.
@@ -84,18 +98,24 @@ func (t *slot) take(ctx context.Context, progress *reporter) error {
 	}
 	if !t.slots.free.TryAcquire(1) {
 		progress.begin(events.PhaseWait, "", 0)
-		if err := t.slots.Acquire(ctx); err != nil {
+		if !t.began {
+			waiting, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
+			defer context.AfterFunc(t.slots.closed, func() { cancel(errStopping) })()
+			ctx = waiting
+		}
+		if err := t.slots.acquire(ctx); err != nil {
 			return err
 		}
 	}
-	t.held = true
+	t.held, t.began = true, true
 	return nil
 }
 
-// leave releases the slot if the job has it.
+// leave gives the slot, if the job has it, to the job that has waited longest.
 func (t *slot) leave() {
 	if t.held {
 		t.held = false
-		t.slots.Release()
+		t.slots.free.Release(1)
 	}
 }

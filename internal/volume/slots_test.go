@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -16,7 +18,7 @@ import (
 // waits acquires a slot in the background, returns once that waits, and sends its end.
 func waits(ctx context.Context, s *Slots) <-chan error {
 	before, ended := s.Room(), make(chan error, 1)
-	go func() { ended <- s.Acquire(ctx) }()
+	go func() { ended <- s.acquire(ctx) }()
 	for s.Room() == before {
 		time.Sleep(time.Millisecond)
 	}
@@ -38,14 +40,14 @@ func TestSlotsAreGrantedInOrder(t *testing.T) {
 	t.Parallel()
 	s := NewSlots(0) // at least one
 	idle := s.Room()
-	testenv.Must(0, s.Acquire(t.Context()))(t)
+	testenv.Must(0, s.acquire(t.Context()))(t)
 	first := waits(t.Context(), s)
 	second := waits(t.Context(), s)
 	if s.Room() != idle-2 {
 		t.Errorf("room %d with two waiters, %d without", s.Room(), idle)
 	}
 	for _, next := range []<-chan error{first, second} {
-		s.Release()
+		s.free.Release(1)
 		if err := mustReceive(t, next, "slot"); err != nil {
 			t.Fatal(err)
 		}
@@ -55,28 +57,85 @@ func TestSlotsAreGrantedInOrder(t *testing.T) {
 	}
 }
 
-func TestClosedSlotsReturnWaiters(t *testing.T) {
+func TestCancelledWaitReturnsTheCause(t *testing.T) {
 	t.Parallel()
 	s := NewSlots(1)
-	testenv.Must(0, s.Acquire(t.Context()))(t)
+	testenv.Must(0, s.acquire(t.Context()))(t)
 	cause := errors.New("the lease is lost")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancelled := waits(ctx, s)
-	waiting := waits(t.Context(), s)
 	cancel(cause)
 	if err := mustReceive(t, cancelled, "end of the wait"); !errors.Is(err, cause) {
 		t.Errorf("cancelled: %v", err)
 	}
-	s.Close()
-	for _, err := range []error{mustReceive(t, waiting, "end of the wait"), s.Acquire(t.Context())} {
+}
+
+// TestClosedSlotsReturnOnlyWhatHasNotBegun closes the slots while one sync waits after its fetch, and another, of a
+// commit that the store has, before it has done anything.
+func TestClosedSlotsReturnOnlyWhatHasNotBegun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slots := NewSlots(1)
+	w.volume = w.open(t.TempDir(), Config{Slots: slots})
+	w.createAt("acme/other", map[string]string{"a": "1"})
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/again", w.git.Head(widgets, "refs/heads/main")))(t)
+	testenv.Must(0, slots.acquire(t.Context()))(t)
+	fetched := w.syncsAndWaits(slots, w.requestAt("acme/other", ""))
+	known := w.syncsAndWaits(slots, w.request("again"))
+	slots.Close()
+	for _, err := range []error{mustReceive(t, known, "end of the sync"), (&slot{slots: slots}).take(t.Context(), nil)} {
 		if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassBusy {
 			t.Errorf("%v, want the change returned", err)
 		}
 	}
-	s.Release()
-	if err := s.Acquire(t.Context()); err != nil {
-		t.Errorf("a free slot: %v", err)
+	slots.free.Release(1)
+	if err := mustReceive(t, fetched, "end of the sync"); err != nil {
+		t.Errorf("after its fetch: %v", err)
 	}
+	w.sync("again") // a slot is free
+	mustBeFree(t, slots)
+}
+
+func TestOptionalWorkLeavesItsSlotToAnyJob(t *testing.T) {
+	t.Parallel()
+	s := NewSlots(1)
+	never := func(context.Context) error { t.Error("work without a slot"); return nil }
+	var next <-chan error
+	err := s.TryDo(t.Context(), func(ctx context.Context) error {
+		next = waits(t.Context(), s)
+		return context.Cause(mustEnd(t, ctx))
+	})
+	if !errors.Is(err, ErrWanted) {
+		t.Errorf("%v, want the work cancelled", err)
+	}
+	if err := mustReceive(t, next, "slot"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.TryDo(t.Context(), never); !errors.Is(err, ErrWanted) {
+		t.Errorf("without a free slot: %v", err)
+	}
+}
+
+// mustEnd waits until ctx is done.
+func mustEnd(t *testing.T, ctx context.Context) context.Context {
+	t.Helper()
+	mustReceive(t, ctx.Done(), "cancellation")
+	return ctx
+}
+
+// syncsAndWaits syncs in the background, returns once that waits for a slot, and sends its end.
+func (w *world) syncsAndWaits(slots *Slots, req SyncRequest) <-chan error {
+	idle, ended := slots.Room(), make(chan error, 1)
+	go func() {
+		_, err := w.volume.Sync(w.t.Context(), req)
+		ended <- err
+	}()
+	for slots.Room() == idle {
+		time.Sleep(time.Millisecond)
+	}
+	return ended
 }
 
 // mustBeFree checks that all slots are free.
@@ -96,22 +155,15 @@ func TestSyncWaitsForItsSlot(t *testing.T) {
 	slots := NewSlots(1)
 	w.volume = w.open(t.TempDir(), Config{Slots: slots})
 	w.create(map[string]string{"a": "1"})
-	testenv.Must(0, slots.Acquire(t.Context()))(t)
+	testenv.Must(0, slots.acquire(t.Context()))(t)
 	var o recorder
-	req, idle := w.request(""), slots.Room()
+	req := w.request("")
 	req.Progress = o.take
-	ended := make(chan error, 1)
-	go func() {
-		_, err := w.volume.Sync(t.Context(), req)
-		ended <- err
-	}()
-	for slots.Room() == idle {
-		time.Sleep(time.Millisecond)
-	}
+	ended := w.syncsAndWaits(slots, req)
 	if fetches := w.git.Stats(widgets).UploadPacks; fetches != 1 {
 		t.Errorf("%d fetches before the slot, want one", fetches)
 	}
-	slots.Release()
+	slots.free.Release(1)
 	if err := mustReceive(t, ended, "end of the sync"); err != nil {
 		t.Fatal(err)
 	}
@@ -139,23 +191,27 @@ func TestSyncWaitsForItsSlot(t *testing.T) {
 func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 	t.Parallel()
 	for name, hangs := range map[string]struct {
-		service string
-		parts   bool
+		service    string
+		parts      bool
+		lfs, built bool // built: while the tree is built, because an object is damaged
 	}{
 		"list": {service: "info/refs"}, "fetch": {service: "git-upload-pack"},
 		"submodule": {service: "git-upload-pack", parts: true},
+		"lfs":       {lfs: true}, "lfs in build": {lfs: true, built: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			hung, release := make(chan struct{}), make(chan struct{})
-			w := newWorld(t, gitserver.WithBefore(func(ctx context.Context, repo, service string) {
-				if repo != "acme/slow" || service != hangs.service {
-					return
-				}
+			hang := func(ctx context.Context) {
 				close(hung)
 				select {
 				case <-release:
 				case <-ctx.Done():
+				}
+			}
+			w := newWorld(t, gitserver.WithBefore(func(ctx context.Context, repo, service string) {
+				if repo == "acme/slow" && service == hangs.service {
+					hang(ctx)
 				}
 			}))
 			slots := NewSlots(1)
@@ -168,6 +224,22 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 				w.withParts("acme/super", map[string]string{"sub": slow}, map[string]string{"sub": "../slow.git"}, nil)
 				first = w.requestAt("acme/super", "")
 				first.Submodules = events.SubmodulesRequired
+			}
+			if hangs.lfs {
+				server := w.git.LFS("acme/slow")
+				large := gitserver.Edit{Write: map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("large")}}
+				w.commitAt("acme/slow", large)
+				if first.LFS = allLFS; hangs.built {
+					testenv.Must(w.volume.Sync(t.Context(), first))(t)
+					testenv.Must(0, os.WriteFile(w.path("acme/slow", "a.bin"), []byte("altered"), 0o644))(t)
+					w.commitAt("acme/slow", gitserver.Edit{Write: map[string]string{"a": "2"}})
+					first = w.requestAt("acme/slow", "")
+					first.LFS = allLFS
+				}
+				server.Set(gitserver.LFSHooks{Get: func(_ http.ResponseWriter, r *http.Request, _ string) bool {
+					hang(r.Context())
+					return false
+				}})
 			}
 			ended := make(chan error, 1)
 			go func() {
@@ -188,6 +260,42 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 			mustBeFree(t, slots)
 		})
 	}
+}
+
+// TestUnchangedViewsNeedNoSlot compares and publishes views while no slot is free and the slots are closed.
+func TestUnchangedViewsNeedNoSlot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slots := NewSlots(1)
+	w.volume = w.open(t.TempDir(), Config{Slots: slots})
+	w.create(map[string]string{"api/a": "1", "b": "1"})
+	views := map[string][]string{"api": {"api"}}
+	base := w.sync("")
+	w.publishViews(base, views)
+	w.push(map[string]string{"api/a": "2"})
+	next := w.sync("")
+	testenv.Must(0, slots.acquire(t.Context()))(t)
+	slots.Close()
+	w.publishViews(base, views)
+	if changed := testenv.Must(w.compareViews(next.After, base.After, views, nil))(t); len(changed) != 1 {
+		t.Errorf("changed: %v", changed)
+	}
+	idle, ended := slots.Room(), make(chan error, 2)
+	go func() { ended <- w.volume.PublishViews(t.Context(), w.viewRequest(next, views)) }()
+	go func() {
+		_, err := w.compareViews(next.After, "", views, nil)
+		ended <- err
+	}()
+	for slots.Room() != idle-2 {
+		time.Sleep(time.Millisecond)
+	}
+	slots.free.Release(1)
+	for range 2 {
+		if err := mustReceive(t, ended, "end of the wait"); err != nil {
+			t.Error(err)
+		}
+	}
+	mustBeFree(t, slots)
 }
 
 // TestPartsShareOneSlot fetches many submodules at once with a single slot.

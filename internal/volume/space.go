@@ -58,11 +58,25 @@ func (s *syncer) checkSpace(ctx context.Context, t *target) error {
 	}
 	s.meter = meter{running: true, usage: readCache[Usage](s.f.usage())}
 	if s.meter.usage.Measured.IsZero() {
-		if s.meter.usage, err = s.v.measure(ctx, s.f); err != nil {
+		if s.meter.usage, err = s.measure(ctx); err != nil {
 			return err
 		}
 	}
 	return s.checkSize(ctx)
+}
+
+// measure counts the repository's files, in a slot unless there are none yet.
+func (s *syncer) measure(ctx context.Context) (Usage, error) {
+	generations, err := s.f.generations()
+	if err != nil {
+		return Usage{}, err
+	}
+	if len(generations) > 0 {
+		if err := s.takeSlot(ctx); err != nil {
+			return Usage{}, err
+		}
+	}
+	return s.v.measure(ctx, s.f)
 }
 
 // checkFetched fails if the objects fetched to dir make the repository too large.
@@ -125,7 +139,7 @@ func (s *syncer) checkGrowth(ctx context.Context, more int64) error {
 		return nil
 	}
 	if u.Added+s.meter.own > 0 || time.Since(u.Measured) > remeasureAfter {
-		measured, err := s.v.measure(ctx, s.f)
+		measured, err := s.measure(ctx)
 		if err != nil {
 			return err
 		}

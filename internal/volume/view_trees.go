@@ -55,11 +55,6 @@ func (v *Volume) PublishViews(ctx context.Context, req ViewTreesRequest) error {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return err
 	}
-	slot := slot{slots: v.cfg.Slots}
-	if err := slot.take(ctx, nil); err != nil {
-		return err
-	}
-	defer slot.leave()
 	p := &viewPublisher{v: v, f: v.folder(req.Repo), req: req}
 	err := p.run(ctx)
 	p.close()
@@ -121,6 +116,11 @@ func (p *viewPublisher) run(ctx context.Context) (err error) {
 	if len(due) == 0 {
 		return nil
 	}
+	slot := slot{slots: p.v.cfg.Slots, began: true}
+	if err := slot.take(ctx, nil); err != nil {
+		return err
+	}
+	defer slot.leave()
 	if err := p.open(); err != nil {
 		return err
 	}

@@ -51,13 +51,9 @@ const (
 
 // Views returns the views that have changed, sorted by name. With a Base, these are the views with a path that differs from it;
 // otherwise, those with a different subtree. Both give the same result, because a subtree differs if and only if a path does.
+// Only the latter, which reads whole trees, takes a slot: the former reads less than the sync just before it.
 // The caller holds the lease, so that nothing is pruned meanwhile.
 func (v *Volume) Views(ctx context.Context, req ViewsRequest) ([]ChangedView, error) {
-	slot := slot{slots: v.cfg.Slots}
-	if err := slot.take(ctx, nil); err != nil {
-		return nil, err
-	}
-	defer slot.leave()
 	changed, err := v.changedViews(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("compare the views of %s: %w", req.Repo, err)
@@ -77,6 +73,11 @@ func (v *Volume) changedViews(ctx context.Context, req ViewsRequest) ([]ChangedV
 			return changed, err
 		}
 	}
+	slot := slot{slots: v.cfg.Slots, began: true}
+	if err := slot.take(ctx, nil); err != nil {
+		return nil, err
+	}
+	defer slot.leave()
 	return c.bySubtree(ctx)
 }
 

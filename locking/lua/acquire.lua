@@ -32,6 +32,7 @@ if owner == token then
   redis.call('HSET', lock, 'expires', number(ends), 'fence', number(fence),
     'worker', to.worker, 'job', to.job, 'operation', to.operation)
   mark(token)
+  if ARGV[14] == '' then redis.call('HDEL', lock, 'yields') end -- the token was granted for another request
   return {'granted', now, fence, ends}
 end
 
