@@ -27,7 +27,8 @@ import (
 //	the change             it waits alone, and so after failures of this deployment
 //	a host                 waits are those of the limits of requests to hosts
 //
-// A permanent failure gives up the change, and nothing else waits for it, unless it is the repository's. A success
+// A permanent failure gives up the change, and nothing else waits for it, unless it is the repository's. A refused
+// credential is recorded first, or else the change tried again: see [state.Repo.Denied]. A success
 // ends the troubles that it disproves, in the step that settles the change. A forced removal does not contact the
 // remote, so it never waits.
 type Backoff struct {
@@ -51,22 +52,17 @@ func (b Backoff) Wrap(next Handler) Handler {
 		b.Observe = func(state.CircuitPhase) {}
 	}
 	return func(ctx context.Context, job Job) (Outcome, error) {
+		if err := b.wait(ctx, job); err != nil {
+			return Outcome{}, err
+		}
 		known, err := b.Store.Load(ctx, job.Change.Repo)
 		if err != nil {
 			return Outcome{}, redisError(err)
 		}
-		if err := known.CheckHere(job.Change.Repo); err != nil {
-			return Outcome{}, err
-		}
 		job.Known = known
 		before := known.TroubleText()
-		if !isForcedRemoval(job.Change) {
-			if t, waits := known.Waits(job.Change, job.now()); waits {
-				return Outcome{}, waiting(job, t)
-			}
-			if known.CircuitAt(job.now()).Phase() == state.CircuitHalfOpen {
-				b.Observe(state.CircuitHalfOpen)
-			}
+		if !isForcedRemoval(job.Change) && known.CircuitAt(job.now()).Phase() == state.CircuitHalfOpen {
+			b.Observe(state.CircuitHalfOpen)
 		}
 		outcome, err := next(ctx, job)
 		if err != nil {
@@ -74,6 +70,21 @@ func (b Backoff) Wrap(next Handler) Handler {
 		}
 		return b.worked(ctx, job, before, outcome), nil
 	}
+}
+
+// wait returns the error of a job that must wait. It does not load the whole state, which may be large.
+func (b Backoff) wait(ctx context.Context, job Job) error {
+	known, err := b.Store.LoadTroubles(ctx, job.Change.Repo)
+	if err != nil {
+		return redisError(err)
+	}
+	if err := known.CheckHere(job.Change.Repo); err != nil {
+		return err
+	}
+	if t, waits := known.Waits(job.Change, job.now()); waits && !isForcedRemoval(job.Change) {
+		return waiting(job, t)
+	}
+	return nil
 }
 
 func isForcedRemoval(change events.Change) bool {
@@ -119,7 +130,10 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 	if disposition == events.Contention || disposition == events.Retryable && job.Attempt < b.Retry.Attempts() {
 		t.Next = &next
 	}
-	b.record(ctx, job, t)
+	recorded := b.record(ctx, job, t)
+	if recorded != nil && scope == events.ScopeCredential && job.Known.Denied(t.App, t.Credential) {
+		return redisError(recorded) // the app must not go on reading
+	}
 	return &events.Error{Disposition: disposition, Scope: scope, Class: t.Class, RetryAfter: wait, Err: err}
 }
 
@@ -148,19 +162,21 @@ func troubleOf(job Job, scope events.Scope, err error) state.Trouble {
 	}
 }
 
-func (b Backoff) record(ctx context.Context, job Job, t state.Trouble) {
+// record stores a trouble. It logs and returns the error of Redis.
+func (b Backoff) record(ctx context.Context, job Job, t state.Trouble) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	repo := job.Change.Repo
 	if err := b.Store.Record(ctx, job.Known, repo, job.Fence, t); err != nil {
 		b.Log.WarnContext(ctx, "failure not recorded", "repo", repo.String(), "class", string(t.Class), "error", err)
-		return
+		return err
 	}
 	if t.Scope == events.ScopeRepo && t.Failures >= state.CircuitFailures {
 		b.Log.WarnContext(ctx, "circuit opened", "repo", repo.String(), "class", string(t.Class),
 			"failures", t.Failures, "until", *t.Until)
 		b.Observe(state.CircuitOpen)
 	}
+	return nil
 }
 
 // worked adds the end of the troubles that an outcome disproves. An outcome without state, such as that of an
@@ -180,7 +196,7 @@ func (b Backoff) worked(ctx context.Context, job Job, before string, outcome Out
 	case outcome.Result.Type == events.ResultFailed: // the remote has answered, and the answer is refused
 		job.Known.Forget(func(t state.Trouble) bool { return t.Scope == events.ScopeRepo })
 		refusal := events.Errorf(events.Permanent, outcome.Result.Class, "%s", outcome.Result.Error)
-		b.record(ctx, job, troubleOf(job, events.ScopeChange, refusal))
+		_ = b.record(ctx, job, troubleOf(job, events.ScopeChange, refusal))
 		return outcome
 	}
 	return outcome.withoutTroubles(job.Known, before, disproved(job.Change, outcome.Result))
@@ -265,21 +281,43 @@ func (h *Handlers) proveOther(ctx context.Context, job Job, watches []watch.Watc
 }
 
 // forgetUnwatched forgets the troubles of changes that watches requested, for apps that watch nothing any more that
-// the change was for.
+// the change was for, and those of credentials that no watch names: no poll has the chance to disprove them. An app
+// that watches again must not read with a credential that was refused, so what it was given keeps the refusal.
 func forgetUnwatched(known state.Repo, watches []watch.Watch) {
 	known.Forget(func(t state.Trouble) bool {
-		if !t.Watched || t.App == "" || t.Scope != events.ScopeChange && t.Scope != events.ScopeCredential {
+		switch {
+		case t.Scope == events.ScopeCredential:
+			keeps := t.App != "" && known.Denied(t.App, t.Credential) && known.HasGiven(t.App)
+			return !keeps && !isNamed(t, watches)
+		case !t.Watched, t.App == "", t.Scope != events.ScopeChange:
 			return false
 		}
 		ref, _ := events.ParseRef(t.Ref)
 		return !slices.ContainsFunc(watches, func(w watch.Watch) bool {
-			switch {
-			case w.App != t.App:
-				return false
-			case t.Scope == events.ScopeCredential:
-				return w.Credential == t.Credential
-			}
-			return t.IsOfPoll() || w.Ref.Matches(ref) || w.Ref.IsDefault() && ref.IsZero()
+			isOfRef := t.IsOfPoll() || w.Ref.Matches(ref) || w.Ref.IsDefault() && ref.IsZero()
+			return w.App == t.App && isOfRef
 		})
+	})
+}
+
+// forgetReplaced forgets the troubles of an app's credentials that none of its watches names, as another one works.
+func forgetReplaced(known state.Repo, watches []watch.Watch, app string) {
+	known.Forget(func(t state.Trouble) bool {
+		return t.Scope == events.ScopeCredential && t.App == app && !isNamed(t, watches)
+	})
+}
+
+// forgetUngiven forgets the troubles of credentials of apps that have received nothing, as a poll has found nothing
+// for them to sync either. app is that of the poll, or "" for all.
+func forgetUngiven(known state.Repo, app string) {
+	known.Forget(func(t state.Trouble) bool {
+		return t.Scope == events.ScopeCredential && (app == "" || t.App == app) && !known.HasGiven(t.App)
+	})
+}
+
+// isNamed reports whether a watch of the app names the credential of a trouble.
+func isNamed(t state.Trouble, watches []watch.Watch) bool {
+	return slices.ContainsFunc(watches, func(w watch.Watch) bool {
+		return w.App == t.App && w.Credential == t.Credential
 	})
 }

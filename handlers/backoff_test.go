@@ -324,3 +324,29 @@ func TestLastAttemptHasNoNext(t *testing.T) {
 		})
 	}
 }
+
+func TestRefusalThatRedisDoesNotStoreIsNotSettled(t *testing.T) {
+	g := newGauntlet(t)
+	must(t, g.client.Set(context.Background(), events.DefaultNamespace.Failing(), "not a hash", 0).Err())
+	err := g.run(events.Errorf(events.Permanent, events.ClassAuth, "refused"))
+	if events.DispositionOf(err) != events.Contention || events.ScopeOf(err) != events.ScopeUs {
+		t.Errorf("scope %q, %v: %v; want it tried again, uncounted", events.ScopeOf(err), events.DispositionOf(err), err)
+	}
+	if err := g.run(events.Errorf(events.Permanent, events.ClassNoRef, "no ref")); events.ClassOf(err) != events.ClassNoRef {
+		t.Errorf("%v; want the failure of a change settled", err)
+	}
+}
+
+func TestWaitingLoadsNoLargeState(t *testing.T) {
+	g := newGauntlet(t)
+	_ = g.fail(1, errServer)
+	scans := func() string {
+		_, after, _ := strings.Cut(g.client.Info(context.Background(), "commandstats").Val(), "cmdstat_hscan:calls=")
+		calls, _, _ := strings.Cut(after, ",")
+		return calls
+	}
+	before := scans()
+	if err := g.run(nil); events.DispositionOf(err) != events.Contention || before == "" || scans() != before {
+		t.Errorf("%v after %q and %q scans; want it to wait without one", err, before, scans())
+	}
+}

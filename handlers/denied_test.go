@@ -2,10 +2,13 @@ package handlers_test
 
 import (
 	"context"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
@@ -69,4 +72,72 @@ func TestRefusedCredentialIsRecordedUntilASyncSucceeds(t *testing.T) {
 	step("a poll by docs tries scan, too", poll, none, "scan, late")
 	must(t, w.git.Delete("acme/widgets"))
 	step("the repository is gone", poll, events.ClassNotFound, "docs, scan, late")
+}
+
+// TestRefusalOfAnLFSServerTakesNoAccess has an LFS server refuse the token: whoever may push can choose such a server.
+func TestRefusalOfAnLFSServerTakesNoAccess(t *testing.T) {
+	w := newWorld(t)
+	url := w.git.URL("acme/widgets")
+	issued := w.githubApp(url, "one", "two")
+	server := w.git.LFS("acme/widgets")
+	w.create(map[string]string{".gitattributes": "*.bin filter=lfs\n", "a.bin": server.Put("content")})
+	server.Set(gitserver.LFSHooks{Batch: func(res http.ResponseWriter, _ *http.Request) bool {
+		res.WriteHeader(http.StatusUnauthorized)
+		return true
+	}})
+	w.watchAs(watch.Watch{App: "docs", URL: url, Credential: "app", LFS: watch.LFSFetch}, "")
+	for attempt := range 2 {
+		_, err := w.handle("1-0", events.Change{URL: url, App: "docs", Credential: "app", Watched: true})
+		known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t)
+		isRetryable := events.DispositionOf(err) == events.Retryable && events.ClassOf(err) == events.ClassAuth
+		if !isRetryable || events.ScopeOf(err) != events.ScopeChange || known.Denied("docs", "app") {
+			t.Errorf("%v, scope %q, denied: %v", err, events.ScopeOf(err), known.Denied("docs", "app"))
+		}
+		if int(issued.Load()) != attempt+1 {
+			t.Errorf("%d tokens after attempt %d", issued.Load(), attempt+1)
+		}
+	}
+}
+
+// TestRefusalsThatNoPollCanClear has them end when another credential works, or when nothing depends on them.
+func TestRefusalsThatNoPollCanClear(t *testing.T) {
+	const docs, publisher = "docs/one", "/wrong"
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.credential("one", "", "acme")
+	w.credential("right", "", "acme")
+	poll := events.Change{Type: events.ChangeDue, Repo: w.repo()}
+	denied := func(step string, want ...string) {
+		t.Helper()
+		known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t)
+		var got []string
+		for _, one := range []string{docs, "late/one", publisher} {
+			if app, credential, _ := strings.Cut(one, "/"); known.Denied(app, credential) {
+				got = append(got, one)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: denied %q, want %q", step, got, want)
+		}
+	}
+	w.watchAs(watch.Watch{App: "scan", URL: url}, "")
+	of := w.watchAs(watch.Watch{App: "docs", URL: url, Credential: "one"}, "")
+	w.due("1-0")
+	w.deny("docs", "one")
+	w.deny("", "wrong")
+	w.mustHandle("2-0", events.Change{URL: url, Credential: "right"})
+	denied("a publication works", docs)
+	w.deny("late", "one")
+	w.deny("", "wrong")
+	w.unwatch(of)
+	w.mustHandle("3-0", poll)
+	denied("a poll, after docs has removed its watch", docs)
+	w.watchAs(watch.Watch{App: "docs", URL: url, Credential: "right"}, "")
+	w.mustHandle("4-0", events.Change{URL: url, App: "docs", Credential: "right", Watched: true})
+	denied("docs has another credential")
+	w.watchAs(watch.Watch{App: "late", URL: url, Credential: "one"}, "gone")
+	w.deny("late", "one")
+	w.mustHandle("5-0", poll)
+	denied("a poll, with nothing to sync")
 }

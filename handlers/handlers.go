@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"lockstep/events"
@@ -46,12 +47,14 @@ func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.For
 
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, auth wire.Auth, err error) error {
-	// Another token of the same app does not see more repositories.
-	isRefused := events.ScopeOf(err) == events.ScopeCredential && events.ClassOf(err) == events.ClassAuth
+	// Another token of the same app does not see more repositories. A submodule costs none.
+	isUsed := events.ScopeOf(err) == events.ScopeCredential || errors.Is(err, volume.ErrLFS)
+	isRefused := isUsed && events.ClassOf(err) == events.ClassAuth
 	if !isRefused || !h.Credentials.Refused(name, auth) {
 		return err
 	}
-	return events.Errorf(events.Retryable, events.ClassAuth, "%w; will retry with a new token", err)
+	renewed := events.Errorf(events.Retryable, events.ClassAuth, "%w; will retry with a new token", err)
+	return events.WithScope(renewed, events.ScopeOf(err))
 }
 
 // redisError wraps an error returned by Redis, so that the change is not blamed for it. It returns nil for nil.

@@ -86,6 +86,9 @@ func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 		outcome.Changes = append(outcome.Changes, move)
 	}
 	result.Due, result.LeftOut = len(outcome.Changes), outcome.Result.LeftOut
+	if result.Due == 0 {
+		forgetUngiven(job.Known, job.Change.App)
+	}
 	outcome.Result = result
 	if len(outcome.State)+len(outcome.Drop) > 0 {
 		maps.Copy(outcome.State, state.FenceFields(result))
@@ -95,8 +98,8 @@ func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 
 func watched(w watch.Watch) source { return source{w.URL, w.Credential, w.Auto} }
 
-// listAsAnyone lists the refs using the first watch whose credential the remote accepts and does not limit, and returns that
-// watch.
+// listAsAnyone lists the refs using the first watch that can: whose URL and credential are configured, and which the
+// remote accepts and does not limit. It returns that watch.
 func (h *Handlers) listAsAnyone(
 	ctx context.Context, job Job, watches []watch.Watch,
 ) (watch.Watch, volume.Refs, error) {
@@ -115,7 +118,7 @@ func (h *Handlers) listAsAnyone(
 		case events.DispositionOf(err) == events.Contention, scope == events.ScopeHostCredential:
 			limited = cmp.Or(limited, err)
 			continue
-		case scope != events.ScopeCredential && !errors.Is(err, errUnresolved):
+		case scope != events.ScopeCredential && events.ClassOf(err) != events.ClassConfig && !errors.Is(err, errUnresolved):
 			return w, volume.Refs{}, err
 		}
 		if failed := h.deny(ctx, job, watches, watched(w), err); failed != nil {

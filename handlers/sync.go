@@ -68,6 +68,7 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
 	}
 	remember(&outcome, job, known, s.inspection)
+	forgetReplaced(known, watches, change.App)
 	return outcome, nil
 }
 

@@ -448,3 +448,23 @@ func TestPollForgetsNothingThatIsPublished(t *testing.T) {
 		})
 	}
 }
+
+// TestPollTriesTheNextWatchIfOneIsWrong has a watch whose remote cannot be contacted as configured.
+func TestPollTriesTheNextWatchIfOneIsWrong(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	ssh := strings.Replace(url, "http://", "ssh://git@", 1)
+	w.credential("keyless", "password", "")
+	w.env["LOCKSTEP_CREDENTIAL_KEYLESS_URLS"] = ssh
+	w.watchAs(watch.Watch{App: "a", URL: ssh, Credential: "keyless"}, "")
+	w.watchAs(watch.Watch{App: "b", URL: url}, "")
+	poll := events.Change{Type: events.ChangeDue, Repo: w.repo()}
+	if _, err := w.handle("1-0", poll); err != nil || requested(w.next) != "pushed a, pushed b" {
+		t.Errorf("requested %q, error %v", requested(w.next), err)
+	}
+	poll.App = "a"
+	if _, err := w.handle("2-0", poll); events.ClassOf(err) != events.ClassConfig {
+		t.Errorf("with the wrong one alone: %v; want config", err)
+	}
+}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -28,7 +29,7 @@ func (r Repo) Exported() map[string]string {
 			fields[name] = value
 		}
 	}
-	if refusals := r.refusals(); refusals != "" {
+	if refusals := (Repo{}).withRefusals(r); refusals != "" {
 		fields[TroubleField] = refusals
 	}
 	return fields
@@ -43,27 +44,48 @@ func Repeat(fields map[string]string) {
 	}
 }
 
-// Restore stores exported fields of a repository and reports whether it did: not if the state already has a clone, its removal or a move.
+// Restore stores exported fields of a repository and reports whether it did: not if the state already has a clone, its
+// removal or a move. Refused credentials are added to those that it has.
 func (s *Store) Restore(ctx context.Context, repo events.RepoPath, fields map[string]string) (added bool, err error) {
-	known, err := s.Load(ctx, repo)
-	if err != nil {
-		return false, err
+	key := s.namespace.Repo(repo)
+	restored := RepoOf(RepoOf(fields).Exported())
+	restore := func(tx *redis.Tx) error {
+		known, err := s.Load(ctx, repo)
+		if err != nil {
+			return err
+		}
+		if added = len(restored.fields) > 0 && !known.isUsed(); !added {
+			return nil
+		}
+		_, err = tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			for name, value := range restored.fields {
+				pipe.HSetNX(ctx, key, name, value)
+			}
+			if troubles := known.withRefusals(restored); troubles != "" {
+				pipe.HSet(ctx, key, TroubleField, troubles)
+			}
+			return nil
+		})
+		return err
 	}
-	for name := range known.fields {
+	for { // a worker may change the state meanwhile
+		switch err := s.redis.Watch(ctx, restore, key); {
+		case errors.Is(err, redis.TxFailedErr):
+			continue
+		case err != nil:
+			return false, fmt.Errorf("restore the state of %s: %w", repo, err)
+		}
+		return added, nil
+	}
+}
+
+// isUsed reports whether the state has a clone, its removal or a move.
+func (r Repo) isUsed() bool {
+	for name := range r.fields {
 		switch kind, _, _ := strings.Cut(name, ":"); kind {
 		case "synced", "head", "given", "moved", "tombstone", cellField:
-			return false, nil
+			return true
 		}
 	}
-	fields = RepoOf(fields).Exported()
-	_, err = s.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-		for name, value := range fields {
-			pipe.HSetNX(ctx, s.namespace.Repo(repo), name, value) // a worker may sync it meanwhile
-		}
-		return nil
-	})
-	if err != nil {
-		return false, fmt.Errorf("restore the state of %s: %w", repo, err)
-	}
-	return len(fields) > 0, nil
+	return false
 }

@@ -52,12 +52,12 @@ import (
 
 // Store reads and writes repositories' state. It is safe for concurrent use.
 type Store struct {
-	redis     redis.Cmdable
+	redis     redis.UniversalClient
 	namespace events.Namespace
 }
 
 // NewStore returns a Store for the keys of namespace.
-func NewStore(client redis.Cmdable, namespace events.Namespace) *Store {
+func NewStore(client redis.UniversalClient, namespace events.Namespace) *Store {
 	return &Store{redis: client, namespace: namespace}
 }
 
@@ -291,7 +291,8 @@ func (r Repo) CloneFields() []string {
 }
 
 // MovedFields returns the fields to set at the new path after a move: all except those that belong to the old path, its
-// remote or its changes. It omits the fields that the new path already has, which are those of there.
+// remote or its changes. It omits the fields that the new path already has, which are those of there, but adds the
+// refused credentials to its troubles.
 func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint64) map[string]string {
 	fields := map[string]string{"repo": to.String(), "url": url}
 	for name, value := range r.fields {
@@ -303,11 +304,11 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 			fields[name] = value
 		}
 	}
-	if refusals := r.refusals(); refusals != "" {
-		fields[TroubleField] = refusals
-	}
 	for name := range there.fields {
 		delete(fields, name)
+	}
+	if troubles := there.withRefusals(r); troubles != "" {
+		fields[TroubleField] = troubles
 	}
 	fields["fence"] = strconv.FormatUint(fence, 10)
 	return fields

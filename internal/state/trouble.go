@@ -122,16 +122,26 @@ func (s *Store) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]s
 	if len(pairs) == 0 {
 		return denied, nil
 	}
-	values, err := s.redis.HMGet(ctx, s.namespace.Repo(repo), TroubleField).Result()
+	known, err := s.LoadTroubles(ctx, repo)
 	if err != nil {
-		return nil, fmt.Errorf("load the refused credentials of %s: %w", repo, err)
+		return nil, err
 	}
-	text, _ := values[0].(string)
-	known := Repo{fields: map[string]string{TroubleField: text}}
 	for i, pair := range pairs {
 		denied[i] = known.Denied(pair[0], pair[1])
 	}
 	return denied, nil
+}
+
+// LoadTroubles returns the part of repo's state with its troubles, and whether it is in this cell.
+func (s *Store) LoadTroubles(ctx context.Context, repo events.RepoPath) (Repo, error) {
+	values, err := s.redis.HMGet(ctx, s.namespace.Repo(repo), TroubleField, cellField).Result()
+	if err != nil {
+		return Repo{}, fmt.Errorf("load the troubles of %s: %w", repo, err)
+	}
+	known := Repo{fields: map[string]string{}}
+	known.fields[TroubleField], _ = values[0].(string)
+	known.fields[cellField], _ = values[1].(string)
+	return known, nil
 }
 
 // HasGiven reports whether anything of the current clone was delivered to app.
@@ -205,12 +215,16 @@ func (r Repo) TroubleFields(before string) (set map[string]string, drop []string
 // TroubleText returns the value of [TroubleField], or "".
 func (r Repo) TroubleText() string { return r.fields[TroubleField] }
 
-// refusals returns the value of [TroubleField] without all but refused credentials: what stays true elsewhere. It
-// returns "" if there are none.
-func (r Repo) refusals() string {
-	left := Repo{fields: map[string]string{TroubleField: r.fields[TroubleField]}}
-	left.Forget(func(t Trouble) bool { return !t.refuses() })
-	return left.fields[TroubleField]
+// withRefusals returns the value of [TroubleField] with the troubles of r and the credentials that other knows to be
+// refused, which stays true elsewhere. It returns "" if there are none.
+func (r Repo) withRefusals(other Repo) string {
+	found, more := r.troubles(), other.troubles()
+	found.Repo = cmp.Or(found.Repo, more.Repo)
+	maps.DeleteFunc(more.All, func(_ string, t Trouble) bool { return !t.refuses() })
+	maps.Copy(found.All, more.All)
+	both := Repo{fields: map[string]string{}}
+	both.setTroubles(found)
+	return both.fields[TroubleField]
 }
 
 func newestFirst(a, b Trouble) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.key(), b.key())) }

@@ -108,3 +108,39 @@ func TestFailingListsTheNewestAndForgetsOldOnes(t *testing.T) {
 		t.Errorf("%+v, want it without its old failure", page.Repos)
 	}
 }
+
+// TestRefusedCredentialsMoveAndAreRestored has another trouble at the destination.
+func TestRefusedCredentialsMoveAndAreRestored(t *testing.T) {
+	t.Parallel()
+	ctx, client := context.Background(), redistest.Start(t).Client()
+	store, now := state.NewStore(client, events.DefaultNamespace), time.Now()
+	widgets := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
+	for _, name := range []string{"acme/widgets", "acme/gadgets"} {
+		client.HSet(ctx, events.DefaultNamespace.Locks()+name, "fence", 7)
+	}
+	client.HSet(ctx, events.DefaultNamespace.Repo(widgets), "given:refs/heads/main:docs", "c1")
+	refusal := state.Trouble{Scope: events.ScopeCredential, App: "docs", Credential: "one", Failures: 1, At: now}
+	record(t, store, "acme/widgets", 7, refusal)
+	record(t, store, "acme/widgets", 7, state.Trouble{Ref: "refs/heads/main", At: now})
+	record(t, store, "acme/gadgets", 7, state.Trouble{Scope: events.ScopeRepo, Failures: 3, At: now})
+	gadgets := testenv.Must(events.ParseRepoPath("acme/gadgets"))(t)
+	from, there := testenv.Must(store.Load(ctx, widgets))(t), testenv.Must(store.Load(ctx, gadgets))(t)
+	check := func(how string, known state.Repo) {
+		t.Helper()
+		if failing, _ := known.Failing(); len(failing) != 2 || !known.Denied("docs", "one") || known.CircuitAt(now).Failures != 3 {
+			t.Errorf("%s: %+v", how, failing)
+		}
+	}
+	check("moved", state.RepoOf(from.MovedFields(there, gadgets, "https://example.com/acme/gadgets", 8)))
+	if added, err := store.Restore(ctx, gadgets, from.Exported()); !added || err != nil {
+		t.Fatal(added, err)
+	}
+	restored := testenv.Must(store.Load(ctx, gadgets))(t)
+	check("restored", restored)
+	if !restored.HasGiven("docs") {
+		t.Error("what was given is not restored")
+	}
+	if added, err := store.Restore(ctx, gadgets, from.Exported()); added || err != nil {
+		t.Errorf("again: %v, %v; want the clone left as it is", added, err)
+	}
+}

@@ -3,6 +3,7 @@ package volume
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -75,29 +76,21 @@ func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs
 			if s.meter.running {
 				s.meter.own += sizeOf(stored)
 			}
-			if err != nil {
-				err = aboutLarge(fmt.Errorf("fetch LFS objects: %w", err))
-			}
 		}
 		switch {
 		case err == nil:
 		case folder == "" || ctx.Err() != nil:
-			return nil, err
+			return nil, aboutPart(fmt.Errorf("%w: %w", ErrLFS, err))
 		default:
-			failed[folder] = s.refusedLarge(ctx, folder, err)
+			failed[folder] = s.refusedLarge(ctx, folder, aboutPart(fmt.Errorf("%v: %w", ErrLFS, err)))
 		}
 	}
 	return failed, nil
 }
 
-// aboutLarge makes the trouble of an LFS server that of the change: other changes of the repository may not need it.
-func aboutLarge(err error) error {
-	isOfObject := events.ClassOf(err) == events.ClassNotFound
-	if isOfObject || events.ScopeOf(err) == events.ScopeRepo {
-		return events.WithScope(err, events.ScopeChange)
-	}
-	return err
-}
+// ErrLFS means that the LFS server of a repository failed, which may be another than its remote. It is not used for
+// those of submodules.
+var ErrLFS = errors.New("fetch LFS objects")
 
 // lfsClient returns the client for the LFS server of the tree at a folder: that of a submodule, or "" for the top.
 func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*lfs.Client, error) {

@@ -6,8 +6,8 @@ import (
 	"lockstep/events"
 )
 
-// aboutPart makes the trouble of a submodule's remote that of the change: other changes of the repository may not
-// need it.
+// aboutPart makes the trouble of a remote that a commit names, such as that of a submodule or an LFS server, that of
+// the change. Other changes of the repository may not need it, and whoever may push chooses it.
 func aboutPart(err error) error {
 	switch events.ScopeOf(err) {
 	case events.ScopeRepo, events.ScopeCredential:
