@@ -22,6 +22,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
@@ -302,24 +303,19 @@ func exposition(t *testing.T) string {
 	return response.Body.String()
 }
 
-// askHost sends one request to a host, and another one that has to wait.
-func askHost(t *testing.T, client redis.UniversalClient, observer hosts.Observer) {
+// askHost sends a request that the host refuses, after which another one has to wait.
+func askHost(t *testing.T, client redis.UniversalClient, observe func(string, hosts.Outcome, hosts.Reason)) {
 	t.Helper()
-	budgets, err := hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace), Process: "w1", Observer: observer})
+	limiter, err := hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace), Observe: observe})
 	if err != nil {
 		t.Fatal(err)
 	}
-	repo, err := events.ParseRepoPath("acme/widgets")
+	done, err := limiter.Job("acme/widgets", false).With("").Acquire(t.Context(), "git.example")
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := hosts.Request{Host: "git.example", Repo: repo, Kind: hosts.Push}
-	permit, err := budgets.Enter(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	permit.Done(t.Context(), hosts.Answer{Status: http.StatusTooManyRequests})
-	if _, err := budgets.Enter(t.Context(), request); err == nil {
-		t.Fatal("a limited credential got a permit")
+	done(wire.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"60"}}})
+	if err := limiter.Job("acme/gadgets", false).Enter(t.Context(), hosts.Target{Host: "git.example"}); err == nil {
+		t.Fatal("a request was let in although the host has refused one")
 	}
 }

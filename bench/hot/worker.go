@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -25,7 +26,6 @@ import (
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
-	"lockstep/internal/volume"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -103,10 +103,12 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	}
 	log := slog.New(slog.DiscardHandler)
 	changes := handlers.Changes{Namespace: namespace, Source: fmt.Sprintf("/lockstep/bench/%d", os.Getpid()), Log: log}
-	slots := volume.NewSlots(w.slots)
+	slots := make(chan struct{}, w.slots)
+	var waiting atomic.Int64 // handlers without a slot
+	room := func() int { return 4*w.slots - int(waiting.Load()) }
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
 		Client: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
-		ConsumerGroup: events.WorkersGroup, Grace: grace, Key: changes.Key, Room: slots.Room, Log: log,
+		ConsumerGroup: events.WorkersGroup, Grace: grace, Key: changes.Key, Room: room, Log: log,
 	}, nil)
 	if err != nil {
 		return err
@@ -114,7 +116,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	r, err := router.New(router.Config{
 		Log: log,
 		Routes: []router.Route{{
-			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, slots, stdout),
+			Name: "changes", Topic: namespace.Changes(), Subscriber: subscriber, Handler: w.handler(changes, slots, &waiting, stdout),
 			Locker: locker, Request: changes.Request,
 			Dispose: changes.Dispose(router.Retry{}),
 		}},
@@ -141,11 +143,13 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	case <-ended:
 	case <-ctx.Done():
 	}
-	return app.Drain(context.WithoutCancel(ctx), grace, stopRouter, locker, stopped, slots)
+	return app.Drain(context.WithoutCancel(ctx), grace, stopRouter, locker, stopped)
 }
 
 // handler works on changes and prints a line for each, settled or not.
-func (w worker) handler(changes handlers.Changes, slots *volume.Slots, stdout io.Writer) message.HandlerFunc {
+func (w worker) handler(
+	changes handlers.Changes, slots chan struct{}, waiting *atomic.Int64, stdout io.Writer,
+) message.HandlerFunc {
 	var mu sync.Mutex
 	report := func(d done) error {
 		mu.Lock()
@@ -156,14 +160,14 @@ func (w worker) handler(changes handlers.Changes, slots *volume.Slots, stdout io
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var work done
 		watched := changes
-		watched.Handler = func(ctx context.Context, job handlers.Job) (out handlers.Outcome, err error) {
+		watched.Handler = func(_ context.Context, job handlers.Job) (out handlers.Outcome, err error) {
 			if work.Event, err = strconv.Atoi(job.Change.ID); err != nil {
 				return out, err
 			}
-			if err := slots.Acquire(ctx); err != nil {
-				return out, err
-			}
-			defer slots.Release()
+			waiting.Add(1)
+			slots <- struct{}{}
+			waiting.Add(-1)
+			defer func() { <-slots }()
 			work.Began = rig.Monotonic()
 			time.Sleep(time.Duration(w.workMS) * time.Millisecond)
 			out = pretendSynced(job)
