@@ -265,6 +265,8 @@ func exposition(t *testing.T) string {
 	m.Export(telemetry.NewStreams(client, string(events.DefaultNamespace), changes))
 	m.ExportHosts(telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(events.DefaultNamespace)}))
 	askHost(t, client, m.HostRequests())
+	one := map[string]int{"git.example": 1}
+	t.Cleanup(m.Limiter(func() (inFlight, waiting map[string]int) { return one, one }))
 	m.Stream().Delivered(changes, 1, 1)
 	m.Stream().Finished(changes, stream.Settled, time.Second)
 	m.Stream().Lapsed(changes, "w2")

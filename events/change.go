@@ -17,10 +17,12 @@ type ChangeType string
 
 // The types of changes, as written in a CloudEvents document.
 const (
-	ChangePushed  ChangeType = "lockstep.change.pushed.v1"  // bring the clone up to date
-	ChangeRemoved ChangeType = "lockstep.change.removed.v1" // the repository or ref may be gone: ask the remote, then remove the clone
-	ChangeMoved   ChangeType = "lockstep.change.moved.v1"   // the repository may have moved to To: ask the remote, then move the clone
-	ChangeDue     ChangeType = "lockstep.change.due.v1"     // a poll is due: ask the remote whether a watched ref has moved
+	ChangePushed ChangeType = "lockstep.change.pushed.v1" // bring the clone up to date
+	// the repository or ref may be gone: ask the remote, then remove the clone
+	ChangeRemoved ChangeType = "lockstep.change.removed.v1"
+	// the repository may have moved to To: ask the remote, then move the clone
+	ChangeMoved ChangeType = "lockstep.change.moved.v1"
+	ChangeDue   ChangeType = "lockstep.change.due.v1" // a poll is due: ask the remote whether a watched ref has moved
 )
 
 // Operation returns the type as a single word: sync, remove, move or poll.
@@ -211,7 +213,8 @@ func CheckRemote(remote string) error {
 	case u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ssh":
 		return errors.New("url scheme is not supported; use http or https, or ssh, as ssh://git@host/path")
 	case u.Scheme == "ssh" && !isSSHUser(u.User):
-		return errors.New("url carries a password, or a user name with other characters than letters, digits and ._-; name a credential instead")
+		return errors.New("url carries a password, or a user name with other characters than letters, " +
+			"digits and ._-; name a credential instead")
 	case u.Scheme == "ssh" && strings.ContainsFunc(u.Path, isControl):
 		return errors.New("url has a control character in its path")
 	case u.Scheme != "ssh" && u.User != nil:
@@ -290,8 +293,9 @@ func (c Change) Pinned() string {
 	return c.Ref.Commit()
 }
 
-// Result returns the result of type t of the change in a stream entry; the caller fills in the fields specific to the type. The ID is
-// the same for every attempt at the same entry, so consumers can detect duplicates.
+// Result returns the result of type t of the change in a stream entry; the caller fills in the fields
+// specific to the type. The ID is the same for every attempt at the same entry, so consumers can detect
+// duplicates.
 func (c Change) Result(t ResultType, entry string) Result {
 	return Result{
 		ID: c.ID + "/" + entry, Type: t, Time: time.Now().UTC(),

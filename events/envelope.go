@@ -107,15 +107,16 @@ func (r Result) MarshalJSON() ([]byte, error) {
 			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
 			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
 			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due, LeftOut: r.LeftOut,
-			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View, Subtree: r.Subtree, Commit: r.Commit, Follows: r.Follows,
+			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View,
+			Subtree: r.Subtree, Commit: r.Commit, Follows: r.Follows,
 		},
 	})
 }
 
-// ParseChange parses a CloudEvents document, or a flat JSON object with the fields repo, url, to, ref, type, id,
-// app, credential, before, after, pin, force, depth, submodules and on_busy, all strings, as redis-cli's XADD writes them. The flat
-// form may omit id; the caller then uses the ID of the stream entry. Unknown fields are ignored. An error has the
-// disposition [Malformed].
+// ParseChange parses a CloudEvents document, or a flat JSON object with the fields repo, url, to, ref, type,
+// id, app, credential, before, after, pin, force, depth, submodules and on_busy, all strings, as redis-cli's
+// XADD writes them. The flat form may omit id; the caller then uses the ID of the stream entry. Unknown
+// fields are ignored. An error has the disposition [Malformed].
 func ParseChange(document []byte) (Change, error) {
 	if len(document) > maxDocument {
 		return Change{}, malformed(fmt.Errorf("longer than %d bytes", maxDocument))
@@ -258,7 +259,8 @@ func plainType(s string) ChangeType {
 	return ChangeType(s)
 }
 
-var resultTypes = []ResultType{ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled, ResultView, ResultPurged}
+var resultTypes = []ResultType{ResultSynced, ResultFailed, ResultRemoved, ResultMoved, ResultPolled, ResultView,
+	ResultPurged}
 
 // ParseResult parses a CloudEvents document. It ensures that all paths are relative, use slashes and do not
 // escape their root. It returns the same kinds of error as [ParseChange].
@@ -295,7 +297,8 @@ func parseResult(document []byte) (Result, error) {
 		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
 		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
 		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due, LeftOut: d.LeftOut,
-		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View, Subtree: d.Subtree, Commit: d.Commit, Follows: d.Follows,
+		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View,
+		Subtree: d.Subtree, Commit: d.Commit, Follows: d.Follows,
 	}, nil
 }
 

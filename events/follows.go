@@ -2,11 +2,13 @@ package events
 
 import "strings"
 
-// Follows names the last result of a repository in the cell that it was moved from. Results of the new cell come after it.
+// Follows names the last result of a repository in the cell that it was moved from. Results of the new cell
+// come after it.
 type Follows struct {
 	Cell   string `json:"cell"`
 	Stream string `json:"stream"` // of the results of that cell
-	Entry  string `json:"entry"`  // the last entry of that stream when the repository left, or an earlier one if it was the last of the repository
+	// the last entry of that stream when the repository left, or an earlier one if it was the last of the repository
+	Entry string `json:"entry"`
 }
 
 // String returns a text that [ParseFollows] parses.

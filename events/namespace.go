@@ -20,7 +20,8 @@ var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9._:-]*\{[A-Za-z0-9._-]+\}[
 // ParseNamespace returns an error unless s contains exactly one non-empty hash tag, as in "lockstep:{0}:".
 func ParseNamespace(s string) (Namespace, error) {
 	if len(s) > 128 || !namespacePattern.MatchString(s) {
-		return "", fmt.Errorf("prefix %.140q: want at most 128 letters, digits and ._:- around one {hash tag}, as in %q", s, DefaultNamespace)
+		return "", fmt.Errorf("prefix %.140q: want at most 128 letters, digits and ._:- around one {hash "+
+			"tag}, as in %q", s, DefaultNamespace)
 	}
 	return Namespace(s), nil
 }
@@ -73,8 +74,8 @@ func (n Namespace) Working() string { return string(n) + "working" }
 // GC is the lock of the worker that collects garbage. It also records the last run.
 func (n Namespace) GC() string { return string(n) + "gc" }
 
-// Departed is the sorted set of the repositories that were moved to other cells and whose files are still here, scored by the time of the
-// move in ms.
+// Departed is the sorted set of the repositories that were moved to other cells and whose files are still
+// here, scored by the time of the move in ms.
 func (n Namespace) Departed() string { return string(n) + "departed" }
 
 // Rebalance is the lock of the worker that requests moves to other cells.

@@ -23,8 +23,9 @@ const (
 
 // Progress is a progress report. Within a phase and unit, Done never decreases.
 type Progress struct {
-	Phase Phase  `json:"phase,omitempty"` // empty before the first phase
-	Done  int64  `json:"done,omitempty"`
-	Total int64  `json:"total,omitempty"` // 0 if unknown
-	Unit  string `json:"unit,omitempty"`  // unit of Done and Total: "bytes", "objects" or "files"; "" if nothing is counted
+	Phase Phase `json:"phase,omitempty"` // empty before the first phase
+	Done  int64 `json:"done,omitempty"`
+	Total int64 `json:"total,omitempty"` // 0 if unknown
+	// unit of Done and Total: "bytes", "objects" or "files"; "" if nothing is counted
+	Unit string `json:"unit,omitempty"`
 }

@@ -16,13 +16,15 @@ const maxRefSuffix = 150 // bytes, so that "name@ref" stays a file name
 // branch. Only [ParseRef] returns other values.
 type Ref struct{ name string }
 
-// DetachedHead is the ref of results and trees of a remote whose HEAD is detached: it points to a commit, not to a branch.
-// It stands for the default branch, so the tree has the plain name. No remote has a ref of this name.
+// DetachedHead is the ref of results and trees of a remote whose HEAD is detached: it points to a commit, not
+// to a branch. It stands for the default branch, so the tree has the plain name. No remote has a ref of this
+// name.
 var DetachedHead = Ref{"refs/lockstep/HEAD"}
 
-// ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a branch; ""
-// and "HEAD" are the remote's default branch; 40 or 64 hexadecimal digits are a commit, as for git fetch. Beyond Git's rules it
-// rejects a name directly below "refs/", a name that is not UTF-8, because JSON cannot represent it, and a name whose [Ref.Suffix] exceeds 150 bytes.
+// ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a
+// branch; "" and "HEAD" are the remote's default branch; 40 or 64 hexadecimal digits are a commit, as for git
+// fetch. Beyond Git's rules it rejects a name directly below "refs/", a name that is not UTF-8, because JSON
+// cannot represent it, and a name whose [Ref.Suffix] exceeds 150 bytes.
 func ParseRef(s string) (Ref, error) {
 	if s == "" || s == "HEAD" {
 		return Ref{}, nil

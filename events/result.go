@@ -16,8 +16,9 @@ const (
 	ResultRemoved ResultType = "lockstep.result.removed.v1" // the clone is removed, or only the tree of Ref if Ref is set
 	ResultMoved   ResultType = "lockstep.result.moved.v1"   // the clone is now at To
 	ResultPolled  ResultType = "lockstep.result.polled.v1"  // the remote was polled; see Due
-	ResultView    ResultType = "lockstep.result.view.v1"    // View of the published tree has changed; follows a synced result
-	ResultPurged  ResultType = "lockstep.result.purged.v1"  // an operator had Commit deleted; delete what was taken from it
+	// View of the published tree has changed; follows a synced result
+	ResultView   ResultType = "lockstep.result.view.v1"
+	ResultPurged ResultType = "lockstep.result.purged.v1" // an operator had Commit deleted; delete what was taken from it
 )
 
 // FileStatus is how a file changed between two commits.
@@ -34,12 +35,13 @@ const (
 
 // File is a changed file. Its path is relative to the tree and uses slashes.
 type File struct {
-	Path    string     `json:"path"`
-	Status  FileStatus `json:"status"`
-	From    string     `json:"from,omitempty"`     // previous path of a renamed file
-	Raw     string     `json:"raw,omitempty"`      // the path in base64, if it is not UTF-8 and so not representable in JSON
-	FromRaw string     `json:"from_raw,omitempty"` // like Raw, for From
-	Outside bool       `json:"outside,omitempty"`  // a symbolic link that points out of the tree: do not follow it
+	Path   string     `json:"path"`
+	Status FileStatus `json:"status"`
+	From   string     `json:"from,omitempty"` // previous path of a renamed file
+	// the path in base64, if it is not UTF-8 and so not representable in JSON
+	Raw     string `json:"raw,omitempty"`
+	FromRaw string `json:"from_raw,omitempty"` // like Raw, for From
+	Outside bool   `json:"outside,omitempty"`  // a symbolic link that points out of the tree: do not follow it
 }
 
 // Name returns the path in its own bytes, which open the file even if they are not UTF-8.
@@ -57,15 +59,16 @@ func nameOf(path, raw string) string {
 
 // Verification says who signed a commit or tag, or why it is not verified.
 type Verification struct {
-	Verified bool   `json:"verified"`
-	By       string `json:"by,omitempty"`      // signer: user ID of an OpenPGP key, or principal of an allowed_signers line
-	Key      string `json:"key,omitempty"`     // fingerprint of the signer's key
-	Format   string `json:"format,omitempty"`  // "openpgp" or "ssh"
-	Object   string `json:"object,omitempty"`  // what is signed: "commit" or, for an annotated tag, "tag"
-	ID       string `json:"id,omitempty"`      // of the object that By signed or that Reason is about
-	Commits  int    `json:"commits,omitempty"` // number of commits verified, the last one included; 0 for a tag
-	Partial  bool   `json:"partial,omitempty"` // older commits since the published one were not verified
-	Reason   string `json:"reason,omitempty"`  // why the object is not verified; empty if it is
+	Verified bool `json:"verified"`
+	// signer: user ID of an OpenPGP key, or principal of an allowed_signers line
+	By      string `json:"by,omitempty"`
+	Key     string `json:"key,omitempty"`     // fingerprint of the signer's key
+	Format  string `json:"format,omitempty"`  // "openpgp" or "ssh"
+	Object  string `json:"object,omitempty"`  // what is signed: "commit" or, for an annotated tag, "tag"
+	ID      string `json:"id,omitempty"`      // of the object that By signed or that Reason is about
+	Commits int    `json:"commits,omitempty"` // number of commits verified, the last one included; 0 for a tag
+	Partial bool   `json:"partial,omitempty"` // older commits since the published one were not verified
+	Reason  string `json:"reason,omitempty"`  // why the object is not verified; empty if it is
 }
 
 // MissingSubmodule is a submodule that could not be fetched.
@@ -100,30 +103,33 @@ type Result struct {
 	Took       time.Duration // duration of the work, in whole milliseconds
 	Fence      uint64        // fence of the lease
 
-	// Follows names the last result of the repository in the cell that it was moved from; nil if it was not moved. Handle this result
-	// after that one.
+	// Follows names the last result of the repository in the cell that it was moved from; nil if it was not
+	// moved. Handle this result after that one.
 	Follows *Follows
 
-	// Synced and view results only. For a view, Before is the commit of the app's previous result for it, and Files are the view's.
-	Before    string // commit of this app's previous result for this ref; empty the first time
-	After     string // commit now published; equal to Before if nothing changed, see Unchanged
-	Path      string // published name, relative to the root; for a view, the name of its tree if it has one
-	Tree      string // immutable tree behind it, relative to the root
-	Files     []File // files that changed from Before to After
-	Full      bool   // Before is no longer available, or its tree was altered or damaged and is replaced: Files lists the whole tree
+	// Synced and view results only. For a view, Before is the commit of the app's previous result for it, and
+	// Files are the view's.
+	Before string // commit of this app's previous result for this ref; empty the first time
+	After  string // commit now published; equal to Before if nothing changed, see Unchanged
+	Path   string // published name, relative to the root; for a view, the name of its tree if it has one
+	Tree   string // immutable tree behind it, relative to the root
+	Files  []File // files that changed from Before to After
+	// Before is no longer available, or its tree was altered or damaged and is replaced: Files lists the whole tree
+	Full      bool
 	Truncated bool   // Files is incomplete
 	Until     string // last entry of the changes stream when the remote was asked: the result covers changes up to it
 
-	// Forced reports that history was rewritten: After does not descend from Before or, in a failed result, the refused commit
-	// does not descend from the published one. It is false if the clone's history is too short to tell.
+	// Forced reports that history was rewritten: After does not descend from Before or, in a failed result,
+	// the refused commit does not descend from the published one. It is false if the clone's history is too
+	// short to tell.
 	Forced bool
 
-	// Verification says who signed what Ref names, or why it is not verified. It is nil unless the app's watch asks for it, or
-	// the result failed because of it.
+	// Verification says who signed what Ref names, or why it is not verified. It is nil unless the app's
+	// watch asks for it, or the result failed because of it.
 	Verification *Verification
 
-	// Missing lists submodules whose folders are empty because they could not be fetched; at most 100 of them, and for a view those in
-	// it. A watch that asks for submodules with best-effort accepts that.
+	// Missing lists submodules whose folders are empty because they could not be fetched; at most 100 of
+	// them, and for a view those in it. A watch that asks for submodules with best-effort accepts that.
 	Missing []MissingSubmodule
 
 	Views *ViewCounts // synced results only: of the app's views of Ref; nil if it has none
@@ -149,5 +155,6 @@ func (r Result) IsDefault() bool {
 	return suffix == "" || suffix[0] == '~' // of a view
 }
 
-// Unchanged reports whether a synced result has nothing new for its app: the commit is the one that it has, in an intact tree.
+// Unchanged reports whether a synced result has nothing new for its app: the commit is the one that it has,
+// in an intact tree.
 func (r Result) Unchanged() bool { return r.Before == r.After && !r.Full }

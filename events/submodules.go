@@ -2,15 +2,16 @@ package events
 
 import "fmt"
 
-// Submodules says whether a tree has the files of its submodules. The apps of a ref share one tree, so the strictest value
-// counts: of its watches, and of the change that is handled.
+// Submodules says whether a tree has the files of its submodules. The apps of a ref share one tree, so the
+// strictest value counts: of its watches, and of the change that is handled.
 type Submodules string
 
 // The values of Submodules.
 const (
-	SubmodulesOff        Submodules = ""            // they are empty folders
-	SubmodulesBestEffort Submodules = "best-effort" // those that cannot be fetched are empty folders, and results list them
-	SubmodulesRequired   Submodules = "required"    // a sync fails if one cannot be fetched
+	SubmodulesOff Submodules = "" // they are empty folders
+	// those that cannot be fetched are empty folders, and results list them
+	SubmodulesBestEffort Submodules = "best-effort"
+	SubmodulesRequired   Submodules = "required" // a sync fails if one cannot be fetched
 )
 
 // ParseSubmodules parses off, best-effort, required, or nothing for off.

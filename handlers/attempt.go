@@ -38,8 +38,8 @@ var onlyPhase = map[events.ChangeType]events.Phase{
 	events.ChangeRemoved: events.PhaseRemove, events.ChangeMoved: events.PhaseMove, events.ChangeDue: events.PhasePoll,
 }
 
-// begin follows an attempt at job and sets job.Progress. The caller calls hasReturned when the handler returns, timeline if
-// its outcome is settled, and end in any case.
+// begin follows an attempt at job and sets job.Progress. The caller calls hasReturned when the handler
+// returns, timeline if its outcome is settled, and end in any case.
 func (c *Changes) begin(ctx context.Context, job *Job) *attempt {
 	a := &attempt{report: c.report, ctx: ctx, job: job, began: time.Now(), units: map[string]int64{}}
 	trace.SpanFromContext(ctx).SetAttributes(attrFence.Int64(int64(job.Fence)))

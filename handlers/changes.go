@@ -32,8 +32,9 @@ type Changes struct {
 	States  *state.Store    // required with a Limiter
 	Watches *watch.Registry // required with a Limiter
 
-	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a name for that,
-	// or "" if it belongs to this one; see [Changes.Forward]. entry is the message's stream entry. Optional.
+	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a
+	// name for that, or "" if it belongs to this one; see [Changes.Forward]. entry is the message's stream
+	// entry. Optional.
 	Elsewhere func(msg *message.Message, entry string, repo events.RepoPath) (to string, err error)
 
 	// Observe is called with each [Event], from many goroutines. It must not block. Optional.
@@ -272,8 +273,8 @@ func entryOf(msg *message.Message) string {
 	return msg.UUID
 }
 
-// job returns the handler's job for the change in an entry: that of the delivery, or a sibling of it. delivery may be nil and
-// leases empty.
+// job returns the handler's job for the change in an entry: that of the delivery, or a sibling of it.
+// delivery may be nil and leases empty.
 func job(change events.Change, entry string, delivery *stream.Delivery, leases locking.Leases) Job {
 	j := Job{
 		Change: change, Entry: entry, Attempt: 1,

@@ -12,25 +12,27 @@ import (
 	"lockstep/internal/watch"
 )
 
-// Coalescing compares IDs of stream entries, never clocks. Right before a sync contacts the remote, it reads the ID of the
-// last entry in the stream of changes. The remote's answer then covers every change up to that entry for the same ref, remote
-// and credential. The answer is valid once its sync is settled, and while the tree on disk is still at its commit.
+// Coalescing compares IDs of stream entries, never clocks. Right before a sync contacts the remote, it reads
+// the ID of the last entry in the stream of changes. The remote's answer then covers every change up to that
+// entry for the same ref, remote and credential. The answer is valid once its sync is settled, and while the
+// tree on disk is still at its commit.
 //
-// A change may announce a commit that the answer lacks: either another push has followed, or the remote lags behind its own
-// webhook. A lag is possible only for the newest such change of a ref. Then the sync is retried a few times with a backoff,
-// and the last answer is accepted. The newest change is tracked per app, because an app receives a commit only in its own
-// results.
+// A change may announce a commit that the answer lacks: either another push has followed, or the remote lags
+// behind its own webhook. A lag is possible only for the newest such change of a ref. Then the sync is
+// retried a few times with a backoff, and the last answer is accepted. The newest change is tracked per app,
+// because an app receives a commit only in its own results.
 
 const (
 	behindBackoff    = 200 * time.Millisecond // before the first retry; doubles each time
 	maxBehindRetries = 5                      // 6.2 s in total
 )
 
-// A commit by its hash never changes: once a credential has fetched it, the remote is not asked again. A pinned commit of a
-// named ref says nothing about the ref, so it covers no other change, and a sync covers no change that was queued after it.
+// A commit by its hash never changes: once a credential has fetched it, the remote is not asked again. A
+// pinned commit of a named ref says nothing about the ref, so it covers no other change, and a sync covers no
+// change that was queued after it.
 
-// answeredBy returns a stored answer that covers the job. It ignores an answer newer than the stream: Redis lost its data,
-// and IDs may have restarted from an earlier time.
+// answeredBy returns a stored answer that covers the job. It ignores an answer newer than the stream: Redis
+// lost its data, and IDs may have restarted from an earlier time.
 func answeredBy(known state.Repo, job Job, latest string) (state.RemoteRef, bool) {
 	change := job.Change
 	answer, ok := known.RemoteRef(change.URL, change.Ref, change.Credential)
@@ -41,7 +43,8 @@ func answeredBy(known state.Repo, job Job, latest string) (state.RemoteRef, bool
 		return state.RemoteRef{}, false
 	case !ok, latest == "", events.EntryAfter(job.Entry, answer.Until), events.EntryAfter(answer.Until, latest):
 		return state.RemoteRef{}, false
-	case change.Announced() == "", change.After == answer.Commit, events.EntryAfter(known.Newest(change.Ref, change.App), job.Entry):
+	case change.Announced() == "", change.After == answer.Commit,
+		events.EntryAfter(known.Newest(change.Ref, change.App), job.Entry):
 		return answer, true
 	}
 	return state.RemoteRef{}, false
@@ -52,8 +55,8 @@ func announces(job Job, known state.Repo) bool {
 	return job.Change.Announced() != "" && !events.EntryAfter(known.Newest(job.Change.Ref, job.Change.App), job.Entry)
 }
 
-// checkBehind returns a retryable error if the remote may lag behind the webhook that announced the job's commit. commit
-// and syncErr are the result of the sync.
+// checkBehind returns a retryable error if the remote may lag behind the webhook that announced the job's
+// commit. commit and syncErr are the result of the sync.
 func (h *Handlers) checkBehind(ctx context.Context, job Job, known state.Repo, commit string, syncErr error) error {
 	change := job.Change
 	switch {
@@ -97,10 +100,11 @@ func asksTheSame(change, done events.Change) bool {
 		change.Credential == done.Credential && done.Depth.Covers(change.Depth) && change.Submodules == done.Submodules
 }
 
-// coverage settles other jobs with the answer of a sync, while its lease is held: a push to a repository with n apps adds n changes,
-// which read the watches, the state and the waiting changes once, not n times. Jobs of the same app get a result without changes.
-// Those of another app get the result of the sync if the app last received the same commit. All others run on their own turn: jobs
-// with another credential, which must be proved, and of apps with views or with credentials for submodules.
+// coverage settles other jobs with the answer of a sync, while its lease is held: a push to a repository with
+// n apps adds n changes, which read the watches, the state and the waiting changes once, not n times. Jobs of
+// the same app get a result without changes. Those of another app get the result of the sync if the app last
+// received the same commit. All others run on their own turn: jobs with another credential, which must be
+// proved, and of apps with views or with credentials for submodules.
 type coverage struct {
 	job        Job
 	known      state.Repo // before the sync was settled
@@ -126,15 +130,16 @@ const (
 	appSettled             // the app has received the commit
 )
 
-// newCoverage returns the coverage of a sync, whose watches were read after the answer's Until. otherApps allows to settle other
-// apps' jobs.
+// newCoverage returns the coverage of a sync, whose watches were read after the answer's Until. otherApps
+// allows to settle other apps' jobs.
 func (h *Handlers) newCoverage(
 	job Job, known state.Repo, watches []watch.Watch, answer state.RemoteRef, result events.Result, i *inspection,
 	otherApps bool,
 ) *coverage {
 	c := &coverage{
-		stored: h.storedOnce(job.Change.Repo), job: job, known: known, answer: answer, result: result, inspection: i, otherApps: otherApps,
-		watches: map[string][]watch.Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
+		stored: h.storedOnce(job.Change.Repo), job: job, known: known, answer: answer, result: result, inspection: i,
+		otherApps: otherApps,
+		watches:   map[string][]watch.Watch{}, newest: map[string]string{}, covered: map[string]appCoverage{},
 	}
 	for _, w := range watches {
 		c.watches[w.App] = append(c.watches[w.App], w)
@@ -149,7 +154,8 @@ func (h *Handlers) newCoverage(
 func (c *coverage) covers(ctx context.Context, other Job) (Outcome, bool) {
 	change := other.Change
 	if pinsName(change) {
-		if (change.Ref == c.job.Change.Ref || change.Ref == c.result.Ref) && (c.pinned == "" || events.EntryAfter(c.pinned, other.Entry)) {
+		if (change.Ref == c.job.Change.Ref || change.Ref == c.result.Ref) &&
+			(c.pinned == "" || events.EntryAfter(c.pinned, other.Entry)) {
 			c.pinned = other.Entry
 		}
 		return Outcome{}, false
@@ -171,7 +177,8 @@ func (c *coverage) covers(ctx context.Context, other Job) (Outcome, bool) {
 	other.Follows = c.result.Follows
 	covered := other.Result(events.ResultSynced)
 	covered.Ref, covered.Before, covered.After = c.result.Ref, c.result.After, c.result.After
-	covered.Path, covered.Tree, covered.Until, covered.Verification = c.result.Path, c.result.Tree, c.result.Until, c.result.Verification
+	covered.Path, covered.Tree, covered.Until, covered.Verification = c.result.Path, c.result.Tree, c.result.Until,
+		c.result.Verification
 	covered.Missing, covered.Views = c.result.Missing, noneChanged(c.result.Views)
 	outcome := Outcome{State: map[string]string{}}
 	if isOther {
@@ -192,7 +199,8 @@ func (c *coverage) covers(ctx context.Context, other Job) (Outcome, bool) {
 	return outcome.withoutTroubles(c.known, c.known.TroubleText(), disproved(change, covered)), true
 }
 
-// announced returns the fields to set for the commit that a job announces. It returns false if the remote may not have the commit yet.
+// announced returns the fields to set for the commit that a job announces. It returns false if the remote may
+// not have the commit yet.
 func (c *coverage) announced(ctx context.Context, other Job) (fields map[string]string, ok bool) {
 	change := other.Change
 	if change.Announced() == "" {

@@ -51,12 +51,15 @@ func (h *Handlers) replaced(
 
 // pollAfter returns the change that polls the repository of a job.
 func pollAfter(job Job) ([]events.Change, error) {
-	poll, err := events.NewChange(events.Change{ID: nextID(job, nil), Type: events.ChangeDue, Source: job.Change.Source, Repo: job.Change.Repo})
+	poll, err := events.NewChange(events.Change{
+		ID: nextID(job, nil), Type: events.ChangeDue, Source: job.Change.Source, Repo: job.Change.Repo,
+	})
 	return []events.Change{poll}, err
 }
 
-// baseFor returns the commit to report a change's differences from: the last one that the app received, or none if another branch has
-// become the default one. The nameless app reads the volume itself, so its base is the published commit.
+// baseFor returns the commit to report a change's differences from: the last one that the app received, or
+// none if another branch has become the default one. The nameless app reads the volume itself, so its base is
+// the published commit.
 func baseFor(known state.Repo, change events.Change) func(ref events.Ref, published string) string {
 	return func(ref events.Ref, published string) string {
 		given := known.Received(change.App, ref)

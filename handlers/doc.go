@@ -1,5 +1,5 @@
-// Package handlers is what a worker does with a change: it syncs, removes, moves and polls repositories. It is public in name
-// only: it works on Lockstep's own volume, registry and state, whose packages are internal.
+// Package handlers is what a worker does with a change: it syncs, removes, moves and polls repositories. It
+// is public in name only: it works on Lockstep's own volume, registry and state, whose packages are internal.
 //
 //	h := handlers.Handlers{Volume: volume, States: states, Credentials: credentials, Watches: watches}
 //	backoff := handlers.Backoff{Store: states}
@@ -15,16 +15,17 @@
 //
 // # Guarantees
 //
-// A handler runs under the repository's lease. It returns an outcome (the result and the state to store), which [Changes] settles in one step with the change, or an error,
-// whose [events.Disposition] decides what happens to the change. It may run again after a crash at any point: repeating it
-// completes the work.
+// A handler runs under the repository's lease. It returns an outcome (the result and the state to store),
+// which [Changes] settles in one step with the change, or an error, whose [events.Disposition] decides what
+// happens to the change. It may run again after a crash at any point: repeating it completes the work.
 //
 // # Failures
 //
 //	what fails                                     the change
 //	Redis                                          retried, without an attempt counted
 //	the remote lags behind its webhook             retried up to 5 times within 6.2 s, then the remote's answer counts
-//	what it needs has failed lately                retried after that backoff; a poll with on_busy=skip is skipped; see [Backoff]
+//	what it needs has failed lately                retried after that backoff; a poll with on_busy=skip is
+//	                                               skipped; see [Backoff]
 //	the host is at a limit of requests             retried when the host admits it, also with on_busy=skip
 //	the credential is refused                      failed result at once; retried if there may be a better token
 //	a forced removal of a watched clone or ref     failed result at once, class conflict

@@ -7,9 +7,9 @@ import (
 	"lockstep/router"
 )
 
-// Forward is the middleware that hands a change over to the deployment to which its repository belongs. It requires
-// Elsewhere, which must recognize a message that it has added before: the message is settled here in a second step, and if
-// that fails it is delivered again. A forwarded change has no result here.
+// Forward is the middleware that hands a change over to the deployment to which its repository belongs. It
+// requires Elsewhere, which must recognize a message that it has added before: the message is settled here in
+// a second step, and if that fails it is delivered again. A forwarded change has no result here.
 func (c *Changes) Forward(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		change, err := parseOnce(msg)

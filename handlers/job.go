@@ -23,8 +23,8 @@ type Job struct {
 	// Now returns the time by Redis' clock; [time.Now] if nil.
 	Now func() time.Time
 
-	// Follows is the last result of the repository in the cell that it came from, which the handler reads from its state; nil
-	// if it came from none.
+	// Follows is the last result of the repository in the cell that it came from, which the handler reads
+	// from its state; nil if it came from none.
 	Follows *events.Follows
 
 	// Confirm returns nil once the lease is known to be held. It waits while Redis is unreachable, and fails when the
@@ -71,9 +71,9 @@ type Outcome struct {
 	Views   map[string]string // fields to set in the state of the repository's views; "" removes one
 	ViewsTo map[string]string // same, for Change.To
 
-	// Covers reports whether this outcome also answers another waiting job for the same repository, and returns
-	// that job's outcome. It is called after the outcome itself is settled, by one goroutine, and again for a job that it has not
-	// covered when others are settled. Optional.
+	// Covers reports whether this outcome also answers another waiting job for the same repository, and
+	// returns that job's outcome. It is called after the outcome itself is settled, by one goroutine, and
+	// again for a job that it has not covered when others are settled. Optional.
 	Covers func(ctx context.Context, other Job) (Outcome, bool)
 
 	// Settled is called once a covered outcome is known to be settled, before Covers is called again. Optional.

@@ -12,8 +12,9 @@ import (
 	"lockstep/internal/watch"
 )
 
-// lfsOf returns the LFS files that the watches of a ref select. The apps of a ref share one tree, so it has the files that any of
-// them wants: a pointer is of no use to an app that asked for the content, while the content harms none.
+// lfsOf returns the LFS files that the watches of a ref select. The apps of a ref share one tree, so it has
+// the files that any of them wants: a pointer is of no use to an app that asked for the content, while the
+// content harms none.
 func lfsOf(watches []watch.Watch, ref events.Ref, isDefault bool) (wanted lfs.Selection) {
 	for _, w := range watches {
 		if w.LFS == watch.LFSFetch && selects(w, ref, isDefault) {
@@ -60,7 +61,8 @@ func (h *Handlers) authFor(from source) func(ctx context.Context, url string) (w
 	}
 }
 
-// mayHaveSecret returns false for URLs that no credential is sent to, such as one with "..;", which could escape a prefix.
+// mayHaveSecret returns false for URLs that no credential is sent to, such as one with "..;", which could
+// escape a prefix.
 func mayHaveSecret(url string) bool {
 	place, _, _ := strings.Cut(url, "?")
 	return events.CheckRemote(place) == nil

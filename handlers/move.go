@@ -12,12 +12,13 @@ import (
 	"lockstep/internal/volume"
 )
 
-// Move moves a clone, its watches and its state to another path, under the leases on both paths. The change is a hint: the
-// volume, or the remotes if there is no clone, must confirm that both are the same repository. Each of the three steps (disk,
-// registry, state) is idempotent, so the next attempt completes a move whose worker died. A clone found at the old path by
-// then is either another repository, which keeps its watches, or the same one under its old name, which is removed. The state
-// of the old path records a settled move. If the same move is requested again and the old path is in use by then, nothing is
-// done: the result is that of a poll, since consumers could take a second ResultMoved to be about the new repository.
+// Move moves a clone, its watches and its state to another path, under the leases on both paths. The change
+// is a hint: the volume, or the remotes if there is no clone, must confirm that both are the same repository.
+// Each of the three steps (disk, registry, state) is idempotent, so the next attempt completes a move whose
+// worker died. A clone found at the old path by then is either another repository, which keeps its watches,
+// or the same one under its old name, which is removed. The state of the old path records a settled move. If
+// the same move is requested again and the old path is in use by then, nothing is done: the result is that of
+// a poll, since consumers could take a second ResultMoved to be about the new repository.
 func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
 	auth, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
@@ -91,7 +92,8 @@ func (h *Handlers) movedOutcome(ctx context.Context, job Job, moved volume.MoveR
 		return Outcome{Result: result, State: fields}, nil
 	}
 	outcome := Outcome{
-		Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: there.MovedHereFields(change.Repo),
+		Result: result, State: state.RemovedFields(result, job.Entry), Forget: true,
+		StateTo: there.MovedHereFields(change.Repo),
 	}
 	maps.Copy(outcome.State, known.MovesAfter(change.To, change.URL, job.Entry))
 	maps.Copy(outcome.State, known.FollowsFields())
@@ -112,13 +114,14 @@ func removalOf(successor volume.Published, job Job) (events.Change, error) {
 	return events.NewChange(events.Change{
 		ID: "move/" + job.Entry, Type: events.ChangeRemoved, Source: change.Source, Repo: change.Repo,
 		URL: successor.Remote, Credential: change.Credential, Foreign: change.Foreign,
-		Force: successor.Fetched, // without a fetch, a clone can only be that of a later sync, so the removal checks the remote
+		// without a fetch, a clone can only be that of a later sync, so the removal checks the remote
+		Force: successor.Fetched,
 	})
 }
 
-// movedBefore reports whether a move that was settled before is requested again, as by a redelivered webhook, and another
-// repository, which must keep its watches, has taken the old path since. It does not if the moved repository has left the
-// new path: then another one may have taken the same way.
+// movedBefore reports whether a move that was settled before is requested again, as by a redelivered webhook,
+// and another repository, which must keep its watches, has taken the old path since. It does not if the moved
+// repository has left the new path: then another one may have taken the same way.
 func (h *Handlers) movedBefore(ctx context.Context, job Job) (bool, error) {
 	change, known := job.Change, job.Known
 	if change.To.Equal(change.Repo) {
@@ -163,7 +166,8 @@ func (h *Handlers) checkTarget(ctx context.Context, change events.Change) error 
 	return nil
 }
 
-// formerAuth returns the credential for the former remote: anonymous unless the new remote's credential may be sent there.
+// formerAuth returns the credential for the former remote: anonymous unless the new remote's credential may
+// be sent there.
 func (h *Handlers) formerAuth(ctx context.Context, change events.Change) (wire.Auth, error) {
 	published, _, err := h.Volume.Published(change.Repo)
 	if err != nil {
@@ -176,9 +180,10 @@ func (h *Handlers) formerAuth(ctx context.Context, change events.Change) (wire.A
 	return auth, err
 }
 
-// checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are watches but no
-// clone, or something has been synced at the old path since. Each former remote must list the same refs as the new one, for
-// example because it redirects there, or be gone, unless something was fetched from it since.
+// checkSame refuses a move unless the remotes confirm it. It is called when the volume cannot: there are
+// watches but no clone, or something has been synced at the old path since. Each former remote must list the
+// same refs as the new one, for example because it redirects there, or be gone, unless something was fetched
+// from it since.
 func (h *Handlers) checkSame(ctx context.Context, job Job, successor volume.Published) error {
 	change := job.Change
 	watches, err := h.watches(ctx, change.Repo)

@@ -15,7 +15,8 @@ import (
 	"lockstep/router"
 )
 
-// Event is a step in the processing of a change. Metrics, the list of work in progress and progress bars are views of them:
+// Event is a step in the processing of a change. Metrics, the list of work in progress and progress bars are
+// views of them:
 //
 //	step                   OpenTelemetry span     Timeline            Event
 //	delivered              "process {topic}"      Queued, Delivered
@@ -118,9 +119,9 @@ func delivered(change events.Change, delivery *stream.Delivery) Timeline {
 	return t
 }
 
-// coalesce follows a change that is about to be settled along with that of a, whose delivery has its span in ctx. The change's
-// span and outputs belong to its own trace, or else to the delivery's; its span links to the delivery's. The caller calls
-// settled once the change is settled.
+// coalesce follows a change that is about to be settled along with that of a, whose delivery has its span in
+// ctx. The change's span and outputs belong to its own trace, or else to the delivery's; its span links to
+// the delivery's. The caller calls settled once the change is settled.
 func (c *Changes) coalesce(
 	ctx context.Context, a answer, change events.Change, sibling stream.Sibling, outputs []stream.Output,
 ) (settled func()) {

@@ -15,14 +15,16 @@ import (
 	"lockstep/internal/watch"
 )
 
-// Poll lists the remote's refs and requests a sync of each watched ref whose commit differs from the one on the volume or
-// the one last reported to the app. This catches missed webhooks and lost clones and results. The requests are published in
-// the step that settles the poll. Each sync checks its own app's credential: the poll may have used another app's.
+// Poll lists the remote's refs and requests a sync of each watched ref whose commit differs from the one on
+// the volume or the one last reported to the app. This catches missed webhooks and lost clones and results.
+// The requests are published in the step that settles the poll. Each sync checks its own app's credential:
+// the poll may have used another app's.
 //
 //	the repository is not found   a failure is reported and the clone kept: a forge answers the same to a token that
 //	                              lost access. The forge's own webhook removes the clone
 //	a published ref is gone       its removal is requested, which checks again; not for the default branch
-//	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern watches at most max-refs refs
+//	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern
+//	                              watches at most max-refs refs
 //	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
 //	an app never received it, or  a sync is requested for that app
 //	may not have
@@ -50,8 +52,8 @@ import (
 //	a commit was refused          nothing, until the ref, the rules or the keys change
 //	there are no watches          nothing
 //
-// A poll for one app, after it has added a pattern, requests syncs for that app, and notes what patterns leave out; the rest waits for the next
-// poll for all.
+// A poll for one app, after it has added a pattern, requests syncs for that app, and notes what patterns
+// leave out; the rest waits for the next poll for all.
 func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	repo := job.Change.Repo
 	watches, err := h.watches(ctx, repo)
@@ -145,8 +147,8 @@ func (h *Handlers) listRefs(
 	return refs, h.afterRefusal(from.credential, auth, err)
 }
 
-// missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the obsolete fields of
-// the state. admitted is the watch whose credential the remote accepted.
+// missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the
+// obsolete fields of the state. admitted is the watch whose credential the remote accepted.
 func (h *Handlers) missing(
 	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs,
 ) (Outcome, error) {
@@ -163,8 +165,9 @@ func (h *Handlers) missing(
 		return Outcome{}, err
 	}
 	p := polled{
-		h: h, job: job, watches: watches, refs: refs, known: job.Known, published: published, cloned: cloned, compared: compared,
-		listed: listed, now: time.Now(),
+		h: h, job: job, watches: watches, refs: refs, known: job.Known, published: published, cloned: cloned,
+		compared: compared,
+		listed:   listed, now: time.Now(),
 		wanted: map[events.Ref]bool{},
 	}
 	if err := p.requestSyncs(); err != nil {
@@ -187,8 +190,8 @@ func nextID(job Job, changes []events.Change) string {
 	return fmt.Sprintf("%s%s/%d", pollID, job.Entry, len(changes)+1)
 }
 
-// commit returns the commit of a ref, and whether the remote has the ref. A commit is not listed: only a sync shows whether
-// the remote has it.
+// commit returns the commit of a ref, and whether the remote has the ref. A commit is not listed: only a sync
+// shows whether the remote has it.
 func (p *polled) commit(ref events.Ref) (string, bool) {
 	if commit := ref.Commit(); commit != "" {
 		return commit, true

@@ -33,8 +33,8 @@ type polled struct {
 	left    []state.LeftOut                 // and those that are not kept
 }
 
-// requestSyncs requests a sync for each watch and each of its refs that is out of date. A poll for one app requests those of its
-// watches only.
+// requestSyncs requests a sync for each watch and each of its refs that is out of date. A poll for one app
+// requests those of its watches only.
 func (p *polled) requestSyncs() error {
 	recheck := p.h.newRecheck(p.watches, p.known, p.refs)
 	for _, w := range p.watches {
@@ -69,7 +69,8 @@ func (p *polled) needsSync(recheck *recheck, w watch.Watch, ref events.Ref) (boo
 		return needed, err
 	}
 	isDefault := ref == p.refs.Default
-	isCurrent := p.published.Commits[ref] == commit && (!isDefault || p.published.Plain == ref) && p.known.Head(ref) == commit &&
+	isCurrent := p.published.Commits[ref] == commit && (!isDefault || p.published.Plain == ref) &&
+		p.known.Head(ref) == commit &&
 		p.known.Given(w.App, ref) == commit && !p.known.Repeats(w.App, ref) && !p.known.Denied(w.App, w.Credential) &&
 		p.published.LFS[ref].String() == lfsOf(p.watches, ref, isDefault).String() &&
 		p.published.Submodules[ref] == submodulesOf(p.watches, ref, isDefault) && !p.published.Incomplete[ref] &&

@@ -9,9 +9,10 @@ import (
 	"lockstep/internal/watch"
 )
 
-// redirected returns the move of a repository whose remote permanently redirects to another path of the same host, if a watch
-// asks to follow it. It returns false if the move would be refused: if a credential of a watch may not be sent to the new URL, or the new
-// path is watched at another remote. Then the repository stays where it is, and is fetched through the redirect.
+// redirected returns the move of a repository whose remote permanently redirects to another path of the same
+// host, if a watch asks to follow it. It returns false if the move would be refused: if a credential of a
+// watch may not be sent to the new URL, or the new path is watched at another remote. Then the repository
+// stays where it is, and is fetched through the redirect.
 func (h *Handlers) redirected(
 	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, moved, id string,
 ) (events.Change, bool, error) {
@@ -19,7 +20,8 @@ func (h *Handlers) redirected(
 		return events.Change{}, false, nil
 	}
 	if events.CanonicalHost(moved) != events.CanonicalHost(admitted.URL) ||
-		strings.EqualFold(events.CanonicalRemote(moved), events.CanonicalRemote(admitted.URL)) || events.CheckRemote(moved) != nil {
+		strings.EqualFold(events.CanonicalRemote(moved), events.CanonicalRemote(admitted.URL)) ||
+		events.CheckRemote(moved) != nil {
 		return events.Change{}, false, nil
 	}
 	if strings.HasSuffix(admitted.URL, ".git") && !strings.HasSuffix(moved, ".git") {
@@ -45,7 +47,8 @@ func (h *Handlers) redirected(
 	return change, err == nil, err
 }
 
-// checkRedirect refuses a move whose URL a credential of a watch may not be sent to, as it changes the URL of all watches.
+// checkRedirect refuses a move whose URL a credential of a watch may not be sent to, as it changes the URL of
+// all watches.
 func (h *Handlers) checkRedirect(ctx context.Context, move events.Change, watches []watch.Watch) error {
 	names := []string{move.Credential}
 	for _, w := range watches {

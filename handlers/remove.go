@@ -10,10 +10,10 @@ import (
 	"lockstep/internal/volume"
 )
 
-// Remove deletes a clone that the remote no longer has, or unpublishes the change's ref; readers may use its tree for the
-// usual grace period. The change is a hint: unless it is forced, Remove keeps anything that the remote still has; if it is
-// forced, Remove keeps anything that is still watched. A deleted clone leaves a tombstone in its state, which identifies
-// older changes as outdated.
+// Remove deletes a clone that the remote no longer has, or unpublishes the change's ref; readers may use its
+// tree for the usual grace period. The change is a hint: unless it is forced, Remove keeps anything that the
+// remote still has; if it is forced, Remove keeps anything that is still watched. A deleted clone leaves a
+// tombstone in its state, which identifies older changes as outdated.
 func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
 	req := volume.RemoveRequest{

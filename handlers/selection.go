@@ -17,13 +17,14 @@ import (
 	"lockstep/internal/watch"
 )
 
-// A pattern keeps all refs that it matches, up to the limit of its watch. pick alone decides which, for webhooks, polls and
-// removals. Of branches it needs to know when they have changed. The volume has both sources of that: the refs that the last poll has
-// listed, each with the time at which its commit has changed, and the time at which a later commit was published. A branch that a webhook
-// announces changes now, so it is kept. If there are too many then, its sync requests a poll, which removes others.
+// A pattern keeps all refs that it matches, up to the limit of its watch. pick alone decides which, for
+// webhooks, polls and removals. Of branches it needs to know when they have changed. The volume has both
+// sources of that: the refs that the last poll has listed, each with the time at which its commit has
+// changed, and the time at which a later commit was published. A branch that a webhook announces changes now,
+// so it is kept. If there are too many then, its sync requests a poll, which removes others.
 
-// pick splits refs that a pattern matches into those that are kept and those that are left out: of branches those that changed last, and
-// of these the first by name, are kept, of tags the last by version.
+// pick splits refs that a pattern matches into those that are kept and those that are left out: of branches
+// those that changed last, and of these the first by name, are kept, of tags the last by version.
 func pick(w watch.Watch, matching []events.Ref, changed func(events.Ref) time.Time) (kept, left []events.Ref) {
 	limit := maxRefs(w)
 	if len(matching) <= limit {
@@ -58,14 +59,16 @@ func (h *Handlers) storedRefs(repo events.RepoPath) (s storedRefs, err error) {
 	return s, err
 }
 
-// storedOnce returns a function that reads the stored refs when it is first called. They stay the same as long as this lease publishes nothing.
+// storedOnce returns a function that reads the stored refs when it is first called. They stay the same as
+// long as this lease publishes nothing.
 func (h *Handlers) storedOnce(repo events.RepoPath) func() (storedRefs, error) {
 	return sync.OnceValues(func() (storedRefs, error) { return h.storedRefs(repo) })
 }
 
 // picks reports whether a pattern keeps a ref that it matches.
 func (s storedRefs) picks(w watch.Watch, ref events.Ref) bool {
-	refs := slices.Concat(matching(w.Ref, maps.Keys(s.listed)), matching(w.Ref, maps.Keys(s.published.Commits)), []events.Ref{ref})
+	refs := slices.Concat(matching(w.Ref, maps.Keys(s.listed)), matching(w.Ref, maps.Keys(s.published.Commits)),
+		[]events.Ref{ref})
 	slices.SortFunc(refs, byName)
 	kept, _ := pick(w, slices.Compact(refs), func(one events.Ref) time.Time {
 		published, listed := s.published.Changed[one], s.listed[one]
@@ -88,7 +91,8 @@ func (s storedRefs) keeps(w watch.Watch, ref events.Ref) bool {
 	return !w.Ref.IsPattern() || s.picks(w, ref)
 }
 
-// checkPicked refuses a change of a tag that the patterns of its app leave out. A branch is kept, because it changes now.
+// checkPicked refuses a change of a tag that the patterns of its app leave out. A branch is kept, because it
+// changes now.
 func checkPicked(change events.Change, selecting []watch.Watch, storedRefs func() (storedRefs, error)) error {
 	if !isTag(change.Ref) || !slices.ContainsFunc(selecting, func(w watch.Watch) bool { return w.Ref.IsPattern() }) {
 		return nil
@@ -104,12 +108,14 @@ func checkPicked(change events.Change, selecting []watch.Watch, storedRefs func(
 		}
 		limit = max(limit, maxRefs(w))
 	}
-	return unwatched("%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of %s; raise --max-refs to keep it",
+	return unwatched("%s of %s is left out: it is not among the last %d tags by version, the limit of the watch of "+
+		"%s; raise --max-refs to keep it",
 		change.Ref, change.Repo, limit, change.App)
 }
 
-// pollIfExceeded requests a poll, which removes others, if a synced ref is published for the first time and more refs are published than a
-// pattern that selects it keeps. The caller calls it for no sync that a poll requested, which requests the removals itself.
+// pollIfExceeded requests a poll, which removes others, if a synced ref is published for the first time and
+// more refs are published than a pattern that selects it keeps. The caller calls it for no sync that a poll
+// requested, which requests the removals itself.
 func (h *Handlers) pollIfExceeded(
 	job Job, known state.Repo, watches []watch.Watch, synced events.Result,
 ) ([]events.Change, error) {
@@ -164,7 +170,9 @@ func (p *polled) pick(w watch.Watch) []events.Ref {
 		names[i] = ref.String()
 	}
 	p.leaveOut(w, state.BeyondMaxRefs, names)
-	invalid := slices.DeleteFunc(slices.Sorted(slices.Values(p.refs.Invalid)), func(name string) bool { return !w.Ref.MatchesName(name) })
+	invalid := slices.DeleteFunc(slices.Sorted(slices.Values(p.refs.Invalid)), func(name string) bool {
+		return !w.Ref.MatchesName(name)
+	})
 	p.leaveOut(w, state.InvalidName, invalid)
 	slices.SortFunc(kept, byName)
 	return kept
@@ -181,7 +189,8 @@ func (p *polled) leaveOut(w watch.Watch, why state.LeftOutReason, refs []string)
 	p.left = append(p.left, state.NewLeftOut(one, refs))
 }
 
-// listAll lists all refs of the remote once there is a pattern. Those that no pattern matches yet do not count as changed when one does.
+// listAll lists all refs of the remote once there is a pattern. Those that no pattern matches yet do not
+// count as changed when one does.
 func (p *polled) listAll() {
 	if p.listing != nil {
 		return
@@ -195,8 +204,8 @@ func (p *polled) listAll() {
 	}
 }
 
-// list records that the remote has a ref, and since when at this commit. One that was changed and changed back between two polls counts
-// as unchanged.
+// list records that the remote has a ref, and since when at this commit. One that was changed and changed
+// back between two polls counts as unchanged.
 func (p *polled) list(ref events.Ref) {
 	one := volume.ListedRef{Commit: p.refs.Commits[ref.String()], Changed: p.now}
 	last, wasListed := p.listed[ref]
@@ -215,8 +224,8 @@ func (p *polled) list(ref events.Ref) {
 	p.listing[ref] = one
 }
 
-// storeListed stores the listed refs for the next poll, and for removals. If the volume cannot be written, the poll goes on without: a
-// power cut may lose them, too.
+// storeListed stores the listed refs for the next poll, and for removals. If the volume cannot be written,
+// the poll goes on without: a power cut may lose them, too.
 func (p *polled) storeListed(ctx context.Context) error {
 	same := func(a, b volume.ListedRef) bool { return a.Commit == b.Commit && a.Changed.Equal(b.Changed) }
 	if (p.listing == nil) == (p.listed == nil) && maps.EqualFunc(p.listing, p.listed, same) {
@@ -224,7 +233,8 @@ func (p *polled) storeListed(ctx context.Context) error {
 	}
 	err := p.h.Volume.SetListedRefs(ctx, p.job.Change.Repo, p.job.Fence, p.listing)
 	if events.ClassOf(err) == events.ClassVolume {
-		cmp.Or(p.h.Log, slog.Default()).WarnContext(ctx, "listed refs not stored", "repo", p.job.Change.Repo.String(), "error", err)
+		cmp.Or(p.h.Log, slog.Default()).WarnContext(ctx, "listed refs not stored", "repo", p.job.Change.Repo.String(),
+			"error", err)
 		return nil
 	}
 	return err

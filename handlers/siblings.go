@@ -13,8 +13,8 @@ import (
 
 const siblingsPerStep = 100 // how many waiting changes are read, and settled, in one step
 
-// Beside reports whether a change does not wait for the lock, for [stream.SubscriberConfig]: it is skipped if another job holds the
-// repository, in this process too.
+// Beside reports whether a change does not wait for the lock, for [stream.SubscriberConfig]: it is skipped if
+// another job holds the repository, in this process too.
 func (c *Changes) Beside(msg *message.Message) bool {
 	change, err := parseOnce(msg)
 	return err == nil && change.OnBusy == events.BusySkip
@@ -37,8 +37,8 @@ type answer struct {
 	covers   func(context.Context, Job) (Outcome, bool)
 }
 
-// settleCovered settles the waiting changes that an outcome also answers. It stops at the first page of siblings without
-// any such change. The remaining changes are handled on their own turn.
+// settleCovered settles the waiting changes that an outcome also answers. It stops at the first page of
+// siblings without any such change. The remaining changes are handled on their own turn.
 func (c *Changes) settleCovered(ctx context.Context, a answer) {
 	settled := 0
 	for page, more := "", true; more; more = page != "" {
@@ -59,9 +59,12 @@ func (c *Changes) settleCovered(ctx context.Context, a answer) {
 	}
 }
 
-// settlePage settles the siblings that are covered, and then those that are covered now that these are settled. It adds the
-// number of settled ones to settled, and returns how many it found and whether to continue.
-func (c *Changes) settlePage(ctx context.Context, a answer, siblings []stream.Sibling, settled *int) (found int, ok bool) {
+// settlePage settles the siblings that are covered, and then those that are covered now that these are
+// settled. It adds the number of settled ones to settled, and returns how many it found and whether to
+// continue.
+func (c *Changes) settlePage(
+	ctx context.Context, a answer, siblings []stream.Sibling, settled *int,
+) (found int, ok bool) {
 	for len(siblings) > 0 {
 		batch, others := c.covered(ctx, a, siblings)
 		if len(batch) == 0 {

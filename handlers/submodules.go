@@ -35,14 +35,16 @@ type scope struct {
 	urls []string // its URL prefixes
 }
 
-// scopes are the credentials for submodules that the watches of a ref name. The apps of a ref share one tree, so a sync uses them all,
-// whichever app it is for.
+// scopes are the credentials for submodules that the watches of a ref name. The apps of a ref share one tree,
+// so a sync uses them all, whichever app it is for.
 type scopes []scope
 
 // scopesOf returns the credentials for submodules of the watches of a ref. A credential without a
 // secret or URL prefixes is an error if the app names it, and is skipped if only other apps do,
 // because the app cannot correct it. app is "" for none.
-func (h *Handlers) scopesOf(watches []watch.Watch, ref events.Ref, isDefault bool, app string) (found scopes, err error) {
+func (h *Handlers) scopesOf(
+	watches []watch.Watch, ref events.Ref, isDefault bool, app string,
+) (found scopes, err error) {
 	for _, w := range watches {
 		if !selects(w, ref, isDefault) {
 			continue
@@ -63,7 +65,8 @@ func (h *Handlers) scopesOf(watches []watch.Watch, ref events.Ref, isDefault boo
 	return found, nil
 }
 
-// best returns the name of the credential with the longest URL prefix that covers a URL, the first of several; "" for none.
+// best returns the name of the credential with the longest URL prefix that covers a URL, the first of
+// several; "" for none.
 func (s scopes) best(url string) (name string) {
 	longest := 0
 	for _, one := range s {
@@ -131,8 +134,9 @@ func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
 	return missing
 }
 
-// missesCredential reports whether a sync for a watch may have another outcome for submodules that are missing: another credential
-// covers their URL now, or one that the watch names is not usable, which the sync reports.
+// missesCredential reports whether a sync for a watch may have another outcome for submodules that are
+// missing: another credential covers their URL now, or one that the watch names is not usable, which the sync
+// reports.
 func (h *Handlers) missesCredential(
 	watches []watch.Watch, w watch.Watch, ref events.Ref, isDefault bool, missing []checkout.Part,
 ) bool {

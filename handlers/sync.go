@@ -12,11 +12,13 @@ import (
 	"lockstep/internal/watch"
 )
 
-// Sync clones or fetches, publishes the ref's tree, and reports what changed since the app last received this ref. It
-// reuses earlier answers of the remote (see coalesce.go). A change older than the clone's removal is reported as removed.
+// Sync clones or fetches, publishes the ref's tree, and reports what changed since the app last received this
+// ref. It reuses earlier answers of the remote (see coalesce.go). A change older than the clone's removal is
+// reported as removed.
 func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
-	latest, err := job.Latest(ctx) // before the watches are read, so that they include those that a covered change was requested for
+	// before the watches are read, so that they include those that a covered change was requested for
+	latest, err := job.Latest(ctx)
 	if err != nil {
 		return Outcome{}, redisError(err)
 	}
@@ -81,7 +83,8 @@ type syncing struct {
 	request    volume.SyncRequest
 }
 
-// syncRequest returns the request to the volume. answer is the remote's answer to an earlier change, if that covers this one.
+// syncRequest returns the request to the volume. answer is the remote's answer to an earlier change, if that
+// covers this one.
 func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.RemoteRef) (volume.SyncRequest, error) {
 	job, change := s.job, s.job.Change
 	wanted, err := h.wanted(change, s.known, s.watches)
@@ -94,8 +97,9 @@ func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.Remo
 		return volume.SyncRequest{}, err
 	}
 	return volume.SyncRequest{
-		Repo: change.Repo, URL: from.url, Auth: auth, AuthFor: h.authFor(from), Foreign: from.foreign, Limiter: job.limiter(change.Credential),
-		Ref: change.Ref, Pin: change.Pinned(), Depth: s.inspection.depth(change.Depth), LFS: wanted.lfs,
+		Repo: change.Repo, URL: from.url, Auth: auth, AuthFor: h.authFor(from), Foreign: from.foreign,
+		Limiter: job.limiter(change.Credential),
+		Ref:     change.Ref, Pin: change.Pinned(), Depth: s.inspection.depth(change.Depth), LFS: wanted.lfs,
 		Submodules: wanted.submodules, Submodule: h.submoduleRemote(job, from, wanted.scopes),
 		Base: baseFor(s.known, change), Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit},
 		Check: s.inspection.checks(),
@@ -103,8 +107,8 @@ func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.Remo
 	}, nil
 }
 
-// syncOutcome returns the results of a sync, the state to store, and the changes to request. answer is the remote's answer that it used;
-// without one, no other change is covered.
+// syncOutcome returns the results of a sync, the state to store, and the changes to request. answer is the
+// remote's answer that it used; without one, no other change is covered.
 func (h *Handlers) syncOutcome(
 	ctx context.Context, s syncing, synced volume.SyncResult, answer state.RemoteRef,
 ) (Outcome, error) {
@@ -152,8 +156,8 @@ func syncedResult(job Job, synced volume.SyncResult) events.Result {
 	return result
 }
 
-// syncViews compares the views of a synced result's app, and publishes their trees. If the comparison needs a damaged object that the
-// sync did not need, it fetches everything again.
+// syncViews compares the views of a synced result's app, and publishes their trees. If the comparison needs a
+// damaged object that the sync did not need, it fetches everything again.
 func (h *Handlers) syncViews(
 	ctx context.Context, job Job, watches []watch.Watch, known state.Repo, result *events.Result,
 	request volume.SyncRequest, damaged bool,
@@ -172,7 +176,8 @@ func (h *Handlers) syncViews(
 	return more, views, h.publishViews(ctx, job, watches, *result, more)
 }
 
-// remember adds the fields of a sync's outcome that depend on earlier ones: the newest change, checks and missing submodules.
+// remember adds the fields of a sync's outcome that depend on earlier ones: the newest change, checks and
+// missing submodules.
 func remember(outcome *Outcome, job Job, known state.Repo, inspection *inspection) {
 	change, ref := job.Change, outcome.Result.Ref
 	if announces(job, known) {
@@ -185,7 +190,8 @@ func remember(outcome *Outcome, job Job, known state.Repo, inspection *inspectio
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
 }
 
-// known returns the state of a repository. It returns an error of the class [events.ClassBusy] if the repository is not in this cell.
+// known returns the state of a repository. It returns an error of the class [events.ClassBusy] if the
+// repository is not in this cell.
 func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
 	known, err := h.States.Load(ctx, repo)
 	if err != nil {
@@ -197,7 +203,8 @@ func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo,
 // unpublished returns the state fields of refs that are neither published, even if damaged, nor wanted.
 func unpublished(known state.Repo, published volume.Published, wanted map[events.Ref]bool) (drop []string) {
 	for name := range known.Heads() {
-		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" && !published.Damaged[ref] && !wanted[ref] {
+		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" && !published.Damaged[ref] &&
+			!wanted[ref] {
 			drop = append(drop, known.FieldsOf(ref)...)
 		}
 	}

@@ -8,9 +8,10 @@ import (
 	"lockstep/events"
 )
 
-// Timeline says when a settled change reached each stage. A time is zero if it does not apply or is unknown. Received is
-// by the publisher's clock, Queued by Redis', all others by this process'. A time earlier than the previous one is set to
-// it, so small differences between clocks result in a stage of length 0, never a negative one.
+// Timeline says when a settled change reached each stage. A time is zero if it does not apply or is unknown.
+// Received is by the publisher's clock, Queued by Redis', all others by this process'. A time earlier than
+// the previous one is set to it, so small differences between clocks result in a stage of length 0, never a
+// negative one.
 type Timeline struct {
 	Operation string // sync, remove, move or poll
 	Outcome   string // synced, unchanged, removed, moved, polled, coalesced, failed or left
@@ -31,9 +32,10 @@ type Stage string
 
 // The stages. A coalesced change has only the first and the last, a failed one the first three.
 const (
-	StageReceive   Stage = "receive"   // from Received to Queued
-	StageQueue     Stage = "queue"     // to Delivered, on the first delivery
-	StageRetry     Stage = "retry"     // to Delivered, on a later delivery: earlier ones and the delays between them included
+	StageReceive Stage = "receive" // from Received to Queued
+	StageQueue   Stage = "queue"   // to Delivered, on the first delivery
+	// to Delivered, on a later delivery: earlier ones and the delays between them included
+	StageRetry     Stage = "retry"
 	StageLease     Stage = "lease"     // to Leased
 	StageSlot      Stage = "slot"      // to Began: waits for a work slot, but those for submodules, views and moves
 	StageFetch     Stage = "fetch"     // to Fetched
@@ -108,7 +110,8 @@ func queued(change events.Change, entry string) Timeline {
 func (t Timeline) ended(outcome string, settled time.Time) Timeline {
 	t.Outcome, t.Settled = outcome, settled
 	last := time.Time{}
-	for _, at := range []*time.Time{&t.Received, &t.Queued, &t.Delivered, &t.Leased, &t.Began, &t.Fetched, &t.Published, &t.Settled} {
+	for _, at := range []*time.Time{&t.Received, &t.Queued, &t.Delivered, &t.Leased, &t.Began, &t.Fetched, &t.Published,
+		&t.Settled} {
 		if !at.IsZero() {
 			*at = latest(*at, last)
 			last = *at

@@ -114,8 +114,8 @@ func (h *Handlers) inspect(job Job, watches []watch.Watch, known state.Repo) *in
 	return &inspection{h: h, job: job, watches: watches, known: known}
 }
 
-// depth returns the history that a sync needs: the apps share the store, so one app's depth must not limit what is checked for
-// another.
+// depth returns the history that a sync needs: the apps share the store, so one app's depth must not limit
+// what is checked for another.
 func (i *inspection) depth(wanted events.Depth) events.Depth {
 	if i == nil {
 		return wanted
@@ -137,7 +137,8 @@ func (i *inspection) checkOf(tip volume.Tip, isDefault bool) volume.Check {
 	if i.rules.digest == "" {
 		return nil
 	}
-	if last, ok := i.known.Check(tip.Ref); ok && last.Commit == tip.Commit && last.Rules == i.rules.digest && last.Class == "" {
+	if last, ok := i.known.Check(tip.Ref); ok && last.Commit == tip.Commit && last.Rules == i.rules.digest &&
+		last.Class == "" {
 		i.checked = &last
 		return nil
 	}
@@ -146,7 +147,9 @@ func (i *inspection) checkOf(tip volume.Tip, isDefault bool) volume.Check {
 
 // check verifies a commit, and refuses it if a watch demands that.
 func (i *inspection) check(ctx context.Context, c volume.Candidate) error {
-	i.checked = &state.Check{Ref: c.Ref.String(), Commit: c.Commit, Rules: i.rules.digest, At: time.Now().UTC(), Forced: c.Rewound}
+	i.checked = &state.Check{
+		Ref: c.Ref.String(), Commit: c.Commit, Rules: i.rules.digest, At: time.Now().UTC(), Forced: c.Rewound,
+	}
 	for _, w := range i.rules.watches {
 		if w.NoRewind && (c.Rewound || c.Unknown) {
 			return i.refuse(events.ClassRefused, rewindText(w, c))
@@ -180,11 +183,13 @@ func (i *inspection) refuse(class events.Class, reason string) error {
 
 func rewindText(w watch.Watch, c volume.Candidate) string {
 	if c.Rewound {
-		return fmt.Sprintf("%s was rewritten: commit %.12s does not descend from the published %.12s, and app %s refuses that (no_rewind); what is published stays",
+		return fmt.Sprintf("%s was rewritten: commit %.12s does not descend from the published %.12s, "+
+			"and app %s refuses that (no_rewind); what is published stays",
 			c.Ref, c.Commit, c.Published, w.App)
 	}
-	return fmt.Sprintf("the history of %s does not reach from commit %.12s to the published %.12s, so it may have been rewritten, which app %s refuses "+
-		"(no_rewind); what is published stays. Watch with depth full", c.Ref, c.Commit, c.Published, w.App)
+	return fmt.Sprintf("the history of %s does not reach from commit %.12s to the published %.12s, so it may have "+
+		"been rewritten, which app %s refuses (no_rewind); what is published stays. Watch with depth full", c.Ref,
+		c.Commit, c.Published, w.App)
 }
 
 // verdictOf returns the verdict by a watch's keys. Watches with the same keys share it.
@@ -200,12 +205,16 @@ func (i *inspection) verdictOf(ctx context.Context, w watch.Watch, c volume.Cand
 	if err != nil {
 		return v, err
 	}
-	i.checked.Verdicts = append(i.checked.Verdicts, state.Verdict{Keys: w.VerifyKeys, All: all, Apps: []string{w.App}, Verification: v})
+	i.checked.Verdicts = append(i.checked.Verdicts, state.Verdict{
+		Keys: w.VerifyKeys, All: all, Apps: []string{w.App}, Verification: v,
+	})
 	return v, nil
 }
 
 // verify verifies the tag or commit that a ref names and, if all is set and it is a commit, the other new commits.
-func (i *inspection) verify(ctx context.Context, name string, all bool, c volume.Candidate) (events.Verification, error) {
+func (i *inspection) verify(
+	ctx context.Context, name string, all bool, c volume.Candidate,
+) (events.Verification, error) {
 	v := events.Verification{Object: "commit", ID: c.Object}
 	if v.Reason = i.rules.invalid[name]; v.Reason != "" {
 		return v, nil
@@ -300,8 +309,8 @@ func peel(tag signature.Object, parse func(id string) (signature.Object, error))
 	return tag.Target, nil
 }
 
-// own returns the verdict for an app's results: by the strictest of its watches, or nil if none asks for one. Of several that
-// require one, it is by one that is not satisfied.
+// own returns the verdict for an app's results: by the strictest of its watches, or nil if none asks for one.
+// Of several that require one, it is by one that is not satisfied.
 func (i *inspection) own(app string) (own *events.Verification) {
 	if i == nil || i.checked == nil {
 		return nil
@@ -316,7 +325,8 @@ func (i *inspection) own(app string) (own *events.Verification) {
 		if n < 0 {
 			continue
 		}
-		if v := &i.checked.Verdicts[n].Verification; own == nil || w.Verify == watch.VerifyRequire && !v.Verified && own.Verified {
+		if v := &i.checked.Verdicts[n].Verification; own == nil || w.Verify == watch.VerifyRequire && !v.Verified &&
+			own.Verified {
 			own = v
 		}
 	}

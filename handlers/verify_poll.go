@@ -9,8 +9,9 @@ import (
 	"lockstep/internal/watch"
 )
 
-// recheck decides for a poll which refs to verify again by the rules of watches. A refused commit is not synced again before the
-// ref, the rules or the keys change. Polls compare commits: only a webhook announces that a tag of the same commit was re-signed.
+// recheck decides for a poll which refs to verify again by the rules of watches. A refused commit is not
+// synced again before the ref, the rules or the keys change. Polls compare commits: only a webhook announces
+// that a tag of the same commit was re-signed.
 type recheck struct {
 	h       *Handlers
 	watches []watch.Watch // those with rules

@@ -9,8 +9,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// publishViews publishes the trees of the views of a synced result's app, if its watch asks for them, and names them in the results of
-// views. It removes the names of views that no watch asks for any more.
+// publishViews publishes the trees of the views of a synced result's app, if its watch asks for them, and
+// names them in the results of views. It removes the names of views that no watch asks for any more.
 func (h *Handlers) publishViews(
 	ctx context.Context, job Job, watches []watch.Watch, synced events.Result, views []events.Result,
 ) error {

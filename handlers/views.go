@@ -35,8 +35,9 @@ func viewsOf(watches []watch.Watch, app string, ref events.Ref, isDefault bool) 
 	return best, trees
 }
 
-// viewComparison compares the views that an app has of a ref. A view's own result follows that of the sync in the same step. What
-// the app has received of each view is stored in that step too, so repeating a comparison after a crash gives the same result.
+// viewComparison compares the views that an app has of a ref. A view's own result follows that of the sync in
+// the same step. What the app has received of each view is stored in that step too, so repeating a comparison
+// after a crash gives the same result.
 type viewComparison struct {
 	states *state.Store
 	set    *view.Set
@@ -47,8 +48,9 @@ type viewComparison struct {
 	fields map[string]string // to store
 }
 
-// compareViews compares the views that the app of a synced result has of its ref, if any. It adds their counts to the result, and
-// returns the results of those that have changed, and the fields to store. damaged says that the app may have read wrong files.
+// compareViews compares the views that the app of a synced result has of its ref, if any. It adds their
+// counts to the result, and returns the results of those that have changed, and the fields to store. damaged
+// says that the app may have read wrong files.
 func (h *Handlers) compareViews(
 	ctx context.Context, watches []watch.Watch, known state.Repo, synced *events.Result, damaged bool,
 ) (results []events.Result, fields map[string]string, err error) {
@@ -183,7 +185,9 @@ func (c *viewComparison) result(view volume.ChangedView, missing []events.Missin
 }
 
 // comparedViews returns where the views of apps were last compared, by field.
-func (h *Handlers) comparedViews(ctx context.Context, repo events.RepoPath, known state.Repo) (map[string]string, error) {
+func (h *Handlers) comparedViews(
+	ctx context.Context, repo events.RepoPath, known state.Repo,
+) (map[string]string, error) {
 	fields := known.ViewsFields()
 	if len(fields) == 0 {
 		return nil, nil
@@ -210,8 +214,8 @@ func (h *Handlers) viewsAreDue(
 	return !published, err
 }
 
-// forgottenViews returns the fields that forget what apps have received of views. gone reports whether to forget those of an app and
-// ref, given the field of all of them.
+// forgottenViews returns the fields that forget what apps have received of views. gone reports whether to
+// forget those of an app and ref, given the field of all of them.
 func (h *Handlers) forgottenViews(
 	ctx context.Context, repo events.RepoPath, compared map[string]string, gone func(field string) bool,
 ) (map[string]string, error) {
@@ -233,7 +237,9 @@ func (h *Handlers) forgottenViews(
 }
 
 // droppedViews returns the fields that forget the views of the apps and refs whose state is dropped.
-func (h *Handlers) droppedViews(ctx context.Context, repo events.RepoPath, known state.Repo, drop []string) (map[string]string, error) {
+func (h *Handlers) droppedViews(
+	ctx context.Context, repo events.RepoPath, known state.Repo, drop []string,
+) (map[string]string, error) {
 	if len(drop) == 0 {
 		return map[string]string{}, nil
 	}

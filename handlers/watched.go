@@ -10,9 +10,10 @@ import (
 	"lockstep/internal/watch"
 )
 
-// The registry is read under the repository's lease. Removing a watch deletes it from the registry and requests the removal
-// of the clone in the same step. So a sync that still finds the watch ends before that removal, and a later sync finds none.
-// If the watch is added again meanwhile, either the removal finds it or the watch requests a sync after the removal.
+// The registry is read under the repository's lease. Removing a watch deletes it from the registry and
+// requests the removal of the clone in the same step. So a sync that still finds the watch ends before that
+// removal, and a later sync finds none. If the watch is added again meanwhile, either the removal finds it or
+// the watch requests a sync after the removal.
 
 func (h *Handlers) watches(ctx context.Context, repo events.RepoPath) ([]watch.Watch, error) {
 	set, err := h.Watches.Of(ctx, repo)
@@ -52,7 +53,8 @@ func (h *Handlers) checkUnwatched(ctx context.Context, change events.Change) err
 	if len(watches) == 0 {
 		return nil
 	}
-	return events.Errorf(events.Permanent, events.ClassConflict, "it is watched by %s; remove the watch first, with lockstep watch rm", appsOf(watches))
+	return events.Errorf(events.Permanent, events.ClassConflict,
+		"it is watched by %s; remove the watch first, with lockstep watch rm", appsOf(watches))
 }
 
 func appsOf(watches []watch.Watch) string {
@@ -67,6 +69,7 @@ func appsOf(watches []watch.Watch) string {
 // unwatched returns the error of a change that need not be handled, because its app does not watch its ref.
 func unwatched(format string, args ...any) error {
 	return &events.Error{
-		Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassUnwatched, Err: fmt.Errorf(format, args...),
+		Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassUnwatched,
+		Err: fmt.Errorf(format, args...),
 	}
 }

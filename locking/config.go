@@ -27,9 +27,10 @@ const (
 	renewalBatch = 200 // maximum leases per script call, which bounds how long it blocks Redis
 )
 
-// Redis is the client interface that a Locker needs. Every [redis.UniversalClient] implements it. The client should not
-// retry by itself (MaxRetries: -1), because retries hide from the Locker how long Redis has been unavailable. It should honour
-// deadlines (ContextTimeoutEnabled), or an unresponsive Redis keeps Acquire waiting longer than Request.Wait.
+// Redis is the client interface that a Locker needs. Every [redis.UniversalClient] implements it. The client
+// should not retry by itself (MaxRetries: -1), because retries hide from the Locker how long Redis has been
+// unavailable. It should honour deadlines (ContextTimeoutEnabled), or an unresponsive Redis keeps Acquire
+// waiting longer than Request.Wait.
 type Redis interface {
 	redis.Scripter
 	Subscriber
@@ -91,7 +92,8 @@ func (cfg Config) withDefaults() (Config, error) {
 	case cfg.Wait < 0:
 		return cfg, fmt.Errorf("locking: Config.Wait is %v; must not be negative", cfg.Wait)
 	case cfg.Cluster && !hasHashTag(cfg.Prefix):
-		return cfg, fmt.Errorf("locking: Config.Prefix is %q; on Cluster it needs a hash tag, as in %q", cfg.Prefix, "{lock}:")
+		return cfg, fmt.Errorf("locking: Config.Prefix is %q; on Cluster it needs a hash tag, as in %q", cfg.Prefix,
+			"{lock}:")
 	}
 	return cfg, nil
 }

@@ -53,9 +53,9 @@ func (c *contact) note(at time.Time, redis int64) {
 	}
 }
 
-// terms returns times of Redis' clock for a call that is given up at deadline: when the call is late, and until when it may
-// end another's expired lease, or an expired lease that was only handed over. They are 0 for never or, before
-// the first answer, unknown.
+// terms returns times of Redis' clock for a call that is given up at deadline: when the call is late, and
+// until when it may end another's expired lease, or an expired lease that was only handed over. They are 0
+// for never or, before the first answer, unknown.
 func (c *contact) terms(now, deadline time.Time) (late, lease, handed int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +67,8 @@ func (c *contact) terms(now, deadline time.Time) (late, lease, handed int64) {
 	return late, c.until(c.leases, now), c.until(c.handed, now)
 }
 
-// until returns the time of Redis' clock at which contact counts as interrupted unless Redis answers before, 0 if contact
-// is not steady. The caller holds mu.
+// until returns the time of Redis' clock at which contact counts as interrupted unless Redis answers before,
+// 0 if contact is not steady. The caller holds mu.
 func (c *contact) until(s steady, now time.Time) int64 {
 	if now.Sub(c.last) > s.gap || now.Sub(s.since) < s.grace {
 		return 0

@@ -193,5 +193,7 @@ func (i *Inspector) ForceRelease(ctx context.Context, key string, fence uint64) 
 	case len(former) != 4:
 		return Holder{}, fmt.Errorf("force release of %s with fence %d: %w", key, fence, ErrNotHeld)
 	}
-	return Holder{Worker: former[1], Job: former[2], Operation: former[3], Fence: fence, Since: time.UnixMicro(parseMicros(former[0]))}, nil
+	return Holder{
+		Worker: former[1], Job: former[2], Operation: former[3], Fence: fence, Since: time.UnixMicro(parseMicros(former[0])),
+	}, nil
 }

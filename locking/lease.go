@@ -39,7 +39,8 @@ type Lease struct {
 // newLease returns the lease of a grant. The caller holds mu.
 func (l *Locker) newLease(q *waitQueue, w *waiter, token string, a answer) *Lease {
 	lease := &Lease{
-		locker: l, queue: q, req: w.req, token: token, fence: a.fence, since: a.since, began: time.Now(), over: make(chan struct{}), wanted: make(chan struct{}),
+		locker: l, queue: q, req: w.req, token: token, fence: a.fence, since: a.since, began: time.Now(),
+		over: make(chan struct{}), wanted: make(chan struct{}),
 	}
 	lease.ctx, lease.cancel = context.WithCancelCause(w.ctx)
 	lease.setHeldUntil(a.deadline())
@@ -58,8 +59,8 @@ func (l *Lease) Began() time.Time { return l.began }
 // Context returns a context that is cancelled by Release or, with cause ErrLost, when the lease is lost.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Wanted returns a channel that is closed once another request waits for the lease. Requests of other processes are only
-// noticed by a lease whose request has the policy [Yield], within a round trip.
+// Wanted returns a channel that is closed once another request waits for the lease. Requests of other
+// processes are only noticed by a lease whose request has the policy [Yield], within a round trip.
 func (l *Lease) Wanted() <-chan struct{} { return l.wanted }
 
 // want closes Wanted. The caller holds mu.
@@ -170,7 +171,8 @@ func (l *Locker) releaseOnce(ctx context.Context, lease *Lease) error {
 }
 
 func (l *Locker) logReleased(ctx context.Context, lease *Lease, held time.Duration) {
-	l.cfg.Log.DebugContext(ctx, "lock released", l.cfg.KeyName, lease.req.Key, "job", lease.req.Job, "fence", lease.fence, "held", held)
+	l.cfg.Log.DebugContext(ctx, "lock released", l.cfg.KeyName, lease.req.Key, "job", lease.req.Job,
+		"fence", lease.fence, "held", held)
 }
 
 // end records why the lease ended, unless it has already ended. The caller holds mu.

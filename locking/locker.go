@@ -89,7 +89,8 @@ func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.cfg.Log.DebugContext(ctx, "lock acquired", l.cfg.KeyName, req.Key, "job", req.Job, "fence", lease.fence, "waited", waited)
+	l.cfg.Log.DebugContext(ctx, "lock acquired", l.cfg.KeyName, req.Key, "job", req.Job, "fence", lease.fence,
+		"waited", waited)
 	return lease, nil
 }
 
@@ -179,9 +180,9 @@ func (l *Locker) open(ctx context.Context, t *ticket, req Request) {
 	l.work.Go(func() { l.acquireFor(t, a, err) })
 }
 
-// Do runs fn while holding req.Key, and releases the lease when fn returns or panics. fn's context is the lease's, which
-// is cancelled with cause ErrLost if the lease is lost. Do returns an error of Acquire or fn's error. If the lease was
-// lost before fn returned, the error is ErrLost and wraps fn's error.
+// Do runs fn while holding req.Key, and releases the lease when fn returns or panics. fn's context is the
+// lease's, which is cancelled with cause ErrLost if the lease is lost. Do returns an error of Acquire or fn's
+// error. If the lease was lost before fn returned, the error is ErrLost and wraps fn's error.
 func (l *Locker) Do(ctx context.Context, req Request, fn func(ctx context.Context, lease *Lease) error) error {
 	lease, err := l.Acquire(ctx, req)
 	if err != nil {

@@ -164,7 +164,8 @@ func (l *Locker) noteRenewed(lease *Lease, until time.Time) {
 	lease.setHeldUntil(until)
 	l.mu.Unlock()
 	if again {
-		l.cfg.Log.InfoContext(lease.ctx, "lease held again", l.cfg.KeyName, lease.req.Key, "job", lease.req.Job, "fence", lease.fence)
+		l.cfg.Log.InfoContext(lease.ctx, "lease held again", l.cfg.KeyName, lease.req.Key, "job", lease.req.Job,
+			"fence", lease.fence)
 	}
 }
 

@@ -66,8 +66,9 @@ type answer struct {
 // deadline returns when the lease ends by the local clock.
 func (a answer) deadline() time.Time { return a.reading.when(a.expires) }
 
-// reading relates Redis' clock to the local one. In an answer, local was read before Redis read its clock, so a local
-// deadline computed from it is never too late. In a contact it was read after, so a deadline for Redis is never too late.
+// reading relates Redis' clock to the local one. In an answer, local was read before Redis read its clock, so
+// a local deadline computed from it is never too late. In a contact it was read after, so a deadline for
+// Redis is never too late.
 type reading struct {
 	local time.Time
 	redis int64 // µs
@@ -105,7 +106,9 @@ func (l *Locker) callRelease(ctx context.Context, key, token string, next *ticke
 }
 
 // call runs a script with the arguments of queue.lua. req is the request that token is for.
-func (l *Locker) call(ctx context.Context, script *redis.Script, token, wanted string, req Request, mode string) (answer, error) {
+func (l *Locker) call(
+	ctx context.Context, script *redis.Script, token, wanted string, req Request, mode string,
+) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	argv := make([]any, 1, 16)

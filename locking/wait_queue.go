@@ -67,7 +67,9 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 // refuses reports whether a request that does not wait in line is refused without asking Redis. The caller holds mu.
 func (q *waitQueue) refuses(req Request) bool {
 	inTheWay := func(other Request) bool { return req.IfHeld == Yield || other.IfHeld != Yield }
-	return q.lease != nil && inTheWay(q.lease.req) || slices.ContainsFunc(q.waiters, func(w *waiter) bool { return inTheWay(w.req) })
+	return q.lease != nil && inTheWay(q.lease.req) || slices.ContainsFunc(q.waiters, func(w *waiter) bool {
+		return inTheWay(w.req)
+	})
 }
 
 // leave removes w from its queue, unless it already has an outcome. It also returns the queue's holder and last error.
@@ -173,7 +175,7 @@ func (l *Locker) warn(w *waiter, began time.Time) bool {
 	if holder == (Holder{}) {
 		return false
 	}
-	l.cfg.Log.WarnContext(w.ctx, "still waiting for lock", l.cfg.KeyName, w.req.Key, "job", w.req.Job, "waited", time.Since(began),
-		"holder_job", holder.Job, "holder_worker", holder.Worker)
+	l.cfg.Log.WarnContext(w.ctx, "still waiting for lock", l.cfg.KeyName, w.req.Key, "job", w.req.Job,
+		"waited", time.Since(began), "holder_job", holder.Job, "holder_worker", holder.Worker)
 	return true
 }

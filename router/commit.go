@@ -9,11 +9,11 @@ import (
 	"lockstep/events/stream"
 )
 
-// Commit settles a message together with its outputs. A handler returns its result. With Lockstep's own subscriber this is one
-// atomic step, which fails unless all of the message's leases are still held. If nothing waits for the first lease, the
-// same step releases it: check the message's context before doing more work under it. With any other Pub/Sub, Commit
-// returns the outputs for the route's publisher, and publishing and the ack are two steps. The outputs carry the trace of
-// the message's context, if there is one.
+// Commit settles a message together with its outputs. A handler returns its result. With Lockstep's own
+// subscriber this is one atomic step, which fails unless all of the message's leases are still held. If
+// nothing waits for the first lease, the same step releases it: check the message's context before doing more
+// work under it. With any other Pub/Sub, Commit returns the outputs for the route's publisher, and publishing
+// and the ack are two steps. The outputs carry the trace of the message's context, if there is one.
 //
 //	return router.Commit(msg, stream.Settlement{Outputs: …})
 func Commit(msg *message.Message, what stream.Settlement) (produced []*message.Message, err error) {

@@ -19,19 +19,20 @@ import (
 // Disposer decides what an error means for its message, by the table in the package documentation.
 type Disposer struct {
 	Retry Retry
-	// Failed returns the messages to publish when a message is given up because of err. Optional. A message that fails permanently and has
-	// none becomes a dead letter.
+	// Failed returns the messages to publish when a message is given up because of err. Optional. A message
+	// that fails permanently and has none becomes a dead letter.
 	Failed func(msg *message.Message, err error, attempts int) []stream.Output
-	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another consumer has taken
-	// over the message meanwhile. Optional.
+	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another
+	// consumer has taken over the message meanwhile. Optional.
 	OnGiveUp func(msg *message.Message, err error, attempts int)
 	// Attrs returns attributes of a message for the log. Optional.
 	Attrs func(msg *message.Message) []any
 	Log   *slog.Logger // default slog.Default
 }
 
-// Middleware applies the disposer. With Lockstep's own subscriber it returns an error only if it could not carry out its
-// decision. With another Pub/Sub it returns the handler's error and requests the delay in the message's metadata.
+// Middleware applies the disposer. With Lockstep's own subscriber it returns an error only if it could not
+// carry out its decision. With another Pub/Sub it returns the handler's error and requests the delay in the
+// message's metadata.
 func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	d.Retry = d.Retry.withDefaults()
 	d.Log = cmp.Or(d.Log, slog.Default())
@@ -127,7 +128,8 @@ func (d Disposer) wait(
 		level = slog.LevelInfo
 	}
 	log.Log(ctx, level, "message waits, will retry", "delay", wait)
-	trace.SpanFromContext(msg.Context()).SetAttributes(attrEnd.String(stream.Deferred)) // the nack is written after the span's end
+	// the nack is written after the span's end
+	trace.SpanFromContext(msg.Context()).SetAttributes(attrEnd.String(stream.Deferred))
 	request(msg, wait, false)
 	msg.Nack() // the subscriber writes many of these at a time
 	return nil
@@ -141,9 +143,11 @@ func (d Disposer) logger(msg *message.Message) *slog.Logger {
 	return d.Log.With(d.Attrs(msg)...)
 }
 
-// giveBack nacks a message. It also leaves the delay in the metadata, for the subscriber to apply if Redis is unavailable
-// for longer than disposeTimeout.
-func giveBack(ctx context.Context, msg *message.Message, delivery *stream.Delivery, wait time.Duration, failed bool) error {
+// giveBack nacks a message. It also leaves the delay in the metadata, for the subscriber to apply if Redis is
+// unavailable for longer than disposeTimeout.
+func giveBack(
+	ctx context.Context, msg *message.Message, delivery *stream.Delivery, wait time.Duration, failed bool,
+) error {
 	request(msg, wait, failed)
 	return delivery.Nack(ctx, wait, failed)
 }
@@ -154,9 +158,12 @@ func request(msg *message.Message, wait time.Duration, failed bool) {
 	msg.Metadata.Set(stream.MetadataUncounted, strconv.FormatBool(!failed))
 }
 
-// giveUp settles a message with its failed result. It dead-letters the message if a reason is given, or if there is no failed result:
-// otherwise nothing would be left of it. Nothing needs to be left of a message that is skipped.
-func (d Disposer) giveUp(ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string) (err error) {
+// giveUp settles a message with its failed result. It dead-letters the message if a reason is given, or if
+// there is no failed result: otherwise nothing would be left of it. Nothing needs to be left of a message
+// that is skipped.
+func (d Disposer) giveUp(
+	ctx context.Context, msg *message.Message, delivery *stream.Delivery, cause error, reason string,
+) (err error) {
 	var s stream.Settlement
 	if d.Failed != nil {
 		s.Outputs = d.Failed(msg, cause, delivery.Attempt())

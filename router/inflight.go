@@ -8,8 +8,8 @@ import (
 	"lockstep/locking"
 )
 
-// inFlight is the router's data about a message while it is handled. Watermill passes nothing but the message to handlers
-// and middlewares, so the data is a value of the message's context. Only this file accesses it.
+// inFlight is the router's data about a message while it is handled. Watermill passes nothing but the message
+// to handlers and middlewares, so the data is a value of the message's context. Only this file accesses it.
 type inFlight struct {
 	leases locking.Leases // set by Lock
 }

@@ -23,8 +23,9 @@ func (r Retry) withDefaults() Retry {
 	return r
 }
 
-// tooOld reports whether a message is older than MaxAge now, according to its entry ID; both times are Redis'. If the ID has
-// no plausible time, it compares the number of deliveries with the number of maximum delays that fit into MaxAge.
+// tooOld reports whether a message is older than MaxAge now, according to its entry ID; both times are
+// Redis'. If the ID has no plausible time, it compares the number of deliveries with the number of maximum
+// delays that fit into MaxAge.
 func (r Retry) tooOld(entry string, delivered int, now time.Time) bool {
 	published := events.EntryTime(entry)
 	if published.Year() < 2000 || published.After(now.Add(time.Hour)) {

@@ -47,7 +47,8 @@ type Config struct {
 	Log          *slog.Logger  // default slog.Default
 }
 
-// New returns a Watermill router, for [Run]. Its Close waits for in-flight handlers, which the subscribers cancel after their Grace.
+// New returns a Watermill router, for [Run]. Its Close waits for in-flight handlers, which the subscribers
+// cancel after their Grace.
 func New(cfg Config) (*message.Router, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, errors.New("router: Config.Routes is empty")
@@ -66,8 +67,9 @@ func New(cfg Config) (*message.Router, error) {
 	return r, nil
 }
 
-// Run runs r until ctx is done, then closes it, and returns when its last handler has ended or, with an error, after CloseTimeout. It
-// also returns an error if a subscription fails. Close alone waits for its whole timeout if it comes before the subscriptions.
+// Run runs r until ctx is done, then closes it, and returns when its last handler has ended or, with an
+// error, after CloseTimeout. It also returns an error if a subscription fails. Close alone waits for its
+// whole timeout if it comes before the subscriptions.
 func Run(ctx context.Context, r *message.Router) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(context.WithoutCancel(ctx)) }()

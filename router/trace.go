@@ -28,9 +28,9 @@ const tracerName = "lockstep/router" // tracer of a delivery's child spans
 // propagator reads and writes W3C Trace Context in message metadata. Baggage is not passed on.
 var propagator propagation.TraceContext
 
-// Trace is the middleware that creates a span for each delivery, as a child of the span in the message's metadata. It must be
-// the outermost one. A message that returns to the stream because of contention or shutdown has not failed: the span's status
-// stays unset, and lockstep.end has the reason.
+// Trace is the middleware that creates a span for each delivery, as a child of the span in the message's
+// metadata. It must be the outermost one. A message that returns to the stream because of contention or
+// shutdown has not failed: the span's status stays unset, and lockstep.end has the reason.
 func Trace(tracer trace.Tracer, topic string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -83,7 +83,8 @@ func EndSpan(span trace.Span, err error) {
 	span.End()
 }
 
-// setError adds err, if any, to a span. An error by which nothing has failed, such as contention, leaves the status unset.
+// setError adds err, if any, to a span. An error by which nothing has failed, such as contention, leaves the
+// status unset.
 func setError(span trace.Span, err error) {
 	if err == nil || !span.IsRecording() {
 		return

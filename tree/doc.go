@@ -16,8 +16,8 @@
 //
 // # Guarantees
 //
-// A tree is one complete commit and never changes. An open [Tree] is pinned: it stays in place, under its path too, until
-// it is closed or the process ends, however long ago it was replaced.
+// A tree is one complete commit and never changes. An open [Tree] is pinned: it stays in place, under its
+// path too, until it is closed or the process ends, however long ago it was replaced.
 //
 // # How a pin works
 //

@@ -48,8 +48,8 @@ func checkTreePath(tree string, repo events.RepoPath) error {
 	return nil
 }
 
-// isTreeName accepts "{fence}-{commit}", optionally followed by a number, and for views "{subtree}", optionally followed by what
-// distinguishes several. No other trees are published.
+// isTreeName accepts "{fence}-{commit}", optionally followed by a number, and for views "{subtree}",
+// optionally followed by what distinguishes several. No other trees are published.
 func isTreeName(name string) bool {
 	return name != "" && strings.Trim(name, "0123456789abcdef-") == ""
 }

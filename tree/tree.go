@@ -29,9 +29,9 @@ type Tree struct {
 	ref    events.Ref
 }
 
-// Open opens the tree that is now published below root under a name. The name is spelled as on disk: "acme/widgets", or
-// "acme/widgets@v1" for a ref other than the default branch, with %2F for a slash in the ref. That of a view follows a ~, as in
-// "acme/widgets@~/app/view" and "acme/widgets@v1~/app/view".
+// Open opens the tree that is now published below root under a name. The name is spelled as on disk:
+// "acme/widgets", or "acme/widgets@v1" for a ref other than the default branch, with %2F for a slash in the
+// ref. That of a view follows a ~, as in "acme/widgets@~/app/view" and "acme/widgets@v1~/app/view".
 func Open(root, name string) (*Tree, error) {
 	t, err := openName(root, name)
 	if err != nil {
@@ -61,7 +61,8 @@ func openName(root, name string) (*Tree, error) {
 			return t, err
 		}
 	}
-	return nil, fmt.Errorf("%w, but the name still links to it: if the volume is a network mount that caches names, set tree-grace longer than the cache", ErrGone)
+	return nil, fmt.Errorf("%w, but the name still links to it: if the volume is a network mount that caches names, "+
+		"set tree-grace longer than the cache", ErrGone)
 }
 
 // tries limits how often Open reads the name. A tree is never replaced that often during one call.
@@ -104,15 +105,16 @@ func openResult(root string, r events.Result) (*Tree, error) {
 // Dir returns the tree's absolute path, for child processes. It is valid until Close.
 func (t *Tree) Dir() string { return t.path }
 
-// Commit returns the tree's commit, in hexadecimal. That of a view is one of those with these files: the one of the result, or else
-// the first.
+// Commit returns the tree's commit, in hexadecimal. That of a view is one of those with these files: the one
+// of the result, or else the first.
 func (t *Tree) Commit() string { return t.commit }
 
 // Ref returns the ref that the commit was published for.
 func (t *Tree) Ref() events.Ref { return t.ref }
 
-// FS returns the tree's files without .git. It opens nothing outside the tree: symbolic links that lead out of it fail to
-// open. It implements [fs.ReadFileFS], [fs.ReadDirFS], [fs.StatFS] and [fs.ReadLinkFS], and fails after Close.
+// FS returns the tree's files without .git. It opens nothing outside the tree: symbolic links that lead out
+// of it fail to open. It implements [fs.ReadFileFS], [fs.ReadDirFS], [fs.StatFS] and [fs.ReadLinkFS], and
+// fails after Close.
 func (t *Tree) FS() fs.FS { return treeFS{t.dir.FS()} }
 
 // Pin returns the open file that holds the pin. A child process that inherits

@@ -15,7 +15,8 @@ const LiveFor = 15 * time.Second
 // that a consumer is not live while its reader hangs or it drains.
 const maxHeartbeat = 2 * time.Second
 
-// heartbeatIn returns the time until the consumer's heartbeat is due. It must also precede the removal of dead consumers.
+// heartbeatIn returns the time until the consumer's heartbeat is due. It must also precede the removal of
+// dead consumers.
 func (s *subscription) heartbeatIn() time.Duration {
 	return max(0, min(maxHeartbeat, s.cfg.MaxIdleTime/4)-time.Since(s.heard))
 }
@@ -25,7 +26,8 @@ func (s *subscription) touch(ctx context.Context) {
 	if s.heartbeatIn() > 0 {
 		return
 	}
-	s.heard = time.Now()                                                     // otherwise a Redis that is away would be called in a loop
+	// otherwise a Redis that is away would be called in a loop
+	s.heard = time.Now()
 	if err := withTimeout(ctx, s.group.touch); err != nil && !noGroup(err) { // read re-creates the group
 		s.outage.failed(ctx, err)
 	}

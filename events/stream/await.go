@@ -24,7 +24,9 @@ const (
 //
 // Await retries while Redis is unavailable. It returns an error if Redis refuses the read or, up to a second
 // late, the cause of ctx's cancellation. Each call occupies one of the client's connections.
-func Await(ctx context.Context, client redis.UniversalClient, topic, from string, match func(*message.Message) bool) (*message.Message, error) {
+func Await(
+	ctx context.Context, client redis.UniversalClient, topic, from string, match func(*message.Message) bool,
+) (*message.Message, error) {
 	if _, _, ok := events.ParseEntryID(from); !ok && from != "0" {
 		return nil, fmt.Errorf("await a message of %s: %q is not an entry ID", topic, from)
 	}
@@ -50,7 +52,8 @@ func Await(ctx context.Context, client redis.UniversalClient, topic, from string
 	return nil, fmt.Errorf("await a message of %s: %w", topic, context.Cause(ctx))
 }
 
-// readAfter reads the next entries. It blocks until there are some, for the given time at most, but not past ctx's deadline.
+// readAfter reads the next entries. It blocks until there are some, for the given time at most, but not past
+// ctx's deadline.
 func readAfter(
 	ctx context.Context, client redis.UniversalClient, topic, from string, block time.Duration,
 ) (entries []redis.XMessage, err error) {
@@ -58,7 +61,9 @@ func readAfter(
 		block = max(time.Millisecond, min(block, time.Until(deadline))) // 0 would block forever
 	}
 	err = withTimeout(ctx, func(ctx context.Context) error {
-		read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{topic, from}, Count: awaitBatch, Block: block}).Result()
+		read, err := client.XRead(ctx, &redis.XReadArgs{
+			Streams: []string{topic, from}, Count: awaitBatch, Block: block,
+		}).Result()
 		if err != nil || len(read) == 0 {
 			return err
 		}

@@ -47,7 +47,8 @@ func (s *subscription) overdue() bool {
 	return s.flight.len() > 0 && time.Since(time.Unix(0, s.lastBeat.Load())) > s.cfg.MaxIdleTime/2
 }
 
-// sweep assigns a due time to pending entries that have none, and removes dead consumers. Every eighth sweep is thorough.
+// sweep assigns a due time to pending entries that have none, and removes dead consumers. Every eighth sweep
+// is thorough.
 func (s *subscription) sweep(ctx context.Context) {
 	from, total, thorough := "-", int64(0), s.sweeps%8 == 7
 	s.sweeps++
@@ -65,14 +66,15 @@ func (s *subscription) sweep(ctx context.Context) {
 		}
 	}
 	if total > 0 {
-		s.log.WarnContext(ctx, "repaired pending entries without a due time; each is redelivered unless its consumer still has it",
+		s.log.WarnContext(ctx, "repaired pending entries without a due time; each is redelivered unless its consumer "+
+			"still has it",
 			"stream", s.group.stream, "entries", total)
 	}
 	s.removeDeadConsumers(ctx)
 }
 
-// removeDeadConsumers removes consumers, such as those of killed processes, that have sent no heartbeat for long and have
-// nothing pending. It is safe for live consumers: their next heartbeat re-creates them.
+// removeDeadConsumers removes consumers, such as those of killed processes, that have sent no heartbeat for
+// long and have nothing pending. It is safe for live consumers: their next heartbeat re-creates them.
 func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	err := withTimeout(ctx, func(ctx context.Context) error {
 		all, err := s.group.redis.XInfoConsumers(ctx, s.group.stream, s.group.name).Result()

@@ -6,8 +6,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// onceClient sends scripts once, whatever retries the client is configured for. After a lost reply only the caller knows
-// whether repeating a script is safe, and what the reply of the repetition means.
+// onceClient sends scripts once, whatever retries the client is configured for. After a lost reply only the
+// caller knows whether repeating a script is safe, and what the reply of the repetition means.
 type onceClient struct{ redis.UniversalClient }
 
 func (c onceClient) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {

@@ -12,8 +12,8 @@ import (
 
 var timeScript = redis.NewScript("return redis.call('TIME')")
 
-// Time returns the time by the clock of the Redis server that has a key. On a Redis Cluster the command TIME goes to the masters in turn, also
-// to one that does not answer.
+// Time returns the time by the clock of the Redis server that has a key. On a Redis Cluster the command TIME
+// goes to the masters in turn, also to one that does not answer.
 func Time(ctx context.Context, client redis.Scripter, key string) (time.Time, error) {
 	now, err := timeOf(timeScript.Run(ctx, client, []string{key}))
 	if err != nil {

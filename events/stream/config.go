@@ -31,8 +31,9 @@ type SubscriberConfig struct {
 	ConsumerGroup string // if empty, each Subscribe delivers every message: see [Subscriber.Subscribe]
 	Consumer      string // name of this consumer, unique within the group; default host, pid and a random part
 
-	// NackResendSleep is the delay after a nack that does not specify one; [NoSleep] for none. By default the delay doubles
-	// from 1 s to 1 min, and is chosen at random from its upper half. No goroutine sleeps: see the package documentation.
+	// NackResendSleep is the delay after a nack that does not specify one; [NoSleep] for none. By default the
+	// delay doubles from 1 s to 1 min, and is chosen at random from its upper half. No goroutine sleeps: see
+	// the package documentation.
 	NackResendSleep time.Duration
 
 	BlockTime     time.Duration // of a read that waits for new entries; default 1 s with a Reader, else 500 ms
@@ -57,9 +58,9 @@ type SubscriberConfig struct {
 	// a blocked read at once. If nil, the Subscriber uses Client, and Close may take a BlockTime longer.
 	Reader redis.UniversalClient
 
-	// Prefix is the prefix of the Subscriber's keys: due, tries, shelf and labels, each followed by :{stream}:{group}, where
-	// {stream} is the topic without the prefix. On Redis Cluster, prefix, topics and Dead must share one hash tag. Default
-	// "lockstep:{0}:".
+	// Prefix is the prefix of the Subscriber's keys: due, tries, shelf and labels, each followed by
+	// :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster, prefix, topics and
+	// Dead must share one hash tag. Default "lockstep:{0}:".
 	Prefix string
 
 	Dead    string // dead-letter stream; default Prefix + "dead"
@@ -73,10 +74,11 @@ type SubscriberConfig struct {
 	// called before each read. While it returns 0, it is called again when a message finishes and every 100 ms. Optional.
 	Room func() int
 
-	// Key returns the subject of a message, usually the key of its lock. The Subscriber hands out one message per key at a
-	// time, and parks the others until it is finished: see [Delivery.Siblings]. Messages with the key "" are independent, as
-	// all are if Key is nil. A message whose key contains NUL, or for which Key panics, becomes a dead letter. Key is called
-	// once per message, before anything else uses it, and may set a context derived from the message's own.
+	// Key returns the subject of a message, usually the key of its lock. The Subscriber hands out one message
+	// per key at a time, and parks the others until it is finished: see [Delivery.Siblings]. Messages with
+	// the key "" are independent, as all are if Key is nil. A message whose key contains NUL, or for which
+	// Key panics, becomes a dead letter. Key is called once per message, before anything else uses it, and
+	// may set a context derived from the message's own.
 	Key func(*message.Message) string
 
 	// Beside reports whether a message is handed out although another one of its key is, because its handler does not wait
@@ -168,7 +170,8 @@ func (c SubscriberConfig) check() error {
 	case c.Consumer == parked:
 		return fmt.Errorf("stream: SubscriberConfig.Consumer must not be %q, which owns parked entries", parked)
 	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
-		return fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of at most 1000", c.Window, c.Batch)
+		return fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of "+
+			"at most 1000", c.Window, c.Batch)
 	case c.Bytes < 0:
 		return fmt.Errorf("stream: Bytes %d is negative", c.Bytes)
 	case c.OldestId != "$" && !startID.MatchString(c.OldestId):

@@ -9,9 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Consumers returns the consumers of a group, including those that crashed recently, the most recently active first. A group
-// that does not exist has none. A consumer is live if it has been idle for less than [LiveFor]; before Redis 7.2 only a
-// [Subscriber] is live while nothing arrives.
+// Consumers returns the consumers of a group, including those that crashed recently, the most recently active
+// first. A group that does not exist has none. A consumer is live if it has been idle for less than
+// [LiveFor]; before Redis 7.2 only a [Subscriber] is live while nothing arrives.
 func Consumers(ctx context.Context, client redis.UniversalClient, topic, group string) ([]redis.XInfoConsumer, error) {
 	infos, err := client.XInfoConsumers(ctx, topic, group).Result()
 	if err != nil && !noGroup(err) && !noStream(err) {

@@ -10,8 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// contain wraps the functions of the configuration so that a panic in one of them is logged and does not end the process.
-// A panic in Unmarshaller, Key or Beside is an error of the message instead: see unmarshal and keyOf.
+// contain wraps the functions of the configuration so that a panic in one of them is logged and does not end
+// the process. A panic in Unmarshaller, Key or Beside is an error of the message instead: see unmarshal and
+// keyOf.
 func (c *SubscriberConfig) contain() {
 	room, log := c.Room, c.Log
 	c.Room = func() int {
@@ -25,7 +26,8 @@ func (c *SubscriberConfig) contain() {
 func contained(log *slog.Logger, name string, call func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			log.Error("callback of SubscriberConfig panicked", "function", name, "error", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			log.Error("callback of SubscriberConfig panicked", "function", name, "error", fmt.Sprint(cause),
+				"stack", string(debug.Stack()))
 		}
 	}()
 	call()

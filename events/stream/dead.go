@@ -64,8 +64,8 @@ type Page struct {
 	Next    string // cursor for the next page; empty on the last
 }
 
-// NewDeadLetters returns the DeadLetters of the stream prefix + "dead". Entries may return to streams with the prefix, by
-// default "lockstep:{0}:". The client is never closed.
+// NewDeadLetters returns the DeadLetters of the stream prefix + "dead". Entries may return to streams with
+// the prefix, by default "lockstep:{0}:". The client is never closed.
 func NewDeadLetters(client redis.UniversalClient, prefix string) *DeadLetters {
 	prefix = cmp.Or(prefix, string(events.DefaultNamespace))
 	return &DeadLetters{onceClient{client}, prefix, prefix + "dead"}
@@ -174,10 +174,11 @@ type Retried struct {
 	Err    error // [ErrNoLetter] or [ErrNotRetryable]; nil on success
 }
 
-// Retry adds the letters' entries to their original streams again, with the original fields and therefore the original
-// message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a missing letter does nothing, so
-// after an error it is safe to call Retry again with the same IDs. It returns the outcome of each ID, in order, up to
-// the first Redis error. If any ID is invalid it returns [ErrBadID] and does nothing.
+// Retry adds the letters' entries to their original streams again, with the original fields and therefore the
+// original message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a missing
+// letter does nothing, so after an error it is safe to call Retry again with the same IDs. It returns the
+// outcome of each ID, in order, up to the first Redis error. If any ID is invalid it returns [ErrBadID] and
+// does nothing.
 //
 // The new entry is at the end of the stream. Every group receives it, even groups that settled the original.
 func (d *DeadLetters) Retry(ctx context.Context, ids ...string) ([]Retried, error) {
@@ -205,7 +206,8 @@ func (d *DeadLetters) retry(ctx context.Context, id string) (Retried, error) {
 	case err != nil:
 		return one, err
 	case !strings.HasPrefix(letter.Stream, d.prefix):
-		one.Err = fmt.Errorf("%w: %s is from stream %.80q, which does not have the prefix %s", ErrNotRetryable, id, letter.Stream, d.prefix)
+		one.Err = fmt.Errorf("%w: %s is from stream %.80q, which does not have the prefix %s", ErrNotRetryable, id,
+			letter.Stream, d.prefix)
 		return one, nil
 	}
 	one.Stream = letter.Stream
@@ -222,9 +224,11 @@ func (d *DeadLetters) retry(ctx context.Context, id string) (Retried, error) {
 	case "gone":
 		one.Err = fmt.Errorf("%w: %s", ErrNoLetter, id)
 	case "truncated":
-		one.Err = fmt.Errorf("%w: %s has only %s; publish the event again, or drop the letter", ErrNotRetryable, id, letter.Truncated)
+		one.Err = fmt.Errorf("%w: %s has only %s; publish the event again, or drop the letter", ErrNotRetryable, id,
+			letter.Truncated)
 	case "empty":
-		one.Err = fmt.Errorf("%w: %s is empty: the entry was trimmed before it was dead-lettered; drop the letter", ErrNotRetryable, id)
+		one.Err = fmt.Errorf("%w: %s is empty: the entry was trimmed before it was dead-lettered; drop the letter",
+			ErrNotRetryable, id)
 	default:
 		return one, fmt.Errorf("%w: %q", errReply, reply[0])
 	}

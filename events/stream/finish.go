@@ -92,7 +92,9 @@ func (s *subscription) writeBatch(ctx context.Context, batch []ending) {
 }
 
 // write runs a script that finishes entries, and adds the IDs that it refused to lost.
-func (s *subscription) write(ctx context.Context, what string, n int, lost map[string]bool, script func(context.Context) ([]string, error)) {
+func (s *subscription) write(
+	ctx context.Context, what string, n int, lost map[string]bool, script func(context.Context) ([]string, error),
+) {
 	if n == 0 {
 		return
 	}
@@ -102,7 +104,8 @@ func (s *subscription) write(ctx context.Context, what string, n int, lost map[s
 		return err
 	})
 	if err != nil {
-		s.log.ErrorContext(ctx, "cannot write finished entries to Redis; they will be redelivered after the visibility timeout",
+		s.log.ErrorContext(ctx, "cannot write finished entries to Redis; they will be redelivered after the "+
+			"visibility timeout",
 			"stream", s.group.stream, "what", what, "entries", n, "visibility", s.cfg.MaxIdleTime, "error", err)
 	}
 	for _, id := range refused {

@@ -26,9 +26,9 @@ func newFlight() *flight {
 	}
 }
 
-// enter adds d, unless its key has a head, or d is new and entries of its key are parked, which go first. A delivery that may be
-// beside others is added in any case, but not as the head.
-// A previous delivery of the same entry still counts until it leaves.
+// enter adds d, unless its key has a head, or d is new and entries of its key are parked, which go first. A
+// delivery that may be beside others is added in any case, but not as the head. A previous delivery of the
+// same entry still counts until it leaves.
 func (f *flight) enter(d *Delivery, isNew bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -61,9 +61,11 @@ func (o *outage) failed(ctx context.Context, err error) {
 	case late:
 		o.log.WarnContext(ctx, "Redis answers late; retrying, nothing is lost: check its load and latency", "error", err)
 	case unavailable(err):
-		o.log.ErrorContext(ctx, "Redis is unavailable; retrying, nothing is lost: check that it runs and can be reached", "error", err)
+		o.log.ErrorContext(ctx, "Redis is unavailable; retrying, nothing is lost: "+
+			"check that it runs and can be reached", "error", err)
 	default:
-		o.log.ErrorContext(ctx, "Redis refuses to serve the stream; retrying: check the key's type and the user's permissions", "error", err)
+		o.log.ErrorContext(ctx, "Redis refuses to serve the stream; retrying: check the key's type and the "+
+			"user's permissions", "error", err)
 	}
 }
 

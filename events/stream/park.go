@@ -27,8 +27,9 @@ func (s *subscription) parkDelay() time.Duration {
 	return s.cfg.MaxIdleTime/2 + rand.N(s.cfg.MaxIdleTime/2)
 }
 
-// unpark makes the oldest parked entry of each key without a delivery in flight due. It returns the keys that have more:
-// whoever takes the entry learns that too, so only a consumer that reads next marks them, to take no new entries before.
+// unpark makes the oldest parked entry of each key without a delivery in flight due. It returns the keys that
+// have more: whoever takes the entry learns that too, so only a consumer that reads next marks them, to take
+// no new entries before.
 func (s *subscription) unpark(ctx context.Context) (more []string) {
 	for keys := range slices.Chunk(s.flight.freeKeys(), endingsAtOnce) {
 		var has []bool

@@ -85,7 +85,8 @@ func (p *Publisher) Add(ctx context.Context, topic string, msg *message.Message)
 		args = append(args, "maxlen", "~", maxlen)
 	}
 	args = append(args, "*")
-	for _, name := range slices.Sorted(maps.Keys(values)) { // Redis stores entries with the same names in the same order compactly
+	// Redis stores entries with the same names in the same order compactly
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		args = append(args, name, values[name])
 	}
 	cmd := redis.NewCmd(ctx, args...)

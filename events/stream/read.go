@@ -21,7 +21,8 @@ const (
 	readBytes  = 8 << 20 // bytes of one read, which bounds how long it blocks Redis; the last entries may exceed it
 )
 
-// read unparks and takes entries, and hands them out, until stop is done. It never exceeds the window, and its bytes by one read at most.
+// read unparks and takes entries, and hands them out, until stop is done. It never exceeds the window, and
+// its bytes by one read at most.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
 	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
 	for stop.Err() == nil {
@@ -69,7 +70,9 @@ func (s *subscription) drained(got takeResult, count int, bytes int64) bool {
 }
 
 // take ignores the end of the subscription: entries already taken are better given back than left to lapse.
-func (s *subscription) take(stop context.Context, count, share int, bytes int64) (got takeResult, all taken, err error) {
+func (s *subscription) take(
+	stop context.Context, count, share int, bytes int64,
+) (got takeResult, all taken, err error) {
 	beat := s.heartbeatIn() == 0
 	err = withTimeout(s.base, func(ctx context.Context) error {
 		got, err = s.group.take(ctx, count, share, bytes, s.cfg.MaxIdleTime, beat)
@@ -138,7 +141,8 @@ func (s *subscription) recover(ctx context.Context, err error) {
 		s.outage.failed(ctx, err)
 		return
 	}
-	s.log.WarnContext(ctx, "consumer group recreated, entries are delivered again: Redis lost its data, or the group was deleted",
+	s.log.WarnContext(ctx, "consumer group recreated, entries are delivered again: Redis lost its data, "+
+		"or the group was deleted",
 		"stream", s.group.stream, "after", s.group.start)
 }
 

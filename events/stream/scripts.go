@@ -72,7 +72,8 @@ type group struct {
 // initialize creates the group and the stream, unless they exist, and reads Redis' clock.
 func (g *group) initialize(ctx context.Context) error {
 	var err error
-	if g.start, err = resolve(ctx, g.redis, g.stream, g.start); err != nil { // a group that is re-created later continues from here
+	// a group that is re-created later continues from here
+	if g.start, err = resolve(ctx, g.redis, g.stream, g.start); err != nil {
 		return err
 	}
 	if err := g.create(ctx); err != nil {
@@ -145,9 +146,11 @@ func (t takeResult) bytes() (n int64) {
 // errLate means that Redis ran a take so late that consumers may have been unable to send heartbeats. It took nothing.
 var errLate = errors.New("Redis was slow to run the script")
 
-// take reads up to count entries, of which up to share come from the due index, and stops once it has read the given number
-// of bytes. It sends a heartbeat if beat is true.
-func (g *group) take(ctx context.Context, count, share int, bytes int64, visibility time.Duration, beat bool) (takeResult, error) {
+// take reads up to count entries, of which up to share come from the due index, and stops once it has read
+// the given number of bytes. It sends a heartbeat if beat is true.
+func (g *group) take(
+	ctx context.Context, count, share int, bytes int64, visibility time.Duration, beat bool,
+) (takeResult, error) {
 	deadline := g.clock.deadline(min(tryTimeout, max(time.Second, visibility/2)))
 	alive := 0
 	if beat {
@@ -254,8 +257,8 @@ const (
 	early    = "early"    // was never handed out, and may be unparked before the delay ends
 )
 
-// label returns the entry's member of the parked index, "" without a key. Labels sort by key, kind and age. Those of failed
-// attempts come before others that must wait.
+// label returns the entry's member of the parked index, "" without a key. Labels sort by key, kind and age.
+// Those of failed attempts come before others that must wait.
 func (b giveBack) label() string {
 	switch {
 	case b.key == "":
@@ -295,7 +298,9 @@ func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, e
 
 // sweep repairs the due index for one batch of pending entries, and returns where to continue, or "". Unless it is
 // thorough, it trusts an index that has as many due times as there are pending entries.
-func (g *group) sweep(ctx context.Context, from string, visibilityMS int64, thorough bool) (repaired int64, next string, err error) {
+func (g *group) sweep(
+	ctx context.Context, from string, visibilityMS int64, thorough bool,
+) (repaired int64, next string, err error) {
 	const batch = 1000
 	all := 0
 	if thorough {
@@ -318,7 +323,9 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 const pageBytes = 4 << 20 // approximate maximum size of one page of siblings
 
 // readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the newest.
-func (g *group) readParked(ctx context.Context, key string, kind byte, after string, newest bool, limit int) ([]parkedEntry, error) {
+func (g *group) readParked(
+	ctx context.Context, key string, kind byte, after string, newest bool, limit int,
+) ([]parkedEntry, error) {
 	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
 	if after != "" {
 		from = "(" + after
@@ -327,7 +334,8 @@ func (g *group) readParked(ctx context.Context, key string, kind byte, after str
 	if newest {
 		reverse = 1
 	}
-	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.parkedIndex, g.parkedLabels}, g.name, parked, from, to, limit, reverse, pageBytes).Slice()
+	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.parkedIndex, g.parkedLabels}, g.name, parked,
+		from, to, limit, reverse, pageBytes).Slice()
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +369,8 @@ func (g *group) unpark(ctx context.Context, keys []string) (more []bool, err err
 	for _, key := range keys {
 		args = append(args, labelOf(key, mayUnpark), labelOf(key, mustWait))
 	}
-	more, err = unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels}, args...).BoolSlice()
+	more, err = unparkScript.Run(ctx, g.redis, []string{g.stream, g.due, g.parkedIndex, g.parkedLabels},
+		args...).BoolSlice()
 	if err == nil && len(more) != len(keys) {
 		err = fmt.Errorf("unpark: %w", errReply)
 	}

@@ -46,16 +46,17 @@ type Guard struct {
 	Queue string // key that exists while others wait for the lease; only needed for Settlement.OnRelease
 }
 
-// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. On error it changes nothing and
-// returns [ErrNotOwner], [ErrGuard] or Redis' error. Calling it again after success does nothing and
-// returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already done it tries once.
+// Settle publishes outputs, updates state and acknowledges the entry in one atomic step. On error it changes
+// nothing and returns [ErrNotOwner], [ErrGuard] or Redis' error. Calling it again after success does nothing
+// and returns nil. While Redis is unavailable it retries until ctx is done; if ctx is already done it tries
+// once.
 func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 	return d.settle(ctx, Settled, nil, s)
 }
 
-// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter with the entry's fields, each name
-// prefixed by "original:", to the dead stream. reason is a word or two, to group by; cause is one line about what failed, and
-// must not contain a secret.
+// DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter with the entry's
+// fields, each name prefixed by "original:", to the dead stream. reason is a word or two, to group by; cause
+// is one line about what failed, and must not contain a secret.
 func (d *Delivery) DeadLetter(ctx context.Context, reason, cause string, s Settlement) error {
 	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, reason, cause, d.attempt}, s)
 }

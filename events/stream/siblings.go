@@ -56,7 +56,9 @@ func (d *Delivery) Newest(ctx context.Context, limit int) (siblings []Sibling, e
 }
 
 // parked returns parked siblings and the label to continue after, "" at the end.
-func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest bool, limit int) (siblings []Sibling, last string, err error) {
+func (d *Delivery) parked(
+	ctx context.Context, kind byte, after string, newest bool, limit int,
+) (siblings []Sibling, last string, err error) {
 	var found []parkedEntry
 	err = withTimeout(ctx, func(ctx context.Context) error {
 		found, err = d.sub.group.readParked(ctx, d.key, kind, after, newest, limit)
@@ -74,8 +76,9 @@ func (d *Delivery) parked(ctx context.Context, kind byte, after string, newest b
 	return siblings, last, nil
 }
 
-// SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many it
-// settled. It skips siblings that are no longer parked. If the lease is not held, it settles none and returns [ErrGuard].
+// SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many
+// it settled. It skips siblings that are no longer parked. If the lease is not held, it settles none and
+// returns [ErrGuard].
 func (d *Delivery) SettleSiblings(ctx context.Context, guard *Guard, batch []Sibling) (settled int, err error) {
 	for len(batch) > 0 {
 		n := oneStep(batch)

@@ -29,14 +29,16 @@ type Statistics struct {
 // GroupStatistics describe one consumer group.
 type GroupStatistics struct {
 	Name      string
-	Lag       int64         // entries not yet read; -1 if Redis cannot tell
-	Pending   int64         // entries read and not settled
-	Parked    int64         // pending entries that wait to be redelivered
-	Due       int64         // pending entries with a due time; if fewer than Pending, the next sweep adds the rest
-	Late      int64         // entries past their due time; many mean too few or slow consumers
-	Consumers int           // consumers, including recently dead ones
-	Live      int           // consumers with a heartbeat or read within LiveFor; before Redis 7.2 only a [Subscriber] counts as live while it is idle
-	Oldest    time.Duration // age of the oldest unsettled entry, read or not; 0 if there is none
+	Lag       int64 // entries not yet read; -1 if Redis cannot tell
+	Pending   int64 // entries read and not settled
+	Parked    int64 // pending entries that wait to be redelivered
+	Due       int64 // pending entries with a due time; if fewer than Pending, the next sweep adds the rest
+	Late      int64 // entries past their due time; many mean too few or slow consumers
+	Consumers int   // consumers, including recently dead ones
+	// consumers with a heartbeat or read within LiveFor; before Redis 7.2 only a [Subscriber] counts as live
+	// while it is idle
+	Live   int
+	Oldest time.Duration // age of the oldest unsettled entry, read or not; 0 if there is none
 }
 
 // Group returns the statistics of the group called name.
@@ -79,7 +81,10 @@ func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic stri
 	return s, nil
 }
 
-func groupStats(ctx context.Context, client redis.UniversalClient, prefix string, s Statistics, infos []redis.XInfoGroup, now time.Time) ([]GroupStatistics, error) {
+func groupStats(
+	ctx context.Context, client redis.UniversalClient, prefix string, s Statistics, infos []redis.XInfoGroup,
+	now time.Time,
+) ([]GroupStatistics, error) {
 	if len(infos) == 0 {
 		return nil, nil
 	}
@@ -95,7 +100,8 @@ func groupStats(ctx context.Context, client redis.UniversalClient, prefix string
 		key := DueKey(prefix, s.Stream, info.Name)
 		queries[i] = groupQuery{
 			// Entries trimmed while pending no longer count.
-			pending:   pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: s.Stream, Group: info.Name, Start: cmp.Or(s.First, "-"), End: "+", Count: 1}),
+			pending: pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: s.Stream, Group: info.Name,
+				Start: cmp.Or(s.First, "-"), End: "+", Count: 1}),
 			unread:    pipe.XRangeN(ctx, s.Stream, "("+info.LastDeliveredID, "+", 1),
 			consumers: pipe.XInfoConsumers(ctx, s.Stream, info.Name),
 			due:       pipe.ZCard(ctx, key),

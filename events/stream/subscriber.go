@@ -38,7 +38,8 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 	}, nil
 }
 
-// SubscribeInitialize creates the stream called topic and the group, unless they exist. Without a group it does nothing.
+// SubscribeInitialize creates the stream called topic and the group, unless they exist. Without a group it
+// does nothing.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if s.cfg.ConsumerGroup == "" {
 		return nil
@@ -48,13 +49,14 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 
 // Subscribe delivers the messages of the stream called topic until ctx is done or the Subscriber is closed.
 //
-// ctx is the parent of each message's context. When it ends, unacked messages are returned at once, to be redelivered
-// uncounted, and the channel is closed. To let handlers finish, use [Subscriber.Close], which grants them the grace period.
-// A message's context also ends when the message is acked or nacked, when another consumer owns the entry (cause
-// [ErrNotOwner]), or at the end of the grace period (cause [ErrClosed]).
+// ctx is the parent of each message's context. When it ends, unacked messages are returned at once, to be
+// redelivered uncounted, and the channel is closed. To let handlers finish, use [Subscriber.Close], which
+// grants them the grace period. A message's context also ends when the message is acked or nacked, when
+// another consumer owns the entry (cause [ErrNotOwner]), or at the end of the grace period (cause
+// [ErrClosed]).
 //
-// Without a group, each Subscribe delivers every message, one at a time, and a nacked one again, until it or the Subscriber
-// ends. Nothing is kept in Redis, and such messages have no [Delivery].
+// Without a group, each Subscribe delivers every message, one at a time, and a nacked one again, until it or
+// the Subscriber ends. Nothing is kept in Redis, and such messages have no [Delivery].
 //
 // Subscribe returns an error if Redis does not answer. After that it waits for an unavailable Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -89,7 +91,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // open returns the channel of a subscription, and the function that fills and closes it.
-func (s *Subscriber) open(ctx context.Context, topic, consumer string) (<-chan *message.Message, func(context.Context), error) {
+func (s *Subscriber) open(
+	ctx context.Context, topic, consumer string,
+) (<-chan *message.Message, func(context.Context), error) {
 	if s.cfg.ConsumerGroup == "" {
 		f := &fanOut{cfg: s.cfg, outage: s.outage, stream: topic, base: ctx, out: make(chan *message.Message)}
 		err := withTimeout(ctx, func(ctx context.Context) (err error) {
@@ -106,8 +110,9 @@ func (s *Subscriber) open(ctx context.Context, topic, consumer string) (<-chan *
 	return sub.out, sub.run, nil
 }
 
-// Draining returns the Subscriber for a Watermill router: when the ctx of one Subscribe ends, the whole Subscriber is closed, its other
-// topics included, and handlers get the grace period. The router's Close ends that ctx, and may not close a subscriber that has just begun.
+// Draining returns the Subscriber for a Watermill router: when the ctx of one Subscribe ends, the whole
+// Subscriber is closed, its other topics included, and handlers get the grace period. The router's Close ends
+// that ctx, and may not close a subscriber that has just begun.
 func (s *Subscriber) Draining() message.Subscriber { return draining{s} }
 
 type draining struct{ *Subscriber }
@@ -128,7 +133,8 @@ func (s *Subscriber) group(topic, consumer string) *group {
 	key := func(kind string) string { return indexKey(s.cfg.Prefix, kind, topic, s.cfg.ConsumerGroup) }
 	return &group{
 		redis: onceClient{s.cfg.Client}, stream: topic, name: s.cfg.ConsumerGroup, consumer: consumer,
-		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"), start: s.cfg.OldestId, clock: new(clock),
+		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"),
+		start: s.cfg.OldestId, clock: new(clock),
 	}
 }
 

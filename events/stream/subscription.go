@@ -77,7 +77,9 @@ func (s *subscription) run(stop context.Context) {
 	s.unpark(stop) // other consumers can take these at once
 	stopBeating()
 	beat.Wait()
-	if err := withTimeout(stop, func(ctx context.Context) error { return s.group.leave(ctx, s.group.consumer) }); err != nil && !unavailable(err) && !noGroup(err) {
+	if err := withTimeout(stop, func(ctx context.Context) error {
+		return s.group.leave(ctx, s.group.consumer)
+	}); err != nil && !unavailable(err) && !noGroup(err) {
 		s.log.Warn("cannot leave the consumer group", "stream", s.group.stream, "error", err)
 	}
 	close(s.out)

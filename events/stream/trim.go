@@ -132,8 +132,8 @@ func (t *Trimmer) report(ctx context.Context, err error) {
 	t.failing = err != nil
 }
 
-// Pass trims each stream once, and removes the keys of groups that were deleted. A failure on one stream does not affect
-// the others. It must not be called concurrently, nor while Run is active.
+// Pass trims each stream once, and removes the keys of groups that were deleted. A failure on one stream does
+// not affect the others. It must not be called concurrently, nor while Run is active.
 func (t *Trimmer) Pass(ctx context.Context) error {
 	errs := []error{t.trimDead(ctx)}
 	for _, r := range t.cfg.Streams {
@@ -247,7 +247,8 @@ const (
 func (t *Trimmer) trimDead(ctx context.Context) error {
 	var total [3]int64
 	for range deadCalls {
-		gone, err := trimDeadScript.Run(ctx, t.cfg.Redis, []string{t.cfg.Dead}, t.cfg.DeadAge.Milliseconds(), t.cfg.DeadLen, t.cfg.DeadBytes, deadStep).Int64Slice()
+		gone, err := trimDeadScript.Run(ctx, t.cfg.Redis, []string{t.cfg.Dead}, t.cfg.DeadAge.Milliseconds(),
+			t.cfg.DeadLen, t.cfg.DeadBytes, deadStep).Int64Slice()
 		if err == nil && len(gone) != len(total) {
 			err = fmt.Errorf("%w: %d parts", errReply, len(gone))
 		}

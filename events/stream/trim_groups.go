@@ -48,7 +48,8 @@ func (t *Trimmer) forget(ctx context.Context, topic, group string) error {
 		return fmt.Errorf("remove the keys of group %s of %s: %w", group, topic, err)
 	}
 	if removed > 0 {
-		t.cfg.Log.InfoContext(ctx, "keys of a deleted consumer group removed", "stream", topic, "group", group, "keys", removed)
+		t.cfg.Log.InfoContext(ctx, "keys of a deleted consumer group removed", "stream", topic, "group", group,
+			"keys", removed)
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"lockstep/internal/config"
 )
 
-// OpenCells returns the cells that a command works with: the one or all of the directory, as the setting cell says, or without it the
-// deployment with the prefix of cfg. Without that setting it sends no command.
+// OpenCells returns the cells that a command works with: the one or all of the directory, as the setting cell
+// says, or without it the deployment with the prefix of cfg. Without that setting it sends no command.
 func OpenCells(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*cells.Set, error) {
 	if cfg.Directory() == "" {
 		return cells.Single(client, cells.Member{Namespace: cfg.Namespace()}), nil
@@ -79,8 +79,8 @@ func joinCell(ctx context.Context, cfg Config) (Config, error) {
 	return cfg, nil
 }
 
-// renaming wraps the handler of a cell's changes, so that a repository that is renamed there stays there: before the move is settled, its
-// new path is pinned to the cell. If that fails, the change is tried again.
+// renaming wraps the handler of a cell's changes, so that a repository that is renamed there stays there:
+// before the move is settled, its new path is pinned to the cell. If that fails, the change is tried again.
 func renaming(cfg Config, handle handlers.Handler) handlers.Handler {
 	return func(ctx context.Context, job handlers.Job) (handlers.Outcome, error) {
 		outcome, err := handle(ctx, job)

@@ -21,8 +21,8 @@ import (
 	"lockstep/locking"
 )
 
-// placeAPI makes the endpoints about one repository work in its cell, and the lists of repositories and watches go through all cells, if
-// the process belongs to a directory. waiters is for blocking reads.
+// placeAPI makes the endpoints about one repository work in its cell, and the lists of repositories and
+// watches go through all cells, if the process belongs to a directory. waiters is for blocking reads.
 func placeAPI(cfg Config, api *server.Config, client, waiters redis.UniversalClient) {
 	if cfg.cells == nil {
 		return
@@ -52,10 +52,13 @@ type allCells struct {
 	redis redis.UniversalClient
 }
 
-// page calls list for the cell of a cursor, which has the index of the cell in front of the cell's own one, and returns the cursor of the
-// next page. A cell that does not answer is skipped, and its name returned. The order of the cells is that of their names: a list that is
-// read while a cell is added or removed may lack some of it or repeat it.
-func (a allCells) page(ctx context.Context, index int, list func(context.Context, cells.Member) (more bool, err error)) (next int, missing string, err error) {
+// page calls list for the cell of a cursor, which has the index of the cell in front of the cell's own one,
+// and returns the cursor of the next page. A cell that does not answer is skipped, and its name returned. The
+// order of the cells is that of their names: a list that is read while a cell is added or removed may lack
+// some of it or repeat it.
+func (a allCells) page(
+	ctx context.Context, index int, list func(context.Context, cells.Member) (more bool, err error),
+) (next int, missing string, err error) {
 	members := a.set.Members()
 	if index >= len(members) {
 		return -1, "", nil
@@ -103,8 +106,8 @@ func (r reposOfAll) NextPoll(ctx context.Context, repo events.RepoPath) (time.Ti
 	return store.NextPoll(ctx, repo)
 }
 
-// cellShift is where the index of the cell begins in a cursor. Cursors of Redis have a bit for each doubling of the number of keys, and on a
-// Redis Cluster 14 more.
+// cellShift is where the index of the cell begins in a cursor. Cursors of Redis have a bit for each doubling
+// of the number of keys, and on a Redis Cluster 14 more.
 const cellShift = 53
 
 func (r reposOfAll) List(ctx context.Context, prefix string, cursor uint64, limit int) (page state.Page, err error) {
@@ -207,7 +210,8 @@ func cursorOf(text string) (index int, own string, ok bool) {
 	return index, own, ok && err == nil && index >= 0
 }
 
-// cursorTo returns the cursor after a page of the cell with an index. next is that of [allCells.page], own the cell's own cursor.
+// cursorTo returns the cursor after a page of the cell with an index. next is that of [allCells.page], own
+// the cell's own cursor.
 func cursorTo(index, next int, own string) string {
 	switch next {
 	case -1:
@@ -218,7 +222,8 @@ func cursorTo(index, next int, own string) string {
 	return strconv.Itoa(next) + ":"
 }
 
-// locksOfAll finds the lease of a repository in its cell. It lists those of this process' cell; [locksByCell] lists all.
+// locksOfAll finds the lease of a repository in its cell. It lists those of this process' cell; [locksByCell]
+// lists all.
 type locksOfAll struct {
 	server.Locks
 	allCells
@@ -273,7 +278,9 @@ func (c changesOfAll) Wait(ctx context.Context, entry string) (changes.Progress,
 }
 
 // find returns the progress of a change, and what waits for it.
-func (c changesOfAll) find(ctx context.Context, entry string) (tracker *changes.Tracker, progress changes.Progress, err error) {
+func (c changesOfAll) find(
+	ctx context.Context, entry string,
+) (tracker *changes.Tracker, progress changes.Progress, err error) {
 	tracker = changes.NewTracker(c.waiters, c.own.Namespace)
 	progress, err = tracker.Progress(ctx, entry)
 	if err == nil && progress.State != changes.Unknown {
@@ -285,7 +292,9 @@ func (c changesOfAll) find(ctx context.Context, entry string) (tracker *changes.
 			others = append(others, m)
 		}
 	}
-	for _, a := range cells.Gather(ctx, others, cells.AnswerTimeout, func(ctx context.Context, m cells.Member) (changes.Progress, error) {
+	for _, a := range cells.Gather(ctx, others, cells.AnswerTimeout, func(
+		ctx context.Context, m cells.Member,
+	) (changes.Progress, error) {
 		return changes.NewTracker(c.waiters, m.Namespace).Progress(ctx, entry)
 	}) {
 		if a.Err == nil && a.Value.State != changes.Unknown {

@@ -47,7 +47,9 @@ func (d deadOfAll) Of(ctx context.Context, cell, id string) (server.Dead, string
 	}
 	var found []cells.Member
 	var failed error
-	for _, a := range cells.Gather(ctx, d.set.Members(), cells.AnswerTimeout, func(ctx context.Context, m cells.Member) (struct{}, error) {
+	for _, a := range cells.Gather(ctx, d.set.Members(), cells.AnswerTimeout, func(
+		ctx context.Context, m cells.Member,
+	) (struct{}, error) {
 		_, err := d.in(m).Get(ctx, id)
 		return struct{}{}, err
 	}) {
@@ -89,7 +91,9 @@ func (l locksByCell) of(cell cells.Member) (server.Locks, error) {
 
 func (l locksByCell) list(ctx context.Context) (held map[string][]locking.Status, missing []string, err error) {
 	held = map[string][]locking.Status{}
-	for _, a := range cells.Gather(ctx, l.set.Members(), cells.AnswerTimeout, func(ctx context.Context, m cells.Member) ([]locking.Status, error) {
+	for _, a := range cells.Gather(ctx, l.set.Members(), cells.AnswerTimeout, func(
+		ctx context.Context, m cells.Member,
+	) ([]locking.Status, error) {
 		locks, err := l.of(m)
 		if err != nil {
 			return nil, err

@@ -18,7 +18,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// placeDashboard makes the dashboard's pages of repositories and of watches show those of all cells, if the process belongs to a directory.
+// placeDashboard makes the dashboard's pages of repositories and of watches show those of all cells, if the
+// process belongs to a directory.
 func placeDashboard(cfg Config, board *dashboard.Config, client redis.UniversalClient) {
 	if cfg.cells == nil {
 		return
@@ -77,7 +78,9 @@ func (r boardRepos) ManyHeads(ctx context.Context, paths []string) ([]map[string
 	for cell := range of {
 		members = append(members, cell)
 	}
-	for _, a := range cells.Gather(ctx, members, cells.AnswerTimeout, func(ctx context.Context, cell cells.Member) ([]map[string]string, error) {
+	for _, a := range cells.Gather(ctx, members, cells.AnswerTimeout, func(
+		ctx context.Context, cell cells.Member,
+	) ([]map[string]string, error) {
 		some := make([]string, len(of[cell]))
 		for n, i := range of[cell] {
 			some[n] = paths[i]
@@ -95,7 +98,9 @@ func (r boardRepos) ManyHeads(ctx context.Context, paths []string) ([]map[string
 }
 
 func (r boardRepos) Failing(ctx context.Context, limit int) (all state.FailingRepos, err error) {
-	answers := cells.Gather(ctx, r.set.Members(), cells.AnswerTimeout, func(ctx context.Context, cell cells.Member) (state.FailingRepos, error) {
+	answers := cells.Gather(ctx, r.set.Members(), cells.AnswerTimeout, func(
+		ctx context.Context, cell cells.Member,
+	) (state.FailingRepos, error) {
 		return state.NewStore(r.redis, cell.Namespace).Failing(ctx, limit)
 	})
 	for _, a := range answers {

@@ -20,9 +20,11 @@ const (
 	planFailed = 20 // failed moves that a plan lists for each cell
 )
 
-// Repositories yields the repositories of a cell, each once, in no order: those that are watched, and those with a state unless they were
-// removed. It reads Redis page by page, and yields its error at the end.
-func Repositories(ctx context.Context, client redis.UniversalClient, cell cells.Member) iter.Seq2[events.RepoPath, error] {
+// Repositories yields the repositories of a cell, each once, in no order: those that are watched, and those
+// with a state unless they were removed. It reads Redis page by page, and yields its error at the end.
+func Repositories(
+	ctx context.Context, client redis.UniversalClient, cell cells.Member,
+) iter.Seq2[events.RepoPath, error] {
 	return func(yield func(events.RepoPath, error) bool) {
 		watched := map[string]bool{}
 		registry := watch.NewRegistry(client, cell.Namespace)
@@ -85,20 +87,25 @@ type FailedMove struct {
 
 // CellPlan is what is left to move until the repositories are where the weights of the cells want them.
 type CellPlan struct {
-	Epoch   int64           `json:"epoch"` // of the directory
-	Repos   int             `json:"repositories"`
-	Moves   []CellMove      `json:"moves"`             // by cells
-	Strays  int             `json:"strays"`            // repositories found in a cell where they are not placed
-	Failed  []FailedMove    `json:"failed,omitempty"`  // up to 20 moves to each cell; those that are refused keep the weights from taking effect
-	Missing []cells.Missing `json:"missing,omitempty"` // cells that do not answer; the plan does not have their repositories
+	Epoch  int64      `json:"epoch"` // of the directory
+	Repos  int        `json:"repositories"`
+	Moves  []CellMove `json:"moves"`  // by cells
+	Strays int        `json:"strays"` // repositories found in a cell where they are not placed
+	// up to 20 moves to each cell; those that are refused keep the weights from taking effect
+	Failed []FailedMove `json:"failed,omitempty"`
+	// cells that do not answer; the plan does not have their repositories
+	Missing []cells.Missing `json:"missing,omitempty"`
 }
 
 // Empty reports whether nothing is left to move, as far as all cells have answered.
 func (p CellPlan) Empty() bool { return len(p.Moves) == 0 && len(p.Missing) == 0 }
 
-// PlanCells finds what is left to move, by going through the repositories of all cells. size returns the bytes of a repository in a cell, and
-// false if they are not known; optional.
-func PlanCells(ctx context.Context, client redis.UniversalClient, directory *cells.Directory, size func(cells.Member, events.RepoPath) (int64, bool)) (CellPlan, error) {
+// PlanCells finds what is left to move, by going through the repositories of all cells. size returns the
+// bytes of a repository in a cell, and false if they are not known; optional.
+func PlanCells(
+	ctx context.Context, client redis.UniversalClient, directory *cells.Directory,
+	size func(cells.Member, events.RepoPath) (int64, bool),
+) (CellPlan, error) {
 	if err := directory.Refresh(ctx); err != nil {
 		return CellPlan{}, err
 	}
@@ -144,13 +151,18 @@ func PlanCells(ctx context.Context, client redis.UniversalClient, directory *cel
 	for _, m := range moves {
 		plan.Moves = append(plan.Moves, *m)
 	}
-	slices.SortFunc(plan.Moves, func(a, b CellMove) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
+	slices.SortFunc(plan.Moves, func(a, b CellMove) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	})
 	return plan, nil
 }
 
-// ReplaceWatches puts the watches of a lost cell into the cells where its repositories are placed now, which polls them at once, as the
-// limits of their hosts permit. It returns how many watches there are. It can be repeated.
-func ReplaceWatches(ctx context.Context, client redis.UniversalClient, directory *cells.Directory, lost cells.Member) (watches int, err error) {
+// ReplaceWatches puts the watches of a lost cell into the cells where its repositories are placed now, which
+// polls them at once, as the limits of their hosts permit. It returns how many watches there are. It can be
+// repeated.
+func ReplaceWatches(
+	ctx context.Context, client redis.UniversalClient, directory *cells.Directory, lost cells.Member,
+) (watches int, err error) {
 	registry, set := watch.NewRegistry(client, lost.Namespace), cells.All(client, directory)
 	for q := (watch.Query{Limit: planPage}); ; {
 		page, err := registry.List(ctx, q)

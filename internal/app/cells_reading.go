@@ -21,8 +21,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// placeReading makes a reader respond for the repositories of all cells, from the readers of the others, if the process belongs to a
-// directory.
+// placeReading makes a reader respond for the repositories of all cells, from the readers of the others, if
+// the process belongs to a directory.
 func placeReading(cfg Config, reading *server.Reading, client redis.UniversalClient) error {
 	if cfg.cells == nil {
 		return nil
@@ -33,11 +33,13 @@ func placeReading(cfg Config, reading *server.Reading, client redis.UniversalCli
 	}
 	direct := http.DefaultTransport.(*http.Transport).Clone()
 	direct.Proxy = nil
-	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, client, cfg.Cell, &answering{}}, cellTransport{direct, network.Transport()}
+	reading.Cells, reading.CellTransport = cellReaders{cfg.cells, client, cfg.Cell, &answering{}},
+		cellTransport{direct, network.Transport()}
 	return nil
 }
 
-// cellTransport sends requests for readers on this machine directly. A proxy would connect to a machine of its own, and read the tokens.
+// cellTransport sends requests for readers on this machine directly. A proxy would connect to a machine of
+// its own, and read the tokens.
 type cellTransport struct{ direct, network http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
@@ -57,7 +59,8 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 	moved := &movedRepos{allCells: allCells{set: cells.All(client, cfg.cells), redis: client}}
 	source := func(m cells.Member) feed.Source {
 		reader := access.Reader{
-			Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m}, States: movedStates{state.NewStore(client, m.Namespace), moved, m},
+			Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m},
+			States:  movedStates{state.NewStore(client, m.Namespace), moved, m},
 		}
 		return feed.Source{Cell: m.Name, Namespace: m.Namespace, Audiences: reader.Audiences}
 	}
@@ -72,7 +75,8 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 	}
 }
 
-// answering remembers which cells do not answer, so that not each repository waits for them. The zero value is ready to use.
+// answering remembers which cells do not answer, so that not each repository waits for them. The zero value
+// is ready to use.
 type answering struct {
 	mu   sync.Mutex
 	down map[string]time.Time // until when a cell is not asked
@@ -103,16 +107,19 @@ func (a *answering) ask(ctx context.Context, cell string, fn func(context.Contex
 	return err == nil
 }
 
-// movedRepos finds out who may read the results that a repository has left behind in a cell: those who may in its present one.
+// movedRepos finds out who may read the results that a repository has left behind in a cell: those who may in
+// its present one.
 type movedRepos struct {
 	allCells
 	answering answering
 }
 
-// ask calls fn for the cell to which a repository was moved from another one, by the mark there: a copy of the directory may be a second
-// old. It returns false if the repository has not left, if it has not arrived in the other cell yet, so that neither watches nor state are
-// there, or if that does not answer.
-func (m *movedRepos) ask(ctx context.Context, from cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error) bool {
+// ask calls fn for the cell to which a repository was moved from another one, by the mark there: a copy of
+// the directory may be a second old. It returns false if the repository has not left, if it has not arrived
+// in the other cell yet, so that neither watches nor state are there, or if that does not answer.
+func (m *movedRepos) ask(
+	ctx context.Context, from cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error,
+) bool {
 	move, left, err := state.NewStore(m.redis, from.Namespace).MovedTo(ctx, repo)
 	if err != nil || !left {
 		return false // the caller reads the same cell, and gets the same error
@@ -131,8 +138,9 @@ func (m *movedRepos) ask(ctx context.Context, from cells.Member, repo events.Rep
 	return answered && !arriving
 }
 
-// movedWatches are the watches of a cell, and for a repository that has left it, those in its present cell. If that does not answer, or does
-// not have them yet, they are the former ones, which are kept until all apps have the results of the former cell.
+// movedWatches are the watches of a cell, and for a repository that has left it, those in its present cell.
+// If that does not answer, or does not have them yet, they are the former ones, which are kept until all apps
+// have the results of the former cell.
 type movedWatches struct {
 	*watch.Registry
 	moved *movedRepos
@@ -153,7 +161,8 @@ func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (set watch.S
 	return w.Registry.Of(ctx, repo)
 }
 
-// movedStates are the states of a cell, and for a repository that has left it, those in its present cell, if that answers.
+// movedStates are the states of a cell, and for a repository that has left it, those in its present cell, if
+// that answers.
 type movedStates struct {
 	*state.Store
 	moved *movedRepos
@@ -185,8 +194,8 @@ func (c cellReaders) Own() string { return c.own }
 // IsHere implements [server.CellReaders].
 func (c cellReaders) IsHere(repo events.RepoPath) bool { return c.directory.Place(repo).Name == c.own }
 
-// Of implements [server.CellReaders]. Between the change of the directory and the activation of a repository in its new cell, the old one
-// serves it.
+// Of implements [server.CellReaders]. Between the change of the directory and the activation of a repository
+// in its new cell, the old one serves it.
 func (c cellReaders) Of(ctx context.Context, repo events.RepoPath) (reader server.CellReader, ok bool) {
 	cell := c.directory.Place(repo)
 	if cell.Name == "" {

@@ -36,7 +36,9 @@ func ReadCells(ctx context.Context, client redis.UniversalClient, directory *cel
 		watched, requested int64
 		leaving            leaving
 	}
-	answers := cells.Gather(ctx, members, cells.AnswerTimeout, func(ctx context.Context, cell cells.Member) (found answer, err error) {
+	answers := cells.Gather(ctx, members, cells.AnswerTimeout, func(
+		ctx context.Context, cell cells.Member,
+	) (found answer, err error) {
 		found.watched, err = watch.NewRegistry(client, cell.Namespace).Count(ctx)
 		if err == nil {
 			found.requested, err = move.NewQueue(client, cell.Namespace).Len(ctx)
@@ -62,10 +64,15 @@ func ReadCells(ctx context.Context, client redis.UniversalClient, directory *cel
 	return list
 }
 
-// FailedMoves returns by cell the moves to it that failed, up to limit each, as far as they are found within [cells.AnswerTimeout].
-func FailedMoves(ctx context.Context, client redis.UniversalClient, directory *cells.Directory, limit int) map[string][]move.Request {
+// FailedMoves returns by cell the moves to it that failed, up to limit each, as far as they are found within
+// [cells.AnswerTimeout].
+func FailedMoves(
+	ctx context.Context, client redis.UniversalClient, directory *cells.Directory, limit int,
+) map[string][]move.Request {
 	failed := map[string][]move.Request{}
-	for _, a := range cells.Gather(ctx, cells.All(client, directory).Members(), cells.AnswerTimeout, func(ctx context.Context, cell cells.Member) ([]move.Request, error) {
+	for _, a := range cells.Gather(ctx, cells.All(client, directory).Members(), cells.AnswerTimeout, func(
+		ctx context.Context, cell cells.Member,
+	) ([]move.Request, error) {
 		return move.NewQueue(client, cell.Namespace).Failed(ctx, limit)
 	}) {
 		if len(a.Value) > 0 {
@@ -91,7 +98,10 @@ func shownCells(cfg Config, client redis.UniversalClient) func(context.Context) 
 		}
 		shown = nil
 		for _, c := range ReadCells(ctx, client, cfg.cells) {
-			one := dashboard.Cell{Name: c.Name, State: string(c.State), Here: c.Name == cfg.Cell, Share: c.Share, Watched: c.Watched, Out: c.Out.String(), In: c.In.String()}
+			one := dashboard.Cell{
+				Name: c.Name, State: string(c.State), Here: c.Name == cfg.Cell, Share: c.Share, Watched: c.Watched,
+				Out: c.Out.String(), In: c.In.String(),
+			}
 			if c.Missing != nil {
 				one.Error = c.Missing.Error
 			}

@@ -19,12 +19,15 @@ import (
 )
 
 // openDashboard starts the dashboard, which shows the data that the API serves. The returned function stops it.
-func openDashboard(ctx context.Context, cfg Config, client redis.UniversalClient, listener net.Listener, api server.Config) (*dashboard.Dashboard, func(), error) {
+func openDashboard(
+	ctx context.Context, cfg Config, client redis.UniversalClient, listener net.Listener, api server.Config,
+) (*dashboard.Dashboard, func(), error) {
 	namespace, admin := cfg.Namespace(), cfg.Admin()
 	states := state.NewStore(client, namespace)
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
-		Locks: api.Locks, AllLocks: api.AllLocks, Dead: api.Dead, DeadCells: api.DeadCells, Streams: api.Streams, Hosts: api.Hosts, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
+		Locks: api.Locks, AllLocks: api.AllLocks, Dead: api.Dead, DeadCells: api.DeadCells, Streams: api.Streams,
+		Hosts: api.Hosts, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
 		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
 		Guard: server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},
 		Proxy: dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},

@@ -1,11 +1,11 @@
 // Package app assembles and runs a Lockstep process.
 //
-// [Serve] opens Redis, the listeners and the spool, then runs the roles of the process in one errgroup: the worker
-// ([RunWorker]), the scheduler (polls and reconciliation), the notifier (posts results to apps) and HTTP ([ServeHTTP]: API,
-// webhooks, dashboard).
+// [Serve] opens Redis, the listeners and the spool, then runs the roles of the process in one errgroup: the
+// worker ([RunWorker]), the scheduler (polls and reconciliation), the notifier (posts results to apps) and
+// HTTP ([ServeHTTP]: API, webhooks, dashboard).
 //
-// A stop drains: /readyz fails, the worker returns waiting changes to the stream, jobs in flight get the grace period, and HTTP
-// closes last.
+// A stop drains: /readyz fails, the worker returns waiting changes to the stream, jobs in flight get the
+// grace period, and HTTP closes last.
 //
 // # Failures
 //

@@ -52,8 +52,9 @@ func (f *FollowConfig) variables(getenv func(string) string) func(string) string
 	}
 }
 
-// Follow keeps the volume at cfg.Root in step with a reader until ctx is done, then drains. It is a service with a worker, an embedded Redis
-// and, if cfg has that role, a reader. It returns nil after a clean stop, and [follow.ErrRevoked] once the token counts as removed.
+// Follow keeps the volume at cfg.Root in step with a reader until ctx is done, then drains. It is a service
+// with a worker, an embedded Redis and, if cfg has that role, a reader. It returns nil after a clean stop,
+// and [follow.ErrRevoked] once the token counts as removed.
 func Follow(ctx context.Context, cfg config.Config, f FollowConfig, log *slog.Logger) error {
 	cfg.Redis, cfg.Credentials = "", ""
 	vol, err := volume.OpenVolume(cfg.Root, VolumeConfig(cfg))
@@ -84,7 +85,8 @@ func runFollower(ctx context.Context, cfg Config) error {
 	pubsub := cfg.Redis.Open()
 	defer pubsub.Close()
 	locker, err := locking.New(locking.Config{
-		Redis: client, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait, Worker: NewWorkerName(), Log: cfg.Log, KeyName: "repo",
+		Redis: client, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
+		Worker: NewWorkerName(), Log: cfg.Log, KeyName: "repo",
 	})
 	if err != nil {
 		return invalid(err)
@@ -126,7 +128,8 @@ func runFollower(ctx context.Context, cfg Config) error {
 	return g.Wait()
 }
 
-// revoked deletes the copies of a follower whose token was removed, if that is asked for, and returns the error that says so.
+// revoked deletes the copies of a follower whose token was removed, if that is asked for, and returns the
+// error that says so.
 func revoked(ctx context.Context, cfg Config, f *follow.Follower, err error) error {
 	if !cfg.follow.WipeOnRevoke {
 		cfg.Log.ErrorContext(ctx, "token removed, stopping; the copies stay", "root", cfg.Root)

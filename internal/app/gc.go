@@ -15,9 +15,10 @@ import (
 	"lockstep/locking"
 )
 
-// gc collects the garbage of repositories that no sync touches: it drops replaced trees after their grace period, removes leftovers of
-// crashed workers and measures every repository. One worker of a deployment does so at a time, one repository after another,
-// each under its lease. It skips repositories whose lease is held.
+// gc collects the garbage of repositories that no sync touches: it drops replaced trees after their grace
+// period, removes leftovers of crashed workers and measures every repository. One worker of a deployment does
+// so at a time, one repository after another, each under its lease. It skips repositories whose lease is
+// held.
 type gc struct {
 	volume   *volume.Volume
 	locker   *locking.Locker

@@ -45,7 +45,8 @@ func newHealth(cfg Config) *health {
 	}
 	for _, handler := range []string{hooksHandler, followerHandler} {
 		if hb := h.heartbeats[handler]; hb != nil {
-			hb.irregular = true // one iteration drains many deliveries, or lists many repositories, however slow Redis or the reader is
+			// one iteration drains many deliveries, or lists many repositories, however slow Redis or the reader is
+			hb.irregular = true
 		}
 	}
 	return h
@@ -68,8 +69,8 @@ func (h *health) volumeOpened(id string) {
 // healthChecks returns the checks for /livez and /readyz. The process begins to stop when running ends. It is
 //
 //   - live unless one of its loops hangs: a failing dependency is no reason for a restart;
-//   - ready when it can accept work: all its handlers run, and Redis answers or webhooks can be spooled to disk. A missing
-//     volume does not keep webhooks from a process that accepts them.
+//   - ready when it can accept work: all its handlers run, and Redis answers or webhooks can be spooled to
+//     disk. A missing volume does not keep webhooks from a process that accepts them.
 //
 // Names and reasons are public, so they contain no addresses and no paths.
 func healthChecks(running context.Context, cfg Config, client redis.UniversalClient) (live, ready *server.Health) {
@@ -90,7 +91,9 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 		}},
 	}
 	if cfg.hooks.spools() {
-		checks = append(checks, server.Check{Name: "spool", Alternative: "redis", Run: func(context.Context) error { return checkWritable(cfg.Spool) }})
+		checks = append(checks, server.Check{Name: "spool", Alternative: "redis", Run: func(context.Context) error {
+			return checkWritable(cfg.Spool)
+		}})
 	}
 	if cfg.Has(config.RoleWorker) {
 		takesRequests := cfg.Has(config.RoleReceiver) && cfg.Listen != ""
@@ -99,12 +102,13 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 		}})
 	}
 	if cfg.Has(config.RoleReader) && !cfg.Has(config.RoleWorker) {
-		checks = append(checks, server.Check{Name: "volume", DependsOn: "redis", NonCritical: cfg.Has(config.RoleReceiver), Run: func(ctx context.Context) error {
-			if vol, err := ViewVolume(ctx, cfg.Config, client); err != nil || vol == nil {
-				return errors.New("is not the deployment's volume, or cannot be read")
-			}
-			return nil
-		}})
+		checks = append(checks, server.Check{Name: "volume", DependsOn: "redis",
+			NonCritical: cfg.Has(config.RoleReceiver), Run: func(ctx context.Context) error {
+				if vol, err := ViewVolume(ctx, cfg.Config, client); err != nil || vol == nil {
+					return errors.New("is not the deployment's volume, or cannot be read")
+				}
+				return nil
+			}})
 	}
 	var alive []server.Check
 	for _, handler := range []string{changesHandler, schedulerHandler, notifierHandler, hooksHandler, followerHandler} {
@@ -120,8 +124,9 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 	return server.NewHealth(alive...), server.NewHealth(checks...)
 }
 
-// pingRedis returns nil if Redis answers. Its error quotes only the code of a reply, such as NOAUTH. It asks for two keys, because a cluster
-// sends a PING to any node, and refuses scripts while a slot is half moved (TRYAGAIN).
+// pingRedis returns nil if Redis answers. Its error quotes only the code of a reply, such as NOAUTH. It asks
+// for two keys, because a cluster sends a PING to any node, and refuses scripts while a slot is half moved
+// (TRYAGAIN).
 func pingRedis(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
 	err := client.Exists(ctx, namespace.Changes(), namespace.Results()).Err()
 	if reply, ok := errors.AsType[redis.Error](err); ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// heartbeat records whether a handler runs and when its loop last made progress. The loop beats on every iteration, and no
-// iteration blocks for long. All setters accept a nil heartbeat.
+// heartbeat records whether a handler runs and when its loop last made progress. The loop beats on every
+// iteration, and no iteration blocks for long. All setters accept a nil heartbeat.
 type heartbeat struct {
 	irregular bool // an iteration may take arbitrarily long: silence does not mean that the handler hangs
 
@@ -66,8 +66,8 @@ func (h *heartbeat) ready() error {
 	return h.why
 }
 
-// alive returns an error if the handler hangs: it stays silent although repeated calls of ping report that Redis answers. A
-// process must not be restarted because a dependency fails.
+// alive returns an error if the handler hangs: it stays silent although repeated calls of ping report that
+// Redis answers. A process must not be restarted because a dependency fails.
 func (h *heartbeat) alive(ping func() error) error {
 	if h.silence() <= maxSilence {
 		return nil

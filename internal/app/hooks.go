@@ -39,7 +39,9 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	}
 	if len(sources.Names()) == 0 {
 		if cfg.Hooks != "" {
-			return nil, invalid(errors.New("webhook sources: " + cfg.Hooks + " has none; a source is a directory with the files forge and secret"))
+			return nil,
+				invalid(errors.New("webhook sources: " + cfg.Hooks +
+					" has none; a source is a directory with the files forge and secret"))
 		}
 		return nil, nil
 	}
@@ -67,8 +69,9 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	}
 	var taker server.Intake = h.intake
 	if cfg.cells != nil {
-		h.others = &cellIntakes{cfg: cfg, own: h.intake, base: base, others: map[cells.Member]*cellIntake{}, ledger: watch.NewRegistry(h.client, cfg.Shared()),
-			open: func(namespace events.Namespace) *watch.Registry { return watch.NewRegistry(h.client, namespace) }}
+		h.others = &cellIntakes{cfg: cfg, own: h.intake, base: base, others: map[cells.Member]*cellIntake{},
+			ledger: watch.NewRegistry(h.client, cfg.Shared()),
+			open:   func(namespace events.Namespace) *watch.Registry { return watch.NewRegistry(h.client, namespace) }}
 		taker = h.others
 	}
 	h.journal = intake.NewJournal(h.client, cfg.Namespace())

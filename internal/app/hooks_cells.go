@@ -17,10 +17,11 @@ import (
 	"lockstep/internal/watch"
 )
 
-// cellIntakes takes webhooks for the watches of all cells. Each cell has an intake and a spool of its own, so that one that does not answer
-// holds up no other. Each deduplicates deliveries by itself, in the step that adds the changes: if one fails, the forge repeats the delivery,
-// and the others ignore it. The directory has the IDs of the deliveries that all cells have taken, so that the cell to which a repository
-// has moved meanwhile ignores them too.
+// cellIntakes takes webhooks for the watches of all cells. Each cell has an intake and a spool of its own, so
+// that one that does not answer holds up no other. Each deduplicates deliveries by itself, in the step that
+// adds the changes: if one fails, the forge repeats the delivery, and the others ignore it. The directory has
+// the IDs of the deliveries that all cells have taken, so that the cell to which a repository has moved
+// meanwhile ignores them too.
 type cellIntakes struct {
 	cfg    Config
 	own    *intake.Intake // of this process' cell
@@ -66,8 +67,8 @@ func (c *cellIntakes) Take(ctx context.Context, src forge.Source, d forge.Delive
 	return out, nil
 }
 
-// ledgerTimeout limits each call of the directory's ledger. A delivery that is repeated while it does not answer costs, if its repository has
-// moved meanwhile, one sync that finds nothing new.
+// ledgerTimeout limits each call of the directory's ledger. A delivery that is repeated while it does not
+// answer costs, if its repository has moved meanwhile, one sync that finds nothing new.
 const ledgerTimeout = 200 * time.Millisecond
 
 // isRepeated reports whether all cells have taken a delivery before.
@@ -89,7 +90,8 @@ func (c *cellIntakes) remember(ctx context.Context, src forge.Source, d forge.De
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledgerTimeout)
 	defer cancel()
 	if _, err := c.ledger.Accept(ctx, watch.Delivery{Source: src.Name, ID: d.ID}); err != nil {
-		c.cfg.Log.DebugContext(ctx, "delivery not noted in the directory of cells", "source", src.Name, "delivery", d.ID, "error", err)
+		c.cfg.Log.DebugContext(ctx, "delivery not noted in the directory of cells", "source", src.Name,
+			"delivery", d.ID, "error", err)
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"lockstep/internal/hosts"
 )
 
-// newLimiter returns the limiter of requests to hosts. All processes share what the hosts say, also those of other cells.
+// newLimiter returns the limiter of requests to hosts. All processes share what the hosts say, also those of
+// other cells.
 func newLimiter(cfg Config, client redis.Scripter) (*hosts.Limiter, error) {
 	limit, single := cfg.RequestsPerHost()
 	return hosts.New(hosts.Config{
-		Redis: client, Prefix: string(cfg.Shared()), Limit: limit, Overrides: single, Log: cfg.Log, Observe: cfg.Metrics.HostRequests(),
+		Redis: client, Prefix: string(cfg.Shared()), Limit: limit, Overrides: single, Log: cfg.Log,
+		Observe: cfg.Metrics.HostRequests(),
 	})
 }
 

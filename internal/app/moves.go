@@ -18,8 +18,8 @@ import (
 	"lockstep/locking"
 )
 
-// moves is what a worker does for moves between cells: it moves repositories to its cell, cleans up after those that have left, and
-// requests the moves that a change of weights needs.
+// moves is what a worker does for moves between cells: it moves repositories to its cell, cleans up after
+// those that have left, and requests the moves that a change of weights needs.
 type moves struct {
 	cfg    Config
 	worker string
@@ -38,14 +38,16 @@ func (m moves) run(ctx context.Context) error {
 		}
 	}
 	mover, err := move.New(move.Config{
-		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker, Worker: m.worker, Fetch: m.fetch,
+		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker,
+		Worker: m.worker, Fetch: m.fetch,
 		Token: m.cfg.APIToken(), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
 	})
 	if err != nil {
 		return err
 	}
 	retirer := move.Retirer{
-		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, Volume: m.volume, Locker: m.locker, Grace: m.cfg.TreeGrace, Step: step, Log: m.log,
+		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, Volume: m.volume, Locker: m.locker,
+		Grace: m.cfg.TreeGrace, Step: step, Log: m.log,
 	}
 	var running sync.WaitGroup
 	running.Go(func() { mover.Run(ctx) })
@@ -55,8 +57,9 @@ func (m moves) run(ctx context.Context) error {
 	return nil
 }
 
-// fetch requests a poll, which requests the syncs of watched refs, and syncs of other refs that are not published in an intact
-// tree. If several credentials were used for such a ref, it waits for its next change: it is unknown which app has which.
+// fetch requests a poll, which requests the syncs of watched refs, and syncs of other refs that are not
+// published in an intact tree. If several credentials were used for such a ref, it waits for its next change:
+// it is unknown which app has which.
 func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo) error {
 	published, _, err := m.volume.Published(repo)
 	if err != nil {
@@ -109,8 +112,8 @@ const (
 	planShare = 20          // going through the repositories takes at most one part in so many of the time
 )
 
-// plan requests the moves of the repositories of this cell that shall be in another one. When no cell has any left, the new weights take
-// effect.
+// plan requests the moves of the repositories of this cell that shall be in another one. When no cell has any
+// left, the new weights take effect.
 func (m moves) plan(ctx context.Context) {
 	directory := m.cfg.cells
 	if !directory.Pending() { // perhaps because the weights were changed back
@@ -123,7 +126,8 @@ func (m moves) plan(ctx context.Context) {
 		return
 	}
 	defer func() { // a failure delays the next plan to the end of the claim
-		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(), max(planEvery/2, planShare*time.Since(began))).Err()
+		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(),
+			max(planEvery/2, planShare*time.Since(began))).Err()
 	}()
 	earlier, err := readLeaving(ctx, m.redis, m.cfg.Namespace())
 	var left map[string]int
@@ -140,7 +144,8 @@ func (m moves) plan(ctx context.Context) {
 	}
 	if n := now.total(); n > 0 {
 		all := movesLeft(n, now.pace())
-		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", n, "estimate", time.Duration(all.Seconds)*time.Second)
+		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", n,
+			"estimate", time.Duration(all.Seconds)*time.Second)
 		return
 	}
 	plan, err := PlanCells(ctx, m.redis, directory, nil)

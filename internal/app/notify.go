@@ -49,9 +49,11 @@ func runNotifier(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// earlierNotifications returns what tells a notifier whether the notifications of another cell are posted, nil without cells. Those of a
-// cell that is gone, or lost, are not waited for.
-func earlierNotifications(cfg Config, client redis.UniversalClient) func(context.Context, events.Follows, events.RepoPath, string) (bool, error) {
+// earlierNotifications returns what tells a notifier whether the notifications of another cell are posted,
+// nil without cells. Those of a cell that is gone, or lost, are not waited for.
+func earlierNotifications(
+	cfg Config, client redis.UniversalClient,
+) func(context.Context, events.Follows, events.RepoPath, string) (bool, error) {
 	if cfg.cells == nil {
 		return nil
 	}

@@ -22,15 +22,17 @@ import (
 	"lockstep/locking"
 )
 
-// Serve runs the roles of a process until ctx is done, then drains. It returns nil after a clean stop. Of its configuration, Config and Log
-// are required and Step is optional; it sets the other fields.
+// Serve runs the roles of a process until ctx is done, then drains. It returns nil after a clean stop. Of its
+// configuration, Config and Log are required and Step is optional; it sets the other fields.
 func Serve(ctx context.Context, process Config) error {
 	cfg, log := process.Config, process.Log
 	switch {
 	case cfg.Listen == "" && cfg.HasOnly(config.RoleReceiver, config.RoleReader):
-		return invalid(fmt.Errorf("nothing to do: the %s role requires %s", strings.Join(cfg.Roles, " or "), config.Names("listen")))
+		return invalid(fmt.Errorf("nothing to do: the %s role requires %s", strings.Join(cfg.Roles, " or "),
+			config.Names("listen")))
 	case cfg.Redis == "" && !cfg.Has(config.RoleWorker):
-		return invalid(fmt.Errorf("a process without the worker role requires %s: no other process can use an embedded Redis", config.Names("redis")))
+		return invalid(fmt.Errorf("a process without the worker role requires %s: no other process can use an "+
+			"embedded Redis", config.Names("redis")))
 	}
 	redisServer, closeRedis, err := openRedis(ctx, process)
 	if err != nil {
@@ -77,7 +79,9 @@ func Serve(ctx context.Context, process Config) error {
 		g.Go(func() error { return process.cells.Run(serving, time.Second, log) })
 	}
 	if socket := os.Getenv("NOTIFY_SOCKET"); socket != "" {
-		notifier := systemdNotifier{socket: socket, watchdog: watchdogTimeout(os.Getenv), live: process.live, ready: process.ready, log: log}
+		notifier := systemdNotifier{
+			socket: socket, watchdog: watchdogTimeout(os.Getenv), live: process.live, ready: process.ready, log: log,
+		}
 		g.Go(func() error { notifier.Run(serving, ctx); return nil })
 	}
 	startRoles(ctx, g, process, stopServing)
@@ -155,7 +159,8 @@ func openRedis(ctx context.Context, cfg Config) (redisx.Server, func(), error) {
 		return redisx.Server{}, nil, err
 	}
 	if cfg.follow == nil { // a follower lists everything again after a restart
-		cfg.Log.WarnContext(ctx, "no --redis given, using an embedded one: its data is lost when this process ends", "redis", embedded.String())
+		cfg.Log.WarnContext(ctx, "no --redis given, using an embedded one: its data is lost when this process ends",
+			"redis", embedded.String())
 	}
 	return embedded.Server, embedded.Close, nil
 }
@@ -178,7 +183,8 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	defer waiters.Close()
 	tracker := changes.NewTracker(waiters, namespace)
 	httpConfig := server.Config{
-		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken(), Proxies: cfg.Proxies(), Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
+		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken(), Proxies: cfg.Proxies(),
+		Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"), Propagator: cfg.Traces.Propagator(),
 	}
 	if cfg.Has(config.RoleReader) {
@@ -196,7 +202,8 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		}
 		return server.Serve(ctx, listener, httpConfig) // without the open endpoints, which name all repositories
 	}
-	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, reposOf(cfg, client), watch.NewRegistry(client, namespace)
+	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, reposOf(cfg, client),
+		watch.NewRegistry(client, namespace)
 	httpConfig.Locks, httpConfig.Dead, httpConfig.Streams, httpConfig.Hosts = locks, dead, figures, limits
 	placeAPI(cfg, &httpConfig, client, waiters)
 	if cfg.hooks != nil {

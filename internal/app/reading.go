@@ -19,18 +19,22 @@ import (
 	"lockstep/internal/watch"
 )
 
-// openReading returns what serves published trees and results. It opens the volume at the first request that needs it. blocking is for
-// blocking reads.
-func openReading(ctx context.Context, cfg Config, client, blocking redis.UniversalClient, listener net.Listener) (*server.Reading, error) {
+// openReading returns what serves published trees and results. It opens the volume at the first request that
+// needs it. blocking is for blocking reads.
+func openReading(
+	ctx context.Context, cfg Config, client, blocking redis.UniversalClient, listener net.Listener,
+) (*server.Reading, error) {
 	if !server.Loopback(listener) && len(cfg.Proxies()) == 0 {
-		cfg.Log.WarnContext(ctx, "tokens of apps will be refused: they need TLS; list the addresses of the TLS proxy in trusted-proxies, or listen on 127.0.0.1")
+		cfg.Log.WarnContext(ctx, "tokens of apps will be refused: they need TLS; list the addresses of the TLS proxy "+
+			"in trusted-proxies, or listen on 127.0.0.1")
 	}
 	namespace := cfg.Namespace()
 	opener := &volumeViewer{cfg: cfg.Config, redis: client}
 	reading := &server.Reading{
 		Tokens: access.NewTokens(client, cfg.Shared()),
 		Reader: &access.Reader{
-			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: opener.open, Copies: cfg.follow != nil,
+			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace),
+			Volume: opener.open, Copies: cfg.follow != nil,
 		},
 	}
 	reading.Followers = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared())
@@ -40,7 +44,8 @@ func openReading(ctx context.Context, cfg Config, client, blocking redis.Univers
 	var observer *telemetry.Reading
 	var err error
 	results := feed.Config{
-		Redis: client, Reader: blocking, Sources: resultSources(cfg, client, reading.Reader), Removed: reading.Tokens.Removed, Log: cfg.Log,
+		Redis: client, Reader: blocking, Sources: resultSources(cfg, client, reading.Reader),
+		Removed: reading.Tokens.Removed, Log: cfg.Log,
 		Observe: func(bytes int) { observer.Sent("results", int64(bytes)) },
 	}
 	if cfg.cells != nil {

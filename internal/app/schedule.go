@@ -52,7 +52,8 @@ func backlog(ctx context.Context, client redis.UniversalClient, namespace events
 
 const reconcileEvery = 6 * time.Hour
 
-// runReconciler reconciles until ctx is done. In each interval, the first process with a mounted volume to claim it reconciles.
+// runReconciler reconciles until ctx is done. In each interval, the first process with a mounted volume to
+// claim it reconciles.
 func runReconciler(ctx context.Context, cfg Config, client redis.UniversalClient) {
 	runEvery(ctx, reconcileEvery, func() {
 		if err := reconcile(ctx, cfg, client); err != nil && ctx.Err() == nil {
@@ -90,14 +91,17 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 }
 
 // NewReconciler returns a reconciler of the deployment.
-func NewReconciler(cfg config.Config, client redis.UniversalClient, volume *volume.Volume, log *slog.Logger) (schedule.Reconciler, error) {
+func NewReconciler(
+	cfg config.Config, client redis.UniversalClient, volume *volume.Volume, log *slog.Logger,
+) (schedule.Reconciler, error) {
 	namespace := cfg.Namespace()
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {
 		return schedule.Reconciler{}, err
 	}
 	return schedule.Reconciler{
-		Registry: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: volume, Locks: inspector,
+		Registry: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: volume,
+		Locks: inspector,
 		Publish: func(ctx context.Context, change events.Change) error {
 			return PublishChange(ctx, client, namespace, change)
 		},

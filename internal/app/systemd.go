@@ -12,8 +12,8 @@ import (
 	"lockstep/internal/server"
 )
 
-// systemdNotifier reports to systemd with the sd_notify(3) protocol: readiness, stopping, a status line and, if systemd asks
-// for them, watchdog keep-alives.
+// systemdNotifier reports to systemd with the sd_notify(3) protocol: readiness, stopping, a status line and,
+// if systemd asks for them, watchdog keep-alives.
 type systemdNotifier struct {
 	socket      string        // NOTIFY_SOCKET
 	watchdog    time.Duration // timeout after which systemd expects a keep-alive; 0 disables keep-alives

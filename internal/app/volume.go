@@ -21,16 +21,21 @@ import (
 func VolumeConfig(cfg config.Config) volume.Config {
 	limits := cfg.Limits
 	return volume.Config{
-		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(12*cfg.TreeGrace, time.Minute), Links: checkout.LinkPolicy(cfg.OutsideLinks),
+		Grace: max(cfg.TreeGrace, 1), KeepNamed: max(12*cfg.TreeGrace, time.Minute),
+		Links:        checkout.LinkPolicy(cfg.OutsideLinks),
 		MaxTreeFiles: limits.MaxTreeFiles, MaxTreeBytes: int64(limits.MaxTreeBytes), MaxFileBytes: int64(limits.MaxFileBytes),
-		MaxPackBytes: int64(limits.MaxPackBytes), MaxInflatedBytes: int64(limits.MaxInflatedBytes), FetchTimeout: limits.FetchTimeout,
-		MaxRepoBytes: int64(limits.MaxRepoBytes), MaxVolumeBytes: int64(limits.MaxVolumeBytes), MinFreeBytes: int64(limits.MinFreeBytes),
-		Net: wire.Config{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
+		MaxPackBytes: int64(limits.MaxPackBytes), MaxInflatedBytes: int64(limits.MaxInflatedBytes),
+		FetchTimeout: limits.FetchTimeout,
+		MaxRepoBytes: int64(limits.MaxRepoBytes), MaxVolumeBytes: int64(limits.MaxVolumeBytes),
+		MinFreeBytes: int64(limits.MinFreeBytes),
+		Net:          wire.Config{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
 	}
 }
 
 // ResultWatermarks returns a function that reads how far consumers have settled the results stream.
-func ResultWatermarks(client redis.UniversalClient, namespace events.Namespace) func(context.Context) (volume.Horizon, error) {
+func ResultWatermarks(
+	client redis.UniversalClient, namespace events.Namespace,
+) func(context.Context) (volume.Horizon, error) {
 	return func(ctx context.Context) (volume.Horizon, error) {
 		latest, unsettled, err := stream.ReadWatermarks(ctx, client, namespace.Results())
 		return volume.Horizon{Latest: latest, Unsettled: unsettled}, err
@@ -38,7 +43,9 @@ func ResultWatermarks(client redis.UniversalClient, namespace events.Namespace) 
 }
 
 // ClaimVolume registers the volume as the deployment's. It returns an error if another volume is registered.
-func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume) error {
+func ClaimVolume(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
+) error {
 	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
 		return err
 	}
@@ -48,7 +55,8 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 	}
 	if rest, newer := strings.CutPrefix(id, "format "); newer {
 		format, _, _ := strings.Cut(rest, " ")
-		return fmt.Errorf("the keys below the prefix %s in Redis have format %s, but this version supports format 1 only: run a newer version", namespace, format)
+		return fmt.Errorf("the keys below the prefix %s in Redis have format %s, but this version supports format 1 "+
+			"only: run a newer version", namespace, format)
 	}
 	if id != volume.ID() {
 		return fmt.Errorf("root %s is volume %s, but workers under prefix %s publish to volume %s: mount that one, "+
@@ -58,8 +66,8 @@ func ClaimVolume(ctx context.Context, client redis.UniversalClient, namespace ev
 	return nil
 }
 
-// ViewVolume opens the deployment's volume for reading. It returns nil if cfg.Root is not that volume or is not mounted, because
-// commands that only read Redis may run anywhere.
+// ViewVolume opens the deployment's volume for reading. It returns nil if cfg.Root is not that volume or is
+// not mounted, because commands that only read Redis may run anywhere.
 func ViewVolume(ctx context.Context, cfg config.Config, client redis.UniversalClient) (*volume.Volume, error) {
 	vol, err := volume.ViewVolume(cfg.Root)
 	if errors.Is(err, volume.ErrNoVolume) {

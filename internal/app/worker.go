@@ -78,7 +78,8 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	defer pubsub.Close()
 	locker, err := locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(),
-		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: cfg.Worker, Log: cfg.Log, KeyName: "repo", Observer: cfg.Metrics.Locks(),
+		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: cfg.Worker, Log: cfg.Log, KeyName: "repo",
+		Observer: cfg.Metrics.Locks(),
 	})
 	if err != nil {
 		return err
@@ -121,7 +122,9 @@ type worker struct {
 }
 
 // openVolume opens the volume. prepares is told of trees to prepare.
-func openVolume(cfg Config, commands redis.UniversalClient, prepares *preparer, slots *volume.Slots) (*volume.Volume, error) {
+func openVolume(
+	cfg Config, commands redis.UniversalClient, prepares *preparer, slots *volume.Slots,
+) (*volume.Volume, error) {
 	volumeConfig := VolumeConfig(cfg.Config)
 	volumeConfig.Slots = slots
 	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, cfg.Namespace()), cfg.Step
@@ -146,7 +149,8 @@ func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
 	}
 	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
 		Client: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
-		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1), // 0 would select the default
+		// 0 would select the default
+		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1),
 		Key: w.changes.Key, Beside: w.changes.Beside, Room: func() int { w.heartbeat.beat(); return w.slots.Room() },
 		Log: cfg.Log, Observer: cfg.Metrics.Stream(),
 	}, nil)
@@ -203,7 +207,8 @@ func (w *worker) retry() router.Retry {
 	return router.Retry{MaxAttempts: w.cfg.MaxAttempts, Base: w.cfg.Lease / 10, Max: 30 * w.cfg.Lease, MaxAge: maxAge}
 }
 
-// startBackground starts what runs beside the router until ctx is done. stop ends it, after the drain, and waits for it.
+// startBackground starts what runs beside the router until ctx is done. stop ends it, after the drain, and
+// waits for it.
 func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 	cfg, log := w.cfg, w.cfg.Log
 	trimmer, err := stream.NewTrimmer(retention(cfg, w.commands, log))
@@ -217,11 +222,14 @@ func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
 	background.Go(func() { w.prepares.Run(maintaining) })
 	background.Go(func() {
 		gc{
-			volume: w.volume, locker: w.locker, redis: w.commands, key: cfg.Namespace().GC(), worker: cfg.Worker, interval: gcInterval(cfg.TreeGrace), log: log, freed: cfg.Metrics.Freed,
+			volume: w.volume, locker: w.locker, redis: w.commands, key: cfg.Namespace().GC(), worker: cfg.Worker,
+			interval: gcInterval(cfg.TreeGrace), log: log, freed: cfg.Metrics.Freed,
 		}.Run(maintaining)
 	})
 	if cfg.cells != nil {
-		m := moves{cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, log: log}
+		m := moves{
+			cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, log: log,
+		}
 		background.Go(func() {
 			if err := m.run(maintaining); err != nil {
 				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
@@ -285,10 +293,11 @@ func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) strea
 	}
 }
 
-// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight. Changes that wait for a host,
-// a lease or a slot return to the stream at once.
+// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight.
+// Changes that wait for a host, a lease or a slot return to the stream at once.
 func Drain(
-	ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, stopped <-chan error, queues ...interface{ Close() },
+	ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, stopped <-chan error,
+	queues ...interface{ Close() },
 ) error {
 	for _, queue := range queues {
 		queue.Close()

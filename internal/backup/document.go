@@ -94,7 +94,8 @@ func Parse(text []byte) (d Document, err error) {
 		return d, errors.New("this is not a document of lockstep export: its first line is not a header; uncompress it, " +
 			"or use lockstep watch import for a YAML file of watches")
 	case d.Format != Format:
-		return d, fmt.Errorf("the document has format %d, and this version reads %d; import with the version that wrote it (%s)",
+		return d, fmt.Errorf("the document has format %d, and this version reads %d; import with the version that "+
+			"wrote it (%s)",
 			d.Format, Format, d.Version)
 	case err != nil:
 		return d, err

@@ -16,8 +16,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// Export returns the document of a deployment. version is that of the program. A watch that cannot be decoded, and a cell that does not
-// answer, are errors, because repositories would be missing.
+// Export returns the document of a deployment. version is that of the program. A watch that cannot be
+// decoded, and a cell that does not answer, are errors, because repositories would be missing.
 func Export(ctx context.Context, from Deployment, version string) (doc Document, err error) {
 	doc.Header = Header{Format: Format, Version: version, Time: time.Now().UTC().Truncate(time.Second)}
 	tokens, directory, written := access.NewTokens(from.Redis, from.Tokens), from.Cells.Directory(), map[string]bool{}
@@ -48,8 +48,11 @@ func Export(ctx context.Context, from Deployment, version string) (doc Document,
 	return doc, err
 }
 
-// add adds the repositories of a cell whose keys are not in written. It leaves out those between two cells unless moving is set.
-func (d *Document) add(ctx context.Context, from Deployment, m cells.Member, written map[string]bool, moving bool) error {
+// add adds the repositories of a cell whose keys are not in written. It leaves out those between two cells
+// unless moving is set.
+func (d *Document) add(
+	ctx context.Context, from Deployment, m cells.Member, written map[string]bool, moving bool,
+) error {
 	states, directory, before := state.NewStore(from.Redis, m.Namespace), from.Cells.Directory(), len(d.Repos)
 	for one, err := range watch.NewRegistry(from.Redis, m.Namespace).All(ctx) {
 		if err != nil {
@@ -92,7 +95,9 @@ func (d *Document) add(ctx context.Context, from Deployment, m cells.Member, wri
 }
 
 // findMissed returns the keys of repositories with results that a consumer group has not acknowledged.
-func findMissed(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (map[string]bool, error) {
+func findMissed(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace,
+) (map[string]bool, error) {
 	const atOnce = 200
 	missed := map[string]bool{}
 	_, unsettled, err := stream.ReadWatermarks(ctx, client, namespace.Results())

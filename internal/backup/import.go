@@ -43,8 +43,8 @@ func (s Summary) Table(w io.Writer) {
 // ErrCells means that a document of all cells is to be imported into one.
 var ErrCells = errors.New("the document has the cells of a directory; import it with --cell all")
 
-// Import adds the items of a document that Redis lacks. It is safe to repeat, also after it was killed. It adds nothing if it returns
-// [ErrCells].
+// Import adds the items of a document that Redis lacks. It is safe to repeat, also after it was killed. It
+// adds nothing if it returns [ErrCells].
 func Import(ctx context.Context, to Deployment, doc Document) (s Summary, err error) {
 	directory, tokens := to.Cells.Directory(), access.NewTokens(to.Redis, to.Tokens)
 	if directory == nil && len(doc.Cells) > 0 {
@@ -123,8 +123,9 @@ func (s *Summary) add(ctx context.Context, to Deployment, one Repository, restor
 	return err
 }
 
-// cellOf returns the cell to import a repository into, and places it there: the one that has it. If none has it, that is the one where it
-// was, unless it has moved away from there, or else the one where the directory places it.
+// cellOf returns the cell to import a repository into, and places it there: the one that has it. If none has
+// it, that is the one where it was, unless it has moved away from there, or else the one where the directory
+// places it.
 func (d Deployment) cellOf(ctx context.Context, one Repository, restored bool) (cells.Member, error) {
 	placed, err := d.Cells.Of(one.Repo)
 	if err != nil || d.Cells.IsSingle() {
@@ -150,7 +151,8 @@ func (d Deployment) cellOf(ctx context.Context, one Repository, restored bool) (
 	return to, err
 }
 
-// has reports whether a cell has watches of a repository, and whether its state does not say that the repository is elsewhere.
+// has reports whether a cell has watches of a repository, and whether its state does not say that the
+// repository is elsewhere.
 func (d Deployment) has(ctx context.Context, m cells.Member, repo events.RepoPath) (watched, here bool, err error) {
 	found, err := watch.NewRegistry(d.Redis, m.Namespace).AreWatched(ctx, []events.RepoPath{repo})
 	if err != nil {

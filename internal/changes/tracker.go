@@ -38,8 +38,9 @@ type Progress struct {
 	Result events.Result
 }
 
-// Tracker follows individual changes. A change is identified by its stream entry, as returned by [stream.Publisher.Add];
-// the ID of its result ends in "/" and that entry, see [events.Change.Result]. A Tracker is safe for concurrent use.
+// Tracker follows individual changes. A change is identified by its stream entry, as returned by
+// [stream.Publisher.Add]; the ID of its result ends in "/" and that entry, see [events.Change.Result]. A
+// Tracker is safe for concurrent use.
 type Tracker struct {
 	redis     redis.UniversalClient
 	namespace events.Namespace
@@ -99,7 +100,9 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
 	slice, cancel := context.WithTimeout(ctx, recheckInterval)
 	defer cancel()
-	_, err = stream.Await(slice, t.redis, t.namespace.Results(), last, func(msg *message.Message) bool { return p.read(msg.UUID, msg.Payload, entry) })
+	_, err = stream.Await(slice, t.redis, t.namespace.Results(), last, func(msg *message.Message) bool {
+		return p.read(msg.UUID, msg.Payload, entry)
+	})
 	if slice.Err() != nil {
 		return p, nil
 	}
@@ -125,8 +128,8 @@ func (t *Tracker) locate(ctx context.Context, entry string) (p Progress, last st
 	return p, "", nil
 }
 
-// state returns whether a change is queued, pending or, as far as the stream of changes tells, unknown, and the last result
-// so far, in one step.
+// state returns whether a change is queued, pending or, as far as the stream of changes tells, unknown, and
+// the last result so far, in one step.
 func (t *Tracker) state(ctx context.Context, entry string) (_ State, last string, err error) {
 	pipe := t.redis.TxPipeline()
 	results := pipe.XRevRangeN(ctx, t.namespace.Results(), "+", "-", 1)

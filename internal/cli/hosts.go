@@ -125,6 +125,7 @@ type liftedList []liftedBlock
 func (l liftedList) Table(w io.Writer) {
 	fmt.Fprintln(w, "LIFTED\tREASON\tCREDENTIAL\tUNTIL")
 	for _, block := range l {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", term.Printable(block.Host), block.Reason, status.CredentialName(block.Credential), block.Until.Format(time.RFC3339))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", term.Printable(block.Host), block.Reason,
+			status.CredentialName(block.Credential), block.Until.Format(time.RFC3339))
 	}
 }

@@ -90,9 +90,9 @@ func syncFile(file *os.File) error {
 // observer is called after each sync: see Observe.
 var observer atomic.Pointer[func(call, path string)]
 
-// Observe has fn called after each "fsync", "commit" and "syncfs" of the process with the path, for tests. It is called by
-// several goroutines. Meanwhile every file system counts as one that does not order names, so that tests see the same syncs
-// everywhere. A nil fn ends that.
+// Observe has fn called after each "fsync", "commit" and "syncfs" of the process with the path, for tests. It
+// is called by several goroutines. Meanwhile every file system counts as one that does not order names, so
+// that tests see the same syncs everywhere. A nil fn ends that.
 func Observe(fn func(call, path string)) {
 	if fn == nil {
 		observer.Store(nil)

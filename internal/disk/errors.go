@@ -8,9 +8,9 @@ import (
 	"lockstep/internal/git"
 )
 
-// Error returns a file system error as a retryable error of ClassVolume with advice. It returns nil for nil, and
-// keeps the class of an error that has one. A path that is too long is a permanent error of ClassHostile: the commit has
-// it, and does not fit below this volume's root.
+// Error returns a file system error as a retryable error of ClassVolume with advice. It returns nil for nil,
+// and keeps the class of an error that has one. A path that is too long is a permanent error of ClassHostile:
+// the commit has it, and does not fit below this volume's root.
 func Error(attempt string, err error) error {
 	if err == nil {
 		return nil
@@ -20,7 +20,8 @@ func Error(attempt string, err error) error {
 	}
 	if errors.Is(err, syscall.ENAMETOOLONG) { // the path is left out: it may have 4,095 bytes
 		return git.Errorf(git.Permanent, git.ClassHostile,
-			"%s: a path in the repository is too long below this root; shorten it, or use a shorter root: %w", attempt, syscall.ENAMETOOLONG)
+			"%s: a path in the repository is too long below this root; shorten it, or use a shorter root: %w", attempt,
+			syscall.ENAMETOOLONG)
 	}
 	return git.Errorf(git.Retryable, git.ClassVolume, "%s: %w%s", attempt, err, volumeAdvice(err))
 }

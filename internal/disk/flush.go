@@ -30,9 +30,10 @@ const (
 	fewFolders = 64 // more are written with one commit where that exists
 )
 
-// Flush makes the new folder dir and everything below it durable; files are the paths of its new files. Once it returns, no
-// name made later can survive a power cut while something below dir is lost. [SyncDir] of the folder with that name then
-// makes both durable. Hard links to older files need their folder alone. If ctx is cancelled, Flush soon returns its cause.
+// Flush makes the new folder dir and everything below it durable; files are the paths of its new files. Once
+// it returns, no name made later can survive a power cut while something below dir is lost. [SyncDir] of the
+// folder with that name then makes both durable. Hard links to older files need their folder alone. If ctx is
+// cancelled, Flush soon returns its cause.
 //
 // Flush never syncs the whole file system, which would wait for the writes of others.
 func Flush(ctx context.Context, dir string, files []string) error {
@@ -150,8 +151,9 @@ func startWriting(file *os.File) error {
 //   - An NFS server has names on disk before it answers: RFC 1813, section 4.8.
 //   - ext4 without a journal, and file systems unknown here, promise what fsync(2) says: each file and folder has to be
 //     synced.
-//   - Btrfs writes a log per fsynced inode. For many folders, one commit of the transaction is cheaper. Unlike syncfs it
-//     does not write the file contents of others: see btrfs_ioctl_start_sync in fs/btrfs/ioctl.c.
+//   - Btrfs writes a log per fsynced inode. For many folders, one commit of the transaction is cheaper.
+//     Unlike syncfs it does not write the file contents of others: see btrfs_ioctl_start_sync in
+//     fs/btrfs/ioctl.c.
 func orderOf(path string) order {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil || observer.Load() != nil {

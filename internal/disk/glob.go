@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 )
 
-// Glob returns the sorted paths in dir that match a pattern of [path.Match]. Unlike [filepath.Glob], it takes dir literally.
+// Glob returns the sorted paths in dir that match a pattern of [path.Match]. Unlike [filepath.Glob], it takes
+// dir literally.
 func Glob(dir, pattern string) ([]string, error) {
 	names, err := fs.Glob(os.DirFS(dir), pattern)
 	for i, name := range names {

@@ -11,10 +11,11 @@ import (
 
 const stableTries = 20 // about 200 ms in all
 
-// ReadStable calls read, which reads files below dir, until dir was not replaced during the call, and returns its error.
-// Kubernetes replaces a mounted secret as a whole: it points the link dir/..data, or a link on the path of dir, at a new
-// folder and then deletes the old one. Without ReadStable, a reader may find a file missing or mix both versions. If dir
-// does not exist, read is called once. read may be called several times and must overwrite all earlier results.
+// ReadStable calls read, which reads files below dir, until dir was not replaced during the call, and returns
+// its error. Kubernetes replaces a mounted secret as a whole: it points the link dir/..data, or a link on the
+// path of dir, at a new folder and then deletes the old one. Without ReadStable, a reader may find a file
+// missing or mix both versions. If dir does not exist, read is called once. read may be called several times
+// and must overwrite all earlier results.
 func ReadStable(dir string, read func() error) error {
 	for try := range stableTries {
 		time.Sleep(time.Duration(try) * time.Millisecond)

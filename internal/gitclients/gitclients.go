@@ -1,5 +1,5 @@
-// Package gitclients runs Git clients that are not Git, for tests: go-git, Dulwich, pygit2 and JGit. Each is a process that stays, since
-// some take seconds to start.
+// Package gitclients runs Git clients that are not Git, for tests: go-git, Dulwich, pygit2 and JGit. Each is
+// a process that stays, since some take seconds to start.
 package gitclients
 
 import (
@@ -21,8 +21,8 @@ var Names = []string{"go-git", "dulwich", "pygit2", "jgit"}
 //go:embed programs
 var programs embed.FS
 
-// Client is a running client and its bare clone. Its program reads URLs, and for each prints "ok" and the commit of main, or "error" and a
-// text.
+// Client is a running client and its bare clone. Its program reads URLs, and for each prints "ok" and the
+// commit of main, or "error" and a text.
 type Client struct {
 	Version string // names of the client and of the library that it uses, and their versions
 
@@ -31,7 +31,8 @@ type Client struct {
 	stderr bytes.Buffer
 }
 
-// Start starts a client, whose clone will be dir, until the test ends. It skips the test if the client is not installed.
+// Start starts a client, whose clone will be dir, until the test ends. It skips the test if the client is not
+// installed.
 func Start(t testing.TB, name, dir string) *Client {
 	t.Helper()
 	cmd := command(t, name, dir)
@@ -74,7 +75,8 @@ func command(t testing.TB, name, dir string) *exec.Cmd {
 		if err := os.WriteFile(file, program(t, "Fetch.java"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return exec.CommandContext(t.Context(), "java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", "/usr/share/java/*", file, dir)
+		return exec.CommandContext(t.Context(), "java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp",
+			"/usr/share/java/*", file, dir)
 	}
 	if err := exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", "import "+name).Run(); err != nil {
 		t.Skipf("not installed (Debian: python3-%s)", name)
@@ -107,7 +109,8 @@ func buildGoGit(t testing.TB) string {
 	return path
 }
 
-// Fetch clones a URL the first time, later fetches all branches. It returns the commit of main, "" if there is no such branch.
+// Fetch clones a URL the first time, later fetches all branches. It returns the commit of main, "" if there
+// is no such branch.
 func (c *Client) Fetch(url string) (commit string, err error) {
 	if _, err := fmt.Fprintln(c.stdin, url); err != nil {
 		return "", err

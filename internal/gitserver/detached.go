@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startDetached starts cmd in a new process group, so that Ctrl-C does not interrupt it. It blocks SIGINT meanwhile, because
-// the terminal could interrupt the process between fork and setpgid. Git keeps the signal blocked.
+// startDetached starts cmd in a new process group, so that Ctrl-C does not interrupt it. It blocks SIGINT
+// meanwhile, because the terminal could interrupt the process between fork and setpgid. Git keeps the signal
+// blocked.
 func startDetached(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	runtime.LockOSThread() // the signal mask belongs to the thread, and the process inherits it

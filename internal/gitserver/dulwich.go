@@ -24,8 +24,8 @@ type Dulwich struct {
 	exited chan struct{}
 }
 
-// StartDulwich also serves the repositories over HTTP with Dulwich. The caller must close the returned server. It returns
-// [ErrNoDulwich] if Dulwich is not installed.
+// StartDulwich also serves the repositories over HTTP with Dulwich. The caller must close the returned
+// server. It returns [ErrNoDulwich] if Dulwich is not installed.
 func (s *Server) StartDulwich() (*Dulwich, error) {
 	python, err := pythonWithDulwich()
 	if err != nil {

@@ -73,8 +73,8 @@ const (
 	sizeSpread     = 1.3 // standard deviation of the logarithm of the sizes
 )
 
-// paths generates the paths: half of the files are in the newest directory, half in any. If the number of directories is
-// given, all exist before the first file, one file is in each, and the others are in any.
+// paths generates the paths: half of the files are in the newest directory, half in any. If the number of
+// directories is given, all exist before the first file, one file is in each, and the others are in any.
 func (shape Shape) paths(random *rand.Rand) []string {
 	extensions := []string{".c", ".c", ".c", ".h", ".h", ".go", ".py", ".md", ".txt", ".sh"}
 	folders := []string{"", "src/"}

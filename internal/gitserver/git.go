@@ -16,7 +16,8 @@ import (
 func isolatedEnv() []string {
 	return []string{
 		"PATH=" + os.Getenv("PATH"),
-		"GIT_DEFAULT_HASH=" + cmp.Or(os.Getenv("GIT_DEFAULT_HASH"), "sha1"), // object format of new repositories: sha1 or sha256
+		// object format of new repositories: sha1 or sha256
+		"GIT_DEFAULT_HASH=" + cmp.Or(os.Getenv("GIT_DEFAULT_HASH"), "sha1"),
 		"HOME=/nonexistent",
 		"LC_ALL=C",
 		"GIT_CONFIG_NOSYSTEM=1",
@@ -62,7 +63,8 @@ func GitCPU(ctx context.Context, dir string, args ...string) (time.Duration, err
 func run(ctx context.Context, dir, stdin string, args []string) (string, *os.ProcessState, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
-	cmd.Env = append(isolatedEnv(), fmt.Sprintf("GIT_AUTHOR_DATE=%d +0000", epoch), fmt.Sprintf("GIT_COMMITTER_DATE=%d +0000", epoch))
+	cmd.Env = append(isolatedEnv(), fmt.Sprintf("GIT_AUTHOR_DATE=%d +0000", epoch),
+		fmt.Sprintf("GIT_COMMITTER_DATE=%d +0000", epoch))
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// LFS is the Git LFS server of a repository: the batch API for downloads, and the objects, below {URL}/info/lfs. Objects are
-// files in the repository's folder.
+// LFS is the Git LFS server of a repository: the batch API for downloads, and the objects, below
+// {URL}/info/lfs. Objects are files in the repository's folder.
 type LFS struct {
 	base string // URL of the objects
 	dir  string // with a file for each object
@@ -26,10 +26,12 @@ type LFS struct {
 
 // LFSHooks change what an LFS server answers. All are optional.
 type LFSHooks struct {
-	MaxBatch int                                                                  // objects in a batch; larger ones are refused with 413
-	Batch    func(w http.ResponseWriter, r *http.Request) (done bool)             // called before a batch request is served
-	Answer   func(response map[string]any, objects []map[string]any)              // called with the response of a batch
-	Get      func(w http.ResponseWriter, r *http.Request, oid string) (done bool) // called before an object is served
+	// objects in a batch; larger ones are refused with 413
+	MaxBatch int
+	// called before a batch request is served
+	Batch  func(w http.ResponseWriter, r *http.Request) (done bool)
+	Answer func(response map[string]any, objects []map[string]any)              // called with the response of a batch
+	Get    func(w http.ResponseWriter, r *http.Request, oid string) (done bool) // called before an object is served
 }
 
 const lfsPrefix = "info/lfs/"
@@ -81,7 +83,8 @@ func (l *LFS) Set(hooks LFSHooks) {
 	l.hooks = hooks
 }
 
-// Requests returns the number of objects in each batch request so far, and "{oid} {Range}" of each download, and forgets them.
+// Requests returns the number of objects in each batch request so far, and "{oid} {Range}" of each download,
+// and forgets them.
 func (l *LFS) Requests() (batches []int, gets []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -69,7 +69,8 @@ func (s *Server) DeleteRef(ctx context.Context, repo, ref string) error {
 	return err
 }
 
-// ManyRefs replaces the packed refs by n branches "many/000001" and so on at a commit. Other refs that are not packed remain.
+// ManyRefs replaces the packed refs by n branches "many/000001" and so on at a commit. Other refs that are
+// not packed remain.
 func (s *Server) ManyRefs(repo, commit string, n int) error {
 	var packed strings.Builder
 	packed.WriteString("# pack-refs with: peeled fully-peeled sorted \n")

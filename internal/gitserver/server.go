@@ -58,9 +58,10 @@ type repoState struct {
 // Option configures a [Server].
 type Option func(*Server)
 
-// WithBefore calls hook before each request is served, with the repository ("acme/widgets") and the service: "info/refs" for a
-// list of refs, "git-upload-pack" for objects. It is not called for the capabilities of protocol 2. The request waits until hook
-// returns. ctx is done when the client disconnects or the server closes.
+// WithBefore calls hook before each request is served, with the repository ("acme/widgets") and the service:
+// "info/refs" for a list of refs, "git-upload-pack" for objects. It is not called for the capabilities of
+// protocol 2. The request waits until hook returns. ctx is done when the client disconnects or the server
+// closes.
 func WithBefore(hook func(ctx context.Context, repo, service string)) Option {
 	return func(s *Server) { s.before = hook }
 }
@@ -71,8 +72,8 @@ var backend = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "git-http-backend"), err
 })
 
-// Start serves the bare repositories in dir on a free port of 127.0.0.1. It creates dir if necessary. The caller must close
-// the server.
+// Start serves the bare repositories in dir on a free port of 127.0.0.1. It creates dir if necessary. The
+// caller must close the server.
 func Start(dir string, opts ...Option) (*Server, error) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -89,7 +90,10 @@ func Start(dir string, opts ...Option) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start git server: %w", err)
 	}
-	s := &Server{dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{}, limits: map[string]time.Duration{}}
+	s := &Server{
+		dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{},
+		limits: map[string]time.Duration{},
+	}
 	for _, opt := range opts {
 		opt(s)
 	}
@@ -126,8 +130,8 @@ func (s *Server) Close() {
 // URL returns the clone URL of repo.
 func (s *Server) URL(repo string) string { return s.base + "/" + repo + ".git" }
 
-// RequireAuth answers requests for repo with 401 unless they contain this user name and password as Basic credentials, or
-// the password as a Bearer token.
+// RequireAuth answers requests for repo with 401 unless they contain this user name and password as Basic
+// credentials, or the password as a Bearer token.
 func (s *Server) RequireAuth(repo, username, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +146,8 @@ func (s *Server) Answer(repo string, status int) {
 	s.state(repo).status = status
 }
 
-// Redirect responds to requests for repo with a redirect of that status to the repository at url, as forges do after a rename.
+// Redirect responds to requests for repo with a redirect of that status to the repository at url, as forges
+// do after a rename.
 func (s *Server) Redirect(repo, url string, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

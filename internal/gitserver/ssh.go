@@ -18,8 +18,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// SSHServer serves a [Server]'s repositories over SSH with Git's own upload-pack. It accepts any user name with its client
-// key.
+// SSHServer serves a [Server]'s repositories over SSH with Git's own upload-pack. It accepts any user name
+// with its client key.
 type SSHServer struct {
 	// ClientKey is the accepted private key, in OpenSSH format.
 	ClientKey string
@@ -191,7 +191,8 @@ func (s *SSHServer) session(conn net.Conn, channel ssh.Channel, requests <-chan 
 	version := ""
 	for request := range requests {
 		var variable struct{ Name, Value string }
-		if request.Type == "env" && ssh.Unmarshal(request.Payload, &variable) == nil && variable.Name == "GIT_PROTOCOL" && !s.git.only0.Load() {
+		if request.Type == "env" && ssh.Unmarshal(request.Payload, &variable) == nil &&
+			variable.Name == "GIT_PROTOCOL" && !s.git.only0.Load() {
 			version = variable.Value
 		}
 		var command struct{ Line string }

@@ -14,8 +14,8 @@ const (
 	uploadPack   = "git-upload-pack" // objects
 )
 
-// serviceOf returns the service that a request is for. Under protocol 2, info/refs returns the capabilities, and a list of refs is a
-// request to git-upload-pack.
+// serviceOf returns the service that a request is for. Under protocol 2, info/refs returns the capabilities,
+// and a list of refs is a request to git-upload-pack.
 func serviceOf(path string, header http.Header, body []byte) string {
 	switch {
 	case path == infoRefs && header.Get("Git-Protocol") == "version=2":

@@ -29,7 +29,8 @@ func (s *Server) secured(listener net.Listener) (net.Listener, error) {
 		return nil, fmt.Errorf("start git server: %w", err)
 	}
 	leaf, leafKey, err := certificate(&x509.Certificate{
-		Subject: pkix.Name{CommonName: "127.0.0.1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"git.test", "git.example.com"},
+		Subject: pkix.Name{CommonName: "127.0.0.1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:    []string{"git.test", "git.example.com"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, authority, authorityKey)
 	if err != nil {
@@ -41,7 +42,9 @@ func (s *Server) secured(listener net.Listener) (net.Listener, error) {
 }
 
 // certificate creates a certificate that is valid for a day. It is self-signed if parent is nil.
-func certificate(template, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+func certificate(
+	template, parent *x509.Certificate, parentKey *ecdsa.PrivateKey,
+) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err

@@ -16,8 +16,8 @@ func (s *Server) AcceptTokens(repo string, tokens ...string) {
 	s.state(repo).tokens = tokens
 }
 
-// LimitToken answers all requests with this token, or without one if it is "", with 429 and a Retry-After of whole seconds,
-// until it is called with 0.
+// LimitToken answers all requests with this token, or without one if it is "", with 429 and a Retry-After of
+// whole seconds, until it is called with 0.
 func (s *Server) LimitToken(token string, retryAfter time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package hosts limits the requests to remote hosts. It protects a host from many repositories, and the repositories of other
-// hosts from one that is slow, down or limits its clients.
+// Package hosts limits the requests to remote hosts. It protects a host from many repositories, and the
+// repositories of other hosts from one that is slow, down or limits its clients.
 //
 //	job := limiter.Job(repo.Key(), poll)
 //	defer job.Leave(ctx)
@@ -9,22 +9,24 @@
 //	… // acquire the lease
 //	session, err := network.Dial(url, auth, foreign, wire.Limits{Limiter: job.With("app")})
 //
-// Enter waits before the lease is acquired, in the process, as long as few do; beyond that it returns an error with the delay
-// until the repository's turn. A place covers one request, and is never held while the job waits for its lease or for another
-// host. Requests under the lease wait for a place, too, by the same rule.
+// Enter waits before the lease is acquired, in the process, as long as few do; beyond that it returns an
+// error with the delay until the repository's turn. A place covers one request, and is never held while the
+// job waits for its lease or for another host. Requests under the lease wait for a place, too, by the same
+// rule.
 //
 // # In a process
 //
-// A host has 16 requests in flight, and 4 if it has not answered for 30 s. All hosts that do not answer have a quarter of the
-// jobs in flight, and another one for requests without an answer for a second. A job has at most a quarter of a host's
-// places. While a host leaves requests without an answer, an eighth is left to repositories that it has answered. An eighth
-// of the jobs in flight may wait for a host, a quarter in all. Pushes go before polls, then who has waited longest. Polls
-// get every tenth place, and at most half of them.
+// A host has 16 requests in flight, and 4 if it has not answered for 30 s. All hosts that do not answer have
+// a quarter of the jobs in flight, and another one for requests without an answer for a second. A job has at
+// most a quarter of a host's places. While a host leaves requests without an answer, an eighth is left to
+// repositories that it has answered. An eighth of the jobs in flight may wait for a host, a quarter in all.
+// Pushes go before polls, then who has waited longest. Polls get every tenth place, and at most half of them.
 //
 // # In Redis, per host and credential
 //
 //	answer                                              effect
-//	429, 403 with Retry-After or X-RateLimit-           the credential is blocked for that time; if it is unknown, for 1 s,
+//	429, 403 with Retry-After or X-RateLimit-           the credential is blocked for that time; if it is unknown,
+//	                                                    for 1 s,
 //	Remaining: 0, or success with that                  doubled up to 5 min
 //	no connection                                       blocked for 1 s, doubled up to 5 min
 //	5xx, timeout or broken connection for three         the same; 503 with Retry-After for that time
@@ -33,12 +35,13 @@
 //	for those never answered, if others were lately
 //	any other, also 401 and 404                         good
 //
-// When a block ends, one job over all processes goes on, and after each good answer twice as many. Such a job waits for the
-// end of the next short block under its lease, because it would have to begin anew otherwise.
+// When a block ends, one job over all processes goes on, and after each good answer twice as many. Such a job
+// waits for the end of the next short block under its lease, because it would have to begin anew otherwise.
 //
-// A repository that must wait has one place in a queue, however many changes it has, and keeps it. It is expected again at its
-// turn, by the rate at which changes go on, but after 60 to 90 s at most. Who stays away for 90 s longer loses the place. The
-// first four wait in their processes while the block is short. If nobody who was expected comes, others may.
+// A repository that must wait has one place in a queue, however many changes it has, and keeps it. It is
+// expected again at its turn, by the rate at which changes go on, but after 60 to 90 s at most. Who stays
+// away for 90 s longer loses the place. The first four wait in their processes while the block is short. If
+// nobody who was expected comes, others may.
 //
 // # Failures
 //

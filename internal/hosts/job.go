@@ -47,9 +47,10 @@ func (j *Job) turn(t Target) *turn {
 	return j.turns[t]
 }
 
-// Enter waits until the job may send its first request to a target. It is called before the lease is acquired. The place is
-// kept for a second, so that a job that waits for its lease holds up nobody. The error is one of contention, with the delay
-// after which to try again; if the host is the reason, it wraps a retryable fault.
+// Enter waits until the job may send its first request to a target. It is called before the lease is
+// acquired. The place is kept for a second, so that a job that waits for its lease holds up nobody. The error
+// is one of contention, with the delay after which to try again; if the host is the reason, it wraps a
+// retryable fault.
 func (j *Job) Enter(ctx context.Context, t Target) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -199,8 +200,8 @@ func (l *Limiter) leave(target Target, w *waiter, p *place) {
 	l.admit(h)
 }
 
-// done ends a request, and reports whether it may be sent again: after a block that is short, by a job that was let in after
-// an earlier one. Another job of the repository would only begin anew.
+// done ends a request, and reports whether it may be sent again: after a block that is short, by a job that
+// was let in after an earlier one. Another job of the repository would only begin anew.
 func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (again bool) {
 	l := j.l
 	outcome, after := classify(a)
@@ -228,7 +229,8 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 			keep = j.repo
 		}
 	case outcome == Failed:
-		counts := len(h.known) == 0 || !h.known[j.repo].IsZero() // otherwise it answers others, but has never answered this one
+		// otherwise it answers others, but has never answered this one
+		counts := len(h.known) == 0 || !h.known[j.repo].IsZero()
 		if a.Status == 0 {
 			j.silent[t.Host]++
 			delete(h.known, j.repo)
@@ -253,7 +255,8 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 	if report == "" {
 		return again
 	}
-	r, err := j.call(context.WithoutCancel(ctx), t, report, keep, after.Milliseconds(), now.Sub(p.began).Milliseconds(), string(reason))
+	r, err := j.call(context.WithoutCancel(ctx), t, report, keep, after.Milliseconds(), now.Sub(p.began).Milliseconds(),
+		string(reason))
 	if log := l.cfg.Log.With("host", t.Host, "credential", t.Credential); err == nil && r.news && report == "good" {
 		log.InfoContext(ctx, "host no longer limited")
 	} else if err == nil && r.news {

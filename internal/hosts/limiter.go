@@ -161,7 +161,9 @@ func (l *Limiter) Job(repo string, poll bool) *Job {
 				delete(l.hosts, name)
 			}
 		}
-		maps.DeleteFunc(l.shared, func(_ Target, s *shared) bool { return s.until.Before(now) && now.Sub(s.learned) > time.Minute })
+		maps.DeleteFunc(l.shared, func(_ Target, s *shared) bool {
+			return s.until.Before(now) && now.Sub(s.learned) > time.Minute
+		})
 	}
 	return &Job{l: l, repo: repo, poll: poll, token: l.id + strconv.FormatUint(l.jobs, 36),
 		turns: map[Target]*turn{}, silent: map[string]int{}}
@@ -170,7 +172,9 @@ func (l *Limiter) Job(repo string, poll bool) *Job {
 func (l *Limiter) hostOf(name string) *host {
 	if l.hosts[name] == nil {
 		limit := cmp.Or(l.cfg.Overrides[name], l.cfg.Limit)
-		l.hosts[name] = &host{limit: limit, places: map[*place]bool{}, failures: map[string]bool{}, known: map[string]time.Time{}}
+		l.hosts[name] = &host{
+			limit: limit, places: map[*place]bool{}, failures: map[string]bool{}, known: map[string]time.Time{},
+		}
 	}
 	return l.hosts[name]
 }
@@ -214,8 +218,9 @@ func (l *Limiter) hasPlace(h *host, now time.Time) bool {
 	return fresh+max(0, stuck-quarter) < quarter
 }
 
-// room returns how many more changes may wait for the host in this process: an eighth of the window, and a quarter for all
-// hosts together; half of that for polls. If few wait, all others may come, so that the host is not idle.
+// room returns how many more changes may wait for the host in this process: an eighth of the window, and a
+// quarter for all hosts together; half of that for polls. If few wait, all others may come, so that the host
+// is not idle.
 func (l *Limiter) room(h *host, poll bool) int {
 	most, all, waiting := max(1, l.cfg.Window/8), max(1, l.cfg.Window/4), 0
 	if poll {
@@ -282,10 +287,10 @@ func (l *Limiter) admit(h *host) {
 	})
 }
 
-// next returns the index of the next waiter to go on, or -1: first those with a lease, but a job has at most a quarter of the
-// places, so that one with many files does not keep the others out. Then pushes go before polls, but for every tenth place;
-// polls have at most half of the places. While it leaves requests without an answer, an eighth is left to repositories that
-// it answers: it may fail for some only.
+// next returns the index of the next waiter to go on, or -1: first those with a lease, but a job has at most
+// a quarter of the places, so that one with many files does not keep the others out. Then pushes go before
+// polls, but for every tenth place; polls have at most half of the places. While it leaves requests without
+// an answer, an eighth is left to repositories that it answers: it may fail for some only.
 func (h *host) next(now time.Time) int {
 	used, polls, free, running, push, poll := map[*Job]int{}, 0, h.limit, -1, -1, -1
 	silent := now.Sub(h.silent) < lately

@@ -68,15 +68,16 @@ func (r Reader) List(ctx context.Context) ([]Status, error) {
 	return all, nil
 }
 
-// Clear lifts the blocks of a host for all its credentials, or for one if not nil, and returns them. Afterwards the number of
-// jobs begins with one.
+// Clear lifts the blocks of a host for all its credentials, or for one if not nil, and returns them.
+// Afterwards the number of jobs begins with one.
 func (r Reader) Clear(ctx context.Context, name string, credential *string) (lifted []Status, err error) {
 	all, err := r.List(ctx)
 	for _, s := range all {
 		if s.Host != name || s.Until.IsZero() || credential != nil && *credential != s.Credential {
 			continue
 		}
-		if err := r.Redis.HSet(ctx, r.Prefix+hostInfix+s.Target.String(), "blocked", 0, "strikes", 0, "struck", 0).Err(); err != nil {
+		if err := r.Redis.HSet(ctx, r.Prefix+hostInfix+s.Target.String(), "blocked", 0, "strikes", 0, "struck",
+			0).Err(); err != nil {
 			return lifted, fmt.Errorf("lift the limits of %s: %w", name, err)
 		}
 		lifted = append(lifted, s)

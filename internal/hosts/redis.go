@@ -94,7 +94,8 @@ func (j *Job) call(ctx context.Context, t Target, op, repo string, args ...any) 
 	l, kind := j.l, map[bool]string{true: "poll", false: "push"}[j.poll]
 	l.mu.Lock()
 	s, away := l.sharedOf(t), time.Now().Before(l.away)
-	args = append([]any{0, t.String(), op, j.token, repo, kind, time.Since(j.turn(t).since).Milliseconds(), s.passed}, args...)
+	args = append([]any{0, t.String(), op, j.token, repo, kind, time.Since(j.turn(t).since).Milliseconds(), s.passed},
+		args...)
 	s.passed = 0
 	l.mu.Unlock()
 	if away {

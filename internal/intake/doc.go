@@ -9,8 +9,8 @@
 // The script also keeps a ledger of delivery IDs and ignores duplicates. So it is safe to retry: if Redis accepts a
 // delivery but its reply is lost, the delivery is spooled, and ignored when it is sent again.
 //
-// While the spool contains deliveries that Redis has not refused, new ones are appended to it, to keep the order. If it is full,
-// they are sent to Redis directly. [Intake.Run] empties the spool:
+// While the spool contains deliveries that Redis has not refused, new ones are appended to it, to keep the
+// order. If it is full, they are sent to Redis directly. [Intake.Run] empties the spool:
 //
 //	Redis is unreachable                     the delivery stays at the front and is retried 4 times a second
 //	Redis refuses a delivery                 it waits for the next pass; it is dropped once older than [watch.Keep]

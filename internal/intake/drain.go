@@ -26,7 +26,9 @@ func (in *Intake) Run(ctx context.Context) {
 	}
 	unavailable := false
 	for ctx.Err() == nil {
-		more, err := in.cfg.Spool.Drain(func(text []byte, again bool) (keep bool, err error) { return in.resend(ctx, text, again) })
+		more, err := in.cfg.Spool.Drain(func(text []byte, again bool) (keep bool, err error) {
+			return in.resend(ctx, text, again)
+		})
 		pause, appended := in.cfg.Adopt, in.cfg.Spool.Appended()
 		switch {
 		case err != nil:

@@ -1,5 +1,6 @@
-// Command measure counts what a reader of Lockstep has to hold in the head: lines, exported names, Lua scripts, settings, words and long
-// functions. Run it from the root of a checkout. Its test counts what one push crosses; make measure prints both.
+// Command measure counts what a reader of Lockstep has to hold in the head: lines, exported names, Lua
+// scripts, settings, words and long functions. Run it from the root of a checkout. Its test counts what one
+// push crosses; make measure prints both.
 package main
 
 import (

@@ -22,13 +22,15 @@ import (
 
 // support names the folders of test support: code that only tests, benchmarks and the demo run.
 var support = []string{
-	"internal/gitclients/", "internal/gitea/", "internal/gitserver/", "internal/logtest/", "internal/measure/", "internal/proctest/",
+	"internal/gitclients/", "internal/gitea/", "internal/gitserver/", "internal/logtest/", "internal/measure/",
+	"internal/proctest/",
 	"internal/redistest/", "internal/stats/", "internal/testenv/",
 }
 
 const maxFunction = 80 // lines
 
-// kindOf returns the kind of a file of code. A test outside bench, examples and deploy is a test also in a support folder.
+// kindOf returns the kind of a file of code. A test outside bench, examples and deploy is a test also in a
+// support folder.
 func kindOf(path string) string {
 	for _, dir := range []string{"bench", "examples", "deploy"} {
 		if strings.HasPrefix(path, dir+"/") {
@@ -191,15 +193,19 @@ func (s *size) print() error {
 	config.AddFlags(settings, ^config.Group(0))
 	names := 0
 	settings.VisitAll(func(f *pflag.Flag) { names++ })
-	fmt.Printf("\n%d exported names, %d functions (longest %d lines, %d above %d)\n", s.exported, s.functions, s.longest, len(s.long), maxFunction)
-	fmt.Printf("%d Lua scripts, %d settings, %d error classes, %d words of documents\n\n", s.lua, names, s.classes, s.words)
+	fmt.Printf("\n%d exported names, %d functions (longest %d lines, %d above %d)\n", s.exported, s.functions,
+		s.longest, len(s.long), maxFunction)
+	fmt.Printf("%d Lua scripts, %d settings, %d error classes, %d words of documents\n\n", s.lua, names, s.classes,
+		s.words)
 	slices.Sort(s.long)
 	slices.Reverse(s.long)
 	for _, line := range s.long {
 		fmt.Println(line)
 	}
 	fmt.Println("\nproduct, lines by folder:")
-	for _, folder := range slices.SortedFunc(maps.Keys(s.folders), func(a, b string) int { return s.folders[b] - s.folders[a] }) {
+	for _, folder := range slices.SortedFunc(maps.Keys(s.folders), func(a, b string) int {
+		return s.folders[b] - s.folders[a]
+	}) {
 		fmt.Printf("%6d %s\n", s.folders[folder], folder)
 	}
 	return nil

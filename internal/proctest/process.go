@@ -137,8 +137,8 @@ func Run(t *testing.T, name string, env []string, args ...string) (stdout, stder
 // host comes back after up to 90 s.
 const patience = 3 * time.Minute
 
-// Eventually polls until ok returns true, for effects of other processes without a signal to wait for. It fails the test
-// after three minutes.
+// Eventually polls until ok returns true, for effects of other processes without a signal to wait for. It
+// fails the test after three minutes.
 func Eventually(t *testing.T, ok func() bool, format string, args ...any) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -185,7 +185,9 @@ func AwaitResults(t *testing.T, client redis.UniversalClient, n int) []events.Re
 		if time.Since(progress) > patience {
 			t.Fatalf("no new result for %v: got %d, want %d", patience, len(results), n)
 		}
-		read, err := client.XRead(context.Background(), &redis.XReadArgs{Streams: []string{topic, from}, Count: 1000, Block: time.Second}).Result()
+		read, err := client.XRead(context.Background(), &redis.XReadArgs{
+			Streams: []string{topic, from}, Count: 1000, Block: time.Second,
+		}).Result()
 		if errors.Is(err, redis.Nil) {
 			continue
 		}
@@ -247,14 +249,16 @@ func (p *Process) ListenAddress(message string) string {
 	return address
 }
 
-// FreeAddress reserves a local address until the end of the test. It binds a socket that does not listen, so the kernel
-// gives the port to nobody else, but SO_REUSEADDR, which Go sets on all sockets, still allows to listen on it explicitly.
+// FreeAddress reserves a local address until the end of the test. It binds a socket that does not listen, so
+// the kernel gives the port to nobody else, but SO_REUSEADDR, which Go sets on all sockets, still allows to
+// listen on it explicitly.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	fd := Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { _ = syscall.Close(fd) })
 	Must(0, syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))(t)
-	Must(0, syscall.Bind(fd, &syscall.SockaddrInet4{}))(t) // on all addresses, so that port 0 of another one is not it either
+	// on all addresses, so that port 0 of another one is not it either
+	Must(0, syscall.Bind(fd, &syscall.SockaddrInet4{}))(t)
 	name, ok := Must(syscall.Getsockname(fd))(t).(*syscall.SockaddrInet4)
 	if !ok {
 		t.Fatal("the socket has no address")

@@ -23,7 +23,8 @@ type Faulty struct {
 	clock  string // file: how far its clock is off
 }
 
-// StartFaulty is like [StartReal], but also skips the test without a C compiler. fsync is how long a flush to disk takes at least.
+// StartFaulty is like [StartReal], but also skips the test without a C compiler. fsync is how long a flush to
+// disk takes at least.
 func StartFaulty(t testing.TB, fsync time.Duration, args ...string) *Faulty {
 	t.Helper()
 	skipEmbedded(t)
@@ -41,10 +42,12 @@ func StartFaulty(t testing.TB, fsync time.Duration, args ...string) *Faulty {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl").CombinedOutput(); err != nil {
+	if out, err := exec.Command("gcc", "-O1", "-shared", "-fPIC", "-o", library, source,
+		"-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	f.Server = startReal(t, args, "LD_PRELOAD="+library, "FAULTS_SYNCED="+f.synced, "FAULTS_CLOCK="+f.clock, fmt.Sprint("FAULTS_FSYNC_US=", fsync.Microseconds()))
+	f.Server = startReal(t, args, "LD_PRELOAD="+library, "FAULTS_SYNCED="+f.synced, "FAULTS_CLOCK="+f.clock,
+		fmt.Sprint("FAULTS_FSYNC_US=", fsync.Microseconds()))
 	return f
 }
 
@@ -53,7 +56,8 @@ func (f *Faulty) SetClock(off time.Duration) {
 	f.t.Helper()
 	file, err := os.OpenFile(f.clock, os.O_WRONLY, 0)
 	if err == nil {
-		_, err = file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(off.Milliseconds())), 0) // redis-server has mapped the file
+		// redis-server has mapped the file
+		_, err = file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(off.Milliseconds())), 0)
 		_ = file.Close()
 	}
 	if err != nil {
@@ -61,9 +65,9 @@ func (f *Faulty) SetClock(off time.Duration) {
 	}
 }
 
-// PowerCut kills the server and takes from its append-only files what it had not flushed: all of it or, if torn, a random part, so that a
-// command may be torn. Renames count as flushed. It returns how many bytes were not flushed, and how many of them are lost.
-// [Server.Restart] is the return of power.
+// PowerCut kills the server and takes from its append-only files what it had not flushed: all of it or, if
+// torn, a random part, so that a command may be torn. Renames count as flushed. It returns how many bytes
+// were not flushed, and how many of them are lost. [Server.Restart] is the return of power.
 func (f *Faulty) PowerCut(torn bool) (unflushed, lost int64) {
 	f.t.Helper()
 	f.Stop()

@@ -112,7 +112,8 @@ func (s *Server) launch() error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--daemonize", "no"}, argsFor(s.args)...)
+	args := append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", s.dir, "--save", "", "--daemonize", "no"},
+		argsFor(s.args)...)
 	s.log = &logtest.Buffer{}
 	cmd := exec.Command("redis-server", args...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = s.log, s.log, append(os.Environ(), s.env...)
@@ -142,8 +143,8 @@ func (s *Server) launch() error {
 	}
 }
 
-// Stop kills the server as kill -9 does: connections break, and nothing more is written to disk. Until Restart or the end of the test
-// its port refuses connections.
+// Stop kills the server as kill -9 does: connections break, and nothing more is written to disk. Until
+// Restart or the end of the test its port refuses connections.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +168,8 @@ func (s *Server) Stop() {
 	}
 }
 
-// hold binds a socket to a port of 127.0.0.1 and does not listen: connections to it are refused, and no server of another test can take
-// the port. It returns nil if the port is taken already.
+// hold binds a socket to a port of 127.0.0.1 and does not listen: connections to it are refused, and no
+// server of another test can take the port. It returns nil if the port is taken already.
 func hold(port int) *os.File {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

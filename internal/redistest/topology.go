@@ -170,7 +170,8 @@ func StartCluster(t testing.TB) *Cluster {
 func (c *Cluster) start() (node *Server, meet []any) {
 	c.t.Helper()
 	_, bus, _ := net.SplitHostPort(freeAddr(c.t))
-	node = StartReal(c.t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", clusterNodeTimeout, "--repl-diskless-sync-delay", "0")
+	node = StartReal(c.t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout",
+		clusterNodeTimeout, "--repl-diskless-sync-delay", "0")
 	if major() == 6 {
 		bus = strconv.Itoa(node.Port() + 10000)
 	}
@@ -193,8 +194,8 @@ func (c *Cluster) awaitSlots(node *Server) {
 	})
 }
 
-// AddReplicas adds a replica of each master and waits until it follows, and could take over: until gossip has told it the slots of its master,
-// it is never promoted.
+// AddReplicas adds a replica of each master and waits until it follows, and could take over: until gossip has
+// told it the slots of its master, it is never promoted.
 func (c *Cluster) AddReplicas() {
 	c.t.Helper()
 	for _, master := range c.Nodes {
@@ -230,8 +231,8 @@ func (c *Cluster) Fail(i int) {
 	c.Nodes[i], c.Replicas[i] = promoted, killed
 }
 
-// HalfMove begins to move the slot of a key to another node, and moves that key alone, as a resharding that was interrupted. It returns a
-// function that moves the rest and gives the slot to that node.
+// HalfMove begins to move the slot of a key to another node, and moves that key alone, as a resharding that
+// was interrupted. It returns a function that moves the rest and gives the slot to that node.
 func (c *Cluster) HalfMove(key string) (finish func()) {
 	c.t.Helper()
 	ctx := context.Background()

@@ -19,7 +19,8 @@ var major = sync.OnceValue(func() int {
 	return version
 })
 
-// Lag returns lag, or -1 (unknown) with a Redis 6, which does not report the lag of a group that has read only part of its stream.
+// Lag returns lag, or -1 (unknown) with a Redis 6, which does not report the lag of a group that has read
+// only part of its stream.
 func Lag(lag int64) int64 {
 	if major() == 6 {
 		return -1

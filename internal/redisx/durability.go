@@ -24,8 +24,8 @@ type Durability struct {
 	Reason string          `json:"reason,omitempty"` // the setting and what it loses; empty if durable
 }
 
-// ReadDurability reads the settings of the node that has key. Managed services often refuse CONFIG; INFO still tells whether there is an
-// append-only file, but not when it is flushed.
+// ReadDurability reads the settings of the node that has key. Managed services often refuse CONFIG; INFO
+// still tells whether there is an append-only file, but not when it is flushed.
 func ReadDurability(ctx context.Context, client redis.UniversalClient, key string) Durability {
 	node, err := NodeOf(ctx, client, key)
 	if err != nil {
@@ -42,7 +42,8 @@ func ReadDurability(ctx context.Context, client redis.UniversalClient, key strin
 		}
 	}
 	if settings["appendonly"] == "" {
-		settings["appendonly"] = map[string]string{"0": "no", "1": "yes"}[InfoField(node.Info(ctx, "persistence").Val(), "aof_enabled")]
+		settings["appendonly"] = map[string]string{"0": "no", "1": "yes"}[InfoField(node.Info(ctx, "persistence").Val(),
+			"aof_enabled")]
 	}
 	appendonly, fsync, pauses := settings["appendonly"], settings["appendfsync"], settings["no-appendfsync-on-rewrite"]
 	switch {
@@ -57,7 +58,8 @@ func ReadDurability(ctx context.Context, client redis.UniversalClient, key strin
 	case fsync != "always":
 		return Durability{WeaklyDurable, "appendfsync " + fsync + ", a crash of its machine loses up to 30 s or more"}
 	case pauses != "no":
-		return Durability{WeaklyDurable, "no-appendfsync-on-rewrite " + cmp.Or(pauses, "unknown") + ", nothing is flushed in a rewrite"}
+		return Durability{WeaklyDurable, "no-appendfsync-on-rewrite " + cmp.Or(pauses, "unknown") +
+			", nothing is flushed in a rewrite"}
 	}
 	return Durability{Level: Durable}
 }

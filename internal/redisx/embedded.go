@@ -34,9 +34,10 @@ func (e *Embedded) Close() {
 	e.redis.Close()
 }
 
-// Expire makes the keys of m expire until stop is called, each within 100 ms of its time, or a second beside some 100,000 keys: at most a
-// fiftieth of the time is spent on it, and time goes more slowly for keys if that does not suffice. Without it they never expire;
-// [miniredis.Miniredis.ClockTTL] sorts all keys at each access.
+// Expire makes the keys of m expire until stop is called, each within 100 ms of its time, or a second beside
+// some 100,000 keys: at most a fiftieth of the time is spent on it, and time goes more slowly for keys if
+// that does not suffice. Without it they never expire; [miniredis.Miniredis.ClockTTL] sorts all keys at each
+// access.
 func Expire(m *miniredis.Miniredis) (stop func()) {
 	const pause, longest, share = 100 * time.Millisecond, time.Second, 50
 	done, stopped := make(chan struct{}), make(chan struct{})

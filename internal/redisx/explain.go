@@ -24,11 +24,14 @@ func Explain(server Server, err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case unavailable && answered:
-		return &UnavailableError{fmt.Errorf("redis at %s cannot serve at present; check it, or name another with --redis: %w", server, err)}
+		return &UnavailableError{fmt.Errorf("redis at %s cannot serve at present; check it, or name another "+
+			"with --redis: %w", server, err)}
 	case unavailable:
-		return &UnavailableError{fmt.Errorf("redis at %s does not answer; start it, or name another with --redis: %w", server, err)}
+		return &UnavailableError{fmt.Errorf("redis at %s does not answer; start it, or name another with --redis: %w",
+			server, err)}
 	case answered:
-		return fmt.Errorf("redis at %s refused the command; check its password, the user's permissions and --prefix: %w", server, err)
+		return fmt.Errorf("redis at %s refused the command; check its password, the user's permissions and "+
+			"--prefix: %w", server, err)
 	}
 	return err
 }

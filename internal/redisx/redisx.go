@@ -28,8 +28,8 @@ const (
 	poolSize     = 32
 )
 
-// go-redis logs errors that it also returns. Its logger is a global variable that its clients read without synchronization, so it
-// is replaced before there is any.
+// go-redis logs errors that it also returns. Its logger is a global variable that its clients read without
+// synchronization, so it is replaced before there is any.
 func init() { redis.SetLogger(&logging.VoidLogger{}) }
 
 // Server is the address of a Redis deployment. Only [Parse] creates one.
@@ -57,7 +57,8 @@ func Parse(raw, password string) (Server, error) {
 	}
 	scheme, topology, _ := strings.Cut(u.Scheme, "+")
 	if scheme != "redis" && scheme != "rediss" && scheme != "unix" {
-		return Server{}, fmt.Errorf("redis: unknown scheme %q; want redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://", u.Scheme)
+		return Server{}, fmt.Errorf("redis: unknown scheme %q; want redis://, rediss://, unix://, redis+sentinel:// "+
+			"or redis+cluster://", u.Scheme)
 	}
 	u.Scheme = scheme
 	server := Server{address: addressOf(u)}
@@ -72,7 +73,8 @@ func Parse(raw, password string) (Server, error) {
 		err = fmt.Errorf("unknown topology %q; want sentinel or cluster", topology)
 	}
 	if err != nil {
-		return Server{}, fmt.Errorf("redis: %s", strings.TrimPrefix(err.Error(), "redis: ")) // go-redis' errors have the same prefix
+		// go-redis' errors have the same prefix
+		return Server{}, fmt.Errorf("redis: %s", strings.TrimPrefix(err.Error(), "redis: "))
 	}
 	return server, nil
 }
@@ -86,10 +88,10 @@ func addressOf(u *url.URL) string {
 // String returns the address without credentials.
 func (s Server) String() string { return s.address }
 
-// Open returns a new client, which the caller must close. Use separate clients for blocking reads, pub/sub and commands,
-// because a blocking read occupies its connection. The client never retries: if a reply is lost, the command may have
-// been executed, and only the caller knows whether it may run twice. It dials once, so that a refused connection is an
-// error at once.
+// Open returns a new client, which the caller must close. Use separate clients for blocking reads, pub/sub
+// and commands, because a blocking read occupies its connection. The client never retries: if a reply is
+// lost, the command may have been executed, and only the caller knows whether it may run twice. It dials
+// once, so that a refused connection is an error at once.
 func (s Server) Open() redis.UniversalClient { return s.open() }
 
 // With returns a Server with the same address whose clients use the hook.
@@ -178,7 +180,8 @@ func Unavailable(err error) bool {
 		_, bare := e.(syscall.Errno) // implements net.Error, but may be a file system's error, such as a full disk
 		return !bare
 	}
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, redis.ErrPoolTimeout)
 }
 
 // sendOnce prevents a Cluster client from resending commands without a reply. The client does so up to MaxRedirects

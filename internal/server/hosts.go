@@ -10,7 +10,8 @@ import (
 	"lockstep/internal/hosts"
 )
 
-// Hosts lists the hosts and credentials used within a day, which may be a few seconds old. [telemetry.Hosts] implements it.
+// Hosts lists the hosts and credentials used within a day, which may be a few seconds old. [telemetry.Hosts]
+// implements it.
 type Hosts interface {
 	List(ctx context.Context) ([]hosts.Status, error)
 }
@@ -43,7 +44,8 @@ func NewHosts(all []hosts.Status) []Host {
 			h.Reason = cmp.Or(h.Reason, string(s.Reason))
 			continue
 		}
-		until := s.Until.UTC().Round(time.Second) // its conversion from the clock of Redis differs by milliseconds between reads
+		// its conversion from the clock of Redis differs by milliseconds between reads
+		until := s.Until.UTC().Round(time.Second)
 		h.Limited = append(h.Limited, LimitedCredential{s.Credential, until})
 		if h.Until == nil || until.After(*h.Until) {
 			h.Reason, h.Until = string(s.Reason), &until
@@ -52,7 +54,8 @@ func NewHosts(all []hosts.Status) []Host {
 	return shown
 }
 
-// BusyHosts returns the hosts that somebody waits for, or that are limited, blocked ones first, then those with the most waiters.
+// BusyHosts returns the hosts that somebody waits for, or that are limited, blocked ones first, then those
+// with the most waiters.
 func BusyHosts(all []hosts.Status) []Host {
 	shown := slices.DeleteFunc(NewHosts(all), func(h Host) bool { return h.Waiting == 0 && h.Reason == "" })
 	SortHosts(shown)

@@ -2,10 +2,11 @@
 //
 //	s, err := spool.Open("spool", 1<<30)
 //	err = s.Append(ctx, text)     // on disk when it returns nil
-//	more, err := s.Drain(send)    // gives the text of each file to send, the oldest first, and deletes it once it is sent
+//	more, err := s.Drain(send)    // gives the text of each file to send, the oldest first, and deletes it once it
+//	                              is sent
 //
-// Each delivery is a file, which is complete once it has its name. Any process with the directory sends it, so those of a process that
-// never returns are not lost; two may send the same one.
+// Each delivery is a file, which is complete once it has its name. Any process with the directory sends it,
+// so those of a process that never returns are not lost; two may send the same one.
 //
 //	killed, or power loss, after Append     the delivery is kept
 //	killed before Append returned           it may or may not be kept
@@ -63,7 +64,8 @@ type Spool struct {
 // Open opens a spool in dir, which it creates if necessary. maxBytes limits the space of all files in it.
 func Open(dir string, maxBytes int64) (*Spool, error) {
 	s := &Spool{
-		dir: dir, maxBytes: maxBytes, slots: make(chan struct{}, atOnce), appended: make(chan struct{}, 1), kept: map[string]bool{},
+		dir: dir, maxBytes: maxBytes, slots: make(chan struct{}, atOnce), appended: make(chan struct{}, 1),
+		kept: map[string]bool{},
 	}
 	if err := probe(dir); err != nil {
 		return nil, fmt.Errorf("spool: %w", err)
@@ -92,8 +94,8 @@ func probe(dir string) error {
 	return os.Remove(path)
 }
 
-// Append adds a delivery and returns nil when it is on disk. It returns [ErrFull] beyond the limit. If ctx is done first, the delivery may
-// or may not be kept. The caller must not change text afterwards.
+// Append adds a delivery and returns nil when it is on disk. It returns [ErrFull] beyond the limit. If ctx is
+// done first, the delivery may or may not be kept. The caller must not change text afterwards.
 func (s *Spool) Append(ctx context.Context, text []byte) error {
 	done := make(chan error, 1)
 	select {
@@ -136,11 +138,12 @@ func (s *Spool) write(text []byte) error {
 	return nil
 }
 
-// spaceOf returns the space of a file of n bytes: whole blocks, and another one for its inode. ext4 has one inode per 16 KiB, so a disk
-// of twice the limit has about as many inodes as the spool may have files.
+// spaceOf returns the space of a file of n bytes: whole blocks, and another one for its inode. ext4 has one
+// inode per 16 KiB, so a disk of twice the limit has about as many inodes as the spool may have files.
 func spaceOf(n int64) int64 { return (n+block-1)/block*block + block }
 
-// reserve reserves space for a file, or returns ErrFull. Before that it counts the files again: other processes remove some.
+// reserve reserves space for a file, or returns ErrFull. Before that it counts the files again: other
+// processes remove some.
 func (s *Spool) reserve(space int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,9 +176,9 @@ func (s *Spool) count() (paths []string, err error) {
 	return paths, nil
 }
 
-// Drain gives each delivery to send and deletes it unless keep is set: then it is given again by a later pass, with again set. If send
-// fails, the next Drain continues with that delivery. more reports whether to drain again at once: deliveries were deleted, and there
-// may be others.
+// Drain gives each delivery to send and deletes it unless keep is set: then it is given again by a later
+// pass, with again set. If send fails, the next Drain continues with that delivery. more reports whether to
+// drain again at once: deliveries were deleted, and there may be others.
 func (s *Spool) Drain(send func(text []byte, again bool) (keep bool, err error)) (more bool, err error) {
 	if len(s.left) == 0 {
 		if err := s.list(); err != nil {

@@ -55,7 +55,8 @@ type jobReport struct {
 // Activities returns the work in progress on all workers, longest-running first. Work appears after about half a
 // second, see [Reporter]. Workers that have not reported for 5 s are omitted.
 func (s *Store) Activities(ctx context.Context) ([]Activity, error) {
-	reply, err := activityScript.Run(ctx, s.redis, []string{s.namespace.Working()}, "list", reportExpiry.Milliseconds()).Slice()
+	reply, err := activityScript.Run(ctx, s.redis, []string{s.namespace.Working()}, "list",
+		reportExpiry.Milliseconds()).Slice()
 	if err != nil {
 		return nil, fmt.Errorf("read the workers' activities: %w", err)
 	}

@@ -22,8 +22,9 @@ import (
 //	moved {cell} {epoch} {entry}    it was moved to that cell; entry is the last result here
 //	arriving {cell} {epoch}         it is being moved here from that cell
 //
-// The field changes only under the lease, and everything that works on a repository reads it under the lease. So no handler that found it
-// absent can still be at work when it is set: setting it needs the lease, and settling needs the fence of a lease that is still held.
+// The field changes only under the lease, and everything that works on a repository reads it under the lease.
+// So no handler that found it absent can still be at work when it is set: setting it needs the lease, and
+// settling needs the fence of a lease that is still held.
 const (
 	cellField    = "cell"
 	followsField = "follows"
@@ -43,8 +44,8 @@ func (m CellMove) args(guard locking.Guard) []any {
 	return []any{guard.Owner, strconv.FormatUint(guard.Fence, 10), m.Cell, strconv.FormatInt(m.Epoch, 10)}
 }
 
-// MovedToCell returns the move by which the repository has left this cell, and the last entry in the stream of results at that moment,
-// "0-0" if it was empty. It returns false if the repository has not left.
+// MovedToCell returns the move by which the repository has left this cell, and the last entry in the stream
+// of results at that moment, "0-0" if it was empty. It returns false if the repository has not left.
 func (r Repo) MovedToCell() (move CellMove, last string, ok bool) {
 	kind, cell, epoch, last := parseCell(r.fields[cellField])
 	return CellMove{Cell: cell, Epoch: epoch}, last, kind == movedKind
@@ -94,11 +95,12 @@ func parseCell(value string) (kind, cell string, epoch int64, last string) {
 	return parts[0], parts[1], epoch, last
 }
 
-// elsewhereDelay is how soon a change of a repository that is being moved is tried again: a move needs a second to activate it.
+// elsewhereDelay is how soon a change of a repository that is being moved is tried again: a move needs a
+// second to activate it.
 const elsewhereDelay = 500 * time.Millisecond
 
-// CheckHere returns an error of the class [events.ClassBusy] unless the repository is in this cell. Call it under the lease, with the
-// state read under it.
+// CheckHere returns an error of the class [events.ClassBusy] unless the repository is in this cell. Call it
+// under the lease, with the state read under it.
 func (r Repo) CheckHere(repo events.RepoPath) error {
 	if r.IsHere() {
 		return nil
@@ -131,8 +133,9 @@ func (r Repo) FollowsFields() map[string]string {
 	return nil
 }
 
-// CarriedToCell returns the fields that a repository takes to another cell. Entry IDs of two cells cannot be compared, so the answers of
-// the remote that coalescing reuses, the newest announcements and the tombstone stay behind, and so do failures.
+// CarriedToCell returns the fields that a repository takes to another cell. Entry IDs of two cells cannot be
+// compared, so the answers of the remote that coalescing reuses, the newest announcements and the tombstone
+// stay behind, and so do failures.
 func (r Repo) CarriedToCell() map[string]string {
 	fields := r.Exported()
 	delete(fields, cellField)
@@ -163,9 +166,13 @@ func cellScript(name string) *redis.Script {
 	return redis.NewScript(text)
 }
 
-// runCell runs a script of a move under the repository's lease. It returns an error that wraps [locking.ErrLost] if that is not held, and
-// one of the class [events.ClassConflict] if the reply is not want.
-func (s *Store) runCell(ctx context.Context, client redis.Scripter, script *redis.Script, move CellMove, guard locking.Guard, want string, keys []string, args ...any) ([]string, error) {
+// runCell runs a script of a move under the repository's lease. It returns an error that wraps
+// [locking.ErrLost] if that is not held, and one of the class [events.ClassConflict] if the reply is not
+// want.
+func (s *Store) runCell(
+	ctx context.Context, client redis.Scripter, script *redis.Script, move CellMove, guard locking.Guard, want string,
+	keys []string, args ...any,
+) ([]string, error) {
 	keys = append([]string{guard.Key, s.namespace.Repo(move.Repo)}, keys...)
 	reply, err := script.Run(ctx, client, keys, append(move.args(guard), args...)...).StringSlice()
 	switch {
@@ -176,15 +183,19 @@ func (s *Store) runCell(ctx context.Context, client redis.Scripter, script *redi
 	case len(reply) == 1 && reply[0] == "lost":
 		return nil, fmt.Errorf("move %s: %w", move.Repo, locking.ErrLost)
 	case len(reply) == 1 && reply[0] == "occupied":
-		return nil, events.Errorf(events.Permanent, events.ClassConflict, "move %s: there is another repository at this path in the new cell", move.Repo)
+		return nil, events.Errorf(events.Permanent, events.ClassConflict,
+			"move %s: there is another repository at this path in the new cell", move.Repo)
 	}
-	return nil, events.Errorf(events.Permanent, events.ClassConflict, "move %s: it is elsewhere, or arrives by another move: %.200q", move.Repo, reply)
+	return nil, events.Errorf(events.Permanent, events.ClassConflict,
+		"move %s: it is elsewhere, or arrives by another move: %.200q", move.Repo, reply)
 }
 
-// Depart marks a repository as moved to another cell, which is the commit point of the move, and returns the last entry in the stream of
-// results. Its polls end. It is safe to repeat: a later call returns the same entry. client is that of the master, for a caller that
-// then waits for replicas; nil selects the Store's.
-func (s *Store) Depart(ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard) (last string, err error) {
+// Depart marks a repository as moved to another cell, which is the commit point of the move, and returns the
+// last entry in the stream of results. Its polls end. It is safe to repeat: a later call returns the same
+// entry. client is that of the master, for a caller that then waits for replicas; nil selects the Store's.
+func (s *Store) Depart(
+	ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard,
+) (last string, err error) {
 	if client == nil {
 		client = s.redis
 	}
@@ -202,9 +213,11 @@ func (s *Store) Vacate(ctx context.Context, move CellMove, guard locking.Guard) 
 	return err
 }
 
-// Arrive marks a repository as arriving from another cell. It returns an error of the class [events.ClassConflict] if there is one here.
+// Arrive marks a repository as arriving from another cell. It returns an error of the class
+// [events.ClassConflict] if there is one here.
 func (s *Store) Arrive(ctx context.Context, move CellMove, guard locking.Guard) error {
-	_, err := s.runCell(ctx, s.redis, arriveScript, move, guard, "arriving", []string{s.namespace.Views(move.Repo), s.namespace.Departed()}, move.Repo.Key())
+	_, err := s.runCell(ctx, s.redis, arriveScript, move, guard, "arriving",
+		[]string{s.namespace.Views(move.Repo), s.namespace.Departed()}, move.Repo.Key())
 	return err
 }
 
@@ -214,9 +227,11 @@ func (s *Store) Abandon(ctx context.Context, move CellMove, guard locking.Guard)
 	return err
 }
 
-// Activate stores the state of a repository that arrives, after which changes of it are handled here. Its next results name follows. It
-// is safe to repeat.
-func (s *Store) Activate(ctx context.Context, move CellMove, guard locking.Guard, follows events.Follows, fields, views map[string]string) error {
+// Activate stores the state of a repository that arrives, after which changes of it are handled here. Its
+// next results name follows. It is safe to repeat.
+func (s *Store) Activate(
+	ctx context.Context, move CellMove, guard locking.Guard, follows events.Follows, fields, views map[string]string,
+) error {
 	args := []any{follows.String()}
 	for _, all := range []map[string]string{fields, views} {
 		args = append(args, 2*len(all))
@@ -224,7 +239,8 @@ func (s *Store) Activate(ctx context.Context, move CellMove, guard locking.Guard
 			args = append(args, name, value)
 		}
 	}
-	_, err := s.runCell(ctx, s.redis, activateScript, move, guard, "active", []string{s.namespace.Views(move.Repo)}, args...)
+	_, err := s.runCell(ctx, s.redis, activateScript, move, guard, "active", []string{s.namespace.Views(move.Repo)},
+		args...)
 	return err
 }
 

@@ -70,11 +70,14 @@ func (r Repo) Checks() []Check {
 	return all
 }
 
-// CheckFields returns the fields to set and to drop after a check of ref. check is nil if no rules apply to it any more.
+// CheckFields returns the fields to set and to drop after a check of ref. check is nil if no rules apply to
+// it any more.
 func (r Repo) CheckFields(ref events.Ref, check *Check) (fields map[string]string, drop []string) {
 	fields = map[string]string{}
 	isRefused := check != nil && check.Class != ""
-	refused := slices.DeleteFunc(strings.Fields(r.fields[refusedField]), func(name string) bool { return name == ref.String() })
+	refused := slices.DeleteFunc(strings.Fields(r.fields[refusedField]), func(name string) bool {
+		return name == ref.String()
+	})
 	if isRefused {
 		refused = append(refused, ref.String())
 		slices.Sort(refused)

@@ -11,13 +11,15 @@ import (
 	"lockstep/events"
 )
 
-// fieldKinds has the kinds of fields, by their names up to the first colon. Those that are true are exported: they record what neither the
-// volume nor the remote knows. Others are determined again, or name entries of a lost stream.
+// fieldKinds has the kinds of fields, by their names up to the first colon. Those that are true are exported:
+// they record what neither the volume nor the remote knows. Others are determined again, or name entries of a
+// lost stream.
 var fieldKinds = map[string]bool{
 	"repo": true, "url": true, "synced": true, "head": true, "given": true, "repeat": true, "moved": true, "watched": true,
 	"byhand": true, "check": true, defaultField: true, refusedField: true, missingField: true,
 
-	"given_earlier": false, "fence": false, "asked": false, "newest": false, "look": false, HostsField: false, "tombstone": false, leftOutField: false, TroubleField: false,
+	"given_earlier": false, "fence": false, "asked": false, "newest": false, "look": false, HostsField: false,
+	"tombstone": false, leftOutField: false, TroubleField: false,
 	cellField: false, followsField: false,
 }
 
@@ -35,7 +37,8 @@ func (r Repo) Exported() map[string]string {
 	return fields
 }
 
-// Repeat makes exported fields request the last results again, as apps may not have received them. What apps may read stays as it is.
+// Repeat makes exported fields request the last results again, as apps may not have received them. What apps
+// may read stays as it is.
 func Repeat(fields map[string]string) {
 	for name := range fields {
 		if of, ok := strings.CutPrefix(name, givenPrefix); ok {

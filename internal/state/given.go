@@ -41,13 +41,16 @@ func (r Repo) delivered(result events.Result) (set map[string]string, drop []str
 	if given == "" || given == result.After {
 		return set, drop
 	}
-	earlier := slices.DeleteFunc(r.Earlier(result.App, result.Ref), func(commit string) bool { return commit == given || commit == result.After })
+	earlier := slices.DeleteFunc(r.Earlier(result.App, result.Ref), func(commit string) bool {
+		return commit == given || commit == result.After
+	})
 	earlier = slices.Insert(earlier, 0, given)
 	set[earlierField(result.App, result.Ref)] = strings.Join(earlier[:min(len(earlier), maxEarlier)], " ")
 	return set, drop
 }
 
-// Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an earlier one if Repeats.
+// Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an
+// earlier one if Repeats.
 func (r Repo) Received(app string, ref events.Ref) string {
 	given := r.Given(app, ref)
 	switch before := r.fields[repeatField(app, ref)]; {

@@ -42,8 +42,8 @@ func (s *Store) ManyHeads(ctx context.Context, repos []string) ([]map[string]str
 	return all, nil
 }
 
-// ManyDefaults returns the ref last published under the plain name, for each of the repositories, in one round trip. It is empty if
-// that is unknown, and for invalid paths.
+// ManyDefaults returns the ref last published under the plain name, for each of the repositories, in one
+// round trip. It is empty if that is unknown, and for invalid paths.
 func (s *Store) ManyDefaults(ctx context.Context, repos []string) ([]string, error) {
 	replies := make([]*redis.StringCmd, len(repos))
 	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {

@@ -17,10 +17,11 @@ import (
 
 // Summary is a repository in a list.
 type Summary struct {
-	Repo    string    // path as last reported
-	Fence   uint64    // of the last settled change, or 0
-	Synced  time.Time // when the last sync was settled; zero if none was
-	Removed string    // stream entry of the removal that deleted the clone; "" if it was synced or watched since, or could not be synced
+	Repo   string    // path as last reported
+	Fence  uint64    // of the last settled change, or 0
+	Synced time.Time // when the last sync was settled; zero if none was
+	// stream entry of the removal that deleted the clone; "" if it was synced or watched since, or could not be synced
+	Removed string
 	Refused []string  // refs whose commit is refused: not verified, or rewritten
 	Missing []string  // refs whose trees lack submodules
 	LeftOut []LeftOut // refs that watches select, but that are not kept
@@ -42,7 +43,8 @@ const (
 )
 
 // summaryFields are the fields that List reads of each repository.
-var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, leftOutField, TroubleField, cellField}
+var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, leftOutField,
+	TroubleField, cellField}
 
 // List returns a page of about limit repositories whose path has the prefix, ignoring case. cursor is 0 for the first
 // page. List scans at most 100,000 keys of Redis, so a page may be short or empty without being the last. Repositories
@@ -52,7 +54,9 @@ func (s *Store) List(ctx context.Context, prefix string, cursor uint64, limit in
 	if err != nil {
 		return Page{}, fmt.Errorf("list repositories: %w", err)
 	}
-	slices.SortFunc(page.Repos, func(a, b Summary) int { return cmp.Compare(strings.ToLower(a.Repo), strings.ToLower(b.Repo)) })
+	slices.SortFunc(page.Repos, func(a, b Summary) int {
+		return cmp.Compare(strings.ToLower(a.Repo), strings.ToLower(b.Repo))
+	})
 	page.Repos = slices.CompactFunc(page.Repos, func(a, b Summary) bool { return strings.EqualFold(a.Repo, b.Repo) })
 	return page, nil
 }
@@ -151,8 +155,8 @@ func (s *Store) addWatched(ctx context.Context, repos map[string]*Repo) error {
 	return err
 }
 
-// removal returns the stream entry of the removal that deleted the clone, or "" if it was synced since, or could not be. A removal clears
-// failures, so later ones are of a repository that is watched again.
+// removal returns the stream entry of the removal that deleted the clone, or "" if it was synced since, or
+// could not be. A removal clears failures, so later ones are of a repository that is watched again.
 func (r Repo) removal() string {
 	tombstone := r.fields["tombstone"]
 	if tombstone == "" || !r.Synced().IsZero() {

@@ -65,7 +65,8 @@ func (r Repo) MissingFields(result events.Result) (fields map[string]string, dro
 	return fields, drop
 }
 
-// KeepMissing returns the fields to set and to drop so that only the missing submodules of refs that keep accepts remain.
+// KeepMissing returns the fields to set and to drop so that only the missing submodules of refs that keep
+// accepts remain.
 func (r Repo) KeepMissing(keep func(events.Ref) bool) (fields map[string]string, drop []string) {
 	var refs []string
 	for _, m := range r.Missing() {

@@ -13,8 +13,8 @@ const (
 	maxMoves    = 16 // moves from one path that are remembered
 )
 
-// MovedTo reports whether the repository that was at this path has moved to another path, at the remote url, according to
-// the newest 16 moves from here that were settled.
+// MovedTo reports whether the repository that was at this path has moved to another path, at the remote url,
+// according to the newest 16 moves from here that were settled.
 func (r Repo) MovedTo(to events.RepoPath, url string) bool {
 	_, remote, ok := strings.Cut(r.fields[movedPrefix+to.Key()], " ")
 	return ok && remote == events.CanonicalRemote(url)

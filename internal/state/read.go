@@ -7,22 +7,24 @@ import (
 	"lockstep/events"
 )
 
-// fieldsAtOnce is the number of fields that one call reads, so that a repository with 50,000 refs neither blocks Redis for long nor exceeds
-// the time for a reply. Redis returns a hash with fewer buckets in one call, and so atomically.
+// fieldsAtOnce is the number of fields that one call reads, so that a repository with 50,000 refs neither
+// blocks Redis for long nor exceeds the time for a reply. Redis returns a hash with fewer buckets in one
+// call, and so atomically.
 const fieldsAtOnce = 10_000
 
 // readableFields matches the fields of which [Store.LoadReadable] needs some: given, head and trouble.
 const readableFields = "[ght]*"
 
-// LoadReadable returns the part of repo's state that says what apps may read: heads, what apps were given, and which credentials are
-// refused.
+// LoadReadable returns the part of repo's state that says what apps may read: heads, what apps were given,
+// and which credentials are refused.
 func (s *Store) LoadReadable(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	fields, err := s.read(ctx, repo, readableFields)
 	return Repo{fields: fields}, err
 }
 
-// read returns the fields whose names match a pattern; all for "". While it reads the pages of a large state, a field may change, so that
-// some are from before and some from after. The holder of the repository's lease gets one state.
+// read returns the fields whose names match a pattern; all for "". While it reads the pages of a large state,
+// a field may change, so that some are from before and some from after. The holder of the repository's lease
+// gets one state.
 func (s *Store) read(ctx context.Context, repo events.RepoPath, pattern string) (map[string]string, error) {
 	fields, err := s.scan(ctx, s.namespace.Repo(repo), pattern)
 	if err != nil {

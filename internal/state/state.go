@@ -12,7 +12,8 @@
 //	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
 //	given_earlier:{ref}:{app}
 //	                    commits of ref delivered to app before that one, at most 4, newest first, separated by spaces
-//	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it; absent after that
+//	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it; absent
+//	                    after that
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
 //	                    last entry of the stream before the request, resolved ref, commit, and remote
 //	newest:{ref}:{app}  newest known entry that announces a commit of ref to app
@@ -21,8 +22,8 @@
 //	watched:{ref}       "1" once a watch has requested a sync of ref
 //	byhand:{ref}        "1" once a sync of ref was requested other than by a watch
 //	tombstone           stream entry of the removal that deleted the clone
-//	moved:{path}        "{entry} {remote}": the repository that was here has moved to path, where it has that remote, by the
-//	                    move with that stream entry; empty if it has come back
+//	moved:{path}        "{entry} {remote}": the repository that was here has moved to path, where it has that
+//	                    remote, by the move with that stream entry; empty if it has come back
 //	check:{ref}         last check of ref's commit by the rules of its watches, as JSON: see [Check]
 //	refused             refs whose commit is refused, separated by spaces; may list refs that are gone
 //	missing:{ref}       submodules that the published tree of ref lacks, as JSON: see [Missing]
@@ -31,7 +32,8 @@
 //	hosts               hosts and credentials that the last sync needed, as [hosts.Target], separated by spaces
 //	trouble             last error of each scope that fails, as JSON: see [Trouble]; absent if none does
 //	cell                the repository is not in this cell: see [CellMove]; absent if it is
-//	follows             last result of the repository in the cell that it came from: see [events.Follows]; absent if it came from none
+//	follows             last result of the repository in the cell that it came from: see [events.Follows]; absent
+//	                    if it came from none
 package state
 
 import (
@@ -76,7 +78,8 @@ func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	return Repo{fields: fields}, err
 }
 
-// Fields returns the fields of repo's state, none if it has no state. More than about 8,000 are not read atomically: see [Store.read].
+// Fields returns the fields of repo's state, none if it has no state. More than about 8,000 are not read
+// atomically: see [Store.read].
 func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
 	return s.read(ctx, repo, "")
 }
@@ -145,8 +148,8 @@ func (r Repo) RemoteRef(url string, ref events.Ref, credential string) (RemoteRe
 	return RemoteRef{URL: url, Until: parts[0], Ref: resolved, Commit: parts[2]}, err == nil
 }
 
-// Source returns the only credential with which the remote was asked for ref, and its last answer. ok is false if there are several
-// or none.
+// Source returns the only credential with which the remote was asked for ref, and its last answer. ok is
+// false if there are several or none.
 func (r Repo) Source(ref events.Ref) (credential string, answer RemoteRef, ok bool) {
 	found := 0
 	for field, value := range r.fields {
@@ -281,7 +284,8 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 func (r Repo) CloneFields() []string {
 	var names []string
 	for name := range r.fields {
-		if name == "synced" || name == defaultField || strings.HasPrefix(name, "head:") || strings.HasPrefix(name, givenPrefix) || strings.HasPrefix(name, earlierPrefix) ||
+		if name == "synced" || name == defaultField || strings.HasPrefix(name, "head:") ||
+			strings.HasPrefix(name, givenPrefix) || strings.HasPrefix(name, earlierPrefix) ||
 			strings.HasPrefix(name, repeatPrefix) {
 			names = append(names, name)
 		}

@@ -40,8 +40,8 @@ func (r Repo) ViewsFields() (fields []string) {
 	return fields
 }
 
-// DropsViews reports whether removing fields of a repository's state forgets what was delivered to the app and ref of a field of all
-// views.
+// DropsViews reports whether removing fields of a repository's state forgets what was delivered to the app
+// and ref of a field of all views.
 func DropsViews(drop []string, field string) bool { return slices.Contains(drop, givenPrefix+field) }
 
 // Views returns the named fields of the state of a repository's views that exist.
@@ -61,12 +61,13 @@ func (s *Store) Views(ctx context.Context, repo events.RepoPath, names ...string
 
 const viewsAtOnce = 1000 // fields that one call reads, so as not to block Redis for long
 
-// ViewsBelow returns the fields of the state of a repository's views that begin with prefix. The caller holds the repository's lease,
-// so that none changes meanwhile.
+// ViewsBelow returns the fields of the state of a repository's views that begin with prefix. The caller holds
+// the repository's lease, so that none changes meanwhile.
 func (s *Store) ViewsBelow(ctx context.Context, repo events.RepoPath, prefix string) (map[string]string, error) {
 	fields := map[string]string{}
 	for cursor := uint64(0); ; {
-		found, next, err := s.redis.HScan(ctx, s.namespace.Views(repo), cursor, prefix+"*", viewsAtOnce).Result() // a ref has no * ? [ \
+		// a ref has no * ? [ \
+		found, next, err := s.redis.HScan(ctx, s.namespace.Views(repo), cursor, prefix+"*", viewsAtOnce).Result()
 		if err != nil {
 			return nil, fmt.Errorf("load the views of %s: %w", repo, err)
 		}

@@ -21,7 +21,8 @@ func NewLatency(durations []time.Duration) Latency {
 	return Latency{P50: Percentile(durations, 0.5), P99: Percentile(durations, 0.99), Max: Percentile(durations, 1)}
 }
 
-// Percentile returns the nearest-rank percentile of sorted values, without interpolation. It returns zero if there are none.
+// Percentile returns the nearest-rank percentile of sorted values, without interpolation. It returns zero if
+// there are none.
 func Percentile[T cmp.Ordered](sorted []T, p float64) T {
 	if len(sorted) == 0 {
 		var none T

@@ -35,7 +35,8 @@ type hostObserver struct {
 
 func newHostObserver(r registrar) *hostObserver {
 	return &hostObserver{
-		refused: r.counters("lockstep_host_requests_refused_total", "Changes that must wait for a host, by reason.", "host", "reason"),
+		refused: r.counters("lockstep_host_requests_refused_total", "Changes that must wait for a host, by reason.",
+			"host", "reason"),
 		answers: r.counters("lockstep_host_answers_total", "Answers of a host to requests, by outcome.", "host", "outcome"),
 		known:   make(map[string]bool),
 	}
@@ -66,8 +67,8 @@ func (o *hostObserver) label(host string) string {
 // labelable reports whether a host can be the value of a label.
 func labelable(host string) bool { return len(host) <= maxHostName && utf8.ValidString(host) }
 
-// Hosts reads the limits of requests to hosts on demand, caches them, and exports them as metrics. Every process exports
-// the same values, so aggregate them with max, not sum. It is safe for concurrent use.
+// Hosts reads the limits of requests to hosts on demand, caches them, and exports them as metrics. Every
+// process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Hosts struct {
 	reader hosts.Reader
 	cache  cache[[]hosts.Status]
@@ -76,7 +77,8 @@ type Hosts struct {
 // NewHosts returns Hosts that read with reader.
 func NewHosts(reader hosts.Reader) *Hosts { return &Hosts{reader: reader} }
 
-// List returns the hosts and credentials used within a day, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
+// List returns the hosts and credentials used within a day, cached for 5 s. It ignores cancellation of ctx
+// and times out after 2 s.
 func (h *Hosts) List(ctx context.Context) ([]hosts.Status, error) {
 	return h.cache.get(ctx, sharedTTL, h.reader.List)
 }
@@ -84,12 +86,16 @@ func (h *Hosts) List(ctx context.Context) ([]hosts.Status, error) {
 var (
 	perHost = []string{"host"}
 
-	hostInFlight = prometheus.NewDesc("lockstep_host_requests_in_flight", "Requests of this process in flight to a host.", perHost, nil)
-	hostQueued   = prometheus.NewDesc("lockstep_host_requests_waiting", "Jobs of this process that wait for a host.", perHost, nil)
-	hostWaiting  = prometheus.NewDesc("lockstep_host_waiting", "Repositories that are to ask again when it is their turn at a host.", perHost, nil)
-	hostBlocked  = prometheus.NewDesc("lockstep_host_blocked_seconds",
+	hostInFlight = prometheus.NewDesc("lockstep_host_requests_in_flight",
+		"Requests of this process in flight to a host.", perHost, nil)
+	hostQueued = prometheus.NewDesc("lockstep_host_requests_waiting", "Jobs of this process that wait for a host.",
+		perHost, nil)
+	hostWaiting = prometheus.NewDesc("lockstep_host_waiting",
+		"Repositories that are to ask again when it is their turn at a host.", perHost, nil)
+	hostBlocked = prometheus.NewDesc("lockstep_host_blocked_seconds",
 		"Time until the end of the longest block of a host's credentials; 0 if there is none.", perHost, nil)
-	hostLimited = prometheus.NewDesc("lockstep_host_limited_credentials", "Credentials that a host has told to wait, or does not answer.", perHost, nil)
+	hostLimited = prometheus.NewDesc("lockstep_host_limited_credentials",
+		"Credentials that a host has told to wait, or does not answer.", perHost, nil)
 )
 
 // hostFigures are the values of the gauges of one host.
@@ -112,8 +118,8 @@ func (h *Hosts) collect(gauge gauge) {
 	}
 }
 
-// figuresOf returns the figures of the 100 hosts that matter most, and the others together: sums, and the longest block. The
-// credentials are sorted by host.
+// figuresOf returns the figures of the 100 hosts that matter most, and the others together: sums, and the
+// longest block. The credentials are sorted by host.
 func figuresOf(all []hosts.Status, now time.Time) []hostFigures {
 	figures := []hostFigures{}
 	for _, s := range all {
@@ -140,7 +146,8 @@ func figuresOf(all []hosts.Status, now time.Time) []hostFigures {
 		if rest == nil {
 			rest = &hostFigures{name: otherHosts}
 		}
-		rest.waiting, rest.limited, rest.blocked = rest.waiting+f.waiting, rest.limited+f.limited, max(rest.blocked, f.blocked)
+		rest.waiting, rest.limited, rest.blocked = rest.waiting+f.waiting, rest.limited+f.limited,
+			max(rest.blocked, f.blocked)
 	}
 	if rest != nil {
 		shown = append(shown, *rest)

@@ -49,9 +49,11 @@ func (f folder) writeBinding(b binding) error {
 	return disk.Error("write the repository's binding", disk.Replace(f.binding(), append(content, '\n')))
 }
 
-// bind returns repo's binding, creating it if necessary, and refuses a remote other than the bound one. It replaces a bound
-// remote that nothing was ever fetched from, such as a mistyped one.
-func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remote string, fence uint64) (binding, error) {
+// bind returns repo's binding, creating it if necessary, and refuses a remote other than the bound one. It
+// replaces a bound remote that nothing was ever fetched from, such as a mistyped one.
+func (v *Volume) bind(
+	ctx context.Context, f folder, repo events.RepoPath, remote string, fence uint64,
+) (binding, error) {
 	b, bound, err := v.checkBound(f, remote)
 	if bound || err != nil {
 		return b, err
@@ -75,7 +77,8 @@ func (v *Volume) bind(ctx context.Context, f folder, repo events.RepoPath, remot
 	return b, f.guarded(ctx, fence, func() error { return f.writeBinding(b) })
 }
 
-// checkBound returns a repository's binding, and whether it is to this remote. It refuses another remote that is in use.
+// checkBound returns a repository's binding, and whether it is to this remote. It refuses another remote that
+// is in use.
 func (v *Volume) checkBound(f folder, remote string) (b binding, bound bool, err error) {
 	b, bound, err = f.readBinding()
 	if !bound || err != nil {
@@ -131,7 +134,8 @@ func (v *Volume) checkNesting(repo events.RepoPath) error {
 			return errors.Join(err, refuse(b.Repo))
 		case b.MovedAway != nil:
 			return events.Errorf(events.Retryable, events.ClassConflict,
-				"%s conflicts with the name of %s, which has moved away and is kept for its readers until its grace ends", repo, b.Repo)
+				"%s conflicts with the name of %s, which has moved away and is kept for its readers until "+
+					"its grace ends", repo, b.Repo)
 		}
 	}
 	owner, rest, _ := strings.Cut(key, "/")

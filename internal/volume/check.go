@@ -9,20 +9,21 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// Check decides whether a commit may be published. Its error ends the sync with what is published unchanged. It may be called
-// again for a commit that is already published.
+// Check decides whether a commit may be published. Its error ends the sync with what is published unchanged.
+// It may be called again for a commit that is already published.
 type Check func(context.Context, Candidate) error
 
 // Candidate is a commit that a [Check] decides about.
 type Candidate struct {
-	Tip                // the ref and its commit
-	Default   bool     // the ref is the default branch
-	Object    string   // what the ref names: an annotated tag, or the commit
-	Published string   // the commit published for the ref; "" for none
-	Commits   []string // new since Published, newest first: Commit, and those that the clone's depth and a limit of 20,000 include
-	Partial   bool     // there may be more
-	Rewound   bool     // Commit does not descend from Published
-	Unknown   bool     // whether it does is not known
+	Tip              // the ref and its commit
+	Default   bool   // the ref is the default branch
+	Object    string // what the ref names: an annotated tag, or the commit
+	Published string // the commit published for the ref; "" for none
+	// new since Published, newest first: Commit, and those that the clone's depth and a limit of 20,000 include
+	Commits []string
+	Partial bool // there may be more
+	Rewound bool // Commit does not descend from Published
+	Unknown bool // whether it does is not known
 
 	// Read returns the type and the content of a commit or tag.
 	Read func(id string) (kind string, content []byte, err error)
@@ -51,8 +52,9 @@ func (s *syncer) needsTag(t *target) bool {
 	return t.check != nil && s.req.pinned() == "" && strings.HasPrefix(t.Ref.String(), "refs/tags/")
 }
 
-// hasTag reports whether a store has the tag that is to be checked, if any: it may have only its commit. It is false if the tag names
-// another commit than the remote says, which would be published by the check of the tag.
+// hasTag reports whether a store has the tag that is to be checked, if any: it may have only its commit. It
+// is false if the tag names another commit than the remote says, which would be published by the check of the
+// tag.
 func (s *syncer) hasTag(t *target, in store) bool {
 	if !s.needsTag(t) {
 		return true
@@ -100,8 +102,8 @@ func (s *syncer) admit(ctx context.Context, t *target) error {
 	return nil
 }
 
-// shown returns the commit that readers have of the ref, or "": also if its tree is marked as damaged, or if it is published under
-// the second name only, because the ref has become the default branch.
+// shown returns the commit that readers have of the ref, or "": also if its tree is marked as damaged, or if
+// it is published under the second name only, because the ref has become the default branch.
 func (s *syncer) shown(t *target) string {
 	for _, name := range t.names {
 		tree := s.v.linkedTree(s.f, s.v.publishedPath(name))

@@ -14,8 +14,8 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// changesSince lists the changes since the commit base, which may be in an older store generation. If a tree of base was damaged,
-// it lists the whole tree.
+// changesSince lists the changes since the commit base, which may be in an older store generation. If a tree
+// of base was damaged, it lists the whole tree.
 func (s *syncer) changesSince(ctx context.Context, base string) (changes checkout.Changes, damaged bool, err error) {
 	if err := s.takeSlot(ctx); err != nil {
 		return checkout.Changes{}, false, err
@@ -41,8 +41,9 @@ func (s *syncer) changesSince(ctx context.Context, base string) (changes checkou
 	return changes, damaged, err
 }
 
-// wasDamaged reports whether a tree of the ref at this commit is marked as damaged, so that readers may have read wrong files. It
-// is unknown which apps were notified, so all are notified until that tree's grace has ended.
+// wasDamaged reports whether a tree of the ref at this commit is marked as damaged, so that readers may have
+// read wrong files. It is unknown which apps were notified, so all are notified until that tree's grace has
+// ended.
 func (s *syncer) wasDamaged(commit string) bool {
 	if !object.IsID(commit) {
 		return false
@@ -64,12 +65,13 @@ func (s *syncer) wasDamaged(commit string) bool {
 	})
 }
 
-// isPublished reports whether one tree of the ref's commit, with the requested history, LFS files and submodules, is published under
-// every name. It returns false for the zero commit, and for a tree that a purge replaces. Until the submodules are known, parts is
-// nil.
+// isPublished reports whether one tree of the ref's commit, with the requested history, LFS files and
+// submodules, is published under every name. It returns false for the zero commit, and for a tree that a
+// purge replaces. Until the submodules are known, parts is nil.
 func (s *syncer) isPublished(t *target, commit object.ID, parts *checkout.Parts) bool {
 	if t.now.tree == "" || t.now.ref != t.Ref.String() || t.now.commit != commit.String() || !s.isDeepEnough(t) ||
-		checkout.GitDirOf(s.f.tree(t.now.tree)).Large() != s.req.LFS.String() || !s.hasParts(s.f.tree(t.now.tree), parts) || s.f.isPurged(t.now.tree) {
+		checkout.GitDirOf(s.f.tree(t.now.tree)).Large() != s.req.LFS.String() ||
+		!s.hasParts(s.f.tree(t.now.tree), parts) || s.f.isPurged(t.now.tree) {
 		return false
 	}
 	for _, name := range t.names {
@@ -110,7 +112,8 @@ func (v *Volume) relative(path string) string {
 	return filepath.ToSlash(rel)
 }
 
-// explain returns the root cause of a failure: a cancelled context, a newer holder that deleted our work, or err itself.
+// explain returns the root cause of a failure: a cancelled context, a newer holder that deleted our work, or
+// err itself.
 func (f folder) explain(ctx context.Context, fence uint64, err error) error {
 	cause := context.Cause(ctx)
 	switch {

@@ -3,13 +3,15 @@
 //
 // # Guarantees
 //
-// Readers never see a gap or a mix of versions. {root}/{owner}/{name} is a symbolic link to a complete, immutable tree of
-// one commit; publishing renames a new link over it. A replaced tree stays for [Config].Grace, while a reader pins it
-// (package tree), and while an unsettled result names it, up to [Config].KeepNamed.
+// Readers never see a gap or a mix of versions. {root}/{owner}/{name} is a symbolic link to a complete,
+// immutable tree of one commit; publishing renames a new link over it. A replaced tree stays for
+// [Config].Grace, while a reader pins it (package tree), and while an unsettled result names it, up to
+// [Config].KeepNamed.
 //
-// A stale lease holder does no harm. [Volume.Sync], [Volume.Remove], [Volume.RemoveRef] and [Volume.Move] first record the
-// caller's fence on the volume, a move on both paths. Shared state changes only under the repository's file lock, after
-// comparing the fence. All other work happens in folders with the fence in their name, so no two holders share one.
+// A stale lease holder does no harm. [Volume.Sync], [Volume.Remove], [Volume.RemoveRef] and [Volume.Move]
+// first record the caller's fence on the volume, a move on both paths. Shared state changes only under the
+// repository's file lock, after comparing the fence. All other work happens in folders with the fence in
+// their name, so no two holders share one.
 //
 // After a crash at any moment, readers still see a complete tree and the next Sync repairs the rest.
 //
@@ -43,7 +45,8 @@
 //	    usage                          disk usage when last measured, and growth since; may be lost
 //	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
 //
-// Deeper paths keep the owner and join the rest with %2F: group/sub%2Fname. So no repository's folder is inside another's.
+// Deeper paths keep the owner and join the rest with %2F: group/sub%2Fname. So no repository's folder is
+// inside another's.
 //
 // # Steps of a sync
 //
@@ -64,27 +67,30 @@
 //	flipped     the published name links to the new tree
 //	retired     the old tree's grace has begun
 //
-// The cost follows the size of the change: only folders that differ are read, and a new tree costs one link per unchanged
-// file, or one stat if it is prepared.
+// The cost follows the size of the change: only folders that differ are read, and a new tree costs one link
+// per unchanged file, or one stat if it is prepared.
 //
-// It does not grow with what is kept: a sync retires the trees that it replaced, and looks at all trees, for those that are due, only if
-// none has for half of the grace, or if it finds leftovers of a crashed holder. [Volume.GC] always does.
+// It does not grow with what is kept: a sync retires the trees that it replaced, and looks at all trees, for
+// those that are due, only if none has for half of the grace, or if it finds leftovers of a crashed holder.
+// [Volume.GC] always does.
 //
-// A tree shares the files of the one before only if they are unmodified: type, permissions, size, modification time and inode
-// are compared with the manifest, when a file is linked and, in a prepared tree, again before the flip. Others are
-// rewritten from the store. A prepared tree with missing or additional names is not used.
+// A tree shares the files of the one before only if they are unmodified: type, permissions, size,
+// modification time and inode are compared with the manifest, when a file is linked and, in a prepared tree,
+// again before the flip. Others are rewritten from the store. A prepared tree with missing or additional
+// names is not used.
 //
 // # Steps of a preparation
 //
-// While a repository is idle, [Volume.Prepare] links the published tree of a ref that was pushed to into a private one. It
-// stops soon after its context is cancelled. It prepares nothing while the repository, or the volume's bytes or inodes, are
-// within a tenth of their limits, and keeps at most 8 such trees per repository.
+// While a repository is idle, [Volume.Prepare] links the published tree of a ref that was pushed to into a
+// private one. It stops soon after its context is cancelled. It prepares nothing while the repository, or the
+// volume's bytes or inodes, are within a tenth of their limits, and keeps at most 8 such trees per
+// repository.
 //
 //	linked      the private tree is complete
 //	prepared    it has its name, by which the next sync finds it
 //
-// A prepared tree goes with the published tree that it was linked from: when that is replaced, removed, marked as damaged, or
-// moves away. One that stays unused goes after [Config].KeepPrepared.
+// A prepared tree goes with the published tree that it was linked from: when that is replaced, removed,
+// marked as damaged, or moves away. One that stays unused goes after [Config].KeepPrepared.
 //
 // # Steps of a move
 //
@@ -103,22 +109,24 @@
 //
 // The trees of views are linked to the new path after the others, and named with them.
 //
-// Repeating the request completes an interrupted move: each step reuses what exists. [Volume.GC] or the next Sync at the
-// old path removes the old names after [Config].Grace, the trees after another grace, then everything but the fence.
-// Another repository may take the old path earlier: it starts with the next store generation and replaces names as it
-// publishes them. Trees up to the fence of the move belong to the old repository.
+// Repeating the request completes an interrupted move: each step reuses what exists. [Volume.GC] or the next
+// Sync at the old path removes the old names after [Config].Grace, the trees after another grace, then
+// everything but the fence. Another repository may take the old path earlier: it starts with the next store
+// generation and replaces names as it publishes them. Trees up to the fence of the move belong to the old
+// repository.
 //
 // # Steps of a purge
 //
-// [Volume.Purge] replaces everything that a repository has on the volume: its remote had a secret, and has rewritten its history. Readers
-// of published names see no gap.
+// [Volume.Purge] replaces everything that a repository has on the volume: its remote had a secret, and has
+// rewritten its history. Readers of published names see no gap.
 //
-//	purge begun  an empty store is the current one; the others, and so their trees, are marked as purged. Prepared trees and the
-//	             stores of submodules are deleted
+//	purge begun  an empty store is the current one; the others, and so their trees, are marked as purged. Prepared
+//	             trees and the stores of submodules are deleted
 //
-// A sync that finds its ref published from a purged store fetches everything into the new one, and flips the name. Purged trees that no
-// name links to, and the trees of replaced views, have no grace: what pins do not keep is deleted by the same sync, the rest by the first
-// one after these have ended or by [Volume.GC], and at last the purged stores. GC also prunes the LFS objects that no tree has.
+// A sync that finds its ref published from a purged store fetches everything into the new one, and flips the
+// name. Purged trees that no name links to, and the trees of replaced views, have no grace: what pins do not
+// keep is deleted by the same sync, the rest by the first one after these have ended or by [Volume.GC], and
+// at last the purged stores. GC also prunes the LFS objects that no tree has.
 //
 // # Failures
 //
@@ -178,10 +186,11 @@
 //
 // # Limits
 //
-// Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A tree whose readers are gone is
-// deleted up to one more grace later, or by the next GC. A move checks no
-// quota, because links take little space. Remove gives trees no grace, but keeps pinned ones. LFS files stay pointers
-// unless [SyncRequest].LFS selects them, and submodules stay empty folders unless [SyncRequest].Submodules says otherwise.
+// Volume takes no lease: see package locking. It cleans a repository up during a sync or [Volume.GC]. A tree
+// whose readers are gone is deleted up to one more grace later, or by the next GC. A move checks no quota,
+// because links take little space. Remove gives trees no grace, but keeps pinned ones. LFS files stay
+// pointers unless [SyncRequest].LFS selects them, and submodules stay empty folders unless
+// [SyncRequest].Submodules says otherwise.
 //
 // # Views
 //
@@ -193,12 +202,14 @@
 //	views unfinished    the links are marked as unfinished, so that the next publication compares each
 //	view flipped        one of the names links to its tree; after all of them: views flipped
 //
-// Only [Volume.GC] retires and deletes these trees. If a file was altered in the whole tree, the view gets a new one of the
-// commit; if that is impossible, the whole tree is marked as damaged, and the next sync builds another.
+// Only [Volume.GC] retires and deletes these trees. If a file was altered in the whole tree, the view gets a
+// new one of the commit; if that is impossible, the whole tree is marked as damaged, and the next sync builds
+// another.
 //
 // # Submodules
 //
-// The files of submodules are files of the tree: linked from the last one, prepared, compared and verified like all others, from a
-// manifest beside the index. Each commit of a submodule has its own store, which belongs to the repository, so the repository's
-// lease, quota and removal cover it. Stores of commits that no tree uses are pruned.
+// The files of submodules are files of the tree: linked from the last one, prepared, compared and verified
+// like all others, from a manifest beside the index. Each commit of a submodule has its own store, which
+// belongs to the repository, so the repository's lease, quota and removal cover it. Stores of commits that no
+// tree uses are pruned.
 package volume

@@ -21,8 +21,8 @@ func (s store) needsRefetch() bool {
 	return err == nil
 }
 
-// needsPrune reports whether pruning the store is likely worthwhile. Counting loose objects takes the longer the more there are, so a sync
-// counts them only if it has looked at all trees, too.
+// needsPrune reports whether pruning the store is likely worthwhile. Counting loose objects takes the longer
+// the more there are, so a sync counts them only if it has looked at all trees, too.
 func (s store) needsPrune(countLoose bool) bool {
 	packs, err := s.packs()
 	if err != nil {

@@ -14,7 +14,8 @@ func (f folder) flushTree(ctx context.Context, path string, files *checkout.File
 	written := append(pathsIn(path, files.Written), f.fence())
 	above := []string{f.trees(), f.dir}
 	if files.Changed != nil {
-		return disk.FlushChanged(append(written, pathsIn(path, files.GitWritten)...), append(above, pathsIn(path, files.Changed)...))
+		return disk.FlushChanged(append(written, pathsIn(path, files.GitWritten)...),
+			append(above, pathsIn(path, files.Changed)...))
 	}
 	own, err := checkout.GitDirOf(path).Files()
 	if err == nil {
@@ -26,7 +27,8 @@ func (f folder) flushTree(ctx context.Context, path string, files *checkout.File
 // flushStore makes a new store and the folders above it durable.
 func (v *Volume) flushStore(in store) error {
 	objects := filepath.Join(in.dir, "objects")
-	folders := []string{objects, filepath.Join(objects, "pack"), filepath.Join(objects, "info"), filepath.Join(in.dir, "refs")}
+	folders := []string{objects, filepath.Join(objects, "pack"), filepath.Join(objects, "info"),
+		filepath.Join(in.dir, "refs")}
 	for dir := in.dir; len(dir) >= len(v.root); dir = filepath.Dir(dir) {
 		folders = append(folders, dir)
 	}

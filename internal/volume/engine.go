@@ -7,8 +7,8 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// The Git engine knows refs and files by their names only. This file gives them the types of package events; the classes of errors have
-// the same texts.
+// The Git engine knows refs and files by their names only. This file gives them the types of package events;
+// the classes of errors have the same texts.
 
 // openNetwork returns the network with the rules for URLs and refs.
 func openNetwork(cfg wire.Config) (*wire.Network, error) {
@@ -79,7 +79,9 @@ func filesOf(listed []checkout.File) []events.File {
 	}
 	files := make([]events.File, len(listed))
 	for i, f := range listed {
-		files[i] = events.File{Path: f.Path, Raw: f.Raw, From: f.From, FromRaw: f.FromRaw, Status: events.FileStatus(f.Status), Outside: f.Outside}
+		files[i] = events.File{
+			Path: f.Path, Raw: f.Raw, From: f.From, FromRaw: f.FromRaw, Status: events.FileStatus(f.Status), Outside: f.Outside,
+		}
 	}
 	return files
 }

@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/disk"
 )
 
-// ErrStale is wrapped by the error of an operation whose fence is lower than the one recorded on the volume, because a newer
-// lease holder has worked on the repository.
+// ErrStale is wrapped by the error of an operation whose fence is lower than the one recorded on the volume,
+// because a newer lease holder has worked on the repository.
 var ErrStale = errors.New("a newer holder has been here")
 
 const (
@@ -45,8 +45,9 @@ func (f folder) floor() (uint64, error) {
 	return fence, nil
 }
 
-// RaiseFloor raises the recorded fence to at least floor, the fence of the repository's last lease in another cell, so that fences go on
-// growing when it has moved. The caller holds the lease with the given fence, and afterwards does nothing more on the volume with it.
+// RaiseFloor raises the recorded fence to at least floor, the fence of the repository's last lease in another
+// cell, so that fences go on growing when it has moved. The caller holds the lease with the given fence, and
+// afterwards does nothing more on the volume with it.
 func (v *Volume) RaiseFloor(ctx context.Context, repo events.RepoPath, fence, floor uint64) error {
 	f := v.folder(repo)
 	if err := f.record(ctx, fence); err != nil || floor <= fence {
@@ -99,8 +100,8 @@ func (f folder) writeFence(fence uint64) error {
 	return err
 }
 
-// guarded runs fn under the repository's file lock unless the fence is stale. Newer holders record their fence under the same
-// lock, so none can start while fn runs.
+// guarded runs fn under the repository's file lock unless the fence is stale. Newer holders record their
+// fence under the same lock, so none can start while fn runs.
 func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) error {
 	unlock, err := lockFile(ctx, f.lock())
 	if err != nil {
@@ -122,8 +123,9 @@ func (f folder) checkFence(fence uint64) error {
 	return err
 }
 
-// lockFile locks the file at path exclusively, creating it if necessary. It fails when ctx is done, or after lockPatience: the
-// holder is probably stopped, and waiting longer would block a worker. The lock ends with the process.
+// lockFile locks the file at path exclusively, creating it if necessary. It fails when ctx is done, or after
+// lockPatience: the holder is probably stopped, and waiting longer would block a worker. The lock ends with
+// the process.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

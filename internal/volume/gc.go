@@ -32,9 +32,9 @@ type GCResult struct {
 	Trees int   // deleted trees
 }
 
-// GC deletes trees past their grace, leftovers of crashed holders, and objects that no tree and no ref needs, and measures
-// the rest. Published trees and adopted clones stay. The caller holds the lease, as for [Volume.Sync]. GC returns the zero
-// result if the repository is not on the volume.
+// GC deletes trees past their grace, leftovers of crashed holders, and objects that no tree and no ref needs,
+// and measures the rest. Published trees and adopted clones stay. The caller holds the lease, as for
+// [Volume.Sync]. GC returns the zero result if the repository is not on the volume.
 func (v *Volume) GC(ctx context.Context, req GCRequest) (GCResult, error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return GCResult{}, err
@@ -146,9 +146,9 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 // listBatch is the maximum number of folder entries in memory at once.
 const listBatch = 256
 
-// Repos lists the repositories on the volume as first spelled, in no order, including those that have moved away and are not
-// fully cleaned up yet. It yields an error for an unreadable binding and continues. Repositories added or removed meanwhile
-// may be missing.
+// Repos lists the repositories on the volume as first spelled, in no order, including those that have moved
+// away and are not fully cleaned up yet. It yields an error for an unreadable binding and continues.
+// Repositories added or removed meanwhile may be missing.
 func (v *Volume) Repos() iter.Seq2[events.RepoPath, error] {
 	return func(yield func(events.RepoPath, error) bool) {
 		for owner, err := range subfolders(v.reposDir()) {
@@ -211,7 +211,8 @@ func (v *Volume) SweepLeftovers() error {
 	}
 	for _, entry := range entries {
 		name := entry.Name()
-		if !strings.HasPrefix(name, tryPrefix) && !strings.HasPrefix(name, idName+"-") && !strings.Contains(name, disk.TempInfix) {
+		if !strings.HasPrefix(name, tryPrefix) && !strings.HasPrefix(name, idName+"-") &&
+			!strings.Contains(name, disk.TempInfix) {
 			continue
 		}
 		info, err := entry.Info()

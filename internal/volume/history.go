@@ -18,9 +18,11 @@ func deeper(a, b events.Depth) events.Depth {
 	return b
 }
 
-// walkHistory calls visit for each commit of the tips' histories that is not in visited yet, and adds it. visit returns the
-// commits to continue with.
-func walkHistory(ctx context.Context, tips []object.ID, visited map[object.ID]bool, visit func(object.ID) ([]object.ID, error)) error {
+// walkHistory calls visit for each commit of the tips' histories that is not in visited yet, and adds it.
+// visit returns the commits to continue with.
+func walkHistory(
+	ctx context.Context, tips []object.ID, visited map[object.ID]bool, visit func(object.ID) ([]object.ID, error),
+) error {
 	for todo := slices.Clone(tips); len(todo) > 0; {
 		h := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -48,9 +50,12 @@ func setOf(commits []object.ID) map[object.ID]bool {
 	return set
 }
 
-// reachable follows the history of tips and returns the shallow commits that it ends at. The histories of the whole commits
-// are known to be complete and are skipped. A missing parent of any other commit is an error of ClassCorrupt.
-func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID) (ends []object.ID, err error) {
+// reachable follows the history of tips and returns the shallow commits that it ends at. The histories of the
+// whole commits are known to be complete and are skipped. A missing parent of any other commit is an error of
+// ClassCorrupt.
+func reachable(
+	ctx context.Context, objects *object.Store, tips, shallow, whole []object.ID,
+) (ends []object.ID, err error) {
 	defer object.RecoverCorrupt(&err)
 	cut := setOf(shallow)
 	err = walkHistory(ctx, tips, setOf(whole), func(h object.ID) ([]object.ID, error) {
@@ -69,7 +74,9 @@ func reachable(ctx context.Context, objects *object.Store, tips, shallow, whole 
 }
 
 // hold records the plan's commit in the store, and the depth of its history.
-func (s *syncer) hold(ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth) error {
+func (s *syncer) hold(
+	ctx context.Context, in store, objects *object.Store, shallow []object.ID, depth events.Depth,
+) error {
 	refs, err := in.refs()
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
 package volume
 
-// holder is the holder of the lease on a repository, with what it knows of the repository's folder. Its methods clean up:
-// they retire and delete what nobody needs any more.
+// holder is the holder of the lease on a repository, with what it knows of the repository's folder. Its
+// methods clean up: they retire and delete what nobody needs any more.
 type holder struct {
 	v       *Volume
 	f       folder

@@ -69,8 +69,8 @@ func (f folder) viewLinks() string { return filepath.Join(f.views().dir, "links"
 
 const flipPrefix = "flip-"
 
-// unusedPath returns path, or path with a numbered suffix if that exists. One holder may publish several refs of one commit,
-// each with its own tree.
+// unusedPath returns path, or path with a numbered suffix if that exists. One holder may publish several refs
+// of one commit, each with its own tree.
 func unusedPath(path string) (string, error) {
 	unused := path
 	for n := 2; ; n++ {

@@ -25,7 +25,8 @@ func (f folder) lfs() string { return filepath.Join(f.dir, "lfs") }
 type largeFiles struct {
 	files *lfs.Forest
 	store *lfs.Store
-	dial  func(ctx context.Context, folder string) (*lfs.Client, error) // for the tree at a folder; nil if objects cannot be downloaded
+	// for the tree at a folder; nil if objects cannot be downloaded
+	dial func(ctx context.Context, folder string) (*lfs.Client, error)
 
 	mu   sync.Mutex // held while an object is made available
 	slot *slot      // of the job; left while an object is downloaded
@@ -34,8 +35,8 @@ type largeFiles struct {
 	used   []string // paths of files in the store that the new tree may link: an earlier sync may not have flushed them
 }
 
-// useLarge opens the LFS files of the plan's tree. Without a selection it does nothing, unless the last tree has LFS files. The
-// returned value is nil if the tree has none.
+// useLarge opens the LFS files of the plan's tree. Without a selection it does nothing, unless the last tree
+// has LFS files. The returned value is nil if the tree has none.
 func (b *builder) useLarge(ctx context.Context, selection lfs.Selection) (*largeFiles, error) {
 	last := b.last.Large()
 	if len(selection) == 0 && last == "" {
@@ -60,8 +61,8 @@ func (b *builder) useLarge(ctx context.Context, selection lfs.Selection) (*large
 	return l, nil
 }
 
-// forgetUnreadable replaces the plan by one without the last tree if that tree's manifest is damaged. A later replacement would lack
-// what is set of LFS and of submodules.
+// forgetUnreadable replaces the plan by one without the last tree if that tree's manifest is damaged. A later
+// replacement would lack what is set of LFS and of submodules.
 func (b *builder) forgetUnreadable(ctx context.Context) (err error) {
 	if b.last == nil || b.last.IsReadable() {
 		return nil
@@ -71,8 +72,8 @@ func (b *builder) forgetUnreadable(ctx context.Context) (err error) {
 	return err
 }
 
-// converted returns a function that reports whether a file is now in LFS, or selected, and was not in the last tree, or the
-// reverse. It returns nil if that is so for no file.
+// converted returns a function that reports whether a file is now in LFS, or selected, and was not in the
+// last tree, or the reverse. It returns nil if that is so for no file.
 func (b *builder) converted(files *lfs.Forest, selection lfs.Selection, last string) func(path string) bool {
 	if b.last == nil {
 		return nil
@@ -100,7 +101,8 @@ func (b *builder) converted(files *lfs.Forest, selection lfs.Selection, last str
 	}
 }
 
-// forest returns the LFS files of a tree and its submodules. It returns false if the commit of a submodule cannot be read.
+// forest returns the LFS files of a tree and its submodules. It returns false if the commit of a submodule
+// cannot be read.
 func (b *builder) forest(tree object.ID, parts checkout.Parts, selection lfs.Selection) (*lfs.Forest, bool) {
 	trees := map[string]object.ID{"": tree}
 	for _, part := range parts.Filled() {
@@ -114,7 +116,9 @@ func (b *builder) forest(tree object.ID, parts checkout.Parts, selection lfs.Sel
 }
 
 // Find implements [checkout.Large]. It downloads an object that is damaged or has gone missing in the store.
-func (l *largeFiles) Find(ctx context.Context, path string, blob object.ID, executable bool) (*checkout.LargeFile, error) {
+func (l *largeFiles) Find(
+	ctx context.Context, path string, blob object.ID, executable bool,
+) (*checkout.LargeFile, error) {
 	p, ok, err := l.files.Pointer(path, blob)
 	if err != nil || !ok || p.Size == 0 {
 		if ok && err == nil {
@@ -160,8 +164,8 @@ func (l *largeFiles) download(ctx context.Context, path string, p lfs.Pointer) e
 	return l.slot.take(ctx, nil) // the progress is that of the build
 }
 
-// flushLarge makes the objects durable that the new tree links, also those of earlier syncs, which may have ended before they
-// flushed them.
+// flushLarge makes the objects durable that the new tree links, also those of earlier syncs, which may have
+// ended before they flushed them.
 func (b *builder) flushLarge() error {
 	l := b.large
 	if l == nil || len(l.used) == 0 {

@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// obtainLarge downloads the LFS objects that the plan's tree needs and the repository does not have. Submodules whose objects cannot be
-// had are then missing, if that is accepted.
+// obtainLarge downloads the LFS objects that the plan's tree needs and the repository does not have.
+// Submodules whose objects cannot be had are then missing, if that is accepted.
 func (s *syncer) obtainLarge(ctx context.Context) error {
 	for {
 		if err := s.takeSlot(ctx); err != nil {
@@ -49,7 +49,9 @@ func (s *syncer) obtainLarge(ctx context.Context) error {
 }
 
 // downloadLarge downloads objects, by tree. failed has the errors of submodules by path.
-func (s *syncer) downloadLarge(ctx context.Context, l *largeFiles, missing []lfs.Object) (failed map[string]error, err error) {
+func (s *syncer) downloadLarge(
+	ctx context.Context, l *largeFiles, missing []lfs.Object,
+) (failed map[string]error, err error) {
 	if err := l.store.Retain(missing); err != nil {
 		return nil, err
 	}
@@ -114,7 +116,9 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 	if from.AuthFor == nil {
 		from.AuthFor = func(context.Context, string) (wire.Auth, error) { return wire.Auth{}, nil }
 	}
-	sender := &wire.Sender{Network: s.v.net, Remote: url, Foreign: foreign, Limits: s.v.cfg.wireLimits(from.Limiter), Auth: from.AuthFor}
+	sender := &wire.Sender{
+		Network: s.v.net, Remote: url, Foreign: foreign, Limits: s.v.cfg.wireLimits(from.Limiter), Auth: from.AuthFor,
+	}
 	return &lfs.Client{Server: server, Ref: ref, Sender: sender, Store: l.store, Count: s.progress.count}, nil
 }
 
@@ -138,7 +142,9 @@ func (s *syncer) partAt(path string) checkout.Part {
 }
 
 // missing returns the objects that the store does not have, each once. failed has the errors of submodules by path.
-func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes int64) (missing []lfs.Object, failed map[string]error, err error) {
+func (l *largeFiles) missing(
+	ctx context.Context, plan *checkout.Plan, maxBytes int64,
+) (missing []lfs.Object, failed map[string]error, err error) {
 	defer object.RecoverCorrupt(&err)
 	failed = map[string]error{}
 	fail := func(path string, class events.Class, format string, args ...any) error {
@@ -161,12 +167,14 @@ func (l *largeFiles) missing(ctx context.Context, plan *checkout.Plan, maxBytes 
 		}
 		if size, known := sizes[p.OID]; known {
 			if size != p.Size {
-				return fail(path, events.ClassConfig, "the LFS pointer %q has another size for object %s than another pointer; correct it", path, p.OID)
+				return fail(path, events.ClassConfig,
+					"the LFS pointer %q has another size for object %s than another pointer; correct it", path, p.OID)
 			}
 			return nil
 		}
 		if p.Size > maxBytes {
-			return fail(path, events.ClassQuota, "the LFS object of %q has %s, more than max-file-bytes %s; exclude it or raise it in the setting limits",
+			return fail(path, events.ClassQuota, "the LFS object of %q has %s, more than max-file-bytes %s; "+
+				"exclude it or raise it in the setting limits",
 				path, BytesText(p.Size), BytesText(maxBytes))
 		}
 		sizes[p.OID] = p.Size
@@ -184,7 +192,8 @@ func (s *syncer) checkLarge(ctx context.Context, missing []lfs.Object) error {
 	bytes := int64(0)
 	for _, o := range missing {
 		if bytes += o.Size; bytes > s.v.cfg.MaxTreeBytes {
-			return events.Errorf(events.Permanent, events.ClassQuota, "the LFS objects to fetch have more than max-tree-bytes %s; exclude some or raise it in the setting limits",
+			return events.Errorf(events.Permanent, events.ClassQuota, "the LFS objects to fetch have more than "+
+				"max-tree-bytes %s; exclude some or raise it in the setting limits",
 				BytesText(s.v.cfg.MaxTreeBytes))
 		}
 	}

@@ -19,8 +19,8 @@ func (v *Volume) publishedPath(name string) string {
 	return filepath.Join(v.root, filepath.FromSlash(name))
 }
 
-// linkedTree returns the name of the tree that a published path links to, or "" if the path is not a link to one of this
-// repository's trees. The tree may be missing.
+// linkedTree returns the name of the tree that a published path links to, or "" if the path is not a link to
+// one of this repository's trees. The tree may be missing.
 func (v *Volume) linkedTree(f folder, path string) string {
 	tree, _ := v.readLink(f, path)
 	return tree
@@ -41,7 +41,8 @@ func (v *Volume) readLink(f folder, path string) (tree string, err error) {
 	return "", nil
 }
 
-// linkTarget returns the relative target of a link from path to a tree; relative, so that the volume can be mounted anywhere.
+// linkTarget returns the relative target of a link from path to a tree; relative, so that the volume can be
+// mounted anywhere.
 func linkTarget(f folder, path, tree string) string {
 	target, err := filepath.Rel(filepath.Dir(path), f.tree(tree))
 	if err != nil {
@@ -50,8 +51,9 @@ func linkTarget(f folder, path, tree string) string {
 	return target
 }
 
-// names returns the names to publish a ref under; the first is the one to report. The default branch gets the plain name,
-// and keeps a suffixed name if it already has one. A former default branch keeps the plain name until another one is published.
+// names returns the names to publish a ref under; the first is the one to report. The default branch gets the
+// plain name, and keeps a suffixed name if it already has one. A former default branch keeps the plain name
+// until another one is published.
 func (v *Volume) names(f folder, b binding, t tip) []string {
 	plain := b.Repo.String()
 	suffixed := plain + "@" + t.Ref.Suffix()
@@ -66,9 +68,9 @@ func (v *Volume) names(f folder, b binding, t tip) []string {
 	return []string{plain}
 }
 
-// links returns the repository's published trees by path, including those of a repository that has moved away, but not
-// links to missing trees. It checks only the names that the existing trees can have, because the owner may have thousands
-// of other repositories.
+// links returns the repository's published trees by path, including those of a repository that has moved
+// away, but not links to missing trees. It checks only the names that the existing trees can have, because
+// the owner may have thousands of other repositories.
 func (v *Volume) links(f folder, b binding) (map[string]string, error) {
 	paths, err := v.treePaths(f, b)
 	if err != nil {

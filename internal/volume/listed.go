@@ -22,14 +22,16 @@ type ListedRef struct {
 	Changed time.Time // when the commit changed, as far as that is known; zero if it has not since the first poll
 }
 
-// listedHead is the first line of the file of listed refs. It distinguishes one without refs from one that a power cut has emptied.
+// listedHead is the first line of the file of listed refs. It distinguishes one without refs from one that a
+// power cut has emptied.
 const listedHead = "commit changed ref\n"
 
-// listed is a file with a line for each ref after the first: its commit, the nanoseconds of when that changed, and its name.
+// listed is a file with a line for each ref after the first: its commit, the nanoseconds of when that
+// changed, and its name.
 func (f folder) listed() string { return filepath.Join(f.dir, "listed") }
 
-// ListedRefs returns the refs that [Volume.SetListedRefs] has stored, nil if none were, or if a power cut has emptied the file. It needs no
-// lease. Damaged lines are ignored: the next poll restores their refs.
+// ListedRefs returns the refs that [Volume.SetListedRefs] has stored, nil if none were, or if a power cut has
+// emptied the file. It needs no lease. Damaged lines are ignored: the next poll restores their refs.
 func (v *Volume) ListedRefs(repo events.RepoPath) (map[events.Ref]ListedRef, error) {
 	content, err := os.ReadFile(v.folder(repo).listed())
 	if errors.Is(err, os.ErrNotExist) {
@@ -56,9 +58,11 @@ func (v *Volume) ListedRefs(repo events.RepoPath) (map[events.Ref]ListedRef, err
 	return refs, nil
 }
 
-// SetListedRefs replaces the listed refs; nil deletes them. The caller holds the lease on repo with the fence. The file is not flushed:
-// after a power cut, the order in which refs have changed may be lost.
-func (v *Volume) SetListedRefs(ctx context.Context, repo events.RepoPath, fence uint64, refs map[events.Ref]ListedRef) error {
+// SetListedRefs replaces the listed refs; nil deletes them. The caller holds the lease on repo with the
+// fence. The file is not flushed: after a power cut, the order in which refs have changed may be lost.
+func (v *Volume) SetListedRefs(
+	ctx context.Context, repo events.RepoPath, fence uint64, refs map[events.Ref]ListedRef,
+) error {
 	if err := v.checkRequest(repo, fence); err != nil {
 		return err
 	}

@@ -19,9 +19,9 @@ type ListRefsRequest struct {
 	Limiter wire.Limiter // as in [SyncRequest]
 }
 
-// ListRefs lists the refs of a remote, like git ls-remote. It fetches and writes nothing and needs no lease. A repository
-// without commits has zero Refs. The errors are those of [Volume.Sync], including a conflict if the path is bound to
-// another remote.
+// ListRefs lists the refs of a remote, like git ls-remote. It fetches and writes nothing and needs no lease.
+// A repository without commits has zero Refs. The errors are those of [Volume.Sync], including a conflict if
+// the path is bound to another remote.
 func (v *Volume) ListRefs(ctx context.Context, req ListRefsRequest) (Refs, error) {
 	if req.Repo.IsZero() {
 		return Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository")
@@ -40,7 +40,8 @@ func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (Refs, error
 	if _, _, err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
 		return Refs{}, err
 	}
-	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Limiter), "refs/heads/", "refs/tags/")
+	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Limiter), "refs/heads/",
+		"refs/tags/")
 	if err != nil {
 		return Refs{}, err
 	}

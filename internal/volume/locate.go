@@ -18,8 +18,9 @@ type Located struct {
 	Depth  events.Depth // history that Git sees in the tree
 }
 
-// Locate returns how a ref of a repository is published; the zero ref selects that of the plain name. It returns false if the ref is
-// not published, or its tree is marked as damaged. It needs no lease and reads a few small files.
+// Locate returns how a ref of a repository is published; the zero ref selects that of the plain name. It
+// returns false if the ref is not published, or its tree is marked as damaged. It needs no lease and reads a
+// few small files.
 func (v *Volume) Locate(repo events.RepoPath, ref events.Ref) (Located, bool, error) {
 	f := v.folder(repo)
 	b, bound, err := f.readBinding()
@@ -40,14 +41,16 @@ func (v *Volume) Locate(repo events.RepoPath, ref events.Ref) (Located, bool, er
 			continue
 		}
 		return Located{
-			Ref: found, Commit: now.commit, Name: name, Tree: v.relative(f.tree(now.tree)), Depth: depthOf(checkout.GitDirOf(f.tree(now.tree))),
+			Ref: found, Commit: now.commit, Name: name, Tree: v.relative(f.tree(now.tree)),
+			Depth: depthOf(checkout.GitDirOf(f.tree(now.tree))),
 		}, true, nil
 	}
 	return Located{}, false, nil
 }
 
-// TreesAt lists the trees, relative to the root, that were published for a ref at a commit and may still be there, such as one that
-// was replaced lately. They stay only while pinned. Trees that a purge deletes are left out.
+// TreesAt lists the trees, relative to the root, that were published for a ref at a commit and may still be
+// there, such as one that was replaced lately. They stay only while pinned. Trees that a purge deletes are
+// left out.
 func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (trees []string, err error) {
 	f := v.folder(repo)
 	b, _, err := f.readBinding()
@@ -60,10 +63,12 @@ func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (t
 	}
 	for _, entry := range entries {
 		name := entry.Name()
-		if _, rest, _ := strings.Cut(name, "-"); b.MovedAway.covers(name) || !strings.HasPrefix(rest, commit[:min(12, len(commit))]) {
+		if _, rest, _ := strings.Cut(name, "-"); b.MovedAway.covers(name) ||
+			!strings.HasPrefix(rest, commit[:min(12, len(commit))]) {
 			continue
 		}
-		if ofRef, at, ok := checkout.RefAndCommit(f.tree(name)); ok && ofRef == ref.String() && at == commit && !f.isPurged(name) {
+		if ofRef, at, ok := checkout.RefAndCommit(f.tree(name)); ok && ofRef == ref.String() && at == commit &&
+			!f.isPurged(name) {
 			trees = append(trees, filepath.ToSlash(v.relative(f.tree(name))))
 		}
 	}

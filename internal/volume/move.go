@@ -34,14 +34,15 @@ type MoveResult struct {
 	Tree  string // the tree behind it, relative to the root
 }
 
-// Move moves the repository at From to To without fetching it again, and binds To to the new remote. It hard-links stores
-// and files, gives each tree a new .git, and publishes the names of To once all of that is on disk. The names of From stay
-// published for [Config].Grace, until [Volume.GC] removes them; meanwhile another repository may be synced there. The next
-// sync of To fetches whatever is missing or damaged.
+// Move moves the repository at From to To without fetching it again, and binds To to the new remote. It
+// hard-links stores and files, gives each tree a new .git, and publishes the names of To once all of that is
+// on disk. The names of From stay published for [Config].Grace, until [Volume.GC] removes them; meanwhile
+// another repository may be synced there. The next sync of To fetches whatever is missing or damaged.
 //
-// Move lists the refs of both remotes. They are the same repository if the old one is not found or lists the same branches
-// and tags, or if only the new one lists a commit that is published at From. If To is already on the volume with the same
-// remote, its published names stay; another remote is a conflict. Repeating the request completes a failed move.
+// Move lists the refs of both remotes. They are the same repository if the old one is not found or lists the
+// same branches and tags, or if only the new one lists a commit that is published at From. If To is already
+// on the volume with the same remote, its published names stay; another remote is a conflict. Repeating the
+// request completes a failed move.
 func (v *Volume) Move(ctx context.Context, req MoveRequest) (MoveResult, error) {
 	onePath := req.From.Equal(req.To)
 	if err := v.checkRequest(req.From, req.Fence); err != nil {
@@ -148,7 +149,8 @@ func (m *mover) begin() (here bool, err error) {
 		return false, err
 	}
 	if m.req.From.Contains(m.req.To) || m.req.To.Contains(m.req.From) {
-		return false, conflict("%s and %s cannot exist side by side, which is necessary until the old name's grace ends; give the new one another path",
+		return false, conflict("%s and %s cannot exist side by side, which is necessary until the old name's grace "+
+			"ends; give the new one another path",
 			m.req.From, m.req.To)
 	}
 	if m.to != m.from {

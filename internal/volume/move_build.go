@@ -74,7 +74,8 @@ func (m *mover) buildTree(ctx context.Context, tree string) (built string, err e
 	b.use(in)
 	h := object.ParseID(commit)
 	b.ref = ref
-	b.history = checkout.History{Depth: checkout.GitDirOf(path).Depth(), Shallow: object.ReadShallow(checkout.GitDirOf(path).Dir)}
+	b.history = checkout.History{Depth: checkout.GitDirOf(path).Depth(),
+		Shallow: object.ReadShallow(checkout.GitDirOf(path).Dir)}
 	b.plan, err = checkout.NewPlan(ctx, b.objects, h, checkout.OpenTree(path, m.v.cfg.Links), m.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return "", err
@@ -88,8 +89,8 @@ func (m *mover) buildTree(ctx context.Context, tree string) (built string, err e
 	return b.build(ctx)
 }
 
-// linkCurrentStore links From's current store to To, unless To has a store. Each generation has a fixed place at To, so that
-// a repeated move finds it.
+// linkCurrentStore links From's current store to To, unless To has a store. Each generation has a fixed place
+// at To, so that a repeated move finds it.
 func (m *mover) linkCurrentStore(ctx context.Context) error {
 	mine, err := m.to.currentStore(m.at.binding.MovedAway)
 	if err != nil || mine.isBegun() {
@@ -106,8 +107,8 @@ func (m *mover) linkCurrentStore(ctx context.Context) error {
 	return nil
 }
 
-// storeFor returns the store at To for one of From's trees. If the tree uses an older generation, it links that one, unless
-// the generation is newer than To's current store, which it would replace.
+// storeFor returns the store at To for one of From's trees. If the tree uses an older generation, it links
+// that one, unless the generation is newer than To's current store, which it would replace.
 func (m *mover) storeFor(ctx context.Context, tree string) (store, error) {
 	n := m.from.generationOf(tree)
 	theirs, mine := m.from.generation(n), m.targetStore(n)
@@ -161,8 +162,8 @@ func (m *mover) linkStore(ctx context.Context, theirs store) error {
 	})
 }
 
-// linkTo links the store's objects, which never change, into the existing folder dst, and copies everything else. It returns
-// the paths of the copies.
+// linkTo links the store's objects, which never change, into the existing folder dst, and copies everything
+// else. It returns the paths of the copies.
 func (s store) linkTo(ctx context.Context, dst string) (copied []string, err error) {
 	format, _ := object.FormatOf(s.dir)
 	if err := object.MakeBare(dst, format); err != nil {

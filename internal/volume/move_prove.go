@@ -21,9 +21,10 @@ func sameHost(old, now string) error {
 	return conflict("%s and %s are different hosts; remove the repository and sync it from the new host", oldHost, newHost)
 }
 
-// checkSameRepo checks that the new remote is the repository at From. It is if the old remote is gone or has the same refs,
-// because forges redirect old names. It also is if only the new remote lists a commit that is published at From: then
-// another repository has taken the old name. If both list such a commit, one is a fork of the other and neither has moved.
+// checkSameRepo checks that the new remote is the repository at From. It is if the old remote is gone or has
+// the same refs, because forges redirect old names. It also is if only the new remote lists a commit that is
+// published at From: then another repository has taken the old name. If both list such a commit, one is a
+// fork of the other and neither has moved.
 func (m *mover) checkSameRepo(ctx context.Context) error {
 	now, err := m.listRemote(ctx, m.req.URL, m.req.Auth)
 	if err != nil {
@@ -45,7 +46,8 @@ func (m *mover) checkSameRepo(ctx context.Context) error {
 	case was.equals(again) && (len(was.refs) > 0 || len(m.published()) == 0):
 		return nil
 	case !again.equals(now):
-		return events.Errorf(events.Retryable, events.ClassConflict, "%s changed while it was compared with %s; try again when nobody pushes",
+		return events.Errorf(events.Retryable, events.ClassConflict,
+			"%s changed while it was compared with %s; try again when nobody pushes",
 			events.CanonicalRemote(m.req.URL), events.CanonicalRemote(m.old.Remote))
 	}
 	return conflict("%s is not the same repository as %s, which still exists",

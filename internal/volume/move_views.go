@@ -70,12 +70,14 @@ type movedViews struct {
 	links map[string]string
 }
 
-// flipViews publishes From's views at To. The next publication compares each with the tree at To. The caller holds the file lock of To.
+// flipViews publishes From's views at To. The next publication compares each with the tree at To. The caller
+// holds the file lock of To.
 func (m *mover) flipViews() error {
 	w := m.to.views()
 	for _, moved := range m.views {
 		l := viewLinks{suffix: moved.suffix, app: moved.app}
-		if known, err := viewLinksAt(m.to, m.at.binding, m.at.binding.Repo.String()+"@"+l.suffix, l.app); err != nil || known.Tree != "" {
+		if known, err := viewLinksAt(m.to, m.at.binding, m.at.binding.Repo.String()+"@"+l.suffix, l.app); err != nil ||
+			known.Tree != "" {
 			if err != nil {
 				return err
 			}

@@ -104,8 +104,8 @@ func distinct(refs map[string]object.ID, first ...string) []object.ID {
 	return commits
 }
 
-// worthRefetching reports whether a full fetch may succeed where this one failed: only if the pack does not apply. After
-// an error of the server it would fail too, and add load.
+// worthRefetching reports whether a full fetch may succeed where this one failed: only if the pack does not
+// apply. After an error of the server it would fail too, and add load.
 func worthRefetching(ctx context.Context, err error) bool {
 	return events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil && !errors.Is(err, ErrStale)
 }
@@ -141,7 +141,9 @@ func (s *syncer) fetch(ctx context.Context, t *target, into store, haves []objec
 		haves, s.refetched = nil, true
 	}
 	format := t.Want.Format()
-	if err := s.f.guarded(ctx, s.fence, func() error { return disk.Error("create the store", object.MakeBare(into.dir, format)) }); err != nil {
+	if err := s.f.guarded(ctx, s.fence, func() error {
+		return disk.Error("create the store", object.MakeBare(into.dir, format))
+	}); err != nil {
 		return err
 	}
 	s.progress.begin(events.PhaseFetch, "bytes", 0)
@@ -167,7 +169,8 @@ func (s *syncer) fetch(ctx context.Context, t *target, into store, haves []objec
 	return s.release(ctx, got, into, len(haves) == 0)
 }
 
-// unpack writes the objects of a pack in quarantine to disk. An incremental pack may have deltas on objects of the store.
+// unpack writes the objects of a pack in quarantine to disk. An incremental pack may have deltas on objects
+// of the store.
 func (s *syncer) unpack(ctx context.Context, q *object.Quarantine, into store, incremental bool) error {
 	progress := object.Progress{
 		Begin: func(objects int64) { s.progress.begin(events.PhaseFetch, "objects", objects) },
@@ -195,7 +198,8 @@ func (s *syncer) planFetched(ctx context.Context, t *target, q object.Quarantine
 		return nil
 	}
 	if s.req.pinned() != "" {
-		return events.Errorf(events.Permanent, events.ClassNoRef, "%s is a tag; use the hash of its commit, %s", t.Commit, s.plan.Commit)
+		return events.Errorf(events.Permanent, events.ClassNoRef, "%s is a tag; use the hash of its commit, %s",
+			t.Commit, s.plan.Commit)
 	}
 	t.Commit = s.plan.Commit // the remote did not peel the tag, or not to its commit: the check is that of another
 	s.setCheck(t)
@@ -245,7 +249,9 @@ func (s *syncer) receive(ctx context.Context, t *target, into store, haves []obj
 
 // wanted returns the request for the tip.
 func (s *syncer) wanted(t *target, into store, haves []object.ID) wire.FetchRequest {
-	want := wire.FetchRequest{Tip: t.Want, ByHash: t.ByHash, Depth: git.Depth(deeper(into.depth(), s.req.Depth)), Haves: haves}
+	want := wire.FetchRequest{
+		Tip: t.Want, ByHash: t.ByHash, Depth: git.Depth(deeper(into.depth(), s.req.Depth)), Haves: haves,
+	}
 	if len(haves) > 0 {
 		want.Shallow = into.shallow()
 	} else if current, err := s.f.currentStore(s.binding.MovedAway); err == nil {
@@ -255,7 +261,9 @@ func (s *syncer) wanted(t *target, into store, haves []object.ID) wire.FetchRequ
 }
 
 // download writes a remote's pack to the quarantine.
-func (s *syncer) download(ctx context.Context, remote *wire.Session, want wire.FetchRequest, q object.Quarantine) (shallow []object.ID, err error) {
+func (s *syncer) download(
+	ctx context.Context, remote *wire.Session, want wire.FetchRequest, q object.Quarantine,
+) (shallow []object.ID, err error) {
 	file, err := q.CreatePack()
 	if err == nil {
 		shallow, err = remote.Fetch(ctx, want, countingWriter{file, s.progress})

@@ -17,7 +17,8 @@ func (f folder) claim(tree string) (release func(), ok bool, err error) {
 	return release, ok, disk.Error("claim a retired tree", err)
 }
 
-// claimFile locks a file exclusively, without waiting. ok is false if others have locked it. A missing file, as of an incomplete tree, is locked by nobody else.
+// claimFile locks a file exclusively, without waiting. ok is false if others have locked it. A missing file,
+// as of an incomplete tree, is locked by nobody else.
 func claimFile(path string) (release func(), ok bool, err error) {
 	// NFS requires a file to be open for writing to lock it exclusively.
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)

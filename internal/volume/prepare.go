@@ -45,9 +45,10 @@ func (v *Volume) preparable(f folder, req PrepareRequest) (name string, now curr
 	return name, now, nil
 }
 
-// Prepare links the tree that is published for a ref into a private one, so that the next [Volume.Sync] of the ref only has
-// to apply its changes. It returns false unless [Volume.IsPreparable], or if space or inodes are scarce.
-// The caller holds the lease, as for Sync, and cancels ctx when somebody waits for it: Prepare returns within milliseconds.
+// Prepare links the tree that is published for a ref into a private one, so that the next [Volume.Sync] of
+// the ref only has to apply its changes. It returns false unless [Volume.IsPreparable], or if space or inodes
+// are scarce. The caller holds the lease, as for Sync, and cancels ctx when somebody waits for it: Prepare
+// returns within milliseconds.
 func (v *Volume) Prepare(ctx context.Context, req PrepareRequest) (prepared bool, err error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return false, err
@@ -146,8 +147,8 @@ func (b *builder) flushPrepared(ctx context.Context, dst string, files *checkout
 	return files.MarkPrepared(g)
 }
 
-// update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns nil if the tree must
-// be built: there is no prepared tree, or it was altered.
+// update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns
+// nil if the tree must be built: there is no prepared tree, or it was altered.
 func (b *builder) update(ctx context.Context, dst string) (*checkout.Files, error) {
 	if b.prepared == "" {
 		return nil, nil
@@ -194,8 +195,9 @@ func (f folder) hasPrepared(tree string) bool {
 }
 
 const (
-	maxPrepared = 8  // prepared trees of one repository; beyond that the oldest goes
-	spareShare  = 10 // a tree is prepared only while 1/spareShare of a quota, or of the volume's bytes and inodes, is free,
+	maxPrepared = 8 // prepared trees of one repository; beyond that the oldest goes
+	// a tree is prepared only while 1/spareShare of a quota, or of the volume's bytes and inodes, is free,
+	spareShare = 10
 
 	spareBytes  = 1 << 30 // or these
 	spareInodes = 500_000
@@ -255,8 +257,8 @@ func (f folder) limitPrepared(keep int) error {
 	return nil
 }
 
-// uselessPrepared returns the paths of prepared trees that no sync will use: older than KeepPrepared, or their published tree has been
-// replaced, has moved away or was marked as damaged.
+// uselessPrepared returns the paths of prepared trees that no sync will use: older than KeepPrepared, or
+// their published tree has been replaced, has moved away or was marked as damaged.
 func (h *holder) uselessPrepared() (paths []string, err error) {
 	trees, err := h.f.preparedTrees()
 	if err != nil {
@@ -280,7 +282,8 @@ const (
 	ownFolders  = 8    // of any tree: itself and those of its .git
 )
 
-// notePrepared adds a prepared tree to the repository's estimated growth: its folders, and copies of files that could not be linked.
+// notePrepared adds a prepared tree to the repository's estimated growth: its folders, and copies of files
+// that could not be linked.
 func (f folder) notePrepared(tree string, files *checkout.Files) {
 	u := readCache[Usage](f.usage())
 	if u.Measured.IsZero() {

@@ -12,8 +12,8 @@ import (
 // reportInterval is the minimum time between reports within a phase.
 const reportInterval = 200 * time.Millisecond
 
-// reporter reports the phases of a sync and their progress. Counting is an atomic addition that rarely reads the clock. All
-// methods accept a nil reporter.
+// reporter reports the phases of a sync and their progress. Counting is an atomic addition that rarely reads
+// the clock. All methods accept a nil reporter.
 type reporter struct {
 	report func(events.Progress)
 	done   atomic.Int64 // units of the current phase
@@ -30,8 +30,8 @@ func newReporter(report func(events.Progress)) *reporter {
 	return &reporter{report: report}
 }
 
-// begin ends the current phase and begins another with total units, or 0 if unknown. Beginning the current phase again has no
-// effect if it has no unit.
+// begin ends the current phase and begins another with total units, or 0 if unknown. Beginning the current
+// phase again has no effect if it has no unit.
 func (g *reporter) begin(phase events.Phase, unit string, total int64) {
 	if g == nil {
 		return

@@ -16,18 +16,19 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// A small fetch leaves loose objects in the store, a larger one a pack. Loose objects that no tree needs are pruned once
-// the loose ones take half as much space as the packs. The store is fetched in full again if the refs alone need too many
-// loose objects, if there are too many packs, or if more than half of the packed objects are unneeded: one pack is smaller
-// and faster to read. Both are reconsidered only after the store has doubled, so that failed attempts stay cheap.
+// A small fetch leaves loose objects in the store, a larger one a pack. Loose objects that no tree needs are
+// pruned once the loose ones take half as much space as the packs. The store is fetched in full again if the
+// refs alone need too many loose objects, if there are too many packs, or if more than half of the packed
+// objects are unneeded: one pack is smaller and faster to read. Both are reconsidered only after the store
+// has doubled, so that failed attempts stay cheap.
 const (
 	minLoose  = 1 << 20 // bytes of loose objects that are always acceptable
 	maxPacks  = 32
 	pruneStep = 256 // objects deleted per file lock
 )
 
-// prune deletes the loose objects that neither the store's refs nor any tree needs, unless a workspace may use them. It may also
-// delete objects that a stale holder just added, which cannot publish them.
+// prune deletes the loose objects that neither the store's refs nor any tree needs, unless a workspace may
+// use them. It may also delete objects that a stale holder just added, which cannot publish them.
 func (h *holder) prune(ctx context.Context) error {
 	if err := h.pruneLFS(ctx); err != nil {
 		return err
@@ -78,8 +79,8 @@ func (h *holder) prune(ctx context.Context) error {
 	})
 }
 
-// notePruned requests a full fetch if the store needs one, and records the store's state. neededPacked is the number of packed
-// objects that are needed. The caller holds the file lock.
+// notePruned requests a full fetch if the store needs one, and records the store's state. neededPacked is the
+// number of packed objects that are needed. The caller holds the file lock.
 func (s store) notePruned(loose looseObjects, neededPacked int) error {
 	packs, err := s.packs()
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon as no name links to them and no
-// reader or workspace pins them, without a grace: see "Steps of a purge" of the package. An earlier purge goes on, without fetching again,
-// if its new store does not have the commit, which may be "". The caller holds the lease with the fence, as for Sync, and requests the
-// syncs.
+// Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon
+// as no name links to them and no reader or workspace pins them, without a grace: see "Steps of a purge" of
+// the package. An earlier purge goes on, without fetching again, if its new store does not have the commit,
+// which may be "". The caller holds the lease with the fence, as for Sync, and requests the syncs.
 func (v *Volume) Purge(ctx context.Context, repo events.RepoPath, fence uint64, commit string) error {
 	if err := v.checkRequest(repo, fence); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (s store) isPurged() bool {
 	return err == nil && s.dir != ""
 }
 
-// beginPurge makes an empty store the current one before it marks the others. The stores of submodules go at once, as one may have been
-// fetched upon another with the secret. The caller holds the file lock.
+// beginPurge makes an empty store the current one before it marks the others. The stores of submodules go at
+// once, as one may have been fetched upon another with the secret. The caller holds the file lock.
 func (f folder) beginPurge(b binding) error {
 	generations, err := f.generations()
 	if err != nil {
@@ -121,8 +121,8 @@ func (f folder) beginPurge(b binding) error {
 	return f.discardAt([]string{f.prepared(), f.parts(), f.tidied()})
 }
 
-// replacedTrees returns the paths of the trees that a purge deletes now: those of purged stores that neither a name nor the published views
-// need, and all trees of views without a name.
+// replacedTrees returns the paths of the trees that a purge deletes now: those of purged stores that neither
+// a name nor the published views need, and all trees of views without a name.
 func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]string, error) {
 	needed := map[string]bool{}
 	for _, tree := range links {
@@ -152,7 +152,8 @@ func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]
 	}), disk.Error("list the trees of views", err)
 }
 
-// discardReplaced discards the trees that a purge deletes now. It returns whether pins keep any. The caller holds the file lock.
+// discardReplaced discards the trees that a purge deletes now. It returns whether pins keep any. The caller
+// holds the file lock.
 func (h *holder) discardReplaced(links map[string]string) (pinned bool, err error) {
 	marks, err := h.f.purgeMarks()
 	if err != nil || len(marks) == 0 {
@@ -184,7 +185,8 @@ type PurgeLeft struct {
 	Paths  []string // old stores, and trash
 }
 
-// PurgeLeft returns what is left of the copies that a purge deletes; nothing once [Volume.GC] has completed it. It needs no lease.
+// PurgeLeft returns what is left of the copies that a purge deletes; nothing once [Volume.GC] has completed
+// it. It needs no lease.
 func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 	f := v.folder(repo)
 	b, _, err := f.readBinding()

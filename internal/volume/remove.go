@@ -30,12 +30,13 @@ type RemoveRequest struct {
 	Limiter wire.Limiter // as in [SyncRequest]
 }
 
-// Remove removes a repository: its published names first, then its trees and objects. Unless forced, it first checks
-// with the remote, and fails if the repository still exists there or its state is unknown. While readers pin trees, it
-// removes everything else and fails with contention; the caller retries. It returns false if there was nothing to remove.
+// Remove removes a repository: its published names first, then its trees and objects. Unless forced, it first
+// checks with the remote, and fails if the repository still exists there or its state is unknown. While
+// readers pin trees, it removes everything else and fails with contention; the caller retries. It returns
+// false if there was nothing to remove.
 //
-// Files of a repository that has moved away stay for their grace. The fence always stays, so that holders older than the
-// removal remain stale.
+// Files of a repository that has moved away stay for their grace. The fence always stays, so that holders
+// older than the removal remain stale.
 func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
 	req.Ref = events.Ref{}
 	return v.runRemoval(ctx, req, req.Repo.String(), v.remove)
@@ -94,7 +95,8 @@ func (v *Volume) remove(ctx context.Context, f folder, b binding, req RemoveRequ
 func (v *Volume) checkGone(ctx context.Context, req RemoveRequest) error {
 	what := cmp.Or(req.Ref.String(), "the repository")
 	if !req.Force {
-		r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Limiter), cmp.Or(req.Ref.String(), "HEAD"))
+		r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Limiter),
+			cmp.Or(req.Ref.String(), "HEAD"))
 		switch {
 		case err == nil:
 			r.Close()
@@ -158,8 +160,8 @@ func unpublish(path string) error {
 	return disk.Error("unpublish", err)
 }
 
-// discardTrees discards the trees. It keeps those that are pinned, and fails with contention if there are any. It skips those of a
-// repository that has moved away.
+// discardTrees discards the trees. It keeps those that are pinned, and fails with contention if there are
+// any. It skips those of a repository that has moved away.
 func (f folder) discardTrees(left *tombstone) error {
 	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
@@ -179,7 +181,8 @@ func (f folder) discardTrees(left *tombstone) error {
 		}
 	}
 	if pinned > 0 {
-		return events.Errorf(events.Contention, events.ClassBusy, "readers have %d of its trees pinned; they are removed after these are closed", pinned)
+		return events.Errorf(events.Contention, events.ClassBusy,
+			"readers have %d of its trees pinned; they are removed after these are closed", pinned)
 	}
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"lockstep/events"
 )
 
-// RemoveRef removes {owner}/{name}@{ref}. Unless forced, it first checks with the remote, and fails if the ref still exists
-// there or its state is unknown. The tree stays for its grace and while pinned; objects that only the ref needed are
-// pruned later. It returns false if the ref was not published. It fails for the ref of the plain name unless
-// req.Plain is set, so that renaming a branch does not break readers.
+// RemoveRef removes {owner}/{name}@{ref}. Unless forced, it first checks with the remote, and fails if the
+// ref still exists there or its state is unknown. The tree stays for its grace and while pinned; objects that
+// only the ref needed are pruned later. It returns false if the ref was not published. It fails for the ref
+// of the plain name unless req.Plain is set, so that renaming a branch does not break readers.
 func (v *Volume) RemoveRef(ctx context.Context, req RemoveRequest) (removed bool, err error) {
 	return v.runRemoval(ctx, req, refText(req.Ref)+" of "+req.Repo.String(), v.removeRef)
 }
@@ -24,7 +24,8 @@ func (v *Volume) removeRef(ctx context.Context, f folder, b binding, req RemoveR
 	plainFor := cmp.Or(v.current(f, b, b.Repo.String()).ref, b.Default.String()) // a damaged tree has no ref
 	switch plain := plainFor == req.Ref.String(); {
 	case req.Ref.IsZero() || plain && !req.Plain:
-		return false, conflict("%s is what the plain name is published for; it stays until another default branch is published", refText(req.Ref))
+		return false, conflict("%s is what the plain name is published for; it stays until another default branch "+
+			"is published", refText(req.Ref))
 	case plain:
 		names = append(names, b.Repo.String())
 	}
@@ -47,7 +48,8 @@ func (v *Volume) removeRef(ctx context.Context, f folder, b binding, req RemoveR
 		return false, err
 	}
 	isOf := func(l viewLinks) bool {
-		return !l.isOf(b.MovedAway, true) && slices.Contains(published, strings.TrimSuffix(v.publishedPath(b.Repo.String()+"@"+l.suffix), "@"))
+		return !l.isOf(b.MovedAway, true) &&
+			slices.Contains(published, strings.TrimSuffix(v.publishedPath(b.Repo.String()+"@"+l.suffix), "@"))
 	}
 	err = f.guarded(ctx, req.Fence, func() error {
 		if err := v.unpublishViews(f, b, isOf); err != nil {

@@ -17,11 +17,12 @@ import (
 
 // SyncRequest is a request to bring one ref of a repository up to date.
 type SyncRequest struct {
-	Repo  events.RepoPath
-	URL   string       // the remote, http, https or ssh, without credentials in it
-	Ref   events.Ref   // zero for the remote's default branch
-	Pin   string       // commit to publish for Ref, whatever Ref points to; optional. A Ref that is a commit is its own
-	Via   string       // where to fetch from instead of URL, as long as the path is bound to URL: a reader that has a copy; optional
+	Repo events.RepoPath
+	URL  string     // the remote, http, https or ssh, without credentials in it
+	Ref  events.Ref // zero for the remote's default branch
+	Pin  string     // commit to publish for Ref, whatever Ref points to; optional. A Ref that is a commit is its own
+	// where to fetch from instead of URL, as long as the path is bound to URL: a reader that has a copy; optional
+	Via   string
 	Auth  wire.Auth    // used only for this operation, with Via if that is set; zero is anonymous
 	Fence uint64       // fence of the lease on Repo; above zero
 	Depth events.Depth // minimum history; existing history is never cut
@@ -33,12 +34,12 @@ type SyncRequest struct {
 	// published is the commit published for it, or "". Defaults to the published commit.
 	Base func(ref events.Ref, published string) string
 
-	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is resolved; the commit is ""
-	// if the remote names only a tag of it. Optional.
+	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is
+	// resolved; the commit is "" if the remote names only a tag of it. Optional.
 	Check func(tip Tip, isDefault bool) Check
 
-	// Known is the remote's last known tip of the ref, or the pinned commit if the credential is known to read it; optional.
-	// If that commit is published and complete, Sync does not contact the remote.
+	// Known is the remote's last known tip of the ref, or the pinned commit if the credential is known to
+	// read it; optional. If that commit is published and complete, Sync does not contact the remote.
 	Known Tip
 
 	// Refetch fetches everything again, because [Volume.Views] misses objects that Sync does not need.
@@ -54,11 +55,12 @@ type SyncRequest struct {
 	// Submodules says whether the tree has the files of its submodules.
 	Submodules events.Submodules
 
-	// Submodule returns how to fetch a submodule from a URL. It must be safe for concurrent use. It defaults to AuthFor and Limiter.
+	// Submodule returns how to fetch a submodule from a URL. It must be safe for concurrent use. It defaults
+	// to AuthFor and Limiter.
 	Submodule func(ctx context.Context, url string) (PartRemote, error)
 
-	// AuthFor returns the credential for another URL that belongs to the repository, such as that of its LFS server; zero if the
-	// credential may not be sent there. It defaults to none for any URL.
+	// AuthFor returns the credential for another URL that belongs to the repository, such as that of its LFS
+	// server; zero if the credential may not be sent there. It defaults to none for any URL.
 	AuthFor func(ctx context.Context, url string) (wire.Auth, error)
 
 	// Limiter limits the requests to the remote; optional. Its errors are returned as they are, and end the operation.
@@ -112,7 +114,8 @@ func (v *Volume) checkMounted() error {
 	id, err := os.ReadFile(filepath.Join(v.root, adminDir, idName))
 	switch {
 	case errors.Is(err, os.ErrNotExist), err == nil && strings.TrimSpace(string(id)) != v.id:
-		return events.Errorf(events.Retryable, events.ClassVolume, "the volume opened at %s is gone: mount it again, or restart this process with another volume", v.root)
+		return events.Errorf(events.Retryable, events.ClassVolume, "the volume opened at %s is gone: mount it again, "+
+			"or restart this process with another volume", v.root)
 	case err != nil:
 		return disk.Error("check for the volume", err)
 	}

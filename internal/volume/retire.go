@@ -25,9 +25,9 @@ type horizon struct {
 	queried, known bool
 }
 
-// retiredTree is a tree that is no longer published. The mtime of its mark file is when it was retired, and the content is
-// the ID of the newest result at that time. No later result names the tree: results are published under the lease, and the
-// holder that retires a tree publishes none that names it.
+// retiredTree is a tree that is no longer published. The mtime of its mark file is when it was retired, and
+// the content is the ID of the newest result at that time. No later result names the tree: results are
+// published under the lease, and the holder that retires a tree publishes none that names it.
 type retiredTree struct {
 	name      string
 	age       time.Duration // since it was retired
@@ -57,7 +57,9 @@ func (h *holder) queryHorizon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool { return t.lastNamed != "" && !h.isUnprotected(t) }) {
+	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool {
+		return t.lastNamed != "" && !h.isUnprotected(t)
+	}) {
 		return nil
 	}
 	h.queryResults(ctx)

@@ -112,13 +112,15 @@ func (v *Volume) checkFree(more int64) error {
 		return err
 	}
 	if least := v.cfg.MinFreeBytes; space.Free-more < least {
-		return events.Errorf(events.Retryable, events.ClassQuota, "the volume has %s free%s, and min-free-bytes is %s: free space, "+
-			"run lockstep repos gc --all, or lower it in the setting limits", BytesText(space.Free), fetch, BytesText(least))
+		return events.Errorf(events.Retryable, events.ClassQuota, "the volume has %s free%s, and min-free-bytes is "+
+			"%s: free space, run lockstep repos gc --all, or lower it in the setting limits", BytesText(space.Free),
+			fetch, BytesText(least))
 	}
 	if most := v.cfg.MaxVolumeBytes; most > 0 {
 		if total := v.Total(); total.Bytes > most-more {
-			return events.Errorf(events.Retryable, events.ClassQuota, "all repositories together use %s%s, and max-volume-bytes is %s: run "+
-				"lockstep repos gc --all, remove repositories, or raise it in the setting limits", BytesText(total.Bytes), fetch, BytesText(most))
+			return events.Errorf(events.Retryable, events.ClassQuota, "all repositories together use %s%s, and "+
+				"max-volume-bytes is %s: run lockstep repos gc --all, remove repositories, or raise it in the "+
+				"setting limits", BytesText(total.Bytes), fetch, BytesText(most))
 		}
 	}
 	return nil
@@ -148,8 +150,9 @@ func (s *syncer) checkGrowth(ctx context.Context, more int64) error {
 	if u.Bytes <= most {
 		return nil
 	}
-	return events.Errorf(events.Permanent, events.ClassQuota, "the repository uses %s, more than max-repo-bytes %s: run lockstep repos gc, "+
-		"shorten tree-grace, or raise it in the setting limits if the repository is meant to be that large", BytesText(u.Bytes+more), BytesText(most+more))
+	return events.Errorf(events.Permanent, events.ClassQuota, "the repository uses %s, more than max-repo-bytes %s: "+
+		"run lockstep repos gc, shorten tree-grace, or raise it in the setting limits if the repository is meant to "+
+		"be that large", BytesText(u.Bytes+more), BytesText(most+more))
 }
 
 // countBuilt counts the files of a new tree at dst that it does not share.

@@ -22,8 +22,9 @@ import (
 // Git can read the store; only this package may write to it.
 type store struct{ dir string }
 
-// currentStore returns the newest store generation that has refs, ignoring those of a repository that has moved away, if
-// any. A damaged store is replaced by the next generation; trees keep using the store that they were built from.
+// currentStore returns the newest store generation that has refs, ignoring those of a repository that has
+// moved away, if any. A damaged store is replaced by the next generation; trees keep using the store that
+// they were built from.
 func (f folder) currentStore(movedAway *tombstone) (store, error) {
 	generations, err := f.generations()
 	if err != nil {
@@ -149,7 +150,8 @@ func (s store) writeRefs(refs map[string]object.ID) error {
 
 const depthName = "lockstep-depth" // file in a store
 
-// beginNext creates an empty store of the next generation, into which the next sync fetches everything at this depth or a greater one.
+// beginNext creates an empty store of the next generation, into which the next sync fetches everything at
+// this depth or a greater one.
 func (f folder) beginNext(movedAway *tombstone, depth events.Depth, format object.Format) error {
 	s, err := f.nextStore(movedAway)
 	if err != nil {

@@ -37,9 +37,9 @@ func (v *Volume) StoreOf(tree string) (Stored, error) {
 	return Stored{Dir: dir, Shallow: object.ReadShallow(g.Dir), Depth: depthOf(g)}, nil
 }
 
-// PinObjects keeps all objects of the store that a tree reads from, until the returned file is closed. The caller has pinned the tree,
-// and keeps the pin of one tree of that store. While the store is pruned, PinObjects waits: until ctx is done, or for 10 s, as the
-// process that prunes may be stopped.
+// PinObjects keeps all objects of the store that a tree reads from, until the returned file is closed. The
+// caller has pinned the tree, and keeps the pin of one tree of that store. While the store is pruned,
+// PinObjects waits: until ctx is done, or for 10 s, as the process that prunes may be stopped.
 func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 	store, err := checkout.GitDirOf(tree).Store()
 	if err == nil && store == "" {
@@ -59,15 +59,16 @@ func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 	return file, nil
 }
 
-// objectsPin returns the path of the file that is locked (flock, shared) to keep all objects of a store, also those that no tree needs: git
-// may have found them there in a workspace.
+// objectsPin returns the path of the file that is locked (flock, shared) to keep all objects of a store, also
+// those that no tree needs: git may have found them there in a workspace.
 func objectsPin(store string) string { return filepath.Join(store, "config") }
 
-// claimObjects locks the objects of a store against new pins. ok is false if one may use objects that nothing else needs.
+// claimObjects locks the objects of a store against new pins. ok is false if one may use objects that nothing
+// else needs.
 func claimObjects(s store) (release func(), ok bool, err error) { return claimFile(objectsPin(s.dir)) }
 
-// RemoteOf returns the URL of the remote that the repository of a tree is bound to, or "" if it has moved away. It contains no
-// secret.
+// RemoteOf returns the URL of the remote that the repository of a tree is bound to, or "" if it has moved
+// away. It contains no secret.
 func RemoteOf(tree string) (string, error) {
 	b, _, err := folderOf(tree).readBinding()
 	if b.MovedAway.covers(filepath.Base(tree)) { // another repository may be at its path
@@ -76,8 +77,8 @@ func RemoteOf(tree string) (string, error) {
 	return b.Remote, err
 }
 
-// Commits returns those of the given commits that a repository has trees of, published and replaced ones, by ref. It opens only these
-// trees.
+// Commits returns those of the given commits that a repository has trees of, published and replaced ones, by
+// ref. It opens only these trees.
 func (v *Volume) Commits(repo events.RepoPath, among []string) (map[events.Ref][]string, error) {
 	wanted := map[string]bool{} // how names of trees end
 	for _, commit := range among {

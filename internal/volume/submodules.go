@@ -14,8 +14,8 @@ const (
 	maxPartDepth = 8    // submodules within submodules
 )
 
-// obtainParts fetches the submodules that the plan's tree needs and the repository does not have, and adds their files to the
-// plan. It does nothing if neither the plan's tree nor the last one is to have any.
+// obtainParts fetches the submodules that the plan's tree needs and the repository does not have, and adds
+// their files to the plan. It does nothing if neither the plan's tree nor the last one is to have any.
 func (s *syncer) obtainParts(ctx context.Context) error {
 	s.parts = checkout.Parts{Mode: string(s.req.Submodules)}
 	if s.parts.Mode == "" && s.last.Parts().Mode == "" {
@@ -65,8 +65,8 @@ func (b *builder) keepParts(ctx context.Context, tree string) error {
 	return b.planParts(ctx, parts)
 }
 
-// hasParts reports whether a tree has the submodules that are asked for. Until they are collected, and wanted is nil, it is
-// false if some are missing: they may be available now.
+// hasParts reports whether a tree has the submodules that are asked for. Until they are collected, and wanted
+// is nil, it is false if some are missing: they may be available now.
 func (s *syncer) hasParts(tree string, wanted *checkout.Parts) bool {
 	parts, err := checkout.GitDirOf(tree).Parts()
 	if err != nil {
@@ -78,8 +78,8 @@ func (s *syncer) hasParts(tree string, wanted *checkout.Parts) bool {
 	return parts.Mode == string(s.req.Submodules) && len(parts.Missing()) == 0
 }
 
-// noteParts records the submodules of the tree of a ref. A submodule whose remote did not answer may be available now, unlike
-// one that does not exist.
+// noteParts records the submodules of the tree of a ref. A submodule whose remote did not answer may be
+// available now, unlike one that does not exist.
 func (p *Published) noteParts(ref events.Ref, tree string) {
 	delete(p.Submodules, ref)
 	delete(p.Incomplete, ref)
@@ -98,8 +98,8 @@ func (p *Published) noteParts(ref events.Ref, tree string) {
 	}
 }
 
-// lackParts removes the files of submodules whose LFS objects cannot be downloaded, given as errors by path, from the plan. It returns an error
-// that ends the sync.
+// lackParts removes the files of submodules whose LFS objects cannot be downloaded, given as errors by path,
+// from the plan. It returns an error that ends the sync.
 func (s *syncer) lackParts(ctx context.Context, failed map[string]error) error {
 	var parts []checkout.Part
 	for _, part := range s.parts.List { // sorted, so that a submodule precedes those within it

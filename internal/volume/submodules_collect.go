@@ -52,7 +52,8 @@ type super struct {
 	submodules map[string]object.ID        // commits by path
 }
 
-// collectParts returns the submodules of the plan's tree, and theirs. It fetches those that the repository does not have.
+// collectParts returns the submodules of the plan's tree, and theirs. It fetches those that the repository
+// does not have.
 func (s *syncer) collectParts(ctx context.Context) ([]checkout.Part, error) {
 	own, err := s.plan.Submodules()
 	if err != nil || len(own) == 0 {
@@ -177,7 +178,8 @@ func readModules(objects *object.Store, tree object.ID) (modules map[string]subm
 			return nil, err
 		}
 		if !ok {
-			return nil, events.Errorf(events.Permanent, events.ClassConfig, "its .gitmodules is longer than %s", BytesText(submodule.MaxSize))
+			return nil, events.Errorf(events.Permanent, events.ClassConfig, "its .gitmodules is longer than %s",
+				BytesText(submodule.MaxSize))
 		}
 		if modules, err = submodule.Parse(content); err != nil {
 			return nil, events.Errorf(events.Permanent, events.ClassConfig, "its .gitmodules %w; correct it", err)
@@ -192,7 +194,8 @@ func locate(in super, commit object.ID, m submodule.Module) (url string, err err
 		return "", object.Quotaf("submodules nest deeper than %d", maxPartDepth)
 	}
 	if commit.IsZero() {
-		return "", events.Errorf(events.Permanent, events.ClassHostile, "the tree has a hash of zeros for it, which is no commit")
+		return "", events.Errorf(events.Permanent, events.ClassHostile,
+			"the tree has a hash of zeros for it, which is no commit")
 	}
 	if m.URL == "" {
 		return "", events.Errorf(events.Permanent, events.ClassConfig, ".gitmodules names no URL for it; add it there")

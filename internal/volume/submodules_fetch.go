@@ -25,8 +25,8 @@ type PartRemote struct {
 
 	// Credential is kept for a submodule that cannot be fetched; see [checkout.Part].
 	Credential string
-	// Refused returns the error to report for one of the remote, and whether another try, with another PartRemote, may succeed.
-	// Optional.
+	// Refused returns the error to report for one of the remote, and whether another try, with another
+	// PartRemote, may succeed. Optional.
 	Refused func(err error) (report error, again bool)
 }
 
@@ -49,7 +49,8 @@ func (s *syncer) isForeign(url string) bool {
 	return s.req.Foreign || !wire.SameOrigin(s.req.URL, url)
 }
 
-// openPart reads the .gitmodules and the submodules of a submodule from its store, after fetching the store if the repository does not have it.
+// openPart reads the .gitmodules and the submodules of a submodule from its store, after fetching the store
+// if the repository does not have it.
 func (c *collector) openPart(ctx context.Context, part *checkout.Part, within *super) error {
 	s, dir := c.s, c.s.f.part(*part)
 	defer c.claim(dir)()
@@ -111,7 +112,8 @@ func (c *collector) claim(dir string) (release func()) {
 	return claim.Unlock
 }
 
-// readPart reads what openPart returns from the store of a submodule. It ends the sync if there are too many files in all of them.
+// readPart reads what openPart returns from the store of a submodule. It ends the sync if there are too many
+// files in all of them.
 func (c *collector) readPart(ctx context.Context, part checkout.Part, within *super) error {
 	s, limit := c.s, c.s.v.cfg.MaxTreeFiles
 	release, err := c.readAlone(ctx)
@@ -148,7 +150,8 @@ func (c *collector) readAlone(ctx context.Context) (release func(), err error) {
 	}, nil
 }
 
-// fetchPart fetches the commit of a submodule into its store. Unless it has the origin of the repository's remote, its URL is foreign.
+// fetchPart fetches the commit of a submodule into its store. Unless it has the origin of the repository's
+// remote, its URL is foreign.
 func (c *collector) fetchPart(ctx context.Context, part checkout.Part, from PartRemote) error {
 	if err := c.s.v.checkFree(0); err != nil { // earlier submodules may have used up the space
 		return err
@@ -176,8 +179,9 @@ func (c *collector) fetchPart(ctx context.Context, part checkout.Part, from Part
 	return err
 }
 
-// basePart returns the store and the commit of a submodule of the last tree with the same remote, from which the remote need not
-// send what is unchanged; zero if there is none, or if the store has become too large with objects that its commit does not need.
+// basePart returns the store and the commit of a submodule of the last tree with the same remote, from which
+// the remote need not send what is unchanged; zero if there is none, or if the store has become too large
+// with objects that its commit does not need.
 func (s *syncer) basePart(ctx context.Context, part checkout.Part) (store, object.ID) {
 	if s.refetched {
 		return store{}, object.ZeroID
@@ -204,7 +208,9 @@ func (s *syncer) basePart(ctx context.Context, part checkout.Part) (store, objec
 const fullName = "lockstep-full"
 
 // listPart lists refs of a submodule's remote. The caller closes the session.
-func (s *syncer) listPart(ctx context.Context, part checkout.Part, from PartRemote, prefix string) (*wire.Session, error) {
+func (s *syncer) listPart(
+	ctx context.Context, part checkout.Part, from PartRemote, prefix string,
+) (*wire.Session, error) {
 	remote, err := s.v.net.Dial(part.URL, from.Auth, s.isForeign(part.URL), s.v.cfg.wireLimits(from.Limiter))
 	if err != nil {
 		return nil, err
@@ -216,11 +222,12 @@ func (s *syncer) listPart(ctx context.Context, part checkout.Part, from PartRemo
 	return remote, nil
 }
 
-// maxSearched is the number of branches whose histories are searched for a commit that a server does not send by its hash.
+// maxSearched is the number of branches whose histories are searched for a commit that a server does not send
+// by its hash.
 const maxSearched = 8
 
-// searchPart fetches branches with their histories, the default branch first, until one contains the commit. refusal is the error
-// of the server that does not send the commit by its hash.
+// searchPart fetches branches with their histories, the default branch first, until one contains the commit.
+// refusal is the error of the server that does not send the commit by its hash.
 func (c *collector) searchPart(ctx context.Context, part checkout.Part, from PartRemote, refusal error) error {
 	remote, err := c.s.listPart(ctx, part, from, "refs/heads/")
 	if err != nil {
@@ -254,11 +261,14 @@ func sortedValues(m map[string]string) (values []string) {
 }
 
 // errNotInPack means that a pack does not contain the commit of a submodule.
-var errNotInPack = events.Errorf(events.Retryable, events.ClassServer, "its remote sent a pack without the commit that was asked for")
+var errNotInPack = events.Errorf(events.Retryable, events.ClassServer,
+	"its remote sent a pack without the commit that was asked for")
 
-// receivePart fetches a pack, checks that the commit in it, and in base if there is one, is complete, and makes these the
-// submodule's store.
-func (c *collector) receivePart(ctx context.Context, remote *wire.Session, want wire.FetchRequest, part checkout.Part, base store) (err error) {
+// receivePart fetches a pack, checks that the commit in it, and in base if there is one, is complete, and
+// makes these the submodule's store.
+func (c *collector) receivePart(
+	ctx context.Context, remote *wire.Session, want wire.FetchRequest, part checkout.Part, base store,
+) (err error) {
 	defer object.RecoverCorrupt(&err)
 	at := filepath.Join(c.s.f.quarantine(c.s.req.Fence), fmt.Sprintf("part-%d", c.number.Add(1)))
 	q, err := object.OpenQuarantine(filepath.Join(at, "pack"))

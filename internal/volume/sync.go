@@ -14,8 +14,9 @@ import (
 	"lockstep/internal/git/wire"
 )
 
-// Sync fetches one ref and publishes its tree. It returns once readers see the new tree, or an error if they still see
-// the old one; package events derives from the error whether to retry. If ctx is cancelled, Sync returns its cause soon.
+// Sync fetches one ref and publishes its tree. It returns once readers see the new tree, or an error if they
+// still see the old one; package events derives from the error whether to retry. If ctx is cancelled, Sync
+// returns its cause soon.
 //
 // The caller holds the lease on req.Repo with the fence req.Fence. Only one Sync or Remove may run per repository and
 // fence; of two with different fences, the lower fails with [ErrStale] and changes nothing that readers see.
@@ -144,7 +145,8 @@ func (s *syncer) aim(at tip) *target {
 func (s *syncer) list(ctx context.Context) (t *target, err error) {
 	s.slot.leave()
 	s.progress.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign, s.v.cfg.wireLimits(s.req.Limiter)); err != nil {
+	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign,
+		s.v.cfg.wireLimits(s.req.Limiter)); err != nil {
 		return nil, err
 	}
 	if err := s.remote.List(ctx, cmp.Or(s.req.Ref.String(), "HEAD")); err != nil {
@@ -188,8 +190,8 @@ func (s *syncer) base(t *target) string {
 	return s.req.Base(t.Ref, published)
 }
 
-// make admits the commit that was obtained, fills its plan with submodules and LFS files, and builds its tree. It returns no
-// tree if one is published already: perhaps one without submodules that cannot be had.
+// make admits the commit that was obtained, fills its plan with submodules and LFS files, and builds its
+// tree. It returns no tree if one is published already: perhaps one without submodules that cannot be had.
 func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree string, err error) {
 	if err := s.admit(ctx, t); err != nil {
 		return SyncResult{}, "", err
@@ -244,8 +246,8 @@ func (s *syncer) settle(ctx context.Context, t *target, tree string, res SyncRes
 	return res, nil
 }
 
-// flip links every name to a new tree, once the lease is confirmed, and returns the trees that they have linked to. It deletes
-// the new tree unless it may be published.
+// flip links every name to a new tree, once the lease is confirmed, and returns the trees that they have
+// linked to. It deletes the new tree unless it may be published.
 func (s *syncer) flip(ctx context.Context, t *target, tree string) (replaced []string, err error) {
 	begun := false
 	defer func() {

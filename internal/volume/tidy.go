@@ -15,8 +15,9 @@ import (
 // tidy retires trees that are no longer published, and discards retired trees and stores that are no longer needed, and
 // leftovers of crashed or stale holders. It decides under the file lock, where all other work belongs to a lower fence.
 //
-// Looking at all trees takes the longer the more are kept. So unless there are leftovers, a sync does it only if none has for half of the
-// grace, and the cost of a push does not grow with what is kept. A tree stays about one more grace at most.
+// Looking at all trees takes the longer the more are kept. So unless there are leftovers, a sync does it only
+// if none has for half of the grace, and the cost of a push does not grow with what is kept. A tree stays
+// about one more grace at most.
 func (h *holder) tidy(ctx context.Context) error {
 	due, err := h.isTidyDue()
 	if err != nil {

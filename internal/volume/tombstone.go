@@ -124,11 +124,12 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 	return f.limitPrepared(0)
 }
 
-// discardAll discards everything but the fence and adopted clones. The binding goes last, so that an interrupted removal
-// can be repeated.
+// discardAll discards everything but the fence and adopted clones. The binding goes last, so that an
+// interrupted removal can be repeated.
 func (f folder) discardAll() error {
 	for _, path := range []string{
-		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(), f.lfs(), f.parts(), f.views().dir, f.listed(), f.usage(), f.binding(),
+		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(),
+		f.lfs(), f.parts(), f.views().dir, f.listed(), f.usage(), f.binding(),
 	} {
 		if err := f.discard(path); err != nil {
 			return err
@@ -137,8 +138,8 @@ func (f folder) discardAll() error {
 	return disk.Error("remove", disk.SyncDir(f.dir))
 }
 
-// discardExtras discards the LFS objects, the submodules and the listed refs of a repository that moves away. Another repository at its
-// path must not find them: it could name objects that it has no access to.
+// discardExtras discards the LFS objects, the submodules and the listed refs of a repository that moves away.
+// Another repository at its path must not find them: it could name objects that it has no access to.
 func (f folder) discardExtras() error {
 	for _, path := range []string{f.lfs(), f.parts(), f.listed()} {
 		if err := f.discard(path); err != nil {

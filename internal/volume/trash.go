@@ -35,7 +35,8 @@ func (f folder) emptyTrash() {
 	}
 }
 
-// remove deletes path and everything below it. It calls mayGoOn before each deletion, and stops once that returns false.
+// remove deletes path and everything below it. It calls mayGoOn before each deletion, and stops once that
+// returns false.
 func remove(path string, mayGoOn func() bool) (goOn bool) {
 	if !mayGoOn() {
 		return false
@@ -58,11 +59,13 @@ func remove(path string, mayGoOn func() bool) (goOn bool) {
 	return true
 }
 
-// muchTrash is the number of trash entries at which a sync deletes them itself, so that the janitor does not fall behind.
+// muchTrash is the number of trash entries at which a sync deletes them itself, so that the janitor does not
+// fall behind.
 const muchTrash = 16
 
-// janitor deletes trash in the background, one entry at a time, because deleting a tree takes as long as building one. It
-// pauses while this process syncs, which would have to share the disk with it. It needs no lease: trash is not in use.
+// janitor deletes trash in the background, one entry at a time, because deleting a tree takes as long as
+// building one. It pauses while this process syncs, which would have to share the disk with it. It needs no
+// lease: trash is not in use.
 type janitor struct {
 	mu      sync.Mutex
 	todo    []folder
@@ -73,8 +76,8 @@ type janitor struct {
 	work    sync.WaitGroup
 }
 
-// The janitor pauses for at most maxPause for one folder's trash, and not at all while the trash of manyFolders waits, so that
-// constant syncs do not fill the disk.
+// The janitor pauses for at most maxPause for one folder's trash, and not at all while the trash of
+// manyFolders waits, so that constant syncs do not fill the disk.
 const (
 	maxPause    = 5 * time.Second
 	manyFolders = 16
@@ -102,8 +105,8 @@ func (j *janitor) resume() {
 	}
 }
 
-// pauser returns a function that pauses while a sync is in progress, as maxPause says. It returns false once the janitor is
-// closed.
+// pauser returns a function that pauses while a sync is in progress, as maxPause says. It returns false once
+// the janitor is closed.
 func (j *janitor) pauser() func() bool {
 	left := maxPause
 	return func() bool {

@@ -103,7 +103,8 @@ func (f folder) contents() (string, int, error) {
 	if len(trees) > 0 {
 		oldest, youngest = trees[0].Name(), trees[len(trees)-1].Name()
 	}
-	text := fmt.Sprintf("stores %v, %d trees, %s to %s, %d prepared", generations, len(trees), oldest, youngest, len(prepared))
+	text := fmt.Sprintf("stores %v, %d trees, %s to %s, %d prepared", generations, len(trees), oldest, youngest,
+		len(prepared))
 	if begun, err := (&lfs.Store{Dir: f.lfs()}).Incomplete(); err != nil || begun {
 		text += ", LFS downloads"
 	}
@@ -124,8 +125,8 @@ func (f folder) contents() (string, int, error) {
 	return text, len(trees), nil
 }
 
-// tally adds up a folder. A file with several hard links counts once; if own is set, it counts only if all its links are
-// in the folder.
+// tally adds up a folder. A file with several hard links counts once; if own is set, it counts only if all
+// its links are in the folder.
 type tally struct {
 	ctx    context.Context       // of one count
 	skip   string                // folder to skip

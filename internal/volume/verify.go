@@ -23,12 +23,13 @@ type VerifyRequest struct {
 	Repair bool   // mark damage, so that the next sync of each ref repairs it
 }
 
-// Verify reads everything that the repository has on the volume and checks that objects match their names, refs are
-// complete, and each tree matches its commit. It takes as long as reading it from disk and does not disturb readers. The
-// caller holds the lease, as for [Volume.Sync].
+// Verify reads everything that the repository has on the volume and checks that objects match their names,
+// refs are complete, and each tree matches its commit. It takes as long as reading it from disk and does not
+// disturb readers. The caller holds the lease, as for [Volume.Sync].
 //
-// A marked tree counts as incomplete: it stays published until the next sync of its ref builds another. A marked store is
-// replaced by the next generation, which is fetched in full. Later checks skip marked trees that are not published.
+// A marked tree counts as incomplete: it stays published until the next sync of its ref builds another. A
+// marked store is replaced by the next generation, which is fetched in full. Later checks skip marked trees
+// that are not published.
 func (v *Volume) Verify(ctx context.Context, req VerifyRequest) (fsck.Report, error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return fsck.Report{}, err
@@ -95,7 +96,8 @@ func notHere(repo events.RepoPath) error {
 	return events.Errorf(events.Permanent, events.ClassNotFound, "%s is not on this volume", repo)
 }
 
-// checkStores checks the current store, and all others with the trees that use them. It skips marked trees that are not published.
+// checkStores checks the current store, and all others with the trees that use them. It skips marked trees
+// that are not published.
 func (c *verifier) checkStores(links map[string]string) error {
 	linked := map[string]bool{}
 	for path, tree := range links {
@@ -146,8 +148,9 @@ func (c *verifier) checkStores(links map[string]string) error {
 	return nil
 }
 
-// mark makes the next sync replace damaged trees, damaged stores and the trees that use them, and discards the prepared trees, which
-// are not checked. The caller holds the file lock. After a crash, the next Verify finds the rest again.
+// mark makes the next sync replace damaged trees, damaged stores and the trees that use them, and discards
+// the prepared trees, which are not checked. The caller holds the file lock. After a crash, the next Verify
+// finds the rest again.
 func (c *verifier) mark() error {
 	if err := c.v.unfinishViews(c.f, c.binding); err != nil {
 		return err

@@ -28,10 +28,12 @@ func (v *Volume) checkLayout() error {
 	}
 	switch n, err := strconv.Atoi(strings.TrimSpace(string(content))); {
 	case err != nil || n < 1:
-		return events.Errorf(events.Permanent, events.ClassVolume, "%s does not contain a number; restore the file, or delete it if no newer version has used this volume", path)
+		return events.Errorf(events.Permanent, events.ClassVolume, "%s does not contain a number; restore the file, "+
+			"or delete it if no newer version has used this volume", path)
 	case n > layout:
 		return events.Errorf(events.Permanent, events.ClassVolume,
-			"%s has layout %d, but this version supports layouts up to %d: run the previous version or a newer one", v.root, n, layout)
+			"%s has layout %d, but this version supports layouts up to %d: run the previous version or a newer one",
+			v.root, n, layout)
 	}
 	return nil
 }

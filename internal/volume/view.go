@@ -19,8 +19,9 @@ import (
 // ErrNoVolume means that there is no volume at a root.
 var ErrNoVolume = errors.New("no volume")
 
-// ViewVolume opens the volume at root read-only. The returned Volume supports only ID, Root, Repos, Describe, Published, Locate,
-// TreesAt, Usage, Total and Space. It fails with [ErrNoVolume] if there is no volume at root.
+// ViewVolume opens the volume at root read-only. The returned Volume supports only ID, Root, Repos, Describe,
+// Published, Locate, TreesAt, Usage, Total and Space. It fails with [ErrNoVolume] if there is no volume at
+// root.
 func ViewVolume(root string) (*Volume, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -75,13 +76,15 @@ type Published struct {
 	Remote  string                       // remote as first given
 	Fetched bool                         // whether anything was ever fetched from Remote
 
-	Submodules map[events.Ref]events.Submodules // of the trees that were asked for with submodules, also if they are damaged
-	Incomplete map[events.Ref]bool              // trees to build again: without some submodule that may be available now, or from purged stores
-	Missing    map[events.Ref][]checkout.Part   // submodules that are missing, sorted by path
+	// of the trees that were asked for with submodules, also if they are damaged
+	Submodules map[events.Ref]events.Submodules
+	// trees to build again: without some submodule that may be available now, or from purged stores
+	Incomplete map[events.Ref]bool
+	Missing    map[events.Ref][]checkout.Part // submodules that are missing, sorted by path
 }
 
-// Published returns the published commits, or false if the repository is not on the volume or has moved away. It fails if the
-// volume is not mounted. It needs no lease and reads only a few small files.
+// Published returns the published commits, or false if the repository is not on the volume or has moved away.
+// It fails if the volume is not mounted. It needs no lease and reads only a few small files.
 func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	f := v.folder(repo)
 	b, bound, err := f.readBinding()
@@ -96,8 +99,10 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 		return Published{}, false, err
 	}
 	p := Published{
-		Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Changed: map[events.Ref]time.Time{}, Damaged: map[events.Ref]bool{}, Remote: b.Remote,
-		Submodules: map[events.Ref]events.Submodules{}, Incomplete: map[events.Ref]bool{}, Missing: map[events.Ref][]checkout.Part{},
+		Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Changed: map[events.Ref]time.Time{},
+		Damaged: map[events.Ref]bool{}, Remote: b.Remote,
+		Submodules: map[events.Ref]events.Submodules{}, Incomplete: map[events.Ref]bool{},
+		Missing: map[events.Ref][]checkout.Part{},
 	}
 	// The plain name sorts first, so going backward it overrides the others.
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {

@@ -20,7 +20,8 @@ import (
 	"lockstep/internal/view"
 )
 
-// manyViewTrees is the number of new trees beyond which syncing the whole file system takes less time than each of their files.
+// manyViewTrees is the number of new trees beyond which syncing the whole file system takes less time than
+// each of their files.
 const manyViewTrees = 64
 
 // build builds the trees of views that do not exist yet, and notes the names of all.
@@ -74,7 +75,8 @@ func (p *viewPublisher) buildOne(ctx context.Context, objects *object.Store, nam
 	if tree == "" || err != nil {
 		return err
 	}
-	written, err := files.Build(ctx, objects, filepath.Join(p.building(), tree), p.ref.String(), p.commit, p.modes, pointedBy(objects))
+	written, err := files.Build(ctx, objects, filepath.Join(p.building(), tree), p.ref.String(), p.commit, p.modes,
+		pointedBy(objects))
 	if err != nil {
 		return err
 	}
@@ -113,7 +115,8 @@ func (p *viewPublisher) reserve(view, subtree string, files *checkout.Subset) (t
 	}
 	p.made[tree] = nil
 	if p.files += files.Len(); p.files > maxViewTrees*p.v.cfg.MaxTreeFiles {
-		return "", object.Quotaf("the trees of all views have more than %d files; use fewer or smaller views, or none with trees", maxViewTrees*p.v.cfg.MaxTreeFiles)
+		return "", object.Quotaf("the trees of all views have more than %d files; use fewer or smaller views, "+
+			"or none with trees", maxViewTrees*p.v.cfg.MaxTreeFiles)
 	}
 	return tree, nil
 }
@@ -150,7 +153,8 @@ func (p *viewPublisher) flush(ctx context.Context) error {
 // flip changes the links of views, and removes those that are gone. The caller holds the file lock.
 func (p *viewPublisher) flip(l viewLinks, links map[string]string, gone map[string]string) error {
 	done := l
-	done.Tree, done.Commit, done.Kind, done.Views = filepath.Base(p.whole.Path()), p.commit.String(), p.kind, p.req.Views.Digest()
+	done.Tree, done.Commit, done.Kind, done.Views = filepath.Base(p.whole.Path()), p.commit.String(), p.kind,
+		p.req.Views.Digest()
 	if len(links)+len(gone) == 0 {
 		return done.write(p.f, false)
 	}
@@ -185,6 +189,7 @@ func (p *viewPublisher) flip(l viewLinks, links map[string]string, gone map[stri
 func pointedBy(objects *object.Store) checkout.Pointed {
 	return func(blob object.ID, sum [sha256.Size]byte, size int64) bool {
 		pointer, ok, err := lfs.ReadPointer(objects, blob)
-		return err == nil && ok && pointer.Size == size && (pointer.OID == sum || size == 0) // git-lfs ignores the OID of an empty object
+		// git-lfs ignores the OID of an empty object
+		return err == nil && ok && pointer.Size == size && (pointer.OID == sum || size == 0)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"lockstep/internal/view"
 )
 
-// viewLinks describes the links of an app's views of a published name, {name}@{ref}~/{app}/{view}. Its file exists before its
-// folder, and as long. Its file may be lost in a power cut: then it counts as unfinished.
+// viewLinks describes the links of an app's views of a published name, {name}@{ref}~/{app}/{view}. Its file
+// exists before its folder, and as long. Its file may be lost in a power cut: then it counts as unfinished.
 type viewLinks struct {
 	suffix, app string // in the name of the file: of the published name, "" for the plain one; and the app
 
@@ -44,8 +44,8 @@ func (l viewLinks) folder(v *Volume, b binding) string {
 	return filepath.Join(v.publishedPath(b.Repo.String()+"@"+l.suffix+viewMark), l.app)
 }
 
-// viewLinksAt returns the links of an app's views of a name, such as "acme/widgets" or "acme/widgets@ref", unfinished if there are
-// none.
+// viewLinksAt returns the links of an app's views of a name, such as "acme/widgets" or "acme/widgets@ref",
+// unfinished if there are none.
 func viewLinksAt(f folder, b binding, name, app string) (viewLinks, error) {
 	l := viewLinks{suffix: strings.TrimPrefix(strings.TrimPrefix(name, b.Repo.String()), "@"), app: app}
 	content, err := os.ReadFile(l.file(f))
@@ -141,12 +141,14 @@ func (v *Volume) viewTreeLinks(f folder, b binding) (map[string]string, error) {
 	return links, err
 }
 
-// isOf reports whether the links belong to a repository that has moved away. Unfinished ones do while no other is at its path.
+// isOf reports whether the links belong to a repository that has moved away. Unfinished ones do while no
+// other is at its path.
 func (l viewLinks) isOf(d *tombstone, bound bool) bool {
 	return d != nil && (d.covers(l.Tree) || l.Tree == "" && !bound)
 }
 
-// unpublishViews removes the names of the chosen views. Their trees are retired by [Volume.GC]. The caller holds the file lock.
+// unpublishViews removes the names of the chosen views. Their trees are retired by [Volume.GC]. The caller
+// holds the file lock.
 func (v *Volume) unpublishViews(f folder, b binding, chosen func(viewLinks) bool) error {
 	all, err := v.allViewLinks(f, b)
 	if err != nil {

@@ -14,9 +14,11 @@ import (
 	"lockstep/internal/view"
 )
 
-// ViewsPublished reports whether [Volume.PublishViews] has nothing to do for what is published for a ref now. isDefault says
-// whether the ref has the plain name. It needs no lease.
-func (v *Volume) ViewsPublished(repo events.RepoPath, app string, ref events.Ref, isDefault bool, views *view.Set) (bool, error) {
+// ViewsPublished reports whether [Volume.PublishViews] has nothing to do for what is published for a ref now.
+// isDefault says whether the ref has the plain name. It needs no lease.
+func (v *Volume) ViewsPublished(
+	repo events.RepoPath, app string, ref events.Ref, isDefault bool, views *view.Set,
+) (bool, error) {
 	f := v.folder(repo)
 	b, bound, err := f.readBinding()
 	if err != nil || !bound {
@@ -33,8 +35,8 @@ func (v *Volume) ViewsPublished(repo events.RepoPath, app string, ref events.Ref
 	return l.areOf(v, b, views), nil
 }
 
-// DamagedViews returns the sorted names of the views of an app, published below a name, whose trees are marked as damaged or missing.
-// [Volume.PublishViews] replaces them.
+// DamagedViews returns the sorted names of the views of an app, published below a name, whose trees are
+// marked as damaged or missing. [Volume.PublishViews] replaces them.
 func (v *Volume) DamagedViews(repo events.RepoPath, app, name string) (views []string, err error) {
 	f := v.folder(repo)
 	b, _, err := f.readBinding()
@@ -54,7 +56,8 @@ func (v *Volume) DamagedViews(repo events.RepoPath, app, name string) (views []s
 	return views, err
 }
 
-// ViewsWanted reports whether an app wants trees of its views of a ref. isDefault says whether the ref has the plain name.
+// ViewsWanted reports whether an app wants trees of its views of a ref. isDefault says whether the ref has
+// the plain name.
 type ViewsWanted func(app string, ref events.Ref, isDefault bool) bool
 
 // UnpublishViews removes the names of the views that are no longer wanted. The caller holds the lease.

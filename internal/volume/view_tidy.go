@@ -8,9 +8,9 @@ import (
 	"lockstep/internal/git/checkout"
 )
 
-// tidyViews retires the trees of views that no name links to, discards those whose grace has ended, and removes the names of a
-// repository that has moved away, once their grace has ended. Only [Volume.GC] calls it: reading thousands of links would delay
-// a sync.
+// tidyViews retires the trees of views that no name links to, discards those whose grace has ended, and
+// removes the names of a repository that has moved away, once their grace has ended. Only [Volume.GC] calls
+// it: reading thousands of links would delay a sync.
 func (h *holder) tidyViews(ctx context.Context) error {
 	due, err := h.v.viewsAreDue(h.f, h.binding)
 	if err != nil || !due {

@@ -34,8 +34,8 @@ type ViewTreesRequest struct {
 	Confirm func(context.Context) error
 }
 
-// ViewPath returns the published name of a view of the whole tree with the published name path, such as "acme/widgets" or
-// "acme/widgets@ref".
+// ViewPath returns the published name of a view of the whole tree with the published name path, such as
+// "acme/widgets" or "acme/widgets@ref".
 func ViewPath(path, app, view string) string { return viewFolder(path, app) + "/" + view }
 
 func viewFolder(path, app string) string {
@@ -45,12 +45,13 @@ func viewFolder(path, app string) string {
 	return path + viewMark + "/" + app
 }
 
-// maxViewTrees is the number of files in all trees of views that are built at once, as a multiple of [Config].MaxTreeFiles.
+// maxViewTrees is the number of files in all trees of views that are built at once, as a multiple of
+// [Config].MaxTreeFiles.
 const maxViewTrees = 10
 
-// PublishViews publishes the views of an app, and removes those that the set no longer has. A tree is named by its content, so views
-// with equal files share one, and only the trees of views that have changed are built. Once all are complete, the links are
-// flipped, each with one rename. The caller holds the lease.
+// PublishViews publishes the views of an app, and removes those that the set no longer has. A tree is named
+// by its content, so views with equal files share one, and only the trees of views that have changed are
+// built. Once all are complete, the links are flipped, each with one rename. The caller holds the lease.
 func (v *Volume) PublishViews(ctx context.Context, req ViewTreesRequest) error {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return err
@@ -135,7 +136,8 @@ func (p *viewPublisher) run(ctx context.Context) (err error) {
 // names returns the published names whose views are to be published: a default branch may have two.
 func (p *viewPublisher) names() []string {
 	names := []string{p.req.Path}
-	if ref, err := builtFor(checkout.GitDirOf(p.f.tree(path.Base(p.req.Tree)))); err == nil && p.req.Path == p.binding.Repo.String() {
+	if ref, err := builtFor(checkout.GitDirOf(p.f.tree(path.Base(p.req.Tree)))); err == nil &&
+		p.req.Path == p.binding.Repo.String() {
 		l := viewLinks{suffix: ref.Suffix(), app: p.req.App}
 		if _, err := os.Lstat(l.file(p.f)); err == nil {
 			names = append(names, p.req.Path+"@"+l.suffix)
@@ -200,7 +202,8 @@ func (p *viewPublisher) publish(ctx context.Context, l viewLinks) error {
 	}
 	for at := range links {
 		if info, err := os.Lstat(at); err == nil && info.Mode().Type() != os.ModeSymlink {
-			return conflict("%s is not a link of Lockstep; move it away, so that the view can be published there", p.v.relative(at))
+			return conflict("%s is not a link of Lockstep; move it away, so that the view can be published there",
+				p.v.relative(at))
 		}
 	}
 	if len(links)+len(gone) > 0 {

@@ -29,8 +29,8 @@ type ViewsRequest struct {
 	All    bool      // count every view as changed, to list it whole
 	Whole  []string  // views to count as changed, to list them whole
 
-	// Subtrees returns the subtree that each view had when it last changed, by name. It is called only if Base is "" or no longer
-	// available, or All or Whole is set.
+	// Subtrees returns the subtree that each view had when it last changed, by name. It is called only if
+	// Base is "" or no longer available, or All or Whole is set.
 	Subtrees func(context.Context) (map[string]string, error)
 }
 
@@ -49,10 +49,11 @@ const (
 	maxViewBytes = 4 << 20 // in their paths
 )
 
-// Views returns the views that have changed, sorted by name. With a Base, these are the views with a path that differs from it;
-// otherwise, those with a different subtree. Both give the same result, because a subtree differs if and only if a path does.
-// Only the latter, which reads whole trees, takes a slot: the former reads less than the sync just before it.
-// The caller holds the lease, so that nothing is pruned meanwhile.
+// Views returns the views that have changed, sorted by name. With a Base, these are the views with a path
+// that differs from it; otherwise, those with a different subtree. Both give the same result, because a
+// subtree differs if and only if a path does. Only the latter, which reads whole trees, takes a slot: the
+// former reads less than the sync just before it. The caller holds the lease, so that nothing is pruned
+// meanwhile.
 func (v *Volume) Views(ctx context.Context, req ViewsRequest) ([]ChangedView, error) {
 	changed, err := v.changedViews(ctx, req)
 	if err != nil {
@@ -162,7 +163,9 @@ func (c *viewComparer) bySubtree(ctx context.Context) ([]ChangedView, error) {
 }
 
 // match finds which views have the paths that differ from those of a tree.
-func (c *viewComparer) match(ctx context.Context, before object.ID, views *view.Set) (*checkout.Diff, *view.Matches, error) {
+func (c *viewComparer) match(
+	ctx context.Context, before object.ID, views *view.Set,
+) (*checkout.Diff, *view.Matches, error) {
 	diff, err := checkout.NewDiff(ctx, c.objects, before, c.tree, c.parts, c.v.cfg.MaxTreeFiles)
 	if err != nil {
 		return nil, nil, err
@@ -179,7 +182,9 @@ func tooComplex(err error) error {
 }
 
 // list fills in the files of the changed views.
-func (c *viewComparer) list(ctx context.Context, changed []ChangedView, diff *checkout.Diff, matches *view.Matches) (err error) {
+func (c *viewComparer) list(
+	ctx context.Context, changed []ChangedView, diff *checkout.Diff, matches *view.Matches,
+) (err error) {
 	left, leftBytes := maxViewFiles*c.v.cfg.MaxFiles, maxViewBytes
 	for i := range changed {
 		if ctx.Err() != nil {
@@ -220,7 +225,9 @@ func (c *viewComparer) subtrees(ctx context.Context, names ...string) (map[strin
 }
 
 // filter adds the subtrees of views by name.
-func (c *viewComparer) filter(ctx context.Context, names []string, matcher *wildmatch.Matcher, subtrees map[string]string) error {
+func (c *viewComparer) filter(
+	ctx context.Context, names []string, matcher *wildmatch.Matcher, subtrees map[string]string,
+) error {
 	ids, err := checkout.FilterTrees(ctx, c.objects, c.tree, viewPosition{c.req.Views.Only(names...).Top(), matcher})
 	switch {
 	case matcher.IsExhausted():
@@ -244,7 +251,8 @@ func (c *viewComparer) filter(ctx context.Context, names []string, matcher *wild
 	return nil
 }
 
-// distinctViews returns one of the named views of each list of paths, sorted, and by its name all those with the same paths.
+// distinctViews returns one of the named views of each list of paths, sorted, and by its name all those with
+// the same paths.
 func distinctViews(views *view.Set, names []string) (distinct []string, equal map[string][]string) {
 	first, equal := map[string]string{}, map[string][]string{}
 	for _, name := range names {

@@ -59,7 +59,8 @@ type Config struct {
 
 func (cfg Config) withDefaults() (Config, error) {
 	limits := []int64{
-		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.KeepPrepared), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes, cfg.MaxFileBytes,
+		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.KeepPrepared), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles),
+		cfg.MaxTreeBytes, cfg.MaxFileBytes,
 		cfg.MaxPackBytes, cfg.MaxInflatedBytes, int64(cfg.FetchTimeout),
 		cfg.MaxRepoBytes, cfg.MaxVolumeBytes, cfg.MinFreeBytes,
 	}
@@ -93,7 +94,10 @@ func (cfg Config) wireLimits(limiter wire.Limiter) wire.Limits {
 }
 
 func (cfg Config) checkoutLimits() checkout.Limits {
-	return checkout.Limits{MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes, MaxFileBytes: cfg.MaxFileBytes}
+	return checkout.Limits{
+		MaxFiles: cfg.MaxFiles, MaxTreeFiles: cfg.MaxTreeFiles, MaxTreeBytes: cfg.MaxTreeBytes,
+		MaxFileBytes: cfg.MaxFileBytes,
+	}
 }
 
 // Volume is the folder tree that Lockstep publishes to. It is safe for concurrent use, also by several processes.
@@ -156,7 +160,8 @@ const (
 	idName    = "volume"
 )
 
-// Probe checks that the file system of a volume supports publishing: write, link, rename over. It creates a missing folder.
+// Probe checks that the file system of a volume supports publishing: write, link, rename over. It creates a
+// missing folder.
 func Probe(root string) error {
 	if err := os.MkdirAll(filepath.Join(root, adminDir), 0o755); err != nil {
 		return err

@@ -38,8 +38,8 @@ type Object struct {
 	Path string
 }
 
-// Download gets objects, each with another OID, into the store, and returns the paths of its new files. It stops at the first
-// batch with a missing object. The first error cancels the other requests.
+// Download gets objects, each with another OID, into the store, and returns the paths of its new files. It
+// stops at the first batch with a missing object. The first error cancels the other requests.
 func (c *Client) Download(ctx context.Context, objects []Object) (stored []string, err error) {
 	q := &queue{client: c, waiting: objects}
 	ctx, cancel := context.WithCancel(ctx)
@@ -196,7 +196,8 @@ func (c *Client) missing(objects []Object, codes map[OID]int) error {
 	if more > 0 {
 		text += fmt.Sprintf(" and at least %d more", more)
 	}
-	return c.failed(git.Permanent, git.ClassNotFound, "it does not have %s; push what is missing with git lfs push --all", text)
+	return c.failed(git.Permanent, git.ClassNotFound,
+		"it does not have %s; push what is missing with git lfs push --all", text)
 }
 
 func reason(code int) string {

@@ -57,9 +57,11 @@ func (a Auth) hasPassword() bool { return a.Username != "" || a.Password != "" }
 func (a Auth) checkScheme(scheme string) error {
 	switch {
 	case scheme == "ssh" && a.SSHKey == "" && a.IsZero():
-		return git.Errorf(git.Permanent, git.ClassAuth, "a remote over SSH requires a key; name a credential that has an sshKey in the watch or change (--credential)")
+		return git.Errorf(git.Permanent, git.ClassAuth, "a remote over SSH requires a key; "+
+			"name a credential that has an sshKey in the watch or change (--credential)")
 	case scheme == "ssh" && a.SSHKey == "":
-		return git.Errorf(git.Permanent, git.ClassConfig, "the credential has no sshKey, which a remote over SSH requires; add one")
+		return git.Errorf(git.Permanent, git.ClassConfig,
+			"the credential has no sshKey, which a remote over SSH requires; add one")
 	case scheme != "ssh" && !a.IsZero() && a.BearerToken == "" && !a.hasPassword():
 		return git.Errorf(git.Permanent, git.ClassConfig,
 			"the credential has neither password nor token, which a remote over HTTP requires; add one")

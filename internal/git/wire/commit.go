@@ -9,9 +9,9 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// ResolveCommit returns the tip that publishes commit for ref, which is that commit itself, a name that the remote has, or
-// zero for the default branch. It prefers a listed ref at the commit. Without one it fails if the server does not offer to
-// send commits by their hash.
+// ResolveCommit returns the tip that publishes commit for ref, which is that commit itself, a name that the
+// remote has, or zero for the default branch. It prefers a listed ref at the commit. Without one it fails if
+// the server does not offer to send commits by their hash.
 func (r *Session) ResolveCommit(ref string, commit object.ID) (Tip, error) {
 	tip := Tip{Ref: ref}
 	if !object.IsID(ref) {
@@ -55,18 +55,20 @@ func (r *Session) refAt(commit object.ID) (want object.ID, ok bool) {
 	return want, ok
 }
 
-// sendsUnadvertised reports whether the server may send a commit that no listed ref points to, which those of protocol 2 do.
-// Like Git, it makes no difference between the capabilities: some servers send reachable commits although they offer only tips.
+// sendsUnadvertised reports whether the server may send a commit that no listed ref points to, which those of
+// protocol 2 do. Like Git, it makes no difference between the capabilities: some servers send reachable
+// commits although they offer only tips.
 func (r *Session) sendsUnadvertised() bool {
-	return r.offered != nil || r.refs.capabilities.has("allow-tip-sha1-in-want") || r.refs.capabilities.has("allow-reachable-sha1-in-want")
+	return r.offered != nil || r.refs.capabilities.has("allow-tip-sha1-in-want") ||
+		r.refs.capabilities.has("allow-reachable-sha1-in-want")
 }
 
 // Messages of Git, JGit, go-git, Dulwich and Azure DevOps.
 var noCommitText = regexp.MustCompile(`(?i)not our ref|unadvertised object|want \S+ (is )?not valid|invalid object|` +
 	`\bobject\b.*(not found|not exist|missing)`)
 
-// refusesCommit reports whether the server has refused to send a commit by its hash. The list of refs, which it has sent
-// before, shows that the repository exists.
+// refusesCommit reports whether the server has refused to send a commit by its hash. The list of refs, which
+// it has sent before, shows that the repository exists.
 func (r *Session) refusesCommit() bool {
 	if status, ok := errors.AsType[statusError](r.wire.firstError()); ok {
 		return status.code == http.StatusBadRequest || status.code == http.StatusNotFound
@@ -76,6 +78,7 @@ func (r *Session) refusesCommit() bool {
 
 func (r *Session) noCommit(commit object.ID) error {
 	return git.Errorf(git.Permanent, git.ClassNoRef,
-		"%s does not send commit %s: it has no such commit, or none that a branch or tag contains; check the hash, or push a branch or tag that contains it",
+		"%s does not send commit %s: it has no such commit, or none that a branch or tag contains; check the hash, "+
+			"or push a branch or tag that contains it",
 		r.host, commit)
 }

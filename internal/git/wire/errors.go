@@ -45,13 +45,17 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	switch {
 	case errors.Is(fault, errWebPage):
 		return git.Errorf(git.Retryable, git.ClassServer,
-			"%s responded with a web page; check that the URL is that of a repository, and whether it requires a credential", host)
+			"%s responded with a web page; check that the URL is that of a repository, and whether it requires "+
+				"a credential", host)
 	case errors.Is(fault, errTooLong):
-		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent more than the limit for one fetch; raise max-pack-bytes in the setting limits if the repository is meant to be that large", host)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent more than the limit for one fetch; "+
+			"raise max-pack-bytes in the setting limits if the repository is meant to be that large", host)
 	case errors.Is(fault, errTooManyRefs):
-		return git.Errorf(git.Permanent, git.ClassQuota, "%s lists more than %d MiB of refs; delete some", host, maxAdvert>>20)
+		return git.Errorf(git.Permanent, git.ClassQuota, "%s lists more than %d MiB of refs; delete some", host,
+			maxAdvert>>20)
 	case errors.Is(fault, errLongPrologue):
-		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
+		return git.Errorf(git.Permanent, git.ClassQuota,
+			"%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
 	case errors.Is(fault, errNoAnswer):
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s does not answer: %w", host, errNoAnswer)
 	case errors.Is(fault, errIdle):
@@ -86,7 +90,8 @@ func statusFailure(host string, auth Auth, status statusError) error {
 }
 
 func credentialRequired(host string) error {
-	return git.Errorf(git.Permanent, git.ClassAuth, "%s requires a credential; name one in the watch or change (--credential)", host)
+	return git.Errorf(git.Permanent, git.ClassAuth,
+		"%s requires a credential; name one in the watch or change (--credential)", host)
 }
 
 // networkCause describes a network error without text from the remote: net/http quotes responses that it cannot

@@ -32,8 +32,8 @@ func (e *hostKeyFault) classify(host string) error {
 				"compare this with the fingerprint that its operator publishes, and correct the line", host, e.where, e.key)
 	}
 	return git.Errorf(git.Permanent, git.ClassConfig,
-		"the SSH key of %s is not in %s; it presents %s: compare this with the fingerprint that its operator publishes, and add "+
-			"the line that ssh-keyscan prints, or set known-hosts to another file", host, e.where, e.key)
+		"the SSH key of %s is not in %s; it presents %s: compare this with the fingerprint that its operator "+
+			"publishes, and add the line that ssh-keyscan prints, or set known-hosts to another file", host, e.where, e.key)
 }
 
 // hostKeys verifies the keys of SSH servers. It does not support @cert-authority.
@@ -64,21 +64,25 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 			continue
 		}
 		if err != nil {
-			return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
+			return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig,
+				"known-hosts: %w; correct the file, or name another", err)
 		}
 		files = append(files, knownLines{file, string(content)})
 	}
 	check, err := n.knownLines.parse(n.log, files...)
 	if err != nil {
-		return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig, "known-hosts: %w; correct the file, or name another", err)
+		return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig,
+			"known-hosts: %w; correct the file, or name another", err)
 	}
 	return hostKeys{check, strings.Join(n.knownHosts, " or ")}, nil
 }
 
-// isUnreachable reports whether a file cannot be read by this process, now or later: the home directory may be /dev/null, or hidden by
-// ProtectHome of systemd. A process out of file descriptors can read it later, and must not ignore the keys that the file revokes.
+// isUnreachable reports whether a file cannot be read by this process, now or later: the home directory may
+// be /dev/null, or hidden by ProtectHome of systemd. A process out of file descriptors can read it later, and
+// must not ignore the keys that the file revokes.
 func isUnreachable(err error) bool {
-	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.ELOOP)
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) ||
+		errors.Is(err, syscall.ELOOP)
 }
 
 // algorithms returns the algorithms of the keys known for address, so that a server with several keys presents a known

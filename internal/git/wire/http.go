@@ -18,8 +18,8 @@ const (
 	uploadPackPath = "/git-upload-pack"
 )
 
-// httpCarrier sends requests over HTTP. Redirects of the first request are followed, never from https to http, and decide where
-// the others go. Credentials do not follow a redirect to another origin.
+// httpCarrier sends requests over HTTP. Redirects of the first request are followed, never from https to
+// http, and decide where the others go. Credentials do not follow a redirect to another origin.
 type httpCarrier struct {
 	wire *monitor
 	base *url.URL // of the repository
@@ -58,8 +58,8 @@ func (c *httpCarrier) post(ctx context.Context, request []byte, listing bool) (i
 	}
 	req.Header.Set("Content-Type", "application/x-git-upload-pack-request")
 	req.Header.Set("Accept", "application/x-git-upload-pack-result")
-	// net/http repeats a request on a new connection if the server closed the idle one that it was sent on, but only one that is
-	// idempotent. A header without values says so and is not sent.
+	// net/http repeats a request on a new connection if the server closed the idle one that it was sent on,
+	// but only one that is idempotent. A header without values says so and is not sent.
 	req.Header["Idempotency-Key"] = []string{}
 	if c.v2 {
 		req.Header.Set("Git-Protocol", "version=2")
@@ -71,7 +71,9 @@ func (c *httpCarrier) post(ctx context.Context, request []byte, listing bool) (i
 	return res.Body, nil
 }
 
-func (c *httpCarrier) send(req *http.Request, listing bool, redirect func(*http.Request, []*http.Request) error) (*http.Response, error) {
+func (c *httpCarrier) send(
+	req *http.Request, listing bool, redirect func(*http.Request, []*http.Request) error,
+) (*http.Response, error) {
 	req.Header.Set("User-Agent", capability.DefaultAgent())
 	c.auth.setHeader(req)
 	client := &http.Client{Transport: exchange{c.wire, listing}, CheckRedirect: redirect}
@@ -123,8 +125,8 @@ func isPermanent(req *http.Request) bool {
 // refuseRedirect is http.Client.CheckRedirect. The monitor has refused the redirect already.
 func refuseRedirect(*http.Request, []*http.Request) error { return errRedirectFetch }
 
-// followRedirect is http.Client.CheckRedirect for the first request. The monitor has checked the URL. It removes the credential
-// once a redirect has left the origin.
+// followRedirect is http.Client.CheckRedirect for the first request. The monitor has checked the URL. It
+// removes the credential once a redirect has left the origin.
 func followRedirect(req *http.Request, via []*http.Request) error {
 	// net/http restores the headers of the first request at each redirect, hence the look at all of them.
 	for _, hop := range append(via[1:len(via):len(via)], req) {
@@ -140,8 +142,8 @@ func followRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// mayFollow reports whether a credential for one URL may be sent to another: to the same origin, or from http to https on the
-// default ports.
+// mayFollow reports whether a credential for one URL may be sent to another: to the same origin, or from http
+// to https on the default ports.
 func mayFollow(from, to *url.URL) bool {
 	if from.Scheme != to.Scheme && (egress.PortOf(from) != "80" || egress.PortOf(to) != "443") {
 		return false

@@ -25,15 +25,16 @@ const (
 // knownLines are the lines of a known_hosts file, and what to call it.
 type knownLines struct{ where, content string }
 
-// knownCache keeps the lines in use of each content of known_hosts, so that a content is checked, and logged, once. The zero value is
-// empty. It is safe for concurrent use.
+// knownCache keeps the lines in use of each content of known_hosts, so that a content is checked, and logged,
+// once. The zero value is empty. It is safe for concurrent use.
 type knownCache struct {
 	mu     sync.Mutex
 	usable map[[sha256.Size]byte]string
 }
 
-// parse parses all lines that can be used and logs the numbers of the others. A line that cannot be parsed trusts no key, so skipping
-// it makes no more keys trusted. The exception is a @revoked line, see [revokedLine].
+// parse parses all lines that can be used and logs the numbers of the others. A line that cannot be parsed
+// trusts no key, so skipping it makes no more keys trusted. The exception is a @revoked line, see
+// [revokedLine].
 func (c *knownCache) parse(log *slog.Logger, files ...knownLines) (ssh.HostKeyCallback, error) {
 	var all strings.Builder
 	for _, file := range files {
@@ -58,8 +59,8 @@ func (c *knownCache) usableLines(log *slog.Logger, file knownLines) (string, err
 		return "", err
 	}
 	if len(skipped) > 0 {
-		log.Warn("known_hosts lines skipped: they are not valid, or @cert-authority, which is not supported", "file", file.where,
-			"lines", skipped[:min(len(skipped), maxSkippedLines)], "skipped", len(skipped))
+		log.Warn("known_hosts lines skipped: they are not valid, or @cert-authority, which is not supported",
+			"file", file.where, "lines", skipped[:min(len(skipped), maxSkippedLines)], "skipped", len(skipped))
 	}
 	if c.usable == nil || len(c.usable) >= maxKnownContents {
 		c.usable = map[[sha256.Size]byte]string{}
@@ -88,7 +89,8 @@ func usableLines(file knownLines) (usable string, skipped []int, err error) {
 			if line, err = revokedLine(line); err != nil {
 				return "", nil, fmt.Errorf("line %d of %s revokes a key that cannot be read", number, file.where)
 			}
-		} else if err != nil || strings.HasPrefix(line, "@cert-authority") { // whose key package knownhosts would accept as a host's own
+		} else if err != nil || strings.HasPrefix(line, "@cert-authority") {
+			// whose key package knownhosts would accept as a host's own
 			line = ""
 		}
 		if line == "" {
@@ -100,8 +102,9 @@ func usableLines(file knownLines) (usable string, skipped []int, err error) {
 	return kept.String(), skipped, nil
 }
 
-// revokedLine returns valid lines for a @revoked line that cannot be parsed, so that each readable key in it stays revoked. It returns "" if no
-// server can present the keys to us because their type is unknown, and an error if the line has no readable key.
+// revokedLine returns valid lines for a @revoked line that cannot be parsed, so that each readable key in it
+// stays revoked. It returns "" if no server can present the keys to us because their type is unknown, and an
+// error if the line has no readable key.
 func revokedLine(line string) (string, error) {
 	err := errors.New("no key")
 	isUnknown := false

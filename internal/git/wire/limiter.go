@@ -11,13 +11,13 @@ import (
 	"lockstep/internal/git"
 )
 
-// Limiter limits the requests to hosts. [Session.List], [Session.Fetch] and [Sender.Send] ask it before they send anything. It
-// must be safe for concurrent use.
+// Limiter limits the requests to hosts. [Session.List], [Session.Fetch] and [Sender.Send] ask it before they
+// send anything. It must be safe for concurrent use.
 type Limiter interface {
-	// Acquire waits until a request may be sent to host, which is in lower case and without a default port. Its error is
-	// returned to the caller of the session as it is, so it should be a [git.Error]. done is called once, after the last byte
-	// or the error of the response, even if ctx is done. It reports whether to acquire again and repeat the request, which the
-	// host has limited.
+	// Acquire waits until a request may be sent to host, which is in lower case and without a default port.
+	// Its error is returned to the caller of the session as it is, so it should be a [git.Error]. done is
+	// called once, after the last byte or the error of the response, even if ctx is done. It reports whether
+	// to acquire again and repeat the request, which the host has limited.
 	Acquire(ctx context.Context, host string) (done func(Answer) (again bool), err error)
 }
 
@@ -56,9 +56,9 @@ func noConnection(err error) bool {
 	return isDNS || isOp && dial.Op == "dial"
 }
 
-// uncounted makes the error of a limited request one that does not count as an attempt: the limiter delays the next request,
-// so that it cannot be repeated without end. It knows how long, and operators may lift a limit of the host; a status of 503
-// may be that of the repository alone.
+// uncounted makes the error of a limited request one that does not count as an attempt: the limiter delays
+// the next request, so that it cannot be repeated without end. It knows how long, and operators may lift a
+// limit of the host; a status of 503 may be that of the repository alone.
 func uncounted(err error, status int) error {
 	if git.ClassOf(err) != git.ClassLimited {
 		return err

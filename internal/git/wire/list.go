@@ -9,8 +9,9 @@ import (
 	"lockstep/internal/git"
 )
 
-// List lists the remote's refs. With prefixes, it needs only the refs that begin with one of them and the default branch; a
-// server of protocol 0 lists all refs nevertheless. Success proves that the credential is accepted.
+// List lists the remote's refs. With prefixes, it needs only the refs that begin with one of them and the
+// default branch; a server of protocol 0 lists all refs nevertheless. Success proves that the credential is
+// accepted.
 func (r *Session) List(ctx context.Context, prefixes ...string) error {
 	return r.do(ctx, func(ctx context.Context) (err error) {
 		r.refs, err = r.list(ctx, prefixes)
@@ -70,8 +71,8 @@ func (r *Session) speak(offered *protocol2) {
 	r.carrier.speak(offered != nil)
 }
 
-// listRefs lists refs with protocol 2. It lists all if HEAD is missing, as when it names no branch that exists: the default
-// branch is then chosen from them, as under protocol 0.
+// listRefs lists refs with protocol 2. It lists all if HEAD is missing, as when it names no branch that
+// exists: the default branch is then chosen from them, as under protocol 0.
 func (r *Session) listRefs(ctx context.Context, prefixes []string) (*advertisement, error) {
 	if len(prefixes) > 0 {
 		refs, err := r.sendListRefs(ctx, append([]string{"HEAD"}, prefixes...))
@@ -102,8 +103,9 @@ func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*adverti
 	return refs, nil
 }
 
-// isUnexpected reports whether the capabilities that are remembered are to be asked for again, because of err, the result of a
-// request that relied on them. It forgets them if they may be wrong. It is false if the host fails or limits requests.
+// isUnexpected reports whether the capabilities that are remembered are to be asked for again, because of
+// err, the result of a request that relied on them. It forgets them if they may be wrong. It is false if the
+// host fails or limits requests.
 func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 	if err == nil || errors.Is(err, transport.ErrEmptyRemoteRepository) || ctx.Err() != nil {
 		return false
@@ -118,7 +120,8 @@ func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 	return !isStatus || status.code < 500 && !status.limited
 }
 
-// DialAndList dials a remote and lists its refs, as [Session.List]; an empty repository has none. The caller closes the session.
+// DialAndList dials a remote and lists its refs, as [Session.List]; an empty repository has none. The caller
+// closes the session.
 func (n *Network) DialAndList(
 	ctx context.Context, url string, auth Auth, foreign bool, limits Limits, prefixes ...string,
 ) (*Session, error) {

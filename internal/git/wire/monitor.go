@@ -95,8 +95,11 @@ func (w exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// limit limits a response, either a list of refs or a pack. Reads of body must end once cancel, which cancels ctx, is called.
-func (w *monitor) limit(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, listing bool) *limitedBody {
+// limit limits a response, either a list of refs or a pack. Reads of body must end once cancel, which cancels
+// ctx, is called.
+func (w *monitor) limit(
+	ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, listing bool,
+) *limitedBody {
 	b := &limitedBody{
 		body: body, wire: w, ctx: ctx, left: w.maxPack, tooLong: errTooLong, deadline: time.Now().Add(gracePeriod),
 		stop: func() { cancel(nil) },
@@ -244,8 +247,8 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 // drainTimeout limits the wait for the end of a response whose content is complete.
 const drainTimeout = 100 * time.Millisecond
 
-// drain reads the end of the response, so that its connection can be used again. If the end does not come at once, Close
-// closes the connection.
+// drain reads the end of the response, so that its connection can be used again. If the end does not come at
+// once, Close closes the connection.
 func (b *limitedBody) drain() {
 	ended := make(chan struct{})
 	go func() {

@@ -31,8 +31,8 @@ type Config struct {
 	CAFile     string // PEM bundle of additional certificate authorities
 	KnownHosts string // known_hosts file; defaults to those of the user and the system
 
-	// CheckURL returns an error for a URL of a remote that is not to be used. CheckRef returns one for a full ref name that the caller
-	// does not support; the text must not repeat the name. Both are optional.
+	// CheckURL returns an error for a URL of a remote that is not to be used. CheckRef returns one for a full
+	// ref name that the caller does not support; the text must not repeat the name. Both are optional.
 	CheckURL, CheckRef func(string) error
 
 	Log *slog.Logger // optional
@@ -60,7 +60,10 @@ type Network struct {
 
 // NewNetwork reads the files that cfg names. It does not connect.
 func NewNetwork(cfg Config) (*Network, error) {
-	n := &Network{proxyFor: http.ProxyFromEnvironment, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), checkURL: cfg.CheckURL, checkRef: cfg.CheckRef}
+	n := &Network{
+		proxyFor: http.ProxyFromEnvironment, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
+		checkURL: cfg.CheckURL, checkRef: cfg.CheckRef,
+	}
 	if n.checkURL == nil {
 		n.checkURL = func(string) error { return nil }
 	}
@@ -170,8 +173,8 @@ func (r *route) pool(req *http.Request) (http.RoundTripper, error) {
 	return r.net.operator, nil
 }
 
-// SameOrigin reports whether two URLs name the same host and port. A URL of another origin than a remote's, that the remote or
-// its content names, is foreign; see [Network.Dial].
+// SameOrigin reports whether two URLs name the same host and port. A URL of another origin than a remote's,
+// that the remote or its content names, is foreign; see [Network.Dial].
 func SameOrigin(remote, other string) bool {
 	a, err := url.Parse(remote)
 	if err != nil {

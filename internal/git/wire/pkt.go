@@ -35,8 +35,8 @@ type pktReader struct {
 
 func newPktReader(r io.Reader) *pktReader { return &pktReader{Reader: bufio.NewReader(r)} }
 
-// next returns the next line without its line feed. The text is valid until the next call. The end of the input is an error,
-// since a message ends with a flush.
+// next returns the next line without its line feed. The text is valid until the next call. The end of the
+// input is an error, since a message ends with a flush.
 func (p *pktReader) next() (text []byte, kind pktKind, err error) {
 	var head [4]byte
 	if _, err := io.ReadFull(p, head[:]); err != nil {

@@ -44,9 +44,11 @@ func formatOf(name string) (object.Format, error) {
 
 // Refs holds the branches and tags of a remote. Names are valid or not according to [Config.CheckRef].
 type Refs struct {
-	Default string            // the default branch, or [DetachedHead]; "" if unknown or missing
-	Commits map[string]string // of branches, tags and a detached HEAD, by full name; for an annotated tag the commit, or the tag if the server does not peel tags
-	Moved   string            // URL of the repository that the server permanently redirects to, over HTTP; "" for none
+	Default string // the default branch, or [DetachedHead]; "" if unknown or missing
+	// of branches, tags and a detached HEAD, by full name; for an annotated tag the commit, or the tag if the
+	// server does not peel tags
+	Commits map[string]string
+	Moved   string // URL of the repository that the server permanently redirects to, over HTTP; "" for none
 
 	Invalid        []string // full names of branches and tags that are not valid, in no order
 	InvalidDefault string   // the default branch if its name is not valid, or ""

@@ -54,7 +54,8 @@ func (e *refusal) classify(host string, auth Auth) error {
 	case e.status != 0:
 		return git.Errorf(git.Retryable, git.ClassServer, "git-upload-pack failed at %s (exit status %d)", host, e.status)
 	}
-	return git.Errorf(git.Retryable, git.ClassServer, "%s refused the request with a Git protocol error; see the server's log", host)
+	return git.Errorf(git.Retryable, git.ClassServer,
+		"%s refused the request with a Git protocol error; see the server's log", host)
 }
 
 // hostRefused returns the error for a host that the settings do not allow, during a request to host.

@@ -31,19 +31,22 @@ func serverFault(text string) *responseFault {
 }
 
 var (
-	errNotGit       = serverFault("sent a response that is not Git protocol; check that the URL is that of a Git repository")
+	errNotGit = serverFault("sent a response that is not Git protocol; check that the URL is that of a " +
+		"Git repository")
 	errEmptyReply   = serverFault("sent an empty response")
 	errTruncated    = serverFault("ended its response too early; see the server's log")
 	errSidebandText = serverFault("failed while it prepared or sent the pack; see the server's log")
 	errSideband     = serverFault("sent a pack in an unknown side-band")
 	errFormat       = &responseFault{
-		"has an object format for this repository that is neither SHA-1 nor SHA-256, which is not supported; use a repository with one of them",
+		"has an object format for this repository that is neither SHA-1 nor SHA-256, which is not supported; " +
+			"use a repository with one of them",
 		git.Permanent, git.ClassConfig,
 	}
-	errRedirectLoop    = serverFault("redirects 10 times in a row; check that the URL is that of the repository itself")
-	errRedirectScheme  = serverFault("redirects to a URL that is neither http nor https; correct the URL")
-	errDowngrade       = serverFault("redirects from https to http, which is not followed; correct the URL")
-	errRedirectFetch   = serverFault("redirects the request for objects; only the list of refs may be redirected: use the URL that it redirects to")
+	errRedirectLoop   = serverFault("redirects 10 times in a row; check that the URL is that of the repository itself")
+	errRedirectScheme = serverFault("redirects to a URL that is neither http nor https; correct the URL")
+	errDowngrade      = serverFault("redirects from https to http, which is not followed; correct the URL")
+	errRedirectFetch  = serverFault("redirects the request for objects; only the list of refs may be redirected: " +
+		"use the URL that it redirects to")
 	errRedirectNowhere = serverFault("redirects without a valid Location")
 	errRedirectAway    = serverFault("redirects to a URL that is not that of a repository; correct the URL")
 )
@@ -83,8 +86,8 @@ func endsInLength(response []byte) bool {
 // maxRedirects is the redirect of a request that is not followed.
 const maxRedirects = 10
 
-// redirectFault returns the reason not to follow a redirect of a session, or nil. redirects counts this one and the previous
-// ones.
+// redirectFault returns the reason not to follow a redirect of a session, or nil. redirects counts this one
+// and the previous ones.
 func redirectFault(res *http.Response, redirects int) error {
 	if _, err := res.Location(); err == nil && res.Request.Method != http.MethodGet {
 		return errRedirectFetch
@@ -110,14 +113,15 @@ func redirectFaultOf(res *http.Response, redirects int) error {
 
 func isRedirect(status int) bool {
 	switch status {
-	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect:
 		return true
 	}
 	return false
 }
 
-// sidebandReader reads the pack from a response with a side-band. It fails unless the response ends with a flush packet,
-// and if the server reports an error.
+// sidebandReader reads the pack from a response with a side-band. It fails unless the response ends with a
+// flush packet, and if the server reports an error.
 type sidebandReader struct {
 	lines *pktline.Scanner
 	data  []byte // of the current line, not yet read

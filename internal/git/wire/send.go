@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/git"
 )
 
-// Sender sends HTTP requests that belong to a repository but not to the Git protocol, such as those of Git LFS, by the same
-// rules as a [Session]. It is safe for concurrent use.
+// Sender sends HTTP requests that belong to a repository but not to the Git protocol, such as those of Git
+// LFS, by the same rules as a [Session]. It is safe for concurrent use.
 type Sender struct {
 	Network *Network
 	Remote  string // URL of the repository; other origins are foreign
@@ -46,8 +46,9 @@ type Status struct {
 
 func (e *Status) Error() string { return fmt.Sprintf("HTTP status %d", e.Code) }
 
-// Send sends a request through the limiter, follows redirects with the same method, and passes a successful response to read,
-// which must consume its body. It returns a *[Status], an error as of a session, or that of read, unchanged.
+// Send sends a request through the limiter, follows redirects with the same method, and passes a successful
+// response to read, which must consume its body. It returns a *[Status], an error as of a session, or that of
+// read, unchanged.
 func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response) error) error {
 	target, err := url.Parse(req.URL)
 	if err != nil {
@@ -60,7 +61,9 @@ func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response
 	return s.Limits.limited(ctx, hostPort(target), w, func() error { return s.send(ctx, w, target, req, read) })
 }
 
-func (s *Sender) send(ctx context.Context, w *monitor, target *url.URL, req Request, read func(*http.Response) error) error {
+func (s *Sender) send(
+	ctx context.Context, w *monitor, target *url.URL, req Request, read func(*http.Response) error,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Limits.Timeout)
 	defer cancel()
 	w.begin()
@@ -89,7 +92,8 @@ func (s *Sender) send(ctx context.Context, w *monitor, target *url.URL, req Requ
 
 // hop sends the request to one URL. It returns the target of a redirect.
 func (s *Sender) hop(
-	ctx context.Context, w *monitor, target *url.URL, req Request, header http.Header, auth Auth, read func(*http.Response) error,
+	ctx context.Context, w *monitor, target *url.URL, req Request, header http.Header, auth Auth,
+	read func(*http.Response) error,
 ) (next *url.URL, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -165,13 +169,15 @@ func (s *Sender) fault(ctx context.Context, w *monitor, target *url.URL, auth Au
 		return read.err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return git.Errorf(git.Retryable, git.ClassNetwork,
-			"%s took longer than %v; raise fetch-timeout in the setting limits if the file is meant to be that large", target.Host, s.Limits.Timeout)
+			"%s took longer than %v; raise fetch-timeout in the setting limits if the file is meant to be that large",
+			target.Host, s.Limits.Timeout)
 	}
 	if errors.Is(fault, errTooLong) {
 		return git.Errorf(git.Permanent, git.ClassQuota, "%s sent a response of more than %d bytes", target.Host, w.maxPack)
 	}
 	if refused, ok := errors.AsType[*egress.Fault](fault); ok {
-		return git.Errorf(git.Permanent, git.ClassConfig, "%s", (&egress.Fault{Host: target.Hostname(), Why: refused.Why}).Error())
+		return git.Errorf(git.Permanent, git.ClassConfig, "%s",
+			(&egress.Fault{Host: target.Hostname(), Why: refused.Why}).Error())
 	}
 	return remoteError(ctx, target.Host, auth, fault, err)
 }

@@ -34,8 +34,8 @@ type Session struct {
 	limiterHost string // see [Limiter]
 }
 
-// carrier sends requests to git-upload-pack, one at a time: httpCarrier or sshCarrier. The caller closes each response before
-// the next request.
+// carrier sends requests to git-upload-pack, one at a time: httpCarrier or sshCarrier. The caller closes each
+// response before the next request.
 type carrier interface {
 	// advertise sends the first request, whose response is as for readAdvertisement.
 	advertise(context.Context) (io.ReadCloser, error)
@@ -84,7 +84,8 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 		return nil
 	case ctx.Err() == nil && reqCtx.Err() != nil:
 		return git.Errorf(git.Retryable, git.ClassNetwork,
-			"%s took longer than %v; raise fetch-timeout in the setting limits if the repository is meant to be that large", r.host, r.limits.Timeout)
+			"%s took longer than %v; raise fetch-timeout in the setting limits if the repository is meant to "+
+				"be that large", r.host, r.limits.Timeout)
 	}
 	fault := r.wire.firstError()
 	if text := r.wire.errLine(); fault == nil && text != "" {
@@ -175,15 +176,17 @@ func (r *Session) Resolve(name string) (Tip, error) {
 	return t, nil
 }
 
-// symrefAgents are servers that say under protocol 0 which branch HEAD is, so that HEAD is detached if they do not. Under
-// protocol 2 all do.
+// symrefAgents are servers that say under protocol 0 which branch HEAD is, so that HEAD is detached if they
+// do not. Under protocol 2 all do.
 var symrefAgents = regexp.MustCompile(`^git/[2-9]`)
 
-// DetachedHead is the name of the default branch of a remote whose HEAD is not a branch. No remote has a ref of this name.
+// DetachedHead is the name of the default branch of a remote whose HEAD is not a branch. No remote has a ref
+// of this name.
 const DetachedHead = "refs/lockstep/HEAD"
 
-// defaultBranch returns the full name of the remote's default branch, [DetachedHead] if its HEAD is not a branch,
-// or "". If the server cannot advertise it, it picks a branch that points to the commit of HEAD, preferably main or master.
+// defaultBranch returns the full name of the remote's default branch, [DetachedHead] if its HEAD is not a
+// branch, or "". If the server cannot advertise it, it picks a branch that points to the commit of HEAD,
+// preferably main or master.
 func (r *Session) defaultBranch() string {
 	for _, symref := range r.refs.capabilities["symref"] {
 		if target, ok := strings.CutPrefix(symref, "HEAD:"); ok {

@@ -22,8 +22,9 @@ const (
 	maxStderr        = 4 << 10          // bytes
 )
 
-// sshCarrier sends requests over SSH. The lists of refs and the first fetch share a connection; each later fetch makes a new
-// one. Unlike go-git's client it supports contexts and limits, and uses neither an agent nor ssh_config.
+// sshCarrier sends requests over SSH. The lists of refs and the first fetch share a connection; each later
+// fetch makes a new one. Unlike go-git's client it supports contexts and limits, and uses neither an agent
+// nor ssh_config.
 type sshCarrier struct {
 	net     *Network
 	foreign bool
@@ -55,7 +56,8 @@ func (s *sshCarrier) post(ctx context.Context, request []byte, listing bool) (io
 		s.spent, closer = true, s.command
 	}
 	body := s.command.output(ctx, s.wire, listing, closer)
-	// A write fails if the server has ended, or the connection is closed. The reason is in the response, or in how it ends.
+	// A write fails if the server has ended, or the connection is closed. The reason is in the response, or
+	// in how it ends.
 	_, _ = s.command.stdin.Write(request)
 	return body, nil
 }
@@ -135,11 +137,13 @@ func parseKey(auth Auth) (signer ssh.Signer, err error) {
 		signer, err = ssh.ParsePrivateKey([]byte(auth.SSHKey))
 	}
 	if _, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {
-		return nil, git.Errorf(git.Permanent, git.ClassConfig, "the credential's sshKey is encrypted; add its sshKeyPassphrase")
+		return nil, git.Errorf(git.Permanent, git.ClassConfig,
+			"the credential's sshKey is encrypted; add its sshKeyPassphrase")
 	}
 	if err != nil {
 		return nil, git.Errorf(git.Permanent, git.ClassConfig,
-			"the credential's sshKey cannot be read; want a private key in PEM or OpenSSH format, and its sshKeyPassphrase if it is encrypted")
+			"the credential's sshKey cannot be read; want a private key in PEM or OpenSSH format, "+
+				"and its sshKeyPassphrase if it is encrypted")
 	}
 	return signer, nil
 }
@@ -204,7 +208,8 @@ func (c *uploadPack) start(path string) (err error) {
 		return err
 	}
 	// A server need not accept the variable; the version is in its answer.
-	if _, err := c.session.SendRequest("env", false, ssh.Marshal(struct{ Name, Value string }{"GIT_PROTOCOL", "version=2"})); err != nil {
+	if _, err := c.session.SendRequest("env", false,
+		ssh.Marshal(struct{ Name, Value string }{"GIT_PROTOCOL", "version=2"})); err != nil {
 		return err
 	}
 	if err := c.session.Start("git-upload-pack " + shellQuote(path)); err != nil {
@@ -265,9 +270,9 @@ type commandOutput struct {
 	detach func() bool
 }
 
-// output returns the next response, either a list of refs or a pack. The connection is closed when ctx is done, or if the
-// list does not begin in time.
-// Closing the response closes closer, if any, and otherwise leaves the connection open.
+// output returns the next response, either a list of refs or a pack. The connection is closed when ctx is
+// done, or if the list does not begin in time. Closing the response closes closer, if any, and otherwise
+// leaves the connection open.
 func (c *uploadPack) output(ctx context.Context, w *monitor, listing bool, closer io.Closer) *commandOutput {
 	ctx, cancel := context.WithCancelCause(ctx)
 	detach := context.AfterFunc(ctx, func() { _ = c.conn.Close() })

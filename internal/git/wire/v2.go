@@ -40,8 +40,8 @@ func readAdvertisement(body io.Reader) (*advertisement, *protocol2, error) {
 	return refs, nil, err
 }
 
-// firstLine returns the first line after the name of the service, without consuming it, and where it ends. It returns nil if
-// there is none, or if it is longer than the buffer.
+// firstLine returns the first line after the name of the service, without consuming it, and where it ends. It
+// returns nil if there is none, or if it is longer than the buffer.
 func firstLine(r *bufio.Reader) (line []byte, end int) {
 	for range 3 { // the name of the service, a flush, and the line
 		head, err := r.Peek(end + 4)
@@ -128,7 +128,8 @@ func (p *protocol2) lsRefs(prefixes []string) []byte {
 	return w.Bytes()
 }
 
-// readRefs reads the response to ls-refs. If HEAD names a branch, that branch is in the result, even if it is not listed itself.
+// readRefs reads the response to ls-refs. If HEAD names a branch, that branch is in the result, even if it is
+// not listed itself.
 func (p *protocol2) readRefs(lines *pktReader) (*advertisement, error) {
 	refs := newAdvertisement()
 	refs.format = p.format
@@ -167,7 +168,8 @@ func (a *advertisement) add(fields []string) error {
 				return errGarbage
 			}
 		}
-		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok && name == "HEAD" && target != "" && a.head.IsZero() {
+		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok && name == "HEAD" && target != "" &&
+			a.head.IsZero() {
 			a.refs[target] = id
 			a.capabilities["symref"] = []string{"HEAD:" + target}
 		}

@@ -1,5 +1,6 @@
-// Command gogit is a Git client that uses go-git. Its argument is the folder of a bare clone. For each URL that it reads, it clones or
-// fetches and prints a line: see package gitclients. It is a separate module, because the product does not need go-git's client.
+// Command gogit is a Git client that uses go-git. Its argument is the folder of a bare clone. For each URL
+// that it reads, it clones or fetches and prints a line: see package gitclients. It is a separate module,
+// because the product does not need go-git's client.
 package main
 
 import (
@@ -46,7 +47,9 @@ func (c *clone) fetch(url string) (err error) {
 		c.repo, err = git.PlainClone(c.dir, true, &git.CloneOptions{URL: url})
 		return err
 	}
-	err = c.repo.Fetch(&git.FetchOptions{RemoteURL: url, RefSpecs: []config.RefSpec{"+refs/heads/*:refs/heads/*"}, Force: true})
+	err = c.repo.Fetch(&git.FetchOptions{
+		RemoteURL: url, RefSpecs: []config.RefSpec{"+refs/heads/*:refs/heads/*"}, Force: true,
+	})
 	if errors.Is(err, git.NoErrAlreadyUpToDate) {
 		return nil
 	}

@@ -1,5 +1,6 @@
-// Command covered is lockstep with two signals, to measure what one push crosses: SIGUSR1 clears the coverage counters, SIGUSR2 writes
-// them to the folder that GOCOVERDIR names. Build it with go build -cover -covermode=atomic.
+// Command covered is lockstep with two signals, to measure what one push crosses: SIGUSR1 clears the coverage
+// counters, SIGUSR2 writes them to the folder that GOCOVERDIR names. Build it with go build -cover
+// -covermode=atomic.
 package main
 
 import (

@@ -25,7 +25,8 @@ type verified struct {
 	has map[object.ID]struct{}
 }
 
-// checkStore inflates and hashes every object in a store, and checks that its refs are complete. The caller closes the store.
+// checkStore inflates and hashes every object in a store, and checks that its refs are complete. The caller
+// closes the store.
 func (c *Checker) checkStore(dir string) (o *verified, sound bool, err error) {
 	before := c.Report().Found
 	o = &verified{object.Open(dir), map[object.ID]struct{}{}}
@@ -191,9 +192,11 @@ func (c *Checker) checkRefs(dir string, o *verified) error {
 	return nil
 }
 
-// checkHistory checks that a commit, its history down to the shallow commits, and their trees are complete. It adds the commits and
-// folders to those seen, and skips these.
-func (o *verified) checkHistory(ctx context.Context, tip object.ID, shallow []object.ID, seen map[object.ID]bool) (err error) {
+// checkHistory checks that a commit, its history down to the shallow commits, and their trees are complete.
+// It adds the commits and folders to those seen, and skips these.
+func (o *verified) checkHistory(
+	ctx context.Context, tip object.ID, shallow []object.ID, seen map[object.ID]bool,
+) (err error) {
 	defer object.RecoverCorrupt(&err)
 	isNew := func(h object.ID) bool {
 		known := seen[h]
@@ -228,7 +231,8 @@ func (o *verified) checkHistory(ctx context.Context, tip object.ID, shallow []ob
 
 // walk calls visit for each file below a folder, with its path, except in folders that enter refuses.
 func (o *verified) walk(
-	ctx context.Context, folder object.ID, prefix string, enter func(object.ID) bool, visit func(path string, entry object.TreeEntry) error,
+	ctx context.Context, folder object.ID, prefix string, enter func(object.ID) bool,
+	visit func(path string, entry object.TreeEntry) error,
 ) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

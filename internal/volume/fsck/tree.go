@@ -66,7 +66,8 @@ func (c *Checker) checkView(path string, objects *object.Store) error {
 	return c.checkFiles(path, wanted, objects)
 }
 
-// checkParts returns the submodules of a tree, whose stores it checks. Then o reads these, too. It reports stores that are missing.
+// checkParts returns the submodules of a tree, whose stores it checks. Then o reads these, too. It reports
+// stores that are missing.
 func (c *Checker) checkParts(tree string, o *verified) (checkout.Parts, error) {
 	parts, err := checkout.GitDirOf(tree).Parts()
 	if err != nil {
@@ -138,7 +139,8 @@ func (o *verified) filesOf(
 	return files, nil
 }
 
-// checkManifest compares a tree's manifest with its commit, and verifies the checksum of its index, which Git may have written.
+// checkManifest compares a tree's manifest with its commit, and verifies the checksum of its index, which Git
+// may have written.
 func (c *Checker) checkManifest(g checkout.GitDir, wanted map[string]object.TreeEntry) {
 	missing := len(wanted)
 	err := g.List(true, func(f checkout.TreeFile) error {
@@ -167,8 +169,8 @@ func (c *Checker) checkManifest(g checkout.GitDir, wanted map[string]object.Tree
 	c.Found(g.Index(), "cannot be read, or does not match its checksum")
 }
 
-// checkFiles checks that a tree has these files and no others. Files of a tree with LFS may have the content of the pointers that are
-// their blobs, which objects has.
+// checkFiles checks that a tree has these files and no others. Files of a tree with LFS may have the content
+// of the pointers that are their blobs, which objects has.
 func (c *Checker) checkFiles(tree string, wanted map[string]object.TreeEntry, objects *object.Store) error {
 	hasLarge := checkout.GitDirOf(tree).Large() != ""
 	g, ctx := errgroup.WithContext(c.ctx)
@@ -197,7 +199,9 @@ func (c *Checker) checkFiles(tree string, wanted map[string]object.TreeEntry, ob
 }
 
 // checkFile compares the type and the content of a file with its entry, whose blob may be a pointer.
-func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEntry, pointer lfs.Pointer, isPointer bool) error {
+func (c *Checker) checkFile(
+	ctx context.Context, path string, want object.TreeEntry, pointer lfs.Pointer, isPointer bool,
+) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
@@ -229,7 +233,8 @@ func (c *Checker) checkFile(ctx context.Context, path string, want object.TreeEn
 		}
 		c.mu.Unlock()
 	}
-	isTarget := isPointer && got.size == pointer.Size && (got.content == pointer.OID || got.size == 0) // git-lfs ignores the OID of an empty object
+	// git-lfs ignores the OID of an empty object
+	isTarget := isPointer && got.size == pointer.Size && (got.content == pointer.OID || got.size == 0)
 	if got.blob != want.Hash && !isTarget {
 		return errors.New("content does not match the commit")
 	}
