@@ -254,15 +254,12 @@ func (i *inspection) verify(
 	}
 	v.Object, v.By, v.Key, v.Format, v.Reason = string(object.Kind), first.By, first.Key, first.Format, first.Reason
 	if object.Kind == signature.Tag {
-		tag, isTag := strings.CutPrefix(c.Ref.String(), "refs/tags/")
-		switch target, err := peel(object, parse); {
-		case err != nil:
+		target, err := peel(object, parse)
+		if err != nil {
 			return v, err
-		case v.Reason != "":
-		case target != c.Commit: // the remote says which commit its tag is of
-			v.By, v.Key, v.Reason = "", "", fmt.Sprintf("it is a tag of %.12s, not of commit %.12s", target, c.Commit)
-		case isTag && object.Name != tag:
-			v.By, v.Key, v.Reason = "", "", fmt.Sprintf("it is the tag %.100q under another name", object.Name)
+		}
+		if reason := wrongTag(object, target, c.Tip); v.Reason == "" && reason != "" {
+			v.By, v.Key, v.Reason = "", "", reason
 		}
 		v.Verified = v.Reason == ""
 		return v, nil
@@ -292,6 +289,17 @@ func (i *inspection) verify(
 		v.Commits, v.Partial = 0, false
 	}
 	return v, nil
+}
+
+// wrongTag returns why a tag, which finally points to target, is not that of a tip, or "".
+func wrongTag(tag signature.Object, target string, tip volume.Tip) string {
+	if target != tip.Commit { // the remote says which commit its tag is of
+		return fmt.Sprintf("it is a tag of %.12s, not of commit %.12s", target, tip.Commit)
+	}
+	if name, isTag := strings.CutPrefix(tip.Ref.String(), "refs/tags/"); isTag && tag.Name != name {
+		return fmt.Sprintf("it is the tag %.100q under another name", tag.Name)
+	}
+	return ""
 }
 
 // maxTags limits how many tags may point to each other.
