@@ -63,7 +63,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 				"job", msg.UUID, "entry", delivery.Entry(), "error", OneLine(err))
 			err = nil
 		}
-		return nil, err
+		return nil, err // Watermill acks after nil, without effect: the decision has ended the delivery
 	}
 }
 
@@ -71,6 +71,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 // process. The limit is high because a dying process costs every message in flight an attempt, even waiting ones.
 const lapseFactor = 8
 
+// errNeverEnded has no disposition, so the attempts are used up.
 var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
 
 // disposeTimeout bounds the attempts to record a decision in Redis.

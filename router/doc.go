@@ -37,9 +37,11 @@
 //	                              delay with jitter
 //	retryable, attempts used up   failed result and dead letter                    yes
 //	none: process killed or hung  retried when it lapses; dead letter after eight  yes
-//	                              times MaxAttempts
+//	                              times MaxAttempts. The same number counts, so
+//	                              after MaxAttempts the first error is the last
 //	contention, lost lease        retried after RetryAfter, or such a delay        no
-//	retryable, older than MaxAge  failed result and dead letter                    –
+//	retryable or contention, and  failed result and dead letter: nothing waits     –
+//	older than MaxAge             for ever
 //	permanent                     failed result at once; without Disposer.Failed,  –
 //	                              or if it returns none, dead letter
 //	permanent, scope none         failed result, if any; otherwise only acked.     –

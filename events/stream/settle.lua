@@ -1,7 +1,7 @@
 -- Settle: publish outputs of entries, update state and acknowledge the entries, atomically for each entry. A
 -- dead letter is another output: the original entry with the reason. groups.lua precedes this script.
 --
--- KEYS    1 stream   2 due index   3 failed attempts   4 parked index   5 labels; see nack.lua
+-- KEYS    1 stream   2 due index   3 failed attempts   4 parked index   5 labels; see label in scripts.go
 --         then, as ARGV requires: the guard's key, further guards' keys, the queue of the guard's lease;
 --         for each entry the dead stream, output streams, hashes
 -- ARGV    1 group   2 consumer

@@ -1,6 +1,6 @@
 -- Siblings: read parked entries of one key. They stay parked.
 --
--- KEYS    1 stream   2 parked index   3 labels; see nack.lua
+-- KEYS    1 stream   2 parked index   3 labels; see label in scripts.go
 -- ARGV    1 group   2 the name that parked entries are pending under
 --         3, 4 range of labels for ZRANGEBYLEX   5 maximum number of entries   6 1 to start at the end of the
 --         range, else 0   7 maximum bytes of fields and values, which the last entry may exceed

@@ -1,7 +1,7 @@
 -- Take: claim due entries and read new ones, and assign each a due time, in one step. alive.lua precedes this script.
 --
 -- KEYS    1 stream   2 due index (ZSET: entry ID -> ms)   3 failed attempts (HASH: entry ID -> n)
---         4 parked index   5 labels; see nack.lua
+--         4 parked index   5 labels; see label in scripts.go
 -- ARGV    1 group   2 consumer   3 the name that parked entries are pending under
 --         4 maximum number of entries   5 how many of them may come from the due index   6 visibility, ms
 --         7 bytes of fields and values after which no more is read   8 deadline in ms of Redis' clock, 0 for none

@@ -1,6 +1,6 @@
 -- Unpark: make the oldest parked entry of each key due now, of those that may be unparked early.
 --
--- KEYS    1 stream   2 due index   3 parked index   4 labels; see nack.lua
+-- KEYS    1 stream   2 due index   3 parked index   4 labels; see label in scripts.go
 -- ARGV    1 group   2 the name that parked entries are pending under
 --         then for each key, of at most 256: the label prefix of its entries that may be unparked, and the prefix of
 --         those that may not
