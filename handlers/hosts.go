@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -47,22 +48,30 @@ func (c *Changes) enter(ctx context.Context, requests *hosts.Job, change events.
 		return nil
 	}
 	own := hosts.Target{Host: events.HostPort(remote), Credential: change.Credential}
-	if c.Limiter.IsLimited() {
+	targets := []hosts.Target{own}
+	if c.Limiter.IsLimited() && change.Type == events.ChangePushed { // the other types only list the remote's refs
 		needed, err := c.States.Hosts(ctx, change.Repo)
 		if err != nil {
 			return redisError(err)
 		}
 		for _, text := range strings.Fields(needed) {
-			target, ok := hosts.ParseTarget(text)
-			if !ok || target.Host == own.Host {
-				continue
-			}
-			if err := requests.Enter(ctx, target); err != nil {
-				return err
+			if target, ok := hosts.ParseTarget(text); ok && target.Host != own.Host {
+				targets = append(targets, target)
 			}
 		}
 	}
-	return requests.Enter(ctx, own)
+	var refused error
+	for _, target := range slices.Backward(targets) {
+		err := requests.Enter(ctx, target) // also after a refusal: a repository keeps its places only while it asks
+		switch {
+		case err == nil:
+		case events.RetryAfter(err) == 0:
+			return err
+		case refused == nil || events.RetryAfter(err) > events.RetryAfter(refused):
+			refused = err
+		}
+	}
+	return refused
 }
 
 func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change events.Change) error {
@@ -91,13 +100,16 @@ func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change eve
 	return refused
 }
 
+const maxNoted = 16 // hosts of a repository that a later sync waits for before its lease
+
 // noteHosts adds the hosts that a sync has needed to the state.
 func noteHosts(job Job, outcome Outcome) {
 	if job.Requests == nil || job.Change.Type != events.ChangePushed || len(outcome.State) == 0 {
 		return
 	}
 	var texts []string
-	for _, target := range job.Requests.Targets() {
+	targets := job.Requests.Targets()
+	for _, target := range targets[:min(maxNoted, len(targets))] {
 		texts = append(texts, target.String())
 	}
 	if len(texts) > 0 {

@@ -38,12 +38,23 @@ func classify(a wire.Answer) (Outcome, time.Duration) {
 		return Failed, after
 	case a.Status >= 500, isSilence(a.Err):
 		return Failed, 0
+	case isOfRepository(a.Err):
+		return OK, 0
 	case a.Status == 0 && a.Err != nil: // cancelled, or an error of this side
 		return Ignored, 0
 	case said.Remaining == 0:
 		return OK, said.Reset
 	}
 	return OK, 0
+}
+
+// isOfRepository reports whether the host has answered that this repository or credential is wrong; over SSH, no status says so.
+func isOfRepository(err error) bool {
+	switch git.ClassOf(err) {
+	case git.ClassAuth, git.ClassNotFound, git.ClassNoRef:
+		return true
+	}
+	return false
 }
 
 // isSilence reports whether the host has not answered, or not to the end.

@@ -15,8 +15,10 @@ import (
 )
 
 const (
-	maxSilent = 3 // requests in a row of one job that a host leaves without an answer
-	tooMany   = 3 // repositories without a good answer that make a fault the host's
+	maxSilent = 3  // requests in a row of one job that a host leaves without an answer
+	tooMany   = 3  // repositories without a good answer that make a fault the host's
+	repeats   = 20 // times that a job sends a request again that the host limits, under its lease
+	maxHosts  = 64 // of one job: a repository decides where its submodules and large files are
 )
 
 // Job is what one job has to do with hosts. It is safe for concurrent use.
@@ -27,8 +29,9 @@ type Job struct {
 	token string
 
 	// Guarded by Limiter.mu.
-	turns  map[Target]*turn
-	silent map[string]int // requests in a row without an answer, by host
+	turns    map[Target]*turn
+	silent   map[string]int // requests in a row without an answer, by host
+	sentAway bool           // it must wait elsewhere for one of them
 }
 
 // turn is the right of a job to send requests to a target.
@@ -36,8 +39,11 @@ type turn struct {
 	since    time.Time // when its repository began to wait
 	in       bool      // it may send requests unless the target is blocked
 	shared   bool      // it is one of a few over all processes, after a block
+	asked    bool      // Redis has let it in, which ended the place of its repository
+	sent     bool
 	answered bool
 	refused  bool // the last request
+	repeated int  // how often
 }
 
 func (j *Job) turn(t Target) *turn {
@@ -70,9 +76,12 @@ type limiter struct {
 func (a limiter) Acquire(ctx context.Context, name string) (done func(wire.Answer) bool, err error) {
 	t, j, l := Target{name, a.credential}, a.job, a.job.l
 	l.mu.Lock()
-	p, silent := &place{job: j, sent: true, steady: j.turn(t).answered}, j.silent[name]
+	p, silent, known := &place{job: j, sent: true, steady: j.turn(t).answered}, j.silent[name], len(j.turns)
 	maps.DeleteFunc(l.hostOf(name).places, func(p *place, _ bool) bool { return p.job == j && !p.sent })
 	l.mu.Unlock()
+	if known > maxHosts {
+		return nil, git.Errorf(git.Permanent, git.ClassQuota, "the repository needs more than %d hosts", maxHosts)
+	}
 	if silent >= maxSilent {
 		return nil, git.Errorf(git.Retryable, git.ClassNetwork, "%s did not answer %d requests in a row", name, silent)
 	}
@@ -141,6 +150,7 @@ func (j *Job) ask(ctx context.Context, t Target, room int, leased bool) (delay t
 	}
 	own.since = time.Now().Add(-max(r.age, time.Since(own.since)))
 	own.shared = own.shared || r.mine
+	own.asked = own.asked || r.delay == 0
 	if r.delay == 0 || r.here && (own.shared || !leased && l.waiting[true]+l.waiting[false] < l.cfg.Window/4) {
 		return r.delay, nil
 	}
@@ -165,6 +175,7 @@ func (j *Job) refused(t Target, after time.Duration) error {
 		err = events.Errorf(events.Retryable, classes[reason], "requests to %s with credential %q must wait: %s until %s",
 			t.Host, t.Credential, reason, s.until.UTC().Format(time.RFC3339))
 	}
+	j.sentAway = true
 	j.l.cfg.Observe(t.Host, "", reason)
 	return &events.Error{
 		Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, RetryAfter: after, Err: err,
@@ -206,10 +217,10 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 	l := j.l
 	outcome, after := classify(a)
 	l.cfg.Observe(t.Host, outcome, "")
-	l.leave(t, nil, p)
 	l.mu.Lock()
 	now, h, own, s := time.Now(), l.hostOf(t.Host), j.turn(t), l.sharedOf(t)
-	own.refused = outcome == Refused
+	delete(h.places, p)
+	own.sent, own.refused = true, outcome == Refused
 	if a.Status != 0 || a.Latency > 0 || outcome == OK {
 		h.replied, own.answered, j.silent[t.Host], h.known[j.repo] = now, true, 0, now
 	}
@@ -224,9 +235,12 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 			report = "good"
 		}
 	case outcome == Refused:
-		report, again = "limited", own.shared && after < time.Minute
-		if !again {
+		report, again = "limited", own.shared && after < time.Minute && own.repeated < repeats
+		if own.repeated++; !again {
 			keep = j.repo
+		}
+		if own.repeated > repeats { // the host may limit this repository alone: others try first
+			own.since = now
 		}
 	case outcome == Failed:
 		// otherwise it answers others, but has never answered this one
@@ -251,6 +265,7 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 	if report == "limited" {
 		l.block(t, reason, now.Add(max(after, time.Second)))
 	}
+	l.admit(h)
 	l.mu.Unlock()
 	if report == "" {
 		return again
@@ -265,12 +280,16 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 	return again
 }
 
-// Leave ends the job: what it was let in for is free again.
+// Leave ends the job: what it was let in for is free again. If it must wait elsewhere, its repository gets back the places that it
+// has not used.
 func (j *Job) Leave(ctx context.Context) {
 	l := j.l
 	l.mu.Lock()
-	turns := maps.Clone(j.turns)
+	turns, unused := maps.Clone(j.turns), map[Target]string{}
 	for t, own := range turns {
+		if own.asked && !own.sent && j.sentAway {
+			unused[t] = j.repo
+		}
 		h := l.hostOf(t.Host)
 		maps.DeleteFunc(h.places, func(p *place, _ bool) bool { return p.job == j })
 		if own.shared && own.answered && !own.refused {
@@ -280,8 +299,8 @@ func (j *Job) Leave(ctx context.Context) {
 	}
 	l.mu.Unlock()
 	for t, own := range turns {
-		if own.shared {
-			_, _ = j.call(context.WithoutCancel(ctx), t, "left", "") // otherwise it counts for 20 s
+		if own.shared || unused[t] != "" {
+			_, _ = j.call(context.WithoutCancel(ctx), t, "left", unused[t]) // otherwise it counts for 20 s
 		}
 	}
 }

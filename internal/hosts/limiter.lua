@@ -60,6 +60,7 @@ end
 if op == 'left' then
   redis.call('ZREM', out, token)
   s.moved = now
+  if repo ~= '' then wait(60000) end
   return reply(0)
 elseif op == 'good' then
   if s.allowed == 0 or s.blocked > now then return reply(0) end
@@ -85,6 +86,10 @@ if mine then -- the job was let in; after a block, it goes before others
   if left == 0 or stays then add(out, now + left + 20000, token) end
   return reply(0, left, stays, left == 0 or stays)
 end
+
+-- A poll does not go on at the place of a push of its repository, which would lose it.
+local held = score(queue, repo)
+if ARGV[6] == 'poll' and held and held < POLL then return reply(0, math.max(left, 60000)) end
 
 local pushes, room = redis.call('ZCOUNT', queue, '-inf', '(' .. text(POLL)), tonumber(ARGV[9])
 local ahead = redis.call('ZRANK', queue, repo) or redis.call('ZCOUNT', queue, '-inf', text(place))

@@ -224,3 +224,84 @@ func TestTargetsAreParsed(t *testing.T) {
 		t.Errorf("targets %v, want those that answered", got)
 	}
 }
+
+// TestRepositoryThatIsRefusedAloneLetsOthersTry has a host limit one repository for ever, which is first in line after a block.
+func TestRepositoryThatIsRefusedAloneLetsOthersTry(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, nil, func(w *world) {
+		refused := w.processes[0].Job("acme/refused", false)
+		requests := 0
+		for again := true; again && requests < 100; requests++ {
+			done, err := refused.With("robot").Acquire(w.Context(), forge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again = done(tooMany(time.Second))
+			if requests == 0 { // begin anew, as the job that is let in after the block
+				refused.Leave(w.Context())
+				time.Sleep(time.Second)
+				refused = w.processes[0].Job("acme/refused", false)
+				again = true
+			}
+		}
+		refused.Leave(w.Context())
+		if requests < 3 || requests > 30 {
+			t.Errorf("%d requests of one job", requests)
+		}
+		time.Sleep(2 * time.Second)
+		other := w.processes[0].Job("acme/other", false)
+		defer other.Leave(w.Context())
+		if err := other.Enter(w.Context(), robot); err != nil {
+			t.Errorf("another repository: %v", err)
+		}
+	})
+}
+
+// TestPlaceAtOneHostIsKeptWhileAnotherIsAwaited has a repository wait for two limited hosts.
+func TestPlaceAtOneHostIsKeptWhileAnotherIsAwaited(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, nil, func(w *world) {
+		l, second := w.processes[0], hosts.Target{Host: "lfs.example", Credential: "robot"}
+		block := func(target hosts.Target, d time.Duration) {
+			j := l.Job("acme/first", false)
+			defer j.Leave(w.Context())
+			done, err := j.With(target.Credential).Acquire(w.Context(), target.Host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done(tooMany(d))
+		}
+		block(robot, 10*time.Second)
+		block(second, time.Hour)
+		both := l.Job("acme/both", false)
+		mustWait(t, both.Enter(w.Context(), robot))
+		mustWait(t, both.Enter(w.Context(), second))
+		both.Leave(w.Context())
+		time.Sleep(10 * time.Second)
+		both = l.Job("acme/both", false) // now it is its turn at one of them
+		_ = both.Enter(w.Context(), robot)
+		mustWait(t, both.Enter(w.Context(), second))
+		both.Leave(w.Context())
+		queue := testenv.Must(w.client.ZRange(w.Context(), prefix+"host:"+robot.String()+":queue", 0, -1).Result())(t)
+		if !slices.Contains(queue, "acme/both") {
+			t.Errorf("the queue is %v", queue)
+		}
+	})
+}
+
+func TestCancelledJobSaysNothingOfRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	one, other := open(t, server), open(t, server)
+	if err := ask(t, one, "acme/a", tooMany(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	j := other.Job("acme/b", false)
+	defer j.Leave(t.Context())
+	if err := j.Enter(ctx, robot); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	mustWait(t, j.Enter(t.Context(), robot)) // Redis is asked
+}

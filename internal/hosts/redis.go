@@ -94,9 +94,9 @@ func (j *Job) call(ctx context.Context, t Target, op, repo string, args ...any) 
 	l, kind := j.l, map[bool]string{true: "poll", false: "push"}[j.poll]
 	l.mu.Lock()
 	s, away := l.sharedOf(t), time.Now().Before(l.away)
-	args = append([]any{0, t.String(), op, j.token, repo, kind, time.Since(j.turn(t).since).Milliseconds(), s.passed},
+	passed := s.passed
+	args = append([]any{0, t.String(), op, j.token, repo, kind, time.Since(j.turn(t).since).Milliseconds(), passed},
 		args...)
-	s.passed = 0
 	l.mu.Unlock()
 	if away {
 		return r, errAway
@@ -107,6 +107,9 @@ func (j *Job) call(ctx context.Context, t Target, op, repo string, args ...any) 
 	values, err := script.Run(limited, l.cfg.Redis, keys, args...).Slice()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err != nil && ctx.Err() != nil { // says nothing of Redis
+		return r, err
+	}
 	if err != nil {
 		if l.away.IsZero() {
 			l.cfg.Log.WarnContext(ctx, "limits of hosts not shared, redis failed", "error", err)
@@ -115,6 +118,7 @@ func (j *Job) call(ctx context.Context, t Target, op, repo string, args ...any) 
 		return r, err
 	}
 	l.away = time.Time{}
+	s.passed -= passed
 	number := func(i int) int64 { n, _ := values[i].(int64); return n }
 	millis := func(i int) time.Duration { return time.Duration(number(i)) * time.Millisecond }
 	s.learned, s.until, s.allowed, s.waiting = time.Now(), time.Time{}, number(2), number(3)
