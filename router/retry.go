@@ -34,8 +34,8 @@ func (r Retry) tooOld(entry string, delivered int, now time.Time) bool {
 	return now.Sub(published) > r.MaxAge
 }
 
-// after returns the delay that err asks for, as those of handlers behind a backoff of their own do, or else that after the nth
-// attempt.
+// after returns the delay that err asks for, as those of handlers behind a backoff of their own do, or else
+// that after the nth attempt.
 func (r Retry) after(err error, n int) time.Duration {
 	if wait := events.RetryAfter(err); wait > 0 {
 		return wait

@@ -48,7 +48,8 @@ func classify(a wire.Answer) (Outcome, time.Duration) {
 	return OK, 0
 }
 
-// isOfRepository reports whether the host has answered that this repository or credential is wrong; over SSH, no status says so.
+// isOfRepository reports whether the host has answered that this repository or credential is wrong; over SSH,
+// no status says so.
 func isOfRepository(err error) bool {
 	switch git.ClassOf(err) {
 	case git.ClassAuth, git.ClassNotFound, git.ClassNoRef:

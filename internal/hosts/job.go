@@ -280,8 +280,8 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 	return again
 }
 
-// Leave ends the job: what it was let in for is free again. If it must wait elsewhere, its repository gets back the places that it
-// has not used.
+// Leave ends the job: what it was let in for is free again. If it must wait elsewhere, its repository gets
+// back the places that it has not used.
 func (j *Job) Leave(ctx context.Context) {
 	l := j.l
 	l.mu.Lock()
