@@ -54,7 +54,8 @@ type outage struct {
 
 const (
 	cloneBytes = 200_000 // at least, of one repository
-	oneHost    = 2       // requests at a time
+	oneHost    = 2       // requests of a worker at a time
+	workers    = 2
 )
 
 func newOutage(t *testing.T) *outage {
@@ -92,7 +93,7 @@ func (o *outage) where() []string { return []string{"--redis", o.server.URL(), "
 
 func (o *outage) serve(notify string) {
 	o.Helper()
-	for range 2 {
+	for range workers {
 		proctest.Start(o.T, append([]string{"serve", "--roles", "worker,scheduler", "--lease", "1s", "--host-requests", fmt.Sprint(oneHost), "--log-level", "error"}, o.where()...)...)
 	}
 	cmd := proctest.Command(o.T, "serve", "--roles", "notifier", "--redis", o.server.URL(), "--notify-hosts", "127.0.0.1", "--log-level", "error")
@@ -219,8 +220,8 @@ func (o *outage) assertKept(trees map[string]string) {
 			o.Errorf("%s has %d stores, want the first one", repo, len(stores))
 		}
 	}
-	if n := o.git.MaxRepos(); n > oneHost {
-		o.Errorf("%d repositories were fetched at a time, want at most %d", n, oneHost)
+	if n := o.git.MaxRepos(); n > workers*oneHost {
+		o.Errorf("%d repositories were fetched at a time, want at most %d", n, workers*oneHost)
 	}
 	o.consumed.mu.Lock()
 	for _, r := range o.consumed.bad {

@@ -208,11 +208,11 @@ func TestOneProbeThenTwiceAsMany(t *testing.T) {
 			t.Errorf("%.2f takes per repository and minute of a block, want about one", takes)
 		}
 		time.Sleep(80 * time.Second)
+		w.jobs.Wait()
 		var first []string
 		for _, at := range asked[refused:min(len(asked), refused+8)] {
 			first = append(first, at.Round(time.Second).String())
 		}
-		w.jobs.Wait()
 		t.Logf("requests after the block: %v; all synced after %v; most in flight %d", first, time.Since(began), most.Load())
 		if len(asked) > refused+1 && asked[refused+1]-asked[refused] < 900*time.Millisecond {
 			t.Errorf("more than one probe: %v", first)
