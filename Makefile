@@ -31,7 +31,7 @@ test-large: ## Run the tests that the race detector makes too slow or too large,
 	LOCKSTEP_TEST=all go test ./events/stream -run 'Conformance|TrimKeepsUnsettled' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume ./internal/git/... -run 'Memory|ManyPushes|ManyViews|ManyLFSObjects|TimeOfMany|TooLargeCommit|DeltaTrees|LargePushes|LargePacks|ManyLines|HugeRequests|PackSize|PacksMadeByGit' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/e2e ./internal/cli ./internal/archive -run 'AlteredTrees|OddRepositories|TenThousand|CommandsInDocuments|OtherFileSystems|SameFiles|WebDemo|RedisIsGone|StoppedWorkers|RandomPushes|PushCosts|MaintenanceCommands|CostOfAPush|TestScripts' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/hosts ./internal/view ./handlers -run 'TestModel$$|ManyPatterns|ViewTreesAgainstOracle' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/view ./handlers -run 'ManyPatterns|ViewTreesAgainstOracle' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./deploy ./examples/... $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/... ./internal/volume ./tree $(TESTFLAGS)
 
