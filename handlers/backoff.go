@@ -130,8 +130,7 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 	if disposition == events.Contention || disposition == events.Retryable && job.Attempt < b.Retry.Attempts() {
 		t.Next = &next
 	}
-	recorded := b.record(ctx, job, t)
-	if recorded != nil && scope == events.ScopeCredential && job.Known.Denied(t.App, t.Credential) {
+	if recorded := b.record(ctx, job, t); recorded != nil && t.Refuses() {
 		return redisError(recorded) // the app must not go on reading
 	}
 	return &events.Error{Disposition: disposition, Scope: scope, Class: t.Class, RetryAfter: wait, Err: err}
@@ -287,7 +286,7 @@ func forgetUnwatched(known state.Repo, watches []watch.Watch) {
 	known.Forget(func(t state.Trouble) bool {
 		switch {
 		case t.Scope == events.ScopeCredential:
-			keeps := t.App != "" && known.Denied(t.App, t.Credential) && known.HasGiven(t.App)
+			keeps := t.App != "" && t.Refuses() && known.HasGiven(t.App)
 			return !keeps && !isNamed(t, watches)
 		case !t.Watched, t.App == "", t.Scope != events.ScopeChange:
 			return false

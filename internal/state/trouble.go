@@ -81,8 +81,8 @@ func (t Trouble) key() string {
 // IsOfPoll reports whether a poll failed.
 func (t Trouble) IsOfPoll() bool { return t.Operation == events.ChangeDue.Operation() }
 
-// refuses reports whether the remote refuses the credential. One that may have been replaced has another attempt.
-func (t Trouble) refuses() bool {
+// Refuses reports whether the remote refuses the credential. One that may have been replaced has another attempt.
+func (t Trouble) Refuses() bool {
 	return t.Scope == events.ScopeCredential && (t.Next == nil || t.Failures > 1)
 }
 
@@ -111,8 +111,10 @@ func (r Repo) Waits(change events.Change, now time.Time) (longest Trouble, ok bo
 }
 
 // Denied reports whether the remote refuses a credential of an app, or hides the repository from it.
-func (r Repo) Denied(app, credential string) bool {
-	return r.troubles().All[Trouble{Scope: events.ScopeCredential, App: app, Credential: credential}.key()].refuses()
+func (r Repo) Denied(app, credential string) bool { return r.troubles().denied(app, credential) }
+
+func (found troubles) denied(app, credential string) bool {
+	return found.All[Trouble{Scope: events.ScopeCredential, App: app, Credential: credential}.key()].Refuses()
 }
 
 // DeniedOf returns for each pair of an app and a credential whether the remote refuses that credential, as
@@ -126,8 +128,9 @@ func (s *Store) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]s
 	if err != nil {
 		return nil, err
 	}
+	found := known.troubles()
 	for i, pair := range pairs {
-		denied[i] = known.Denied(pair[0], pair[1])
+		denied[i] = found.denied(pair[0], pair[1])
 	}
 	return denied, nil
 }
@@ -220,7 +223,7 @@ func (r Repo) TroubleText() string { return r.fields[TroubleField] }
 func (r Repo) withRefusals(other Repo) string {
 	found, more := r.troubles(), other.troubles()
 	found.Repo = cmp.Or(found.Repo, more.Repo)
-	maps.DeleteFunc(more.All, func(_ string, t Trouble) bool { return !t.refuses() })
+	maps.DeleteFunc(more.All, func(_ string, t Trouble) bool { return !t.Refuses() })
 	maps.Copy(found.All, more.All)
 	both := Repo{fields: map[string]string{}}
 	both.setTroubles(found)
