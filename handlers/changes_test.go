@@ -20,6 +20,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/logtest"
+	"lockstep/internal/testenv"
 	"lockstep/router"
 )
 
@@ -246,7 +247,7 @@ func TestLostLeaseSettlesNothing(t *testing.T) {
 		Handler: changes.Handle, Locker: newLocker(t, client, 10*time.Second), Request: changes.Request,
 		Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: time.Millisecond})})
 	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
-	mustReceive(t, handled.all, "second try")
+	testenv.Receive(t, handled.all, "second try")
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
 	if n := client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); n != 0 {
 		t.Errorf("%d dead letters: a lost lease counted as an attempt", n)
@@ -314,7 +315,7 @@ func TestMoveWithOneLostLeaseSettlesNothing(t *testing.T) {
 				Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: time.Millisecond})})
 			publishTo(t, newPublisher(t, client), topic, "m1",
 				[]byte(`{"type":"moved","repo":"acme/widgets","to":"acme/gadgets","url":"https://example.com/acme/gadgets.git","id":"c1"}`))
-			mustReceive(t, handled.all, "second try")
+			testenv.Receive(t, handled.all, "second try")
 			stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
 			if got := client.HGet(ctx, string(events.DefaultNamespace)+"repo:acme/gadgets", "try").Val(); got != "2" {
 				t.Errorf("settled by try %q, want the second only", got)
@@ -351,7 +352,7 @@ func TestFurtherResultsAreSettledInOneStep(t *testing.T) {
 		Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: time.Millisecond})})
 	publishTo(t, newPublisher(t, client), topic, "m1",
 		[]byte(`{"type":"moved","repo":"acme/widgets","to":"acme/gadgets","url":"https://example.com/acme/gadgets.git","id":"c1"}`))
-	mustReceive(t, handled.all, "the handler")
+	testenv.Receive(t, handled.all, "the handler")
 	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1+more })
 	first := ""
 	for i, entry := range client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val() {
@@ -396,7 +397,7 @@ func TestOnGiveUpIsCalledOnlyAfterSettling(t *testing.T) {
 				t.Fatal(err)
 			}
 			publishChange(t, client, events.Change{ID: "c1"})
-			msg := mustReceive(t, messages, "message")
+			msg := testenv.Receive(t, messages, "message")
 			defer msg.Ack()
 			delivery, _ := stream.DeliveryOf(msg)
 			_, err = dispose(func(*message.Message) ([]*message.Message, error) {

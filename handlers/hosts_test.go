@@ -206,14 +206,3 @@ func TestLimitDoesNotOpenCircuit(t *testing.T) {
 		t.Errorf("circuit %+v", c)
 	}
 }
-
-func mustReceive[T any](t *testing.T, from <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(time.Minute):
-		t.Fatalf("no %s after a minute", what)
-		panic("unreachable")
-	}
-}

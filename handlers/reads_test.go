@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
@@ -33,7 +34,7 @@ func TestSyncOfAWatchWithLFSDoesNotReadOtherTrees(t *testing.T) {
 		_, err := w.handle("3-0", art)
 		done <- err
 	}()
-	must(t, mustReceive(t, done, "end of the sync, which reads the other tree"))
+	must(t, testenv.Receive(t, done, "end of the sync, which reads the other tree"))
 }
 
 func TestCoveredAppsOfATagReadThePublishedRefsOnce(t *testing.T) {

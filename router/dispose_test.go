@@ -19,6 +19,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -66,7 +67,7 @@ func TestDispositionSurvivesRedisError(t *testing.T) {
 				},
 				Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{Base: time.Millisecond}}})
 			publishTo(t, newPublisher(t, client), topic, "m1", nil)
-			within(t, second.all, "second delivery, by the router's delay")
+			testenv.Receive(t, second.all, "second delivery, by the router's delay")
 			if attempts[1] != tc.attempt {
 				t.Errorf("attempt %d; want %d", attempts[1], tc.attempt)
 			}
@@ -119,7 +120,7 @@ func TestMessageThatWaitsForAMoment(t *testing.T) {
 		},
 		Dispose: router.Disposer{Log: slog.New(slog.NewTextHandler(&log, nil))}})
 	publishTo(t, newPublisher(t, client), topic, "m1", nil)
-	within(t, done.all, "last delivery")
+	testenv.Receive(t, done.all, "last delivery")
 	stopWhen(t, func() bool { return client.XPending(ctx, topic, "workers").Val().Count == 0 })
 	if n := strings.Count(log.String(), "will retry"); n != 1 {
 		t.Errorf("%d lines at level info, want one for the first delivery: %s", n, log.String())
@@ -155,7 +156,7 @@ func TestMessageTakenOverIsNotAnError(t *testing.T) {
 				t.Fatal(err)
 			}
 			publishTo(t, newPublisher(t, client), topic, "m1", nil)
-			msg := within(t, messages, "message")
+			msg := testenv.Receive(t, messages, "message")
 			defer msg.Ack()
 			delivery, _ := stream.DeliveryOf(msg)
 			client.Do(ctx, "XCLAIM", topic, "workers", "another", 0, delivery.Entry())
@@ -190,7 +191,7 @@ func TestDisposerWithoutFailed(t *testing.T) {
 				},
 				Dispose: router.Disposer{Failed: tc.failed, Log: quiet()}})
 			publishTo(t, newPublisher(t, client), topic, "m1", nil)
-			within(t, handled.all, "message")
+			testenv.Receive(t, handled.all, "message")
 			stopWhen(t, func() bool {
 				return client.XPending(ctx, topic, "workers").Val().Count == 0 && client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == tc.dead
 			})

@@ -16,6 +16,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -104,7 +105,7 @@ func TestLockHandlesOneMessagePerKey(t *testing.T) {
 			for i := range keys * perKey {
 				publishTo(t, ps.pub, topic, newUUID(), []byte{'k', byte('0' + i%keys)})
 			}
-			within(t, finished.all, "end of all messages")
+			testenv.Receive(t, finished.all, "end of all messages")
 		})
 	}
 }
@@ -140,11 +141,11 @@ func TestLockTimeoutRedelivers(t *testing.T) {
 				Handler: watch(lock(func(*message.Message) ([]*message.Message, error) { handled.one(); return nil, nil })),
 			})
 			publishTo(t, ps.pub, topic, newUUID(), []byte(key))
-			within(t, timedOut.all, "lock timeout")
+			testenv.Receive(t, timedOut.all, "lock timeout")
 			if err := lease.Release(context.Background()); err != nil {
 				t.Fatal(err)
 			}
-			within(t, handled.all, "redelivery after the timeout")
+			testenv.Receive(t, handled.all, "redelivery after the timeout")
 		})
 	}
 }
@@ -164,7 +165,7 @@ func TestLockWaiterDelaysNoOtherKey(t *testing.T) {
 	pub := newPublisher(t, client)
 	publishTo(t, pub, topic, "1", []byte("busy"))
 	publishTo(t, pub, topic, "2", []byte("free"))
-	within(t, free.all, "message of a free key")
+	testenv.Receive(t, free.all, "message of a free key")
 }
 
 // signal closes all after n calls of one.
@@ -201,11 +202,11 @@ func TestClosingLockerReturnsMessage(t *testing.T) {
 		})(msg)
 		ended <- err
 	}()
-	within(t, began, "handler")
+	testenv.Receive(t, began, "handler")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	_ = locker.Close(ctx)
-	err := within(t, ended, "end of the handler")
+	err := testenv.Receive(t, ended, "end of the handler")
 	if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("%v is %v, %v; want it returned without a failure", err, events.DispositionOf(err), events.ClassOf(err))
 	}

@@ -105,18 +105,6 @@ func newPublisher(t *testing.T, client redis.UniversalClient) *stream.Publisher 
 	return pub
 }
 
-// within receives from ch, or fails the test after a minute.
-func within[T any](t *testing.T, ch <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(time.Minute):
-		t.Fatalf("no %s after a minute", what)
-		panic("unreachable")
-	}
-}
-
 var newUUID = watermill.NewShortUUID
 
 func startRedis(t *testing.T) redis.UniversalClient {
@@ -173,7 +161,7 @@ func TestRefusedMessageAcquiresNothing(t *testing.T) {
 	})
 	publishTo(t, newPublisher(t, client), topic, "1", []byte("k"))
 	for range 10 { // more often than its attempts
-		within(t, refused, "delivery")
+		testenv.Receive(t, refused, "delivery")
 	}
 	if n := client.XLen(context.Background(), events.DefaultNamespace.Dead()).Val(); n != 0 {
 		t.Errorf("%d dead letters", n)

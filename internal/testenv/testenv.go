@@ -138,3 +138,15 @@ func MustFail(t testing.TB, err error, class events.Class, disposition events.Di
 		t.Errorf("the error has more than one line: %v", err)
 	}
 }
+
+// Receive receives from a channel, or fails the test after a minute.
+func Receive[T any](t testing.TB, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatalf("no %s after a minute", what)
+		panic("unreachable")
+	}
+}

@@ -25,17 +25,6 @@ func waits(ctx context.Context, s *Slots) <-chan error {
 	return ended
 }
 
-func mustReceive[T any](t *testing.T, from <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(time.Minute):
-		t.Fatalf("no %s after a minute", what)
-		panic("unreachable")
-	}
-}
-
 func TestSlotsAreGrantedInOrder(t *testing.T) {
 	t.Parallel()
 	s := NewSlots(0) // at least one
@@ -48,7 +37,7 @@ func TestSlotsAreGrantedInOrder(t *testing.T) {
 	}
 	for _, next := range []<-chan error{first, second} {
 		s.free.Release(1)
-		if err := mustReceive(t, next, "slot"); err != nil {
+		if err := testenv.Receive(t, next, "slot"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +54,7 @@ func TestCancelledWaitReturnsTheCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancelled := waits(ctx, s)
 	cancel(cause)
-	if err := mustReceive(t, cancelled, "end of the wait"); !errors.Is(err, cause) {
+	if err := testenv.Receive(t, cancelled, "end of the wait"); !errors.Is(err, cause) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -85,13 +74,13 @@ func TestClosedSlotsReturnOnlyWhatHasNotBegun(t *testing.T) {
 	fetched := w.syncsAndWaits(slots, w.requestAt("acme/other", ""))
 	known := w.syncsAndWaits(slots, w.request("again"))
 	slots.Close()
-	for _, err := range []error{mustReceive(t, known, "end of the sync"), (&slot{slots: slots}).take(t.Context(), nil)} {
+	for _, err := range []error{testenv.Receive(t, known, "end of the sync"), (&slot{slots: slots}).take(t.Context(), nil)} {
 		if events.DispositionOf(err) != events.Contention || events.ClassOf(err) != events.ClassBusy {
 			t.Errorf("%v, want the change returned", err)
 		}
 	}
 	slots.free.Release(1)
-	if err := mustReceive(t, fetched, "end of the sync"); err != nil {
+	if err := testenv.Receive(t, fetched, "end of the sync"); err != nil {
 		t.Errorf("after its fetch: %v", err)
 	}
 	w.sync("again") // a slot is free
@@ -110,7 +99,7 @@ func TestOptionalWorkLeavesItsSlotToAnyJob(t *testing.T) {
 	if !errors.Is(err, ErrWanted) {
 		t.Errorf("%v, want the work cancelled", err)
 	}
-	if err := mustReceive(t, next, "slot"); err != nil {
+	if err := testenv.Receive(t, next, "slot"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.TryDo(t.Context(), never); !errors.Is(err, ErrWanted) {
@@ -121,7 +110,7 @@ func TestOptionalWorkLeavesItsSlotToAnyJob(t *testing.T) {
 // mustEnd waits until ctx is done.
 func mustEnd(t *testing.T, ctx context.Context) context.Context {
 	t.Helper()
-	mustReceive(t, ctx.Done(), "cancellation")
+	testenv.Receive(t, ctx.Done(), "cancellation")
 	return ctx
 }
 
@@ -164,7 +153,7 @@ func TestSyncWaitsForItsSlot(t *testing.T) {
 		t.Errorf("%d fetches before the slot, want one", fetches)
 	}
 	slots.free.Release(1)
-	if err := mustReceive(t, ended, "end of the sync"); err != nil {
+	if err := testenv.Receive(t, ended, "end of the sync"); err != nil {
 		t.Fatal(err)
 	}
 	if got := o.phases(); got[2] != "wait" || !slices.Contains(got, "publish") {
@@ -246,7 +235,7 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 				_, err := w.volume.Sync(t.Context(), first)
 				ended <- err
 			}()
-			mustReceive(t, hung, "request to the slow remote")
+			testenv.Receive(t, hung, "request to the slow remote")
 			w.sync("")
 			select {
 			case err := <-ended:
@@ -254,7 +243,7 @@ func TestNoSlotIsHeldWhileRemoteHangs(t *testing.T) {
 			default:
 			}
 			close(release)
-			if err := mustReceive(t, ended, "end of the slow sync"); err != nil {
+			if err := testenv.Receive(t, ended, "end of the slow sync"); err != nil {
 				t.Error(err)
 			}
 			mustBeFree(t, slots)
@@ -291,7 +280,7 @@ func TestUnchangedViewsNeedNoSlot(t *testing.T) {
 	}
 	slots.free.Release(1)
 	for range 2 {
-		if err := mustReceive(t, ended, "end of the wait"); err != nil {
+		if err := testenv.Receive(t, ended, "end of the wait"); err != nil {
 			t.Error(err)
 		}
 	}
