@@ -295,7 +295,7 @@ func (c Change) Pinned() string {
 
 // Result returns the result of type t of the change in a stream entry; the caller fills in the fields
 // specific to the type. The ID is the same for every attempt at the same entry, so consumers can detect
-// duplicates.
+// duplicates; see also [Result.Entry].
 func (c Change) Result(t ResultType, entry string) Result {
 	return Result{
 		ID: c.ID + "/" + entry, Type: t, Time: time.Now().UTC(),

@@ -37,22 +37,21 @@ type Class string
 
 // The classes.
 const (
-	ClassInternal  Class = "internal"  // none of the others
-	ClassAuth      Class = "auth"      // the remote refused the credential or requires one
-	ClassNotFound  Class = "not_found" // the remote has no such repository, or hides it; or no such LFS object
-	ClassNoRef     Class = "no_ref"    // the repository has no such ref, or is empty
-	ClassNetwork   Class = "network"   // the remote could not be reached
-	ClassServer    Class = "server"    // the remote answered with an error
-	ClassCorrupt   Class = "corrupt"   // objects are missing or have the wrong hash
-	ClassHostile   Class = "hostile"   // the repository contains files that are unsafe to check out
-	ClassQuota     Class = "quota"     // a limit on bytes or files is exceeded
-	ClassVolume    Class = "volume"    // the volume is full, read-only or failing
-	ClassConflict  Class = "conflict"  // another repository owns the path, or a similar conflict
-	ClassBusy      Class = "busy"      // nothing is wrong, but the change must wait, such as for the lease
-	ClassConfig    Class = "config"    // the event, or a setting such as the name of a credential, is wrong
-	ClassRefused   Class = "refused"   // the rules of a watch refuse the commit: its signature, or rewritten history
-	ClassLimited   Class = "limited"   // the remote's host is at a limit of requests, its own or ours
-	ClassUnwatched Class = "unwatched" // the requesting app no longer watches the repository
+	ClassInternal Class = "internal"  // none of the others
+	ClassAuth     Class = "auth"      // the remote refused the credential or requires one
+	ClassNotFound Class = "not_found" // the remote has no such repository, or hides it; or no such LFS object
+	ClassNoRef    Class = "no_ref"    // the repository has no such ref, or is empty
+	ClassNetwork  Class = "network"   // the remote could not be reached
+	ClassServer   Class = "server"    // the remote answered with an error
+	ClassCorrupt  Class = "corrupt"   // objects are missing or have the wrong hash
+	ClassHostile  Class = "hostile"   // the repository contains files that are unsafe to check out
+	ClassQuota    Class = "quota"     // a limit on bytes or files is exceeded
+	ClassVolume   Class = "volume"    // the volume is full, read-only or failing
+	ClassConflict Class = "conflict"  // another repository owns the path, or a similar conflict
+	// nothing is wrong: the change must wait for a lease or a host, or its app no longer watches the repository
+	ClassBusy    Class = "busy"
+	ClassConfig  Class = "config"  // the event, or a setting such as the name of a credential, is wrong
+	ClassRefused Class = "refused" // the rules of a watch refuse the commit
 )
 
 // Scope is what an error says something about: whose trouble it is. Only changes that need it wait.

@@ -59,7 +59,7 @@ func (n Namespace) Forwarded() string { return string(n) + "forwarded:" }
 // Poll is the sorted set of polled repositories, scored by the time of the next poll.
 func (n Namespace) Poll() string { return string(n) + "poll" }
 
-// Deliveries is the prefix of the keys that deduplicate webhook deliveries, one per source.
+// Deliveries is the prefix of the keys that deduplicate webhook deliveries; the ID of a change follows it.
 func (n Namespace) Deliveries() string { return string(n) + "deliveries:" }
 
 // Notifications is the stream of notifications to redeliver, and the prefix of the keys of undelivered ones.

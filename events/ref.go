@@ -81,6 +81,9 @@ func (r Ref) String() string { return r.name }
 // IsZero reports whether r stands for the remote's default branch.
 func (r Ref) IsZero() bool { return r.name == "" }
 
+// IsTag reports whether r is a tag.
+func (r Ref) IsTag() bool { return strings.HasPrefix(r.name, "refs/tags/") }
+
 // Commit returns the commit that r is, in lower case, or "" if r is a name or the default branch.
 func (r Ref) Commit() string {
 	if isCommit(r.name) {

@@ -90,7 +90,9 @@ type ViewCounts struct {
 
 // Result is the outcome of a [Change].
 type Result struct {
-	ID     string     // the same for every attempt at the same stream entry
+	// ID names one content: a result of another commit, or of a tree that was published again, has another ID. It is the
+	// same for every attempt at the same stream entry that ends with the same tree.
+	ID     string
 	Type   ResultType // kind of outcome
 	Source string     // worker, such as "/lockstep/worker/w1"
 	Time   time.Time  // when the change was settled
@@ -114,14 +116,15 @@ type Result struct {
 	Path   string // published name, relative to the root; for a view, the name of its tree if it has one
 	Tree   string // immutable tree behind it, relative to the root
 	Files  []File // files that changed from Before to After
-	// Before is no longer available, or its tree was altered or damaged and is replaced: Files lists the whole tree
+	// Before is no longer available, its tree was altered or damaged, or the app may have received other commits
+	// since, because Redis has lost data: Files lists the whole tree
 	Full      bool
 	Truncated bool   // Files is incomplete
 	Until     string // last entry of the changes stream when the remote was asked: the result covers changes up to it
 
 	// Forced reports that history was rewritten: After does not descend from Before or, in a failed result,
-	// the refused commit does not descend from the published one. It is false if the clone's history is too
-	// short to tell.
+	// the refused commit does not descend from one that was published. It is false if the clone's history is
+	// too short to tell.
 	Forced bool
 
 	// Verification says who signed what Ref names, or why it is not verified. It is nil unless the app's
@@ -147,6 +150,17 @@ type Result struct {
 	Due     int      // polled results: number of changes requested
 	LeftOut int      // polled results: number of refs that patterns match, but do not keep
 	Commit  string   // purged results: hash of the commit to delete, with its descendants
+}
+
+// Entry returns the ID of the stream entry whose change the result answers, or "" if it answers none. The ID of the
+// result has it after that of the change; the name of a delivered tree may follow.
+func (r Result) Entry() string {
+	if len(r.Deliveries) != 1 {
+		return ""
+	}
+	after, _ := strings.CutPrefix(r.ID, r.Deliveries[0]+"/")
+	entry, _, _ := strings.Cut(after, "/")
+	return entry
 }
 
 // IsDefault reports whether a synced or view result is of the default branch: its Path has no ref.

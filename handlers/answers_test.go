@@ -11,54 +11,6 @@ import (
 	"lockstep/internal/gitserver"
 )
 
-func TestRemoteBehindIsCountedPerApp(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	url := w.git.URL("acme/widgets")
-	w.latest = "2-0"
-	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
-	w.mustHandle("2-0", events.Change{URL: url, App: "search"})
-	second := w.push(map[string]string{"b": "2"})
-	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gitserver.Main, first); err != nil {
-		t.Fatal(err)
-	}
-	w.latest = "4-0"
-	docs, search := events.Change{URL: url, App: "docs", After: second}, events.Change{URL: url, App: "search", After: second}
-	for range 2 { // counted separately
-		if r, err := w.handle("4-0", search); events.ClassOf(err) != events.ClassBusy {
-			t.Fatalf("search: %+v, %v; want it to be behind", r, err)
-		}
-		if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBusy {
-			t.Fatalf("docs: %+v, %v; want it to be behind", r, err)
-		}
-	}
-	for range 4 {
-		_, _ = w.handle("4-0", search)
-	}
-	if r, err := w.handle("4-0", search); err != nil || r.After != first {
-		t.Fatalf("search: %+v, %v; want it accepted in the end", r, err)
-	}
-	if r, err := w.handle("3-0", docs); events.ClassOf(err) != events.ClassBusy {
-		t.Errorf("docs: %+v, %v; another app's announcement does not count", r, err)
-	}
-}
-
-func TestTwoAnnouncementsTakingTurnsEnd(t *testing.T) {
-	w := newWorld(t)
-	w.create(map[string]string{"a": "1"})
-	change := events.Change{URL: w.git.URL("acme/widgets"), After: absent}
-	w.latest = "3-0"
-	w.mustHandle("1-0", events.Change{URL: change.URL})
-	for range 2 * 10 { // while one is handled, the other is in flight elsewhere and invisible
-		_, older := w.handle("2-0", change)
-		_, newer := w.handle("3-0", change)
-		if older == nil && newer == nil {
-			return
-		}
-	}
-	t.Error("both are retried forever")
-}
-
 func TestDeletedRefAnnouncesNoCommit(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

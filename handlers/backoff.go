@@ -10,7 +10,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 	"lockstep/router"
@@ -23,14 +26,14 @@ import (
 //	the repository         all its changes wait, at no cost of an attempt. From five failures in a row, they
 //	                       wait for Open, doubled with each further failure: this is the circuit breaker. The
 //	                       next change is the probe. A poll with on_busy=skip is skipped meanwhile
-//	an app's credential    its syncs with that credential wait
+//	an app's credential    its syncs with that credential wait, at no cost of an attempt while a refusal is not
+//	                       confirmed: see [state.Repo.Refuse]
 //	the change             it waits alone, and so after failures of this deployment
 //	a host                 waits are those of the limits of requests to hosts
 //
-// A permanent failure gives up the change, and nothing else waits for it, unless it is the repository's. A refused
-// credential is recorded first, or else the change tried again: see [state.Repo.Denied]. A success
-// ends the troubles that it disproves, in the step that settles the change. A forced removal does not contact the
-// remote, so it never waits.
+// A permanent failure gives up the change, and nothing else waits for it, unless it is the repository's. A confirmed
+// refusal is recorded first, or else the change tried again. A success ends the troubles that it disproves, in the
+// step that settles the change. A forced removal does not contact the remote, so it never waits.
 type Backoff struct {
 	Store *state.Store
 	Retry router.Retry  // as for [Changes.Dispose]
@@ -87,6 +90,19 @@ func (b Backoff) wait(ctx context.Context, job Job) error {
 	return nil
 }
 
+// Poisoned records that a change becomes a dead letter because it kills the process, for [router.Route].
+func (b Backoff) Poisoned(msg *message.Message, cause error) {
+	change, err := parseOnce(msg)
+	if err != nil {
+		return
+	}
+	delivery, _ := stream.DeliveryOf(msg)
+	job := job(change, entryOf(msg), delivery, router.Leases(msg))
+	if job.Known, err = b.Store.Load(msg.Context(), change.Repo); err == nil {
+		_ = b.failed(msg.Context(), job, cause)
+	}
+}
+
 func isForcedRemoval(change events.Change) bool {
 	return change.Type == events.ChangeRemoved && change.Force
 }
@@ -118,7 +134,14 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 		scope = events.ScopeChange // it may be another credential, or another remote
 	}
 	t := troubleOf(job, scope, err)
-	t.Failures = job.Known.Failures(t) + 1
+	if scope == events.ScopeCredential && job.Known.HasGiven(t.App) {
+		t = job.Known.Refuse(t)
+		if recorded := b.record(ctx, job, t); recorded != nil && t.Next == nil {
+			return redisError(recorded) // the app must not go on reading
+		}
+		return refusal(t, err)
+	}
+	t = job.Known.InARow(t)
 	wait := events.RetryAfter(err)
 	if !ofHost {
 		wait = max(wait, b.delay(t))
@@ -130,10 +153,17 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 	if disposition == events.Contention || disposition == events.Retryable && job.Attempt < b.Retry.Attempts() {
 		t.Next = &next
 	}
-	if recorded := b.record(ctx, job, t); recorded != nil && t.Refuses() {
-		return redisError(recorded) // the app must not go on reading
-	}
+	_ = b.record(ctx, job, t)
 	return &events.Error{Disposition: disposition, Scope: scope, Class: t.Class, RetryAfter: wait, Err: err}
+}
+
+// refusal returns the error of a refusal: the change is tried again until it is confirmed.
+func refusal(t state.Trouble, err error) error {
+	e := &events.Error{Disposition: events.Permanent, Scope: events.ScopeCredential, Class: t.Class, Err: err}
+	if t.Next != nil {
+		e.Disposition, e.RetryAfter = events.Contention, t.Next.Sub(t.At)
+	}
+	return e
 }
 
 // delay returns the time until the next attempt at what has failed.
@@ -193,7 +223,7 @@ func (b Backoff) worked(ctx context.Context, job Job, before string, outcome Out
 	case outcome.Forget: // forgetting the state includes its troubles
 		return outcome
 	case outcome.Result.Type == events.ResultFailed: // the remote has answered, and the answer is refused
-		job.Known.Forget(func(t state.Trouble) bool { return t.Scope == events.ScopeRepo })
+		job.Known.Forget(func(t state.Trouble) bool { return t.Scope == events.ScopeRepo || isOfCredential(t, job.Change) })
 		refusal := events.Errorf(events.Permanent, outcome.Result.Class, "%s", outcome.Result.Error)
 		_ = b.record(ctx, job, troubleOf(job, events.ScopeChange, refusal))
 		return outcome
@@ -214,15 +244,19 @@ func (o Outcome) withoutTroubles(known state.Repo, before string, match func(sta
 	return o
 }
 
+// isOfCredential reports whether a trouble is a refusal of the credential of a sync.
+func isOfCredential(t state.Trouble, change events.Change) bool {
+	return t.Scope == events.ScopeCredential && change.Type == events.ChangePushed &&
+		t.App == change.App && t.Credential == change.Credential
+}
+
 // disproved returns whether a success disproves a trouble.
 func disproved(change events.Change, result events.Result) func(state.Trouble) bool {
 	return func(t state.Trouble) bool {
 		ofApp := t.App == change.App
 		switch {
-		case t.Scope == events.ScopeCredential && change.Type == events.ChangePushed:
-			return ofApp && t.Credential == change.Credential
 		case t.Scope == events.ScopeCredential:
-			return false
+			return isOfCredential(t, change)
 		case t.Scope != events.ScopeChange:
 			return true
 		case change.Type == events.ChangeDue:
@@ -238,25 +272,28 @@ func disproved(change events.Change, result events.Result) func(state.Trouble) b
 }
 
 // deny records that the remote has refused the credential of a poll's source, or hides the repository from it, if
-// err says so, for each app that watches with it. Until a sync with that credential succeeds, the app's tokens read
-// nothing of the repository. An app that has received nothing needs no record, and a credential that may have been
-// replaced meanwhile gets one more attempt. The returned error is that of Redis.
+// err says so, for each app that watches with it and was given something. It returns the error of the poll, which is
+// tried again like a sync until all these refusals are confirmed.
 func (h *Handlers) deny(ctx context.Context, job Job, watches []watch.Watch, from source, err error) error {
-	renewed := events.DispositionOf(err) != events.Permanent && job.Attempt <= 1
-	if events.ScopeOf(err) != events.ScopeCredential || renewed {
-		return nil
+	if events.ScopeOf(err) != events.ScopeCredential {
+		return err
 	}
+	failed := err
 	for _, w := range watches {
 		if watched(w) != from || job.Known.Denied(w.App, w.Credential) || !job.Known.HasGiven(w.App) {
 			continue
 		}
 		t := troubleOf(job, events.ScopeCredential, err)
-		t.App, t.Credential, t.Failures = w.App, w.Credential, 1
+		t.App, t.Credential = w.App, w.Credential
+		t = job.Known.Refuse(t)
 		if err := h.States.Record(ctx, job.Known, job.Change.Repo, job.Fence, t); err != nil {
 			return redisError(err)
 		}
+		if t.Next != nil {
+			failed = refusal(t, err)
+		}
 	}
-	return nil
+	return failed
 }
 
 // proveOther lists the refs with the credential of an app that the poll has not used, chosen at
@@ -266,7 +303,7 @@ func (h *Handlers) proveOther(ctx context.Context, job Job, watches []watch.Watc
 	var others []source
 	for _, w := range watches {
 		from := watched(w)
-		isKnown := job.Known.HasGiven(w.App) && !job.Known.Denied(w.App, w.Credential)
+		isKnown := job.Known.HasGiven(w.App) && !job.Known.IsRefused(w.App, w.Credential)
 		if from != watched(admitted) && isKnown && !slices.Contains(others, from) {
 			others = append(others, from)
 		}
@@ -276,7 +313,13 @@ func (h *Handlers) proveOther(ctx context.Context, job Job, watches []watch.Watc
 	}
 	from := others[rand.IntN(len(others))]
 	_, err := h.listRefs(ctx, job, job.Change.Repo, from)
-	return h.deny(ctx, job, watches, from, err)
+	if events.ScopeOf(err) != events.ScopeCredential {
+		return nil
+	}
+	if err = h.deny(ctx, job, watches, from, err); events.ScopeOf(err) == events.ScopeUs {
+		return err
+	}
+	return nil
 }
 
 // forgetUnwatched forgets the troubles of changes that watches requested, for apps that watch nothing any more that
@@ -286,7 +329,7 @@ func forgetUnwatched(known state.Repo, watches []watch.Watch) {
 	known.Forget(func(t state.Trouble) bool {
 		switch {
 		case t.Scope == events.ScopeCredential:
-			keeps := t.App != "" && t.Refuses() && known.HasGiven(t.App)
+			keeps := t.App != "" && known.HasGiven(t.App)
 			return !keeps && !isNamed(t, watches)
 		case !t.Watched, t.App == "", t.Scope != events.ScopeChange:
 			return false

@@ -185,7 +185,7 @@ func TestOnlyWhoNeedsWhatFailedWaits(t *testing.T) {
 		"a refused credential":               {events.Errorf(events.Permanent, events.ClassAuth, "refused"), as("docs", "one"), false},
 		"the change":                         {troubleOf(events.ScopeChange, events.ClassNetwork), as("docs", "one"), false},
 		"the volume":                         {troubleOf(events.ScopeUs, events.ClassVolume), as("docs", "one"), false},
-		"the host":                           {troubleOf(events.ScopeHost, events.ClassLimited), as("docs", "one"), false},
+		"the host":                           {troubleOf(events.ScopeHost, events.ClassBusy), as("docs", "one"), false},
 		"a turn":                             {&events.Error{Disposition: events.Contention, Scope: events.ScopeNone, Err: errServer}, as("docs", "one"), false},
 		"a repository, permanently for that": {&events.Error{Disposition: events.Permanent, Scope: events.ScopeRepo, Err: errServer}, as("scan", "two"), true},
 	} {
@@ -327,8 +327,12 @@ func TestLastAttemptHasNoNext(t *testing.T) {
 
 func TestRefusalThatRedisDoesNotStoreIsNotSettled(t *testing.T) {
 	g := newGauntlet(t)
+	g.given("docs")
+	_ = g.run(errRefused)
+	g.now = g.now.Add(time.Hour)
+	must(t, g.client.Del(context.Background(), events.DefaultNamespace.Failing()).Err())
 	must(t, g.client.Set(context.Background(), events.DefaultNamespace.Failing(), "not a hash", 0).Err())
-	err := g.run(events.Errorf(events.Permanent, events.ClassAuth, "refused"))
+	err := g.run(errRefused)
 	if events.DispositionOf(err) != events.Contention || events.ScopeOf(err) != events.ScopeUs {
 		t.Errorf("scope %q, %v: %v; want it tried again, uncounted", events.ScopeOf(err), events.DispositionOf(err), err)
 	}

@@ -110,9 +110,9 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	log := c.Log.With("repo", change.Repo.String(), "job", change.ID, "fence", result.Fence, "took", result.Took)
 	if result.Type == events.ResultFailed {
 		log.ErrorContext(ctx, "change failed", "class", string(result.Class), "error", result.Error)
-		return produced, nil
+	} else {
+		log.InfoContext(ctx, "change settled", "outcome", name, "after", result.After)
 	}
-	log.InfoContext(ctx, "change settled", "outcome", name, "after", result.After)
 	if outcome.Covers != nil && delivery != nil && len(leases) > 0 && ctx.Err() == nil { // with an error the lease is gone
 		c.settleCovered(ctx, answer{change, delivery, leases, outcome.Covers})
 	}
@@ -140,6 +140,7 @@ func (c *Changes) settlement(change events.Change, outcome Outcome) (stream.Sett
 		}
 		s.Outputs = append(s.Outputs, stream.Output{Stream: c.Namespace.Changes(), Message: out})
 	}
+	s.State = watch.Settled(c.Namespace, change, outcome.Result.Type == events.ResultFailed)
 	if len(outcome.State)+len(outcome.Drop) > 0 {
 		s.State = append(s.State, stream.HashUpdate{
 			Key: c.Namespace.Repo(change.Repo), Fields: outcome.State, Drop: outcome.Drop, Clear: outcome.Forget,
@@ -187,11 +188,11 @@ func (c *Changes) attrs(msg *message.Message) []any {
 	return []any{"repo", change.Repo.String()}
 }
 
-// failed returns the result of a change that is given up because of cause.
-func (c *Changes) failed(msg *message.Message, cause error, attempts int) []stream.Output {
+// failed returns the settlement of a change that is given up because of cause.
+func (c *Changes) failed(msg *message.Message, cause error, attempts int) stream.Settlement {
 	change, err := parseOnce(msg)
 	if err != nil {
-		return nil // no repository to report on; the dead letter records the cause
+		return stream.Settlement{} // no repository to report on; the dead letter records the cause
 	}
 	result := change.Result(events.ResultFailed, entryOf(msg))
 	if skippedPoll(change, cause) {
@@ -200,11 +201,11 @@ func (c *Changes) failed(msg *message.Message, cause error, attempts int) []stre
 	result.Source, result.Attempts = c.Source, attempts
 	result.Class, result.Error = events.ClassOf(cause), router.OneLine(cause)
 	result.Retryable = events.DispositionOf(cause) != events.Permanent || errors.Is(cause, locking.ErrHeld)
-	out, err := changes.ResultMessage(result)
+	s, err := c.settlement(change, Outcome{Result: result})
 	if err != nil {
-		return nil
+		return stream.Settlement{}
 	}
-	return []stream.Output{{Stream: c.Namespace.Results(), Message: out}}
+	return s
 }
 
 // onGiveUp observes a change that was given up.
@@ -279,13 +280,14 @@ func job(change events.Change, entry string, delivery *stream.Delivery, leases l
 	j := Job{
 		Change: change, Entry: entry, Attempt: 1,
 		Confirm:  func(context.Context) error { return nil },
-		Latest:   func(context.Context) (string, error) { return "", nil },
-		Newest:   func(context.Context) (string, error) { return "", nil },
+		Waiting:  func(context.Context) ([]Job, error) { return nil, nil },
+		Defer:    func(context.Context, []string, time.Duration) error { return nil },
 		Progress: func(events.Progress) {},
 	}
 	if delivery != nil {
-		j.Latest = delivery.Latest
-		j.Newest = func(ctx context.Context) (string, error) { return newest(ctx, delivery, change) }
+		j.Latest = delivery.Latest()
+		j.Waiting = func(ctx context.Context) ([]Job, error) { return waitingJobs(ctx, delivery, change.Repo) }
+		j.Defer = delivery.Defer
 		j.Now = delivery.Now
 		if entry == delivery.Entry() {
 			j.Attempt = delivery.Attempt()

@@ -8,10 +8,14 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/handlers"
 	"lockstep/internal/gitserver"
 )
 
-const absent = "00000000000000000000000000000000000000aa"
+const (
+	absent = "00000000000000000000000000000000000000aa"
+	older  = "00000000000000000000000000000000000000bb"
+)
 
 // asked returns how often the remote was asked while do ran.
 func (w *world) asked(do func()) int {
@@ -69,7 +73,7 @@ func TestRemoteIsNotAskedTwice(t *testing.T) {
 			n := w.asked(func() {
 				r, err := w.handle(tc.entry, change)
 				if change.After == absent {
-					return // see TestRemoteBehindItsWebhookIsRetriedThenAccepted
+					return // see TestAnnouncedCommitIsAwaited
 				}
 				if err != nil || r.After != w.git.Head("acme/widgets", "refs/heads/main") || !w.published() {
 					t.Errorf("result %+v, %v; published %v", r, err, w.published())
@@ -138,72 +142,6 @@ func TestEachCredentialIsProved(t *testing.T) {
 	}
 }
 
-func TestRemoteBehindItsWebhookIsRetriedThenAccepted(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	change := events.Change{URL: w.git.URL("acme/widgets"), After: absent}
-	w.latest = "1-0"
-	behind := 0
-	for {
-		r, err := w.handle("1-0", change)
-		if err == nil {
-			if r.After != first {
-				t.Errorf("accepted: %+v", r)
-			}
-			break
-		}
-		if events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Contention || events.RetryAfter(err) <= 0 {
-			t.Fatal(err)
-		}
-		if behind++; behind > 20 {
-			t.Fatal("it is retried forever")
-		}
-	}
-	if behind != 5 {
-		t.Errorf("retried %d times; want 5", behind)
-	}
-
-	second := w.push(map[string]string{"b": "2"})
-	w.latest = "2-0"
-	if r := w.mustHandle("2-0", events.Change{URL: change.URL, After: second}); r.After != second {
-		t.Errorf("result %+v; want %s", r, second)
-	}
-	w.latest, w.newest = "3-0", "4-0"
-	if r := w.mustHandle("3-0", events.Change{URL: change.URL, After: absent}); r.After != second {
-		t.Errorf("a newer push is waiting: %+v; want no retry", r)
-	}
-	w.newest = ""
-	if n := w.asked(func() { w.mustHandle("1-5", events.Change{URL: change.URL, After: absent}) }); n != 0 {
-		t.Errorf("an outdated announcement: the remote was asked %d times, want 0", n)
-	}
-}
-
-func TestNewBranchBehindItsWebhookIsRetried(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	url := w.git.URL("acme/widgets")
-	w.mustHandle("1-0", events.Change{URL: url})
-	change := events.Change{URL: url, Ref: mustRef("refs/heads/new"), After: first}
-	w.latest = "2-0"
-	if _, err := w.handle("2-0", change); events.ClassOf(err) != events.ClassBusy {
-		t.Fatalf("%v; want it to be behind", err)
-	}
-	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/new", first); err != nil {
-		t.Fatal(err)
-	}
-	if r := w.mustHandle("2-0", change); r.After != first || r.Path != "acme/widgets@new" {
-		t.Errorf("result %+v", r)
-	}
-	change.Ref = mustRef("refs/heads/never")
-	var err error
-	for range 6 {
-		_, err = w.handle("3-0", change)
-	}
-	if events.ClassOf(err) != events.ClassNoRef {
-		t.Errorf("%v; want no_ref", err)
-	}
-}
-
 func TestForcePushToOlderCommit(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
@@ -226,7 +164,8 @@ func TestSyncCovers(t *testing.T) {
 	w := newWorld(t)
 	head := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
-	w.latest, w.newest = "8-0", "7-0"
+	w.latest = "8-0"
+	w.waiting = []handlers.Job{w.job("7-0", events.Change{URL: url, App: "docs", Before: older, After: head})}
 	outcome, err := w.outcome("1-0", events.Change{URL: url, App: "docs"})
 	if err != nil {
 		t.Fatal(err)
@@ -238,8 +177,8 @@ func TestSyncCovers(t *testing.T) {
 	}{
 		"one that announces nothing":       {"2-0", events.Change{}, true},
 		"one that announces the commit":    {"2-0", events.Change{After: head}, true},
-		"one with a newer announcement":    {"3-0", events.Change{After: absent}, true},
-		"the newest, not there yet":        {"7-0", events.Change{After: absent}, false},
+		"a superseded announcement":        {"3-0", events.Change{After: older}, true},
+		"one that is not there yet":        {"3-0", events.Change{After: absent}, false},
 		"one that came later":              {"9-0", events.Change{}, false},
 		"one of no app":                    {"2-0", events.Change{App: "-"}, false},
 		"one with another credential":      {"2-0", events.Change{Credential: "other"}, false},

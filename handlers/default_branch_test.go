@@ -2,6 +2,7 @@ package handlers_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"lockstep/events"
@@ -91,5 +92,27 @@ func TestDefaultBranchOfOneApp(t *testing.T) {
 	must(t, w.git.SetHead("acme/widgets", "next"))
 	if r := w.mustHandle("2-0", change); r.Before != "" || r.Ref != mustRef("next") || len(w.next) != 0 {
 		t.Errorf("%+v, requested %q", r, requested(w.next))
+	}
+}
+
+// TestGivenOfGoneAppGoesWithThePlainName has an app without a watch any more among those that the poll gives the former
+// default branch again.
+func TestGivenOfGoneAppGoesWithThePlainName(t *testing.T) {
+	w := newWorld(t)
+	w.branch(w.create(map[string]string{"a": "1"}), "next")
+	w.watch("docs", "")
+	w.watch("search", "main")
+	scan := w.watch("scan", "main")
+	w.due("a-0")
+	must(t, w.git.SetHead("acme/widgets", "next"))
+	w.mustHandle("b-0", events.Change{URL: w.git.URL("acme/widgets"), App: "docs"})
+	w.unwatch(scan)
+	w.mustHandle("c-0", w.next[0])
+	fields, _ := w.stored()
+	if given := fields["given:refs/heads/main:scan"]; given != "" {
+		t.Errorf("the state has %q of an app without a watch", given)
+	}
+	if given := fields["given:refs/heads/main:search"]; !strings.HasSuffix(given, " -") {
+		t.Errorf("the state has %q of an app with a watch, want it given again", given)
 	}
 }

@@ -6,14 +6,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/events"
+	"lockstep/internal/ext/lfs"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
-// TestRefusedCredentialIsRecordedUntilASyncSucceeds revokes the token of one of two apps, then of both, and restores them.
+// TestRefusedCredentialIsRecordedUntilASyncSucceeds revokes the token of one of two apps, then of both, and restores them. Between two steps
+// are ten minutes, so the second refusal in a row is confirmed.
 func TestRefusedCredentialIsRecordedUntilASyncSucceeds(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
@@ -36,6 +39,7 @@ func TestRefusedCredentialIsRecordedUntilASyncSucceeds(t *testing.T) {
 	step := func(name string, change events.Change, want events.Class, denied string) {
 		t.Helper()
 		entry++
+		w.later += 10 * time.Minute
 		_, err := w.handle(strings.Repeat("1", entry)+"-0", change)
 		known, loadErr := w.states.Load(context.Background(), w.repo())
 		must(t, loadErr)
@@ -54,7 +58,7 @@ func TestRefusedCredentialIsRecordedUntilASyncSucceeds(t *testing.T) {
 	step("docs, by hash", sync["pin"], none, "")
 	step("scan", sync["scan"], none, "")
 	w.git.AcceptTokens("acme/widgets", "two")
-	step("docs is revoked", sync["docs"], events.ClassAuth, "docs")
+	step("docs is revoked", sync["docs"], events.ClassAuth, "")
 	step("a commit that it has", sync["pin"], events.ClassAuth, "docs")
 	step("one that has received nothing", sync["late"], events.ClassAuth, "docs, late")
 	step("the other", sync["scan"], none, "docs, late")
@@ -63,15 +67,21 @@ func TestRefusedCredentialIsRecordedUntilASyncSucceeds(t *testing.T) {
 		t.Errorf("the poll requests %q, want a sync for the denied app, to see whether it still is", got)
 	}
 	w.git.AcceptTokens("acme/widgets", "other")
-	step("a poll that nobody may make", poll, events.ClassAuth, "docs, scan, late")
+	step("a poll that nobody may make", poll, events.ClassAuth, "docs, late")
+	step("again", poll, events.ClassAuth, "docs, scan, late")
 	w.git.AcceptTokens("acme/widgets", "one")
 	step("docs is accepted", sync["docs"], none, "scan, late")
 	w.git.AcceptTokens("acme/widgets", "one", "two")
 	step("scan is accepted", sync["scan"], none, "late")
 	w.git.AcceptTokens("acme/widgets", "one")
-	step("a poll by docs tries scan, too", poll, none, "scan, late")
+	step("a poll by docs tries scan, too", poll, none, "late")
+	if got := requested(w.next); got != "pushed late, pushed scan" {
+		t.Errorf("the poll requests %q, want a sync for the refused app, which confirms it", got)
+	}
+	step("scan is still refused", sync["scan"], events.ClassAuth, "scan, late")
 	must(t, w.git.Delete("acme/widgets"))
-	step("the repository is gone", poll, events.ClassNotFound, "docs, scan, late")
+	step("the repository is gone", poll, events.ClassNotFound, "scan, late")
+	step("it stays so", poll, events.ClassNotFound, "docs, scan, late")
 }
 
 // TestRefusalOfAnLFSServerTakesNoAccess has an LFS server refuse the token: whoever may push can choose such a server.
@@ -85,7 +95,7 @@ func TestRefusalOfAnLFSServerTakesNoAccess(t *testing.T) {
 		res.WriteHeader(http.StatusUnauthorized)
 		return true
 	}})
-	w.watchAs(watch.Watch{App: "docs", URL: url, Credential: "app", LFS: watch.LFSFetch}, "")
+	w.watchAs(watch.Watch{App: "docs", URL: url, Credential: "app", Options: watch.With(lfs.Options{Mode: lfs.Fetch})}, "")
 	for attempt := range 2 {
 		_, err := w.handle("1-0", events.Change{URL: url, App: "docs", Credential: "app", Watched: true})
 		known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t)
@@ -132,7 +142,7 @@ func TestRefusalsThatNoPollCanClear(t *testing.T) {
 	w.deny("", "wrong")
 	w.unwatch(of)
 	w.mustHandle("3-0", poll)
-	denied("a poll, after docs has removed its watch", docs)
+	denied("a poll, after docs has removed its watch")
 	w.watchAs(watch.Watch{App: "docs", URL: url, Credential: "right"}, "")
 	w.mustHandle("4-0", events.Change{URL: url, App: "docs", Credential: "right", Watched: true})
 	denied("docs has another credential")
@@ -140,4 +150,38 @@ func TestRefusalsThatNoPollCanClear(t *testing.T) {
 	w.deny("late", "one")
 	w.mustHandle("5-0", poll)
 	denied("a poll, with nothing to sync")
+}
+
+// TestRefusedPollIsTriedAgain has the only credential of a repository be refused, until its file is replaced.
+func TestRefusedPollIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.git.AcceptTokens("acme/widgets", "old")
+	w.credential("one", "old", "acme")
+	url := w.git.URL("acme/widgets")
+	w.watchAs(watch.Watch{App: "docs", URL: url, Credential: "one"}, "")
+	sync := events.Change{URL: url, App: "docs", Credential: "one", Watched: true}
+	w.mustHandle("1-0", sync)
+	w.git.AcceptTokens("acme/widgets", "new")
+	poll := events.Change{Type: events.ChangeDue, Repo: w.repo(), OnBusy: events.BusySkip}
+	handle := func(after time.Duration) (asked int, err error) {
+		w.later += after
+		before := len(w.git.TokensSeen("acme/widgets"))
+		_, err = w.handle("2-0", poll)
+		return len(w.git.TokensSeen("acme/widgets")) - before, err
+	}
+	if asked, err := handle(0); asked == 0 || events.DispositionOf(err) != events.Contention || events.RetryAfter(err) != 10*time.Second {
+		t.Errorf("%d requests, %v after %v; want it to be tried again", asked, err, events.RetryAfter(err))
+	}
+	if asked, err := handle(time.Second); asked != 0 || events.DispositionOf(err) != events.Permanent || events.ScopeOf(err) != events.ScopeNone {
+		t.Errorf("%d requests, %v; want another poll skipped meanwhile", asked, err)
+	}
+	w.credential("one", "new", "acme")
+	if asked, err := handle(10 * time.Second); asked == 0 || err != nil || requested(w.next) != "pushed docs" {
+		t.Errorf("%d requests, %v, then %s; want a sync with the new token", asked, err, requested(w.next))
+	}
+	w.mustHandle("3-0", sync)
+	if known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t); known.IsRefused("docs", "one") {
+		t.Error("the refusal is still recorded")
+	}
 }

@@ -1,7 +1,10 @@
 // Package handlers is what a worker does with a change: it syncs, removes, moves and polls repositories. It
 // is public in name only: it works on Lockstep's own volume, registry and state, whose packages are internal.
 //
-//	h := handlers.Handlers{Volume: volume, States: states, Credentials: credentials, Watches: watches}
+//	h := handlers.Handlers{
+//		Volume: volume, States: states, Credentials: credentials, Watches: watches,
+//		Extensions: []ext.Extension{signatures.New(credentials)},
+//	}
 //	backoff := handlers.Backoff{Store: states}
 //	changes := handlers.Changes{Namespace: namespace, Source: "/example/w1", Handler: backoff.Wrap(h.Handle), Log: log}
 //	r, err := router.New(router.Config{Routes: []router.Route{{
@@ -23,7 +26,8 @@
 //
 //	what fails                                     the change
 //	Redis                                          retried, without an attempt counted
-//	the remote lags behind its webhook             retried up to 5 times within 6.2 s, then the remote's answer counts
+//	Redis, whose data is older than the volume     apps get results of the published trees again, with new IDs
+//	the remote does not show an announced commit   waits with others for up to ten minutes: see announced.go
 //	what it needs has failed lately                retried after that backoff; a poll with on_busy=skip is
 //	                                               skipped; see [Backoff]
 //	the host is at a limit of requests             retried when the host admits it, also with on_busy=skip

@@ -8,10 +8,10 @@ import (
 func TestMoveSendsCredentialOnlyToItsURLs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		urls func(w *world) string
-		old  string // the token that the old remote receives
+		old  bool // whether the old remote receives the token
 	}{
 		"to the new remote": {urls: func(w *world) string { return w.git.URL("acme/gadgets") }},
-		"to both":           {urls: func(w *world) string { return w.git.URL("acme/gadgets") + " " + w.git.URL("acme/widgets") }, old: "token-of-bot"},
+		"to both":           {urls: func(w *world) string { return w.git.URL("acme/gadgets") + " " + w.git.URL("acme/widgets") }, old: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -26,7 +26,8 @@ func TestMoveSendsCredentialOnlyToItsURLs(t *testing.T) {
 			w.mustHandle("2-0", move)
 
 			tokens := slices.Compact(w.git.TokensSeen("acme/widgets")[before:])
-			if !slices.Equal(tokens, []string{tc.old}) {
+			// the watch has no credential
+			if slices.Contains(tokens, "token-of-bot") != tc.old {
 				t.Errorf("the old remote received %q", tokens)
 			}
 			if tokens := w.git.TokensSeen("acme/gadgets"); !slices.Contains(tokens, "token-of-bot") {

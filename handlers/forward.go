@@ -4,6 +4,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"lockstep/events/stream"
+	"lockstep/internal/watch"
 	"lockstep/router"
 )
 
@@ -23,7 +24,7 @@ func (c *Changes) Forward(next message.HandlerFunc) message.HandlerFunc {
 		if to == "" {
 			return next(msg)
 		}
-		produced, err := router.Commit(msg, stream.Settlement{})
+		produced, err := router.Commit(msg, stream.Settlement{State: watch.Settled(c.Namespace, change, false)})
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/ext"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
@@ -19,7 +20,8 @@ type Handlers struct {
 	States      *state.Store
 	Credentials *credential.Store
 	Watches     *watch.Registry
-	Log         *slog.Logger // default slog.Default
+	Extensions  []ext.Extension // optional parts of a sync
+	Log         *slog.Logger    // default slog.Default
 }
 
 // Handle calls the handler for the job's type of change.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"lockstep/events"
 	"lockstep/handlers"
 	"lockstep/internal/credential"
+	"lockstep/internal/ext"
+	"lockstep/internal/ext/signatures"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -35,9 +38,10 @@ type world struct {
 	redis    redis.UniversalClient
 	handlers handlers.Handlers
 	fence    uint64
-	later    time.Duration // how far the clock of jobs is ahead
-	latest   string        // id of the last entry of the stream; "" for no stream
-	newest   string        // ID of the newest waiting entry that announces a commit
+	later    time.Duration            // how far the clock of jobs is ahead
+	latest   string                   // id of the last entry of the stream; "" for no stream
+	waiting  []handlers.Job           // of the repository
+	deferred map[string]time.Duration // by entry; the last
 	env      map[string]string
 	states   *state.Store
 	watches  *watch.Registry
@@ -55,7 +59,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(git.Close)
-	w := &world{t: t, root: t.TempDir(), git: git, fence: 100, env: map[string]string{}}
+	w := &world{t: t, root: t.TempDir(), git: git, fence: 100, env: map[string]string{}, deferred: map[string]time.Duration{}}
 	volume, err := volume.OpenVolume(w.root, volume.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -64,9 +68,10 @@ func newWorld(t *testing.T) *world {
 	w.redis = w.server.Client()
 	w.states = state.NewStore(w.redis, events.DefaultNamespace)
 	w.watches = watch.NewRegistry(w.redis, events.DefaultNamespace)
+	credentials := credential.NewStore("", func(name string) string { return w.env[name] })
 	w.handlers = handlers.Handlers{
-		Volume: volume, States: w.states, Watches: w.watches,
-		Credentials: credential.NewStore("", func(name string) string { return w.env[name] }),
+		Volume: volume, States: w.states, Watches: w.watches, Credentials: credentials,
+		Extensions: []ext.Extension{signatures.New(credentials)},
 	}
 	return w
 }
@@ -84,8 +89,14 @@ func (w *world) job(entry string, c events.Change) handlers.Job {
 	job := handlers.Job{
 		Change: change, Entry: entry, Attempt: 1, Fence: w.fence, FenceTo: w.fence,
 		Confirm: func(context.Context) error { return nil }, Now: func() time.Time { return time.Now().Add(w.later) },
-		Latest: func(context.Context) (string, error) { return w.latest, nil },
-		Newest: func(context.Context) (string, error) { return w.newest, nil },
+		Latest:  w.latest,
+		Waiting: func(context.Context) ([]handlers.Job, error) { return slices.Clone(w.waiting), nil },
+		Defer: func(_ context.Context, entries []string, delay time.Duration) error {
+			for _, entry := range entries {
+				w.deferred[entry] = delay
+			}
+			return nil
+		},
 	}
 	if w.limits != nil {
 		job.Requests = w.limits.requests(w, change)
@@ -127,24 +138,30 @@ func (w *world) handleUnsettled(entry string, c events.Change) {
 func (w *world) handle(entry string, c events.Change) (events.Result, error) {
 	w.t.Helper()
 	outcome, err := w.outcome(entry, c)
-	key := events.DefaultNamespace.Repo(outcome.Result.Repo)
-	if err == nil && outcome.Forget {
-		w.redis.Del(context.Background(), key)
-	}
-	if err == nil && len(outcome.Drop) > 0 {
-		w.redis.HDel(context.Background(), key, outcome.Drop...)
-	}
-	if err == nil && len(outcome.State) > 0 {
-		w.redis.HSet(context.Background(), key, outcome.State)
-	}
-	if err == nil && len(outcome.StateTo) > 0 {
-		w.redis.HSet(context.Background(), events.DefaultNamespace.Repo(outcome.Result.To), outcome.StateTo)
-	}
 	w.next, w.more = outcome.Changes, outcome.More
 	if err == nil {
-		w.settleViews(outcome)
+		w.store(outcome)
 	}
 	return outcome.Result, err
+}
+
+// store stores the state of an outcome.
+func (w *world) store(outcome handlers.Outcome) {
+	w.t.Helper()
+	ctx, key := context.Background(), events.DefaultNamespace.Repo(outcome.Result.Repo)
+	if outcome.Forget {
+		must(w.t, w.redis.Del(ctx, key).Err())
+	}
+	if len(outcome.Drop) > 0 {
+		must(w.t, w.redis.HDel(ctx, key, outcome.Drop...).Err())
+	}
+	if len(outcome.State) > 0 {
+		must(w.t, w.redis.HSet(ctx, key, outcome.State).Err())
+	}
+	if len(outcome.StateTo) > 0 {
+		must(w.t, w.redis.HSet(ctx, events.DefaultNamespace.Repo(outcome.Result.To), outcome.StateTo).Err())
+	}
+	w.settleViews(outcome)
 }
 
 // settleViews stores the state of views.

@@ -70,11 +70,11 @@ func (l *limited) block(w *world, target hosts.Target) {
 }
 
 func isLimited(err error) bool {
-	return events.ClassOf(err) == events.ClassLimited && events.DispositionOf(err) == events.Contention && events.RetryAfter(err) > 30*time.Second
+	return events.ClassOf(err) == events.ClassBusy && events.DispositionOf(err) == events.Contention && events.RetryAfter(err) > 30*time.Second
 }
 
 var errLimited error = &events.Error{
-	Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: time.Minute, Err: errors.New("the host is limited"),
+	Disposition: events.Contention, Class: events.ClassBusy, RetryAfter: time.Minute, Err: errors.New("the host is limited"),
 }
 
 func TestRequestsAreLimited(t *testing.T) {

@@ -31,13 +31,13 @@ type Job struct {
 	// lease is lost or ctx is done. Call it before changing anything that readers can see.
 	Confirm func(ctx context.Context) error
 
-	// Latest returns the ID of the last entry in the stream of the change, or "" if the change did not come
-	// from a stream. A later answer of the remote covers all changes up to that entry.
-	Latest func(ctx context.Context) (string, error)
+	// Latest is the ID of the last entry in the stream of the change when its handler began, or "" if the change did not
+	// come from a stream. A later answer of the remote covers all changes up to that entry.
+	Latest string
 
-	// Newest returns the ID of the newest waiting entry that announces a commit for the same ref and
-	// app, or "" if there is none.
-	Newest func(ctx context.Context) (string, error)
+	// Waiting returns the waiting jobs of the repository, and Defer gives some back for a time, by their entries.
+	Waiting func(ctx context.Context) ([]Job, error)
+	Defer   func(ctx context.Context, entries []string, delay time.Duration) error
 
 	Requests *hosts.Job // its requests to hosts, which are limited; nil for no limits
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"lockstep/events"
+	extlfs "lockstep/internal/ext/lfs"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
@@ -17,8 +19,8 @@ import (
 // content harms none.
 func lfsOf(watches []watch.Watch, ref events.Ref, isDefault bool) (wanted lfs.Selection) {
 	for _, w := range watches {
-		if w.LFS == watch.LFSFetch && selects(w, ref, isDefault) {
-			wanted = append(wanted, lfs.Filter{Include: w.LFSInclude, Exclude: w.LFSExclude})
+		if o := extlfs.Of(w); o.Mode == extlfs.Fetch && w.Selects(ref, isDefault) {
+			wanted = append(wanted, lfs.Filter{Include: o.Include, Exclude: o.Exclude})
 		}
 	}
 	return wanted
@@ -34,7 +36,7 @@ type wanted struct {
 // wanted returns the LFS files and submodules that a change and the watches of its ref request.
 func (h *Handlers) wanted(change events.Change, known state.Repo, watches []watch.Watch) (wanted, error) {
 	if !slices.ContainsFunc(watches, func(w watch.Watch) bool {
-		return w.LFS == watch.LFSFetch || w.Submodules != events.SubmodulesOff
+		return extlfs.Of(w).Mode == extlfs.Fetch || submodules.Of(w).Mode != events.SubmodulesOff
 	}) {
 		return wanted{submodules: change.Submodules}, nil
 	}

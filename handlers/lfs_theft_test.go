@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/ext/lfs"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/volume"
@@ -146,7 +147,7 @@ func TestNoTokenLeavesItsPrefix(t *testing.T) {
 			if tc.hooks != nil {
 				server.Set(tc.hooks(host.URL, own))
 			}
-			w.watchAs(watch.Watch{App: "art", URL: own, Credential: "bot", LFS: watch.LFSFetch}, "")
+			w.watchAs(watch.Watch{App: "art", URL: own, Credential: "bot", Options: watch.With(lfs.Options{Mode: lfs.Fetch})}, "")
 			result, err := w.handle("1-0", events.Change{URL: own, Credential: "bot", App: "art", Watched: true})
 			if events.ClassOf(err) != tc.class && (err != nil || tc.class != "") {
 				t.Errorf("%v, %v, want class %q", result, err, tc.class)

@@ -3,6 +3,7 @@ package handlers_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/watch"
 )
 
@@ -68,13 +70,13 @@ func (w *world) failWatches() {
 
 func TestInterruptedMoveIsCompleted(t *testing.T) {
 	for name, interrupt := range map[string]func(w *world, move events.Change){
-		"after the disk": func(w *world, move events.Change) {
+		"before the registry": func(w *world, move events.Change) {
 			w.failWatches()
 			if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
 				w.t.Fatal(err)
 			}
 		},
-		"after the registry": func(w *world, move events.Change) { w.handleUnsettled("2-0", move) },
+		"before it settles": func(w *world, move events.Change) { w.handleUnsettled("2-0", move) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -193,66 +195,111 @@ func (w *world) back() string {
 	return w.git.URL("acme/widgets")
 }
 
-// The forge still redirects the old name, and a sync of the old name runs before the move is retried.
-func TestMoveRemovesSyncUnderOldName(t *testing.T) {
-	w := newWorld(t)
-	move := w.renamed()
-	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
-	w.failWatches()
-	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
-		t.Fatal(err)
-	}
-	w.due("b-0")
-	if !w.published() {
-		t.Fatal("it was not synced under its old name")
-	}
-	r := w.mustHandle("2-0", move)
-	if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
-		t.Errorf("result %+v", r)
-	}
-	w.mustBeWatched(w.repo(), 0)
-	w.mustBeWatched(move.To, 1)
-	if got := requested(w.next); got != "removed" {
-		t.Errorf("requested %q, want a removal", got)
-	}
-	for i, change := range w.next {
-		w.mustHandle("5-"+string(rune('0'+i)), change)
-	}
-	if w.published() {
-		t.Error("the sync under the old name is still published")
+// A sync under the old name runs before a move whose worker died is retried: the forge still redirects there, or not.
+func TestSyncUnderOldNameBeforeMoveIsCompleted(t *testing.T) {
+	for name, redirects := range map[string]bool{"redirected": true, "not found": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			move := w.renamed()
+			if redirects {
+				must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
+			}
+			w.failWatches()
+			if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
+				t.Fatal(err)
+			}
+			_, err := w.handle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
+			if redirects && err != nil || !redirects && events.ClassOf(err) != events.ClassNotFound || !w.published() {
+				t.Fatalf("a sync under the old name: %v, published %v", err, w.published())
+			}
+			r := w.mustHandle("2-0", move)
+			if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
+				t.Errorf("result %+v", r)
+			}
+			w.mustBeWatched(w.repo(), 0)
+			w.mustBeWatched(move.To, 1)
+			if _, there, err := w.handlers.Volume.Published(w.repo()); there || err != nil {
+				t.Errorf("at the old path %v, error %v; want nothing left", there, err)
+			}
+		})
 	}
 }
 
-func TestMoveCompletesAfterFailedSyncUnderOldName(t *testing.T) {
+// The worker dies when the old path is free, and another repository is synced and watched there. It stays.
+func TestNewRepositoryBeforeMoveIsCompleted(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
-	w.failWatches()
-	if _, err := w.handle("2-0", move); !errors.Is(err, errDied) {
-		t.Fatal(err)
-	}
-	if _, err := w.handle("3-0", events.Change{URL: w.git.URL("acme/widgets")}); events.ClassOf(err) != events.ClassNotFound {
-		t.Fatalf("a sync under the old name: %v, want not found", err)
-	}
-	r := w.mustHandle("2-0", move)
-	if r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
+	w.handleUnsettled("2-0", move)
+	another := w.create(map[string]string{"another": "1"})
+	w.watch("scan", "")
+	w.due("c-0")
+	if r := w.mustHandle("2-0", move); r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
 		t.Errorf("result %+v", r)
 	}
-	w.mustBeWatched(w.repo(), 0)
+	w.mustBeWatched(w.repo(), 1)
 	w.mustBeWatched(move.To, 1)
-	rest := w.next
-	for i, change := range rest {
-		w.mustHandle("5-"+string(rune('0'+i)), change)
+	published, _, err := w.handlers.Volume.Published(w.repo())
+	if err != nil || published.Commits[mainRef(t)] != another {
+		t.Errorf("at the old path %v, error %v; want %s", published.Commits, err, another)
 	}
-	if _, there, err := w.handlers.Volume.Published(w.repo()); there || err != nil {
-		t.Errorf("at the old path %v, error %v; want nothing left", there, err)
+	known, err := w.states.Load(context.Background(), w.repo())
+	must(t, err)
+	if known.Given("scan", mainRef(t)) != another {
+		t.Errorf("given %v, want scan to have %s", known.AllGiven(), another)
 	}
-	w.create(map[string]string{"another": "1"})
-	w.mustHandle("6-0", events.Change{URL: w.git.URL("acme/widgets")})
-	for i, change := range rest { // a duplicate
-		if _, err := w.handle("7-"+string(rune('0'+i)), change); events.ClassOf(err) != events.ClassConflict || !w.published() {
-			t.Errorf("error %v, published %v; want it kept", err, w.published())
-		}
+	there, err := w.states.Load(context.Background(), move.To)
+	must(t, err)
+	if there.Given("scan", mainRef(t)) != "" {
+		t.Errorf("at the new path, %v were given", there.AllGiven())
 	}
+}
+
+// The worker dies after the clone has moved, and Redis returns without the new watches.
+func TestLostWatchesAreMovedAgain(t *testing.T) {
+	for name, another := range map[string]bool{"of the moved one": false, "of another one": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			move := w.renamed()
+			w.handleUnsettled("2-0", move)
+			w.unwatch(watch.Watch{App: "docs", Repo: move.To, URL: move.URL})
+			if another {
+				w.create(map[string]string{"another": "1"})
+			}
+			w.watch("docs", "")
+			if r := w.mustHandle("2-0", move); r.Type != events.ResultMoved {
+				t.Errorf("result %+v", r)
+			}
+			left := 0
+			if another {
+				left = 1
+			}
+			w.mustBeWatched(w.repo(), left)
+			w.mustBeWatched(move.To, 1-left)
+		})
+	}
+}
+
+func TestMoveKeepsWatchesOfAnotherRemote(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.mustHandle("1-0", events.Change{URL: w.git.URL("acme/widgets")})
+	w.watchAs(watch.Watch{App: "scan", Repo: w.repo(), URL: w.git.URL("other/widgets")}, "")
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	w.mustHandle("2-0", events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: path(t, "acme/gadgets"), URL: w.git.URL("acme/gadgets")})
+	w.mustBeWatched(w.repo(), 1)
+}
+
+// Without its credential, a repository that is hidden looks as if it was gone.
+func TestMoveOfHiddenRepository(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"})
+	must(t, err)
+	w.watchAs(watch.Watch{App: "docs", URL: w.git.URL("acme/widgets"), Credential: "unknown"}, "")
+	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: path(t, "acme/gadgets"), URL: w.git.URL("acme/gadgets")}
+	if _, err := w.handle("1-0", move); err == nil {
+		t.Error("it was moved")
+	}
+	w.mustBeWatched(w.repo(), 1)
 }
 
 func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
@@ -339,4 +386,89 @@ func TestMoveStoresFence(t *testing.T) {
 	if fields["fence"] == "1" || fields["other"] != "2" {
 		t.Errorf("known of the new path: %v", fields)
 	}
+}
+
+// Redis returns with older data after a settled move, and the old path is cloned again through the forge's redirect.
+func TestLostMoveIsMadeAgain(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.handleUnsettled("2-0", move)
+	w.unwatch(watch.Watch{App: "docs", Repo: move.To, URL: move.URL})
+	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
+	w.watch("docs", "")
+	w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
+	if r := w.mustHandle("4-0", move); r.Type != events.ResultMoved || r.Path != "acme/gadgets" {
+		t.Errorf("result %+v", r)
+	}
+	w.mustBeWatched(w.repo(), 0)
+	w.mustBeWatched(move.To, 1)
+	if _, here, err := w.handlers.Volume.Published(w.repo()); here || err != nil {
+		t.Errorf("at the old path %v, error %v; want nothing left", here, err)
+	}
+}
+
+// The worker dies when the old path is free, and a sync there binds it, but finds nothing at the remote.
+func TestFailedSyncBeforeMoveIsCompleted(t *testing.T) {
+	w := newWorld(t)
+	move := w.renamed()
+	w.handleUnsettled("2-0", move)
+	if _, err := w.handle("3-0", events.Change{URL: w.git.URL("acme/widgets")}); events.ClassOf(err) != events.ClassNotFound {
+		t.Fatal(err)
+	}
+	w.mustHandle("2-0", move)
+	known, err := w.states.Load(context.Background(), move.To)
+	must(t, err)
+	if known.Given("docs", mainRef(t)) == "" {
+		t.Errorf("given %v", known.AllGiven())
+	}
+}
+
+// What the credential of a hint cannot see is no proof: the credentials of the watches can.
+func TestMoveHintWithoutAccess(t *testing.T) {
+	for name, credential := range map[string]string{"no credential": "", "for other URLs": "gadgets"} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(map[string]string{"a": "1"})
+			w.git.RequireAuth("acme/widgets", "bot", "secret")
+			w.credential("widgets", "secret", "acme/widgets.git")
+			w.credential("gadgets", "secret", "acme/gadgets.git")
+			w.watchAs(watch.Watch{App: "docs", URL: w.git.URL("acme/widgets"), Credential: "widgets"}, "")
+			w.due("a-0")
+			must(t, os.CopyFS(w.git.Dir("acme/gadgets"), os.DirFS(w.git.Dir("acme/widgets")))) // a fork
+			_, err := w.git.Commit(context.Background(), "acme/gadgets", "dev", gitserver.Edit{Write: map[string]string{"a": "2"}})
+			must(t, err)
+			move := events.Change{
+				Type: events.ChangeMoved, Repo: w.repo(), To: path(t, "acme/gadgets"), URL: w.git.URL("acme/gadgets"), Credential: credential,
+			}
+			if _, err := w.handle("2-0", move); err == nil {
+				t.Error("it was moved")
+			}
+			w.mustBeWatched(w.repo(), 1)
+		})
+	}
+}
+
+// TestMoveDespiteARefusedCredential renames a repository that one of its two apps may no longer read, and pushes to it.
+func TestMoveDespiteARefusedCredential(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
+		w.git.RequireAuth(repo, "bot", "secret")
+	}
+	w.credential("one", "secret", "acme/widgets.git", "acme/gadgets.git")
+	w.credential("two", "revoked", "acme/widgets.git", "acme/gadgets.git")
+	w.watchAs(watch.Watch{App: "docs", URL: w.git.URL("acme/widgets"), Credential: "one"}, "")
+	w.due("a-0")
+	w.watchAs(watch.Watch{App: "search", URL: w.git.URL("acme/widgets"), Credential: "two"}, "")
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	must(t, w.git.Alias("acme/widgets", "acme/gadgets"))
+	_, err := w.git.Commit(context.Background(), "acme/gadgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}})
+	must(t, err)
+	r := w.mustHandle("2-0", events.Change{
+		Type: events.ChangeMoved, Repo: w.repo(), To: path(t, "acme/gadgets"), URL: w.git.URL("acme/gadgets"), Credential: "one",
+	})
+	if r.Type != events.ResultMoved {
+		t.Errorf("%+v", r)
+	}
+	w.mustBeWatched(path(t, "acme/gadgets"), 2)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"lockstep/events"
 	"lockstep/internal/state"
@@ -22,9 +21,8 @@ import (
 //
 //	the repository is not found   a failure is reported and the clone kept: a forge answers the same to a token that
 //	                              lost access. The forge's own webhook removes the clone
-//	a published ref is gone       its removal is requested, which checks again; not for the default branch
-//	a published ref is unwatched  its removal is requested, if it was published for watches only; a pattern
-//	                              watches at most max-refs refs
+//	a published ref is gone, or   it is removed as names.go decides, and its apps are told
+//	no watch keeps it
 //	a watched ref has moved       a sync is requested for each app that watches it and has not received the commit
 //	an app never received it, or  a sync is requested for that app
 //	may not have
@@ -37,8 +35,11 @@ import (
 //	answer
 //	another credential covers a   a sync is requested
 //	missing submodule's URL
-//	an unwatched ref is in the    it is removed from the state: a removal whose worker died, and that was refused when
-//	state, but not published      it was repeated
+//	a ref is in the state, but    it is removed from the state, and its apps are told: a removal whose worker died
+//	not published
+//	a ref is published, but not   it is added to the state: who has requested it is unknown, so it stays
+//	in the state
+//	a tag is of a tree or a blob  nothing, once a sync has found out, until the tag changes
 //	there is neither a clone nor  the state forgets the clone, for the same reason
 //	anything to sync
 //	a watch's rules or their      a sync is requested, which checks the published commit again
@@ -47,10 +48,13 @@ import (
 //	changed, or lack trees        and publishes them
 //	an app no longer has views    the state of these views is dropped
 //	of a ref
+//	an app watches nothing now    the state forgets what it was given; not for an app that also asked by hand
 //	the remote redirects to       the move is requested, if a watch asks for it
 //	another path, permanently
 //	a commit was refused          nothing, until the ref, the rules or the keys change
 //	there are no watches          nothing
+//
+// The announced deletion of a ref is such a poll, too: the ref need not be missing a second time.
 //
 // A poll for one app, after it has added a pattern, requests syncs for that app, and notes what patterns
 // leave out; the rest waits for the next poll for all.
@@ -60,7 +64,10 @@ func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	result := job.Result(events.ResultPolled)
+	result, announced := job.Result(events.ResultPolled), events.Ref{}
+	if job.Change.Type == events.ChangeRemoved {
+		result.Type, announced = events.ResultRemoved, job.Change.Ref
+	}
 	concerned := watches
 	if job.Change.App != "" {
 		concerned = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool { return w.App != job.Change.App })
@@ -76,7 +83,13 @@ func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	if err := h.proveOther(ctx, job, concerned, admitted); err != nil {
 		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
-	outcome, err := h.missing(ctx, job, watches, admitted, refs)
+	if _, there := refs.Commits[announced.String()]; there {
+		err := fmt.Errorf("remove %s: the remote still has %s; remove its watch, with lockstep watch rm", repo, announced)
+		return Outcome{}, &events.Error{
+			Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassConflict, Err: err,
+		}
+	}
+	outcome, err := h.follow(ctx, job, watches, refs, announced)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("poll %s: %w", repo, err)
 	}
@@ -91,7 +104,21 @@ func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 	if result.Due == 0 {
 		forgetUngiven(job.Known, job.Change.App)
 	}
+	if job.Change.App == "" {
+		gone := forgetApps(job.Known, watches)
+		for _, name := range gone {
+			delete(outcome.State, name) // it would be set after the drop
+		}
+		outcome.Drop = append(outcome.Drop, gone...)
+	}
 	outcome.Result = result
+	if announced.IsZero() {
+		left, expired := job.Known.AwaitedFields(job.now(), func(state.Announcement) bool { return false })
+		maps.Copy(outcome.State, left)
+		outcome.Drop = append(outcome.Drop, expired...)
+	} else {
+		supersedeByRemoval(&outcome, job)
+	}
 	if len(outcome.State)+len(outcome.Drop) > 0 {
 		maps.Copy(outcome.State, state.FenceFields(result))
 	}
@@ -105,13 +132,18 @@ func watched(w watch.Watch) source { return source{w.URL, w.Credential, w.Auto} 
 func (h *Handlers) listAsAnyone(
 	ctx context.Context, job Job, watches []watch.Watch,
 ) (watch.Watch, volume.Refs, error) {
-	var first, limited error
+	var first, limited, refused error
 	tried := map[source]bool{}
 	for _, w := range watches {
 		if tried[watched(w)] {
 			continue
 		}
 		tried[watched(w)] = true
+		own := events.Change{Type: events.ChangePushed, App: w.App, Credential: w.Credential}
+		if t, waits := job.Known.Waits(own, job.now()); waits { // its credential is asked again then
+			refused = cmp.Or(refused, waiting(job, t))
+			continue
+		}
 		refs, err := h.listRefs(ctx, job, job.Change.Repo, watched(w))
 		scope := events.ScopeOf(err)
 		switch {
@@ -123,12 +155,15 @@ func (h *Handlers) listAsAnyone(
 		case scope != events.ScopeCredential && events.ClassOf(err) != events.ClassConfig && !errors.Is(err, errUnresolved):
 			return w, volume.Refs{}, err
 		}
-		if failed := h.deny(ctx, job, watches, watched(w), err); failed != nil {
-			return w, volume.Refs{}, failed
+		switch err = h.deny(ctx, job, watches, watched(w), err); {
+		case events.ScopeOf(err) == events.ScopeUs:
+			return w, volume.Refs{}, err
+		case events.DispositionOf(err) == events.Contention:
+			limited = cmp.Or(limited, err)
 		}
 		first = cmp.Or(first, err)
 	}
-	return watch.Watch{}, volume.Refs{}, cmp.Or(limited, first)
+	return watch.Watch{}, volume.Refs{}, cmp.Or(limited, refused, first)
 }
 
 // errUnresolved means that a credential cannot be used, as it is not configured for example.
@@ -147,10 +182,10 @@ func (h *Handlers) listRefs(
 	return refs, h.afterRefusal(from.credential, auth, err)
 }
 
-// missing returns the changes that bring the volume and the apps up to date with the remote's refs, and the
-// obsolete fields of the state. admitted is the watch whose credential the remote accepted.
-func (h *Handlers) missing(
-	ctx context.Context, job Job, watches []watch.Watch, admitted watch.Watch, refs volume.Refs,
+// follow brings the volume and the state of a watched repository to the refs that its remote has: it removes names, and
+// requests syncs. announced is a ref whose deletion was announced, or zero.
+func (h *Handlers) follow(
+	ctx context.Context, job Job, watches []watch.Watch, refs volume.Refs, announced events.Ref,
 ) (Outcome, error) {
 	published, cloned, err := h.Volume.Published(job.Change.Repo)
 	if err != nil {
@@ -165,22 +200,32 @@ func (h *Handlers) missing(
 		return Outcome{}, err
 	}
 	p := polled{
-		h: h, job: job, watches: watches, refs: refs, known: job.Known, published: published, cloned: cloned,
-		compared: compared,
-		listed:   listed, now: time.Now(),
-		wanted: map[events.Ref]bool{},
+		h: h, job: job, watches: watches, refs: refs, announced: announced, known: job.Known, published: published,
+		cloned: cloned, compared: compared, listed: listed, now: job.now(), missing: map[events.Ref]volume.ListedRef{},
+		admission: h.admission(watches, job.Known),
 	}
+	p.names = watch.NamesOf(watches, p.offer())
+	p.leaveOut()
 	if err := p.requestSyncs(); err != nil {
+		return Outcome{}, err
+	}
+	if job.Change.App != "" {
+		p.missing = maps.Clone(listed) // the next poll for all decides about these
+		maps.DeleteFunc(p.missing, func(ref events.Ref, last volume.ListedRef) bool {
+			return last.Commit != "" || p.has(ref)
+		})
+		return p.withLeftOut(Outcome{Changes: p.changes}), p.storeListed(ctx)
+	}
+	if err := p.remove(ctx); err != nil {
 		return Outcome{}, err
 	}
 	if err := p.storeListed(ctx); err != nil {
 		return Outcome{}, err
 	}
-	if job.Change.App != "" {
-		return p.leftOut(Outcome{Changes: p.changes}), nil
-	}
-	if err := p.requestRemovals(admitted); err != nil {
-		return Outcome{}, err
+	if p.unfinished {
+		if err := p.request(events.Change{Type: events.ChangeDue, Repo: job.Change.Repo}); err != nil {
+			return Outcome{}, err
+		}
 	}
 	return p.outcome(ctx)
 }
@@ -188,14 +233,4 @@ func (h *Handlers) missing(
 // nextID returns the ID of the next change. It is the same on every attempt at the same entry.
 func nextID(job Job, changes []events.Change) string {
 	return fmt.Sprintf("%s%s/%d", pollID, job.Entry, len(changes)+1)
-}
-
-// commit returns the commit of a ref, and whether the remote has the ref. A commit is not listed: only a sync
-// shows whether the remote has it.
-func (p *polled) commit(ref events.Ref) (string, bool) {
-	if commit := ref.Commit(); commit != "" {
-		return commit, true
-	}
-	commit, ok := p.refs.Commits[ref.String()]
-	return commit, ok
 }

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -12,47 +13,51 @@ import (
 	"lockstep/internal/watch"
 )
 
-// polled compares the refs that a poll has listed with the volume and the state.
+// polled compares the refs that a poll has listed with the volume and the state, and brings these to them.
 type polled struct {
 	h         *Handlers
 	job       Job
 	watches   []watch.Watch
 	refs      volume.Refs
+	announced events.Ref // its deletion was announced; zero for none
 	known     state.Repo
 	published volume.Published
 	cloned    bool
 	compared  map[string]string // from comparedViews
+	admission *admission
 
 	listed map[events.Ref]volume.ListedRef // by the last poll; nil if none has listed any
 	now    time.Time
 
-	wanted  map[events.Ref]bool             // refs that watches keep
+	names   watch.Names
 	changes []events.Change                 // requested so far
-	valid   []events.Ref                    // refs of the remote, for patterns
-	listing map[events.Ref]volume.ListedRef // the same; nil without a pattern
-	left    []state.LeftOut                 // and those that are not kept
+	listing map[events.Ref]volume.ListedRef // refs of the remote, for patterns; nil without one
+	missing map[events.Ref]volume.ListedRef // refs that the remote lacks
+	leftOut []state.LeftOut
+
+	told       []events.Result // removed results
+	drop       []string        // fields of what was removed
+	unfinished bool            // more is to be removed
+	waits      bool            // something is missing, but not long enough
 }
 
 // requestSyncs requests a sync for each watch and each of its refs that is out of date. A poll for one app
 // requests those of its watches only.
 func (p *polled) requestSyncs() error {
-	recheck := p.h.newRecheck(p.watches, p.known, p.refs)
-	for _, w := range p.watches {
-		if w.Ref.IsDefault() { // it stays until the remote has another one
-			p.wanted[p.published.Plain] = true
+	for i, w := range p.watches {
+		if p.job.Change.App != "" && p.job.Change.App != w.App {
+			continue
 		}
-		for _, ref := range p.pick(w) {
-			p.wanted[ref] = true
-			if p.job.Change.App != "" && p.job.Change.App != w.App {
-				continue
-			}
-			needed, err := p.needsSync(recheck, w, ref)
+		refused := p.known.IsRefused(w.App, w.Credential)
+		for _, ref := range p.names.Kept[i] {
+			needed, err := p.needsSync(w, ref)
 			if err != nil {
 				return err
 			}
-			if !needed {
+			if !needed && !refused {
 				continue
 			}
+			refused = false // one sync tells whether the credential is accepted again
 			if err := p.requestSync(w, ref); err != nil {
 				return err
 			}
@@ -62,16 +67,17 @@ func (p *polled) requestSyncs() error {
 }
 
 // needsSync reports whether the volume or the app of a watch is behind the ref, or its rules are to be checked again.
-func (p *polled) needsSync(recheck *recheck, w watch.Watch, ref events.Ref) (bool, error) {
+func (p *polled) needsSync(w watch.Watch, ref events.Ref) (bool, error) {
 	commit, _ := p.commit(ref)
-	needed, decided, err := recheck.decide(w, ref, commit)
+	isDefault := ref == p.refs.Default
+	needed, decided, err := p.admission.isDue(w, ref, isDefault || ref == p.published.Default, commit)
 	if err != nil || decided {
 		return needed, err
 	}
-	isDefault := ref == p.refs.Default
-	isCurrent := p.published.Commits[ref] == commit && (!isDefault || p.published.Plain == ref) &&
+	isNamed := isDefault && p.published.Plain == ref || !isDefault && p.published.Named[ref]
+	isCurrent := p.published.Commits[ref] == commit && isNamed &&
 		p.known.Head(ref) == commit &&
-		p.known.Given(w.App, ref) == commit && !p.known.Repeats(w.App, ref) && !p.known.Denied(w.App, w.Credential) &&
+		p.known.IsGiven(w.App, ref, p.published.Trees[ref]) &&
 		p.published.LFS[ref].String() == lfsOf(p.watches, ref, isDefault).String() &&
 		p.published.Submodules[ref] == submodulesOf(p.watches, ref, isDefault) && !p.published.Incomplete[ref] &&
 		!p.h.missesCredential(p.watches, w, ref, isDefault, p.published.Missing[ref])
@@ -91,26 +97,6 @@ func (p *polled) requestSync(w watch.Watch, ref events.Ref) error {
 	})
 }
 
-// requestRemovals requests the removal of published refs that are gone from the remote, or no longer watched.
-func (p *polled) requestRemovals(admitted watch.Watch) error {
-	for _, ref := range slices.SortedFunc(maps.Keys(p.published.Commits), byName) {
-		_, there := p.commit(ref)
-		gone := !there && ref != p.published.Plain
-		dropped := there && !p.wanted[ref] && p.known.OnlyWatched(ref)
-		if !gone && !dropped {
-			continue
-		}
-		err := p.request(events.Change{
-			Type: events.ChangeRemoved, Repo: p.job.Change.Repo, URL: admitted.URL, Ref: ref,
-			Credential: admitted.Credential, Foreign: admitted.Auto, Force: dropped,
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (p *polled) request(change events.Change) error {
 	change.ID, change.Source = nextID(p.job, p.changes), p.job.Change.Source
 	change, err := events.NewChange(change)
@@ -121,38 +107,44 @@ func (p *polled) request(change events.Change) error {
 	return nil
 }
 
-// leftOut adds to an outcome what the patterns leave out.
-func (p *polled) leftOut(outcome Outcome) Outcome {
-	left, none := p.known.LeftOutFields(p.left)
+// withLeftOut adds to an outcome what the watches leave out.
+func (p *polled) withLeftOut(outcome Outcome) Outcome {
+	left, none := p.known.LeftOutFields(p.leftOut)
 	if outcome.State == nil {
 		outcome.State = map[string]string{}
 	}
 	maps.Copy(outcome.State, left)
 	outcome.Drop = append(outcome.Drop, none...)
-	if p.known.IsZero() && len(left) > 0 {
+	if p.known.IsZero() && len(outcome.State) > 0 {
 		outcome.State["repo"] = p.job.Change.Repo.String()
 	}
-	for _, one := range p.left {
+	for _, one := range p.leftOut {
 		outcome.Result.LeftOut += one.Count
 	}
 	return outcome
 }
 
-// outcome returns the requested changes, and the state without its obsolete fields.
+// outcome returns the requested changes, what apps are told, and the state as it is on the volume.
 func (p *polled) outcome(ctx context.Context) (Outcome, error) {
-	outcome := Outcome{Changes: p.changes, Drop: unpublished(p.known, p.published, p.wanted)}
+	outcome := Outcome{Changes: p.changes, More: p.told, Drop: p.drop}
 	checks, unchecked := p.known.KeepChecks(func(ref events.Ref) bool {
-		_, there := p.commit(ref)
-		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || there && p.wanted[ref]
+		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || p.names.Wanted[ref] && p.has(ref)
 	})
-	outcome.State, outcome.Drop = checks, append(outcome.Drop, unchecked...)
-	outcome = p.leftOut(outcome)
+	outcome.State, outcome.Drop = checks, slices.Concat(outcome.Drop, unchecked, p.admission.outdated())
+	for ref, commit := range p.published.Commits {
+		if !p.names.Wanted[ref] {
+			maps.Copy(outcome.State, p.known.FoundFields(ref, commit))
+		}
+	}
+	p.repeatReplaced(outcome.State)
+	outcome = p.withLeftOut(outcome)
 	missing, had := p.known.KeepMissing(func(ref events.Ref) bool { return p.published.Commits[ref] != "" })
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = append(outcome.Drop, had...)
-	if !p.cloned && len(p.changes) == 0 {
+	if !p.cloned && len(p.changes) == 0 && !p.waits {
 		outcome.Drop = append(outcome.Drop, p.known.CloneFields()...)
 	}
+	p.forgetTroubles()
 	var err error
 	outcome.Views, err = p.h.forgottenViews(ctx, p.job.Change.Repo, p.compared, func(field string) bool {
 		app, ref, err := state.ParseViewsField(field)
@@ -161,4 +153,34 @@ func (p *polled) outcome(ctx context.Context) (Outcome, error) {
 		return err == nil && views == nil || state.DropsViews(outcome.Drop, field)
 	})
 	return outcome, err
+}
+
+// repeatReplaced sets the fields by which the next results of refs list all of their files, if they had only the
+// plain name before another default branch was published, and get a name of their own now.
+func (p *polled) repeatReplaced(fields map[string]string) {
+	for name := range p.known.Heads() {
+		ref := parsedRef(name)
+		isPublished := p.published.Commits[ref] != "" || p.published.Damaged[ref]
+		if p.cloned && !isPublished && p.names.Wanted[ref] && p.known.Default() != name {
+			maps.Copy(fields, p.known.RepeatFields(ref, func(string) bool { return true }))
+		}
+	}
+}
+
+// forgetTroubles forgets the troubles of changes that watches or webhooks have requested for refs that are not
+// published any more, or whose announced commits were not there while nothing is behind now.
+func (p *polled) forgetTroubles() {
+	p.known.Forget(func(t state.Trouble) bool {
+		ours := t.Watched || t.Operation == events.ChangeRemoved.Operation()
+		if t.Scope != events.ScopeChange || t.IsOfPoll() || !ours {
+			return false
+		}
+		ref := parsedRef(t.Ref)
+		resolved := cmp.Or(ref, p.refs.Default)
+		isDue := slices.ContainsFunc(p.changes, func(c events.Change) bool { return c.Ref == ref || c.Ref == resolved })
+		if t.Class == events.ClassNoRef && p.names.Wanted[resolved] && p.has(resolved) && !isDue {
+			return true
+		}
+		return !ref.IsZero() && !p.names.Wanted[ref] || ref.IsZero() && t.Watched && p.refs.Default.IsZero()
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/ext/lfs"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
@@ -24,7 +25,7 @@ func TestSyncOfAWatchWithLFSDoesNotReadOtherTrees(t *testing.T) {
 	w.branch(first, "dev")
 	url := w.git.URL("acme/widgets")
 	w.mustHandle("1-0", events.Change{URL: url, Ref: mustRef("dev")})
-	w.watchAs(watch.Watch{App: "art", URL: url, LFS: watch.LFSFetch}, "")
+	w.watchAs(watch.Watch{App: "art", URL: url, Options: watch.With(lfs.Options{Mode: lfs.Fetch})}, "")
 	art := events.Change{URL: url, App: "art", Watched: true}
 	w.mustHandle("2-0", art)
 	must(t, unix.Mkfifo(filepath.Join(w.root, "acme/widgets@dev/.git/lockstep-lfs"), 0o600))
@@ -67,7 +68,7 @@ func TestCoveredAppsOfATagReadThePublishedRefsOnce(t *testing.T) {
 			t.Errorf("%s is not covered: the published refs were read again", app)
 		}
 	}
-	if _, err := w.outcome("3-0", events.Change{URL: url, Ref: tag, App: "ci", Watched: true}); events.ClassOf(err) != events.ClassUnwatched {
+	if _, err := w.outcome("3-0", events.Change{URL: url, Ref: tag, App: "ci", Watched: true}); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("once they are read again: %v, want the tag left out", err)
 	}
 }

@@ -62,6 +62,8 @@ func TestRevokedTokenIsReplaced(t *testing.T) {
 	}
 	w.git.RequireAuth("acme/widgets", "bot", "another")
 	w.credential("ci", "wrong", "acme")
+	_, _ = w.handle("2-0", events.Change{URL: url, Credential: "ci"})
+	w.later += time.Hour
 	_, err = w.handle("2-0", events.Change{URL: url, Credential: "ci"})
 	if events.ClassOf(err) != events.ClassAuth || events.DispositionOf(err) != events.Permanent || strings.Contains(err.Error(), "new token") {
 		t.Errorf("without a better one: %v; want it permanent", err)

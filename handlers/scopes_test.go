@@ -7,7 +7,7 @@ import (
 )
 
 func TestErrorsThatAreNobodysTroubleHaveNoScope(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t).begin()
 	w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
 	for name, tc := range map[string]struct {

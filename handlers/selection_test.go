@@ -146,30 +146,6 @@ func TestEvictedBranchDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// TestRemovalOfBranchThatChangedAgainIsRefused handles a webhook between a poll and the removal that it requests.
-func TestRemovalOfBranchThatChangedAgainIsRefused(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	all := w.limit("ci", "refs/heads/*", 2)
-	w.branch(first, "a")
-	w.settle("a")
-	w.branch(first, "b")
-	w.hook("b-0", all, "b")
-	w.mustHandle("c-0", w.next[0])
-	if got := requested(w.next); got != "removed  refs/heads/main" {
-		t.Fatalf("the poll requested %q", got)
-	}
-	removal := w.next[0]
-	w.push(map[string]string{"a": "2"})
-	w.hook("d-0", all, "main")
-	if _, err := w.handle("e-0", removal); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("error %v, want a conflict", err)
-	}
-	if got := w.settle("f"); len(got) != 1 || w.names() != "b main" {
-		t.Errorf("polls requested %q, published %q; want another removed", got, w.names())
-	}
-}
-
 // TestTagBeyondLimitIsRefused handles a webhook for a tag that the next poll would remove.
 func TestTagBeyondLimitIsRefused(t *testing.T) {
 	w := newWorld(t)
@@ -182,7 +158,7 @@ func TestTagBeyondLimitIsRefused(t *testing.T) {
 	w.tag(first, "v1.2")
 	change, err := release.Change("c1", "/hooks/github", mustRef("refs/tags/v1.2"), first)
 	must(t, err)
-	if _, err := w.handle("b-0", change); events.ClassOf(err) != events.ClassUnwatched || !strings.Contains(err.Error(), "max-refs") {
+	if _, err := w.handle("b-0", change); events.ClassOf(err) != events.ClassBusy || !strings.Contains(err.Error(), "max-refs") {
 		t.Errorf("error %v, want class unwatched", err)
 	}
 	if got := w.settle("c"); len(got) != 0 || w.leftOut()[0].Count != 2 {

@@ -125,22 +125,18 @@ func (c *Changes) covered(
 	return batch, others
 }
 
-// newest returns the newest of a delivery's siblings that announces a commit for the same ref and app as change, or "".
-func newest(ctx context.Context, delivery *stream.Delivery, change events.Change) (string, error) {
-	siblings, err := delivery.Newest(ctx, siblingsPerStep)
-	if err != nil {
-		return "", err
-	}
-	last := ""
-	for _, sibling := range siblings {
-		other, err := parse(sibling.Message)
-		if err != nil || other.Announced() == "" ||
-			other.App != change.App || other.Ref != change.Ref || other.Repo.Key() != change.Repo.Key() {
-			continue
+// waitingJobs returns all siblings of a delivery, of a change of repo.
+func waitingJobs(ctx context.Context, delivery *stream.Delivery, repo events.RepoPath) (jobs []Job, err error) {
+	for page, more := "", true; more; more = page != "" {
+		var siblings []stream.Sibling
+		if siblings, page, err = delivery.Siblings(ctx, page, siblingsPerStep); err != nil {
+			return nil, err
 		}
-		if last == "" || events.EntryAfter(sibling.Entry, last) {
-			last = sibling.Entry
+		for _, sibling := range siblings {
+			if change, err := parse(sibling.Message); err == nil && change.Repo.Key() == repo.Key() {
+				jobs = append(jobs, job(change, sibling.Entry, delivery, nil))
+			}
 		}
 	}
-	return last, nil
+	return jobs, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
-	"lockstep/internal/testenv"
 	"lockstep/router"
 )
 
@@ -115,38 +113,5 @@ func TestCoveredChangesAreSettledAlong(t *testing.T) {
 	}
 	if handled != 2 {
 		t.Errorf("%d changes were handled, want one of each app", handled)
-	}
-}
-
-func TestNewestIsPerAppAndRef(t *testing.T) {
-	t.Parallel()
-	client := startRedis(t)
-	ref, err := events.ParseRef("other")
-	if err != nil {
-		t.Fatal(err)
-	}
-	commit := strings.Repeat("a", 40)
-	publishChange(t, client, events.Change{ID: "first", App: "docs", After: commit})
-	newest := make(chan string, 1)
-	run(t, coalescing(t, client, 5, func(ctx context.Context, job handlers.Job) (handlers.Outcome, error) {
-		if job.Change.ID == "first" {
-			entry, err := job.Newest(ctx)
-			if err != nil {
-				t.Error(err)
-			}
-			newest <- entry
-		}
-		return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
-	}))
-	stopWhen(t, func() bool {
-		return client.Exists(context.Background(), events.DefaultNamespace.Locks()+"acme/widgets").Val() == 1
-	})
-	want := publishChange(t, client, events.Change{App: "docs", After: commit})
-	publishChange(t, client, events.Change{App: "docs"})
-	publishChange(t, client, events.Change{App: "docs", After: strings.Repeat("0", 40)})
-	publishChange(t, client, events.Change{App: "docs", After: commit, Ref: ref})
-	publishChange(t, client, events.Change{App: "search", After: commit})
-	if got := testenv.Receive(t, newest, "first change"); got != want {
-		t.Errorf("newest %s; want %s", got, want)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/ext/lfs"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/volume"
@@ -59,8 +61,9 @@ func TestSubmodulesHaveCredentialsOfTheirOwn(t *testing.T) {
 	w.credential("narrow", "narrow", "libs/deep/")
 	w.credential("unused", "unused", "unused")
 	w.watchAs(watch.Watch{
-		App: "build", URL: w.git.URL("acme/widgets"), Credential: "own", Submodules: events.SubmodulesBestEffort,
-		SubmoduleCredentials: []string{"unused", "wide", "narrow"},
+		App: "build", URL: w.git.URL("acme/widgets"), Credential: "own", Options: watch.With(submodules.Options{
+			Mode: events.SubmodulesBestEffort, Credentials: []string{"unused", "wide", "narrow"},
+		}),
 	}, "")
 	r := w.mustHandle("1-0", events.Change{URL: w.git.URL("acme/widgets"), Credential: "own", App: "build", Watched: true})
 	if got := missingPaths(r); !slices.Equal(got, []string{"other/d"}) {
@@ -95,14 +98,14 @@ func TestUnusableSubmoduleCredential(t *testing.T) {
 	url := w.git.URL("acme/widgets")
 	w.credential("wide", "wide", "libs/")
 	w.env["LOCKSTEP_CREDENTIAL_NOURLS_PASSWORD"] = "s3cret"
-	w.watchAs(watch.Watch{App: "good", URL: url, Submodules: events.SubmodulesRequired, SubmoduleCredentials: []string{"wide"}}, "")
+	w.watchAs(watch.Watch{App: "good", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesRequired, Credentials: []string{"wide"}})}, "")
 	good := events.Change{URL: url, Repo: w.repo(), App: "good", Watched: true}
 	w.mustHandle("1-0", good)
 	for i, tc := range []struct{ name, says string }{
 		{"nourls", `submodules: credential "nourls" has no URL prefixes, so it is never sent; add them to`},
 		{"nobody", `submodules: unknown credential "nobody"; add`},
 	} {
-		w.watchAs(watch.Watch{App: "bad", URL: url, Submodules: events.SubmodulesBestEffort, SubmoduleCredentials: []string{"wide", tc.name}}, "")
+		w.watchAs(watch.Watch{App: "bad", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesBestEffort, Credentials: []string{"wide", tc.name}})}, "")
 		_, err := w.handle("2-0", events.Change{URL: url, App: "bad", Watched: true})
 		if events.ClassOf(err) != events.ClassConfig || events.DispositionOf(err) != events.Permanent || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%d: %v", i, err)
@@ -125,7 +128,8 @@ func TestPollNoticesANewSubmoduleCredential(t *testing.T) {
 	url := w.git.URL("acme/widgets")
 	w.credential("first", "wrong", "elsewhere")
 	w.credential("second", "right", "libs")
-	of := watch.Watch{App: "build", URL: url, Submodules: events.SubmodulesBestEffort}
+	parts := submodules.Options{Mode: events.SubmodulesBestEffort}
+	of := watch.Watch{App: "build", URL: url, Options: watch.With(parts)}
 	change := events.Change{URL: url, App: "build", Watched: true}
 	step := func(entry, want string, missing int) {
 		t.Helper()
@@ -141,12 +145,14 @@ func TestPollNoticesANewSubmoduleCredential(t *testing.T) {
 	}
 	w.watchAs(of, "")
 	step("1-0", "pushed build", 1)
-	of.SubmoduleCredentials = []string{"first"}
+	parts.Credentials = []string{"first"}
+	of.Options = watch.With(parts)
 	w.watchAs(of, "")
 	step("2-0", "", 1) // covers nothing
 	w.credential("first", "wrong", "libs")
 	step("3-0", "pushed build", 1) // is refused
-	of.SubmoduleCredentials = []string{"first", "second"}
+	parts.Credentials = []string{"first", "second"}
+	of.Options = watch.With(parts)
 	w.watchAs(of, "")
 	step("4-0", "", 1) // of equal prefixes the first counts
 	w.credential("second", "right", "libs/a.git")
@@ -160,12 +166,31 @@ func TestRevokedTokenOfASubmoduleIsReplaced(t *testing.T) {
 	w.git.RequireAuth("libs/a", githubUser, "fresh")
 	url := w.git.URL("acme/widgets")
 	issued := w.githubApp(w.git.URL("libs/a"), "revoked", "fresh", "never needed")
-	w.watchAs(watch.Watch{App: "build", URL: url, Submodules: events.SubmodulesBestEffort, SubmoduleCredentials: []string{"app"}}, "")
+	w.watchAs(watch.Watch{App: "build", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesBestEffort, Credentials: []string{"app"}})}, "")
 	if r := w.mustHandle("1-0", events.Change{URL: url, App: "build", Watched: true}); len(r.Missing) > 0 {
 		t.Errorf("missing %+v", r.Missing)
 	}
 	if n := issued.Load(); n != 2 {
 		t.Errorf("%d tokens were issued, want 2", n)
+	}
+}
+
+// TestUserNamesInGitmodules has a submodule with a user name in its URL, and one with a password: git clones both.
+func TestUserNamesInGitmodules(t *testing.T) {
+	w := newWorld(t)
+	w.withPrivate(map[string]string{"libs/a": "wide", "libs/b": "wide"})
+	url := w.git.URL("acme/widgets")
+	base := strings.TrimPrefix(strings.TrimSuffix(url, "acme/widgets.git"), "http://")
+	w.push(map[string]string{".gitmodules": "[submodule \"a\"]\npath = libs/a\nurl = http://ada@" + base + "libs/a.git\n" +
+		"[submodule \"b\"]\npath = libs/b\nurl = http://ada:hunter2@" + base + "libs/b.git\n"})
+	w.credential("wide", "wide", "libs/")
+	w.watchAs(watch.Watch{App: "build", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesBestEffort, Credentials: []string{"wide"}})}, "")
+	r := w.mustHandle("1-0", events.Change{URL: url, App: "build", Watched: true})
+	if got := missingPaths(r); !slices.Equal(got, []string{"libs/b"}) || w.read("acme/widgets/libs/a/l") != "libs/a" {
+		t.Fatalf("missing %+v", r.Missing)
+	}
+	if m := r.Missing[0]; m.Class != events.ClassConfig || !strings.Contains(m.Error, "contains a password, which everybody who can read") || strings.Contains(m.Error, "hunter2") {
+		t.Errorf("%+v", m)
 	}
 }
 
@@ -178,16 +203,16 @@ func TestNoTokenFollowsTheLFSFilesOfASubmodule(t *testing.T) {
 		class  events.Class
 		asked  bool // the thief is asked
 	}{
-		"its own server":                  {},
-		"a server at another port":        {config: "THIEF/libs/a.git/info/lfs", class: events.ClassNotFound, asked: true},
-		"a server outside of all":         {config: "HOST/other/a.git/info/lfs", class: events.ClassAuth},
-		"that of the repository":          {config: "HOST/acme/widgets.git/info/lfs", class: events.ClassNotFound},
-		"an object at another port":       {href: "THIEF/libs/object", class: events.ClassNotFound, asked: true},
-		"an object out of the prefix":     {href: "HOST/libs/..;/other/object", class: events.ClassNotFound},
-		"an object in another's prefix":   {href: "HOST/acme/widgets.git/object", class: events.ClassNotFound},
-		"an object on a private network":  {href: "http://127.0.0.2:1/object", class: events.ClassConfig},
-		"a server on a private network":   {config: "http://127.0.0.2:1/lfs", class: events.ClassConfig},
-		"a server with a user in its URL": {config: "http://bot@127.0.0.1/lfs", class: events.ClassConfig},
+		"its own server":                 {},
+		"a server at another port":       {config: "THIEF/libs/a.git/info/lfs", class: events.ClassNotFound, asked: true},
+		"a server outside of all":        {config: "HOST/other/a.git/info/lfs", class: events.ClassAuth},
+		"that of the repository":         {config: "HOST/acme/widgets.git/info/lfs", class: events.ClassNotFound},
+		"an object at another port":      {href: "THIEF/libs/object", class: events.ClassNotFound, asked: true},
+		"an object out of the prefix":    {href: "HOST/libs/..;/other/object", class: events.ClassNotFound},
+		"an object in another's prefix":  {href: "HOST/acme/widgets.git/object", class: events.ClassNotFound},
+		"an object on a private network": {href: "http://127.0.0.2:1/object", class: events.ClassConfig},
+		"a server on a private network":  {config: "http://127.0.0.2:1/lfs", class: events.ClassConfig},
+		"a server with a password":       {config: "http://bot:x@127.0.0.1/lfs", class: events.ClassConfig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -221,7 +246,8 @@ func TestNoTokenFollowsTheLFSFilesOfASubmodule(t *testing.T) {
 			must(t, err)
 			url := w.git.URL("acme/widgets")
 			w.watchAs(watch.Watch{
-				App: "build", URL: url, Credential: "own", LFS: watch.LFSFetch, Submodules: events.SubmodulesRequired, SubmoduleCredentials: []string{"libs"},
+				App: "build", URL: url, Credential: "own",
+				Options: watch.With(lfs.Options{Mode: lfs.Fetch}, submodules.Options{Mode: events.SubmodulesRequired, Credentials: []string{"libs"}}),
 			}, "")
 			_, err = w.handle("1-0", events.Change{URL: url, Credential: "own", App: "build", Watched: true})
 			if (err == nil) != (tc.class == "") || err != nil && events.ClassOf(err) != tc.class {
@@ -254,7 +280,8 @@ func TestMissingSubmodulesAreInTheState(t *testing.T) {
 	w.withPrivate(map[string]string{"libs/a": "right"})
 	url := w.git.URL("acme/widgets")
 	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", w.git.Head("acme/widgets", "refs/heads/main")))
-	of := watch.Watch{App: "build", URL: url, Submodules: events.SubmodulesBestEffort}
+	parts := submodules.Options{Mode: events.SubmodulesBestEffort}
+	of := watch.Watch{App: "build", URL: url, Options: watch.With(parts)}
 	want := func(entry string, refs ...string) {
 		t.Helper()
 		w.due(entry)
@@ -274,9 +301,11 @@ func TestMissingSubmodulesAreInTheState(t *testing.T) {
 	w.watchAs(of, "dev")
 	want("1-0", "refs/heads/dev", "refs/heads/main")
 	must(t, w.git.DeleteRef(context.Background(), "acme/widgets", "refs/heads/dev"))
+	w.missTwice("1-5")
 	want("2-0", "refs/heads/main")
 	w.credential("libs", "right", "libs")
-	of.SubmoduleCredentials = []string{"libs"}
+	parts.Credentials = []string{"libs"}
+	of.Options = watch.With(parts)
 	w.watchAs(of, "")
 	want("3-0")
 }

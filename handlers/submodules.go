@@ -9,24 +9,21 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/credential"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
-// submodulesOf returns the strictest setting of the watches of a ref, as with [watch.Verify].
+// submodulesOf returns the strictest setting of the watches of a ref.
 func submodulesOf(watches []watch.Watch, ref events.Ref, isDefault bool) (wanted events.Submodules) {
 	for _, w := range watches {
-		if selects(w, ref, isDefault) {
-			wanted = wanted.Or(w.Submodules)
+		if w.Selects(ref, isDefault) {
+			wanted = wanted.Or(submodules.Of(w).Mode)
 		}
 	}
 	return wanted
-}
-
-func selects(w watch.Watch, ref events.Ref, isDefault bool) bool {
-	return w.Ref.Matches(ref) || isDefault && w.Ref.IsDefault()
 }
 
 // scope is a credential for submodules.
@@ -46,10 +43,10 @@ func (h *Handlers) scopesOf(
 	watches []watch.Watch, ref events.Ref, isDefault bool, app string,
 ) (found scopes, err error) {
 	for _, w := range watches {
-		if !selects(w, ref, isDefault) {
+		if !w.Selects(ref, isDefault) {
 			continue
 		}
-		for _, name := range w.SubmoduleCredentials {
+		for _, name := range submodules.Of(w).Credentials {
 			if slices.ContainsFunc(found, func(s scope) bool { return s.name == name }) {
 				continue
 			}
@@ -140,7 +137,7 @@ func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
 func (h *Handlers) missesCredential(
 	watches []watch.Watch, w watch.Watch, ref events.Ref, isDefault bool, missing []checkout.Part,
 ) bool {
-	if len(w.SubmoduleCredentials) == 0 && len(missing) == 0 {
+	if len(submodules.Of(w).Credentials) == 0 && len(missing) == 0 {
 		return false
 	}
 	named, err := h.scopesOf(watches, ref, isDefault, w.App)

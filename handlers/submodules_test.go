@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/volume"
@@ -52,10 +53,10 @@ func TestTheStrictestWatchDecidesAboutSubmodules(t *testing.T) {
 	}
 	w.watch("plain", "")
 	want("a-0", "pushed plain", false)
-	best := w.watchAs(watch.Watch{App: "best", URL: url, Submodules: events.SubmodulesBestEffort}, "")
+	best := w.watchAs(watch.Watch{App: "best", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesBestEffort})}, "")
 	want("b-0", "pushed best, pushed plain", true)
 	want("c-0", "", true)
-	strict := w.watchAs(watch.Watch{App: "strict", URL: url, Submodules: events.SubmodulesRequired}, gitserver.Main)
+	strict := w.watchAs(watch.Watch{App: "strict", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesRequired})}, gitserver.Main)
 	want("d-0", "pushed best, pushed plain, pushed strict refs/heads/main", true)
 	w.mustHandle("e-0", events.Change{URL: url}) // by no watch
 	want("f-0", "", true)
@@ -114,7 +115,8 @@ func TestNoTokenFollowsASubmodule(t *testing.T) {
 		"such a path, encoded":              {url: "HOST/acme/%2e%2e/other/repo.git", class: events.ClassConfig},
 		"such a path, for some servers":     {url: "HOST/acme/..;/other/repo.git", class: events.ClassConfig},
 		"such a path, with backslashes":     {url: "HOST/acme/..\\\\acme-evil/repo.git", class: events.ClassConfig},
-		"a user in the URL":                 {url: "http://bot@127.0.0.1:1/acme/lib.git", class: events.ClassConfig},
+		"a user in the URL":                 {url: "NAMED/acme/lib.git", class: events.ClassNotFound, asked: true},
+		"a password in the URL":             {url: "http://bot:x@127.0.0.1:1/acme/lib.git", class: events.ClassConfig},
 		"SSH":                               {url: "ssh://git@127.0.0.1/acme/lib.git", class: events.ClassAuth},
 		"SSH in short":                      {url: "git@127.0.0.1:acme/lib.git", class: events.ClassAuth},
 		"a metadata service":                {url: "http://169.254.169.254/acme/lib.git", class: events.ClassConfig},
@@ -142,7 +144,7 @@ func TestNoTokenFollowsASubmodule(t *testing.T) {
 				http.NotFound(res, req)
 			})
 			own := w.git.URL("acme/widgets")
-			places = strings.NewReplacer("THIEF", host.URL, "LOCALHOST", strings.Replace(host.URL, "127.0.0.1", "localhost", 1),
+			places = strings.NewReplacer("THIEF", host.URL, "NAMED", strings.Replace(host.URL, "http://", "http://bot@", 1), "LOCALHOST", strings.Replace(host.URL, "127.0.0.1", "localhost", 1),
 				"LOCAL", strings.TrimPrefix(strings.Replace(host.URL, "127.0.0.1", "localhost", 1), "http://"),
 				"OWN", own, "HOST", strings.TrimSuffix(own, "/acme/widgets.git"))
 			if tc.hosts == nil {
@@ -177,7 +179,7 @@ func TestNoTokenFollowsASubmodule(t *testing.T) {
 				})
 				must(t, err)
 			}
-			w.watchAs(watch.Watch{App: "build", URL: own, Credential: "bot", Submodules: events.SubmodulesRequired, SubmoduleCredentials: []string{"libs"}}, "")
+			w.watchAs(watch.Watch{App: "build", URL: own, Credential: "bot", Options: watch.With(submodules.Options{Mode: events.SubmodulesRequired, Credentials: []string{"libs"}})}, "")
 			result, err := w.handle("1-0", events.Change{URL: own, Credential: "bot", App: "build", Watched: true})
 			if (err == nil) != (tc.class == "") || err != nil && events.ClassOf(err) != tc.class {
 				t.Errorf("%v, %v, want class %q", result, err, tc.class)

@@ -2,6 +2,7 @@ package handlers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,17 +17,11 @@ import (
 // ref. It reuses earlier answers of the remote (see coalesce.go). A change older than the clone's removal is
 // reported as removed.
 func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
-	change := job.Change
-	// before the watches are read, so that they include those that a covered change was requested for
-	latest, err := job.Latest(ctx)
-	if err != nil {
-		return Outcome{}, redisError(err)
-	}
-	known := job.Known
+	change, latest, known := job.Change, job.Latest, job.Known
 	job.Follows = known.Follows()
 	if known.RemovedSince(job.Entry) {
 		result := job.Result(events.ResultRemoved)
-		result.Ref = events.Ref{} // the whole repository
+		result.Ref, result.App = events.Ref{}, "" // the whole repository; its removal has told the apps
 		return Outcome{Result: result}, nil
 	}
 	watches, err := h.watches(ctx, change.Repo)
@@ -36,20 +31,27 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	if err := checkWatched(change, watches, h.storedOnce(change.Repo)); err != nil {
 		return Outcome{}, err
 	}
+	if err := h.awaited(ctx, job); err != nil {
+		return Outcome{}, err
+	}
 	answer, answered := answeredBy(known, job, latest)
-	denied := known.Denied(change.App, change.Credential)
-	if denied {
+	if known.IsRefused(change.App, change.Credential) {
 		answer, answered = state.RemoteRef{}, false // only the remote can say that it accepts the credential again
 	}
-	s := syncing{job: job, known: known, watches: watches, inspection: h.inspect(job, watches, known)}
+	s := syncing{job: job, known: known, watches: watches, admission: h.admission(watches, known)}
 	if s.request, err = h.syncRequest(ctx, s, answer); err != nil {
 		return Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
 	synced, err := h.Volume.Sync(ctx, s.request)
-	if behind := h.checkBehind(ctx, job, known, synced.After, err); behind != nil {
-		return Outcome{}, behind
+	s.chain = chainOf(known, synced.Ref, change.Ref.IsZero() || known.Default() == synced.Ref.String(), job)
+	if errors.Is(err, volume.ErrNoCommit) {
+		return h.unfit(ctx, s, synced, err)
 	}
-	if refused, ok := s.inspection.refusal(err); ok {
+	if outcome, unseen, err := h.unseen(ctx, job, s.chain, synced, err); unseen {
+		return outcome, err
+	}
+	if refused, ok := s.admission.refusal(job, err); ok {
+		s.chain.settles(&refused, job, "")
 		return refused, nil
 	}
 	if err != nil {
@@ -69,18 +71,19 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	if fresh && latest != "" { // an older answer is stored already, or has been replaced
 		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
 	}
-	remember(&outcome, job, known, s.inspection)
+	remember(&outcome, s)
 	forgetReplaced(known, watches, change.App)
 	return outcome, nil
 }
 
 // syncing is a sync of a job, and what is known before the remote is contacted.
 type syncing struct {
-	job        Job
-	known      state.Repo
-	watches    []watch.Watch
-	inspection *inspection
-	request    volume.SyncRequest
+	job       Job
+	known     state.Repo
+	watches   []watch.Watch
+	admission *admission
+	request   volume.SyncRequest
+	chain     *chain // of the ref, once it is known
 }
 
 // syncRequest returns the request to the volume. answer is the remote's answer to an earlier change, if that
@@ -96,15 +99,35 @@ func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.Remo
 	if err != nil {
 		return volume.SyncRequest{}, err
 	}
+	base, confirm := h.recordOrigin(job, s.known)
 	return volume.SyncRequest{
 		Repo: change.Repo, URL: from.url, Auth: auth, AuthFor: h.authFor(from), Foreign: from.foreign,
 		Limiter: job.limiter(change.Credential),
-		Ref:     change.Ref, Pin: change.Pinned(), Depth: s.inspection.depth(change.Depth), LFS: wanted.lfs,
+		Ref:     change.Ref, Pin: change.Pinned(), Depth: s.admission.depth(change.Depth), LFS: wanted.lfs,
 		Submodules: wanted.submodules, Submodule: h.submoduleRemote(job, from, wanted.scopes),
-		Base: baseFor(s.known, change), Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit},
-		Check: s.inspection.checks(),
-		Fence: job.Fence, Confirm: job.Confirm, Progress: job.Progress,
+		Base: base, Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit},
+		Check: s.admission.checks(),
+		Fence: job.Fence, Confirm: confirm, Progress: job.Progress,
 	}, nil
+}
+
+// recordOrigin returns the base and the confirmation of a sync. The latter records that a watch has requested the ref
+// before it is published: nobody would know if the worker died before it settles, and the watch were removed then.
+func (h *Handlers) recordOrigin(job Job, known state.Repo) (
+	base func(events.Ref, volume.Publication) volume.Base, confirm func(context.Context) error,
+) {
+	var ref events.Ref
+	base = func(resolved events.Ref, published volume.Publication) volume.Base {
+		ref = resolved
+		return baseFor(known, job.Change)(resolved, published)
+	}
+	confirm = func(ctx context.Context) error {
+		if err := job.Confirm(ctx); err != nil || !job.Change.Watched || known.HasOrigin(ref) {
+			return err
+		}
+		return redisError(h.States.RecordWatched(ctx, job.Change.Repo, job.Fence, ref))
+	}
+	return base, confirm
 }
 
 // syncOutcome returns the results of a sync, the state to store, and the changes to request. answer is the
@@ -114,12 +137,13 @@ func (h *Handlers) syncOutcome(
 ) (Outcome, error) {
 	job, change, known, watches := s.job, s.job.Change, s.known, s.watches
 	result := syncedResult(job, synced)
-	result.Until, result.Verification = answer.Until, s.inspection.own(change.App)
-	more, views, err := h.syncViews(ctx, job, watches, known, &result, s.request, synced.Damaged)
+	result.Until = answer.Until
+	s.admission.describe(&result)
+	more, views, err := h.syncViews(ctx, job, watches, known, &result, s.request, synced.Doubtful)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
-	drop, poll, err := h.replaced(job, known, watches, result)
+	again, drop, poll, err := h.replaced(job, known, watches, result)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -133,14 +157,16 @@ func (h *Handlers) syncOutcome(
 		return Outcome{}, err
 	}
 	maps.Copy(forgotten, views)
-	fields, had := known.SyncedFields(result, change.URL)
+	fields := known.UncertainFields(synced.Ref, synced.Former.Commit, synced.Former.Tree)
+	maps.Copy(fields, known.SyncedFields(result, change.URL))
+	maps.Copy(fields, again)
 	maps.Copy(fields, state.OriginFields(change, synced.Ref))
 	outcome := Outcome{
-		Result: result, State: fields, Drop: slices.Concat(drop, had), Changes: poll, More: more, Views: forgotten,
+		Result: result, State: fields, Drop: drop, Changes: poll, More: more, Views: forgotten,
 	}
 	if answer.Until != "" {
 		replaces := len(drop)+len(poll) > 0
-		outcome.Covers = h.newCoverage(job, known, watches, answer, result, s.inspection, !synced.Damaged && !replaces).covers
+		outcome.Covers = h.newCoverage(s, answer, result, !synced.Doubtful && !replaces).covers
 	}
 	return outcome, nil
 }
@@ -150,25 +176,25 @@ func syncedResult(job Job, synced volume.SyncResult) events.Result {
 	result := job.Result(events.ResultSynced)
 	result.Ref = synced.Ref
 	result.Before, result.After = synced.Before, synced.After
-	result.Path, result.Tree = synced.Path, synced.Tree
+	result.Path = synced.Path
 	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
 	result.Missing, result.Forced = missingOf(synced.Missing), synced.Forced
-	return result
+	return asDelivered(result, synced.Tree)
 }
 
 // syncViews compares the views of a synced result's app, and publishes their trees. If the comparison needs a
 // damaged object that the sync did not need, it fetches everything again.
 func (h *Handlers) syncViews(
 	ctx context.Context, job Job, watches []watch.Watch, known state.Repo, result *events.Result,
-	request volume.SyncRequest, damaged bool,
+	request volume.SyncRequest, doubtful bool,
 ) (more []events.Result, views map[string]string, err error) {
-	more, views, err = h.compareViews(ctx, watches, known, result, damaged)
+	more, views, err = h.compareViews(ctx, watches, known, result, doubtful)
 	if events.ClassOf(err) == events.ClassCorrupt && ctx.Err() == nil {
 		request.Refetch = true
 		if _, err := h.Volume.Sync(ctx, request); err != nil {
 			return nil, nil, err
 		}
-		more, views, err = h.compareViews(ctx, watches, known, result, damaged)
+		more, views, err = h.compareViews(ctx, watches, known, result, doubtful)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -176,16 +202,17 @@ func (h *Handlers) syncViews(
 	return more, views, h.publishViews(ctx, job, watches, *result, more)
 }
 
-// remember adds the fields of a sync's outcome that depend on earlier ones: the newest change, checks and
-// missing submodules.
-func remember(outcome *Outcome, job Job, known state.Repo, inspection *inspection) {
-	change, ref := job.Change, outcome.Result.Ref
-	if announces(job, known) {
-		maps.Copy(outcome.State, state.NewestFields(change.Ref, change.App, job.Entry))
+// remember adds the fields of a sync's outcome that depend on earlier ones: announced commits, checks and missing
+// submodules.
+func remember(outcome *Outcome, s syncing) {
+	change, result := s.job.Change, outcome.Result
+	if change.Pinned() == "" {
+		maps.Copy(outcome.State, s.chain.fields(result.After))
+		s.chain.settles(outcome, s.job, result.After)
 	}
-	checked, unchecked := inspection.fields(known, ref)
+	checked, unchecked := s.admission.fields(volume.Tip{Ref: result.Ref, Commit: result.After})
 	maps.Copy(outcome.State, checked)
-	missing, had := known.MissingFields(outcome.Result)
+	missing, had := s.known.MissingFields(result)
 	maps.Copy(outcome.State, missing)
 	outcome.Drop = slices.Concat(outcome.Drop, unchecked, had)
 }
@@ -200,11 +227,10 @@ func (h *Handlers) known(ctx context.Context, repo events.RepoPath) (state.Repo,
 	return known, known.CheckHere(repo)
 }
 
-// unpublished returns the state fields of refs that are neither published, even if damaged, nor wanted.
-func unpublished(known state.Repo, published volume.Published, wanted map[events.Ref]bool) (drop []string) {
+// unpublished returns the state fields of refs that are not published, even damaged.
+func unpublished(known state.Repo, published volume.Published) (drop []string) {
 	for name := range known.Heads() {
-		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" && !published.Damaged[ref] &&
-			!wanted[ref] {
+		if ref, err := events.ParseRef(name); err == nil && published.Commits[ref] == "" && !published.Damaged[ref] {
 			drop = append(drop, known.FieldsOf(ref)...)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func (h *Handlers) publishViews(
 	ctx context.Context, job Job, watches []watch.Watch, synced events.Result, views []events.Result,
 ) error {
-	err := h.Volume.UnpublishViews(ctx, synced.Repo, job.Fence, func(app string, ref events.Ref, isDefault bool) bool {
+	err := h.Volume.UnpublishSubtrees(ctx, synced.Repo, job.Fence, func(app string, ref events.Ref, isDefault bool) bool {
 		_, trees := viewsOf(watches, app, ref, isDefault)
 		return trees
 	})
@@ -25,8 +25,8 @@ func (h *Handlers) publishViews(
 	if !trees {
 		return nil
 	}
-	err = h.Volume.PublishViews(ctx, volume.ViewTreesRequest{
-		Repo: synced.Repo, App: synced.App, Path: synced.Path, Tree: synced.Tree, Views: set,
+	err = h.Volume.PublishSubtrees(ctx, volume.SubtreesRequest{
+		Repo: synced.Repo, App: synced.App, Path: synced.Path, Tree: synced.Tree, Selections: set,
 		Fence: job.Fence, Confirm: job.Confirm,
 	})
 	if err != nil {
@@ -36,12 +36,12 @@ func (h *Handlers) publishViews(
 	for i, one := range views {
 		names[i] = one.View
 	}
-	published, err := h.Volume.ViewTrees(synced.Repo, synced.Path, synced.App, names)
+	published, err := h.Volume.Subtrees(synced.Repo, synced.Path, synced.App, names)
 	if err != nil {
 		return err
 	}
 	for i, name := range names {
-		views[i].Path, views[i].Tree = volume.ViewPath(synced.Path, synced.App, name), published[name]
+		views[i].Path, views[i].Tree = volume.SubtreePath(synced.Path, synced.App, name), published[name]
 	}
 	return nil
 }

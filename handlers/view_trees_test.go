@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
@@ -20,9 +21,9 @@ import (
 )
 
 // watchTrees adds a watch whose views are published as trees.
-func (w *world) watchTrees(app, ref string, views map[string][]string) watch.Watch {
+func (w *world) watchTrees(app, ref string, paths map[string][]string) watch.Watch {
 	w.t.Helper()
-	return w.watchAs(watch.Watch{App: app, URL: w.git.URL("acme/widgets"), Views: viewSet(w.t, views), ViewTrees: true}, ref)
+	return w.watchAs(watch.Watch{App: app, URL: w.git.URL("acme/widgets"), Options: watch.With(views.Options{Views: viewSet(w.t, paths), Trees: true})}, ref)
 }
 
 // filesIn returns the sorted files of a tree below the root, each with its type and content.
@@ -107,7 +108,7 @@ func TestViewTreesAgainstOracle(t *testing.T) {
 		}
 		for _, one := range w.more {
 			trees[one.View] = one.Tree
-			if one.Path != "acme/widgets@~/argo/"+one.View || !strings.Contains(one.Tree, "/views/trees/"+one.Subtree) {
+			if one.Path != "acme/widgets@~/argo/"+one.View || !strings.Contains(one.Tree, "-"+one.Subtree) {
 				t.Fatalf("push %d: the result of %s names %s, %s", i, one.View, one.Path, one.Tree)
 			}
 		}
@@ -246,4 +247,32 @@ func TestAlteredViewsHaveResults(t *testing.T) {
 
 func verifyRequest(w *world) volume.VerifyRequest {
 	return volume.VerifyRequest{Repo: w.repo(), Fence: w.fence, Repair: true}
+}
+
+// A repository that moves has its trees of views at the new path after the poll that moving its watches requests, without any other.
+func TestViewTreesOfAMovedRepository(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"api/a": "1", "web/a": "1"})
+	w.watchTrees("argo", "", map[string][]string{"api": {"api"}})
+	w.due("a-0")
+	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
+	to := path(t, "acme/gadgets")
+	must(t, w.redis.Del(context.Background(), events.DefaultNamespace.Changes()).Err())
+	w.mustHandle("b-0", events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: to, URL: w.git.URL("acme/gadgets")})
+	requested, err := w.redis.XRange(context.Background(), events.DefaultNamespace.Changes(), "-", "+").Result()
+	must(t, err)
+	if len(requested) != 1 || !strings.Contains(fmt.Sprint(requested[0].Values["payload"]), string(events.ChangeDue)) {
+		t.Fatalf("requested %v, want one poll", requested)
+	}
+	w.mustHandle("c-0", events.Change{Type: events.ChangeDue, Repo: to})
+	if len(w.next) != 1 {
+		t.Fatalf("the poll requested %+v, want one sync", w.next)
+	}
+	w.mustHandle("d-0", w.next[0])
+	if got := w.filesIn("acme/gadgets@~/argo/api"); !slices.Equal(got, []string{"100644 api/a 1"}) {
+		t.Errorf("the view has %q", got)
+	}
+	if w.mustHandle("e-0", events.Change{Type: events.ChangeDue, Repo: to}); len(w.next) != 0 {
+		t.Errorf("the next poll requested %+v", w.next)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/state"
 	"lockstep/internal/view"
 	"lockstep/internal/volume"
@@ -26,10 +27,10 @@ func viewsOf(watches []watch.Watch, app string, ref events.Ref, isDefault bool) 
 			rank = 1
 		}
 		if rank > last {
-			best, trees, last = w.Views, w.ViewTrees, rank
+			best, trees, last = views.Of(w).Views, views.Of(w).Trees, rank
 		}
 	}
-	if best.Len() == 0 {
+	if best == nil || best.Len() == 0 {
 		return nil, false
 	}
 	return best, trees
@@ -49,10 +50,10 @@ type viewComparison struct {
 }
 
 // compareViews compares the views that the app of a synced result has of its ref, if any. It adds their
-// counts to the result, and returns the results of those that have changed, and the fields to store. damaged
-// says that the app may have read wrong files.
+// counts to the result, and returns the results of those that have changed, and the fields to store. doubtful
+// says that the app may have other files.
 func (h *Handlers) compareViews(
-	ctx context.Context, watches []watch.Watch, known state.Repo, synced *events.Result, damaged bool,
+	ctx context.Context, watches []watch.Watch, known state.Repo, synced *events.Result, doubtful bool,
 ) (results []events.Result, fields map[string]string, err error) {
 	if synced.App == "" {
 		return nil, nil, nil
@@ -67,19 +68,20 @@ func (h *Handlers) compareViews(
 		return nil, nil, redisError(err)
 	}
 	compared := comparedAt(synced.After, set)
+	given, _, _ := known.Received(synced.App, synced.Ref, "", "")
 	c := &viewComparison{
-		states: h.States, set: set, synced: *synced, given: known.Received(synced.App, synced.Ref),
+		states: h.States, set: set, synced: *synced, given: given,
 		fields: map[string]string{field: compared},
 	}
 	synced.Views = &events.ViewCounts{Unchanged: set.Len()}
 	var whole []string
 	if trees {
-		if whole, err = h.Volume.DamagedViews(synced.Repo, synced.App, synced.Path); err != nil {
+		if whole, err = h.Volume.DamagedSubtrees(synced.Repo, synced.Path, synced.App, set); err != nil {
 			return nil, nil, err
 		}
 	}
 	if c.given != "" {
-		if last[field] == compared && !damaged && len(whole) == 0 {
+		if last[field] == compared && !doubtful && len(whole) == 0 {
 			return nil, nil, nil
 		}
 		if commit, digest, _ := strings.Cut(last[field], " "); digest == set.Digest() {
@@ -88,7 +90,7 @@ func (h *Handlers) compareViews(
 	}
 	changed, err := h.Volume.Views(ctx, volume.ViewsRequest{
 		Repo: synced.Repo, Commit: synced.After, Tree: synced.Tree, Views: set, Base: c.base,
-		All: damaged, Whole: whole, Subtrees: c.subtrees,
+		All: doubtful, Whole: whole, Subtrees: c.subtrees,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -210,7 +212,7 @@ func (h *Handlers) viewsAreDue(
 	case !trees:
 		return false, nil
 	}
-	published, err := h.Volume.ViewsPublished(w.Repo, w.App, ref, isDefault, set)
+	published, err := h.Volume.SubtreesPublished(w.Repo, w.App, ref, isDefault, set)
 	return !published, err
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/ext/submodules"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
@@ -24,9 +26,9 @@ func viewSet(t *testing.T, views map[string][]string) *view.Set {
 }
 
 // watchViews adds a watch with views.
-func (w *world) watchViews(app, ref string, views map[string][]string) watch.Watch {
+func (w *world) watchViews(app, ref string, paths map[string][]string) watch.Watch {
 	w.t.Helper()
-	return w.watchAs(watch.Watch{App: app, URL: w.git.URL("acme/widgets"), Views: viewSet(w.t, views)}, ref)
+	return w.watchAs(watch.Watch{App: app, URL: w.git.URL("acme/widgets"), Options: watch.With(views.Options{Views: viewSet(w.t, paths)})}, ref)
 }
 
 // told describes the results of views of the last outcome.
@@ -137,7 +139,7 @@ func TestViewsListTheirMissingSubmodules(t *testing.T) {
 	w := newWorld(t)
 	w.withSubmodule("../nothing.git")
 	set := viewSet(t, map[string][]string{"all": {"**"}, "file": {"a"}, "within": {"sub/l"}, "sub": {"s*"}})
-	w.watchAs(watch.Watch{App: "argo", URL: w.git.URL("acme/widgets"), Views: set, Submodules: events.SubmodulesBestEffort}, "")
+	w.watchAs(watch.Watch{App: "argo", URL: w.git.URL("acme/widgets"), Options: watch.With(views.Options{Views: set}, submodules.Options{Mode: events.SubmodulesBestEffort})}, "")
 	w.polled("a-0")
 	got := map[string]int{}
 	for _, r := range w.more {
@@ -169,10 +171,11 @@ func TestUnsettledViewsAreComparedAgain(t *testing.T) {
 	w.push(map[string]string{"api/a": "2"})
 	change, err := argo.Change("c", "/test", events.Ref{}, "")
 	must(t, err)
-	w.handleUnsettled("b-0", change)
+	died, err := w.outcome("b-0", change)
+	must(t, err)
 	w.handleUnsettled("b-0", change)
 	w.mustHandle("b-0", change)
-	if got := w.told(); got != "api: modified api/a" || w.more[0].ID != "job-b-0/b-0/api" {
+	if got := w.told(); got != "api: modified api/a" || w.more[0].ID != died.Result.ID+"/api" {
 		t.Errorf("after two crashes: %s, %+v", got, w.more)
 	}
 	w.mustHandle("b-0", change) // repeated after it was settled
@@ -232,7 +235,8 @@ func TestRemovedRefForgetsItsViews(t *testing.T) {
 			t.Errorf("round %d: %q", round, got)
 		}
 		must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/heads/dev"))
-		w.polled(fmt.Sprintf("b%d-0", round))
+		w.missTwice(fmt.Sprintf("b%d-0", round))
+		w.polled(fmt.Sprintf("c%d-0", round))
 		fields, err := w.redis.HKeys(ctx, events.DefaultNamespace.Views(w.repo())).Result()
 		must(t, err)
 		slices.Sort(fields)

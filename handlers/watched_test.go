@@ -2,13 +2,17 @@ package handlers_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -40,21 +44,38 @@ func (w *world) unwatch(of watch.Watch) {
 	}
 }
 
-// due polls acme/widgets and handles the requested changes.
+// due polls acme/widgets and handles the requested changes. It returns these, and a removal for each ref that the poll has
+// removed.
 func (w *world) due(entry string) []events.Change {
 	w.t.Helper()
 	repo, err := events.ParseRepoPath("acme/widgets")
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	before, _, err := w.handlers.Volume.Published(repo)
+	must(w.t, err)
 	if r := w.mustHandle(entry, events.Change{Type: events.ChangeDue, Repo: repo}); r.Type != events.ResultPolled || r.Due != len(w.next) {
 		w.t.Errorf("%+v, with %d changes", r, len(w.next))
 	}
+	after, _, err := w.handlers.Volume.Published(repo)
+	must(w.t, err)
 	changes := w.next
 	for i, change := range changes {
 		w.mustHandle(entry+string(rune('1'+i)), change)
 	}
+	for ref := range before.Commits {
+		if after.Commits[ref] == "" {
+			changes = append(changes, events.Change{Type: events.ChangeRemoved, Ref: ref})
+		}
+	}
 	return changes
+}
+
+// missTwice polls once before the poll that finds ten minutes later that a ref is missing still.
+func (w *world) missTwice(entry string) {
+	w.t.Helper()
+	w.due(entry)
+	w.later += 10 * time.Minute
 }
 
 func requested(changes []events.Change) string {
@@ -89,7 +110,8 @@ func TestPollCatchesMissedWebhooks(t *testing.T) {
 		{"nothing", func() {}, ""},
 		{"a push", func() { w.push(map[string]string{"a": "2"}) }, "pushed docs, pushed scan"},
 		{"a new branch", func() { must(t, w.git.SetRef(ctx, "acme/widgets", "refs/heads/dev", first)) }, "pushed scan refs/heads/dev"},
-		{"a deleted branch", func() { must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/heads/dev")) }, "removed  refs/heads/dev"},
+		{"a deleted branch", func() { must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/heads/dev")) }, ""},
+		{"for ten minutes", func() { w.later += 10 * time.Minute }, "removed  refs/heads/dev"},
 		{"a lost tree", func() { must(t, os.Remove(filepath.Join(w.root, "acme/widgets"))) }, "pushed docs, pushed scan"},
 		{"a lost state", func() { w.redis.Del(ctx, events.DefaultNamespace.Repo(w.repo())) },
 			"pushed docs, pushed release refs/tags/v1.10.0, pushed release refs/tags/v1.9.0, pushed scan"},
@@ -159,6 +181,7 @@ func TestPollForOneAppConcernsItAlone(t *testing.T) {
 	if err := w.git.DeleteRef(ctx, "acme/widgets", "refs/tags/v1"); err != nil {
 		t.Fatal(err)
 	}
+	w.missTwice("a1-0")
 	w.watch("scan", "")
 	w.watch("ci", "refs/tags/v*")
 	poll := events.Change{Type: events.ChangeDue, Repo: w.repo(), App: "ci"}
@@ -199,7 +222,7 @@ func TestSyncForRemovedWatchIsRefused(t *testing.T) {
 	w.unwatch(docs)
 	w.mustHandle("2-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true})
 	_, err = w.handle("3-0", change) // later in the stream than the removal
-	if events.ClassOf(err) != events.ClassUnwatched || events.DispositionOf(err) != events.Permanent || w.published() {
+	if events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Permanent || w.published() {
 		t.Errorf("error %v, published %v; want it refused", err, w.published())
 	}
 }
@@ -466,5 +489,55 @@ func TestPollTriesTheNextWatchIfOneIsWrong(t *testing.T) {
 	poll.App = "a"
 	if _, err := w.handle("2-0", poll); events.ClassOf(err) != events.ClassConfig {
 		t.Errorf("with the wrong one alone: %v; want config", err)
+	}
+}
+
+// TestAppsThatLeaveTakeTheirFieldsAlong has apps that watch for a while, each with its own credential. One of them
+// also asks by hand, and one keeps another watch.
+func TestAppsThatLeaveTakeTheirFieldsAlong(t *testing.T) {
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.tag(commit, "v1")
+	w.latest = "5-0"
+	url := w.git.URL("acme/widgets")
+	w.watch("stays", "")
+	w.due("10-0")
+	fields := func() []string {
+		all := testenv.Must(w.states.Fields(t.Context(), w.repo()))(t)
+		maps.DeleteFunc(all, func(name, _ string) bool { return strings.HasPrefix(name, "chain:") }) // one per ref
+		return slices.Sorted(maps.Keys(all))
+	}
+	before := fields()
+	var apps []watch.Watch
+	for i := range 10 {
+		name := fmt.Sprintf("app%d", i)
+		w.credential(name, "", "acme")
+		apps = append(apps, w.watchAs(watch.Watch{App: name, URL: url, Credential: name}, ""))
+	}
+	w.due("20-0")
+	w.mustHandle("30-0", events.Change{URL: url, App: "app3", Credential: "app3", Watched: true, After: commit})
+	w.deny("app4", "app4")
+	if n := len(fields()); n < len(before)+20 {
+		t.Fatalf("%d fields, %d before", n, len(before))
+	}
+	for _, of := range apps {
+		w.unwatch(of)
+	}
+	w.due("40-0")
+	if after := fields(); !slices.Equal(after, before) {
+		t.Errorf("%q, want %q as before", after, before)
+	}
+
+	byHand := w.watchAs(watch.Watch{App: "hand", URL: url}, "")
+	partly := w.watchAs(watch.Watch{App: "partly", URL: url}, "")
+	w.watchAs(watch.Watch{App: "partly", URL: url}, "refs/tags/v1")
+	w.due("50-0")
+	w.mustHandle("60-0", events.Change{URL: url, App: "hand"})
+	w.unwatch(byHand)
+	w.unwatch(partly)
+	w.due("70-0")
+	known := testenv.Must(w.states.Load(t.Context(), w.repo()))(t)
+	if !known.HasGiven("hand") || !known.HasGiven("partly") {
+		t.Errorf("forgotten: %q", fields())
 	}
 }

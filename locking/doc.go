@@ -44,6 +44,10 @@
 // that is paused during a write: only the storage can, by comparing fences, or a script on the same Redis,
 // see [Lease.Guard].
 //
+// The key of a lock may be deleted once its fence and its field expires, both times of Redis' clock, are ten
+// leases old, at least a minute: later fences are higher, and a holder from before then does not reclaim the
+// lease, which it has not renewed for so long. A script that checks the guard of a lease may delete its key.
+//
 // An [Inspector] shows who holds a key and who waits, lists held keys, and releases a lease by force.
 // [Locker.AcquireAll] acquires several keys in byte order, so that calls cannot deadlock.
 //
@@ -80,8 +84,9 @@
 //	Redis restarts with its data  as down: the lease is held again, or lost if its holder reconnects after half a lease
 //	                              (5 s at most) and a waiter was first. The queue is kept for 10 s, then
 //	                              rebuilt as waiters poll
-//	Redis restarts empty          a holder reclaims its lease with the same fence. If a waiter was first, it has a higher
-//	                              fence, and the holder loses the lease
+//	Redis restarts empty          a holder reclaims its lease with the same fence, unless it has not renewed that for ten
+//	                              leases, at least a minute. If a waiter was first, it has a higher fence, and the holder
+//	                              loses the lease
 //	... twice, while in doubt     the holder may reclaim the lease below a fence it never saw: only storage that compares
 //	                              fences can tell
 //	failover to a replica         acknowledged grants may be missing, so two holders with different fences may exist for

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 const (
 	prefix   = "{t}:"
-	patience = 30 * time.Second // timeout for events that must happen
+	patience = 3 * time.Minute // timeout for events that must happen
 )
 
 // process is a Locker with its log and its calls to Redis, as in a separate process.

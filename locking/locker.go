@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -250,8 +249,4 @@ func (l *Locker) closeIfDrained() {
 			close(l.drained)
 		}
 	}
-}
-
-func (l *Locker) newToken() string {
-	return l.id + "." + strconv.FormatUint(l.tokens.Add(1), 36)
 }

@@ -132,11 +132,11 @@ func (l *Locker) renewBatch(ctx context.Context, leases []*Lease) error {
 	return nil
 }
 
-// reclaim restores a lease in a Redis that has lost its data. It gives up a lease that has not been renewed for
-// 6 hours, because an idle key expires 12 hours or more after its last release.
+// reclaim restores a lease in a Redis that has lost its data. It gives up a lease that has not been renewed for ten
+// leases, at least a minute, because the key of a lock that nobody has held for so long may have been deleted.
 func (l *Locker) reclaim(ctx context.Context, lease *Lease) error {
-	const outOfTouch = 6 * time.Hour
-	if !lease.heldAt(time.Now().Add(-outOfTouch)) {
+	outOfTouch := max(10*l.cfg.Lease, time.Minute)
+	if !lease.heldAt(time.Now().Add(l.cfg.Lease - outOfTouch)) {
 		l.noteLost(lease, false)
 		return nil
 	}

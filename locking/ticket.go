@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"time"
 )
 
@@ -28,7 +29,7 @@ func (l *Locker) newTicket(q *waitQueue) *ticket {
 		return nil
 	}
 	t := &ticket{
-		queue: q, token: l.newToken(), requester: q.waiters[0],
+		queue: q, token: l.id + "." + strconv.FormatUint(l.tokens.Add(1), 36), requester: q.waiters[0],
 		poked: make(chan struct{}, 1), settled: make(chan struct{}),
 	}
 	l.tickets[t.token] = t

@@ -19,9 +19,9 @@ import (
 // Disposer decides what an error means for its message, by the table in the package documentation.
 type Disposer struct {
 	Retry Retry
-	// Failed returns the messages to publish when a message is given up because of err. Optional. A message
-	// that fails permanently and has none becomes a dead letter.
-	Failed func(msg *message.Message, err error, attempts int) []stream.Output
+	// Failed returns what to publish and write when a message is given up because of err. Optional. A message
+	// that fails permanently and publishes nothing becomes a dead letter.
+	Failed func(msg *message.Message, err error, attempts int) stream.Settlement
 	// OnGiveUp is called after the decision to give up a message is settled. It is not called if another
 	// consumer has taken over the message meanwhile. Optional.
 	OnGiveUp func(msg *message.Message, err error, attempts int)
@@ -38,13 +38,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	d.Log = cmp.Or(d.Log, slog.Default())
 	return func(msg *message.Message) ([]*message.Message, error) {
 		delivery, ok := stream.DeliveryOf(msg)
-		var produced []*message.Message
-		var err error
-		if ok && (delivery.Attempt()-1)/lapseFactor >= d.Retry.MaxAttempts {
-			err = errNeverEnded
-		} else {
-			produced, err = next(msg)
-		}
+		produced, err := next(msg)
 		if err == nil {
 			return produced, nil
 		}
@@ -52,7 +46,7 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		if !ok {
 			attempt, _ := strconv.Atoi(msg.Metadata.Get(metadataAttempt))
 			msg.Metadata.Set(metadataAttempt, strconv.Itoa(attempt+1))
-			delay.Message(msg, delay.For(d.Retry.Delay(attempt+1)))
+			delay.Message(msg, delay.For(d.Retry.after(err, attempt+1)))
 			return nil, err
 		}
 		// The decision should reach Redis even if the message's context has ended.
@@ -66,13 +60,6 @@ func (d Disposer) Middleware(next message.HandlerFunc) message.HandlerFunc {
 		return nil, err // Watermill acks after nil, without effect: the decision has ended the delivery
 	}
 }
-
-// lapseFactor times MaxAttempts limits the attempts of a message that lapse without an error: handling it may kill the
-// process. The limit is high because a dying process costs every message in flight an attempt, even waiting ones.
-const lapseFactor = 8
-
-// errNeverEnded has no disposition, so the attempts are used up.
-var errNeverEnded = errors.New("too many attempts never ended: the process died, hung or was cut off each time")
 
 // disposeTimeout bounds the attempts to record a decision in Redis.
 const disposeTimeout = 10 * time.Second
@@ -92,6 +79,9 @@ func (d Disposer) dispose(ctx context.Context, msg *message.Message, delivery *s
 	}
 	disposition := events.DispositionOf(err)
 	switch {
+	case errors.Is(err, errPoison):
+		log.ErrorContext(ctx, "message kills the process, now a dead letter")
+		return d.giveUp(ctx, msg, delivery, err, "poison")
 	case disposition == events.Malformed:
 		log.ErrorContext(ctx, "message is malformed, now a dead letter")
 		return d.giveUp(ctx, msg, delivery, err, "malformed")
@@ -167,7 +157,7 @@ func (d Disposer) giveUp(
 ) (err error) {
 	var s stream.Settlement
 	if d.Failed != nil {
-		s.Outputs = d.Failed(msg, cause, delivery.Attempt())
+		s = d.Failed(msg, cause, delivery.Attempt())
 		Inject(msg.Context(), s.Outputs)
 	}
 	if reason == "" && len(s.Outputs) == 0 && events.ScopeOf(cause) != events.ScopeNone {

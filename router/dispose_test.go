@@ -87,7 +87,7 @@ func (r *refuser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 func (r *refuser) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		args := cmd.Args() // evalsha, script, 3, its keys, group, consumer, "(parked)", an id, …
-		if len(args) == 12 && args[8] == "(parked)" && r.next.CompareAndSwap(true, false) {
+		if len(args) == 13 && args[8] == "(parked)" && r.next.CompareAndSwap(true, false) {
 			cmd.SetErr(refusal{})
 			return refusal{}
 		}
@@ -172,13 +172,13 @@ func TestMessageTakenOverIsNotAnError(t *testing.T) {
 func TestDisposerWithoutFailed(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		failed func(*message.Message, error, int) []stream.Output
+		failed func(*message.Message, error, int) stream.Settlement
 		err    error
 		dead   int64
 	}{
 		"nil, permanent":     {nil, events.Errorf(events.Permanent, events.ClassNotFound, "no"), 1},
 		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
-		"nothing, malformed": {func(*message.Message, error, int) []stream.Output { return nil }, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
+		"nothing, malformed": {func(*message.Message, error, int) stream.Settlement { return stream.Settlement{} }, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

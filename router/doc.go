@@ -23,6 +23,7 @@
 //	recover    turns a panic into an error
 //	before     the route's own: may refuse a message, or settle it; optional
 //	lock       one message at a time per key, across all processes
+//	deaths     a message that was handled when its process died runs alone, or not again
 //	handler    ends in [Commit]
 //
 // The router knows nothing of what its messages mean.
@@ -36,9 +37,9 @@
 //	retryable                     retried after RetryAfter, or an exponential      yes
 //	                              delay with jitter
 //	retryable, attempts used up   failed result and dead letter                    yes
-//	none: process killed or hung  retried when it lapses; dead letter after eight  yes
-//	                              times MaxAttempts. The same number counts, so
-//	                              after MaxAttempts the first error is the last
+//	none: process killed or hung  retried when it lapses; alone after the second   no
+//	                              such death, dead letter after the third. What
+//	                              only waited has none
 //	contention, lost lease        retried after RetryAfter, or such a delay        no
 //	retryable or contention, and  failed result and dead letter: nothing waits     –
 //	older than MaxAge             for ever

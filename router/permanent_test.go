@@ -24,11 +24,11 @@ func TestPermanentErrorWithoutResultIsDeadLetter(t *testing.T) {
 	}{
 		"of the handler, without Failed": {router.Route{Handler: fail}, 1},
 		"of the handler, Failed returns nothing": {router.Route{Handler: fail, Dispose: router.Disposer{
-			Failed: func(*message.Message, error, int) []stream.Output { return nil },
+			Failed: func(*message.Message, error, int) stream.Settlement { return stream.Settlement{} },
 		}}, 1},
 		"of the handler, Failed returns a result": {router.Route{Handler: fail, Dispose: router.Disposer{
-			Failed: func(msg *message.Message, _ error, _ int) []stream.Output {
-				return []stream.Output{{Stream: prefix + "results", Message: message.NewMessage("failed", msg.Payload)}}
+			Failed: func(msg *message.Message, _ error, _ int) stream.Settlement {
+				return stream.Settlement{Outputs: []stream.Output{{Stream: prefix + "results", Message: message.NewMessage("failed", msg.Payload)}}}
 			},
 		}}, 0},
 		"of Before": {router.Route{Handler: fail, Before: []message.HandlerMiddleware{

@@ -1,15 +1,39 @@
 package router
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"pgregory.net/rapid"
 
 	"lockstep/events"
 )
+
+func TestAnotherPubSubGetsTheDelayThatTheErrorAsksFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err      error
+		min, max time.Duration
+	}{
+		"asks for an hour":  {&events.Error{RetryAfter: time.Hour, Err: io.EOF}, time.Hour, time.Hour},
+		"within another":    {fmt.Errorf("read: %w", &events.Error{RetryAfter: time.Hour, Err: io.EOF}), time.Hour, time.Hour},
+		"asks for no delay": {io.EOF, time.Second / 2, time.Second},
+	} {
+		msg := message.NewMessage("1", nil)
+		fail := func(*message.Message) ([]*message.Message, error) { return nil, tc.err }
+		_, err := Disposer{Log: slog.New(slog.DiscardHandler)}.Middleware(fail)(msg)
+		got, parseErr := time.ParseDuration(msg.Metadata.Get(delay.DelayedForKey))
+		if !errors.Is(err, io.EOF) || parseErr != nil || got < tc.min || got > tc.max {
+			t.Errorf("%s: delay %v, %v, %v", name, got, err, parseErr)
+		}
+	}
+}
 
 func TestRetryDelayDoublesWithJitter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

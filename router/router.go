@@ -35,6 +35,10 @@ type Route struct {
 	Request RequestFunc // returns the locks that a message needs; required with a Locker
 	Dispose Disposer
 
+	// OnPoison is called under the message's locks before a message becomes a dead letter because it kills the process.
+	// Optional.
+	OnPoison func(msg *message.Message, err error)
+
 	// Tracer creates a span for each delivery, see [Trace]. Messages that result from it continue the trace. Optional: nil
 	// disables tracing, and no trace is read or written.
 	Tracer trace.Tracer
@@ -59,8 +63,9 @@ func New(cfg Config) (*message.Router, error) {
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
+	running := newRunning()
 	for _, route := range cfg.Routes {
-		if err := add(r, route); err != nil {
+		if err := add(r, route, running); err != nil {
 			return nil, fmt.Errorf("router: route %q: %w", route.Name, err)
 		}
 	}
@@ -86,7 +91,7 @@ func Run(ctx context.Context, r *message.Router) error {
 	return errors.Join(r.Close(), <-stopped)
 }
 
-func add(r *message.Router, route Route) error {
+func add(r *message.Router, route Route, running *running) error {
 	if route.Name == "" || route.Topic == "" || route.Subscriber == nil || route.Handler == nil {
 		return errors.New("Name, Topic, Subscriber and Handler are required")
 	}
@@ -110,6 +115,7 @@ func add(r *message.Router, route Route) error {
 	if route.Locker != nil {
 		h.AddMiddleware(Lock(route.Locker, route.Request))
 	}
+	h.AddMiddleware(countDeaths(running, route.OnPoison))
 	return nil
 }
 

@@ -131,7 +131,7 @@ func TestRunEndedBeforeItBegins(t *testing.T) {
 }
 
 var errLimited error = &events.Error{
-	Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: time.Millisecond, Err: errors.New("the host is limited"),
+	Disposition: events.Contention, Class: events.ClassBusy, RetryAfter: time.Millisecond, Err: errors.New("the host is limited"),
 }
 
 // noLocks fails the test if a message asks for a lock.

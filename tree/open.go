@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -39,17 +38,14 @@ func (v volume) published(name string, repo events.RepoPath) (string, error) {
 func checkTreePath(tree string, repo events.RepoPath) error {
 	rest, ok := strings.CutPrefix(tree, ".lockstep/repos/")
 	parts := strings.Split(rest, "/")
-	if len(parts) == 5 && parts[2] == "views" { // of a view
-		parts = slices.Delete(parts, 2, 3)
-	}
 	if !ok || len(parts) != 4 || parts[2] != "trees" || !isFolderOf(parts[0], parts[1], repo) || !isTreeName(parts[3]) {
 		return fmt.Errorf("%.200q is not the path of a tree of %s", tree, repo)
 	}
 	return nil
 }
 
-// isTreeName accepts "{fence}-{commit}", optionally followed by a number, and for views "{subtree}",
-// optionally followed by what distinguishes several. No other trees are published.
+// isTreeName accepts "{fence}-{commit}" and "{fence}-{subtree}", optionally followed by what distinguishes several.
+// No other trees are published.
 func isTreeName(name string) bool {
 	return name != "" && strings.Trim(name, "0123456789abcdef-") == ""
 }

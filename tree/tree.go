@@ -93,7 +93,8 @@ func openResult(root string, r events.Result) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Subtree != "" && strings.HasPrefix(filepath.Base(t.path), r.Subtree) { // other commits may have the same view
+	_, name, _ := strings.Cut(filepath.Base(t.path), "-")
+	if r.Subtree != "" && strings.HasPrefix(name, r.Subtree) { // other commits may have the same subtree
 		t.commit, t.ref = r.After, r.Ref
 	}
 	if t.commit != r.After {

@@ -61,10 +61,9 @@ func TestNamesOfEveryKind(t *testing.T) {
 	opened(t, tree, err)
 	view := s.build("group/sub/widgets", "2", "b", map[string]string{"a": "1"})
 	view.Subtree = commit("c")
-	trees := filepath.Join(".lockstep/repos/group/sub%2Fwidgets", "views/trees")
-	s.check(os.MkdirAll(filepath.Join(s.root, trees), 0o755))
-	s.check(os.Rename(filepath.Join(s.root, view.Tree), filepath.Join(s.root, trees, view.Subtree)))
-	view.Tree, view.Type, view.After = filepath.Join(trees, view.Subtree), events.ResultView, commit("d")
+	ofView := filepath.Join(filepath.Dir(view.Tree), "2-"+view.Subtree)
+	s.check(os.Rename(filepath.Join(s.root, view.Tree), filepath.Join(s.root, ofView)))
+	view.Tree, view.Type, view.After = ofView, events.ResultView, commit("d")
 	for _, view.Path = range []string{"Group/sub/widgets@~/app/view", "Group/sub/widgets@v1%2Fx~/a.pp/vi-ew"} {
 		s.flip(view.Path, view.Tree)
 		tree, err := Open(s.root, view.Path)

@@ -22,7 +22,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
-	"lockstep/internal/app"
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
@@ -143,7 +142,10 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	case <-ended:
 	case <-ctx.Done():
 	}
-	return app.Drain(context.WithoutCancel(ctx), grace, stopRouter, locker, stopped)
+	stopRouter()
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*grace)
+	defer cancel()
+	return errors.Join(locker.Close(draining), <-stopped)
 }
 
 // handler works on changes and prints a line for each, settled or not.
@@ -193,6 +195,6 @@ func pretendSynced(job handlers.Job) handlers.Outcome {
 	result.After = commit
 	result.Path, result.Tree = job.Change.Repo.String(), ".lockstep/repos/"+job.Change.Repo.String()+"/trees/"+commit
 	result.Files = []events.File{{Path: "a.txt", Status: events.FileModified}}
-	fields, _ := state.Repo{}.SyncedFields(result, job.Change.URL)
+	fields := state.Repo{}.SyncedFields(result, job.Change.URL)
 	return handlers.Outcome{Result: result, State: fields}
 }

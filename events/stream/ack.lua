@@ -13,12 +13,14 @@ for _, pending in ipairs(redis.call('XPENDING', KEYS[1], group, ARGV[4], ARGV[#A
   owned[pending[1]] = true
 end
 
-local mine, refused = {}, {}
+local mine, counts, refused = {}, {}, {}
 for i = 4, #ARGV do
   local id = ARGV[i]
   local pending = not owned[id] and redis.call('XPENDING', KEYS[1], group, id, id, 1)[1]
   if owned[id] or pending and pending[2] == consumer then
     mine[#mine + 1] = id
+    counts[#counts + 1] = id
+    counts[#counts + 1] = id .. ':deaths'
   elseif pending then
     refused[#refused + 1] = id
   end
@@ -26,6 +28,6 @@ end
 if #mine > 0 then
   redis.call('XACK', KEYS[1], group, unpack(mine))
   redis.call('ZREM', KEYS[2], unpack(mine))
-  redis.call('HDEL', KEYS[3], unpack(mine))
+  redis.call('HDEL', KEYS[3], unpack(counts))
 end
 return refused

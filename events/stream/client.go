@@ -2,6 +2,10 @@ package stream
 
 import (
 	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -35,3 +39,58 @@ func (c onceClient) eval(ctx context.Context, name, script string, keys []string
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
+
+var timeScript = redis.NewScript("return redis.call('TIME')")
+
+// Time returns the time by the clock of the Redis server that has a key. On a Redis Cluster the command TIME
+// goes to the masters in turn, also to one that does not answer.
+func Time(ctx context.Context, client redis.Scripter, key string) (time.Time, error) {
+	now, err := timeOf(timeScript.Run(ctx, client, []string{key}))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the clock of Redis: %w", err)
+	}
+	return now, nil
+}
+
+// timeOf returns the time that [timeScript] has replied.
+func timeOf(cmd *redis.Cmd) (time.Time, error) {
+	reply, err := cmd.StringSlice()
+	if err != nil {
+		return time.Time{}, err
+	}
+	var parts [2]int64 // seconds, microseconds
+	for i := range parts {
+		if len(reply) != len(parts) {
+			return time.Time{}, fmt.Errorf("unexpected reply of TIME: %q", reply)
+		}
+		if parts[i], err = strconv.ParseInt(reply[i], 10, 64); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return time.Unix(parts[0], parts[1]*1000), nil
+}
+
+// clock estimates Redis' clock from its latest reply. The estimate is behind by at most the time that the reply took.
+type clock struct{ ahead atomic.Pointer[time.Duration] } // of the local clock; nil until the first reply
+
+// set records a time, in ms, that a reply just received contains.
+func (c *clock) set(ms int64) {
+	ahead := time.Until(time.UnixMilli(ms))
+	c.ahead.Store(&ahead)
+}
+
+// now returns the current time by Redis' clock, or by the local one before the first reply.
+func (c *clock) now() time.Time {
+	if ahead := c.ahead.Load(); ahead != nil {
+		return time.Now().Add(*ahead)
+	}
+	return time.Now()
+}
+
+// deadline returns the time after d, in ms of Redis' clock, or 0 before the first reply.
+func (c *clock) deadline(d time.Duration) int64 {
+	if c.ahead.Load() == nil {
+		return 0
+	}
+	return c.now().Add(d).UnixMilli()
+}

@@ -58,7 +58,7 @@ type SubscriberConfig struct {
 	// a blocked read at once. If nil, the Subscriber uses Client, and Close may take a BlockTime longer.
 	Reader redis.UniversalClient
 
-	// Prefix is the prefix of the Subscriber's keys: due, tries, shelf and labels, each followed by
+	// Prefix is the prefix of the Subscriber's keys: due, failures, parked and labels, each followed by
 	// :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster, prefix, topics and
 	// Dead must share one hash tag. Default "lockstep:{0}:".
 	Prefix string
@@ -84,6 +84,11 @@ type SubscriberConfig struct {
 	// Beside reports whether a message is handed out although another one of its key is, because its handler does not wait
 	// for the key's lock. A message for which it panics becomes a dead letter. Optional.
 	Beside func(*message.Message) bool
+
+	// Vanished is called when n entries have vanished from the stream before they were settled: they were trimmed or
+	// deleted. keys has those that are known, fewer than n if some are not. n is 0 if the group was deleted, which
+	// may lose any number. It must return quickly. Optional.
+	Vanished func(n int64, keys []string)
 
 	Grace time.Duration // how long Close waits for handlers before it cancels them; default 25 s
 
@@ -148,6 +153,9 @@ func (c SubscriberConfig) withDefaults(logger watermill.LoggerAdapter) (Subscrib
 	}
 	if c.Beside == nil {
 		c.Beside = func(*message.Message) bool { return false }
+	}
+	if c.Vanished == nil {
+		c.Vanished = func(int64, []string) {}
 	}
 	if c.Unmarshaller == nil {
 		c.Unmarshaller = unmarshaller{}

@@ -33,6 +33,7 @@ import (
 // ContextPreserved (a context does not travel through Redis) and RequireSingleInstance (any number of instances work).
 // ForceShort lowers the numbers of messages, but for TestReconnect's, unless LOCKSTEP_TEST=all.
 func TestConformance(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
 	features := features()

@@ -20,6 +20,8 @@ func (c *SubscriberConfig) contain() {
 		contained(log, "Room", func() { n = room() })
 		return n
 	}
+	vanished := c.Vanished
+	c.Vanished = func(n int64, keys []string) { contained(log, "Vanished", func() { vanished(n, keys) }) }
 	c.Observer = containedObserver{c.Observer, log}
 }
 

@@ -55,13 +55,7 @@ type Query struct {
 	Match  func(Letter) bool // additional filter; nil for all
 	Oldest bool              // list the oldest first instead of the newest
 	Limit  int               // maximum number of letters, 1 to 1000; default 100
-	After  string            // continue after this letter: Next of the previous page
-}
-
-// Page is a page of the letters that a [Query] selects.
-type Page struct {
-	Letters []Letter
-	Next    string // cursor for the next page; empty on the last
+	After  string            // continue after this letter: next of the previous page
 }
 
 // NewDeadLetters returns the DeadLetters of the stream prefix + "dead". Entries may return to streams with
@@ -80,34 +74,34 @@ const (
 	lettersMost   = 1_000
 )
 
-// List returns the letters that q selects. A page may be short or even empty and still have a Next.
-func (d *DeadLetters) List(ctx context.Context, q Query) (Page, error) {
+// List returns a page of the letters that q selects, and the cursor for the next page, "" on the last. A page
+// may be short or even empty and still have a next one.
+func (d *DeadLetters) List(ctx context.Context, q Query) (page []Letter, next string, err error) {
 	limit := cmp.Or(q.Limit, lettersAtOnce)
 	if limit < 0 || limit > lettersMost {
-		return Page{}, fmt.Errorf("stream: Query.Limit %d: want 1 to %d", limit, lettersMost)
+		return nil, "", fmt.Errorf("stream: Query.Limit %d: want 1 to %d", limit, lettersMost)
 	}
-	page := Page{Next: q.After}
+	next = q.After
 	for looked, bytes := 0, 0; looked < lettersLooked && bytes < lettersBytes; {
-		letters, err := d.read(ctx, page.Next, q.Oldest)
+		letters, err := d.read(ctx, next, q.Oldest)
 		if err != nil {
-			return Page{}, err
+			return nil, "", err
 		}
 		for _, letter := range letters {
 			looked, bytes = looked+1, bytes+letter.size()
-			page.Next = letter.ID
+			next = letter.ID
 			if q.Reason != "" && letter.Reason != q.Reason || q.Match != nil && !q.Match(letter) {
 				continue
 			}
-			if page.Letters = append(page.Letters, letter); len(page.Letters) == limit {
-				return page, nil
+			if page = append(page, letter); len(page) == limit {
+				return page, next, nil
 			}
 		}
 		if len(letters) < lettersAtOnce {
-			page.Next = ""
-			break
+			return page, "", nil
 		}
 	}
-	return page, nil
+	return page, next, nil
 }
 
 // read returns the letters after the given one, or from the start if it is empty.
@@ -166,73 +160,41 @@ func (d *DeadLetters) Message(l Letter) (*message.Message, error) {
 	return decode(unmarshaller{}, entry{id: l.Entry, fields: fields})
 }
 
-// Retried is the outcome of retrying one letter.
-type Retried struct {
-	ID     string
-	Stream string
-	Entry  string
-	Err    error // [ErrNoLetter] or [ErrNotRetryable]; nil on success
-}
-
-// Retry adds the letters' entries to their original streams again, with the original fields and therefore the
-// original message UUIDs, and removes the letters. Each letter is one atomic step, and retrying a missing
-// letter does nothing, so after an error it is safe to call Retry again with the same IDs. It returns the
-// outcome of each ID, in order, up to the first Redis error. If any ID is invalid it returns [ErrBadID] and
-// does nothing.
+// Retry adds a letter's entry to its original stream again, with the original fields and therefore the original
+// message UUID, and removes the letter, in one atomic step. It returns the stream and the ID of the new entry.
+// It returns [ErrBadID], [ErrNoLetter] or [ErrNotRetryable] if nothing was changed. After another error it is
+// safe to call Retry again.
 //
 // The new entry is at the end of the stream. Every group receives it, even groups that settled the original.
-func (d *DeadLetters) Retry(ctx context.Context, ids ...string) ([]Retried, error) {
-	if err := checkIDs(ids...); err != nil {
-		return nil, err
-	}
-	done := make([]Retried, 0, len(ids))
-	for _, id := range ids {
-		one, err := d.retry(ctx, id)
-		if err != nil {
-			return done, fmt.Errorf("retry dead letter %s: %w", id, err)
-		}
-		done = append(done, one)
-	}
-	return done, nil
-}
-
-func (d *DeadLetters) retry(ctx context.Context, id string) (Retried, error) {
-	one := Retried{ID: id}
+func (d *DeadLetters) Retry(ctx context.Context, id string) (topic, entry string, err error) {
 	letter, err := d.Get(ctx, id)
-	switch {
-	case errors.Is(err, ErrNoLetter):
-		one.Err = err
-		return one, nil
-	case err != nil:
-		return one, err
-	case !strings.HasPrefix(letter.Stream, d.prefix):
-		one.Err = fmt.Errorf("%w: %s is from stream %.80q, which does not have the prefix %s", ErrNotRetryable, id,
-			letter.Stream, d.prefix)
-		return one, nil
-	}
-	one.Stream = letter.Stream
-	reply, err := retryScript.Run(ctx, d.redis, []string{d.dead, letter.Stream}, id).StringSlice()
 	if err != nil {
-		return one, err
+		return "", "", err
 	}
-	if len(reply) != 2 {
-		return one, fmt.Errorf("%w: %d parts", errReply, len(reply))
+	if topic = letter.Stream; !strings.HasPrefix(topic, d.prefix) {
+		return "", "", fmt.Errorf("%w: %s is from stream %.80q, which does not have the prefix %s", ErrNotRetryable, id,
+			topic, d.prefix)
+	}
+	reply, err := retryScript.Run(ctx, d.redis, []string{d.dead, topic}, id).StringSlice()
+	if err == nil && len(reply) != 2 {
+		err = fmt.Errorf("%w: %d parts", errReply, len(reply))
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("retry dead letter %s: %w", id, err)
 	}
 	switch reply[0] {
 	case "retried":
-		one.Entry = reply[1]
+		return topic, reply[1], nil
 	case "gone":
-		one.Err = fmt.Errorf("%w: %s", ErrNoLetter, id)
+		return "", "", fmt.Errorf("%w: %s", ErrNoLetter, id)
 	case "truncated":
-		one.Err = fmt.Errorf("%w: %s has only %s; publish the event again, or drop the letter", ErrNotRetryable, id,
+		return "", "", fmt.Errorf("%w: %s has only %s; publish the event again, or drop the letter", ErrNotRetryable, id,
 			letter.Truncated)
 	case "empty":
-		one.Err = fmt.Errorf("%w: %s is empty: the entry was trimmed before it was dead-lettered; drop the letter",
+		return "", "", fmt.Errorf("%w: %s is empty: the entry was trimmed before it was dead-lettered; drop the letter",
 			ErrNotRetryable, id)
-	default:
-		return one, fmt.Errorf("%w: %q", errReply, reply[0])
 	}
-	return one, nil
+	return "", "", fmt.Errorf("retry dead letter %s: %w: %q", id, errReply, reply[0])
 }
 
 // Drop deletes letters and returns how many existed.

@@ -28,6 +28,7 @@ type Delivery struct {
 	key     string
 	beside  bool // is handed out even if its key is busy
 	attempt int
+	deaths  atomic.Int64
 	times   int
 	bytes   int64
 	since   time.Time
@@ -39,6 +40,8 @@ type Delivery struct {
 	lost atomic.Bool // the handler was cancelled because another consumer owns the entry
 	mu   sync.Mutex  // held while finishing
 	how  string      // empty until finished
+
+	latest string // set by the first Begin
 
 	maybeSettled bool // a settlement got no reply and may have happened
 }
@@ -61,8 +64,7 @@ func (d *Delivery) Group() string { return d.sub.group.name }
 // Entry returns the ID of the stream entry.
 func (d *Delivery) Entry() string { return d.entry }
 
-// Attempt returns the number of this attempt, starting at 1. Deliveries that failed, or lapsed because their
-// consumer died, hung or was cut off, count as attempts; deferred ones do not.
+// Attempt returns the number of this attempt, starting at 1. Only deliveries that failed count as attempts.
 func (d *Delivery) Attempt() int { return d.attempt }
 
 // Delivered returns how often the entry has been delivered, including this delivery and deferred ones.
@@ -74,17 +76,40 @@ func (d *Delivery) Began() time.Time { return d.since }
 // Now returns the current time by Redis' clock, the clock of the timestamps in entry IDs.
 func (d *Delivery) Now() time.Time { return d.sub.group.clock.now() }
 
-// Latest returns the ID most recently assigned in the stream. Its entry may already be deleted.
-func (d *Delivery) Latest(ctx context.Context) (id string, err error) {
-	err = withTimeout(ctx, func(ctx context.Context) error {
-		id, err = d.sub.group.latest(ctx)
+// Deaths returns how often a consumer died, hung or was cut off after Begin, before it finished the entry or gave it back.
+// It is 0 after Survived.
+func (d *Delivery) Deaths() int { return int(d.deaths.Load()) }
+
+// Begin records that the work on the message begins, and whether the death of this process counts; see [Delivery.Deaths].
+// A later call changes the latter. It returns [ErrNotOwner] if another consumer owns the entry.
+func (d *Delivery) Begin(ctx context.Context, counts bool) error {
+	deaths := d.Deaths()
+	if counts {
+		deaths++
+	}
+	var latest string
+	err := withTimeout(ctx, func(ctx context.Context) (err error) {
+		latest, err = d.sub.group.begin(ctx, d.entry, deaths)
 		return err
 	})
-	if err != nil {
-		return "", fmt.Errorf("last entry of %s: %w", d.Stream(), err)
+	if err == nil && latest == "" || noGroup(err) {
+		err = ErrNotOwner
 	}
-	return id, nil
+	if err != nil {
+		return fmt.Errorf("begin entry %s of %s: %w", d.entry, d.Stream(), err)
+	}
+	if d.latest == "" { // a later call may be beside the handler
+		d.latest = latest
+	}
+	return nil
 }
+
+// Survived forgets the deaths, once the message is given back: its work has ended, and this process lives.
+func (d *Delivery) Survived() { d.deaths.Store(0) }
+
+// Latest returns the ID most recently assigned in the stream when the handler began, "" before [Delivery.Begin]. Its
+// entry may already be deleted.
+func (d *Delivery) Latest() string { return d.latest }
 
 // Nack gives the entry back, to be redelivered after the delay to any consumer with room. If failed is true it counts
 // as an attempt. Nacking twice is a no-op. If the delivery was finished in another way, Nack returns [ErrNotOwner].
@@ -104,7 +129,7 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 }
 
 func (d *Delivery) back(how string, delay time.Duration) giveBack {
-	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred}
+	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred, deaths: d.Deaths()}
 	if how == Nacked {
 		b.how = failed
 	}

@@ -49,10 +49,8 @@
 // letter. A panic in Room or the Observer is logged. The handler decides when to give up, with
 // [Delivery.DeadLetter].
 //
-// An attempt counts when the handler failed, which is when the message is nacked, or when its process died or
-// hung: when another consumer, or a new process with the same name, takes the lapsed entry. A deferred
-// delivery does not count, see [MetadataUncounted], nor does an entry that lapses and returns to the same
-// process, because the reply of a read was lost.
+// An attempt counts when the handler failed, which is when the message is nacked. A deferred delivery does not count, see
+// [MetadataUncounted], nor does one that lapses: if its handler had called [Delivery.Begin], it counts as a death.
 //
 // A consumer reads in batches that double while more is due or new, up to its window. It takes no more
 // entries than its Room allows, and leaves the rest to other consumers. It reads no more while its messages
@@ -67,7 +65,7 @@
 // One message per Key is in flight in a process, and those that need not wait for it: see Beside. The others
 // are parked in an index by key. New entries of the key are parked behind them, and the oldest is unparked
 // when the message is finished. A handler can read the parked entries of its key and settle them together
-// with its own: [Delivery.Siblings]. [Subscriber.Wake] makes waiting entries due at once.
+// with its own: [Delivery.Siblings]. [Delivery.Defer] changes when siblings are redelivered.
 //
 // # States of an entry
 //
@@ -89,13 +87,15 @@
 //	Redis is down                handlers continue; idempotent scripts are retried; one log line when it goes, one
 //	                             when it is back. After an outage longer than visibility/2, lapsed entries are
 //	                             left alone for another visibility/2, so that live consumers can send heartbeats
-//	Redis hangs                  the same; reads that it runs after their deadline take nothing, and no attempt is
-//	                             counted for entries that return to their consumer
-//	a reply is lost              the retry of a settlement finds it settled; entries of a lost read lapse, uncounted
+//	Redis hangs                  the same; reads that it runs after their deadline take nothing
+//	a reply is lost              the retry of a settlement finds it settled; entries of a lost read lapse
 //	Redis lost the group         the group is re-created where it starts, by default at the first entry, with a warning;
 //	                             settling an entry that was in flight returns ErrNotOwner
-//	a group is deleted           the Trimmer removes its keys after two passes without it; a live consumer re-creates it
-//	a pending entry is trimmed   its delivery continues and can be settled; it is not redelivered
+//	a group is deleted           the Trimmer removes its keys after two passes without it; a live consumer re-creates it,
+//	                             and calls Vanished
+//	a pending entry is trimmed   its delivery continues and can be settled; otherwise it is not redelivered, and
+//	                             Vanished is called
+//	unread ones are trimmed      Vanished is called, with Redis 7.0 or newer
 //	the due index is lost        a sweep every 30 s gives pending entries a new due time; live consumers keep
 //	                             theirs. Every eighth sweep inspects all entries, in case the index has due times
 //	                             of entries that are gone

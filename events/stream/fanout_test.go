@@ -58,7 +58,7 @@ func TestFanOutDeliversEveryMessageToEachSubscription(t *testing.T) {
 		})
 	}
 	publishKeyed(t, client, "late", 2)
-	if n := client.Exists(context.Background(), due, tries).Val() + int64(len(client.XInfoGroups(context.Background(), topic).Val())); n != 0 {
+	if n := client.Exists(context.Background(), due, failures).Val() + int64(len(client.XInfoGroups(context.Background(), topic).Val())); n != 0 {
 		t.Errorf("%d keys or groups; want none", n)
 	}
 }

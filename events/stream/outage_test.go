@@ -22,7 +22,7 @@ func TestMissingGroupIsRecreatedFromTheFirstEntry(t *testing.T) {
 	ctx := context.Background()
 	for name, lose := range map[string]func(redis.UniversalClient){
 		"the group":  func(c redis.UniversalClient) { c.XGroupDestroy(ctx, topic, group) },
-		"everything": func(c redis.UniversalClient) { c.Del(ctx, topic, due, tries) },
+		"everything": func(c redis.UniversalClient) { c.Del(ctx, topic, due, failures) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
@@ -178,8 +178,8 @@ func TestSweepFindsEntryWithoutDueTime(t *testing.T) {
 		c.MaxIdleTime, c.ClaimInterval = 100*time.Millisecond, 50*time.Millisecond
 	})
 	m := w.next()
-	if got := delivery(t, m).Attempt(); got != 2 {
-		t.Errorf("attempt %d; want 2", got)
+	if got := delivery(t, m).Delivered(); got != 2 {
+		t.Errorf("delivery %d; want 2", got)
 	}
 	m.Ack()
 	clean(t, client)
@@ -209,7 +209,7 @@ func TestSettleFailsAfterDataLoss(t *testing.T) {
 	publish(t, client, 1)
 	m := w.next()
 	pipe := client.TxPipeline() // simulates data loss, after which the new group has read beyond m's entry
-	pipe.Del(ctx, topic, due, tries)
+	pipe.Del(ctx, topic, due, failures)
 	pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: "9999999999999-0", Values: []any{"repo", "x/y"}})
 	pipe.XGroupCreate(ctx, topic, group, "0")
 	pipe.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "b", Streams: []string{topic, ">"}, Block: -1})

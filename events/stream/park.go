@@ -14,7 +14,7 @@ func (s *subscription) park(ctx context.Context, waiting []*Delivery) {
 	for batch := range slices.Chunk(waiting, endingsAtOnce) {
 		backs := make([]giveBack, len(batch))
 		for i, d := range batch {
-			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early}
+			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early, deaths: d.Deaths()}
 		}
 		s.write(ctx, "park", len(backs), make(map[string]bool), func(ctx context.Context) ([]string, error) {
 			return s.group.nack(ctx, backs)

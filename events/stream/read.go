@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -83,6 +84,7 @@ func (s *subscription) take(
 			s.heard = time.Now()
 		}
 		s.outage.answered(stop, s.cfg.MaxIdleTime/2)
+		s.vanished(stop, got)
 		all = s.admit(stop, got.entries)
 	}
 	return got, all, err
@@ -144,6 +146,19 @@ func (s *subscription) recover(ctx context.Context, err error) {
 	s.log.WarnContext(ctx, "consumer group recreated, entries are delivered again: Redis lost its data, "+
 		"or the group was deleted",
 		"stream", s.group.stream, "after", s.group.start)
+	s.cfg.Vanished(0, nil)
+}
+
+// vanished reports the entries that a take has missed.
+func (s *subscription) vanished(ctx context.Context, got takeResult) {
+	n := got.unread + int64(len(got.keys))
+	if n == 0 {
+		return
+	}
+	s.log.ErrorContext(ctx, "entries vanished from the stream before they were settled: it was full, as its trimmer logs, "+
+		"or something else trims it: then remove MAXLEN from XADD, and do not use XTRIM or XDEL",
+		"stream", s.group.stream, "entries", n, "unread", got.unread)
+	s.cfg.Vanished(n, slices.DeleteFunc(got.keys, func(key string) bool { return key == "" }))
 }
 
 // taken are the deliveries of the entries that one call took.
@@ -170,9 +185,11 @@ func (s *subscription) admit(ctx context.Context, entries []entry) (all taken) {
 		if had, lapsed := strings.CutPrefix(e.origin, ":"); lapsed {
 			s.cfg.Observer.Lapsed(s.group.stream, had)
 			s.log.WarnContext(ctx, "entry lapsed: its previous consumer died, hung or was cut off",
-				"stream", s.group.stream, "entry", e.id, "had_by", had, "attempt", e.failed+1)
+				"stream", s.group.stream, "entry", e.id, "had_by", had, "attempt", e.failed+1, "deaths", e.deaths)
 		}
-		d := &Delivery{sub: s, entry: e.id, attempt: e.failed + 1, times: e.times, bytes: e.bytes(), since: time.Now()}
+		d := &Delivery{sub: s, entry: e.id, attempt: e.failed + 1, times: e.times, bytes: e.bytes(),
+			since: time.Now()}
+		d.deaths.Store(int64(e.deaths))
 		if err := d.open(e); err != nil {
 			all.poison = append(all.poison, poisoned{d, err})
 			continue

@@ -19,8 +19,9 @@ import (
 var lua embed.FS
 
 var (
-	takeScript       = redis.NewScript(source("alive", "take"))
+	takeScript       = redis.NewScript(source("alive", "groups", "take"))
 	touchScript      = redis.NewScript(source("alive", "touch"))
+	beginScript      = redis.NewScript(source("begin"))
 	beatScript       = redis.NewScript(source("beat"))
 	ackScript        = redis.NewScript(source("ack"))
 	nackScript       = redis.NewScript(source("nack"))
@@ -59,14 +60,13 @@ type group struct {
 	redis        onceClient
 	stream       string
 	due          string // ZSET: entry ID -> due time, ms
-	failures     string // HASH: entry ID -> failed attempts
+	failures     string // HASH: entry ID -> failed attempts, and deaths; see begin.lua
 	parkedIndex  string // ZSET of labels, all scores 0: parked entries ordered by key
 	parkedLabels string // HASH: entry ID -> label
 	name         string
 	consumer     string
 	start        string // ID after which a new group starts
 	clock        *clock
-	subscribed   int64 // time of initialize by Redis' clock, ms
 }
 
 // initialize creates the group and the stream, unless they exist, and reads Redis' clock.
@@ -83,8 +83,7 @@ func (g *group) initialize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.subscribed = now.UnixMilli()
-	g.clock.set(g.subscribed)
+	g.clock.set(now.UnixMilli())
 	return nil
 }
 
@@ -112,17 +111,16 @@ func (g *group) create(ctx context.Context) error {
 	return nil
 }
 
-func (g *group) latest(ctx context.Context) (string, error) {
-	info, err := g.redis.XInfoStream(ctx, g.stream).Result()
-	if err != nil {
-		return "", err
-	}
-	return info.LastGeneratedID, nil
+// begin records that the handler of an entry begins, and returns the last ID of the stream, or "" if this consumer
+// does not own the entry. deaths are those of the entry if this process dies.
+func (g *group) begin(ctx context.Context, id string, deaths int) (latest string, err error) {
+	return beginScript.Run(ctx, g.redis, []string{g.stream, g.failures}, g.name, g.consumer, deaths, id).Text()
 }
 
 type entry struct {
 	id     string
 	failed int      // failed attempts
+	deaths int      // processes that died or hung while its handler ran
 	times  int      // deliveries, including this one
 	origin string   // "new", "parked", or ":" followed by the consumer under which it lapsed
 	more   bool     // further parked entries of its key may be unparked
@@ -132,7 +130,10 @@ type entry struct {
 type takeResult struct {
 	entries []entry
 	next    int64  // ms until the earliest due time, -1 if there is none
-	last    string // ID of the stream's last entry
+	last    string // ID most recently assigned in the stream
+
+	keys   []string // of pending entries that have vanished, "" if unknown
+	unread int64    // number of entries that have vanished unread
 }
 
 // bytes returns the size of the entries' fields and values.
@@ -157,7 +158,7 @@ func (g *group) take(
 		alive = 1
 	}
 	reply, err := takeScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels},
-		g.name, g.consumer, parked, count, share, visibility.Milliseconds(), bytes, deadline, g.subscribed, alive).Slice()
+		g.name, g.consumer, parked, count, share, visibility.Milliseconds(), bytes, deadline, alive).Slice()
 	if err != nil {
 		return takeResult{}, err
 	}
@@ -167,7 +168,7 @@ func (g *group) take(
 		}
 	}
 	switch len(reply) {
-	case 5:
+	case 7:
 	case 1:
 		return takeResult{}, errLate
 	default:
@@ -176,8 +177,11 @@ func (g *group) take(
 	var t takeResult
 	t.next, _ = reply[3].(int64)
 	t.last, _ = reply[4].(string)
-	sound := t.last != ""
-	for i, parts := range []int{6, 2} { // redelivered entries, then new ones
+	var sound bool
+	t.keys, sound = list(reply[5])
+	t.unread, _ = reply[6].(int64)
+	sound = sound && t.last != ""
+	for i, parts := range []int{7, 2} { // redelivered entries, then new ones
 		list, ok := reply[1+i].([]any)
 		sound = sound && ok
 		for _, raw := range list {
@@ -203,10 +207,11 @@ func parseEntry(raw any, want int) (e entry, ok bool) {
 	e.times, e.origin = 1, "new"
 	if want > 2 {
 		failed, _ := parts[2].(int64)
-		times, _ := parts[3].(int64)
-		e.failed, e.times = int(failed), int(times)
-		e.origin, _ = parts[4].(string)
-		e.more = parts[5] == int64(1)
+		deaths, _ := parts[3].(int64)
+		times, _ := parts[4].(int64)
+		e.failed, e.deaths, e.times = int(failed), int(deaths), int(times)
+		e.origin, _ = parts[5].(string)
+		e.more = parts[6] == int64(1)
 	}
 	return e, ok && e.id != "" && e.origin != ""
 }
@@ -249,6 +254,7 @@ type giveBack struct {
 	key     string
 	delayMS int64
 	how     string // one of the following
+	deaths  int    // before the delivery; -1 leaves them
 }
 
 const (
@@ -288,10 +294,15 @@ const (
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
 func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
+	return g.nackAs(ctx, g.consumer, backs)
+}
+
+// nackAs gives back entries that are pending under a name: the consumer's own, or that of parked entries.
+func (g *group) nackAs(ctx context.Context, name string, backs []giveBack) (refused []string, err error) {
 	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
-	args := append(make([]any, 0, 3+4*len(backs)), g.name, g.consumer, parked)
+	args := append(make([]any, 0, 3+5*len(backs)), g.name, name, parked)
 	for _, b := range backs {
-		args = append(args, b.id, b.delayMS, b.how, b.label())
+		args = append(args, b.id, b.delayMS, b.how, b.label(), b.deaths)
 	}
 	return nackScript.Run(ctx, g.redis, keys, args...).StringSlice()
 }
@@ -322,20 +333,16 @@ func (g *group) leave(ctx context.Context, consumer string) error {
 
 const pageBytes = 4 << 20 // approximate maximum size of one page of siblings
 
-// readParked reads up to limit parked entries of one key and kind: the oldest after the given label, or the newest.
+// readParked reads up to limit parked entries of one key and kind, the oldest after the given label.
 func (g *group) readParked(
-	ctx context.Context, key string, kind byte, after string, newest bool, limit int,
+	ctx context.Context, key string, kind byte, after string, limit int,
 ) ([]parkedEntry, error) {
 	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
 	if after != "" {
 		from = "(" + after
 	}
-	reverse := 0
-	if newest {
-		reverse = 1
-	}
 	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.parkedIndex, g.parkedLabels}, g.name, parked,
-		from, to, limit, reverse, pageBytes).Slice()
+		from, to, limit, pageBytes).Slice()
 	if err != nil {
 		return nil, err
 	}
@@ -380,10 +387,15 @@ func (g *group) unpark(ctx context.Context, keys []string) (more []bool, err err
 func noKey(err error) bool { return err != nil && strings.Contains(err.Error(), "no such key") }
 
 func texts(raw any) ([]string, bool) {
-	list, ok := raw.([]any)
-	fields := make([]string, len(list))
-	for i, f := range list {
-		fields[i], _ = f.(string)
+	fields, ok := list(raw)
+	return fields, ok && len(fields)%2 == 0
+}
+
+func list(raw any) ([]string, bool) {
+	items, ok := raw.([]any)
+	texts := make([]string, len(items))
+	for i, item := range items {
+		texts[i], _ = item.(string)
 	}
-	return fields, ok && len(list)%2 == 0
+	return texts, ok
 }

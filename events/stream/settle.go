@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -33,8 +34,9 @@ type Output struct {
 type HashUpdate struct {
 	Key    string
 	Fields map[string]string
-	Drop   []string // fields to remove
-	Clear  bool     // remove all other fields
+	Drop   []string      // fields to remove
+	Clear  bool          // remove all other fields
+	Expire time.Duration // after which Redis removes the hash; 0 leaves that as it is
 }
 
 // Guard identifies a lease in the same Redis: a hash with the fields owner, fence and expires, in
@@ -62,7 +64,7 @@ func (d *Delivery) DeadLetter(ctx context.Context, reason, cause string, s Settl
 }
 
 func (d *Delivery) settle(ctx context.Context, how string, letter *deadLetter, s Settlement) error {
-	call := settleCall{guard: s.Guard, also: s.Also, giveBack: s.Guard != nil && s.OnRelease != nil, key: d.key}
+	call := settleCall{guard: s.Guard, also: s.Also, release: s.Guard != nil && s.OnRelease != nil, key: d.key}
 	if err := call.add(d.entry, d.sub.group.consumer, letter, s.Outputs, s.State); err != nil {
 		return err
 	}
@@ -112,13 +114,13 @@ type deadLetter struct {
 
 // settleCall is the input of one call of the settle script.
 type settleCall struct {
-	guard    *Guard
-	also     []Guard
-	giveBack bool   // release the guard's lease unless others wait for it
-	key      string // key of the entry
-	n        int    // number of entries
-	keys     []string
-	args     []any
+	guard   *Guard
+	also    []Guard
+	release bool   // release the guard's lease unless others wait for it
+	key     string // key of the entry
+	n       int    // number of entries
+	keys    []string
+	args    []any
 }
 
 // The verdicts of the script on an entry.
@@ -166,7 +168,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 		if update.Clear {
 			clear = 1
 		}
-		args = append(args, clear, len(update.Drop))
+		args = append(args, clear, update.Expire.Milliseconds(), len(update.Drop))
 		for _, name := range update.Drop {
 			args = append(args, name)
 		}
@@ -191,7 +193,7 @@ func (g *group) settle(ctx context.Context, c settleCall) (verdicts []string, re
 			args = append(args, other.Owner, strconv.FormatUint(other.Fence, 10))
 		}
 	}
-	if c.giveBack {
+	if c.release {
 		keys = append(keys, c.guard.Queue)
 		args = append(args, 1, "["+labelOf(c.key, mayUnpark), "("+labelOf(c.key, mustWait+1))
 	} else {

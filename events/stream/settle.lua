@@ -11,8 +11,8 @@
 --         number of entries, at most 256; then for each its ID, the name that it must be pending under, and
 --         0, or 1 for a dead letter, followed by the stream's cap, reason, error and attempts
 --         number of outputs; for each the number of its fields and values, and these
---         number of hashes; for each 1 to clear it first, else 0, the number of fields to remove, and these,
---         the number of its fields and values, and these
+--         number of hashes; for each 1 to clear it first, else 0, ms until it expires, or 0, the number of fields to
+--         remove, and these, the number of its fields and values, and these
 -- Returns for each entry
 --         "settled"    done; otherwise nothing changed:
 --         "already"    the entry is not pending: it was settled before
@@ -46,7 +46,7 @@ for n = 1, tonumber(arg()) do
   local e = {id = arg(), owner = arg(), outputs = {}, hashes = {}}
   if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
   for i = 1, tonumber(arg()) do e.outputs[i] = {key = key(), fields = list()} end
-  for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', drop = list(), fields = list()} end
+  for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', expire = arg(), drop = list(), fields = list()} end
   entries[n] = e
 end
 
@@ -128,10 +128,11 @@ for n, e in ipairs(entries) do
       for i = 1, #h.fields, 1000 do -- Lua passes a bounded number of arguments
         redis.call('HSET', h.key, unpack(h.fields, i, math.min(i + 999, #h.fields)))
       end
+      if h.expire ~= '0' then redis.call('PEXPIRE', h.key, h.expire) end
     end
     redis.call('XACK', stream, group, e.id)
     redis.call('ZREM', due, e.id)
-    redis.call('HDEL', failures, e.id)
+    redis.call('HDEL', failures, e.id, e.id .. ':deaths')
     local label = e.owner ~= consumer and redis.call('HGET', labels, e.id)
     if label then
       redis.call('ZREM', parked_index, label)

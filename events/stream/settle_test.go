@@ -256,6 +256,8 @@ func TestClearRemovesOtherFields(t *testing.T) {
 		"and nothing comes":       {stream.HashUpdate{Clear: true}, 0},
 		"nothing at all":          {stream.HashUpdate{}, 2},
 		"some go, others come":    {stream.HashUpdate{Drop: []string{"other", "not there"}, Fields: map[string]string{"head": "new", "tail": "new"}}, 2},
+		"it expires":              {stream.HashUpdate{Fields: map[string]string{"head": "new"}, Expire: time.Hour}, 2},
+		"it goes at once":         {stream.HashUpdate{Clear: true, Expire: time.Hour}, 0},
 		"thousands come":          {stream.HashUpdate{Fields: many, Clear: true}, 5000},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -273,6 +275,9 @@ func TestClearRemovesOtherFields(t *testing.T) {
 			clean(t, client)
 			if n := client.HLen(ctx, state).Val(); n != tc.want {
 				t.Errorf("%d fields; want %d", n, tc.want)
+			}
+			if left := client.PTTL(ctx, state).Val(); (left > 0) != (tc.want > 0 && tc.update.Expire > 0) {
+				t.Errorf("it expires in %v", left)
 			}
 			if head := client.HGet(ctx, state, "head").Val(); tc.update.Fields["head"] != "" && head != "new" {
 				t.Errorf("head is %q", head)

@@ -3,6 +3,8 @@ package stream
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -28,7 +30,7 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	if page != "" {
 		kind, after = page[0], page[1:]
 	}
-	siblings, last, err := d.parked(ctx, kind, after, false, limit)
+	siblings, last, err := d.parked(ctx, kind, after, limit)
 	switch {
 	case err != nil:
 		return nil, "", err
@@ -40,28 +42,34 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	return siblings, next, nil
 }
 
-// Newest returns some of the newest siblings, about limit.
-func (d *Delivery) Newest(ctx context.Context, limit int) (siblings []Sibling, err error) {
-	if d.key == "" {
-		return nil, nil
-	}
-	for _, kind := range []byte{mayUnpark, mustWait} {
-		found, _, err := d.parked(ctx, kind, "", true, limit)
-		if err != nil {
-			return nil, err
+// Defer delays the redelivery of siblings, as nacking each with that delay does. It skips those that are no longer parked.
+func (d *Delivery) Defer(ctx context.Context, entries []string, delay time.Duration) error {
+	for batch := range slices.Chunk(entries, endingsAtOnce) {
+		backs := make([]giveBack, len(batch))
+		for i, id := range batch {
+			backs[i] = giveBack{id: id, key: d.key, delayMS: ceilMS(delay), how: deferred, deaths: -1}
 		}
-		siblings = append(siblings, found...)
+		err := withTimeout(ctx, func(ctx context.Context) error {
+			_, err := d.sub.group.nackAs(ctx, parked, backs)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("defer siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
+		}
 	}
-	return siblings, nil
+	if len(entries) > 0 {
+		d.sub.wakeReader()
+	}
+	return nil
 }
 
 // parked returns parked siblings and the label to continue after, "" at the end.
 func (d *Delivery) parked(
-	ctx context.Context, kind byte, after string, newest bool, limit int,
+	ctx context.Context, kind byte, after string, limit int,
 ) (siblings []Sibling, last string, err error) {
 	var found []parkedEntry
 	err = withTimeout(ctx, func(ctx context.Context) error {
-		found, err = d.sub.group.readParked(ctx, d.key, kind, after, newest, limit)
+		found, err = d.sub.group.readParked(ctx, d.key, kind, after, limit)
 		return err
 	})
 	if err != nil {

@@ -166,3 +166,69 @@ func noStream(err error) bool {
 	reply, ok := errors.AsType[redis.Error](err)
 	return ok && strings.Contains(reply.Error(), "no such key")
 }
+
+// Consumers returns the consumers of a group, including those that crashed recently, the most recently active
+// first. A group that does not exist has none. A consumer is live if it has been idle for less than
+// [LiveFor]; before Redis 7.2 only a [Subscriber] is live while nothing arrives.
+func Consumers(ctx context.Context, client redis.UniversalClient, topic, group string) ([]redis.XInfoConsumer, error) {
+	infos, err := client.XInfoConsumers(ctx, topic, group).Result()
+	if err != nil && !noGroup(err) && !noStream(err) {
+		return nil, fmt.Errorf("consumers of %s: %w", group, err)
+	}
+	all := slices.DeleteFunc(infos, func(c redis.XInfoConsumer) bool { return c.Name == parked })
+	slices.SortFunc(all, func(a, b redis.XInfoConsumer) int {
+		return cmp.Or(cmp.Compare(a.Idle, b.Idle), cmp.Compare(a.Name, b.Name))
+	})
+	return all, nil
+}
+
+// ReadWatermarks returns the IDs of the newest entry of the stream called topic, "0-0" if there is none, and
+// of the oldest entry that at least one group has not settled, read or not, "" if there is none. In a stream
+// without groups every entry counts as settled; a stream that does not exist counts as empty. It takes one
+// round trip and its cost is proportional to the number of groups.
+func ReadWatermarks(
+	ctx context.Context, client redis.UniversalClient, topic string,
+) (latest, unsettled string, err error) {
+	reply, err := watermarksScript.Run(ctx, client, []string{topic}).StringSlice()
+	if err == nil && len(reply) != 2 {
+		err = fmt.Errorf("%w: %d parts", errReply, len(reply))
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("watermarks of %s: %w", topic, err)
+	}
+	return reply[0], reply[1], nil
+}
+
+// Waits reports whether an entry of the stream called topic that has a key may still wait for a group: whether one is
+// parked, or whether any entry, whatever its key, has been unread or in flight since a time of Redis' clock.
+func Waits(
+	ctx context.Context, client redis.UniversalClient, prefix, topic, group, key string, since time.Time,
+) (bool, error) {
+	until, after := strconv.FormatInt(since.UnixMilli(), 10), "0-0"
+	pipe := client.Pipeline()
+	waiting := pipe.ZRangeByLex(ctx, indexKey(prefix, "parked", topic, group),
+		&redis.ZRangeBy{Min: "[" + key + "\x00", Max: "(" + key + "\x01", Count: 1})
+	groups, consumers := pipe.XInfoGroups(ctx, topic), pipe.XInfoConsumers(ctx, topic, group)
+	if _, err := pipe.Exec(ctx); err != nil && !noStream(err) && !noGroup(err) {
+		return false, fmt.Errorf("see whether entries of %s wait: %w", topic, err)
+	}
+	if i := slices.IndexFunc(groups.Val(), func(g redis.XInfoGroup) bool { return g.Name == group }); i >= 0 {
+		after = groups.Val()[i].LastDeliveredID
+	}
+	unread, err := client.XRangeN(ctx, topic, "("+after, until, 1).Result()
+	waits := len(waiting.Val())+len(unread) > 0
+	for _, c := range consumers.Val() {
+		if waits || err != nil {
+			break
+		}
+		if c.Name == parked {
+			continue
+		}
+		var inFlight []redis.XPendingExt
+		inFlight, err = client.XPendingExt(ctx, &redis.XPendingExtArgs{
+			Stream: topic, Group: group, Consumer: c.Name, Start: "-", End: until, Count: 1,
+		}).Result()
+		waits = len(inFlight) > 0
+	}
+	return waits, err
+}

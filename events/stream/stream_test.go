@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	topic = "lockstep:{0}:changes"
-	dead  = "lockstep:{0}:dead"
-	group = "workers"
-	due   = "lockstep:{0}:due:changes:workers"
-	tries = "lockstep:{0}:tries:changes:workers"
+	topic    = "lockstep:{0}:changes"
+	dead     = "lockstep:{0}:dead"
+	group    = "workers"
+	due      = "lockstep:{0}:due:changes:workers"
+	failures = "lockstep:{0}:failures:changes:workers"
 
-	patience = 30 * time.Second     // timeout for events that must happen
+	patience = 3 * time.Minute      // timeout for events that must happen
 	rounding = 2 * time.Millisecond // of a delay: Redis' clock is read in whole milliseconds at both ends
 )
 
@@ -189,7 +189,7 @@ func pending(t testing.TB, client redis.UniversalClient) map[string]int64 {
 func clean(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
 	eventually(t, "nothing is pending, due or counted", func() bool {
-		n, err := client.Exists(context.Background(), due, tries).Result()
+		n, err := client.Exists(context.Background(), due, failures).Result()
 		return err == nil && n == 0 && len(pending(t, client)) == 0
 	})
 }

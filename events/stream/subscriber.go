@@ -133,7 +133,7 @@ func (s *Subscriber) group(topic, consumer string) *group {
 	key := func(kind string) string { return indexKey(s.cfg.Prefix, kind, topic, s.cfg.ConsumerGroup) }
 	return &group{
 		redis: onceClient{s.cfg.Client}, stream: topic, name: s.cfg.ConsumerGroup, consumer: consumer,
-		due: key("due"), failures: key("tries"), parkedIndex: key("shelf"), parkedLabels: key("labels"),
+		due: key("due"), failures: key("failures"), parkedIndex: key("parked"), parkedLabels: key("labels"),
 		start: s.cfg.OldestId, clock: new(clock),
 	}
 }

@@ -1,30 +1,31 @@
--- Take: claim due entries and read new ones, and assign each a due time, in one step. alive.lua precedes this script.
+-- Take: claim due entries and read new ones, and assign each a due time, in one step. alive.lua and groups.lua precede it.
 --
--- KEYS    1 stream   2 due index (ZSET: entry ID -> ms)   3 failed attempts (HASH: entry ID -> n)
+-- KEYS    1 stream   2 due index (ZSET: entry ID -> ms)   3 failed attempts (HASH: entry ID -> n, and deaths; see begin.lua)
 --         4 parked index   5 labels; see label in scripts.go
 -- ARGV    1 group   2 consumer   3 the name that parked entries are pending under
 --         4 maximum number of entries   5 how many of them may come from the due index   6 visibility, ms
 --         7 bytes of fields and values after which no more is read   8 deadline in ms of Redis' clock, 0 for none
---         9 when this process subscribed as the consumer, in ms of Redis' clock   10 1 to send the consumer's heartbeat, or 0
--- Returns {now, again, new, next, last}, or {now} after the deadline, without changing anything: the caller may have
+--         9 1 to send the consumer's heartbeat, or 0
+-- Returns {now, again, new, next, last, keys, unread}, or {now} after the deadline, without changing anything: the caller may have
 --         given up, and other consumers may have been unable to send heartbeats
 --         now: Redis' clock, ms
---         again: {ID, {field, value, ...}, failed attempts, deliveries, origin, more} for each due entry; origin is
+--         again: {ID, {field, value, ...}, failed attempts, deaths, deliveries, origin, more} for each due entry; origin is
 --                "parked", or ":" followed by the consumer under which the entry lapsed; more is 1 if further
 --                parked entries of the same key may be unparked
 --         new: {ID, {field, value, ...}} for each new entry
 --         next: ms until the earliest due time, 0 if it has passed, -1 if there is none
---         last: ID of the stream's last entry
+--         last: ID most recently assigned in the stream
+--         keys: for each pending entry that has vanished from the stream its key, or "" if it is unknown
+--         unread: number of entries that have vanished before the group has read them
 -- Refuses with NOGROUP if the group or the stream does not exist, and with OOM, without changing anything.
 --
--- An entry that lapsed under another consumer, or under this one before this process subscribed, counts as a failed
--- attempt, because that process died or hung. One that lapsed under this consumer since does not: the process lives, and
--- the reply of its take was lost. A parked entry does not either; the nack has counted it. A pending entry that was trimmed
--- or deleted is acknowledged and forgotten.
+-- A pending entry that has vanished is acknowledged and forgotten. Entries have vanished unread if the stream starts after the
+-- last one that the group has read, and has lost more than the group has read. Redis before 7.0 and the embedded one do not
+-- count what a stream has lost.
 local stream, due, failures, parked_index, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, consumer, parked = ARGV[1], ARGV[2], ARGV[3]
 local count, share, visibility = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local bytes, deadline, subscribed = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local bytes, deadline = tonumber(ARGV[7]), tonumber(ARGV[8])
 local room = bytes
 
 local time = redis.call('TIME')
@@ -35,22 +36,22 @@ if deadline > 0 and now > deadline then return {now} end
 -- Fail now if Redis is out of memory: reading needs none, but indexing what was read does.
 redis.call('ZADD', due, 'XX', '0', '-')
 
-if ARGV[10] == '1' then heartbeat(stream, group, consumer) end
+if ARGV[9] == '1' then heartbeat(stream, group, consumer) end
 
-local again, new, moments, at = {}, {}, {}, ms(now + visibility)
+local again, new, keys, moments, at = {}, {}, {}, {}, ms(now + visibility)
 local function index(id)
   moments[#moments + 1] = at
   moments[#moments + 1] = id
 end
 
--- remove_from_index returns 1 if entries of the same key remain that may be unparked, else 0.
+-- remove_from_index returns 1 if entries of the same key remain that may be unparked, else 0, and the key.
 local function remove_from_index(id)
   local label = redis.call('HGET', labels, id)
-  if not label then return 0 end
+  if not label then return 0, '' end
   redis.call('ZREM', parked_index, label)
   redis.call('HDEL', labels, id)
   local key = string.match(label, '^(.*)[+-]!?%l%d+%-%l%d+$') or label
-  return redis.call('ZRANGEBYLEX', parked_index, '[' .. key .. '+', '(' .. key .. ',', 'LIMIT', 0, 1)[1] and 1 or 0
+  return redis.call('ZRANGEBYLEX', parked_index, '[' .. key .. '+', '(' .. key .. ',', 'LIMIT', 0, 1)[1] and 1 or 0, key
 end
 
 local function weigh(fields)
@@ -66,22 +67,38 @@ for _, id in ipairs(due_ids) do
   local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
   local claimed = pending and redis.call('XCLAIM', stream, group, consumer, 0, id)[1]
   if claimed then
-    local failed, origin, more = redis.call('HGET', failures, id) or '0', ':' .. pending[2], 0
-    if pending[2] == parked then
-      origin, more = 'parked', remove_from_index(id)
-    elseif pending[2] ~= consumer or now - pending[3] < subscribed then
-      failed = redis.call('HINCRBY', failures, id, 1)
-    end
+    local counts, origin, more = redis.call('HMGET', failures, id, id .. ':deaths'), ':' .. pending[2], 0
+    if pending[2] == parked then origin, more = 'parked', remove_from_index(id) end
     index(id)
     weigh(claimed[2])
-    again[#again + 1] = {id, claimed[2], tonumber(failed), pending[4] + 1, origin, more}
+    again[#again + 1] = {id, claimed[2], tonumber(counts[1] or 0), tonumber(counts[2] or 0), pending[4] + 1, origin, more}
   else
     redis.call('XACK', stream, group, id)
     redis.call('ZREM', due, id)
-    redis.call('HDEL', failures, id)
-    remove_from_index(id)
+    redis.call('HDEL', failures, id, id .. ':deaths')
+    local _, key = remove_from_index(id)
+    if pending then keys[#keys + 1] = key and string.gsub(key, '%z$', '') or '' end
   end
 end
+
+-- vanished_unread corrects how many entries the group has read, so that each is reported once.
+local info = redis.call('XINFO', 'STREAM', stream)
+for i = 1, #info, 2 do info[info[i]] = info[i + 1] end
+local function vanished_unread()
+  local added = info['entries-added']
+  if not added then return 0 end
+  for _, g in ipairs(groups_of(stream)) do
+    if g['name'] == group then
+      local at, first, gone = g['last-delivered-id'], info['first-entry'], added - info['length']
+      local read = tonumber(g['entries-read'] or '')
+      if not read or read >= gone or first and not precedes(at, first[1]) then return 0 end
+      redis.call('XGROUP', 'SETID', stream, group, at, 'ENTRIESREAD', gone)
+      return gone - read
+    end
+  end
+  return 0
+end
+local unread = vanished_unread()
 
 -- The size of an entry is known only once it is read, so read a few at a time: as many as fit if they are like the previous.
 local step = 2
@@ -107,5 +124,6 @@ local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
 if first[2] then
   next = math.max(0, tonumber(first[2]) - now)
 end
-local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-return {now, again, new, next, last and last[1] or '0-0'}
+local last = info['last-generated-id']
+if last == '' then last = '0-0' end -- the embedded Redis, before the first entry
+return {now, again, new, next, last, keys, unread}

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 func xadd(key string, values ...any) *redis.XAddArgs {
@@ -46,7 +48,7 @@ func (h *takes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if err == nil && len(reply) == 1 && h.late != nil {
 			h.late()
 		}
-		if err == nil && len(reply) == 5 && h.lose.Load() > 0 {
+		if err == nil && len(reply) == 7 && h.lose.Load() > 0 {
 			again, _ := reply[1].([]any)
 			if fresh, _ := reply[2].([]any); len(again)+len(fresh) > 0 {
 				h.lose.Add(-1)
@@ -140,40 +142,99 @@ func awaitLater(t *testing.T, client redis.UniversalClient) {
 	eventually(t, "a later time", func() bool { return now().Sub(before) > 200*time.Millisecond })
 }
 
-func TestEntriesThatLapseUnderAnotherConsumerCountAnAttempt(t *testing.T) {
+// TestDeathOfAProcess covers what its death means for an entry, which is not a failed attempt.
+func TestDeathOfAProcess(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		next   string // the consumer after the death
+		before func(d *stream.Delivery) error
+		deaths int
+	}{
+		"while it waits":               {"b", func(*stream.Delivery) error { return nil }, 0},
+		"while its handler runs":       {"b", func(d *stream.Delivery) error { return d.Begin(context.Background(), true) }, 1},
+		"under the name of the killed": {"a", func(d *stream.Delivery) error { return d.Begin(context.Background(), true) }, 1},
+		"begun twice": {"b", func(d *stream.Delivery) error {
+			return errors.Join(d.Begin(context.Background(), true), d.Begin(context.Background(), true))
+		}, 1},
+		"given back before": {"b", func(d *stream.Delivery) error {
+			return errors.Join(d.Begin(context.Background(), true), d.Nack(context.Background(), 0, false))
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			client := server.Client()
+			publish(t, client, 1)
+			brief := func(c *stream.SubscriberConfig) { c.MaxIdleTime = time.Second }
+			a := start(t, server, "a", brief)
+			m := a.next()
+			if err := tc.before(delivery(t, m)); err != nil {
+				t.Fatal(err)
+			}
+			a.gate.cut.Store(true)
+			eventually(t, "no script is under way", func() bool { return a.gate.running.Load() == 0 })
+			m = start(t, server, tc.next, brief).next()
+			if d := delivery(t, m); d.Deaths() != tc.deaths || d.Attempt() != 1 {
+				t.Errorf("%d deaths, attempt %d; want %d and the first", d.Deaths(), d.Attempt(), tc.deaths)
+			}
+			m.Ack()
+			clean(t, client)
+		})
+	}
+}
+
+// TestDeathsAddUp kills each consumer that handles an entry, but for one that only waits, and one that fails.
+func TestDeathsAddUp(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 1)
-	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 200 * time.Millisecond })
-	a.next()
-	a.gate.cut.Store(true)
-	b := start(t, server, "b", nil)
-	m := b.next()
-	if got := delivery(t, m).Attempt(); got != 2 {
-		t.Errorf("attempt %d; want 2", got)
+	var was string
+	for i, want := range []string{"0 deaths, attempt 1", "1 deaths, attempt 1", "1 deaths, attempt 1", "1 deaths, attempt 2", "2 deaths, attempt 2"} {
+		w := start(t, server, fmt.Sprint("w", i), func(c *stream.SubscriberConfig) { c.MaxIdleTime = time.Second })
+		d := delivery(t, w.next())
+		if was = fmt.Sprintf("%d deaths, attempt %d", d.Deaths(), d.Attempt()); was != want {
+			t.Fatalf("%d: %s; want %s", i, was, want)
+		}
+		var err error
+		if i != 1 { // that one waits
+			err = d.Begin(t.Context(), true)
+		}
+		if i == 2 {
+			err = errors.Join(err, d.Nack(t.Context(), 0, true))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 4 {
+			if err := d.Settle(t.Context(), stream.Settlement{}); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+		w.gate.cut.Store(true)
+		eventually(t, "no script is under way", func() bool { return w.gate.running.Load() == 0 })
 	}
-	m.Ack()
 	clean(t, client)
 }
 
-// A container that is restarted in its pod keeps its host name, and so may the consumer.
-func TestEntriesThatLapseUnderAnEarlierProcessOfTheSameNameCountAnAttempt(t *testing.T) {
+func TestBeginOfALostEntry(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 1)
-	brief := func(c *stream.SubscriberConfig) { c.MaxIdleTime = time.Second }
-	killed := start(t, server, "a", brief)
-	killed.next()
-	killed.gate.cut.Store(true)
-	eventually(t, "no script is under way", func() bool { return killed.gate.running.Load() == 0 })
-	awaitLater(t, client)
-	m := start(t, server, "a", brief).next()
-	if got := delivery(t, m).Attempt(); got != 2 {
-		t.Errorf("attempt %d; want 2", got)
+	a := start(t, server, "a", nil)
+	m := a.next()
+	d := delivery(t, m)
+	if err := client.XClaim(t.Context(), &redis.XClaimArgs{Stream: topic, Group: group, Consumer: "b", Messages: []string{d.Entry()}}).Err(); err != nil {
+		t.Fatal(err)
 	}
-	m.Ack()
+	if err := d.Begin(t.Context(), true); !errors.Is(err, stream.ErrNotOwner) {
+		t.Errorf("%v; want ErrNotOwner", err)
+	}
+	if n := client.HLen(t.Context(), failures).Val(); n != 0 {
+		t.Errorf("%d fields; want none of an entry that another consumer owns", n)
+	}
 }
 
 // padded adds n entries of the given size, named prefix-0 and so on.
@@ -220,6 +281,7 @@ func TestReadsAreBoundedInBytes(t *testing.T) {
 }
 
 func TestHugeEntriesAmongSmallOnesAreDelivered(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
@@ -250,7 +312,7 @@ func (n *narrow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		reply, _ := cmd.(interface{ Slice() ([]any, error) }).Slice()
-		if len(reply) != 5 { // after the deadline of the take
+		if len(reply) != 7 { // after the deadline of the take
 			return nil
 		}
 		again, _ := reply[1].([]any)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,24 +37,6 @@ type Retention struct {
 	MaxBytes int64 // estimated memory above which an error is logged; nothing is removed; default 1 GiB
 }
 
-// TrimmerConfig configures a [Trimmer]. Redis is required.
-type TrimmerConfig struct {
-	Redis   redis.UniversalClient // never closed
-	Prefix  string                // that of the Subscribers, for the keys of deleted groups and the default of Dead
-	Streams []Retention           // streams to trim, besides the dead stream
-
-	Dead    string        // dead stream, default Prefix + "dead"
-	DeadAge time.Duration // maximum age of a letter, default 30 days
-
-	// DeadLen should be well below SubscriberConfig.DeadCap, which Redis enforces immediately and without counting.
-	DeadLen   int64 // maximum number of letters, default 50,000
-	DeadBytes int64 // maximum memory of all letters as estimated by Redis, but for the newest; default 256 MiB
-
-	Every   time.Duration // trim interval, default 1 min
-	Log     *slog.Logger  // default [slog.Default]
-	Observe func(Trim)    // called for each trimmed stream, on the goroutine of Run; optional
-}
-
 // Trim is the result of one pass over one stream.
 type Trim struct {
 	Stream  string
@@ -68,44 +51,63 @@ type Trim struct {
 // Trimmer keeps streams from growing without bound. It removes entries that every group has settled, and
 // unsettled ones only if a stream exceeds its maximum length. It also removes the keys of deleted groups. Any number of
 // processes may trim the same streams. The cost of a pass is proportional to the number of groups and removed entries.
+//
+// Its fields are its configuration, and must not change once it is in use. Redis is required.
 type Trimmer struct {
-	cfg     TrimmerConfig
+	Redis   redis.UniversalClient // never closed
+	Prefix  string                // that of the Subscribers, for the keys of deleted groups and the dead stream
+	Streams []Retention           // streams to trim, besides the dead stream
+
+	DeadAge time.Duration // maximum age of a letter, default 30 days
+
+	// DeadLen should be well below SubscriberConfig.DeadCap, which Redis enforces immediately and without counting.
+	DeadLen   int64 // maximum number of letters, default 50,000
+	DeadBytes int64 // maximum memory of all letters as estimated by Redis, but for the newest; default 256 MiB
+
+	Every   time.Duration // trim interval, default 1 min
+	Log     *slog.Logger  // default [slog.Default]
+	Observe func(Trim)    // called for each trimmed stream, on the goroutine of Run; optional
+
 	failing bool                      // the last pass failed
 	large   map[string]bool           // streams over MaxBytes
 	groups  map[string]map[string]int // stream -> group seen -> passes since it is missing
 }
 
-// NewTrimmer returns a Trimmer.
-func NewTrimmer(cfg TrimmerConfig) (*Trimmer, error) {
-	cfg.Prefix = cmp.Or(cfg.Prefix, string(events.DefaultNamespace))
-	cfg.Dead = cmp.Or(cfg.Dead, cfg.Prefix+"dead")
-	cfg.DeadAge = cmp.Or(cfg.DeadAge, 30*24*time.Hour)
-	cfg.DeadLen = cmp.Or(cfg.DeadLen, 50_000)
-	cfg.DeadBytes = cmp.Or(cfg.DeadBytes, 256<<20)
-	cfg.Every = cmp.Or(cfg.Every, time.Minute)
-	cfg.Log = cmp.Or(cfg.Log, slog.Default())
-	if cfg.Observe == nil {
-		cfg.Observe = func(Trim) {}
+// init sets the defaults before the first pass.
+func (t *Trimmer) init() error {
+	if t.groups != nil {
+		return nil
+	}
+	t.Prefix = cmp.Or(t.Prefix, string(events.DefaultNamespace))
+	t.DeadAge = cmp.Or(t.DeadAge, 30*24*time.Hour)
+	t.DeadLen = cmp.Or(t.DeadLen, 50_000)
+	t.DeadBytes = cmp.Or(t.DeadBytes, 256<<20)
+	t.Log = cmp.Or(t.Log, slog.Default())
+	if t.Every <= 0 {
+		t.Every = time.Minute
+	}
+	if t.Observe == nil {
+		t.Observe = func(Trim) {}
 	}
 	switch {
-	case cfg.Redis == nil:
-		return nil, errors.New("stream: TrimmerConfig.Redis is required")
-	case cfg.Every < 0 || cfg.DeadAge < 0 || cfg.DeadLen < 0 || cfg.DeadBytes < 0:
-		return nil, errors.New("stream: Every, DeadAge, DeadLen and DeadBytes cannot be negative")
+	case t.Redis == nil:
+		return errors.New("stream: Trimmer.Redis is required")
+	case t.DeadAge < 0 || t.DeadLen < 0 || t.DeadBytes < 0:
+		return errors.New("stream: DeadAge, DeadLen and DeadBytes cannot be negative")
 	}
-	streams := make([]Retention, len(cfg.Streams))
-	for i, r := range cfg.Streams {
+	streams := slices.Clone(t.Streams)
+	for i := range streams {
+		r := &streams[i]
 		r.Keep = cmp.Or(r.Keep, 10*time.Minute)
 		r.Age = max(cmp.Or(r.Age, 7*24*time.Hour), r.Keep)
 		r.MaxLen = cmp.Or(r.MaxLen, 1_000_000)
 		r.MaxBytes = cmp.Or(r.MaxBytes, 1<<30)
 		if r.Topic == "" || r.Keep < 0 || r.MaxLen < 0 || r.MaxBytes < 0 {
-			return nil, fmt.Errorf("stream: a Retention needs a topic, and cannot be negative: %q", r.Topic)
+			return fmt.Errorf("stream: a Retention needs a topic, and cannot be negative: %q", r.Topic)
 		}
-		streams[i] = r
 	}
-	cfg.Streams = streams
-	return &Trimmer{cfg: cfg, large: make(map[string]bool), groups: make(map[string]map[string]int)}, nil
+	t.Streams, t.large, t.groups = streams, make(map[string]bool), make(map[string]map[string]int)
+	return nil
 }
 
 // Run trims at once and then at every interval until ctx is done. It logs a failure once, and the recovery.
@@ -113,7 +115,7 @@ func (t *Trimmer) Run(ctx context.Context) {
 	for {
 		t.report(ctx, t.Pass(ctx))
 		select {
-		case <-time.After(t.cfg.Every - rand.N(t.cfg.Every/8+1)): // spreads the passes of processes that start together
+		case <-time.After(t.Every - rand.N(t.Every/8+1)): // spreads the passes of processes that start together
 		case <-ctx.Done():
 			return
 		}
@@ -125,9 +127,9 @@ func (t *Trimmer) report(ctx context.Context, err error) {
 	case ctx.Err() != nil:
 		return
 	case err != nil && !t.failing:
-		t.cfg.Log.WarnContext(ctx, "cannot trim streams, will retry", "error", err)
+		t.Log.WarnContext(ctx, "cannot trim streams, will retry", "error", err)
 	case err == nil && t.failing:
-		t.cfg.Log.InfoContext(ctx, "stream trimming recovered")
+		t.Log.InfoContext(ctx, "stream trimming recovered")
 	}
 	t.failing = err != nil
 }
@@ -135,8 +137,11 @@ func (t *Trimmer) report(ctx context.Context, err error) {
 // Pass trims each stream once, and removes the keys of groups that were deleted. A failure on one stream does
 // not affect the others. It must not be called concurrently, nor while Run is active.
 func (t *Trimmer) Pass(ctx context.Context) error {
+	if err := t.init(); err != nil {
+		return err
+	}
 	errs := []error{t.trimDead(ctx)}
-	for _, r := range t.cfg.Streams {
+	for _, r := range t.Streams {
 		err := t.trim(ctx, r)
 		if err == nil {
 			err = t.forgetDeletedGroups(ctx, r.Topic)
@@ -169,12 +174,12 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 		}
 	}
 	for group, n := range total.Lost {
-		t.cfg.Log.ErrorContext(ctx, "stream is full: unsettled entries were dropped; start the group's consumers, "+
+		t.Log.ErrorContext(ctx, "stream is full: unsettled entries were dropped; start the group's consumers, "+
 			"delete the group if it is unused, or raise the cap",
 			"stream", r.Topic, "group", group, "dropped", n, "cap", r.MaxLen, "held_back_by", slowest, "held_back_at", floor)
 	}
 	total.Bytes = t.memoryUsage(ctx, r)
-	t.cfg.Observe(total)
+	t.Observe(total)
 	if err != nil {
 		return fmt.Errorf("trim %s: %w", r.Topic, err)
 	}
@@ -188,7 +193,7 @@ type trimStep struct {
 }
 
 func (t *Trimmer) step(ctx context.Context, r Retention) (trimStep, error) {
-	reply, err := trimScript.Run(ctx, t.cfg.Redis, []string{r.Topic},
+	reply, err := trimScript.Run(ctx, t.Redis, []string{r.Topic},
 		r.Keep.Milliseconds(), r.Age.Milliseconds(), r.MaxLen, trimAtOnce, trimCounted).Slice()
 	if err != nil {
 		return trimStep{}, err
@@ -213,15 +218,15 @@ func (t *Trimmer) step(ctx context.Context, r Retention) (trimStep, error) {
 
 // memoryUsage estimates the stream's memory, and logs when it crosses MaxBytes.
 func (t *Trimmer) memoryUsage(ctx context.Context, r Retention) int64 {
-	bytes := memoryUsage(ctx, t.cfg.Redis, r.Topic)
+	bytes := memoryUsage(ctx, t.Redis, r.Topic)
 	switch large := bytes > r.MaxBytes; {
 	case large && !t.large[r.Topic]:
 		t.large[r.Topic] = true
-		t.cfg.Log.ErrorContext(ctx, "stream uses too much memory; nothing was removed",
+		t.Log.ErrorContext(ctx, "stream uses too much memory; nothing was removed",
 			"stream", r.Topic, "bytes", bytes, "alarm_above", r.MaxBytes)
 	case !large && bytes >= 0 && t.large[r.Topic]:
 		delete(t.large, r.Topic)
-		t.cfg.Log.InfoContext(ctx, "stream is within its memory limit again", "stream", r.Topic, "bytes", bytes)
+		t.Log.InfoContext(ctx, "stream is within its memory limit again", "stream", r.Topic, "bytes", bytes)
 	}
 	return bytes
 }
@@ -245,15 +250,16 @@ const (
 )
 
 func (t *Trimmer) trimDead(ctx context.Context) error {
+	dead := t.Prefix + "dead"
 	var total [3]int64
 	for range deadCalls {
-		gone, err := trimDeadScript.Run(ctx, t.cfg.Redis, []string{t.cfg.Dead}, t.cfg.DeadAge.Milliseconds(),
-			t.cfg.DeadLen, t.cfg.DeadBytes, deadStep).Int64Slice()
+		gone, err := trimDeadScript.Run(ctx, t.Redis, []string{dead}, t.DeadAge.Milliseconds(),
+			t.DeadLen, t.DeadBytes, deadStep).Int64Slice()
 		if err == nil && len(gone) != len(total) {
 			err = fmt.Errorf("%w: %d parts", errReply, len(gone))
 		}
 		if err != nil {
-			return fmt.Errorf("trim %s: %w", t.cfg.Dead, err)
+			return fmt.Errorf("trim %s: %w", dead, err)
 		}
 		for i, n := range gone {
 			total[i] += n
@@ -263,9 +269,9 @@ func (t *Trimmer) trimDead(ctx context.Context) error {
 		}
 	}
 	if total[0]+total[1]+total[2] > 0 {
-		t.cfg.Log.WarnContext(ctx, "dead letters dropped: too old, too many or too large",
-			"stream", t.cfg.Dead, "too_old", total[0], "too_many", total[1], "too_large", total[2])
+		t.Log.WarnContext(ctx, "dead letters dropped: too old, too many or too large",
+			"stream", dead, "too_old", total[0], "too_many", total[1], "too_large", total[2])
 	}
-	t.cfg.Observe(Trim{Stream: t.cfg.Dead, Dead: true, Aged: total[0], Capped: total[1] + total[2], Bytes: -1})
+	t.Observe(Trim{Stream: dead, Dead: true, Aged: total[0], Capped: total[1] + total[2], Bytes: -1})
 	return nil
 }

@@ -11,7 +11,7 @@ const missingPasses = 2
 
 // forgetDeletedGroups removes the keys of groups that an earlier pass has seen and that no longer exist.
 func (t *Trimmer) forgetDeletedGroups(ctx context.Context, topic string) error {
-	infos, err := t.cfg.Redis.XInfoGroups(ctx, topic).Result()
+	infos, err := t.Redis.XInfoGroups(ctx, topic).Result()
 	if err != nil && !noKey(err) {
 		return fmt.Errorf("groups of %s: %w", topic, err)
 	}
@@ -40,15 +40,15 @@ func (t *Trimmer) forgetDeletedGroups(ctx context.Context, topic string) error {
 
 func (t *Trimmer) forget(ctx context.Context, topic, group string) error {
 	keys := []string{topic}
-	for _, kind := range []string{"due", "tries", "shelf", "labels"} {
-		keys = append(keys, indexKey(t.cfg.Prefix, kind, topic, group))
+	for _, kind := range []string{"due", "failures", "parked", "labels"} {
+		keys = append(keys, indexKey(t.Prefix, kind, topic, group))
 	}
-	removed, err := forgetScript.Run(ctx, t.cfg.Redis, keys, group).Int64()
+	removed, err := forgetScript.Run(ctx, t.Redis, keys, group).Int64()
 	if err != nil {
 		return fmt.Errorf("remove the keys of group %s of %s: %w", group, topic, err)
 	}
 	if removed > 0 {
-		t.cfg.Log.InfoContext(ctx, "keys of a deleted consumer group removed", "stream", topic, "group", group,
+		t.Log.InfoContext(ctx, "keys of a deleted consumer group removed", "stream", topic, "group", group,
 			"keys", removed)
 	}
 	return nil

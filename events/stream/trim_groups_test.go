@@ -23,7 +23,7 @@ func leaveKeys(t *testing.T, server *redistest.Server) []string {
 	}
 	eventually(t, "entries are parked", func() bool { return pending(t, client)["(parked)"] >= 3 })
 	w.gate.cut.Store(true) // no consumer re-creates the group
-	keys := []string{due, tries, parkedIndex, labels}
+	keys := []string{due, failures, parkedIndex, labels}
 	if n := client.Exists(context.Background(), keys...).Val(); n != 4 {
 		t.Fatalf("the group has %d keys; want 4", n)
 	}
@@ -48,7 +48,7 @@ func TestKeysOfADeletedGroupAreRemoved(t *testing.T) {
 			server := redistest.Start(t)
 			client := server.Client()
 			keys := leaveKeys(t, server)
-			trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Streams: []stream.Retention{{Topic: topic}}})
+			trimmer := &stream.Trimmer{Redis: client, Streams: []stream.Retention{{Topic: topic}}}
 			for range 3 { // the group exists
 				pass(t, trimmer)
 			}
@@ -73,7 +73,7 @@ func TestKeysOfARecreatedGroupStay(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	keys := leaveKeys(t, server)
-	trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Streams: []stream.Retention{{Topic: topic}}})
+	trimmer := &stream.Trimmer{Redis: client, Streams: []stream.Retention{{Topic: topic}}}
 	pass(t, trimmer)
 	for range 3 { // missing once, and again, but not in two passes in a row
 		client.XGroupDestroy(ctx, topic, group)
@@ -111,7 +111,7 @@ func TestKeysOfAGroupRecreatedDuringThePassStay(t *testing.T) {
 	created := false
 	hooked := server.Client()
 	hooked.AddHook(&creating{create: func() { created = client.XGroupCreate(ctx, topic, group, "0").Err() == nil }})
-	trimmer := trimmer(t, stream.TrimmerConfig{Redis: hooked, Streams: []stream.Retention{{Topic: topic}}})
+	trimmer := &stream.Trimmer{Redis: hooked, Streams: []stream.Retention{{Topic: topic}}}
 	pass(t, trimmer)
 	client.XGroupDestroy(ctx, topic, group)
 	pass(t, trimmer)
@@ -128,7 +128,7 @@ func TestKeysOfAGroupThatWasNeverSeenStay(t *testing.T) {
 	client := server.Client()
 	keys := leaveKeys(t, server)
 	client.XGroupDestroy(ctx, topic, group)
-	trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Streams: []stream.Retention{{Topic: topic}}})
+	trimmer := &stream.Trimmer{Redis: client, Streams: []stream.Retention{{Topic: topic}}}
 	for range 4 {
 		pass(t, trimmer)
 	}

@@ -77,18 +77,6 @@ func (s *trims) observe(one stream.Trim) {
 	}
 }
 
-func trimmer(t testing.TB, cfg stream.TrimmerConfig) *stream.Trimmer {
-	t.Helper()
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	trimmer, err := stream.NewTrimmer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return trimmer
-}
-
 func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 	t.Parallel()
 	type counts struct{ settled, aged, capped, lost int64 }
@@ -168,7 +156,7 @@ func TestTrimStopsAtTheSlowestGroup(t *testing.T) {
 			client := redistest.Start(t, wholeNodes...).Client()
 			tc.prepare(t, client)
 			got := &trims{stream: topic}
-			trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: tc.maxLen}}})
+			trimmer := &stream.Trimmer{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: tc.maxLen}}}
 			for range 2 { // the second pass has nothing to do
 				if err := trimmer.Pass(ctx); err != nil {
 					t.Fatal(err)
@@ -193,7 +181,7 @@ func TestOnlyTheCapRemovesPartOfANode(t *testing.T) {
 	read(t, client, topic, group, 1050)
 	for _, tc := range []struct{ maxLen, least, most int64 }{{1000, 1, 100}, {7, 1, 7}} {
 		got := &trims{stream: topic}
-		if err := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: tc.maxLen}}}).Pass(ctx); err != nil {
+		if err := (&stream.Trimmer{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: tc.maxLen}}}).Pass(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if n := length(t, client, topic); n < tc.least || n > tc.most || got.lost != 0 {
@@ -215,7 +203,7 @@ func TestTrimKeepsUnsettledEntriesBelowTheCap(t *testing.T) {
 		groups := []string{"a", "b", "c"}[:rapid.IntRange(1, 3).Draw(r, "groups")]
 		limit := rapid.Int64Range(5, 60).Draw(r, "cap")
 		got := &trims{stream: key}
-		trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: key, MaxLen: limit}}})
+		trimmer := &stream.Trimmer{Redis: client, Observe: got.observe, Streams: []stream.Retention{{Topic: key, MaxLen: limit}}}
 		unsettled := map[string]map[string]bool{} // IDs by group
 		for _, g := range groups {
 			read(t, client, key, g, 0)
@@ -277,7 +265,7 @@ func TestEntryDroppedByTheCapIsLoggedWithItsGroup(t *testing.T) {
 	read(t, client, topic, "fast", 30)
 	read(t, client, topic, "abandoned", 5)
 	log := &logged{}
-	trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Streams: []stream.Retention{{Topic: topic, MaxLen: 10}}, Log: slog.New(slog.NewTextHandler(log, nil))})
+	trimmer := &stream.Trimmer{Redis: client, Streams: []stream.Retention{{Topic: topic, MaxLen: 10}}, Log: slog.New(slog.NewTextHandler(log, nil))}
 	for range 2 {
 		if err := trimmer.Pass(ctx); err != nil {
 			t.Fatal(err)
@@ -298,7 +286,7 @@ func TestConcurrentTrimmers(t *testing.T) {
 	total := &trims{stream: topic}
 	var wg sync.WaitGroup
 	for range 8 {
-		trimmer := trimmer(t, stream.TrimmerConfig{Redis: server.Client(), Observe: total.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: 300}}})
+		trimmer := &stream.Trimmer{Redis: server.Client(), Observe: total.observe, Streams: []stream.Retention{{Topic: topic, MaxLen: 300}}}
 		wg.Go(func() {
 			for range 5 {
 				if err := trimmer.Pass(ctx); err != nil {
@@ -323,7 +311,7 @@ func TestDeadLettersAreTrimmedByAgeAndNumber(t *testing.T) {
 		client.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []string{"reason", "r"}})
 	}
 	got := &trims{stream: dead}
-	if err := trimmer(t, stream.TrimmerConfig{Redis: client, DeadLen: 201, Observe: got.observe}).Pass(ctx); err != nil {
+	if err := (&stream.Trimmer{Redis: client, DeadLen: 201, Observe: got.observe}).Pass(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if n := length(t, client, dead); n != 201 || got.Aged != 7 || got.Capped != 49 {
@@ -347,7 +335,7 @@ func TestDeadLettersAreTrimmedByMemory(t *testing.T) {
 		client.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []string{"n", fmt.Sprint(i), "original:payload", strings.Repeat("x", size)}})
 	}
 	log, got := &logged{}, &trims{stream: dead}
-	trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, DeadBytes: most, Observe: got.observe, Log: slog.New(slog.NewTextHandler(log, nil))})
+	trimmer := &stream.Trimmer{Redis: client, DeadBytes: most, Observe: got.observe, Log: slog.New(slog.NewTextHandler(log, nil))}
 	pass := func() (left int64) {
 		t.Helper()
 		if err := trimmer.Pass(ctx); err != nil {
@@ -373,6 +361,7 @@ func TestDeadLettersAreTrimmedByMemory(t *testing.T) {
 
 // TestManyLargeDeadLettersAreTrimmedInSteps has four times as many as one step of a pass removes.
 func TestManyLargeDeadLettersAreTrimmedInSteps(t *testing.T) {
+	testenv.SkipUnderRace(t)
 	testenv.Long(t)
 	t.Parallel()
 	ctx := context.Background()
@@ -383,7 +372,7 @@ func TestManyLargeDeadLettersAreTrimmedInSteps(t *testing.T) {
 	}
 	got := &trims{stream: dead}
 	client.ConfigResetStat(ctx)
-	if err := trimmer(t, stream.TrimmerConfig{Redis: client, DeadBytes: most, Observe: got.observe}).Pass(ctx); err != nil {
+	if err := (&stream.Trimmer{Redis: client, DeadBytes: most, Observe: got.observe}).Pass(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if bytes, left := client.MemoryUsage(ctx, dead, 0).Val(), length(t, client, dead); bytes > most || left < 8 || got.Capped != 272-left {
@@ -401,8 +390,8 @@ func TestTooMuchMemoryIsLoggedOnce(t *testing.T) {
 	publish(t, client, 10)
 	read(t, client, topic, "g", 0)
 	log, got := &logged{}, &trims{stream: topic}
-	trimmer := trimmer(t, stream.TrimmerConfig{Redis: client, Observe: got.observe, Log: slog.New(slog.NewTextHandler(log, nil)),
-		Streams: []stream.Retention{{Topic: topic, MaxBytes: 100}}})
+	trimmer := &stream.Trimmer{Redis: client, Observe: got.observe, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Streams: []stream.Retention{{Topic: topic, MaxBytes: 100}}}
 	pass := func() {
 		t.Helper()
 		if err := trimmer.Pass(ctx); err != nil {
@@ -428,8 +417,8 @@ func TestTrimmerSurvivesRedisRestart(t *testing.T) {
 	client := server.Client()
 	server.Stop()
 	log := &logged{}
-	trimmer := trimmer(t, stream.TrimmerConfig{Redis: server.Client(), Every: 5 * time.Millisecond,
-		Streams: []stream.Retention{{Topic: topic}}, Log: slog.New(slog.NewTextHandler(log, nil))})
+	trimmer := &stream.Trimmer{Redis: server.Client(), Every: 5 * time.Millisecond,
+		Streams: []stream.Retention{{Topic: topic}}, Log: slog.New(slog.NewTextHandler(log, nil))}
 	var wg sync.WaitGroup
 	wg.Go(func() { trimmer.Run(ctx) })
 	eventually(t, "the outage is logged", func() bool { return log.count("cannot trim streams") == 1 })
@@ -444,16 +433,16 @@ func TestTrimmerSurvivesRedisRestart(t *testing.T) {
 	}
 }
 
-func TestNewTrimmerRejectsInvalidConfig(t *testing.T) {
+func TestTrimmerRefusesInvalidFields(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
-	for name, cfg := range map[string]stream.TrimmerConfig{
-		"no Redis":         {},
-		"no topic":         {Redis: client, Streams: []stream.Retention{{}}},
-		"a negative cap":   {Redis: client, Streams: []stream.Retention{{Topic: topic, MaxLen: -1}}},
-		"a negative pause": {Redis: client, Every: -1},
+	for name, trimmer := range map[string]*stream.Trimmer{
+		"no Redis":       {},
+		"no topic":       {Redis: client, Streams: []stream.Retention{{}}},
+		"a negative cap": {Redis: client, Streams: []stream.Retention{{Topic: topic, MaxLen: -1}}},
+		"a negative age": {Redis: client, DeadAge: -1},
 	} {
-		if _, err := stream.NewTrimmer(cfg); err == nil {
+		if trimmer.Pass(t.Context()) == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}

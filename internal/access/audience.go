@@ -19,9 +19,9 @@ func (a Audience) Has(app string) bool {
 }
 
 // Audiences returns for each result the apps that may read it, according to the current watches: the results that
-// apps are notified of (see [watch.Notable]), whether or not their watches have a URL, paths or views. After the
-// remote has refused the credential of an app's watch, or hides the repository from it, the app reads only its
-// failures and that the whole repository was removed.
+// apps are notified of (see [watch.Notable]), whether or not their watches have a URL, paths or views. Once the refusal
+// of the credential of an app's watch is confirmed, the app reads only its failures and that the whole repository was
+// removed.
 //
 // A result of a repository with watches that cannot be decoded has no audience, and failed is called with the
 // error. Other errors are those of Redis.

@@ -19,9 +19,9 @@
 // # What an app reads
 //
 // The refs that its watches select, each at the commit last settled for that app, with the credential of its
-// watch, even if a later commit is published for others already. After the remote has refused that
-// credential, or hides the repository from it (class auth or not_found), the app reads nothing of the watch
-// until a sync succeeds. The operator reads all published refs.
+// watch, even if a later commit is published for others already. Once the remote's refusal of that
+// credential (class auth or not_found) is confirmed, see [state.Repo.Refuse], the app reads nothing of the
+// watch until a sync succeeds. The operator reads all published refs.
 //
 // # Not found
 //
@@ -33,7 +33,7 @@
 //
 //	no token, an unknown or a removed one      ErrNoToken, ErrUnknownToken
 //	a token over an unencrypted connection     ErrClearText, before it is looked up
-//	not watched, nothing settled, refused      ErrNotFound
+//	not watched, nothing settled, denied       ErrNotFound
 //	the tree of a visible commit is replaced   ErrReplaced: the app's next sync is not settled yet
 //	published, and no ref is in the state      ErrNoState, to the operator: Redis may have lost its data
 //	Redis does not answer                      its error; nothing is readable

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
@@ -129,6 +130,9 @@ func (r *Reader) visible(
 	if err != nil {
 		return Visible{}, err
 	}
+	watches = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool {
+		return known.Denied(who.App, w.Credential)
+	})
 	visible := Visible{Repo: repo}
 	if name, err := events.ParseRepoPath(plain.Name); err == nil {
 		visible.Repo = name
@@ -230,11 +234,11 @@ func (f *Ref) limit(known state.Repo, watches []watch.Watch, app string) bool {
 	}
 	selected := false
 	for _, w := range watches {
-		if !w.Ref.Matches(f.Ref) && !(w.Ref.IsDefault() && f.Default) || known.Denied(app, w.Credential) {
+		if !w.Selects(f.Ref, f.Default) {
 			continue
 		}
 		selected = true
-		f.Submodules = f.Submodules || w.Submodules != events.SubmodulesOff
+		f.Submodules = f.Submodules || submodules.Of(w).Mode != events.SubmodulesOff
 	}
 	return selected
 }

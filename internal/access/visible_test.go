@@ -75,14 +75,14 @@ func (w *world) sync(path, name string, apps ...string) {
 	}
 	repo := w.repo(path)
 	synced, err := w.vol.Sync(w.Context(), volume.SyncRequest{
-		Repo: repo, URL: w.git.URL(path), Ref: of, Fence: w.fence, Base: func(events.Ref, string) string { return "" },
+		Repo: repo, URL: w.git.URL(path), Ref: of, Fence: w.fence, Base: func(events.Ref, volume.Publication) volume.Base { return volume.Base{} },
 		Confirm: func(context.Context) error { return nil },
 	})
 	if err != nil {
 		w.Fatal(err)
 	}
 	for _, app := range append(apps, "") {
-		fields, _ := state.Repo{}.SyncedFields(events.Result{Repo: repo, Ref: synced.Ref, App: app, After: synced.After, Fence: w.fence}, w.git.URL(path))
+		fields := state.Repo{}.SyncedFields(events.Result{Repo: repo, Ref: synced.Ref, App: app, After: synced.After, Fence: w.fence}, w.git.URL(path))
 		w.must(w.redis.HSet(w.Context(), events.DefaultNamespace.Repo(repo), fields).Err())
 	}
 }
@@ -249,5 +249,24 @@ func TestOpenedTreeIsThatOfTheGivenCommit(t *testing.T) {
 	main.Commit = strings.Repeat("a", 40)
 	if _, err := w.reader.Open(t.Context(), visible, main); !errors.Is(err, access.ErrReplaced) {
 		t.Errorf("a tree that is gone: %v", err)
+	}
+}
+
+// TestUnconfirmedRefusalTakesNothing has the remote refuse the credential of an app.
+func TestUnconfirmedRefusalTakesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	commit := w.create("acme/widgets")
+	w.watches("docs", "acme/widgets", "", func(w *watch.Watch) { w.Credential = "bot" })
+	w.sync("acme/widgets", "", "docs")
+	repo := w.repo("acme/widgets")
+	result := events.Result{Type: events.ResultSynced, App: "docs", Repo: repo, Ref: ref(t, "main"), Before: "a", After: commit, Path: "acme/widgets"}
+	for next, reads := range map[string]bool{`,"next":"2026-01-01T00:00:00Z"`: true, "": false} {
+		trouble := `{"all":{"credential:bot:docs":{"scope":"credential"` + next + `}}}`
+		w.must(w.redis.HSet(t.Context(), events.DefaultNamespace.Repo(repo), "trouble", trouble).Err())
+		audiences := testenv.Must(w.reader.Audiences(t.Context(), []events.Result{result}, func(_ events.Result, err error) { t.Error(err) }))(t)
+		if sees := w.sees(docs, "acme/widgets"); (sees != "") != reads || audiences[0].Has("docs") != reads {
+			t.Errorf("%s: it sees %q, and its results go to %q; want it to read them: %v", trouble, sees, audiences[0], reads)
+		}
 	}
 }

@@ -19,22 +19,22 @@ func (d deadOfAll) in(cell cells.Member) *stream.DeadLetters {
 	return stream.NewDeadLetters(d.redis, string(cell.Namespace))
 }
 
-func (d deadOfAll) List(ctx context.Context, q stream.Query) (page stream.Page, cell string, missing bool, err error) {
+func (d deadOfAll) List(ctx context.Context, q stream.Query) (page server.DeadPage, err error) {
 	index, own, ok := cursorOf(q.After)
 	if !ok {
-		return stream.Page{}, "", false, fmt.Errorf("%w: %.40q; want \"next\" of the previous page", stream.ErrBadID, q.After)
+		return page, fmt.Errorf("%w: %.40q; want \"next\" of the previous page", stream.ErrBadID, q.After)
 	}
 	q.After = own
-	next, absent, err := d.page(ctx, index, func(ctx context.Context, m cells.Member) (bool, error) {
-		cell = m.Name
-		page, err = d.in(m).List(ctx, q)
+	next, absent, err := d.page(ctx, index, func(ctx context.Context, m cells.Member) (more bool, err error) {
+		page.Cell = m.Name
+		page.Letters, page.Next, err = d.in(m).List(ctx, q)
 		return page.Next != "", err
 	})
 	if err != nil {
-		return stream.Page{}, "", false, err
+		return server.DeadPage{}, err
 	}
-	page.Next = cursorTo(index, next, page.Next)
-	return page, cell, absent != "", nil
+	page.Next, page.Missing = cursorTo(index, next, page.Next), absent != ""
+	return page, nil
 }
 
 func (d deadOfAll) Of(ctx context.Context, cell, id string) (server.Dead, string, error) {

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/redisx"
+	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/volume"
 	"lockstep/locking"
@@ -18,16 +19,18 @@ import (
 // gc collects the garbage of repositories that no sync touches: it drops replaced trees after their grace
 // period, removes leftovers of crashed workers and measures every repository. One worker of a deployment does
 // so at a time, one repository after another, each under its lease. It skips repositories whose lease is
-// held.
+// held. Then it forgets repositories that are gone.
 type gc struct {
-	volume   *volume.Volume
-	locker   *locking.Locker
-	redis    redis.UniversalClient
-	key      string // claimed by the worker whose turn it is
-	worker   string
-	interval time.Duration
-	log      *slog.Logger
-	freed    func(bytes int64)
+	volume    *volume.Volume
+	states    *state.Store
+	locker    *locking.Locker
+	redis     redis.UniversalClient
+	namespace events.Namespace
+	worker    string // that claims the turn, with the key of the namespace
+	interval  time.Duration
+	safe      time.Duration // after which a repository is gone
+	log       *slog.Logger
+	freed     func(bytes int64)
 }
 
 // gcInterval returns the interval between garbage collections, for a grace period of replaced trees.
@@ -45,7 +48,7 @@ type gcTotals struct {
 // Run collects garbage until ctx is done.
 func (g gc) Run(ctx context.Context) {
 	runEvery(ctx, g.interval, func() {
-		if claimed, err := g.redis.SetNX(ctx, g.key, g.worker, turn(g.interval)).Result(); err == nil && claimed {
+		if claimed, err := g.redis.SetNX(ctx, g.namespace.GC(), g.worker, turn(g.interval)).Result(); err == nil && claimed {
 			g.runOnce(ctx)
 		}
 	})
@@ -73,7 +76,7 @@ func (g gc) runOnce(ctx context.Context) {
 		}
 		if time.Since(renewed) > g.interval/4 {
 			renewed = time.Now()
-			_ = g.redis.SetXX(ctx, g.key, g.worker, turn(g.interval)).Err()
+			_ = g.redis.SetXX(ctx, g.namespace.GC(), g.worker, turn(g.interval)).Err()
 		}
 	}
 	totals.Collected = time.Now()
@@ -81,12 +84,17 @@ func (g gc) runOnce(ctx context.Context) {
 		g.log.WarnContext(ctx, "cannot record the volume's totals", "error", err)
 	}
 	g.freed(totals.freed)
+	forgotten, err := g.forgetGone(ctx)
+	if err != nil {
+		g.log.DebugContext(ctx, "repositories that are gone not all forgotten", "error", err)
+	}
 	level := slog.LevelDebug
-	if totals.freed > 0 || totals.dropped > 0 {
+	if totals.freed > 0 || totals.dropped > 0 || forgotten > 0 {
 		level = slog.LevelInfo
 	}
 	g.log.Log(ctx, level, "garbage collected", "repositories", totals.Repos, "bytes", totals.Bytes, "freed", totals.freed,
-		"trees_dropped", totals.dropped, "busy", totals.busy, "failed", totals.failed, "took", time.Since(began))
+		"trees_dropped", totals.dropped, "busy", totals.busy, "failed", totals.failed,
+		"forgotten", forgotten, "took", time.Since(began))
 }
 
 // visit collects one repository. It takes no lease and writes nothing if the repository is tidy, as most are.

@@ -70,8 +70,7 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 	var taker server.Intake = h.intake
 	if cfg.cells != nil {
 		h.others = &cellIntakes{cfg: cfg, own: h.intake, base: base, others: map[cells.Member]*cellIntake{},
-			ledger: watch.NewRegistry(h.client, cfg.Shared()),
-			open:   func(namespace events.Namespace) *watch.Registry { return watch.NewRegistry(h.client, namespace) }}
+			open: func(namespace events.Namespace) *watch.Registry { return watch.NewRegistry(h.client, namespace) }}
 		taker = h.others
 	}
 	h.journal = intake.NewJournal(h.client, cfg.Namespace())

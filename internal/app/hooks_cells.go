@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"sync"
-	"time"
 
 	"lockstep/events"
 	"lockstep/internal/cells"
@@ -19,15 +17,12 @@ import (
 
 // cellIntakes takes webhooks for the watches of all cells. Each cell has an intake and a spool of its own, so
 // that one that does not answer holds up no other. Each deduplicates deliveries by itself, in the step that
-// adds the changes: if one fails, the forge repeats the delivery, and the others ignore it. The directory has
-// the IDs of the deliveries that all cells have taken, so that the cell to which a repository has moved
-// meanwhile ignores them too.
+// adds the changes: if one fails, the forge repeats the delivery, and the others ignore it.
 type cellIntakes struct {
-	cfg    Config
-	own    *intake.Intake // of this process' cell
-	base   intake.Config  // of the others, without Registry, Spool and Owns
-	open   func(events.Namespace) *watch.Registry
-	ledger *watch.Registry // with the prefix of the directory, for the IDs only
+	cfg  Config
+	own  *intake.Intake // of this process' cell
+	base intake.Config  // of the others, without Registry, Spool and Owns
+	open func(events.Namespace) *watch.Registry
 
 	mu      sync.Mutex
 	ctx     context.Context // while the spools are drained
@@ -47,9 +42,6 @@ func (c *cellIntakes) Take(ctx context.Context, src forge.Source, d forge.Delive
 	if err != nil {
 		return intake.Outcome{}, err
 	}
-	if c.isRepeated(ctx, src, d) {
-		return intake.Outcome{Result: intake.Duplicate, Delivery: d.ID}, nil
-	}
 	outcomes, errs := make([]intake.Outcome, len(intakes)), make([]error, len(intakes))
 	var group sync.WaitGroup
 	for i, in := range intakes {
@@ -59,40 +51,7 @@ func (c *cellIntakes) Take(ctx context.Context, src forge.Source, d forge.Delive
 	if err := errors.Join(errs...); err != nil {
 		return intake.Outcome{}, err
 	}
-	out := combine(outcomes)
-	isSpooled := func(o intake.Outcome) bool { return o.Result == intake.Spooled } // on this machine only
-	if out.Result == intake.Accepted && !slices.ContainsFunc(outcomes, isSpooled) {
-		c.remember(ctx, src, d)
-	}
-	return out, nil
-}
-
-// ledgerTimeout limits each call of the directory's ledger. A delivery that is repeated while it does not
-// answer costs, if its repository has moved meanwhile, one sync that finds nothing new.
-const ledgerTimeout = 200 * time.Millisecond
-
-// isRepeated reports whether all cells have taken a delivery before.
-func (c *cellIntakes) isRepeated(ctx context.Context, src forge.Source, d forge.Delivery) bool {
-	if d.ID == "" || len(d.Events) == 0 {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledgerTimeout)
-	defer cancel()
-	repeated, err := c.ledger.WasAccepted(ctx, src.Name, d.ID)
-	return err == nil && repeated
-}
-
-// remember notes that all cells have taken a delivery.
-func (c *cellIntakes) remember(ctx context.Context, src forge.Source, d forge.Delivery) {
-	if d.ID == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledgerTimeout)
-	defer cancel()
-	if _, err := c.ledger.Accept(ctx, watch.Delivery{Source: src.Name, ID: d.ID}); err != nil {
-		c.cfg.Log.DebugContext(ctx, "delivery not noted in the directory of cells", "source", src.Name,
-			"delivery", d.ID, "error", err)
-	}
+	return combine(outcomes), nil
 }
 
 // rank orders results by how much they have led to.

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -22,16 +21,14 @@ import (
 // those that have left, and requests the moves that a change of weights needs.
 type moves struct {
 	cfg    Config
-	worker string
 	redis  redis.UniversalClient
 	pubsub redis.UniversalClient
 	volume *volume.Volume
 	locker *locking.Locker
-	log    *slog.Logger
 }
 
 // run works until ctx is done.
-func (m moves) run(ctx context.Context) error {
+func (m moves) run(ctx context.Context) {
 	step := func(name string, _ events.RepoPath) {
 		if m.cfg.Step != nil {
 			m.cfg.Step("move " + name)
@@ -39,22 +36,22 @@ func (m moves) run(ctx context.Context) error {
 	}
 	mover, err := move.New(move.Config{
 		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker,
-		Worker: m.worker, Fetch: m.fetch,
-		Token: m.cfg.APIToken(), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.log,
+		Worker: m.cfg.Worker, Fetch: m.fetch,
+		Token: m.cfg.APIToken(), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.cfg.Log,
 	})
 	if err != nil {
-		return err
+		m.cfg.Log.ErrorContext(ctx, "moves between cells do not run", "error", err)
+		return
 	}
 	retirer := move.Retirer{
 		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, Volume: m.volume, Locker: m.locker,
-		Grace: m.cfg.TreeGrace, Step: step, Log: m.log,
+		Grace: m.cfg.TreeGrace, Step: step, Log: m.cfg.Log,
 	}
 	var running sync.WaitGroup
 	running.Go(func() { mover.Run(ctx) })
 	running.Go(func() { retirer.Run(ctx) })
 	running.Go(func() { runEvery(ctx, planEvery, func() { m.plan(ctx) }) })
 	running.Wait()
-	return nil
 }
 
 // fetch requests a poll, which requests the syncs of watched refs, and syncs of other refs that are not
@@ -77,7 +74,7 @@ func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo
 		}
 	}
 	for _, change := range changes {
-		change.Source = "/lockstep/worker/" + m.worker
+		change.Source = "/lockstep/worker/" + m.cfg.Worker
 		change, err := events.NewChange(change)
 		if err == nil {
 			err = PublishChange(ctx, m.redis, m.cfg.Namespace(), change)
@@ -121,7 +118,7 @@ func (m moves) plan(ctx context.Context) {
 		return
 	}
 	began := time.Now()
-	claimed, err := m.redis.SetNX(ctx, m.cfg.Namespace().Rebalance(), m.worker, planClaim).Result()
+	claimed, err := m.redis.SetNX(ctx, m.cfg.Namespace().Rebalance(), m.cfg.Worker, planClaim).Result()
 	if err != nil || !claimed {
 		return
 	}
@@ -139,23 +136,23 @@ func (m moves) plan(ctx context.Context) {
 		err = now.write(ctx, m.redis, m.cfg.Namespace())
 	}
 	if err != nil {
-		m.log.WarnContext(ctx, "moves to other cells cannot be planned, will retry", "error", err)
+		m.cfg.Log.WarnContext(ctx, "moves to other cells cannot be planned, will retry", "error", err)
 		return
 	}
 	if n := now.total(); n > 0 {
 		all := movesLeft(n, now.pace())
-		m.log.InfoContext(ctx, "repositories are to be moved to other cells", "left", n,
+		m.cfg.Log.InfoContext(ctx, "repositories are to be moved to other cells", "left", n,
 			"estimate", time.Duration(all.Seconds)*time.Second)
 		return
 	}
 	plan, err := PlanCells(ctx, m.redis, directory, nil)
 	if err == nil && plan.Empty() {
 		if err = directory.Settle(ctx, plan.Epoch); err == nil {
-			m.log.InfoContext(ctx, "all repositories are in the cells where the weights place them", "repositories", plan.Repos)
+			m.cfg.Log.InfoContext(ctx, "all repositories are in the cells where the weights place them", "repositories", plan.Repos)
 		}
 	}
 	if err != nil && !errors.Is(err, cells.ErrChanged) {
-		m.log.WarnContext(ctx, "end of the moves between cells cannot be established, will retry", "error", err)
+		m.cfg.Log.WarnContext(ctx, "end of the moves between cells cannot be established, will retry", "error", err)
 	}
 }
 

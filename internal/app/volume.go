@@ -28,7 +28,9 @@ func VolumeConfig(cfg config.Config) volume.Config {
 		FetchTimeout: limits.FetchTimeout,
 		MaxRepoBytes: int64(limits.MaxRepoBytes), MaxVolumeBytes: int64(limits.MaxVolumeBytes),
 		MinFreeBytes: int64(limits.MinFreeBytes),
-		Net:          wire.Config{Hosts: cfg.Hosts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts},
+		Net: wire.Config{
+			Hosts: cfg.Hosts, Timeouts: cfg.HostTimeouts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts,
+		},
 	}
 }
 

@@ -57,68 +57,66 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		cfg.Worker = NewWorkerName()
 	}
 	cfg.Log = cfg.Log.With("worker", cfg.Worker)
-	commands := cfg.Redis.Open()
+	commands, pubsub := cfg.Redis.Open(), cfg.Redis.Open()
 	defer commands.Close()
+	defer pubsub.Close()
 	slots := volume.NewSlots(cfg.Slots)
 	prepares := newPreparer(slots, cfg.Log)
-	volume, err := openVolume(cfg, commands, prepares, slots)
+	vol, err := openVolume(cfg, commands, prepares, slots)
 	if err != nil {
 		return err
 	}
-	defer volume.Close()
+	defer vol.Close()
+	cfg.Root = vol.Root()
 	hb := cfg.health.heartbeat(changesHandler)
 	hb.notReady(errWaitingRedis)
-	claim := func() error { return ClaimVolume(ctx, commands, cfg.Namespace(), volume) }
+	claim := func() error { return ClaimVolume(ctx, commands, cfg.Namespace(), vol) }
 	if err := awaitRedis(ctx, cfg.Redis, cfg.Log, claim); err != nil {
 		return err
 	}
 	hb.notReady(errStarting)
-
-	pubsub := cfg.Redis.Open()
-	defer pubsub.Close()
-	locker, err := locking.New(locking.Config{
-		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(),
-		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: cfg.Worker, Log: cfg.Log, KeyName: "repo",
-		Observer: cfg.Metrics.Locks(),
-	})
+	locker, err := newLocker(cfg, commands, pubsub)
 	if err != nil {
 		return err
 	}
-	w := &worker{
-		cfg: cfg, commands: commands, pubsub: pubsub, volume: volume, locker: locker, heartbeat: hb, prepares: prepares,
-		slots:    slots,
-		states:   state.NewStore(commands, cfg.Namespace()),
-		reporter: state.NewReporter(commands, cfg.Namespace(), cfg.Worker, cfg.Log),
-	}
-	r, err := w.open(ctx)
+	limiter, err := newLimiter(cfg, commands)
 	if err != nil {
 		return err
 	}
-	stop, err := w.startBackground(ctx)
+	reporter := state.NewReporter(commands, cfg.Namespace(), cfg.Worker, cfg.Log)
+	changes, err := newChanges(ctx, cfg, commands, vol, limiter, reporter)
 	if err != nil {
 		return err
 	}
+	lost := newVanished(cfg, commands)
+	room := func() int { hb.beat(); return slots.Room() }
+	route, err := newRoute(cfg, commands, changes, locker, room, lost.report)
+	if err != nil {
+		return err
+	}
+	prepares.volume, prepares.locker = vol, locker
+	trimmer := retention(cfg, commands)
+	collector := gc{
+		volume: vol, states: changes.States, locker: locker, redis: commands, namespace: cfg.Namespace(), worker: cfg.Worker,
+		interval: gcInterval(cfg.TreeGrace), safe: goneAfter(cfg), log: cfg.Log, freed: cfg.Metrics.Freed,
+	}
+	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run}
+	if cfg.cells != nil {
+		beside = append(beside, moves{cfg: cfg, redis: commands, pubsub: pubsub, volume: vol, locker: locker}.run)
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	working, stop := context.WithCancel(ctx)
 	defer stop()
-	return w.run(ctx, r)
-}
-
-// worker is a worker of changes, and what its parts share.
-type worker struct {
-	cfg       Config // with a name and the worker's logger
-	commands  redis.UniversalClient
-	pubsub    redis.UniversalClient
-	volume    *volume.Volume
-	locker    *locking.Locker
-	heartbeat *heartbeat
-	prepares  *preparer
-	slots     *volume.Slots
-	states    *state.Store
-	reporter  *state.Reporter
-
-	// Set by open.
-	changes    *handlers.Changes
-	subscriber *stream.Subscriber
-	limiter    *hosts.Limiter
+	for _, run := range beside {
+		running.Go(func() { run(working) })
+	}
+	reporting, stopReporting := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
+	defer stopReporting()
+	running.Go(func() { reporter.Run(reporting) })
+	defer cfg.Metrics.Volume(volumeFigures(vol))()
+	defer cfg.Metrics.Limiter(limiter.Load)()
+	return handle(ctx, cfg, hb, route, locker, limiter, slots)
 }
 
 // openVolume opens the volume. prepares is told of trees to prepare.
@@ -140,164 +138,143 @@ func openVolume(
 	return opened, nil
 }
 
-// open returns the router of changes.
-func (w *worker) open(ctx context.Context) (r *message.Router, err error) {
-	cfg, namespace := w.cfg, w.cfg.Namespace()
-	w.changes = &handlers.Changes{
-		Namespace: namespace, Source: "/lockstep/worker/" + cfg.Worker, Floor: w.volume.Floor,
-		Observe: cfg.observe(w.reporter), Log: cfg.Log,
+// newLocker returns the locker of repositories.
+func newLocker(cfg Config, commands, pubsub redis.UniversalClient) (*locking.Locker, error) {
+	return locking.New(locking.Config{
+		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(),
+		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: cfg.Worker, Log: cfg.Log, KeyName: "repo",
+		Observer: cfg.Metrics.Locks(),
+	})
+}
+
+// newChanges returns what handles changes. With cells it registers the volume as that of the cell.
+func newChanges(
+	ctx context.Context, cfg Config, commands redis.UniversalClient, vol *volume.Volume, limiter *hosts.Limiter,
+	reporter *state.Reporter,
+) (*handlers.Changes, error) {
+	getenv := os.Getenv
+	if cfg.follow != nil {
+		getenv = cfg.follow.variables(getenv)
 	}
-	w.subscriber, err = stream.NewSubscriber(stream.SubscriberConfig{
-		Client: w.commands, Reader: cfg.Redis.Open(), Prefix: string(namespace), Dead: namespace.Dead(),
+	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(vol.Transport()))
+	h := &handlers.Handlers{
+		Volume: vol, States: state.NewStore(commands, cfg.Namespace()), Log: cfg.Log, Credentials: credentials,
+		Watches: watch.NewRegistry(commands, cfg.Namespace()), Extensions: extensions(credentials),
+	}
+	changes := &handlers.Changes{
+		Namespace: cfg.Namespace(), Source: "/lockstep/worker/" + cfg.Worker, Floor: vol.Floor,
+		Limiter: limiter, States: h.States, Watches: h.Watches, Observe: cfg.observe(reporter), Log: cfg.Log,
+	}
+	backoff := newBackoff(cfg, h.States)
+	if cfg.cells == nil {
+		changes.Handler = backoff.Wrap(h.Handle)
+		return changes, nil
+	}
+	forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * maxAge}
+	changes.Elsewhere, changes.Handler = forwarder.Forward, backoff.Wrap(renaming(cfg, h.Handle))
+	return changes, cfg.cells.Register(ctx, cfg.Cell, "", vol.ID())
+}
+
+func newBackoff(cfg Config, states *state.Store) handlers.Backoff {
+	return handlers.Backoff{
+		Store: states, Retry: retries(cfg), Open: 3 * cfg.Lease, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
+	}
+}
+
+// newRoute returns the route of changes. room returns how many more changes the worker could start, and lost is called for
+// changes that have vanished.
+func newRoute(
+	cfg Config, commands redis.UniversalClient, changes *handlers.Changes, locker *locking.Locker, room func() int,
+	lost func(n int64, keys []string),
+) (router.Route, error) {
+	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
+		Client: commands, Reader: cfg.Redis.Open(), Prefix: string(cfg.Namespace()),
 		// 0 would select the default
 		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1),
-		Key: w.changes.Key, Beside: w.changes.Beside, Room: func() int { w.heartbeat.beat(); return w.slots.Room() },
+		Key: changes.Key, Beside: changes.Beside, Room: room, Vanished: lost,
 		Log: cfg.Log, Observer: cfg.Metrics.Stream(),
 	}, nil)
 	if err != nil {
-		return nil, err
+		return router.Route{}, err
 	}
-	if w.limiter, err = newLimiter(cfg, w.commands); err != nil {
-		return nil, err
-	}
-	handle := w.handlers()
-	w.changes.Limiter, w.changes.States, w.changes.Watches = w.limiter, w.states, handle.Watches
-	backoff := handlers.Backoff{
-		Store: w.states, Retry: w.retry(), Open: 3 * cfg.Lease, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
-	}
-	route := w.route()
-	if cfg.cells == nil {
-		w.changes.Handler = backoff.Wrap(handle.Handle)
-	} else {
-		if err := cfg.cells.Register(ctx, cfg.Cell, "", w.volume.ID()); err != nil {
-			return nil, err
-		}
-		forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * maxAge}
-		w.changes.Elsewhere, w.changes.Handler = forwarder.Forward, backoff.Wrap(renaming(cfg, handle.Handle))
-		route.Before = append([]message.HandlerMiddleware{w.changes.Forward}, route.Before...)
-	}
-	return router.New(router.Config{Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route}})
-}
-
-// handlers returns the handlers of changes.
-func (w *worker) handlers() *handlers.Handlers {
-	getenv := os.Getenv
-	if w.cfg.follow != nil {
-		getenv = w.cfg.follow.variables(getenv)
-	}
-	return &handlers.Handlers{
-		Volume: w.volume, States: w.states, Log: w.cfg.Log,
-		Watches:     watch.NewRegistry(w.commands, w.cfg.Namespace()),
-		Credentials: credential.NewStore(w.cfg.Credentials, getenv, credential.WithTransport(w.volume.Transport())),
-	}
-}
-
-// route returns the route of changes in a deployment without cells.
-func (w *worker) route() router.Route {
-	cfg := w.cfg
-	return router.Route{
-		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: w.subscriber, Handler: w.changes.Handle,
-		Before: []message.HandlerMiddleware{w.changes.Limit}, Locker: w.locker, Request: w.changes.Request,
-		Tracer:  cfg.Traces.Tracer("worker"),
-		Dispose: w.changes.Dispose(w.retry()),
-	}
-}
-
-func (w *worker) retry() router.Retry {
-	return router.Retry{MaxAttempts: w.cfg.MaxAttempts, Base: w.cfg.Lease / 10, Max: 30 * w.cfg.Lease, MaxAge: maxAge}
-}
-
-// startBackground starts what runs beside the router until ctx is done. stop ends it, after the drain, and
-// waits for it.
-func (w *worker) startBackground(ctx context.Context) (stop func(), err error) {
-	cfg, log := w.cfg, w.cfg.Log
-	trimmer, err := stream.NewTrimmer(retention(cfg, w.commands, log))
-	if err != nil {
-		return nil, err
-	}
-	maintaining, stopMaintaining := context.WithCancel(ctx)
-	var background sync.WaitGroup
-	background.Go(func() { trimmer.Run(maintaining) })
-	w.prepares.volume, w.prepares.locker = w.volume, w.locker
-	background.Go(func() { w.prepares.Run(maintaining) })
-	background.Go(func() {
-		gc{
-			volume: w.volume, locker: w.locker, redis: w.commands, key: cfg.Namespace().GC(), worker: cfg.Worker,
-			interval: gcInterval(cfg.TreeGrace), log: log, freed: cfg.Metrics.Freed,
-		}.Run(maintaining)
-	})
+	before := []message.HandlerMiddleware{changes.Limit}
 	if cfg.cells != nil {
-		m := moves{
-			cfg: cfg, worker: cfg.Worker, redis: w.commands, pubsub: w.pubsub, volume: w.volume, locker: w.locker, log: log,
-		}
-		background.Go(func() {
-			if err := m.run(maintaining); err != nil {
-				log.ErrorContext(ctx, "moves between cells do not run", "error", err)
-			}
-		})
+		before = []message.HandlerMiddleware{changes.Forward, changes.Limit}
 	}
-	draining, stopDraining := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
-	background.Go(func() { w.reporter.Run(draining) })
-	unexportVolume, unexportHosts := cfg.Metrics.Volume(volumeFigures(w.volume)), cfg.Metrics.Limiter(w.limiter.Load)
-	return func() {
-		stopMaintaining()
-		stopDraining()
-		background.Wait()
-		unexportVolume()
-		unexportHosts()
+	backoff := handlers.Backoff{Store: changes.States, Retry: retries(cfg), Log: cfg.Log}
+	return router.Route{
+		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: subscriber, Handler: changes.Handle,
+		Before: before, Locker: locker, Request: changes.Request,
+		Tracer: cfg.Traces.Tracer("worker"), Dispose: changes.Dispose(retries(cfg)),
+		OnPoison: backoff.Poisoned,
 	}, nil
 }
 
-// run runs the router until ctx is done, then drains.
-func (w *worker) run(ctx context.Context, r *message.Router) error {
+func retries(cfg Config) router.Retry {
+	return router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge}
+}
+
+// handle runs the route until ctx is done, then drains it. Changes that wait in one of the queues return to the
+// stream at once.
+func handle(
+	ctx context.Context, cfg Config, hb *heartbeat, route router.Route, locker *locking.Locker, queues ...queue,
+) error {
+	r, err := router.New(router.Config{
+		Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route},
+	})
+	if err != nil {
+		return err
+	}
 	stopped := make(chan error, 1)
 	running, stopRouter := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRouter()
 	go func() { stopped <- router.Run(running, r) }()
-	stop := func(err error) error {
-		return fmt.Errorf("router: %w", errors.Join(err, w.subscriber.Close(), w.locker.Close(context.WithoutCancel(ctx))))
+	failed := func(err error) error {
+		return fmt.Errorf("router: %w", errors.Join(err, route.Subscriber.Close(), locker.Close(running)))
 	}
 	select {
 	case <-r.Running():
-		w.heartbeat.running()
-		w.cfg.Log.InfoContext(ctx, "worker takes changes", "root", w.volume.Root(), "slots", w.cfg.Slots)
+		hb.running()
+		cfg.Log.InfoContext(ctx, "worker takes changes", "root", cfg.Root, "slots", cfg.Slots)
 	case err := <-stopped: // could not subscribe
-		return stop(err)
+		return failed(err)
 	case <-ctx.Done():
 	}
 	select {
 	case <-ctx.Done():
-		w.heartbeat.notReady(errDraining)
-		w.cfg.Log.InfoContext(ctx, "worker draining", "grace", w.cfg.Grace)
+		hb.notReady(errDraining)
+		cfg.Log.InfoContext(ctx, "worker draining", "grace", cfg.Grace)
 	case err := <-stopped:
-		return stop(err)
+		return failed(err)
 	}
-	return Drain(context.WithoutCancel(ctx), w.cfg.Grace, stopRouter, w.locker, stopped, w.limiter, w.slots)
+	return drain(context.WithoutCancel(ctx), cfg.Grace, stopRouter, locker, stopped, queues...)
 }
 
 const (
 	maxAge     = 7 * 24 * time.Hour  // of a failing change, which then becomes a dead letter
 	deadMaxAge = 30 * 24 * time.Hour // of a dead letter
+	changesCap = 1_000_000           // changes, above which the oldest are trimmed even if they are not settled
 )
 
-// retention returns how much of each stream to keep.
-func retention(cfg Config, client redis.UniversalClient, log *slog.Logger) stream.TrimmerConfig {
+// retention returns the trimmer, which knows how much of each stream to keep.
+func retention(cfg Config, client redis.UniversalClient) *stream.Trimmer {
 	namespace := cfg.Namespace()
-	return stream.TrimmerConfig{
-		Redis: client, Prefix: string(namespace), Log: log, Observe: cfg.Metrics.Trim,
+	return &stream.Trimmer{
+		Redis: client, Prefix: string(namespace), Log: cfg.Log, Observe: cfg.Metrics.Trim,
 		Streams: []stream.Retention{
-			{Topic: namespace.Changes()},
+			{Topic: namespace.Changes(), MaxLen: changesCap},
 			{Topic: namespace.Results(), Keep: cfg.ResultsKeep, Age: 24 * time.Hour},
 		},
-		Dead: namespace.Dead(), DeadAge: deadMaxAge,
+		DeadAge: deadMaxAge,
 	}
 }
 
-// Drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight.
-// Changes that wait for a host, a lease or a slot return to the stream at once.
-func Drain(
-	ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, stopped <-chan error,
-	queues ...interface{ Close() },
+// queue is what changes wait for. Its Close ends the waits.
+type queue interface{ Close() }
+
+// drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight.
+func drain(
+	ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, stopped <-chan error, queues ...queue,
 ) error {
 	for _, queue := range queues {
 		queue.Close()

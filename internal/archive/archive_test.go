@@ -53,7 +53,7 @@ func (w *world) commit(edit gitserver.Edit) *tree.Tree {
 	w.fence++
 	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(w.T)
 	testenv.Must(w.vol.Sync(w.Context(), volume.SyncRequest{
-		Repo: repo, URL: w.git.URL("acme/widgets"), Fence: w.fence, Base: func(events.Ref, string) string { return "" },
+		Repo: repo, URL: w.git.URL("acme/widgets"), Fence: w.fence, Base: func(events.Ref, volume.Publication) volume.Base { return volume.Base{} },
 		Confirm: func(context.Context) error { return nil },
 	}))(w.T)
 	opened := testenv.Must(tree.Open(w.vol.Root(), "acme/widgets"))(w.T)

@@ -39,8 +39,7 @@ type Progress struct {
 }
 
 // Tracker follows individual changes. A change is identified by its stream entry, as returned by
-// [stream.Publisher.Add]; the ID of its result ends in "/" and that entry, see [events.Change.Result]. A
-// Tracker is safe for concurrent use.
+// [stream.Publisher.Add]; see [events.Result.Entry]. A Tracker is safe for concurrent use.
 type Tracker struct {
 	redis     redis.UniversalClient
 	namespace events.Namespace
@@ -200,11 +199,14 @@ func (t *Tracker) scan(ctx context.Context, entry, from, to string,
 
 // read sets p if the message is the result of the change.
 func (p *Progress) read(uuid string, payload []byte, entry string) bool {
-	if !strings.HasSuffix(uuid, "/"+entry) {
+	if !strings.Contains(uuid, "/"+entry) {
 		return false
 	}
 	result, err := events.ParseResult(payload)
 	if err != nil || result.Type == events.ResultView || result.Type == events.ResultPurged { // a view may have any name
+		return false
+	}
+	if result.Entry() != entry {
 		return false
 	}
 	*p = Progress{State: Answered, Result: result}

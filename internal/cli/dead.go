@@ -58,7 +58,7 @@ func (f *deadFlags) query(dead *stream.DeadLetters) (stream.Query, error) {
 	return q, nil
 }
 
-// validate returns an error unless letters are selected either by id or by flags.
+// validate returns an error unless letters are selected either by valid ids or by flags.
 func (f *deadFlags) validate(ids []string) error {
 	filtered := f.repo != "" || f.reason != ""
 	switch {
@@ -66,6 +66,11 @@ func (f *deadFlags) validate(ids []string) error {
 		return term.UsageError(errors.New("select letters either by id or by --repo, --reason or --all"))
 	case len(ids) == 0 && !filtered && !f.all:
 		return term.UsageError(errors.New("select letters by id, --repo, --reason or --all"))
+	}
+	for _, id := range ids {
+		if _, _, ok := events.ParseEntryID(id); !ok {
+			return deadError(fmt.Errorf("%w: %.40q; want the form 1795223511284-0", stream.ErrBadID, id))
+		}
 	}
 	return nil
 }
@@ -191,18 +196,8 @@ func newDeadRetryCommand(std term.Streams) *cobra.Command {
 		outcome, ids := deadRetried{Retried: []server.DeadRetried{}, Refused: []server.DeadRetried{}}, 0
 		var failed error
 		for _, part := range selected {
-			done, err := part.dead.Retry(ctx, part.ids...)
-			if errors.Is(err, stream.ErrBadID) {
-				return deadError(err)
-			}
-			failed, ids = errors.Join(failed, part.failed(err)), ids+len(part.ids)
-			for _, one := range done {
-				if one.Err == nil {
-					outcome.Retried = append(outcome.Retried, server.NewDeadRetried(one))
-				} else {
-					outcome.Refused = append(outcome.Refused, server.NewDeadRetried(one))
-				}
-			}
+			ids += len(part.ids)
+			failed = errors.Join(failed, part.failed(outcome.retry(ctx, part)))
 		}
 		if showErr := out.Show(std, outcome, outcome.Table); failed != nil || showErr != nil {
 			return errors.Join(failed, showErr)
@@ -226,9 +221,6 @@ func newDeadDropCommand(std term.Streams) *cobra.Command {
 		var failed error
 		for _, part := range selected {
 			dropped, err := part.dead.Drop(ctx, part.ids...)
-			if errors.Is(err, stream.ErrBadID) {
-				return deadError(err)
-			}
 			failed, n = errors.Join(failed, part.failed(err)), n+dropped
 		}
 		if err := out.Show(std, map[string]int{"dropped": n}, func(w io.Writer) {
@@ -384,17 +376,17 @@ func (f *deadFlags) ids(ctx context.Context, dead *stream.DeadLetters) ([]string
 func letters(ctx context.Context, dead *stream.DeadLetters, q stream.Query) iter.Seq2[stream.Letter, error] {
 	return func(yield func(stream.Letter, error) bool) {
 		for {
-			page, err := dead.List(ctx, q)
+			page, next, err := dead.List(ctx, q)
 			if err != nil {
 				yield(stream.Letter{}, err)
 				return
 			}
-			for _, letter := range page.Letters {
+			for _, letter := range page {
 				if !yield(letter, nil) {
 					return
 				}
 			}
-			if q.After = page.Next; page.Next == "" {
+			if q.After = next; next == "" {
 				return
 			}
 		}
@@ -457,6 +449,23 @@ func (d deadDetail) Table(w io.Writer) {
 type deadRetried struct {
 	Retried []server.DeadRetried `json:"retried"`
 	Refused []server.DeadRetried `json:"refused"`
+}
+
+// retry retries the letters of one cell, up to the first error of Redis.
+func (r *deadRetried) retry(ctx context.Context, letters selectedLetters) error {
+	for _, id := range letters.ids {
+		topic, entry, err := letters.dead.Retry(ctx, id)
+		switch {
+		case err == nil:
+			r.Retried = append(r.Retried, server.DeadRetried{ID: id, Stream: topic, Entry: entry})
+		case errors.Is(err, stream.ErrNoLetter), errors.Is(err, stream.ErrNotRetryable):
+			why := strings.TrimPrefix(err.Error(), "stream: ")
+			r.Refused = append(r.Refused, server.DeadRetried{ID: id, Error: why})
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 func (r deadRetried) Table(w io.Writer) {

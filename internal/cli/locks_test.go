@@ -21,7 +21,7 @@ func TestLeasesAreShownAndReleased(t *testing.T) {
 	ctx := context.Background()
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
 	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, _, service string) {
-		if service != "git-upload-pack" { // the list of refs must begin within 15 s
+		if service != "git-upload-pack" { // the list of refs must begin within a minute
 			return
 		}
 		asked <- struct{}{}

@@ -91,9 +91,9 @@ func TestRecipesForReadersOfViews(t *testing.T) {
 	publish := func() events.Result {
 		synced, _ := p.sync()
 		p.fence++
-		proctest.Must(0, p.volume.PublishViews(t.Context(), volume.ViewTreesRequest{
+		proctest.Must(0, p.volume.PublishSubtrees(t.Context(), volume.SubtreesRequest{
 			Repo: synced.Repo, App: "argo", Path: synced.Path, Tree: synced.Tree, Fence: p.fence,
-			Views: proctest.Must(views.New(map[string][]string{"v": {"a"}}))(t),
+			Selections: proctest.Must(views.New(map[string][]string{"v": {"a"}}))(t),
 		}))(t)
 		return synced
 	}

@@ -180,6 +180,13 @@ func (r repoDetail) Table(w io.Writer) {
 	for _, f := range r.Failing {
 		fmt.Fprintf(w, "failing\t%s\t%s\t%s\n", appOf(f), refOf(f), status.FailureText(f, math.MaxInt))
 	}
+	if r.Awaited != nil {
+		for _, a := range r.Awaited.Commits {
+			fmt.Fprintf(w, "announced\t%s\t%s\t%.12s\tnot visible yet, since %s, next look %s\n",
+				cmp.Or(term.Printable(a.App), "(no app)"), cmp.Or(a.Ref, "default branch"), a.Commit, term.When(a.Since),
+				nextPoll(r.Awaited.Next, time.Now()))
+		}
+	}
 	if r.Poll != nil {
 		fmt.Fprintf(w, "next poll\t%s\n", nextPoll(*r.Poll, time.Now()))
 	}

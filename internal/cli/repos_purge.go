@@ -112,6 +112,9 @@ func (m maintainer) awaitCopies(ctx context.Context, repo events.RepoPath, timeo
 		return err
 	}
 	polled, err := changes.NewTracker(m.redis, m.namespace).Wait(ctx, entry)
+	if ctx.Err() != nil {
+		return fmt.Errorf("it was not polled within %v: see lockstep repos show %s", timeout, repo)
+	}
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	}
 
 	failures := 0
-	for _, tries := range proctest.Must(client.HVals(ctx, "lockstep:{0}:tries:changes:"+events.WorkersGroup).Result())(t) {
+	for _, tries := range proctest.Must(client.HVals(ctx, "lockstep:{0}:failures:changes:"+events.WorkersGroup).Result())(t) {
 		failures += proctest.Must(strconv.Atoi(tries))(t)
 	}
 	if failures != 5 {

@@ -76,7 +76,7 @@ type gateKey struct{}
 func newGate() *gate { return &gate{asked: make(chan struct{}, 1000), open: make(chan struct{})} }
 
 func (g *gate) before(ctx context.Context, repo, service string) {
-	if !strings.HasPrefix(repo, "slow/") || service != "git-upload-pack" { // the list of refs must begin within 15 s
+	if !strings.HasPrefix(repo, "slow/") || service != "git-upload-pack" { // the list of refs must begin within a minute
 		return
 	}
 	g.asked <- struct{}{}

@@ -38,16 +38,10 @@ type watchFlags struct {
 
 	url, credential, depth, poll string
 	notifyURL, notifySecret      string
-	verify, verifyKeys           string
 	maxRefs                      int
-	noRewind, followMoves        bool
+	followMoves                  bool
 	paths                        []string
-	lfs                          string
-	lfsInclude, lfsExclude       []string
-	submodules                   string
-	submoduleCredentials         []string
-	views                        []string
-	viewTrees                    bool
+	extensions                   map[string]func(w *watch.Watch) error // as options returns them
 }
 
 func (f *watchFlags) Add(flags *pflag.FlagSet) {
@@ -64,27 +58,31 @@ func (f *watchFlags) addOptions(flags *pflag.FlagSet) {
 	flags.StringVar(&f.credential, "credential", "", "`name` of the credential")
 	flags.StringVar(&f.depth, "depth", "", "number of `commits` of history, or full (default: one commit)")
 	flags.StringVar(&f.poll, "poll", "", "poll interval as a `duration`, or never (default: the service's setting)")
-	flags.StringVar(&f.lfs, "lfs", "pointers", "`pointers or fetch`: whether the tree has the pointers or the "+
-		"content of files in Git LFS")
-	flags.StringArrayVar(&f.lfsInclude, "lfs-include", nil, "`glob` of files to fetch from Git LFS; "+
-		"repeatable (default: as .lfsconfig says, else all)")
-	flags.StringArrayVar(&f.lfsExclude, "lfs-exclude", nil, "`glob` of files to leave as pointers; "+
-		"repeatable (default: as .lfsconfig says, else none)")
-	flags.StringVar(&f.submodules, "submodules", "off",
-		"`off, best-effort or required`: whether the tree has the files of its submodules")
-	flags.StringArrayVar(&f.submoduleCredentials, "submodule-credential", nil,
-		"`name` of a credential for the submodules below its urls; repeatable")
 	flags.StringVar(&f.notifyURL, "notify-url", "", "`URL` for the app's results")
 	flags.StringVar(&f.notifySecret, "notify-secret", "", "`name` of the credential with the signing secret for posts")
-	flags.StringVar(&f.verify, "verify", "", "signatures: `off, report or require` (default: off)")
-	flags.StringVar(&f.verifyKeys, "verify-keys", "", "`name` of the credential with the trusted keys")
-	flags.BoolVar(&f.noRewind, "no-rewind", false, "refuse rewritten history; requires --depth")
 	flags.BoolVar(&f.followMoves, "follow-moves", false,
 		"move the repository when its remote permanently redirects to another path")
 	flags.StringArrayVar(&f.paths, "path", nil, "`glob` of files whose changes are posted, such as docs/**; repeatable")
-	flags.StringArrayVar(&f.views, "view", nil, "`name=path` of a part of the tree whose changes have results, "+
-		"such as api=services/api; repeatable, also for one name")
-	flags.BoolVar(&f.viewTrees, "view-trees", false, "publish each view as a tree with only its files")
+	f.extensions = map[string]func(w *watch.Watch) error{}
+	for _, flag := range watch.Flags() {
+		value := flagValue(flags, flag)
+		f.extensions[flag.Name] = func(w *watch.Watch) error { return flag.Set(w, value()) }
+	}
+}
+
+// flagValue adds the flag of an extension, and returns a function that returns its value.
+func flagValue(flags *pflag.FlagSet, flag watch.Flag) func() any {
+	switch def := flag.Default.(type) {
+	case bool:
+		value := flags.Bool(flag.Name, def, flag.Usage)
+		return func() any { return *value }
+	case []string:
+		value := flags.StringArray(flag.Name, def, flag.Usage)
+		return func() any { return *value }
+	default:
+		value := flags.String(flag.Name, def.(string), flag.Usage)
+		return func() any { return *value }
+	}
 }
 
 // options returns what sets each option of a watch to the value of its flag, by the flag's name.
@@ -92,27 +90,19 @@ func (f *watchFlags) options() map[string]func(w *watch.Watch) error {
 	parse := func(text string, into interface{ UnmarshalText(text []byte) error }) error {
 		return into.UnmarshalText([]byte(text))
 	}
-	return map[string]func(w *watch.Watch) error{
-		"url":                  func(w *watch.Watch) error { w.URL = f.url; return nil },
-		"max-refs":             func(w *watch.Watch) error { w.MaxRefs = f.maxRefs; return nil },
-		"credential":           func(w *watch.Watch) error { w.Credential = f.credential; return nil },
-		"depth":                func(w *watch.Watch) error { return parse(f.depth, &w.Depth) },
-		"poll":                 func(w *watch.Watch) error { return parse(f.poll, &w.Poll) },
-		"lfs":                  func(w *watch.Watch) error { w.LFS = watch.LFSMode(f.lfs); return nil },
-		"lfs-include":          func(w *watch.Watch) error { w.LFSInclude = f.lfsInclude; return nil },
-		"lfs-exclude":          func(w *watch.Watch) error { w.LFSExclude = f.lfsExclude; return nil },
-		"submodules":           func(w *watch.Watch) error { w.Submodules = events.Submodules(f.submodules); return nil },
-		"submodule-credential": func(w *watch.Watch) error { w.SubmoduleCredentials = f.submoduleCredentials; return nil },
-		"notify-url":           func(w *watch.Watch) error { w.NotifyURL, w.Silenced = f.notifyURL, ""; return nil },
-		"notify-secret":        func(w *watch.Watch) error { w.NotifySecret = f.notifySecret; return nil },
-		"verify":               func(w *watch.Watch) error { return parse(f.verify, &w.Verify) },
-		"verify-keys":          func(w *watch.Watch) error { w.VerifyKeys = f.verifyKeys; return nil },
-		"no-rewind":            func(w *watch.Watch) error { w.NoRewind = f.noRewind; return nil },
-		"follow-moves":         func(w *watch.Watch) error { w.FollowMoves = f.followMoves; return nil },
-		"path":                 func(w *watch.Watch) error { w.Paths = f.paths; return nil },
-		"view":                 func(w *watch.Watch) (err error) { w.Views, err = watch.ParseViews(f.views); return err },
-		"view-trees":           func(w *watch.Watch) error { w.ViewTrees = f.viewTrees; return nil },
+	options := map[string]func(w *watch.Watch) error{
+		"url":           func(w *watch.Watch) error { w.URL = f.url; return nil },
+		"max-refs":      func(w *watch.Watch) error { w.MaxRefs = f.maxRefs; return nil },
+		"credential":    func(w *watch.Watch) error { w.Credential = f.credential; return nil },
+		"depth":         func(w *watch.Watch) error { return parse(f.depth, &w.Depth) },
+		"poll":          func(w *watch.Watch) error { return parse(f.poll, &w.Poll) },
+		"notify-url":    func(w *watch.Watch) error { w.NotifyURL, w.Silenced = f.notifyURL, ""; return nil },
+		"notify-secret": func(w *watch.Watch) error { w.NotifySecret = f.notifySecret; return nil },
+		"follow-moves":  func(w *watch.Watch) error { w.FollowMoves = f.followMoves; return nil },
+		"path":          func(w *watch.Watch) error { w.Paths = f.paths; return nil },
 	}
+	maps.Copy(options, f.extensions)
+	return options
 }
 
 // set sets options of a watch to the values of their flags.

@@ -26,6 +26,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/redisx"
 )
 
@@ -62,6 +63,9 @@ type Config struct {
 	CAFile       string   `koanf:"ca-file"`
 	KnownHosts   string   `koanf:"known-hosts"`
 	HostRequests []string `koanf:"host-requests"`
+	TimeoutItems []string `koanf:"host-timeouts"`
+
+	HostTimeouts map[string]wire.Timeouts `koanf:"-"` // TimeoutItems, parsed
 
 	Roles        []string      `koanf:"roles"`
 	CellReader   string        `koanf:"cell-reader"`
@@ -221,6 +225,9 @@ func (c *Config) checkWork() error {
 	}
 	var err error
 	if c.usualRequests, c.hostRequests, err = parseHostRequests(separate(c.HostRequests)); err != nil {
+		return err
+	}
+	if c.HostTimeouts, err = parseHostTimeouts(separate(c.TimeoutItems)); err != nil {
 		return err
 	}
 	if c.Limits, err = parseLimits(separate(c.LimitItems)); err != nil {

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"lockstep/internal/git/wire"
 )
 
 // usualRequests is the maximum number of requests in flight to a host if host-requests has none.
@@ -17,9 +20,44 @@ func (c *Config) RequestsPerHost() (usual int, single map[string]int) {
 	return c.usualRequests, c.hostRequests
 }
 
-// parseHostRequests parses a number and pairs such as git.example.org:8443=4, all optional. A host has no
-// scheme. A port that is the default of HTTP, HTTPS or SSH stands for that host without a port too, since a
-// URL may omit it.
+// hostNames returns the names of a host, as [wire.Limiter] has them. It has no scheme. A port that is the default of
+// HTTP, HTTPS or SSH stands for that host without a port too, since a URL may omit it.
+func hostNames(text string) []string {
+	host := strings.ToLower(text)
+	if bare, port, err := net.SplitHostPort(host); err == nil && slices.Contains([]string{"443", "80", "22"}, port) {
+		return []string{host, bare}
+	}
+	return []string{host}
+}
+
+// parseHostTimeouts parses items such as pack=5m and git.example.org:8443/pack=5m, by host; "" is any host.
+func parseHostTimeouts(items []string) (map[string]wire.Timeouts, error) {
+	timeouts := map[string]wire.Timeouts{}
+	for _, item := range items {
+		name, text, _ := strings.Cut(item, "=")
+		host, kind, isSingle := strings.Cut(name, "/")
+		if !isSingle {
+			host, kind = "", name
+		}
+		limit, err := time.ParseDuration(text)
+		for _, host := range hostNames(host) {
+			of := timeouts[host]
+			field := map[string]*time.Duration{"refs": &of.Refs, "pack": &of.Pack, "silence": &of.Silence}[kind]
+			if field == nil || err != nil || limit < time.Second || isSingle && (host == "" || strings.ContainsAny(host, "@ ")) {
+				return nil, fmt.Errorf("host-timeouts %q: want refs, pack or silence and a duration of at least 1s, "+
+					"such as pack=5m, or the same for one host, such as git.example.org/pack=5m", item)
+			}
+			if *field != 0 {
+				return nil, fmt.Errorf("host-timeouts %q: %s is given twice; remove one", item, name)
+			}
+			*field = limit
+			timeouts[host] = of
+		}
+	}
+	return timeouts, nil
+}
+
+// parseHostRequests parses a number and pairs such as git.example.org:8443=4, all optional.
 func parseHostRequests(items []string) (usual int, single map[string]int, err error) {
 	single, given := make(map[string]int, len(items)), make(map[string]string, len(items))
 	for _, item := range items {
@@ -38,12 +76,7 @@ func parseHostRequests(items []string) (usual int, single map[string]int, err er
 			usual = n
 			continue
 		}
-		host := strings.ToLower(text)
-		names := []string{host}
-		if bare, port, err := net.SplitHostPort(host); err == nil && slices.Contains([]string{"443", "80", "22"}, port) {
-			names = append(names, bare)
-		}
-		for _, name := range names {
+		for _, name := range hostNames(text) {
 			if before, twice := given[name]; twice {
 				return 0, nil, fmt.Errorf("host-requests: %s and %s name the same host; remove one", before, text)
 			}

@@ -3,6 +3,9 @@ package config
 import (
 	"maps"
 	"testing"
+	"time"
+
+	"lockstep/internal/git/wire"
 )
 
 func TestParseHostRequests(t *testing.T) {
@@ -25,6 +28,26 @@ func TestParseHostRequests(t *testing.T) {
 	} {
 		if usual, got, err := parseHostRequests(items); err == nil {
 			t.Errorf("%q: %d, %v; want an error", items, usual, got)
+		}
+	}
+}
+
+func TestParseHostTimeouts(t *testing.T) {
+	t.Parallel()
+	got, err := parseHostTimeouts([]string{"refs=90s", "pack=2m", "Git.example.org:8443/pack=10m", "ssh.example.org:22/refs=2m", "ssh.example.org:22/silence=5m"})
+	own := wire.Timeouts{Refs: 2 * time.Minute, Silence: 5 * time.Minute}
+	if want := map[string]wire.Timeouts{
+		"": {Refs: 90 * time.Second, Pack: 2 * time.Minute}, "git.example.org:8443": {Pack: 10 * time.Minute},
+		"ssh.example.org": own, "ssh.example.org:22": own,
+	}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	for _, items := range [][]string{
+		{"90s"}, {"refs"}, {"refs=90"}, {"refs=0s"}, {"refs=-1m"}, {"connect=10s"}, {"github.com=10s"}, {"/refs=10s"}, {"https://github.com/refs=10s"},
+		{"git@github.com/refs=10s"}, {"refs=10s", "refs=20s"}, {"a/refs=10s", "A:443/refs=20s"}, {""},
+	} {
+		if got, err := parseHostTimeouts(items); err == nil {
+			t.Errorf("%q: %v; want an error", items, got)
 		}
 	}
 }

@@ -93,6 +93,9 @@ var settings = []entry{
 	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
 	{"host-requests", Working, advanced, []string{"16"}, "16", "maximum `requests` of a worker in flight to one host, " +
 		"and HOST=N for single hosts: 16,github.com=32; fewer while the host limits them"},
+	{"host-timeouts", Working, advanced, []string{"refs=60s", "pack=120s", "silence=60s"}, "refs=60s,pack=120s,silence=60s",
+		"maximum `durations` until a host sends the first byte of a list of refs or of a pack, and between two bytes; " +
+			"for single hosts HOST/NAME=DURATION: git.example.org/pack=10m"},
 	{"tree-grace", Working | Keeping, advanced, 5 * time.Minute, "", "`duration` for which a replaced tree is kept; " +
 		"the intervals of garbage collection follow it"},
 	{"outside-links", Working, advanced, "keep", "", "`what` to do with symbolic links that lead out of their tree: " +

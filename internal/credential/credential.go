@@ -25,7 +25,7 @@
 // secret, so a rotated secret takes effect immediately. A credential without URL prefixes is never sent:
 // events name credentials, and anybody who can write an event could otherwise have a token sent to another
 // server. A prefix has the scheme https, http or ssh, and only matches that scheme:
-// ssh://git@github.com/acme/.
+// ssh://git@github.com/acme/. One of a repository covers it and its LFS server with and without .git.
 //
 // A GitHub App authenticates with its private key and receives a token for one installation. The token is
 // valid for one hour and cached in memory until five minutes before it expires, or until [Store.Refused]. At
@@ -89,7 +89,7 @@ var files = map[string]string{
 	"openpgpKeys": "OPENPGP_KEYS", "allowedSigners": "ALLOWED_SIGNERS", "revokedKeys": "REVOKED_KEYS",
 }
 
-// publicKeys are the files with public keys, which may be longer, and are read only to verify signatures.
+// publicKeys are the files with public keys, which may be longer, and are read only by [Store.PublicKeys].
 var publicKeys = map[string]bool{"openpgpKeys": true, "allowedSigners": true, "revokedKeys": true}
 
 // Resolve returns the secret for name if it may be sent to remote. The empty name is anonymous. For a GitHub App it may
@@ -110,7 +110,7 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (wire.Auth, er
 	}
 	if Covers(strings.Fields(texts["urls"]), remote) == 0 {
 		return wire.Auth{}, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q may not be sent to this remote; add its URL prefix to %s or %s", name, s.where(name, "urls"),
+			"credential %q may not be sent to this remote; add its URL prefix to %s or %s", name, s.Where(name, "urls"),
 			variable(name, "urls"))
 	}
 	if app.key == "" || strings.HasPrefix(remote, "ssh:") {
@@ -136,7 +136,7 @@ func (s *Store) known(name string) (map[string]string, error) {
 	}
 	if authOf(texts).IsZero() && texts["githubPrivateKey"] == "" {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"unknown credential %q; add %s or %s", name, s.where(name, "password"), variable(name, "password"))
+			"unknown credential %q; add %s or %s", name, s.Where(name, "password"), variable(name, "password"))
 	}
 	return texts, nil
 }
@@ -155,7 +155,8 @@ func (s *Store) Refused(name string, auth wire.Auth) bool {
 	return auth.Password != "" && s.github.forget(name, auth.Password)
 }
 
-func (s *Store) where(name, file string) string {
+// Where returns the path of a credential's file, for errors that ask for one.
+func (s *Store) Where(name, file string) string {
 	if s.dir == "" {
 		return "a --credentials directory"
 	}
@@ -233,7 +234,7 @@ func (s *Store) URLs(name string) ([]string, error) {
 	prefixes := strings.Fields(texts["urls"])
 	if len(prefixes) == 0 {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q has no URL prefixes, so it is never sent; add them to %s or %s", name, s.where(name, "urls"),
+			"credential %q has no URL prefixes, so it is never sent; add them to %s or %s", name, s.Where(name, "urls"),
 			variable(name, "urls"))
 	}
 	return prefixes, nil
@@ -241,8 +242,7 @@ func (s *Store) URLs(name string) ([]string, error) {
 
 // Covers returns the length of the longest of the URL prefixes that covers remote, at least 1, or 0 if none
 // does. A prefix covers it that has the same scheme and host, the same user if the prefix names one, and a
-// path that is equal or continues with a slash. Of two prefixes with the same path, one with a user is
-// longer.
+// path that covers that of the remote. Of two prefixes with the same path, one with a user is longer.
 func Covers(prefixes []string, remote string) (length int) {
 	to, err := url.Parse(remote)
 	if err != nil {
@@ -257,15 +257,28 @@ func Covers(prefixes []string, remote string) (length int) {
 		if p.User != nil && p.User.String() != to.User.String() {
 			continue
 		}
-		below := strings.TrimSuffix(p.Path, "/")
-		if target != below && !strings.HasPrefix(target, below+"/") {
-			continue
-		}
-		own := 1 + 2*len(below)
-		if p.User != nil {
+		own := coversPath(p.Path, target)
+		if own > 0 && p.User != nil {
 			own++
 		}
 		length = max(length, own)
 	}
 	return length
+}
+
+// coversPath returns the length of a prefix that covers a path: the path is equal, or continues with a slash. A prefix
+// that does not end in a slash may be a repository, with or without .git: it also covers the repository and its LFS
+// server by the other name, but is shorter than a prefix with that name.
+func coversPath(prefix, target string) (length int) {
+	name := strings.TrimSuffix(prefix, "/")
+	if target == name || strings.HasPrefix(target, name+"/") {
+		return 2 + 4*len(name)
+	}
+	name = strings.TrimSuffix(prefix, ".git")
+	rest, ok := strings.CutPrefix(target, name)
+	rest = strings.TrimPrefix(rest, ".git")
+	if ok && !strings.HasSuffix(name, "/") && (rest == "" || strings.HasPrefix(rest+"/", "/info/lfs/")) {
+		return 4 * len(name)
+	}
+	return 0
 }

@@ -189,9 +189,12 @@ func TestLongestPrefixThatCovers(t *testing.T) {
 		"a host, against none":                {remote, []string{"https://git.example.com"}, nil},
 		"a folder, against its host":          {remote, []string{"https://git.example.com/acme"}, []string{"https://git.example.com/"}},
 		"the repository, against its folder":  {remote, []string{"https://git.example.com/", remote}, []string{"https://git.example.com/acme/libs"}},
-		"a long prefix that does not cover":   {remote, []string{"https://git.example.com/acme"}, []string{"https://git.example.com/", "https://git.example.com/acme/libs/x"}},
+		"a long prefix that does not cover":   {remote, []string{"https://git.example.com/acme"}, []string{"https://git.example.com/", "https://git.example.com/acme/libs/y"}},
 		"one with a user, against without it": {"ssh://git@git.example.com/acme/x", []string{"ssh://git@git.example.com/acme"}, []string{"ssh://git.example.com/acme"}},
-		"a longer path, against a user":       {"ssh://git@git.example.com/acme/x", []string{"ssh://git.example.com/acme"}, []string{"ssh://git@git.example.com/"}},
+		"the very name, against the other with a user": {
+			"ssh://git@git.example.com/acme/x", []string{"ssh://git.example.com/acme/x"}, []string{"ssh://git@git.example.com/acme/x.git"},
+		},
+		"a longer path, against a user": {"ssh://git@git.example.com/acme/x", []string{"ssh://git.example.com/acme"}, []string{"ssh://git@git.example.com/"}},
 	} {
 		if a, b := credential.Covers(tc.longer, tc.remote), credential.Covers(tc.short, tc.remote); a <= b {
 			t.Errorf("%s: %d, want more than %d", name, a, b)
@@ -199,6 +202,45 @@ func TestLongestPrefixThatCovers(t *testing.T) {
 	}
 	if a, b := credential.Covers([]string{"https://git.example.com/acme/"}, remote), credential.Covers([]string{"https://git.example.com/acme"}, remote); a != b {
 		t.Errorf("with a slash at the end %d, without %d", a, b)
+	}
+}
+
+// TestPrefixesOfRepositories: servers and git-lfs know a repository by its name with .git and without.
+func TestPrefixesOfRepositories(t *testing.T) {
+	const host, lfs = "https://git.example.com", "/info/lfs/objects/batch"
+	for prefix, remotes := range map[string]map[string]bool{ // whether it covers them
+		"/acme/widgets": {
+			"/acme/widgets": true, "/acme/widgets.git": true, "/acme/widgets.git" + lfs: true, "/acme/widgets" + lfs: true, "/acme/widgets.git/info/lfs": true, "/acme/widgets/sub": true,
+			"/acme/widgets-other": false, "/acme/widgets-other.git" + lfs: false, "/acme/widgets.github/x": false, "/acme/widgets.git.git": false, "/acme/widgets.wiki.git": false,
+			"/acme/widgets.git/evil": false, "/acme/widgets.git/info": false, "/acme/widgets.git/info/lfs-other": false, "/acme/widgets.git/info/lfs/../../../evil": false,
+		},
+		"/acme/widgets.git": {
+			"/acme/widgets": true, "/acme/widgets.git": true, "/acme/widgets.git" + lfs: true, "/acme/widgets" + lfs: true, "/acme/widgets.git/other": true,
+			"/acme/widgets-other": false, "/acme/widgets-other.git" + lfs: false, "/acme/widgets.github": false, "/acme/widgets/sub": false, "/acme/widgets.git.git": false,
+		},
+		"/acme/":     {"/acme/widgets.git" + lfs: true, "/acme": true, "/acme.git": false, "/acme.git" + lfs: false}, // a folder
+		"/acme":      {"/acme/widgets.git" + lfs: true, "/acme.git": true, "/acme.git/widgets": false, "/acme-other/widgets": false},
+		"/acme/sub":  {"/acme/sub.git": true, "/acme/sub.git/widgets.git" + lfs: false},
+		"/acme/.git": {"/acme": false, "/acme/": false, "/acme/x": false},
+		"/.git":      {"/": false, "/info/lfs": false, "/x": false},
+		"":           {"/acme/widgets.git" + lfs: true},
+	} {
+		for remote, want := range remotes {
+			if got := credential.Covers([]string{host + prefix}, host+remote) > 0; got != want {
+				t.Errorf("%s covers %s: %v", prefix, remote, got)
+			}
+		}
+	}
+	covers := func(prefix, remote string) int { return credential.Covers([]string{host + prefix}, host+remote) }
+	for name, ok := range map[string]bool{
+		"the very name, against the other":       covers("/acme/widgets.git", "/acme/widgets.git"+lfs) > covers("/acme/widgets", "/acme/widgets.git"+lfs),
+		"the very name without .git":             covers("/acme/widgets", "/acme/widgets") > covers("/acme/widgets.git", "/acme/widgets"),
+		"the other name, against the folder":     covers("/acme/widgets", "/acme/widgets.git"+lfs) > covers("/acme", "/acme/widgets.git"+lfs),
+		"the LFS server, against the repository": covers("/acme/widgets.git/info/lfs", "/acme/widgets.git"+lfs) > covers("/acme/widgets.git", "/acme/widgets.git"+lfs),
+	} {
+		if !ok {
+			t.Errorf("%s has not the longer prefix", name)
+		}
 	}
 }
 

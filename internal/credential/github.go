@@ -26,6 +26,9 @@ import (
 const (
 	githubAPI     = "https://api.github.com"
 	githubTimeout = 30 * time.Second
+	patience      = 2 * time.Second // of a caller, which may hold the lease of a repository
+	notYet        = 5 * time.Second // delay until it asks again
+	unseenFor     = time.Minute     // how long an error is kept for that
 	renewBefore   = 5 * time.Minute // before an installation token expires
 	maxAnswer     = 1 << 20         // bytes
 )
@@ -49,6 +52,7 @@ type slot struct {
 	expires time.Time
 	failed  time.Time // when the last request failed with err
 	err     error
+	unseen  bool // no caller has waited for err
 }
 
 func newGitHub() github {
@@ -63,31 +67,50 @@ func newGitHub() github {
 }
 
 // token returns a token that is valid for at least five minutes. Concurrent calls for the same credential share one
-// request and its error. They return early if ctx is done.
+// request and its error. They return early if ctx is done, or with contention if the API takes longer than patience;
+// the request goes on, and a later call returns its token or error.
 func (g *github) token(ctx context.Context, name string, of app) (string, error) {
 	since := time.Now()
 	held := g.slot(name)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, &events.Error{
+		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassNetwork, RetryAfter: notYet,
+		Err: errors.New("GitHub's API has not answered the request for a token yet"),
+	})
+	defer cancel()
 	select {
 	case held.turn <- struct{}{}:
-		defer func() { <-held.turn }()
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
+	isUnseen := held.unseen && time.Since(held.failed) < unseenFor
+	held.unseen = false
 	switch {
 	case held.app == of && time.Until(held.expires) > renewBefore:
+		defer func() { <-held.turn }()
 		return held.token, nil
-	case held.app == of && held.failed.After(since):
+	case held.app == of && (held.failed.After(since) || isUnseen):
+		defer func() { <-held.turn }()
 		return "", held.err
 	}
-	token, expires, err := g.fetch(ctx, of)
-	if err != nil {
-		if ctx.Err() == nil {
-			held.app, held.expires, held.failed, held.err = of, time.Time{}, time.Now(), err
+	var token string
+	var err error
+	answered := make(chan struct{})
+	go func() {
+		defer func() { <-held.turn }()
+		defer close(answered)
+		var expires time.Time
+		token, expires, err = g.fetch(context.WithoutCancel(ctx), of)
+		held.app, held.token, held.expires = of, token, expires
+		if err != nil {
+			held.failed, held.err, held.unseen = time.Now(), err, ctx.Err() != nil
 		}
-		return "", err
+	}()
+	select {
+	case <-answered:
+		return token, err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
 	}
-	held.app, held.token, held.expires = of, token, expires
-	return token, nil
 }
 
 func (g *github) slot(name string) *slot {
@@ -104,8 +127,12 @@ func (g *github) slot(name string) *slot {
 // forget drops a token, and returns false if it was already replaced.
 func (g *github) forget(name, token string) bool {
 	held := g.slot(name)
-	held.turn <- struct{}{} // waits at most for one request
-	defer func() { <-held.turn }()
+	select {
+	case held.turn <- struct{}{}:
+		defer func() { <-held.turn }()
+	case <-time.After(patience):
+		return true // it is being replaced
+	}
 	if held.token != token || held.expires.IsZero() {
 		return false
 	}
@@ -145,9 +172,6 @@ func (g *github) fetch(ctx context.Context, of app) (token string, expires time.
 	req.Header.Set("User-Agent", "lockstep")
 	res, err := g.client.Do(req)
 	if err != nil {
-		if ctx.Err() != nil {
-			return "", time.Time{}, context.Cause(ctx)
-		}
 		return "", time.Time{}, events.Errorf(events.Retryable, events.ClassNetwork,
 			"request a token from GitHub's API at %s: cannot connect; check the network and the settings hosts, "+
 				"proxy and ca-file", base.Host)

@@ -210,6 +210,41 @@ func TestFailingAPIReceivesOneRequest(t *testing.T) {
 	})
 }
 
+// TestSlowAPIHoldsNobody has the API take 20 s for a token, and 20 s to refuse one.
+func TestSlowAPIHoldsNobody(t *testing.T) {
+	key, text := newKey(t)
+	for name, tc := range map[string]struct {
+		status int
+		class  events.Class // of the later call
+	}{"a token": {0, events.ClassOf(nil)}, "an error": {http.StatusBadGateway, events.ClassServer}} {
+		synctest.Test(t, func(t *testing.T) {
+			fake := &api{key: &key.PublicKey, status: tc.status, hold: make(chan struct{})}
+			store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+			resolve := func() error { _, err := store.Resolve(t.Context(), "app", onGitHub); return err }
+			for range 3 {
+				began := time.Now()
+				err := resolve()
+				if events.DispositionOf(err) != events.Contention || events.RetryAfter(err) <= 0 || time.Since(began) > 3*time.Second {
+					t.Errorf("%s: %v after %v, want it to be asked for later", name, err, time.Since(began))
+				}
+			}
+			if !store.Refused("app", wire.Auth{Password: "an older one"}) {
+				t.Errorf("%s: a refused token is not being replaced", name)
+			}
+			time.Sleep(10 * time.Second)
+			close(fake.hold)
+			synctest.Wait()
+			if err := resolve(); events.ClassOf(err) != tc.class || fake.requests.Load() != 1 {
+				t.Errorf("%s: %v after %d requests", name, err, fake.requests.Load())
+			}
+			_ = resolve()
+			if n := fake.requests.Load(); tc.status != 0 && n != 2 {
+				t.Errorf("%s: %d requests, want the error returned once", name, n)
+			}
+		})
+	}
+}
+
 func TestTokenIsRenewed(t *testing.T) {
 	key, text := newKey(t)
 	synctest.Test(t, func(t *testing.T) {

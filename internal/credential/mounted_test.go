@@ -60,9 +60,9 @@ func TestMountedSecretIsReadWhole(t *testing.T) {
 					t.Errorf("user name %q, password %q, %v", secret.Username, secret.Password, err)
 					break
 				}
-				keys, err := store.VerificationKeys("ci")
-				if err != nil || keys.OpenPGPKeys != keys.AllowedSigners {
-					t.Errorf("keys %q and %q, %v", keys.OpenPGPKeys, keys.AllowedSigners, err)
+				keys, err := store.PublicKeys("ci")
+				if err != nil || keys["openpgpKeys"] != keys["allowedSigners"] {
+					t.Errorf("keys %q and %q, %v", keys["openpgpKeys"], keys["allowedSigners"], err)
 					break
 				}
 			}

@@ -22,11 +22,11 @@ func (s *Store) SigningSecrets(name, url string) ([]string, error) {
 	switch {
 	case texts["signingSecret"] == "":
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q has no signing secret; add %s or %s", name, s.where(name, "signingSecret"),
+			"credential %q has no signing secret; add %s or %s", name, s.Where(name, "signingSecret"),
 			variable(name, "signingSecret"))
 	case Covers(strings.Fields(texts["urls"]), url) == 0:
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential %q may not sign for this URL; add its prefix to %s or %s", name, s.where(name, "urls"),
+			"credential %q may not sign for this URL; add its prefix to %s or %s", name, s.Where(name, "urls"),
 			variable(name, "urls"))
 	case texts["previousSigningSecret"] == "":
 		return []string{texts["signingSecret"]}, nil

@@ -57,14 +57,7 @@ func (a *access) visitor(r *http.Request) visitor {
 	return visitor{}
 }
 
-func (a *access) proxied(r *http.Request) bool {
-	peer, ok := peerOf(r)
-	return ok && a.proxy.trusts(peer)
-}
-
-func (p Proxy) trusts(address netip.Addr) bool {
-	return slices.ContainsFunc(p.From, func(from netip.Prefix) bool { return from.Contains(address) })
-}
+func (a *access) proxied(r *http.Request) bool { return server.IsProxied(r, a.proxy.From) }
 
 // user returns the user named by a trusted proxy if that user may make changes, or "". It rejects a repeated header,
 // because the proxy did not write all of its values.
@@ -96,11 +89,6 @@ func (a *access) origin(r *http.Request) netip.Addr {
 func (a *access) secure(r *http.Request) bool {
 	return r.TLS != nil || a.proxied(r) && r.Header.Get("X-Forwarded-Proto") == "https" ||
 		strings.HasPrefix(r.Header.Get("Origin"), "https://")
-}
-
-func peerOf(r *http.Request) (netip.Addr, bool) {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	return peer.Addr().Unmap().WithZone(""), err == nil
 }
 
 var (

@@ -129,7 +129,7 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 // retryLetters retries letters, and returns how many are back in their streams and how many cannot be.
 func (d *Dashboard) retryLetters(ctx context.Context, letters []cellLetter) (done, kept int, err error) {
 	for _, l := range letters {
-		_, err := d.retryLetter(ctx, l.cell, l.ID)
+		_, _, err := d.retryLetter(ctx, l.cell, l.ID)
 		switch {
 		case err == nil:
 			done++

@@ -18,22 +18,22 @@ type deadCells struct {
 	away  bool
 }
 
-func (c *deadCells) List(ctx context.Context, q stream.Query) (page stream.Page, cell string, missing bool, err error) {
-	cell, q.After, _ = strings.Cut(q.After, ":")
-	if cell == "" {
-		cell = "eu-1"
+func (c *deadCells) List(ctx context.Context, q stream.Query) (page server.DeadPage, err error) {
+	page.Cell, q.After, _ = strings.Cut(q.After, ":")
+	if page.Cell == "" {
+		page.Cell = "eu-1"
 	}
-	if cell == "eu-2" && c.away {
-		return stream.Page{}, cell, true, nil
+	if page.Missing = page.Cell == "eu-2" && c.away; page.Missing {
+		return page, nil
 	}
-	page, err = c.cells[cell].List(ctx, q)
+	page.Letters, page.Next, err = c.cells[page.Cell].List(ctx, q)
 	switch {
 	case page.Next != "":
-		page.Next = cell + ":" + page.Next
-	case cell == "eu-1":
+		page.Next = page.Cell + ":" + page.Next
+	case page.Cell == "eu-1":
 		page.Next = "eu-2:"
 	}
-	return page, cell, false, err
+	return page, err
 }
 
 func (c *deadCells) Of(ctx context.Context, cell, id string) (server.Dead, string, error) {
@@ -102,14 +102,14 @@ func TestDeadLettersOfAllCells(t *testing.T) {
 // first returns the ID of the newest letter of a cell.
 func (c *deadCells) first(t *testing.T, cell string) string {
 	t.Helper()
-	page, err := c.cells[cell].List(t.Context(), stream.Query{Limit: 1})
-	if err == nil && len(page.Letters) == 0 {
+	letters, _, err := c.cells[cell].List(t.Context(), stream.Query{Limit: 1})
+	if err == nil && len(letters) == 0 {
 		err = errors.New("no letter")
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return page.Letters[0].ID
+	return letters[0].ID
 }
 
 func pairs(fields map[string]any) (list []any) {

@@ -80,22 +80,15 @@ func (d *Dashboard) listLetters(ctx context.Context, query stream.Query) (list l
 		pages = cellPages
 	}
 	for limit := query.Limit; pages > 0; pages-- {
-		var page stream.Page
-		var cell string
-		var missing bool
-		if d.cfg.DeadCells != nil {
-			page, cell, missing, err = d.cfg.DeadCells.List(ctx, query)
-		} else {
-			page, err = d.cfg.Dead.List(ctx, query)
-		}
+		page, err := server.ListDead(ctx, d.cfg.Dead, d.cfg.DeadCells, query)
 		if err != nil {
 			return letterList{}, err
 		}
-		if missing {
-			list.missing = append(list.missing, cell)
+		if page.Missing {
+			list.missing = append(list.missing, page.Cell)
 		}
 		for _, l := range page.Letters {
-			list.letters = append(list.letters, cellLetter{l, cell})
+			list.letters = append(list.letters, cellLetter{l, page.Cell})
 		}
 		list.next, query.After, query.Limit = page.Next, page.Next, limit-len(list.letters)
 		if page.Next == "" || query.Limit <= 0 {
@@ -190,28 +183,24 @@ func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor
 
 func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
-	done, err := d.retryLetter(r.Context(), r.FormValue("cell"), id)
+	topic, entry, err := d.retryLetter(r.Context(), r.FormValue("cell"), id)
 	if err != nil {
 		d.failDead(w, r, err)
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id,
-		"stream", done.Stream, "entry", done.Entry)
-	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done.Entry))
+		"stream", topic, "entry", entry)
+	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, entry))
 	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
 }
 
 // retryLetter retries a letter of a cell, which may be "".
-func (d *Dashboard) retryLetter(ctx context.Context, cell, id string) (stream.Retried, error) {
+func (d *Dashboard) retryLetter(ctx context.Context, cell, id string) (topic, entry string, err error) {
 	dead, _, err := d.lettersOf(ctx, cell, id)
 	if err != nil {
-		return stream.Retried{}, err
+		return "", "", err
 	}
-	done, err := dead.Retry(ctx, id)
-	if err != nil {
-		return stream.Retried{}, err
-	}
-	return done[0], done[0].Err
+	return dead.Retry(ctx, id)
 }
 
 func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visitor) {

@@ -179,7 +179,7 @@ func (d *desk) lease(key, worker, job string) *locking.Lease {
 // settle adds a result of a change queued delay ago.
 func (d *desk) settle(result events.Result, delay time.Duration) (entry string) {
 	d.t.Helper()
-	result.ID = fmt.Sprintf("job/%d-0", time.Now().Add(-delay).UnixMilli())
+	result.ID, result.Deliveries = fmt.Sprintf("job/%d-0/1-abc", time.Now().Add(-delay).UnixMilli()), []string{"job"}
 	if result.Time.IsZero() {
 		result.Time = time.Now()
 	}

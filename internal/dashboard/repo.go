@@ -284,14 +284,14 @@ func (p *repoPage) readBoxes(ctx context.Context, outboxes Outboxes, repo events
 
 // readLetters reads the newest dead letters of the repository.
 func (p *repoPage) readLetters(ctx context.Context, dead server.Dead, repo events.RepoPath) error {
-	page, err := dead.List(ctx, stream.Query{Match: server.DeadOf(dead, repo), Limit: repoLettersShown})
+	letters, next, err := dead.List(ctx, stream.Query{Match: server.DeadOf(dead, repo), Limit: repoLettersShown})
 	if err != nil {
 		return err
 	}
-	for _, l := range page.Letters {
+	for _, l := range letters {
 		p.Letters = append(p.Letters, server.NewDeadLetter(dead, l, false))
 	}
-	p.More = page.Next != "" && len(p.Letters) == repoLettersShown
+	p.More = next != "" && len(p.Letters) == repoLettersShown
 	return nil
 }
 

@@ -55,8 +55,7 @@ func parseSettled(e redis.XMessage) (settled, bool) {
 	}
 	s.Job, _, _ = strings.Cut(r.ID, "/")
 	s.Job = clip(100, s.Job)
-	// A result's ID ends in "/" and the entry ID of its change.
-	if queued := events.EntryTime(r.ID[strings.LastIndexByte(r.ID, '/')+1:]); !queued.IsZero() && !queued.After(at) {
+	if queued := events.EntryTime(r.Entry()); !queued.IsZero() && !queued.After(at) {
 		s.Delay, s.Delayed = at.Sub(queued), true
 	}
 	switch r.Type {

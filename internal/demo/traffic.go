@@ -78,9 +78,13 @@ func (d *demo) cloned() bool {
 	})
 }
 
-// pushAll pushes until pushing is done.
+// pushAll pushes until pushing is done. At the end of its time, a busy machine may have made few pushes: it goes on until
+// history was rewritten.
 func (d *demo) pushAll(ctx, pushing context.Context) error {
-	for n := 1; app.Sleep(pushing, pushPause); n++ {
+	for n := 1; ctx.Err() == nil; n++ {
+		if !app.Sleep(pushing, pushPause) && (n > forcePush || errors.Is(pushing.Err(), context.Canceled)) {
+			return nil
+		}
 		repo, parent := d.repos[0], ""
 		if n%3 == 0 {
 			repo = d.repos[1+n/3%(repoCount-1)]

@@ -3,6 +3,9 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"syscall"
 
 	"lockstep/internal/git"
@@ -42,4 +45,26 @@ func volumeAdvice(err error) string {
 		return "; move the existing file away"
 	}
 	return ""
+}
+
+// Stat returns the operating system's description of a file.
+func Stat(info fs.FileInfo) (*syscall.Stat_t, error) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil, fmt.Errorf("%s: no stat information", info.Name())
+	}
+	return st, nil
+}
+
+// Inode identifies a file by its device and inode number.
+type Inode struct{ Dev, Ino uint64 }
+
+// Glob returns the sorted paths in dir that match a pattern of [path.Match]. Unlike [filepath.Glob], it takes
+// dir literally.
+func Glob(dir, pattern string) ([]string, error) {
+	names, err := fs.Glob(os.DirFS(dir), pattern)
+	for i, name := range names {
+		names[i] = filepath.Join(dir, filepath.FromSlash(name))
+	}
+	return names, err
 }

@@ -49,7 +49,7 @@ func startBoard(t *testing.T) *board {
 		b.mu.Lock()
 		hang := b.hangs[repo]
 		b.mu.Unlock()
-		if hang != nil && service == "git-upload-pack" { // the list of refs must begin within 15 s
+		if hang != nil && service == "git-upload-pack" { // the list of refs must begin within a minute
 			select {
 			case <-hang:
 			case <-ctx.Done():

@@ -21,6 +21,7 @@ import (
 
 func TestDashboardInBrowser(t *testing.T) {
 	testenv.Long(t)
+	testenv.SkipUnderRace(t) // the browser needs the processor
 	chromium := browser(t)
 	b := startBoard(t)
 	for _, repo := range []string{"acme/widgets", "acme/docs", "search/indexer"} {

@@ -17,7 +17,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -237,8 +236,9 @@ type publishers struct {
 // watchingApp is the app of the webhooks: its repositories are watched.
 const watchingApp = "hooked"
 
-// publish starts a receiver and the publishers.
-func (s *storm) publish() *publishers {
+// receive starts a receiver. Its webhooks say nothing of the commit before, so with the whole history a worker sees
+// which of them come late.
+func (s *storm) receive() *publishers {
 	s.t.Helper()
 	p := &publishers{storm: s, address: proctest.FreeAddress(s.t), token: "a token of the API, for tests", hooks: "a secret of the hub, for tests"}
 	dir := s.t.TempDir()
@@ -247,12 +247,20 @@ func (s *storm) publish() *publishers {
 		proctest.Must(0, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)))(s.t)
 	}
 	for _, repo := range s.repos {
-		if _, stderr, code := proctest.RunLockstep(s.t, nil, "watch", "add", s.git.URL(repo), "--app", watchingApp, "--no-check", "--redis", s.server.URL()); code != 0 {
+		if _, stderr, code := proctest.RunLockstep(s.t, nil, "watch", "add", s.git.URL(repo), "--app", watchingApp, "--depth", "full", "--no-check", "--redis", s.url); code != 0 {
 			s.t.Fatalf("watch add: %d\n%s", code, stderr)
 		}
 	}
 	proctest.Start(s.t, "serve", "--roles", "receiver", "--listen", p.address, "--api-token-file", filepath.Join(dir, "token"), "--hooks", filepath.Join(dir, "hooks"),
-		"--spool", filepath.Join(dir, "spool"), "--redis", s.server.URL(), "--log-level", "error")
+		"--spool", filepath.Join(dir, "spool"), "--redis", s.url, "--log-level", "error")
+	return p
+}
+
+// publish starts a receiver and the publishers.
+func (s *storm) publish() *publishers {
+	s.t.Helper()
+	p := s.receive()
+	s.hooked = true
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
 	for kind, way := range []func(ctx context.Context, id, repo string) bool{p.byXADD, p.byCommand, p.byHTTP, p.byHook} {
@@ -284,7 +292,7 @@ func (p *publishers) byXADD(_ context.Context, id, repo string) bool {
 
 func (p *publishers) byCommand(ctx context.Context, id, repo string) bool {
 	pause(ctx, 300*time.Millisecond) // a process costs more than a request
-	return exec.Command("lockstep", "publish", p.git.URL(repo), "--app", "command", "--id", id, "--redis", p.server.URL()).Run() == nil
+	return exec.Command("lockstep", "publish", p.git.URL(repo), "--app", "command", "--id", id, "--redis", p.url).Run() == nil
 }
 
 func (p *publishers) byHTTP(_ context.Context, id, repo string) bool {
@@ -295,7 +303,7 @@ func (p *publishers) byHTTP(_ context.Context, id, repo string) bool {
 func (p *publishers) byHook(_ context.Context, id, repo string) bool {
 	head := p.git.Head(repo, stormRefs[0])
 	body := proctest.Must(json.Marshal(map[string]any{
-		"ref": stormRefs[0], "before": strings.Repeat("0", 40), "after": head, "head_commit": map[string]string{"id": head},
+		"ref": stormRefs[0], "after": head, "head_commit": map[string]string{"id": head},
 		"repository": map[string]any{"full_name": repo, "clone_url": p.git.URL(repo), "default_branch": "main"},
 	}))(p.t)
 	mac := hmac.New(sha256.New, []byte(p.hooks))

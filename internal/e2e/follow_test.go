@@ -258,7 +258,7 @@ func TestFollowerWhoseTokenIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	proctest.Must(tokens.Remove(t.Context(), o.tokenID))(t)
-	rotates.process.AwaitLog("fetching nothing until the token file has another one")
+	rotates.process.AwaitLog("fetching nothing until it accepts it")
 	proctest.Must(0, os.WriteFile(rotates.tokenFile, []byte(secret), 0o600))(t)
 	if code := keeps.process.AwaitExit(time.Minute); code != term.ExitRevoked {
 		t.Errorf("exit code %d, want %d", code, term.ExitRevoked)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 // follower reads the stream of results as a consumer does.
 type follower struct {
+	storm   *storm
 	mu      sync.Mutex
 	entries []string
 	results []events.Result
@@ -25,8 +27,8 @@ type follower struct {
 
 func (s *storm) follow() *follower {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &follower{stop: stop}
-	client := s.server.Client()
+	f := &follower{storm: s, stop: stop}
+	client := redisAt(s.t, s.url)
 	f.done.Go(func() {
 		for from := "0"; ctx.Err() == nil; {
 			read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 1000, Block: time.Second}).Result()
@@ -74,23 +76,45 @@ func (f *follower) hasRead(entry string) bool {
 // await waits until all these changes have results. It fails the test after three minutes without progress.
 func (f *follower) await(t *testing.T, ids []string) {
 	t.Helper()
-	missing := len(ids)
-	for progress := time.Now(); time.Since(progress) < 3*time.Minute; time.Sleep(20 * time.Millisecond) {
+	missing, without := len(ids), []string(nil)
+	const limit = 3 * time.Minute
+	for progress := time.Now(); time.Since(progress) < limit; time.Sleep(20 * time.Millisecond) {
 		counts := f.resultCounts()
-		n := 0
-		for _, id := range ids {
-			if counts[id] == 0 {
-				n++
-			}
-		}
-		if n == 0 {
+		without = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return counts[id] > 0 })
+		if len(without) == 0 {
 			return
 		}
-		if n < missing {
-			missing, progress = n, time.Now()
+		if len(without) < missing {
+			missing, progress = len(without), time.Now()
 		}
 	}
-	t.Fatalf("%d of %d changes have no result, and none has come for three minutes", missing, len(ids))
+	t.Fatalf("%d of %d changes have no result, and none has come for %v: %q%s", missing, len(ids), limit, without, f.storm.unfinished())
+}
+
+// unfinished describes the changes that are not done, and what Redis keeps of repositories that is not done.
+func (s *storm) unfinished() string {
+	s.t.Helper()
+	ctx, namespace := context.Background(), events.DefaultNamespace
+	var text strings.Builder
+	groups, err := s.client.XInfoGroups(ctx, namespace.Changes()).Result()
+	fmt.Fprintf(&text, "\nRedis' clock is %d; groups: %+v, error: %v", s.client.Time(ctx).Val().UnixMilli(), groups, err)
+	pending := s.client.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: namespace.Changes(), Group: events.WorkersGroup, Start: "-", End: "+", Count: 200}).Val()
+	for _, p := range pending {
+		entry, due := s.client.XRange(ctx, namespace.Changes(), p.ID, p.ID).Val(), s.client.ZScore(ctx, string(namespace)+"due:changes:"+events.WorkersGroup, p.ID).Val()
+		fmt.Fprintf(&text, "\npending: %s of %q, delivered %d times, due at %.0f: %v", p.ID, p.Consumer, p.RetryCount, due, entry)
+	}
+	for _, repo := range s.repos {
+		fields := s.client.HGetAll(ctx, namespace.Repo(proctest.Must(events.ParseRepoPath(repo))(s.t))).Val()
+		fmt.Fprintf(&text, "\n%s: remote has %.12s and %.12s", repo, s.git.Head(repo, stormRefs[0]), s.git.Head(repo, stormRefs[1]))
+		for name, value := range fields {
+			for _, prefix := range []string{"given:", "head:", "awaited", "chain:", "trouble", "asked:", "tombstone", "synced"} {
+				if strings.HasPrefix(name, prefix) {
+					fmt.Fprintf(&text, "\n  %s = %s", name, value)
+				}
+			}
+		}
+	}
+	return text.String()
 }
 
 // chain identifies the sequence of results for one app and ref.
@@ -102,7 +126,7 @@ type ledger struct {
 	last                         map[chain]string // last commit
 }
 
-// audit checks each result: it belongs to a published change or to the poll of a watch, starts where the app's previous result ended, and lists exactly
+// audit checks each result: it belongs to a published change, to the poll of a watch or to a look for an announced commit, starts where the app's previous result ended, and lists exactly
 // the files that differ. If lossy, Redis may have lost results, so a result may also start at an earlier one and overlap.
 func (s *storm) audit(results []events.Result, lossy bool) ledger {
 	s.t.Helper()
@@ -117,7 +141,8 @@ func (s *storm) audit(results []events.Result, lossy bool) ledger {
 		if r.Type == events.ResultPolled {
 			continue
 		}
-		if r.Type != events.ResultSynced || len(r.Deliveries) != 1 || !published[r.Deliveries[0]] && r.App != watchingApp {
+		if r.Type != events.ResultSynced || len(r.Deliveries) != 1 ||
+			!published[r.Deliveries[0]] && r.App != watchingApp && !strings.HasPrefix(r.Deliveries[0], "look/") {
 			s.t.Errorf("%v: unexpected result %s for %q: %s", c, r.Type, r.Deliveries, r.Error)
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -72,7 +73,7 @@ type modelRepo struct {
 }
 
 // TestDiskStateAndRegistryMatchModel pushes, renames, deletes, watches and unwatches repositories at random, while some
-// webhooks are lost and workers are killed with SIGKILL. After one reconciliation, the volume, the state and the registry
+// webhooks are lost and workers are killed with SIGKILL. After two reconciliations, the volume, the state and the registry
 // must match the model, and no token may be stored anywhere.
 func TestDiskStateAndRegistryMatchModel(t *testing.T) {
 	t.Parallel()
@@ -97,6 +98,8 @@ func TestDiskStateAndRegistryMatchModel(t *testing.T) {
 	t.Logf("%d deliveries, %d lost, %v", m.deliveries, m.lost, m.counts)
 
 	m.awaitQuiet()
+	m.reconcileAll()
+	m.ageMissing()
 	m.reconcileAll()
 	m.assertRegistry()
 	m.assertDisk()
@@ -241,8 +244,9 @@ func (m *model) push(r *modelRepo) {
 	if r.dev && m.random.IntN(2) == 0 {
 		branch = "dev"
 	}
+	before := m.git.Head(r.path, "refs/heads/"+branch)
 	commit := proctest.Must(m.git.Commit(m.t.Context(), r.path, branch, gitserver.Edit{Write: map[string]string{"n": fmt.Sprint(r.pushes)}}))(m.t)
-	m.deliver("push", map[string]any{"ref": "refs/heads/" + branch, "before": strings.Repeat("1", 40), "after": commit, "repository": m.repository(r)}, true)
+	m.deliver("push", map[string]any{"ref": "refs/heads/" + branch, "before": before, "after": commit, "repository": m.repository(r)}, true)
 }
 
 func (m *model) toggleDev(r *modelRepo) {
@@ -398,6 +402,18 @@ func (m *model) reconcileAll() {
 		if m.skipped() == before {
 			return
 		}
+	}
+}
+
+// ageMissing makes the refs that the last polls have missed missing for longer than ten minutes, as their files say.
+func (m *model) ageMissing() {
+	m.t.Helper()
+	missing := regexp.MustCompile(`(?m)^ \d+ `)
+	files := proctest.Must(filepath.Glob(filepath.Join(m.root, ".lockstep/repos/*/*/listed")))(m.t)
+	for _, file := range files {
+		content := proctest.Must(os.ReadFile(file))(m.t)
+		aged := fmt.Sprintf(" %d ", time.Now().Add(-time.Hour).UnixNano())
+		proctest.Must(0, os.WriteFile(file, missing.ReplaceAll(content, []byte(aged)), 0o644))(m.t)
 	}
 }
 

@@ -21,6 +21,9 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
+	"lockstep/internal/ext/lfs"
+	"lockstep/internal/ext/submodules"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -498,10 +501,10 @@ func TestWhatGitDoesNotCarryIsFetchedAgain(t *testing.T) {
 		last  string // commit
 	}
 	shapes := []*shape{
-		{repo: rig.create(one, "lfs"), watch: func(w *watch.Watch) { w.LFS = watch.LFSFetch }},
-		{repo: rig.create(one, "parts"), watch: func(w *watch.Watch) { w.Submodules = events.SubmodulesRequired }},
+		{repo: rig.create(one, "lfs"), watch: func(w *watch.Watch) { w.Options = watch.With(lfs.Options{Mode: lfs.Fetch}) }},
+		{repo: rig.create(one, "parts"), watch: func(w *watch.Watch) { w.Options = watch.With(submodules.Options{Mode: events.SubmodulesRequired}) }},
 		{repo: rig.create(one, "views"), watch: func(w *watch.Watch) {
-			w.Views, w.ViewTrees = proctest.Must(view.New(map[string][]string{"docs": {"docs"}}))(t), true
+			w.Options = watch.With(views.Options{Views: proctest.Must(view.New(map[string][]string{"docs": {"docs"}}))(t), Trees: true})
 		}},
 	}
 	lfs, parts, views := shapes[0], shapes[1], shapes[2]

@@ -103,7 +103,18 @@ func TestReconcileFindsAndRepairs(t *testing.T) {
 func isQuiet(ctx context.Context, client redis.UniversalClient) bool {
 	figures, err := stream.Stats(ctx, client, string(events.DefaultNamespace), events.DefaultNamespace.Changes())
 	group, _ := figures.Group(events.WorkersGroup)
-	return err == nil && group.Lag == 0 && group.Pending == 0
+	return err == nil && group.Lag == 0 && group.Pending == awaited(ctx, client)
+}
+
+// awaited returns how many changes wait for commits that were announced.
+func awaited(ctx context.Context, client redis.UniversalClient) (n int64) {
+	keys, _ := client.Keys(ctx, "lockstep:{0}:repo:*").Result()
+	for _, key := range keys {
+		var a state.Awaited
+		_ = json.Unmarshal([]byte(client.HGet(ctx, key, "awaited").Val()), &a)
+		n += int64(len(a.Commits))
+	}
+	return n
 }
 
 func TestReconcileRemovesNothingWhenRegistryIsLost(t *testing.T) {

@@ -30,6 +30,7 @@ func TestFollowerKeepsItsCopiesAfterAnImport(t *testing.T) {
 	o.worker.Terminate()
 	o.redis.Stop()
 	o.redis.Restart()
+	f.process.AwaitLog("the reader refuses the token")
 	if stdout, stderr, code := proctest.RunLockstep(t, nil, "import", file, "--redis", o.redis.URL()); code != 0 {
 		t.Fatalf("import: exit code %d\n%s%s", code, stdout, stderr)
 	}

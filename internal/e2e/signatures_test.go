@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/ext/signatures"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -29,6 +30,8 @@ type signing struct {
 }
 
 const signedRepo = "acme/widgets"
+
+var requireTeam = signatures.Options{Verify: signatures.VerifyRequire, Keys: "team"}
 
 func startSigning(t *testing.T) *signing {
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
@@ -145,7 +148,7 @@ func TestRequiredSignatures(t *testing.T) {
 	alice, bob := s.key("alice"), s.key("bob")
 	s.trust(alice)
 	first := s.push(s.git.Head(signedRepo, "refs/heads/main"), "1", alice)
-	s.watch(watch.Watch{App: "deploy", Verify: watch.VerifyRequire, VerifyKeys: "team"})
+	s.watch(watch.Watch{App: "deploy", Options: watch.With(requireTeam)})
 	if r := s.next(1)["deploy"]; r.After != first || r.Verification == nil || !r.Verification.Verified ||
 		r.Verification.By != "alice@example.com" || r.Verification.Commits != 1 {
 		t.Fatalf("signed: got %+v, %+v", r, r.Verification)
@@ -214,7 +217,8 @@ func TestEveryNewCommitIsVerified(t *testing.T) {
 	s.trust(alice)
 	base := s.git.Head(signedRepo, "refs/heads/main")
 	first := s.push(base, "1", alice)
-	rules := watch.Watch{App: "deploy", Verify: watch.VerifyRequire, VerifyKeys: "team", Depth: events.DepthFull, NoRewind: true}
+	rules := watch.Watch{App: "deploy", Depth: events.DepthFull,
+		Options: watch.With(signatures.Options{Verify: signatures.VerifyRequire, Keys: "team", NoRewind: true})}
 	s.watch(rules)
 	if r := s.next(1)["deploy"]; r.After != first {
 		t.Fatalf("got %+v", r)
@@ -239,7 +243,7 @@ func TestEveryNewCommitIsVerified(t *testing.T) {
 		s.mustRefuse(r, events.ClassRefused, "app deploy refuses that")
 	}
 	s.mustRead(signedRepo, "4")
-	rules.NoRewind = false
+	rules.Options = watch.With(requireTeam)
 	s.watch(rules)
 	if r := s.next(1)["deploy"]; r.After != rewritten || !r.Forced || r.Verification.Commits != 1 {
 		t.Errorf("rewritten: got %+v, %+v", r, r.Verification)
@@ -268,7 +272,7 @@ func TestSignedTags(t *testing.T) {
 	tag("v2", "")
 	s.run("update-ref", "refs/tags/v3", signed)
 	s.run("update-ref", "refs/tags/v4", commit)
-	s.watch(watch.Watch{App: "deploy", Ref: proctest.Must(watch.ParseSelector("refs/tags/v*"))(t), Verify: watch.VerifyRequire, VerifyKeys: "team"})
+	s.watch(watch.Watch{App: "deploy", Ref: proctest.Must(watch.ParseSelector("refs/tags/v*"))(t), Options: watch.With(requireTeam)})
 	byRef := map[string]events.Result{}
 	for len(byRef) < 4 {
 		for _, r := range s.next(1) {

@@ -15,6 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
+	extviews "lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
@@ -52,7 +53,9 @@ func TestChangedViewIsPosted(t *testing.T) {
 	p.AwaitLog("consumer group created")
 	proctest.Must(watch.NewRegistry(server.Client(), events.DefaultNamespace).Put(t.Context(), watch.Watch{
 		App: "argo", URL: git.URL("acme/widgets"), Poll: watch.Never, NotifyURL: posts.URL + "/hook", NotifySecret: "hook",
-		Views: proctest.Must(view.New(map[string][]string{"api": {"api"}, "web": {"web"}}))(t), ViewTrees: true,
+		Options: watch.With(extviews.Options{
+			Views: proctest.Must(view.New(map[string][]string{"api": {"api"}, "web": {"web"}}))(t), Trees: true,
+		}),
 	}))(t)
 	next := func(want string) events.Result {
 		t.Helper()
@@ -103,7 +106,7 @@ func TestViewsUnderKill9(t *testing.T) {
 	}
 	proctest.Must(git.Create(t.Context(), "acme/widgets", files))(t)
 	proctest.Must(watch.NewRegistry(server.Client(), events.DefaultNamespace).Put(t.Context(), watch.Watch{
-		App: "argo", URL: git.URL("acme/widgets"), Poll: watch.Never, Views: proctest.Must(view.New(views))(t), ViewTrees: true,
+		App: "argo", URL: git.URL("acme/widgets"), Poll: watch.Never, Options: watch.With(extviews.Options{Views: proctest.Must(view.New(views))(t), Trees: true}),
 	}))(t)
 	_, addr := startReceiver(t, server, dir)
 	serve := func() *proctest.Process {
@@ -208,7 +211,7 @@ func tenThousandViews(t *testing.T, trees bool) {
 	registry := watch.NewRegistry(redis, events.DefaultNamespace)
 	began := time.Now()
 	proctest.Must(registry.Put(t.Context(), watch.Watch{
-		App: "argo", URL: git.URL("acme/widgets"), Poll: watch.Never, Views: proctest.Must(view.New(views))(t), ViewTrees: trees,
+		App: "argo", URL: git.URL("acme/widgets"), Poll: watch.Never, Options: watch.With(extviews.Options{Views: proctest.Must(view.New(views))(t), Trees: trees}),
 	}))(t)
 	counts := func(results []events.Result) (views int, counted events.ViewCounts) {
 		for _, r := range results {

@@ -228,15 +228,15 @@ func TestEachAppGetsItsResults(t *testing.T) {
 	w.add("docs", "acme/secret")                                                                                // r6 not watched
 	w.add("docs", "acme/widgets", func(r *events.Result) { r.Type, r.View = events.ResultView, "api" })         // r7
 	w.add("", "acme/widgets", ofType(events.ResultPolled))                                                      // r8
-	w.add("", "acme/widgets", ofType(events.ResultRemoved), whole)                                              // r9
+	w.add("docs", "acme/widgets", ofType(events.ResultRemoved), whole)                                          // r9
 	w.add("", "acme/old", ofType(events.ResultMoved), whole, to("acme/new"))                                    // r10
 	w.add("", "acme/secret", ofType(events.ResultRemoved), whole)                                               // r11
-	w.add("", "acme/widgets", ofType(events.ResultRemoved))                                                     // r12 of a branch
+	w.add("scan", "acme/widgets", ofType(events.ResultRemoved))                                                 // r12 of a branch
 	w.add("", "acme/widgets", func(r *events.Result) { r.Path, r.Tree = "acme/widgets@x", "acme/widgets@x~1" }) // r13 without an app
 	w.add("docs", "acme/new")                                                                                   // r14
 	w.add("scan", "acme/widgets")                                                                               // r15
 	docs.want("synced r1", "failed r4", "view r7", "removed r9", "moved r10", "synced r14")
-	scan.want("synced r2", "removed r9", "removed r12", "synced r15")
+	scan.want("synced r2", "removed r12", "synced r15")
 	operator.want("synced r1", "synced r2", "synced r3", "failed r4", "failed r5", "synced r6", "view r7", "polled r8", "removed r9", "moved r10",
 		"removed r11", "removed r12", "synced r13", "synced r14", "synced r15")
 }
@@ -396,10 +396,10 @@ func TestWatchesAndCredentialsTakeEffectWhileConnected(t *testing.T) {
 	testenv.Must(w.client.HSet(t.Context(), known, state.TroubleField, testenv.Refused("robot:docs")).Result())(t)
 	w.add("docs", "acme/widgets")
 	w.add("docs", "acme/widgets", func(r *events.Result) { r.Type = events.ResultView })
-	w.add("", "acme/widgets", func(r *events.Result) { r.Type = events.ResultRemoved })
+	w.add("docs", "acme/widgets", func(r *events.Result) { r.Type = events.ResultRemoved })
 	mark()
 	docs.want("failed " + w.add("docs", "acme/widgets", func(r *events.Result) { r.Type, r.Class = events.ResultFailed, events.ClassAuth }))
-	docs.want("removed " + w.add("", "acme/widgets", func(r *events.Result) { r.Type, r.Ref = events.ResultRemoved, events.Ref{} }))
+	docs.want("removed " + w.add("docs", "acme/widgets", func(r *events.Result) { r.Type, r.Ref = events.ResultRemoved, events.Ref{} }))
 	testenv.Must(w.client.HDel(t.Context(), known, state.TroubleField).Result())(t)
 	docs.want("synced " + w.add("docs", "acme/widgets"))
 }

@@ -23,7 +23,7 @@ const (
 
 // settle records a result of the worker.
 func (f *Follower) settle(result events.Result) {
-	id := result.ID[:max(0, strings.LastIndexByte(result.ID, '/'))]
+	id := strings.Join(result.Deliveries, "")
 	j, ok := f.jobs[id]
 	if !ok {
 		return

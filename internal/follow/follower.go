@@ -230,6 +230,8 @@ const (
 // connect keeps a stream of results open, and passes its frames on.
 func (f *Follower) connect(ctx context.Context) error {
 	after, restart, backoff := f.cfg.Record.Cursor(), true, firstBackoff
+	var refused string // token that has been refused since then; zero if the last attempt had another end
+	var since time.Time
 	for ctx.Err() == nil {
 		token, _ := f.cfg.Reader.Token()
 		last, opened, err := f.receive(ctx, after, restart)
@@ -245,11 +247,19 @@ func (f *Follower) connect(ctx context.Context) error {
 		}
 		f.send(ctx, incoming{err: err})
 		if errors.Is(err, ErrRefused) {
-			if err := f.awaitToken(ctx, token); err != nil {
-				return err
+			if token != refused || since.IsZero() {
+				refused, since = token, time.Now()
+				f.cfg.Log.ErrorContext(ctx, "the reader refuses the token, fetching nothing until it accepts it or the token file has another one",
+					"wait", f.cfg.TokenWait)
 			}
+			left := f.cfg.TokenWait - time.Since(since)
+			if left <= 0 {
+				return ErrRevoked
+			}
+			f.awaitToken(ctx, token, min(left, askAgain))
 			continue
 		}
+		since = time.Time{}
 		pause := waitOf(err) + backoff/2 + rand.N(backoff/2)
 		f.cfg.Log.WarnContext(ctx, "connection to the reader lost, will retry", "error", err,
 			"next", pause.Round(time.Millisecond))
@@ -289,25 +299,20 @@ func (f *Follower) send(ctx context.Context, in incoming) {
 	}
 }
 
-// tokenInterval is how often the token file is read while its token is refused.
-const tokenInterval = time.Second
+const (
+	tokenInterval = time.Second      // how often the token file is read while its token is refused
+	askAgain      = 10 * time.Second // how often the reader is asked meanwhile: its Redis may be restored
+)
 
-// awaitToken waits until the token file contains a token other than the refused one. It returns [ErrRevoked]
-// if that takes too long.
-func (f *Follower) awaitToken(ctx context.Context, refused string) error {
-	f.cfg.Log.ErrorContext(ctx, "the reader refuses the token, fetching nothing until the token file has another one",
-		"wait", f.cfg.TokenWait)
-	for began := time.Now(); ctx.Err() == nil; {
+// awaitToken waits until the token file contains a token other than the refused one, for at most limit.
+func (f *Follower) awaitToken(ctx context.Context, refused string, limit time.Duration) {
+	for end := time.Now().Add(limit); ctx.Err() == nil && time.Now().Before(end); {
 		if token, err := f.cfg.Reader.Token(); err == nil && token != refused {
 			f.cfg.Log.InfoContext(ctx, "the token file has another token")
-			return nil
+			return
 		}
-		if time.Since(began) >= f.cfg.TokenWait {
-			return ErrRevoked
-		}
-		sleep(ctx, min(tokenInterval, f.cfg.TokenWait))
+		sleep(ctx, min(tokenInterval, time.Until(end)))
 	}
-	return nil
 }
 
 const reportEvery = 10 * time.Second

@@ -17,6 +17,18 @@ type hubRepository struct {
 	DefaultBranch string `json:"default_branch"`
 }
 
+// hubPush reports a push to a branch or tag, by its full name.
+type hubPush struct {
+	Ref        string `json:"ref"`
+	Before     string `json:"before"`
+	After      string `json:"after"`
+	Deleted    bool   `json:"deleted"`
+	HeadCommit struct {
+		ID string `json:"id"`
+	} `json:"head_commit"`
+	Repository hubRepository `json:"repository"`
+}
+
 // hubDelete reports a deleted branch or tag, by its short name.
 type hubDelete struct {
 	Ref        string        `json:"ref"`
@@ -53,28 +65,19 @@ func readGitHub(r *reader, body []byte) error {
 }
 
 func (r *reader) hubPush(body []byte) error {
-	body, err := r.hubBody(body)
-	if err != nil {
+	var push hubPush
+	if err := r.decodeHub(body, &push); err != nil {
 		return err
 	}
-	var ref, before, after, head, name, remote, main string
-	var deleted bool
-	if err := r.decodeFields(body, map[string]any{
-		"ref": &ref, "before": &before, "after": &after, "deleted": &deleted, "head_commit.id": &head,
-		"repository.full_name": &name, "repository.clone_url": &remote,
-		"repository.default_branch": &main,
-	}); err != nil {
-		return err
-	}
-	repo, ok := r.repository(name, remote)
+	repo, ok := r.repository(push.Repository.FullName, push.Repository.CloneURL)
 	if !ok {
 		return nil
 	}
-	deleted = deleted || isZeros(after)
-	if isTag(ref) { // the hash may be the tag object's
-		before, after = "", head
+	deleted := push.Deleted || isZeros(push.After)
+	if isTag(push.Ref) { // the hash may be the tag object's
+		push.Before, push.After = "", push.HeadCommit.ID
 	}
-	r.ref(repo.withDefault(main), ref, before, after, deleted)
+	r.ref(repo.withDefault(push.Repository.DefaultBranch), push.Ref, push.Before, push.After, deleted)
 	return nil
 }
 
@@ -169,27 +172,18 @@ func (r *reader) gitHubEdited(done hubAction) error {
 	return nil
 }
 
-// decodeHub decodes a body into v.
-func (r *reader) decodeHub(body []byte, v any) error {
-	body, err := r.hubBody(body)
-	if err != nil {
-		return err
-	}
-	return r.decode(body, v)
-}
-
-// hubBody returns the JSON of a body: the whole body or, with GitHub's default content type, the field payload of a
+// decodeHub decodes a body into v: the whole body or, with GitHub's default content type, the field payload of a
 // form.
-func (r *reader) hubBody(body []byte) ([]byte, error) {
+func (r *reader) decodeHub(body []byte, v any) error {
 	kind, _, err := mime.ParseMediaType(r.header.Get("Content-Type"))
 	if err != nil || kind != "application/x-www-form-urlencoded" {
-		return body, nil
+		return r.decode(body, v)
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {
-		return nil, errors.New("the body is not a valid form")
+		return errors.New("the body is not a valid form")
 	}
-	return []byte(form.Get("payload")), nil
+	return r.decode([]byte(form.Get("payload")), v)
 }
 
 // decodePart decodes a part of a body that may be missing.

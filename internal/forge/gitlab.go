@@ -56,22 +56,25 @@ func (r *reader) labSystem(body []byte) error {
 }
 
 func (r *reader) labPush(body []byte) error {
-	var ref, before, after, checkout string
-	var project labProject
-	if err := r.decodeFields(body, map[string]any{
-		"ref": &ref, "before": &before, "after": &after, "checkout_sha": &checkout, "project": &project,
-	}); err != nil {
+	var push struct {
+		Ref         string     `json:"ref"`
+		Before      string     `json:"before"`
+		After       string     `json:"after"`
+		CheckoutSHA string     `json:"checkout_sha"`
+		Project     labProject `json:"project"`
+	}
+	if err := r.decode(body, &push); err != nil {
 		return err
 	}
-	repo, ok := r.repository(project.PathWithNamespace, r.labURL(project))
+	repo, ok := r.repository(push.Project.PathWithNamespace, r.labURL(push.Project))
 	if !ok {
 		return nil
 	}
-	deleted := isZeros(after)
-	if isTag(ref) { // the hash may be the tag object's
-		before, after = "", checkout
+	deleted := isZeros(push.After)
+	if isTag(push.Ref) { // the hash may be the tag object's
+		push.Before, push.After = "", push.CheckoutSHA
 	}
-	r.ref(repo.withDefault(project.DefaultBranch), ref, before, after, deleted)
+	r.ref(repo.withDefault(push.Project.DefaultBranch), push.Ref, push.Before, push.After, deleted)
 	return nil
 }
 

@@ -1,6 +1,13 @@
 package forge
 
-import "log/slog"
+import (
+	"errors"
+	"log/slog"
+	"net/url"
+	"strings"
+
+	"lockstep/events"
+)
 
 // Source is a sender of webhooks and the permissions of its deliveries, which are received at POST /hooks/{Name}.
 // Its secrets are never printed.
@@ -34,3 +41,76 @@ func (s Source) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // LogValue implements [slog.LogValuer], without the secrets.
 func (s Source) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// endsIn reports whether a remote's path ends in the repository's path, ignoring case and a .git suffix. This prevents
+// a delivery from filling a clone with the contents of another repository.
+func endsIn(remote string, path events.RepoPath) bool {
+	_, rest, ok := strings.Cut(remote, "://")
+	if !ok {
+		return false
+	}
+	_, below, ok := strings.Cut(rest, "/")
+	below = "/" + strings.TrimSuffix(strings.TrimSuffix(below, "/"), ".git")
+	return ok && strings.HasSuffix(strings.ToLower(below), "/"+path.Key())
+}
+
+// sibling returns the URL of another repository on the same server.
+func sibling(of repository, path events.RepoPath) string {
+	base := strings.TrimSuffix(strings.TrimSuffix(of.url, "/"), ".git")
+	suffix := strings.TrimPrefix(of.url, base)
+	return base[:len(base)-len(of.path.String())] + path.String() + suffix
+}
+
+// covers reports whether remote is below one of the prefixes: it has the same scheme, host and port, and its path
+// equals the prefix or continues with a slash.
+func covers(prefixes []string, remote string) bool {
+	to, err := url.Parse(remote)
+	if err != nil {
+		return false
+	}
+	for _, prefix := range prefixes {
+		p, err := url.Parse(prefix)
+		if err != nil || p.Host == "" || p.Scheme != to.Scheme || events.HostPort(p) != events.HostPort(to) {
+			continue
+		}
+		below := strings.TrimSuffix(p.Path, "/")
+		if to.Path == below || strings.HasPrefix(to.Path, below+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// checkPrefix returns an error for a string that is not a prefix of a clone URL.
+func checkPrefix(prefix string) error {
+	u, err := url.Parse(prefix)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh" {
+		return errors.New("want URL prefixes such as https://git.example.com/acme/")
+	}
+	if u.User != nil || strings.ContainsAny(prefix, "?#") {
+		return errors.New("a URL contains a user, a query or a fragment; remove it")
+	}
+	return nil
+}
+
+// server returns the scheme and host of an HTTP URL, or "".
+func server(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// server returns the server of all of the source's URLs, or "" if they differ.
+func (s Source) server() string {
+	all := ""
+	for _, prefix := range s.URLs {
+		one := server(prefix)
+		if one == "" || all != "" && one != all {
+			return ""
+		}
+		all = one
+	}
+	return all
+}

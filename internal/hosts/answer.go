@@ -27,18 +27,18 @@ const (
 
 // classify also returns how long the host wants to be left alone, 0 if it has not said.
 func classify(a wire.Answer) (Outcome, time.Duration) {
-	said := egress.ReadRateLimit(a.Header, time.Now())
+	said, class := egress.ReadRateLimit(a.Header, time.Now()), git.ClassOf(a.Err)
 	after := cmp.Or(said.Wait(), git.RetryAfter(a.Err))
 	switch {
 	case a.Status == http.StatusTooManyRequests,
 		a.Status == http.StatusForbidden && (said.RetryAfter > 0 || said.Remaining == 0),
-		a.Status < 500 && git.ClassOf(a.Err) == git.ClassLimited:
+		a.Status < 500 && class == git.ClassBusy:
 		return Refused, after
 	case a.Status == http.StatusServiceUnavailable:
 		return Failed, after
 	case a.Status >= 500, isSilence(a.Err):
 		return Failed, 0
-	case isOfRepository(a.Err):
+	case class == git.ClassAuth, class == git.ClassNotFound, class == git.ClassNoRef: // over SSH, no status says so
 		return OK, 0
 	case a.Status == 0 && a.Err != nil: // cancelled, or an error of this side
 		return Ignored, 0
@@ -46,16 +46,6 @@ func classify(a wire.Answer) (Outcome, time.Duration) {
 		return OK, said.Reset
 	}
 	return OK, 0
-}
-
-// isOfRepository reports whether the host has answered that this repository or credential is wrong; over SSH,
-// no status says so.
-func isOfRepository(err error) bool {
-	switch git.ClassOf(err) {
-	case git.ClassAuth, git.ClassNotFound, git.ClassNoRef:
-		return true
-	}
-	return false
 }
 
 // isSilence reports whether the host has not answered, or not to the end.

@@ -18,9 +18,10 @@
 //
 // A host has 16 requests in flight, and 4 if it has not answered for 30 s. All hosts that do not answer have
 // a quarter of the jobs in flight, and another one for requests without an answer for a second. A job has at
-// most a quarter of a host's places. While a host leaves requests without an answer, an eighth is left to
-// repositories that it has answered. An eighth of the jobs in flight may wait for a host, a quarter in all.
+// most a quarter of a host's places. An eighth is left to repositories that it has answered lately. An eighth of
+// the jobs in flight may wait for a host, a quarter in all.
 // Pushes go before polls, then who has waited longest. Polls get every tenth place, and at most half of them.
+// A poll keeps its place for a second between two requests, so that no other poll comes in between.
 //
 // # In Redis, per host and credential
 //
@@ -36,7 +37,8 @@
 //	any other, also 401 and 404                         good
 //
 // When a block ends, one job over all processes goes on, and after each good answer twice as many. Such a job
-// waits for the end of the next short block under its lease, because it would have to begin anew otherwise.
+// waits for the end of the next short block under its lease, because it would have to begin anew otherwise; if
+// several were let in, only the first, and the others get their turn back.
 //
 // A repository that must wait has one place in a queue, however many changes it has, and keeps it. It is
 // expected again at its turn, by the rate at which changes go on, but after 60 to 90 s at most. Who stays

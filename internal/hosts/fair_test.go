@@ -13,12 +13,14 @@ import (
 	"lockstep/internal/git"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
+	"lockstep/internal/testenv"
 )
 
-// TestHostOfOneRequestASecond has three processes sync 1,000 repositories of a host that answers one request a second.
+// TestHostOfOneRequestASecond has three processes sync many repositories of a host that answers one request a second.
 func TestHostOfOneRequestASecond(t *testing.T) {
 	t.Parallel()
-	const repos, minutes = 1000, 10
+	const minutes = 10
+	repos := testenv.Form(1000, 10_000)
 	simulate(t, 3, nil, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
 		h := &perSecond{}
@@ -35,7 +37,7 @@ func TestHostOfOneRequestASecond(t *testing.T) {
 			_, _ = fmt.Sscanf(s.repo, "acme/r-%d", &n)
 			late = max(late, i-n, n-i)
 		}
-		takes := float64(w.takes.Load()) / repos / minutes
+		takes := float64(w.takes.Load()) / float64(repos) / minutes
 		t.Logf("%d answered, %d refused, %d settled, %.2f takes per repository and minute, %d out of order", h.answered, h.refused, len(w.log), takes, late)
 		if perSecond := float64(h.answered) / minutes / 60; perSecond < 0.8 || perSecond > 1.1 {
 			t.Errorf("%.2f answers a second", perSecond)
@@ -52,8 +54,9 @@ func TestHostOfOneRequestASecond(t *testing.T) {
 // TestHostWithoutLimitIsNeverIdle syncs far more repositories than may wait in the processes.
 func TestHostWithoutLimitIsNeverIdle(t *testing.T) {
 	t.Parallel()
+	repos := testenv.Form(1000, 6000)
 	for _, processes := range []int{1, 2} {
-		const repos, latency, limit = 6000, 250 * time.Millisecond, 16
+		const latency, limit = 250 * time.Millisecond, 16
 		simulate(t, processes, nil, func(w *world) {
 			began := time.Now()
 			for n := range repos {
@@ -61,16 +64,16 @@ func TestHostWithoutLimitIsNeverIdle(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			w.jobs.Wait()
-			took, least := time.Since(began), repos*2*latency/time.Duration(limit*processes)
+			took, least := time.Since(began), time.Duration(repos)*2*latency/time.Duration(limit*processes)
 			late := 0
 			for i, s := range w.log {
 				var n int
 				_, _ = fmt.Sscanf(s.repo, "acme/r-%d", &n)
 				late = max(late, n-i)
 			}
-			t.Logf("%d processes: %v, at least %v are needed; %.1f takes per change, %d places too early", processes, took, least, float64(w.takes.Load())/repos, late)
-			if took > least*115/100 {
-				t.Errorf("%d processes: all are synced after %v, want at most 15 %% more than %v", processes, took, least)
+			t.Logf("%d processes: %v, at least %v are needed; %.1f takes per change, %d places too early", processes, took, least, float64(w.takes.Load())/float64(repos), late)
+			if took > least*115/100+2*time.Second { // the first and the last requests have the host to themselves
+				t.Errorf("%d processes: all are synced after %v, want at most 15 %% and 2 s more than %v", processes, took, least)
 			}
 		})
 	}
@@ -120,6 +123,11 @@ func TestRepositoryHasOnePlace(t *testing.T) {
 }
 
 // TestPushesGoFirstAndPollsGetATenth has a slow host, with and without a limit of its own.
+//
+// At most 4 polls are served before a push. Slow: polls have one of the two places of each of the two processes, where each takes
+// two requests of 2 s. The push takes 4 s, too, after at most 1.25 s if its place is left to known repositories, and within 5.25 s
+// at most two polls end in each place. One request a second: first that poll ends which stays during blocks, then one that was let
+// in before the push and has been sent away; twice that, because the push and a poll may be let in together.
 func TestPushesGoFirstAndPollsGetATenth(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func() server{
@@ -141,8 +149,12 @@ func TestPushesGoFirstAndPollsGetATenth(t *testing.T) {
 					break
 				}
 			}
-			if n := w.settled() - before; n > 8 {
-				t.Errorf("%s: %d polls were served before a push", name, n)
+			w.mu.Lock()
+			polls := slices.IndexFunc(w.log[before:], func(s settlement) bool { return s.repo == "push/first" })
+			w.mu.Unlock()
+			t.Logf("%s: %d polls before a push", name, polls)
+			if polls < 0 || polls > 4 {
+				t.Errorf("%s: %d polls were served before a push (-1: it was not)", name, polls)
 			}
 			for n := range 200 {
 				w.start(ctx, change{repo: "push/" + repoName(n)}, forge, serve)
@@ -152,7 +164,7 @@ func TestPushesGoFirstAndPollsGetATenth(t *testing.T) {
 			time.Sleep(3 * time.Minute)
 			cancel()
 			w.jobs.Wait()
-			polls := 0
+			polls = 0
 			for _, s := range w.log[from:] {
 				if strings.HasPrefix(s.repo, "poll/") {
 					polls++
@@ -280,7 +292,7 @@ func TestRepositoriesThatHangDelayNoOtherOfTheirHost(t *testing.T) {
 			if repo == "acme/good" {
 				return 50 * time.Millisecond, good
 			}
-			return 15 * time.Second, noAnswer
+			return time.Minute, noAnswer
 		}
 		sync := func() {
 			w.log = nil
@@ -293,7 +305,7 @@ func TestRepositoriesThatHangDelayNoOtherOfTheirHost(t *testing.T) {
 		for n := range 80 {
 			w.start(ctx, change{repo: repoName(n)}, forge, answer)
 		}
-		time.Sleep(16 * time.Second) // the host has left the first ones without an answer
+		time.Sleep(2 * time.Second) // the first ones hang
 		for n := range 30 {
 			time.Sleep(5 * time.Second)
 			began := time.Now()
@@ -306,10 +318,10 @@ func TestRepositoriesThatHangDelayNoOtherOfTheirHost(t *testing.T) {
 	})
 }
 
-// TestHostsThatHangDelayNoOther has many requests hang for 15 s each.
+// TestHostsThatHangDelayNoOther has many requests hang for a minute each.
 func TestHostsThatHangDelayNoOther(t *testing.T) {
 	t.Parallel()
-	hang := func(string) (time.Duration, wire.Answer) { return 15 * time.Second, noAnswer }
+	hang := func(string) (time.Duration, wire.Answer) { return time.Minute, noAnswer }
 	for name, tc := range map[string]struct{ hosts, repos int }{
 		"100 repositories of one host": {1, 100},
 		"300 hosts":                    {300, 1},

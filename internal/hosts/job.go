@@ -117,7 +117,7 @@ func (j *Job) wait(ctx context.Context, t Target, p *place) error {
 				asked = false
 				continue
 			case <-ctx.Done():
-				l.leave(t, w, p)
+				l.leave(w)
 				return context.Cause(ctx)
 			}
 		}
@@ -178,19 +178,21 @@ func (j *Job) refused(t Target, after time.Duration) error {
 	j.sentAway = true
 	j.l.cfg.Observe(t.Host, "", reason)
 	return &events.Error{
-		Disposition: events.Contention, Scope: scope, Class: events.ClassLimited, RetryAfter: after, Err: err,
+		Disposition: events.Contention, Scope: scope, Class: events.ClassBusy, RetryAfter: after, Err: err,
 	}
 }
 
 // sleep waits in this process.
 func (j *Job) sleep(ctx context.Context, d time.Duration) error {
-	count := func(n int) {
-		j.l.mu.Lock()
-		defer j.l.mu.Unlock()
-		j.l.waiting[j.poll] += n
-	}
-	count(1)
-	defer count(-1)
+	l := j.l
+	l.mu.Lock()
+	l.waiting[j.poll]++
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.waiting[j.poll]--
+		l.mu.Unlock()
+	}()
 	select {
 	case <-time.After(d):
 		return nil
@@ -199,15 +201,15 @@ func (j *Job) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// leave ends a waiter, and a place.
-func (l *Limiter) leave(target Target, w *waiter, p *place) {
+// leave ends a waiter, and its place if it has got one.
+func (l *Limiter) leave(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.hostOf(target.Host)
+	h := l.hostOf(w.target.Host)
 	if i := slices.Index(h.queue, w); i >= 0 {
 		l.dequeue(h, i)
 	}
-	delete(h.places, p)
+	delete(h.places, w.place)
 	l.admit(h)
 }
 
@@ -220,6 +222,9 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 	l.mu.Lock()
 	now, h, own, s := time.Now(), l.hostOf(t.Host), j.turn(t), l.sharedOf(t)
 	delete(h.places, p)
+	if j.poll && !slices.ContainsFunc(h.queue, func(w *waiter) bool { return w.job == j }) {
+		h.places[&place{job: j, began: now}] = true // for its next request: another poll would make more than half
+	}
 	own.sent, own.refused = true, outcome == Refused
 	if a.Status != 0 || a.Latency > 0 || outcome == OK {
 		h.replied, own.answered, j.silent[t.Host], h.known[j.repo] = now, true, 0, now
@@ -283,12 +288,14 @@ func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (agai
 // Leave ends the job: what it was let in for is free again. If it must wait elsewhere, its repository gets
 // back the places that it has not used.
 func (j *Job) Leave(ctx context.Context) {
-	l := j.l
+	l, left := j.l, map[Target]string{} // to tell Redis, with the repository if it gets back its place
 	l.mu.Lock()
-	turns, unused := maps.Clone(j.turns), map[Target]string{}
-	for t, own := range turns {
-		if own.asked && !own.sent && j.sentAway {
-			unused[t] = j.repo
+	for t, own := range j.turns {
+		switch {
+		case own.asked && !own.sent && j.sentAway:
+			left[t] = j.repo
+		case own.shared:
+			left[t] = "" // otherwise it counts for 20 s
 		}
 		h := l.hostOf(t.Host)
 		maps.DeleteFunc(h.places, func(p *place, _ bool) bool { return p.job == j })
@@ -298,10 +305,8 @@ func (j *Job) Leave(ctx context.Context) {
 		l.admit(h)
 	}
 	l.mu.Unlock()
-	for t, own := range turns {
-		if own.shared || unused[t] != "" {
-			_, _ = j.call(context.WithoutCancel(ctx), t, "left", unused[t]) // otherwise it counts for 20 s
-		}
+	for t, repo := range left {
+		_, _ = j.call(context.WithoutCancel(ctx), t, "left", repo)
 	}
 }
 

@@ -189,16 +189,17 @@ func (h *host) answers(now time.Time) bool {
 	return now.Sub(h.replied) < lately
 }
 
-// hasPlace reports whether another request may be sent to the host.
-func (l *Limiter) hasPlace(h *host, now time.Time) bool {
+// hasPlace reports whether another request may be sent to the host: for any repository, or only for one that it has
+// answered before. While it does not answer, only those go beyond silentLimit.
+func (l *Limiter) hasPlace(h *host, now time.Time) (open, known bool) {
 	used := 0
 	for p := range h.places {
 		if p.counts(now) {
 			used++
 		}
 	}
-	if h.answers(now) || used >= min(h.limit, silentLimit) {
-		return used < h.limit && h.answers(now)
+	if h.answers(now) || used >= h.limit {
+		return used < h.limit, used < h.limit
 	}
 	// Hosts that do not answer have a quarter of the window, and another one for requests that are stuck, so that many of
 	// them do not delay a host of which nothing is known yet.
@@ -215,7 +216,8 @@ func (l *Limiter) hasPlace(h *host, now time.Time) bool {
 			}
 		}
 	}
-	return fresh+max(0, stuck-quarter) < quarter
+	known = fresh+max(0, stuck-quarter) < quarter
+	return known && used < silentLimit, known
 }
 
 // room returns how many more changes may wait for the host in this process: an eighth of the window, and a
@@ -231,7 +233,12 @@ func (l *Limiter) room(h *host, poll bool) int {
 			waiting++
 		}
 	}
-	if len(h.queue) == 0 && l.hasPlace(h, time.Now()) || 4*waiting < most && l.waiting[poll] < all {
+	if len(h.queue) == 0 {
+		if open, _ := l.hasPlace(h, time.Now()); open {
+			return unlimited
+		}
+	}
+	if 4*waiting < most && l.waiting[poll] < all {
 		return unlimited
 	}
 	return max(0, min(most-waiting, all-l.waiting[poll]))
@@ -262,8 +269,12 @@ func (l *Limiter) dequeue(h *host, i int) *waiter {
 // admit gives the free places of a host to its waiters.
 func (l *Limiter) admit(h *host) {
 	now := time.Now()
-	for len(h.queue) > 0 && l.hasPlace(h, now) {
-		i := h.next(now)
+	for len(h.queue) > 0 {
+		open, known := l.hasPlace(h, now)
+		if !known {
+			break
+		}
+		i := h.next(now, open)
 		if i < 0 {
 			break
 		}
@@ -289,9 +300,10 @@ func (l *Limiter) admit(h *host) {
 
 // next returns the index of the next waiter to go on, or -1: first those with a lease, but a job has at most
 // a quarter of the places, so that one with many files does not keep the others out. Then pushes go before
-// polls, but for every tenth place; polls have at most half of the places. While it leaves requests without
-// an answer, an eighth is left to repositories that it answers: it may fail for some only.
-func (h *host) next(now time.Time) int {
+// polls, but for every tenth place; polls have at most half of the places. An eighth is left to repositories that
+// it answers, and at least one while it leaves requests without an answer: it may fail for some only, and a timeout
+// takes a minute. Others need a place that is open.
+func (h *host) next(now time.Time, open bool) int {
 	used, polls, free, running, push, poll := map[*Job]int{}, 0, h.limit, -1, -1, -1
 	silent := now.Sub(h.silent) < lately
 	for p := range h.places {
@@ -305,10 +317,17 @@ func (h *host) next(now time.Time) int {
 			polls++
 		}
 	}
-	reserved := silent && h.limit > 1 && free <= max(1, h.limit/8)
+	if free <= 0 {
+		return -1
+	}
+	reserved := h.limit / 8
+	if silent && h.limit > 1 {
+		reserved = max(1, reserved)
+	}
+	open = open && free > reserved
 	for i, w := range slices.Backward(h.queue) {
 		switch {
-		case reserved && !w.steady && h.known[w.job.repo].IsZero():
+		case !open && !w.steady && now.Sub(h.known[w.job.repo]) > knownFor:
 		case w.sent && used[w.job] < max(1, h.limit/4):
 			running = i
 		case !w.sent && w.job.poll:

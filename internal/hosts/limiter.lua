@@ -7,7 +7,8 @@
 --       limited: 9 ms to leave the host alone, 0 if it has not said   10 ms since the request began   11 reason
 --
 -- state    blocked (until, ms), reason, strikes, struck, allowed (jobs at a time after a block, 0 for no limit), moved (when
---          these last changed), pushes (let in since the last poll), rate, rate_at, rate_from
+--          these last changed), pushes (let in since the last poll), rate, rate_at, rate_from, probe (the first job let in of
+--          those that count, which alone stays during a block)
 -- :queue   zset of waiting repositories, each with one place → since when, ms; plus POLL for polls
 -- :due     zset of the same → when each is to ask again   :out   zset of jobs let in after a block → until when they count
 --
@@ -26,9 +27,9 @@ end
 local function score(key, member) return tonumber(redis.call('ZSCORE', key, member) or '') end
 
 local fields = {'blocked', 'strikes', 'struck', 'allowed', 'moved', 'pushes', 'rate', 'rate_at', 'rate_from'}
-local s, values = {}, redis.call('HMGET', KEYS[1], 'reason', unpack(fields))
-for i, field in ipairs(fields) do s[field] = tonumber(values[i + 1] or '') or 0 end
-s.reason = values[1] or ''
+local s, values = {}, redis.call('HMGET', KEYS[1], 'reason', 'probe', unpack(fields))
+for i, field in ipairs(fields) do s[field] = tonumber(values[i + 2] or '') or 0 end
+s.reason, s.probe = values[1] or '', values[2] or ''
 redis.call('ZREMRANGEBYSCORE', out, '-inf', text(now))
 add(KEYS[2], now, ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now - DAY))
@@ -47,7 +48,7 @@ local function wait(delay)
 end
 
 local function reply(news, delay, here, mine)
-  local args = {'reason', s.reason}
+  local args = {'reason', s.reason, 'probe', s.probe}
   for _, field in ipairs(fields) do
     args[#args + 1], args[#args + 2] = field, string.format('%.3f', s[field])
   end
@@ -79,10 +80,16 @@ elseif op == 'limited' then
 end
 
 for _, lost in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', text(now - 90000), 'LIMIT', 0, 16)) do leave(lost) end
-local left, mine = math.max(0, s.blocked - now), redis.call('ZRANK', out, token)
-if mine then -- the job was let in; after a block, it goes before others
-  local stays = left > 0 and mine < s.allowed and left < 60000
-  if left == 0 then leave(repo) elseif not stays then wait(left) end
+local left = math.max(0, s.blocked - now)
+if not score(out, s.probe) then s.probe = token end
+if score(out, token) then -- the job was let in
+  local stays = left > 0 and s.probe == token and left < 60000
+  if left == 0 then
+    leave(repo)
+  elseif not stays then -- its turn is not used
+    wait(left)
+    s.pushes = is_poll and 9 or math.max(0, s.pushes - 1)
+  end
   if left == 0 or stays then add(out, now + left + 20000, token) end
   return reply(0, left, stays, left == 0 or stays)
 end

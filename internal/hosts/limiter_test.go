@@ -3,8 +3,12 @@ package hosts_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,8 +45,8 @@ func ask(t *testing.T, l *hosts.Limiter, repo string, a wire.Answer) error {
 // mustWait checks the error of a job that must wait because the host has limited its credential.
 func mustWait(t *testing.T, err error) (after time.Duration) {
 	t.Helper()
-	testenv.MustFail(t, err, events.ClassLimited, events.Contention)
-	if events.ClassOf(errors.Unwrap(err)) != events.ClassLimited || !strings.Contains(err.Error(), string(hosts.RateLimit)) {
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
+	if events.ClassOf(errors.Unwrap(err)) != events.ClassBusy || !strings.Contains(err.Error(), string(hosts.RateLimit)) {
 		t.Errorf("error %v, want that the host is the reason", err)
 	}
 	return events.RetryAfter(err)
@@ -239,7 +243,7 @@ func TestRepositoryThatIsRefusedAloneLetsOthersTry(t *testing.T) {
 			again = done(tooMany(time.Second))
 			if requests == 0 { // begin anew, as the job that is let in after the block
 				refused.Leave(w.Context())
-				time.Sleep(time.Second)
+				time.Sleep(1100 * time.Millisecond) // Redis begins the block a little later than this process
 				refused = w.processes[0].Job("acme/refused", false)
 				again = true
 			}
@@ -304,4 +308,40 @@ func TestCancelledJobSaysNothingOfRedis(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	mustWait(t, j.Enter(t.Context(), robot)) // Redis is asked
+}
+
+// farRedis is a Redis whose round trips take a while, so that calls overlap.
+type farRedis struct{ redis.Scripter }
+
+func (r farRedis) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
+	time.Sleep(5 * time.Millisecond)
+	return r.Scripter.EvalSha(ctx, sha, keys, args...)
+}
+
+// TestChangesLetInAreReportedOnce has many jobs ask Redis at the same time, each of which could report the changes that were let in since
+// the last call. The rate, of which all waits follow, is a mean over 10 s.
+func TestChangesLetInAreReportedOnce(t *testing.T) {
+	t.Parallel()
+	const jobs = 30
+	var let atomic.Int64
+	server := redistest.Start(t)
+	l := testenv.Must(hosts.New(hosts.Config{Redis: farRedis{server.Client()}, Prefix: prefix, Limit: 4, Window: 16}))(t)
+	var all sync.WaitGroup
+	for n := range jobs {
+		all.Go(func() {
+			for i := range 10 {
+				j := l.Job(fmt.Sprintf("acme/r-%d-%d", n, i), false)
+				if j.Enter(t.Context(), robot) == nil {
+					let.Add(1)
+					time.Sleep(20 * time.Millisecond) // the remote's answer
+				}
+				j.Leave(t.Context())
+			}
+		})
+	}
+	all.Wait()
+	text := testenv.Must(server.Client().HGet(t.Context(), prefix+"host:"+robot.String(), "rate").Result())(t)
+	if rate := testenv.Must(strconv.ParseFloat(text, 64))(t); rate <= 0 || rate > float64(let.Load())/10 {
+		t.Errorf("rate %v a second after %d changes within 10 s", rate, let.Load())
+	}
 }

@@ -33,16 +33,13 @@ const (
 
 // classes has the classes of the faults of a host.
 var classes = map[Reason]events.Class{
-	RateLimit: events.ClassLimited, NoAnswer: events.ClassNetwork, ServerError: events.ClassServer,
+	RateLimit: events.ClassBusy, NoAnswer: events.ClassNetwork, ServerError: events.ClassServer,
 }
 
 //go:embed limiter.lua
 var source string
 
-var (
-	script  = redis.NewScript(source)
-	errAway = errors.New("redis did not answer recently")
-)
+var script = redis.NewScript(source)
 
 // shared is what this process knows of the state of a target in Redis.
 type shared struct {
@@ -93,20 +90,25 @@ type reply struct {
 func (j *Job) call(ctx context.Context, t Target, op, repo string, args ...any) (r reply, err error) {
 	l, kind := j.l, map[bool]string{true: "poll", false: "push"}[j.poll]
 	l.mu.Lock()
-	s, away := l.sharedOf(t), time.Now().Before(l.away)
+	if time.Now().Before(l.away) {
+		l.mu.Unlock()
+		return r, errors.New("redis did not answer recently")
+	}
+	s := l.sharedOf(t)
 	passed := s.passed
+	s.passed = 0 // calls run concurrently, and only one may report them
 	args = append([]any{0, t.String(), op, j.token, repo, kind, time.Since(j.turn(t).since).Milliseconds(), passed},
 		args...)
 	l.mu.Unlock()
-	if away {
-		return r, errAway
-	}
 	limited, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	keys := []string{l.cfg.Prefix + hostInfix + t.String(), l.cfg.Prefix + indexSuffix}
 	values, err := script.Run(limited, l.cfg.Redis, keys, args...).Slice()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err != nil {
+		s.passed += passed
+	}
 	if err != nil && ctx.Err() != nil { // says nothing of Redis
 		return r, err
 	}
@@ -118,7 +120,6 @@ func (j *Job) call(ctx context.Context, t Target, op, repo string, args ...any) 
 		return r, err
 	}
 	l.away = time.Time{}
-	s.passed -= passed
 	number := func(i int) int64 { n, _ := values[i].(int64); return n }
 	millis := func(i int) time.Duration { return time.Duration(number(i)) * time.Millisecond }
 	s.learned, s.until, s.allowed, s.waiting = time.Now(), time.Time{}, number(2), number(3)

@@ -130,7 +130,7 @@ func refusal(status int, after time.Duration) wire.Answer {
 	if after > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(after/time.Second)))
 	}
-	err := &git.Error{Retry: git.Contention, Class: git.ClassLimited, RetryAfter: after, Err: errors.New("limited")}
+	err := &git.Error{Retry: git.Contention, Class: git.ClassBusy, RetryAfter: after, Err: errors.New("limited")}
 	return wire.Answer{Status: status, Header: h, Err: err}
 }
 

@@ -69,7 +69,7 @@ func (in *Intake) Spools() bool { return in.cfg.Spool != nil }
 // The results of a delivery.
 const (
 	Accepted  = "accepted"  // its changes are in the stream
-	Duplicate = "duplicate" // it was accepted before
+	Duplicate = "duplicate" // it was accepted before, and is not done or was a minute ago
 	Ignored   = "ignored"   // it leads to no change
 	Spooled   = "spooled"   // it is stored on the local disk until Redis is available
 )
@@ -92,7 +92,7 @@ func (in *Intake) Take(ctx context.Context, src forge.Source, d forge.Delivery) 
 		return Outcome{Result: Ignored, Delivery: d.ID, Why: d.Ignored}, nil
 	}
 	if d.ID == "" {
-		d.ID = rand.Text() // lets the ledger detect our own retries
+		d.ID = rand.Text() // lets Redis detect our own retries
 	}
 	var spoolErr error
 	if in.cfg.Spool != nil && in.cfg.Spool.Waiting() {
@@ -182,9 +182,7 @@ func (in *Intake) deliver(
 		for remote, found := range watches {
 			versions[remote] = found.Version
 		}
-		verdict, err := in.cfg.Registry.Accept(ctx, watch.Delivery{
-			Source: src.Name, ID: d.ID, Versions: versions, Changes: plan.Changes,
-		})
+		verdict, err := in.cfg.Registry.Accept(ctx, watch.Delivery{Versions: versions, Changes: plan.Changes})
 		if err != nil {
 			return out, err
 		}

@@ -88,15 +88,16 @@ func (p *planner) event(e forge.Event) {
 		for _, w := range watches {
 			switch {
 			case w.Ref.IsDefault():
-				p.change(w, events.Ref{}, "")
+				p.change(w, events.Ref{}, "", "")
 			case w.Ref.Matches(e.Ref): // the plain name is published for it from now on
-				p.change(w, e.Ref, "")
+				p.change(w, e.Ref, "", "")
 			}
 		}
 	case forge.RefDeleted:
 		for _, w := range firstPerRepo(watches, func(w watch.Watch) bool { return w.Ref.Matches(e.Ref) }) {
 			p.add(events.Change{
 				Type: events.ChangeRemoved, Repo: w.Repo, URL: w.URL, Ref: e.Ref, Credential: w.Credential, Foreign: w.Auto,
+				Before: e.Before,
 			})
 		}
 	case forge.Removed:
@@ -120,12 +121,12 @@ func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 		case w.Ref.IsDefault():
 			switch isDefault(e) {
 			case yes:
-				p.change(w, events.Ref{}, e.After)
+				p.change(w, events.Ref{}, e.Before, e.After)
 			case unknown:
-				p.change(w, events.Ref{}, "")
+				p.change(w, events.Ref{}, "", "")
 			}
 		case w.Ref.Matches(e.Ref):
-			p.change(w, e.Ref, e.After)
+			p.change(w, e.Ref, e.Before, e.After)
 		}
 	}
 }
@@ -174,7 +175,7 @@ func firstPerRepo(watches []watch.Watch, match func(watch.Watch) bool) (first []
 func anyWatch(watch.Watch) bool { return true }
 
 // change adds a change that updates ref for a watch.
-func (p *planner) change(w watch.Watch, ref events.Ref, after string) {
+func (p *planner) change(w watch.Watch, ref events.Ref, before, after string) {
 	exact, _ := w.Ref.Ref()
 	t := target{events.ChangePushed, w.Repo.Key(), w.App, ref.String()}
 	i, exists := p.index[t]
@@ -192,7 +193,7 @@ func (p *planner) change(w watch.Watch, ref events.Ref, after string) {
 		p.refuse(t, exists, err)
 		return
 	}
-	c.Foreign = w.Auto
+	c.Foreign, c.Before = w.Auto, before
 	p.put(i, c)
 }
 
@@ -261,7 +262,7 @@ func (p *planner) ignore(why string) {
 	}
 }
 
-func (p *planner) source() string { return "/hooks/" + p.src.Name }
+func (p *planner) source() string { return watch.HookSource + p.src.Name }
 
 const maxID = 255 // bytes
 

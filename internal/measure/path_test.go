@@ -36,20 +36,24 @@ const (
 
 // crossed is what one push crosses between its webhook and its result.
 type crossed struct {
-	functions, files, packages map[string]bool
-	scripts                    map[string]int // SHA-1 of a Lua script → calls
+	functions map[string][]string // by file
+	packages  map[string]bool
+	scripts   map[string]int // SHA-1 of a Lua script → calls
 }
 
 func (c crossed) counts() []int {
-	calls := 0
+	functions, calls := 0, 0
+	for _, names := range c.functions {
+		functions += len(names)
+	}
 	for _, n := range c.scripts {
 		calls += n
 	}
-	return []int{len(c.functions), len(c.files), len(c.packages), len(c.scripts), calls}
+	return []int{functions, len(c.functions), len(c.packages), len(c.scripts), calls}
 }
 
 // TestPathOfAPush prints how many functions, files, packages and Lua scripts one push crosses: the medians of three services. It fails if it
-// cannot measure them; the figures are for a person to judge. make measure runs it.
+// cannot measure them; the figures are for a person to judge. make measure runs it. LOCKSTEP_MEASURE=list lists the functions by file.
 func TestPathOfAPush(t *testing.T) {
 	if os.Getenv("LOCKSTEP_MEASURE") == "" {
 		t.Skip("measures and judges nothing: run make measure")
@@ -73,6 +77,11 @@ func TestPathOfAPush(t *testing.T) {
 	t.Logf("one push crosses %d functions in %d files of %d packages, and calls %d Lua scripts %d times (medians of %d)",
 		median(0), median(1), median(2), median(3), median(4), rounds)
 	t.Logf("packages: %s", strings.Join(slices.Sorted(maps.Keys(last.packages)), " "))
+	if os.Getenv("LOCKSTEP_MEASURE") == "list" {
+		for _, file := range slices.Sorted(maps.Keys(last.functions)) {
+			t.Logf("%s: %s", file, strings.Join(last.functions[file], " "))
+		}
+	}
 }
 
 // pushOnce starts a service, publishes a first commit, and returns what the push of the second one crosses.
@@ -122,9 +131,9 @@ func pushOnce(t *testing.T, binary string) crossed {
 		}
 	}
 	scripts := watchScripts(t, server.Addr)
-	send(t, service, syscall.SIGUSR1)
+	send(t, service, syscall.SIGWINCH)
 	push(2)
-	send(t, service, syscall.SIGUSR2)
+	send(t, service, syscall.SIGIO)
 	c := read(t, counters)
 	c.scripts = scripts()
 	return c
@@ -208,7 +217,7 @@ func watchScripts(t *testing.T, address string) func() map[string]int {
 func read(t *testing.T, dir string) crossed {
 	t.Helper()
 	out := proctest.Must(exec.Command("go", "tool", "covdata", "func", "-i="+dir).Output())(t)
-	c := crossed{functions: map[string]bool{}, files: map[string]bool{}, packages: map[string]bool{}}
+	c := crossed{functions: map[string][]string{}, packages: map[string]bool{}}
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
 		if len(fields) != 3 || fields[2] == "0.0%" || fields[0] == "total" {
@@ -218,7 +227,7 @@ func read(t *testing.T, dir string) crossed {
 		if kindOf(file) != "product" {
 			continue
 		}
-		c.functions[fields[0]+fields[1]], c.files[file], c.packages[filepath.Dir(file)] = true, true, true
+		c.functions[file], c.packages[filepath.Dir(file)] = append(c.functions[file], fields[1]), true
 	}
 	if len(c.functions) == 0 {
 		t.Fatalf("no function ran between the webhook and the result:\n%s", proctest.Tail(string(out), 1000))

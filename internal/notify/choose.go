@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/watch"
 )
 
@@ -36,9 +37,9 @@ func recipients(r events.Result, set watch.Set) []watch.Watch {
 func concerns(w watch.Watch, r events.Result) bool {
 	switch r.Type {
 	case events.ResultSynced:
-		return w.Views == nil && (r.Full || r.Truncated || w.Concerns(r.Files))
+		return views.Of(w).Views == nil && (r.Full || r.Truncated || w.Concerns(r.Files))
 	case events.ResultView:
-		return w.Views.Has(r.View)
+		return views.Of(w).Views.Has(r.View)
 	}
 	return true
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
 )
@@ -48,7 +49,7 @@ func TestRecipients(t *testing.T) {
 	docsOnly := on("docs", "")
 	docsOnly.Paths = []string{"docs/**"}
 	withViews := on("docs", "")
-	withViews.Views = must(view.New(map[string][]string{"api": {"api"}}))(t)
+	withViews.Options = watch.With(views.Options{Views: must(view.New(map[string][]string{"api": {"api"}}))(t)})
 	ofView := func(name string) events.Result {
 		return result(func(r *events.Result) { r.Type, r.View = events.ResultView, name })
 	}
@@ -87,10 +88,11 @@ func TestRecipients(t *testing.T) {
 		"failed ref that no other watch selects": {result(failed(events.ClassAuth, "main")), set(on("docs", ""), on("docs", "refs/tags/*")), []string{"docs "}},
 		"failed, busy":                           {result(failed(events.ClassBusy, "")), set(on("docs", "")), nil},
 		"failed, shutdown":                       {result(failed(events.ClassBusy, "")), set(on("docs", "")), nil},
-		"failed, not watched":                    {result(failed(events.ClassUnwatched, "")), set(on("docs", "")), nil},
-		"removed, one per app":                   {result(removed("", "")), set(on("docs", ""), on("docs", "main"), on("site", "refs/tags/*")), []string{"docs ", "site refs/tags/*"}},
+		"failed, not watched":                    {result(failed(events.ClassBusy, "")), set(on("docs", ""), on("docs", "main")), nil},
+		"removed, the answer to a change":        {result(removed("", "")), set(on("docs", ""), on("site", "refs/tags/*")), nil},
 		"removed for one app":                    {result(removed("site", "")), set(on("docs", ""), on("site", "refs/tags/*")), []string{"site refs/tags/*"}},
-		"removed branch":                         {result(removed("", "dev")), set(on("docs", ""), on("site", "dev"), on("wiki", "refs/heads/*")), []string{"site refs/heads/dev", "wiki refs/heads/*"}},
+		"removed branch":                         {result(removed("site", "dev")), set(on("docs", ""), on("site", "dev"), on("site", "refs/heads/*")), []string{"site refs/heads/dev"}},
+		"removed default branch":                 {result(removed("docs", "main")), set(on("docs", "")), []string{"docs "}},
 		"unknown type":                           {result(func(r *events.Result) { r.Type = "lockstep.result.dreamt.v1" }), set(on("docs", "")), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -77,8 +77,8 @@ func TestDeadLetterPutBack(t *testing.T) {
 		t.Fatalf("letter %+v is parsed as %+v, %v", letter, read, err)
 	}
 	up.Store(true)
-	if done := must(w.dead().Retry(t.Context(), letter.ID))(t); done[0].Err != nil {
-		t.Fatal(done[0].Err)
+	if _, _, err := w.dead().Retry(t.Context(), letter.ID); err != nil {
+		t.Fatal(err)
 	}
 	w.await(OutcomeDelivered, 1)
 	posts := apps.await(atLeast(3))

@@ -269,7 +269,11 @@ func (w *world) dead() *stream.DeadLetters {
 // letters returns the dead letters, oldest first.
 func (w *world) letters() []stream.Letter {
 	w.t.Helper()
-	return must(w.dead().List(w.t.Context(), stream.Query{Oldest: true}))(w.t).Letters
+	letters, _, err := w.dead().List(w.t.Context(), stream.Query{Oldest: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return letters
 }
 
 // awaitLetters waits until there are n dead letters.

@@ -48,8 +48,8 @@ func TestAttemptsAreSpansOfTheResultsTrace(t *testing.T) {
 	w.publishTraced("r1")
 	w.await(OutcomeGivenUp, 1)
 	up.Store(true)
-	if done := must(w.dead().Retry(t.Context(), w.letters()[0].ID))(t); done[0].Err != nil {
-		t.Fatal(done[0].Err)
+	if _, _, err := w.dead().Retry(t.Context(), w.letters()[0].ID); err != nil {
+		t.Fatal(err)
 	}
 	w.await(OutcomeDelivered, 1)
 	posts, spans := apps.await(atLeast(3)), recorder.Ended()

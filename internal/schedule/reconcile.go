@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ type Kind string
 // The kinds.
 const (
 	NeverSynced    Kind = "never_synced"    // watched, but its app never received a tree
-	Drift          Kind = "drift"           // state and volume differ
+	Drift          Kind = "drift"           // watches, state and volume differ
 	Missing        Kind = "missing"         // known, but not on the volume
 	Orphan         Kind = "orphan"          // on the volume, but no longer watched
 	UnwatchedClone Kind = "unwatched_clone" // on the volume, but never watched
@@ -158,7 +159,7 @@ func (r Reconciler) inspect(ctx context.Context, repo events.RepoPath) (found Fi
 				found.Kind, found.Detail = NeverSynced, w.App+" never received a tree"
 			}
 		}
-		if detail := drift(published.Commits, known.Heads()); detail != "" {
+		if detail := cmp.Or(drift(published.Commits, known.Heads()), unwanted(published, known, set.Watches)); detail != "" {
 			found.Kind, found.Detail = Drift, detail
 		}
 	}
@@ -186,6 +187,18 @@ func drift(published map[events.Ref]string, heads map[string]string) string {
 	}
 	for name, head := range heads {
 		return fmt.Sprintf("%s is at %.12s in the state, but not published", name, head)
+	}
+	return ""
+}
+
+// unwanted describes a ref that is published although no watch keeps it and only watches have requested it, or
+// returns "".
+func unwanted(published volume.Published, known state.Repo, watches []watch.Watch) string {
+	names := watch.NamesOf(watches, watch.OfferOf(published.Plain, published.Changed))
+	for ref := range published.Commits {
+		if !names.Wanted[ref] && known.OnlyWatched(ref) {
+			return fmt.Sprintf("%s is published, but no watch keeps it", ref)
+		}
 	}
 	return ""
 }

@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 	"lockstep/locking"
@@ -57,7 +58,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	result := events.Result{Repo: w.own.Repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}
-	fields, _ := state.Repo{}.SyncedFields(result, w.own.URL)
+	fields := state.Repo{}.SyncedFields(result, w.own.URL)
 	w.set(fields)
 	w.set(state.OriginFields(events.Change{Watched: true}, synced.Ref))
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: w.client, Prefix: events.DefaultNamespace.Locks()})
@@ -135,7 +136,7 @@ func TestManyOrphansAreOnlyReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fields, _ := state.Repo{}.SyncedFields(events.Result{Repo: repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}, w.git.URL(path))
+		fields := state.Repo{}.SyncedFields(events.Result{Repo: repo, App: "docs", Ref: synced.Ref, After: synced.After, Fence: 1, Time: time.Now()}, w.git.URL(path))
 		maps.Copy(fields, state.OriginFields(events.Change{Watched: true}, synced.Ref))
 		if err := w.client.HSet(ctx, events.DefaultNamespace.Repo(repo), fields).Err(); err != nil {
 			t.Fatal(err)
@@ -254,5 +255,22 @@ func TestUndecodableWatchDoesNotBlockOthers(t *testing.T) {
 	w.queued = nil
 	if kinds, removed := w.found(); len(kinds) > 0 || removed {
 		t.Errorf("found %q, removal queued: %v", kinds, removed)
+	}
+}
+
+// TestUnwatchedNameIsPolled has a ref that only a watch has requested, which is gone. What was requested by hand too stays.
+func TestUnwatchedNameIsPolled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := w.own
+	other.Ref = testenv.Must(watch.ParseSelector("dev"))(t)
+	w.put(other)
+	if kinds, removed := w.found(); !slices.Equal(kinds, []schedule.Kind{schedule.Drift}) || removed || w.queued[0].Type != events.ChangeDue {
+		t.Errorf("found %v, queued %v; want a poll", kinds, w.queued)
+	}
+	main := testenv.Must(events.ParseRef("main"))(t)
+	w.set(state.OriginFields(events.Change{}, main))
+	if kinds, _ := w.found(); len(kinds) > 0 {
+		t.Errorf("requested by hand: found %v", kinds)
 	}
 }

@@ -19,21 +19,37 @@ import (
 
 // Dead lists, retries and drops dead letters. [stream.DeadLetters] implements it.
 type Dead interface {
-	List(ctx context.Context, q stream.Query) (stream.Page, error)
+	List(ctx context.Context, q stream.Query) (page []stream.Letter, next string, err error)
 	Get(ctx context.Context, id string) (stream.Letter, error)
 	Message(l stream.Letter) (*message.Message, error)
-	Retry(ctx context.Context, ids ...string) ([]stream.Retried, error)
+	Retry(ctx context.Context, id string) (topic, entry string, err error)
 	Drop(ctx context.Context, ids ...string) (int, error)
 }
 
 // DeadCells has the dead letters of all cells.
 type DeadCells interface {
-	// List lists cell by cell, each in order, and returns the name of the cell that a page is of. The cursor
-	// has the index of the cell in front. missing is set if the cell does not answer.
-	List(ctx context.Context, q stream.Query) (page stream.Page, cell string, missing bool, err error)
+	// List lists cell by cell, each in order. The cursor has the index of the cell in front.
+	List(ctx context.Context, q stream.Query) (DeadPage, error)
 	// Of returns the letters of a cell, or, if cell is "", those of the one that has a letter with that ID,
 	// and its name. It returns [stream.ErrNoLetter] if there is no such cell, and [ErrSeveralLetters].
 	Of(ctx context.Context, cell, id string) (Dead, string, error)
+}
+
+// DeadPage is a page of letters, all of one cell.
+type DeadPage struct {
+	Letters []stream.Letter
+	Next    string // cursor for the next page; empty on the last
+	Cell    string // name of the cell, if there are several
+	Missing bool   // the cell does not answer
+}
+
+// ListDead returns a page of all, or of dead if that is nil.
+func ListDead(ctx context.Context, dead Dead, all DeadCells, q stream.Query) (page DeadPage, err error) {
+	if all != nil {
+		return all.List(ctx, q)
+	}
+	page.Letters, page.Next, err = dead.List(ctx, q)
+	return page, err
 }
 
 // ErrSeveralLetters means that IDs of letters, which are unique within a cell, are the same in several.
@@ -132,14 +148,7 @@ func listDead(dead Dead, all DeadCells) http.Handler {
 		if err != nil {
 			return nil, badRequest(err)
 		}
-		var page stream.Page
-		var cell string
-		var missing bool
-		if all != nil {
-			page, cell, missing, err = all.List(r.Context(), query)
-		} else {
-			page, err = dead.List(r.Context(), query)
-		}
+		page, err := ListDead(r.Context(), dead, all, query)
 		if err != nil {
 			return nil, deadProblem(err)
 		}
@@ -148,12 +157,12 @@ func listDead(dead Dead, all DeadCells) http.Handler {
 			Next    string       `json:"next,omitempty"`
 			Missing string       `json:"missing_cell,omitempty"`
 		}{Letters: make([]DeadLetter, len(page.Letters)), Next: page.Next}
-		if missing {
-			list.Missing = cell
+		if page.Missing {
+			list.Missing = page.Cell
 		}
 		for i, l := range page.Letters {
 			list.Letters[i] = NewDeadLetter(dead, l, false)
-			list.Letters[i].Cell = cell
+			list.Letters[i].Cell = page.Cell
 		}
 		return list, nil
 	})
@@ -213,14 +222,12 @@ func retryDead(dead Dead, all DeadCells) http.Handler {
 		if err != nil {
 			return nil, deadProblem(err)
 		}
-		done, err := dead.Retry(r.Context(), r.PathValue("id"))
+		id := r.PathValue("id")
+		topic, entry, err := dead.Retry(r.Context(), id)
 		if err != nil {
 			return nil, deadChangeProblem(err)
 		}
-		if err := done[0].Err; err != nil {
-			return nil, deadChangeProblem(err)
-		}
-		return NewDeadRetried(done[0]), nil
+		return DeadRetried{ID: id, Stream: topic, Entry: entry}, nil
 	})
 }
 
@@ -230,15 +237,6 @@ type DeadRetried struct {
 	Stream string `json:"stream,omitempty"`
 	Entry  string `json:"entry,omitempty"` // ID of the new entry
 	Error  string `json:"error,omitempty"` // why the retry failed
-}
-
-// NewDeadRetried converts the outcome of a retry.
-func NewDeadRetried(r stream.Retried) DeadRetried {
-	shown := DeadRetried{ID: r.ID, Stream: r.Stream, Entry: r.Entry}
-	if r.Err != nil {
-		shown.Error = strings.TrimPrefix(r.Err.Error(), "stream: ")
-	}
-	return shown
 }
 
 func dropDead(dead Dead, all DeadCells) http.Handler {

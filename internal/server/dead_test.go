@@ -227,9 +227,9 @@ func TestRedisErrorsAreNotExposed(t *testing.T) {
 // twice has the same letters in two cells.
 type twice struct{ dead server.Dead }
 
-func (c twice) List(ctx context.Context, q stream.Query) (stream.Page, string, bool, error) {
-	page, err := c.dead.List(ctx, q)
-	return page, "eu-1", false, err
+func (c twice) List(ctx context.Context, q stream.Query) (server.DeadPage, error) {
+	letters, next, err := c.dead.List(ctx, q)
+	return server.DeadPage{Letters: letters, Next: next, Cell: "eu-1"}, err
 }
 
 func (c twice) Of(_ context.Context, cell, _ string) (server.Dead, string, error) {

@@ -90,7 +90,10 @@ func forLocalhost(cfg Config, next http.Handler) http.Handler {
 	})
 }
 
-func (cfg Config) proxied(r *http.Request) bool { return contains(cfg.Proxies, peerOf(r)) }
+func (cfg Config) proxied(r *http.Request) bool { return IsProxied(r, cfg.Proxies) }
+
+// IsProxied reports whether one of the given proxies sent a request.
+func IsProxied(r *http.Request, proxies []netip.Prefix) bool { return contains(proxies, peerOf(r)) }
 
 // ClientAddr returns the address of the client that sent a request, past the given proxies, whose X-Forwarded-For it
 // trusts. It returns the zero Addr if the address is unknown.

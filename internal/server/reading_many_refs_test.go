@@ -25,7 +25,7 @@ func TestGitOfManyRefs(t *testing.T) {
 		for range 1000 {
 			ref := fmt.Sprintf("refs/heads/some-longer-branch-name-for-a-feature-%06d", i)
 			commit := fmt.Sprintf("%040x", i+1)
-			pipe.HSet(t.Context(), key, "head:"+ref, commit, "given:"+ref+":docs", commit, "byhand:"+ref, "1", "newest:"+ref+":docs", "1795481333135-0",
+			pipe.HSet(t.Context(), key, "head:"+ref, commit, "given:"+ref+":docs", commit, "byhand:"+ref, "1", "chain:"+ref, "- "+commit,
 				"asked:"+ref+":robot", "1795481333135-0 "+ref+" "+commit+" https://git.example.com/acme/widgets.git")
 			i++
 		}

@@ -118,13 +118,13 @@ func (l *library) sync(repo, ref string, apps ...string) (commit string) {
 		of = testenv.Must(events.ParseRef(ref))(l.T)
 	}
 	synced := testenv.Must(l.vol.Sync(l.Context(), volume.SyncRequest{
-		Repo: path, URL: l.git.URL(repo), Ref: of, Fence: l.fence, Depth: l.depth, Base: func(events.Ref, string) string { return "" },
+		Repo: path, URL: l.git.URL(repo), Ref: of, Fence: l.fence, Depth: l.depth, Base: func(events.Ref, volume.Publication) volume.Base { return volume.Base{} },
 		Confirm: func(context.Context) error { return nil },
 	}))(l.T)
 	known := testenv.Must(state.NewStore(l.client, events.DefaultNamespace).LoadReadable(l.Context(), path))(l.T)
 	for _, app := range append(apps, "") {
 		result := events.Result{Repo: path, Ref: synced.Ref, App: app, After: synced.After, Fence: l.fence}
-		fields, _ := known.SyncedFields(result, l.git.URL(repo))
+		fields := known.SyncedFields(result, l.git.URL(repo))
 		testenv.Must(0, l.client.HSet(l.Context(), events.DefaultNamespace.Repo(path), fields).Err())(l.T)
 	}
 	return synced.After

@@ -55,6 +55,8 @@ type Repo struct {
 	// of refs whose watches have rules, refused ones first; without Rules and Told
 	Checks []state.Check   `json:"checks,omitempty"`
 	Lacks  []state.Missing `json:"missing_submodules,omitempty"` // by ref
+
+	Awaited *state.Awaited `json:"awaited,omitempty"` // announced commits that the remote does not show yet
 }
 
 // NewRepoSummary converts a summary.
@@ -90,6 +92,10 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 	shown := Repo{
 		RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(),
 		Given: loaded.AllGiven(), Lock: NewLock(lock), Lacks: loaded.Missing(),
+	}
+	awaited := loaded.Awaited().Without(func(state.Announcement) bool { return false }, now)
+	if len(awaited.Commits) > 0 {
+		shown.Awaited = &awaited
 	}
 	for _, c := range loaded.Checks() {
 		c.Rules, c.Told = "", nil

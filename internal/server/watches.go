@@ -83,7 +83,6 @@ func sameKey(a, b watch.Key) bool { return a.App == b.App && a.Repo.Equal(b.Repo
 func readWatch(body []byte) (watch.Watch, error) {
 	var w watch.Watch
 	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&w); err != nil {
 		return watch.Watch{}, fmt.Errorf("invalid watch: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}

@@ -51,7 +51,7 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 		"repo": "Acme/widgets", "url": "https://git.example.com/acme/widgets", "synced": "2026-01-02T03:04:05Z",
 		"head:refs/heads/main": "c1", "given:refs/heads/main:search": "c1", "trouble": `{"repo":"Acme/widgets","all":{"credential:bot:search":{"scope":"credential","app":"search","ref":"","operation":"sync","class":"auth","failures":1,"job":"j1","at":"2026-11-29T03:00:00Z","credential":"bot"}}}`,
 	}
-	stays := map[string]string{"asked:refs/heads/main:": "1-0 refs/heads/main c1 u", "newest:refs/heads/main:search": "1-0", "look:refs/heads/main": "1-0 2", "tombstone": "1-0", "fence": "7"}
+	stays := map[string]string{"asked:refs/heads/main:": "1-0 refs/heads/main c1 u", "chain:refs/heads/main": "- c1", "awaited": "{}", "tombstone": "1-0", "fence": "7"}
 	must(client.HSet(ctx, old.Repo(repo), carried).Err())
 	must(client.HSet(ctx, old.Repo(repo), stays).Err())
 	must(client.Do(ctx, "XADD", old.Results(), "5-0", "a", "b").Err())

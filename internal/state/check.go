@@ -17,8 +17,8 @@ type Check struct {
 	At       time.Time    `json:"at"`
 	Class    events.Class `json:"class,omitempty"`  // why the commit is not published; "" if it may be
 	Reason   string       `json:"reason,omitempty"` // the error, if Class is set
-	App      string       `json:"app,omitempty"`    // the app that requires the verification that failed
-	Forced   bool         `json:"forced,omitempty"` // the commit does not descend from the published one
+	App      string       `json:"app,omitempty"`    // the app whose watch refuses the commit
+	Forced   bool         `json:"forced,omitempty"` // the commit does not descend from one that was published
 	Verdicts []Verdict    `json:"verdicts,omitempty"`
 
 	Rules string   `json:"rules,omitempty"` // hash of the rules and of the keys
@@ -35,8 +35,11 @@ type Verdict struct {
 
 // Same reports whether two checks had the same commit, rules and outcome.
 func (c Check) Same(other Check) bool {
-	return c.Commit == other.Commit && c.Rules == other.Rules && c.Class == other.Class
+	return c.IsCurrent(other.Commit, other.Rules) && c.Class == other.Class
 }
+
+// IsCurrent reports whether the check is of a commit by these rules.
+func (c Check) IsCurrent(commit, rules string) bool { return c.Commit == commit && c.Rules == rules }
 
 func checkField(ref events.Ref) string { return checkPrefix + ref.String() }
 

@@ -13,12 +13,12 @@ import (
 
 // fieldKinds has the kinds of fields, by their names up to the first colon. Those that are true are exported:
 // they record what neither the volume nor the remote knows. Others are determined again, or name entries of a
-// lost stream.
+// lost stream. Fields of extensions, which are not listed and have a colon, are exported.
 var fieldKinds = map[string]bool{
-	"repo": true, "url": true, "synced": true, "head": true, "given": true, "repeat": true, "moved": true, "watched": true,
-	"byhand": true, "check": true, defaultField: true, refusedField: true, missingField: true,
+	"repo": true, "url": true, "synced": true, "head": true, "given": true, "moved": true, "watched": true,
+	"byhand": true, "check": true, DefaultField: true, refusedField: true, missingField: true,
 
-	"given_earlier": false, "fence": false, "asked": false, "newest": false, "look": false, HostsField: false,
+	"fence": false, "asked": false, "chain": false, awaitedField: false, HostsField: false,
 	"tombstone": false, leftOutField: false, TroubleField: false,
 	cellField: false, followsField: false,
 }
@@ -27,7 +27,7 @@ var fieldKinds = map[string]bool{
 func (r Repo) Exported() map[string]string {
 	fields := map[string]string{}
 	for name, value := range r.fields {
-		if kind, _, _ := strings.Cut(name, ":"); fieldKinds[kind] {
+		if kind, _, _ := strings.Cut(name, ":"); fieldKinds[kind] || isOfExtension(name) {
 			fields[name] = value
 		}
 	}
@@ -35,16 +35,6 @@ func (r Repo) Exported() map[string]string {
 		fields[TroubleField] = refusals
 	}
 	return fields
-}
-
-// Repeat makes exported fields request the last results again, as apps may not have received them. What apps
-// may read stays as it is.
-func Repeat(fields map[string]string) {
-	for name := range fields {
-		if of, ok := strings.CutPrefix(name, givenPrefix); ok {
-			fields[repeatPrefix+of] = nothingReceived
-		}
-	}
 }
 
 // Restore stores exported fields of a repository and reports whether it did: not if the state already has a clone, its

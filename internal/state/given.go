@@ -1,6 +1,8 @@
 package state
 
 import (
+	"cmp"
+	"path"
 	"slices"
 	"strings"
 
@@ -8,73 +10,134 @@ import (
 )
 
 const (
-	givenPrefix     = "given:"
-	earlierPrefix   = "given_earlier:"
-	repeatPrefix    = "repeat:"
-	nothingReceived = "none" // value of a field with repeatPrefix
+	givenPrefix = "given:"
+	maxEarlier  = 4 // commits; each app of each ref has its own, and each sync reads them all
+
+	// What a delivery has for the name of its tree if that is not certain.
+	mayHaveMissed = "-" // the app may have received nothing
+	mayHaveMore   = "~" // the app may have received more since, with the commit that follows if that is not empty
 )
 
 func givenField(app string, ref events.Ref) string { return givenPrefix + ref.String() + ":" + app }
-func earlierField(app string, ref events.Ref) string {
-	return earlierPrefix + ref.String() + ":" + app
+
+// delivery is the value of a field with givenPrefix.
+type delivery struct {
+	commit  string
+	tree    string   // its name
+	earlier []string // commits delivered before, newest first
 }
-func repeatField(app string, ref events.Ref) string { return repeatPrefix + ref.String() + ":" + app }
+
+func parseDelivery(value string) delivery {
+	parts := append(strings.Fields(value), "", "")
+	return delivery{parts[0], cmp.Or(parts[1], mayHaveMissed), parts[min(2, len(parts)-2) : len(parts)-2]}
+}
+
+func (d delivery) String() string {
+	return strings.Join(append([]string{d.commit, d.tree}, d.earlier...), " ")
+}
+
+func (r Repo) delivery(app string, ref events.Ref) delivery {
+	return parseDelivery(r.fields[givenField(app, ref)])
+}
 
 // Given returns the commit of ref last delivered to app, or "". The app may read it.
-func (r Repo) Given(app string, ref events.Ref) string {
-	return r.fields[givenField(app, ref)]
-}
-
-// maxEarlier is the number of commits that [Repo.Earlier] returns at most.
-const maxEarlier = 4 // each app of each ref has its own, and each sync reads them all
+func (r Repo) Given(app string, ref events.Ref) string { return r.delivery(app, ref).commit }
 
 // Earlier returns commits of ref that were delivered to app before [Repo.Given], the newest first.
-func (r Repo) Earlier(app string, ref events.Ref) []string {
-	return strings.Fields(r.fields[earlierField(app, ref)])
+func (r Repo) Earlier(app string, ref events.Ref) []string { return r.delivery(app, ref).earlier }
+
+// IsGiven reports whether app has received a tree of ref, and no other one since, as far as the state knows. The name
+// of a tree has the fence of its publication, so it never returns, even if its commit does.
+func (r Repo) IsGiven(app string, ref events.Ref, tree string) bool {
+	return r.delivery(app, ref).tree == tree
 }
 
-// delivered returns the fields to set once the commit of a synced result is delivered to its app, and those to remove.
-func (r Repo) delivered(result events.Result) (set map[string]string, drop []string) {
-	set = map[string]string{givenField(result.App, result.Ref): result.After}
-	drop = r.present(repeatField(result.App, result.Ref))
-	given := r.Given(result.App, result.Ref)
-	if given == "" || given == result.After {
-		return set, drop
+// Received returns the commit of ref that app has received for certain, or "", where commit is published for ref with
+// tree, or "". If uncertain, app may have received others after it, the last one being since, or "" if that is
+// unknown: each tree is delivered in the step that settles its publication, but that of the published one is not in
+// the state, because the worker died before, or because Redis has returned with older data.
+func (r Repo) Received(app string, ref events.Ref, commit, tree string) (base, since string, uncertain bool) {
+	d := r.delivery(app, ref)
+	since, more := strings.CutPrefix(d.tree, mayHaveMore)
+	switch {
+	case d.commit == "", d.tree == mayHaveMissed:
+		return "", "", false
+	case more:
+		return d.commit, since, true
+	case !r.isDelivered(ref, tree):
+		return d.commit, commit, true
 	}
-	earlier := slices.DeleteFunc(r.Earlier(result.App, result.Ref), func(commit string) bool {
-		return commit == given || commit == result.After
-	})
-	earlier = slices.Insert(earlier, 0, given)
-	set[earlierField(result.App, result.Ref)] = strings.Join(earlier[:min(len(earlier), maxEarlier)], " ")
-	return set, drop
+	return d.commit, "", false
 }
 
-// Received returns the commit of ref that app has received for certain, or "": that of [Repo.Given], or an
-// earlier one if Repeats.
-func (r Repo) Received(app string, ref events.Ref) string {
-	given := r.Given(app, ref)
-	switch before := r.fields[repeatField(app, ref)]; {
-	case given == "", before == nothingReceived:
-		return ""
-	case before != "":
-		return before
+func (r Repo) isDelivered(ref events.Ref, tree string) bool {
+	for name, value := range r.fields {
+		if strings.HasPrefix(name, givenField("", ref)) && parseDelivery(value).tree == tree {
+			return true
+		}
 	}
-	return given
+	return false
 }
 
-// Repeats reports whether app may have missed the last result of ref, so that the next sync must repeat it.
-func (r Repo) Repeats(app string, ref events.Ref) bool { return r.fields[repeatField(app, ref)] != "" }
+// UncertainFields returns the fields to set before a tree is delivered to one app, if that published for ref before was
+// not: then the other apps may have received it.
+func (r Repo) UncertainFields(ref events.Ref, commit, tree string) map[string]string {
+	fields := map[string]string{}
+	if r.isDelivered(ref, tree) {
+		return fields
+	}
+	for name, value := range r.fields {
+		d := parseDelivery(value)
+		if strings.HasPrefix(name, givenField("", ref)) && d.tree != mayHaveMissed {
+			d.tree = mayHaveMore + commit
+			fields[name] = d.String()
+		}
+	}
+	return fields
+}
+
+// Repeat changes exported fields so that all refs are given again, whole, as apps may have missed the last results.
+// What they may read stays as it is.
+func Repeat(fields map[string]string) {
+	for name, value := range fields {
+		if d := parseDelivery(value); strings.HasPrefix(name, givenPrefix) {
+			d.tree = mayHaveMissed
+			fields[name] = d.String()
+		}
+	}
+}
+
+// Republish changes the fields of a repository that has moved: apps that were given a commit have the tree that is
+// published for it at the new place.
+func Republish(fields map[string]string, commits, trees map[events.Ref]string) {
+	for name, value := range fields {
+		parts, d := strings.Split(name, ":"), parseDelivery(value) // a ref contains no colon
+		if parts[0]+":" != givenPrefix || strings.ContainsAny(d.tree[:1], mayHaveMissed+mayHaveMore) {
+			continue
+		}
+		if ref, err := events.ParseRef(parts[1]); err == nil && d.commit == commits[ref] {
+			d.tree = trees[ref]
+			fields[name] = d.String()
+		}
+	}
+}
+
+// delivered returns the field to set once the tree of a synced result is delivered to its app.
+func (r Repo) delivered(result events.Result) map[string]string {
+	d := r.delivery(result.App, result.Ref)
+	if d.commit != "" && d.commit != result.After {
+		d.earlier = slices.DeleteFunc(d.earlier, func(c string) bool { return c == d.commit || c == result.After })
+		d.earlier = slices.Insert(d.earlier, 0, d.commit)
+		d.earlier = d.earlier[:min(len(d.earlier), maxEarlier)]
+	}
+	d.commit, d.tree = result.After, path.Base(result.Tree)
+	return map[string]string{givenField(result.App, result.Ref): d.String()}
+}
 
 // GivenFields returns the fields to remove so that nothing of ref was delivered to app.
 func (r Repo) GivenFields(app string, ref events.Ref) []string {
-	return r.present(givenField(app, ref), earlierField(app, ref), repeatField(app, ref))
-}
-
-func (r Repo) present(names ...string) (present []string) {
-	for _, name := range names {
-		if r.fields[name] != "" {
-			present = append(present, name)
-		}
+	if name := givenField(app, ref); r.fields[name] != "" {
+		return []string{name}
 	}
-	return present
+	return nil
 }

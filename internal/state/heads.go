@@ -49,7 +49,7 @@ func (s *Store) ManyDefaults(ctx context.Context, repos []string) ([]string, err
 	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, path := range repos {
 			if repo, err := events.ParseRepoPath(path); err == nil {
-				replies[i] = pipe.HGet(ctx, s.namespace.Repo(repo), defaultField)
+				replies[i] = pipe.HGet(ctx, s.namespace.Repo(repo), DefaultField)
 			}
 		}
 		return nil // each reply has its own error

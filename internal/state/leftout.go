@@ -23,6 +23,7 @@ type LeftOutReason string
 const (
 	BeyondMaxRefs LeftOutReason = "max-refs" // the pattern matches more refs than the watch keeps
 	InvalidName   LeftOutReason = "name"     // the name cannot be published: see [events.ParseRef]
+	NoCommit      LeftOutReason = "commit"   // a tag of a tree or a blob
 )
 
 // leftOutField has what the last poll has left out, as JSON.
@@ -49,7 +50,10 @@ func (l LeftOut) String() string {
 	if of == "" {
 		of = "the default branch"
 	}
-	if l.Reason == BeyondMaxRefs {
+	switch l.Reason {
+	case NoCommit:
+		return fmt.Sprintf("%d of %s for %s, of trees or blobs instead of commits", l.Count, of, l.App)
+	case BeyondMaxRefs:
 		return fmt.Sprintf("%d of %s for %s, beyond max-refs %d", l.Count, of, l.App, l.MaxRefs)
 	}
 	return fmt.Sprintf("%d of %s for %s, with names that are too long or not UTF-8", l.Count, of, l.App)

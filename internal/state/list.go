@@ -144,7 +144,7 @@ func (s *Store) addWatched(ctx context.Context, repos map[string]*Repo) error {
 	_, err := s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for key, known := range repos {
 			if known.removal() != "" {
-				replies[key] = pipe.Exists(ctx, s.namespace.Watches()+"of:"+key) // of package watch
+				replies[key] = pipe.Exists(ctx, s.watchesOf(key))
 			}
 		}
 		return nil
@@ -197,10 +197,10 @@ type Given struct {
 // AllGiven returns the commits last delivered to all apps, sorted by app and ref.
 func (r Repo) AllGiven() []Given {
 	all := []Given{}
-	for field, commit := range r.fields {
-		if rest, ok := strings.CutPrefix(field, "given:"); ok {
+	for field, value := range r.fields {
+		if rest, ok := strings.CutPrefix(field, givenPrefix); ok {
 			ref, app, _ := strings.Cut(rest, ":")
-			all = append(all, Given{app, ref, commit})
+			all = append(all, Given{app, ref, parseDelivery(value).commit})
 		}
 	}
 	slices.SortFunc(all, func(a, b Given) int { return cmp.Or(cmp.Compare(a.App, b.App), cmp.Compare(a.Ref, b.Ref)) })

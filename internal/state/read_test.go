@@ -57,7 +57,7 @@ func TestStateOfManyRefsIsReadInPages(t *testing.T) {
 		var fields []any
 		for _, i := range chunk {
 			ref := fmt.Sprintf("refs/heads/%06d", i)
-			fields = append(fields, "head:"+ref, "a", "given:"+ref+":docs", "b", "newest:"+ref+":docs", "1-0", "asked:"+ref+":", "1-0 "+ref+" a https://git.example.com/acme/widgets.git")
+			fields = append(fields, "head:"+ref, "a", "given:"+ref+":docs", "b", "chain:"+ref, "- a", "asked:"+ref+":", "1-0 "+ref+" a https://git.example.com/acme/widgets.git")
 		}
 		if err := client.HSet(ctx, events.DefaultNamespace.Repo(repo), append(fields, "trouble", testenv.Refused("robot:docs"))...).Err(); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,9 @@
 // Package state reads the state that Redis keeps of each repository between syncs, and defines the fields that the
 // settle script writes. It also stores the workers' activity reports.
 //
+// The fields of an app go with its last watch, at the next poll: see [Repo.ForgetApps]. The state goes with the
+// repository: see [Store.Forget].
+//
 // The state of a repository is a hash with these fields:
 //
 //	repo                path in its original case
@@ -8,23 +11,21 @@
 //	fence               fence of the lease under which the last change was settled
 //	synced              time of the last settled sync, RFC 3339
 //	head:{ref}          published commit of ref
-//	default             ref that was last published under the plain name
-//	given:{ref}:{app}   commit of ref last delivered to app; a ref contains no colon
-//	given_earlier:{ref}:{app}
-//	                    commits of ref delivered to app before that one, at most 4, newest first, separated by spaces
-//	repeat:{ref}:{app}  the app may have missed the result with that commit, so the next sync repeats it; absent
-//	                    after that
+//	default             ref that was last published under the plain name; absent if that has gone and the ref stays
+//	given:{ref}:{app}   "{commit} {tree} {commit} …": commit of ref last delivered to app, the name of its tree, and
+//	                    at most 4 commits delivered before, newest first. Instead of a name: "-" if the app may have
+//	                    missed it, "~{commit}" if it may have received more since. A ref contains no colon
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
 //	                    last entry of the stream before the request, resolved ref, commit, and remote
-//	newest:{ref}:{app}  newest known entry that announces a commit of ref to app
-//	look:{ref}          "{entry} {n} {entry} {n} …": how often the commit announced by an entry was missing at the
-//	                    remote, for the newest 32 such entries, oldest first
+//	chain:{ref}         "-{entry} {commit}@{entry} …": commits that ref named, see [Repo.Chain]
+//	awaited             announced commits that the remote does not show yet, as JSON: see [Awaited]; absent if none
 //	watched:{ref}       "1" once a watch has requested a sync of ref
-//	byhand:{ref}        "1" once a sync of ref was requested other than by a watch
+//	byhand:{ref}        "1" once a sync of ref was requested other than by a watch; byhand:{ref}:{app} for an app
 //	tombstone           stream entry of the removal that deleted the clone
 //	moved:{path}        "{entry} {remote}": the repository that was here has moved to path, where it has that
 //	                    remote, by the move with that stream entry; empty if it has come back
 //	check:{ref}         last check of ref's commit by the rules of its watches, as JSON: see [Check]
+//	{extension}:{name}  field of an extension: see [Repo.ExtensionFields]
 //	refused             refs whose commit is refused, separated by spaces; may list refs that are gone
 //	missing:{ref}       submodules that the published tree of ref lacks, as JSON: see [Missing]
 //	missing             refs whose trees lack submodules, separated by spaces; may list refs that are gone
@@ -37,11 +38,11 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,98 +167,92 @@ func (r Repo) Source(ref events.Ref) (credential string, answer RemoteRef, ok bo
 	return credential, answer, ok && found == 1
 }
 
-// Newest returns the newest known entry that announces a commit of ref to app, or "".
-func (r Repo) Newest(ref events.Ref, app string) string { return r.fields[NewestField(ref, app)] }
-
-// Misses returns how often the commit announced by an entry for ref was missing at the remote. If the entry is older
-// than all entries with a stored count, it returns math.MaxInt, so that the caller gives up on it.
-func (r Repo) Misses(ref events.Ref, entry string) int {
-	counts := strings.Fields(r.fields[lookField(ref)])
-	for i := 0; i+1 < len(counts); i += 2 {
-		if counts[i] == entry {
-			misses, _ := strconv.Atoi(counts[i+1])
-			return misses
-		}
-	}
-	if len(counts) == 2*maxMissEntries && events.EntryAfter(counts[0], entry) {
-		return math.MaxInt
-	}
-	return 0
-}
-
-const maxMissEntries = 32 // entries per ref whose misses are stored; each app has its own entries
-
-// SetMisses stores the number returned by [Repo.Misses]. The caller must hold the repository's lease.
-func (s *Store) SetMisses(ctx context.Context, repo events.RepoPath, ref events.Ref, entry string, misses int) error {
-	key, field := s.namespace.Repo(repo), lookField(ref)
-	value, err := s.redis.HGet(ctx, key, field).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return fmt.Errorf("load from the state of %s that the remote is behind: %w", repo, err)
-	}
-	kept := slices.Collect(slices.Chunk(strings.Fields(value), 2))
-	kept = slices.DeleteFunc(kept, func(pair []string) bool { return pair[0] == entry })
-	at := slices.IndexFunc(kept, func(pair []string) bool { return events.EntryAfter(pair[0], entry) })
-	if at < 0 {
-		at = len(kept)
-	}
-	kept = slices.Insert(kept, at, []string{entry, strconv.Itoa(misses)})
-	kept = kept[max(0, len(kept)-maxMissEntries):]
-	if err := s.redis.HSet(ctx, key, field, strings.Join(slices.Concat(kept...), " ")).Err(); err != nil {
-		return fmt.Errorf("store in the state of %s that the remote is behind: %w", repo, err)
-	}
-	return nil
-}
-
 // RemoteRefFields returns the fields to set for a sync that has asked the remote for ref.
 func RemoteRefFields(ref events.Ref, credential string, remote RemoteRef) map[string]string {
 	value := remote.Until + " " + remote.Ref.String() + " " + remote.Commit + " " + remote.URL
 	return map[string]string{askedField(ref, credential): value, askedField(remote.Ref, credential): value}
 }
 
-// NewestFields returns the fields to set for the newest entry that announces a commit of ref to app.
-func NewestFields(ref events.Ref, app, entry string) map[string]string {
-	return map[string]string{NewestField(ref, app): entry}
-}
-
 func askedField(ref events.Ref, credential string) string {
 	return "asked:" + ref.String() + ":" + credential
 }
-
-// NewestField returns the name of the field with the newest entry that announces a commit of ref to app.
-func NewestField(ref events.Ref, app string) string { return "newest:" + ref.String() + ":" + app }
-
-func lookField(ref events.Ref) string { return "look:" + ref.String() }
 
 // OriginFields returns the fields to set for a sync of ref, which record whether a watch requested it.
 func OriginFields(change events.Change, ref events.Ref) map[string]string {
 	if change.Watched {
 		return map[string]string{"watched:" + ref.String(): "1"}
 	}
-	return map[string]string{"byhand:" + ref.String(): "1"}
+	return map[string]string{byHand(ref.String(), ""): "1", byHand(ref.String(), change.App): "1"}
+}
+
+// byHand returns the field that says that a sync of ref was requested by hand, for an app, or "" for any.
+func byHand(ref, app string) string { return strings.TrimSuffix("byhand:"+ref+":"+app, ":") }
+
+// HasOrigin reports whether it is known who has requested ref.
+func (r Repo) HasOrigin(ref events.Ref) bool {
+	return r.fields["watched:"+ref.String()] != "" || r.fields[byHand(ref.String(), "")] != ""
+}
+
+// RecordWatched stores that a watch has requested ref before a sync publishes it, under the lease with the given fence.
+// If a newer lease has been granted, it changes nothing and returns no error.
+func (s *Store) RecordWatched(ctx context.Context, repo events.RepoPath, fence uint64, ref events.Ref) error {
+	if err := s.setHeld(ctx, repo, fence, "watched:"+ref.String(), "1", ""); err != nil {
+		return fmt.Errorf("store in the state of %s that %s is watched: %w", repo, ref, err)
+	}
+	return nil
+}
+
+// RepeatFields returns the fields to set so that ref is given again, whole, to the apps that match.
+func (r Repo) RepeatFields(ref events.Ref, match func(app string) bool) map[string]string {
+	fields := map[string]string{}
+	for name, value := range r.fields {
+		if app, ok := strings.CutPrefix(name, givenField("", ref)); ok && match(app) {
+			fields[name] = value
+		}
+	}
+	Repeat(fields)
+	return fields
+}
+
+// FoundFields returns the fields to set for a ref that is published at a commit, but not watched. If nobody knows who
+// has requested it, it was not a watch.
+func (r Repo) FoundFields(ref events.Ref, commit string) map[string]string {
+	fields := map[string]string{}
+	if r.Head(ref) != commit {
+		fields["head:"+ref.String()] = commit
+	}
+	if !r.HasOrigin(ref) {
+		fields[byHand(ref.String(), "")] = "1"
+	}
+	return fields
 }
 
 // Watched reports whether a watch has ever requested a sync of the current clone.
-func (r Repo) Watched() bool {
+func (r Repo) Watched() bool { return len(r.WatchedRefs()) > 0 }
+
+// WatchedRefs returns the refs of which a watch has requested a sync. One that was never published has no head.
+func (r Repo) WatchedRefs() (refs []string) {
 	for name := range r.fields {
-		if strings.HasPrefix(name, "watched:") {
-			return true
+		if ref, ok := strings.CutPrefix(name, "watched:"); ok {
+			refs = append(refs, ref)
 		}
 	}
-	return false
+	return refs
 }
 
 // OnlyWatched reports whether all syncs of ref were requested by watches.
 func (r Repo) OnlyWatched(ref events.Ref) bool {
-	return r.fields["watched:"+ref.String()] != "" && r.fields["byhand:"+ref.String()] == ""
+	return r.fields["watched:"+ref.String()] != "" && r.fields[byHand(ref.String(), "")] == ""
 }
 
 // Head returns the published commit of ref, or "".
 func (r Repo) Head(ref events.Ref) string { return r.fields["head:"+ref.String()] }
 
 // Default returns the ref that was last published under the plain name, or "" if that is unknown.
-func (r Repo) Default() string { return r.fields[defaultField] }
+func (r Repo) Default() string { return r.fields[DefaultField] }
 
-const defaultField = "default"
+// DefaultField is the field with the ref that was last published under the plain name.
+const DefaultField = "default"
 
 // FieldsOf returns the sorted names of the fields that belong to ref.
 func (r Repo) FieldsOf(ref events.Ref) []string {
@@ -266,11 +261,11 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 		kind, rest, _ := strings.Cut(name, ":")
 		about, _, _ := strings.Cut(rest, ":") // a ref contains no colon
 		switch kind {
-		case "head", "given", "given_earlier", "repeat", "asked", "newest", "look", "watched", "byhand", "check", "missing":
+		case "head", "given", "asked", "chain", "watched", "byhand", "check", "missing":
 			if about == ref.String() {
 				names = append(names, name)
 			}
-		case defaultField:
+		case DefaultField:
 			if r.fields[name] == ref.String() {
 				names = append(names, name)
 			}
@@ -284,14 +279,36 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 func (r Repo) CloneFields() []string {
 	var names []string
 	for name := range r.fields {
-		if name == "synced" || name == defaultField || strings.HasPrefix(name, "head:") ||
-			strings.HasPrefix(name, givenPrefix) || strings.HasPrefix(name, earlierPrefix) ||
-			strings.HasPrefix(name, repeatPrefix) {
+		if name == "synced" || name == DefaultField || strings.HasPrefix(name, "head:") ||
+			strings.HasPrefix(name, givenPrefix) {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
 	return names
+}
+
+// ForgetApps removes from a loaded state the fields of apps that watch nothing any more, and the answers of the remote
+// to credentials that no watch names. It keeps those of refs that were also requested by hand: by that app or, of the
+// answers, by anybody. It returns the names of the removed fields.
+func (r Repo) ForgetApps(watching, credentials map[string]bool) (drop []string) {
+	for name := range r.fields {
+		kind, rest, _ := strings.Cut(name, ":")
+		ref, of, _ := strings.Cut(rest, ":")
+		ref = cmp.Or(ref, r.fields[DefaultField])
+		gone := false
+		switch kind {
+		case "given":
+			gone = of != "" && !watching[of] && r.fields[byHand(ref, of)] == ""
+		case "asked":
+			gone = !credentials[of] && r.fields["watched:"+ref] != "" && r.fields[byHand(ref, "")] == ""
+		}
+		if gone {
+			drop = append(drop, name)
+			delete(r.fields, name)
+		}
+	}
+	return drop
 }
 
 // MovedFields returns the fields to set at the new path after a move: all except those that belong to the old path, its
@@ -302,7 +319,7 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "repo", "url", "fence", "tombstone", "moved", "asked", "newest", "look", leftOutField, TroubleField, cellField:
+		case "repo", "url", "fence", "tombstone", "moved", "asked", "chain", awaitedField, leftOutField, TroubleField, cellField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value
@@ -323,9 +340,9 @@ func FenceFields(result events.Result) map[string]string {
 	return map[string]string{"fence": strconv.FormatUint(result.Fence, 10)}
 }
 
-// SyncedFields returns the fields to set for a settled sync, whose commit is delivered to its app, and those to remove.
-func (r Repo) SyncedFields(result events.Result, url string) (set map[string]string, drop []string) {
-	set, drop = r.delivered(result)
+// SyncedFields returns the fields to set for a settled sync, whose tree is delivered to its app.
+func (r Repo) SyncedFields(result events.Result, url string) map[string]string {
+	set := r.delivered(result)
 	maps.Copy(set, map[string]string{
 		"repo":   result.Repo.String(),
 		"url":    url,
@@ -335,9 +352,9 @@ func (r Repo) SyncedFields(result events.Result, url string) (set map[string]str
 		"head:" + result.Ref.String(): result.After,
 	})
 	if result.IsDefault() {
-		set[defaultField] = result.Ref.String()
+		set[DefaultField] = result.Ref.String()
 	}
-	return set, drop
+	return set
 }
 
 // RemovedFields returns the fields to keep after a settled removal, which clears all others.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ func TestSyncedFieldsAreLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Date(2026, 11, 21, 1, 2, 3, 4, time.UTC)
-	fields, _ := state.Repo{}.SyncedFields(events.Result{Repo: repo, Ref: ref, App: "docs", After: "abc", Fence: 7, Time: at}, "https://example.com/Acme/Widgets")
+	fields := state.Repo{}.SyncedFields(events.Result{Repo: repo, Ref: ref, App: "docs", After: "abc", Fence: 7, Time: at}, "https://example.com/Acme/Widgets")
 	if err := client.HSet(ctx, events.DefaultNamespace.Repo(repo), fields).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -42,43 +41,6 @@ func TestSyncedFieldsAreLoaded(t *testing.T) {
 	}
 	if known.RemovedSince("1-0") {
 		t.Error("removed without a tombstone")
-	}
-}
-
-func TestMissesAreKeptForTheNewestEntries(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), redistest.Start(t).Client()
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := state.NewStore(client, events.DefaultNamespace)
-	for _, n := range []int{40, 3, 9, 10, 9} { // 9 twice; more than the limit follow below
-		if err := store.SetMisses(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", n), n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	misses := func(entry string) int {
-		known, err := store.Load(ctx, repo)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return known.Misses(events.Ref{}, entry)
-	}
-	for entry, want := range map[string]int{"3-0": 3, "9-0": 9, "10-0": 10, "40-0": 40, "1-0": 0, "41-0": 0} {
-		if n := misses(entry); n != want {
-			t.Errorf("%s: %d misses, want %d", entry, n, want)
-		}
-	}
-	for n := range 30 {
-		if err := store.SetMisses(ctx, repo, events.Ref{}, fmt.Sprintf("%d-0", 50+n), 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for entry, want := range map[string]int{"3-0": math.MaxInt, "9-0": math.MaxInt, "10-0": 10, "40-0": 40, "50-0": 1, "79-0": 1, "80-0": 0, "41-0": 0} {
-		if n := misses(entry); n != want {
-			t.Errorf("%s: %d misses, want %d", entry, n, want)
-		}
 	}
 }
 
@@ -126,8 +88,8 @@ func TestFieldsOfAMovedRepository(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	synced := events.Result{Type: events.ResultSynced, Repo: widgets, Ref: main, App: "docs", After: "c1", Fence: 7, Time: time.Now()}
-	fields, _ := state.Repo{}.SyncedFields(synced, "https://example.com/acme/widgets")
+	synced := events.Result{Type: events.ResultSynced, Repo: widgets, Ref: main, App: "docs", After: "c1", Tree: "trees/7-c1", Fence: 7, Time: time.Now()}
+	fields := state.Repo{}.SyncedFields(synced, "https://example.com/acme/widgets")
 	write(widgets, fields)
 	write(widgets, state.RemoteRefFields(main, "bot", state.RemoteRef{Ref: main, Commit: "c1"}))
 	known, err := store.Load(ctx, widgets)
@@ -136,7 +98,7 @@ func TestFieldsOfAMovedRepository(t *testing.T) {
 	}
 	moved := known.MovedFields(state.Repo{}, gadgets, "https://example.com/acme/gadgets", 8)
 	want := map[string]string{"repo": "acme/gadgets", "url": "https://example.com/acme/gadgets",
-		"fence": "8", "synced": moved["synced"], "head:refs/heads/main": "c1", "default": "refs/heads/main", "given:refs/heads/main:docs": "c1"}
+		"fence": "8", "synced": moved["synced"], "head:refs/heads/main": "c1", "default": "refs/heads/main", "given:refs/heads/main:docs": "c1 7-c1"}
 	if !maps.Equal(moved, want) || moved["synced"] == "" {
 		t.Errorf("%v, want %v", moved, want)
 	}

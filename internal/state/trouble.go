@@ -18,10 +18,10 @@ import (
 	"lockstep/events/stream"
 )
 
-//go:embed trouble.lua
-var troubleSource string
+//go:embed held.lua
+var heldSource string
 
-var troubleScript = redis.NewScript(troubleSource)
+var heldScript = redis.NewScript(heldSource)
 
 // Trouble is the last error of a scope, until a success disproves it. There is one per scope of a repository: one
 // for the repository, one for each app's credential, and one for each app and ref whose changes fail for reasons of
@@ -40,6 +40,7 @@ type Trouble struct {
 	Attempts int        `json:"attempts,omitempty"` // at the change
 	Job      string     `json:"job"`                // ID of the change
 	At       time.Time  `json:"at"`                 // by Redis' clock, like the following
+	Since    time.Time  `json:"since,omitzero"`     // of the first of the failures in a row
 	Next     *time.Time `json:"next,omitempty"`     // next attempt at the change; nil if it was given up
 	Until    *time.Time `json:"until,omitempty"`    // what needs the scope waits until then; nil if it need not
 
@@ -81,11 +82,6 @@ func (t Trouble) key() string {
 // IsOfPoll reports whether a poll failed.
 func (t Trouble) IsOfPoll() bool { return t.Operation == events.ChangeDue.Operation() }
 
-// Refuses reports whether the remote refuses the credential. One that may have been replaced has another attempt.
-func (t Trouble) Refuses() bool {
-	return t.Scope == events.ScopeCredential && (t.Next == nil || t.Failures > 1)
-}
-
 func (r Repo) troubles() (found troubles) {
 	if json.Unmarshal([]byte(r.fields[TroubleField]), &found) != nil || found.All == nil {
 		found.All = map[string]Trouble{}
@@ -93,8 +89,15 @@ func (r Repo) troubles() (found troubles) {
 	return found
 }
 
-// Failures returns how often the scope of a trouble has failed in a row.
-func (r Repo) Failures(t Trouble) int { return r.troubles().All[t.key()].Failures }
+// InARow returns t as the last of the failures of its scope in a row.
+func (r Repo) InARow(t Trouble) Trouble {
+	before, again := r.troubles().All[t.key()]
+	t.Failures, t.Since = before.Failures+1, t.At
+	if again {
+		t.Since = before.Since
+	}
+	return t
+}
 
 // Waits returns the trouble until whose end a change must wait, or false.
 func (r Repo) Waits(change events.Change, now time.Time) (longest Trouble, ok bool) {
@@ -108,31 +111,6 @@ func (r Repo) Waits(change events.Change, now time.Time) (longest Trouble, ok bo
 		}
 	}
 	return longest, ok
-}
-
-// Denied reports whether the remote refuses a credential of an app, or hides the repository from it.
-func (r Repo) Denied(app, credential string) bool { return r.troubles().denied(app, credential) }
-
-func (found troubles) denied(app, credential string) bool {
-	return found.All[Trouble{Scope: events.ScopeCredential, App: app, Credential: credential}.key()].Refuses()
-}
-
-// DeniedOf returns for each pair of an app and a credential whether the remote refuses that credential, as
-// [Repo.Denied] does. It reads only what it needs.
-func (s *Store) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]string) ([]bool, error) {
-	denied := make([]bool, len(pairs))
-	if len(pairs) == 0 {
-		return denied, nil
-	}
-	known, err := s.LoadTroubles(ctx, repo)
-	if err != nil {
-		return nil, err
-	}
-	found := known.troubles()
-	for i, pair := range pairs {
-		denied[i] = found.denied(pair[0], pair[1])
-	}
-	return denied, nil
 }
 
 // LoadTroubles returns the part of repo's state with its troubles, and whether it is in this cell.
@@ -176,12 +154,17 @@ func (s *Store) Record(ctx context.Context, known Repo, repo events.RepoPath, fe
 		delete(found.All, other.key())
 	}
 	known.setTroubles(found)
-	keys := []string{s.namespace.Repo(repo), s.namespace.Locks() + repo.Key(), s.namespace.Failing()}
-	args := []any{strconv.FormatUint(fence, 10), known.fields[TroubleField], repo.Key(), t.At.UnixMilli()}
-	if err := troubleScript.Run(ctx, s.redis, keys, args...).Err(); err != nil {
+	err := s.setHeld(ctx, repo, fence, TroubleField, known.fields[TroubleField], strconv.FormatInt(t.At.UnixMilli(), 10))
+	if err != nil {
 		return fmt.Errorf("store a failure of %s: %w", repo, err)
 	}
 	return nil
+}
+
+// setHeld stores a field of a state under the lease with the given fence. failed is the time of a failure in ms, or "".
+func (s *Store) setHeld(ctx context.Context, repo events.RepoPath, fence uint64, field, value, failed string) error {
+	keys := []string{s.namespace.Repo(repo), s.namespace.Locks() + repo.Key(), s.namespace.Failing()}
+	return heldScript.Run(ctx, s.redis, keys, strconv.FormatUint(fence, 10), field, value, repo.Key(), failed).Err()
 }
 
 func (r Repo) setTroubles(found troubles) {
@@ -218,12 +201,12 @@ func (r Repo) TroubleFields(before string) (set map[string]string, drop []string
 // TroubleText returns the value of [TroubleField], or "".
 func (r Repo) TroubleText() string { return r.fields[TroubleField] }
 
-// withRefusals returns the value of [TroubleField] with the troubles of r and the credentials that other knows to be
-// refused, which stays true elsewhere. It returns "" if there are none.
+// withRefusals returns the value of [TroubleField] with the troubles of r and the refusals of other, which are true
+// elsewhere, too. It returns "" if there are none.
 func (r Repo) withRefusals(other Repo) string {
 	found, more := r.troubles(), other.troubles()
 	found.Repo = cmp.Or(found.Repo, more.Repo)
-	maps.DeleteFunc(more.All, func(_ string, t Trouble) bool { return !t.Refuses() })
+	maps.DeleteFunc(more.All, func(_ string, t Trouble) bool { return t.Scope != events.ScopeCredential })
 	maps.Copy(found.All, more.All)
 	both := Repo{fields: map[string]string{}}
 	both.setTroubles(found)

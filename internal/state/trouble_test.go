@@ -119,7 +119,9 @@ func TestRefusedCredentialsMoveAndAreRestored(t *testing.T) {
 		client.HSet(ctx, events.DefaultNamespace.Locks()+name, "fence", 7)
 	}
 	client.HSet(ctx, events.DefaultNamespace.Repo(widgets), "given:refs/heads/main:docs", "c1")
-	refusal := state.Trouble{Scope: events.ScopeCredential, App: "docs", Credential: "one", Failures: 1, At: now}
+	refusal := state.Trouble{Scope: events.ScopeCredential, App: "docs", Credential: "one", Failures: 1, At: now, Since: now}
+	record(t, store, "acme/widgets", 7, refusal)
+	refusal.Credential, refusal.Next = "two", &now // not confirmed yet
 	record(t, store, "acme/widgets", 7, refusal)
 	record(t, store, "acme/widgets", 7, state.Trouble{Ref: "refs/heads/main", At: now})
 	record(t, store, "acme/gadgets", 7, state.Trouble{Scope: events.ScopeRepo, Failures: 3, At: now})
@@ -127,8 +129,13 @@ func TestRefusedCredentialsMoveAndAreRestored(t *testing.T) {
 	from, there := testenv.Must(store.Load(ctx, widgets))(t), testenv.Must(store.Load(ctx, gadgets))(t)
 	check := func(how string, known state.Repo) {
 		t.Helper()
-		if failing, _ := known.Failing(); len(failing) != 2 || !known.Denied("docs", "one") || known.CircuitAt(now).Failures != 3 {
+		failing, _ := known.Failing()
+		if len(failing) != 3 || !known.Denied("docs", "one") || known.Denied("docs", "two") || known.CircuitAt(now).Failures != 3 {
 			t.Errorf("%s: %+v", how, failing)
+		}
+		refusal.At, refusal.Next = now.Add(6*time.Minute), nil
+		if again := known.Refuse(refusal); again.Failures != 2 || !again.Since.Equal(now) || again.Next != nil {
+			t.Errorf("%s: the next refusal is %+v, want it confirmed", how, again)
 		}
 	}
 	check("moved", state.RepoOf(from.MovedFields(there, gadgets, "https://example.com/acme/gadgets", 8)))

@@ -253,8 +253,8 @@ func readReasons(
 		return reasons, nil
 	}
 	dead := stream.NewDeadLetters(client, cfg.Prefix)
-	page, err := dead.List(ctx, stream.Query{Limit: maxLetters})
-	for _, letter := range page.Letters {
+	newest, _, err := dead.List(ctx, stream.Query{Limit: maxLetters})
+	for _, letter := range newest {
 		reasons[term.Printable(letter.Reason)]++
 	}
 	return reasons, err

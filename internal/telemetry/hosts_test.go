@@ -31,7 +31,7 @@ func ask(t *testing.T, l *hosts.Limiter, host, repo, credential string, answer *
 	job := l.Job(repo, false)
 	t.Cleanup(func() { job.Leave(context.Background()) })
 	done, err := job.With(credential).Acquire(t.Context(), host)
-	if err != nil && events.ClassOf(err) != events.ClassLimited {
+	if err != nil && events.ClassOf(err) != events.ClassBusy {
 		t.Fatal(err)
 	}
 	if err == nil && answer != nil {

@@ -1,11 +1,11 @@
 package view
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 
+	"lockstep/internal/git"
 	"lockstep/internal/git/wildmatch"
 )
 
@@ -144,7 +144,8 @@ func (p Position) IsEnd() bool {
 }
 
 // ErrTooComplex means that the patterns of the views take too long to match.
-var ErrTooComplex = errors.New("the views' patterns take too long to match; use fewer * in them")
+var ErrTooComplex = git.Errorf(git.Permanent, git.ClassConfig,
+	"the views' patterns take too long to match; use fewer * in them")
 
 // Matches says which views have some of the paths given to [Set.Match].
 type Matches struct {

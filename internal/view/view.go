@@ -230,6 +230,22 @@ func (s *Set) UnmarshalJSON(document []byte) error {
 	if err := json.Unmarshal(document, &views); err != nil {
 		return errors.New("views: want an object with a list of paths for each view")
 	}
+	return s.set(views)
+}
+
+// MarshalYAML encodes the set as a mapping of lists of paths.
+func (s *Set) MarshalYAML() (any, error) { return s.Map(), nil }
+
+// UnmarshalYAML decodes and validates what MarshalYAML encodes.
+func (s *Set) UnmarshalYAML(decode func(into any) error) error {
+	var views map[string][]string
+	if err := decode(&views); err != nil {
+		return err
+	}
+	return s.set(views)
+}
+
+func (s *Set) set(views map[string][]string) error {
 	decoded, err := New(views)
 	if err != nil {
 		return fmt.Errorf("views: %w", err)

@@ -56,6 +56,34 @@ func (b *builder) close() {
 	b.largeObjects.Close()
 }
 
+// planCopy plans a copy of a published tree from its store, without contacting any remote.
+func (b *builder) planCopy(ctx context.Context, last *checkout.Tree) error {
+	dir, err := checkout.GitDirOf(last.Path()).Store()
+	if err != nil {
+		return disk.Error("read a published tree", err)
+	}
+	return b.planCopyFrom(ctx, last.Path(), last, store{dir})
+}
+
+// planCopyFrom plans a copy of the tree at a path from a store with its objects. last is the tree, or nil if its files
+// cannot be used.
+func (b *builder) planCopyFrom(ctx context.Context, tree string, last *checkout.Tree, in store) (err error) {
+	g := checkout.GitDirOf(tree)
+	if b.ref, err = builtFor(g); err != nil {
+		return disk.Error("read a published tree", err)
+	}
+	b.use(in)
+	b.last, b.history = last, checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
+	b.plan, err = checkout.NewPlan(ctx, b.objects, object.ParseID(g.BuiltFrom()), last, b.v.cfg.MaxTreeFiles)
+	if err != nil {
+		return err
+	}
+	if err := b.keepParts(ctx, tree); err != nil {
+		return err
+	}
+	return b.keepLarge(ctx, tree)
+}
+
 // build makes the tree with its .git and index, gives it its final name, which it returns, and flushes it to disk.
 func (b *builder) build(ctx context.Context) (tree string, err error) {
 	if err := b.takeSlot(ctx); err != nil {
@@ -123,10 +151,49 @@ func (b *builder) checkOut(ctx context.Context, dst string) (*checkout.Files, er
 
 // writeGitDir writes the tree's .git.
 func (b *builder) writeGitDir(dst string, files *checkout.Files) error {
-	objects := filepath.Join(checkout.GitDirOf(dst).Dir, "objects")
-	alternates, err := filepath.Rel(objects, filepath.Join(b.store.dir, "objects"))
+	place := filepath.Join(checkout.GitDirOf(b.f.tree("any")).Dir, "objects") // not that of dst, which may be deeper
+	alternates, err := filepath.Rel(place, filepath.Join(b.store.dir, "objects"))
 	if err == nil {
 		err = files.WriteGit(dst, b.ref.String(), b.plan.Commit, b.history, b.v.cfg.Links, alternates)
 	}
 	return disk.Error("write the tree's .git", err)
+}
+
+// holder is the holder of the lease on a repository, with what it knows of the repository's folder. Its
+// methods clean up: they retire and delete what nobody needs any more.
+type holder struct {
+	v       *Volume
+	f       folder
+	fence   uint64
+	binding binding
+	horizon horizon // see queryHorizon
+	tidied  bool    // tidy has looked at all trees
+	endPins bool    // see GCRequest
+}
+
+// flushTree makes the tree at path durable, with its name and the fence that this contains. Nothing names it yet.
+func (f folder) flushTree(ctx context.Context, path string, files *checkout.Files) error {
+	written := append(pathsIn(path, files.Written), f.fence())
+	above := []string{f.trees(), f.dir}
+	if files.Changed != nil {
+		return disk.FlushChanged(append(written, pathsIn(path, files.GitWritten)...),
+			append(above, pathsIn(path, files.Changed)...))
+	}
+	own, err := checkout.GitDirOf(path).Files()
+	if err == nil {
+		err = disk.Flush(ctx, path, append(written, own...))
+	}
+	return errors.Join(err, disk.FlushChanged(nil, above))
+}
+
+// flushStore makes a new store and the folders above it durable.
+func (v *Volume) flushStore(in store) error {
+	objects := filepath.Join(in.dir, "objects")
+	folders := []string{objects, filepath.Join(objects, "pack"), filepath.Join(objects, "info"),
+		filepath.Join(in.dir, "refs")}
+	for dir := in.dir; len(dir) >= len(v.root); dir = filepath.Dir(dir) {
+		folders = append(folders, dir)
+	}
+	files := []string{filepath.Join(in.dir, "config"), filepath.Join(in.dir, "HEAD")}
+	return disk.Error("create the store", disk.FlushChanged(files, folders))
 }

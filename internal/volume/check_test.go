@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,14 +18,21 @@ import (
 // admitAll checks each commit and admits it.
 func admitAll(Tip, bool) Check { return func(context.Context, Candidate) error { return nil } }
 
+// candidate is one with its history since the published commit.
+type candidate struct {
+	Candidate
+	History
+}
+
 // checked syncs with a check that records the candidate and returns err.
-func (w *world) checked(ref string, depth events.Depth, err error) (c Candidate, res SyncResult, got error) {
+func (w *world) checked(ref string, depth events.Depth, err error) (c candidate, res SyncResult, got error) {
 	req := w.request(ref)
 	req.Depth = depth
 	req.Check = func(Tip, bool) Check {
-		return func(_ context.Context, candidate Candidate) error {
-			c = candidate
-			return err
+		return func(ctx context.Context, admitted Candidate) error {
+			history, failed := admitted.Since(ctx, admitted.Published)
+			c = candidate{admitted, history}
+			return cmp.Or(failed, err)
 		}
 	}
 	res, got = w.volume.Sync(w.t.Context(), req)
@@ -95,9 +103,9 @@ func TestCandidateHistory(t *testing.T) {
 		second := w.push(map[string]string{"a": "2"})
 		third := w.push(map[string]string{"a": "3"})
 		c, res, err := w.checked("", depth, nil)
-		want := Candidate{Commits: []string{third, second}}
+		want := History{Commits: []string{third, second}}
 		if depth == 0 {
-			want = Candidate{Commits: []string{third}, Partial: true, Unknown: true}
+			want = History{Commits: []string{third}, Partial: true, Unknown: true}
 		}
 		if err != nil || res.Forced || !slices.Equal(c.Commits, want.Commits) || c.Partial != want.Partial || c.Unknown != want.Unknown || c.Rewound {
 			t.Errorf("depth %v: got %+v, %+v, %v", depth, c, res, err)

@@ -185,7 +185,7 @@ func TestRemovedAndMovedCommit(t *testing.T) {
 	w.mustBeSound(w.sync(first).Path, first)
 
 	w.rename(widgets, gadgets)
-	testenv.Must(w.volume.Move(t.Context(), w.moveBetween(widgets, gadgets)))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.moveBetween(widgets, gadgets)))(t)
 	w.mustBeSound(gadgets+"@"+first, first)
 	w.gcAt(gadgets)
 	w.mustBeSound(gadgets+"@"+first, first)

@@ -14,16 +14,15 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// changesSince lists the changes since the commit base, which may be in an older store generation. If a tree
-// of base was damaged, it lists the whole tree.
-func (s *syncer) changesSince(ctx context.Context, base string) (changes checkout.Changes, damaged bool, err error) {
+// changesSince lists the changes since the commit base, which may be in an older store generation.
+func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Changes, error) {
 	if err := s.takeSlot(ctx); err != nil {
-		return checkout.Changes{}, false, err
+		return checkout.Changes{}, err
 	}
 	s.progress.begin(events.PhaseCompare, "", 0)
 	generations, err := s.f.generations()
 	if err != nil {
-		return checkout.Changes{}, false, err
+		return checkout.Changes{}, err
 	}
 	dirs := []string{s.store.dir}
 	for _, n := range slices.Backward(generations) {
@@ -33,12 +32,17 @@ func (s *syncer) changesSince(ctx context.Context, base string) (changes checkou
 	}
 	all := object.Open(append(dirs, s.partDirs...)...)
 	defer all.Close()
-	if damaged = s.wasDamaged(base); damaged {
-		base = ""
-	}
-	changes, err = s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
-	changes.Full = changes.Full || damaged
-	return changes, damaged, err
+	return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
+}
+
+// isDoubtful reports whether the reader of a base may have files that its changes do not list: a tree of its commit was
+// damaged, or the reader may have later commits, whose files have been changed back since. Only the last of those is
+// known: Redis may have returned with older data, which lacks any number of them. If it is the one that is published now,
+// it is taken for the only one, as after the crash of a worker, so that a change that is settled again has the same result.
+func (s *syncer) isDoubtful(base Base) bool {
+	after := s.plan.Commit.String()
+	hasLater := base.Since != "" && base.Since != after || base.Commit == after
+	return base.Uncertain && hasLater || s.wasDamaged(base.Commit)
 }
 
 // wasDamaged reports whether a tree of the ref at this commit is marked as damaged, so that readers may have
@@ -90,6 +94,8 @@ func (s *syncer) isDeepEnough(t *target) bool {
 // current is the complete tree that a name is published for; zero if there is none.
 type current struct{ tree, ref, commit string }
 
+func (c current) publication() Publication { return Publication{c.commit, c.tree} }
+
 // current ignores the trees of a repository that has moved away.
 func (v *Volume) current(f folder, b binding, name string) current {
 	tree := v.linkedTree(f, v.publishedPath(name))
@@ -129,4 +135,35 @@ func (f folder) explain(ctx context.Context, fence uint64, err error) error {
 		}
 	}
 	return err
+}
+
+// damaged exists while a tree is marked as damaged, so that a sync reads all trees only then.
+func (f folder) damaged() string { return filepath.Join(f.dir, "damaged") }
+
+// markDamaged marks the tree at a path as damaged. The caller holds the file lock.
+func (f folder) markDamaged(tree string) error {
+	if err := os.WriteFile(f.damaged(), nil, 0o644); err != nil {
+		return disk.Error("mark a damaged tree", err)
+	}
+	if err := disk.SyncDir(f.dir); err != nil {
+		return disk.Error("mark a damaged tree", err)
+	}
+	return disk.Error("mark a damaged tree", checkout.GitDirOf(tree).Unmake())
+}
+
+// forgetDamaged removes the file once no tree is marked. The caller holds the file lock.
+func (f folder) forgetDamaged() error {
+	if _, err := os.Lstat(f.damaged()); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	trees, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return disk.Error("list the trees", err)
+	}
+	for _, tree := range trees {
+		if checkout.GitDirOf(f.tree(tree.Name())).IsMarked() {
+			return nil
+		}
+	}
+	return disk.Error("forget damaged trees", os.Remove(f.damaged()))
 }

@@ -19,7 +19,7 @@
 //
 //	{root}/{owner}/{name}              → the tree of the remote's default branch
 //	{root}/{owner}/{name}@{ref}        → the trees of other refs; a slash in a ref is %2F
-//	{root}/{owner}/{name}@{ref}~/{app}/{view} → the tree of a view of an app; without {ref} for the default branch
+//	{root}/{owner}/{name}@{ref}~/{app}/{selection} → a subtree for an app; without {ref} of the default branch
 //	{root}/.lockstep/volume            the volume's ID
 //	{root}/.lockstep/bind.lock         held while a path is first bound to a remote
 //	{root}/.lockstep/usage             disk usage of all repositories at the last garbage collection
@@ -28,6 +28,7 @@
 //	    repo.json                      path as first spelled, remote, default branch; where it moved to, and when
 //	    stores/{n}/                    bare repository; the next n replaces a damaged or oversized one
 //	    trees/{fence}-{commit}/        a tree with its own small .git
+//	    trees/{fence}-{subtree}/       a subtree: some files of such a tree, and a .git that is no repository
 //	    building/{fence}/              an incomplete tree
 //	    prepared/{tree}/               a private copy of that published tree, which the next sync of its ref will change
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
@@ -37,11 +38,9 @@
 //	    trash/                         being deleted
 //	    parts/{remote}-{commit}/       submodules: a bare repository of one commit, which no tree reads from
 //	    lfs/                           LFS objects and incomplete downloads: see package lfs
-//	    views/trees/{subtree}/         a tree of a view: files that are links to those of a whole tree, and a .git that is no repository
-//	    views/building/{fence}/        trees of views that are incomplete
-//	    views/retired/                 as retired/, for trees of views
-//	    views/links/{ref}~/{app}.json  the whole tree that an app's views were published from; without it if that is unfinished
-//	    listed                         refs that patterns match, as the last poll has found them at the remote; may be lost
+//	    subtrees/{app}/{ref}~          a published folder of subtrees, and the whole tree that these were last published from
+//	    listed                         refs as the last poll has found them at the remote: those that patterns match, that
+//	                                   are missing, and of trees and blobs; may be lost
 //	    usage                          disk usage when last measured, and growth since; may be lost
 //	    adopted/{fence}/               a plain clone that a link replaced; never deleted by Lockstep
 //
@@ -100,14 +99,11 @@
 //	fenced      both fences are recorded
 //	listed      the new remote is the same repository
 //	bound       the new path is bound to it
-//	linked      the store is at the new path: its objects linked, the rest copied
-//	built       the published trees are at the new path: their files linked, each with its own .git
-//	confirmed   the caller has confirmed its leases
-//	named       one of the new names is published; after all of them: flipped
+//	linked      the stores, LFS objects and submodules are at the new path: objects are linked, the rest is copied
+//	built       a tree like a published one is at the new path: its files linked, with its own .git
+//	flipped     it is published, as by a sync; after all of them: published
+//	confirmed   the caller has confirmed its leases, so that Bring may move the watches
 //	left        the old path is free: its binding says where the repository moved
-//	noted       the usage of both is measured
-//
-// The trees of views are linked to the new path after the others, and named with them.
 //
 // Repeating the request completes an interrupted move: each step reuses what exists. [Volume.GC] or the next
 // Sync at the old path removes the old names after [Config].Grace, the trees after another grace, then
@@ -124,9 +120,23 @@
 //	             trees and the stores of submodules are deleted
 //
 // A sync that finds its ref published from a purged store fetches everything into the new one, and flips the
-// name. Purged trees that no name links to, and the trees of replaced views, have no grace: what pins do not
-// keep is deleted by the same sync, the rest by the first one after these have ended or by [Volume.GC], and
-// at last the purged stores. GC also prunes the LFS objects that no tree has.
+// name. Purged trees that no name links to have no grace: what pins do not keep is deleted by the same sync, or for
+// subtrees by the next one, the rest by the first one after these have ended or by [Volume.GC], and at last the purged
+// stores. GC also prunes the LFS objects that no tree has.
+//
+// # Repositories that are gone
+//
+// A repository without objects and trees keeps its fence, so that holders from before its removal are stale, until
+// [Volume.Forget] deletes its folder. Its caller knows that nobody has held the lease for the safe time, ten leases or
+// graces, at least a minute. What an earlier holder, such as a paused one, can do after that is nothing:
+//
+//	publish, remove, move, prune     its fence is not the recorded one, or there is none: [ErrStale], also in a new folder
+//	record its fence once more       it had not begun. Its lease is lost, and not reclaimed after so long (package
+//	                                 locking), so Confirm fails; its folder is gone again
+//	work with private files          they are in the deleted folder
+//	settle, or record a failure      the lock in Redis has another fence, or is gone
+//
+// Later fences are higher: they are never below Redis' clock, and the deleted one was at least the safe time behind it.
 //
 // # Failures
 //
@@ -192,19 +202,22 @@
 // pointers unless [SyncRequest].LFS selects them, and submodules stay empty folders unless
 // [SyncRequest].Submodules says otherwise.
 //
-// # Views
+// # Subtrees
 //
-// [Volume.PublishViews] links each view of an app to a tree with only its files, named by its content. Steps:
+// [Volume.PublishSubtrees] links each of an app's selections of a tree to a tree with only its files, whose name
+// has the ID of its content, so equal selections share one. Their trees are built from a plan of the whole
+// tree, and purged and verified like all others. Only tidying retires them, because it reads all links. Steps:
 //
-//	views checked out   the trees that do not exist yet are built aside
-//	view placed         one is flushed to disk and has its name; after all of them: views built
-//	confirmed           the caller has confirmed its lease
-//	views unfinished    the links are marked as unfinished, so that the next publication compares each
-//	view flipped        one of the names links to its tree; after all of them: views flipped
+//	subtrees checked out   the trees that do not exist yet are built aside
+//	subtree placed         one is flushed to disk and has its name; after all of them: subtrees built
+//	confirmed              the caller has confirmed its lease
+//	subtrees unfinished    it is noted that links change, so that the next publication compares each; likewise before
+//	                       names are removed
+//	subtree flipped        one of the names links to its tree; after all of them: subtrees flipped
 //
-// Only [Volume.GC] retires and deletes these trees. If a file was altered in the whole tree, the view gets a
-// new one of the commit; if that is impossible, the whole tree is marked as damaged, and the next sync builds
-// another.
+// If a file was altered in the whole tree, the subtree gets a new one of the commit; if that is impossible, the
+// whole tree is marked as damaged, and the next sync builds another. A repository that moves leaves its
+// subtrees behind: they are published again at the new path.
 //
 // # Submodules
 //

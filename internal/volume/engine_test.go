@@ -15,7 +15,7 @@ import (
 func TestErrorsOfTheEngineHaveTheirClass(t *testing.T) {
 	for class, want := range map[git.Class]events.Class{
 		git.ClassAuth: events.ClassAuth, git.ClassNotFound: events.ClassNotFound, git.ClassNoRef: events.ClassNoRef, git.ClassNetwork: events.ClassNetwork,
-		git.ClassServer: events.ClassServer, git.ClassLimited: events.ClassLimited, git.ClassCorrupt: events.ClassCorrupt, git.ClassHostile: events.ClassHostile,
+		git.ClassServer: events.ClassServer, git.ClassBusy: events.ClassBusy, git.ClassCorrupt: events.ClassCorrupt, git.ClassHostile: events.ClassHostile,
 		git.ClassQuota: events.ClassQuota, git.ClassVolume: events.ClassVolume, git.ClassConfig: events.ClassConfig,
 	} {
 		for retry, disposition := range map[git.Retry]events.Disposition{

@@ -109,7 +109,7 @@ func TestRemoteErrors(t *testing.T) {
 		"server error":  {answer(503, "echo "+secret), events.ClassServer, events.Retryable, "HTTP status 503"},
 		"unchanged":     {answer(304, ""), events.ClassServer, events.Retryable, "HTTP status 304"},
 		"forbidden":     {answer(403, "echo "+secret), events.ClassAuth, events.Permanent, "HTTP 403"},
-		"too many":      {answer(429, ""), events.ClassLimited, events.Retryable, "limits the request rate"},
+		"too many":      {answer(429, ""), events.ClassBusy, events.Retryable, "limits the request rate"},
 		"a login page":  {answer(200, "<html>log in</html>"), events.ClassServer, events.Retryable, "not Git protocol"},
 		"nothing":       {answer(200, ""), events.ClassServer, events.Retryable, "empty response"},
 		"cut off":       {answer(200, "001e# service=git-upload-pack\n0000004"), events.ClassServer, events.Retryable, "too early"},

@@ -67,16 +67,26 @@ func (f folder) record(ctx context.Context, fence uint64) error {
 
 // recordUnsynced is record without syncing the fence. It must be synced before the names of trees that contain it.
 func (f folder) recordUnsynced(ctx context.Context, fence uint64) error {
-	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+	err := os.MkdirAll(f.dir, 0o755)
+	if errors.Is(err, os.ErrNotExist) { // another repository's holder has deleted the owner's folder, which was empty
+		err = os.MkdirAll(f.dir, 0o755)
+	}
+	if err != nil {
 		return disk.Error("create the repository's folder", err)
 	}
-	return f.guarded(ctx, fence, func() error {
-		floor, err := f.floor()
-		if err != nil || floor == fence {
-			return err
-		}
-		return disk.Error("record the fence", f.writeFence(fence))
-	})
+	unlock, err := lockFile(ctx, f.lock())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	floor, err := f.floor()
+	if err == nil && floor > 0 {
+		err = f.checkFence(fence)
+	}
+	if err != nil || floor == fence {
+		return err
+	}
+	return disk.Error("record the fence", f.writeFence(fence))
 }
 
 // writeFence overwrites the fence in place. Its length never changes, so a power cut leaves the old or the new one.
@@ -114,28 +124,39 @@ func (f folder) guarded(ctx context.Context, fence uint64, fn func() error) erro
 	return fn()
 }
 
-// checkFence returns an error that wraps ErrStale if a higher fence is recorded.
+// checkFence returns an error that wraps ErrStale if a higher fence is recorded, or none any more.
 func (f folder) checkFence(fence uint64) error {
-	floor, err := f.floor()
-	if err == nil && floor > fence {
-		err = events.Errorf(events.Contention, events.ClassBusy, "%w with fence %d; this one is %d", ErrStale, floor, fence)
+	switch floor, err := f.floor(); {
+	case err != nil:
+		return err
+	case floor == 0:
+		return events.Errorf(events.Contention, events.ClassBusy, "%w and has removed the repository", ErrStale)
+	case floor > fence:
+		return events.Errorf(events.Contention, events.ClassBusy, "%w with fence %d; this one is %d", ErrStale, floor, fence)
 	}
-	return err
+	return nil
 }
 
 // lockFile locks the file at path exclusively, creating it if necessary. It fails when ctx is done, or after
 // lockPatience: the holder is probably stopped, and waiting longer would block a worker. The lock ends with
 // the process.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, disk.Error("open the lock file", err)
+	for {
+		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+		if err != nil {
+			return nil, disk.Error("open the lock file", err)
+		}
+		if err := awaitLock(ctx, file, unix.LOCK_EX); err != nil {
+			_ = file.Close()
+			return nil, err
+		}
+		opened, _ := file.Stat()
+		now, err := os.Lstat(path)
+		if err == nil && os.SameFile(opened, now) {
+			return func() { _ = file.Close() }, nil
+		}
+		_ = file.Close() // [Volume.Forget] has deleted it meanwhile
 	}
-	if err := awaitLock(ctx, file, unix.LOCK_EX); err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return func() { _ = file.Close() }, nil
 }
 
 // awaitLock locks a file, shared or exclusively. It fails when ctx is done, or after lockPatience.

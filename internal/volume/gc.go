@@ -67,14 +67,10 @@ func (v *Volume) collect(ctx context.Context, f folder, req GCRequest) (GCResult
 		return GCResult{}, err
 	}
 	s := &holder{v: v, f: f, fence: req.Fence, binding: b, endPins: req.EndPins}
-	if err := s.tidyViews(ctx); err != nil {
-		return GCResult{}, err
-	}
 	if err := s.tidyNow(ctx); err != nil {
 		return GCResult{}, err
 	}
 	f.emptyTrash()
-	f.views().emptyTrash()
 	if !bound && s.binding.MovedAway == nil { // the repository that had moved away is now gone
 		return GCResult{Freed: before.Bytes, Trees: before.Trees}, nil
 	}
@@ -132,9 +128,6 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 	if err != nil || b.MovedAway.isExpired(v.cfg.Grace) {
 		return false
 	}
-	if due, err := v.viewsAreDue(f, b); err != nil || due {
-		return false
-	}
 	expired, err := f.expired(nil, v.cfg.Grace)
 	if err != nil || len(expired) > 0 {
 		return false
@@ -188,7 +181,7 @@ func subfolders(dir string) iter.Seq2[string, error] {
 					return
 				}
 			}
-			if errors.Is(err, io.EOF) {
+			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrNotExist) { // it was deleted meanwhile
 				return
 			}
 			if err != nil {

@@ -33,7 +33,7 @@ func (v *Volume) folder(repo events.RepoPath) folder {
 	return folder{filepath.Join(v.reposDir(), owner, name)}
 }
 
-// folderOf returns the folder of the repository, or of its views, that a tree belongs to.
+// folderOf returns the folder of the repository that a tree belongs to.
 func folderOf(tree string) folder { return folder{filepath.Dir(filepath.Dir(tree))} }
 
 func (v *Volume) reposDir() string { return filepath.Join(v.root, adminDir, "repos") }
@@ -60,12 +60,6 @@ func (f folder) next(n string) string { return filepath.Join(f.prepared(), n) }
 func (f folder) quarantine(n uint64) string {
 	return filepath.Join(f.quarantines(), fmt.Sprint(n))
 }
-
-// views is where the trees of views are: they have the places of other trees, below this folder.
-func (f folder) views() folder { return folder{filepath.Join(f.dir, "views")} }
-
-// viewLinks has a file for each published folder of links to them: see viewLinks.
-func (f folder) viewLinks() string { return filepath.Join(f.views().dir, "links") }
 
 const flipPrefix = "flip-"
 

@@ -1,16 +1,12 @@
 package volume
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
@@ -225,56 +221,4 @@ func (h *holder) pruneLFS(ctx context.Context) error {
 		}
 	}
 	return h.f.guarded(ctx, h.fence, store.Clear)
-}
-
-// linkLFS links From's LFS objects to To, unless To has some.
-func (m *mover) linkLFS(ctx context.Context) error {
-	from, to := m.from.lfs(), m.to.lfs()
-	err := filepath.WalkDir(filepath.Join(from, "objects"), func(path string, entry os.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, os.ErrNotExist):
-			return nil
-		case err != nil || entry.IsDir():
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, rel)
-		err = cmp.Or(os.MkdirAll(filepath.Dir(target), 0o755), os.Link(path, target))
-		switch {
-		case errors.Is(err, os.ErrExist):
-			return nil
-		case errors.Is(err, unix.EMLINK): // trees have as many links as the file system allows
-			return copyFile(ctx, path, target)
-		}
-		return err
-	})
-	return disk.Error("link the LFS objects", err)
-}
-
-// copyFile copies a file to a path that does not exist.
-func copyFile(ctx context.Context, path, target string) error {
-	from, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	info, err := from.Stat()
-	if err != nil {
-		return err
-	}
-	temp := target + disk.TempInfix + "copy"
-	to, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, info.Mode().Perm())
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(object.CancelWriter{Ctx: ctx, Writer: to}, from)
-	if err = cmp.Or(err, to.Close()); err == nil {
-		err = os.Rename(temp, target)
-	}
-	return err
 }

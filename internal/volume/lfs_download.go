@@ -109,7 +109,7 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 			return nil, err
 		}
 	}
-	server, err := config.Server(url)
+	server, err := config.Server(url, ref)
 	if err != nil {
 		return nil, err
 	}

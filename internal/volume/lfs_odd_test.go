@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
@@ -51,9 +52,9 @@ func TestLFSRequestsAreLimited(t *testing.T) {
 	req := w.requestLFS(allLFS)
 	req.Limiter = limiter
 	_, err := w.volume.Sync(t.Context(), req)
-	testenv.MustFail(t, err, events.ClassLimited, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	isLimited := slices.ContainsFunc(limiter.answers, func(a wire.Answer) bool {
-		return a.Status == http.StatusTooManyRequests && a.Header.Get("Retry-After") == "7" && events.ClassOf(a.Err) == events.ClassLimited
+		return a.Status == http.StatusTooManyRequests && a.Header.Get("Retry-After") == "7" && events.ClassOf(a.Err) == events.ClassBusy
 	})
 	if events.RetryAfter(err) != 7*time.Second || !isLimited {
 		t.Errorf("retry after %v, answers %+v", events.RetryAfter(err), limiter.answers)
@@ -117,8 +118,13 @@ func TestLFSFilesMoveWithTheirRepository(t *testing.T) {
 	server := w.git.LFS(widgets)
 	commit := w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("content")})
 	w.syncLFS(allLFS)
+	incoming := filepath.Join("lfs", "incoming", "1")
+	testenv.Must(0, os.MkdirAll(filepath.Join(w.volume.folder(repoPath(t, widgets)).dir, incoming), 0o755))(t)
 	w.rename(widgets, gadgets)
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	if isThere(t, filepath.Join(w.volume.folder(repoPath(t, gadgets)).dir, incoming)) {
+		t.Error("a download of a holder of the old path is at the new one")
+	}
 	w.mustRead(gadgets, map[string]string{".gitattributes": lfsAttributes, "a.bin": "content"})
 	w.mustBeSound(gadgets, commit)
 	server = w.git.LFS(gadgets)
@@ -206,6 +212,30 @@ func TestLFSAfterADamagedManifest(t *testing.T) {
 	}
 }
 
+// The new path has some objects already, of a push that was synced before the move.
+func TestLFSFilesMoveToSyncedPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.git.LFS(widgets)
+	w.create(map[string]string{".gitattributes": lfsAttributes, "a.bin": server.Put("content")})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{".gitattributes": lfsAttributes, "v.bin": server.Put("other")}})
+	w.syncLFS(allLFS)
+	req := w.request("v1")
+	req.LFS = allLFS
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	w.rename(widgets, gadgets)
+	w.git.LFS(gadgets).Put("content")
+	req = w.requestAt(gadgets, "")
+	req.LFS = allLFS
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	w.mustRead(gadgets+"@v1", map[string]string{".gitattributes": lfsAttributes, "v.bin": "other"})
+	w.mustBeSound(gadgets+"@v1", v1)
+	if objects := testenv.Must(disk.Glob(w.volume.folder(repoPath(t, gadgets)).lfs(), "objects/*/*/*"))(t); len(objects) != 2 {
+		t.Errorf("objects %q, want 2", objects)
+	}
+}
+
 // TestLFSObjectsGoWithTheirRepository removes or moves a repository. Another one at its path must not find its objects, which it
 // might name without having access to them.
 func TestLFSObjectsGoWithTheirRepository(t *testing.T) {
@@ -216,7 +246,7 @@ func TestLFSObjectsGoWithTheirRepository(t *testing.T) {
 		},
 		"moved": func(w *world) {
 			w.rename(widgets, gadgets)
-			testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+			testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 			w.mustRead(gadgets, map[string]string{".gitattributes": lfsAttributes, "a.bin": "secret"})
 		},
 	} {
@@ -263,7 +293,7 @@ func TestMoveOfAnObjectWithAllLinks(t *testing.T) {
 		}
 	}
 	w.rename(widgets, gadgets)
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	w.mustRead(gadgets, map[string]string{".gitattributes": lfsAttributes, "a.bin": "content"})
 	w.mustBeSound(gadgets, commit)
 }

@@ -231,7 +231,7 @@ func TestLFSAnswersThatAreRefused(t *testing.T) {
 		"no server":         {status(404), events.ClassNotFound, events.Permanent},
 		"unauthorized":      {status(401), events.ClassAuth, events.Permanent},
 		"overloaded":        {status(500), events.ClassServer, events.Retryable},
-		"limited":           {status(429), events.ClassLimited, events.Retryable},
+		"limited":           {status(429), events.ClassBusy, events.Retryable},
 		"an endless answer": {gitserver.LFSHooks{Batch: func(w http.ResponseWriter, r *http.Request) bool {
 			_, _ = w.Write([]byte(`{"objects":[{"oid":"`))
 			for line := make([]byte, 1<<16); r.Context().Err() == nil; {

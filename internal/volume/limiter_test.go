@@ -26,7 +26,7 @@ type requestLog struct {
 	answers    []wire.Answer
 }
 
-var errHostLimited = events.Errorf(events.Contention, events.ClassLimited, "the host is at its limit")
+var errHostLimited = events.Errorf(events.Contention, events.ClassBusy, "the host is at its limit")
 
 // atMost refuses the requests after the first n.
 func atMost(n int) *requestLog {
@@ -100,15 +100,15 @@ func TestEachOperationAsksTheLimiter(t *testing.T) {
 		},
 		"move": func(limiter wire.Limiter) error {
 			testenv.Must(0, w.git.Alias("acme/other", widgets))(t)
-			_, err := w.volume.Move(t.Context(), MoveRequest{
-				From: repo, To: other, URL: w.git.URL("acme/other"), Fence: w.fence.Add(1), ToFence: w.fence.Add(1), Limiter: limiter,
+			return w.volume.Move(t.Context(), MoveRequest{
+				From: repo, To: other, Remote: Remote{URL: w.git.URL("acme/other"), Limiter: limiter},
+				Former: []Remote{{URL: url}}, Fence: w.fence.Add(1), ToFence: w.fence.Add(1),
 			})
-			return err
 		},
 	} {
 		limiter := atMost(0)
 		err := operation(limiter)
-		if !errors.Is(err, errHostLimited) || events.ClassOf(err) != events.ClassLimited || events.DispositionOf(err) != events.Contention {
+		if !errors.Is(err, errHostLimited) || events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Contention {
 			t.Errorf("%s: %v, want the limiter's error", name, err)
 		}
 		if limiter.asked != 1 {
@@ -149,7 +149,7 @@ func TestLimitedFetchIsNotRepeated(t *testing.T) {
 
 		_, err := w.volume.Sync(t.Context(), req)
 
-		testenv.MustFail(t, err, events.ClassLimited, events.Contention)
+		testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 		if limiter.asked != 2 {
 			t.Errorf("full fetch due %v: %d requests", due, limiter.asked)
 		}

@@ -68,7 +68,7 @@ func (v *Volume) names(f folder, b binding, t tip) []string {
 	return []string{plain}
 }
 
-// links returns the repository's published trees by path, including those of a repository that has moved
+// links returns the published trees of the repository's refs by path, including those of a repository that has moved
 // away, but not links to missing trees. It checks only the names that the existing trees can have, because
 // the owner may have thousands of other repositories.
 func (v *Volume) links(f folder, b binding) (map[string]string, error) {
@@ -152,7 +152,7 @@ func (v *Volume) ownLinks(f folder, b binding) (map[string]string, error) {
 	return links, err
 }
 
-// refsOfTrees returns the refs of the repository's trees. It fails if a tree does not record its ref.
+// refsOfTrees returns the refs of the repository's trees, but for subtrees. It fails if a tree does not record its ref.
 func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 	trees, err := disk.ReadDir(f.trees())
 	if err != nil {
@@ -160,6 +160,9 @@ func (f folder) refsOfTrees() (map[events.Ref]bool, error) {
 	}
 	refs := map[events.Ref]bool{}
 	for _, tree := range trees {
+		if checkout.SelectionOf(tree.Name()) != "" {
+			continue
+		}
 		ref, err := builtFor(checkout.GitDirOf(f.tree(tree.Name())))
 		if err != nil {
 			return nil, err
@@ -179,7 +182,11 @@ func (v *Volume) flip(f folder, name, tree string, fence uint64) error {
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return v.adopt(f, path, target, fence)
 	}
-	if err := relink(path, target, temp); err != nil {
+	err := relink(path, target, temp)
+	if errors.Is(err, os.ErrNotExist) { // another repository's holder has deleted the owner's folder, which was empty
+		err = errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), relink(path, target, temp))
+	}
+	if err != nil {
 		return disk.Error("publish "+name, err)
 	}
 	return disk.Error("publish "+name, disk.SyncPath(v.root, filepath.Dir(path)))

@@ -16,11 +16,15 @@ import (
 	"lockstep/internal/disk"
 )
 
-// ListedRef is a ref as the last poll has found it at the remote.
+// ListedRef is a ref as the last poll has found it at the remote. The zero ref is the plain name.
 type ListedRef struct {
-	Commit  string
-	Changed time.Time // when the commit changed, as far as that is known; zero if it has not since the first poll
+	Commit  string    // empty if the remote lacks the ref
+	Changed time.Time // when that changed, as far as it is known; zero if it has not since the first poll
+	Unfit   bool      // Commit is that of a tree or a blob, which cannot be published
 }
+
+// unfit precedes the ID of what is not a commit in the file of listed refs.
+const unfit = "!"
 
 // listedHead is the first line of the file of listed refs. It distinguishes one without refs from one that a
 // power cut has emptied.
@@ -46,10 +50,10 @@ func (v *Volume) ListedRefs(repo events.RepoPath) (map[events.Ref]ListedRef, err
 		at, name, _ := strings.Cut(rest, " ")
 		ref, err := events.ParseRef(name)
 		nanos, bad := strconv.ParseInt(at, 10, 64)
-		if err != nil || bad != nil || ref.IsZero() {
+		if err != nil || bad != nil {
 			continue
 		}
-		one := ListedRef{Commit: commit}
+		one := ListedRef{Commit: strings.TrimPrefix(commit, unfit), Unfit: strings.HasPrefix(commit, unfit)}
 		if nanos != 0 {
 			one.Changed = time.Unix(0, nanos)
 		}
@@ -77,6 +81,9 @@ func (v *Volume) SetListedRefs(
 		if !one.Changed.IsZero() {
 			nanos = one.Changed.UnixNano()
 		}
+		if one.Unfit {
+			content.WriteString(unfit)
+		}
 		fmt.Fprintf(&content, "%s %d %s\n", one.Commit, nanos, ref)
 	}
 	return f.guarded(ctx, fence, func() error {
@@ -85,19 +92,6 @@ func (v *Volume) SetListedRefs(
 		}
 		return disk.Error("write the listed refs", disk.ReplaceUnsynced(f.listed(), content.Bytes()))
 	})
-}
-
-// copyListed copies the listed refs of From to To, unless To has some.
-func (m *mover) copyListed(ctx context.Context) error {
-	there, err := m.v.ListedRefs(m.req.To)
-	if err != nil || there != nil {
-		return err
-	}
-	refs, err := m.v.ListedRefs(m.req.From)
-	if err != nil || refs == nil {
-		return err
-	}
-	return m.v.SetListedRefs(ctx, m.req.To, m.req.ToFence, refs)
 }
 
 // publishedAt returns when a link was made, or the zero time.

@@ -22,7 +22,9 @@ func TestListedRefsGoWithTheRepository(t *testing.T) {
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
 	main, dev := testenv.Must(events.ParseRef("main"))(t), testenv.Must(events.ParseRef("dev"))(t)
-	want := map[events.Ref]ListedRef{main: {Commit: commit}, dev: {Commit: commit, Changed: time.Unix(7, 8)}}
+	want := map[events.Ref]ListedRef{main: {Commit: commit}, dev: {Commit: commit, Changed: time.Unix(7, 8)},
+		testenv.Must(events.ParseRef("refs/tags/tree"))(t): {Commit: commit, Changed: time.Unix(9, 0), Unfit: true},
+		testenv.Must(events.ParseRef("gone"))(t):           {Changed: time.Unix(10, 0)}, {}: {Changed: time.Unix(11, 0)}}
 	if got := w.listed(widgets); got != nil {
 		t.Errorf("before any poll: %v", got)
 	}
@@ -54,7 +56,7 @@ func TestListedRefsGoWithTheRepository(t *testing.T) {
 	testenv.Must(0, os.WriteFile(file, content, 0o644))(t)
 
 	w.rename(widgets, gadgets)
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	if got := w.listed(gadgets); !maps.Equal(got, want) || w.listed(widgets) != nil {
 		t.Errorf("after a move: %v, and %v at the old path", got, w.listed(widgets))
 	}

@@ -91,11 +91,11 @@ func TestMoveRefusals(t *testing.T) {
 				tc.change(w, &req)
 			}
 
-			res, err := w.volume.Move(t.Context(), req)
+			err := w.volume.Move(t.Context(), req)
 
 			testenv.MustFail(t, err, tc.class, tc.disposition)
-			if !strings.Contains(err.Error(), tc.says) || res.Moved {
-				t.Errorf("got %+v, %v", res, err)
+			if !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want %q", err, tc.says)
 			}
 			w.mustBeSound(widgets, commit)
 			if now := w.publishedAt(gadgets); now != was {
@@ -136,9 +136,7 @@ func TestMoveDetectsSameRepository(t *testing.T) {
 			commit := w.create(map[string]string{"a": "1"})
 			w.sync("")
 			arrange(w)
-			if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
-				t.Error("it was not moved")
-			}
+			testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 			w.mustBeSound(gadgets, commit)
 			w.syncAt(gadgets, "")
 			w.mustVerifyAt(gadgets)
@@ -154,7 +152,7 @@ func TestMoveWithLostLeaseChangesNothing(t *testing.T) {
 	w.rename(widgets, gadgets)
 	req, lost := w.move(), errors.New("lease lost")
 	req.Confirm = func(context.Context) error { return lost }
-	_, err := w.volume.Move(t.Context(), req)
+	err := w.volume.Move(t.Context(), req)
 	if !errors.Is(err, lost) {
 		t.Errorf("got %v", err)
 	}
@@ -165,7 +163,7 @@ func TestMoveWithLostLeaseChangesNothing(t *testing.T) {
 	if trees := testenv.Must(disk.ReadDir(w.volume.folder(req.To).trees()))(t); len(trees) != 0 {
 		t.Errorf("it left %v", trees)
 	}
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, commit)
 }
 
@@ -185,13 +183,13 @@ func TestMoveDoesNotLinkPrunedStore(t *testing.T) {
 			w.sync("")
 		}
 	}
-	_, err := slow.Move(t.Context(), req)
+	err := slow.Move(t.Context(), req)
 	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	w.mustBeSound(widgets, newest)
 	if isThere(t, w.path(gadgets)) {
 		t.Error("the new name is published")
 	}
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, newest)
 	w.mustVerifyAt(gadgets)
 }
@@ -205,8 +203,9 @@ func TestMoveUsesSeparateCredentials(t *testing.T) {
 	asked := len(w.git.TokensSeen(widgets))
 	testenv.Must(0, w.git.Rename(widgets, gadgets))(t)
 	req := w.move()
-	req.Auth, req.OldAuth = wire.Auth{BearerToken: "of the new"}, wire.Auth{BearerToken: "of the old"}
-	testenv.Must(w.volume.Move(t.Context(), req))(t)
+	req.Auth = wire.Auth{BearerToken: "of the new"}
+	req.Former = []Remote{{URL: w.git.URL(widgets), Auth: wire.Auth{BearerToken: "of the old"}}}
+	testenv.Must(0, w.volume.Move(t.Context(), req))(t)
 	if seen := slices.Compact(w.git.TokensSeen(widgets)[asked:]); !slices.Equal(seen, []string{"of the old"}) {
 		t.Errorf("the old one saw %q", seen)
 	}
@@ -241,19 +240,38 @@ func TestPushesDuringMove(t *testing.T) {
 			testenv.Must(0, w.git.Alias(widgets, gadgets))(t)
 			testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Orphan: true, Write: map[string]string{"n": "0"}}))(t)
 			asked, mover = 0, true
-			res, err := w.volume.Move(t.Context(), w.move())
+			err := w.volume.Move(t.Context(), w.move())
 			mover = false
 			if !tc.refuse {
-				if !testenv.Must(res, err)(t).Moved {
-					t.Error("it was not moved")
-				}
+				testenv.Must(0, err)(t)
 				return
 			}
 			testenv.MustFail(t, err, events.ClassConflict, events.Retryable)
 			w.mustBeSound(widgets, commit)
-			if !testenv.Must(w.volume.Move(t.Context(), w.move()))(t).Moved {
-				t.Error("it was not moved when the pushes had ended")
-			}
+			testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 		})
 	}
+}
+
+func TestMissingRemotesProveNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	req := w.move()
+	req.Former = []Remote{{URL: w.git.URL(widgets)}}
+	req.Bring = func(context.Context) error { t.Error("it brought something"); return nil }
+	testenv.MustFail(t, w.volume.Move(t.Context(), req), events.ClassNotFound, events.Permanent)
+}
+
+// It may exist: whose credential could see it was not used.
+func TestUnseenRemoteProvesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.rename(widgets, "hidden/widgets")
+	testenv.Must(w.git.Create(t.Context(), gadgets, map[string]string{"other": "1"}))(t)
+	req := w.move()
+	req.Former[0].Unseen = true
+	testenv.MustFail(t, w.volume.Move(t.Context(), req), events.ClassNotFound, events.Permanent)
+	w.mustBeSound(widgets, commit)
 }

@@ -1,6 +1,8 @@
 package volume
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"os"
 	"slices"
@@ -9,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
@@ -20,8 +23,8 @@ func (w *world) move() MoveRequest { return w.moveBetween(widgets, gadgets) }
 func (w *world) moveBetween(from, to string) MoveRequest {
 	w.t.Helper()
 	return MoveRequest{
-		From: repoPath(w.t, from), To: repoPath(w.t, to), URL: w.git.URL(to),
-		Fence: w.fence.Add(1), ToFence: w.fence.Add(1),
+		From: repoPath(w.t, from), To: repoPath(w.t, to), Remote: Remote{URL: w.git.URL(to)},
+		Former: []Remote{{URL: w.git.URL(from)}}, Fence: w.fence.Add(1), ToFence: w.fence.Add(1),
 	}
 }
 
@@ -64,6 +67,13 @@ func (w *world) repos() (all []string) {
 	return all
 }
 
+// plain returns how the plain name of a repository is published.
+func (w *world) plain(repo string) Located {
+	w.t.Helper()
+	at, _, err := w.volume.Locate(repoPath(w.t, repo), events.Ref{})
+	return testenv.Must(at, err)(w.t)
+}
+
 // fetches counts the fetches from a repository under any of its names.
 func (w *world) fetches(repos ...string) (n int) {
 	for _, repo := range repos {
@@ -85,10 +95,11 @@ func TestMoveFetchesNothing(t *testing.T) {
 	before := w.fetches(widgets)
 	w.rename(widgets, gadgets)
 
-	res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 
-	if !res.Moved || res.Path != gadgets || !strings.HasPrefix(res.Tree, ".lockstep/repos/corp/gadgets/trees/") {
-		t.Errorf("got %+v", res)
+	at := w.plain(gadgets)
+	if at.Name != gadgets || !strings.HasPrefix(at.Tree, ".lockstep/repos/corp/gadgets/trees/") {
+		t.Errorf("got %+v", at)
 	}
 	if n := w.fetches(widgets, gadgets); n != before {
 		t.Errorf("%d fetches more", n-before)
@@ -108,6 +119,8 @@ func TestMoveFetchesNothing(t *testing.T) {
 	if _, ok, err := w.volume.Published(repoPath(t, widgets)); ok || err != nil {
 		t.Errorf("the old path is taken for a repository: %v", err)
 	}
+	w.gcAt(widgets)
+	w.gcAt(gadgets)
 	if !w.volume.IsTidy(repoPath(t, widgets)) || !w.volume.IsTidy(repoPath(t, gadgets)) {
 		t.Error("there is something to tidy")
 	}
@@ -117,9 +130,9 @@ func TestMoveFetchesNothing(t *testing.T) {
 		t.Error("the old name was removed within its grace")
 	}
 	w.mustBeSound(old.Path, main)
-	again := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
-	if again != res {
-		t.Errorf("the same request again: %+v, want %+v", again, res)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	if again := w.plain(gadgets); again != at {
+		t.Errorf("the same request again: at %+v, want %+v", again, at)
 	}
 
 	next := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
@@ -151,9 +164,7 @@ func TestMoveOfUnknownRepository(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.rename(widgets, gadgets)
-	if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); res != (MoveResult{}) {
-		t.Errorf("got %+v", res)
-	}
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	if got := w.repos(); len(got) != 0 {
 		t.Errorf("repositories: %v", got)
 	}
@@ -166,8 +177,9 @@ func TestMoveOfUnpublishedRepository(t *testing.T) {
 	_, err := w.trySync("")
 	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 	w.rename(widgets, gadgets)
-	if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved || res.Path != "" {
-		t.Errorf("got %+v", res)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	if at := w.plain(gadgets); at != (Located{}) {
+		t.Errorf("at %+v, want it unpublished", at)
 	}
 	w.mustForget(widgets)
 	commit := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "1"}}))(t)
@@ -180,23 +192,25 @@ func TestMoveToAlreadySyncedPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	commit := w.create(map[string]string{"a": "1"})
-	w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
 	w.sync("")
 	w.sync("v1")
 	w.rename(widgets, gadgets)
 	newer := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	synced := w.syncAt(gadgets, "")
 
-	res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 
-	if want := (MoveResult{Moved: true, Path: synced.Path, Tree: synced.Tree}); res != want {
-		t.Errorf("got %+v, want %+v", res, want)
+	if at := w.plain(gadgets); at.Name != synced.Path || at.Tree != synced.Tree {
+		t.Errorf("got %+v, want %+v", at, synced)
 	}
 	w.mustBeSound(gadgets, newer)
+	w.mustBeSound(gadgets+"@v1", v1)
 	w.mustBeSound(widgets, commit)
 	w.mustVerifyAt(gadgets)
 	w.mustForget(widgets)
-	w.syncAt(gadgets, "v1")
+	w.syncAt(gadgets, "")
+	w.mustBeSound(gadgets, newer)
 	w.mustVerifyAt(gadgets)
 }
 
@@ -208,18 +222,15 @@ func TestMoveThereAndBack(t *testing.T) {
 	w.sync("")
 	w.sync("gone")
 	w.rename(widgets, gadgets)
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	next := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
 	w.syncAt(gadgets, "")
 	testenv.Must(0, w.git.DeleteRef(t.Context(), gadgets, "refs/heads/gone"))(t)
 	testenv.Must(w.volume.RemoveRef(t.Context(), RemoveRequest{Repo: repoPath(t, gadgets), Ref: testenv.Must(events.ParseRef("gone"))(t), Fence: w.fence.Add(1)}))(t)
 	w.rename(gadgets, widgets)
 
-	res := testenv.Must(w.volume.Move(t.Context(), w.moveBetween(gadgets, widgets)))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.moveBetween(gadgets, widgets)))(t)
 
-	if !res.Moved || res.Path != widgets {
-		t.Errorf("got %+v", res)
-	}
 	w.mustBeSound(widgets, next)
 	w.mustBeSound(gadgets, next)
 	w.mustVerifyAt(widgets)
@@ -234,9 +245,7 @@ func TestMoveThereAndBack(t *testing.T) {
 	}
 	w.volume = v
 	w.rename(widgets, gadgets)
-	if res := testenv.Must(w.volume.Move(t.Context(), w.move()))(t); !res.Moved {
-		t.Errorf("there again: %+v", res)
-	}
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, next)
 	last := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "3"}}))(t)
 	w.syncAt(gadgets, "")
@@ -252,10 +261,10 @@ func TestMoveToAnotherSpelling(t *testing.T) {
 	w.rename(widgets, "acme/Widgets")
 	req := w.moveBetween(widgets, "acme/Widgets")
 
-	got := testenv.Must(w.volume.Move(t.Context(), req))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), req))(t)
 
-	if want := (MoveResult{Moved: true, Path: widgets, Tree: res.Tree}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	if at := w.plain("acme/Widgets"); at.Name != widgets || at.Tree != res.Tree {
+		t.Errorf("got %+v, want %+v", at, res)
 	}
 	w.mustBeSound(widgets, commit)
 	synced := w.syncAt("acme/Widgets", "")
@@ -288,7 +297,7 @@ func TestMoveOfSeveralStoresAndDepths(t *testing.T) {
 	before := w.fetches(widgets)
 	w.rename(widgets, gadgets)
 
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 
 	w.mustBeSound(gadgets, main)
 	w.mustBeSound(gadgets+"@v1", v1)
@@ -316,9 +325,9 @@ func TestMoveSkipsDamagedTree(t *testing.T) {
 	w.sync("v1")
 	testenv.Must(0, checkout.GitDirOf(w.path(res.Tree)).Unmake())(t)
 	w.rename(widgets, gadgets)
-	got := testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
-	if !got.Moved || got.Path != "" {
-		t.Errorf("got %+v", got)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	if at := w.plain(gadgets); at != (Located{}) {
+		t.Errorf("at %+v, want it without the damaged tree", at)
 	}
 	w.mustBeSound(gadgets+"@v1", v1)
 	w.syncAt(gadgets, "")
@@ -352,11 +361,119 @@ func TestMoveAdoptsClone(t *testing.T) {
 	testenv.Must(0, os.MkdirAll(w.path("corp"), 0o755))(t)
 	testenv.Must(gitserver.Git(t.Context(), t.TempDir(), "", "clone", "--quiet", w.git.URL(gadgets), w.path(gadgets)))(t)
 	want := snapshot(t, w.path(gadgets))
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, commit)
 	clones := testenv.Must(os.ReadDir(w.volume.folder(repoPath(t, gadgets)).adopted()))(t)
 	if len(clones) != 1 {
 		t.Fatalf("adopted %v", clones)
 	}
 	mustKeep(t, w.path(".lockstep/repos/corp/gadgets/adopted", clones[0].Name()), want)
+}
+
+// A sync under the old name may come between two attempts. Apps have its tree by then.
+func TestRepeatedMovePublishesLaterSync(t *testing.T) {
+	t.Parallel()
+	w, main, v1 := newMoving(t)
+	testenv.Must(0, w.git.Alias(widgets, gadgets))(t)
+	req, failed := w.move(), errors.New("failed")
+	req.Bring = func(context.Context) error { return failed }
+	if err := w.volume.Move(t.Context(), req); !errors.Is(err, failed) {
+		t.Fatal(err)
+	}
+	w.mustBeSound(gadgets, main)
+	newer := testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	w.sync("")
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	w.mustBeSound(gadgets, newer)
+	w.mustBeSound(gadgets+"@v1", v1)
+	w.mustVerifyAt(gadgets)
+}
+
+// The watches that a stale holder would move may be those of another repository.
+func TestStaleMoveBringsNothing(t *testing.T) {
+	t.Parallel()
+	for _, repo := range []string{widgets, gadgets} {
+		t.Run(repo, func(t *testing.T) {
+			t.Parallel()
+			w, _, _ := newMoving(t)
+			slow := w.open(w.volume.Root(), Config{})
+			slow.cfg.Step = func(step string) {
+				if step == "published" {
+					w.gcAt(repo)
+				}
+			}
+			req := w.move()
+			req.Bring = func(context.Context) error { t.Error("it brought something"); return nil }
+			testenv.MustFail(t, slow.Move(t.Context(), req), events.ClassBusy, events.Contention)
+		})
+	}
+}
+
+func TestMoveKeepsNameOfDefaultBranch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	v1 := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+	w.sync("v1")
+	testenv.Must(0, w.git.SetHead(widgets, "v1"))(t)
+	w.sync("")
+	w.rename(widgets, gadgets)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	w.mustBeSound(gadgets, v1)
+	w.mustBeSound(gadgets+"@v1", v1)
+}
+
+// The predecessor of a repaired store has the same commits, and may be damaged.
+func TestMoveKeepsRepairedStore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	testenv.Must(0, f.generation(1).requestRefetch())(t)
+	commit := w.push(map[string]string{"a": "2"})
+	w.sync("")
+	main, second := testenv.Must(events.ParseRef("main"))(t), f.generation(2)
+	testenv.Must(0, f.generation(1).hold(main, object.ParseID(commit), second.depth(), second.shallow()))(t)
+	testenv.Must(0, os.RemoveAll(f.generation(1).dir+"/objects"))(t)
+	w.rename(widgets, gadgets)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	w.mustBeSound(gadgets, commit)
+	w.mustVerifyAt(gadgets)
+}
+
+func TestMoveToTakenPathWithoutClone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	testenv.Must(w.git.Create(t.Context(), "other/repo", map[string]string{"other": "1"}))(t)
+	req := w.requestAt(gadgets, "")
+	req.URL = w.git.URL("other/repo")
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	w.create(map[string]string{"a": "1"})
+	w.rename(widgets, gadgets)
+	testenv.MustFail(t, w.volume.Move(t.Context(), w.move()), events.ClassConflict, events.Permanent)
+}
+
+// Only the proof that another repository is at the old path ends a repeated move.
+func TestRepeatedMoveNeedsTheRemotes(t *testing.T) {
+	t.Parallel()
+	w, _, _ := newMoving(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	w.git.RequireAuth(gadgets, "ada", secret)
+	testenv.MustFail(t, w.volume.Move(t.Context(), w.move()), events.ClassAuth, events.Permanent)
+}
+
+// A sync under the old name was not checked by the rules of the watches at the new one.
+func TestMoveKeepsSyncedRefs(t *testing.T) {
+	t.Parallel()
+	w, main, v1 := newMoving(t)
+	testenv.Must(0, w.git.Alias(widgets, gadgets))(t)
+	w.syncAt(gadgets, "")
+	testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+	w.sync("")
+	req := w.move()
+	req.ToSynced = true
+	testenv.Must(0, w.volume.Move(t.Context(), req))(t)
+	w.mustBeSound(gadgets, main)
+	w.mustBeSound(gadgets+"@v1", v1)
 }

@@ -12,7 +12,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
-	"lockstep/internal/git/object"
 	"lockstep/internal/git/wire"
 )
 
@@ -70,29 +69,11 @@ func (b *builder) prepare(ctx context.Context, req PrepareRequest) (bool, error)
 	if err != nil || now.tree == "" || !b.v.hasRoomToPrepare(b.f) {
 		return false, err
 	}
-	b.ref = req.Ref
-	tree := b.f.tree(now.tree)
-	if b.last = checkout.OpenTree(tree, b.v.cfg.Links); b.last == nil {
+	last := checkout.OpenTree(b.f.tree(now.tree), b.v.cfg.Links)
+	if last == nil || b.f.isPurged(now.tree) {
 		return false, nil
 	}
-	g := checkout.GitDirOf(tree)
-	dir, err := g.Store()
-	if err != nil {
-		return false, disk.Error("prepare a tree", err)
-	}
-	if (store{dir}).isPurged() {
-		return false, nil
-	}
-	b.use(store{dir})
-	b.history = checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
-	b.plan, err = checkout.NewPlan(ctx, b.objects, object.ParseID(now.commit), b.last, b.v.cfg.MaxTreeFiles)
-	if err != nil {
-		return false, err
-	}
-	if err := b.keepParts(ctx, tree); err != nil {
-		return false, err
-	}
-	if err := b.keepLarge(ctx, tree); err != nil {
+	if err := b.planCopy(ctx, last); err != nil {
 		return false, err
 	}
 	dst := b.f.build(b.fence)

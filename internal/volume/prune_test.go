@@ -98,7 +98,7 @@ func TestStoreRefetch(t *testing.T) {
 	w.mustMatchGitDiff(res)
 	w.mustBeSound(widgets, commit)
 	req = w.request("")
-	req.Base = func(events.Ref, string) string { return begun } // exists only in the first store
+	req.Base = func(events.Ref, Publication) Base { return Base{Commit: begun} } // exists only in the first store
 	if res = testenv.Must(w.volume.Sync(t.Context(), req))(t); res.Full {
 		t.Errorf("unexpected result %+v", res)
 	}

@@ -56,7 +56,6 @@ func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest, commit st
 		return err
 	}
 	f.emptyTrash()
-	f.views().emptyTrash()
 	return nil
 }
 
@@ -121,35 +120,16 @@ func (f folder) beginPurge(b binding) error {
 	return f.discardAt([]string{f.prepared(), f.parts(), f.tidied()})
 }
 
-// replacedTrees returns the paths of the trees that a purge deletes now: those of purged stores that neither
-// a name nor the published views need, and all trees of views without a name.
-func (v *Volume) replacedTrees(f folder, b binding, links map[string]string) ([]string, error) {
-	needed := map[string]bool{}
-	for _, tree := range links {
-		needed[f.tree(tree)] = true
+// replacedTrees returns the trees that a purge deletes now: those of purged stores that no name needs.
+func (f folder) replacedTrees(links map[string]string) (trees []string, err error) {
+	linked := linkedTrees(links)
+	entries, err := disk.ReadDir(f.trees())
+	for _, tree := range entries {
+		if !linked[tree.Name()] && f.isPurged(tree.Name()) {
+			trees = append(trees, tree.Name())
+		}
 	}
-	views, err := v.allViewLinks(f, b)
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range views {
-		needed[f.tree(l.Tree)] = true
-	}
-	published, err := v.viewTreeLinks(f, b)
-	if err != nil {
-		return nil, err
-	}
-	for _, tree := range published {
-		needed[f.views().tree(tree)] = true
-	}
-	trees, err := disk.Glob(f.dir, "trees/*")
-	if err != nil {
-		return nil, disk.Error("list the trees", err)
-	}
-	ofViews, err := disk.Glob(f.views().dir, "trees/*")
-	return slices.DeleteFunc(append(trees, ofViews...), func(path string) bool {
-		return needed[path] || folderOf(path) == f && !f.isPurged(filepath.Base(path))
-	}), disk.Error("list the trees of views", err)
+	return trees, disk.Error("list the trees", err)
 }
 
 // discardReplaced discards the trees that a purge deletes now. It returns whether pins keep any. The caller
@@ -159,16 +139,16 @@ func (h *holder) discardReplaced(links map[string]string) (pinned bool, err erro
 	if err != nil || len(marks) == 0 {
 		return false, err
 	}
-	trees, err := h.v.replacedTrees(h.f, h.binding, links)
+	trees, err := h.f.replacedTrees(links)
 	if err != nil {
 		return false, err
 	}
-	for _, path := range trees {
+	for _, tree := range trees {
 		gone := true
 		if h.endPins {
-			err = folderOf(path).discard(path)
+			err = h.f.discard(h.f.tree(tree))
 		} else {
-			gone, err = folderOf(path).discardUnpinned(filepath.Base(path))
+			gone, err = h.f.discardUnpinned(tree)
 		}
 		if err != nil {
 			return false, err
@@ -193,7 +173,7 @@ func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 	if err != nil {
 		return left, err
 	}
-	for _, pattern := range []string{"stores/*/" + purgeMark, "trash/*", "views/trash/*"} {
+	for _, pattern := range []string{"stores/*/" + purgeMark, "trash/*"} {
 		paths, err := disk.Glob(f.dir, pattern)
 		if err != nil {
 			return left, disk.Error("look for what a purge has left", err)
@@ -202,26 +182,19 @@ func (v *Volume) PurgeLeft(repo events.RepoPath) (left PurgeLeft, err error) {
 			left.Paths = append(left.Paths, v.relative(path))
 		}
 	}
-	links, err := v.ownLinks(f, b)
+	links, err := v.withSubtrees(v.links, f, b)
 	if err != nil {
 		return left, err
-	}
-	views, err := v.allViewLinks(f, b)
-	if err != nil {
-		return left, err
-	}
-	for _, l := range views {
-		links[l.folder(v, b)] = l.Tree
 	}
 	for path, tree := range links {
-		if f.isPurged(tree) {
+		if f.isPurged(tree) && !b.MovedAway.covers(tree) {
 			left.Names = append(left.Names, v.relative(path))
 		}
 	}
 	slices.Sort(left.Names)
-	trees, err := v.replacedTrees(f, b, links)
-	for _, path := range trees {
-		left.Pinned = append(left.Pinned, v.relative(path))
+	trees, err := f.replacedTrees(links)
+	for _, tree := range trees {
+		left.Pinned = append(left.Pinned, v.relative(f.tree(tree)))
 	}
 	return left, err
 }

@@ -3,9 +3,14 @@ package volume
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -35,8 +40,8 @@ type RemoveRequest struct {
 // readers pin trees, it removes everything else and fails with contention; the caller retries. It returns
 // false if there was nothing to remove.
 //
-// Files of a repository that has moved away stay for their grace. The fence always stays, so that holders
-// older than the removal remain stale.
+// Files of a repository that has moved away stay for their grace. The fence stays until [Volume.Forget], so that
+// holders older than the removal remain stale.
 func (v *Volume) Remove(ctx context.Context, req RemoveRequest) (removed bool, err error) {
 	req.Ref = events.Ref{}
 	return v.runRemoval(ctx, req, req.Repo.String(), v.remove)
@@ -114,19 +119,19 @@ func (v *Volume) checkGone(ctx context.Context, req RemoveRequest) error {
 // unpublishAll removes the names, then the trees and objects, so that no name links to a missing tree. The binding goes
 // last, and stays while a tree is pinned, so that the same request can continue. The caller holds the file lock.
 func (v *Volume) unpublishAll(f folder, b binding) error {
-	links, err := v.allLinks(f, b)
+	links, err := v.withSubtrees(v.allLinks, f, b)
 	if err != nil {
 		return err
 	}
-	for path, tree := range links {
-		if b.MovedAway.covers(tree) {
-			continue
-		}
-		if err := unpublish(path); err != nil {
-			return err
-		}
+	dirs, err := f.subtreeFolders(b)
+	if err != nil {
+		return err
 	}
-	if err := v.unpublishViews(f, b, func(l viewLinks) bool { return !l.isOf(b.MovedAway, true) }); err != nil {
+	maps.DeleteFunc(links, func(_, tree string) bool { return b.MovedAway.covers(tree) })
+	if err := unpublish(slices.Collect(maps.Keys(links))...); err != nil {
+		return err
+	}
+	if err := v.forgetFolders(f, dirs); err != nil {
 		return err
 	}
 	v.done("unpublished")
@@ -134,30 +139,50 @@ func (v *Volume) unpublishAll(f folder, b binding) error {
 		return err
 	}
 	if b.MovedAway == nil {
-		if err := f.views().discardTrees(nil); err != nil {
-			return err
-		}
 		return f.discardAll()
 	}
 	if err := f.discardStores(func(n int) bool { return n > b.MovedAway.Store }); err != nil {
 		return err
 	}
-	if err := f.discardAt([]string{f.prepared(), f.building()}); err != nil {
-		return err
-	}
-	if err := f.discardExtras(); err != nil { // a repository that moved away has taken its own along
+	// a repository that moved away has taken its own along
+	if err := f.discardAt(append(f.carried(), f.prepared(), f.building())); err != nil {
 		return err
 	}
 	return f.writeBinding(binding{Repo: b.Repo, MovedAway: b.MovedAway})
 }
 
-// unpublish removes a published name.
-func unpublish(path string) error {
-	err := os.Remove(path)
-	if err == nil {
-		err = disk.SyncDir(filepath.Dir(path))
+// unpublish removes published names, and the folders above them that are empty now; the volume's never is.
+func unpublish(paths ...string) error {
+	dirs := map[string]bool{}
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil {
+			return disk.Error("unpublish", err)
+		}
+		dirs[filepath.Dir(path)] = true
 	}
-	return disk.Error("unpublish", err)
+	for dir := range dirs {
+		if err := disk.SyncDir(dir); err != nil {
+			return disk.Error("unpublish", err)
+		}
+	}
+	for dir := range dirs {
+		if err := removeEmpty(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeEmpty removes a folder of published names if it is empty, and then those above it.
+func removeEmpty(dir string) error {
+	for err := unix.Rmdir(dir); err == nil || errors.Is(err, os.ErrNotExist); err = unix.Rmdir(dir) {
+		dir = filepath.Dir(dir)
+		// Another repository's holder may have removed it.
+		if err := disk.SyncDir(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return disk.Error("unpublish", err)
+		}
+	}
+	return nil
 }
 
 // discardTrees discards the trees. It keeps those that are pinned, and fails with contention if there are

@@ -119,6 +119,38 @@ func TestObjectsOfRemovedRefArePruned(t *testing.T) {
 	w.mustVerify()
 }
 
+// The plain name alone is removed if its ref has a name of its own. The next sync of the ref does not bring it back.
+func TestRemovePlainNameAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	dev := w.commit("dev", gitserver.Edit{Write: map[string]string{"a": "2"}})
+	testenv.Must(0, w.git.SetHead(widgets, "dev"))(t)
+	w.sync("")
+	testenv.Must(0, w.git.SetHead(widgets, "main"))(t)
+	w.sync("dev")
+	if published, _, err := w.volume.Published(repoPath(t, widgets)); err != nil || !published.Named[published.Plain] {
+		t.Fatalf("%+v, %v", published, err)
+	}
+	req := RemoveRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Force: true}
+	_, err := w.volume.RemoveRef(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
+	req.Plain = true
+	if !testenv.Must(w.volume.RemoveRef(t.Context(), req))(t) || isThere(t, w.path(widgets)) {
+		t.Error("the plain name is still there")
+	}
+	w.mustBeSound(widgets+"@dev", dev)
+	dev = w.commit("dev", gitserver.Edit{Write: map[string]string{"a": "3"}})
+	w.sync("dev")
+	w.mustBeSound(widgets+"@dev", dev)
+	req.Fence = w.fence.Add(1)
+	if isThere(t, w.path(widgets)) || testenv.Must(w.volume.RemoveRef(t.Context(), req))(t) {
+		t.Error("the plain name is back")
+	}
+	w.mustVerify()
+}
+
 // After a rename of the default branch, the old ref can be removed once the new one is published.
 func TestRemoveFormerDefaultBranch(t *testing.T) {
 	t.Parallel()

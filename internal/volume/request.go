@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/lfs"
 	"lockstep/internal/git/wire"
@@ -30,13 +32,13 @@ type SyncRequest struct {
 	// Foreign marks the URL as untrusted, because it comes from a webhook's payload.
 	Foreign bool
 
-	// Base returns the commit to list changed files from, or "" for all files. It is called once the ref is resolved;
-	// published is the commit published for it, or "". Defaults to the published commit.
-	Base func(ref events.Ref, published string) string
+	// Base returns where to list changed files from. It is called once the ref is resolved; published is what is
+	// published for it. Defaults to the published commit.
+	Base func(ref events.Ref, published Publication) Base
 
 	// Check returns the check of a ref's commit, or nil if it needs none. It is called once the ref is
-	// resolved; the commit is "" if the remote names only a tag of it. Optional.
-	Check func(tip Tip, isDefault bool) Check
+	// resolved; the commit is "" if the remote names only a tag of it. isPlain is as Default of [Candidate]. Optional.
+	Check func(tip Tip, isPlain bool) Check
 
 	// Known is the remote's last known tip of the ref, or the pinned commit if the credential is known to
 	// read it; optional. If that commit is published and complete, Sync does not contact the remote.
@@ -71,6 +73,22 @@ type SyncRequest struct {
 	Progress func(events.Progress)
 }
 
+// Publication is what is published for a ref; zero for nothing.
+type Publication struct {
+	Commit string
+	Tree   string // its name
+}
+
+// Base is what a reader of a ref has.
+type Base struct {
+	Commit string // to list changed files from; "" for all files
+
+	// Uncertain says that the reader may have other commits instead, which it received later. Since is the last of
+	// them, or "" if that is unknown.
+	Uncertain bool
+	Since     string
+}
+
 // pinned returns the commit to publish whatever the ref points to, or "".
 func (req SyncRequest) pinned() string { return cmp.Or(req.Pin, req.Ref.Commit()) }
 
@@ -88,15 +106,17 @@ type SyncResult struct {
 	Ref       events.Ref    // the ref, never zero
 	Before    string        // base of Files; "" for none
 	After     string        // the commit published
+	Object    string        // what the ref names at the remote: the commit, or an annotated tag of it
 	Path      string        // the published name relative to the root, as "acme/widgets@v1"
 	Tree      string        // the immutable tree behind it, relative to the root
 	Files     []events.File // what changed from Before to After, sorted by path
-	Full      bool          // Before is no longer available, or a tree of it was damaged: Files lists the whole tree
+	Full      bool          // Before is no longer available, or Doubtful: Files lists the whole tree
 	Truncated bool          // there are more files than Files lists
 	Published bool          // whether the name changed; false if it was up to date
 	Asked     bool          // whether the remote was contacted, so After is the current tip
 	Forced    bool          // After is known not to descend from Before: history was rewritten
-	Damaged   bool          // a tree of Before was damaged, so its readers may have read wrong files
+	Former    Publication   // what was published for the ref before
+	Doubtful  bool          // readers may have other files than those of Before that Files would not list
 
 	Missing []checkout.Part // submodules that could not be fetched, sorted by path
 }
@@ -120,4 +140,129 @@ func (v *Volume) checkMounted() error {
 		return disk.Error("check for the volume", err)
 	}
 	return nil
+}
+
+// The Git engine knows refs and files by their names only. This file gives them the types of package events;
+// the classes of errors have the same texts.
+
+// openNetwork returns the network with the rules for URLs and refs.
+func openNetwork(cfg wire.Config) (*wire.Network, error) {
+	cfg.CheckURL, cfg.CheckRef = events.CheckRemote, checkRef
+	return wire.NewNetwork(cfg)
+}
+
+// checkRef refuses the full name of a ref that no watch can name.
+func checkRef(name string) error {
+	if ref, err := events.ParseRef(name); err != nil || ref.String() != name {
+		return events.ErrBadRef
+	}
+	return nil
+}
+
+// checkURL returns an error unless url is the URL of a Git remote over HTTP, HTTPS or SSH.
+func checkURL(url string) error {
+	if err := events.CheckRemote(url); err != nil {
+		return events.Errorf(events.Permanent, events.ClassConfig, "remote: %w", err)
+	}
+	return nil
+}
+
+// tip is the remote's position of a ref.
+type tip struct {
+	wire.Tip
+	Ref events.Ref // that of Tip, parsed
+}
+
+func parseTip(t wire.Tip, err error) (tip, error) {
+	if err != nil {
+		return tip{}, err
+	}
+	ref, err := events.ParseRef(t.Ref)
+	return tip{t, ref}, err
+}
+
+// Refs holds the branches and tags of a remote.
+type Refs struct {
+	Default events.Ref        // the default branch, or [events.DetachedHead]; zero if unknown or missing
+	Commits map[string]string // as in [wire.Refs], as the following
+	Moved   string
+
+	Invalid        []string
+	InvalidDefault string
+}
+
+func refsOf(r wire.Refs) (Refs, error) {
+	ref, err := events.ParseRef(r.Default)
+	return Refs{ref, r.Commits, r.Moved, r.Invalid, r.InvalidDefault}, err
+}
+
+// builtFor returns the ref of a tree, even if the tree is marked as damaged.
+func builtFor(g checkout.GitDir) (events.Ref, error) {
+	name, err := g.BuiltFor()
+	if err != nil {
+		return events.Ref{}, err
+	}
+	return events.ParseRef(name)
+}
+
+// depthOf returns the requested depth of the history that Git sees in a tree.
+func depthOf(g checkout.GitDir) events.Depth { return events.Depth(g.Depth()) }
+
+func filesOf(listed []checkout.File) []events.File {
+	if listed == nil {
+		return nil
+	}
+	files := make([]events.File, len(listed))
+	for i, f := range listed {
+		files[i] = events.File{
+			Path: f.Path, Raw: f.Raw, From: f.From, FromRaw: f.FromRaw, Status: events.FileStatus(f.Status), Outside: f.Outside,
+		}
+	}
+	return files
+}
+
+// isTransient reports whether a submodule that is missing for this reason may be available at the next attempt.
+func isTransient(class git.Class) bool {
+	return class == git.ClassNetwork || class == git.ClassServer || class == git.ClassBusy
+}
+
+// ListRefsRequest is a request for the refs of a remote.
+type ListRefsRequest struct {
+	Repo events.RepoPath
+	URL  string    // the remote, as in [SyncRequest]
+	Auth wire.Auth // used only for this operation; zero is anonymous
+
+	Foreign bool // as in [SyncRequest]
+
+	Limiter wire.Limiter // as in [SyncRequest]
+}
+
+// ListRefs lists the refs of a remote, like git ls-remote. It fetches and writes nothing and needs no lease.
+// A repository without commits has zero Refs. The errors are those of [Volume.Sync], including a conflict if
+// the path is bound to another remote.
+func (v *Volume) ListRefs(ctx context.Context, req ListRefsRequest) (Refs, error) {
+	if req.Repo.IsZero() {
+		return Refs{}, events.Errorf(events.Permanent, events.ClassInternal, "volume: request without a repository")
+	}
+	refs, err := v.listRefs(ctx, req)
+	if err != nil {
+		return Refs{}, fmt.Errorf("list refs of %s: %w", req.Repo, err)
+	}
+	return refs, nil
+}
+
+func (v *Volume) listRefs(ctx context.Context, req ListRefsRequest) (Refs, error) {
+	if err := checkURL(req.URL); err != nil {
+		return Refs{}, err
+	}
+	if _, _, err := v.checkBound(v.folder(req.Repo), req.URL); err != nil {
+		return Refs{}, err
+	}
+	r, err := v.net.DialAndList(ctx, req.URL, req.Auth, req.Foreign, v.cfg.wireLimits(req.Limiter), "refs/heads/",
+		"refs/tags/")
+	if err != nil {
+		return Refs{}, err
+	}
+	defer r.Close()
+	return refsOf(r.BranchesAndTags())
 }

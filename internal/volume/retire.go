@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -74,7 +75,7 @@ func (h *holder) queryResults(ctx context.Context) {
 	h.horizon = horizon{results, true, err == nil} // without an answer, trees stay
 }
 
-// retireReplaced retires the trees that the flip replaced. If the holder is killed before, tidy retires them.
+// retireReplaced retires the trees that names linked to before. If the holder is killed before, tidy retires them.
 func (h *holder) retireReplaced(ctx context.Context, replaced []string) error {
 	var trees []string
 	for _, tree := range replaced {
@@ -142,6 +143,23 @@ func (f folder) markRetired(trees []string, lastNamed string) error {
 		}
 	}
 	return nil
+}
+
+// unretire removes the marks of trees that are to be published again, durably: an old one would end the grace early.
+func (f folder) unretire(trees iter.Seq[string]) error {
+	removed := false
+	for tree := range trees {
+		switch err := os.Remove(f.mark(tree)); {
+		case err == nil:
+			removed = true
+		case !errors.Is(err, os.ErrNotExist):
+			return err
+		}
+	}
+	if !removed {
+		return nil
+	}
+	return disk.SyncDir(f.retired())
 }
 
 // expired returns the retired trees past their grace, oldest first. They may be pinned or named by results.

@@ -270,7 +270,7 @@ func TestUnchangedViewsNeedNoSlot(t *testing.T) {
 		t.Errorf("changed: %v", changed)
 	}
 	idle, ended := slots.Room(), make(chan error, 2)
-	go func() { ended <- w.volume.PublishViews(t.Context(), w.viewRequest(next, views)) }()
+	go func() { ended <- w.volume.PublishSubtrees(t.Context(), w.viewRequest(next, views)) }()
 	go func() {
 		_, err := w.compareViews(next.After, "", views, nil)
 		ended <- err

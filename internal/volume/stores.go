@@ -42,7 +42,7 @@ func (v *Volume) StoreOf(tree string) (Stored, error) {
 // PinObjects waits: until ctx is done, or for 10 s, as the process that prunes may be stopped.
 func PinObjects(ctx context.Context, tree string) (*os.File, error) {
 	store, err := checkout.GitDirOf(tree).Store()
-	if err == nil && store == "" {
+	if err == nil && (store == "" || checkout.SelectionOf(tree) != "") {
 		err = errors.New("the tree of a view is no Git repository: use the name of its repository, without the view")
 	}
 	if err != nil {

@@ -32,7 +32,7 @@ func partError(err error) error {
 // that makes a job wait for the host. It returns other errors unchanged, such as those of our own limits, which are
 // short.
 func hostFault(err error) error {
-	if events.ClassOf(err) != events.ClassLimited || events.DispositionOf(err) != events.Contention {
+	if events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Contention {
 		return err
 	}
 	waiting, _ := errors.AsType[events.Fault](err)
@@ -49,7 +49,7 @@ func isUnavailable(err error) bool {
 		return false
 	}
 	switch events.ClassOf(err) {
-	case events.ClassNetwork, events.ClassServer, events.ClassNotFound, events.ClassLimited:
+	case events.ClassNetwork, events.ClassServer, events.ClassNotFound, events.ClassBusy:
 		return true
 	case events.ClassAuth, events.ClassConfig, events.ClassHostile, events.ClassQuota:
 		return events.DispositionOf(err) == events.Permanent

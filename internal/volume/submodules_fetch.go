@@ -343,9 +343,7 @@ func (s *syncer) buildPart(ctx context.Context, q object.Quarantine, built, base
 	if err == nil && base == (store{}) {
 		err = object.MakeBare(built.dir, q.Format)
 	} else if err == nil {
-		if err = os.MkdirAll(built.dir, 0o755); err == nil {
-			_, err = base.linkTo(ctx, built.dir)
-		}
+		_, err = linkAll(ctx, base.dir, base.dir, built.dir)
 	}
 	if err != nil {
 		return disk.Error("create the store of a submodule", err)

@@ -312,7 +312,7 @@ func refusing(host string, err error) *requestLog {
 func TestBestEffortDoesNotWaitForOtherHosts(t *testing.T) {
 	t.Parallel()
 	wait := func(err error) error {
-		return &events.Error{Disposition: events.Contention, Class: events.ClassLimited, RetryAfter: time.Hour, Err: err}
+		return &events.Error{Disposition: events.Contention, Class: events.ClassBusy, RetryAfter: time.Hour, Err: err}
 	}
 	for name, tc := range map[string]struct {
 		refusal error
@@ -321,8 +321,8 @@ func TestBestEffortDoesNotWaitForOtherHosts(t *testing.T) {
 		class   events.Class // of the missing submodule; "" if the sync waits
 	}{
 		"no answer":               {refusal: wait(events.Errorf(events.Retryable, events.ClassNetwork, "no answer")), class: events.ClassNetwork},
-		"a rate limit":            {refusal: wait(events.Errorf(events.Retryable, events.ClassLimited, "a rate limit")), class: events.ClassLimited},
-		"its answer":              {status: 429, class: events.ClassLimited},
+		"a rate limit":            {refusal: wait(events.Errorf(events.Retryable, events.ClassBusy, "a rate limit")), class: events.ClassBusy},
+		"its answer":              {status: 429, class: events.ClassBusy},
 		"its answer, of own host": {status: 429, own: true},
 		"our limit":               {refusal: wait(errors.New("our limit"))},
 	} {
@@ -347,10 +347,10 @@ func TestBestEffortDoesNotWaitForOtherHosts(t *testing.T) {
 				return w.volume.Sync(t.Context(), req)
 			}
 			_, err := sync(events.SubmodulesRequired)
-			testenv.MustFail(t, err, events.ClassLimited, events.Contention)
+			testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 			res, err := sync(events.SubmodulesBestEffort)
 			if tc.class == "" {
-				testenv.MustFail(t, err, events.ClassLimited, events.Contention)
+				testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 				return
 			}
 			if err != nil || len(res.Missing) != 1 || events.Class(res.Missing[0].Class) != tc.class {

@@ -130,7 +130,7 @@ func TestSubmodulesWaitForABlockedHost(t *testing.T) {
 	req := w.requestParts(events.SubmodulesBestEffort)
 	req.Submodule = func(context.Context, string) (PartRemote, error) { return PartRemote{Limiter: limiter}, nil }
 	_, err := w.volume.Sync(t.Context(), req)
-	testenv.MustFail(t, err, events.ClassLimited, events.Contention)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	if w.published() != "" || limiter.asked == 0 {
 		t.Errorf("published %q; %d requests that wait", w.published(), limiter.asked)
 	}

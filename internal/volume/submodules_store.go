@@ -11,7 +11,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
-	"lockstep/internal/git/object"
 )
 
 // parts is the folder of the repository's submodules.
@@ -86,32 +85,4 @@ func (h *holder) pruneParts(ctx context.Context) error {
 		}
 		return nil
 	})
-}
-
-// linkParts links the stores of From's submodules to To.
-func (m *mover) linkParts(ctx context.Context) error {
-	dirs, err := m.from.listParts()
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		place := filepath.Join(m.to.parts(), filepath.Base(dir))
-		if _, err := os.Lstat(place); err == nil {
-			continue
-		}
-		q, err := object.OpenQuarantine(m.to.quarantine(m.req.ToFence))
-		if err != nil {
-			return err
-		}
-		if _, err := (store{dir}).linkTo(ctx, q.Dir); err != nil {
-			return disk.Error("link a submodule", err)
-		}
-		err = m.to.guarded(ctx, m.req.ToFence, func() error {
-			return errors.Join(os.MkdirAll(m.to.parts(), 0o755), os.Rename(q.Dir, place))
-		})
-		if err != nil {
-			return disk.Error("link a submodule", err)
-		}
-	}
-	return nil
 }

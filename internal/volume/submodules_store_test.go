@@ -183,7 +183,7 @@ func TestSubmodulesMoveWithTheirRepository(t *testing.T) {
 	w.syncParts(events.SubmodulesRequired)
 	want := treeWithModes(t, w.path(widgets))
 	w.rename(widgets, gadgets)
-	testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	if got := treeWithModes(t, w.path(gadgets)); !maps.Equal(got, want) {
 		t.Errorf("moved %q, want %q", got, want)
 	}
@@ -198,6 +198,30 @@ func TestSubmodulesMoveWithTheirRepository(t *testing.T) {
 	if got := treeWithModes(t, w.path(gadgets)); !maps.Equal(got, want) || w.uploads("acme/lib") != fetches {
 		t.Errorf("synced %q with %d fetches, want %q", got, w.uploads("acme/lib")-fetches, want)
 	}
+}
+
+// The new path has some submodules already, of a push that was synced before the move.
+func TestSubmodulesMoveToSyncedPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lib, urls := w.simple(), map[string]string{"sub": w.git.URL("acme/lib")}
+	w.withParts(widgets, map[string]string{"sub": lib}, urls, nil)
+	newer := w.commitAt("acme/lib", gitserver.Edit{Write: map[string]string{"l": "newer"}})
+	w.commit("v1", gitserver.Edit{Write: map[string]string{".gitmodules": gitmodules(urls)}, Submodule: map[string]string{"sub": newer}})
+	w.syncParts(events.SubmodulesRequired)
+	req := w.request("v1")
+	req.Submodules = events.SubmodulesRequired
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	want := treeWithModes(t, w.path(widgets+"@v1"))
+	w.rename(widgets, gadgets)
+	req = w.requestAt(gadgets, "")
+	req.Submodules = events.SubmodulesRequired
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	if got := treeWithModes(t, w.path(gadgets+"@v1")); !maps.Equal(got, want) || got["sub/l"] != "false newer" {
+		t.Errorf("moved %q, want %q", got, want)
+	}
+	w.mustVerifyAt(gadgets)
 }
 
 // TestALaterCommitFetchesWhatIsNew counts the bytes of fetches, and changes most of a submodule many times.
@@ -258,11 +282,11 @@ func TestSubmodulesGoWithTheirRepository(t *testing.T) {
 		},
 		"moved": func(w *world) {
 			w.rename(widgets, gadgets)
-			testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+			testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 		},
 		"removed after another had moved": func(w *world) {
 			w.rename(widgets, gadgets)
-			testenv.Must(w.volume.Move(t.Context(), w.move()))(t)
+			testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 			testenv.Must(w.git.Create(t.Context(), widgets, nil))(t)
 			w.withParts(widgets, map[string]string{"sub": w.git.Head("acme/lib", "refs/heads/main")}, map[string]string{"sub": w.git.URL("acme/lib")}, nil)
 			w.syncParts(events.SubmodulesRequired)

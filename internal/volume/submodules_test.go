@@ -269,7 +269,7 @@ func TestRequiredSubmodulesThatCannotBeHad(t *testing.T) {
 		"a local path":         {urls: map[string]string{"sub": "/srv/lib"}, class: events.ClassConfig, kind: events.Permanent, text: "scheme"},
 		"a file":               {urls: map[string]string{"sub": "file:///srv/lib"}, class: events.ClassConfig, kind: events.Permanent, text: "scheme"},
 		"a command":            {urls: map[string]string{"sub": "ext::sh -c touch% /tmp/x"}, class: events.ClassConfig, kind: events.Permanent},
-		"a password":           {urls: map[string]string{"sub": "https://u:hunter2@host.example/x"}, class: events.ClassConfig, kind: events.Permanent, text: "carries credentials"},
+		"a password":           {urls: map[string]string{"sub": "https://u:hunter2@host.example/x"}, class: events.ClassConfig, kind: events.Permanent, text: "contains a password"},
 		"too many ..":          {urls: map[string]string{"sub": "../../../../../../../../x"}, class: events.ClassConfig, kind: events.Permanent, text: "../"},
 		"a private network":    {urls: map[string]string{"sub": "http://127.0.0.1:1/acme/lib"}, class: events.ClassConfig, kind: events.Permanent, text: "private network"},
 		"metadata":             {urls: map[string]string{"sub": "http://169.254.169.254/acme/lib"}, class: events.ClassConfig, kind: events.Permanent, text: "never allowed"},

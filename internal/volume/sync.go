@@ -15,8 +15,8 @@ import (
 )
 
 // Sync fetches one ref and publishes its tree. It returns once readers see the new tree, or an error if they
-// still see the old one; package events derives from the error whether to retry. If ctx is cancelled, Sync
-// returns its cause soon.
+// still see the old one; package events derives from the error whether to retry. With [ErrNoCommit], it also returns
+// the ref and what it is at. If ctx is cancelled, Sync returns its cause soon.
 //
 // The caller holds the lease on req.Repo with the fence req.Fence. Only one Sync or Remove may run per repository and
 // fence; of two with different fences, the lower fails with [ErrStale] and changes nothing that readers see.
@@ -25,7 +25,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 		return SyncResult{}, err
 	}
 	defer v.janitor.syncBegins()()
-	s := v.newSyncer(v.folder(req.Repo), req)
+	s := &syncer{builder: v.newBuilder(v.folder(req.Repo), req.Fence, req.Progress), req: req}
 	defer s.slot.leave()
 	res, err := s.run(ctx)
 	s.progress.end()
@@ -36,10 +36,14 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	v.janitor.add(s.f)
 	if err != nil {
 		_ = os.RemoveAll(s.f.build(s.fence))
-		return SyncResult{}, fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
+		err = fmt.Errorf("sync %s: %w", req.Repo, s.f.explain(ctx, req.Fence, err))
+		return SyncResult{Ref: res.Ref, After: res.After}, err
 	}
 	return res, nil
 }
+
+// ErrNoCommit means that a ref is at a tree or a blob.
+var ErrNoCommit = object.ErrNoCommit
 
 // syncer is a sync of one request. Its steps get what they work on as arguments; what they make is in its builder.
 type syncer struct {
@@ -57,11 +61,8 @@ type target struct {
 	tip
 	names []string // to publish under
 	now   current  // published under the first name at the start
+	was   current  // published for the ref at the start, under any name
 	check Check    // of the commit; nil for none
-}
-
-func (v *Volume) newSyncer(f folder, req SyncRequest) *syncer {
-	return &syncer{builder: v.newBuilder(f, req.Fence, req.Progress), req: req}
 }
 
 // run goes through the steps of a sync.
@@ -77,13 +78,16 @@ func (s *syncer) run(ctx context.Context) (SyncResult, error) {
 		}
 	}
 	if s.isDone(t) {
-		return s.settle(ctx, t, "", SyncResult{Ref: t.Ref, Path: t.names[0], Before: t.now.commit, After: t.now.commit})
+		return s.settle(ctx, t, "", SyncResult{
+			Ref: t.Ref, Path: t.names[0], Before: t.now.commit, After: t.now.commit, Former: t.was.publication(),
+		})
 	}
 	if err := s.checkSpace(ctx, t); err != nil {
 		return SyncResult{}, err
 	}
 	if err := s.obtain(ctx, t); err != nil {
-		return SyncResult{}, err
+		at := cmp.Or(commitText(t.Commit), commitText(t.Want)) // as [Volume.ListRefs] names it
+		return SyncResult{Ref: t.Ref, After: at}, err
 	}
 	res, tree, err := s.make(ctx, t)
 	if err != nil && !s.refetched && worthRefetching(ctx, err) { // the store, or that of a submodule, is damaged
@@ -135,7 +139,11 @@ func (s *syncer) known() *target {
 // aim returns the target for a tip of the remote.
 func (s *syncer) aim(at tip) *target {
 	t := &target{tip: at, names: s.v.names(s.f, s.binding, at)}
-	t.now = s.v.current(s.f, s.binding, t.names[0])
+	for _, name := range slices.Backward(t.names) {
+		if t.now = s.v.current(s.f, s.binding, name); t.now.ref == t.Ref.String() {
+			t.was = t.now
+		}
+	}
 	s.ref = t.Ref
 	s.setCheck(t)
 	return t
@@ -163,7 +171,7 @@ func (s *syncer) list(ctx context.Context) (t *target, err error) {
 	}
 	s.remote.ForgetRefs()
 	t = s.aim(at)
-	if err := s.checkNames(t.names); err != nil { // fail before fetching and building
+	if err := s.v.checkNames(s.f, s.binding, t.names); err != nil { // fail before fetching and building
 		return nil, err
 	}
 	s.v.done("listed")
@@ -175,19 +183,15 @@ func (s *syncer) isDone(t *target) bool {
 	if t.check != nil || s.req.Refetch || !s.isPublished(t, t.Commit, nil) {
 		return false
 	}
-	return t.now.commit == s.base(t) && !s.wasDamaged(t.now.commit)
+	base := s.base(t)
+	return t.now.commit == base.Commit && !base.Uncertain && !s.wasDamaged(t.now.commit)
 }
 
-// base returns the commit to list changed files from.
-func (s *syncer) base(t *target) string {
-	published := ""
-	if t.now.ref == t.Ref.String() {
-		published = t.now.commit
-	}
+func (s *syncer) base(t *target) Base {
 	if s.req.Base == nil {
-		return published
+		return Base{Commit: t.was.commit}
 	}
-	return s.req.Base(t.Ref, published)
+	return s.req.Base(t.Ref, t.was.publication())
 }
 
 // make admits the commit that was obtained, fills its plan with submodules and LFS files, and builds its
@@ -199,12 +203,10 @@ func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree stri
 	if err := s.obtainParts(ctx); err != nil {
 		return SyncResult{}, "", err
 	}
-	res = SyncResult{Ref: t.Ref, Path: t.names[0], Before: s.base(t), After: s.plan.Commit.String()}
-	changed, damaged, err := s.changesSince(ctx, res.Before)
-	if err != nil {
+	res = SyncResult{Ref: t.Ref, Path: t.names[0], After: s.plan.Commit.String(), Former: t.was.publication()}
+	if err := s.compare(ctx, s.base(t), &res); err != nil {
 		return SyncResult{}, "", err
 	}
-	res.Files, res.Full, res.Truncated, res.Damaged = filesOf(changed.Files), changed.Full, changed.Truncated, damaged
 	res.Forced = s.isForced(ctx, res.Before)
 	if !s.isPublished(t, s.plan.Commit, &s.parts) {
 		if err := s.obtainLarge(ctx); err != nil {
@@ -223,8 +225,24 @@ func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree stri
 	return res, tree, nil
 }
 
+// compare lists the files of a result that have changed since a base.
+func (s *syncer) compare(ctx context.Context, base Base, res *SyncResult) error {
+	from := base.Commit
+	if res.Doubtful = s.isDoubtful(base); res.Doubtful {
+		from = ""
+	}
+	changed, err := s.changesSince(ctx, from)
+	if err != nil {
+		return err
+	}
+	res.Before, res.Files = base.Commit, filesOf(changed.Files)
+	res.Full, res.Truncated = changed.Full || res.Doubtful, changed.Truncated
+	return nil
+}
+
 // settle publishes a new tree, or only records the default branch if there is none.
 func (s *syncer) settle(ctx context.Context, t *target, tree string, res SyncResult) (SyncResult, error) {
+	res.Object = t.Want.String()
 	if tree == "" {
 		res.Tree = s.v.relative(s.f.tree(t.now.tree))
 		return res, s.f.guarded(ctx, s.fence, func() error { return s.recordDefault(t) })
@@ -259,7 +277,7 @@ func (s *syncer) flip(ctx context.Context, t *target, tree string) (replaced []s
 		return nil, err
 	}
 	err = s.f.guarded(ctx, s.fence, func() error {
-		if err := s.checkNames(t.names); err != nil {
+		if err := s.v.checkNames(s.f, s.binding, t.names); err != nil {
 			return err
 		}
 		begun = true
@@ -280,9 +298,10 @@ func (s *syncer) flip(ctx context.Context, t *target, tree string) (replaced []s
 	return replaced, err
 }
 
-func (s *syncer) checkNames(names []string) error {
+// checkNames checks each of the names to publish.
+func (v *Volume) checkNames(f folder, b binding, names []string) error {
 	for _, name := range names {
-		if err := s.v.checkName(s.f, name, s.binding.Remote); err != nil {
+		if err := v.checkName(f, name, b.Remote); err != nil {
 			return err
 		}
 	}

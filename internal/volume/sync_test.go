@@ -81,7 +81,7 @@ func TestSyncListsFilesFromTheCallersBase(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := w.request("")
-			req.Base = func(events.Ref, string) string { return tc.base }
+			req.Base = func(events.Ref, Publication) Base { return Base{Commit: tc.base} }
 			res := testenv.Must(w.volume.Sync(t.Context(), req))(t)
 			if !slices.Equal(res.Files, tc.files) || res.Full != tc.full || res.Before != tc.base || res.Published {
 				t.Errorf("unexpected result %+v", res)

@@ -63,10 +63,15 @@ func (h *holder) clear() error {
 	if err != nil {
 		return err
 	}
-	for _, path := range expired {
-		if err := unpublish(path); err != nil {
-			return err
-		}
+	if err := unpublish(expired...); err != nil {
+		return err
+	}
+	dirs, err := h.f.subtreeFolders(h.binding)
+	if err != nil {
+		return err
+	}
+	if err := h.v.forgetFolders(h.f, dirs); err != nil {
+		return err
 	}
 	useless, err := h.uselessPrepared()
 	if err != nil {

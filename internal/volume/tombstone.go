@@ -44,10 +44,10 @@ func (d *tombstone) lastStore() int {
 // isExpired reports whether the grace period of the names has ended.
 func (d *tombstone) isExpired(grace time.Duration) bool { return d != nil && time.Since(d.At) > grace }
 
-// activeLinks returns the published trees by path. The paths of names whose repository has moved away and whose grace
-// period has ended are returned separately.
+// activeLinks returns the published trees by path, with subtrees. The paths of names whose repository has moved away
+// and whose grace period has ended are returned separately.
 func (h *holder) activeLinks() (links map[string]string, expired []string, err error) {
-	links, err = h.v.links(h.f, h.binding)
+	links, err = h.v.withSubtrees(h.v.links, h.f, h.binding)
 	if err != nil || !h.binding.MovedAway.isExpired(h.v.cfg.Grace) {
 		return links, nil, err
 	}
@@ -77,9 +77,6 @@ func (h *holder) forgetMovedAway() error {
 		}
 	}
 	if h.binding.Remote == "" {
-		if views, err := disk.ReadDir(h.f.views().trees()); err != nil || len(views) > 0 {
-			return disk.Error("list the trees of views", err)
-		}
 		h.binding.MovedAway = nil
 		return h.f.discardAll()
 	}
@@ -127,26 +124,14 @@ func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error
 // discardAll discards everything but the fence and adopted clones. The binding goes last, so that an
 // interrupted removal can be repeated.
 func (f folder) discardAll() error {
-	for _, path := range []string{
+	err := f.discardAt([]string{
 		f.trees(), f.building(), f.prepared(), f.retired(), f.tidied(), f.damaged(), f.quarantines(), f.stores(),
-		f.lfs(), f.parts(), f.views().dir, f.listed(), f.usage(), f.binding(),
-	} {
-		if err := f.discard(path); err != nil {
-			return err
-		}
+		f.lfs(), f.parts(), f.origins(), f.listed(), f.usage(), f.binding(),
+	})
+	if err != nil {
+		return err
 	}
 	return disk.Error("remove", disk.SyncDir(f.dir))
-}
-
-// discardExtras discards the LFS objects, the submodules and the listed refs of a repository that moves away.
-// Another repository at its path must not find them: it could name objects that it has no access to.
-func (f folder) discardExtras() error {
-	for _, path := range []string{f.lfs(), f.parts(), f.listed()} {
-		if err := f.discard(path); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // tookParts reports whether a tree is of a repository that has moved away with the stores of the tree's submodules.

@@ -115,12 +115,14 @@ func (f folder) contents() (string, int, error) {
 	if len(parts) > 0 {
 		text += fmt.Sprintf(", %d submodules", len(parts))
 	}
-	views, err := disk.ReadDir(f.views().trees())
+	apps, err := disk.ReadDir(f.origins())
 	if err != nil {
-		return "", 0, disk.Error("list the trees of views", err)
+		return "", 0, disk.Error("list the folders of subtrees", err)
 	}
-	if len(views) > 0 {
-		text += fmt.Sprintf(", %d trees of views", len(views))
+	for _, app := range apps {
+		if info, err := app.Info(); err == nil { // what its names link to may have changed
+			text += fmt.Sprintf(", subtrees of %s at %d", app.Name(), info.ModTime().UnixNano())
+		}
 	}
 	return text, len(trees), nil
 }

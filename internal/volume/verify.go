@@ -79,14 +79,11 @@ func (c *verifier) run() error {
 		return notHere(c.req.Repo)
 	}
 	c.binding = b
-	links, err := c.v.allLinks(c.f, b)
+	links, err := c.v.withSubtrees(c.v.allLinks, c.f, b)
 	if err != nil {
 		return err
 	}
-	if err := c.checkStores(links); err != nil {
-		return err
-	}
-	if err := c.checkViews(); err != nil || !c.req.Repair {
+	if err := c.checkStores(links); err != nil || !c.req.Repair {
 		return err
 	}
 	return c.f.guarded(c.ctx, c.req.Fence, c.mark)
@@ -110,7 +107,7 @@ func (c *verifier) checkStores(links map[string]string) error {
 	if err != nil {
 		return err
 	}
-	stores := map[string][]string{}
+	stores, subtrees := map[string][]string{}, []string(nil)
 	if _, err := os.Lstat(current.dir); err == nil {
 		stores[current.dir] = nil
 	}
@@ -138,21 +135,35 @@ func (c *verifier) checkStores(links map[string]string) error {
 			c.check.NoteDamagedTree(tree)
 			continue
 		}
-		stores[dir] = append(stores[dir], tree)
+		switch {
+		case checkout.SelectionOf(name) == "":
+			stores[dir] = append(stores[dir], tree)
+		case linked[name] || checkout.GitDirOf(tree).Large() == "": // otherwise its pointers may be gone
+			subtrees = append(subtrees, tree)
+		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(stores)) {
 		if err := c.check.CheckStore(dir, stores[dir]); err != nil {
 			return err
 		}
 	}
-	return nil
+	objects, err := c.f.openStores()
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	return c.check.CheckSelections(subtrees, objects)
 }
 
 // mark makes the next sync replace damaged trees, damaged stores and the trees that use them, and discards
 // the prepared trees, which are not checked. The caller holds the file lock. After a crash, the next Verify
 // finds the rest again.
 func (c *verifier) mark() error {
-	if err := c.v.unfinishViews(c.f, c.binding); err != nil {
+	dirs, err := c.f.subtreeFolders(c.binding)
+	if err != nil {
+		return err
+	}
+	if err := c.f.forgetOrigins(dirs); err != nil {
 		return err
 	}
 	if err := c.f.limitPrepared(0); err != nil {

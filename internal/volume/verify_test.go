@@ -466,7 +466,7 @@ func TestAlterationsAreReplaced(t *testing.T) {
 				}
 				before := res.Tree
 				req := w.request("")
-				req.Base = func(events.Ref, string) string { return commit } // as a worker knows from the state
+				req.Base = func(events.Ref, Publication) Base { return Base{Commit: commit} } // as a worker knows from the state
 				res = testenv.Must(w.volume.Sync(t.Context(), req))(t)
 				if res.Tree == before || res.Before != commit || res.After != commit {
 					t.Errorf("not replaced: %+v", res)

@@ -69,12 +69,15 @@ func (v *Volume) Describe(repo events.RepoPath) (Detail, bool, error) {
 // Published lists the commits at which a repository's names are published.
 type Published struct {
 	Commits map[events.Ref]string
+	Trees   map[events.Ref]string        // names of the trees
 	LFS     map[events.Ref]lfs.Selection // of the trees that have LFS files
 	Changed map[events.Ref]time.Time     // when they were published
 	Damaged map[events.Ref]bool          // refs whose published tree is marked as damaged, and so is not in Commits
 	Plain   events.Ref                   // ref of the plain name; zero if there is no plain name
+	Named   map[events.Ref]bool          // refs that have a name of their own, besides the plain name or without it
 	Remote  string                       // remote as first given
 	Fetched bool                         // whether anything was ever fetched from Remote
+	Default events.Ref                   // ref whose syncs publish the plain name: the last default branch
 
 	// of the trees that were asked for with submodules, also if they are damaged
 	Submodules map[events.Ref]events.Submodules
@@ -99,7 +102,8 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 		return Published{}, false, err
 	}
 	p := Published{
-		Commits: map[events.Ref]string{}, LFS: map[events.Ref]lfs.Selection{}, Changed: map[events.Ref]time.Time{},
+		Commits: map[events.Ref]string{}, Trees: map[events.Ref]string{}, Named: map[events.Ref]bool{},
+		LFS: map[events.Ref]lfs.Selection{}, Changed: map[events.Ref]time.Time{},
 		Damaged: map[events.Ref]bool{}, Remote: b.Remote,
 		Submodules: map[events.Ref]events.Submodules{}, Incomplete: map[events.Ref]bool{},
 		Missing: map[events.Ref][]checkout.Part{},
@@ -108,7 +112,8 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	for _, path := range slices.Backward(slices.Sorted(maps.Keys(links))) {
 		name, commit, ok := checkout.RefAndCommit(f.tree(links[path]))
 		if ref, err := events.ParseRef(name); ok && err == nil {
-			p.Commits[ref], p.Changed[ref] = commit, publishedAt(path)
+			p.Commits[ref], p.Trees[ref], p.Changed[ref] = commit, links[path], publishedAt(path)
+			p.Named[ref] = p.Named[ref] || path != v.publishedPath(b.Repo.String())
 			delete(p.LFS, ref)
 			if selection := lfsOf(f.tree(links[path])); len(selection) > 0 {
 				p.LFS[ref] = selection
@@ -134,6 +139,7 @@ func (v *Volume) Published(repo events.RepoPath) (Published, bool, error) {
 	if ref, err := events.ParseRef(v.current(f, b, b.Repo.String()).ref); err == nil {
 		p.Plain = ref
 	}
+	p.Default = b.Default
 	return p, true, nil
 }
 

@@ -2,20 +2,14 @@ package volume
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	"github.com/go-git/go-git/v5/plumbing"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
-	"lockstep/internal/git/wildmatch"
 	"lockstep/internal/view"
 )
 
@@ -120,7 +114,7 @@ func (c *viewComparer) sinceBase(ctx context.Context) ([]ChangedView, error) {
 	if err != nil {
 		return nil, err
 	}
-	subtrees, err := c.subtrees(ctx, matches.Views()...)
+	subtrees, err := c.req.Views.IDs(ctx, c.objects, c.tree, matches.Views())
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +131,8 @@ func (c *viewComparer) bySubtree(ctx context.Context) ([]ChangedView, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := slices.Sorted(maps.Keys(c.req.Views.Map()))
-	subtrees, err := c.subtrees(ctx, names...)
+	names := c.req.Views.Names()
+	subtrees, err := c.req.Views.IDs(ctx, c.objects, c.tree, names)
 	if err != nil {
 		return nil, err
 	}
@@ -171,14 +165,7 @@ func (c *viewComparer) match(
 		return nil, nil, err
 	}
 	matches, err := views.Match(diff.Paths())
-	return diff, matches, tooComplex(err)
-}
-
-func tooComplex(err error) error {
-	if err == nil {
-		return nil
-	}
-	return events.Errorf(events.Permanent, events.ClassConfig, "%w", err)
+	return diff, matches, err
 }
 
 // list fills in the files of the changed views.
@@ -209,62 +196,6 @@ func (c *viewComparer) list(
 	return nil
 }
 
-// subtrees returns the ID of the tree object with only the files of each view, by name.
-func (c *viewComparer) subtrees(ctx context.Context, names ...string) (map[string]string, error) {
-	distinct, equal := distinctViews(c.req.Views, names)
-	subtrees, matcher := make(map[string]string, len(names)), &wildmatch.Matcher{}
-	if err := c.filter(ctx, distinct, matcher, subtrees); err != nil {
-		return nil, err
-	}
-	for _, name := range distinct {
-		for _, same := range equal[name] {
-			subtrees[same] = subtrees[name]
-		}
-	}
-	return subtrees, nil
-}
-
-// filter adds the subtrees of views by name.
-func (c *viewComparer) filter(
-	ctx context.Context, names []string, matcher *wildmatch.Matcher, subtrees map[string]string,
-) error {
-	ids, err := checkout.FilterTrees(ctx, c.objects, c.tree, viewPosition{c.req.Views.Only(names...).Top(), matcher})
-	switch {
-	case matcher.IsExhausted():
-		return tooComplex(view.ErrTooComplex)
-	case errors.Is(err, checkout.ErrManySelections):
-		half := len(names) / 2
-		if err := c.filter(ctx, names[:half], matcher, subtrees); err != nil {
-			return err
-		}
-		return c.filter(ctx, names[half:], matcher, subtrees)
-	case err != nil:
-		return err
-	}
-	for i, name := range names {
-		id, ok := ids[int32(i)]
-		if !ok {
-			id = c.tree.Format().Hash(plumbing.TreeObject, nil)
-		}
-		subtrees[name] = id.String()
-	}
-	return nil
-}
-
-// distinctViews returns one of the named views of each list of paths, sorted, and by its name all those with
-// the same paths.
-func distinctViews(views *view.Set, names []string) (distinct []string, equal map[string][]string) {
-	first, equal := map[string]string{}, map[string][]string{}
-	for _, name := range names {
-		paths := strings.Join(views.Map()[name], "\x00")
-		if first[paths] == "" {
-			first[paths] = name
-		}
-		equal[first[paths]] = append(equal[first[paths]], name)
-	}
-	return slices.Sorted(maps.Keys(equal)), equal
-}
-
 // storeDirs returns all generations of the repository's store, the last one first.
 func (f folder) storeDirs() (dirs []string, err error) {
 	generations, err := f.generations()
@@ -285,26 +216,4 @@ func (f folder) openStores() (*object.Store, error) {
 		return nil, err
 	}
 	return object.Open(append(dirs, parts...)...), nil
-}
-
-// viewPosition is a [checkout.Selection].
-type viewPosition struct {
-	view.Position
-	matcher *wildmatch.Matcher
-}
-
-// By returns the views that have what is at the position.
-func (p viewPosition) By() []int32 {
-	views := p.Views()
-	p.matcher.Steps += len(views)
-	return views
-}
-
-// Enter returns the position of a name in the folder.
-func (p viewPosition) Enter(name string) checkout.Selection {
-	below := p.Position.Enter(name, p.matcher)
-	if len(below) == 0 || p.matcher.IsExhausted() {
-		return nil
-	}
-	return viewPosition{below, p.matcher}
 }

@@ -10,7 +10,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
-	"lockstep/internal/git/wildmatch"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/view"
@@ -101,7 +100,7 @@ func TestManyViewsOfManyFiles(t *testing.T) {
 	defer objects.Close()
 	tree, _ := objects.TreeOf(object.ParseID(commit))
 	set := testenv.Must(view.New(views))(t)
-	if _, err := checkout.FilterTrees(t.Context(), objects, tree, viewPosition{set.Top(), &wildmatch.Matcher{}}); err != checkout.ErrManySelections {
+	if _, err := checkout.FilterTrees(t.Context(), objects, tree, set.At(set.Names()...)); err != checkout.ErrManySelections {
 		t.Errorf("all together: %v, want %v", err, checkout.ErrManySelections)
 	}
 	got := testenv.Must(w.compareViews(commit, "", views, nil))(t)

@@ -2,22 +2,14 @@ package watch_test
 
 import (
 	"context"
-	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"lockstep/events"
 	"lockstep/internal/redistest"
-	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
-
-const ledger = "lockstep:{0}:deliveries:gh"
 
 // pushed returns a watch's change for a push.
 func pushed(t testing.TB, w watch.Watch, id string) events.Change {
@@ -38,33 +30,77 @@ func (b *bench) accept(in watch.Delivery) watch.Verdict {
 	return verdict
 }
 
-func TestAcceptDeduplicatesDeliveries(t *testing.T) {
-	b := newBench(t)
+// TestRepeatedDelivery covers what has become of a delivery's changes when it is repeated.
+func TestRepeatedDelivery(t *testing.T) {
 	docs, ci := of(t, "docs", "acme/widgets", ""), of(t, "ci", "acme/widgets", "")
-	b.put(docs, ci)
-	b.drain()
-	versions := b.versions("acme/widgets")
-	in := watch.Delivery{Source: "gh", ID: "d1", Versions: versions, Changes: []events.Change{pushed(t, docs, "gh/d1/1"), pushed(t, ci, "gh/d1/2")}}
-	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} {
-		if got := b.accept(in); got != want {
-			t.Errorf("%d: %s, want %s", i, got, want)
+	server := redistest.StartReal(t) // nothing expires in the embedded Redis
+	first, second := pushed(t, docs, "gh/d1/0"), pushed(t, ci, "gh/d1/1")
+	for name, tc := range map[string]struct {
+		then func(b *bench) // after the delivery was accepted
+		want watch.Verdict
+		adds int
+	}{
+		"nothing has settled":           {func(*bench) {}, watch.Duplicate, 0},
+		"one has settled well":          {func(b *bench) { b.settle(first, false) }, watch.Duplicate, 0},
+		"all have settled well":         {func(b *bench) { b.settle(first, false); b.settle(second, false) }, watch.Duplicate, 0},
+		"59 s after":                    {func(b *bench) { b.settle(first, false); b.later(59 * time.Second) }, watch.Duplicate, 0},
+		"a minute after":                {func(b *bench) { b.settle(first, false); b.later(time.Minute) }, watch.Accepted, 1},
+		"one has failed":                {func(b *bench) { b.settle(second, true) }, watch.Accepted, 1},
+		"one has failed, one is well":   {func(b *bench) { b.settle(first, false); b.settle(second, true) }, watch.Accepted, 1},
+		"they do not settle for a day":  {func(b *bench) { b.later(24 * time.Hour) }, watch.Duplicate, 0},
+		"nor as long as they may":       {func(b *bench) { b.later(watch.Keep) }, watch.Accepted, 2},
+		"an entry has vanished":         {func(b *bench) { b.client.XTrimMaxLen(context.Background(), events.DefaultNamespace.Changes(), 1) }, watch.Accepted, 1},
+		"all entries have":              {func(b *bench) { b.client.Del(context.Background(), events.DefaultNamespace.Changes()) }, watch.Accepted, 2},
+		"another delivery has failed":   {func(b *bench) { b.settle(pushed(b.t, docs, "gh/d2/0"), true) }, watch.Duplicate, 0},
+		"another app watches meanwhile": {func(b *bench) { b.put(of(b.t, "scan", "acme/widgets", "")) }, watch.Duplicate, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := benchOn(t, server)
+			b.client.FlushAll(t.Context())
+			b.put(docs, ci)
+			b.drain()
+			in := watch.Delivery{Versions: b.versions("acme/widgets"), Changes: []events.Change{first, second}}
+			if got := b.accept(in); got != watch.Accepted {
+				t.Fatalf("the first: %s", got)
+			}
+			if changes := b.changes(); len(changes) != 2 || changes[0].ID != "gh/d1/0" || changes[0].App != "docs" || changes[1].App != "ci" || !changes[1].Watched || changes[1].URL != ci.URL {
+				t.Fatalf("%+v", changes)
+			}
+			tc.then(b)
+			before, had := b.dump(), len(b.changes())
+			if got := b.accept(in); got != tc.want {
+				t.Fatalf("the repeat: %s, want %s", got, tc.want)
+			}
+			if added := len(b.changes()) - had; added != tc.adds {
+				t.Errorf("the repeat adds %d changes, want %d", added, tc.adds)
+			}
+			if tc.want == watch.Duplicate && !maps.Equal(before, b.dump()) {
+				t.Error("a duplicate changed something")
+			}
+			if got := b.accept(in); got != watch.Duplicate {
+				t.Errorf("the repeat after that: %s", got)
+			}
+		})
+	}
+}
+
+// settle writes what the settlement of a change writes about its delivery.
+func (b *bench) settle(change events.Change, failed bool) {
+	b.t.Helper()
+	for _, update := range watch.Settled(events.DefaultNamespace, change, failed) {
+		if update.Clear {
+			b.client.Del(context.Background(), update.Key)
 		}
+		b.client.PExpire(context.Background(), update.Key, update.Expire)
 	}
-	changes := b.changes()
-	if len(changes) != 2 || changes[0].ID != "gh/d1/1" || changes[0].App != "docs" || changes[1].App != "ci" || !changes[1].Watched || changes[1].URL != ci.URL {
-		t.Errorf("%+v", changes)
-	}
-	// IDs are scoped by source, and a delivery without an ID is never a duplicate.
-	other := in
-	other.Source = "lab"
-	none := watch.Delivery{Versions: versions, Changes: in.Changes}
-	for name, in := range map[string]watch.Delivery{"another source": other, "no id": none, "no id again": none} {
-		if got := b.accept(in); got != watch.Accepted {
-			t.Errorf("%s: %s", name, got)
-		}
-	}
-	if _, err := b.Accept(context.Background(), watch.Delivery{ID: "d1"}); err == nil {
-		t.Error("Accept without a source succeeded")
+}
+
+// later makes what is known of changes as much older.
+func (b *bench) later(d time.Duration) {
+	b.t.Helper()
+	ctx := context.Background()
+	for _, key := range b.client.Keys(ctx, events.DefaultNamespace.Deliveries()+"*").Val() {
+		b.client.PExpire(ctx, key, b.client.PTTL(ctx, key).Val()-d) // Redis removes it at once if that is not positive
 	}
 }
 
@@ -74,7 +110,7 @@ func TestAcceptReturnsStaleForOtherVersions(t *testing.T) {
 	b.put(docs)
 	const widgets, other = "example.com/acme/widgets", "example.com/acme/other"
 	old := b.versions("acme/widgets")[widgets]
-	in := watch.Delivery{Source: "gh", ID: "d1", Changes: []events.Change{pushed(t, docs, "1")}}
+	in := watch.Delivery{Changes: []events.Change{pushed(t, docs, "1")}}
 	refused := func(name string, versions map[string]string) {
 		t.Helper()
 		before := b.dump()
@@ -101,113 +137,18 @@ func TestAcceptReturnsStaleForOtherVersions(t *testing.T) {
 	}
 }
 
-// fill adds n deliveries accepted at the given time to the ledger.
-func (b *bench) fill(n int, at time.Time) {
-	b.t.Helper()
-	members := make([]redis.Z, 0, n)
-	for i := range n {
-		members = append(members, redis.Z{Score: float64(at.UnixMilli()), Member: fmt.Sprint(at.UnixMilli(), "-", i)})
-	}
-	for part := range slices.Chunk(members, 10_000) {
-		if err := b.client.ZAdd(context.Background(), ledger, part...).Err(); err != nil {
-			b.t.Fatal(err)
-		}
-	}
-}
-
-func TestLedgerDropsExpiredDeliveries(t *testing.T) {
-	ctx := context.Background()
-	b := newBench(t)
-	now := b.client.Time(ctx).Val()
-	in := watch.Delivery{Source: "gh", ID: "seen"}
-	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(-time.Minute - watch.Keep).UnixMilli()), Member: "seen"})
-	b.fill(2500, now.Add(-time.Hour-watch.Keep))
-	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} { // first expired, then just accepted
-		if got := b.accept(in); got != want {
-			t.Errorf("%d: %s, want %s", i, got, want)
-		}
-	}
-	b.client.ZAdd(ctx, ledger, redis.Z{Score: float64(now.Add(time.Minute - watch.Keep).UnixMilli()), Member: "seen"})
-	if got := b.accept(in); got != watch.Duplicate {
-		t.Errorf("a minute before it expires: %s", got)
-	}
-	for i := range 2 { // each delivery removes up to a thousand expired ones
-		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("d", i)})
-	}
-	if n := b.client.ZCard(ctx, ledger).Val(); n != 3 {
-		t.Errorf("%d in the ledger, want the three new ones", n)
-	}
-	if left := b.client.PTTL(ctx, ledger).Val(); left <= watch.Keep-time.Minute || left > watch.Keep {
-		t.Errorf("the ledger's TTL is %v, want %v", left, watch.Keep)
-	}
-	long := strings.Repeat("x", 100_000)
-	for i, want := range []watch.Verdict{watch.Accepted, watch.Duplicate} {
-		if got := b.accept(watch.Delivery{Source: "lab", ID: long}); got != want {
-			t.Errorf("long ID, attempt %d: %s", i, got)
-		}
-	}
-	if kept := b.client.ZRange(ctx, "lockstep:{0}:deliveries:lab", 0, -1).Val(); len(kept) != 1 || len(kept[0]) > 200 {
-		t.Errorf("a long ID is stored as %d bytes", len(kept[0]))
-	}
-}
-
-func TestLedgerDropsOldestDeliveriesOverTheLimit(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	b := benchOn(t, redistest.StartReal(t)) // the embedded Redis sorts the whole set each time
-	b.fill(200_000, b.client.Time(ctx).Val().Add(-time.Minute))
-	for i := range 3 {
-		b.accept(watch.Delivery{Source: "gh", ID: fmt.Sprint("e", i)})
-	}
-	if n := b.client.ZCard(ctx, ledger).Val(); n != 200_000 {
-		t.Errorf("%d in the ledger, want 200,000", n)
-	}
-	for _, id := range []string{"e0", "e2"} {
-		if b.client.ZScore(ctx, ledger, id).Err() != nil {
-			t.Errorf("%s was dropped before older ones", id)
-		}
-	}
-}
-
 func TestFailedAcceptChangesNothing(t *testing.T) {
 	ctx := context.Background()
-	for _, spoilt := range []string{"changes", "deliveries:gh", "watch:at:example.com/acme/widgets"} {
+	for _, spoilt := range []string{"changes", "deliveries:1", "watch:at:example.com/acme/widgets"} {
 		b := newBench(t)
 		docs := of(t, "docs", "acme/widgets", "")
 		b.client.Set(ctx, "lockstep:{0}:"+spoilt, "mine", 0)
 		before := b.dump()
-		if verdict, err := b.Accept(ctx, watch.Delivery{Source: "gh", ID: "d", Versions: map[string]string{"example.com/acme/widgets": ""}, Changes: []events.Change{pushed(t, docs, "1")}}); err == nil {
+		if verdict, err := b.Accept(ctx, watch.Delivery{Versions: map[string]string{"example.com/acme/widgets": ""}, Changes: []events.Change{pushed(t, docs, "1")}}); err == nil {
 			t.Errorf("%s is a string: %s", spoilt, verdict)
 		}
 		if after := b.dump(); !maps.Equal(before, after) {
 			t.Errorf("%s: %v", spoilt, after)
 		}
-	}
-}
-
-func TestAcceptRecordsTheNewestAnnouncement(t *testing.T) {
-	b := newBench(t)
-	docs := of(t, "docs", "acme/widgets", "")
-	b.put(docs)
-	last := ""
-	for n, after := range []string{strings.Repeat("a", 40), strings.Repeat("b", 40), "", strings.Repeat("0", 40)} {
-		change, err := docs.Change(fmt.Sprint("c", n), "/test", events.Ref{}, after)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := b.accept(watch.Delivery{Source: "hub", ID: change.ID, Versions: b.versions("acme/widgets"), Changes: []events.Change{change}}); got != watch.Accepted {
-			t.Fatal(got)
-		}
-		if change.Announced() != "" {
-			info, err := b.client.XInfoStream(t.Context(), events.DefaultNamespace.Changes()).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
-			last = info.LastGeneratedID
-		}
-	}
-	known, err := state.NewStore(b.client, events.DefaultNamespace).Load(t.Context(), docs.Repo)
-	if err != nil || last == "" || known.Newest(events.Ref{}, "docs") != last {
-		t.Errorf("newest is %q, error %v; want the last that announced a commit, %s", known.Newest(events.Ref{}, "docs"), err, last)
 	}
 }

@@ -1,25 +1,20 @@
 package watch
 
-import (
-	"slices"
+import "lockstep/events"
 
-	"lockstep/events"
-)
-
-// quiet lists the classes of failures that apps are not notified of: the repository is fine and another
-// result follows, or the app no longer watches it.
-var quiet = []events.Class{events.ClassBusy, events.ClassUnwatched}
-
-// Notable reports whether apps are notified of results like r.
+// Notable reports whether apps are notified of results like r. They are not of a failure of [events.ClassBusy]: the
+// repository is fine and another result follows, or the app no longer watches it.
 func Notable(r events.Result) bool {
 	switch r.Type {
 	case events.ResultSynced:
 		return r.App != "" && !r.Unchanged()
 	case events.ResultFailed:
-		return r.App != "" && !slices.Contains(quiet, r.Class)
+		return r.App != "" && r.Class != events.ClassBusy
 	case events.ResultView:
 		return r.App != ""
-	case events.ResultRemoved, events.ResultMoved, events.ResultPurged:
+	case events.ResultRemoved: // what answers a change for no app is about what apps are told by results of their own
+		return r.App != ""
+	case events.ResultMoved, events.ResultPurged:
 		return true
 	}
 	return false
@@ -49,7 +44,7 @@ func (s Selector) Rank(r events.Result) int {
 		// A tree published under the plain name belongs to the default branch. A failure has no published name: it counts for
 		// the default branch unless another watch of the app selects its ref.
 		switch {
-		case r.Ref.IsZero(), (r.Type == events.ResultSynced || r.Type == events.ResultView) && r.IsDefault():
+		case r.Ref.IsZero(), r.Type != events.ResultFailed && r.IsDefault():
 			return 3
 		case r.Type == events.ResultFailed:
 			return 1

@@ -8,25 +8,24 @@ import (
 	"strings"
 
 	"lockstep/events"
-	"lockstep/internal/view"
 )
 
 func conflict(format string, args ...any) error {
 	return events.Errorf(events.Permanent, events.ClassConflict, format, args...)
 }
 
-// checkLimits returns an error if a repository would have too many watches or views.
+// checkLimits returns an error if a repository would have too many watches, or if an extension refuses them together.
 func checkLimits(repo events.RepoPath, watches []Watch) error {
 	if n := len(watches); n > maxWatches {
 		return conflict("%s would have %d watches, the limit is %d; let apps watch fewer of its refs, or use a pattern",
 			repo, n, maxWatches)
 	}
-	views := 0
-	for _, w := range watches {
-		views += w.Views.Len()
-	}
-	if views > view.MaxViews {
-		return conflict("%s would have %d views, the limit is %d", repo, views, view.MaxViews)
+	for _, e := range extensions {
+		if e.Together != nil {
+			if err := e.Together(repo, watches); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -4,6 +4,10 @@
 // changes a webhook leads to, which remotes are polled and which clones are kept. The registry stores credential
 // names, never secrets.
 //
+// Options of an optional part of a sync belong to its package below internal/ext, which registers their fields and flags:
+// see [Register]. A program that reads watches must import these packages: a watch with a field that none has registered
+// cannot be decoded.
+//
 // # Keys in Redis
 //
 // All keys share the namespace's hash tag, so one script can change them atomically, on Redis Cluster too.
@@ -15,7 +19,8 @@
 //	watch:at:{remote}      hash: the repositories with that remote, and version. A repository contains a slash
 //	watch:index            sorted set of watched repositories, all with score 0: an ordered list, read by page
 //	poll                   sorted set: repository to the time (ms) of its next poll
-//	deliveries:{source}    sorted set: delivery ID to the time (ms) when it was accepted
+//	deliveries:{change}    hash: the entry of a change of a delivery; expires a minute after the change has settled
+//	                       well, and goes when it fails
 //
 // # Paths and remotes
 //

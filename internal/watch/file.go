@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"lockstep/events"
-	"lockstep/internal/view"
 )
 
 const maxFile = 16 << 20
@@ -30,19 +29,10 @@ type entry struct {
 	NotifyURL    string   `yaml:"notify_url,omitempty"`
 	NotifySecret string   `yaml:"notify_secret,omitempty"`
 	Paths        []string `yaml:"paths,omitempty"`
-	Verify       string   `yaml:"verify,omitempty"`
-	VerifyKeys   string   `yaml:"verify_keys,omitempty"`
-	NoRewind     bool     `yaml:"no_rewind,omitempty"`
 	FollowMoves  bool     `yaml:"follow_moves,omitempty"`
-	LFS          LFSMode  `yaml:"lfs,omitempty"`
-	LFSInclude   []string `yaml:"lfs_include,omitempty"`
-	LFSExclude   []string `yaml:"lfs_exclude,omitempty"`
 	Auto         bool     `yaml:"auto,omitempty"`
 
-	Submodules           events.Submodules   `yaml:"submodules,omitempty"`
-	SubmoduleCredentials []string            `yaml:"submodule_credentials,omitempty"`
-	Views                map[string][]string `yaml:"views,omitempty"`
-	ViewTrees            bool                `yaml:"view_trees,omitempty"`
+	Fields map[string]yaml.Node `yaml:",inline"` // of options of extensions
 }
 
 // WriteFile writes watches as YAML that [ReadFile] reads. It omits Silenced.
@@ -52,10 +42,16 @@ func WriteFile(w io.Writer, watches []Watch) error {
 		out.Watches[i] = entry{
 			App: w.App, Repo: w.Repo.String(), URL: w.URL, Ref: w.Ref.String(), MaxRefs: w.MaxRefs, Credential: w.Credential,
 			Depth: w.Depth.String(), Poll: w.Poll.String(), NotifyURL: w.NotifyURL, NotifySecret: w.NotifySecret,
-			Paths: w.Paths, Verify: w.Verify.String(), VerifyKeys: w.VerifyKeys, NoRewind: w.NoRewind,
-			FollowMoves: w.FollowMoves,
-			LFS:         w.LFS, LFSInclude: w.LFSInclude, LFSExclude: w.LFSExclude, Auto: w.Auto,
-			Submodules: w.Submodules, SubmoduleCredentials: w.SubmoduleCredentials, Views: w.Views.Map(), ViewTrees: w.ViewTrees,
+			Paths: w.Paths, FollowMoves: w.FollowMoves, Auto: w.Auto, Fields: map[string]yaml.Node{},
+		}
+		for _, option := range w.Options {
+			var node yaml.Node
+			if err := node.Encode(option); err != nil {
+				return err
+			}
+			for field := 0; field+1 < len(node.Content); field += 2 {
+				out.Watches[i].Fields[node.Content[field].Value] = *node.Content[field+1]
+			}
 		}
 	}
 	encoder := yaml.NewEncoder(w)
@@ -97,7 +93,13 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 	watches := make([]Watch, len(parsed.Watches))
 	var failed []error
 	for i, e := range parsed.Watches {
-		if watches[i], err = e.watch(); err != nil {
+		if unknown := e.unknown(); len(unknown) > 0 {
+			failed = append(failed, unknown...)
+			continue
+		}
+		if watches[i], err = e.watch(&nodes.Watches[i]); errors.As(err, new(*yaml.TypeError)) {
+			failed = append(failed, errors.New(plainYAML.Replace(err.Error()))) // it names the line
+		} else if err != nil {
 			failed = append(failed, fmt.Errorf("line %d: %w", nodes.Watches[i].Line, err))
 		}
 	}
@@ -107,26 +109,32 @@ func ReadFile(r io.Reader) ([]Watch, error) {
 	return watches, checkCompatible(watches, func(i int) string { return fmt.Sprintf("line %d", nodes.Watches[i].Line) })
 }
 
-func (e entry) watch() (Watch, error) {
+// unknown returns an error for each field that no extension has.
+func (e entry) unknown() (failed []error) {
+	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
+		if owners[name].Option == nil {
+			failed = append(failed, fmt.Errorf("line %d: field %s not found", e.Fields[name].Line, name))
+		}
+	}
+	return failed
+}
+
+// watch returns the watch of an entry, which is that of a node.
+func (e entry) watch(node *yaml.Node) (Watch, error) {
 	w := Watch{
 		App: e.App, URL: e.URL, MaxRefs: e.MaxRefs, Credential: e.Credential, NotifyURL: e.NotifyURL,
-		NotifySecret: e.NotifySecret,
-		Paths:        e.Paths, VerifyKeys: e.VerifyKeys, NoRewind: e.NoRewind, FollowMoves: e.FollowMoves, LFS: e.LFS,
-		LFSInclude: e.LFSInclude, LFSExclude: e.LFSExclude, Auto: e.Auto,
-		Submodules: e.Submodules, SubmoduleCredentials: e.SubmoduleCredentials, ViewTrees: e.ViewTrees,
+		NotifySecret: e.NotifySecret, Paths: e.Paths, FollowMoves: e.FollowMoves, Auto: e.Auto,
 	}
 	for _, f := range []struct {
 		name, text string
 		into       interface{ UnmarshalText(text []byte) error }
-	}{{"repo", e.Repo, &w.Repo}, {"ref", e.Ref, &w.Ref}, {"depth", e.Depth, &w.Depth}, {"poll", e.Poll, &w.Poll},
-		{"verify", e.Verify, &w.Verify}} {
+	}{{"repo", e.Repo, &w.Repo}, {"ref", e.Ref, &w.Ref}, {"depth", e.Depth, &w.Depth}, {"poll", e.Poll, &w.Poll}} {
 		if err := f.into.UnmarshalText([]byte(f.text)); err != nil {
 			return Watch{}, fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
-	var err error
-	if w.Views, err = view.New(e.Views); err != nil {
-		return Watch{}, fmt.Errorf("views: %w", err)
+	if err := w.decodeOptions(slices.Sorted(maps.Keys(e.Fields)), node.Decode); err != nil {
+		return Watch{}, err
 	}
 	return New(w)
 }

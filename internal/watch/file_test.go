@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/ext/signatures"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/watch"
 )
 
@@ -16,7 +18,8 @@ func TestFileRoundTrip(t *testing.T) {
 	full, err := watch.New(watch.Watch{
 		App: "docs", URL: "https://example.com/acme/widgets.git", Ref: selector(t, "refs/tags/v*"), Credential: "bot", Depth: 50,
 		Poll: watch.Never, NotifyURL: "https://docs.example.com/in", NotifySecret: "docs", Paths: []string{"docs/**", "*.md"}, Auto: true,
-		Verify: watch.VerifyRequire, VerifyKeys: "team", NoRewind: true, FollowMoves: true, Submodules: events.SubmodulesRequired, SubmoduleCredentials: []string{"libs", "tools"},
+		FollowMoves: true, Options: watch.With(signatures.Options{Verify: signatures.VerifyRequire, Keys: "team", NoRewind: true},
+			submodules.Options{Mode: events.SubmodulesRequired, Credentials: []string{"libs", "tools"}}),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -107,7 +107,7 @@ func TestStreamOrderMatchesConcurrentWrites(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				in := watch.Delivery{Source: "gh", ID: fmt.Sprint(hook, "-", i), Versions: map[string]string{watch.RemoteKey(remote): found.Version}}
+				in := watch.Delivery{Versions: map[string]string{watch.RemoteKey(remote): found.Version}}
 				for n, w := range found.Watches {
 					// The ID contains the version that the change was computed from.
 					in.Changes = append(in.Changes, pushed(t, w, fmt.Sprintf("%s/%d/%d/%d", found.Version, hook, i, n)))

@@ -309,7 +309,8 @@ func (c contents) size() (n int) {
 	return n
 }
 
-var errUnreadable = errors.New("cannot be decoded; remove it with lockstep watch rm and add it again")
+var errUnreadable = errors.New("cannot be decoded: a newer version may have written it, which this process has to be " +
+	"upgraded to; otherwise remove it with lockstep watch rm and add it again")
 
 // watches decodes all watches or returns an error, because skipping one could remove a watched clone.
 func (c contents) watches() ([]Watch, error) {

@@ -171,7 +171,7 @@ func TestEveryWriteChangesTheVersionOfTheRemote(t *testing.T) {
 		b := newBench(t)
 		docs := at(t, "docs", "mirror/widgets", remote, "")
 		b.put(docs, at(t, "docs", "copy/widgets", remote, ""), of(t, "docs", "acme/others", ""))
-		in := watch.Delivery{Source: "gh", ID: "d", Versions: b.versions("acme/widgets"), Changes: []events.Change{pushed(t, docs, "1")}}
+		in := watch.Delivery{Versions: b.versions("acme/widgets"), Changes: []events.Change{pushed(t, docs, "1")}}
 		if err := tc.do(b); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -25,7 +25,7 @@ func TestRegistryOnRedisCluster(t *testing.T) {
 	b.put(docs, of(t, "docs", "acme/other", ""))
 	relied := b.versions("acme/widgets")
 	relied["example.com/acme/none"] = ""
-	in := watch.Delivery{Source: "gh", ID: "1", Versions: relied, Changes: []events.Change{pushed(t, docs, "1")}}
+	in := watch.Delivery{Versions: relied, Changes: []events.Change{pushed(t, docs, "1")}}
 	if got := b.accept(in); got != watch.Accepted {
 		t.Error(got)
 	}

@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/redistest"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
 )
 
-func views(t *testing.T, paths map[string][]string) *view.Set {
+func viewSet(t *testing.T, paths map[string][]string) *view.Set {
 	t.Helper()
 	set, err := view.New(paths)
 	if err != nil {
@@ -32,7 +33,7 @@ func withViews(t *testing.T, app string, n int) watch.Watch {
 		paths[fmt.Sprint("svc", i)] = []string{fmt.Sprintf("services/svc%d", i), "lib/*"}
 	}
 	w := of(t, app, "acme/widgets", "")
-	w.Views = views(t, paths)
+	w.Options = watch.With(views.Options{Views: viewSet(t, paths)})
 	return w
 }
 
@@ -43,7 +44,7 @@ func TestViewsAreStored(t *testing.T) {
 		b.put(w)
 		for range 2 {
 			set := b.set("acme/widgets")
-			if got := set.Watches[0].Views; got.Len() != n || n > 0 && got.Digest() != w.Views.Digest() {
+			if got := views.Of(set.Watches[0]).Views; got.Len() != n || n > 0 && got.Digest() != views.Of(w).Views.Digest() {
 				t.Errorf("%d views were stored as %d", n, got.Len())
 			}
 		}
@@ -52,7 +53,7 @@ func TestViewsAreStored(t *testing.T) {
 			t.Fatal(err)
 		}
 		read, err := watch.ReadFile(&text)
-		if err != nil || fmt.Sprint(read[0].Views) != fmt.Sprint(w.Views) {
+		if err != nil || fmt.Sprint(views.Of(read[0]).Views) != fmt.Sprint(views.Of(w).Views) {
 			t.Errorf("%d views in a file: %v", n, err)
 		}
 	}
@@ -93,7 +94,7 @@ func TestLargeSetsAreKept(t *testing.T) {
 			set, err := b.Of(ctx, repo)
 			n := 0
 			for _, w := range set.Watches {
-				n += w.Views.Len()
+				n += views.Of(w).Views.Len()
 			}
 			if err != nil || n != step.n || (set.Version == "") != (step.n == 0) {
 				t.Errorf("%d views were read as %d, version %q, %v", step.n, n, set.Version, err)
@@ -117,7 +118,7 @@ func TestViewsAreLimited(t *testing.T) {
 		t.Errorf("a plan of 10,001 views: %v", err)
 	}
 	gadgets := of(t, "docs", "acme/gadgets", "")
-	gadgets.Views = withViews(t, "docs", 1).Views
+	gadgets.Options = withViews(t, "docs", 1).Options
 	b.put(gadgets)
 	if _, err := b.Move(context.Background(), gadgets.Repo, withViews(t, "docs", 1).Repo, "https://example.com/acme/widgets"); err == nil || !strings.Contains(err.Error(), "would have 10001 views") {
 		t.Errorf("10,001 views after a move: %v", err)

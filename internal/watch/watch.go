@@ -7,12 +7,10 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
 
 	"lockstep/events"
-	"lockstep/internal/view"
 )
 
 // Watch is an app's subscription to refs of a repository. [New] validates one.
@@ -27,37 +25,12 @@ type Watch struct {
 	Depth      events.Depth `json:"depth,omitempty"`      // history to fetch
 	Poll       Interval     `json:"poll,omitzero"`        // zero for the setting poll-every
 
-	// LFS is LFSFetch if the files in Git LFS have their content in the tree. LFSInclude and LFSExclude are globs of those
-	// files, by default those of .lfsconfig, else all and none.
-	LFS        LFSMode  `json:"lfs,omitempty"`
-	LFSInclude []string `json:"lfs_include,omitempty"`
-	LFSExclude []string `json:"lfs_exclude,omitempty"`
-
-	// Submodules says whether the tree has the files of its submodules. SubmoduleCredentials names
-	// credentials for their remotes: of those of all watches of a ref, the one with the longest URL prefix
-	// that covers a remote is used, else Credential.
-	Submodules           events.Submodules `json:"submodules,omitempty"`
-	SubmoduleCredentials []string          `json:"submodule_credentials,omitempty"`
-
 	// NotifyURL receives the results, if not empty. NotifySecret names the credential that signs them.
 	NotifyURL    string `json:"notify_url,omitempty"`
 	NotifySecret string `json:"notify_secret,omitempty"`
 
 	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
 	Paths []string `json:"paths,omitempty"`
-
-	// Views are parts of the tree. Each view that a sync changes has its own result, which is posted instead
-	// of that of the sync. Nil for none. A repository has at most [view.MaxViews].
-	Views *view.Set `json:"views,omitempty"`
-
-	ViewTrees bool `json:"view_trees,omitempty"` // publish each view as a separate tree
-
-	// Verify says whether the signatures of commits and tags are verified. VerifyKeys names the credential
-	// with the trusted keys.
-	Verify     Verify `json:"verify,omitempty"`
-	VerifyKeys string `json:"verify_keys,omitempty"`
-
-	NoRewind bool `json:"no_rewind,omitempty"` // refuse rewritten history
 
 	// FollowMoves moves the repository, with all its watches, when a poll finds that its remote permanently
 	// redirects to another path of the same host.
@@ -67,6 +40,8 @@ type Watch struct {
 
 	// Silenced records when and why notifications to the app were disabled; empty while they are enabled.
 	Silenced string `json:"silenced,omitempty"`
+
+	Options Options `json:"-"` // of extensions; their fields follow in the document
 }
 
 // Key is a watch's identity: an app watches a selection of refs of a repository once.
@@ -78,6 +53,11 @@ type Key struct {
 
 // Key returns the watch's identity.
 func (w Watch) Key() Key { return Key{w.App, w.Repo, w.Ref} }
+
+// Selects reports whether the watch is of a ref. isDefault says whether that is the default branch.
+func (w Watch) Selects(ref events.Ref, isDefault bool) bool {
+	return w.Ref.Matches(ref) || isDefault && w.Ref.IsDefault()
+}
 
 var appPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
@@ -111,49 +91,18 @@ func New(w Watch) (Watch, error) {
 	case w.Credential != "" && !appPattern.MatchString(w.Credential):
 		return Watch{}, fmt.Errorf("credential %.110q: want at most 100 letters, digits, dots, underscores or hyphens",
 			w.Credential)
-	case w.NotifySecret != "" && !appPattern.MatchString(w.NotifySecret):
-		return Watch{}, fmt.Errorf("notify_secret %.110q: want a credential's name: at most 100 letters, digits, "+
-			"dots, underscores or hyphens", w.NotifySecret)
 	case w.MaxRefs < 0 || w.MaxRefs > maxRefs:
 		return Watch{}, fmt.Errorf("max_refs %d: want 1 to %d", w.MaxRefs, maxRefs)
 	case w.MaxRefs > 0 && !w.Ref.IsPattern():
 		return Watch{}, errors.New("max_refs: only with a pattern as ref")
-	case w.LFS != "" && w.LFS != LFSPointers && w.LFS != LFSFetch:
-		return Watch{}, fmt.Errorf("lfs %.20q: want pointers or fetch", w.LFS)
-	case w.LFS != LFSFetch && len(w.LFSInclude)+len(w.LFSExclude) > 0:
-		return Watch{}, errors.New("lfs_include, lfs_exclude: only with lfs fetch")
 	}
-	var err error
-	if w.Verify, err = ParseVerify(string(w.Verify)); err != nil {
-		return Watch{}, fmt.Errorf("verify: %w", err)
-	}
-	if w.Submodules, err = events.ParseSubmodules(string(w.Submodules)); err != nil {
-		return Watch{}, err
-	}
-	if err := w.checkSubmoduleCredentials(); err != nil {
-		return Watch{}, err
-	}
-	if err := w.checkRules(); err != nil {
-		return Watch{}, err
-	}
-	if w.LFS == LFSPointers {
-		w.LFS = ""
-	}
-	if w.Views.Len() == 0 {
-		w.Views = nil
-	}
-	if w.Views == nil && w.ViewTrees {
-		return Watch{}, errors.New("view_trees: only with views")
-	}
-	if w.Views != nil && len(w.Paths) > 0 {
-		return Watch{}, errors.New("paths: leave them out, as only results of views are posted")
-	}
-	for name, globs := range map[string][]string{
-		"paths": w.Paths, "lfs_include": w.LFSInclude, "lfs_exclude": w.LFSExclude,
-	} {
-		if err := checkGlobs(globs); err != nil {
-			return Watch{}, fmt.Errorf("%s: %w", name, err)
+	if w.NotifySecret != "" {
+		if err := CheckCredential("notify_secret", w.NotifySecret); err != nil {
+			return Watch{}, err
 		}
+	}
+	if err := CheckGlobs(w.Paths); err != nil {
+		return Watch{}, fmt.Errorf("paths: %w", err)
 	}
 	if err := checkNotifyURL(w.NotifyURL); err != nil {
 		return Watch{}, fmt.Errorf("notify_url: %w", err)
@@ -161,30 +110,10 @@ func New(w Watch) (Watch, error) {
 	if w.NotifyURL != "" && w.NotifySecret == "" {
 		return Watch{}, errors.New("notify_secret: name the credential whose signingSecret signs notifications to notify_url")
 	}
+	if err := w.checkOptions(); err != nil {
+		return Watch{}, err
+	}
 	return w, nil
-}
-
-const maxSubmoduleCredentials = 100
-
-func (w Watch) checkSubmoduleCredentials() error {
-	switch {
-	case len(w.SubmoduleCredentials) == 0:
-		return nil
-	case w.Submodules == events.SubmodulesOff:
-		return errors.New("submodule_credentials: only with submodules best-effort or required")
-	case len(w.SubmoduleCredentials) > maxSubmoduleCredentials:
-		return fmt.Errorf("submodule_credentials: want at most %d", maxSubmoduleCredentials)
-	}
-	for i, name := range w.SubmoduleCredentials {
-		if !appPattern.MatchString(name) {
-			return fmt.Errorf("submodule_credentials %.110q: want a credential's name: at most 100 letters, digits, "+
-				"dots, underscores or hyphens", name)
-		}
-		if slices.Contains(w.SubmoduleCredentials[:i], name) {
-			return fmt.Errorf("submodule_credentials: %q is named twice", name)
-		}
-	}
-	return nil
 }
 
 // CheckApp returns an error unless app can be the name of one.
@@ -195,20 +124,17 @@ func CheckApp(app string) error {
 	return nil
 }
 
-// ParseViews parses views, each of whose paths is given as "name=path".
-func ParseViews(values []string) (*view.Set, error) {
-	views := map[string][]string{}
-	for _, value := range values {
-		name, path, ok := strings.Cut(value, "=")
-		if !ok {
-			return nil, fmt.Errorf("view %.110q: want name=path, such as api=services/api", value)
-		}
-		views[name] = append(views[name], path)
+// CheckCredential returns an error unless name can be the name of a credential. field is the watch's field that names it.
+func CheckCredential(field, name string) error {
+	if !appPattern.MatchString(name) {
+		return fmt.Errorf("%s %.110q: want a credential's name: at most 100 letters, digits, dots, underscores or hyphens",
+			field, name)
 	}
-	return view.New(views)
+	return nil
 }
 
-func checkGlobs(globs []string) error {
+// CheckGlobs returns an error for an invalid glob, and for too many.
+func CheckGlobs(globs []string) error {
 	if len(globs) > maxPaths {
 		return fmt.Errorf("want at most %d globs", maxPaths)
 	}
@@ -219,15 +145,6 @@ func checkGlobs(globs []string) error {
 	}
 	return nil
 }
-
-// LFSMode selects pointers or content for files in Git LFS. The zero mode is LFSPointers.
-type LFSMode string
-
-// The modes.
-const (
-	LFSPointers LFSMode = "pointers" // the pointers that the commit has
-	LFSFetch    LFSMode = "fetch"    // their content
-)
 
 func checkNotifyURL(text string) error {
 	if text == "" {

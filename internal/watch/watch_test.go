@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/ext/signatures"
 	"lockstep/internal/watch"
 )
 
@@ -25,11 +26,11 @@ func TestNewRefusesInvalidWatchesWithoutQuotingURLs(t *testing.T) {
 		"notify URL with a file scheme": {watch.Watch{App: "docs", URL: url, NotifyURL: "file:///etc/passwd", NotifySecret: "s"}, "http or https"},
 		"a notify URL with a user":      {watch.Watch{App: "docs", URL: url, NotifyURL: "https://u:hunter2@example.com/", NotifySecret: "s"}, "contains credentials"},
 		"a notify URL, unsigned":        {watch.Watch{App: "docs", URL: url, NotifyURL: "https://example.com/"}, "notify_secret"},
-		"verify, misspelled":            {watch.Watch{App: "docs", URL: url, Verify: "required", VerifyKeys: "team"}, "verify: want off, report or require"},
-		"verify without keys":           {watch.Watch{App: "docs", URL: url, Verify: watch.VerifyRequire}, "verify_keys: name the credential"},
-		"keys without verify":           {watch.Watch{App: "docs", URL: url, Verify: "off", VerifyKeys: "team"}, "verify: set report or require"},
-		"invalid name of keys":          {watch.Watch{App: "docs", URL: url, Verify: watch.VerifyReport, VerifyKeys: "a/b"}, "verify_keys"},
-		"no rewind of one commit":       {watch.Watch{App: "docs", URL: url, NoRewind: true, Depth: 1}, "no_rewind: set depth"},
+		"verify, misspelled":            {watch.Watch{App: "docs", URL: url, Options: watch.With(signatures.Options{Verify: "required", Keys: "team"})}, "verify: want off, report or require"},
+		"verify without keys":           {watch.Watch{App: "docs", URL: url, Options: watch.With(signatures.Options{Verify: signatures.VerifyRequire})}, "verify_keys: name the credential"},
+		"keys without verify":           {watch.Watch{App: "docs", URL: url, Options: watch.With(signatures.Options{Verify: "off", Keys: "team"})}, "verify: set report or require"},
+		"invalid name of keys":          {watch.Watch{App: "docs", URL: url, Options: watch.With(signatures.Options{Verify: signatures.VerifyReport, Keys: "a/b"})}, "verify_keys"},
+		"no rewind of one commit":       {watch.Watch{App: "docs", URL: url, Depth: 1, Options: watch.With(signatures.Options{NoRewind: true})}, "no_rewind: set depth"},
 		"max-refs without a pattern":    {watch.Watch{App: "docs", URL: url, MaxRefs: 5}, "max_refs: only with a pattern"},
 		"negative max-refs":             {watch.Watch{App: "docs", URL: url, MaxRefs: -1}, "want 1 to 1000"},
 		"too many max-refs":             {watch.Watch{App: "docs", URL: url, MaxRefs: 1001}, "want 1 to 1000"},

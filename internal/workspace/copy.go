@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,8 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
+	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
 )
 
@@ -55,7 +54,7 @@ func copyFolder(ctx context.Context, from, to string, skip map[string]bool) erro
 		case entry.Type() == fs.ModeSymlink:
 			return copyLink(path, dst)
 		case entry.Type() == 0:
-			g.Go(func() error { return copyFile(path, dst) })
+			g.Go(func() error { return disk.Copy(path, dst) })
 			return nil
 		}
 		return fmt.Errorf("%s is neither a file, a folder nor a link", path)
@@ -78,46 +77,14 @@ func copyLink(from, to string) error {
 	if err := os.Symlink(target, to); err != nil {
 		return err
 	}
-	return setTime(to, info.ModTime())
-}
-
-// copyFile copies a file. The copy shares its blocks where the file system can, because Go copies by
-// copy_file_range(2).
-func copyFile(from, to string) error {
-	src, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	info, err := src.Stat()
-	if err != nil {
-		return err
-	}
-	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, info.Mode().Perm()|0o200)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(dst, src)
-	if err = errors.Join(err, dst.Close()); err != nil {
-		return err
-	}
-	return setTime(to, info.ModTime())
-}
-
-// setTime sets the modification time of a file or link.
-func setTime(path string, at time.Time) error {
-	t := unix.NsecToTimespec(at.UnixNano())
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return &os.PathError{Op: "set the time of", Path: path, Err: err}
-	}
-	return nil
+	return disk.SetTime(to, info.ModTime())
 }
 
 // copyIndex copies the index of a tree. Git trusts a file whose size and modification time, in seconds, are
 // those in the index, unless the index is not newer than the file. That of a new tree is dated ahead: the
 // copy has the current time, so that Git reads the files of this second again and does not miss an edit.
 func copyIndex(tree, path string) error {
-	if err := copyFile(checkout.GitDirOf(tree).Index(), path); err != nil {
+	if err := disk.Copy(checkout.GitDirOf(tree).Index(), path); err != nil {
 		return err
 	}
 	info, err := os.Lstat(path)
@@ -125,7 +92,7 @@ func copyIndex(tree, path string) error {
 		return err
 	}
 	if now := time.Now().Truncate(time.Second); info.ModTime().After(now) {
-		return setTime(path, now)
+		return disk.SetTime(path, now)
 	}
 	return nil
 }

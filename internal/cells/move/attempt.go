@@ -306,7 +306,12 @@ func (a *attempt) complete(
 	if err != nil {
 		return err
 	}
+	published, _, err := a.cfg.Volume.Published(a.req.Repo)
+	if err != nil {
+		return err
+	}
 	fields := known.CarriedToCell()
+	state.Republish(fields, published.Commits, published.Trees)
 	fields["fence"] = strconv.FormatUint(max(old.Fence(), here.Fence()), 10)
 	fields["repo"] = a.spelled(known, set.Watches)
 	follows := events.Follows{Cell: a.old.Name, Stream: a.old.Prefix.Results(), Entry: last}

@@ -6,6 +6,9 @@ import (
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/ext/lfs"
+	"lockstep/internal/ext/submodules"
+	"lockstep/internal/ext/views"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
@@ -141,7 +144,7 @@ func (a *attempt) discard(ctx context.Context, here *locking.Lease) error {
 // exceedsGit reports whether a watch asks for files that Git does not carry: from Git LFS, of submodules, or
 // trees of views.
 func exceedsGit(w watch.Watch) bool {
-	return w.LFS == watch.LFSFetch || w.Submodules != events.SubmodulesOff || w.ViewTrees
+	return lfs.Of(w).Mode == lfs.Fetch || submodules.Of(w).Mode != events.SubmodulesOff || views.Of(w).Trees
 }
 
 // fetch requests from the repository's remote what copy has left out. known is the state in the old cell. The

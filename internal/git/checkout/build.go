@@ -66,6 +66,7 @@ func (p *Plan) Build(
 	}
 	return &Files{
 		Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts,
+		isSelection: p.selection != nil,
 	}, nil
 }
 
@@ -338,4 +339,6 @@ type Files struct {
 	format     object.Format
 	large      string // see [GitDir.Large]
 	parts      Parts
+
+	isSelection bool // see Plan.Select
 }

@@ -5,7 +5,7 @@
 // tree; [Plan.Update] applies the changes to a private copy of it instead. [GitDir] is the tree's small .git,
 // whose index Git and later plans read. [Plan.ChangesSince] lists the files that a push changed.
 //
-// [Tree.Select] selects files of a published tree, and [Subset.Build] makes a tree of only these.
+// [Plan.Select] makes a plan of some of the files.
 //
 // [Plan.SetParts] adds the files of submodules to a plan. Without it they are empty folders.
 //

@@ -1,6 +1,7 @@
 package checkout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -58,6 +59,7 @@ type Selection interface {
 	By() []int32                         // by which selections; may have duplicates
 	IsEnd() bool                         // nothing else below the place is selected
 	Enter(name string) (below Selection) // nil if nothing at or below that name is selected
+	Err() error                          // set if some of what Enter returned is wrong
 }
 
 // ErrManySelections means that several selections have too many files to be filtered together. Filter some at a time.
@@ -73,7 +75,8 @@ func FilterTrees(
 ) (ids map[int32]object.ID, err error) {
 	defer object.RecoverCorrupt(&err)
 	f := &treeFilter{ctx: ctx, objects: objects}
-	return f.filter(tree, at, 0)
+	ids, err = f.filter(tree, at, 0)
+	return ids, cmp.Or(at.Err(), err)
 }
 
 type treeFilter struct {

@@ -2,6 +2,7 @@ package checkout
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -42,30 +43,40 @@ const treeConfig = `[core]
 `
 
 // WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns
-// that of a prepared tree into it. alternates is the relative path of the store's objects.
+// that of a prepared tree into it. alternates is the relative path of the store's objects. That of a selection is
+// not a Git repository, because equal selections of several commits are one tree.
 func (f *Files) WriteGit(
 	path string, ref string, commit object.ID, h History, links LinkPolicy, alternates string,
 ) error {
 	g := GitDirOf(path)
 	contents := map[string]string{
-		"config":                  f.format.Configure(treeConfig),
 		"objects/info/alternates": alternates + "\n",
 		"lockstep-ref":            ref + "\n",
 		"lockstep-commit":         commit.String() + "\n",
-		"lockstep-depth":          h.Depth.String() + "\n",
-		"HEAD":                    commit.String() + "\n",
-		linksName:                 string(links) + "\n",
 		pinFile:                   "",
 	}
+	if f.large != "" {
+		contents[largeName] = f.large + "\n"
+	}
+	folders := []string{".", "objects", "objects/info"}
+	if f.isSelection {
+		contents[filepath.Base(g.Manifest())] = string(f.made.encode(f.format))
+		written, _, err := writeFiles(g.Dir, folders, contents, nil)
+		f.GitWritten = below(".git", written)
+		return err
+	}
+	maps.Copy(contents, map[string]string{
+		"config":         f.format.Configure(treeConfig),
+		"lockstep-depth": h.Depth.String() + "\n",
+		"HEAD":           commit.String() + "\n",
+		linksName:        string(links) + "\n",
+	})
 	if strings.HasPrefix(ref, "refs/heads/") {
 		contents["HEAD"] = "ref: " + ref + "\n"
 		contents["packed-refs"] = "# pack-refs with: peeled fully-peeled sorted \n" + commit.String() + " " + ref + "\n"
 	}
 	if len(h.Shallow) > 0 {
 		contents["shallow"] = string(object.EncodeShallow(h.Shallow))
-	}
-	if f.large != "" {
-		contents[largeName] = f.large + "\n"
 	}
 	own, inParts := f.made, manifest(nil)
 	if f.parts.Mode != "" {
@@ -75,7 +86,7 @@ func (f *Files) WriteGit(
 		own, inParts = f.made.split()
 		contents[filepath.Base(g.PartsManifest())] = string(inParts.encode(f.format))
 	}
-	folders := []string{".", "objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags"}
+	folders = append(folders, "objects/pack", "refs", "refs/heads", "refs/tags")
 	written, changed, err := writeFiles(g.Dir, folders, contents,
 		[]string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
 	if err != nil {
@@ -117,12 +128,9 @@ func (g GitDir) Files() (paths []string, err error) {
 // Depth returns the requested depth of the history that Git sees in the tree.
 func (g GitDir) Depth() git.Depth { return ReadDepth(filepath.Join(g.Dir, "lockstep-depth")) }
 
-// Links returns the policy with which the tree was built.
+// Links returns the policy with which the tree was built, "" if it is not known.
 func (g GitDir) Links() LinkPolicy {
-	links, err := readLine(filepath.Join(g.Dir, linksName))
-	if err != nil {
-		return LinksKeep // as of trees of views
-	}
+	links, _ := readLine(filepath.Join(g.Dir, linksName))
 	return LinkPolicy(links)
 }
 
@@ -213,8 +221,12 @@ func OpenTree(tree string, links LinkPolicy) *Tree {
 	}
 }
 
-// RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, or its store is gone.
+// RefAndCommit returns the ref and commit of a complete tree; ok is false if tree is not one, is of a selection,
+// or its store is gone.
 func RefAndCommit(tree string) (ref, commit string, ok bool) {
+	if SelectionOf(tree) != "" {
+		return "", "", false
+	}
 	ref, commit, ok = GitDirOf(tree).RefAndCommit()
 	_, rest, _ := strings.Cut(filepath.Base(tree), "-")
 	return ref, commit, ok && strings.HasPrefix(rest, commit[:12])

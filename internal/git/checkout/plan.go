@@ -31,6 +31,8 @@ type Plan struct {
 	large     Large                  // optional
 	selects   string                 // see [GitDir.Large]
 	converted func(path string) bool // optional; see SetLarge
+
+	selection []Item // of a plan by Select; otherwise nil
 }
 
 // Tree is a published tree, whose files a new tree may share.
@@ -170,6 +172,9 @@ func TooManyFiles(limit int) error {
 
 // Items lists all entries of the tree, sorted by path. It returns an error if the last tree's manifest is damaged.
 func (p *Plan) Items() ([]Item, error) {
+	if p.selection != nil {
+		return p.selection, nil
+	}
 	var last manifest
 	if p.last != nil {
 		var err error

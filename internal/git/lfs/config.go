@@ -1,23 +1,24 @@
 package lfs
 
 import (
-	"bytes"
+	"cmp"
 	"errors"
 	"net/url"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing/format/config"
-
 	"lockstep/internal/git"
+	"lockstep/internal/git/submodule"
 	"lockstep/internal/git/wildmatch"
 )
 
 // Config is what counts of a .lfsconfig file. Anybody who can push can write one.
 type Config struct {
-	URL              string   // of the server; "" if the file names none
-	Include, Exclude []string // patterns as in .gitignore
+	URL              string            // lfs.url
+	URLs             map[string]string // remote.{name}.lfsurl, by name
+	Remote           string            // remote.lfsdefault
+	Include, Exclude []string          // patterns as in .gitignore
 }
 
 const (
@@ -25,22 +26,30 @@ const (
 	maxConfig  = 64 << 10 // bytes
 )
 
-// parseConfig parses a .lfsconfig file. It returns the zero Config if the file is not valid, as git-lfs does.
-func parseConfig(content []byte) (c Config) {
-	defer func() {
-		if recover() != nil {
-			c = Config{}
+// parseConfig parses a .lfsconfig file. It returns the zero Config if the file is not valid.
+func parseConfig(content []byte) Config {
+	c := Config{URLs: map[string]string{}}
+	err := submodule.ParseConfig(content, func(section, name, key, value string, hasValue bool) error {
+		switch {
+		case !hasValue:
+		case section == "remote" && name != "" && key == "lfsurl":
+			c.URLs[name] = value
+		case section == "remote" && name == "" && key == "lfsdefault":
+			c.Remote = value
+		case section != "lfs" || name != "":
+		case key == "url":
+			c.URL = value
+		case key == "fetchinclude":
+			c.Include = splitPatterns(value)
+		case key == "fetchexclude":
+			c.Exclude = splitPatterns(value)
 		}
-	}()
-	parsed := config.New()
-	if err := config.NewDecoder(bytes.NewReader(content)).Decode(parsed); err != nil {
+		return nil
+	})
+	if err != nil {
 		return Config{}
 	}
-	section := parsed.Section("lfs")
-	return Config{
-		URL:     section.Option("url"),
-		Include: splitPatterns(section.Option("fetchinclude")), Exclude: splitPatterns(section.Option("fetchexclude")),
-	}
+	return c
 }
 
 func splitPatterns(text string) (patterns []string) {
@@ -72,13 +81,22 @@ func anyPattern(m *wildmatch.Matcher, patterns []string, file string) bool {
 }
 
 // Server returns the URL of the LFS server of a remote: that of the .lfsconfig, or the default, which a
-// remote over SSH does not have.
-func (c Config) Server(remote string) (string, error) {
-	if c.URL != "" {
-		if err := checkURL(c.URL); err != nil {
-			return "", git.Errorf(git.Permanent, git.ClassConfig, "lfs.url in its .lfsconfig %w", err)
+// remote over SSH does not have. ref is a full name, or "" for a submodule. As in a clone, remote.lfsdefault does not
+// apply to a branch, whose remote is origin.
+func (c Config) Server(remote, ref string) (string, error) {
+	named := cmp.Or(c.URL, c.URLs["origin"])
+	if !strings.HasPrefix(ref, "refs/heads/") {
+		named = cmp.Or(c.URL, c.URLs[c.Remote], named)
+	}
+	if named != "" {
+		named, err := submodule.WithoutUser(named)
+		if err == nil {
+			err = checkURL(named)
 		}
-		return strings.TrimSuffix(c.URL, "/"), nil
+		if err != nil {
+			return "", git.Errorf(git.Permanent, git.ClassConfig, "the URL in its .lfsconfig %w", err)
+		}
+		return strings.TrimSuffix(named, "/"), nil
 	}
 	if strings.HasPrefix(remote, "ssh:") {
 		return "", git.Errorf(git.Permanent, git.ClassConfig,

@@ -21,15 +21,17 @@
 //
 // # Server
 //
-// The server is the repository's URL with .git/info/lfs, or lfs.url of the commit's .lfsconfig, which must be
-// http or https. Objects are asked for in batches of at most 100, halved if the server refuses that many, and
-// downloaded with the transfer basic, up to 8 at once if the host's limits allow. A credential is sent only
-// to URLs that its own prefixes cover, whether they come from .lfsconfig, an action or a redirect. The header
-// of an action is sent to its href alone. Neither an action nor a redirect may leave https for http. Hosts
-// are checked as those of redirects of any remote.
+// The server is the repository's URL with .git/info/lfs, or the one that the commit's .lfsconfig names in lfs.url or
+// as that of a remote, which must be http or https. Objects are asked for in batches of at most 100, halved if the
+// server refuses that many, and downloaded with the transfer basic, up to 8 at once if the host's limits allow. A
+// credential is sent only to URLs that its own prefixes cover, whether they come from .lfsconfig, an action or a
+// redirect, and to actions that may be presigned and redirects only after they have answered 401, as by git-lfs. The
+// header of an action is sent to its href alone. Neither an action nor a redirect may leave https for http. Hosts are
+// checked as those of redirects of any remote.
 //
 // A download that breaks off is continued with a range, also by the next process. Its content is hashed as it
-// arrives; it enters the store only with the pointer's size and SHA-256.
+// arrives; it enters the store only with the pointer's size and SHA-256. A response that is compressed with gzip,
+// although that is not requested, is decompressed up to that size.
 //
 // In a tree with submodules, each has its own attributes, .lfsconfig and server.
 //
@@ -43,7 +45,7 @@
 //	dial, timeout, connection broken          retryable, ClassNetwork, after three attempts
 //	5xx, response invalid or too long, wrong  retryable, ClassServer, after three attempts for one object
 //	size or hash of an object
-//	429; 403 and 503 that say when to retry   ClassLimited, as for any request
+//	429; 403 and 503 that say when to retry   ClassBusy, as for any request
 //	two sizes for one object                  permanent, ClassConfig
 //	attributes that take too long to match    permanent, ClassHostile
 //	disk error                                retryable, ClassVolume

@@ -62,10 +62,16 @@ func (c *Client) attempt(ctx context.Context, t *task, d *download) error {
 		header.Set("Range", fmt.Sprintf("bytes=%d-", d.size))
 	}
 	err := c.Sender.Send(ctx, wire.Request{
-		Method: http.MethodGet, URL: t.action.href, Header: header, NoAuth: t.action.authenticated,
-		MaxBytes: t.Size + spareBytes,
+		Method: http.MethodGet, URL: t.action.href, Header: header, MaxBytes: t.Size + spareBytes,
+		NoAuth: t.action.authenticated, OnDemand: !c.isOwn(t.action),
 	}, func(res *http.Response) error { return c.receive(res, d) })
 	return c.downloadError(t, d, err)
+}
+
+// isOwn reports whether an action is on the LFS server itself, which already has the credential. Any other may be
+// presigned, in its query or headers: object stores refuse a presigned request that also has a credential.
+func (c *Client) isOwn(a action) bool {
+	return strings.HasPrefix(a.href, c.Server+"/") && !strings.Contains(a.href, "?") && len(a.header) == 0
 }
 
 // renew asks for another action of an object whose action has expired.
@@ -87,9 +93,9 @@ func (c *Client) renew(ctx context.Context, t *task) error {
 
 // receive reads a response into the download.
 func (c *Client) receive(res *http.Response, d *download) error {
-	if res.StatusCode != http.StatusPartialContent ||
+	if res.StatusCode != http.StatusPartialContent || res.Header.Get("Content-Encoding") != "" ||
 		!strings.HasPrefix(res.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", d.size)) {
-		if res.StatusCode == http.StatusPartialContent { // another range than requested
+		if res.StatusCode == http.StatusPartialContent { // another range than requested, or one of compressed bytes
 			return errors.Join(errRange, d.restart())
 		}
 		if err := d.restart(); err != nil {

@@ -2,6 +2,7 @@ package lfs
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -186,26 +187,104 @@ func TestHostilePatternsEnd(t *testing.T) {
 	testenv.MustFail(t, err, events.ClassHostile, events.Permanent)
 }
 
+const bom = "\xef\xbb\xbf"
+
+// servers are the LFS servers of https://example.org/acme/widgets for a branch and a tag, by the .lfsconfig; "" for a tag
+// means the same.
+var servers = map[string]struct{ config, branch, tag string }{
+	"default":                {"", "https://example.org/acme/widgets.git/info/lfs", ""},
+	"lfs.url":                {"[lfs]\n\turl = https://lfs.example.org/a/\n", "https://lfs.example.org/a", ""},
+	"quoted":                 {"[lfs]\n\turl = \"https://lfs.example.org/a\"\n", "https://lfs.example.org/a", ""},
+	"the last":               {"[lfs]\nurl = https://a.example.org/a\n[LFS]\nURL = https://b.example.org/b # no c\n", "https://b.example.org/b", ""},
+	"in the section's line":  {"[lfs] url = https://lfs.example.org/a\n", "https://lfs.example.org/a", ""},
+	"in two lines":           {"[lfs]\nurl = https://lfs.exam\\\nple.org/a\n", "https://lfs.example.org/a", ""},
+	"after a quoted name":    {"[x \"a\\b\"]\ny = 1\n[lfs]\nurl = https://lfs.example.org/a\n", "https://lfs.example.org/a", ""},
+	"no value":               {"[lfs]\nurl\n", "https://example.org/acme/widgets.git/info/lfs", ""},
+	"of another section":     {"[lfs \"x\"]\nurl = https://lfs.example.org/a\n", "https://example.org/acme/widgets.git/info/lfs", ""},
+	"a BOM":                  {bom + "[lfs]\nurl = https://lfs.example.org/a\n", "https://lfs.example.org/a", ""},
+	"a BOM and CRLF":         {bom + "[lfs]\r\nurl = https://lfs.example.org/a\r\n", "https://lfs.example.org/a", ""},
+	"of origin":              {"[remote \"origin\"]\nlfsurl = https://origin.example.org/a\n", "https://origin.example.org/a", ""},
+	"of origin, old syntax":  {"[remote.Origin]\nLFSURL = https://origin.example.org/a\n", "https://origin.example.org/a", ""},
+	"of Origin":              {"[remote \"Origin\"]\nlfsurl = https://origin.example.org/a\n", "https://example.org/acme/widgets.git/info/lfs", ""},
+	"of origin, and lfs.url": {"[remote \"origin\"]\nlfsurl = https://origin.example.org/a\n[lfs]\nurl = https://lfs.example.org/a\n", "https://lfs.example.org/a", ""},
+	"url of origin":          {"[remote \"origin\"]\nurl = https://other.example.org/a\n", "https://example.org/acme/widgets.git/info/lfs", ""},
+	"of another remote":      {"[remote \"my.mirror\"]\nlfsurl = https://mirror.example.org/a\n", "https://example.org/acme/widgets.git/info/lfs", ""},
+	"of the default remote": {"[remote]\nlfsdefault = my.mirror\n[remote \"my.mirror\"]\nlfsurl = https://mirror.example.org/a\n",
+		"https://example.org/acme/widgets.git/info/lfs", "https://mirror.example.org/a"},
+	"of both": {"[remote]\nlfsdefault = m\n[remote \"m\"]\nlfsurl = https://mirror.example.org/a\n[remote \"origin\"]\nlfsurl = https://origin.example.org/a\n",
+		"https://origin.example.org/a", "https://mirror.example.org/a"},
+	"a default without a URL": {"[remote]\nlfsdefault = m\n[remote \"origin\"]\nlfsurl = https://origin.example.org/a\n", "https://origin.example.org/a", ""},
+	"the default and lfs.url": {"[remote]\nlfsdefault = m\n[remote \"m\"]\nlfsurl = https://mirror.example.org/a\n[lfs]\nurl = https://lfs.example.org/a\n",
+		"https://lfs.example.org/a", ""},
+}
+
 func TestServer(t *testing.T) {
-	for name, tc := range map[string]struct{ config, remote, want string }{
-		"default":      {"", "https://example.org/acme/widgets.git", "https://example.org/acme/widgets.git/info/lfs"},
-		"without .git": {"", "https://example.org/acme/widgets", "https://example.org/acme/widgets.git/info/lfs"},
-		"slash":        {"", "https://example.org/acme/widgets/", "https://example.org/acme/widgets.git/info/lfs"},
-		"lfs.url":      {"[lfs]\n\turl = https://lfs.example.org/a/\n", "https://example.org/a.git", "https://lfs.example.org/a"},
-		"quoted":       {"[lfs]\n\turl = \"https://lfs.example.org/a\"\n", "https://example.org/a.git", "https://lfs.example.org/a"},
-		"damaged":      {"[lfs\nurl = https://lfs.example.org/a\n", "https://example.org/a.git", "https://example.org/a.git/info/lfs"},
-		"SSH remote":   {"", "ssh://git@example.org/a.git", ""},
-		"ssh":          {"[lfs]\nurl = ssh://git@example.org/a\n", "https://example.org/a.git", ""},
-		"file":         {"[lfs]\nurl = file:///srv/a\n", "https://example.org/a.git", ""},
-		"a path":       {"[lfs]\nurl = /srv/a\n", "https://example.org/a.git", ""},
-		"credentials":  {"[lfs]\nurl = https://a:b@example.org/a\n", "https://example.org/a.git", ""},
-	} {
-		got, err := parseConfig([]byte(tc.config)).Server(tc.remote)
-		if got != tc.want || (err == nil) != (tc.want != "") {
-			t.Errorf("%s: %q, %v", name, got, err)
+	check := func(name, config, remote, ref, want string) {
+		t.Helper()
+		got, err := parseConfig([]byte(config)).Server(remote, ref)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%s, %s: %q, %v", name, ref, got, err)
 		}
 		if err != nil {
 			testenv.MustFail(t, err, events.ClassConfig, events.Permanent)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the error has a password: %v", err)
+		}
+	}
+	for name, tc := range servers {
+		check(name, tc.config, "https://example.org/acme/widgets", "refs/heads/main", tc.branch)
+		check(name, tc.config, "https://example.org/acme/widgets", "refs/tags/v1", cmp.Or(tc.tag, tc.branch))
+		check(name, tc.config, "https://example.org/acme/widgets", "", cmp.Or(tc.tag, tc.branch))
+	}
+	for name, tc := range map[string]struct{ config, remote, want string }{
+		".git":         {"", "https://example.org/acme/widgets.git", "https://example.org/acme/widgets.git/info/lfs"},
+		"slash":        {"", "https://example.org/acme/widgets/", "https://example.org/acme/widgets.git/info/lfs"},
+		"damaged":      {"[lfs\nurl = https://lfs.example.org/a\n", "https://example.org/a.git", "https://example.org/a.git/info/lfs"},
+		"SSH remote":   {"", "ssh://git@example.org/a.git", ""},
+		"SSH, origin":  {"[remote \"origin\"]\nlfsurl = https://lfs.example.org/a\n", "ssh://git@example.org/a.git", "https://lfs.example.org/a"},
+		"ssh":          {"[lfs]\nurl = ssh://git@example.org/a\n", "https://example.org/a.git", ""},
+		"file":         {"[lfs]\nurl = file:///srv/a\n", "https://example.org/a.git", ""},
+		"a path":       {"[lfs]\nurl = /srv/a\n", "https://example.org/a.git", ""},
+		"origin, file": {"[remote \"origin\"]\nlfsurl = file:///srv/a\n", "https://example.org/a.git", ""},
+		"a user name":  {"[lfs]\nurl = https://ada@lfs.example.org/a\n", "https://example.org/a.git", "https://lfs.example.org/a"},
+		"a password":   {"[lfs]\nurl = https://ada:hunter2@example.org/a\n", "https://example.org/a.git", ""},
+	} {
+		check(name, tc.config, tc.remote, "refs/heads/main", tc.want)
+	}
+}
+
+// TestServersAreThoseOfGitLFS compares the servers with those of git-lfs in a clone of a branch and of a tag.
+func TestServersAreThoseOfGitLFS(t *testing.T) {
+	if _, err := exec.LookPath("git-lfs"); err != nil {
+		t.Skip("git-lfs is not installed")
+	}
+	testenv.Long(t)
+	t.Parallel()
+	origin := filepath.Join(t.TempDir(), "origin")
+	git := func(dir string, args ...string) string {
+		t.Helper()
+		return testenv.Must(gitserver.Git(t.Context(), dir, "", args...))(t)
+	}
+	git("", "init", "-q", "--initial-branch=main", origin)
+	for name, tc := range servers {
+		testenv.Must(0, os.WriteFile(filepath.Join(origin, ".lfsconfig"), []byte(tc.config), 0o644))(t)
+		git(origin, "add", "-A")
+		git(origin, "commit", "-q", "--allow-empty", "-m", "x")
+		git(origin, "tag", "-f", "v1")
+		for ref, want := range map[string]string{"main": tc.branch, "v1": cmp.Or(tc.tag, tc.branch)} {
+			clone := filepath.Join(t.TempDir(), "clone")
+			git("", "clone", "-q", "--branch", ref, "file://"+origin, clone)
+			git(clone, "config", "remote.origin.url", "https://example.org/acme/widgets")
+			env, got := git(clone, "lfs", "env"), ""
+			for _, name := range []string{"", " (m)", " (my.mirror)", " (origin)"} { // without a name only if that is origin
+				if _, after, ok := strings.Cut(env, "Endpoint"+name+"="); ok && got == "" {
+					got, _, _ = strings.Cut(after, " ")
+				}
+			}
+			if got = strings.TrimSuffix(got, "/"); got != want {
+				t.Errorf("%s, %s: want %q, git-lfs has %q", name, ref, want, got)
+			}
 		}
 	}
 }

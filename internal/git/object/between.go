@@ -50,7 +50,8 @@ type Range struct {
 }
 
 // Between returns the history of newer since older. The parents of shallow commits are missing. It reads at
-// most limit commits: those that are in only one of the two histories, and a few of both.
+// most limit commits: those that are in only one of the two histories, and a few of both. If older itself is missing,
+// the range has only the newer commit, and is known to descend from older if a commit names that as its parent.
 func (o *Store) Between(ctx context.Context, older, newer ID, shallow []ID, limit int) (r Range, err error) {
 	defer RecoverCorrupt(&err)
 	if older == newer {
@@ -69,10 +70,11 @@ func (o *Store) Between(ctx context.Context, older, newer ID, shallow []ID, limi
 	if err := w.add(older, ofOlder); err != nil {
 		return Range{}, err
 	}
-	if w.seen[older].missing {
-		return Range{Commits: []ID{newer}, Partial: true}, nil
+	r, err = w.run(ctx, older, newer, limit)
+	if err == nil && w.seen[older].missing {
+		return Range{Commits: []ID{newer}, Partial: true, Descends: r.Descends, Known: r.Descends}, nil
 	}
-	return w.run(ctx, older, newer, limit)
+	return r, err
 }
 
 // Histories that a commit belongs to.

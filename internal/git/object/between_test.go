@@ -146,6 +146,14 @@ func TestBetweenIncomplete(t *testing.T) {
 	if r, err := objects.Between(t.Context(), missing, ids[9], nil, 100); err != nil || len(r.Commits) != 1 || !r.Partial || r.Known {
 		t.Errorf("missing: got %+v, %v", r, err)
 	}
+	if err := os.Remove(filepath.Join(dir, "objects", ids[5].String()[:2], ids[5].String()[2:])); err != nil {
+		t.Fatal(err)
+	}
+	again := object.Open(dir)
+	defer again.Close()
+	if r, err := again.Between(t.Context(), ids[5], ids[9], nil, 100); err != nil || len(r.Commits) != 1 || !r.Partial || !r.Known || !r.Descends {
+		t.Errorf("missing, but named as a parent: got %+v, %v", r, err)
+	}
 	if _, err := objects.Between(t.Context(), ids[9], missing, nil, 100); err == nil {
 		t.Error("a missing newer commit is no error")
 	}

@@ -22,6 +22,9 @@ type packIndex struct {
 	format Format
 	fanout [256]uint32
 
+	hashSize, count    int64 // bytes of a hash, and how many
+	offsets, offsets64 int64 // where the offsets in the pack begin, and those above 31 bits
+
 	lookups atomic.Int64
 	load    sync.Once
 	cached  atomic.Pointer[[]byte] // the whole index; nil until loaded
@@ -58,7 +61,7 @@ func CountIndexed(path string) (int64, error) {
 		return 0, err
 	}
 	defer index.close()
-	return index.count(), nil
+	return index.count, nil
 }
 
 func (x *packIndex) readHeader() error {
@@ -78,19 +81,16 @@ func (x *packIndex) readHeader() error {
 			return errBadIndex
 		}
 	}
-	if x.size < x.offsets64()+2*x.hashSize() {
+	x.hashSize, x.count = int64(x.format.Size()), int64(x.fanout[255])
+	x.offsets = indexNames + x.count*x.hashSize + 4*x.count // behind the names and the checksums
+	x.offsets64 = x.offsets + 4*x.count
+	if x.size < x.offsets64+2*x.hashSize {
 		return errBadIndex
 	}
 	return nil
 }
 
 func (x *packIndex) close() { _ = x.file.Close() }
-
-func (x *packIndex) hashSize() int64  { return int64(x.format.Size()) }
-func (x *packIndex) count() int64     { return int64(x.fanout[255]) }
-func (x *packIndex) checksums() int64 { return indexNames + x.count()*x.hashSize() }
-func (x *packIndex) offsets() int64   { return x.checksums() + 4*x.count() }
-func (x *packIndex) offsets64() int64 { return x.offsets() + 4*x.count() }
 
 // read returns length bytes of the index.
 func (x *packIndex) read(offset, length int64) ([]byte, error) {
@@ -117,7 +117,7 @@ func (x *packIndex) loadAll() {
 
 // find returns the position of a hash in the index, or -1.
 func (x *packIndex) find(h ID) (int64, error) {
-	hashSize := x.hashSize()
+	hashSize := x.hashSize
 	if int64(h.size) != hashSize {
 		return -1, nil
 	}
@@ -148,12 +148,6 @@ func (x *packIndex) find(h ID) (int64, error) {
 	return -1, nil
 }
 
-// contains reports whether the pack has an object.
-func (x *packIndex) contains(h ID) (bool, error) {
-	i, err := x.find(h)
-	return i >= 0, err
-}
-
 // findOffset returns the offset of an object in the pack.
 func (x *packIndex) findOffset(h ID) (int64, error) {
 	i, err := x.find(h)
@@ -168,7 +162,7 @@ func (x *packIndex) findOffset(h ID) (int64, error) {
 
 // offset returns the offset in the pack of the i-th object in the index.
 func (x *packIndex) offset(i int64) (int64, error) {
-	part, err := x.read(x.offsets()+4*i, 4)
+	part, err := x.read(x.offsets+4*i, 4)
 	if err != nil {
 		return 0, err
 	}
@@ -176,7 +170,7 @@ func (x *packIndex) offset(i int64) (int64, error) {
 	if short&(1<<31) == 0 {
 		return int64(short), nil
 	}
-	if part, err = x.read(x.offsets64()+8*int64(short&^(1<<31)), 8); err != nil {
+	if part, err = x.read(x.offsets64+8*int64(short&^(1<<31)), 8); err != nil {
 		return 0, err
 	}
 	long := binary.BigEndian.Uint64(part)
@@ -189,12 +183,12 @@ func (x *packIndex) offset(i int64) (int64, error) {
 // inOrder returns the IDs of all objects, in the order of the pack.
 func (x *packIndex) inOrder() ([]ID, error) {
 	x.loadAll()
-	names, err := x.read(indexNames, x.count()*x.hashSize())
+	names, err := x.read(indexNames, x.count*x.hashSize)
 	if err != nil {
 		return nil, err
 	}
 	type object struct{ offset, i int64 }
-	objects := make([]object, x.count())
+	objects := make([]object, x.count)
 	for i := range objects {
 		offset, err := x.offset(int64(i))
 		if err != nil {
@@ -205,7 +199,7 @@ func (x *packIndex) inOrder() ([]ID, error) {
 	slices.SortFunc(objects, func(a, b object) int { return cmp.Compare(a.offset, b.offset) })
 	ids := make([]ID, len(objects))
 	for n, o := range objects {
-		ids[n] = IDOf(names[o.i*x.hashSize() : (o.i+1)*x.hashSize()])
+		ids[n] = IDOf(names[o.i*x.hashSize : (o.i+1)*x.hashSize])
 	}
 	return ids, nil
 }

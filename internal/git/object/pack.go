@@ -128,8 +128,9 @@ func (r *receiver) readHeader() error {
 	if count > (r.end-packHeader)/minPacked {
 		return Corruptf("the fetched pack declares %d objects in %d bytes", count, info.Size())
 	}
-	if err := r.checkCount(count); err != nil {
-		return r.confirmQuota(err)
+	if limit := int64(r.limits.MaxTreeFiles) + otherObjects; count > limit { // one for each file of a tree, and others
+		return r.confirmQuota(Quotaf("the remote sent %d objects, which is more than %d; raise max-tree-files in the "+
+			"setting limits if the repository is meant to be that large", count, limit))
 	}
 	r.entries = make([]packed, count)
 	r.resolvers = make(chan *resolver, receivers())
@@ -196,16 +197,6 @@ func (r *receiver) checkSize(kind plumbing.ObjectType, size int64) error {
 	case kind != plumbing.BlobObject && size > maxMetadata:
 		return Quotaf("the remote sent a %s of %d bytes, which is more than %d; remove it from the repository", kind,
 			size, maxMetadata)
-	}
-	return nil
-}
-
-// checkCount checks the number of objects: one per file of a tree plus otherObjects.
-func (r *receiver) checkCount(count int64) error {
-	if limit := int64(r.limits.MaxTreeFiles) + otherObjects; count > limit {
-		return Quotaf("the remote sent %d objects, which is more than %d; raise max-tree-files in the setting limits "+
-			"if the repository is meant to be that large",
-			count, limit)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func OpenPack(path string) (*Pack, error) {
 		return nil, fmt.Errorf("index: %w", err)
 	}
 	p := &Pack{pack{path: path, index: index}, newPackReader()}
-	if err := p.open(); err != nil {
+	if p.file, err = os.Open(path); err != nil {
 		p.close()
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (p *Pack) CheckSums(ctx context.Context) (size int64, err error) {
 	if _, err := p.index.format.checkSum(ctx, p.index.file, p.index.size); err != nil {
 		return info.Size(), errors.Join(errIndexSum, err)
 	}
-	of, err := p.index.read(p.index.size-2*p.index.hashSize(), p.index.hashSize())
+	of, err := p.index.read(p.index.size-2*p.index.hashSize, p.index.hashSize)
 	if err != nil {
 		return info.Size(), err
 	}

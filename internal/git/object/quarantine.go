@@ -71,11 +71,8 @@ func (q Quarantine) Unpack(ctx context.Context, store string, limits Limits, pro
 // Release moves the quarantine's objects into the store, a bare repository. Objects are named by their content, so
 // the store may already have them, and concurrent releases may move the same objects. The objects are on disk
 // before the store has them, and their names as [disk.Flush] says.
-func (q Quarantine) Release(store string) error {
-	return disk.Error("move fetched objects into the store", q.flushAndRelease(store))
-}
-
-func (q Quarantine) flushAndRelease(store string) error {
+func (q Quarantine) Release(store string) (err error) {
+	defer func() { err = disk.Error("move fetched objects into the store", err) }()
 	fetched, err := disk.Glob(q.Dir, "objects/*/*")
 	if err != nil {
 		return err

@@ -133,7 +133,7 @@ func (p *repo) openPacks() error {
 		}
 		k := &pack{path: filepath.Join(dir, name.Name()), index: index}
 		p.packs = append(p.packs, k)
-		if err := k.open(); err != nil {
+		if k.file, err = os.Open(k.path); err != nil {
 			return err
 		}
 	}
@@ -179,14 +179,14 @@ func (o *Store) Object(h ID) (*Object, error) {
 
 // get searches the packs first because they hold most objects.
 func (o *Store) get(p *repo, h ID) (*Object, error) {
-	k, err := p.packOf(h)
+	k, i, err := p.packOf(h)
 	if err != nil {
 		return nil, err
 	}
 	if k == nil {
 		return readLoose(p.loosePath(h))
 	}
-	offset, err := k.index.findOffset(h)
+	offset, err := k.index.offset(i)
 	if err != nil {
 		return nil, err
 	}
@@ -196,17 +196,17 @@ func (o *Store) get(p *repo, h ID) (*Object, error) {
 	return o.packs.get(k, offset)
 }
 
-// packOf returns the pack that contains an object, or nil if none does.
-func (p *repo) packOf(h ID) (*pack, error) {
+// packOf returns the pack that contains an object, and its position in the index, or nil if none does.
+func (p *repo) packOf(h ID) (k *pack, i int64, err error) {
 	if p.list(); p.err != nil {
-		return nil, p.err
+		return nil, 0, p.err
 	}
 	for _, k := range p.packs {
-		if ok, err := k.index.contains(h); ok || err != nil {
-			return k, err
+		if i, err := k.index.find(h); i >= 0 || err != nil {
+			return k, i, err
 		}
 	}
-	return nil, nil
+	return nil, 0, nil
 }
 
 // Has reports whether an object is present.
@@ -214,7 +214,7 @@ func (o *Store) Has(h ID) (bool, error) {
 	for n := range o.repos {
 		i := o.index(n)
 		p := o.repos[i]
-		if k, err := p.packOf(h); k != nil || err != nil {
+		if k, _, err := p.packOf(h); k != nil || err != nil {
 			o.recent = i
 			return err == nil, err
 		}

@@ -45,7 +45,7 @@ func (o *Store) Stored() (*Stored, error) {
 func (s *Stored) Packs() int { return len(s.packs) }
 
 // Count returns the number of objects in a pack.
-func (s *Stored) Count(pack int) int { return int(s.packs[pack].index.count()) }
+func (s *Stored) Count(pack int) int { return int(s.packs[pack].index.count) }
 
 // Locate returns the place of an object, or ErrNotFound.
 func (s *Stored) Locate(h ID) (Place, error) {
@@ -69,7 +69,7 @@ func (s *Stored) Locate(h ID) (Place, error) {
 // ID returns the ID of a packed object.
 func (s *Stored) ID(at Place) (ID, error) {
 	x := s.packs[at.Pack].index
-	raw, err := x.read(indexNames+int64(at.At)*x.hashSize(), x.hashSize())
+	raw, err := x.read(indexNames+int64(at.At)*x.hashSize, x.hashSize)
 	if err != nil {
 		return ZeroID, err
 	}
@@ -83,7 +83,7 @@ func (s *Stored) InOrder(pack int) ([]uint32, error) {
 	}
 	x := s.packs[pack].index
 	x.loadAll()
-	order, offsets := make([]uint32, x.count()), make([]int64, x.count())
+	order, offsets := make([]uint32, x.count), make([]int64, x.count)
 	for i := range order {
 		offset, err := x.offset(int64(i))
 		if err != nil {
@@ -150,7 +150,7 @@ func (s *Stored) Body(pack int) (*io.SectionReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	size := info.Size() - packHeader - k.index.hashSize()
+	size := info.Size() - packHeader - k.index.hashSize
 	if size < 0 {
 		return nil, errTooShort
 	}

@@ -14,9 +14,9 @@ type configReader struct {
 // errSyntax completes a sentence that begins with the name of the file.
 var errSyntax = errors.New("is not in Git's configuration syntax")
 
-// parseConfig calls visit for each variable of a configuration file. Section and key are in lower case; name
+// ParseConfig calls visit for each variable of a configuration file. Section and key are in lower case; name
 // is the subsection. hasValue is false for a variable without "=".
-func parseConfig(content []byte, visit func(section, name, key, value string, hasValue bool) error) error {
+func ParseConfig(content []byte, visit func(section, name, key, value string, hasValue bool) error) error {
 	if len(content) > MaxSize {
 		return errors.New("is longer than 1 MiB")
 	}

@@ -3,6 +3,7 @@ package submodule
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 )
@@ -23,7 +24,7 @@ const MaxSize = 1 << 20
 // begins with its name.
 func Parse(content []byte) (map[string]Module, error) {
 	byPath, byName := map[string]*Module{}, map[string]*Module{}
-	err := parseConfig(content, func(section, name, key, value string, hasValue bool) error {
+	err := ParseConfig(content, func(section, name, key, value string, hasValue bool) error {
 		if section != "submodule" || !isSafeName(name) {
 			return nil
 		}
@@ -95,10 +96,14 @@ func isSafeName(name string) bool {
 var errStrip = errors.New("its URL has more ../ than the URL that it is relative to has parts")
 
 // Resolve returns the URL of a submodule. One that begins with ./ or ../ is relative to base, the URL of the
-// repository whose tree has the submodule: relative_url of Git. Any other is returned as it is. The result is
-// not checked.
+// repository whose tree has the submodule: relative_url of Git. Any other is returned as [WithoutUser] does. The result
+// is not checked.
 func Resolve(base, url string) (string, error) {
 	if !strings.HasPrefix(url, "./") && !strings.HasPrefix(url, "../") {
+		url, err := WithoutUser(url)
+		if err != nil {
+			return "", fmt.Errorf("its URL %w", err)
+		}
 		return url, nil
 	}
 	base = strings.TrimSuffix(base, "/")
@@ -123,4 +128,23 @@ func Resolve(base, url string) (string, error) {
 			return "", errStrip
 		}
 	}
+}
+
+// errPassword completes a sentence that begins with what the URL is of.
+var errPassword = errors.New("contains a password, which everybody who can read the repository sees; remove it there, " +
+	"revoke it, and use a credential")
+
+// WithoutUser removes the user name from an http or https URL in a file of a repository. Git asks for that user's
+// password; here the credential for the URL has both. A token may be written as a user name, so it must not get into
+// logs. It returns an error for a URL with a password, and any other as it is.
+func WithoutUser(remote string) (string, error) {
+	u, err := url.Parse(remote)
+	if err != nil || u.User == nil || u.Scheme != "http" && u.Scheme != "https" {
+		return remote, nil
+	}
+	if _, has := u.User.Password(); has {
+		return "", errPassword
+	}
+	u.User = nil
+	return u.String(), nil
 }

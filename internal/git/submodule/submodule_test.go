@@ -17,7 +17,7 @@ import (
 // listed returns the variables of a configuration as git config --list prints them, in no order.
 func listed(t *testing.T, content string) (lines []string, ok bool) {
 	t.Helper()
-	err := parseConfig([]byte(content), func(section, name, key, value string, hasValue bool) error {
+	err := ParseConfig([]byte(content), func(section, name, key, value string, hasValue bool) error {
 		line := strings.TrimPrefix(section+"."+key, ".")
 		if name != "" {
 			line = section + "." + name + "." + key
@@ -157,6 +157,34 @@ func TestURLsAreResolvedAsGit(t *testing.T) {
 		}
 		if len(want) > 0 {
 			t.Errorf("git does not have %q", want)
+		}
+	}
+}
+
+// TestUserNamesInURLs: git clones such a submodule, with the user name for a credential helper.
+func TestUserNamesInURLs(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{ // "" for an error
+		"https://ada@host.example/acme/lib.git":             "https://host.example/acme/lib.git",
+		"http://ada@host.example:8080/acme/lib":             "http://host.example:8080/acme/lib",
+		"HTTPS://ada%40example.org@[::1]:8443/acme/my%20x/": "https://[::1]:8443/acme/my%20x/",
+		"https://ghp_s3cret@host.example/acme/lib":          "https://host.example/acme/lib",
+		"https://@host.example/acme/lib":                    "https://host.example/acme/lib",
+		"https://ada:s3cret@host.example/acme/lib":          "",
+		"https://s3cret:x-oauth-basic@host.example/lib":     "",
+		"https://:s3cret@host.example/acme/lib":             "",
+		"https://ada:@host.example/acme/lib":                "",
+		"https://host.example/acme/@lib":                    "https://host.example/acme/@lib",
+		"ssh://git@host.example/acme/lib":                   "ssh://git@host.example/acme/lib",
+		"git@host.example:acme/lib":                         "git@host.example:acme/lib",
+		`https://host.example\@evil.example/acme/lib`:       `https://host.example\@evil.example/acme/lib`, // refused by CheckRemote
+	} {
+		got, err := Resolve("https://host.example/acme/widgets", url)
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%s: %q, %v", url, got, err)
+		}
+		if err != nil && (strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "everybody who can read")) {
+			t.Errorf("%s: %v", url, err)
 		}
 	}
 }

@@ -78,7 +78,8 @@ func TestServerEndsBeforeRequestOverSSH(t *testing.T) {
 }
 
 // TestClosedIdleConnection fetches from a server that closes the connection of the list of refs when the next request comes on it, or sends
-// more on it than it has declared, so that it is closed here.
+// more on it than it has declared, so that it is closed here. If the request is sent before that is seen, the rest looks like its response,
+// which is not HTTP: then the attempt fails, and can be repeated.
 func TestClosedIdleConnection(t *testing.T) {
 	for name, surplus := range map[string]string{"closed": "", "more than declared": strings.Repeat("surplus", 100)} {
 		t.Run(name, func(t *testing.T) {
@@ -94,14 +95,19 @@ func TestClosedIdleConnection(t *testing.T) {
 					go serveOnce(conn, surplus, &lists, &packs)
 				}
 			}()
+			failed := int64(0)
 			for range 40 {
 				err := fetchOnce(t, "http://"+listener.Addr().String()+"/"+widgets, Auth{})
-				if err != nil {
+				switch {
+				case err == nil:
+				case surplus != "" && events.ClassOf(err) == events.ClassNetwork && events.DispositionOf(err) == events.Retryable:
+					failed++
+				default:
 					t.Errorf("got %s: %v", events.ClassOf(err), err)
 				}
 			}
-			if lists.Load() != 40 || packs.Load() != 40 {
-				t.Errorf("%d lists and %d packs, want 40 of each", lists.Load(), packs.Load())
+			if lists.Load() != 40 || packs.Load() != 40-failed || failed > 20 {
+				t.Errorf("%d lists and %d packs, %d failed, want 40 of each", lists.Load(), packs.Load(), failed)
 			}
 		})
 	}

@@ -22,8 +22,8 @@
 //
 // A request names only capabilities that the server offers. Without shallow a server sends the full history;
 // under version 0, without thin-pack or side-band it sends complete or plain packs. All kinds of
-// acknowledgement (multi_ack) work, since a fetch is a single request. A list of refs must begin within 15 s
-// and have at most 64 MiB, a list of capabilities 64 KiB. The server says with object-format whether a
+// acknowledgement (multi_ack) work, since a fetch is a single request. A list of refs
+// has at most 64 MiB, a list of capabilities 64 KiB. [Timeouts] bound the silence of a host. The server says with object-format whether a
 // repository has object IDs of SHA-1 or SHA-256; all IDs of a session must be of that format.
 //
 // [Config.Hosts] is checked against the address when it is dialled.
@@ -40,7 +40,7 @@
 //	dial, DNS, TLS, timeout, slow server   retryable, ClassNetwork
 //	SSH host key changed                   permanent, ClassAuth; unknown: ClassConfig
 //	host not allowed by Config.Hosts       permanent, ClassConfig
-//	HTTP 429; 403 and 503 that say when    ClassLimited: contention with a limiter, retryable without
+//	HTTP 429; 403 and 503 that say when    ClassBusy: contention with a limiter, retryable without
 //	to retry or that nothing remains
 //	any other HTTP 5xx, invalid protocol,  retryable, ClassServer; the text says which
 //	error of the server in the pack,

@@ -42,6 +42,9 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	if refused, ok := errors.AsType[*egress.Fault](fault); ok {
 		return hostRefused(host, refused)
 	}
+	if late, ok := errors.AsType[*timeoutFault](fault); ok {
+		return git.Errorf(git.Retryable, git.ClassNetwork, "%s sent %w", host, late)
+	}
 	switch {
 	case errors.Is(fault, errWebPage):
 		return git.Errorf(git.Retryable, git.ClassServer,
@@ -56,10 +59,6 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	case errors.Is(fault, errLongPrologue):
 		return git.Errorf(git.Permanent, git.ClassQuota,
 			"%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
-	case errors.Is(fault, errNoAnswer):
-		return git.Errorf(git.Retryable, git.ClassNetwork, "%s does not answer: %w", host, errNoAnswer)
-	case errors.Is(fault, errIdle):
-		return git.Errorf(git.Retryable, git.ClassNetwork, "%s stopped sending: %w", host, errIdle)
 	case errors.Is(fault, errTooSlow):
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s is too slow: %w", host, errTooSlow)
 	case errors.Is(fault, io.ErrUnexpectedEOF):
@@ -76,7 +75,7 @@ func statusFailure(host string, auth Auth, status statusError) error {
 	switch code := status.code; {
 	case status.limited:
 		err := fmt.Errorf("%s limits the request rate: %w", host, status)
-		return &git.Error{Retry: git.Retryable, Class: git.ClassLimited, RetryAfter: status.retryAfter, Err: err}
+		return &git.Error{Retry: git.Retryable, Class: git.ClassBusy, RetryAfter: status.retryAfter, Err: err}
 	case code == http.StatusUnauthorized && auth.IsZero():
 		return credentialRequired(host)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:

@@ -43,7 +43,7 @@ func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (sh
 		return err
 	})
 	switch {
-	case err != nil && want.ByHash && git.ClassOf(err) != git.ClassLimited && ctx.Err() == nil && r.refusesCommit():
+	case err != nil && want.ByHash && git.ClassOf(err) != git.ClassBusy && ctx.Err() == nil && r.refusesCommit():
 		return nil, r.noCommit(want.Tip)
 	case err != nil:
 		return nil, err

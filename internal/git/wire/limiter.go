@@ -60,12 +60,12 @@ func noConnection(err error) bool {
 // the next request, so that it cannot be repeated without end. It knows how long, and operators may lift a
 // limit of the host; a status of 503 may be that of the repository alone.
 func uncounted(err error, status int) error {
-	if git.ClassOf(err) != git.ClassLimited {
+	if git.ClassOf(err) != git.ClassBusy {
 		return err
 	}
 	after := git.RetryAfter(err)
 	if status != http.StatusServiceUnavailable {
 		after = min(after, time.Minute+rand.N(time.Minute/2))
 	}
-	return &git.Error{Retry: git.Contention, Class: git.ClassLimited, RetryAfter: after, Err: err}
+	return &git.Error{Retry: git.Contention, Class: git.ClassBusy, RetryAfter: after, Err: err}
 }

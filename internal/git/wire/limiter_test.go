@@ -42,7 +42,7 @@ func (l *limiterLog) Acquire(_ context.Context, host string) (func(Answer) bool,
 	}, nil
 }
 
-var errLimit = events.Errorf(events.Contention, events.ClassLimited, "the host is at its limit")
+var errLimit = events.Errorf(events.Contention, events.ClassBusy, "the host is at its limit")
 
 // dialLimited returns a session with a limiter for a repository on a real server, over HTTP or SSH.
 func dialLimited(t *testing.T, overSSH bool, limiter Limiter) (r *Session, server *gitserver.Server, host string) {
@@ -119,7 +119,7 @@ func TestRequestIsRepeatedIfTheLimiterSaysSo(t *testing.T) {
 	limiter := &limiterLog{again: 2}
 	r, server, _ := dialLimited(t, false, limiter)
 	server.Answer("acme/widgets", http.StatusTooManyRequests)
-	testenv.MustFail(t, r.List(t.Context()), events.ClassLimited, events.Contention)
+	testenv.MustFail(t, r.List(t.Context()), events.ClassBusy, events.Contention)
 	if len(limiter.answers) != 3 || limiter.open != 0 {
 		t.Errorf("%+v, want three requests", limiter)
 	}
@@ -146,7 +146,7 @@ func TestLimiterLearnsOfFailures(t *testing.T) {
 		disposition events.Disposition
 		after       time.Duration
 	}{
-		"limited":   {status(429, "Retry-After", "60"), 429, events.ClassLimited, events.Contention, time.Minute},
+		"limited":   {status(429, "Retry-After", "60"), 429, events.ClassBusy, events.Contention, time.Minute},
 		"forbidden": {status(403), 403, events.ClassAuth, events.Permanent, 0},
 		"failing":   {status(502), 502, events.ClassServer, events.Retryable, 0},
 		"garbage":   {status(200), 200, events.ClassServer, events.Retryable, 0},
@@ -156,7 +156,7 @@ func TestLimiterLearnsOfFailures(t *testing.T) {
 				return
 			}
 			http.Redirect(rw, r, "/b"+r.URL.RequestURI(), http.StatusFound)
-		}, 429, events.ClassLimited, events.Contention, 0},
+		}, 429, events.ClassBusy, events.Contention, 0},
 		"cut off": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0, events.ClassNetwork, events.Retryable, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,22 +207,20 @@ func TestLimiterLearnsOfRefusedSSHConnection(t *testing.T) {
 	}
 }
 
-// TestNoAnswer uses a server that accepts requests and never answers: the list of refs has a shorter limit than a pack.
+// TestNoAnswer uses a server that accepts requests and never answers.
 func TestNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := roundTripper(func(req *http.Request) (*http.Response, error) {
 			<-req.Context().Done()
 			return nil, req.Context().Err()
 		})
-		w := &monitor{maxPack: 1 << 20, next: never}
+		w := newMonitor(never)
 		defer w.close()
-		for path, want := range map[string]time.Duration{"/a/b/info/refs": refsTimeout, "/a/b/git-upload-pack": headerTimeout} {
+		for path, want := range map[string]time.Duration{"/a/b/info/refs": w.timeouts.Refs, "/a/b/git-upload-pack": w.timeouts.Pack} {
 			w.begin()
 			began := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), headerTimeout) // stands for the transport's limit
-			req := testenv.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.org"+path, nil))(t)
+			req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.org"+path, nil))(t)
 			_, err := exchange{w, strings.HasSuffix(path, "info/refs")}.RoundTrip(req)
-			cancel()
 			if took := time.Since(began); err == nil || took != want {
 				t.Errorf("%s: %v after %v, want %v", path, err, took, want)
 			}

@@ -7,10 +7,12 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
 	"lockstep/internal/git"
+	"lockstep/internal/git/object"
 )
 
 // List lists the remote's refs. With prefixes, it needs only the refs that begin with one of them and the
-// default branch; a server of protocol 0 lists all refs nevertheless. Success proves that the credential is
+// default branch; a server of protocol 0 lists all refs nevertheless. It fails if there is none, unless the prefix is a
+// commit and the server may send it under protocol 2. Success proves that the credential is
 // accepted.
 func (r *Session) List(ctx context.Context, prefixes ...string) error {
 	return r.do(ctx, func(ctx context.Context) (err error) {
@@ -81,7 +83,8 @@ func (r *Session) listRefs(ctx context.Context, prefixes []string) (*advertiseme
 		}
 	}
 	refs, err := r.sendListRefs(ctx, nil)
-	if err == nil && refs.isEmpty() {
+	isCommit := len(prefixes) > 0 && object.IsID(prefixes[0]) // which the server may send although it lists no ref
+	if err == nil && refs.isEmpty() && !isCommit {
 		r.carrier.close()
 		return nil, transport.ErrEmptyRemoteRepository
 	}

@@ -15,15 +15,12 @@ import (
 )
 
 const (
-	dialTimeout   = 10 * time.Second
-	tlsTimeout    = 10 * time.Second
-	refsTimeout   = 15 * time.Second // maximum time until the list of refs begins, including the time to connect over HTTP
-	headerTimeout = 60 * time.Second // maximum time until a pack begins: a large server may count objects for a long time
-	idleTimeout   = 60 * time.Second // maximum time without a byte of the response body
-	maxAdvert     = 64 << 20         // maximum bytes of a list of refs
-	maxPrologue   = 8 << 20          // maximum bytes of pkt-lines before the pack
-	gracePeriod   = 10 * time.Minute // time before minRate applies to a response body
-	minRate       = 16 << 10         // minimum bytes per second
+	dialTimeout = 10 * time.Second
+	tlsTimeout  = 10 * time.Second
+	maxAdvert   = 64 << 20         // maximum bytes of a list of refs
+	maxPrologue = 8 << 20          // maximum bytes of pkt-lines before the pack
+	gracePeriod = 10 * time.Minute // time before minRate applies to a response body
+	minRate     = 16 << 10         // minimum bytes per second
 )
 
 var (
@@ -31,16 +28,15 @@ var (
 	errTooManyRefs  = errors.New("the list of refs is too long")
 	errLongPrologue = errors.New("the response has too many lines before the pack")
 	errWebPage      = errors.New("the response is a web page")
-	errNoAnswer     = fmt.Errorf("no answer within %v", refsTimeout)
-	errIdle         = fmt.Errorf("no data for %v", idleTimeout)
 	errTooSlow      = fmt.Errorf("less than %d KiB/s for %v", minRate>>10, gracePeriod)
 )
 
 // monitor carries the requests of one operation. It limits the size, idle time and rate of responses and records the
 // first error, because net/http and go-git discard error types.
 type monitor struct {
-	next    http.RoundTripper // HTTP transport; nil for SSH
-	maxPack int64
+	next     http.RoundTripper // HTTP transport; nil for SSH
+	maxPack  int64
+	timeouts Timeouts // all set
 
 	mu        sync.Mutex
 	fault     error
@@ -63,18 +59,14 @@ type exchange struct {
 // RoundTrip implements [http.RoundTripper].
 func (w exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	if w.listing {
-		timer := time.AfterFunc(refsTimeout, func() { cancel(errNoAnswer) })
-		defer timer.Stop()
-	}
+	first := w.timeouts.awaitFirst(cancel, w.listing)
 	res, err := w.next.RoundTrip(req.WithContext(ctx))
 	if res != nil {
 		w.answered(res.StatusCode, res.Header)
 	}
 	switch {
-	case err != nil && errors.Is(context.Cause(ctx), errNoAnswer):
-		err = errNoAnswer
 	case err != nil:
+		err = timeoutOr(ctx, err)
 	case isRedirect(res.StatusCode):
 		err = redirectFault(res, w.countRedirect())
 	case res.StatusCode >= 300:
@@ -88,23 +80,26 @@ func (w exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 		if res != nil {
 			_ = res.Body.Close()
 		}
+		first.Stop()
 		cancel(nil)
 		return nil, w.record(err)
 	}
-	res.Body = w.limit(ctx, cancel, res.Body, w.listing)
+	res.Body = w.limit(ctx, cancel, first, res.Body, w.listing)
 	return res, nil
 }
 
 // limit limits a response, either a list of refs or a pack. Reads of body must end once cancel, which cancels
-// ctx, is called.
+// ctx, is called. first is the timer of [Timeouts.awaitFirst].
 func (w *monitor) limit(
-	ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser, listing bool,
+	ctx context.Context, cancel context.CancelCauseFunc, first *time.Timer, body io.ReadCloser, listing bool,
 ) *limitedBody {
+	silent := &timeoutFault{"silence", w.timeouts.Silence}
 	b := &limitedBody{
 		body: body, wire: w, ctx: ctx, left: w.maxPack, tooLong: errTooLong, deadline: time.Now().Add(gracePeriod),
-		stop: func() { cancel(nil) },
-		idle: time.AfterFunc(idleTimeout, func() { cancel(errIdle) }),
+		stop: func() { cancel(nil) }, first: first,
+		idle: time.AfterFunc(silent.limit, func() { cancel(silent) }),
 	}
+	b.idle.Stop() // until the first byte
 	if listing {
 		b.left, b.tooLong = maxAdvert, errTooManyRefs
 	} else {
@@ -200,10 +195,11 @@ func (w *monitor) firstError() error {
 type limitedBody struct {
 	body     io.ReadCloser
 	wire     *monitor
-	ctx      context.Context // of this response; cancelled by idle
+	ctx      context.Context // of this response; cancelled by the timers
 	stop     func()
-	idle     *time.Timer
-	silent   *time.Timer // cancels ctx unless data arrives; nil if the server has answered
+	first    *time.Timer // runs until the first byte
+	idle     *time.Timer // runs during each read after that
+	begun    bool
 	left     int64
 	deadline time.Time // for more data; each byte extends it by 1/minRate
 
@@ -221,14 +217,18 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	if time.Now().After(b.deadline) {
 		return 0, b.wire.record(errTooSlow)
 	}
+	if b.begun {
+		b.idle.Reset(b.wire.timeouts.Silence)
+	}
 	n, err := b.body.Read(p)
+	b.idle.Stop()
+	if n > 0 {
+		b.begun = true
+		b.first.Stop()
+	}
 	b.left -= int64(n)
 	b.wire.keepPrefix(p[:n])
 	b.deadline = b.deadline.Add(time.Duration(n) * time.Second / minRate)
-	b.idle.Reset(idleTimeout)
-	if n > 0 && b.silent != nil {
-		b.silent.Stop()
-	}
 	if b.left < 0 {
 		return 0, b.wire.record(b.tooLong)
 	}
@@ -236,10 +236,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 		return 0, b.wire.record(errLongPrologue)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		if cause := context.Cause(b.ctx); errors.Is(cause, errIdle) || errors.Is(cause, errNoAnswer) {
-			err = cause
-		}
-		err = b.wire.record(err)
+		err = b.wire.record(timeoutOr(b.ctx, err))
 	}
 	return n, err
 }
@@ -264,10 +261,8 @@ func (b *limitedBody) drain() {
 }
 
 func (b *limitedBody) Close() error {
+	b.first.Stop()
 	b.idle.Stop()
-	if b.silent != nil {
-		b.silent.Stop()
-	}
 	b.stop()
 	return b.body.Close()
 }

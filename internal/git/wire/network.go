@@ -28,6 +28,8 @@ type Config struct {
 	// is checked against Hosts.
 	Proxy string
 
+	Timeouts map[string]Timeouts // by host, as [Limiter] names it; "" for all others
+
 	CAFile     string // PEM bundle of additional certificate authorities
 	KnownHosts string // known_hosts file; defaults to those of the user and the system
 
@@ -52,6 +54,7 @@ type Network struct {
 	knownLines         knownCache
 	skippedFiles       sync.Map // default known_hosts files that cannot be read
 	log                *slog.Logger
+	hostTimeouts       map[string]Timeouts // Config.Timeouts
 
 	operator, foreign, proxied *http.Transport
 
@@ -62,7 +65,7 @@ type Network struct {
 func NewNetwork(cfg Config) (*Network, error) {
 	n := &Network{
 		proxyFor: http.ProxyFromEnvironment, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
-		checkURL: cfg.CheckURL, checkRef: cfg.CheckRef,
+		checkURL: cfg.CheckURL, checkRef: cfg.CheckRef, hostTimeouts: cfg.Timeouts,
 	}
 	if n.checkURL == nil {
 		n.checkURL = func(string) error { return nil }
@@ -100,12 +103,11 @@ func NewNetwork(cfg Config) (*Network, error) {
 
 func (n *Network) pool() *http.Transport {
 	return &http.Transport{
-		TLSClientConfig:       n.tls.Clone(),
-		TLSHandshakeTimeout:   tlsTimeout,
-		ResponseHeaderTimeout: headerTimeout,
-		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConnsPerHost:   8,
-		ForceAttemptHTTP2:     true,
+		TLSClientConfig:     n.tls.Clone(),
+		TLSHandshakeTimeout: tlsTimeout,
+		IdleConnTimeout:     90 * time.Second,
+		MaxIdleConnsPerHost: 8,
+		ForceAttemptHTTP2:   true,
 	}
 }
 

@@ -62,7 +62,7 @@ func FuzzServerReply(f *testing.F) {
 func mustBeClassified(t *testing.T, err error) {
 	t.Helper()
 	switch events.ClassOf(err) {
-	case events.ClassServer, events.ClassLimited, events.ClassNetwork, events.ClassNotFound, events.ClassAuth, events.ClassNoRef, events.ClassHostile, events.ClassCorrupt,
+	case events.ClassServer, events.ClassBusy, events.ClassNetwork, events.ClassNotFound, events.ClassAuth, events.ClassNoRef, events.ClassHostile, events.ClassCorrupt,
 		events.ClassConfig:
 	default:
 		t.Fatalf("%s: %v", events.ClassOf(err), err)

@@ -2,11 +2,14 @@ package wire
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
@@ -31,11 +34,14 @@ type Sender struct {
 type Request struct {
 	Method string
 	URL    string      // http or https
-	Header http.Header // sent to URL, but not to where it redirects. With an Authorization, no credential is added
+	Header http.Header // sent to URL, but not to where it redirects
 	Body   []byte
-	NoAuth bool // add no credential to the request to URL
 
-	MaxBytes int64 // of the response
+	// A request gets a credential unless it has its own: an Authorization header, or a token in the query.
+	NoAuth   bool // send none, redirect targets included
+	OnDemand bool // send it only after URL has answered 401; for redirect targets it is always so
+
+	MaxBytes int64 // of the response, before and after decompression
 }
 
 // Status is an HTTP status from 400 to 499 that does not limit the rate.
@@ -48,13 +54,16 @@ func (e *Status) Error() string { return fmt.Sprintf("HTTP status %d", e.Code) }
 
 // Send sends a request through the limiter, follows redirects with the same method, and passes a successful
 // response to read, which must consume its body. It returns a *[Status], an error as of a session, or that of
-// read, unchanged.
+// Auth or read, unchanged.
 func (s *Sender) Send(ctx context.Context, req Request, read func(*http.Response) error) error {
 	target, err := url.Parse(req.URL)
 	if err != nil {
 		return errors.New("the URL does not parse")
 	}
-	w := &monitor{maxPack: req.MaxBytes, next: &route{net: s.Network, foreign: s.Foreign}}
+	w := &monitor{
+		maxPack: req.MaxBytes, timeouts: s.Network.timeouts(hostPort(target)),
+		next: &route{net: s.Network, foreign: s.Foreign},
+	}
 	if origin, err := url.Parse(s.Remote); err == nil {
 		w.next.(*route).origin = origin
 	}
@@ -67,16 +76,9 @@ func (s *Sender) send(
 	ctx, cancel := context.WithTimeout(ctx, s.Limits.Timeout)
 	defer cancel()
 	w.begin()
-	header, noAuth := req.Header, req.NoAuth
+	header, onDemand := req.Header, req.OnDemand
 	for {
-		var auth Auth
-		var err error
-		if header.Get("Authorization") == "" && !noAuth {
-			if auth, err = s.Auth(ctx, target.String()); err != nil {
-				return err
-			}
-		}
-		next, err := s.hop(ctx, w, target, req, header, auth, read)
+		next, auth, err := s.ask(ctx, w, target, req, header, onDemand, read)
 		if next == nil || err != nil {
 			return s.fault(ctx, w, target, auth, err)
 		}
@@ -86,8 +88,37 @@ func (s *Sender) send(
 				kept[name] = values
 			}
 		}
-		target, header, noAuth = next, kept, false
+		target, header, onDemand = next, kept, true
 	}
+}
+
+// ask sends the request to one URL, with the credential for it if it needs one. It returns the target of a redirect.
+func (s *Sender) ask(
+	ctx context.Context, w *monitor, target *url.URL, req Request, header http.Header, onDemand bool,
+	read func(*http.Response) error,
+) (next *url.URL, auth Auth, err error) {
+	if onDemand {
+		next, err = s.hop(ctx, w, target, req, header, Auth{}, read)
+		if status, ok := errors.AsType[*Status](err); !ok || status.Code != http.StatusUnauthorized {
+			return next, Auth{}, err
+		}
+	}
+	if !req.NoAuth && !hasOwnAuth(header, target) {
+		var authErr error
+		if auth, authErr = s.Auth(ctx, target.String()); authErr != nil {
+			return nil, Auth{}, &callerError{authErr}
+		}
+	}
+	if onDemand && auth.IsZero() {
+		return nil, auth, err // the 401
+	}
+	next, err = s.hop(ctx, w, target, req, header, auth, read)
+	return next, auth, err
+}
+
+// hasOwnAuth reports whether a request authenticates itself: requestHasAuth of git-lfs.
+func hasOwnAuth(header http.Header, target *url.URL) bool {
+	return header.Get("Authorization") != "" || target.Query().Get("token") != ""
 }
 
 // hop sends the request to one URL. It returns the target of a redirect.
@@ -108,9 +139,11 @@ func (s *Sender) hop(
 	out.Header.Set("User-Agent", capability.DefaultAgent())
 	out.Header.Set("Accept-Encoding", "identity") // a range of a compressed response would be of other bytes
 	auth.setHeader(out)
+	first := w.timeouts.awaitFirst(cancel, false)
+	defer first.Stop()
 	res, err := w.next.RoundTrip(out)
 	if err != nil {
-		return nil, w.record(err)
+		return nil, w.record(timeoutOr(ctx, err))
 	}
 	defer res.Body.Close()
 	w.answered(res.StatusCode, res.Header)
@@ -120,21 +153,40 @@ func (s *Sender) hop(
 	case res.StatusCode >= 300:
 		return nil, statusOrFault(w, res, auth.IsZero() && header.Get("Authorization") == "")
 	}
-	body := w.limit(ctx, cancel, res.Body, false)
+	content, err := decompressed(res, req.MaxBytes)
+	if err != nil {
+		return nil, w.record(timeoutOr(ctx, err))
+	}
+	body := w.limit(ctx, cancel, first, content, false)
 	defer body.Close()
 	body.prologue = nil
 	res.Body = body
 	if err := read(res); err != nil {
-		return nil, &readError{err}
+		return nil, &callerError{err}
 	}
 	return nil, nil
 }
 
-// readError is an error of the function that reads a response.
-type readError struct{ err error }
+// decompressed returns the content of a response: some servers compress it although they are asked not to. It limits
+// the compressed bytes, because an endless stream may have no content; compression adds at most 0.1 %. A range is one
+// of compressed bytes, so it stays as it is.
+func decompressed(res *http.Response, maxBytes int64) (io.ReadCloser, error) {
+	if !strings.EqualFold(res.Header.Get("Content-Encoding"), "gzip") || res.StatusCode == http.StatusPartialContent {
+		return res.Body, nil
+	}
+	res.Header.Del("Content-Encoding")
+	content, err := gzip.NewReader(http.MaxBytesReader(nil, res.Body, maxBytes+maxBytes/1000))
+	return struct {
+		io.Reader
+		io.Closer
+	}{content, res.Body}, err
+}
 
-func (e *readError) Error() string { return e.err.Error() }
-func (e *readError) Unwrap() error { return e.err }
+// callerError is an error of Auth, or of the function that reads a response.
+type callerError struct{ err error }
+
+func (e *callerError) Error() string { return e.err.Error() }
+func (e *callerError) Unwrap() error { return e.err }
 
 func redirectTarget(w *monitor, res *http.Response) (*url.URL, error) {
 	if err := redirectFaultOf(res, w.countRedirect()); err != nil {
@@ -159,14 +211,14 @@ func statusOrFault(w *monitor, res *http.Response, anonymous bool) error {
 func (s *Sender) fault(ctx context.Context, w *monitor, target *url.URL, auth Auth, err error) error {
 	fault := w.firstError()
 	status, isStatus := errors.AsType[*Status](err)
-	read, isRead := errors.AsType[*readError](err)
+	own, isOwn := errors.AsType[*callerError](err)
 	switch {
 	case err == nil:
 		return nil
 	case isStatus:
 		return status
-	case isRead && fault == nil: // its own
-		return read.err
+	case isOwn && fault == nil:
+		return own.err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return git.Errorf(git.Retryable, git.ClassNetwork,
 			"%s took longer than %v; raise fetch-timeout in the setting limits if the file is meant to be that large",

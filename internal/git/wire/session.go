@@ -65,8 +65,8 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 		return nil, err
 	}
 	r := &Session{
-		net: n, url: rawURL, host: u.Host, auth: auth, wire: &monitor{maxPack: limits.MaxPackBytes},
-		limits: limits, limiterHost: hostPort(u),
+		net: n, url: rawURL, host: u.Host, auth: auth, limits: limits, limiterHost: hostPort(u),
+		wire: &monitor{maxPack: limits.MaxPackBytes, timeouts: n.timeouts(hostPort(u))},
 	}
 	if u.Scheme == "ssh" {
 		r.carrier = &sshCarrier{net: n, foreign: foreign, url: u, auth: auth, wire: r.wire}

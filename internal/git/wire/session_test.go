@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,10 +31,10 @@ func TestBrokenSSHConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := net.Pipe()
 			defer theirs.Close()
-			w := &monitor{maxPack: 1 << 20}
+			w := newMonitor(nil)
 			defer w.close()
 			command := &uploadPack{conn: ours, stdin: ours, stdout: strings.NewReader("0100\x01PACK"), wait: func() error { return tc.exit }}
-			body := command.output(t.Context(), w, false, nil)
+			body := outputOf(t, command, w, false)
 			defer body.Close()
 
 			_, err := io.Copy(io.Discard, sideband.NewDemuxer(sideband.Sideband64k, body))
@@ -46,54 +47,72 @@ func TestBrokenSSHConnection(t *testing.T) {
 func TestIdleSSHServer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		listing bool
-		want    error
-		after   time.Duration
+		sent    string
+		want    timeoutFault
 	}{
-		"list of refs": {true, errNoAnswer, refsTimeout},
-		"pack":         {false, errIdle, idleTimeout},
+		"list of refs":              {true, "", timeoutFault{"refs", 60 * time.Second}},
+		"pack":                      {false, "", timeoutFault{"pack", 120 * time.Second}},
+		"list of refs, after bytes": {true, "0", timeoutFault{"silence", 60 * time.Second}},
+		"pack, after bytes":         {false, "0", timeoutFault{"silence", 60 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				defer theirs.Close()
-				w := &monitor{maxPack: 1 << 20}
+				w := newMonitor(nil)
 				defer w.close()
 				command := &uploadPack{conn: ours, stdout: ours}
-				body := command.output(t.Context(), w, tc.listing, nil)
+				body := outputOf(t, command, w, tc.listing)
 				defer body.Close()
+				go func() { _, _ = theirs.Write([]byte(tc.sent)) }()
 				began := time.Now()
 
-				_, err := body.Read(make([]byte, 4))
+				_, err := io.ReadFull(body, make([]byte, 4))
 
 				testenv.MustFail(t, remoteError(context.Background(), "example.org", Auth{}, w.firstError(), err), events.ClassNetwork, events.Retryable)
-				if took := time.Since(began); !errors.Is(w.firstError(), tc.want) || took != tc.after {
-					t.Errorf("got %v after %v, want %v after %v", w.firstError(), took, tc.want, tc.after)
+				late, ok := errors.AsType[*timeoutFault](w.firstError())
+				if took := time.Since(began); !ok || *late != tc.want || took != late.limit {
+					t.Errorf("got %v after %v, want %v", w.firstError(), took, &tc.want)
 				}
 			})
 		})
 	}
 }
 
-// TestSSHServerIdleAfterFirstByte checks that the limit for the first byte does not apply to the others.
-func TestSSHServerIdleAfterFirstByte(t *testing.T) {
+// newMonitor returns a monitor with the default timeouts.
+func newMonitor(next http.RoundTripper) *monitor {
+	return &monitor{maxPack: 1 << 20, next: next, timeouts: new(Network).timeouts("")}
+}
+
+func outputOf(t *testing.T, command *uploadPack, w *monitor, listing bool) *commandOutput {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	return command.output(ctx, cancel, w.timeouts.awaitFirst(cancel, listing), w, listing, nil)
+}
+
+// TestSilenceIsThatOfTheHost has the host send at the last moment, and the reader take its time.
+func TestSilenceIsThatOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
-		w := &monitor{maxPack: 1 << 20}
+		w := newMonitor(nil)
+		w.timeouts.Silence = 5 * time.Minute
 		defer w.close()
 		command := &uploadPack{conn: ours, stdout: ours}
-		body := command.output(t.Context(), w, true, nil)
+		body := outputOf(t, command, w, true)
 		defer body.Close()
 		go func() {
-			_, _ = theirs.Write([]byte("0"))
-			time.Sleep(2 * refsTimeout)
-			_, _ = theirs.Write([]byte("1"))
+			for _, pause := range []time.Duration{59 * time.Second, 4 * time.Minute} {
+				time.Sleep(pause)
+				_, _ = theirs.Write([]byte("0"))
+			}
 		}()
-
-		_, err := io.ReadFull(body, make([]byte, 2))
-
-		if err != nil {
-			t.Errorf("%v: %v", err, w.firstError())
+		for n := range 2 {
+			if n > 0 {
+				time.Sleep(6 * time.Minute)
+			}
+			if _, err := body.Read(make([]byte, 1)); err != nil {
+				t.Errorf("byte %d: %v: %v", n+1, err, w.firstError())
+			}
 		}
 	})
 }

@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	handshakeTimeout = 20 * time.Second // from connecting to the start of git-upload-pack
-	exitTimeout      = 5 * time.Second  // from the end of its output to its exit status
-	maxStderr        = 4 << 10          // bytes
+	exitTimeout = 5 * time.Second // from the end of the output of git-upload-pack to its exit status
+	maxStderr   = 4 << 10         // bytes
 )
 
 // sshCarrier sends requests over SSH. The lists of refs and the first fetch share a connection; each later
@@ -38,12 +37,16 @@ type sshCarrier struct {
 
 func (s *sshCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
 	s.close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	first := s.wire.timeouts.awaitFirst(cancel, true)
 	command, err := s.start(ctx)
 	if err != nil {
+		first.Stop()
+		cancel(nil)
 		return nil, err
 	}
 	s.command, s.spent = command, false
-	return command.output(ctx, s.wire, true, nil), nil
+	return command.output(ctx, cancel, first, s.wire, true, nil), nil
 }
 
 // post sends a request. Closing the response closes the connection unless it is a list of refs.
@@ -55,7 +58,9 @@ func (s *sshCarrier) post(ctx context.Context, request []byte, listing bool) (io
 	if !listing {
 		s.spent, closer = true, s.command
 	}
-	body := s.command.output(ctx, s.wire, listing, closer)
+	ctx, cancel := context.WithCancelCause(ctx)
+	first := s.wire.timeouts.awaitFirst(cancel, listing)
+	body := s.command.output(ctx, cancel, first, s.wire, listing, closer)
 	// A write fails if the server has ended, or the connection is closed. The reason is in the response, or
 	// in how it ends.
 	_, _ = s.command.stdin.Write(request)
@@ -100,32 +105,22 @@ func (s *sshCarrier) start(ctx context.Context) (*uploadPack, error) {
 	address := net.JoinHostPort(egress.CanonicalHost(s.url.Hostname()), egress.PortOf(s.url))
 	conn, err := s.net.dialSSH(ctx, egress.Policy{Hosts: s.net.hosts, Foreign: s.foreign, Timeout: dialTimeout}, address)
 	if err != nil {
-		return nil, s.wire.record(err)
+		return nil, s.wire.record(timeoutOr(ctx, err))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		_ = conn.Close()
-		return nil, s.wire.record(err)
-	}
 	command, err := startUploadPack(conn, address, repositoryPath(s.url), &ssh.ClientConfig{
 		User:              userOf(s.url),
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
 		HostKeyCallback:   keys.verify,
 		HostKeyAlgorithms: keys.algorithms(address),
 	})
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
-	}
 	if err != nil {
-		if command != nil {
-			_ = command.Close()
-		}
 		_ = conn.Close()
 		if strings.Contains(err.Error(), "unable to authenticate") { // package ssh has no error type for it
 			err = &refusal{class: git.ClassAuth}
 		}
-		return nil, s.wire.record(err)
+		return nil, s.wire.record(timeoutOr(ctx, err))
 	}
 	return command, nil
 }
@@ -271,21 +266,19 @@ type commandOutput struct {
 }
 
 // output returns the next response, either a list of refs or a pack. The connection is closed when ctx is
-// done, or if the list does not begin in time. Closing the response closes closer, if any, and otherwise
-// leaves the connection open.
-func (c *uploadPack) output(ctx context.Context, w *monitor, listing bool, closer io.Closer) *commandOutput {
-	ctx, cancel := context.WithCancelCause(ctx)
+// done, which cancel and the timer first do. Closing the response closes closer, if any, and otherwise leaves
+// the connection open.
+func (c *uploadPack) output(
+	ctx context.Context, cancel context.CancelCauseFunc, first *time.Timer, w *monitor, listing bool, closer io.Closer,
+) *commandOutput {
 	detach := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
 	if closer == nil {
 		closer = io.NopCloser(nil)
 	}
-	body := w.limit(ctx, cancel, struct {
+	body := w.limit(ctx, cancel, first, struct {
 		io.Reader
 		io.Closer
 	}{c, closer}, listing)
-	if listing {
-		body.silent = time.AfterFunc(refsTimeout, func() { cancel(errNoAnswer) })
-	}
 	return &commandOutput{body, detach}
 }
 

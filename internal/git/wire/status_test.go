@@ -30,14 +30,14 @@ func TestHTTPStatus(t *testing.T) {
 		{401, limit, events.ClassAuth, events.Permanent, 0},
 		{403, nil, events.ClassAuth, events.Permanent, 0},
 		{403, http.Header{"X-Ratelimit-Remaining": {"5"}}, events.ClassAuth, events.Permanent, 0},
-		{403, limit, events.ClassLimited, events.Retryable, time.Minute},
-		{403, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassLimited, events.Retryable, 0},
+		{403, limit, events.ClassBusy, events.Retryable, time.Minute},
+		{403, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassBusy, events.Retryable, 0},
 		{404, limit, events.ClassNotFound, events.Permanent, 0},
-		{429, nil, events.ClassLimited, events.Retryable, 0},
-		{429, limit, events.ClassLimited, events.Retryable, time.Minute},
+		{429, nil, events.ClassBusy, events.Retryable, 0},
+		{429, limit, events.ClassBusy, events.Retryable, time.Minute},
 		{503, nil, events.ClassServer, events.Retryable, 0},
-		{503, limit, events.ClassLimited, events.Retryable, time.Minute},
-		{503, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassLimited, events.Retryable, 0},
+		{503, limit, events.ClassBusy, events.Retryable, time.Minute},
+		{503, http.Header{"X-Ratelimit-Remaining": {"0"}}, events.ClassBusy, events.Retryable, 0},
 		{502, limit, events.ClassServer, events.Retryable, 0},
 	} {
 		status := statusOf(&http.Response{StatusCode: tc.code, Header: tc.header}, time.Now())
@@ -68,8 +68,9 @@ func TestManyLinesBeforePack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, step := range []int{1 << 20, 7} {
-				w := &monitor{maxPack: 1 << 30}
-				body := w.limit(t.Context(), func(error) {}, io.NopCloser(strings.NewReader(tc.answer)), false)
+				w, none := newMonitor(nil), func(error) {}
+				w.maxPack = 1 << 30
+				body := w.limit(t.Context(), none, w.timeouts.awaitFirst(none, false), io.NopCloser(strings.NewReader(tc.answer)), false)
 				_, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{body}, make([]byte, step))
 				w.close()
 				if (err != nil) != tc.many {
@@ -110,10 +111,10 @@ func (d slowReader) Read(p []byte) (int, error) {
 // TestSlowRemote checks that a remote that sends a few bytes at a time is given up.
 func TestSlowRemote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &monitor{maxPack: 1 << 30, next: roundTripper(func(*http.Request) (*http.Response, error) {
-			body := slowReader{bytes.NewReader(make([]byte, 3000)), idleTimeout / 2}
+		w := newMonitor(roundTripper(func(*http.Request) (*http.Response, error) {
+			body := slowReader{bytes.NewReader(make([]byte, 3000)), 30 * time.Second}
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
-		})}
+		}))
 		defer w.close()
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://example.org/a/b/git-upload-pack", nil))(t)
 		res := testenv.Must(exchange{w, false}.RoundTrip(req))(t)

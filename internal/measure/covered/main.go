@@ -1,5 +1,5 @@
-// Command covered is lockstep with two signals, to measure what one push crosses: SIGUSR1 clears the coverage
-// counters, SIGUSR2 writes them to the folder that GOCOVERDIR names. Build it with go build -cover
+// Command covered is lockstep with two signals, to measure what one push crosses: SIGWINCH clears the coverage
+// counters, SIGIO writes them to the folder that GOCOVERDIR names: lockstep ignores neither. Build it with go build -cover
 // -covermode=atomic.
 package main
 
@@ -16,11 +16,11 @@ import (
 
 func main() {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGIO)
 	go func() {
 		for s := range signals {
 			act := coverage.ClearCounters
-			if s == syscall.SIGUSR2 {
+			if s == syscall.SIGIO {
 				act = func() error { return coverage.WriteCountersDir(os.Getenv("GOCOVERDIR")) }
 			}
 			if err := act(); err != nil {

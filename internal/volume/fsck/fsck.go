@@ -113,10 +113,10 @@ func (c *Checker) CheckStore(dir string, trees []string) error {
 	return c.checkTrees(trees, func(tree string) error { return c.checkTree(tree, objects) })
 }
 
-// CheckViews checks trees of views: that their files are those of their manifests, and no others. objects has
-// the pointers of files in LFS. An error means that the check could not be completed.
-func (c *Checker) CheckViews(trees []string, objects *object.Store) error {
-	return c.checkTrees(trees, func(tree string) error { return c.checkView(tree, objects) })
+// CheckSelections checks trees of selections: that their files are those of their manifests, and no others. objects
+// has the pointers of files in LFS. An error means that the check could not be completed.
+func (c *Checker) CheckSelections(trees []string, objects *object.Store) error {
+	return c.checkTrees(trees, func(tree string) error { return c.checkSelection(tree, objects) })
 }
 
 // checkTrees checks trees and records which are damaged.

@@ -52,8 +52,8 @@ func (c *Checker) checkTree(path string, o *verified) error {
 	return c.checkFiles(path, wanted, o.Store)
 }
 
-// checkView compares the tree of a view with its manifest.
-func (c *Checker) checkView(path string, objects *object.Store) error {
+// checkSelection compares the tree of a selection with its manifest.
+func (c *Checker) checkSelection(path string, objects *object.Store) error {
 	g, wanted := checkout.GitDirOf(path), map[string]object.TreeEntry{}
 	err := g.List(true, func(f checkout.TreeFile) error {
 		wanted[f.Path] = object.TreeEntry{Mode: filemode.FileMode(f.Mode), Hash: f.Blob}

@@ -1,0 +1,179 @@
+package telemetry
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lockstep/internal/schedule"
+)
+
+// Hooks are the metrics of webhooks.
+type Hooks struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	drained  *prometheus.CounterVec
+}
+
+// Hooks registers the metrics of webhooks. It must be called at most once. spooled returns the size of the
+// spooled deliveries; nil means that there is no spool.
+func (m *Metrics) Hooks(spooled func() (bytes int64)) *Hooks {
+	r := m.registry
+	h := &Hooks{
+		requests: r.counters("lockstep_webhook_requests_total", "Webhook requests by outcome.", "forge", "outcome"),
+		seconds: r.histograms("lockstep_webhook_duration_seconds", "Time from a webhook's headers to its response.",
+			prometheus.ExponentialBuckets(0.0005, 2, 14), "forge"), // 0.5 ms to 4 s
+		drained: r.counters("lockstep_webhook_spool_drained_total", "Webhooks removed from the spool, by outcome.",
+			"outcome"),
+	}
+	if spooled != nil {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "lockstep_webhook_spool_bytes",
+				Help: "Bytes of webhooks in the spool that wait for Redis."},
+			func() float64 { return float64(spooled()) }))
+	}
+	return h
+}
+
+// Request counts a webhook request. forge is "" if the source is unknown.
+func (h *Hooks) Request(forge, outcome string, took time.Duration) {
+	h.requests.WithLabelValues(forge, outcome).Inc()
+	h.seconds.WithLabelValues(forge).Observe(took.Seconds())
+}
+
+// Drained counts a delivery removed from the spool.
+func (h *Hooks) Drained(outcome string) { h.drained.WithLabelValues(outcome).Inc() }
+
+type notify struct {
+	total    *prometheus.CounterVec
+	duration prometheus.Histogram
+}
+
+func newNotify(r registrar) notify {
+	return notify{
+		total: r.counters("lockstep_notify_total", "Attempts to notify apps and dropped notifications, by result.", "result"),
+		duration: r.histogram("lockstep_notify_duration_seconds", "Duration of attempts to notify apps.",
+			prometheus.ExponentialBuckets(0.005, 2.5, 10)), // 5 ms to 19 s
+	}
+}
+
+// Notification counts an attempt to notify an app, or a dropped notification.
+func (m *Metrics) Notification(result string, took time.Duration) {
+	m.notify.total.WithLabelValues(result).Inc()
+	m.notify.duration.Observe(took.Seconds())
+}
+
+var outboxItems = prometheus.NewDesc("lockstep_notify_outbox_items",
+	"Notifications waiting to be sent in the whole deployment. Every notifier exports the same value; "+
+		"absent if Redis does not answer.", nil, nil)
+
+// Outbox exports the number of waiting notifications, read on each scrape, until stop is called. Only one may be
+// registered at a time.
+func (m *Metrics) Outbox(read func() (int64, error)) (stop func()) {
+	return m.registry.gauges(func(gauge gauge) {
+		if n, err := read(); err == nil {
+			gauge(outboxItems, float64(n))
+		}
+	}, outboxItems)
+}
+
+type schedules struct {
+	polls prometheus.Counter
+	drift *prometheus.CounterVec
+}
+
+func newSchedules(r registrar) schedules {
+	s := schedules{
+		polls: r.counter("lockstep_polls_total", "Polls of repositories scheduled by this process."),
+		drift: r.counters("lockstep_reconcile_drift_total",
+			"Deviations found by this process's reconciliations, by kind.", "kind"),
+	}
+	for _, kind := range schedule.Kinds {
+		s.drift.WithLabelValues(string(kind)) // export 0 from the start
+	}
+	return s
+}
+
+// Polls counts n scheduled polls.
+func (m *Metrics) Polls(n int) { m.schedules.polls.Add(float64(n)) }
+
+// Reconciled counts the findings of a reconciliation.
+func (m *Metrics) Reconciled(report schedule.Report) {
+	for _, finding := range report.Findings {
+		m.schedules.drift.WithLabelValues(string(finding.Kind)).Inc()
+	}
+}
+
+// FollowerFigures has the progress of a follower of a reader.
+type FollowerFigures struct {
+	Connected bool
+	Repos     int           // that the token reads
+	Behind    int           // refs that are not published yet
+	Lag       time.Duration // time since everything that the reader has was published here; 0 if it still is
+}
+
+var (
+	followerConnected = prometheus.NewDesc("lockstep_follower_connected",
+		"Whether this follower is connected to its reader.", nil, nil)
+	followerRepos = prometheus.NewDesc("lockstep_follower_repositories",
+		"Repositories that this follower keeps, as of its last list.", nil, nil)
+	followerBehind = prometheus.NewDesc("lockstep_follower_behind",
+		"Refs that the reader has and this follower has not published yet.", nil, nil)
+	followerLag = prometheus.NewDesc("lockstep_follower_lag_seconds",
+		"Time since this follower last had everything that its reader has; 0 if it has it now.", nil, nil)
+)
+
+// Follower exports the figures of a follower until stop is called.
+func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
+	return m.registry.gauges(func(gauge gauge) {
+		f, connected := read(), 0.0
+		if f.Connected {
+			connected = 1
+		}
+		gauge(followerConnected, connected)
+		gauge(followerRepos, float64(f.Repos))
+		gauge(followerBehind, float64(f.Behind))
+		gauge(followerLag, f.Lag.Seconds())
+	}, followerConnected, followerRepos, followerBehind, followerLag)
+}
+
+// Reading are the metrics of a reader.
+type Reading struct {
+	requests *prometheus.CounterVec
+	sent     *prometheus.CounterVec
+	packs    *prometheus.CounterVec
+}
+
+// Reading registers the metrics of a reader. It must be called at most once. streams returns the number of
+// open streams of results.
+func (m *Metrics) Reading(streams func() int) *Reading {
+	r := m.registry
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lockstep_reader_streams", Help: "Open streams of results."}, func() float64 { return float64(streams()) }))
+	return &Reading{
+		requests: r.counters("lockstep_reader_requests_total",
+			"Requests of readers, by what they asked for and the class of the status.", "kind", "status"),
+		sent: r.counters("lockstep_reader_sent_bytes_total", "Bytes of responses to readers.", "kind"),
+		packs: r.counters("lockstep_reader_packs_total",
+			"Packs sent, by whether they were made for another request at the same time.", "shared"),
+	}
+}
+
+// Request counts a request that was answered with an HTTP status and a number of bytes.
+func (r *Reading) Request(kind string, status int, bytes int64) {
+	r.requests.WithLabelValues(kind, strconv.Itoa(status/100)+"xx").Inc()
+	r.Sent(kind, bytes)
+}
+
+// Sent counts bytes that were sent after the request was counted.
+func (r *Reading) Sent(kind string, bytes int64) { r.sent.WithLabelValues(kind).Add(float64(bytes)) }
+
+// Pack counts a pack that was sent.
+func (r *Reading) Pack(shared bool) {
+	text := "no"
+	if shared {
+		text = "yes"
+	}
+	r.packs.WithLabelValues(text).Inc()
+}
