@@ -28,7 +28,8 @@ test: ## Run the everyday tests
 test-all: test test-race test-large test-bench ## Run all tests: everyday and long forms, race detector, memory, benchmarks
 
 test-race: ## Run the tests of all that runs concurrently in their long form, in fewer rounds, with the race detector and real Redis
-	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/($(WITHOUT_RACE)|internal/(cli|volume))(/|\$$)") $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/($(WITHOUT_RACE)|internal/(cli|e2e|volume))(/|\$$)") $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test -race ./internal/e2e -run 'KilledAt|WhateverDies|LosesNothing|LoseNothing|SurvivesRedis|UnderKill9|StoppedWorker|InParallel|Redelivery|FollowerOfAFollower' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test -race ./internal/volume -run 'Adopt|Crash|Parallel|Pin|Place|Prepar|Progress|Readers|Slot|Stopped|Trash' $(TESTFLAGS)
 
 test-large: ## Run the long forms of the rest, and the tests that the race detector makes too slow or too large, or fails
@@ -36,7 +37,7 @@ test-large: ## Run the long forms of the rest, and the tests that the race detec
 	LOCKSTEP_TEST=all go test ./internal/cli -run 'Demo|CommandsInDocuments|PublishAndWait|OtherFileSystems' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume -run 'TooLargeCommit|LFSObjects|AllLinks|ServerOfGitLFS|OfASync|CopiesAreCounted|NotRetried|OfSubmodules|InSubmodules|NestedSubmodules|ManySubmodules|RandomSubmodules|LimitOfLinks|LargePacks|ManyViews|ManyPushes|LargePushes' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./events/stream ./handlers ./internal/git/serve ./internal/git/wire -run 'Conformance|TrimKeepsUnsettled|HugeEntries|HugeSiblings|LargeLetters|LargeDeadLetters|ManyKeysAreUnparked|ViewTreesAgainstOracle|ManyLines|HugeRequests|PackSize' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/e2e -run 'InBrowser|AlteredTrees|OddRepositories|TenThousand|SameFiles|RedisIsGone|StoppedWorkers|RandomPushes|PushCosts|MaintenanceCommands|CostOfAPush' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/e2e $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/object ./internal/git/checkout ./internal/git/submodule ./internal/git/wire ./tree $(TESTFLAGS)
 
 test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, 100 power cuts of Redis under load
