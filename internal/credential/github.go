@@ -30,6 +30,7 @@ const (
 	notYet        = 5 * time.Second // delay until it asks again
 	unseenFor     = time.Minute     // how long an error is kept for that
 	renewBefore   = 5 * time.Minute // before an installation token expires
+	dropAfter     = time.Minute     // how long a token is kept that has replaced a refused one
 	maxAnswer     = 1 << 20         // bytes
 )
 
@@ -50,6 +51,7 @@ type slot struct {
 	app     app           // that the token is for
 	token   string
 	expires time.Time
+	dropped time.Time // when the last token was
 	failed  time.Time // when the last request failed with err
 	err     error
 	unseen  bool // no caller has waited for err
@@ -124,7 +126,8 @@ func (g *github) slot(name string) *slot {
 	return held
 }
 
-// forget drops a token, and returns false if it was already replaced.
+// forget drops a token, and returns false if it was already replaced. One that has just replaced another is kept for a
+// while: a new token takes seconds to be known to all servers of a forge, so that each new one would be refused.
 func (g *github) forget(name, token string) bool {
 	held := g.slot(name)
 	select {
@@ -136,7 +139,9 @@ func (g *github) forget(name, token string) bool {
 	if held.token != token || held.expires.IsZero() {
 		return false
 	}
-	held.expires = time.Time{}
+	if time.Since(held.dropped) >= dropAfter {
+		held.expires, held.dropped = time.Time{}, time.Now()
+	}
 	return true
 }
 

@@ -26,6 +26,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
+	"lockstep/internal/testenv"
 )
 
 // api simulates the part of GitHub's API that issues installation tokens.
@@ -178,6 +179,25 @@ func TestRevokedTokenIsDropped(t *testing.T) {
 	if resolve() != second {
 		t.Error("the current token was dropped")
 	}
+}
+
+// TestYoungTokenIsKept has a remote refuse every token, as one that does not know new tokens for some seconds.
+func TestYoungTokenIsKept(t *testing.T) {
+	key, text := newKey(t)
+	folder := appFolder(t, "https://api.test", text)
+	synctest.Test(t, func(t *testing.T) {
+		fake := &api{key: &key.PublicKey}
+		store := credential.NewStore(folder, none, credential.WithTransport(inMemory{fake}))
+		for at := 0 * time.Second; at < 5*time.Minute; at += 7 * time.Second {
+			if !store.Refused("app", testenv.Must(store.Resolve(t.Context(), "app", onGitHub))(t)) {
+				t.Errorf("after %v: a retry is said to be useless", at)
+			}
+			time.Sleep(7 * time.Second)
+		}
+		if n := fake.requests.Load(); n != 6 {
+			t.Errorf("%d tokens in five minutes, want one at once and one a minute", n)
+		}
+	})
 }
 
 // Concurrent callers share one failing request; otherwise the last one would wait for many timeouts.

@@ -25,7 +25,7 @@ func TestAlteredTreesDoNotSpread(t *testing.T) {
 	testenv.Long(t)
 	testenv.SkipUnderRace(t)
 	t.Parallel()
-	pushes := testenv.Soak(100, 1000)
+	pushes := testenv.Soak(40, 1000)
 	a := newAlteredWorld(t)
 	for range pushes {
 		a.alter(alterations[a.random.IntN(len(alterations))])
