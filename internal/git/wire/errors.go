@@ -46,6 +46,11 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s sent %w", host, late)
 	}
 	switch {
+	case errors.Is(fault, errLoginPage) && auth.IsZero():
+		return credentialRequired(host)
+	case errors.Is(fault, errLoginPage):
+		return git.Errorf(git.Permanent, git.ClassAuth, "%s responded with a page to log in; check that the credential is "+
+			"current, and may be used for the repository from here", host)
 	case errors.Is(fault, errWebPage):
 		return git.Errorf(git.Retryable, git.ClassServer,
 			"%s responded with a web page; check that the URL is that of a repository, and whether it requires "+
@@ -63,6 +68,8 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s is too slow: %w", host, errTooSlow)
 	case errors.Is(fault, io.ErrUnexpectedEOF):
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s closed the connection in the middle of a response", host)
+	case demandsCertificate(fault):
+		return git.Errorf(git.Permanent, git.ClassConfig, "%s demands a client certificate, which is not supported", host)
 	case fault != nil:
 		return git.Errorf(git.Retryable, git.ClassNetwork, "cannot reach %s: %w", host, networkCause(fault))
 	case errors.Is(err, transport.ErrEmptyRemoteRepository):
@@ -78,12 +85,18 @@ func statusFailure(host string, auth Auth, status statusError) error {
 		return &git.Error{Retry: git.Retryable, Class: git.ClassBusy, RetryAfter: status.retryAfter, Err: err}
 	case code == http.StatusUnauthorized && auth.IsZero():
 		return credentialRequired(host)
-	case code == http.StatusUnauthorized, code == http.StatusForbidden:
+	case code == http.StatusPaymentRequired, code == http.StatusLocked, code == http.StatusUnavailableForLegalReasons:
+		return git.Errorf(git.Permanent, git.ClassAuth,
+			"%s refuses access to the repository, which is blocked, locked or not paid for (HTTP %d)", host, code)
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
 		return git.Errorf(git.Permanent, git.ClassAuth,
 			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, code)
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return git.Errorf(git.Permanent, git.ClassNotFound,
 			"%s has no such repository, or this credential may not read it (HTTP %d)", host, code)
+	}
+	if status.isLasting() {
+		return git.Errorf(git.Permanent, git.ClassServer, "%s responded with %w; check the URL", host, status)
 	}
 	return git.Errorf(git.Retryable, git.ClassServer, "%s responded with %w", host, status)
 }
@@ -124,6 +137,13 @@ func networkCause(err error) error {
 		return errors.New("its SSH server has no algorithm in common with Lockstep")
 	}
 	return errors.New("the connection failed, or the response is not valid HTTP or SSH")
+}
+
+// demandsCertificate reports whether the server's TLS alert says that the client has no certificate: its number, 116, is
+// in RFC 8446; package tls exports no type of it.
+func demandsCertificate(err error) bool {
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Op == "remote error" && e.Err.Error() == "tls: certificate required"
 }
 
 func certificateFault(err error) error {

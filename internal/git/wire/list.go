@@ -116,7 +116,8 @@ func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 	fault := r.wire.firstError()
 	status, isStatus := errors.AsType[statusError](fault)
 	_, isInvalid := errors.AsType[*responseFault](fault)
-	if fault != nil && !isStatus && !isInvalid && !errors.Is(fault, errWebPage) {
+	isPage := errors.Is(fault, errWebPage) || errors.Is(fault, errLoginPage)
+	if fault != nil && !isStatus && !isInvalid && !isPage {
 		return false
 	}
 	r.net.remotes.forget(r.url)

@@ -28,6 +28,7 @@ var (
 	errTooManyRefs  = errors.New("the list of refs is too long")
 	errLongPrologue = errors.New("the response has too many lines before the pack")
 	errWebPage      = errors.New("the response is a web page")
+	errLoginPage    = errors.New("the response is a page to log in")
 	errTooSlow      = fmt.Errorf("less than %d KiB/s for %v", minRate>>10, gracePeriod)
 )
 
@@ -72,7 +73,7 @@ func (w exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	case res.StatusCode >= 300:
 		err = statusOf(res, time.Now())
 	case strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
-		err = errWebPage
+		err = pageFault(res)
 	case req.Method == http.MethodGet && !strings.HasSuffix(req.URL.Path, infoRefsPath):
 		err = errRedirectAway
 	}

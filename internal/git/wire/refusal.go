@@ -13,7 +13,7 @@ import (
 // refusal is an error that a remote reports as text or as an exit status, since neither Git protocol nor SSH has
 // status codes. The text decides the class and is not repeated.
 type refusal struct {
-	class  git.Class // ClassAuth, ClassNotFound or ClassServer
+	class  git.Class // ClassAuth, ClassBusy, ClassNotFound or ClassServer
 	status int       // exit status of git-upload-pack; 0 if unknown
 }
 
@@ -24,14 +24,18 @@ func (e *refusal) Error() string { return "the remote refused the request" }
 var (
 	notFoundText = regexp.MustCompile(`(?i)\b(repository|project)\b.*(not found|not exist|not be found)|` +
 		`no such repository|cannot find repository|does not appear to be a git repository`)
-	noAccessText = regexp.MustCompile(`(?i)access denied|permission denied|forbidden|unauthori[sz]ed|not authori[sz]ed|` +
-		`authentication (failed|required)|(not have|insufficient) (permission|access)`)
+	noAccessText = regexp.MustCompile(`(?i)access denied|permission (to .*)?denied|forbidden|unauthori[sz]ed|not authori[sz]ed|` +
+		`authentication (failed|required)|(not have|insufficient) (permission|access)|\bSAML\b|\bDMCA\b|` +
+		`\bIP (address|allow ?list)\b|\b(account|access|repository|project|organi[sz]ation|user)\b.*\b(suspended|disabled|blocked)\b`)
+	limitText = regexp.MustCompile(`(?i)\brate.limit|too many (requests|connections)|temporarily (blocked|banned)|retry later`)
 )
 
 // refusalOf classifies the text of a refusal. Only the list of refs can prove that a repository does not exist.
 func refusalOf(text string, listing bool) *refusal {
 	for line := range strings.Lines(text) {
 		switch {
+		case limitText.MatchString(line):
+			return &refusal{class: git.ClassBusy}
 		case listing && notFoundText.MatchString(line):
 			return &refusal{class: git.ClassNotFound}
 		case noAccessText.MatchString(line):
@@ -43,6 +47,8 @@ func refusalOf(text string, listing bool) *refusal {
 
 func (e *refusal) classify(host string, auth Auth) error {
 	switch {
+	case e.class == git.ClassBusy:
+		return git.Errorf(git.Retryable, git.ClassBusy, "%s limits the request rate", host)
 	case e.class == git.ClassAuth && auth.IsZero():
 		return credentialRequired(host)
 	case e.class == git.ClassAuth:

@@ -42,6 +42,10 @@ var (
 			"use a repository with one of them",
 		git.Permanent, git.ClassConfig,
 	}
+	errDumb = &responseFault{
+		"serves the repository by the dumb HTTP protocol, which is not supported; let its web server run git http-backend",
+		git.Permanent, git.ClassConfig,
+	}
 	errRedirectLoop   = serverFault("redirects 10 times in a row; check that the URL is that of the repository itself")
 	errRedirectScheme = serverFault("redirects to a URL that is neither http nor https; correct the URL")
 	errDowngrade      = serverFault("redirects from https to http, which is not followed; correct the URL")
@@ -50,6 +54,9 @@ var (
 	errRedirectNowhere = serverFault("redirects without a valid Location")
 	errRedirectAway    = serverFault("redirects to a URL that is not that of a repository; correct the URL")
 )
+
+// startsLikeDumb matches a list of refs that is a file.
+var startsLikeDumb = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})\t`)
 
 var startsLikePktLine = regexp.MustCompile(`^[0-9a-fA-F]{1,4}`)
 
@@ -63,6 +70,8 @@ func faultOf(err error, prefix []byte, listing bool) error {
 		return nil
 	case len(prefix) == 0:
 		return errEmptyReply
+	case listing && startsLikeDumb.Match(prefix):
+		return errDumb
 	case !startsLikePktLine.Match(prefix[:min(4, len(prefix))]):
 		return errNotGit
 	case errors.Is(err, io.ErrUnexpectedEOF), endsInLength(prefix):
