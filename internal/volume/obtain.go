@@ -117,11 +117,32 @@ func (s *syncer) open(ctx context.Context, t *target, from store) (err error) {
 	}
 	s.progress.begin(events.PhaseCompare, "", 0)
 	s.use(from)
-	s.plan, err = checkout.NewPlan(ctx, s.objects, t.Commit, s.lastTree(t), s.v.cfg.MaxTreeFiles)
+	s.plan, err = s.newPlan(ctx, s.objects, t.Commit, s.lastTree(t))
 	if err != nil {
 		return err
 	}
 	return s.hold(ctx, from, s.objects, from.shallow(), from.depth())
+}
+
+// manyFiles is how many files a tree has at most whose sync needs little memory: about 20 MiB.
+const manyFiles = 100_000
+
+// newPlan returns [checkout.NewPlan]. Trees with many files are read in turn, one at a time in a process, so that those
+// that a few hundred bytes describe do not take all memory together.
+func (s *syncer) newPlan(
+	ctx context.Context, objects *object.Store, h object.ID, last *checkout.Tree,
+) (*checkout.Plan, error) {
+	most := s.v.cfg.MaxTreeFiles
+	if !s.slot.large {
+		plan, err := checkout.NewPlan(ctx, objects, h, last, min(most, manyFiles))
+		if most <= manyFiles || events.ClassOf(err) != events.ClassQuota {
+			return plan, err
+		}
+		if err := s.slot.grow(ctx, s.progress); err != nil {
+			return nil, err
+		}
+	}
+	return checkout.NewPlan(ctx, objects, h, last, most)
 }
 
 // fetch fetches the tip into quarantine, checks that it is complete, and moves it into a store.
@@ -189,7 +210,7 @@ func (s *syncer) unpack(ctx context.Context, q *object.Quarantine, into store, i
 func (s *syncer) planFetched(ctx context.Context, t *target, q object.Quarantine, into store) (err error) {
 	s.progress.begin(events.PhaseCompare, "", 0)
 	both := object.Open(q.Dir, into.dir)
-	s.plan, err = checkout.NewPlan(ctx, both, t.Want, s.lastTree(t), s.v.cfg.MaxTreeFiles)
+	s.plan, err = s.newPlan(ctx, both, t.Want, s.lastTree(t))
 	both.Close()
 	if err != nil {
 		return err

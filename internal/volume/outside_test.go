@@ -105,6 +105,7 @@ func TestChangedLinkRedirectsOthers(t *testing.T) {
 
 // TestManyLinksResolveQuickly nests links so that resolving each separately would take 2^100 steps, and chains 5,000.
 func TestManyLinksResolveQuickly(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	links := map[string]string{"x0": "d", "c0": "file"}

@@ -19,6 +19,7 @@ import (
 // TestPushCostsTheSameWhateverIsKept compares the work of a push while few replaced trees are kept with that while many are, counted as
 // allocations of this process. It is not parallel, because those of other tests would count.
 func TestPushCostsTheSameWhateverIsKept(t *testing.T) {
+	testenv.Long(t)
 	testenv.SkipUnderRace(t)
 	for name, kept := range map[string]struct {
 		grace, grown time.Duration // while trees are replaced, and once there are many

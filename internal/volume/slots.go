@@ -16,6 +16,7 @@ import (
 type Slots struct {
 	size    int
 	free    *semaphore.Weighted
+	large   *semaphore.Weighted // one job with a large tree at a time; it is awaited before a slot
 	waiting atomic.Int64
 	spare   atomic.Pointer[context.CancelCauseFunc] // cancels the work of TryDo; nil before the first
 
@@ -26,7 +27,7 @@ type Slots struct {
 // NewSlots returns n slots, at least one.
 func NewSlots(n int) *Slots {
 	s := &Slots{size: max(n, 1)}
-	s.free = semaphore.NewWeighted(int64(s.size))
+	s.free, s.large = semaphore.NewWeighted(int64(s.size)), semaphore.NewWeighted(1)
 	s.closed, s.close = context.WithCancel(context.Background())
 	return s
 }
@@ -88,6 +89,7 @@ var errStopping error = &events.Error{
 type slot struct {
 	slots *Slots // nil: no limit
 	held  bool
+	large bool // its tree is large
 	began bool // the job has done something that would be lost: Close does not end its waits
 }
 
@@ -96,7 +98,7 @@ func (t *slot) take(ctx context.Context, progress *reporter) error {
 	if t.slots == nil || t.held {
 		return nil
 	}
-	if !t.slots.free.TryAcquire(1) {
+	if !t.tryTake() {
 		progress.begin(events.PhaseWait, "", 0)
 		if !t.began {
 			waiting, cancel := context.WithCancelCause(ctx)
@@ -104,7 +106,7 @@ func (t *slot) take(ctx context.Context, progress *reporter) error {
 			defer context.AfterFunc(t.slots.closed, func() { cancel(errStopping) })()
 			ctx = waiting
 		}
-		if err := t.slots.acquire(ctx); err != nil {
+		if err := t.await(ctx); err != nil {
 			return err
 		}
 	}
@@ -112,10 +114,37 @@ func (t *slot) take(ctx context.Context, progress *reporter) error {
 	return nil
 }
 
+// tryTake takes a small job's slot if one is free.
+func (t *slot) tryTake() bool { return !t.large && t.slots.free.TryAcquire(1) }
+
+func (t *slot) await(ctx context.Context) error {
+	if t.large {
+		if err := t.slots.large.Acquire(ctx, 1); err != nil {
+			return fmt.Errorf("wait for a turn among large trees: %w", context.Cause(ctx))
+		}
+	}
+	err := t.slots.acquire(ctx)
+	if err != nil && t.large {
+		t.slots.large.Release(1)
+	}
+	return err
+}
+
+// grow says that the job's tree is large: whenever it has the slot, no other job with a large tree has one.
+func (t *slot) grow(ctx context.Context, progress *reporter) error {
+	t.leave()
+	t.large = true
+	return t.take(ctx, progress)
+}
+
 // leave gives the slot, if the job has it, to the job that has waited longest.
 func (t *slot) leave() {
-	if t.held {
-		t.held = false
-		t.slots.free.Release(1)
+	if !t.held {
+		return
+	}
+	t.held = false
+	t.slots.free.Release(1)
+	if t.large {
+		t.slots.large.Release(1)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +44,34 @@ func TestSlotsAreGrantedInOrder(t *testing.T) {
 	}
 	for s.Room() != idle {
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestLargeTreesTakeTurns has slots for two jobs with large trees and a small one.
+func TestLargeTreesTakeTurns(t *testing.T) {
+	t.Parallel()
+	s, none := NewSlots(3), newReporter(nil)
+	first, second, small := slot{slots: s}, slot{slots: s}, slot{slots: s}
+	testenv.Must(0, first.grow(t.Context(), none))(t)
+	ended := make(chan error, 1)
+	go func() { ended <- second.grow(t.Context(), none) }()
+	testenv.Must(0, small.take(t.Context(), none))(t)
+	select {
+	case err := <-ended:
+		t.Fatalf("a second large tree has a slot: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	first.leave()
+	testenv.Must(0, testenv.Receive(t, ended, "turn of the second"))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := first.take(ctx, none); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled wait: %v", err)
+	}
+	second.leave()
+	small.leave()
+	if !s.large.TryAcquire(1) || !s.free.TryAcquire(3) {
+		t.Error("a slot is still held")
 	}
 }
 
@@ -303,5 +332,44 @@ func TestPartsShareOneSlot(t *testing.T) {
 		w.mustHave(paths)
 		mustBeFree(t, slots)
 		w.push(map[string]string{"a": fmt.Sprint(n)})
+	}
+}
+
+// TestTreesOfManyFilesAreRead publishes a tree with more files than are read at any time, and a push to it.
+func TestTreesOfManyFilesAreRead(t *testing.T) {
+	testenv.Long(t)
+	testenv.SkipUnderRace(t)
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	slots := NewSlots(2)
+	w.volume = w.open(t.TempDir(), Config{Slots: slots})
+	tree := testenv.Must(w.git.Git(t.Context(), widgets, "1", "hash-object", "-w", "--stdin"))(t)
+	for level, mode := range []string{"100644 blob", "040000 tree", "040000 tree"} {
+		var entries strings.Builder
+		for i := range []int{100, 100, manyFiles/10_000 + 1}[level] {
+			fmt.Fprintf(&entries, "%s %s\t%d\n", mode, tree, i)
+		}
+		tree = testenv.Must(w.git.Git(t.Context(), widgets, entries.String(), "mktree"))(t)
+	}
+	for _, parents := range [][]string{nil, {"-p", "refs/heads/" + gitserver.Main}} {
+		args := slices.Concat([]string{"-c", "user.name=a", "-c", "user.email=a@example.com", "commit-tree", "-m", "x"}, parents, []string{tree})
+		commit := testenv.Must(w.git.Git(t.Context(), widgets, "", args...))(t)
+		testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/"+gitserver.Main, commit))(t)
+		if res := w.sync(""); res.After != commit {
+			t.Errorf("%+v, want %s", res, commit)
+		}
+		last := fmt.Sprint(manyFiles / 10_000)
+		for _, path := range []string{"0/0/0", last + "/99/99"} {
+			if content, err := os.ReadFile(w.path(widgets, path)); string(content) != "1" {
+				t.Errorf("%s: %q, %v", path, content, err)
+			}
+		}
+		if !slots.large.TryAcquire(1) {
+			t.Fatal("the turn of large trees is still held")
+		}
+		slots.large.Release(1)
+		tree = testenv.Must(w.git.Git(t.Context(), widgets, testenv.Must(w.git.Git(t.Context(), widgets, "", "ls-tree", tree))(t)+"\n100644 blob "+
+			testenv.Must(w.git.Git(t.Context(), widgets, "2", "hash-object", "-w", "--stdin"))(t)+"\tnew\n", "mktree"))(t)
 	}
 }

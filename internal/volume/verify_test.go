@@ -103,6 +103,7 @@ func TestRepairKeepsDepths(t *testing.T) {
 // TestDamageIsFoundAndRepaired damages one part of a repository. Verify must find the damage, and find
 // nothing once it is marked and synced.
 func TestDamageIsFoundAndRepaired(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1", "dir/same": noise(t, 1000), "dir/other": "other"})

@@ -236,6 +236,7 @@ type walker struct {
 	objects *object.Store
 	limit   int // entries
 	size    int // entries read
+	files   int // of the newer tree
 	bytes   int // in all paths
 	inPart  bool
 	found   []difference
@@ -245,7 +246,11 @@ const (
 	maxDepth = 256       // nested folders; a build has two files open for each
 	maxPath  = 4095      // bytes: PATH_MAX on Linux without the NUL
 	maxPaths = 256 << 20 // bytes in all paths, which a build keeps in memory
+	minPaths = 32 << 20  // whatever the limit of files is
 )
+
+// maxBytes returns how many bytes all paths may have with a limit of files.
+func (w *walker) maxBytes() int { return max(minPaths, min(maxPaths, w.limit*300)) }
 
 func (w *walker) compare(before, after object.ID, path string, depth int) error {
 	switch {
@@ -312,7 +317,11 @@ func (w *walker) checkEntry(e object.TreeEntry, path string) error {
 		return object.Hostilef("%w: %q in folder %q", err, e.Name, path)
 	}
 	length := len(path) + len(e.Name)
-	if w.bytes += length; length > maxPath || w.bytes > maxPaths {
+	w.bytes += length
+	if length <= maxPath && w.bytes > w.maxBytes() && w.maxBytes() < maxPaths {
+		return TooManyFiles(w.limit)
+	}
+	if length > maxPath || w.bytes > maxPaths {
 		return object.Hostilef("a path of %d bytes, or all paths of %d bytes, are too long to check out", length, w.bytes)
 	}
 	return nil
@@ -328,6 +337,12 @@ func (w *walker) compareEntry(path string, before, after side, depth int) error 
 		if s.mode == filemode.Dir {
 			below[i], *s = s.hash, side{}
 		}
+	}
+	if after.mode != 0 {
+		w.files++
+	}
+	if w.files > w.limit {
+		return TooManyFiles(w.limit)
 	}
 	if before != after {
 		w.found = append(w.found, difference{path, before, after, w.inPart})
