@@ -184,12 +184,20 @@ func (c Change) checkPinned() error {
 var (
 	scpLike  = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,63})@([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:@]+)$`)
 	userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	httpName = regexp.MustCompile(`^(?i:(https?://))([A-Za-z0-9][A-Za-z0-9._%+-]{0,38})@([^@]+)$`)
+	// tokens of GitHub, GitLab and Atlassian; those of Gitea and Azure DevOps are longer than a name
+	tokenName = regexp.MustCompile(`^(gh[a-z]_|github_pat_|gl[a-z]*-|AT[A-Z]{2})`)
 )
 
-// RemoteURL rewrites an scp-like remote, "git@host:owner/name.git", as ssh://git@host/owner/name.git, and
-// returns anything else unchanged. A plain SSH server resolves such a path below the user's home, a forge from
-// the root; RemoteURL follows the forges. For a path below the home, write ssh://git@host/~/name.
+// RemoteURL rewrites what a forge's clone button gives as a URL, and returns anything else unchanged. An scp-like remote,
+// "git@host:owner/name.git", becomes ssh://git@host/owner/name.git: a plain SSH server resolves such a path below the
+// user's home, a forge from the root; RemoteURL follows the forges. For a path below the home, write
+// ssh://git@host/~/name. A user name in an http or https URL, as "https://ada@host/owner/name", is dropped: the user name
+// is that of the credential. It stays if it may be a token, so that [CheckRemote] refuses it.
 func RemoteURL(remote string) string {
+	if named := httpName.FindStringSubmatch(remote); named != nil && !tokenName.MatchString(named[2]) {
+		return named[1] + named[3]
+	}
 	parts := scpLike.FindStringSubmatch(remote)
 	if parts == nil || strings.Contains(remote, "://") {
 		return remote
