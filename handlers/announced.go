@@ -23,7 +23,8 @@ import (
 //	lead back to it                          `before`, a later change supersedes all earlier ones
 //	neither, for a minute, but what the app  the change is settled with that: it is an old one, delivered again
 //	has, and that descends from the commit,  or announced late
-//	or `before` is unknown
+//	or `before` is given, and of no known
+//	commit
 //	neither                                  the change waits, and the next look is for all that wait: 0.2 s after
 //	                                         the last announcement, then after twice the time, up to a minute
 //	neither, ten minutes after it was added  a ref that is gone is removed, as by an announced deletion. Otherwise
@@ -149,7 +150,11 @@ func (c *chain) supersedes(ctx context.Context, tip string, job Job) bool {
 // minute, that is no lag. follows reports whether a commit is known to descend from an older one.
 func (c *chain) isOld(tip string, job Job, follows func(commit, older string) bool) bool {
 	change := job.Change
-	if tip != c.known.Given(change.App, c.ref) || job.now().Sub(events.EntryTime(job.Entry)) < maxLook {
+	isCreated := change.Before != "" && strings.Trim(change.Before, "0") == ""
+	switch {
+	case c.ref.IsTag(), isCreated: // its hashes may be those of tags; an old ref may have been removed
+		return false
+	case tip != c.known.Given(change.App, c.ref), job.now().Sub(events.EntryTime(job.Entry)) < maxLook:
 		return false
 	}
 	if follows(tip, change.After) {

@@ -172,7 +172,8 @@ func (v *Volume) Follows(ctx context.Context, repo events.RepoPath, commit, olde
 	}
 	objects := object.Open(dirs...)
 	defer objects.Close()
-	since, err := objects.Between(ctx, object.ParseID(older), object.ParseID(commit), nil, maxHistory)
+	const atOnce = 1000 // of newer commits: a worker may ask for many older ones
+	since, err := objects.Between(ctx, object.ParseID(older), object.ParseID(commit), nil, atOnce)
 	return err == nil && since.Descends
 }
 

@@ -124,23 +124,24 @@ func (s *syncer) open(ctx context.Context, t *target, from store) (err error) {
 	return s.hold(ctx, from, s.objects, from.shallow(), from.depth())
 }
 
-// manyFiles is how many files a tree has at most whose sync needs little memory: about 20 MiB.
+// manyFiles is how many files are read at any time: they take about 20 MiB.
 const manyFiles = 100_000
 
-// newPlan returns [checkout.NewPlan]. Trees with many files are read in turn, one at a time in a process, so that those
-// that a few hundred bytes describe do not take all memory together.
+// newPlan returns [checkout.NewPlan]. More files than that are read in turn, by one sync at a time in a process, so that
+// trees that a few hundred bytes describe do not take all memory together. A push to a large tree reads what differs.
 func (s *syncer) newPlan(
 	ctx context.Context, objects *object.Store, h object.ID, last *checkout.Tree,
 ) (*checkout.Plan, error) {
 	most := s.v.cfg.MaxTreeFiles
 	if !s.slot.large {
-		plan, err := checkout.NewPlan(ctx, objects, h, last, min(most, manyFiles))
+		plan, err := checkout.NewSmallPlan(ctx, objects, h, last, most, manyFiles)
 		if most <= manyFiles || events.ClassOf(err) != events.ClassQuota {
 			return plan, err
 		}
 		if err := s.slot.grow(ctx, s.progress); err != nil {
 			return nil, err
 		}
+		s.progress.begin(events.PhaseCompare, "", 0)
 	}
 	return checkout.NewPlan(ctx, objects, h, last, most)
 }

@@ -119,7 +119,10 @@ func (t *slot) tryTake() bool { return !t.large && t.slots.free.TryAcquire(1) }
 
 func (t *slot) await(ctx context.Context) error {
 	if t.large {
-		if err := t.slots.large.Acquire(ctx, 1); err != nil {
+		t.slots.waiting.Add(1)
+		err := t.slots.large.Acquire(ctx, 1)
+		t.slots.waiting.Add(-1)
+		if err != nil {
 			return fmt.Errorf("wait for a turn among large trees: %w", context.Cause(ctx))
 		}
 	}

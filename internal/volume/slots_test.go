@@ -69,6 +69,18 @@ func TestLargeTreesTakeTurns(t *testing.T) {
 		t.Errorf("a cancelled wait: %v", err)
 	}
 	second.leave()
+	testenv.Must(0, s.free.Acquire(t.Context(), 2))(t) // the turn is free, but no slot
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { ended <- first.take(ctx, none) }()
+	for s.large.TryAcquire(1) {
+		s.large.Release(1)
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := testenv.Receive(t, ended, "end of the wait"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled wait for the slot: %v", err)
+	}
+	s.free.Release(2)
 	small.leave()
 	if !s.large.TryAcquire(1) || !s.free.TryAcquire(3) {
 		t.Error("a slot is still held")

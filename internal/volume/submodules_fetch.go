@@ -123,7 +123,7 @@ func (c *collector) readPart(ctx context.Context, part checkout.Part, within *su
 	defer release()
 	objects := object.Open(s.f.part(part))
 	defer objects.Close()
-	plan, err := checkout.NewPlan(ctx, objects, part.Commit, nil, limit)
+	plan, err := s.newPlan(ctx, objects, part.Commit, nil)
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func (c *collector) receivePart(
 	case !has:
 		return errNotInPack
 	}
-	plan, err := checkout.NewPlan(ctx, objects, part.Commit, nil, c.s.v.cfg.MaxTreeFiles)
+	plan, err := c.s.newPlan(ctx, objects, part.Commit, nil)
 	switch {
 	case err != nil:
 		return err

@@ -84,6 +84,13 @@ type Item struct {
 // NewPlan plans the tree of the commit h, or of the commit that the tag h points to, with at most limit entries.
 // The plan starts from last if its objects are readable. A missing object is an error of ClassCorrupt.
 func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree, limit int) (p *Plan, err error) {
+	return NewSmallPlan(ctx, objects, h, last, limit, limit)
+}
+
+// NewSmallPlan is NewPlan if at most small entries differ from the last tree, or else an error of ClassQuota.
+func NewSmallPlan(
+	ctx context.Context, objects *object.Store, h object.ID, last *Tree, limit, small int,
+) (p *Plan, err error) {
 	defer object.RecoverCorrupt(&err)
 	commit, err := objects.Commit(h)
 	switch {
@@ -96,7 +103,7 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 	if last != nil {
 		before, known := objects.TreeOf(last.commit)
 		if known {
-			p.changed, err = differences(ctx, objects, before, p.tree, limit)
+			p.changed, err = differences(ctx, objects, before, p.tree, min(small, limit))
 			p.incremental = err == nil
 		}
 	}
@@ -106,7 +113,7 @@ func NewPlan(ctx context.Context, objects *object.Store, h object.ID, last *Tree
 		p.incremental = last.links == LinksKeep || !changesLinks(p.changed)
 	}
 	if !p.incremental { // the objects of the last tree may be damaged
-		if p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, limit); err != nil {
+		if p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, min(small, limit)); err != nil {
 			return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
 		}
 	}
@@ -246,7 +253,7 @@ const (
 	maxDepth = 256       // nested folders; a build has two files open for each
 	maxPath  = 4095      // bytes: PATH_MAX on Linux without the NUL
 	maxPaths = 256 << 20 // bytes in all paths, which a build keeps in memory
-	minPaths = 32 << 20  // whatever the limit of files is
+	minPaths = 64 << 20  // whatever the limit of files is
 )
 
 // maxBytes returns how many bytes all paths may have with a limit of files.

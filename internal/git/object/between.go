@@ -168,6 +168,9 @@ func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, erro
 		if visits%64 == 0 && ctx.Err() != nil {
 			return Range{}, context.Cause(ctx)
 		}
+		if o := w.seen[older]; o.missing && o.of == ofBoth {
+			break // nothing else can be known
+		}
 		c := heap.Pop(&w.queue).(*walked)
 		c.queued = false
 		w.count(c, false)

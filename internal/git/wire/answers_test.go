@@ -33,9 +33,12 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		"a page of maintenance":               {200, "", html, "<h1>Back soon</h1>", false, events.ClassServer, events.Retryable, "web page"},
 		"a page of maintenance by a redirect": {200, "/maintenance.html", html, "", false, events.ClassServer, events.Retryable, "web page"},
 		"a path that has login in a word":     {200, "/blogins/now", html, "", false, events.ClassServer, events.Retryable, "web page"},
-		"a proxy's login":                     {407, "", html, "", false, events.ClassAuth, events.Permanent, "HTTP 407"},
+		"a proxy's login":                     {407, "", html, "", false, events.ClassNetwork, events.Retryable, "proxy"},
+		"a page for a repository named login": {200, "", html, "<h1>Back soon</h1>", false, events.ClassServer, events.Retryable, "web page"},
 		"not paid for":                        {402, "", "", "", false, events.ClassAuth, events.Permanent, "HTTP 402"},
-		"locked":                              {423, "", "", "", false, events.ClassAuth, events.Permanent, "HTTP 423"},
+		"locked":                              {423, "", "", "", false, events.ClassServer, events.Retryable, "HTTP status 423"},
+		"a conflict":                          {409, "", "", "", false, events.ClassServer, events.Retryable, "HTTP status 409"},
+		"what a load balancer has made up":    {460, "", "", "", false, events.ClassServer, events.Retryable, "HTTP status 460"},
 		"DMCA":                                {451, "", "", "", false, events.ClassAuth, events.Permanent, "HTTP 451"},
 		"DMCA, without a credential":          {451, "", "", "", true, events.ClassAuth, events.Permanent, "HTTP 451"},
 		"a bad request":                       {400, "", html, "No required SSL certificate was sent", false, events.ClassServer, events.Permanent, "HTTP status 400"},
@@ -56,6 +59,12 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		"a takedown":                          {200, "", advert, says("Repository unavailable due to DMCA takedown."), false, events.ClassAuth, events.Permanent, "credential"},
 		"permission denied to a name":         {200, "", advert, says("Permission to acme/widgets.git denied to robot."), false, events.ClassAuth, events.Permanent, "credential"},
 		"a rate limit in words":               {200, "", advert, says("rate limit exceeded"), false, events.ClassBusy, events.Retryable, "limits"},
+		"a name like a limit":                 {200, "", advert, says("Permission to acme/rate-limiter.git denied to robot."), false, events.ClassAuth, events.Permanent, "credential"},
+		"a name like a limit, not found":      {200, "", advert, says("Repository acme/rate-limit-exceeded not found"), false, events.ClassNotFound, events.Permanent, "no such repository"},
+		"a page with a word like a limit":     {403, "", html, "<script>rate_limit=5</script>", false, events.ClassAuth, events.Permanent, "HTTP 403"},
+		"maintenance in words":                {200, "", advert, says("Repository access is temporarily disabled for maintenance"), false, events.ClassServer, events.Retryable, "protocol error"},
+		"a name like single sign-on":          {200, "", advert, says("internal error in repository acme/saml-sp: try again"), false, events.ClassServer, events.Retryable, "protocol error"},
+		"a warning of SSH":                    {200, "", advert, says("Permanently added the host key for IP address '10.0.0.7'"), false, events.ClassServer, events.Retryable, "protocol error"},
 		"a filter that is disabled":           {200, "", advert, says("filtering is disabled"), false, events.ClassServer, events.Retryable, "protocol error"},
 		"not found in words":                  {200, "", advert, says("Repository not found."), false, events.ClassNotFound, events.Permanent, "no such repository"},
 	} {
@@ -76,7 +85,11 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 				auth = Auth{}
 			}
 			network := testenv.Must(NewNetwork(Config{}))(t)
-			_, err := network.DialAndList(t.Context(), server.URL+"/acme/widgets", auth, false, Limits{Timeout: time.Minute, MaxPackBytes: 1 << 20}, "refs/heads/")
+			repo := "/acme/widgets"
+			if name == "a page for a repository named login" {
+				repo = "/acme/login.git"
+			}
+			_, err := network.DialAndList(t.Context(), server.URL+repo, auth, false, Limits{Timeout: time.Minute, MaxPackBytes: 1 << 20}, "refs/heads/")
 			testenv.MustFail(t, err, tc.class, tc.disposition)
 			if !strings.Contains(err.Error(), tc.text) {
 				t.Errorf("the error says %v, want %q", err, tc.text)

@@ -85,10 +85,12 @@ func statusFailure(host string, auth Auth, status statusError) error {
 		return &git.Error{Retry: git.Retryable, Class: git.ClassBusy, RetryAfter: status.retryAfter, Err: err}
 	case code == http.StatusUnauthorized && auth.IsZero():
 		return credentialRequired(host)
-	case code == http.StatusPaymentRequired, code == http.StatusLocked, code == http.StatusUnavailableForLegalReasons:
+	case code == http.StatusProxyAuthRequired:
+		return git.Errorf(git.Retryable, git.ClassNetwork, "cannot reach %s: %w", host, proxyFault(code))
+	case code == http.StatusPaymentRequired, code == http.StatusUnavailableForLegalReasons:
 		return git.Errorf(git.Permanent, git.ClassAuth,
-			"%s refuses access to the repository, which is blocked, locked or not paid for (HTTP %d)", host, code)
-	case code == http.StatusUnauthorized, code == http.StatusForbidden, code == http.StatusProxyAuthRequired:
+			"%s refuses access to the repository, which is blocked or not paid for (HTTP %d)", host, code)
+	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return git.Errorf(git.Permanent, git.ClassAuth,
 			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, code)
 	case code == http.StatusNotFound, code == http.StatusGone:

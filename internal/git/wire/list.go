@@ -121,6 +121,9 @@ func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 		return false
 	}
 	r.net.remotes.forget(r.url)
+	if refusalOf(r.wire.errLine(), true).class == git.ClassBusy {
+		return false
+	}
 	return !isStatus || status.code < 500 && !status.limited
 }
 

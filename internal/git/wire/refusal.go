@@ -25,21 +25,25 @@ var (
 	notFoundText = regexp.MustCompile(`(?i)\b(repository|project)\b.*(not found|not exist|not be found)|` +
 		`no such repository|cannot find repository|does not appear to be a git repository`)
 	noAccessText = regexp.MustCompile(`(?i)access denied|permission (to .*)?denied|forbidden|unauthori[sz]ed|not authori[sz]ed|` +
-		`authentication (failed|required)|(not have|insufficient) (permission|access)|\bSAML\b|\bDMCA\b|` +
-		`\bIP (address|allow ?list)\b|\b(account|access|repository|project|organi[sz]ation|user)\b.*\b(suspended|disabled|blocked)\b`)
-	limitText = regexp.MustCompile(`(?i)\brate.limit|too many (requests|connections)|temporarily (blocked|banned)|retry later`)
+		`authentication (failed|required)|(not have|insufficient) (permission|access)|\bSAML (SSO|single sign)|` +
+		`\bDMCA (takedown|notice)|\bIP allow ?list\b|\byour IP address\b|` +
+		`\b(account|access|repository|project|organi[sz]ation)\b.* (is|was|are|has been|have been) (suspended|disabled|blocked)\b`)
+	transientText = regexp.MustCompile(`(?i)maintenance|migrat(ed|ion|ing)|temporarily (disabled|unavailable|locked)`)
+	limitText     = regexp.MustCompile(`(?i)\brate limit(s|ed|ing)? (has been |is |was )?(exceeded|reached|hit)|exceeded .{0,40}\brate limit|` +
+		`too many (requests|connections)|temporarily (blocked|banned)|retry later`)
 )
 
 // refusalOf classifies the text of a refusal. Only the list of refs can prove that a repository does not exist.
 func refusalOf(text string, listing bool) *refusal {
 	for line := range strings.Lines(text) {
 		switch {
-		case limitText.MatchString(line):
-			return &refusal{class: git.ClassBusy}
+		case transientText.MatchString(line):
 		case listing && notFoundText.MatchString(line):
 			return &refusal{class: git.ClassNotFound}
 		case noAccessText.MatchString(line):
 			return &refusal{class: git.ClassAuth}
+		case limitText.MatchString(line):
+			return &refusal{class: git.ClassBusy}
 		}
 	}
 	return &refusal{class: git.ClassServer}

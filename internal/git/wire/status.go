@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 
 	"lockstep/internal/egress"
@@ -19,13 +20,14 @@ type statusError struct {
 
 func (e statusError) Error() string { return fmt.Sprintf("HTTP status %d", e.code) }
 
-// isLasting reports whether the status says that the request is wrong: to repeat it is no use. Three are of the moment.
+// isLasting reports whether the status says that the request is wrong: to repeat it is no use. Some are of the moment, and
+// what load balancers have made up is not known.
 func (e statusError) isLasting() bool {
 	switch e.code {
-	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly:
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusMisdirectedRequest, http.StatusLocked, http.StatusTooEarly:
 		return false
 	}
-	return e.code >= 400 && e.code < 500
+	return e.code >= 400 && e.code <= http.StatusRequestHeaderFieldsTooLarge
 }
 
 // statusOf returns the error for a response. Some servers limit the request rate with status 403 or 503; a firewall in
@@ -56,7 +58,7 @@ func startOf(res *http.Response) []byte {
 	return start
 }
 
-// What login pages have, and their paths.
+// What login pages have, and their paths, to which they are redirected.
 var (
 	passwordField = regexp.MustCompile(`(?i)<input\b[^>]*\btype=["']?password`)
 	loginPath     = regexp.MustCompile(`(?i)\b(log|sign)[-_]?(in|on)\b|\b(sso|saml2?|oauth2?|idp|adfs|openid)\b`)
@@ -65,7 +67,9 @@ var (
 // pageFault says what a web page in place of an answer means: that a credential is refused or missing, if it is one to
 // log in, or asked for by status 203 as Azure DevOps does.
 func pageFault(res *http.Response) error {
-	if res.StatusCode == http.StatusNonAuthoritativeInfo || loginPath.MatchString(res.Request.URL.Path) ||
+	path := res.Request.URL.Path
+	isAway := !strings.HasSuffix(path, infoRefsPath) && !strings.HasSuffix(path, uploadPackPath)
+	if res.StatusCode == http.StatusNonAuthoritativeInfo || isAway && loginPath.MatchString(path) ||
 		passwordField.Match(startOf(res)) {
 		return errLoginPage
 	}
