@@ -130,7 +130,10 @@ func (p *polled) remove(ctx context.Context) error {
 			}
 		}
 		isPlain := ref == plain
-		p.told = append(p.told, removals(p.job, p.known, p.watches, ref, isPlain, isPlain || plain.IsZero())...)
+		// A worker that died may have published another default branch, which is gone too, without telling the apps.
+		wasPlain := p.names.Plain.IsZero() && p.known.Default() == ref.String()
+		mayBePlain := isPlain || plain.IsZero() || wasPlain
+		p.told = append(p.told, removals(p.job, p.known, p.watches, ref, isPlain, mayBePlain)...)
 		p.drop = append(p.drop, p.known.FieldsOf(ref)...)
 		delete(p.published.Commits, ref)
 		delete(p.published.Damaged, ref)
