@@ -363,14 +363,15 @@ func (j *joining) awaitAnswers() (found map[string][]answer) {
 }
 
 // repairForwards does what the next push or poll would do: a cell adds a change that it forwards to a master that may be killed before its
-// replica has it, which guarantees.md allows. The pushes that were lost so are sent again.
+// replica has it, which guarantees.md allows. The pushes that were lost so are sent again. A change that is forwarded after a later one is
+// not lost: it is looked for between one and two minutes.
 func (j *joining) repairForwards() {
 	j.Helper()
 	if j.killed.IsZero() {
 		return
 	}
 	lost := j.unanswered(j.answers())
-	for end := time.Now().Add(time.Minute); len(lost) > 0 && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	for end := time.Now().Add(3*time.Minute); len(lost) > 0 && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 		lost = j.unanswered(j.answers())
 	}
 	for _, p := range lost {
@@ -400,11 +401,11 @@ func (j *joining) awaitIdle() {
 	})
 }
 
-// awaitNone waits until count returns 0. It fails if that has not become less for two minutes.
+// awaitNone waits until count returns 0. It fails if that has not become less for three minutes.
 func (j *joining) awaitNone(of string, count func() int64) {
 	j.Helper()
 	least := int64(math.MaxInt64)
-	for progress := time.Now(); time.Since(progress) < 2*time.Minute; time.Sleep(500 * time.Millisecond) {
+	for progress := time.Now(); time.Since(progress) < 3*time.Minute; time.Sleep(500 * time.Millisecond) {
 		left := count()
 		if left == 0 {
 			return
@@ -413,7 +414,7 @@ func (j *joining) awaitNone(of string, count func() int64) {
 			least, progress = left, time.Now()
 		}
 	}
-	j.Fatalf("%d %s are left, and not fewer for two minutes", least, of)
+	j.Fatalf("%d %s are left, and not fewer for three minutes", least, of)
 }
 
 // unanswered returns the pushes without a result.
