@@ -65,7 +65,7 @@ func TestPushCostsTheSameWhateverIsKept(t *testing.T) {
 			w.volume.cfg.Grace = kept.grace
 			push()
 			few := least()
-			for range testenv.Form(100, 1000) {
+			for range testenv.Soak(100, 1000) {
 				push()
 			}
 			w.volume.cfg.Grace = kept.grown
