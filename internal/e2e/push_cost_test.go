@@ -26,8 +26,10 @@ import (
 // pushes to a fresh repository, while all replaced trees are within their grace: alone, beside many other published refs, and with an app that never
 // acknowledges a result. LOCKSTEP_TEST_BINARY names another lockstep binary to measure.
 func TestPushCostsTheSameAfterThousands(t *testing.T) {
-	testenv.Long(t)
 	testenv.SkipUnderRace(t)
+	if !testenv.Soaking() {
+		t.Skip("processor time needs the machine to itself: run make test-soak")
+	}
 	for name, d := range map[string]pushCosts{
 		"one ref":                         {},
 		"20 refs":                         {refs: 20},
