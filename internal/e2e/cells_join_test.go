@@ -371,7 +371,7 @@ func (j *joining) repairForwards() {
 		return
 	}
 	lost := j.unanswered(j.answers())
-	for end := time.Now().Add(3*time.Minute); len(lost) > 0 && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); len(lost) > 0 && time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
 		lost = j.unanswered(j.answers())
 	}
 	for _, p := range lost {
