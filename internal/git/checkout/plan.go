@@ -92,6 +92,7 @@ func NewSmallPlan(
 	ctx context.Context, objects *object.Store, h object.ID, last *Tree, limit, small int,
 ) (p *Plan, err error) {
 	defer object.RecoverCorrupt(&err)
+	small = min(small, limit)
 	commit, err := objects.Commit(h)
 	switch {
 	case errors.Is(err, object.ErrNoCommit):
@@ -103,7 +104,7 @@ func NewSmallPlan(
 	if last != nil {
 		before, known := objects.TreeOf(last.commit)
 		if known {
-			p.changed, err = differences(ctx, objects, before, p.tree, min(small, limit))
+			p.changed, err = differences(ctx, objects, before, p.tree, small)
 			p.incremental = err == nil
 		}
 	}
@@ -113,7 +114,7 @@ func NewSmallPlan(
 		p.incremental = last.links == LinksKeep || !changesLinks(p.changed)
 	}
 	if !p.incremental { // the objects of the last tree may be damaged
-		if p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, min(small, limit)); err != nil {
+		if p.changed, err = differences(ctx, objects, object.ZeroID, p.tree, small); err != nil {
 			return nil, fmt.Errorf("read the tree of %s: %w", commit.Hash, err)
 		}
 	}
@@ -325,11 +326,11 @@ func (w *walker) checkEntry(e object.TreeEntry, path string) error {
 	}
 	length := len(path) + len(e.Name)
 	w.bytes += length
-	if length <= maxPath && w.bytes > w.maxBytes() && w.maxBytes() < maxPaths {
-		return TooManyFiles(w.limit)
-	}
-	if length > maxPath || w.bytes > maxPaths {
+	switch {
+	case length > maxPath, w.bytes > maxPaths:
 		return object.Hostilef("a path of %d bytes, or all paths of %d bytes, are too long to check out", length, w.bytes)
+	case w.bytes > w.maxBytes():
+		return TooManyFiles(w.limit)
 	}
 	return nil
 }

@@ -163,12 +163,12 @@ func (w *walk) count(c *walked, open bool) {
 }
 
 func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, error) {
-	visits := 0
+	visits, end := 0, w.seen[older]
 	for ; w.open > 0 && visits < limit; visits++ {
 		if visits%64 == 0 && ctx.Err() != nil {
 			return Range{}, context.Cause(ctx)
 		}
-		if o := w.seen[older]; o.missing && o.of == ofBoth {
+		if end.missing && end.of == ofBoth {
 			break // nothing else can be known
 		}
 		c := heap.Pop(&w.queue).(*walked)
@@ -192,7 +192,7 @@ func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, erro
 	}
 	incomplete := w.cut || w.open > 0
 	r := Range{Commits: []ID{newer}, Partial: incomplete}
-	r.Descends = w.seen[older].of&ofNewer != 0
+	r.Descends = end.of&ofNewer != 0
 	r.Known = r.Descends || !incomplete
 	for _, c := range w.newest {
 		if c.id != newer && c.of == ofNewer { // it may have turned out to be in both
