@@ -2,7 +2,6 @@ package locking_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -195,8 +194,7 @@ func TestHandedOverLeaseIsRenewedDuringALongRound(t *testing.T) {
 	soon(t, round, "a round of renewals")
 	release(t, held)
 	l := soon(t, wait, "the hand-over").ok(t)
-	_, err := a.Acquire(t.Context(), locking.Request{Key: "k", Wait: 1500 * time.Millisecond})
-	wantErr(t, err, locking.ErrTimeout)
+	timesOut(t, a, locking.Request{Key: "k", Wait: 1500 * time.Millisecond})
 	wantErr(t, l.Confirm(t.Context()), nil)
 }
 
@@ -266,11 +264,7 @@ func TestNamesAreEscapedAndTruncated(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		_, err = b.Acquire(t.Context(), locking.Request{Key: key, Job: key, Wait: time.Second})
-		timeout, ok := errors.AsType[*locking.TimeoutError](err)
-		if !ok {
-			t.Fatalf("%s: %v", name, err)
-		}
+		timeout := timesOut(t, b, locking.Request{Key: key, Job: key, Wait: time.Second})
 		for _, told := range []string{timeout.Job, timeout.Holder.Job, timeout.Holder.Operation, timeout.Holder.String()} {
 			if told == "" || strings.ContainsAny(told, "\n\x01\x1b\u2028") || len(told) > 2000 {
 				t.Fatalf("%s: it is shown as %.100q", name, told)

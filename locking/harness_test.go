@@ -88,6 +88,25 @@ func queueUp(t testing.TB, p process, ctx context.Context, req locking.Request) 
 	return done
 }
 
+// timesOut requests a lease that p does not get. It tries again if no reply from Redis comes within the wait, as on a
+// busy machine.
+func timesOut(t testing.TB, p process, req locking.Request) *locking.TimeoutError {
+	t.Helper()
+	var timeout *locking.TimeoutError
+	until(t, "the wait ends with ErrTimeout", func() bool {
+		_, err := p.Acquire(t.Context(), req)
+		if errors.Is(err, locking.ErrUnavailable) {
+			return false
+		}
+		wantErr(t, err, locking.ErrTimeout)
+		if !errors.As(err, &timeout) {
+			t.Fatalf("got %v", err)
+		}
+		return true
+	})
+	return timeout
+}
+
 type result struct {
 	lease *locking.Lease
 	err   error

@@ -203,8 +203,7 @@ func TestLongHeldLeaseIsRenewed(t *testing.T) {
 	server := redistest.Start(t)
 	p, other := start(t, server, "w1"), start(t, server, "w2")
 	l := must(t, p, "k", "1")
-	_, err := other.Acquire(t.Context(), locking.Request{Key: "k", Wait: 2500 * time.Millisecond}) // longer than the lease
-	wantErr(t, err, locking.ErrTimeout)
+	timesOut(t, other, locking.Request{Key: "k", Wait: 2500 * time.Millisecond}) // longer than the lease
 	wantErr(t, l.Context().Err(), nil)
 	release(t, l)
 }
@@ -218,8 +217,7 @@ func TestHandedOverLeaseIsRenewed(t *testing.T) {
 	wait := queueUp(t, other, t.Context(), locking.Request{Key: "k", Job: "2"})
 	release(t, held)
 	l := soon(t, wait, "the hand-over").ok(t)
-	_, err := p.Acquire(t.Context(), locking.Request{Key: "k", Wait: time.Second})
-	wantErr(t, err, locking.ErrTimeout)
+	timesOut(t, p, locking.Request{Key: "k", Wait: time.Second})
 	wantErr(t, l.Confirm(t.Context()), nil)
 	release(t, l)
 }

@@ -45,8 +45,7 @@ func TestOnlyALongWaitIsAWarning(t *testing.T) {
 				if wait == 0 {
 					wait = 2500 * time.Millisecond
 				}
-				_, err := waiter.Acquire(t.Context(), locking.Request{Key: "k", Job: "42", Wait: wait})
-				wantErr(t, err, locking.ErrTimeout)
+				timesOut(t, waiter, locking.Request{Key: "k", Job: "42", Wait: wait})
 				if n := waiter.log.count("waiting for lock") - debugged; n != 1 {
 					t.Errorf("the wait was logged %d times at level debug; want once", n)
 				}
