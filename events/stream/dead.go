@@ -22,14 +22,14 @@ type DeadLetters struct {
 	prefix, dead string
 }
 
-// Errors of [DeadLetters].
+// Errors of [DeadLetters]. Their texts are shown to people.
 var (
 	// ErrNoLetter: no letter has that ID. It may have been retried, dropped or trimmed.
-	ErrNoLetter = errors.New("stream: no such dead letter")
+	ErrNoLetter = errors.New("no such dead letter")
 	// ErrNotRetryable: the letter is incomplete, or its stream does not have the prefix.
-	ErrNotRetryable = errors.New("stream: the dead letter cannot be retried")
+	ErrNotRetryable = errors.New("the dead letter cannot be retried")
 	// ErrBadID: the text is not the ID of a letter.
-	ErrBadID = errors.New("stream: not the id of a dead letter")
+	ErrBadID = errors.New("not the id of a dead letter")
 )
 
 // Letter is a dead-lettered entry.
@@ -152,7 +152,7 @@ func (d *DeadLetters) Get(ctx context.Context, id string) (Letter, error) {
 }
 
 // Message decodes the letter's original entry.
-func (d *DeadLetters) Message(l Letter) (*message.Message, error) {
+func (l Letter) Message() (*message.Message, error) {
 	fields := make([]string, 0, 2*len(l.Original))
 	for name, value := range l.Original {
 		fields = append(fields, name, value)

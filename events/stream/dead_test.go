@@ -64,7 +64,7 @@ func TestRetriedLetterIsTheSameMessage(t *testing.T) {
 		letter.Group != group || letter.Consumer != "a" || letter.Entry != before.ID || letter.At.IsZero() || letter.Truncated != "" {
 		t.Errorf("letter %+v", letter)
 	}
-	if m, err := d.Message(letter); err != nil || m.UUID != "m0" || string(m.Payload) != `{"n":0}` || m.Metadata.Get("kept") != "yes" {
+	if m, err := letter.Message(); err != nil || m.UUID != "m0" || string(m.Payload) != `{"n":0}` || m.Metadata.Get("kept") != "yes" {
 		t.Errorf("its message: %+v, %v", m, err)
 	}
 	if got, err := d.Get(ctx, letter.ID); err != nil || got.Entry != letter.Entry {
@@ -256,7 +256,7 @@ func TestLetterWithManyFieldsIsRetriedCompletely(t *testing.T) {
 	eventually(t, "it is a dead letter", func() bool { return length(t, client, dead) == 1 })
 	d := deadLetters(t, client)
 	letter := list(t, d, stream.Query{})[0]
-	if _, err := d.Message(letter); err == nil || letter.Reason != "undecodable" || len(letter.Original) != 1000 {
+	if _, err := letter.Message(); err == nil || letter.Reason != "undecodable" || len(letter.Original) != 1000 {
 		t.Errorf("%s, %d fields, %v; want undecodable, 1000, an error", letter.Reason, len(letter.Original), err)
 	}
 	if err := w.Close(); err != nil { // so that no worker reads the retried entry

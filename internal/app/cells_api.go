@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,7 +12,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cells"
 	"lockstep/internal/changes"
-	"lockstep/internal/redisx"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -27,14 +25,14 @@ func placeAPI(cfg Config, api *server.Config, client, waiters redis.UniversalCli
 	if cfg.cells == nil {
 		return
 	}
-	all := allCells{set: cells.All(client, cfg.cells), redis: client}
+	all := cells.All(client, cfg.cells)
 	api.TopicOf = func(repo events.RepoPath) (string, error) {
-		cell, err := all.set.Of(repo)
+		cell, err := all.Of(repo)
 		return cell.Namespace.Changes(), err
 	}
 	api.Changes = changesOfAll{all, waiters, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
 	api.Watches = watchesOfAll{all}
-	api.AllLocks, api.DeadCells = locksByCell{all, &sync.Map{}}.list, deadOfAll{all}
+	api.AllLocks, api.Letters = locksByCell{all, &sync.Map{}}.list, &operate.Letters{Cells: all}
 	api.Locks = locksOfAll{api.Locks, all}
 }
 
@@ -43,51 +41,15 @@ func reposOf(cfg Config, client redis.UniversalClient) server.Repos {
 	if cfg.cells == nil {
 		return state.NewStore(client, cfg.Namespace())
 	}
-	return reposOfAll{allCells{set: cells.All(client, cfg.cells), redis: client}}
-}
-
-// allCells finds the cell of a repository.
-type allCells struct {
-	set   *cells.Set
-	redis redis.UniversalClient
-}
-
-// page calls list for the cell of a cursor, which has the index of the cell in front of the cell's own one,
-// and returns the cursor of the next page. A cell that does not answer is skipped, and its name returned. The
-// order of the cells is that of their names: a list that is read while a cell is added or removed may lack
-// some of it or repeat it.
-func (a allCells) page(
-	ctx context.Context, index int, list func(context.Context, cells.Member) (more bool, err error),
-) (next int, missing string, err error) {
-	members := a.set.Members()
-	if index >= len(members) {
-		return -1, "", nil
-	}
-	limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
-	defer cancel()
-	more, err := list(limited, members[index])
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return 0, "", ctx.Err()
-	case err != nil && !redisx.Unavailable(err) && limited.Err() == nil:
-		return 0, "", err
-	case err != nil:
-		missing = members[index].Name
-	case more:
-		return index, "", nil
-	}
-	if index+1 == len(members) {
-		return -1, missing, nil
-	}
-	return index + 1, missing, nil
+	return reposOfAll{cells.All(client, cfg.cells)}
 }
 
 // reposOfAll are the repositories of all cells.
-type reposOfAll struct{ allCells }
+type reposOfAll struct{ set *cells.Set }
 
 func (r reposOfAll) store(repo events.RepoPath) (*state.Store, error) {
 	cell, err := r.set.Of(repo)
-	return state.NewStore(r.redis, cell.Namespace), err
+	return state.NewStore(r.set.Redis(), cell.Namespace), err
 }
 
 func (r reposOfAll) LoadAt(ctx context.Context, repo events.RepoPath) (state.Repo, time.Time, error) {
@@ -112,9 +74,9 @@ const cellShift = 53
 
 func (r reposOfAll) List(ctx context.Context, prefix string, cursor uint64, limit int) (page state.Page, err error) {
 	index, own := int(cursor>>cellShift), cursor&(1<<cellShift-1)
-	next, missing, err := r.page(ctx, index, func(ctx context.Context, cell cells.Member) (bool, error) {
+	next, missing, err := operate.PageAt(ctx, r.set, index, func(ctx context.Context, cell cells.Member) (bool, error) {
 		var err error
-		page, err = state.NewStore(r.redis, cell.Namespace).List(ctx, prefix, own, limit)
+		page, err = state.NewStore(r.set.Redis(), cell.Namespace).List(ctx, prefix, own, limit)
 		return page.Next != 0, err
 	})
 	switch {
@@ -134,11 +96,11 @@ func (r reposOfAll) List(ctx context.Context, prefix string, cursor uint64, limi
 }
 
 // watchesOfAll are the watches of all cells.
-type watchesOfAll struct{ allCells }
+type watchesOfAll struct{ set *cells.Set }
 
 func (w watchesOfAll) registry(repo events.RepoPath) (*watch.Registry, error) {
 	cell, err := w.set.Of(repo)
-	return watch.NewRegistry(w.redis, cell.Namespace), err
+	return watch.NewRegistry(w.set.Redis(), cell.Namespace), err
 }
 
 func (w watchesOfAll) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
@@ -181,52 +143,23 @@ func (w watchesOfAll) Remove(ctx context.Context, keys ...watch.Key) (removed in
 	return removed, nil
 }
 
-// List lists cell by cell, each in order. [watch.Page.Next] has the index of the cell in front.
+// List lists cell by cell, each in order.
 func (w watchesOfAll) List(ctx context.Context, q watch.Query) (page watch.Page, err error) {
-	index, own, ok := cursorOf(q.After)
-	if !ok {
-		return watch.Page{}, watch.ErrBadAfter
-	}
-	q.After = own
-	next, missing, err := w.page(ctx, index, func(ctx context.Context, cell cells.Member) (bool, error) {
-		var err error
-		page, err = watch.NewRegistry(w.redis, cell.Namespace).List(ctx, q)
-		return page.Next != "", err
+	page.Next, page.Missing, err = operate.Page(ctx, w.set, q.After, func(
+		ctx context.Context, cell cells.Member, after string,
+	) (next string, err error) {
+		q.After = after
+		page, err = watch.NewRegistry(w.set.Redis(), cell.Namespace).List(ctx, q)
+		return page.Next, err
 	})
-	if err != nil {
-		return watch.Page{}, err
-	}
-	page.Next, page.Missing = cursorTo(index, next, page.Next), missing
-	return page, nil
-}
-
-// cursorOf splits a cursor that has the index of the cell in front. "" is the beginning of the first cell.
-func cursorOf(text string) (index int, own string, ok bool) {
-	if text == "" {
-		return 0, "", true
-	}
-	head, own, ok := strings.Cut(text, ":")
-	index, err := strconv.Atoi(head)
-	return index, own, ok && err == nil && index >= 0
-}
-
-// cursorTo returns the cursor after a page of the cell with an index. next is that of [allCells.page], own
-// the cell's own cursor.
-func cursorTo(index, next int, own string) string {
-	switch next {
-	case -1:
-		return ""
-	case index:
-		return strconv.Itoa(index) + ":" + own
-	}
-	return strconv.Itoa(next) + ":"
+	return page, err
 }
 
 // locksOfAll finds the lease of a repository in its cell. It lists those of this process' cell; [locksByCell]
 // lists all.
 type locksOfAll struct {
 	server.Locks
-	allCells
+	set *cells.Set
 }
 
 func (l locksOfAll) inspector(key string) (*locking.Inspector, error) {
@@ -238,7 +171,7 @@ func (l locksOfAll) inspector(key string) (*locking.Inspector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return locking.NewInspector(locking.InspectorConfig{Redis: l.redis, Prefix: cell.Namespace.Locks()})
+	return locking.NewInspector(locking.InspectorConfig{Redis: l.set.Redis(), Prefix: cell.Namespace.Locks()})
 }
 
 func (l locksOfAll) Status(ctx context.Context, key string) (locking.Status, error) {
@@ -259,7 +192,7 @@ func (l locksOfAll) ForceRelease(ctx context.Context, key string, fence uint64) 
 
 // changesOfAll finds a change in the cell that has its entry. It looks in this process' cell first.
 type changesOfAll struct {
-	allCells
+	set     *cells.Set
 	waiters redis.UniversalClient
 	own     cells.Member
 }

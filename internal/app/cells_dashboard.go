@@ -24,30 +24,30 @@ func placeDashboard(cfg Config, board *dashboard.Config, client redis.UniversalC
 	if cfg.cells == nil {
 		return
 	}
-	all := allCells{set: cells.All(client, cfg.cells), redis: client}
+	all := cells.All(client, cfg.cells)
 	board.Repos, board.AllWatches, board.Cells = boardRepos{reposOfAll{all}}, watchesOfAll{all}, shownCells(cfg, client)
 	locks := locksByCell{all, &sync.Map{}}
 	board.Cell, board.LocksOf = cfg.Cell, func(name string) (server.Locks, error) {
-		cell, ok := all.set.Cell(name)
+		cell, ok := all.Cell(name)
 		if !ok {
 			return nil, fmt.Errorf("cell %.70q: %w", name, dashboard.ErrNotFound)
 		}
 		return locks.of(cell)
 	}
 	board.CellOf = func(repo events.RepoPath) (dashboard.RepoCell, error) {
-		cell, err := all.set.Of(repo)
+		cell, err := all.Of(repo)
 		if err != nil || cell.Name == cfg.Cell {
 			return dashboard.RepoCell{}, err
 		}
 		return dashboard.RepoCell{
-			Name: cell.Name, Results: cell.Namespace.Results(), Dead: deadOfAll{all}.in(cell),
+			Name: cell.Name, Results: cell.Namespace.Results(),
 			Watches:  watch.NewRegistry(client, cell.Namespace),
 			Outboxes: notify.Outboxes{Redis: client, Namespace: cell.Namespace},
 		}, nil
 	}
 	if publish := board.Publish; publish != nil {
 		board.Publish = func(ctx context.Context, change events.Change) (string, error) {
-			cell, err := all.set.Of(change.Repo)
+			cell, err := all.Of(change.Repo)
 			if err != nil {
 				return "", err
 			}
@@ -85,7 +85,7 @@ func (r boardRepos) ManyHeads(ctx context.Context, paths []string) ([]map[string
 		for n, i := range of[cell] {
 			some[n] = paths[i]
 		}
-		return state.NewStore(r.redis, cell.Namespace).ManyHeads(ctx, some)
+		return state.NewStore(r.set.Redis(), cell.Namespace).ManyHeads(ctx, some)
 	}) {
 		if a.Err != nil {
 			continue
@@ -101,7 +101,7 @@ func (r boardRepos) Failing(ctx context.Context, limit int) (all state.FailingRe
 	answers := cells.Gather(ctx, r.set.Members(), cells.AnswerTimeout, func(
 		ctx context.Context, cell cells.Member,
 	) (state.FailingRepos, error) {
-		return state.NewStore(r.redis, cell.Namespace).Failing(ctx, limit)
+		return state.NewStore(r.set.Redis(), cell.Namespace).Failing(ctx, limit)
 	})
 	for _, a := range answers {
 		if a.Err != nil {

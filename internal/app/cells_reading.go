@@ -56,7 +56,7 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 		only := []feed.Source{{Namespace: cfg.Namespace(), Audiences: own.Audiences}}
 		return func() []feed.Source { return only }
 	}
-	moved := &movedRepos{allCells: allCells{set: cells.All(client, cfg.cells), redis: client}}
+	moved := &movedRepos{set: cells.All(client, cfg.cells)}
 	source := func(m cells.Member) feed.Source {
 		reader := access.Reader{
 			Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m},
@@ -110,7 +110,7 @@ func (a *answering) ask(ctx context.Context, cell string, fn func(context.Contex
 // movedRepos finds out who may read the results that a repository has left behind in a cell: those who may in
 // its present one.
 type movedRepos struct {
-	allCells
+	set       *cells.Set
 	answering answering
 }
 
@@ -120,7 +120,7 @@ type movedRepos struct {
 func (m *movedRepos) ask(
 	ctx context.Context, from cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error,
 ) bool {
-	move, left, err := state.NewStore(m.redis, from.Namespace).MovedTo(ctx, repo)
+	move, left, err := state.NewStore(m.set.Redis(), from.Namespace).MovedTo(ctx, repo)
 	if err != nil || !left {
 		return false // the caller reads the same cell, and gets the same error
 	}
@@ -130,7 +130,7 @@ func (m *movedRepos) ask(
 	}
 	arriving := false
 	answered := m.answering.ask(ctx, to.Name, func(ctx context.Context) (err error) {
-		if _, arriving, err = state.NewStore(m.redis, to.Namespace).Arriving(ctx, repo); err != nil || arriving {
+		if _, arriving, err = state.NewStore(m.set.Redis(), to.Namespace).Arriving(ctx, repo); err != nil || arriving {
 			return err
 		}
 		return fn(ctx, to)
@@ -150,7 +150,7 @@ type movedWatches struct {
 // Of implements [access.Watches].
 func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (set watch.Set, err error) {
 	if w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
-		set, err = watch.NewRegistry(w.moved.redis, to.Namespace).Of(ctx, repo)
+		set, err = watch.NewRegistry(w.moved.set.Redis(), to.Namespace).Of(ctx, repo)
 		if _, invalid := errors.AsType[*events.Error](err); invalid {
 			return nil // an answer
 		}
@@ -172,7 +172,7 @@ type movedStates struct {
 // DeniedOf implements [access.States].
 func (s movedStates) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]string) (denied []bool, err error) {
 	if s.moved.ask(ctx, s.cell, repo, func(ctx context.Context, to cells.Member) error {
-		denied, err = state.NewStore(s.moved.redis, to.Namespace).DeniedOf(ctx, repo, pairs)
+		denied, err = state.NewStore(s.moved.set.Redis(), to.Namespace).DeniedOf(ctx, repo, pairs)
 		return err
 	}) {
 		return denied, nil

@@ -109,7 +109,7 @@ func (g gone) forget(ctx context.Context, repo events.RepoPath) (forgotten bool,
 func (g gc) deadRepos(ctx context.Context) (map[string]bool, error) {
 	letters, repos := stream.NewDeadLetters(g.redis, string(g.namespace)), map[string]bool{}
 	all := stream.Query{Match: func(l stream.Letter) bool {
-		msg, err := letters.Message(l)
+		msg, err := l.Message()
 		if err != nil {
 			return false
 		}

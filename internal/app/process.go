@@ -13,8 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/changes"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
@@ -174,7 +176,6 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		return err
 	}
 	namespace := cfg.Namespace()
-	dead := stream.NewDeadLetters(client, string(namespace))
 	figures := streamMetrics(cfg, client)
 	cfg.Metrics.Export(figures)
 	limits := telemetry.NewHosts(ReadHosts(cfg.Config, client))
@@ -204,7 +205,8 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	}
 	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, reposOf(cfg, client),
 		watch.NewRegistry(client, namespace)
-	httpConfig.Locks, httpConfig.Dead, httpConfig.Streams, httpConfig.Hosts = locks, dead, figures, limits
+	httpConfig.Locks, httpConfig.Streams, httpConfig.Hosts = locks, figures, limits
+	httpConfig.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	placeAPI(cfg, &httpConfig, client, waiters)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http

@@ -53,6 +53,9 @@ func All(client redis.UniversalClient, directory *Directory) *Set {
 	return &Set{redis: client, directory: directory}
 }
 
+// Redis returns the client of all cells.
+func (s *Set) Redis() redis.UniversalClient { return s.redis }
+
 // IsSingle reports whether the set is that of one deployment.
 func (s *Set) IsSingle() bool { return s.directory == nil }
 

@@ -13,8 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
+	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/term"
 	"lockstep/locking"
@@ -36,18 +38,18 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
 			) error {
 				byRepo := func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) }
-				list, _, missing, err := gather(ctx, cfg, set, 0, byRepo, func(
-					cfg config.Config, cell string,
+				list, _, missing, err := operate.Gather(ctx, set, 0, byRepo, func(
+					cell cells.Member,
 				) (list []server.Lock, more bool, err error) {
 					err = inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
 						held, err := inspector.List(ctx)
 						for _, status := range held {
 							lock := server.NewLock(status)
-							lock.Cell = cell
+							lock.Cell = operate.Shown(set, cell)
 							list = append(list, lock)
 						}
 						return err
-					})(ctx, cfg, client)
+					})(ctx, app.InCell(cfg, cell), client)
 					return list, false, err
 				})
 				if err != nil {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,6 +13,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/term"
 )
@@ -58,6 +57,17 @@ func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 			return err
 		}
 		return fn(ctx, cfg, client, set)
+	})
+}
+
+// onSet is [onCells] for a command that only shows what internal/operate has of them.
+func onSet(
+	cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, *cells.Set) error,
+) error {
+	return onCells(cmd, std, timeout, func(
+		ctx context.Context, _ config.Config, _ redis.UniversalClient, set *cells.Set,
+	) error {
+		return fn(ctx, set)
 	})
 }
 
@@ -110,70 +120,12 @@ func onRepo(
 	})
 }
 
-// eachCell calls fn for each cell that answers, in the order of their names, and returns the others. An error
-// of fn means that its cell does not answer any more, unless there is only one.
-func eachCell(
-	ctx context.Context, cfg config.Config, set *cells.Set, fn func(config.Config, cells.Member) error,
-) ([]cells.Missing, error) {
-	answering, missing := set.Answering(ctx)
-	for _, cell := range answering {
-		err := fn(app.InCell(cfg, cell), cell)
-		switch {
-		case err == nil:
-		case set.IsSingle() || !redisx.Unavailable(err):
-			return missing, cell.Explain(err)
-		default:
-			missing = append(missing, cells.Missing{Cell: cell.Name, Error: term.OneLine(err)})
-		}
-	}
-	return missing, nil
-}
-
-// gather returns the rows that read finds in each cell that answers, and the other cells. The rows of several
-// cells are sorted by compare. It returns up to limit rows, all if it is 0, and reports whether there are
-// more.
-func gather[T any](
-	ctx context.Context, cfg config.Config, set *cells.Set, limit int, compare func(a, b T) int,
-	read func(cfg config.Config, cell string) (rows []T, more bool, err error),
-) (list []T, more bool, missing []cells.Missing, err error) {
-	list = []T{}
-	missing, err = eachCell(ctx, cfg, set, func(cfg config.Config, cell cells.Member) error {
-		rows, rest, err := read(cfg, cellName(set, cell))
-		list, more = append(list, rows...), more || rest
-		return err
-	})
-	if !set.IsSingle() {
-		slices.SortStableFunc(list, compare)
-	}
-	if limit > 0 && len(list) > limit {
-		list, more = list[:limit], true
-	}
-	return list, more, missing, err
-}
-
-// cellName returns the name of a cell for the output: "" if there is only one.
-func cellName(set *cells.Set, cell cells.Member) string {
-	if set.IsSingle() {
-		return ""
-	}
-	return cell.Name
-}
-
 // lacking returns an error that names the cells that are missing in a list that has been printed, or nil.
 func lacking(missing []cells.Missing) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the list is incomplete: %w", unanswered(missing))
-}
-
-// unanswered returns an error that names cells that do not answer.
-func unanswered(missing []cells.Missing) error {
-	texts := make([]string, len(missing))
-	for i, m := range missing {
-		texts[i] = m.Cell + " (" + m.Error + ")"
-	}
-	return errors.New("no answer from cell " + strings.Join(texts, ", "))
+	return fmt.Errorf("the list is incomplete: %w", operate.Unanswered(missing))
 }
 
 // oneCell returns the settings of the cell that a command works in, for one that opens Redis itself.

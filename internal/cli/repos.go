@@ -19,6 +19,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
@@ -53,14 +54,14 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
 			) error {
 				byRepo := func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) }
-				list, more, missing, err := gather(ctx, cfg, set, limit, byRepo, func(
-					cfg config.Config, cell string,
+				list, more, missing, err := operate.Gather(ctx, set, limit, byRepo, func(
+					cell cells.Member,
 				) ([]listedRepo, bool, error) {
-					summaries, more, err := listRepos(ctx, state.NewStore(client, cfg.Namespace()), prefixOf(args), limit)
+					summaries, more, err := listRepos(ctx, state.NewStore(client, cell.Namespace), prefixOf(args), limit)
 					if err != nil {
 						return nil, false, err
 					}
-					list, err := describeRepos(ctx, cfg, client, cell, summaries)
+					list, err := describeRepos(ctx, app.InCell(cfg, cell), client, operate.Shown(set, cell), summaries)
 					if list != nil && err != nil { // some could not be measured; list all of them anyway
 						fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
 						err = nil

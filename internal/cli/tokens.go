@@ -13,6 +13,7 @@ import (
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
@@ -51,7 +52,7 @@ func newTokensCreateCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if watchesNothing(ctx, cfg, client, set, app) {
+				if watchesNothing(ctx, set, app) {
 					defer fmt.Fprintf(std.Stderr, "lockstep: %s watches nothing yet, so the token reads nothing; "+
 						"see lockstep watch add --help\n", app)
 				}
@@ -114,7 +115,7 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 				token, err := access.NewTokens(client, cfg.Shared()).Remove(ctx, args[0])
 				// an earlier call may have removed it there
 				if !set.IsSingle() && (err == nil || errors.Is(err, access.ErrNoSuchToken)) {
-					former, failed := forgetToken(ctx, cfg, client, set, args[0])
+					former, failed := forgetToken(ctx, set, args[0])
 					if failed != nil {
 						return failed
 					}
@@ -135,12 +136,10 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 const tokensTimeout = 30 * time.Second
 
 // watchesNothing reports whether an app has no watch in any cell.
-func watchesNothing(
-	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, app string,
-) bool {
+func watchesNothing(ctx context.Context, set *cells.Set, app string) bool {
 	some := false
-	missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
-		page, err := watch.NewRegistry(client, cfg.Namespace()).List(ctx, watch.Query{App: app, Limit: 1})
+	missing, err := operate.Each(ctx, set, func(cell cells.Member) error {
+		page, err := watch.NewRegistry(set.Redis(), cell.Namespace).List(ctx, watch.Query{App: app, Limit: 1})
 		some = some || len(page.Watches) > 0 || page.Next != ""
 		return err
 	})
@@ -149,11 +148,9 @@ func watchesNothing(
 
 // forgetToken removes what a deployment that has become a cell still has of a token: its processes that were
 // not restarted since then accept it. It returns the zero token if there was none.
-func forgetToken(
-	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, id string,
-) (former access.Token, err error) {
-	missing, err := eachCell(ctx, cfg, set, func(cfg config.Config, _ cells.Member) error {
-		token, err := access.NewTokens(client, cfg.Namespace()).Remove(ctx, id)
+func forgetToken(ctx context.Context, set *cells.Set, id string) (former access.Token, err error) {
+	missing, err := operate.Each(ctx, set, func(cell cells.Member) error {
+		token, err := access.NewTokens(set.Redis(), cell.Namespace).Remove(ctx, id)
 		if errors.Is(err, access.ErrNoSuchToken) {
 			return nil
 		}
@@ -168,8 +165,7 @@ func forgetToken(
 	}
 	if len(missing) > 0 {
 		return former, fmt.Errorf("removed, but processes that run without --cell may still accept it; "+
-			"repeat the command: %w",
-			unanswered(missing))
+			"repeat the command: %w", operate.Unanswered(missing))
 	}
 	return former, nil
 }

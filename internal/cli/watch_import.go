@@ -11,6 +11,7 @@ import (
 
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
@@ -83,7 +84,7 @@ func planWatches(
 	}
 	if prune {
 		if _, missing := set.Answering(ctx); len(missing) > 0 {
-			return nil, unanswered(missing)
+			return nil, operate.Unanswered(missing)
 		}
 	}
 	for _, cell := range set.Members() {

@@ -5,11 +5,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
@@ -29,10 +29,8 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onCells(cmd, std, watchTimeout, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				list, more, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, limit)
+			return onSet(cmd, std, watchTimeout, func(ctx context.Context, set *cells.Set) error {
+				list, more, missing, err := gatherWatches(ctx, set, prefixOf(args), app, limit)
 				if err != nil {
 					return err
 				}
@@ -62,12 +60,11 @@ func prefixOf(args []string) string {
 
 // gatherWatches is [listWatches] over the cells that answer, by repository. It returns the others too.
 func gatherWatches(
-	ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set, prefix, app string, limit int,
-) (
-	list []watch.Watch, more bool, missing []cells.Missing, err error) {
+	ctx context.Context, set *cells.Set, prefix, app string, limit int,
+) (list []watch.Watch, more bool, missing []cells.Missing, err error) {
 	byRepo := func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) }
-	return gather(ctx, cfg, set, limit, byRepo, func(cfg config.Config, _ string) ([]watch.Watch, bool, error) {
-		return listWatches(ctx, watch.NewRegistry(client, cfg.Namespace()), prefix, app, limit)
+	return operate.Gather(ctx, set, limit, byRepo, func(cell cells.Member) ([]watch.Watch, bool, error) {
+		return listWatches(ctx, watch.NewRegistry(set.Redis(), cell.Namespace), prefix, app, limit)
 	})
 }
 
@@ -133,10 +130,8 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
 		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onCells(cmd, std, watchTimeout, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				list, _, missing, err := gatherWatches(ctx, cfg, client, set, prefixOf(args), app, 0)
+			return onSet(cmd, std, watchTimeout, func(ctx context.Context, set *cells.Set) error {
+				list, _, missing, err := gatherWatches(ctx, set, prefixOf(args), app, 0)
 				if err != nil {
 					return err
 				}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"lockstep/events/stream"
+	"lockstep/internal/operate"
 )
 
 const (
@@ -24,41 +24,27 @@ func filtersOf(given url.Values) (kept url.Values) {
 	return (&page{params: deadFilters}).query(given)
 }
 
-// findLetters returns the oldest letters that match and are complete, and the cursor of the next ones. It
-// reads as many pages as it has time for.
-func (d *Dashboard) findLetters(ctx context.Context, filters url.Values) (found letterList, err error) {
-	query, err := d.deadQuery(filters)
+// findLetters returns the oldest letters that match and are complete, as many as it has time to read, whether there are
+// more, and the names of the cells that do not answer.
+func (d *Dashboard) findLetters(
+	ctx context.Context, filters url.Values,
+) (found []operate.Letter, more bool, missing string, err error) {
+	query, err := deadQuery(filters)
 	if err != nil {
-		return found, err
+		return nil, false, "", err
 	}
-	matches := query.Match
-	query.Match = func(l stream.Letter) bool {
-		return l.Truncated == "" && len(l.Original) > 0 && (matches == nil || matches(l))
-	}
-	for query.Oldest = true; ; query.After = found.next {
-		query.Limit = bulkLetters - len(found.letters)
-		page, err := d.listLetters(ctx, query)
-		if err != nil && ctx.Err() != nil && len(found.letters) > 0 {
-			return found, nil
-		}
-		if err != nil {
-			return letterList{}, err
-		}
-		found.letters, found.next = append(found.letters, page.letters...), page.next
-		found.missing = append(found.missing, page.missing...)
-		if page.next == "" || len(found.letters) >= bulkLetters {
-			return found, nil
+	query.Whole, query.Oldest, query.Limit = true, true, bulkLetters
+	found, more, away, err := d.cfg.Letters.List(ctx, query)
+	if ctx.Err() != nil { // which a cell seems not to answer then
+		if more, away, err = true, nil, nil; len(found) == 0 {
+			err = ctx.Err()
 		}
 	}
-}
-
-// failBulk answers a bulk retry that found no letters.
-func (d *Dashboard) failBulk(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, errBadQuery) {
-		d.fail(w, r, http.StatusBadRequest, err)
-		return
+	names := make([]string, len(away))
+	for i, cell := range away {
+		names[i] = cell.Cell
 	}
-	d.failDead(w, r, err)
+	return found, more, strings.Join(names, ", "), err
 }
 
 // confirmRetryAll asks before all letters that match are retried.
@@ -66,13 +52,13 @@ func (d *Dashboard) confirmRetryAll(w http.ResponseWriter, r *http.Request, _ vi
 	filters := filtersOf(r.URL.Query())
 	ctx, cancel := context.WithTimeout(r.Context(), readTimeout)
 	defer cancel()
-	found, err := d.findLetters(ctx, filters)
+	found, more, missing, err := d.findLetters(ctx, filters)
 	if err != nil {
-		d.failBulk(w, r, err)
+		d.failDead(w, r, err)
 		return
 	}
-	number := count(len(found.letters))
-	if found.next != "" {
+	number := count(len(found))
+	if more {
 		number = "the first " + number
 	}
 	c := confirmation{
@@ -81,8 +67,8 @@ func (d *Dashboard) confirmRetryAll(w http.ResponseWriter, r *http.Request, _ vi
 		Warning: "Each letter goes back into its stream as a new entry, and becomes a dead letter again if its cause " +
 			"is not fixed. Letters that are incomplete stay.",
 	}
-	if len(found.missing) > 0 {
-		c.Facts = append(c.Facts, [2]string{"Without", "cell " + strings.Join(found.missing, ", ") + ", no answer"})
+	if missing != "" {
+		c.Facts = append(c.Facts, [2]string{"Without", "cell " + missing + ", no answer"})
 	}
 	for _, name := range deadFilters {
 		if value := filters.Get(name); value != "" {
@@ -99,12 +85,18 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 	filters := filtersOf(r.PostForm)
 	ctx, cancel := context.WithTimeout(r.Context(), bulkTimeout)
 	defer cancel()
-	found, err := d.findLetters(ctx, filters)
+	found, more, missing, err := d.findLetters(ctx, filters)
 	if err != nil {
-		d.failBulk(w, r, err)
+		d.failDead(w, r, err)
 		return
 	}
-	done, kept, err := d.retryLetters(ctx, found.letters)
+	outcome, err := d.cfg.Letters.RetryAll(ctx, found)
+	done, kept := len(outcome.Retried), 0
+	for _, letter := range outcome.Refused {
+		if !letter.Gone {
+			kept++
+		}
+	}
 	d.cfg.Log.InfoContext(r.Context(), "dead letters retried on the dashboard", "by", v.name, "letters", done,
 		"kept", kept,
 		"repo", filters.Get("repo"), "reason", filters.Get("reason"), "app", filters.Get("app"), "error", err)
@@ -116,31 +108,14 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 	case errors.Is(err, context.DeadlineExceeded):
 		text += " There was no time for the rest: repeat to continue."
 	case err != nil:
-		text += " The rest could not be retried: " + err.Error()
-	case found.next != "":
+		text += " Others could not be retried: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	case more:
 		text += " There are more: repeat to continue."
-	case len(found.missing) > 0:
-		text += " No answer from cell " + strings.Join(found.missing, ", ") + "."
+	case missing != "":
+		text += " No answer from cell " + missing + "."
 	}
 	d.setFlash(w, text)
 	http.Redirect(w, r, deadURL(filters), http.StatusSeeOther)
-}
-
-// retryLetters retries letters, and returns how many are back in their streams and how many cannot be.
-func (d *Dashboard) retryLetters(ctx context.Context, letters []cellLetter) (done, kept int, err error) {
-	for _, l := range letters {
-		_, _, err := d.retryLetter(ctx, l.cell, l.ID)
-		switch {
-		case err == nil:
-			done++
-		case errors.Is(err, stream.ErrNotRetryable):
-			kept++
-		case errors.Is(err, stream.ErrNoLetter): // retried or dropped meanwhile
-		default:
-			return done, kept, err
-		}
-	}
-	return done, kept, nil
 }
 
 // deadURL returns the URL of the dead letters with the filters.

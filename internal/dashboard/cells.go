@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/server"
 )
 
 // Cell is a cell of the directory.
@@ -25,7 +24,6 @@ func (c Cell) Percent() float64 { return 100 * c.Share }
 type RepoCell struct {
 	Name     string // "" if it is the cell that the dashboard shows, or the only one
 	Results  string // the stream of results
-	Dead     server.Dead
 	Watches  Watches
 	Outboxes Outboxes
 }
@@ -37,7 +35,7 @@ func (d *Dashboard) cellOf(repo events.RepoPath) (RepoCell, error) {
 			return cell, err
 		}
 	}
-	return RepoCell{Results: d.cfg.Results, Dead: d.cfg.Dead, Watches: d.cfg.Watches, Outboxes: d.cfg.Outboxes}, nil
+	return RepoCell{Results: d.cfg.Results, Watches: d.cfg.Watches, Outboxes: d.cfg.Outboxes}, nil
 }
 
 // historiesOf returns the histories of the repositories with a stream of results.

@@ -15,6 +15,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/intake"
 	"lockstep/internal/notify"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -22,20 +23,19 @@ import (
 
 // Config configures a Dashboard. Fields are required unless marked optional.
 type Config struct {
-	Redis    redis.UniversalClient // follows Results; never closed
-	Results  string                // the stream of results
-	Changes  string                // the stream of changes
-	Group    string                // the workers' consumer group
-	Locks    server.Locks          // listed often, so share it: [server.ShareLocks]
-	Dead     server.Dead
+	Redis    redis.UniversalClient                   // follows Results; never closed
+	Results  string                                  // the stream of results
+	Changes  string                                  // the stream of changes
+	Group    string                                  // the workers' consumer group
+	Locks    server.Locks                            // listed often, so share it: [server.ShareLocks]
 	AllLocks server.LocksOfCells                     // lists those of all cells instead; nil without cells
 	LocksOf  func(cell string) (server.Locks, error) // of one cell; nil without cells
 	// whose data the pages show that are not of all cells; "" without cells
-	Cell      string
-	DeadCells server.DeadCells // nil without cells
-	Streams   server.Streams
-	Repos     Repos
-	Watches   Watches
+	Cell    string
+	Letters *operate.Letters
+	Streams server.Streams
+	Repos   Repos
+	Watches Watches
 	// of all cells, one cell after the other; nil without cells
 	AllWatches Watches
 	Activities Activities                                           // work in progress; optional
@@ -109,8 +109,8 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	switch {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
 		return nil, errors.New("dashboard: Config.Redis, Results, Changes and Group are required")
-	case cfg.Locks == nil || cfg.Dead == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil:
-		return nil, errors.New("dashboard: Config.Locks, Dead, Streams, Repos and Watches are required")
+	case cfg.Locks == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil:
+		return nil, errors.New("dashboard: Config.Locks, Letters, Streams, Repos and Watches are required")
 	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
 		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
 	case cfg.Log == nil:

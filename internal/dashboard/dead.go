@@ -15,11 +15,12 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 )
 
 type deadPage struct {
-	Letters []server.DeadLetter
+	Letters []operate.Letter
 	Next    string   // cursor of the next page; "" on the last one
 	Oldest  bool     // sorted oldest first, within each cell
 	Total   int64    // letters, also those that do not match; -1 if unknown
@@ -32,104 +33,52 @@ const (
 	payloadShown = 64 << 10 // bytes
 )
 
-// loadDead loads a page of dead letters, without their payloads.
+// loadDead loads a page of dead letters, without their payloads: with several cells, those of one after the other.
 func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, error) {
-	query, err := d.deadQuery(q)
+	query, err := deadQuery(q)
 	if err != nil {
 		return nil, err
 	}
-	found, err := d.listLetters(ctx, query)
-	if errors.Is(err, stream.ErrBadID) {
-		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	shown := deadPage{
-		Next: found.next, Oldest: query.Oldest, Total: -1, Cells: d.cfg.DeadCells != nil, Missing: found.missing,
+	query.After, query.Oldest, query.Limit = q.Get("after"), q.Get("order") == "oldest", lettersShown
+	shown := deadPage{Oldest: query.Oldest, Total: -1, Cells: !d.cfg.Letters.Cells.IsSingle()}
+	for range cellPages {
+		page, err := d.cfg.Letters.Page(ctx, query)
+		if errors.Is(err, stream.ErrBadID) {
+			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		shown.Letters = append(shown.Letters, page.Letters...)
+		if page.Missing != "" {
+			shown.Missing = append(shown.Missing, page.Missing)
+		}
+		shown.Next, query.After, query.Limit = page.Next, page.Next, lettersShown-len(shown.Letters)
+		if page.Next == "" || query.Limit == 0 || !shown.Cells {
+			break
+		}
 	}
 	if !shown.Cells {
 		if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 {
 			shown.Total = streams[0].Dead
 		}
 	}
-	for _, l := range found.letters {
-		line := server.NewDeadLetter(d.cfg.Dead, l.Letter, false)
-		line.Cell = l.cell
-		shown.Letters = append(shown.Letters, line)
-	}
 	return shown, nil
 }
 
-// cellLetter is a letter of a cell, which is "" without cells.
-type cellLetter struct {
-	stream.Letter
-	cell string
-}
-
-type letterList struct {
-	letters []cellLetter
-	next    string   // cursor of the next ones; "" if there are none
-	missing []string // cells that do not answer
-}
-
-// listLetters lists letters: with several cells, those of one after the other.
-func (d *Dashboard) listLetters(ctx context.Context, query stream.Query) (list letterList, err error) {
-	pages := 1
-	if d.cfg.DeadCells != nil {
-		pages = cellPages
-	}
-	for limit := query.Limit; pages > 0; pages-- {
-		page, err := server.ListDead(ctx, d.cfg.Dead, d.cfg.DeadCells, query)
-		if err != nil {
-			return letterList{}, err
-		}
-		if page.Missing {
-			list.missing = append(list.missing, page.Cell)
-		}
-		for _, l := range page.Letters {
-			list.letters = append(list.letters, cellLetter{l, page.Cell})
-		}
-		list.next, query.After, query.Limit = page.Next, page.Next, limit-len(list.letters)
-		if page.Next == "" || query.Limit <= 0 {
-			break
-		}
-	}
-	return list, nil
-}
-
-// lettersOf returns the dead letters of a cell, or, if cell is "", those of the one that has a letter with
-// the ID, and its name.
-func (d *Dashboard) lettersOf(ctx context.Context, cell, id string) (server.Dead, string, error) {
-	if d.cfg.DeadCells == nil {
-		return d.cfg.Dead, "", nil
-	}
-	return d.cfg.DeadCells.Of(ctx, cell, id)
-}
-
 // deadQuery parses the filters by repository, reason and app.
-func (d *Dashboard) deadQuery(q url.Values) (stream.Query, error) {
-	query := stream.Query{
-		Reason: q.Get("reason"), After: q.Get("after"), Oldest: q.Get("order") == "oldest", Limit: lettersShown,
-	}
-	app := strings.TrimSpace(q.Get("app"))
-	ofApp := func(l stream.Letter) bool { return server.NewDeadLetter(d.cfg.Dead, l, false).App == app }
-	if app != "" {
-		query.Match = ofApp
-	}
+func deadQuery(q url.Values) (query operate.LetterQuery, err error) {
+	query = operate.LetterQuery{Reason: q.Get("reason"), App: strings.TrimSpace(q.Get("app"))}
 	if text := strings.TrimSpace(q.Get("repo")); text != "" {
-		repo, err := events.ParseRepoPath(text)
-		if err != nil {
-			return stream.Query{}, fmt.Errorf("%w: %w", errBadQuery, err)
+		if query.Repo, err = events.ParseRepoPath(text); err != nil {
+			err = fmt.Errorf("%w: %w", errBadQuery, err)
 		}
-		ofRepo := server.DeadOf(d.cfg.Dead, repo)
-		query.Match = func(l stream.Letter) bool { return ofRepo(l) && (app == "" || ofApp(l)) }
 	}
-	return query, nil
+	return query, err
 }
 
 type letterPage struct {
-	server.DeadLetter
+	operate.Letter
 	Payload string // the event as indented JSON
 	Cut     bool   // Payload is truncated
 	Sizes   []fieldSize
@@ -144,28 +93,13 @@ type fieldSize struct {
 
 const fieldsShown = 100
 
-// requestedLetter returns the letter that the parameters id and cell name.
-func (d *Dashboard) requestedLetter(r *http.Request, full bool) (server.DeadLetter, error) {
-	dead, cell, err := d.lettersOf(r.Context(), r.FormValue("cell"), r.FormValue("id"))
-	if err != nil {
-		return server.DeadLetter{}, err
-	}
-	letter, err := dead.Get(r.Context(), r.FormValue("id"))
-	if err != nil {
-		return server.DeadLetter{}, err
-	}
-	shown := server.NewDeadLetter(dead, letter, full)
-	shown.Cell = cell
-	return shown, nil
-}
-
 func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor) {
-	letter, err := d.requestedLetter(r, true)
+	letter, err := d.cfg.Letters.Get(r.Context(), r.FormValue("cell"), r.FormValue("id"))
 	if err != nil {
 		d.failDead(w, r, err)
 		return
 	}
-	shown := letterPage{DeadLetter: letter}
+	shown := letterPage{Letter: letter}
 	var b bytes.Buffer
 	if json.Indent(&b, shown.Event, "", "  ") == nil {
 		shown.Payload = b.String()
@@ -183,28 +117,19 @@ func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor
 
 func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
-	topic, entry, err := d.retryLetter(r.Context(), r.FormValue("cell"), id)
+	done, err := d.cfg.Letters.Retry(r.Context(), r.FormValue("cell"), id)
 	if err != nil {
 		d.failDead(w, r, err)
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id,
-		"stream", topic, "entry", entry)
-	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, entry))
+		"stream", done.Stream, "entry", done.Entry)
+	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done.Entry))
 	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
 }
 
-// retryLetter retries a letter of a cell, which may be "".
-func (d *Dashboard) retryLetter(ctx context.Context, cell, id string) (topic, entry string, err error) {
-	dead, _, err := d.lettersOf(ctx, cell, id)
-	if err != nil {
-		return "", "", err
-	}
-	return dead.Retry(ctx, id)
-}
-
 func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visitor) {
-	l, err := d.requestedLetter(r, false)
+	l, err := d.cfg.Letters.Get(r.Context(), r.FormValue("cell"), r.FormValue("id"))
 	if err != nil {
 		d.failDead(w, r, err)
 		return
@@ -231,7 +156,7 @@ func deadListURL(r *http.Request) string {
 
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
-	if err := d.dropLetter(r.Context(), r.FormValue("cell"), id); err != nil {
+	if _, err := d.cfg.Letters.Drop(r.Context(), r.FormValue("cell"), id); err != nil {
 		d.failDead(w, r, err)
 		return
 	}
@@ -240,25 +165,13 @@ func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
 }
 
-func (d *Dashboard) dropLetter(ctx context.Context, cell, id string) error {
-	dead, _, err := d.lettersOf(ctx, cell, id)
-	if err != nil {
-		return err
-	}
-	n, err := dead.Drop(ctx, id)
-	if err != nil {
-		return err
-	}
-	if n == 0 {
-		return fmt.Errorf("%w: %s", stream.ErrNoLetter, id)
-	}
-	return nil
-}
-
 func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {
 	status := server.DeadStatus(err)
-	if status == http.StatusServiceUnavailable {
+	switch {
+	case errors.Is(err, errBadQuery):
+		status = http.StatusBadRequest
+	case status == http.StatusServiceUnavailable:
 		err = errRedis
 	}
-	d.fail(w, r, status, errors.New(clip(400, strings.TrimPrefix(err.Error(), "stream: "))))
+	d.fail(w, r, status, errors.New(clip(400, err.Error())))
 }

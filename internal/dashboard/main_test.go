@@ -18,10 +18,12 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/changes"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/logtest"
+	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -61,11 +63,10 @@ func (d *desk) open(change func(*Config)) *desk {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	dead := stream.NewDeadLetters(d.client, "")
 	states := state.NewStore(d.client, namespace)
 	cfg := Config{
 		Redis: d.client, Results: namespace.Results(), Changes: namespace.Changes(), Group: "workers",
-		Locks: inspector, Dead: dead, Repos: states, Activities: states, Watches: watch.NewRegistry(d.client, namespace),
+		Locks: inspector, Letters: &operate.Letters{Cells: cells.Single(d.client, cells.Member{Namespace: namespace})}, Repos: states, Activities: states, Watches: watch.NewRegistry(d.client, namespace),
 		Streams: telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
 		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: d.client, Prefix: string(namespace)}),
 		Guard:   server.Guard{Token: token, Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/notify"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -33,7 +33,7 @@ type repoPage struct {
 
 	Boxes   []repoBox // of apps with waiting notifications, by app
 	Watches []watchLine
-	Letters []server.DeadLetter
+	Letters []operate.Letter
 	More    bool // there are more letters
 
 	Results []resultRow
@@ -199,9 +199,11 @@ func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.Rep
 		}
 		shown.Head = append(shown.Head, line)
 	}
-	if err := shown.readLetters(ctx, cell.Dead, repo); err != nil {
+	letters, moreLetters, err := d.cfg.Letters.OfRepo(ctx, operate.LetterQuery{Repo: repo, Limit: repoLettersShown})
+	if err != nil {
 		return nil, err
 	}
+	shown.Letters, shown.More = letters, moreLetters && len(letters) == repoLettersShown
 	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
 	shown.Missing, shown.MoreMissing = missingLines(repository.Lacks, admin)
 	for _, g := range repository.Given {
@@ -279,19 +281,6 @@ func (p *repoPage) readBoxes(ctx context.Context, outboxes Outboxes, repo events
 			}
 		}
 	}
-	return nil
-}
-
-// readLetters reads the newest dead letters of the repository.
-func (p *repoPage) readLetters(ctx context.Context, dead server.Dead, repo events.RepoPath) error {
-	letters, next, err := dead.List(ctx, stream.Query{Match: server.DeadOf(dead, repo), Limit: repoLettersShown})
-	if err != nil {
-		return err
-	}
-	for _, l := range letters {
-		p.Letters = append(p.Letters, server.NewDeadLetter(dead, l, false))
-	}
-	p.More = next != "" && len(p.Letters) == repoLettersShown
 	return nil
 }
 

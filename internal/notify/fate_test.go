@@ -72,7 +72,7 @@ func TestDeadLetterPutBack(t *testing.T) {
 	w.publish(result)
 	w.await(OutcomeGivenUp, 1)
 	letter := w.letters()[0]
-	read, err := events.ParseResult(must(w.dead().Message(letter))(t).Payload)
+	read, err := events.ParseResult(must(letter.Message())(t).Payload)
 	if err != nil || read.ID != "r1" || letter.Entry == "" || letter.Error != "answered 400 Bad Request" {
 		t.Fatalf("letter %+v is parsed as %+v, %v", letter, read, err)
 	}

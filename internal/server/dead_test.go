@@ -13,7 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
+	"lockstep/internal/cells"
+	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
@@ -24,11 +25,11 @@ func startAdmin(t *testing.T) (url string, redisServer *redistest.Server) {
 	t.Helper()
 	redisServer = redistest.Start(t)
 	client := redisServer.Client()
-	dead := stream.NewDeadLetters(client, "")
 	namespace := events.DefaultNamespace
 	srv := httptest.NewServer(documented(t, server.Config{
-		Dead: dead, Streams: telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results()),
-		Token: "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Letters: &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})},
+		Streams: telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results()),
+		Token:   "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, redisServer
@@ -52,10 +53,10 @@ func bury(t *testing.T, client redis.UniversalClient, reason string, original ..
 }
 
 // letter gets one letter.
-func letter(t *testing.T, url, id string) server.DeadLetter {
+func letter(t *testing.T, url, id string) operate.Letter {
 	t.Helper()
 	status, text := do(t, "GET", url+"/api/v1/dead/"+id, "", auth)
-	var l server.DeadLetter
+	var l operate.Letter
 	if err := json.Unmarshal([]byte(text), &l); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
 	}
@@ -113,7 +114,7 @@ func TestListDeadLetters(t *testing.T) {
 	} {
 		status, text := do(t, "GET", url+"/api/v1/dead"+query, "", nil)
 		var list struct {
-			Letters []server.DeadLetter
+			Letters []operate.Letter
 			Next    string
 		}
 		_ = json.Unmarshal([]byte(text), &list)
@@ -224,42 +225,25 @@ func TestRedisErrorsAreNotExposed(t *testing.T) {
 	}
 }
 
-// twice has the same letters in two cells.
-type twice struct{ dead server.Dead }
-
-func (c twice) List(ctx context.Context, q stream.Query) (server.DeadPage, error) {
-	letters, next, err := c.dead.List(ctx, q)
-	return server.DeadPage{Letters: letters, Next: next, Cell: "eu-1"}, err
-}
-
-func (c twice) Of(_ context.Context, cell, _ string) (server.Dead, string, error) {
-	if cell == "" {
-		return nil, "", server.ErrSeveralLetters
-	}
-	return c.dead, cell, nil
-}
-
 func TestLetterOfSeveralCellsNeedsACell(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
-	dead := stream.NewDeadLetters(client, "")
-	srv := httptest.NewServer(documented(t, server.Config{
-		Dead: dead, DeadCells: twice{dead}, Token: "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
-	}))
-	defer srv.Close()
-	id := bury(t, client, "r", "repo", "acme/widgets", "url", "https://example.com/acme/widgets.git")
-	for _, tc := range []struct {
-		method, path string
-		status       int
-	}{
-		{"GET", id, http.StatusConflict},
-		{"POST", id + "/retry", http.StatusConflict},
-		{"DELETE", id, http.StatusConflict},
-		{"GET", id + "?cell=eu-1", http.StatusOK},
-		{"DELETE", id + "?cell=eu-1", http.StatusOK},
+	directory, err := cells.OpenOrNew(t.Context(), client)
+	for _, name := range []string{"eu-1", "eu-2"} {
+		if _, failed := directory.Add(t.Context(), name, "", 0); failed != nil || err != nil {
+			t.Fatal(failed, err)
+		}
+		client.XAdd(t.Context(), &redis.XAddArgs{Stream: cells.PrefixOf(name).Dead(), ID: "5-0", Values: []string{"reason", "r"}})
+	}
+	handler := documented(t, server.Config{Letters: &operate.Letters{Cells: cells.All(client, directory)}, Token: "t0ken", Metrics: http.NotFoundHandler()})
+	for request, want := range map[string]int{
+		"GET 5-0": http.StatusConflict, "POST 5-0/retry": http.StatusConflict, "DELETE 5-0": http.StatusConflict, "GET 5-0?cell=eu-1": http.StatusOK,
 	} {
-		if status, text := do(t, tc.method, srv.URL+"/api/v1/dead/"+tc.path, "", auth); status != tc.status {
-			t.Errorf("%s %s: %d %s, want %d", tc.method, tc.path, status, text, tc.status)
+		method, path, _ := strings.Cut(request, " ")
+		w, r := httptest.NewRecorder(), httptest.NewRequest(method, "/api/v1/dead/"+path, nil)
+		r.Header = auth
+		if handler.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%s: %d %s, want %d", request, w.Code, w.Body, want)
 		}
 	}
 }

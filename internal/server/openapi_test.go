@@ -21,10 +21,11 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/access"
+	"lockstep/internal/cells"
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -228,7 +229,7 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func everything() server.Config {
 	return server.Config{
 		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: noRepos{}, Reading: &server.Reading{}, Locks: struct{ server.Locks }{},
-		Dead: struct{ server.Dead }{}, Streams: struct{ server.Streams }{}, Hosts: struct{ server.Hosts }{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
+		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: struct{ server.Hosts }{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 	}
 }
@@ -311,12 +312,12 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	client, namespace := redisServer.Client(), events.DefaultNamespace
-	dead := stream.NewDeadLetters(client, "")
 	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Repos, cfg.Locks, cfg.Dead, cfg.Watches = state.NewStore(client, namespace), inspector, dead, watch.NewRegistry(client, namespace)
+	cfg.Repos, cfg.Locks, cfg.Watches = state.NewStore(client, namespace), inspector, watch.NewRegistry(client, namespace)
+	cfg.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
 	cfg.Reading = &server.Reading{Tokens: access.NewTokens(client, namespace), Reader: &access.Reader{
 		Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace),

@@ -28,6 +28,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/changes"
+	"lockstep/internal/operate"
 )
 
 const (
@@ -47,8 +48,7 @@ type Config struct {
 	Repos     Repos // requires Locks
 	Locks     Locks
 	AllLocks  LocksOfCells // lists those of all cells instead, if there are several
-	Dead      Dead
-	DeadCells DeadCells // if there are several; requires Dead
+	Letters   *operate.Letters
 	Streams   Streams
 	Slots     int // slots of each worker, for /api/v1/scale
 	Hosts     Hosts
@@ -153,11 +153,11 @@ func mount(cfg Config) *routes {
 		mux.Handle("GET /api/v1/locks/{repo...}", showLock(cfg.Locks))
 		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Locks)))
 	}
-	if cfg.Dead != nil {
-		mux.Handle("GET /api/v1/dead", listDead(cfg.Dead, cfg.DeadCells))
-		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, showDead(cfg.Dead, cfg.DeadCells)))
-		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, retryDead(cfg.Dead, cfg.DeadCells)))
-		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, dropDead(cfg.Dead, cfg.DeadCells)))
+	if cfg.Letters != nil {
+		mux.Handle("GET /api/v1/dead", listDead(cfg.Letters))
+		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Get)))
+		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, oneDead(cfg.Letters.Retry)))
+		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Drop)))
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
