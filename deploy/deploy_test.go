@@ -279,7 +279,7 @@ func exposition(t *testing.T) string {
 	m.Circuit(state.CircuitOpen)
 	m.Worked("sync", time.Second, 1, events.Errorf(events.Contention, events.ClassBusy, "a newer one"))
 	m.Fenced()
-	m.MissingSubmodule(events.ClassAuth)
+	m.Missing(events.ClassAuth)
 	m.Settled("synced", time.Second)
 	m.Stage("queue", time.Second)
 	m.Handlers(func() map[string]bool { return map[string]bool{"changes": true} })

@@ -59,7 +59,7 @@ type Scope string
 
 // The scopes.
 const (
-	ScopeChange         Scope = ""                // the change, or what only it needs, such as a submodule's remote
+	ScopeChange         Scope = ""                // the change, or what only it needs, such as another remote
 	ScopeCredential     Scope = "credential"      // its credential, refused by the remote, or the repository is hidden
 	ScopeRepo           Scope = "repo"            // its repository at the remote
 	ScopeHost           Scope = "host"            // the remote's host

@@ -15,12 +15,12 @@ import (
 	"lockstep/internal/watch"
 )
 
-// admission asks the extensions whether a commit may be published, and stores the answers. All apps of a ref share its
-// published tree, so the strictest rule of any watch decides.
+// admission asks the extensions what the tree of a commit is to have, and whether it may be published, and stores the
+// answers. All apps of a ref share its published tree, so the strictest rule of any watch decides.
 type admission struct {
 	known   state.Repo
 	watches []watch.Watch
-	parts   []ext.Joined          // none unless a watch has options of an extension, or the state its fields
+	parts   []ext.Joined          // none unless one has joined: see [ext.Join]
 	digests map[events.Ref]string // of rules, for isDue
 
 	tip       volume.Tip // of the sync
@@ -31,9 +31,29 @@ type admission struct {
 	checked   *state.Check // last check of the tip; nil if it has no rules
 }
 
-func (h *Handlers) admission(watches []watch.Watch, known state.Repo) *admission {
-	parts := ext.Join(h.Extensions, ext.Sync{Known: known, Watches: watches})
-	return &admission{known: known, watches: watches, parts: parts, digests: map[events.Ref]string{}}
+func (h *Handlers) admission(s ext.Sync) *admission {
+	parts := ext.Join(h.Extensions, s)
+	return &admission{known: s.Known, watches: s.Watches, parts: parts, digests: map[events.Ref]string{}}
+}
+
+// fill adds to a request for an app what extensions put into the tree of a ref.
+func (a *admission) fill(req *volume.SyncRequest, app string, ref events.Ref, isDefault bool) error {
+	for _, p := range a.parts {
+		if filler, ok := p.Part.(ext.Filler); ok {
+			if err := filler.Fill(req, app, ref, isDefault); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// isFilled reports for a poll whether the published tree of a ref has what extensions put into it for a watch.
+func (a *admission) isFilled(w watch.Watch, ref events.Ref, isDefault bool) bool {
+	return !slices.ContainsFunc(a.parts, func(p ext.Joined) bool {
+		filler, ok := p.Part.(ext.Filler)
+		return ok && !filler.IsFilled(w, ref, isDefault)
+	})
 }
 
 // depth returns the depth that a sync needs: the apps share the store, so one app's depth must not limit what is

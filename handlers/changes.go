@@ -93,7 +93,6 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	for i := range outcome.More {
 		outcome.More[i].Source, outcome.More[i].Took = c.Source, took
 	}
-	noteHosts(j, outcome)
 	settlement, err := c.settlement(change, outcome)
 	if err != nil {
 		return nil, err
@@ -106,7 +105,7 @@ func (c *Changes) Handle(msg *message.Message) (produced []*message.Message, err
 	for _, lease := range leases {
 		t.Leased = latest(t.Leased, lease.Began())
 	}
-	c.ended(ctx, Event{Timeline: attempt.timeline(t, name), Class: result.Class, Missing: result.Missing})
+	c.ended(ctx, Event{Timeline: attempt.timeline(t, name), Result: result})
 	log := c.Log.With("repo", change.Repo.String(), "job", change.ID, "fence", result.Fence, "took", result.Took)
 	if result.Type == events.ResultFailed {
 		log.ErrorContext(ctx, "change failed", "class", string(result.Class), "error", result.Error)
@@ -220,7 +219,7 @@ func (c *Changes) onGiveUp(msg *message.Message, cause error, _ int) {
 	}
 	delivery, _ := stream.DeliveryOf(msg)
 	t := delivered(change, delivery).ended(outcome, time.Now())
-	c.ended(msg.Context(), Event{Timeline: t, Class: events.ClassOf(cause)})
+	c.ended(msg.Context(), Event{Timeline: t, Result: events.Result{Class: events.ClassOf(cause)}})
 }
 
 // skippedPoll reports whether a poll need not be handled, because the next one does the same.

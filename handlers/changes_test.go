@@ -370,7 +370,7 @@ func TestOnGiveUpIsCalledOnlyAfterSettling(t *testing.T) {
 			ctx, client := context.Background(), startRedis(t)
 			var ended []string
 			changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Observe: func(e handlers.Event) {
-				ended = append(ended, e.Timeline.Operation+" "+e.Timeline.Outcome+" "+string(e.Class))
+				ended = append(ended, e.Timeline.Operation+" "+e.Timeline.Outcome+" "+string(e.Result.Class))
 			}}
 			dispose := changes.Dispose(router.Retry{}).Middleware
 			messages, err := newSubscriber(t, client).Subscribe(ctx, topic)

@@ -3,10 +3,8 @@ package handlers
 import (
 	"context"
 	"maps"
-	"slices"
 
 	"lockstep/events"
-	"lockstep/internal/ext/submodules"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
@@ -61,7 +59,7 @@ func asksTheSame(change, done events.Change) bool {
 // n apps adds n changes, which read the watches, the state and the waiting changes once, not n times. Jobs of
 // the same app get a result without changes. Those of another app get the result of the sync if the app last
 // received the same commit. All others run on their own turn: jobs with another credential, which must be
-// proved, and of apps with views or with credentials for submodules.
+// proved, and of apps with views, or whose options cannot be satisfied.
 type coverage struct {
 	job       Job
 	known     state.Repo // before the sync was settled
@@ -165,9 +163,6 @@ func (c *coverage) answersApp(other Job) bool {
 	if views, _ := viewsOf(watches, change.App, c.result.Ref, c.result.IsDefault()); views != nil {
 		return false
 	}
-	if slices.ContainsFunc(watches, func(w watch.Watch) bool { return len(submodules.Of(w).Credentials) > 0 }) {
-		return false
-	}
 	switch c.covered[change.App] {
 	case appCovered: // the app has the commit only once that is settled
 		return false
@@ -175,5 +170,8 @@ func (c *coverage) answersApp(other Job) bool {
 		return true
 	}
 	var any volume.Publication // the same for both
-	return baseFor(c.known, change)(c.result.Ref, any) == baseFor(c.known, c.job.Change)(c.result.Ref, any)
+	if baseFor(c.known, change)(c.result.Ref, any) != baseFor(c.known, c.job.Change)(c.result.Ref, any) {
+		return false
+	}
+	return c.admission.fill(new(volume.SyncRequest), change.App, c.result.Ref, c.result.IsDefault()) == nil
 }

@@ -19,14 +19,14 @@ func TestSyncCoversOtherApps(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
-	for _, app := range []string{"docs", "search", "viewing", "modules", "denied", "repeated"} {
+	for _, app := range []string{"docs", "search", "viewing", "modules", "unusable", "denied", "repeated"} {
 		of := watch.Watch{App: app, URL: url}
 		switch app {
 		case "viewing":
 			of.Options = watch.With(views.Options{Views: viewSet(t, map[string][]string{"all": {"a"}})})
-		case "modules":
-			of.Options = watch.With(submodules.Options{Mode: events.SubmodulesBestEffort, Credentials: []string{"parts"}})
-			w.env["LOCKSTEP_CREDENTIAL_PARTS_PASSWORD"], w.env["LOCKSTEP_CREDENTIAL_PARTS_URLS"] = "x", url
+		case "modules", "unusable":
+			of.Options = watch.With(submodules.Options{Mode: events.SubmodulesBestEffort, Credentials: []string{app}})
+			w.credential(app, "x", "libs")
 		}
 		w.watchAs(of, "")
 		w.latest = "1-0"
@@ -34,6 +34,7 @@ func TestSyncCoversOtherApps(t *testing.T) {
 	}
 	w.watch("late", "")
 	w.deny("denied", "")
+	delete(w.env, "LOCKSTEP_CREDENTIAL_UNUSABLE_URLS")
 	key, main := events.DefaultNamespace.Repo(w.repo()), mustRef("refs/heads/main")
 	w.redis.HSet(context.Background(), key, "given:refs/heads/main:repeated", first+" -")
 	second := w.push(map[string]string{"b": "2"})
@@ -50,7 +51,8 @@ func TestSyncCoversOtherApps(t *testing.T) {
 		"one whose result may be lost":           {"3-0", events.Change{App: "repeated"}, false},
 		"one that no longer watches":             {"3-0", events.Change{App: "gone"}, false},
 		"one with views":                         {"3-0", events.Change{App: "viewing"}, false},
-		"one with credentials for submodules":    {"3-0", events.Change{App: "modules"}, false},
+		"one with credentials for submodules":    {"3-0", events.Change{App: "modules"}, true},
+		"one with a credential without URLs":     {"3-0", events.Change{App: "unusable"}, false},
 		"one whose credential was refused":       {"3-0", events.Change{App: "denied"}, false},
 		"another credential":                     {"3-0", events.Change{App: "search", Credential: "other"}, false},
 		"a URL that is not the operator's":       {"3-0", events.Change{App: "search", Foreign: true}, false},
@@ -71,22 +73,22 @@ func TestSyncCoversOtherApps(t *testing.T) {
 		own, err := w.outcome(tc.entry, tc.change)
 		must(t, err)
 		got, want := covered.Result, own.Result
-		if got.App != "search" || got.Before != first || got.After != second || len(got.Files) != 1 || !slices.Equal(got.Files, want.Files) ||
+		if got.App != tc.change.App || got.Before != first || got.After != second || len(got.Files) != 1 || !slices.Equal(got.Files, want.Files) ||
 			got.Before != want.Before || got.Tree != want.Tree || got.Path != want.Path || got.Ref != want.Ref || got.Until != "8-0" {
 			t.Errorf("%s: result %+v\nwant %+v", name, got, want)
 		}
 		settled := maps.Clone(outcome.State) // in Redis, once the sync and the covered change are
 		maps.Copy(settled, covered.State)
 		for field, value := range own.State {
-			if field == "synced" || field == "fence" || strings.HasPrefix(field, "given:") && !strings.HasSuffix(field, ":search") {
+			if field == "synced" || field == "fence" || strings.HasPrefix(field, "given:") && !strings.HasSuffix(field, ":"+tc.change.App) {
 				continue // what the other apps have depends on whether the sync is settled
 			}
 			if settled[field] != value {
 				t.Errorf("%s: state %s is %q, want %q", name, field, settled[field], value)
 			}
 		}
-		if given := covered.State["given:"+main.String()+":search"]; !strings.HasPrefix(given, second+" ") {
-			t.Errorf("%s: state %v does not record that search received the commit", name, covered.State)
+		if given := covered.State["given:"+main.String()+":"+tc.change.App]; !strings.HasPrefix(given, second+" ") {
+			t.Errorf("%s: state %v does not record that the app received the commit", name, covered.State)
 		}
 		// The next change of that app has nothing new, once this one is settled.
 		next := w.job("4-0", tc.change)
@@ -95,7 +97,7 @@ func TestSyncCoversOtherApps(t *testing.T) {
 		}
 		covered.Settled()
 		again, ok := outcome.Covers(context.Background(), next)
-		if !ok || again.Result.Before != second || len(again.Result.Files) != 0 || again.State["given:"+main.String()+":search"] != "" {
+		if !ok || again.Result.Before != second || len(again.Result.Files) != 0 || again.State["given:"+main.String()+":"+tc.change.App] != "" {
 			t.Errorf("the second change: covered %v, result %+v, state %v; want a result without changes", ok, again.Result, again.State)
 		}
 	}

@@ -76,7 +76,11 @@ func TestAnotherExtension(t *testing.T) {
 // TestNoExtensionJoinsWithoutOptions pushes, polls and removes.
 func TestNoExtensionJoinsWithoutOptions(t *testing.T) {
 	w := newWorld(t)
-	w.handlers.Extensions = []ext.Extension{{Name: "guard", Join: func(ext.Sync) ext.Part { t.Error("joined"); return nil }}}
+	w.handlers.Extensions = append(w.handlers.Extensions, ext.Extension{Name: "guard"})
+	for i := range w.handlers.Extensions {
+		e := &w.handlers.Extensions[i]
+		e.Join = func(ext.Sync) ext.Part { t.Errorf("%s joined", e.Name); return nil }
+	}
 	w.history(2)
 	w.watch("docs", "")
 	w.settle("1")

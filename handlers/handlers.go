@@ -49,7 +49,7 @@ func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.For
 
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, auth wire.Auth, err error) error {
-	// Another token of the same app does not see more repositories. A submodule costs none.
+	// Another token of the same app does not see more repositories.
 	isUsed := events.ScopeOf(err) == events.ScopeCredential || errors.Is(err, volume.ErrLFS)
 	isRefused := isUsed && events.ClassOf(err) == events.ClassAuth
 	if !isRefused || !h.Credentials.Refused(name, auth) {

@@ -15,7 +15,9 @@ import (
 	"lockstep/handlers"
 	"lockstep/internal/credential"
 	"lockstep/internal/ext"
+	"lockstep/internal/ext/lfs"
 	"lockstep/internal/ext/signatures"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -71,7 +73,7 @@ func newWorld(t *testing.T) *world {
 	credentials := credential.NewStore("", func(name string) string { return w.env[name] })
 	w.handlers = handlers.Handlers{
 		Volume: volume, States: w.states, Watches: w.watches, Credentials: credentials,
-		Extensions: []ext.Extension{signatures.New(credentials)},
+		Extensions: []ext.Extension{signatures.New(credentials), lfs.New(), submodules.New(credentials)},
 	}
 	return w
 }

@@ -15,8 +15,8 @@ import (
 	"lockstep/internal/state"
 )
 
-// Limit is the middleware that waits until a change may send requests to its remote's host, and to the other
-// hosts that the last sync of its repository needed. A change that must wait elsewhere is refused, before
+// Limit is the middleware that waits until a change may send requests to its remote's host, and to the other hosts that
+// the last sync of its ref needed. A change that must wait elsewhere is refused, before
 // anything is acquired for it.
 func (c *Changes) Limit(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -50,7 +50,7 @@ func (c *Changes) enter(ctx context.Context, requests *hosts.Job, change events.
 	own := hosts.Target{Host: events.HostPort(remote), Credential: change.Credential}
 	targets := []hosts.Target{own}
 	if c.Limiter.IsLimited() && change.Type == events.ChangePushed { // the other types only list the remote's refs
-		needed, err := c.States.Hosts(ctx, change.Repo)
+		needed, err := c.States.Hosts(ctx, change.Repo, change.Ref)
 		if err != nil {
 			return redisError(err)
 		}
@@ -100,20 +100,29 @@ func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change eve
 	return refused
 }
 
-const maxNoted = 16 // hosts of a repository that a later sync waits for before its lease
+const maxNoted = 16 // other hosts of a ref that a later sync waits for before its lease
 
-// noteHosts adds the hosts that a sync has needed to the state.
-func noteHosts(job Job, outcome Outcome) {
-	if job.Requests == nil || job.Change.Type != events.ChangePushed || len(outcome.State) == 0 {
+// noteHosts adds the other hosts that a sync of a ref has needed to the state: other refs do not wait for them.
+func noteHosts(outcome *Outcome, job Job) {
+	if job.Requests == nil {
 		return
 	}
-	var texts []string
-	targets := job.Requests.Targets()
-	for _, target := range targets[:min(maxNoted, len(targets))] {
-		texts = append(texts, target.String())
+	change, others := job.Change, []string{}
+	remote, err := url.Parse(change.URL)
+	if err != nil {
+		return
 	}
-	if len(texts) > 0 {
-		outcome.State[state.HostsField] = strings.Join(texts, " ")
+	targets := job.Requests.Targets()
+	for _, target := range targets {
+		if target.Host != events.HostPort(remote) && len(others) < maxNoted {
+			others = append(others, target.String())
+		}
+	}
+	switch {
+	case len(others) > 0:
+		outcome.State[state.HostsField(change.Ref)] = strings.Join(others, " ")
+	case len(targets) > 0 && job.Known.NeedsHosts(change.Ref):
+		outcome.Drop = append(outcome.Drop, state.HostsField(change.Ref))
 	}
 }
 

@@ -16,10 +16,13 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/git/wire"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/hosts"
 	"lockstep/internal/state"
 	"lockstep/internal/testenv"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -126,10 +129,11 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 	repo, err := events.ParseRepoPath("acme/widgets")
 	must(t, err)
 	changes := handlers.Changes{Namespace: events.DefaultNamespace, Limiter: l.Limiter, States: w.states, Watches: w.watches, Log: quiet()}
+	main := mustRef("refs/heads/main")
 	admitted := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	for name, tc := range map[string]struct {
 		change  events.Change
-		needed  []hosts.Target // by the last sync
+		needed  []hosts.Target // by the last sync of main
 		refused bool
 	}{
 		"push":                       {events.Change{URL: url, Credential: "ci"}, nil, true},
@@ -139,14 +143,15 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 		"removal":                    {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci"}, nil, true},
 		"forced removal":             {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, nil, false},
 		"poll":                       {events.Change{Type: events.ChangeDue, Repo: repo}, nil, false},
-		"other host, needs this one": {events.Change{URL: other}, []hosts.Target{{Host: "example.org"}, blocked}, true},
+		"other host, needs this one": {events.Change{URL: other, Ref: main}, []hosts.Target{{Host: "example.org"}, blocked}, true},
+		"another ref needs this one": {events.Change{URL: other}, []hosts.Target{blocked}, false},
 	} {
 		w.redis.Del(t.Context(), events.DefaultNamespace.Repo(repo))
 		var texts []string
 		for _, target := range tc.needed {
 			texts = append(texts, target.String())
 		}
-		must(t, w.redis.HSet(t.Context(), events.DefaultNamespace.Repo(repo), state.HostsField, strings.Join(texts, " ")).Err())
+		must(t, w.redis.HSet(t.Context(), events.DefaultNamespace.Repo(repo), state.HostsField(main), strings.Join(texts, " ")).Err())
 		change, err := events.NewChange(tc.change)
 		must(t, err)
 		document, err := json.Marshal(change)
@@ -171,6 +176,34 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 	if _, err := changes.Limit(admitted)(message.NewMessage("1", []byte("{"))); err != nil {
 		t.Errorf("a malformed message: %v; want it left to Request", err)
 	}
+}
+
+// TestOtherRefsDoNotWaitForHostsOfSubmodules has one ref with a submodule on another host, until nobody asks for it.
+func TestOtherRefsDoNotWaitForHostsOfSubmodules(t *testing.T) {
+	w := newWorld(t)
+	w.limitHosts()
+	other := newThief(t, http.NotFound)
+	v, err := volume.OpenVolume(w.root, volume.Config{Net: wire.Config{Hosts: []string{"127.0.0.1"}}})
+	must(t, err)
+	t.Cleanup(v.Close)
+	w.handlers.Volume = v
+	w.withSubmodule(other.URL + "/acme/lib.git")
+	url, main := w.git.URL("acme/widgets"), mustRef("refs/heads/main")
+	of := w.watchAs(watch.Watch{App: "parts", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesBestEffort})}, gitserver.Main)
+	must(t, w.git.SetRef(t.Context(), "acme/widgets", "refs/heads/dev", w.git.Head("acme/widgets", "refs/heads/main")))
+	w.watch("docs", "dev")
+	needs := func(entry string, ref events.Ref, app, want string) {
+		t.Helper()
+		w.mustHandle(entry, events.Change{URL: url, Ref: ref, App: app, Watched: true})
+		if got := testenv.Must(w.states.Hosts(t.Context(), w.repo(), ref))(t); got != want {
+			t.Errorf("%s: needs %q, want %q", entry, got, want)
+		}
+	}
+	needs("1-0", main, "parts", hosts.Target{Host: events.CanonicalHost(other.URL + "/x")}.String())
+	needs("2-0", mustRef("refs/heads/dev"), "docs", "")
+	w.watch("another", gitserver.Main)
+	w.unwatch(of)
+	needs("3-0", main, "another", "")
 }
 
 // TestPollUsesCredentialThatIsNotLimited polls with two watches, one or both of whose credentials are limited.

@@ -42,9 +42,8 @@ type Event struct {
 	Err      error         // nil if the change is settled
 
 	// In Ended.
-	Timeline Timeline                  // with the outcome
-	Class    events.Class              // of the error, "" for none
-	Missing  []events.MissingSubmodule // that the published tree lacks
+	Timeline Timeline      // with the outcome
+	Result   events.Result // with only the class of the error if the change was given up
 }
 
 // Kind is the kind of an [Event].

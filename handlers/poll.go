@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/ext"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
@@ -30,11 +31,7 @@ import (
 //	refused
 //	other apps have other         one of them is tried too, at random, and a refusal is recorded
 //	credentials
-//	the volume differs            a sync is requested, also if its LFS files or submodules do
-//	a submodule's remote did not  a sync is requested
-//	answer
-//	another credential covers a   a sync is requested
-//	missing submodule's URL
+//	the volume differs            a sync is requested, also for what extensions put into trees that may be had now
 //	a ref is in the state, but    it is removed from the state, and its apps are told: a removal whose worker died
 //	not published
 //	a ref is published, but not   it is added to the state: who has requested it is unknown, so it stays
@@ -202,7 +199,7 @@ func (h *Handlers) follow(
 	p := polled{
 		h: h, job: job, watches: watches, refs: refs, announced: announced, known: job.Known, published: published,
 		cloned: cloned, compared: compared, listed: listed, now: job.now(), missing: map[events.Ref]volume.ListedRef{},
-		admission: h.admission(watches, job.Known),
+		admission: h.admission(ext.Sync{Known: job.Known, Watches: watches, Published: published}),
 	}
 	p.names = watch.NamesOf(watches, p.offer())
 	p.leaveOut()

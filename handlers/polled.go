@@ -78,9 +78,7 @@ func (p *polled) needsSync(w watch.Watch, ref events.Ref) (bool, error) {
 	isCurrent := p.published.Commits[ref] == commit && isNamed &&
 		p.known.Head(ref) == commit &&
 		p.known.IsGiven(w.App, ref, p.published.Trees[ref]) &&
-		p.published.LFS[ref].String() == lfsOf(p.watches, ref, isDefault).String() &&
-		p.published.Submodules[ref] == submodulesOf(p.watches, ref, isDefault) && !p.published.Incomplete[ref] &&
-		!p.h.missesCredential(p.watches, w, ref, isDefault, p.published.Missing[ref])
+		!p.published.Incomplete[ref] && p.admission.isFilled(w, ref, isDefault)
 	if !isCurrent {
 		return true, nil
 	}
@@ -127,10 +125,10 @@ func (p *polled) withLeftOut(outcome Outcome) Outcome {
 // outcome returns the requested changes, what apps are told, and the state as it is on the volume.
 func (p *polled) outcome(ctx context.Context) (Outcome, error) {
 	outcome := Outcome{Changes: p.changes, More: p.told, Drop: p.drop}
-	checks, unchecked := p.known.KeepChecks(func(ref events.Ref) bool {
+	kept, gone := p.known.KeepRecords(func(ref events.Ref) bool {
 		return p.published.Commits[ref] != "" || p.published.Damaged[ref] || p.names.Wanted[ref] && p.has(ref)
 	})
-	outcome.State, outcome.Drop = checks, slices.Concat(outcome.Drop, unchecked, p.admission.outdated())
+	outcome.State, outcome.Drop = kept, slices.Concat(outcome.Drop, gone, p.admission.outdated())
 	for ref, commit := range p.published.Commits {
 		if !p.names.Wanted[ref] {
 			maps.Copy(outcome.State, p.known.FoundFields(ref, commit))
@@ -138,9 +136,6 @@ func (p *polled) outcome(ctx context.Context) (Outcome, error) {
 	}
 	p.repeatReplaced(outcome.State)
 	outcome = p.withLeftOut(outcome)
-	missing, had := p.known.KeepMissing(func(ref events.Ref) bool { return p.published.Commits[ref] != "" })
-	maps.Copy(outcome.State, missing)
-	outcome.Drop = append(outcome.Drop, had...)
 	if !p.cloned && len(p.changes) == 0 && !p.waits {
 		outcome.Drop = append(outcome.Drop, p.known.CloneFields()...)
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"lockstep/events"
+	"lockstep/internal/ext"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 )
@@ -55,19 +56,16 @@ func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 		fields := state.RemovedFields(result, job.Entry)
 		maps.Copy(fields, known.Moves())
 		maps.Copy(fields, known.FollowsFields())
-		maps.Copy(fields, h.admission(watches, known).kept())
+		maps.Copy(fields, h.admission(ext.Sync{Known: known, Watches: watches}).kept())
 		return Outcome{Result: result, State: fields, Forget: true, More: told}, nil
 	}
 	outcome := Outcome{Result: result, More: told, Drop: known.FieldsOf(change.Ref)}
-	outcome.Drop = append(outcome.Drop, h.admission(watches, known).outdated()...)
+	outcome.Drop = append(outcome.Drop, h.admission(ext.Sync{Known: known, Watches: watches}).outdated()...)
 	if outcome.Views, err = h.droppedViews(ctx, change.Repo, known, outcome.Drop); err != nil {
 		return Outcome{}, err
 	}
 	if !known.IsZero() {
-		others := func(ref events.Ref) bool { return ref != change.Ref }
-		outcome.State, _ = known.KeepChecks(others)
-		missing, _ := known.KeepMissing(others)
-		maps.Copy(outcome.State, missing)
+		outcome.State, _ = known.KeepRecords(func(ref events.Ref) bool { return ref != change.Ref })
 		maps.Copy(outcome.State, state.FenceFields(result))
 		supersedeByRemoval(&outcome, job)
 	}

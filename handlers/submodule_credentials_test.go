@@ -289,7 +289,7 @@ func TestMissingSubmodulesAreInTheState(t *testing.T) {
 		must(t, err)
 		got := []string{}
 		for _, m := range known.Missing() {
-			if got = append(got, m.Ref); m.Count != 1 || m.Submodules[0].Path != "libs/a" || m.Submodules[0].Class != events.ClassAuth || m.Commit == "" {
+			if got = append(got, m.Ref); m.Count != 1 || m.First[0].Path != "libs/a" || m.First[0].Class != events.ClassAuth || m.Commit == "" {
 				t.Errorf("%s: %+v", entry, m)
 			}
 		}

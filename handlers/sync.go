@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/ext"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
@@ -38,7 +41,9 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	if known.IsRefused(change.App, change.Credential) {
 		answer, answered = state.RemoteRef{}, false // only the remote can say that it accepts the credential again
 	}
-	s := syncing{job: job, known: known, watches: watches, admission: h.admission(watches, known)}
+	s := syncing{job: job, known: known, watches: watches, admission: h.admission(ext.Sync{
+		Known: known, Watches: watches, Change: change, Limiter: job.limiter,
+	})}
 	if s.request, err = h.syncRequest(ctx, s, answer); err != nil {
 		return Outcome{}, fmt.Errorf("sync %s: %w", change.Repo, err)
 	}
@@ -90,25 +95,23 @@ type syncing struct {
 // covers this one.
 func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.RemoteRef) (volume.SyncRequest, error) {
 	job, change := s.job, s.job.Change
-	wanted, err := h.wanted(change, s.known, s.watches)
-	if err != nil {
-		return volume.SyncRequest{}, err
-	}
-	from := sourceOf(change)
-	auth, err := h.Credentials.Resolve(ctx, from.credential, from.url)
+	auth, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
 	if err != nil {
 		return volume.SyncRequest{}, err
 	}
 	base, confirm := h.recordOrigin(job, s.known)
-	return volume.SyncRequest{
-		Repo: change.Repo, URL: from.url, Auth: auth, AuthFor: h.authFor(from), Foreign: from.foreign,
-		Limiter: job.limiter(change.Credential),
-		Ref:     change.Ref, Pin: change.Pinned(), Depth: s.admission.depth(change.Depth), LFS: wanted.lfs,
-		Submodules: wanted.submodules, Submodule: h.submoduleRemote(job, from, wanted.scopes),
+	req := volume.SyncRequest{
+		Repo: change.Repo, URL: change.URL, Auth: auth, Foreign: change.Foreign, Limiter: job.limiter(change.Credential),
+		AuthFor: func(ctx context.Context, url string) (wire.Auth, error) {
+			return h.Credentials.ResolveOther(ctx, change.Credential, url)
+		},
+		Ref: change.Ref, Pin: change.Pinned(), Depth: s.admission.depth(change.Depth),
 		Base: base, Known: volume.Tip{Ref: answer.Ref, Commit: answer.Commit},
 		Check: s.admission.checks(),
 		Fence: job.Fence, Confirm: confirm, Progress: job.Progress,
-	}, nil
+	}
+	isDefault := change.Ref.IsZero() || change.Ref.String() == s.known.Default()
+	return req, s.admission.fill(&req, change.App, cmp.Or(change.Ref, parsedRef(s.known.Default())), isDefault)
 }
 
 // recordOrigin returns the base and the confirmation of a sync. The latter records that a watch has requested the ref
@@ -178,7 +181,7 @@ func syncedResult(job Job, synced volume.SyncResult) events.Result {
 	result.Before, result.After = synced.Before, synced.After
 	result.Path = synced.Path
 	result.Files, result.Full, result.Truncated = synced.Files, synced.Full, synced.Truncated
-	result.Missing, result.Forced = missingOf(synced.Missing), synced.Forced
+	result.Missing, result.Forced = synced.Missing, synced.Forced
 	return asDelivered(result, synced.Tree)
 }
 
@@ -202,14 +205,15 @@ func (h *Handlers) syncViews(
 	return more, views, h.publishViews(ctx, job, watches, *result, more)
 }
 
-// remember adds the fields of a sync's outcome that depend on earlier ones: announced commits, checks and missing
-// submodules.
+// remember adds the fields of a sync's outcome that depend on earlier ones: announced commits, hosts, checks and what is
+// missing in the tree.
 func remember(outcome *Outcome, s syncing) {
 	change, result := s.job.Change, outcome.Result
 	if change.Pinned() == "" {
 		maps.Copy(outcome.State, s.chain.fields(result.After))
 		s.chain.settles(outcome, s.job, result.After)
 	}
+	noteHosts(outcome, s.job)
 	checked, unchecked := s.admission.fields(volume.Tip{Ref: result.Ref, Commit: result.After})
 	maps.Copy(outcome.State, checked)
 	missing, had := s.known.MissingFields(result)

@@ -37,7 +37,7 @@ const (
 	// to Delivered, on a later delivery: earlier ones and the delays between them included
 	StageRetry     Stage = "retry"
 	StageLease     Stage = "lease"     // to Leased
-	StageSlot      Stage = "slot"      // to Began: waits for a work slot, but those for submodules, views and moves
+	StageSlot      Stage = "slot"      // to Began: waits for a work slot, but those within a stage
 	StageFetch     Stage = "fetch"     // to Fetched
 	StagePublish   Stage = "publish"   // to Published: compare, build, flush and flip
 	StageWork      Stage = "work"      // replaces fetch and publish for everything but a sync

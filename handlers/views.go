@@ -95,46 +95,30 @@ func (h *Handlers) compareViews(
 	if err != nil {
 		return nil, nil, err
 	}
-	missing, err := missingInViews(set, changed, synced.Missing)
+	var missing []string
+	for _, m := range synced.Missing {
+		missing = append(missing, m.Name())
+	}
+	matches, err := set.Match(missing)
 	if err != nil {
 		return nil, nil, err
 	}
 	synced.Views.Changed, synced.Views.Unchanged = len(changed), set.Len()-len(changed)
-	for i, one := range changed {
+	left := maxViewsMissing
+	for _, one := range changed {
 		c.fields[state.ViewField(synced.App, synced.Ref, one.Name)] = one.Subtree
-		results = append(results, c.result(one, missing[i]))
+		result := c.result(one)
+		indexes, _ := matches.Paths(one.Name, left)
+		left -= len(indexes)
+		for _, at := range indexes {
+			result.Missing = append(result.Missing, synced.Missing[at])
+		}
+		results = append(results, result)
 	}
 	return results, c.fields, nil
 }
 
-const maxViewsMissing = 20 * maxMissing // submodules that all views of a commit list together
-
-// missingInViews returns those of the missing submodules that are in each of the changed views, perhaps not all.
-func missingInViews(
-	set *view.Set, changed []volume.ChangedView, all []events.MissingSubmodule,
-) ([][]events.MissingSubmodule, error) {
-	missing := make([][]events.MissingSubmodule, len(changed))
-	if len(all) == 0 {
-		return missing, nil
-	}
-	paths := make([]string, len(all))
-	for i, m := range all {
-		paths[i] = m.Name()
-	}
-	matches, err := set.Match(paths)
-	if err != nil {
-		return nil, err
-	}
-	left := maxViewsMissing
-	for i, one := range changed {
-		indexes, _ := matches.Paths(one.Name, left)
-		left -= len(indexes)
-		for _, at := range indexes {
-			missing[i] = append(missing[i], all[at])
-		}
-	}
-	return missing, nil
-}
+const maxViewsMissing = 2000 // that the results of all views of a commit list together
 
 // noneChanged counts the same views as all unchanged.
 func noneChanged(c *events.ViewCounts) *events.ViewCounts {
@@ -168,11 +152,11 @@ func (c *viewComparison) subtrees(ctx context.Context) (map[string]string, error
 }
 
 // result returns the result of a view that has changed.
-func (c *viewComparison) result(view volume.ChangedView, missing []events.MissingSubmodule) events.Result {
+func (c *viewComparison) result(view volume.ChangedView) events.Result {
 	r := c.synced
 	r.ID += "/" + view.Name
 	r.Type, r.View, r.Subtree = events.ResultView, view.Name, view.Subtree
-	r.Files, r.Truncated, r.Missing = view.Files, view.Truncated, missing
+	r.Files, r.Truncated, r.Missing = view.Files, view.Truncated, nil
 	r.Deliveries, r.Views = nil, nil // only the result of the sync answers a change
 	switch r.Full = false; {
 	case !view.Full:

@@ -25,9 +25,9 @@ func (cfg Config) observe(reporter *state.Reporter) func(handlers.Event) {
 				cfg.Metrics.Fenced()
 			}
 		case handlers.Ended:
-			cfg.Metrics.Change(e.Timeline.Outcome, string(e.Class))
-			for _, m := range e.Missing {
-				cfg.Metrics.MissingSubmodule(m.Class)
+			cfg.Metrics.Change(e.Timeline.Outcome, string(e.Result.Class))
+			for _, m := range e.Result.Missing {
+				cfg.Metrics.Missing(m.Class)
 			}
 			if total, ok := e.Timeline.Total(); ok {
 				cfg.Metrics.Settled(e.Timeline.Outcome, total)

@@ -20,6 +20,10 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
+	"lockstep/internal/ext"
+	"lockstep/internal/ext/lfs"
+	"lockstep/internal/ext/signatures"
+	"lockstep/internal/ext/submodules"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
@@ -159,7 +163,8 @@ func newChanges(
 	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(vol.Transport()))
 	h := &handlers.Handlers{
 		Volume: vol, States: state.NewStore(commands, cfg.Namespace()), Log: cfg.Log, Credentials: credentials,
-		Watches: watch.NewRegistry(commands, cfg.Namespace()), Extensions: extensions(credentials),
+		Watches:    watch.NewRegistry(commands, cfg.Namespace()),
+		Extensions: []ext.Extension{signatures.New(credentials), lfs.New(), submodules.New(credentials)},
 	}
 	changes := &handlers.Changes{
 		Namespace: cfg.Namespace(), Source: "/lockstep/worker/" + cfg.Worker, Floor: vol.Floor,

@@ -18,7 +18,7 @@ var (
 	// ErrNoFile means that a path is neither a file nor a link.
 	ErrNoFile = errors.New("no such file")
 
-	// ErrFolder means that a path is a folder or a submodule.
+	// ErrFolder means that a path is a folder or a gitlink.
 	ErrFolder = errors.New("is a folder")
 
 	errFound = errors.New("found")
@@ -86,7 +86,7 @@ func (c *Contents) find(ctx context.Context, name string) (found checkout.TreeFi
 	switch {
 	case err != nil && !errors.Is(err, errFound):
 		return found, err
-	case below, found.Mode == ModeSubmodule:
+	case below, found.Mode == ModeGitlink:
 		return found, ErrFolder
 	case found.Path == "":
 		return found, ErrNoFile
@@ -116,7 +116,7 @@ func openBuilt(folder disk.Dir, f checkout.TreeFile) (*os.File, int64, error) {
 // Entry is a file of a page of the list.
 type Entry struct {
 	checkout.TreeFile
-	Bytes int64 // size on disk; of a link, that of its target; 0 for a submodule
+	Bytes int64 // size on disk; of a link, that of its target; 0 for a gitlink
 }
 
 // Page returns up to limit entries after a path, "" for the first, and whether there are more.
@@ -135,7 +135,7 @@ func (c *Contents) Page(ctx context.Context, after string, limit int) (entries [
 			return errFound
 		}
 		entry := Entry{TreeFile: f}
-		if f.Mode != ModeSubmodule {
+		if f.Mode != ModeGitlink {
 			folder, err := at.Enter(disk.Parent(f.Path), disk.Dir.Open)
 			if err != nil {
 				return altered(f.Path, err)

@@ -80,7 +80,7 @@ func (c *Contents) writeEntries(ctx context.Context, to *tar.Writer) error {
 	defer at.Close()
 	buffer := make([]byte, fileBuffer)
 	err = c.Each(ctx, func(f checkout.TreeFile) error {
-		if f.Mode == ModeSubmodule {
+		if f.Mode == ModeGitlink {
 			return to.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: f.Path + "/", Mode: 0o755, ModTime: epoch})
 		}
 		folder, err := at.Enter(disk.Parent(f.Path), disk.Dir.Open)
@@ -149,7 +149,7 @@ func (c content) Read(p []byte) (int, error) {
 const (
 	ModeExecutable = 0o100755
 	ModeLink       = 0o120000
-	ModeSubmodule  = 0o160000
+	ModeGitlink    = 0o160000
 )
 
 // altered returns the error for a file that is not as it was built.

@@ -246,13 +246,13 @@ func refOf(f state.Trouble) string {
 	return cmp.Or(term.Printable(f.Ref), "default branch")
 }
 
-// missingRows prints the submodules that a tree lacks.
+// missingRows prints what a tree lacks.
 func missingRows(w io.Writer, m state.Missing) {
-	for _, one := range m.Submodules {
+	for _, one := range m.First {
 		fmt.Fprintf(w, "missing\t%s\t%.12s\t%s: %s: %s\n", m.Ref, m.Commit, term.Printable(one.Path), one.Class,
 			term.Printable(one.Error))
 	}
-	if more := m.Count - len(m.Submodules); more > 0 {
+	if more := m.Count - len(m.First); more > 0 {
 		fmt.Fprintf(w, "missing\t%s\t%.12s\tand %d more\n", m.Ref, m.Commit, more)
 	}
 }

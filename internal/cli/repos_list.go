@@ -118,7 +118,7 @@ func repoStatus(r listedRepo) string {
 	case len(r.Refused) > 0:
 		return "commit refused"
 	case len(r.Missing) > 0:
-		return "submodules missing"
+		return status.Missing
 	case r.Synced == nil:
 		return "not synced yet"
 	}

@@ -221,7 +221,7 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 		_, err := fmt.Fprintf(w, "polled %s: %d changes published%s\n", r.Repo, r.Due, left)
 		return err
 	case r.Unchanged():
-		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n%s", r.Repo, r.Ref, r.After, where, missing(r))
+		_, err := fmt.Fprintf(w, "%s is up to date: %s at %.12s, in %s\n%s", r.Repo, r.Ref, r.After, where, status.MissingLines(r))
 		return err
 	}
 	more, noun := "", "files"
@@ -236,16 +236,8 @@ func report(w io.Writer, cfg config.Config, r events.Result, out term.Output) er
 		views = fmt.Sprintf(", %d of %d views changed", r.Views.Changed, r.Views.Changed+r.Views.Unchanged)
 	}
 	_, err := fmt.Fprintf(w, "synced %s: %s at %.12s, %d%s %s changed%s, in %s (%v)\n%s",
-		r.Repo, r.Ref, r.After, len(r.Files), more, noun, views, where, r.Took.Round(time.Millisecond), missing(r))
+		r.Repo, r.Ref, r.After, len(r.Files), more, noun, views, where, r.Took.Round(time.Millisecond), status.MissingLines(r))
 	return err
-}
-
-// missing returns lines about the submodules that could not be fetched.
-func missing(r events.Result) (lines string) {
-	for _, m := range r.Missing {
-		lines += status.OneLine("without submodule", m.Path+":", m.Error) + "\n"
-	}
-	return lines
 }
 
 // reportData prints the result: with -o event as the API and the stream have it, otherwise the fields of its

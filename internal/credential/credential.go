@@ -124,6 +124,25 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (wire.Auth, er
 	return auth, nil
 }
 
+// ResolveOther is like Resolve for a URL that the content of a repository names. It returns the zero Auth if the
+// credential may not be sent there.
+func (s *Store) ResolveOther(ctx context.Context, name, url string) (wire.Auth, error) {
+	if !MayBeSent(url) {
+		return wire.Auth{}, nil
+	}
+	auth, err := s.Resolve(ctx, name, url)
+	if events.ClassOf(err) == events.ClassConfig && events.DispositionOf(err) == events.Permanent {
+		return wire.Auth{}, nil // not among its URL prefixes
+	}
+	return auth, err
+}
+
+// MayBeSent returns false for URLs that no credential is sent to, such as one with "..;", which could escape a prefix.
+func MayBeSent(url string) bool {
+	place, _, _ := strings.Cut(url, "?")
+	return events.CheckRemote(place) == nil
+}
+
 // known returns the texts of a credential's files. It fails if there is no secret for a remote among them.
 func (s *Store) known(name string) (map[string]string, error) {
 	if !namePattern.MatchString(name) {

@@ -26,8 +26,6 @@ type repoPage struct {
 	Apps  []delivered
 	Rules []checkLine
 
-	Missing []missingLine
-
 	Bytes int64
 	Sized bool // Bytes is known
 
@@ -47,28 +45,6 @@ type repoPage struct {
 type head struct {
 	Ref, Commit string
 	Tree        string // relative to the volume's root; "" if unknown; for admins only
-}
-
-// missingLine is a submodule that a published tree lacks.
-type missingLine struct {
-	Ref, Commit, Path, Class string
-	At                       time.Time
-	Error                    string // names hosts and credentials; for admins only
-}
-
-func missingLines(lacks []state.Missing, admin bool) (shown []missingLine, more int) {
-	for _, m := range lacks {
-		for _, one := range m.Submodules {
-			line := missingLine{Ref: m.Ref, Commit: m.Commit, Path: one.Path, Class: string(one.Class), At: m.At}
-			if admin {
-				line.Error = one.Error
-			}
-			shown = append(shown, line)
-		}
-		more += m.Count - len(m.Submodules)
-	}
-	shown, omitted := first(refsShown, shown)
-	return shown, more + omitted
 }
 
 // checkLine is the verdict on a ref's commit.
@@ -205,7 +181,17 @@ func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.Rep
 	}
 	shown.Letters, shown.More = letters, moreLetters && len(letters) == repoLettersShown
 	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
-	shown.Missing, shown.MoreMissing = missingLines(repository.Lacks, admin)
+	if !admin {
+		server.HideMissing(shown.Lacks)
+	}
+	rows, lacking := 0, shown.Lacks[:0:0]
+	for _, m := range shown.Lacks {
+		if shown.MoreMissing += m.Count; rows+len(m.First) <= refsShown {
+			rows, lacking = rows+len(m.First), append(lacking, m)
+			shown.MoreMissing -= len(m.First)
+		}
+	}
+	shown.Lacks = lacking
 	for _, g := range repository.Given {
 		shown.Apps = append(shown.Apps, deliveredTo(g, repository))
 	}

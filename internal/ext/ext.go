@@ -2,7 +2,8 @@
 // [watch.Register], and fields in the state of a repository, both below its name. Each has a package below this one,
 // which imports neither the handlers nor another extension.
 //
-// An extension is called only for a repository whose watches have options of it, or whose state has fields of it.
+// An extension is called only for a repository whose watches have options of it, or whose state has fields of it, or if
+// it asks for that.
 package ext
 
 import (
@@ -11,6 +12,7 @@ import (
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/git/wire"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
@@ -20,16 +22,30 @@ import (
 type Extension struct {
 	Name string          // of its options in watches, and of its fields in the state: "{name}:…"
 	Join func(Sync) Part // returns its part of one sync, poll or removal
+	Asks func(Sync) bool // whether it also joins without options and fields; optional
 }
 
 // Sync is what is known of a repository before its remote is asked.
 type Sync struct {
-	Known   state.Repo
-	Watches []watch.Watch // all of the repository
+	Known     state.Repo
+	Watches   []watch.Watch                        // all of the repository
+	Change    events.Change                        // zero in a poll or removal
+	Limiter   func(credential string) wire.Limiter // of the change's requests to hosts; nil in a poll or removal
+	Published volume.Published                     // only in a poll
 }
 
-// Part is the part of an extension in one sync. It implements any of [Admitter], [Describer] and [Recorder].
+// Part is the part of an extension in one sync. It implements any of [Filler], [Admitter], [Describer] and [Recorder].
 type Part any
+
+// Filler adds files to trees that are not in the commit. The apps of a ref share one tree, which has what any of them
+// wants.
+type Filler interface {
+	// Fill adds to a request what the tree of a ref is to have. It returns an error if the app's own watches ask for what
+	// cannot be done; those of others are ignored then. isDefault reports whether the ref is the default branch.
+	Fill(req *volume.SyncRequest, app string, ref events.Ref, isDefault bool) error
+	// IsFilled reports for a poll whether the published tree of a ref has that, so that a sync for a watch adds nothing.
+	IsFilled(w watch.Watch, ref events.Ref, isDefault bool) bool
+}
 
 // Admitter decides whether a commit may be published.
 type Admitter interface {
@@ -80,7 +96,7 @@ type Joined struct {
 // Join returns the parts of the extensions that a sync concerns.
 func Join(extensions []Extension, s Sync) (joined []Joined) {
 	for _, e := range extensions {
-		if isAsked(e.Name, s.Watches) || len(s.Known.ExtensionFields(e.Name)) > 0 {
+		if isAsked(e.Name, s.Watches) || len(s.Known.ExtensionFields(e.Name)) > 0 || e.Asks != nil && e.Asks(s) {
 			joined = append(joined, Joined{e.Name, e.Join(s)})
 		}
 	}

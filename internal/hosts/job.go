@@ -18,7 +18,7 @@ const (
 	maxSilent = 3  // requests in a row of one job that a host leaves without an answer
 	tooMany   = 3  // repositories without a good answer that make a fault the host's
 	repeats   = 20 // times that a job sends a request again that the host limits, under its lease
-	maxHosts  = 64 // of one job: a repository decides where its submodules and large files are
+	maxHosts  = 64 // of one job: a repository decides where some of its files are
 )
 
 // Job is what one job has to do with hosts. It is safe for concurrent use.

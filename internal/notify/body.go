@@ -12,7 +12,7 @@ import (
 const maxBody = 20_000
 
 // Document returns the CloudEvents document of a result as apps get it, on one line and shorter than 20,000
-// bytes. To fit, it drops files, missing submodules, error text, then deliveries.
+// bytes. To fit, it drops files, missing ones, error text, then deliveries.
 func Document(r events.Result) ([]byte, error) {
 	body, err := json.Marshal(r)
 	if err != nil || len(body) < maxBody {

@@ -22,18 +22,9 @@ type Repos interface {
 
 // RepoSummary is a repository in a list, as shown by the API and the command line.
 type RepoSummary struct {
-	Repo   string     `json:"repo"`
-	Synced *time.Time `json:"synced,omitempty"` // when the last sync was settled
-	Fence  uint64     `json:"fence,omitempty"`  // of the last settled change
-	// stream entry of the removal that deleted the clone, unless it was watched again
-	Removed string   `json:"removed,omitempty"`
-	Refused []string `json:"refused,omitempty"` // refs whose commit is refused: not verified, or rewritten
-	Missing []string `json:"missing,omitempty"` // refs whose trees lack submodules
-	Circuit Circuit  `json:"circuit"`
-
-	LeftOut []state.LeftOut `json:"left_out,omitempty"` // refs that watches select, but that are not kept
-
-	Failing []state.Trouble `json:"failing,omitempty"` // last failure of each scope, newest first
+	state.Summary
+	Synced  *time.Time `json:"synced,omitempty"` // when the last sync was settled
+	Circuit Circuit    `json:"circuit"`
 }
 
 // Circuit is a circuit breaker as shown by the API and the command line.
@@ -61,9 +52,9 @@ type Repo struct {
 
 // NewRepoSummary converts a summary.
 func NewRepoSummary(s state.Summary) RepoSummary {
-	shown := RepoSummary{Repo: s.Repo, Fence: s.Fence, Removed: s.Removed, Refused: s.Refused, Missing: s.Missing,
-		LeftOut: s.LeftOut, Failing: s.Failing,
-		Circuit: Circuit{Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips}}
+	shown := RepoSummary{Summary: s, Circuit: Circuit{
+		Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips,
+	}}
 	if !s.Synced.IsZero() {
 		shown.Synced = &s.Synced
 	}
@@ -109,6 +100,15 @@ func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPat
 		shown.Poll = &next
 	}
 	return shown, err
+}
+
+// HideMissing removes the errors of what is missing, which name hosts and credentials.
+func HideMissing(lacks []state.Missing) {
+	for _, m := range lacks {
+		for i := range m.First {
+			m.First[i].Error = ""
+		}
+	}
 }
 
 // hideErrors removes from failures what names hosts and credentials. The rest is public.
@@ -168,11 +168,7 @@ func showRepo(repos Repos, locks Locks, admin func(*http.Request) bool) http.Han
 		if !admin(r) {
 			hideErrors(shown.Failing)
 		}
-		for _, m := range shown.Lacks {
-			for i := range m.Submodules {
-				m.Submodules[i].Error = "" // names hosts and credentials, and this endpoint is open
-			}
-		}
+		HideMissing(shown.Lacks) // this endpoint is open
 		return shown, err
 	})
 }

@@ -134,7 +134,7 @@ func TestMissingSubmodulesOfARepository(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &repo); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	if len(repo.Missing) != 1 || len(repo.Lacks) != 1 || repo.Lacks[0].Count != 12 || repo.Lacks[0].Submodules[0] != (events.MissingSubmodule{Path: "libs/a", Class: events.ClassAuth}) {
+	if len(repo.Missing) != 1 || len(repo.Lacks) != 1 || repo.Lacks[0].Count != 12 || repo.Lacks[0].First[0] != (events.MissingSubmodule{Path: "libs/a", Class: events.ClassAuth}) {
 		t.Errorf("%s", text)
 	}
 	if _, text := do(t, "GET", url+"/api/v1/repos", "", nil); !strings.Contains(text, `"missing":["refs/heads/main"]`) {

@@ -39,7 +39,7 @@ func TestChecks(t *testing.T) {
 	if len(all) != 3 || all[0].Ref != "refs/heads/old" || all[2].Ref != "refs/heads/main" || all[2].Verdicts[0].By != "Alice" {
 		t.Errorf("got %+v", all)
 	}
-	apply(state.RepoOf(fields).KeepChecks(func(r events.Ref) bool { return r != ref("refs/heads/old") }))
+	apply(state.RepoOf(fields).KeepRecords(func(r events.Ref) bool { return r != ref("refs/heads/old") }))
 	if got := refused(); !slices.Equal(got, []string{"refs/tags/v2"}) {
 		t.Errorf("refused %q without a ref that is gone", got)
 	}

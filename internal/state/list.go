@@ -17,16 +17,17 @@ import (
 
 // Summary is a repository in a list.
 type Summary struct {
-	Repo   string    // path as last reported
-	Fence  uint64    // of the last settled change, or 0
-	Synced time.Time // when the last sync was settled; zero if none was
+	Repo   string    `json:"repo"`            // path as last reported
+	Synced time.Time `json:"-"`               // when the last sync was settled; zero if none was
+	Fence  uint64    `json:"fence,omitempty"` // of the last settled change, or 0
 	// stream entry of the removal that deleted the clone; "" if it was synced or watched since, or could not be synced
-	Removed string
-	Refused []string  // refs whose commit is refused: not verified, or rewritten
-	Missing []string  // refs whose trees lack submodules
-	LeftOut []LeftOut // refs that watches select, but that are not kept
-	Failing []Trouble // newest first; without those of more than 30 days ago
-	Circuit Circuit
+	Removed string    `json:"removed,omitempty"`
+	Refused []string  `json:"refused,omitempty"`  // refs whose commit is refused: not verified, or rewritten
+	Missing []string  `json:"missing,omitempty"`  // refs of [Repo.Missing]
+	LeftOut []LeftOut `json:"left_out,omitempty"` // refs that watches select, but that are not kept
+	// last failure of each scope, newest first; without those of more than 30 days ago
+	Failing []Trouble `json:"failing,omitempty"`
+	Circuit Circuit   `json:"-"`
 }
 
 // Page is a page of repositories, sorted by path.

@@ -27,10 +27,11 @@
 //	check:{ref}         last check of ref's commit by the rules of its watches, as JSON: see [Check]
 //	{extension}:{name}  field of an extension: see [Repo.ExtensionFields]
 //	refused             refs whose commit is refused, separated by spaces; may list refs that are gone
-//	missing:{ref}       submodules that the published tree of ref lacks, as JSON: see [Missing]
-//	missing             refs whose trees lack submodules, separated by spaces; may list refs that are gone
+//	missing:{ref}       what the published tree of ref lacks, as JSON: see [Missing]
+//	missing             refs whose trees lack something, separated by spaces; may list refs that are gone
 //	leftout             refs that watches select, but that the last poll has left out, as JSON: see [LeftOut]
-//	hosts               hosts and credentials that the last sync needed, as [hosts.Target], separated by spaces
+//	hosts:{ref}         other hosts, with credentials, that the last sync of ref, as changes spell it, needed, as
+//	                    [hosts.Target], separated by spaces
 //	trouble             last error of each scope that fails, as JSON: see [Trouble]; absent if none does
 //	cell                the repository is not in this cell: see [CellMove]; absent if it is
 //	follows             last result of the repository in the cell that it came from: see [events.Follows]; absent
@@ -85,12 +86,16 @@ func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]st
 	return s.read(ctx, repo, "")
 }
 
-// HostsField is the field with the hosts and credentials that the last sync needed.
-const HostsField = "hosts"
+// HostsField returns the field with the other hosts, and their credentials, that the last sync of a ref needed. Ref is as
+// in changes.
+func HostsField(ref events.Ref) string { return "hosts:" + ref.String() }
 
-// Hosts returns the hosts and credentials that the last sync of repo needed, "" if they are not known.
-func (s *Store) Hosts(ctx context.Context, repo events.RepoPath) (string, error) {
-	value, err := s.redis.HGet(ctx, s.namespace.Repo(repo), HostsField).Result()
+// NeedsHosts reports whether the last sync of ref needed other hosts.
+func (r Repo) NeedsHosts(ref events.Ref) bool { return r.fields[HostsField(ref)] != "" }
+
+// Hosts returns the other hosts, and their credentials, that the last sync of a ref needed, "" for none.
+func (s *Store) Hosts(ctx context.Context, repo events.RepoPath, ref events.Ref) (string, error) {
+	value, err := s.redis.HGet(ctx, s.namespace.Repo(repo), HostsField(ref)).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return "", fmt.Errorf("load the hosts of %s: %w", repo, err)
 	}
@@ -261,8 +266,9 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 		kind, rest, _ := strings.Cut(name, ":")
 		about, _, _ := strings.Cut(rest, ":") // a ref contains no colon
 		switch kind {
-		case "head", "given", "asked", "chain", "watched", "byhand", "check", "missing":
-			if about == ref.String() {
+		case "head", "given", "asked", "chain", "watched", "byhand", "check", "missing", "hosts":
+			isDefault := kind == "hosts" && about == "" && r.Default() == ref.String()
+			if about == ref.String() || isDefault {
 				names = append(names, name)
 			}
 		case DefaultField:

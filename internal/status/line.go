@@ -11,6 +11,9 @@ import (
 	"lockstep/internal/term"
 )
 
+// Missing is what [server.RepoSummary.Missing] says of a repository.
+const Missing = "submodules missing"
+
 // ResultLine formats a result in a few words.
 func ResultLine(r events.Result) string {
 	head := strings.Join([]string{Kind(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
@@ -22,7 +25,7 @@ func ResultLine(r events.Result) string {
 		line := head + fmt.Sprintf(" %.12s to %.12s, %d files, %v", cmp.Or(r.Before, "nothing"), r.After, len(r.Files),
 			r.Took)
 		if n := len(r.Missing); n > 0 {
-			line += fmt.Sprintf(", %d submodules missing", n)
+			line += fmt.Sprintf(", %d %s", n, Missing)
 		}
 		return line
 	case events.ResultView:
@@ -41,6 +44,14 @@ func ResultLine(r events.Result) string {
 		return head + fmt.Sprintf(" %d due %s", r.Due, r.Class)
 	}
 	return head
+}
+
+// MissingLines returns lines about the submodules that could not be fetched.
+func MissingLines(r events.Result) (lines string) {
+	for _, m := range r.Missing {
+		lines += OneLine("without submodule", m.Path+":", m.Error) + "\n"
+	}
+	return lines
 }
 
 // FailureText formats the class, time and next attempt of a repository's last failure, and the first bytes of

@@ -81,10 +81,10 @@ type failureStatus struct {
 	Failing  int                  `json:"failing"`
 	Open     int                  `json:"circuits_open"`
 	Refused  []server.RepoSummary `json:"refused"` // up to 20 with a refused commit, by path
-	Missing  []server.RepoSummary `json:"missing"` // up to 20 whose trees lack submodules, by path
+	Missing  []server.RepoSummary `json:"missing"` // up to 20 with missing files, by path
 	// up to 20 with refs that watches select, but that are not kept, by path
 	LeftOut  []server.RepoSummary `json:"left_out"`
-	Lacking  int                  `json:"lacking"`  // number of repositories whose trees lack submodules
+	Lacking  int                  `json:"lacking"`  // number of repositories with missing files
 	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
 	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
 }

@@ -69,7 +69,7 @@ func (s Service) Table(w io.Writer) {
 	s.followerRows(w)
 	s.failureRows(w)
 	refRows(w, "COMMIT REFUSED", s.Repos.Refused, func(r server.RepoSummary) []string { return r.Refused })
-	refRows(w, "SUBMODULES MISSING", s.Repos.Missing, func(r server.RepoSummary) []string { return r.Missing })
+	refRows(w, strings.ToUpper(Missing), s.Repos.Missing, func(r server.RepoSummary) []string { return r.Missing })
 	s.leftOutRows(w)
 }
 

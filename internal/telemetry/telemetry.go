@@ -177,8 +177,8 @@ func (m *Metrics) Worked(operation string, took time.Duration, received int64, e
 // Fenced counts an attempt that was rejected because a newer lease was granted.
 func (m *Metrics) Fenced() { m.work.fenced.Inc() }
 
-// MissingSubmodule counts a submodule that a published tree lacks.
-func (m *Metrics) MissingSubmodule(class events.Class) {
+// Missing counts a submodule that a published tree lacks.
+func (m *Metrics) Missing(class events.Class) {
 	m.work.missing.WithLabelValues(string(class)).Inc()
 }
 

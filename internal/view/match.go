@@ -154,7 +154,7 @@ type Matches struct {
 	nodes map[int32][]*node // by view
 }
 
-// Match finds the views that have some of the paths of files, links or submodules. It is fastest if the paths
+// Match finds the views that have some of the paths of files, links or gitlinks. It is fastest if the paths
 // are sorted. It returns ErrTooComplex or nil.
 func (s *Set) Match(paths []string) (*Matches, error) {
 	m := &Matches{set: s, hits: map[*node][]int32{}, nodes: map[int32][]*node{}}

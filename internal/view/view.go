@@ -9,7 +9,7 @@
 //
 // # Paths
 //
-// A path selects the file, link or submodule that it names and everything below a folder that it names. It
+// A path selects the file, link or gitlink that it names and everything below a folder that it names. It
 // starts at the top of the tree, with or without a slash. In a segment *, ? and [a-z] match as in Git; ** as
 // a whole segment matches any number of folders, and at the end everything in the folder. A slash at the end
 // stands for /**. A backslash quotes the next character. Names are compared by bytes. A view has what git

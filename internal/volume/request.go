@@ -3,11 +3,13 @@ package volume
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -118,7 +120,7 @@ type SyncResult struct {
 	Former    Publication   // what was published for the ref before
 	Doubtful  bool          // readers may have other files than those of Before that Files would not list
 
-	Missing []checkout.Part // submodules that could not be fetched, sorted by path
+	Missing []events.MissingSubmodule // the first that could not be fetched, sorted by path
 }
 
 // checkRequest refuses an incomplete request, and any request if the volume is unmounted: writes would land below its
@@ -219,6 +221,20 @@ func filesOf(listed []checkout.File) []events.File {
 		}
 	}
 	return files
+}
+
+// maxMissing is the maximum number of missing submodules in a result.
+const maxMissing = 100
+
+func missingOf(parts []checkout.Part) (missing []events.MissingSubmodule) {
+	for _, part := range parts[:min(len(parts), maxMissing)] {
+		m := events.MissingSubmodule{Path: part.Path, Class: events.Class(part.Class), Error: part.Why}
+		if !utf8.ValidString(part.Path) {
+			m.Raw = base64.StdEncoding.EncodeToString([]byte(part.Path))
+		}
+		missing = append(missing, m)
+	}
+	return missing
 }
 
 // isTransient reports whether a submodule that is missing for this reason may be available at the next attempt.

@@ -187,7 +187,7 @@ func TestLFSOfASubmoduleIsMissing(t *testing.T) {
 	}
 	for range 2 {
 		res := testenv.Must(w.trySyncPartsLFS(events.SubmodulesBestEffort, allLFS))(t)
-		if len(res.Missing) != 1 || res.Missing[0].Path != "sub" || events.Class(res.Missing[0].Class) != events.ClassNotFound || !strings.Contains(res.Missing[0].Why, oid) {
+		if len(res.Missing) != 1 || res.Missing[0].Path != "sub" || res.Missing[0].Class != events.ClassNotFound || !strings.Contains(res.Missing[0].Error, oid) {
 			t.Errorf("missing %+v", res.Missing)
 		}
 		if got := treeWithModes(t, w.path(widgets)); got["sub"] != "an empty folder" || got["leaf/f"] != "false 1" {
@@ -202,7 +202,7 @@ func TestLFSOfASubmoduleIsMissing(t *testing.T) {
 		w.WriteHeader(http.StatusBadGateway)
 		return true
 	}})
-	if res := testenv.Must(w.trySyncPartsLFS(events.SubmodulesBestEffort, allLFS))(t); len(res.Missing) != 1 || events.Class(res.Missing[0].Class) != events.ClassServer {
+	if res := testenv.Must(w.trySyncPartsLFS(events.SubmodulesBestEffort, allLFS))(t); len(res.Missing) != 1 || res.Missing[0].Class != events.ClassServer {
 		t.Errorf("missing %+v", res.Missing)
 	}
 	server.Set(gitserver.LFSHooks{})

@@ -353,7 +353,7 @@ func TestBestEffortDoesNotWaitForOtherHosts(t *testing.T) {
 				testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 				return
 			}
-			if err != nil || len(res.Missing) != 1 || events.Class(res.Missing[0].Class) != tc.class {
+			if err != nil || len(res.Missing) != 1 || res.Missing[0].Class != tc.class {
 				t.Errorf("%v, missing %+v, want class %s", err, res.Missing, tc.class)
 			}
 			published, _, err := w.volume.Published(repoPath(t, widgets))

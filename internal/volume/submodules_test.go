@@ -309,7 +309,7 @@ func TestRequiredSubmodulesThatCannotBeHad(t *testing.T) {
 			if w.published() != second {
 				t.Errorf("published %s", w.published())
 			}
-			if len(res.Missing) != 1 || res.Missing[0].Path != "sub" || events.Class(res.Missing[0].Class) != tc.class || strings.Contains(res.Missing[0].Why, "\n") {
+			if len(res.Missing) != 1 || res.Missing[0].Path != "sub" || res.Missing[0].Class != tc.class || strings.Contains(res.Missing[0].Error, "\n") {
 				t.Errorf("missing %+v, want sub with class %s", res.Missing, tc.class)
 			}
 			if got := treeWithModes(t, w.path(widgets))["sub"]; got != "an empty folder" {

@@ -213,7 +213,7 @@ func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree stri
 			return SyncResult{}, "", err
 		}
 	}
-	res.Missing = s.parts.Missing()
+	res.Missing = missingOf(s.parts.Missing())
 	if s.isPublished(t, s.plan.Commit, &s.parts) {
 		return res, "", nil
 	}
