@@ -261,13 +261,13 @@ func (s *Store) URLs(name string) ([]string, error) {
 
 // Covers returns the length of the longest of the URL prefixes that covers remote, at least 1, or 0 if none
 // does. A prefix covers it that has the same scheme and host, the same user if the prefix names one, and a
-// path that covers that of the remote. Of two prefixes with the same path, one with a user is longer.
+// path that covers that of the remote, ignoring case, as remotes are told apart. Of two prefixes with the same path, one with a user is longer.
 func Covers(prefixes []string, remote string) (length int) {
 	to, err := url.Parse(remote)
 	if err != nil {
 		return 0
 	}
-	target := path.Clean("/" + to.Path) // servers may resolve ".."
+	target := strings.ToLower(path.Clean("/" + to.Path)) // servers may resolve ".."
 	for _, prefix := range prefixes {
 		p, err := url.Parse(prefix)
 		if err != nil || p.Host == "" || p.Scheme != to.Scheme || events.HostPort(p) != events.HostPort(to) {
@@ -276,7 +276,7 @@ func Covers(prefixes []string, remote string) (length int) {
 		if p.User != nil && p.User.String() != to.User.String() {
 			continue
 		}
-		own := coversPath(p.Path, target)
+		own := coversPath(strings.ToLower(p.Path), target)
 		if own > 0 && p.User != nil {
 			own++
 		}

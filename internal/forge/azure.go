@@ -107,7 +107,9 @@ func (r *reader) azureRenamed(resource []byte) error {
 		return nil
 	}
 	from := remote[:i+1] + url.PathEscape(renamed.OldName)
-	r.moved(azureName(remote), remote, azureName(from), from)
+	if to, ok := r.azureRepository(remote); ok {
+		r.moved(to, azureName(from), from)
+	}
 	return nil
 }
 
@@ -141,13 +143,9 @@ func (r *reader) azureDeleted(resource []byte) error {
 	return nil
 }
 
-// azureRepository validates a repository, given by its clone URL.
+// azureRepository validates a repository, given by its clone URL, which stands for all that it has.
 func (r *reader) azureRepository(remote string) (repository, bool) {
 	remote = azureURL(remote)
-	if remote == "" {
-		r.ignore(noURL)
-		return repository{}, false
-	}
 	return r.repository(azureName(remote), remote)
 }
 
@@ -161,14 +159,8 @@ func azureURL(text string) string {
 	return u.String()
 }
 
-// azureName returns the repository's name: the path of its URL or, if a project's name is not valid in a path, the last
-// two segments, such as "_git/widgets".
+// azureName returns the repository's name, which is the path of its URL.
 func azureName(remote string) string {
-	if path, err := events.RepoPathFromURL(remote); err == nil {
-		return path.String()
-	}
-	if i := strings.LastIndex(remote, "/_git/"); i >= 0 {
-		return remote[i+1:]
-	}
-	return ""
+	path, _ := events.RepoPathFromURL(remote)
+	return path.String()
 }

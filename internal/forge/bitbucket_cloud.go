@@ -9,9 +9,15 @@ import (
 // bitbucketCloud is the prefix of all repository URLs; deliveries do not contain it.
 const bitbucketCloud = "https://bitbucket.org/"
 
+// connectionTest is the event of a test of a webhook.
+const connectionTest = "diagnostics:ping"
+
 // verifyBitbucket verifies a delivery of Bitbucket. Its SHA-256 signature is in the header that other forges use for
-// SHA-1.
+// SHA-1. Data Center does not sign connection tests, which have no effect here.
 func verifyBitbucket(src Source, header http.Header, body []byte, _ time.Time) error {
+	if header.Get("X-Hub-Signature") == "" && header.Get("X-Event-Key") == connectionTest {
+		return nil
+	}
 	return verifyHex(src, "X-Hub-Signature", header.Get("X-Hub-Signature"), "sha256=", body)
 }
 
@@ -31,6 +37,9 @@ type cloudRef struct {
 // readBitbucketCloud decodes a delivery of Bitbucket Cloud.
 func readBitbucketCloud(r *reader, body []byte) error {
 	switch r.d.Event {
+	case connectionTest:
+		r.d.Ping = true
+		return nil
 	case "repo:push":
 		return r.cloudPush(body)
 	case "repo:updated", "repo:transfer":
@@ -105,7 +114,9 @@ func (r *reader) cloudMoved(body []byte) error {
 		r.ignore(noAction)
 		return nil
 	}
-	r.moved(name.New, cloudURL(name.New), name.Old, cloudURL(name.Old))
+	if repo, ok := r.repository(name.New, cloudURL(name.New)); ok {
+		r.moved(repo, name.Old, cloudURL(name.Old))
+	}
 	return nil
 }
 

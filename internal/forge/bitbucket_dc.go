@@ -27,10 +27,10 @@ type dcLink struct {
 // readBitbucketDC decodes a delivery of Bitbucket Data Center or Server, which do not report removals.
 func readBitbucketDC(r *reader, body []byte) error {
 	switch r.d.Event {
-	case "diagnostics:ping":
+	case connectionTest:
 		r.d.Ping = true
 		return nil
-	case "repo:refs_changed":
+	case "repo:refs_changed", "mirror:repo_synchronized":
 		return r.dcPush(body)
 	case "repo:modified":
 		return r.dcModified(body)
@@ -50,13 +50,17 @@ func (r *reader) dcPush(body []byte) error {
 			ToHash   string `json:"toHash"`
 			Type     string `json:"type"`
 		} `json:"changes"`
+		IsTruncated bool `json:"refLimitExceeded"` // of a mirror: no changes are given
 	}
 	if err := r.decode(body, &push); err != nil {
 		return err
 	}
-	repo, ok := r.repository(push.Repository.name(), r.dcURL(push.Repository))
+	repo, ok := r.dcRepository(push.Repository)
 	if !ok {
 		return nil
+	}
+	if push.IsTruncated {
+		r.whole(Pushed, repo)
 	}
 	for _, change := range push.Changes {
 		from, to := change.FromHash, change.ToHash
@@ -77,8 +81,10 @@ func (r *reader) dcModified(body []byte) error {
 	if err := r.decode(body, &modified); err != nil {
 		return err
 	}
-	modified.Old.Links = modified.New.Links // the server is the same
-	r.moved(modified.New.name(), r.dcURL(modified.New), modified.Old.name(), r.dcURL(modified.Old))
+	if repo, ok := r.dcRepository(modified.New); ok {
+		modified.Old.Links = modified.New.Links // the server is the same
+		r.moved(repo, modified.Old.name(), r.dcURL(modified.Old))
+	}
 	return nil
 }
 
@@ -89,6 +95,17 @@ func (d dcRepository) name() string {
 		key = "~" + key
 	}
 	return key + "/" + d.Slug
+}
+
+// dcRepository validates a repository, given by its built clone URL and by its links for SSH.
+func (r *reader) dcRepository(repo dcRepository) (repository, bool) {
+	remotes := []string{r.dcURL(repo)}
+	for _, link := range repo.Links.Clone {
+		if link.Name == "ssh" {
+			remotes = append(remotes, link.Href)
+		}
+	}
+	return r.repository(repo.name(), remotes...)
 }
 
 // dcURL returns the clone URL. Like Bitbucket, it builds the path from the key and the slug in lower case. It takes the

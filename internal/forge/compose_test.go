@@ -32,7 +32,7 @@ func TestComposedDeliveriesAreAccepted(t *testing.T) {
 			switch {
 			case ref == "" && len(d.Events) > 0:
 				t.Errorf("%s: a ping has events: %s", kind, summary(d))
-			case ref != "" && (len(d.Events) != 1 || d.Events[0].Kind != forge.Pushed || d.Events[0].URL != remote || d.Events[0].Ref.String() != ref):
+			case ref != "" && (len(d.Events) != 1 || d.Events[0].Kind != forge.Pushed || d.Events[0].URLs[0] != remote || d.Events[0].Ref.String() != ref):
 				t.Errorf("%s: %s, want a push of %s to %s; ignored: %s", kind, summary(d), ref, remote, d.Ignored)
 			}
 			src.Secrets = []string{earlier}

@@ -15,6 +15,7 @@
 package forge
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -95,15 +96,20 @@ const (
 
 // Event is something that happened to a repository.
 type Event struct {
-	Kind    EventKind       `json:"kind"`
-	Repo    events.RepoPath `json:"repo"`
-	URL     string          `json:"url"`                // clone URL, without credentials
-	Ref     events.Ref      `json:"ref,omitzero"`       // ref pushed or deleted, or the new default branch, if known
-	Before  string          `json:"before,omitempty"`   // previous commit of Ref, if known
-	After   string          `json:"after,omitempty"`    // new commit of Ref, if known
-	Default events.Ref      `json:"default,omitzero"`   // default branch of a pushed repository, if known
-	From    events.RepoPath `json:"from,omitzero"`      // previous path of a moved repository
-	FromURL string          `json:"from_url,omitempty"` // previous URL of a moved repository
+	Kind     EventKind       `json:"kind"`
+	Repo     events.RepoPath `json:"repo,omitzero"`       // zero if the forge's name for it is not a valid path
+	URLs     []string        `json:"urls"`                // clone URLs, without credentials, at least one
+	Ref      events.Ref      `json:"ref,omitzero"`        // ref pushed or deleted, or the new default branch, if known
+	Before   string          `json:"before,omitempty"`    // previous commit of Ref, if known
+	After    string          `json:"after,omitempty"`     // new commit of Ref, if known
+	Default  events.Ref      `json:"default,omitzero"`    // default branch of a pushed repository, if known
+	From     events.RepoPath `json:"from,omitzero"`       // previous path of a moved repository, zero as Repo
+	FromURLs []string        `json:"from_urls,omitempty"` // previous clone URLs of a moved repository
+}
+
+// Name returns the path of the repository, or its first URL.
+func (e Event) Name() string {
+	return cmp.Or(e.Repo.String(), strings.Join(e.URLs[:min(1, len(e.URLs))], ""))
 }
 
 // Delivery is a verified and decoded webhook delivery.

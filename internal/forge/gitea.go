@@ -39,7 +39,7 @@ func (r *reader) giteaRepository(body []byte) error {
 		r.ignore(noAction)
 		return nil
 	}
-	if repo, ok := r.repository(done.Repository.FullName, done.Repository.CloneURL); ok {
+	if repo, ok := r.hubRepository(done.Repository); ok {
 		r.whole(Removed, repo)
 	}
 	return nil

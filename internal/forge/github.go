@@ -14,6 +14,7 @@ import (
 type hubRepository struct {
 	FullName      string `json:"full_name"`
 	CloneURL      string `json:"clone_url"`
+	SSHURL        string `json:"ssh_url"`
 	DefaultBranch string `json:"default_branch"`
 }
 
@@ -69,7 +70,7 @@ func (r *reader) hubPush(body []byte) error {
 	if err := r.decodeHub(body, &push); err != nil {
 		return err
 	}
-	repo, ok := r.repository(push.Repository.FullName, push.Repository.CloneURL)
+	repo, ok := r.hubRepository(push.Repository)
 	if !ok {
 		return nil
 	}
@@ -81,12 +82,16 @@ func (r *reader) hubPush(body []byte) error {
 	return nil
 }
 
+func (r *reader) hubRepository(repo hubRepository) (repository, bool) {
+	return r.repository(repo.FullName, repo.CloneURL, repo.SSHURL)
+}
+
 func (r *reader) hubDelete(body []byte) error {
 	var gone hubDelete
 	if err := r.decodeHub(body, &gone); err != nil {
 		return err
 	}
-	repo, ok := r.repository(gone.Repository.FullName, gone.Repository.CloneURL)
+	repo, ok := r.hubRepository(gone.Repository)
 	if !ok {
 		return nil
 	}
@@ -111,7 +116,7 @@ func (r *reader) gitHubRepository(body []byte) error {
 		return r.gitHubEdited(done)
 	case "deleted", "archived":
 		kind := map[string]EventKind{"deleted": Removed, "archived": Archived}[done.Action]
-		if repo, ok := r.repository(done.Repository.FullName, done.Repository.CloneURL); ok {
+		if repo, ok := r.hubRepository(done.Repository); ok {
 			r.whole(kind, repo)
 		}
 		return nil
@@ -151,7 +156,9 @@ func (r *reader) gitHubMoved(done hubAction) error {
 	case from.Organization.Login != "":
 		owner = from.Organization.Login
 	}
-	r.moved(done.Repository.FullName, done.Repository.CloneURL, owner+"/"+name, "")
+	if repo, ok := r.hubRepository(done.Repository); ok {
+		r.moved(repo, owner+"/"+name, "")
+	}
 	return nil
 }
 
@@ -166,7 +173,7 @@ func (r *reader) gitHubEdited(done hubAction) error {
 		r.ignore(noAction)
 		return nil
 	}
-	if repo, ok := r.repository(done.Repository.FullName, done.Repository.CloneURL); ok {
+	if repo, ok := r.hubRepository(done.Repository); ok {
 		r.defaultChanged(repo, done.Repository.DefaultBranch)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 type labProject struct {
 	PathWithNamespace string `json:"path_with_namespace"`
 	GitHTTPURL        string `json:"git_http_url"`
+	GitSSHURL         string `json:"git_ssh_url"`
 	WebURL            string `json:"web_url"`
 	DefaultBranch     string `json:"default_branch"`
 }
@@ -66,7 +67,7 @@ func (r *reader) labPush(body []byte) error {
 	if err := r.decode(body, &push); err != nil {
 		return err
 	}
-	repo, ok := r.repository(push.Project.PathWithNamespace, r.labURL(push.Project))
+	repo, ok := r.labRepository(push.Project)
 	if !ok {
 		return nil
 	}
@@ -91,7 +92,7 @@ func (r *reader) labUpdate(body []byte) error {
 	if err := r.decode(body, &update); err != nil {
 		return err
 	}
-	repo, ok := r.repository(update.Project.PathWithNamespace, r.labURL(update.Project))
+	repo, ok := r.labRepository(update.Project)
 	if !ok {
 		return nil
 	}
@@ -114,21 +115,21 @@ func (r *reader) labProject(event string, body []byte) error {
 	if err := r.decode(body, &project); err != nil {
 		return err
 	}
-	name := project.PathWithNamespace
-	remote := r.labURL(labProject{PathWithNamespace: name})
-	if old := project.OldPathWithNamespace; event == "project_rename" || event == "project_transfer" {
-		r.moved(name, remote, old, "")
-		return nil
-	}
-	repo, ok := r.repository(name, remote)
+	repo, ok := r.labRepository(labProject{PathWithNamespace: project.PathWithNamespace})
 	switch {
 	case !ok:
+	case event == "project_rename" || event == "project_transfer":
+		r.moved(repo, project.OldPathWithNamespace, "")
 	case event == "project_destroy":
 		r.whole(Removed, repo)
 	default:
 		r.defaultChanged(repo, "") // project_update does not say what changed
 	}
 	return nil
+}
+
+func (r *reader) labRepository(project labProject) (repository, bool) {
+	return r.repository(project.PathWithNamespace, r.labURL(project), project.GitSSHURL)
 }
 
 // labURL returns the clone URL of a project. If the event contains none, it takes the server from a header, which older

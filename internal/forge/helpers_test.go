@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -87,9 +88,9 @@ func summary(d forge.Delivery) string {
 	}
 	var lines []string
 	for _, e := range d.Events {
-		words := []string{string(e.Kind), e.Repo.String(), e.URL}
+		words := []string{string(e.Kind), e.Repo.String(), strings.Join(e.URLs, ",")}
 		if e.Kind == forge.Moved {
-			words = append(words, "from", e.From.String(), e.FromURL)
+			words = append(words, "from", e.From.String(), strings.Join(e.FromURLs, ","))
 		} else {
 			for _, word := range []string{e.Ref.String(), e.Before, e.After} {
 				if word == "" {
@@ -116,30 +117,30 @@ func checkSound(t *testing.T, d forge.Delivery) {
 		t.Errorf("%d events, ignored %q, ping %v", len(d.Events), d.Ignored, d.Ping)
 	}
 	for _, e := range d.Events {
-		if _, err := events.ParseRepoPath(e.Repo.String()); err != nil {
-			t.Error(err)
+		if len(e.URLs) == 0 {
+			t.Errorf("%v has no URL", e)
 		}
-		if err := events.CheckRemote(e.URL); err != nil {
-			t.Errorf("%q: %v", e.URL, err)
-		}
-		if !strings.HasSuffix(strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(e.URL, "/"), ".git")), "/"+e.Repo.Key()) {
-			t.Errorf("%q is not %s", e.URL, e.Repo)
+		for _, url := range slices.Concat(e.URLs, e.FromURLs) {
+			if err := events.CheckRemote(url); err != nil {
+				t.Errorf("%q: %v", url, err)
+			}
 		}
 		if _, err := events.ParseRef(e.Ref.String()); err != nil {
 			t.Error(err)
 		}
-		_, err := events.NewChange(events.Change{Repo: e.Repo, URL: e.URL, Ref: e.Ref, Before: e.Before, After: e.After})
+		repo := e.Repo
+		if repo.IsZero() { // then a watch has it at another path
+			repo, _ = events.ParseRepoPath("acme/widgets")
+		}
+		_, err := events.NewChange(events.Change{Repo: repo, URL: e.URLs[0], Ref: e.Ref, Before: e.Before, After: e.After})
 		if err != nil {
 			t.Errorf("%v: %v", e, err)
 		}
 		if e.Kind == forge.Moved {
-			if _, err := events.ParseRepoPath(e.From.String()); err != nil {
-				t.Error(err)
+			if len(e.FromURLs) == 0 {
+				t.Errorf("%v has no former URL", e)
 			}
-			if err := events.CheckRemote(e.FromURL); err != nil {
-				t.Errorf("%q: %v", e.FromURL, err)
-			}
-		} else if !e.From.IsZero() || e.FromURL != "" {
+		} else if !e.From.IsZero() || len(e.FromURLs) > 0 {
 			t.Errorf("%s from %s", e.Kind, e.From)
 		}
 	}

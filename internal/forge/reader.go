@@ -1,10 +1,12 @@
 package forge
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"lockstep/events"
@@ -34,11 +36,11 @@ type reader struct {
 	d      Delivery
 }
 
-// repository has a validated name and URL.
+// repository has a validated name and validated URLs.
 type repository struct {
-	path events.RepoPath
-	url  string
-	main events.Ref // the default branch, if known
+	path events.RepoPath // zero if the name is not a valid path
+	urls []string        // at least one
+	main events.Ref      // the default branch, if known
 }
 
 // withDefault sets the default branch, by its short name.
@@ -67,24 +69,32 @@ func (r *reader) done() Delivery {
 	return r.d
 }
 
-// repository validates a repository's name and clone URL. If they are invalid, it records why and returns false.
-func (r *reader) repository(name, remote string) (repository, bool) {
-	path, err := events.ParseRepoPath(name)
-	switch {
-	case err != nil:
-		r.ignore(noPath)
-	case remote == "":
-		r.ignore(noURL)
-	case events.CheckRemote(remote) != nil:
-		r.ignore(badURL)
-	case !endsIn(remote, path):
-		r.ignore(otherURL)
-	case len(r.src.URLs) > 0 && !covers(r.src.URLs, remote):
-		r.ignore(notOfSource)
-	default:
-		return repository{path: path, url: remote}, true
+// repository validates a repository's name and clone URLs, of which the delivery may lack some. If none is valid, it
+// records why the first is not, and returns false. A name that is not a valid path is no error: a watch may have the
+// repository at another path.
+func (r *reader) repository(name string, remotes ...string) (repository, bool) {
+	repo := repository{}
+	repo.path, _ = events.ParseRepoPath(name)
+	why := ""
+	for _, remote := range remotes {
+		remote = events.RemoteURL(remote)
+		switch {
+		case remote == "":
+		case events.CheckRemote(remote) != nil:
+			why = cmp.Or(why, badURL)
+		case !repo.path.IsZero() && !endsIn(remote, repo.path):
+			why = cmp.Or(why, otherURL)
+		case len(r.src.URLs) > 0 && !covers(r.src.URLs, remote):
+			why = cmp.Or(why, notOfSource)
+		case !slices.Contains(repo.urls, remote):
+			repo.urls = append(repo.urls, remote)
+		}
 	}
-	return repository{}, false
+	if len(repo.urls) == 0 {
+		r.ignore(cmp.Or(why, noURL))
+		return repository{}, false
+	}
+	return repo, true
 }
 
 // ref adds an event for a ref, given by its full name. Before and after are dropped unless they are commit hashes; an
@@ -96,7 +106,7 @@ func (r *reader) ref(repo repository, name, before, after string, deleted bool) 
 		return
 	}
 	e := Event{
-		Kind: Pushed, Repo: repo.path, URL: repo.url, Ref: ref, Before: commit(before), After: commit(after),
+		Kind: Pushed, Repo: repo.path, URLs: repo.urls, Ref: ref, Before: commit(before), After: commit(after),
 		Default: repo.main,
 	}
 	if deleted || isZeros(after) {
@@ -106,18 +116,18 @@ func (r *reader) ref(repo repository, name, before, after string, deleted bool) 
 	case n < maxEvents-1:
 		r.d.Events = append(r.d.Events, e)
 	case n == maxEvents-1:
-		r.d.Events = append(r.d.Events, Event{Kind: Pushed, Repo: repo.path, URL: repo.url})
+		r.d.Events = append(r.d.Events, Event{Kind: Pushed, Repo: repo.path, URLs: repo.urls})
 	}
 }
 
 // whole adds an event about the whole repository.
 func (r *reader) whole(kind EventKind, repo repository) {
-	r.d.Events = append(r.d.Events, Event{Kind: kind, Repo: repo.path, URL: repo.url})
+	r.d.Events = append(r.d.Events, Event{Kind: kind, Repo: repo.path, URLs: repo.urls})
 }
 
 // defaultChanged adds an event for a new default branch. branch is "" if the delivery does not name it.
 func (r *reader) defaultChanged(repo repository, branch string) {
-	e := Event{Kind: DefaultChanged, Repo: repo.path, URL: repo.url}
+	e := Event{Kind: DefaultChanged, Repo: repo.path, URLs: repo.urls}
 	if branch != "" {
 		ref, err := events.ParseRef("refs/heads/" + branch)
 		if err != nil {
@@ -129,33 +139,32 @@ func (r *reader) defaultChanged(repo repository, branch string) {
 	r.d.Events = append(r.d.Events, e)
 }
 
-// moved adds the event of a repository whose old name is from. It derives the old URL from the new one if fromURL is
+// moved adds the event of a repository whose old name is from. It derives the old URLs from the new ones if fromURL is
 // empty or does not end in the old name.
-func (r *reader) moved(name, remote, from, fromURL string) {
-	to, ok := r.repository(name, remote)
-	if !ok {
-		return
-	}
+func (r *reader) moved(to repository, from, fromURL string) {
 	old, err := events.ParseRepoPath(from)
+	isPath := err == nil && !to.path.IsZero()
 	switch {
-	case err != nil:
+	case !isPath && fromURL == "":
 		r.ignore(noPath)
 		return
-	case old.String() == to.path.String():
+	case isPath && old.String() == to.path.String():
 		r.ignore(noAction)
 		return
-	case old.Contains(to.path) || to.path.Contains(old):
+	case isPath && (old.Contains(to.path) || to.path.Contains(old)):
 		r.ignore(movedIntoSelf)
 		return
 	}
-	if fromURL == "" || !endsIn(fromURL, old) {
-		fromURL = sibling(to, old)
+	remotes := []string{fromURL}
+	if isPath && !endsIn(fromURL, old) {
+		remotes = nil
+		for _, remote := range to.urls {
+			remotes = append(remotes, sibling(remote, to.path, old))
+		}
 	}
-	was, ok := r.repository(from, fromURL)
-	if !ok {
-		return
+	if was, ok := r.repository(from, remotes...); ok {
+		r.d.Events = append(r.d.Events, Event{Kind: Moved, Repo: to.path, URLs: to.urls, From: was.path, FromURLs: was.urls})
 	}
-	r.d.Events = append(r.d.Events, Event{Kind: Moved, Repo: to.path, URL: to.url, From: was.path, FromURL: was.url})
 }
 
 // decode decodes a JSON body, or a part of one, into v. Its errors do not quote the body.

@@ -38,15 +38,30 @@ func Precheck(src Source, header http.Header, now time.Time) error {
 	return err
 }
 
-// verify verifies that f sent the delivery. A source without secrets accepts any delivery if it is Unsigned.
+// verify verifies that f sent the delivery. A source without secrets accepts any delivery if it is Unsigned. An error
+// names the forge that has sent it, if it seems to be another one.
 func (s Source) verify(f forge, header http.Header, body []byte, now time.Time) error {
-	if len(s.Secrets) == 0 {
-		if s.Unsigned {
-			return nil
-		}
-		return unauthorized("the source has no secret")
+	var err error
+	switch {
+	case len(s.Secrets) > 0:
+		err = f.verify(s, header, body, now)
+	case !s.Unsigned:
+		err = unauthorized("the source has no secret")
 	}
-	return f.verify(s, header, body, now)
+	if sender := senderOf(header); err != nil && sender != "" && first(header, f.eventIn) == "" {
+		return fmt.Errorf("%w; the delivery seems to be from %s, but the source is of %s", err, sender, s.Kind)
+	}
+	return err
+}
+
+// senderOf returns the forge that names an event in the header, "" if it is none of these.
+func senderOf(header http.Header) Kind {
+	for _, kind := range []Kind{Forgejo, Gitea, GitLab, BitbucketDC, GitHub} { // Forgejo and Gitea pretend to be GitHub, too
+		if header.Get(forges[kind].eventIn[0]) != "" {
+			return kind
+		}
+	}
+	return ""
 }
 
 // anySecret reports whether matches, which must compare in constant time, returns true for one of the source's secrets.

@@ -69,6 +69,35 @@ func TestSHA1SignatureIsRefused(t *testing.T) {
 	}
 }
 
+func TestConnectionTestOfBitbucketIsNotSigned(t *testing.T) {
+	body := []byte(`{"test":true}`)
+	for _, kind := range []forge.Kind{forge.BitbucketCloud, forge.BitbucketDC} {
+		header := http.Header{"X-Event-Key": {"diagnostics:ping"}}
+		if d, err := forge.Receive(source(kind), header, body, now); err != nil || !d.Ping || len(d.Events) > 0 {
+			t.Errorf("%s: got %+v, error %v", kind, d, err)
+		}
+		header.Set("X-Hub-Signature", "sha256="+hexMAC("another-secret-altogether", body))
+		check(t, string(kind)+", with a wrong signature", source(kind), header, body, false)
+		check(t, string(kind)+", another event", source(kind), http.Header{"X-Event-Key": {"repo:refs_changed"}}, body, false)
+	}
+}
+
+func TestDeliveryOfAnotherForgeIsToldSo(t *testing.T) {
+	for sender, header := range map[string]http.Header{
+		"gitlab":       {"X-Gitlab-Event": {"Push Hook"}, "X-Gitlab-Token": {"x"}},
+		"gitea":        {"X-Gitea-Event": {"push"}, "X-Gogs-Event": {"push"}},
+		"forgejo":      {"X-Forgejo-Event": {"push"}, "X-Gitea-Event": {"push"}},
+		"bitbucket-dc": {"X-Event-Key": {"repo:push"}},
+		"":             {"X-Github-Event": {"push"}, "X-Gitea-Event": {"push"}},
+	} {
+		_, err := forge.Receive(source(forge.GitHub), header, []byte("{}"), now)
+		if !errors.Is(err, forge.ErrUnauthorized) || strings.Contains(err.Error(), "seems to be from") != (sender != "") ||
+			!strings.Contains(err.Error(), sender) {
+			t.Errorf("%s: %v", sender, err)
+		}
+	}
+}
+
 func TestGiteaSignatureHeaders(t *testing.T) {
 	body := []byte(`{}`)
 	for _, kind := range []forge.Kind{forge.Gitea, forge.Forgejo} {

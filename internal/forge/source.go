@@ -54,15 +54,15 @@ func endsIn(remote string, path events.RepoPath) bool {
 	return ok && strings.HasSuffix(strings.ToLower(below), "/"+path.Key())
 }
 
-// sibling returns the URL of another repository on the same server.
-func sibling(of repository, path events.RepoPath) string {
-	base := strings.TrimSuffix(strings.TrimSuffix(of.url, "/"), ".git")
-	suffix := strings.TrimPrefix(of.url, base)
-	return base[:len(base)-len(of.path.String())] + path.String() + suffix
+// sibling returns the URL of another repository on the server of a remote that ends in the path of.
+func sibling(remote string, of, path events.RepoPath) string {
+	base := strings.TrimSuffix(strings.TrimSuffix(remote, "/"), ".git")
+	suffix := strings.TrimPrefix(remote, base)
+	return base[:len(base)-len(of.String())] + path.String() + suffix
 }
 
 // covers reports whether remote is below one of the prefixes: it has the same scheme, host and port, and its path
-// equals the prefix or continues with a slash.
+// equals the prefix or continues with a slash. Like the matching of watches, it ignores case, "www." and ".git".
 func covers(prefixes []string, remote string) bool {
 	to, err := url.Parse(remote)
 	if err != nil {
@@ -70,15 +70,21 @@ func covers(prefixes []string, remote string) bool {
 	}
 	for _, prefix := range prefixes {
 		p, err := url.Parse(prefix)
-		if err != nil || p.Host == "" || p.Scheme != to.Scheme || events.HostPort(p) != events.HostPort(to) {
+		if err != nil || p.Host == "" || p.Scheme != to.Scheme || host(p) != host(to) {
 			continue
 		}
-		below := strings.TrimSuffix(p.Path, "/")
-		if to.Path == below || strings.HasPrefix(to.Path, below+"/") {
+		below, path := folded(p), folded(to)
+		if path == below || strings.HasPrefix(path, below+"/") {
 			return true
 		}
 	}
 	return false
+}
+
+func host(u *url.URL) string { return strings.TrimPrefix(events.HostPort(u), "www.") }
+
+func folded(u *url.URL) string {
+	return strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(u.Path), "/"), ".git")
 }
 
 // checkPrefix returns an error for a string that is not a prefix of a clone URL.

@@ -38,7 +38,9 @@ func readStandard(r *reader, body []byte) error {
 		if data.To != "" {
 			data.Repo, data.From = data.To, cmp.Or(data.From, data.Repo)
 		}
-		r.moved(standardName(data.Repo, data.URL), data.URL, data.From, data.FromURL)
+		if repo, ok := r.repository(standardName(data.Repo, data.URL), data.URL); ok {
+			r.moved(repo, data.From, data.FromURL)
+		}
 	case Pushed, RefDeleted, Removed, DefaultChanged, Archived:
 		if repo, ok := r.repository(standardName(data.Repo, data.URL), data.URL); ok {
 			r.standard(EventKind(kind), repo, fullRef(data.Ref), data.Before, data.After)
@@ -54,7 +56,7 @@ func (r *reader) standard(kind EventKind, repo repository, ref, before, after st
 	switch {
 	case kind == Pushed && ref == "":
 		r.d.Events = append(r.d.Events, Event{
-			Kind: Pushed, Repo: repo.path, URL: repo.url, Before: commit(before), After: commit(after),
+			Kind: Pushed, Repo: repo.path, URLs: repo.urls, Before: commit(before), After: commit(after),
 		})
 	case kind == Pushed:
 		r.ref(repo, ref, before, after, false)

@@ -64,7 +64,7 @@ func (in *Intake) resend(ctx context.Context, text []byte, again bool) (keep boo
 	if !ok || err != nil {
 		src = forge.Source{Name: s.Delivery.Source} // already verified; only Auto is missing
 	}
-	repo := Repo(s.Delivery).String()
+	repo := Repo(s.Delivery)
 	log := in.cfg.Log.With("source", src.Name, "event", s.Delivery.Event, "delivery", s.Delivery.ID, "repo", repo)
 	ctx, span := in.cfg.Tracer.Start(propagation.TraceContext{}.Extract(ctx, s.Trace), "webhook from disk",
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(s.At),

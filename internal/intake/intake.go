@@ -196,7 +196,7 @@ func (in *Intake) deliver(
 		}
 		fresh = true
 	}
-	return out, fmt.Errorf("accept delivery: the watches of %s keep changing", d.Events[0].Repo)
+	return out, fmt.Errorf("accept delivery: the watches of %s keep changing", Repo(d))
 }
 
 // watches returns the watches of a delivery's remotes, by [watch.RemoteKey]. If fresh is set, it bypasses the cache.
@@ -232,12 +232,12 @@ func isRedisError(err error) bool {
 	return answered || isUnavailable(err)
 }
 
-// Repo returns the first repository of a delivery, for logs.
-func Repo(d forge.Delivery) events.RepoPath {
+// Repo returns the name of the first repository of a delivery, for logs.
+func Repo(d forge.Delivery) string {
 	if len(d.Events) == 0 {
-		return events.RepoPath{}
+		return ""
 	}
-	return d.Events[0].Repo
+	return d.Events[0].Name()
 }
 
 // isUnavailable reports whether Redis is unreachable, so that every delivery would fail.

@@ -97,7 +97,7 @@ func (r *rig) run(in *intake.Intake) (stop func()) {
 // push returns a delivery of a push to a repository on example.com.
 func push(t *testing.T, id, name string) forge.Delivery {
 	return forge.Delivery{Source: "hub", ID: id, Event: "push", Events: []forge.Event{{
-		Kind: forge.Pushed, Repo: repo(t, name), URL: "https://example.com/" + name + ".git", Ref: ref(t, "main"), After: commit,
+		Kind: forge.Pushed, Repo: repo(t, name), URLs: []string{"https://example.com/" + name + ".git"}, Ref: ref(t, "main"), After: commit,
 	}}}
 }
 

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -26,8 +27,8 @@ type Plan struct {
 func Concerned(d forge.Delivery) []string {
 	var urls []string
 	for _, e := range d.Events {
-		for _, url := range [...]string{e.URL, e.FromURL} {
-			if url != "" && !slices.Contains(urls, url) { // at most two, for a move
+		for _, url := range slices.Concat(e.URLs, e.FromURLs) {
+			if !slices.Contains(urls, url) { // few: those of one repository
 				urls = append(urls, url)
 			}
 		}
@@ -75,7 +76,7 @@ func (p *planner) event(e forge.Event) {
 		p.moved(e)
 		return
 	}
-	watches := p.watches(e.URL)
+	watches := p.watches(e.URLs)
 	if len(watches) == 0 {
 		p.unwatched(e)
 		return
@@ -106,7 +107,7 @@ func (p *planner) event(e forge.Event) {
 		}
 	}
 	if len(p.plan.Changes) == before {
-		p.ignore(fmt.Sprintf("nobody watches %s of %s", refName(e.Ref), e.Repo))
+		p.ignore(fmt.Sprintf("nobody watches %s of %s", refName(e.Ref), e.Name()))
 	}
 }
 
@@ -133,15 +134,16 @@ func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 
 // unwatched adds an automatic watch for a push to an unwatched repository, if the source allows it.
 func (p *planner) unwatched(e forge.Event) {
-	if e.Kind != forge.Pushed || !p.src.Auto.Allows(e.URL) || isDefault(e) == no {
-		p.ignore(fmt.Sprintf("nobody watches %s", e.Repo))
+	if e.Kind != forge.Pushed || isDefault(e) == no || !slices.ContainsFunc(e.URLs, p.src.Auto.Allows) {
+		p.ignore(fmt.Sprintf("nobody watches %s", e.Name()))
 		return
 	}
 	w, err := watch.New(watch.Watch{
-		App: p.src.Auto.App, Credential: p.src.Auto.Credential, Repo: e.Repo, URL: e.URL, Auto: true,
+		App: p.src.Auto.App, Credential: p.src.Auto.Credential, Repo: e.Repo, Auto: true,
+		URL: e.URLs[slices.IndexFunc(e.URLs, p.src.Auto.Allows)],
 	})
 	if err != nil {
-		p.ignore(fmt.Sprintf("%s cannot be watched: %v", e.Repo, err))
+		p.ignore(fmt.Sprintf("%s cannot be watched: %v", e.Name(), err))
 		return
 	}
 	for _, other := range p.plan.Auto {
@@ -152,14 +154,20 @@ func (p *planner) unwatched(e forge.Event) {
 	p.plan.Auto = append(p.plan.Auto, w)
 }
 
-// watches returns the watches of the remote at url, ordered by repository, app and ref.
-func (p *planner) watches(url string) []watch.Watch {
-	all := p.remotes[watch.RemoteKey(url)].Watches
-	other := func(w watch.Watch) bool { return !watch.SameRemote(w.URL, url) }
-	if !slices.ContainsFunc(all, other) { // the usual case, without a copy
-		return all
+// watches returns the watches of the remote at any of the URLs, ordered by repository, app and ref.
+func (p *planner) watches(urls []string) (found []watch.Watch) {
+	for _, url := range urls {
+		for _, w := range p.remotes[watch.RemoteKey(url)].Watches {
+			if watch.SameRemote(w.URL, url) {
+				found = append(found, w)
+			}
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(all), other)
+	order := func(a, b watch.Watch) int {
+		return cmp.Or(cmp.Compare(a.Repo.Key(), b.Repo.Key()), cmp.Compare(a.App, b.App), cmp.Compare(a.Ref.String(), b.Ref.String()))
+	}
+	slices.SortFunc(found, order)
+	return slices.CompactFunc(found, func(a, b watch.Watch) bool { return order(a, b) == 0 })
 }
 
 // firstPerRepo returns the first matching watch of each repository.
@@ -250,9 +258,7 @@ func (p *planner) refuse(t target, exists bool, err error) {
 func (p *planner) pollAll() {
 	p.plan.Changes, p.overflow = nil, false
 	clear(p.index)
-	for _, url := range Concerned(p.delivery) {
-		p.poll(p.watches(url))
-	}
+	p.poll(p.watches(Concerned(p.delivery)))
 }
 
 // ignore records why an event causes no change. It keeps the first reason.

@@ -102,7 +102,9 @@ func TestNewPlan(t *testing.T) {
 		e.Default = ref(t, main)
 		return e
 	}
-	moved := forge.Event{Kind: forge.Moved, Repo: repo(t, "acme/gadgets"), URL: gadgets, From: repo(t, "acme/widgets"), FromURL: widgets}
+	onTwoHosts := forge.Event{Kind: forge.Pushed, Repo: repo(t, "acme/widgets"), Ref: ref(t, "main"), After: commit,
+		URLs: []string{widgets, "ssh://git@ssh.example.com:2222/acme/widgets.git"}}
+	moved := forge.Event{Kind: forge.Moved, Repo: repo(t, "acme/gadgets"), URLs: []string{gadgets}, From: repo(t, "acme/widgets"), FromURLs: []string{widgets}}
 	auto := &forge.Auto{App: "search", Credential: "bot", URLs: []string{"https://example.com/acme/"}}
 	for name, tc := range map[string]struct {
 		events  []forge.Event // of widgets at its URL by default
@@ -264,6 +266,26 @@ func TestNewPlan(t *testing.T) {
 			events: []forge.Event{{Kind: forge.Removed}}, watches: []string{"docs "}, url: "https://example.org/acme/widgets",
 			ignored: "nobody watches acme/widgets",
 		},
+		"push, watched by the other URL that the delivery has": {
+			events: []forge.Event{onTwoHosts}, watches: []string{"docs main", "docs main@mirror/w"}, url: "ssh://git@ssh.example.com:2222/acme/widgets",
+			want: []string{
+				"pushed acme/widgets ref=refs/heads/main app=docs credential=docs-token after=commit url=ssh://git@ssh.example.com:2222/acme/widgets watched",
+				"pushed mirror/w ref=refs/heads/main app=docs credential=docs-token after=commit url=ssh://git@ssh.example.com:2222/acme/widgets watched",
+			},
+		},
+		"push, another port of the other URL": {
+			events: []forge.Event{onTwoHosts}, watches: []string{"docs main"}, url: "ssh://git@ssh.example.com/acme/widgets", ignored: "nobody watches acme/widgets",
+		},
+		"push to a name that is no path, watched at a path": {
+			events:  []forge.Event{{Kind: forge.Pushed, URLs: []string{"https://example.com/acme/My%20W%C3%A9b+%5B1%5D.git"}, Ref: ref(t, "main"), After: commit}},
+			watches: []string{"docs main@acme/web"}, url: "https://example.com/Acme/my%20wéb%2B[1]/",
+			want: []string{"pushed acme/web ref=refs/heads/main app=docs credential=docs-token after=commit url=https://example.com/Acme/my%20wéb%2B[1]/ watched"},
+		},
+		"push to a name that is no path, unwatched": {
+			events: []forge.Event{{Kind: forge.Pushed, URLs: []string{"https://example.com/acme/My%20Web.git"}}}, auto: auto,
+			ignored: "https://example.com/acme/My%20Web.git cannot be watched: no repo given and none can be derived from url: not a repository path: " +
+				"the URL's path: byte ' ' is not allowed; use letters, digits and ._-~+",
+		},
 		"moved": {
 			events: []forge.Event{moved}, watches: []string{"docs ", "scan main"},
 			want: []string{"moved acme/widgets to=acme/gadgets credential=docs-token url=" + gadgets + " foreign"},
@@ -298,15 +320,15 @@ func TestNewPlan(t *testing.T) {
 			events: []forge.Event{moved}, auto: auto, ignored: "nobody watches acme/widgets or acme/gadgets",
 		},
 		"moved to another spelling": {
-			events: []forge.Event{{Kind: forge.Moved, Repo: repo(t, "acme/Widgets"), URL: "https://example.com/acme/Widgets.git",
-				From: repo(t, "acme/widgets"), FromURL: widgets}},
+			events: []forge.Event{{Kind: forge.Moved, Repo: repo(t, "acme/Widgets"), URLs: []string{"https://example.com/acme/Widgets.git"},
+				From: repo(t, "acme/widgets"), FromURLs: []string{widgets}}},
 			watches: []string{"docs ", "scan @mirror/w"}, want: []string{"due acme/widgets", "due mirror/w"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i := range tc.events {
-				if e := &tc.events[i]; e.Repo.IsZero() {
-					e.Repo, e.URL = repo(t, "acme/widgets"), widgets
+				if e := &tc.events[i]; len(e.URLs) == 0 {
+					e.Repo, e.URLs = repo(t, "acme/widgets"), []string{widgets}
 				}
 			}
 			var watches []watch.Watch
@@ -352,8 +374,8 @@ func TestNewPlan(t *testing.T) {
 }
 
 func TestBitbucketDataCenterSSHAndHTTPAreOneRemote(t *testing.T) {
-	e := forge.Event{Kind: forge.Pushed, Repo: repo(t, "prj/widgets"), URL: "https://dc.example.com/scm/prj/widgets.git", Ref: ref(t, "main"), After: commit}
-	overSSH, overHTTP := watching(t, "docs main", "ssh://git@dc.example.com:7999/prj/widgets.git"), watching(t, "docs main", e.URL)
+	e := forge.Event{Kind: forge.Pushed, Repo: repo(t, "prj/widgets"), URLs: []string{"https://dc.example.com/scm/prj/widgets.git"}, Ref: ref(t, "main"), After: commit}
+	overSSH, overHTTP := watching(t, "docs main", "ssh://git@dc.example.com:7999/prj/widgets.git"), watching(t, "docs main", e.URLs[0])
 	plan := intake.NewPlan(forge.Source{Name: "dc"}, forge.Delivery{ID: "d", Events: []forge.Event{e}}, byRemote(overSSH, overHTTP))
 	if len(plan.Changes) != 2 || plan.Changes[0].URL != overSSH.URL || plan.Changes[1].Repo.String() != "scm/prj/widgets" {
 		t.Errorf("plan %+v", plan)
@@ -361,7 +383,7 @@ func TestBitbucketDataCenterSSHAndHTTPAreOneRemote(t *testing.T) {
 }
 
 func TestLongDeliveryIDIsHashed(t *testing.T) {
-	e := forge.Event{Kind: forge.Pushed, Repo: repo(t, "acme/widgets"), URL: widgets, Ref: ref(t, "main"), After: commit}
+	e := forge.Event{Kind: forge.Pushed, Repo: repo(t, "acme/widgets"), URLs: []string{widgets}, Ref: ref(t, "main"), After: commit}
 	watched := byRemote(watching(t, "docs main", widgets), watching(t, "scan main", widgets))
 	src := forge.Source{Name: strings.Repeat("s", 100)}
 	seen := map[string]bool{}
@@ -384,7 +406,7 @@ func TestTooManyChangesBecomeAPoll(t *testing.T) {
 	var d forge.Delivery
 	var watches []watch.Watch
 	for i := range 100 {
-		d.Events = append(d.Events, forge.Event{Kind: forge.Pushed, Repo: repo(t, "acme/widgets"), URL: widgets, Ref: ref(t, fmt.Sprintf("branch-%d", i)), After: commit})
+		d.Events = append(d.Events, forge.Event{Kind: forge.Pushed, Repo: repo(t, "acme/widgets"), URLs: []string{widgets}, Ref: ref(t, fmt.Sprintf("branch-%d", i)), After: commit})
 		watches = append(watches, watching(t, fmt.Sprintf("app-%d refs/heads/*@mirror/w%d", i, i%2), widgets))
 	}
 	plan := intake.NewPlan(forge.Source{Name: "hub"}, d, byRemote(watches...))

@@ -1,8 +1,10 @@
 package intake
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"lockstep/events"
@@ -36,41 +38,43 @@ func isDefault(e forge.Event) answer {
 // name is replaced, which keeps the transport and port; otherwise it returns the forge's URL.
 func movedURL(watched string, e forge.Event) string {
 	u, err := url.Parse(watched)
-	if err != nil {
-		return e.URL
+	if err != nil || e.From.IsZero() || e.Repo.IsZero() {
+		return e.URLs[0]
 	}
 	path := strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), ".git")
 	from := "/" + e.From.Key()
 	if !strings.HasSuffix(strings.ToLower(path), from) {
-		return e.URL
+		return e.URLs[0]
 	}
 	moved := *u
 	moved.Path = path[:len(path)-len(from)] + "/" + e.Repo.String() + u.Path[len(path):]
 	moved.RawPath = ""
-	if text := moved.String(); events.CheckRemote(text) == nil && watch.SameRemote(text, e.URL) {
+	text := moved.String()
+	isSame := func(remote string) bool { return watch.SameRemote(text, remote) }
+	if events.CheckRemote(text) == nil && slices.ContainsFunc(e.URLs, isSame) {
 		return text
 	}
-	return e.URL
+	return e.URLs[0]
 }
 
 // moved moves each clone whose path is the repository's old name to the new name. A clone at a path chosen by the user
 // stays there and gets a new URL. If only the new URL is watched, its repositories are polled.
 func (p *planner) moved(e forge.Event) {
-	from := p.watches(e.FromURL)
+	from := p.watches(e.FromURLs)
 	if len(from) == 0 {
-		to := p.watches(e.URL)
+		to := p.watches(e.URLs)
 		if p.poll(to); len(to) == 0 {
-			p.ignore(fmt.Sprintf("nobody watches %s or %s", e.From, e.Repo))
+			p.ignore(fmt.Sprintf("nobody watches %s or %s", cmp.Or(e.From.String(), e.FromURLs[0]), e.Name()))
 		}
 		return
 	}
-	if e.From.Equal(e.Repo) { // only the spelling has changed
+	if !e.From.IsZero() && e.From.Equal(e.Repo) { // only the spelling has changed
 		p.poll(from)
 		return
 	}
 	for _, w := range firstPerRepo(from, anyWatch) {
 		to := w.Repo
-		if to.Equal(e.From) {
+		if to.Equal(e.From) && !e.Repo.IsZero() {
 			to = e.Repo
 		}
 		p.add(events.Change{

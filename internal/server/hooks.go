@@ -113,7 +113,7 @@ func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Ti
 		return
 	}
 	h.received.Verified, h.received.Event, h.received.Delivery = true, d.Event, d.ID
-	h.received.Repo = intake.Repo(d).String()
+	h.received.Repo = intake.Repo(d)
 	span := h.trace(tracer, start, d)
 	defer span.End()
 	if d.Ping {
@@ -126,7 +126,7 @@ func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Ti
 	if err != nil {
 		setStatus(span, http.StatusServiceUnavailable)
 		h.log.ErrorContext(h.r.Context(), "webhook not accepted", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
-			"repo", intake.Repo(d).String(), "error", err)
+			"repo", intake.Repo(d), "error", err)
 		h.unavailable("the delivery could be stored neither in Redis nor on disk; try again")
 		return
 	}
@@ -144,7 +144,7 @@ func (h *hook) done(d forge.Delivery, outcome string, changes int, why string) {
 	h.outcome, h.received.Changes, h.received.Why = outcome, changes, why
 	if ctx := h.r.Context(); h.log.Enabled(ctx, slog.LevelInfo) {
 		h.log.InfoContext(ctx, "webhook handled", "source", h.src.Name, "event", d.Event, "delivery", d.ID,
-			"repo", intake.Repo(d).String(), "outcome", outcome, "changes", changes, "why", why)
+			"repo", intake.Repo(d), "outcome", outcome, "changes", changes, "why", why)
 	}
 }
 

@@ -78,7 +78,7 @@ func (h *hook) trace(tracer trace.Tracer, start time.Time, d forge.Delivery) tra
 	}
 	ctx, span := tracer.Start(h.r.Context(), h.r.Pattern, append(spanOptions(h.r), trace.WithTimestamp(start))...)
 	span.SetAttributes(attribute.String("lockstep.source", h.src.Name), attribute.String("lockstep.event", d.Event),
-		attribute.String("lockstep.delivery", d.ID), attribute.String("lockstep.repo", intake.Repo(d).String()))
+		attribute.String("lockstep.delivery", d.ID), attribute.String("lockstep.repo", intake.Repo(d)))
 	h.r = h.r.WithContext(ctx)
 	return span
 }

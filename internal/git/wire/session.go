@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"lockstep/internal/egress"
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
@@ -217,11 +218,11 @@ func (r *Session) defaultBranch() string {
 	return ""
 }
 
-// hostPort returns the host of u in lower case, with the port unless it is the default of the scheme.
+// hostPort returns the canonical host of u, with the port unless it is the default of the scheme.
 func hostPort(u *url.URL) string {
-	port := u.Port()
+	port, name := u.Port(), egress.CanonicalHost(u.Hostname())
 	if port == "" || port == map[string]string{"https": "443", "http": "80", "ssh": "22"}[u.Scheme] {
-		return strings.ToLower(u.Hostname())
+		return name
 	}
-	return net.JoinHostPort(strings.ToLower(u.Hostname()), port)
+	return net.JoinHostPort(name, port)
 }
