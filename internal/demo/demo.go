@@ -158,14 +158,16 @@ func (d *demo) beforeResponse(ctx context.Context, repo, service string) {
 	app.Sleep(ctx, remoteLatency)
 }
 
-// act pushes until the duration ends or until is done. Meanwhile it kills a worker and starts another.
+// act pushes until the duration has ended and a killed worker was replaced by another, or until is done.
 func (d *demo) act(background, until context.Context, duration time.Duration) error {
-	pushing, stop := context.WithTimeout(until, duration)
+	end := time.Now().Add(duration)
+	pushing, stop := context.WithCancel(until)
 	defer stop()
 	g, ctx := errgroup.WithContext(background)
 	context.AfterFunc(ctx, stop)
 	g.Go(func() error { return d.pushAll(ctx, pushing) })
 	g.Go(func() error {
+		defer stop()
 		app.Sleep(pushing, min(duration/4, 5*time.Second))
 		killed, err := d.killHolder(ctx, pushing)
 		if err != nil || killed.IsZero() {
@@ -174,7 +176,11 @@ func (d *demo) act(background, until context.Context, duration time.Duration) er
 		if err := d.startWorker(background); err != nil {
 			return err
 		}
-		return d.awaitTakeover(ctx, killed)
+		if err := d.awaitTakeover(ctx, killed); err != nil {
+			return err
+		}
+		app.Sleep(pushing, time.Until(end))
+		return nil
 	})
 	return g.Wait()
 }
