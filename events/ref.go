@@ -1,6 +1,8 @@
 package events
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,7 +12,11 @@ import (
 // ErrBadRef is wrapped by every error of [ParseRef].
 var ErrBadRef = errors.New("not a Git ref")
 
-const maxRefSuffix = 150 // bytes, so that "name@ref" stays a file name
+const (
+	maxRefSuffix = 150  // bytes, so that "name@ref" stays a file name
+	maxRef       = 1000 // bytes
+	maxRefPart   = 250  // bytes between two slashes, so that Git can lock the ref's file
+)
 
 // Ref is a full Git ref name such as "refs/heads/main", or a commit by its hash. The zero value is the remote's default
 // branch. Only [ParseRef] returns other values.
@@ -24,7 +30,7 @@ var DetachedHead = Ref{"refs/lockstep/HEAD"}
 // ParseRef parses a ref name by the rules of git-check-ref-format. A name without the prefix "refs/" is a
 // branch; "" and "HEAD" are the remote's default branch; 40 or 64 hexadecimal digits are a commit, as for git
 // fetch. Beyond Git's rules it rejects a name directly below "refs/", a name that is not UTF-8, because JSON
-// cannot represent it, and a name whose [Ref.Suffix] exceeds 150 bytes.
+// cannot represent it, and a name of more than 1,000 bytes, or more than 250 between two slashes.
 func ParseRef(s string) (Ref, error) {
 	if s == "" || s == "HEAD" {
 		return Ref{}, nil
@@ -42,11 +48,7 @@ func ParseRef(s string) (Ref, error) {
 	if err := checkRefName(name); err != nil {
 		return Ref{}, fmt.Errorf("%w: %s: %w", ErrBadRef, quote(s), err)
 	}
-	ref := Ref{name}
-	if len(ref.Suffix()) > maxRefSuffix {
-		return Ref{}, fmt.Errorf("%w: %s: too long for a folder name", ErrBadRef, quote(s))
-	}
-	return ref, nil
+	return Ref{name}, nil
 }
 
 func checkRefName(name string) error {
@@ -55,6 +57,9 @@ func checkRefName(name string) error {
 	}
 	if !utf8.ValidString(name) {
 		return errors.New("not UTF-8")
+	}
+	if len(name) > maxRef {
+		return fmt.Errorf("longer than %d bytes", maxRef)
 	}
 	if strings.Contains(name, "..") || strings.Contains(name, "@{") || strings.HasSuffix(name, ".") {
 		return errors.New("has \"..\", \"@{\" or a trailing dot")
@@ -67,6 +72,9 @@ func checkRefName(name string) error {
 	for part := range strings.SplitSeq(name, "/") {
 		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
 			return errors.New("a part is empty, begins with a dot or ends in .lock")
+		}
+		if len(part) > maxRefPart {
+			return fmt.Errorf("a part is longer than %d bytes", maxRefPart)
 		}
 	}
 	return nil
@@ -94,13 +102,23 @@ func (r Ref) Commit() string {
 
 // Suffix returns the part after "@" in the name of this ref's folder: the short name of a branch, a commit, or the full
 // name of any other ref, with "/" as %2F and "%" as %25. It is unique for each ref: a branch whose short name could be
-// another ref has its full name.
+// another ref has its full name. If that is longer than 150 bytes, its end is "%." and 32 digits of the name's hash.
 func (r Ref) Suffix() string {
 	name := r.name
 	if short, ok := strings.CutPrefix(name, "refs/heads/"); ok && !strings.HasPrefix(short, "refs/") && !isCommit(short) {
 		name = short
 	}
-	return escapeRef.Replace(name)
+	escaped := escapeRef.Replace(name)
+	if len(escaped) <= maxRefSuffix {
+		return escaped
+	}
+	sum := sha256.Sum256([]byte(r.name))
+	end := "%." + hex.EncodeToString(sum[:16])
+	begin := strings.ToValidUTF8(escaped[:maxRefSuffix-len(end)], "")
+	if cut := strings.LastIndexByte(begin, '%'); cut >= len(begin)-2 { // within %2F or %25
+		begin = begin[:cut]
+	}
+	return begin + end
 }
 
 var escapeRef = strings.NewReplacer("%", "%25", "/", "%2F")

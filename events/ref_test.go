@@ -33,7 +33,8 @@ func TestParseRefExpands(t *testing.T) {
 		"a branch named with 63 digits": {strings.Repeat("a", 63), "refs/heads/" + strings.Repeat("a", 63), strings.Repeat("a", 63)},
 		"a branch named with 39 digits": {"0123456789abcdef0123456789abcdef0123456", "refs/heads/0123456789abcdef0123456789abcdef0123456", "0123456789abcdef0123456789abcdef0123456"},
 		"letters beyond ASCII":          {"größe", "refs/heads/größe", "größe"},
-		"the longest":                   {strings.Repeat("a", 150), "refs/heads/" + strings.Repeat("a", 150), strings.Repeat("a", 150)},
+		"the longest folder":            {strings.Repeat("a", 150), "refs/heads/" + strings.Repeat("a", 150), strings.Repeat("a", 150)},
+		"a long branch":                 {strings.Repeat("a", 151), "refs/heads/" + strings.Repeat("a", 151), strings.Repeat("a", 116) + "%.022f02dc7e7205a5b9d6af240fa68e86"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := events.ParseRef(tc.in)
@@ -90,9 +91,8 @@ func TestParseRefRefusesMoreThanGit(t *testing.T) {
 	for name, in := range map[string]string{
 		"a name right below refs":  "refs/stash",
 		"bytes that are not UTF-8": "caf\xe9",
-		"a name too long":          strings.Repeat("a", 151),
-		"a name too long escaped":  strings.Repeat("a/", 40) + strings.Repeat("b", 31),
-		"a full name too long":     "refs/tags/" + strings.Repeat("a", 137),
+		"a part too long":          "a/" + strings.Repeat("a", 251),
+		"a name too long":          strings.Repeat(strings.Repeat("a", 246)+"/", 4)[:987] + "/aa",
 		"a NUL":                    "a\x00b",
 		"a hash of zeros":          strings.Repeat("0", 40),
 	} {
@@ -143,6 +143,30 @@ func TestNoTwoRefsShareASuffix(t *testing.T) {
 			t.Fatalf("%q and %q have suffixes %q and %q", a, b, a.Suffix(), b.Suffix())
 		}
 	})
+}
+
+func TestLongNamesAreCut(t *testing.T) {
+	seen := map[string]string{}
+	for _, part := range []string{"a", "é", "€", "😀", "a/", "%", "é/a", "a%b/"} {
+		for n := range 320 {
+			name := strings.Repeat("x", n%7) + strings.TrimSuffix(strings.Repeat(part, n+1), "/") + "y"
+			r, err := events.ParseRef(name)
+			if err != nil {
+				continue // a part is too long
+			}
+			suffix := r.Suffix()
+			begin, _, isCut := strings.Cut(suffix, "%.")
+			begin = strings.NewReplacer("%2F", "/", "%25", "%").Replace(begin)
+			if len(suffix) > 150 || isCut && len(suffix) < 145 || !isCut && begin != name || !strings.HasPrefix(name, begin) ||
+				!utf8.ValidString(suffix) || strings.Contains(suffix, "/") {
+				t.Errorf("%q has suffix %q", name, suffix)
+			}
+			if other, ok := seen[suffix]; ok && other != r.String() {
+				t.Errorf("%q and %q have the same suffix", other, name)
+			}
+			seen[suffix] = r.String()
+		}
+	}
 }
 
 func TestSuffixIsOneFileName(t *testing.T) {

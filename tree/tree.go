@@ -30,8 +30,9 @@ type Tree struct {
 }
 
 // Open opens the tree that is now published below root under a name. The name is spelled as on disk:
-// "acme/widgets", or "acme/widgets@v1" for a ref other than the default branch, with %2F for a slash in the
-// ref. That of a view follows a ~, as in "acme/widgets@~/app/view" and "acme/widgets@v1~/app/view".
+// "acme/widgets", or "acme/widgets@v1" for a ref other than the default branch, with %2F for a slash and %25 for a percent
+// sign in the ref; a long ref may be given whole. That of a view follows a ~, as in "acme/widgets@~/app/view" and
+// "acme/widgets@v1~/app/view".
 func Open(root, name string) (*Tree, error) {
 	t, err := openName(root, name)
 	if err != nil {
@@ -45,6 +46,7 @@ func openName(root, name string) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	name = onDisk(name)
 	v, err := openVolume(root)
 	if err != nil {
 		return nil, err
@@ -143,6 +145,24 @@ func repoOf(name string) (events.RepoPath, error) {
 		err = fmt.Errorf("%w: want a ref after the @, with %%2F for a slash", events.ErrBadRepoPath)
 	}
 	return repo, err
+}
+
+// longestSuffix is the length in bytes above which [events.Ref.Suffix] is cut.
+const longestSuffix = 150
+
+// onDisk returns a name as it is on disk.
+func onDisk(name string) string {
+	path, rest, _ := strings.Cut(name, "@")
+	suffix, view, isView := strings.Cut(rest, "~")
+	ref, err := events.ParseRef(strings.NewReplacer("%2F", "/", "%25", "%").Replace(suffix))
+	if err != nil || len(suffix) <= longestSuffix {
+		return name
+	}
+	name = path + "@" + ref.Suffix()
+	if isView {
+		name += "~" + view
+	}
+	return name
 }
 
 // viewPattern matches the names of an app and a view.

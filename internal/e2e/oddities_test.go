@@ -254,6 +254,7 @@ func (r *oddRepository) tags() {
 var oddBranches = []string{
 	"refs/heads/a/b/c", "refs/heads/-x", "refs/heads/ümläut", "refs/heads/a'b\"c", "refs/heads/100%", "refs/heads/a%2Fb", "refs/heads/#1", "refs/heads/a@b", "refs/heads/@x",
 	"refs/heads/HEAD", "refs/heads/$(id)", "refs/heads/a;b&c|d", "refs/heads/{a,b}", "refs/heads/👍", "refs/heads/refs/heads/a", "refs/heads/a,b", "refs/heads/(x)", "refs/pull/1/head",
+	"refs/heads/" + strings.Repeat("long/", 80) + "x", "refs/heads/" + strings.Repeat("é", 120),
 }
 
 func (r *oddRepository) branches() {

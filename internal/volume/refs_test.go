@@ -1,11 +1,15 @@
 package volume
 
 import (
+	"errors"
+	"os"
+	"strings"
 	"testing"
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
+	"lockstep/tree"
 )
 
 func TestNamesOfOtherRefs(t *testing.T) {
@@ -29,6 +33,47 @@ func TestNamesOfOtherRefs(t *testing.T) {
 	w.mustBeSound(tag.Path, first)
 	if again := w.sync("refs/tags/v1"); again.Published {
 		t.Error("the tag was published again")
+	}
+}
+
+func TestLongNamesOfRefs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	for i, name := range []string{strings.Repeat("renovate/", 40) + "x", strings.Repeat("renovate/", 40) + "y", strings.Repeat("é", 120)} {
+		commit := w.commit(name, gitserver.Edit{Parent: first, Write: map[string]string{"a": name}})
+		ref := testenv.Must(events.ParseRef(name))(t)
+		res := w.sync(name)
+		if res.Path != widgets+"@"+ref.Suffix() || !strings.Contains(res.Path, "%.") {
+			t.Errorf("path %q", res.Path)
+		}
+		w.mustBeSound(res.Path, commit)
+		opened := testenv.Must(tree.Open(w.volume.Root(), widgets+"@"+strings.ReplaceAll(name, "/", "%2F")))(t)
+		if opened.Commit() != commit || opened.Ref() != ref {
+			t.Errorf("opened %s of %s", opened.Commit(), opened.Ref())
+		}
+		closeTree(t, opened)
+		w.publishViews(res, map[string][]string{"all": {"**"}})
+		w.mustRead(SubtreePath(res.Path, "argo", "all"), map[string]string{"a": name})
+		opened = testenv.Must(tree.Open(w.volume.Root(), SubtreePath(widgets+"@"+strings.ReplaceAll(name, "/", "%2F"), "argo", "all")))(t)
+		closeTree(t, opened)
+		if located, ok, err := w.volume.Locate(repoPath(t, widgets), ref); err != nil || !ok || located.Name != res.Path {
+			t.Errorf("located as %+v, %v", located, err)
+		}
+		if i == 0 {
+			continue
+		}
+		unwanted := func(app string, of events.Ref, isDefault bool) bool { return of != ref }
+		testenv.Must(0, w.volume.UnpublishSubtrees(t.Context(), repoPath(t, widgets), w.fence.Add(1), unwanted))(t)
+		if _, err := os.Lstat(w.path(SubtreePath(res.Path, "argo", "all"))); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("unwanted views: %v", err)
+		}
+		w.deleteRef("refs/heads/" + name)
+		testenv.Must(w.volume.RemoveRef(t.Context(), w.refRemoval(name)))(t)
+		if _, err := os.Lstat(w.path(res.Path)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a removed ref: %v", err)
+		}
 	}
 }
 
