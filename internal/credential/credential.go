@@ -47,6 +47,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/egress"
 	"lockstep/internal/git/wire"
 )
 
@@ -153,6 +154,9 @@ func (s *Store) known(name string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkURLs(name, texts["urls"]); err != nil {
+		return nil, err
+	}
 	if authOf(texts).IsZero() && texts["githubPrivateKey"] == "" {
 		return nil, events.Errorf(events.Permanent, events.ClassConfig,
 			"unknown credential %q; add %s or %s", name, s.Where(name, "password"), variable(name, "password"))
@@ -241,6 +245,16 @@ func (s *Store) readFile(name, file string) (text string, ok bool, err error) {
 		return string(bytes), true, nil
 	}
 	return strings.TrimRight(string(bytes), "\r\n"), true, nil
+}
+
+func (s *Store) checkURLs(name, urls string) error {
+	for prefix := range strings.FieldsSeq(urls) {
+		if err := egress.CheckPrefix(prefix); err != nil {
+			return events.Errorf(events.Permanent, events.ClassConfig, "credential %q: %w; correct %s or %s", name, err,
+				s.Where(name, "urls"), variable(name, "urls"))
+		}
+	}
+	return nil
 }
 
 // URLs returns the URL prefixes that a credential may be sent to, at least one. Its errors are as those of

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,9 +11,9 @@ import (
 	"lockstep/events"
 )
 
-// Check returns an error if dir, which may be empty, is not a directory, or if two credentials would read the
-// same variable: their names differ only in case, "-", "." and "_", or one variable that is set belongs to
-// both. It checks the credentials in dir and those named. It reads no secrets.
+// Check returns an error if dir, which may be empty, is not a directory, if a credential has invalid URL prefixes, or if two
+// credentials would read the same variable: their names differ only in case, "-", "." and "_", or one variable that is set
+// belongs to both. It checks the credentials in dir and those named. It reads no secrets.
 func Check(dir string, getenv func(string) string, named ...string) error {
 	names := slices.DeleteFunc(slices.Clone(named), func(name string) bool { return name == "" })
 	if dir != "" {
@@ -31,7 +32,12 @@ func Check(dir string, getenv func(string) string, named ...string) error {
 	}
 	slices.Sort(names)
 	readers := map[string]string{} // by variable
+	store := NewStore(dir, getenv)
 	for _, name := range slices.Compact(names) {
+		urls, _, _ := store.readFile(name, "urls") // an error is that of the first use
+		if err := store.checkURLs(name, cmp.Or(urls, getenv(variable(name, "urls")))); err != nil {
+			return fmt.Errorf("credentials: %w", err)
+		}
 		for file := range files {
 			key := variable(name, file)
 			other, taken := readers[key]

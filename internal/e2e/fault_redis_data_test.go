@@ -181,9 +181,8 @@ func clockIsSet(t *testing.T, from, to time.Duration, kill bool) (failure string
 	hangs.Store(false)
 	if kill {
 		doomed.Kill()
-	} else {
-		close(resume)
 	}
+	close(resume) // for the second worker, too, which may have begun already
 	unready := false
 	for time.Since(began) < 60*time.Second && client.XLen(ctx, events.DefaultNamespace.Results()).Val() < int64(sent) {
 		unready = unready || !isReady(address)

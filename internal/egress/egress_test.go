@@ -238,3 +238,28 @@ func serveNames(t *testing.T, addresses func() [][4]byte) string {
 	}()
 	return conn.LocalAddr().String()
 }
+
+func TestCheckPrefix(t *testing.T) {
+	for prefix, valid := range map[string]bool{
+		"https://git.example.com":                         true,
+		"https://git.example.com/acme/":                   true,
+		"ssh://git@git.example.com:2222/acme":             true,
+		"https://git.example.com/acme/my%20web+(1).git":   true,
+		"https://git.example.com/a,https://git.example/b": false,
+		"https://git.example.com/acme/,":                  false,
+		"https://*.example.com/":                          false,
+		`"https://git.example.com/"`:                      false,
+		"'https://git.example.com/'":                      false,
+		"https://git.example.com/;":                       false,
+		"<https://git.example.com/>":                      false,
+		"git.example.com/acme":                            false,
+		"git@git.example.com:acme":                        false,
+		"https:///acme":                                   false,
+		"https://git.example.com/?a=b":                    false,
+		"https://ada:hunter2@git.example.com/":            false,
+	} {
+		if err := CheckPrefix(prefix); (err == nil) != valid || err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", prefix, err)
+		}
+	}
+}

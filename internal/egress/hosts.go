@@ -2,6 +2,7 @@ package egress
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -115,4 +116,21 @@ func PortOf(u *url.URL) string {
 		return port
 	}
 	return map[string]string{"http": "80", "https": "443", "ssh": "22", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+}
+
+// CheckPrefix returns an error unless a string is the prefix of a remote's URL, as settings list them.
+func CheckPrefix(prefix string) error {
+	u, err := url.Parse(prefix)
+	switch {
+	case strings.ContainsAny(prefix, ",;*\"'`<>"):
+		return errors.New("a URL prefix contains a comma, a quote or a wildcard: list prefixes with white space between, without these")
+	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh":
+		return errors.New("want URL prefixes such as https://git.example.com/acme/")
+	case strings.ContainsAny(prefix, "?#"):
+		return errors.New("a URL prefix contains a query or a fragment; remove it")
+	}
+	if _, hasPassword := u.User.Password(); hasPassword {
+		return errors.New("a URL prefix contains a password; remove it")
+	}
+	return nil
 }

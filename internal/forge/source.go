@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 )
 
 // Source is a sender of webhooks and the permissions of its deliveries, which are received at POST /hooks/{Name}.
@@ -89,12 +90,11 @@ func folded(u *url.URL) string {
 
 // checkPrefix returns an error for a string that is not a prefix of a clone URL.
 func checkPrefix(prefix string) error {
-	u, err := url.Parse(prefix)
-	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh" {
-		return errors.New("want URL prefixes such as https://git.example.com/acme/")
+	if err := egress.CheckPrefix(prefix); err != nil {
+		return err
 	}
-	if u.User != nil || strings.ContainsAny(prefix, "?#") {
-		return errors.New("a URL contains a user, a query or a fragment; remove it")
+	if strings.Contains(prefix, "@") {
+		return errors.New("a URL contains a user; remove it")
 	}
 	return nil
 }

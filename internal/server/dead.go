@@ -55,6 +55,9 @@ func oneDead[T any](act func(ctx context.Context, cell, id string) (T, error)) h
 }
 
 func deadProblem(err error) error {
+	if errors.Is(err, operate.ErrSeveralLetters) {
+		err = fmt.Errorf("%w with ?cell=", err)
+	}
 	if status := DeadStatus(err); err != nil && status != http.StatusServiceUnavailable {
 		return problem{err, status}
 	}
