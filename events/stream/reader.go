@@ -15,7 +15,7 @@ import (
 
 const (
 	nextBlock  = time.Second // maximum duration of one blocking read
-	nextCount  = 100         // maximum entries of a stream per blocking read
+	nextCount  = 32          // maximum entries of a stream per blocking read
 	rangeCount = 500         // maximum entries per page of a range
 	rangeBytes = 1 << 20     // approximate size of a page of a range
 )

@@ -163,7 +163,7 @@ func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower) error {
 		case !redisx.Unavailable(err):
 			return err
 		}
-		Sleep(ctx, time.Second)
+		redisx.Pause(ctx, time.Second)
 	}
 }
 

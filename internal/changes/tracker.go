@@ -88,10 +88,7 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 		case ctx.Err() != nil:
 			return known, fmt.Errorf("wait for change %s: %w", entry, context.Cause(ctx))
 		case redisx.Unavailable(err):
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			redisx.Pause(ctx, pause)
 			pause = min(2*pause, lastRetry)
 		case err != nil:
 			return Progress{}, err
