@@ -207,10 +207,6 @@ func TestNoReadsWithoutClients(t *testing.T) {
 	f.cancel()
 	f.awaitEnd()
 	eventually(t, func() bool { d.board.hub.mu.Lock(); defer d.board.hub.mu.Unlock(); return len(d.board.hub.views) == 0 }, "the view ends")
-	d.board.tail.mu.Lock()
-	d.board.tail.lastUsed = time.Now().Add(-2 * idleTimeout)
-	d.board.tail.mu.Unlock()
-	eventually(t, func() bool { d.board.tail.mu.Lock(); defer d.board.tail.mu.Unlock(); return !d.board.tail.running }, "the tail ends")
 	idle := make(chan struct{})
 	go func() { d.board.hub.background.Wait(); close(idle) }()
 	select {
