@@ -136,7 +136,8 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	}
 	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results),
 		followers: &sharedFollowers{list: cfg.Followers}, histories: newHistories(cfg.Redis)}
-	d.hub = newHub(ctx, cfg.Log, d.tail)
+	d.hub = newHub(ctx, cfg.Log)
+	d.tail.start = d.hub.run
 	d.index = &repoIndex{repos: cfg.Repos, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {
 		return nil, err

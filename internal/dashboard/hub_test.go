@@ -99,7 +99,7 @@ func startHub(t *testing.T, load func() any) (*hub, *page) {
 	p := &page{name: "minutes", parts: []string{"busy"}, every: time.Millisecond, template: d.board.pages["overview"].template}
 	p.load = func(context.Context, url.Values, bool) (any, error) { return load(), nil }
 	ctx, cancel := context.WithCancel(context.Background())
-	h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(d.client, "results"))
+	h := newHub(ctx, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { cancel(); h.wait() })
 	return h, p
 }
@@ -299,7 +299,7 @@ func TestPageRecoversSoonAfterRedisTimeout(t *testing.T) {
 	p := &page{name: "minutes", parts: []string{"busy"}, every: refreshEvery, template: startDesk(t, nil).board.pages["overview"].template}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(nil, ""))
+		h := newHub(ctx, slog.New(slog.DiscardHandler))
 		defer h.wait()
 		defer cancel()
 		var back atomic.Bool
