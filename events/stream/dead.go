@@ -65,8 +65,7 @@ func NewDeadLetters(client redis.UniversalClient, prefix string) *DeadLetters {
 	return &DeadLetters{onceClient{client}, prefix, prefix + "dead"}
 }
 
-// List stops after scanning lettersLooked letters or lettersBytes bytes, reading lettersAtOnce letters at a time, even
-// if it has found fewer than requested.
+// List stops after scanning lettersLooked letters or lettersBytes bytes, even if it has found fewer than requested.
 const (
 	lettersLooked = 10_000
 	lettersBytes  = 32 << 20
@@ -81,59 +80,31 @@ func (d *DeadLetters) List(ctx context.Context, q Query) (page []Letter, next st
 	if limit < 0 || limit > lettersMost {
 		return nil, "", fmt.Errorf("stream: Query.Limit %d: want 1 to %d", limit, lettersMost)
 	}
-	next = q.After
-	for looked, bytes := 0, 0; looked < lettersLooked && bytes < lettersBytes; {
-		letters, err := d.read(ctx, next, q.Oldest)
-		if err != nil {
+	first, last, read := "+", "-", NewReader(d.redis).Backward
+	if q.Oldest {
+		first, last, read = "-", "+", NewReader(d.redis).Forward
+	}
+	if q.After != "" {
+		if err := checkIDs(q.After); err != nil {
 			return nil, "", err
 		}
-		for _, letter := range letters {
-			looked, bytes = looked+1, bytes+letter.size()
-			next = letter.ID
-			if q.Reason != "" && letter.Reason != q.Reason || q.Match != nil && !q.Match(letter) {
-				continue
-			}
-			if page = append(page, letter); len(page) == limit {
-				return page, next, nil
-			}
+		first = "(" + q.After
+	}
+	looked, bytes := 0, 0
+	for e, err := range read(ctx, d.dead, first, last) {
+		if err != nil {
+			return nil, "", fmt.Errorf("list dead letters: %w", err)
 		}
-		if len(letters) < lettersAtOnce {
-			return page, "", nil
+		letter := parseLetter(e)
+		if (q.Reason == "" || letter.Reason == q.Reason) && (q.Match == nil || q.Match(letter)) {
+			page = append(page, letter)
+		}
+		looked, bytes = looked+1, bytes+Size(e)
+		if len(page) == limit || looked == lettersLooked || bytes >= lettersBytes {
+			return page, e.ID, nil
 		}
 	}
-	return page, next, nil
-}
-
-// read returns the letters after the given one, or from the start if it is empty.
-func (d *DeadLetters) read(ctx context.Context, after string, oldest bool) ([]Letter, error) {
-	first, last, read := "+", "-", d.redis.XRevRangeN
-	if oldest {
-		first, last, read = "-", "+", d.redis.XRangeN
-	}
-	if after != "" {
-		if err := checkIDs(after); err != nil {
-			return nil, err
-		}
-		first = "(" + after
-	}
-	entries, err := read(ctx, d.dead, first, last, lettersAtOnce).Result()
-	if err != nil {
-		return nil, fmt.Errorf("list dead letters: %w", err)
-	}
-	letters := make([]Letter, len(entries))
-	for i, e := range entries {
-		letters[i] = parseLetter(e)
-	}
-	return letters, nil
-}
-
-// size returns the approximate size of the letter in bytes.
-func (l Letter) size() int {
-	n := len(l.Error)
-	for name, value := range l.Original {
-		n += len(name) + len(value)
-	}
-	return n
+	return page, "", nil
 }
 
 // Get returns one letter, or [ErrNoLetter].

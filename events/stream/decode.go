@@ -21,12 +21,16 @@ func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
 	for i := 0; i+1 < len(e.fields); i += 2 {
 		values[e.fields[i]] = e.fields[i+1]
 	}
+	return decodeValues(u, e.id, values)
+}
+
+func decodeValues(u redisstream.Unmarshaller, id string, values map[string]any) (*message.Message, error) {
 	msg, err := unmarshal(u, values)
 	if err != nil {
 		return nil, err
 	}
 	if msg.UUID == "" {
-		msg.UUID = e.id
+		msg.UUID = id
 	}
 	if msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata)

@@ -67,6 +67,9 @@
 // when the message is finished. A handler can read the parked entries of its key and settle them together
 // with its own: [Delivery.Siblings]. [Delivery.Defer] changes when siblings are redelivered.
 //
+// A [Reader] reads entries without a group, from a position that its caller keeps. Callers in a process that wait
+// for the same entries share a blocking read.
+//
 // # States of an entry
 //
 // Every entry that the group has read has a due time, at which it is redelivered unless it is finished. Due

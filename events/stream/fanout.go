@@ -20,8 +20,11 @@ type fanOut struct {
 
 func (f *fanOut) run(stop context.Context) {
 	defer close(f.out)
+	reader := NewReader(f.cfg.reader())
 	for wait := firstRetry; stop.Err() == nil; {
-		entries, err := readAfter(stop, f.cfg.reader(), f.stream, f.last, min(f.cfg.BlockTime, awaitBlock))
+		ctx, cancel := context.WithTimeout(stop, f.cfg.BlockTime)
+		read, err := reader.Next(ctx, Cursor{f.stream: f.last})
+		cancel()
 		if err != nil {
 			if stop.Err() == nil { // else Close has closed the Reader
 				f.outage.failed(stop, err)
@@ -32,7 +35,7 @@ func (f *fanOut) run(stop context.Context) {
 		}
 		f.outage.answered(stop, time.Hour)
 		wait = firstRetry
-		for _, e := range entries {
+		for _, e := range read[f.stream] {
 			f.deliver(stop, e)
 			f.last = e.ID
 		}
@@ -41,7 +44,7 @@ func (f *fanOut) run(stop context.Context) {
 
 // deliver hands a message out until it is acked or stop is done.
 func (f *fanOut) deliver(stop context.Context, e redis.XMessage) {
-	msg, err := decodeXMessage(f.cfg.Unmarshaller, e)
+	msg, err := decodeValues(f.cfg.Unmarshaller, e.ID, e.Values)
 	if err != nil {
 		f.cfg.Log.ErrorContext(stop, "undecodable entry skipped", "stream", f.stream, "entry", e.ID, "error", err)
 		return

@@ -167,6 +167,20 @@ func noStream(err error) bool {
 	return ok && strings.Contains(reply.Error(), "no such key")
 }
 
+// GroupCursor returns the ID of the last entry that a group has read, "" if there is no such group.
+func GroupCursor(ctx context.Context, client redis.UniversalClient, topic, group string) (string, error) {
+	groups, err := client.XInfoGroups(ctx, topic).Result()
+	if err != nil && !noStream(err) {
+		return "", fmt.Errorf("read the groups of %s: %w", topic, err)
+	}
+	for _, g := range groups {
+		if g.Name == group {
+			return g.LastDeliveredID, nil
+		}
+	}
+	return "", nil
+}
+
 // Consumers returns the consumers of a group, including those that crashed recently, the most recently active
 // first. A group that does not exist has none. A consumer is live if it has been idle for less than
 // [LiveFor]; before Redis 7.2 only a [Subscriber] is live while nothing arrives.

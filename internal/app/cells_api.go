@@ -20,8 +20,8 @@ import (
 )
 
 // placeAPI makes the endpoints about one repository work in its cell, and the lists of repositories and
-// watches go through all cells, if the process belongs to a directory. waiters is for blocking reads.
-func placeAPI(cfg Config, api *server.Config, client, waiters redis.UniversalClient) {
+// watches go through all cells, if the process belongs to a directory. tracker is of this process' cell.
+func placeAPI(cfg Config, api *server.Config, client redis.UniversalClient, tracker *changes.Tracker) {
 	if cfg.cells == nil {
 		return
 	}
@@ -30,7 +30,7 @@ func placeAPI(cfg Config, api *server.Config, client, waiters redis.UniversalCli
 		cell, err := all.Of(repo)
 		return cell.Namespace.Changes(), err
 	}
-	api.Changes = changesOfAll{all, waiters, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
+	api.Changes = changesOfAll{all, tracker, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
 	api.Watches = watchesOfAll{all}
 	api.AllLocks, api.Letters = locksByCell{all, &sync.Map{}}.list, &operate.Letters{Cells: all}
 	api.Locks = locksOfAll{api.Locks, all}
@@ -193,7 +193,7 @@ func (l locksOfAll) ForceRelease(ctx context.Context, key string, fence uint64) 
 // changesOfAll finds a change in the cell that has its entry. It looks in this process' cell first.
 type changesOfAll struct {
 	set     *cells.Set
-	waiters redis.UniversalClient
+	tracker *changes.Tracker // of own
 	own     cells.Member
 }
 
@@ -214,7 +214,7 @@ func (c changesOfAll) Wait(ctx context.Context, entry string) (changes.Progress,
 func (c changesOfAll) find(
 	ctx context.Context, entry string,
 ) (tracker *changes.Tracker, progress changes.Progress, err error) {
-	tracker = changes.NewTracker(c.waiters, c.own.Namespace)
+	tracker = c.tracker
 	progress, err = tracker.Progress(ctx, entry)
 	if err == nil && progress.State != changes.Unknown {
 		return tracker, progress, nil
@@ -228,10 +228,10 @@ func (c changesOfAll) find(
 	for _, a := range cells.Gather(ctx, others, cells.AnswerTimeout, func(
 		ctx context.Context, m cells.Member,
 	) (changes.Progress, error) {
-		return changes.NewTracker(c.waiters, m.Namespace).Progress(ctx, entry)
+		return c.tracker.In(m.Namespace).Progress(ctx, entry)
 	}) {
 		if a.Err == nil && a.Value.State != changes.Unknown {
-			return changes.NewTracker(c.waiters, a.Namespace), a.Value, nil
+			return c.tracker.In(a.Namespace), a.Value, nil
 		}
 		err = cmp.Or(err, a.Err)
 	}

@@ -7,13 +7,15 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/follow"
+	"lockstep/internal/redisx"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/volume"
 	"lockstep/locking"
@@ -145,18 +147,24 @@ func revoked(ctx context.Context, cfg Config, f *follow.Follower, err error) err
 
 // settleFollowed passes the results of the worker to a follower until ctx is done.
 func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower) error {
-	client := cfg.Redis.Open() // the read blocks
+	client := cfg.Redis.Open()
 	defer client.Close()
-	_, err := stream.Await(ctx, client, cfg.Namespace().Results(), "0", func(msg *message.Message) bool {
-		if result, err := events.ParseResult(msg.Payload); err == nil {
-			f.Settle(ctx, result)
+	after := stream.Cursor{cfg.Namespace().Results(): "0-0"}
+	for {
+		err := stream.NewReader(client).Follow(ctx, after, func(_ string, e redis.XMessage) error {
+			if result, err := changes.ParseResult(e); err == nil {
+				f.Settle(ctx, result)
+			}
+			return nil
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !redisx.Unavailable(err):
+			return err
 		}
-		return false
-	})
-	if ctx.Err() != nil {
-		return nil
+		redisx.Pause(ctx, time.Second)
 	}
-	return err
 }
 
 // isEmpty reports whether there is no repository on a volume.

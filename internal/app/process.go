@@ -180,9 +180,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	cfg.Metrics.Export(figures)
 	limits := telemetry.NewHosts(ReadHosts(cfg.Config, client))
 	cfg.Metrics.ExportHosts(limits)
-	waiters := cfg.Redis.Open() // not shared: a request that waits for a result blocks a connection
-	defer waiters.Close()
-	tracker := changes.NewTracker(waiters, namespace)
+	tracker := changes.NewTracker(client, namespace)
 	httpConfig := server.Config{
 		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken(), Proxies: cfg.Proxies(),
 		Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
@@ -207,7 +205,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		watch.NewRegistry(client, namespace)
 	httpConfig.Locks, httpConfig.Streams, httpConfig.Hosts = locks, figures, limits
 	httpConfig.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
-	placeAPI(cfg, &httpConfig, client, waiters)
+	placeAPI(cfg, &httpConfig, client, tracker)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http
 		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()

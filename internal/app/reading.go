@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/access"
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
@@ -44,7 +45,7 @@ func openReading(
 	var observer *telemetry.Reading
 	var err error
 	results := feed.Config{
-		Redis: client, Reader: blocking, Sources: resultSources(cfg, client, reading.Reader),
+		Redis: client, Reader: stream.NewReader(blocking), Sources: resultSources(cfg, client, reading.Reader),
 		Removed: reading.Tokens.Removed, Log: cfg.Log,
 		Observe: func(bytes int) { observer.Sent("results", int64(bytes)) },
 	}

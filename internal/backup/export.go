@@ -2,7 +2,6 @@ package backup
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -11,6 +10,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
+	"lockstep/internal/changes"
 	"lockstep/internal/notify"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -98,28 +98,21 @@ func (d *Document) add(
 func findMissed(
 	ctx context.Context, client redis.UniversalClient, namespace events.Namespace,
 ) (map[string]bool, error) {
-	const atOnce = 200
 	missed := map[string]bool{}
 	_, unsettled, err := stream.ReadWatermarks(ctx, client, namespace.Results())
-	if err != nil {
+	if err != nil || unsettled == "" {
 		return nil, err
 	}
-	for from, more := unsettled, unsettled != ""; more; {
-		entries, err := client.XRangeN(ctx, namespace.Results(), from, "+", atOnce).Result()
+	for entry, err := range stream.NewReader(client).Forward(ctx, namespace.Results(), unsettled, "+") {
 		if err != nil {
-			return nil, fmt.Errorf("read results: %w", err)
+			return nil, err
 		}
-		for _, entry := range entries {
-			from = "(" + entry.ID
-			payload, _ := entry.Values["payload"].(string)
-			switch r, _ := events.ParseResult([]byte(payload)); r.Type {
-			case events.ResultSynced, events.ResultView, events.ResultRemoved:
-				missed[r.Repo.Key()] = true
-			case events.ResultMoved:
-				missed[r.To.Key()] = true
-			}
+		switch r, _ := changes.ParseResult(entry); r.Type {
+		case events.ResultSynced, events.ResultView, events.ResultRemoved:
+			missed[r.Repo.Key()] = true
+		case events.ResultMoved:
+			missed[r.To.Key()] = true
 		}
-		more = len(entries) == atOnce
 	}
 	return missed, nil
 }

@@ -1,4 +1,4 @@
-// Package changes makes the messages of changes and results, and follows changes to their results.
+// Package changes makes the messages of changes and results, decodes results, and follows changes to their results.
 //
 //	msg, err := changes.Message(change)
 //	…
@@ -10,9 +10,11 @@ package changes
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 )
@@ -36,4 +38,20 @@ func ResultMessage(r events.Result) (*message.Message, error) {
 		return nil, fmt.Errorf("marshal result %s: %w", r.ID, err)
 	}
 	return message.NewMessage(r.ID, payload), nil
+}
+
+// ParseResult decodes an entry of a stream of results.
+func ParseResult(e redis.XMessage) (events.Result, error) {
+	payload, _ := e.Values["payload"].(string)
+	return events.ParseResult([]byte(payload))
+}
+
+// ResultOf decodes an entry if it is a result of a repository or of its move to that name.
+func ResultOf(e redis.XMessage, repo events.RepoPath) (events.Result, bool) {
+	payload, _ := e.Values["payload"].(string)
+	if !strings.Contains(strings.ToLower(payload), `"`+repo.Key()+`"`) { // saves decoding it
+		return events.Result{}, false
+	}
+	r, err := ParseResult(e)
+	return r, err == nil && (r.Repo.Equal(repo) || r.To.Equal(repo))
 }

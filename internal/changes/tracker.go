@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
@@ -39,15 +39,22 @@ type Progress struct {
 }
 
 // Tracker follows individual changes. A change is identified by its stream entry, as returned by
-// [stream.Publisher.Add]; see [events.Result.Entry]. A Tracker is safe for concurrent use.
+// [stream.Publisher.Add]; see [events.Result.Entry]. A Tracker is safe for concurrent use, and all its Waits together
+// occupy one of the client's connections.
 type Tracker struct {
 	redis     redis.UniversalClient
+	results   *stream.Reader
 	namespace events.Namespace
 }
 
-// NewTracker returns a Tracker of the changes of a deployment. Each Wait occupies one of the client's connections.
+// NewTracker returns a Tracker of the changes of a deployment.
 func NewTracker(client redis.UniversalClient, namespace events.Namespace) *Tracker {
-	return &Tracker{client, namespace}
+	return &Tracker{client, stream.NewReader(client), namespace}
+}
+
+// In returns the Tracker of the changes of another cell. It shares the connections of t.
+func (t *Tracker) In(namespace events.Namespace) *Tracker {
+	return &Tracker{t.redis, t.results, namespace}
 }
 
 const (
@@ -55,7 +62,6 @@ const (
 	lastRetry       = time.Second
 	recheckInterval = 5 * time.Second // of Wait: the change may be settled without a result, or lost by Redis
 	maxScan         = 25_000          // results to search, from either end; two changes may have 10,000 for views each
-	scanBatch       = 200
 )
 
 // Progress returns the state of a change. For a change that is no longer waiting it searches the results:
@@ -72,24 +78,20 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 	var known Progress
 	for pause := firstRetry; ; {
 		p, last, err := t.locate(ctx, entry)
+		if err == nil && p.State != Answered && p.State != Unknown {
+			known, pause = p, firstRetry
+			p, err = t.follow(ctx, entry, last)
+		}
 		switch {
-		case err == nil && (p.State == Answered || p.State == Unknown):
+		case err == nil && p.State != "":
 			return p, nil
 		case ctx.Err() != nil:
 			return known, fmt.Errorf("wait for change %s: %w", entry, context.Cause(ctx))
 		case redisx.Unavailable(err):
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			redisx.Pause(ctx, pause)
 			pause = min(2*pause, lastRetry)
-			continue
 		case err != nil:
 			return Progress{}, err
-		}
-		known, pause = p, firstRetry
-		if p, err := t.follow(ctx, entry, last); err != nil || p.State != "" {
-			return p, err
 		}
 	}
 }
@@ -97,15 +99,20 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 // follow waits up to recheckInterval for the result of the change, among the results after ID last. If none arrives,
 // the Progress is zero.
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
-	slice, cancel := context.WithTimeout(ctx, recheckInterval)
-	defer cancel()
-	_, err = stream.Await(slice, t.redis, t.namespace.Results(), last, func(msg *message.Message) bool {
-		return p.read(msg.UUID, msg.Payload, entry)
-	})
-	if slice.Err() != nil {
-		return p, nil
+	topic := t.namespace.Results()
+	after := stream.Cursor{topic: last}
+	for end := time.Now().Add(recheckInterval); time.Now().Before(end) && ctx.Err() == nil; {
+		read, err := t.results.Next(ctx, after)
+		if err != nil {
+			return Progress{}, err
+		}
+		for _, e := range read[topic] {
+			if after[topic] = e.ID; p.read(e, entry) {
+				return p, nil
+			}
+		}
 	}
-	return p, err
+	return Progress{}, nil
 }
 
 // locate returns the progress of a change and, if it is waiting, the last result so far.
@@ -161,10 +168,10 @@ func (t *Tracker) state(ctx context.Context, entry string) (_ State, last string
 
 // search searches the results added since ms: the oldest and, if there are too many to read all, the newest.
 func (t *Tracker) search(ctx context.Context, entry string, ms uint64) (Progress, error) {
-	since := strconv.FormatUint(ms, 10)
-	p, all, err := t.scan(ctx, entry, since, "+", t.redis.XRangeN)
+	topic, since := t.namespace.Results(), strconv.FormatUint(ms, 10)
+	p, all, err := scan(t.results.Forward(ctx, topic, since, "+"), entry)
 	if err == nil && !all && p.State == "" {
-		p, _, err = t.scan(ctx, entry, "+", since, t.redis.XRevRangeN)
+		p, _, err = scan(t.results.Backward(ctx, topic, "+", since), entry)
 	}
 	if p.State == "" {
 		p.State = Unknown
@@ -172,37 +179,23 @@ func (t *Tracker) search(ctx context.Context, entry string, ms uint64) (Progress
 	return p, err
 }
 
-// scan searches the results between two IDs with a command for that direction, and reports whether it reached
-// the end. The progress is zero if the result was not found.
-func (t *Tracker) scan(ctx context.Context, entry, from, to string,
-	read func(ctx context.Context, stream, from, to string, count int64) *redis.XMessageSliceCmd,
-) (p Progress, all bool, err error) {
-	for range maxScan / scanBatch {
-		found, err := read(ctx, t.namespace.Results(), from, to, scanBatch).Result()
-		if err != nil {
-			return Progress{}, false, err
-		}
-		for _, e := range found {
-			uuid, _ := e.Values[redisstream.UUIDHeaderKey].(string)
-			payload, _ := e.Values["payload"].(string)
-			if p.read(uuid, []byte(payload), entry) {
-				return p, false, nil
-			}
-			from = "(" + e.ID
-		}
-		if len(found) < scanBatch {
-			return Progress{}, true, nil
+// scan searches results, and reports whether it reached the end. The progress is zero if the result was not found.
+func scan(results iter.Seq2[redis.XMessage, error], entry string) (p Progress, all bool, err error) {
+	n := 0
+	for e, err := range results {
+		if n++; err != nil || p.read(e, entry) || n == maxScan {
+			return p, false, err
 		}
 	}
-	return Progress{}, false, nil
+	return Progress{}, true, nil
 }
 
-// read sets p if the message is the result of the change.
-func (p *Progress) read(uuid string, payload []byte, entry string) bool {
-	if !strings.Contains(uuid, "/"+entry) {
+// read sets p if the entry is the result of the change.
+func (p *Progress) read(e redis.XMessage, entry string) bool {
+	if uuid, _ := e.Values[redisstream.UUIDHeaderKey].(string); !strings.Contains(uuid, "/"+entry) { // saves decoding it
 		return false
 	}
-	result, err := events.ParseResult(payload)
+	result, err := ParseResult(e)
 	if err != nil || result.Type == events.ResultView || result.Type == events.ResultPurged { // a view may have any name
 		return false
 	}

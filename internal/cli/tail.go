@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,10 +68,7 @@ func newTailCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-const (
-	tailBatch = 100
-	tailBlock = time.Second // how long XREAD waits, and after how long a cell that did not answer is asked again
-)
+const tailPause = time.Second // after which a cell that did not answer is asked again
 
 // errPrinted ends a tail that has printed as many lines as wanted.
 var errPrinted = errors.New("printed")
@@ -110,22 +106,22 @@ func (f *tailFlags) follow(
 	all, ctx := errgroup.WithContext(ctx)
 	for _, cell := range set.Members() {
 		all.Go(func() error {
-			topics := []string{cell.Namespace.Results()}
-			if f.changes {
-				topics = append(topics, cell.Namespace.Changes())
-			}
-			var from []string
-			for failing := false; ; {
-				now, err := stream.Time(ctx, client, topics[0])
+			reader, after := stream.NewReader(client), stream.Cursor(nil)
+			for failing := false; ; failing = true {
+				now, err := stream.Time(ctx, client, cell.Namespace.Results())
 				if err != nil {
 					now = time.Now() // by which a cell that is away will be read from here on
 				}
-				if from == nil {
-					from = slices.Repeat([]string{strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"}, len(topics))
+				if after == nil {
+					from := strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"
+					after = stream.Cursor{cell.Namespace.Results(): from}
+					if f.changes {
+						after[cell.Namespace.Changes()] = from
+					}
 				}
 				if err == nil {
 					failing = false
-					err = followStreams(ctx, client, topics, from, show)
+					err = reader.Follow(ctx, after, show)
 				}
 				if set.IsSingle() || !redisx.Unavailable(err) || ctx.Err() != nil {
 					return err
@@ -133,11 +129,7 @@ func (f *tailFlags) follow(
 				if !failing {
 					fmt.Fprintln(std.Stderr, "lockstep: cell "+cell.Name+" does not answer, trying again: "+term.OneLine(err))
 				}
-				failing = true
-				select {
-				case <-time.After(tailBlock):
-				case <-ctx.Done():
-				}
+				redisx.Pause(ctx, tailPause)
 			}
 		})
 	}
@@ -145,34 +137,6 @@ func (f *tailFlags) follow(
 		return err
 	}
 	return nil
-}
-
-// followStreams calls fn for each entry of topics after those in from, which it keeps up to date, until Redis
-// or fn fails.
-func followStreams(
-	ctx context.Context, client redis.UniversalClient, topics, from []string,
-	fn func(topic string, entry redis.XMessage) error,
-) error {
-	for {
-		read, err := client.XRead(ctx, &redis.XReadArgs{
-			Streams: slices.Concat(topics, from), Count: tailBatch, Block: tailBlock,
-		}).Result()
-		if errors.Is(err, redis.Nil) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, found := range read {
-			i := slices.Index(topics, found.Stream)
-			for _, entry := range found.Messages {
-				if err := fn(found.Stream, entry); err != nil {
-					return err
-				}
-				from[i] = entry.ID
-			}
-		}
-	}
 }
 
 // entryLine formats an entry and returns its repository.

@@ -38,16 +38,6 @@ func (d *Dashboard) cellOf(repo events.RepoPath) (RepoCell, error) {
 	return RepoCell{Results: d.cfg.Results, Watches: d.cfg.Watches, Outboxes: d.cfg.Outboxes}, nil
 }
 
-// historiesOf returns the histories of the repositories with a stream of results.
-func (d *Dashboard) historiesOf(results string) *histories {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.histories[results] == nil {
-		d.histories[results] = &histories{redis: d.cfg.Redis, topic: results}
-	}
-	return d.histories[results]
-}
-
 // cellTimeout limits the page of a repository in another cell.
 const cellTimeout = 1500 * time.Millisecond
 

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -99,9 +98,7 @@ type Dashboard struct {
 
 	index     *repoIndex
 	followers *sharedFollowers
-
-	mu        sync.Mutex
-	histories map[string]*histories // by stream of results
+	histories *histories
 }
 
 // New returns a Dashboard that runs until ctx is done; [Dashboard.Wait] waits for its background work to end.
@@ -138,8 +135,9 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, err
 	}
 	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results),
-		followers: &sharedFollowers{list: cfg.Followers}, histories: map[string]*histories{}}
-	d.hub = newHub(ctx, cfg.Log, d.tail)
+		followers: &sharedFollowers{list: cfg.Followers}, histories: newHistories(cfg.Redis)}
+	d.hub = newHub(ctx, cfg.Log)
+	d.tail.start = d.hub.run
 	d.index = &repoIndex{repos: cfg.Repos, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {
 		return nil, err

@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"html/template"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/changes"
 )
 
 const (
@@ -21,15 +22,17 @@ const (
 	historiesKept  = 128      // repositories
 )
 
-// histories reads the newest results of single repositories from the stream of results, which has
-// no index by repository. It caches the results of the repositories shown most recently. It is safe
-// for concurrent use.
+// histories reads the newest results of single repositories from streams of results, which have no index by
+// repository. It caches the results of some repositories. It is safe for concurrent use.
 type histories struct {
-	redis redis.UniversalClient
-	topic string
+	reader *stream.Reader
 
 	mu    sync.Mutex
-	known map[string]*history // by repository key
+	known map[string]history // by stream and repository key
+}
+
+func newHistories(client redis.UniversalClient) *histories {
+	return &histories{reader: stream.NewReader(client), known: map[string]history{}}
 }
 
 // history is the newest results of a repository.
@@ -37,91 +40,60 @@ type history struct {
 	results []settled // newest first, at most historyShown
 	upto    string    // newest entry read
 	since   time.Time // older results are unknown; zero if the whole stream was read
-	used    time.Time
 }
 
-// of returns the history of a repository.
-func (h *histories) of(ctx context.Context, repo events.RepoPath) (history, error) {
+// of returns the history of a repository with a stream of results.
+func (h *histories) of(ctx context.Context, topic string, repo events.RepoPath) (history, error) {
+	key := topic + " " + repo.Key()
 	h.mu.Lock()
-	last, seen := h.known[repo.Key()]
-	var was history
-	if seen {
-		was = *last
-	}
+	was := h.known[key]
 	h.mu.Unlock()
-	now, err := h.read(ctx, repo, was)
+	now, err := h.read(ctx, topic, repo, was)
 	if err != nil {
 		return history{}, fmt.Errorf("read the results of %s: %w", repo, err)
 	}
-	now.used = time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.known == nil {
-		h.known = map[string]*history{}
+	if _, seen := h.known[key]; !seen && len(h.known) >= historiesKept {
+		for other := range h.known { // any one: it can be read again
+			delete(h.known, other)
+			break
+		}
 	}
-	if len(h.known) >= historiesKept && !seen {
-		h.dropOldest()
-	}
-	h.known[repo.Key()] = &now
+	h.known[key] = now
 	return now, nil
 }
 
-func (h *histories) dropOldest() {
-	oldest := ""
-	for key, one := range h.known {
-		if oldest == "" || one.used.Before(h.known[oldest].used) {
-			oldest = key
-		}
-	}
-	delete(h.known, oldest)
-}
-
 // read adds the results after was.upto, newest first, until there are enough or too many have been read.
-func (h *histories) read(ctx context.Context, repo events.RepoPath, was history) (history, error) {
-	const batch = 500
-	now := history{upto: was.upto, since: was.since}
-	to, stop := "+", "-"
+func (h *histories) read(ctx context.Context, topic string, repo events.RepoPath, was history) (history, error) {
+	now, stop := history{upto: was.upto, since: was.since}, "-"
 	if was.upto != "" {
 		stop = "(" + was.upto
 	}
-	for scanned, bytes := 0, 0; ; {
-		entries, err := h.redis.XRevRangeN(ctx, h.topic, to, stop, batch).Result()
+	scanned, bytes := 0, 0
+	for e, err := range h.reader.Backward(ctx, topic, "+", stop) {
 		if err != nil {
 			return history{}, err
 		}
-		if scanned == 0 && len(entries) > 0 {
-			now.upto = entries[0].ID
+		if scanned == 0 {
+			now.upto = e.ID
 		}
-		for _, e := range entries {
-			bytes += entrySize(e)
-			if s, ok := resultOf(e, repo); ok {
+		if r, ok := changes.ResultOf(e, repo); ok && r.Repo.Equal(repo) {
+			if s, ok := settledOf(e.ID, r); ok {
 				now.results = append(now.results, s)
 			}
 		}
-		scanned += len(entries)
-		if len(now.results) >= historyShown || len(entries) < batch {
+		scanned, bytes = scanned+1, bytes+stream.Size(e)
+		if len(now.results) >= historyShown {
 			break
 		}
-		oldest := entries[len(entries)-1].ID
-		// what was known before leaves a gap: drop it
-		if to = "(" + oldest; scanned >= historyScanned || bytes >= historyRead {
-			now.since, was.results = events.EntryTime(oldest), nil
+		if scanned >= historyScanned || bytes >= historyRead {
+			now.since, was.results = events.EntryTime(e.ID), nil // what was known before leaves a gap: drop it
 			break
 		}
 	}
 	now.results, _ = first(historyShown, append(now.results, was.results...))
 	return now, nil
-}
-
-// resultOf parses an entry if it is a result of the repository. The text is searched first, because parsing costs more.
-func resultOf(e redis.XMessage, repo events.RepoPath) (settled, bool) {
-	payload, _ := e.Values["payload"].(string)
-	name := repo.String()
-	if !strings.Contains(payload, name) && !strings.Contains(strings.ToLower(payload), repo.Key()) {
-		return settled{}, false
-	}
-	s, ok := parseSettled(e)
-	return s, ok && strings.EqualFold(s.Repo, name)
 }
 
 // tree returns the tree of the newest result that published a commit of a ref, or "".

@@ -28,7 +28,6 @@ var errBusy = errors.New("too many lists are being loaded; retrying")
 type hub struct {
 	ctx        context.Context // done when the dashboard stops
 	log        *slog.Logger
-	tail       *tail
 	expensive  map[bool]chan struct{} // semaphores for expensive pages, by admin
 	retryEvery time.Duration          // maximum pause after a failed load
 	background sync.WaitGroup
@@ -56,10 +55,9 @@ type client struct {
 
 type part struct{ name, content string }
 
-func newHub(ctx context.Context, log *slog.Logger, tail *tail) *hub {
-	h := &hub{ctx: ctx, log: log, tail: tail, retryEvery: readTimeout, views: map[string]*view{}}
+func newHub(ctx context.Context, log *slog.Logger) *hub {
+	h := &hub{ctx: ctx, log: log, retryEvery: readTimeout, views: map[string]*view{}}
 	h.expensive = map[bool]chan struct{}{false: make(chan struct{}, maxExpensive), true: make(chan struct{}, maxExpensive)}
-	tail.start = h.run
 	return h
 }
 

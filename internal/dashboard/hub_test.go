@@ -99,7 +99,7 @@ func startHub(t *testing.T, load func() any) (*hub, *page) {
 	p := &page{name: "minutes", parts: []string{"busy"}, every: time.Millisecond, template: d.board.pages["overview"].template}
 	p.load = func(context.Context, url.Values, bool) (any, error) { return load(), nil }
 	ctx, cancel := context.WithCancel(context.Background())
-	h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(d.client, "results"))
+	h := newHub(ctx, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { cancel(); h.wait() })
 	return h, p
 }
@@ -207,10 +207,6 @@ func TestNoReadsWithoutClients(t *testing.T) {
 	f.cancel()
 	f.awaitEnd()
 	eventually(t, func() bool { d.board.hub.mu.Lock(); defer d.board.hub.mu.Unlock(); return len(d.board.hub.views) == 0 }, "the view ends")
-	d.board.tail.mu.Lock()
-	d.board.tail.lastUsed = time.Now().Add(-2 * idleTimeout)
-	d.board.tail.mu.Unlock()
-	eventually(t, func() bool { d.board.tail.mu.Lock(); defer d.board.tail.mu.Unlock(); return !d.board.tail.running }, "the tail ends")
 	idle := make(chan struct{})
 	go func() { d.board.hub.background.Wait(); close(idle) }()
 	select {
@@ -303,7 +299,7 @@ func TestPageRecoversSoonAfterRedisTimeout(t *testing.T) {
 	p := &page{name: "minutes", parts: []string{"busy"}, every: refreshEvery, template: startDesk(t, nil).board.pages["overview"].template}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		h := newHub(ctx, slog.New(slog.DiscardHandler), newTail(nil, ""))
+		h := newHub(ctx, slog.New(slog.DiscardHandler))
 		defer h.wait()
 		defer cancel()
 		var back atomic.Bool

@@ -157,7 +157,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.Rep
 	if cell.Name == "" { // the volume of another cell is elsewhere
 		shown.Bytes, shown.Sized = d.size(repository.Repo)
 	}
-	past, err := d.historiesOf(cell.Results).of(ctx, repo)
+	past, err := d.histories.of(ctx, cell.Results, repo)
 	if err != nil {
 		return nil, err
 	}

@@ -145,11 +145,11 @@ func TestSyncNowNeedsAReceiver(t *testing.T) {
 func TestHistoryReadsOnlyWhatIsNew(t *testing.T) {
 	t.Parallel()
 	d := startDesk(t, nil)
-	h := &histories{redis: d.client, topic: events.DefaultNamespace.Results()}
+	h, topic := newHistories(d.client), events.DefaultNamespace.Results()
 	repo := mustRepo(t, "acme/widgets")
 	read := func(want ...string) {
 		t.Helper()
-		now, err := h.of(t.Context(), repo)
+		now, err := h.of(t.Context(), topic, repo)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,18 +169,18 @@ func TestHistoryReadsOnlyWhatIsNew(t *testing.T) {
 	second := d.settle(synced(t, "Acme/Widgets"), time.Second)
 	d.settle(synced(t, "acme/other"), time.Second)
 	read(second, first)
-	if err := d.client.XTrimMaxLen(t.Context(), h.topic, 1).Err(); err != nil {
+	if err := d.client.XTrimMaxLen(t.Context(), topic, 1).Err(); err != nil {
 		t.Fatal(err)
 	}
 	read(second, first) // known, although trimmed since
 	for range historyShown {
 		d.settle(synced(t, "acme/widgets"), time.Second)
 	}
-	if now, err := h.of(t.Context(), repo); err != nil || len(now.results) != historyShown || now.results[historyShown-1].Entry == second {
+	if now, err := h.of(t.Context(), topic, repo); err != nil || len(now.results) != historyShown || now.results[historyShown-1].Entry == second {
 		t.Errorf("%d results, want the newest %d: %v", len(now.results), historyShown, err)
 	}
 	for n := range historiesKept + 5 {
-		if _, err := h.of(t.Context(), mustRepo(t, fmt.Sprint("acme/r", n))); err != nil {
+		if _, err := h.of(t.Context(), topic, mustRepo(t, fmt.Sprint("acme/r", n))); err != nil {
 			t.Fatal(err)
 		}
 	}

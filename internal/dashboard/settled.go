@@ -4,8 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"lockstep/events"
 )
 
@@ -36,18 +34,15 @@ type settled struct {
 	polled bool
 }
 
-// parseSettled parses an entry of the results stream. It returns false if the entry is not the
-// valid result of a change. Results of views do not count: one change may have 10,000, which would
-// hide all others. Nor do purges, which answer no change.
-func parseSettled(e redis.XMessage) (settled, bool) {
-	payload, _ := e.Values["payload"].(string)
-	r, err := events.ParseResult([]byte(payload))
-	if err != nil || r.Type == events.ResultView || r.Type == events.ResultPurged {
+// settledOf returns a result of an entry. It returns false if the result is not that of a change. Results of views do
+// not count: one change may have 10,000, which would hide all others. Nor do purges, which answer no change.
+func settledOf(entry string, r events.Result) (settled, bool) {
+	if r.Type == events.ResultView || r.Type == events.ResultPurged {
 		return settled{}, false
 	}
-	at := events.EntryTime(e.ID)
+	at := events.EntryTime(entry)
 	s := settled{
-		Entry: e.ID, At: at, Class: clip(40, string(r.Class)), Repo: clip(300, r.Repo.String()),
+		Entry: entry, At: at, Class: clip(40, string(r.Class)), Repo: clip(300, r.Repo.String()),
 		Ref:   clip(200, r.Ref.String()),
 		After: clip(64, r.After), To: clip(300, r.To.String()), Tree: clip(600, r.Tree), Took: r.Took,
 		App: clip(100, r.App), Worker: clip(100, workerOf(r.Source)),

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,50 +14,45 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/changes"
 )
 
 const (
-	idleTimeout     = 15 * time.Second // after the last snapshot, the tail stops
-	firstWait       = time.Second      // maximum wait of a page for the first results
-	recentKept      = 1000
-	readBytes       = 2 << 20 // approximate limit of one read
-	readMaxResults  = 1000
-	readMinResults  = 10
-	historyBytes    = 8 << 20 // approximate limit of the history read at the start
-	historyResults  = 5000
-	measureInterval = 10 * time.Second
-	tailBlock       = time.Second // how long XREAD blocks, and therefore how long a shutdown may take
-	tailPause       = 100 * time.Millisecond
-	tailTimeout     = 5 * time.Second
-	historyTimeout  = 2 * time.Second // after which no older part of the history is read
+	oldAfter    = 5 * time.Second // after which results are read before a page shows them
+	firstWait   = time.Second     // how long a page waits for that
+	recentKept  = 1000
+	tailPause   = 250 * time.Millisecond // between reads, at least
+	tailResults = 5000                   // results of one read
+	tailBytes   = 8 << 20                // their approximate size
+	tailLimit   = 2 * time.Second        // how long one read takes results
+	tailTimeout = 5 * time.Second        // of one read
 )
 
-// tail follows the results stream while pages need it, with one reader for all pages. If it falls behind, it reads
-// only the newest results and weights them to account for the skipped ones.
+// tail has the results of the last span, for all pages. Pages that show them start the next read, in the background.
+// It reads the newest results first. If it falls behind, it leaves out the others and weights those that it has to
+// account for them.
 type tail struct {
 	redis redis.UniversalClient
 	topic string
 	start func(func(ctx context.Context)) // runs a function in the background
 
-	mu       sync.Mutex
-	lastUsed time.Time // time of the last snapshot
-	running  bool
-	ready    chan struct{} // closed after the first read, even a failed one
-	err      error         // of the last read
-	window   window
-	recent   []settled     // oldest first; the last recentKept count
-	skew     time.Duration // Redis' clock minus ours
+	mu      sync.Mutex
+	reading chan struct{} // closed at the end of the current read; nil if there is none
+	readAt  time.Time     // end of the last read
+	next    time.Time     // when the next read may start
+	err     error         // of the last read
+	window  window
+	recent  []settled     // oldest first; the last recentKept count
+	skew    time.Duration // Redis' clock minus ours
 
-	// Used only by the reading goroutine.
-	last        string    // ID of the last entry read; "" before the first read
-	added       int64     // entries ever added up to last, according to Redis
-	measured    time.Time // time of the last call to measure
-	averageSize float64   // bytes per result
-	spent       time.Duration
+	// Used only by the current read.
+	last  string // ID of the last entry read; "" before the first read
+	added int64  // entries ever added up to last, according to Redis
+	limit int    // tailResults, or less in tests
 }
 
 func newTail(client redis.UniversalClient, topic string) *tail {
-	return &tail{redis: client, topic: topic, ready: make(chan struct{}), averageSize: 2048}
+	return &tail{redis: client, topic: topic, limit: tailResults}
 }
 
 type snapshot struct {
@@ -67,22 +61,23 @@ type snapshot struct {
 	window *window
 }
 
-// snapshot returns the results known so far and keeps the tail running for idleTimeout. It starts the tail if needed
-// and then waits up to firstWait for the first results. It returns the error of the last read, if that failed.
+// snapshot returns the results read so far, and starts a read. It waits up to firstWait for that read if the results
+// are old. It returns the error of the last read, if that failed.
 func (t *tail) snapshot(ctx context.Context) (snapshot, error) {
 	t.mu.Lock()
-	t.lastUsed = time.Now()
-	if !t.running {
-		t.running, t.ready, t.err = true, make(chan struct{}), nil
-		t.start(t.follow)
+	if t.reading == nil && time.Now().After(t.next) {
+		t.reading = make(chan struct{})
+		t.start(t.refresh)
 	}
-	ready := t.ready
+	reading, isOld := t.reading, time.Since(t.readAt) > oldAfter
 	t.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, firstWait)
-	defer cancel()
-	select {
-	case <-ready:
-	case <-ctx.Done():
+	if reading != nil && isOld {
+		ctx, cancel := context.WithTimeout(ctx, firstWait)
+		defer cancel()
+		select {
+		case <-reading:
+		case <-ctx.Done():
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,171 +90,77 @@ func (t *tail) snapshot(ctx context.Context) (snapshot, error) {
 	return snapshot{Now: time.Now().Add(t.skew), Recent: recent, window: &w}, nil
 }
 
-// follow reads new results until ctx is done or no snapshot has been taken for idleTimeout.
-func (t *tail) follow(ctx context.Context) {
-	t.last = ""
-	for {
-		t.spent = 0
-		err := t.read(ctx)
-		pause := max(tailPause, 9*t.spent) // use at most a tenth of a core
-		if err != nil {
-			pause = refreshEvery
-		}
-		t.mu.Lock()
-		t.err = err
-		select {
-		case <-t.ready:
-		default:
-			close(t.ready)
-		}
-		if time.Since(t.lastUsed) > idleTimeout || ctx.Err() != nil {
-			t.running = false
-			t.mu.Unlock()
-			return
-		}
-		t.mu.Unlock()
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+// refresh reads new results, anew if those known are old: weights would be wrong for a long time.
+func (t *tail) refresh(ctx context.Context) {
+	start := time.Now()
+	if start.Sub(t.readAt) > oldAfter {
+		t.last = ""
 	}
+	err := t.read(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.err, t.readAt = err, time.Now()
+	t.next = t.readAt.Add(max(tailPause, 9*t.readAt.Sub(start))) // use at most a tenth of a core
+	close(t.reading)
+	t.reading = nil
 }
 
-// read adds the results since the last read. The first read loads the history instead.
+// read adds the results since the last read. The first read, and the first after Redis lost its data, begin anew with
+// those of the last span.
 func (t *tail) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()
-	if t.last == "" || time.Since(t.measured) > measureInterval {
-		newest, added, err := t.measure(ctx)
-		if err != nil {
-			return fmt.Errorf("measure %s: %w", t.topic, err)
-		}
-		if t.last == "" || events.EntryAfter(t.last, newest) { // the first read, or Redis lost its data
-			t.added = added
-			return t.loadHistory(ctx, newest)
-		}
-	}
-	limit, weight := t.batchSize(readBytes, readMaxResults), 1.0
-	entries, err := t.await(ctx, limit)
+	start := time.Now()
+	now, err := stream.Time(ctx, t.redis, t.topic)
 	if err != nil {
 		return fmt.Errorf("follow %s: %w", t.topic, err)
 	}
-	t.added += int64(len(entries))
-	if int64(len(entries)) == limit {
-		_, added, err := t.measure(ctx)
-		if err != nil {
-			return fmt.Errorf("follow %s: %w", t.topic, err)
-		}
-		entries, err = t.redis.XRevRangeN(ctx, t.topic, "+", "("+t.last, limit).Result()
-		if err != nil {
-			return fmt.Errorf("follow %s: %w", t.topic, err)
-		}
-		slices.Reverse(entries)
-		weight = 1 + max(0, float64(added-t.added))/float64(max(1, len(entries)))
-		t.added = max(added, t.added)
-	}
-	if len(entries) > 0 {
-		t.addEntries(entries, weight)
-		t.last = entries[len(entries)-1].ID
-	}
-	return nil
-}
-
-// await returns the next results, or none if none arrive within tailBlock.
-func (t *tail) await(ctx context.Context, limit int64) ([]redis.XMessage, error) {
-	read, err := t.redis.XRead(ctx, &redis.XReadArgs{
-		Streams: []string{t.topic, t.last}, Count: limit, Block: tailBlock,
-	}).Result()
-	if errors.Is(err, redis.Nil) {
-		return nil, nil
-	}
-	if err != nil || len(read) == 0 {
-		return nil, err
-	}
-	return read[0].Messages, nil
-}
-
-// measure returns the ID of the newest entry and the number of entries ever added, and updates the clock skew.
-func (t *tail) measure(ctx context.Context) (newest string, added int64, err error) {
-	local := time.Now()
-	clock, err := stream.Time(ctx, t.redis, t.topic)
-	if err != nil {
-		return "", 0, err
-	}
-	t.mu.Lock()
-	t.skew = clock.Sub(local)
-	t.mu.Unlock()
 	info, err := t.redis.XInfoStream(ctx, t.topic).Result()
-	if err != nil && !strings.Contains(err.Error(), "no such key") { // there are no results yet
-		return "", 0, err
+	switch {
+	case err != nil && !strings.Contains(err.Error(), "no such key"):
+		return fmt.Errorf("follow %s: %w", t.topic, err)
+	case info == nil: // there are no results yet
+		info = &redis.XInfoStream{}
 	}
-	t.measured = time.Now()
-	if info == nil {
-		return "0-0", 0, nil
+	newest, since := cmp.Or(info.LastGeneratedID, "0-0"), "("+t.last
+	anew := t.last == "" || events.EntryAfter(t.last, newest)
+	if anew {
+		since = strconv.FormatInt(now.Add(-span).UnixMilli(), 10)
 	}
-	return cmp.Or(info.LastGeneratedID, "0-0"), info.EntriesAdded, nil
-}
-
-// loadHistory resets the tail and loads the results of the last span, the newest first, up to the limits of
-// number, bytes and time.
-func (t *tail) loadHistory(ctx context.Context, newest string) error {
-	t.mu.Lock()
-	now := time.Now().Add(t.skew)
-	t.window, t.recent = window{from: now.Add(-span)}, nil
-	t.mu.Unlock()
-	since, to := strconv.FormatInt(now.Add(-span).UnixMilli(), 10), newest
-	var pages [][]settled
-	for read, bytes, start := 0, 0, time.Now(); ; {
-		limit := t.batchSize(readBytes/4, readMaxResults)
-		entries, err := t.redis.XRevRangeN(ctx, t.topic, to, since, limit).Result()
+	var found []settled // newest first
+	read, bytes, oldest := 0, 0, ""
+	for e, err := range stream.NewReader(t.redis).Backward(ctx, t.topic, newest, since) {
 		if err != nil {
-			return fmt.Errorf("follow %s: %w", t.topic, err)
+			return fmt.Errorf("follow: %w", err)
 		}
-		page := make([]settled, 0, len(entries))
-		for _, e := range entries {
-			bytes += entrySize(e)
-			if s, ok := parseSettled(e); ok {
-				page = append(page, s)
-			}
-			to = "(" + e.ID
+		read, bytes = read+1, bytes+stream.Size(e)
+		r, err := changes.ParseResult(e)
+		if s, ok := settledOf(e.ID, r); ok && err == nil {
+			found = append(found, s)
 		}
-		t.updateAverageSize(entries)
-		pages = append(pages, page)
-		read += len(entries)
-		if int64(len(entries)) < limit {
-			break
-		}
-		// older results stay unknown
-		if read >= historyResults || bytes >= historyBytes || time.Since(start) >= historyTimeout {
-			t.mu.Lock()
-			t.window.from = events.EntryTime(entries[len(entries)-1].ID)
-			t.mu.Unlock()
+		if read == t.limit || bytes >= tailBytes || time.Since(start) >= tailLimit {
+			oldest = e.ID
 			break
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := len(pages) - 1; i >= 0; i-- {
-		for n := len(pages[i]) - 1; n >= 0; n-- {
-			t.add(pages[i][n], 1)
+	t.skew = now.Sub(start)
+	weight := 1.0
+	switch {
+	case anew:
+		t.window, t.recent = window{from: now.Add(-span)}, nil
+		if oldest != "" { // older results stay unknown
+			t.window.from = events.EntryTime(oldest)
 		}
+	case oldest != "":
+		weight = max(1, float64(info.EntriesAdded-t.added)/float64(read))
 	}
-	t.last = newest
+	for _, s := range slices.Backward(found) {
+		t.add(s, weight)
+	}
+	t.last, t.added = newest, info.EntriesAdded
 	return nil
-}
-
-// addEntries adds entries in stream order, each counted weight times.
-func (t *tail) addEntries(entries []redis.XMessage, weight float64) {
-	start := time.Now()
-	defer func() { t.spent += time.Since(start) }()
-	t.updateAverageSize(entries)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, e := range entries {
-		if s, ok := parseSettled(e); ok {
-			t.add(s, weight)
-		}
-	}
 }
 
 func (t *tail) add(s settled, weight float64) {
@@ -270,25 +171,4 @@ func (t *tail) add(s settled, weight float64) {
 	if t.recent = append(t.recent, s); len(t.recent) >= 2*recentKept {
 		t.recent = append([]settled(nil), t.recent[recentKept:]...)
 	}
-}
-
-// batchSize returns how many results to read for about the given number of bytes, at least readMinResults.
-func (t *tail) batchSize(bytes, limit float64) int64 {
-	return int64(max(readMinResults, min(limit, bytes/t.averageSize)))
-}
-
-// updateAverageSize maintains a moving average over roughly the last hundred results.
-func (t *tail) updateAverageSize(entries []redis.XMessage) {
-	for _, e := range entries {
-		t.averageSize += (float64(entrySize(e)) - t.averageSize) / 100
-	}
-}
-
-func entrySize(e redis.XMessage) int {
-	n := 64
-	for name, value := range e.Values {
-		text, _ := value.(string)
-		n += len(name) + len(text)
-	}
-	return n
 }

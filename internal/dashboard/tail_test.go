@@ -95,15 +95,15 @@ func TestOverloadedTailExtrapolatesFromNewestResults(t *testing.T) {
 	}
 	f.settle(synced(t, "acme/one"), time.Millisecond)
 	f.read()
-	f.tail.averageSize = readBytes // so that a read returns few results
-	for i := range 10 * readMinResults {
+	f.tail.limit = 10
+	for i := range 100 {
 		f.settle(synced(t, fmt.Sprintf("acme/r%d", i)), 10*time.Millisecond)
 	}
 	f.read()
 	if n := f.total(); n.all() < 100.5 || n.all() > 101.5 {
 		t.Errorf("counted %v, want 101, including skipped results", n.all())
 	}
-	if newest := f.tail.recent[len(f.tail.recent)-1].Repo; newest != fmt.Sprintf("acme/r%d", 10*readMinResults-1) {
+	if newest := f.tail.recent[len(f.tail.recent)-1].Repo; newest != fmt.Sprintf("acme/r%d", 99) {
 		t.Errorf("the newest shown is %s", newest)
 	}
 	f.read()
@@ -123,12 +123,11 @@ func TestHistoryIsLimitedByBytes(t *testing.T) {
 	for range many {
 		f.settle(big, time.Millisecond)
 	}
-	f.tail.averageSize = 400 << 10
 	start := time.Now()
 	f.read()
 	n := f.total()
 	if n.all() >= many || n.all() < 10 {
-		t.Errorf("read %v results of %d, want about %d bytes of them", n.all(), many, historyBytes)
+		t.Errorf("read %v results of %d, want about %d bytes of them", n.all(), many, tailBytes)
 	}
 	if !f.tail.window.from.After(start.Add(-span / 2)) {
 		t.Errorf("results are known from %v on, want less than half of the window", f.tail.window.from)
@@ -146,7 +145,6 @@ func TestTailRestartsAfterRedisLostItsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.client.XAdd(t.Context(), &redis.XAddArgs{Stream: f.tail.topic, ID: "5-0", Values: []string{"payload", "x"}})
-	f.tail.measured = time.Time{}
 	f.read()
 	if n := f.total(); n.all() != 0 || f.tail.last != "5-0" {
 		t.Errorf("counted %v up to %s, want a restart from the new data", n.all(), f.tail.last)

@@ -14,7 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/app"
+	"lockstep/internal/changes"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/watch"
 )
@@ -144,27 +146,18 @@ func (d *demo) settled() bool {
 
 // countResults counts the results of pushes until ctx is done.
 func (d *demo) countResults(ctx context.Context) error {
-	for from := "0"; ctx.Err() == nil; {
-		read, err := d.client.XRead(ctx, &redis.XReadArgs{
-			Streams: []string{events.DefaultNamespace.Results(), from}, Count: 100, Block: 100 * time.Millisecond,
-		}).Result()
-		if errors.Is(err, redis.Nil) || ctx.Err() != nil {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("demo: read the results: %w", err)
-		}
-		for _, entry := range read[0].Messages {
-			from = entry.ID
-			payload, _ := entry.Values["payload"].(string)
-			result, err := events.ParseResult([]byte(payload))
-			if err != nil {
-				return fmt.Errorf("demo: result %s: %w", entry.ID, err)
-			}
+	after := stream.Cursor{events.DefaultNamespace.Results(): "0-0"}
+	err := stream.NewReader(d.client).Follow(ctx, after, func(_ string, entry redis.XMessage) error {
+		result, err := changes.ParseResult(entry)
+		if err == nil {
 			d.count(result, events.EntryTime(entry.ID))
 		}
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("demo: read the results: %w", err)
 }
 
 // count counts a result that was settled at that time. Changes that the registry published for a new watch do

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/events/stream"
 )
 
 // Config configures a [Feed]. Redis, Reader, Audiences and Removed are required.
 type Config struct {
 	Redis  redis.UniversalClient // never closed; must not retry by itself
-	Reader redis.UniversalClient // for blocking reads; never closed
+	Reader *stream.Reader        // waits for results, with one connection for each of Sources
 
 	// Sources returns the cells whose results are sent, the first of which is this process' own, or the one
 	// of a deployment without cells. It is called again and again.

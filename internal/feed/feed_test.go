@@ -51,7 +51,7 @@ func newWorld(t *testing.T, server *redistest.Server, edit ...func(*feed.Config)
 	reader := &access.Reader{Watches: w.registry, States: state.NewStore(w.client, namespace)}
 	blocking := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 	cfg := feed.Config{
-		Redis: w.client, Reader: blocking, Removed: w.tokens.Removed,
+		Redis: w.client, Reader: stream.NewReader(blocking), Removed: w.tokens.Removed,
 		Sources:   func() []feed.Source { return []feed.Source{{Namespace: namespace, Audiences: reader.Audiences}} },
 		Heartbeat: 50 * time.Millisecond, Check: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	}

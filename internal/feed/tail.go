@@ -2,7 +2,6 @@ package feed
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sort"
@@ -10,12 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/singleflight"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/access"
 	"lockstep/internal/notify"
+	"lockstep/internal/redisx"
 )
 
 const (
@@ -24,7 +24,6 @@ const (
 	batchFrames = 100
 	batchBytes  = 256 << 10
 
-	tailBlock = time.Second // maximum duration of a blocking read
 	tailPause = 500 * time.Millisecond
 )
 
@@ -47,7 +46,6 @@ type source struct {
 
 	ctx    context.Context // done when the source is tailed no longer
 	cancel context.CancelFunc
-	outage outage
 	down   atomic.Bool // Redis does not answer
 
 	renewals singleflight.Group // of renew
@@ -61,9 +59,7 @@ type source struct {
 
 func (f *Feed) source(of Source) *source {
 	results := of.Namespace.Results()
-	return &source{
-		Source: of, feed: f, results: results, epochKey: results + ":epoch", outage: outage{log: f.cfg.Log, cell: of.Cell},
-	}
+	return &source{Source: of, feed: f, results: results, epochKey: results + ":epoch"}
 }
 
 // is reports whether s is the source of a cell.
@@ -275,12 +271,24 @@ func (s *source) run() {
 	defer s.cancel()
 	for s.ctx.Err() == nil {
 		err := s.tail()
-		s.outage.report(s.ctx, err)
-		s.down.Store(err != nil)
+		switch wasDown := s.down.Swap(err != nil); {
+		case s.ctx.Err() != nil:
+		case err != nil && !wasDown:
+			s.log().WarnContext(s.ctx, "streams of results paused, will retry", "error", err)
+		case err == nil && wasDown:
+			s.log().InfoContext(s.ctx, "streams of results resumed")
+		}
 		if err != nil {
-			pause(s.ctx, tailPause)
+			redisx.Pause(s.ctx, tailPause)
 		}
 	}
+}
+
+func (s *source) log() *slog.Logger {
+	if s.Cell == "" {
+		return s.feed.cfg.Log
+	}
+	return s.feed.cfg.Log.With("cell", s.Cell)
 }
 
 // tail reads the next results and wakes the clients that may read them, or waits for some.
@@ -308,7 +316,8 @@ func (s *source) tail() error {
 		return nil
 	case len(read.entries) == 0:
 		s.noteLost(awaited)
-		return s.await(at)
+		_, err := s.feed.cfg.Reader.Next(s.ctx, stream.Cursor{s.results: at})
+		return err
 	}
 	entries, err := s.prepare(ctx, from, read)
 	if err != nil {
@@ -332,17 +341,6 @@ func (s *source) noteLost(awaited entryID) {
 	}
 }
 
-// await waits for an entry after the one given, for a second at most.
-func (s *source) await(after string) error {
-	err := s.feed.cfg.Reader.XRead(s.ctx, &redis.XReadArgs{
-		Streams: []string{s.results, after}, Count: 1, Block: tailBlock,
-	}).Err()
-	if errors.Is(err, redis.Nil) {
-		return nil
-	}
-	return err
-}
-
 // concerned returns the clients that get one of entries.
 func (f *Feed) concerned(entries []entry) (list []*client) {
 	apps := map[string]bool{"": true}
@@ -359,37 +357,4 @@ func (f *Feed) concerned(entries []entry) (list []*client) {
 		}
 	}
 	return list
-}
-
-// outage logs the start and the end of an outage. It is not safe for concurrent use.
-type outage struct {
-	log   *slog.Logger
-	cell  string
-	began bool
-}
-
-func (o *outage) report(ctx context.Context, err error) {
-	switch {
-	case ctx.Err() != nil:
-	case err != nil && !o.began:
-		o.began = true
-		o.log.WarnContext(ctx, "streams of results paused, will retry", append(o.attributes(), "error", err)...)
-	case err == nil && o.began:
-		o.began = false
-		o.log.InfoContext(ctx, "streams of results resumed", o.attributes()...)
-	}
-}
-
-func (o *outage) attributes() []any {
-	if o.cell == "" {
-		return nil
-	}
-	return []any{"cell", o.cell}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

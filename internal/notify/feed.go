@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,14 +13,15 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/changes"
+	"lockstep/internal/redisx"
 	"lockstep/internal/watch"
 )
 
 const (
-	feedAtOnce = 32          // entries per read
-	feedItems  = 1_000       // a batch with this many items gets no further result
-	feedBlock  = time.Second // maximum duration of a blocking read
-	feedPause  = 500 * time.Millisecond
+	feedItems = 1_000 // a batch with this many items gets no further result
+	feedPause = 500 * time.Millisecond
 )
 
 func (n *Notifier) feed(ctx context.Context) {
@@ -28,7 +30,7 @@ func (n *Notifier) feed(ctx context.Context) {
 		err := n.feedNext(ctx, &last)
 		n.feeding.report(ctx, err)
 		if err != nil {
-			pause(ctx, feedPause)
+			redisx.Pause(ctx, feedPause)
 		}
 	}
 }
@@ -36,30 +38,25 @@ func (n *Notifier) feed(ctx context.Context) {
 // feedNext waits for entries and feeds them, unless another process already has.
 func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if *last == "" {
-		position, err := n.position(ctx)
-		if err != nil {
-			return err
-		}
-		*last = position
+		return n.position(ctx, last)
 	}
-	streams := []string{n.outbox.results, n.outbox.again, *last, "0"}
-	read, err := n.cfg.Reader.XRead(ctx, &redis.XReadArgs{Streams: streams, Count: feedAtOnce, Block: feedBlock}).Result()
+	read, err := n.reader.Next(ctx, stream.Cursor{n.outbox.results: *last, n.outbox.again: "0-0"})
 	switch {
 	case ctx.Err() != nil:
 		return nil
-	case errors.Is(err, redis.Nil):
-		return n.checkPosition(ctx, last)
 	case err != nil:
 		return err
+	case len(read) == 0:
+		return n.position(ctx, last)
 	}
-	b, err := n.batch(ctx, *last, read)
+	b, err := n.batch(ctx, *last, read[n.outbox.results], read[n.outbox.again])
 	if err != nil {
 		return err
 	}
 	behind, lost, err := n.outbox.feed(ctx, b)
 	switch {
 	case err != nil && strings.HasPrefix(err.Error(), "NOGROUP"):
-		return n.restore(ctx, *last)
+		return n.position(ctx, last)
 	case err != nil:
 		return err
 	case behind != "":
@@ -79,97 +76,71 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	return nil
 }
 
-// position returns the group's last delivered ID. If there is no group, it creates one at the stream's end.
-func (n *Notifier) position(ctx context.Context) (string, error) {
-	err := n.cfg.Reader.XGroupCreateMkStream(ctx, n.outbox.results, Group, "$").Err()
+// position sets last to the group's last delivered ID: Redis may have lost writes, and the next entries have lower IDs
+// than it. A missing group is created at the stream's end or, if it was deleted, at last, so some results may be sent
+// again with the same IDs. If the stream ends before last it is a new one, and the group starts at its beginning.
+func (n *Notifier) position(ctx context.Context, last *string) error {
+	known, err := stream.GroupCursor(ctx, n.cfg.Reader, n.outbox.results, Group)
+	if err != nil {
+		return err
+	}
+	if known != "" {
+		*last = known
+		return nil
+	}
+	at := cmp.Or(*last, "$")
+	if *last != "" {
+		newest, err := n.cfg.Redis.XRevRangeN(ctx, n.outbox.results, "+", "-", 1).Result()
+		if err != nil {
+			return err
+		}
+		if len(newest) == 0 || events.EntryAfter(at, newest[0].ID) {
+			at = "0-0"
+		}
+	}
+	err = n.cfg.Redis.XGroupCreateMkStream(ctx, n.outbox.results, Group, at).Err()
 	switch {
-	case err == nil:
+	case redis.HasErrorPrefix(err, "BUSYGROUP"): // created by another process
+	case err != nil:
+		return err
+	case *last == "":
 		n.cfg.Log.InfoContext(ctx, "consumer group created, notifications begin with the next result", "group", Group)
-	case !strings.HasPrefix(err.Error(), "BUSYGROUP"):
-		return "", err
+	default:
+		n.cfg.Log.WarnContext(ctx, "consumer group was deleted, created it again", "group", Group, "at", at)
 	}
-	groups, err := n.cfg.Reader.XInfoGroups(ctx, n.outbox.results).Result()
-	if err != nil {
-		return "", err
-	}
-	for _, g := range groups {
-		if g.Name == Group {
-			return g.LastDeliveredID, nil
-		}
-	}
-	return "", fmt.Errorf("the consumer group %s was deleted concurrently", Group)
-}
-
-// checkPosition updates last from the group after a read without entries. Redis may have lost writes: the next entries
-// could then have lower IDs than last and would never be read.
-func (n *Notifier) checkPosition(ctx context.Context, last *string) error {
-	groups, err := n.cfg.Reader.XInfoGroups(ctx, n.outbox.results).Result()
-	if err != nil && !redis.HasErrorPrefix(err, "no such key") {
-		return err
-	}
-	for _, g := range groups {
-		if g.Name == Group {
-			*last = g.LastDeliveredID
-			return nil
-		}
-	}
-	return n.restore(ctx, *last)
-}
-
-// restore re-creates a missing group at the last position that this process knows, so some results may be sent again
-// with the same IDs. If the stream ends before last it is a new one, and the group starts at its beginning.
-func (n *Notifier) restore(ctx context.Context, last string) error {
-	newest, err := n.cfg.Redis.XRevRangeN(ctx, n.outbox.results, "+", "-", 1).Result()
-	if err != nil {
-		return err
-	}
-	if len(newest) == 0 || events.EntryAfter(last, newest[0].ID) {
-		last = "0-0"
-	}
-	err = n.cfg.Redis.XGroupCreateMkStream(ctx, n.outbox.results, Group, last).Err()
-	switch {
-	case err == nil:
-		n.cfg.Log.WarnContext(ctx, "consumer group was deleted, created it again", "group", Group, "at", last)
-	case !strings.HasPrefix(err.Error(), "BUSYGROUP"):
-		return err
-	}
-	return nil
+	return n.position(ctx, last)
 }
 
 // batch computes the items of entries. It processes at least one entry.
-func (n *Notifier) batch(ctx context.Context, last string, read []redis.XStream) (batch, error) {
+func (n *Notifier) batch(ctx context.Context, last string, results, again []redis.XMessage) (batch, error) {
 	b := batch{last: last}
 	sets := map[string]watch.Set{}
-	for _, s := range read {
-		for _, entry := range s.Messages {
-			if s.Stream == n.outbox.again {
-				back := putBack{id: entry.ID}
-				if i, err := itemOf(entry); err == nil {
-					i.traceContext = n.traceOf(entry)
-					b.items = append(b.items, i)
-				} else {
-					back.unusable = true
-					n.cfg.Log.WarnContext(ctx, "entry put back is not a notification", "entry", entry.ID, "error", err)
-				}
-				b.putBack = append(b.putBack, back)
-				continue
-			}
-			if len(b.items) >= feedItems {
-				break
-			}
-			if err := n.add(ctx, &b, entry, sets); err != nil {
-				return batch{}, err
-			}
-			b.results = append(b.results, entry.ID)
+	for _, entry := range results {
+		if len(b.items) >= feedItems {
+			break
 		}
+		if err := n.add(ctx, &b, entry, sets); err != nil {
+			return batch{}, err
+		}
+		b.results = append(b.results, entry.ID)
+	}
+	for _, entry := range again {
+		back := putBack{id: entry.ID}
+		if i, err := itemOf(entry); err == nil {
+			i.traceContext = n.traceOf(entry)
+			b.items = append(b.items, i)
+		} else {
+			back.unusable = true
+			n.cfg.Log.WarnContext(ctx, "entry put back is not a notification", "entry", entry.ID, "error", err)
+		}
+		b.putBack = append(b.putBack, back)
 	}
 	return b, nil
 }
 
 // add adds the notifications of a result to a batch. It skips entries that are not results.
 func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets map[string]watch.Set) error {
-	payload, _ := entry.Values["payload"].(string)
-	result, err := events.ParseResult([]byte(payload))
+	result, err := changes.ParseResult(entry)
 	if err != nil {
 		n.cfg.Log.DebugContext(ctx, "result skipped", "entry", entry.ID, "error", err)
 		return nil

@@ -216,7 +216,7 @@ func (w *world) run(change ...func(*Config)) (stop func()) {
 		c(&cfg)
 	}
 	n := must(New(cfg))(w.t)
-	must(n.position(w.t.Context()))(w.t)
+	must(0, n.position(w.t.Context(), new(string)))(w.t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { n.Run(ctx); close(done) }()

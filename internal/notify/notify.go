@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/egress"
 	"lockstep/internal/watch"
 )
@@ -95,6 +96,7 @@ const (
 type Notifier struct {
 	cfg    Config
 	outbox outbox
+	reader *stream.Reader
 	client *http.Client
 	wake   chan struct{} // signals that items may be due
 
@@ -139,6 +141,7 @@ func New(cfg Config) (*Notifier, error) {
 	return &Notifier{
 		cfg: cfg, wake: make(chan struct{}, 1),
 		outbox:  newOutbox(cfg),
+		reader:  stream.NewReader(cfg.Reader),
 		client:  newClient(cfg, egress.Policy{Hosts: hosts, Foreign: true, Timeout: dialTimeout}),
 		feeding: outage{log: cfg.Log, cause: "results cannot be queued"},
 		sending: outage{log: cfg.Log, cause: "notifications cannot be claimed"},
@@ -179,12 +182,5 @@ func (o *outage) report(ctx context.Context, err error) {
 	case err == nil && o.began:
 		o.began = false
 		o.log.InfoContext(ctx, "notifications resumed")
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }

@@ -22,7 +22,8 @@ func nobody() inFlight { return inFlight{busy: map[string]int{}, slow: map[strin
 func (w *world) fed(results ...events.Result) *Notifier {
 	w.t.Helper()
 	n := must(New(w.config()))(w.t)
-	last := must(n.position(w.t.Context()))(w.t)
+	last := ""
+	must(0, n.position(w.t.Context(), &last))(w.t)
 	w.publish(results...)
 	for must(w.redis.XRevRangeN(w.t.Context(), namespace.Results(), "+", "-", 1).Result())(w.t)[0].ID != last {
 		if err := n.feedNext(w.t.Context(), &last); err != nil {
@@ -275,7 +276,8 @@ func TestInvalidIDIsNotPutBack(t *testing.T) {
 func TestTwoPushesThatChangeAllViewsWait(t *testing.T) {
 	w := newWorld(t)
 	n := must(New(w.config()))(t)
-	last := must(n.position(t.Context()))(t)
+	last := ""
+	must(0, n.position(t.Context(), &last))(t)
 	repo, body := must(events.ParseRepoPath("acme/widgets"))(t), strings.Repeat("x", 1200)
 	for push := range 2 {
 		for from := 0; from < view.MaxViews; from += feedItems {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/redisx"
 	"lockstep/internal/watch"
 )
 
@@ -238,7 +239,7 @@ func (n *Notifier) settle(ctx context.Context, c claim, s settlement) (err error
 		if err = n.outbox.settle(ctx, c, s); err == nil || ctx.Err() != nil {
 			return err
 		}
-		pause(ctx, time.Duration(i+1)*100*time.Millisecond)
+		redisx.Pause(ctx, time.Duration(i+1)*100*time.Millisecond)
 	}
 	return err
 }

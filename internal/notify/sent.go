@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 )
 
 // AllSent reports whether nothing is left to post to apps of the results of a repository up to an entry: the
@@ -17,16 +18,9 @@ func (o Outboxes) AllSent(ctx context.Context, repo events.RepoPath, apps []stri
 	if len(apps) == 0 {
 		return true, nil
 	}
-	groups, err := o.Redis.XInfoGroups(ctx, o.Namespace.Results()).Result()
-	if err != nil && !redis.HasErrorPrefix(err, "no such key") && !redis.HasErrorPrefix(err, "ERR no such key") {
-		return false, fmt.Errorf("read the groups of %s: %w", o.Namespace.Results(), err)
-	}
-	at := slices.IndexFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == Group })
-	if at < 0 {
-		return true, nil
-	}
-	if events.EntryAfter(upto, groups[at].LastDeliveredID) {
-		return false, nil
+	last, err := stream.GroupCursor(ctx, o.Redis, o.Namespace.Results(), Group)
+	if err != nil || last == "" || events.EntryAfter(upto, last) {
+		return err == nil && last == "", err
 	}
 	lengths := make([]*redis.IntCmd, len(apps))
 	_, err = o.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {

@@ -171,6 +171,14 @@ func withoutURL(err error) error {
 	return err
 }
 
+// Pause waits for d before a command is repeated, or until ctx is done.
+func Pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
 // Unavailable reports whether Redis could not be reached or is not ready, rather than rejecting the command.
 func Unavailable(err error) bool {
 	if _, replied := errors.AsType[redis.Error](err); replied {

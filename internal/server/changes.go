@@ -39,7 +39,7 @@ const (
 	maxWait       = 60 * time.Second // for a result
 	waitMargin    = 10 * time.Second // extra time to write the response
 	lookupTimeout = 10 * time.Second
-	maxWaiters    = 32 // concurrent requests for results; each uses one connection of a Redis pool of this size
+	maxWaiters    = 32 // concurrent requests for results
 )
 
 // showChange returns the result of a change and optionally waits for it. Waits end early when running is done.

@@ -28,7 +28,7 @@ func newFeed(t *testing.T, redisServer *redistest.Server, reading *server.Readin
 	t.Helper()
 	blocking := redis.NewClient(&redis.Options{Addr: redisServer.Addr, MaxRetries: -1})
 	results := testenv.Must(feed.New(feed.Config{
-		Redis: redisServer.Client(), Reader: blocking, Sources: func() []feed.Source {
+		Redis: redisServer.Client(), Reader: stream.NewReader(blocking), Sources: func() []feed.Source {
 			return []feed.Source{{Namespace: events.DefaultNamespace, Audiences: reading.Reader.Audiences}}
 		}, Removed: reading.Tokens.Removed,
 		MaxApp: 8, Max: 10, Check: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),

@@ -3,11 +3,11 @@ package status
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,14 +32,9 @@ const (
 	maxListed     = 20
 	maxLetters    = 200
 	rateWindow    = time.Minute
-	rateEntries   = 100
+	rateEntries   = 100             // results within rateWindow that are read
+	rateBytes     = 2 << 20         // their approximate size
 	longWait      = 5 * time.Minute // an older unsettled entry is a problem
-)
-
-var (
-	//go:embed rate.lua
-	rateSource string
-	rateScript = redis.NewScript(rateSource)
 )
 
 // Read returns the state of a service. Its cost does not depend on the size of the service: it searches for
@@ -116,21 +111,24 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 	return nil
 }
 
-func readRate(ctx context.Context, client redis.UniversalClient, topic string) (rate, time.Time, error) {
-	reply, err := rateScript.Run(ctx, client, []string{topic}, rateWindow.Milliseconds(), rateEntries).Int64Slice()
-	if err != nil {
-		return rate{}, time.Time{}, fmt.Errorf("read the rate of %s: %w", topic, err)
+func readRate(ctx context.Context, client redis.UniversalClient, topic string) (r rate, now time.Time, err error) {
+	if now, err = stream.Time(ctx, client, topic); err != nil {
+		return rate{}, now, err
 	}
-	if len(reply) != 3 {
-		return rate{}, time.Time{}, errors.New("rate.lua: unexpected reply")
+	r.OverMS = rateWindow.Milliseconds()
+	bytes, since := 0, strconv.FormatInt(now.Add(-rateWindow).UnixMilli(), 10)
+	for e, err := range stream.NewReader(client).Backward(ctx, topic, "+", since) {
+		if err != nil {
+			return rate{}, now, err
+		}
+		r.Results, bytes = r.Results+1, bytes+stream.Size(e)
+		if r.Results == rateEntries || bytes >= rateBytes {
+			r.OverMS = max(1, now.Sub(events.EntryTime(e.ID)).Milliseconds())
+			break
+		}
 	}
-	now, n, oldest := reply[0], reply[1], reply[2]
-	r := rate{Results: n, OverMS: rateWindow.Milliseconds()}
-	if n == rateEntries {
-		r.OverMS = max(1, now-oldest)
-	}
-	r.PerSecond = float64(n) * 1000 / float64(r.OverMS)
-	return r, time.UnixMilli(now), nil
+	r.PerSecond = float64(r.Results) * 1000 / float64(r.OverMS)
+	return r, now, nil
 }
 
 // readLeases searches for held leases. If there are too many keys, it reads those of activities only.
