@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -307,5 +308,44 @@ func TestWatchThatCannotBeDecodedIsNotLeftOutSilently(t *testing.T) {
 	set(t, client, "watch:of:acme/gadgets", "ci main", "{")
 	if _, err := Export(t.Context(), single(client), ""); err == nil || !strings.Contains(err.Error(), `watch of acme/gadgets by app "ci"`) {
 		t.Errorf("export: %v", err)
+	}
+}
+
+// TestStateIsThereBeforeTheWatch looks before each command of an import what a worker would see.
+func TestStateIsThereBeforeTheWatch(t *testing.T) {
+	from, server := redistest.Start(t).Client(), redistest.Start(t)
+	fill(t, from)
+	seen := false
+	client := server.Client()
+	client.AddHook(before(func() {
+		looks := server.Client()
+		watched := must(watch.NewRegistry(looks, namespace).AreWatched(t.Context(), []events.RepoPath{must(events.ParseRepoPath("acme/widgets"))(t)}))(t)
+		given := looks.HGet(t.Context(), prefix+"repo:acme/widgets", "given:refs/heads/main:docs").Val()
+		if seen = seen || watched[0]; watched[0] && given != newer {
+			t.Errorf("it is watched, and docs was given %q", given)
+		}
+	}))
+	wantSummary(t, restore(t, client, export(t, from)), Summary{Watches: 4, States: 1, Tokens: 1})
+	if !seen {
+		t.Error("no command came after the watch")
+	}
+}
+
+// before is a hook that runs before each command.
+type before func()
+
+func (f before) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		f()
+		return next(ctx, cmd)
+	}
+}
+
+func (f before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		f()
+		return next(ctx, cmds)
 	}
 }

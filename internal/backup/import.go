@@ -94,13 +94,22 @@ func (d Deployment) hold(ctx context.Context, all []cells.Cell, period time.Dura
 	return nil
 }
 
-// add imports the watches of a repository, then its state.
+// add imports the watches of a repository and its state. If nobody watches it, the state comes first: as soon as it is
+// watched, a worker may sync it, and would take its apps for new ones.
 func (s *Summary) add(ctx context.Context, to Deployment, one Repository, restored bool) error {
 	m, err := to.cellOf(ctx, one, restored)
 	if err != nil {
 		return err
 	}
-	watches, err := watch.NewRegistry(to.Redis, m.Namespace).Restore(ctx, one.Watches)
+	registry := watch.NewRegistry(to.Redis, m.Namespace)
+	watched, err := registry.AreWatched(ctx, []events.RepoPath{one.Repo})
+	if err == nil && !watched[0] {
+		err = s.addState(ctx, to, one, m)
+	}
+	if err != nil {
+		return m.Explain(err)
+	}
+	watches, err := registry.Restore(ctx, one.Watches)
 	if failed, ok := errors.AsType[*events.Error](err); ok { // not one of Redis
 		s.Conflicts = append(s.Conflicts, fmt.Sprintf("%s: %v", one.Repo, failed))
 		return nil
@@ -113,6 +122,11 @@ func (s *Summary) add(ctx context.Context, to Deployment, one Repository, restor
 	for _, w := range watches.Kept {
 		s.Kept = append(s.Kept, strings.TrimSpace(fmt.Sprint(w.Repo, " ", w.App, " ", w.Ref)))
 	}
+	return s.addState(ctx, to, one, m)
+}
+
+// addState imports the state of a repository, unless it has one.
+func (s *Summary) addState(ctx context.Context, to Deployment, one Repository, m cells.Member) error {
 	if len(one.Watches) == 0 || one.Cell != "" && one.Cell != m.Name { // its state describes another volume
 		return nil
 	}
