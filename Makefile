@@ -6,6 +6,9 @@ TESTFLAGS ?=
 # The packages whose tests run without the race detector: they compute, render, or start programs that are built without it.
 WITHOUT_RACE = deploy|examples|internal/(archive|dashboard|measure|view|git/(checkout|lfs|object|signature|submodule|wildmatch))
 
+# The end-to-end tests that run with the race detector, and not without it: processes die while they work on the same thing.
+E2E_RACE = KilledAt|WhateverDies|LosesNothing|LoseNothing|SurvivesRedis|UnderKill9|StoppedWorker|InParallel|Redelivery|FollowerOfAFollower
+
 .DEFAULT_GOAL := help
 .PHONY: help build check test test-all test-race test-large test-soak test-forge test-matrix test-filesystems module bench test-bench bench-short bench-lock bench-hot bench-obstacles bench-stream bench-publish bench-availability measure fuzz lint fmt up
 
@@ -29,15 +32,15 @@ test-all: test test-race test-large test-bench ## Run all tests: everyday and lo
 
 test-race: ## Run the tests of all that runs concurrently in their long form, in fewer rounds, with the race detector and real Redis
 	LOCKSTEP_TEST=all go test -race -p 3 $$(go list ./... | grep -vE "^$$(go list -m)/($(WITHOUT_RACE)|internal/(cli|e2e|volume))(/|\$$)") $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test -race ./internal/e2e -run 'KilledAt|WhateverDies|LosesNothing|LoseNothing|SurvivesRedis|UnderKill9|StoppedWorker|InParallel|Redelivery|FollowerOfAFollower' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test -race ./internal/e2e -run '$(E2E_RACE)' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test -race ./internal/volume -run 'Adopt|Crash|Parallel|Pin|Place|Prepar|Progress|Readers|Slot|Stopped|Trash' $(TESTFLAGS)
 
 test-large: ## Run the long forms of the rest, and the tests that the race detector makes too slow or too large, or fails
 	LOCKSTEP_TEST=all go test $$(go list ./... | grep -E "^$$(go list -m)/($(WITHOUT_RACE))(/|\$$)") $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/cli -run 'Demo|CommandsInDocuments|PublishAndWait|OtherFileSystems' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/volume -run 'TooLargeCommit|LFSObjects|AllLinks|ServerOfGitLFS|OfASync|CopiesAreCounted|NotRetried|OfSubmodules|InSubmodules|NestedSubmodules|ManySubmodules|RandomSubmodules|LimitOfLinks|LargePacks|ManyViews|ManyPushes|LargePushes|PushCosts|ManyLinks|DamageIsFound|TreesOfMany' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./events/stream ./handlers ./internal/git/serve ./internal/git/wire -run 'Conformance|TrimKeepsUnsettled|HugeEntries|HugeSiblings|LargeLetters|LargeDeadLetters|ManyKeysAreUnparked|ViewTreesAgainstOracle|ManyLines|HugeRequests|PackSize' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/e2e $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./events/stream ./handlers ./internal/git/serve ./internal/git/wire -run 'Conformance|TrimKeepsUnsettled|HugeEntries|HugeSiblings|LargeLetters|LargeDeadLetters|ManyKeysAreUnparked|ViewTreesAgainstOracle|ManyLines|HugeRequests|PackSize|RandomHistories' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/e2e -skip '$(E2E_RACE)' $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/object ./internal/git/checkout ./internal/git/submodule ./internal/git/wire ./tree $(TESTFLAGS)
 
 test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, 100 power cuts of Redis under load

@@ -90,6 +90,19 @@ func (s *SSHServer) NewHostKey() error {
 	return err
 }
 
+// Certify makes new connections present a certificate of the host key, which authority signs after edit.
+func (s *SSHServer) Certify(authority ssh.Signer, edit func(*ssh.Certificate)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := &ssh.Certificate{Key: s.host.PublicKey(), CertType: ssh.HostCert, ValidBefore: ssh.CertTimeInfinity}
+	edit(c)
+	err := c.SignCert(rand.Reader, authority)
+	if err == nil {
+		s.host, err = ssh.NewCertSigner(c, s.host)
+	}
+	return err
+}
+
 // Addr returns host:port.
 func (s *SSHServer) Addr() string { return s.listener.Addr().String() }
 

@@ -15,6 +15,7 @@ import (
 
 // TestRandomHistories compares clones that fetch from the handler with clones that fetch from git http-backend.
 func TestRandomHistories(t *testing.T) {
+	testenv.SkipUnderRace(t) // it compares what Git clients get
 	for _, format := range []string{"sha1", "sha256"} {
 		for protocol, option := range protocols {
 			t.Run(format+" "+protocol, func(t *testing.T) {

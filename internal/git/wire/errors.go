@@ -9,6 +9,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/go-git/go-git/v5/plumbing/transport"
@@ -19,7 +22,7 @@ import (
 )
 
 // remoteError classifies a failed request to the remote at host. fault is the first error recorded by the monitor, err
-// the error that go-git returned. The result contains no text from the remote.
+// the error that go-git returned. The result contains no text from the remote but names of algorithms.
 func remoteError(ctx context.Context, host string, auth Auth, fault, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("request to %s: %w", host, context.Cause(ctx))
@@ -135,11 +138,17 @@ func networkCause(err error) error {
 	if refused, ok := errors.AsType[proxyFault](err); ok {
 		return refused
 	}
-	if _, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
-		return errors.New("its SSH server has no algorithm in common with Lockstep")
+	if none, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
+		named := slices.Clone(none.RequestedAlgorithms[:min(len(none.RequestedAlgorithms), 20)])
+		named = slices.DeleteFunc(named, func(name string) bool { return !algorithmName.MatchString(name) })
+		return fmt.Errorf("its SSH server has no algorithm for the %s in common with Lockstep: it has %s; Lockstep has %s", none.What,
+			strings.Join(named, ", "), strings.Join(none.SupportedAlgorithms, ", "))
 	}
 	return errors.New("the connection failed, or the response is not valid HTTP or SSH")
 }
+
+// algorithmName matches the names of algorithms of SSH, and little else that a server could say.
+var algorithmName = regexp.MustCompile(`^[a-z0-9@.-]{1,64}$`)
 
 // demandsCertificate reports whether the server's TLS alert says that the client has no certificate: its number, 116, is
 // in RFC 8446; package tls exports no type of it.

@@ -29,49 +29,58 @@ type knownLines struct{ where, content string }
 // once. The zero value is empty. It is safe for concurrent use.
 type knownCache struct {
 	mu     sync.Mutex
-	usable map[[sha256.Size]byte]string
+	usable map[[sha256.Size]byte]usable
 }
+
+// usable are lines that package knownhosts can parse. Those of authorities are apart, because the package would accept
+// their keys as a host's own. Both have the @revoked lines.
+type usable struct{ keys, authorities string }
 
 // parse parses all lines that can be used and logs the numbers of the others. A line that cannot be parsed
 // trusts no key, so skipping it makes no more keys trusted. The exception is a @revoked line, see
 // [revokedLine].
-func (c *knownCache) parse(log *slog.Logger, files ...knownLines) (ssh.HostKeyCallback, error) {
-	var all strings.Builder
+func (c *knownCache) parse(log *slog.Logger, where string, files ...knownLines) (k hostKeys, err error) {
+	var keys, authorities strings.Builder
 	for _, file := range files {
-		usable, err := c.usableLines(log, file)
+		lines, err := c.usableLines(log, file)
 		if err != nil {
-			return nil, err
+			return hostKeys{}, err
 		}
-		all.WriteString(usable)
+		keys.WriteString(lines.keys)
+		authorities.WriteString(lines.authorities)
 	}
-	return parseKnownHosts(all.String())
+	k.where = where
+	if k.keys, err = parseKnownHosts(keys.String()); err == nil {
+		k.authorities, err = parseKnownHosts(authorities.String())
+	}
+	return k, err
 }
 
-func (c *knownCache) usableLines(log *slog.Logger, file knownLines) (string, error) {
+func (c *knownCache) usableLines(log *slog.Logger, file knownLines) (usable, error) {
 	sum := sha256.Sum256([]byte(file.where + "\x00" + file.content))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if usable, ok := c.usable[sum]; ok {
-		return usable, nil
+	if lines, ok := c.usable[sum]; ok {
+		return lines, nil
 	}
-	usable, skipped, err := usableLines(file)
+	lines, skipped, err := usableLines(file)
 	if err != nil {
-		return "", err
+		return usable{}, err
 	}
 	if len(skipped) > 0 {
-		log.Warn("known_hosts lines skipped: they are not valid, or @cert-authority, which is not supported",
+		log.Warn("known_hosts lines skipped: they are not valid",
 			"file", file.where, "lines", skipped[:min(len(skipped), maxSkippedLines)], "skipped", len(skipped))
 	}
 	if c.usable == nil || len(c.usable) >= maxKnownContents {
-		c.usable = map[[sha256.Size]byte]string{}
+		c.usable = map[[sha256.Size]byte]usable{}
 	}
-	c.usable[sum] = usable
-	return usable, nil
+	c.usable[sum] = lines
+	return lines, nil
 }
 
-// usableLines returns the lines that package knownhosts can parse, and the numbers of the others.
-func usableLines(file knownLines) (usable string, skipped []int, err error) {
-	var kept strings.Builder
+// usableLines returns the lines that can be used, and the numbers of the others.
+func usableLines(file knownLines) (_ usable, skipped []int, err error) {
+	var keys, authorities strings.Builder
 	number := 0
 	content := strings.TrimPrefix(file.content, "\ufeff") // editors of Windows write the mark
 	content = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(content)
@@ -83,23 +92,28 @@ func usableLines(file knownLines) (usable string, skipped []int, err error) {
 		}
 		_, err := parseKnownHosts(line)
 		if _, ok := errors.AsType[syscall.Errno](err); ok {
-			return "", nil, err // out of file descriptors or memory
+			return usable{}, nil, err // out of file descriptors or memory
 		}
 		if err != nil && strings.Contains(strings.ToLower(line), "@revoked") {
 			if line, err = revokedLine(line); err != nil {
-				return "", nil, fmt.Errorf("line %d of %s revokes a key that cannot be read", number, file.where)
+				return usable{}, nil, fmt.Errorf("line %d of %s revokes a key that cannot be read", number, file.where)
 			}
-		} else if err != nil || strings.HasPrefix(line, "@cert-authority") {
-			// whose key package knownhosts would accept as a host's own
+		} else if err != nil {
 			line = ""
 		}
 		if line == "" {
 			skipped = append(skipped, number)
 			continue
 		}
-		kept.WriteString(line + "\n")
+		isAuthority := strings.HasPrefix(line, "@cert-authority")
+		if !isAuthority {
+			keys.WriteString(line + "\n")
+		}
+		if isAuthority || strings.HasPrefix(line, "@revoked") {
+			authorities.WriteString(line + "\n")
+		}
 	}
-	return kept.String(), skipped, nil
+	return usable{keys.String(), authorities.String()}, skipped, nil
 }
 
 // revokedLine returns valid lines for a @revoked line that cannot be parsed, so that each readable key in it
