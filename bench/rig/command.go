@@ -95,7 +95,7 @@ func WorkerCommand(cmd *cobra.Command, args cobra.PositionalArgs, run func(*cobr
 	cmd.Flags().StringVar(&url, "redis", "", "`URL` of the Redis to use")
 	cmd.Hidden, cmd.Args = true, term.WrongUse(args)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		server, err := redisx.Parse(url, "")
+		server, err := redisx.Parse(url, nil)
 		if err != nil {
 			return term.UsageError(err)
 		}

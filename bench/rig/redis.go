@@ -59,7 +59,7 @@ func (e *Env) OpenRedis(ctx context.Context, args ...string) (*Redis, error) {
 		return nil, err
 	}
 	r.URL = "redis://" + r.addr
-	if r.Server, err = redisx.Parse(r.URL, ""); err != nil {
+	if r.Server, err = redisx.Parse(r.URL, nil); err != nil {
 		return nil, err
 	}
 	r.Client = r.Open()

@@ -94,7 +94,7 @@ func (s *setup) complete() (err error) {
 	}
 	s.url = strings.TrimRight(cmp.Or(s.url, "http://"+s.Listen), "/")
 	at, _ := url.Parse(s.Redis) // nil for host:port
-	_, redisErr := redisx.Parse(s.Redis, "")
+	_, redisErr := redisx.Parse(s.Redis, nil)
 	_, kindErr := forge.ParseKind(s.Forge)
 	switch {
 	case at != nil && at.User != nil && strings.Contains(at.User.String(), ":"):

@@ -85,7 +85,6 @@ type Config struct {
 
 	admin         Admin          // parsed admin-header
 	proxies       []netip.Prefix // parsed trusted-proxies
-	redisPassword string
 	apiToken      string
 	hasHooks      bool // webhook sources are configured
 
@@ -183,8 +182,8 @@ func (c *Config) check(environ []string) error {
 		return Named(err)
 	}
 	var err error
-	if c.redisPassword, err = readSecret(c.RedisPasswordFile); err != nil {
-		return Named(fmt.Errorf("redis-password-file: %w", err))
+	if _, err := c.redisPassword(); err != nil {
+		return Named(err)
 	}
 	if c.apiToken, err = readSecret(c.APITokenFile); err != nil {
 		return Named(fmt.Errorf("api-token-file: %w", err))
@@ -201,7 +200,7 @@ func (c *Config) check(environ []string) error {
 		return strings.HasPrefix(pair, EnvPrefix+"HOOK_")
 	})
 	if c.Redis != "" {
-		if _, err := redisx.Parse(c.Redis, c.redisPassword); err != nil {
+		if _, err := c.RedisServer(); err != nil {
 			return Named(err)
 		}
 	}
@@ -299,8 +298,21 @@ func separate(list []string) []string {
 // Namespace returns the checked prefix.
 func (c *Config) Namespace() events.Namespace { return events.Namespace(c.Prefix) }
 
-// RedisServer returns the configured Redis. Redis must not be empty.
-func (c *Config) RedisServer() (redisx.Server, error) { return redisx.Parse(c.Redis, c.redisPassword) }
+// RedisServer returns the configured Redis, whose password file is read for each new connection. Redis must not be empty.
+func (c *Config) RedisServer() (redisx.Server, error) {
+	if c.RedisPasswordFile == "" {
+		return redisx.Parse(c.Redis, nil)
+	}
+	return redisx.Parse(c.Redis, c.redisPassword)
+}
+
+func (c *Config) redisPassword() (string, error) {
+	password, err := readSecret(c.RedisPasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("redis-password-file: %w", err)
+	}
+	return password, nil
+}
 
 // APIToken returns the bearer token of the HTTP API, or "" if there is none.
 func (c *Config) APIToken() string { return c.apiToken }

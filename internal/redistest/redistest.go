@@ -250,7 +250,7 @@ func (s *Server) Client() redis.UniversalClient {
 // Open returns a client of a server, Sentinels or a cluster, which is closed at the end of the test.
 func Open(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
-	server, err := redisx.Parse(url, "")
+	server, err := redisx.Parse(url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

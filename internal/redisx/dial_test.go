@@ -53,7 +53,7 @@ func droppingAddress(t *testing.T) string {
 func TestAddressThatDropsPacketsFailsBeforeACallerGivesUp(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	server, err := redisx.Parse(droppingAddress(t), "")
+	server, err := redisx.Parse(droppingAddress(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

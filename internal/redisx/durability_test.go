@@ -22,7 +22,7 @@ func TestDurabilityIsThatOfTheNodeWithTheKey(t *testing.T) {
 			testenv.Must(0, node.Client().ConfigSet(context.Background(), name, value).Err())(t)
 		}
 	}
-	client := testenv.Must(redisx.Parse(cluster.URL(), ""))(t).Open()
+	client := testenv.Must(redisx.Parse(cluster.URL(), nil))(t).Open()
 	defer client.Close()
 	for key, want := range map[string]redisx.DurabilityLevel{"{c}": redisx.WeaklyDurable, "{b}": redisx.Durable, "{a}": redisx.Durable} { // slots 7365, 3300, 15495
 		for range 10 { // commands without a key go to a random node

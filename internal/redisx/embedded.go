@@ -20,7 +20,7 @@ func StartEmbedded() (*Embedded, error) {
 	if err := m.Start(); err != nil {
 		return nil, fmt.Errorf("start the embedded Redis: %w", err)
 	}
-	server, err := Parse("redis://"+m.Addr(), "")
+	server, err := Parse("redis://"+m.Addr(), nil)
 	if err != nil {
 		m.Close()
 		return nil, err

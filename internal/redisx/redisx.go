@@ -45,9 +45,10 @@ type Server struct {
 //	redis+sentinel://host[:26379]?master_name=m[&addr=…]   Sentinel; rediss+sentinel:// for TLS
 //	redis+cluster://host[:6379][?addr=…]                   Cluster; rediss+cluster:// for TLS
 //
-// A bare host:port is a standalone server. go-redis' query parameters are accepted. A non-empty password takes
-// precedence over the URL's. The error never contains the URL, which may contain a password.
-func Parse(raw, password string) (Server, error) {
+// A bare host:port is a standalone server. go-redis' query parameters are accepted. The password, which is asked for at
+// each new connection, takes precedence over the URL's; nil uses that. The error never contains the URL, which may contain a
+// password.
+func Parse(raw string, password func() (string, error)) (Server, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "redis://" + raw
 	}
@@ -103,14 +104,12 @@ func (s Server) With(hook redis.Hook) Server {
 	}}
 }
 
-func standalone(rawURL, password string) (func() redis.UniversalClient, error) {
+func standalone(rawURL string, password func() (string, error)) (func() redis.UniversalClient, error) {
 	opt, err := redis.ParseURL(rawURL)
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	if password != "" {
-		opt.Password = password
-	}
+	opt.CredentialsProviderContext = login(opt.Username, password)
 	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
@@ -119,7 +118,7 @@ func standalone(rawURL, password string) (func() redis.UniversalClient, error) {
 	return func() redis.UniversalClient { o := *opt; return redis.NewClient(&o) }, nil
 }
 
-func sentinel(rawURL, password string) (func() redis.UniversalClient, error) {
+func sentinel(rawURL string, password func() (string, error)) (func() redis.UniversalClient, error) {
 	opt, err := redis.ParseFailoverURL(rawURL)
 	if err != nil {
 		return nil, withoutURL(err)
@@ -127,9 +126,7 @@ func sentinel(rawURL, password string) (func() redis.UniversalClient, error) {
 	if opt.MasterName == "" {
 		return nil, errors.New("master_name is missing from the sentinel URL")
 	}
-	if password != "" {
-		opt.Password = password
-	}
+	opt.CredentialsProviderContext = login(opt.Username, password)
 	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
@@ -137,14 +134,12 @@ func sentinel(rawURL, password string) (func() redis.UniversalClient, error) {
 	return func() redis.UniversalClient { o := *opt; return redis.NewFailoverClient(&o) }, nil
 }
 
-func cluster(rawURL, password string) (func() redis.UniversalClient, error) {
+func cluster(rawURL string, password func() (string, error)) (func() redis.UniversalClient, error) {
 	opt, err := redis.ParseClusterURL(rawURL)
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	if password != "" {
-		opt.Password = password
-	}
+	opt.CredentialsProviderContext = login(opt.Username, password)
 	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
 	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = dialTimeout, readTimeout, writeTimeout
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
@@ -156,6 +151,17 @@ func cluster(rawURL, password string) (func() redis.UniversalClient, error) {
 		client.AddHook(sendOnce{})
 		return client
 	}, nil
+}
+
+// login returns what go-redis calls for each new connection; nil if there is no password but that of the URL.
+func login(user string, password func() (string, error)) func(context.Context) (string, string, error) {
+	if password == nil {
+		return nil
+	}
+	return func(context.Context) (string, string, error) {
+		secret, err := password()
+		return user, secret, err
+	}
 }
 
 // noNotifications disables a handshake that Redis before version 8 rejects on every connection.

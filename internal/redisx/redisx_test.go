@@ -18,6 +18,7 @@ import (
 
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
+	"lockstep/internal/testenv"
 )
 
 func TestParse(t *testing.T) {
@@ -29,7 +30,7 @@ func TestParse(t *testing.T) {
 		"redis+sentinel://h:26379?master_name=m": "redis://h:26379",
 		"rediss+cluster://h:1?addr=i:1":          "rediss://h:1",
 	} {
-		server, err := redisx.Parse(raw, "")
+		server, err := redisx.Parse(raw, nil)
 		if err != nil {
 			t.Errorf("%s: %v", raw, err)
 			continue
@@ -45,7 +46,7 @@ func TestParse(t *testing.T) {
 
 func TestParseErrorsHideThePassword(t *testing.T) {
 	for _, raw := range []string{"http://u:hunter2@h", "redis://u:hunter2@h:port", "redis+moon://u:hunter2@h", "redis+sentinel://u:hunter2@h", "redis://u:hunter2@h/db"} {
-		_, err := redisx.Parse(raw, "")
+		_, err := redisx.Parse(raw, nil)
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", raw, err)
 		}
@@ -53,7 +54,7 @@ func TestParseErrorsHideThePassword(t *testing.T) {
 }
 
 func TestClientsDoNotRetry(t *testing.T) {
-	server, err := redisx.Parse("redis://127.0.0.1:1?max_retries=5", "secret")
+	server, err := redisx.Parse("redis://127.0.0.1:1?max_retries=5", func() (string, error) { return "secret", nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,9 +63,37 @@ func TestClientsDoNotRetry(t *testing.T) {
 		t.Fatal("the client of a standalone server is not a redis.Client")
 	}
 	defer client.Close()
-	if opt := client.Options(); opt.MaxRetries != 0 && opt.MaxRetries != -1 || opt.Password != "secret" {
-		t.Errorf("max retries %d, password %q", opt.MaxRetries, opt.Password)
+	if opt := client.Options(); opt.MaxRetries != 0 && opt.MaxRetries != -1 {
+		t.Errorf("max retries %d", opt.MaxRetries)
 	}
+}
+
+func TestPasswordIsReadForEachConnection(t *testing.T) {
+	t.Parallel()
+	deployment := redistest.StartReal(t)
+	admin, ctx := deployment.Client(), t.Context()
+	set := func(password string) error {
+		return admin.Do(ctx, "acl", "setuser", "app", "on", "resetpass", ">"+password, "~*", "+@all").Err()
+	}
+	var password atomic.Value
+	password.Store("one")
+	server := testenv.Must(redisx.Parse(strings.Replace(deployment.URL(), "redis://", "redis://app:of-the-url@", 1),
+		func() (string, error) { return password.Load().(string), nil }))(t)
+	client := server.Open()
+	defer client.Close()
+	testenv.Must(0, errors.Join(set("one"), client.Ping(ctx).Err()))(t)
+	testenv.Must(0, set("two"))(t)
+	if err := client.Ping(ctx).Err(); err != nil {
+		t.Errorf("a connection with the old password: %v", err)
+	}
+	testenv.Must(0, admin.Do(ctx, "client", "kill", "user", "app").Err())(t)
+	password.Store("two")
+	for range 10 { // pooled connections are closed
+		if err := client.Ping(ctx).Err(); err == nil {
+			return
+		}
+	}
+	t.Errorf("with the new password: %v", client.Ping(ctx).Err())
 }
 
 func TestUnavailable(t *testing.T) {
@@ -184,7 +213,7 @@ func TestCommandWithoutReplyIsNotResent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, err := redisx.Parse(url(t), "")
+			server, err := redisx.Parse(url(t), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +258,7 @@ func (countDials) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 // TestUnavailableServerIsDialledOnce counts the dials of a call. More of them, with pauses, would delay every error.
 func TestUnavailableServerIsDialledOnce(t *testing.T) {
-	server, err := redisx.Parse("redis://127.0.0.1:1", "")
+	server, err := redisx.Parse("redis://127.0.0.1:1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +269,7 @@ func TestUnavailableServerIsDialledOnce(t *testing.T) {
 		t.Errorf("%d dials, %v", dials.Load(), err)
 	}
 	for _, url := range []string{"redis+sentinel://127.0.0.1:1?master_name=m&dialer_retries=7", "redis+cluster://127.0.0.1:1?dialer_retries=7"} {
-		server, err := redisx.Parse(url, "")
+		server, err := redisx.Parse(url, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
