@@ -83,10 +83,10 @@ type Config struct {
 	Spool       string        `koanf:"spool"`
 	ResultsKeep time.Duration `koanf:"results-keep"`
 
-	admin         Admin          // parsed admin-header
-	proxies       []netip.Prefix // parsed trusted-proxies
-	apiToken      string
-	hasHooks      bool // webhook sources are configured
+	admin    Admin          // parsed admin-header
+	proxies  []netip.Prefix // parsed trusted-proxies
+	apiToken string
+	hasHooks bool // webhook sources are configured
 
 	usualRequests int            // parsed host-requests
 	hostRequests  map[string]int // by host
