@@ -219,7 +219,7 @@ func TestLimitsArePerWatch(t *testing.T) {
 func TestInvalidNamesAreSaid(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
-	long := strings.Repeat("x", 151)
+	long := strings.Repeat("x", 251)
 	w.branch(first, long)
 	w.watch("ci", "refs/heads/*")
 	w.watch("docs", "")

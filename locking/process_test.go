@@ -30,7 +30,7 @@ const (
 // only holds the lease. child prints the outcome.
 func child(role string) int {
 	ctx := context.Background()
-	server, err := redisx.Parse(os.Getenv(childRedis), "")
+	server, err := redisx.Parse(os.Getenv(childRedis), nil)
 	if err != nil {
 		fmt.Println(err)
 		return 1

@@ -21,7 +21,7 @@ import (
 // dial opens a client for any topology, and closes it at the end of the test.
 func dial(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
-	server, err := redisx.Parse(url, "")
+	server, err := redisx.Parse(url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ type pubsub struct {
 
 func eachPubSub(t *testing.T, server *redistest.Server) map[string]func(t *testing.T) pubsub {
 	stock := func(t *testing.T, consumer string) message.Subscriber {
-		own, err := redisx.Parse(server.URL(), "")
+		own, err := redisx.Parse(server.URL(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 const (
 	nextBlock  = time.Second // maximum duration of one blocking read
 	nextCount  = 32          // maximum entries of a stream per blocking read
-	rangeCount = 500         // maximum entries per page of a range
+	rangeCount = 100         // maximum entries per page of a range
 	rangeBytes = 1 << 20     // approximate size of a page of a range
 )
 
@@ -34,8 +34,9 @@ func NewReader(client redis.UniversalClient) *Reader { return &Reader{redis: cli
 // Cursor has the ID of the last entry read of each stream, "0-0" before the first.
 type Cursor map[string]string
 
-// Next returns the next entries by stream. If there are none, it waits for some for up to a second, but not past
-// ctx's deadline, and then returns none. The entries are shared and must not be changed.
+// Next returns the next entries by stream. If there are none, it waits for some for up to a second, and then returns none.
+// It ends at ctx's deadline, or with the read of another caller that it shares: up to a second later, or five while Redis
+// hangs. The entries are shared and must not be changed.
 func (r *Reader) Next(ctx context.Context, after Cursor) (map[string][]redis.XMessage, error) {
 	block := nextBlock
 	if deadline, ok := ctx.Deadline(); ok {

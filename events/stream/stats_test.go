@@ -122,7 +122,7 @@ func TestOldestIsTheFirstPendingOrUnreadEntry(t *testing.T) {
 func TestLettersTrimmingAndStatisticsOnACluster(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
+	server, err := redisx.Parse(redistest.StartCluster(t).URL(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

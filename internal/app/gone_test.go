@@ -48,7 +48,7 @@ func newGoneWorld(t *testing.T) *goneWorld {
 	proctest.Must(w.git.Create(t.Context(), "acme/stays", map[string]string{"a": "1"}))(t)
 	cfg := Config{
 		Config:  proctest.Must(config.Load(nil, "", []string{"LOCKSTEP_ROOT=" + w.root, "LOCKSTEP_TREE_GRACE=30m", "LOCKSTEP_GRACE=0s"}))(t),
-		Redis:   proctest.Must(redisx.Parse(server.URL(), ""))(t),
+		Redis:   proctest.Must(redisx.Parse(server.URL(), nil))(t),
 		Log:     slog.New(slog.DiscardHandler),
 		Metrics: telemetry.New(), NoPrepare: true,
 	}

@@ -278,7 +278,7 @@ func TestTrackerRejectsInvalidEntryIDs(t *testing.T) {
 
 func TestProgressOnACluster(t *testing.T) {
 	t.Parallel()
-	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
+	server, err := redisx.Parse(redistest.StartCluster(t).URL(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func settledOf(entry string, r events.Result) (settled, bool) {
 	at := events.EntryTime(entry)
 	s := settled{
 		Entry: entry, At: at, Class: clip(40, string(r.Class)), Repo: clip(300, r.Repo.String()),
-		Ref:   clip(200, r.Ref.String()),
+		Ref:   clip(1000, r.Ref.String()),
 		After: clip(64, r.After), To: clip(300, r.To.String()), Tree: clip(600, r.Tree), Took: r.Took,
 		App: clip(100, r.App), Worker: clip(100, workerOf(r.Source)),
 		Error: clip(300, r.Error), Files: len(r.Files), More: r.Truncated, Attempts: r.Attempts, kind: outOther,

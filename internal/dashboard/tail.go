@@ -99,8 +99,11 @@ func (t *tail) refresh(ctx context.Context) {
 	err := t.read(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.err, t.readAt = err, time.Now()
-	t.next = t.readAt.Add(max(tailPause, 9*t.readAt.Sub(start))) // use at most a tenth of a core
+	end := time.Now()
+	if t.err = err; err == nil {
+		t.readAt = end
+	}
+	t.next = end.Add(max(tailPause, 9*end.Sub(start))) // use at most a tenth of a core
 	close(t.reading)
 	t.reading = nil
 }

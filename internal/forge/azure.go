@@ -159,8 +159,11 @@ func azureURL(text string) string {
 	return u.String()
 }
 
-// azureName returns the repository's name, which is the path of its URL.
+// azureName returns the repository's name: the path of its URL or, if that is not a valid path, the URL.
 func azureName(remote string) string {
-	path, _ := events.RepoPathFromURL(remote)
+	path, err := events.RepoPathFromURL(remote)
+	if err != nil {
+		return remote
+	}
 	return path.String()
 }

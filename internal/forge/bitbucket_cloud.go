@@ -13,11 +13,8 @@ const bitbucketCloud = "https://bitbucket.org/"
 const connectionTest = "diagnostics:ping"
 
 // verifyBitbucket verifies a delivery of Bitbucket. Its SHA-256 signature is in the header that other forges use for
-// SHA-1. Data Center does not sign connection tests, which have no effect here.
+// SHA-1.
 func verifyBitbucket(src Source, header http.Header, body []byte, _ time.Time) error {
-	if header.Get("X-Hub-Signature") == "" && header.Get("X-Event-Key") == connectionTest {
-		return nil
-	}
 	return verifyHex(src, "X-Hub-Signature", header.Get("X-Hub-Signature"), "sha256=", body)
 }
 

@@ -2,6 +2,7 @@ package forge
 
 import (
 	"cmp"
+	"net/http"
 	"net/url"
 	"strings"
 )
@@ -22,6 +23,12 @@ type dcRepository struct {
 type dcLink struct {
 	Href string `json:"href"`
 	Name string `json:"name"`
+}
+
+// IsUnsignedTest reports whether a request is a connection test of Bitbucket Data Center, which does not sign it. It shows
+// that the sender reaches us, and nothing else.
+func IsUnsignedTest(src Source, header http.Header) bool {
+	return src.Kind == BitbucketDC && header.Get("X-Event-Key") == connectionTest && header.Get("X-Hub-Signature") == ""
 }
 
 // readBitbucketDC decodes a delivery of Bitbucket Data Center or Server, which do not report removals.

@@ -38,9 +38,7 @@ func FuzzReceive(f *testing.F) {
 		if strings.Contains(signature, secret) || strings.Contains(strings.ToLower(signature), hexMAC(secret, body)) {
 			return
 		}
-		switch d, err := forge.Receive(src, header, body, now); {
-		case err == nil && d.Ping && len(d.Events) == 0: // Bitbucket's connection test is not signed
-		case err == nil || strings.Contains(err.Error(), secret):
+		if _, err := forge.Receive(src, header, body, now); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("signature %q: %v", signature, err)
 		}
 	})

@@ -90,11 +90,15 @@ func (r *reader) repository(name string, remotes ...string) (repository, bool) {
 			repo.urls = append(repo.urls, remote)
 		}
 	}
-	if len(repo.urls) == 0 {
+	switch {
+	case len(repo.urls) == 0:
 		r.ignore(cmp.Or(why, noURL))
-		return repository{}, false
+	case name == "":
+		r.ignore(noPath)
+	default:
+		return repo, true
 	}
-	return repo, true
+	return repository{}, false
 }
 
 // ref adds an event for a ref, given by its full name. Before and after are dropped unless they are commit hashes; an
@@ -162,7 +166,9 @@ func (r *reader) moved(to repository, from, fromURL string) {
 			remotes = append(remotes, sibling(remote, to.path, old))
 		}
 	}
-	if was, ok := r.repository(from, remotes...); ok {
+	if was, ok := r.repository(from, remotes...); ok && slices.Equal(was.urls, to.urls) {
+		r.ignore(noAction)
+	} else if ok {
 		r.d.Events = append(r.d.Events, Event{Kind: Moved, Repo: to.path, URLs: to.urls, From: was.path, FromURLs: was.urls})
 	}
 }

@@ -71,14 +71,19 @@ func TestSHA1SignatureIsRefused(t *testing.T) {
 
 func TestConnectionTestOfBitbucketIsNotSigned(t *testing.T) {
 	body := []byte(`{"test":true}`)
-	for _, kind := range []forge.Kind{forge.BitbucketCloud, forge.BitbucketDC} {
-		header := http.Header{"X-Event-Key": {"diagnostics:ping"}}
-		if d, err := forge.Receive(source(kind), header, body, now); err != nil || !d.Ping || len(d.Events) > 0 {
-			t.Errorf("%s: got %+v, error %v", kind, d, err)
+	header := http.Header{"X-Event-Key": {"diagnostics:ping"}}
+	for _, kind := range []forge.Kind{forge.BitbucketCloud, forge.BitbucketDC, forge.GitHub} {
+		if got := forge.IsUnsignedTest(source(kind), header); got != (kind == forge.BitbucketDC) {
+			t.Errorf("%s: %v", kind, got)
 		}
-		header.Set("X-Hub-Signature", "sha256="+hexMAC("another-secret-altogether", body))
-		check(t, string(kind)+", with a wrong signature", source(kind), header, body, false)
-		check(t, string(kind)+", another event", source(kind), http.Header{"X-Event-Key": {"repo:refs_changed"}}, body, false)
+		check(t, string(kind)+", not verified", source(kind), header, body, false)
+	}
+	if forge.IsUnsignedTest(source(forge.BitbucketDC), http.Header{"X-Event-Key": {"repo:refs_changed"}}) {
+		t.Error("a push is no test")
+	}
+	header.Set("X-Hub-Signature", "sha256="+hexMAC("another-secret-altogether", body))
+	if forge.IsUnsignedTest(source(forge.BitbucketDC), header) {
+		t.Error("a test with a wrong signature is answered")
 	}
 }
 

@@ -316,6 +316,17 @@ func TestNewPlan(t *testing.T) {
 			events: []forge.Event{moved}, watches: []string{"docs "}, there: []string{"scan "},
 			want: []string{"moved acme/widgets to=acme/gadgets credential=docs-token url=" + gadgets + " foreign"},
 		},
+		"moved at Azure, watched by another of its URLs": {
+			events: []forge.Event{{Kind: forge.Moved, Repo: repo(t, "acme/Shop/_git/new"), URLs: []string{"https://dev.azure.com/acme/Shop/_git/new"},
+				From: repo(t, "acme/Shop/_git/old"), FromURLs: []string{"https://dev.azure.com/acme/Shop/_git/old"}}},
+			watches: []string{"docs @azure/old"}, url: "https://acme.visualstudio.com/Shop/_git/old", want: []string{"due azure/old"},
+		},
+		"moved at Azure": {
+			events: []forge.Event{{Kind: forge.Moved, Repo: repo(t, "acme/Shop/_git/new"), URLs: []string{"https://dev.azure.com/acme/Shop/_git/new"},
+				From: repo(t, "acme/Shop/_git/old"), FromURLs: []string{"https://dev.azure.com/acme/Shop/_git/old"}}},
+			watches: []string{"docs @azure/old"}, url: "https://dev.azure.com/acme/Shop/_git/old",
+			want: []string{"moved azure/old to=azure/old credential=docs-token url=https://dev.azure.com/acme/Shop/_git/new foreign"},
+		},
 		"moved, unwatched": {
 			events: []forge.Event{moved}, auto: auto, ignored: "nobody watches acme/widgets or acme/gadgets",
 		},

@@ -35,16 +35,26 @@ func isDefault(e forge.Event) answer {
 }
 
 // movedURL returns the URL of a watched repository after its move. If the watched URL ends in the old name, only the
-// name is replaced, which keeps the transport and port; otherwise it returns the forge's URL.
+// name is replaced, which keeps the transport and port; otherwise it returns the forge's URL at the same host, to which the
+// credential of the watch may be sent, or "".
 func movedURL(watched string, e forge.Event) string {
 	u, err := url.Parse(watched)
-	if err != nil || e.From.IsZero() || e.Repo.IsZero() {
-		return e.URLs[0]
+	if err != nil {
+		return ""
+	}
+	fallback := ""
+	for _, remote := range e.URLs {
+		if to, err := url.Parse(remote); err == nil && to.Scheme == u.Scheme && events.HostPort(to) == events.HostPort(u) {
+			fallback = cmp.Or(fallback, remote)
+		}
+	}
+	if e.From.IsZero() || e.Repo.IsZero() {
+		return fallback
 	}
 	path := strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), ".git")
 	from := "/" + e.From.Key()
 	if !strings.HasSuffix(strings.ToLower(path), from) {
-		return e.URLs[0]
+		return fallback
 	}
 	moved := *u
 	moved.Path = path[:len(path)-len(from)] + "/" + e.Repo.String() + u.Path[len(path):]
@@ -54,7 +64,7 @@ func movedURL(watched string, e forge.Event) string {
 	if events.CheckRemote(text) == nil && slices.ContainsFunc(e.URLs, isSame) {
 		return text
 	}
-	return e.URLs[0]
+	return fallback
 }
 
 // moved moves each clone whose path is the repository's old name to the new name. A clone at a path chosen by the user
@@ -64,7 +74,7 @@ func (p *planner) moved(e forge.Event) {
 	if len(from) == 0 {
 		to := p.watches(e.URLs)
 		if p.poll(to); len(to) == 0 {
-			p.ignore(fmt.Sprintf("nobody watches %s or %s", cmp.Or(e.From.String(), e.FromURLs[0]), e.Name()))
+			p.ignore(fmt.Sprintf("nobody watches %s or %s", cmp.Or(e.From.String(), strings.Join(e.FromURLs, " ")), e.Name()))
 		}
 		return
 	}
@@ -73,12 +83,16 @@ func (p *planner) moved(e forge.Event) {
 		return
 	}
 	for _, w := range firstPerRepo(from, anyWatch) {
-		to := w.Repo
+		to, remote := w.Repo, movedURL(w.URL, e)
+		if remote == "" { // a poll finds where it is
+			p.poll([]watch.Watch{w})
+			continue
+		}
 		if to.Equal(e.From) && !e.Repo.IsZero() {
 			to = e.Repo
 		}
 		p.add(events.Change{
-			Type: events.ChangeMoved, Repo: w.Repo, To: to, URL: movedURL(w.URL, e), Credential: w.Credential, Foreign: true,
+			Type: events.ChangeMoved, Repo: w.Repo, To: to, URL: remote, Credential: w.Credential, Foreign: true,
 		})
 	}
 }

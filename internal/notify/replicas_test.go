@@ -26,7 +26,7 @@ import (
 
 // childMain is the main function of a notifier process that the test kills.
 func childMain(redisURL, credentials string) {
-	server, err := redisx.Parse(redisURL, "")
+	server, err := redisx.Parse(redisURL, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -295,7 +295,7 @@ func TestRedisOutage(t *testing.T) {
 // All keys of the scripts, declared or not, are in one slot.
 func TestRedisCluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
-	server := must(redisx.Parse(cluster.URL(), ""))(t)
+	server := must(redisx.Parse(cluster.URL(), nil))(t)
 	w := newWorld(t)
 	w.redis = server.Open()
 	defer w.redis.Close()

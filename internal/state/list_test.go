@@ -111,7 +111,7 @@ func TestAllGiven(t *testing.T) {
 
 func TestListOnCluster(t *testing.T) {
 	t.Parallel()
-	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
+	server, err := redisx.Parse(redistest.StartCluster(t).URL(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

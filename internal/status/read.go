@@ -123,7 +123,7 @@ func readRate(ctx context.Context, client redis.UniversalClient, topic string) (
 		}
 		r.Results, bytes = r.Results+1, bytes+stream.Size(e)
 		if r.Results == rateEntries || bytes >= rateBytes {
-			r.OverMS = max(1, now.Sub(events.EntryTime(e.ID)).Milliseconds())
+			r.OverMS = max(1000, now.Sub(events.EntryTime(e.ID)).Milliseconds())
 			break
 		}
 	}

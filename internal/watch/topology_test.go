@@ -14,7 +14,7 @@ import (
 func TestRegistryOnRedisCluster(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	server, err := redisx.Parse(redistest.StartCluster(t).URL(), "")
+	server, err := redisx.Parse(redistest.StartCluster(t).URL(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
