@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +23,9 @@ import (
 
 // Watermill's universal suite for a Pub/Sub, pubsub/tests.TestPubSub. All of its 16 tests run:
 //
-//   - TestReconnect kills a private redis-server with SIGKILL, twice, and starts it again with its data. It is skipped under
-//     the race detector, because the test itself has a data race: it reads the messages it published while a goroutine
-//     appends to them.
+//   - TestReconnect kills a private redis-server with SIGKILL, twice, and starts it again with its data.
+//     TestConformanceReconnects runs it, not under the race detector, because the test itself has a data race: it reads the
+//     messages it published while a goroutine appends to them.
 //   - TestPublishSubscribeInOrder and TestNoAck need GuaranteedOrder, so TestPubSub skips them: a Subscriber hands out many
 //     messages at a time, and Watermill's consumer of them may see the results in any order. TestConformanceInOrder runs
 //     both with Window 1.
@@ -36,14 +37,72 @@ func TestConformance(t *testing.T) {
 	testenv.SkipUnderRace(t)
 	t.Parallel()
 	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
-	features := features()
-	if !testenv.UnderRace() {
-		features.RestartServiceCommand = restartCommand(t, server)
-	}
 	build := pubSub(server, func(c *stream.SubscriberConfig) { c.Grace = 100 * time.Millisecond })
-	tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
+	tests.TestPubSub(t, features(), func(t *testing.T) (message.Publisher, message.Subscriber) {
 		return build(t, watermill.NewShortUUID())
 	}, build)
+}
+
+func TestConformanceReconnects(t *testing.T) {
+	testenv.SkipUnderRace(t)
+	t.Parallel()
+	server := redistest.StartReal(t, "--appendonly", "yes", "--appendfsync", "always")
+	features := features()
+	features.RestartServiceCommand = restartCommand(t, server)
+	build := pubSub(server, func(c *stream.SubscriberConfig) { c.Grace = 100 * time.Millisecond })
+	tests.TestReconnect(t, tests.TestContext{TestID: tests.NewTestID(), Features: features}, func(t *testing.T) (message.Publisher, message.Subscriber) {
+		publisher, subscriber := build(t, watermill.NewShortUUID())
+		last := &lastHeld{Subscriber: subscriber.(*stream.Subscriber), published: make(chan struct{}, reconnectMessages)}
+		return countedPublisher{publisher, last}, last
+	})
+}
+
+// reconnectMessages is how many messages TestReconnect publishes.
+const reconnectMessages = 10_000
+
+// lastHeld hands out the last message of TestReconnect a second after all have been published: the test does not wait for
+// its goroutine that notes what it has published.
+type lastHeld struct {
+	*stream.Subscriber
+	published chan struct{}
+}
+
+func (s *lastHeld) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := s.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		seen := map[string]bool{}
+		for msg := range in {
+			if seen[msg.UUID] = true; len(seen) == reconnectMessages {
+				for range reconnectMessages {
+					<-s.published
+				}
+				time.Sleep(time.Second)
+				seen = map[string]bool{}
+			}
+			out <- msg
+		}
+	}()
+	return out, nil
+}
+
+type countedPublisher struct {
+	message.Publisher
+	last *lastHeld
+}
+
+func (p countedPublisher) Publish(topic string, messages ...*message.Message) error {
+	err := p.Publisher.Publish(topic, messages...)
+	if err == nil {
+		for range messages {
+			p.last.published <- struct{}{}
+		}
+	}
+	return err
 }
 
 // Without a consumer group nothing outlives a subscription, and messages are in order.
