@@ -121,7 +121,14 @@ func (r Ref) Suffix() string {
 	return begin + end
 }
 
-var escapeRef = strings.NewReplacer("%", "%25", "/", "%2F")
+var (
+	escapeRef   = strings.NewReplacer("%", "%25", "/", "%2F")
+	unescapeRef = strings.NewReplacer("%2F", "/", "%25", "%")
+)
+
+// ParseSuffix parses a [Ref.Suffix] as [ParseRef] does. It also accepts one that would be cut, but is whole; what is cut
+// parses as another ref.
+func ParseSuffix(suffix string) (Ref, error) { return ParseRef(unescapeRef.Replace(suffix)) }
 
 // MarshalText returns the full name.
 func (r Ref) MarshalText() ([]byte, error) { return []byte(r.name), nil }

@@ -145,6 +145,20 @@ func TestNoTwoRefsShareASuffix(t *testing.T) {
 	})
 }
 
+func TestParseSuffix(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := genRef(t, "ref")
+		if back, err := events.ParseSuffix(r.Suffix()); err != nil || back != r {
+			t.Fatalf("%q came back as %q, %v", r, back, err)
+		}
+	})
+	for _, bad := range []string{"a..b", "a%2F%2Fb", "%2Fa"} {
+		if _, err := events.ParseSuffix(bad); !errors.Is(err, events.ErrBadRef) {
+			t.Errorf("%s: got %v; want ErrBadRef", bad, err)
+		}
+	}
+}
+
 func TestLongNamesAreCut(t *testing.T) {
 	seen := map[string]string{}
 	for _, part := range []string{"a", "é", "€", "😀", "a/", "%", "é/a", "a%b/"} {

@@ -154,7 +154,7 @@ const longestSuffix = 150
 func onDisk(name string) string {
 	path, rest, _ := strings.Cut(name, "@")
 	suffix, view, isView := strings.Cut(rest, "~")
-	ref, err := events.ParseRef(strings.NewReplacer("%2F", "/", "%25", "%").Replace(suffix))
+	ref, err := events.ParseSuffix(suffix)
 	if err != nil || len(suffix) <= longestSuffix {
 		return name
 	}

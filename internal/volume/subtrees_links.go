@@ -221,11 +221,13 @@ func (v *Volume) UnpublishSubtrees(
 	unwanted, err := v.ownSubtreeLinks(f, b, func(dir string) bool {
 		top, app := path.Split(dir)
 		suffix := strings.TrimSuffix(strings.TrimPrefix(top, b.Repo.String()+"@"), subtreeMark+"/")
-		name := cmp.Or(strings.NewReplacer("%2F", "/", "%25", "%").Replace(suffix), plain)
-		if strings.Contains(suffix, "%.") { // the beginning of a long name
-			name = v.current(f, b, b.Repo.String()+"@"+suffix).ref
+		ref, err := events.ParseSuffix(suffix)
+		switch {
+		case suffix == "":
+			ref, err = events.ParseRef(plain)
+		case strings.Contains(suffix, "%."): // the beginning of a long name
+			ref, err = events.ParseRef(v.current(f, b, b.Repo.String()+"@"+suffix).ref)
 		}
-		ref, err := events.ParseRef(name)
 		return err == nil && !ref.IsZero() && !wanted(app, ref, ref.String() == plain)
 	})
 	if err != nil || len(unwanted) == 0 {
