@@ -3,7 +3,7 @@
 //
 //	h := handlers.Handlers{
 //		Volume: volume, States: states, Credentials: credentials, Watches: watches,
-//		Extensions: []ext.Extension{signatures.New(credentials), lfs.New(credentials), submodules.New(credentials)},
+//		Extensions: []ext.Extension{signatures.New(credentials), lfs.New(), submodules.New(credentials)},
 //	}
 //	backoff := handlers.Backoff{Store: states}
 //	changes := handlers.Changes{Namespace: namespace, Source: "/example/w1", Handler: backoff.Wrap(h.Handle), Log: log}

@@ -16,8 +16,7 @@ import (
 )
 
 // Limit is the middleware that waits until a change may send requests to its remote's host, and to the other hosts that
-// the last sync of its ref needed. A change that must wait elsewhere is refused, before
-// anything is acquired for it.
+// the last sync of its ref needed. A change that must wait elsewhere is refused, before anything is acquired for it.
 func (c *Changes) Limit(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		change, err := parseOnce(msg)

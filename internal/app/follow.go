@@ -163,7 +163,7 @@ func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower) error {
 		case !redisx.Unavailable(err):
 			return err
 		}
-		redisx.Pause(ctx, time.Second)
+		Sleep(ctx, time.Second)
 	}
 }
 

@@ -122,6 +122,9 @@ func (s *Summary) add(ctx context.Context, to Deployment, one Repository, restor
 	for _, w := range watches.Kept {
 		s.Kept = append(s.Kept, strings.TrimSpace(fmt.Sprint(w.Repo, " ", w.App, " ", w.Ref)))
 	}
+	if !watched[0] { // its state is there
+		return nil
+	}
 	return s.addState(ctx, to, one, m)
 }
 

@@ -275,7 +275,8 @@ func (s *Store) URLs(name string) ([]string, error) {
 
 // Covers returns the length of the longest of the URL prefixes that covers remote, at least 1, or 0 if none
 // does. A prefix covers it that has the same scheme and host, the same user if the prefix names one, and a
-// path that covers that of the remote, ignoring case, as remotes are told apart. Of two prefixes with the same path, one with a user is longer.
+// path that covers that of the remote, ignoring case, as remotes are told apart. Of two prefixes with the same path,
+// one with a user is longer.
 func Covers(prefixes []string, remote string) (length int) {
 	to, err := url.Parse(remote)
 	if err != nil {

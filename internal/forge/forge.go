@@ -15,7 +15,6 @@
 package forge
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -109,7 +108,10 @@ type Event struct {
 
 // Name returns the path of the repository, or its first URL.
 func (e Event) Name() string {
-	return cmp.Or(e.Repo.String(), strings.Join(e.URLs[:min(1, len(e.URLs))], ""))
+	if e.Repo.IsZero() && len(e.URLs) > 0 {
+		return e.URLs[0]
+	}
+	return e.Repo.String()
 }
 
 // Delivery is a verified and decoded webhook delivery.
