@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
@@ -386,9 +387,30 @@ func (m *model) awaitQuiet() {
 	m.t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !isQuiet(m.t.Context(), m.client); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			m.t.Fatal("not all changes are settled")
+			m.t.Fatalf("not all changes are settled: %s", m.unsettled())
 		}
 	}
+}
+
+// unsettled describes the changes that are waiting or in progress, and the states of their repositories.
+func (m *model) unsettled() string {
+	ctx, topic := m.t.Context(), events.DefaultNamespace.Changes()
+	figures, err := stream.Stats(ctx, m.client, string(events.DefaultNamespace), topic)
+	lines := []string{fmt.Sprintf("%+v %v, %d awaited", figures, err, awaited(ctx, m.client))}
+	pending := m.client.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: topic, Group: events.WorkersGroup, Start: "-", End: "+", Count: 100}).Val()
+	for _, entry := range pending {
+		for _, one := range m.client.XRange(ctx, topic, entry.ID, entry.ID).Val() {
+			lines = append(lines, fmt.Sprintf("%+v %v", entry, one.Values))
+			change, err := stream.DefaultMarshallerUnmarshaller{}.Unmarshal(one.Values)
+			if err == nil {
+				lines = append(lines, fmt.Sprint(change.Metadata))
+			}
+		}
+	}
+	for _, key := range m.client.Keys(ctx, string(events.DefaultNamespace)+"*repo:*").Val() {
+		lines = append(lines, fmt.Sprint(key, " ", m.client.HGetAll(ctx, key).Val()))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // reconcileAll reconciles until no poll was skipped because the repository was busy, for example with its garbage collection. Waiting

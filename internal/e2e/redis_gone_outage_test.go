@@ -362,13 +362,15 @@ func (c *consumer) have(app, repo string) string {
 	return results[len(results)-1].After
 }
 
-// holes returns the results that an app cannot apply to anything that it had: those without before, after the first, and those from a
-// commit that it never received. overlaps counts those from an older commit than its last one.
-func holes(received map[string][]events.Result) (missing []string, overlaps int) {
+// holes returns the results that an app cannot apply to anything that it had: those from a commit that it never received, and those without
+// before, unless it is the first one, or the first of those that repeat. overlaps counts those from an older commit than its last one.
+func holes(received map[string][]events.Result, repeats map[string]bool) (missing []string, overlaps int) {
 	for key, results := range received {
-		had := map[string]bool{}
+		had, repeat := map[string]bool{}, repeats[key]
 		for i, r := range results {
 			switch {
+			case i > 0 && r.Before == "" && repeat:
+				repeat = false
 			case i > 0 && !had[r.Before]:
 				missing = append(missing, fmt.Sprintf("%s: %.12q to %.12s after %.12s", key, r.Before, r.After, results[i-1].After))
 			case i > 0 && r.Before != results[i-1].After:
