@@ -15,7 +15,6 @@ import (
 	"lockstep/internal/feed"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
-	"lockstep/internal/telemetry"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
@@ -42,18 +41,15 @@ func openReading(
 	if err := placeReading(cfg, reading, client); err != nil {
 		return nil, err
 	}
-	var observer *telemetry.Reading
-	var err error
 	results := feed.Config{
 		Redis: client, Reader: stream.NewReader(blocking), Sources: resultSources(cfg, client, reading.Reader),
 		Removed: reading.Tokens.Removed, Log: cfg.Log,
-		Observe: func(bytes int) { observer.Sent("results", int64(bytes)) },
 	}
 	if cfg.cells != nil {
 		results.Refresh = cfg.cells.Refresh
 	}
-	reading.Feed, err = feed.New(results)
-	if err != nil {
+	var err error
+	if reading.Feed, err = feed.New(results); err != nil {
 		return nil, err
 	}
 	reading.Followers.Cells = func() (names []string) {
@@ -62,8 +58,7 @@ func openReading(
 		}
 		return names
 	}
-	observer = cfg.Metrics.Reading(reading.Feed.Open)
-	reading.Observer = observer
+	reading.Observer = cfg.Metrics.Reading(reading.Feed.Open)
 	return reading, nil
 }
 

@@ -1,83 +1,95 @@
 package feed
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"net"
+	"errors"
+	"math/rand/v2"
+	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"lockstep/events"
 )
 
-// client is a connection that results are sent to. Only the goroutine that has set its state to sending uses
-// its position and writes to its connection.
+// client is a response that results are sent in. Only the goroutine of the request uses its position and the response.
 type client struct {
-	conn    net.Conn
+	w       http.ResponseWriter
+	control *http.ResponseController
 	app     string
 	token   string
-	release func()
-	first   []byte // not sent yet
-	at      Cursor // of the goroutine that sends
-
-	state  atomic.Int32
-	beat   atomic.Bool // a heartbeat is due
-	retry  atomic.Bool // Redis did not answer
-	closed atomic.Bool
-	beatAt time.Time // guarded by [Feed.mu]
+	at      Cursor
+	ctx     context.Context // done when the stream has to end
+	end     context.CancelFunc
+	woken   chan struct{} // there may be results for it; has room for one
 }
 
-// States of a client.
-const (
-	idle    = iota
-	sending // a goroutine sends
-	woken   // and looks again when it is done
-)
-
-func (c *client) close() {
-	if c.closed.Swap(true) {
+// Serve sends a client its position and then results, until the client leaves, may not read any more, or cannot get
+// all results, and until Close is called.
+func (f *Feed) Serve(w http.ResponseWriter, r *http.Request, who Client) {
+	c := &client{
+		w: w, control: http.NewResponseController(w), app: who.App, token: who.Token, at: who.From,
+		woken: make(chan struct{}, 1),
+	}
+	c.ctx, c.end = context.WithCancel(r.Context())
+	ended := make(chan struct{})
+	context.AfterFunc(c.ctx, func() {
+		_ = c.control.SetWriteDeadline(time.Unix(1, 0)) // a write waits for a slow client
+		close(ended)
+	})
+	defer func() {
+		c.end()
+		<-ended
+		_ = c.control.SetWriteDeadline(time.Now().Add(endTimeout))
+	}()
+	_ = c.control.SetReadDeadline(time.Time{}) // that of the request would end the stream
+	if !f.add(c) {
 		return
 	}
-	_ = c.conn.Close()
-	if c.release != nil {
-		c.release()
+	defer f.remove(c)
+	if f.write(c, f.cfg.Stall, PositionFrame(c.at)) {
+		f.send(c)
 	}
 }
 
-// wake starts a goroutine that sends a client the results after its position.
-func (f *Feed) wake(c *client) {
-	for {
-		switch state := c.state.Load(); {
-		case state == woken:
-			return
-		case state == sending && c.state.CompareAndSwap(sending, woken):
-			return
-		case state == idle && c.state.CompareAndSwap(idle, sending):
-			f.start(func() { f.send(c) })
-			return
-		}
-	}
-}
+// endTimeout is how long a client may take to accept the end of its stream.
+const endTimeout = time.Second
 
-// start runs fn in a goroutine, unless the feed is closed.
-func (f *Feed) start(fn func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.closed {
-		f.work.Go(fn)
-	}
-}
-
-// send sends batches until the client is up to date and was not woken meanwhile.
+// send sends batches and heartbeats.
 func (f *Feed) send(c *client) {
-	for {
-		for !c.closed.Load() && f.sendNext(c) {
+	// so that clients that come together do not all get heartbeats together
+	beats := time.NewTimer(rand.N(f.cfg.Heartbeat))
+	defer beats.Stop()
+	for beat := false; c.ctx.Err() == nil; {
+		more, waits := f.sendNext(c)
+		if more {
+			continue
 		}
-		if c.closed.Load() || c.state.CompareAndSwap(sending, idle) {
-			return
+		if beat {
+			f.sendBeat(c, waits)
+			beats.Reset(f.cfg.Heartbeat)
 		}
-		c.state.Store(sending)
+		var retry <-chan time.Time
+		if waits {
+			retry = time.After(f.period())
+		}
+		beat = false
+		select {
+		case <-c.ctx.Done():
+		case <-c.woken:
+		case <-retry:
+		case <-beats.C:
+			beat = true // with the position after what has come meanwhile
+		}
+	}
+}
+
+// wake makes the client look for results.
+func (c *client) wake() {
+	select {
+	case c.woken <- struct{}{}:
+	default:
 	}
 }
 
@@ -105,7 +117,7 @@ func (b *batch) add(from *source, c *client, e entry) {
 }
 
 // frames returns the frames of a batch for a client.
-func (b *batch) frames(from *source, c *client) [][]byte {
+func (b *batch) frames(from *source, c *client) []byte {
 	frames := make([][]byte, 0, 2*len(b.entries))
 	for _, e := range b.entries {
 		id := e.id
@@ -114,7 +126,7 @@ func (b *batch) frames(from *source, c *client) [][]byte {
 		}
 		frames = append(frames, id, e.frame)
 	}
-	return frames
+	return bytes.Join(frames, nil)
 }
 
 // has reports whether a client has the results of another cell up to that which is followed, or cannot get
@@ -135,39 +147,28 @@ func (f *Feed) has(c *client, follows events.Follows) bool {
 	return f.sources[i].lost.compare(entry) >= 0
 }
 
-// sendNext sends a batch of each source to a client.
-func (f *Feed) sendNext(c *client) (more bool) {
-	if c.first != nil && !f.write(c, c.first) {
-		return false
-	}
-	c.first = nil
+// sendNext sends a batch of each source to a client. more reports that there may be more, and waits that results cannot
+// be sent yet.
+func (f *Feed) sendNext(c *client) (more, waits bool) {
 	sources := f.tailed()
-	waits := false
 	for cell := range c.at {
 		switch {
 		case len(sources) == 0 || slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }):
 		case slices.ContainsFunc(f.cfg.Sources(), func(s Source) bool { return s.Cell == cell }):
 			waits = true // it was added, and is not tailed yet
 		default:
-			f.end(f.ctx, c) // the cell is gone, perhaps with results that the client does not have
-			return false
+			f.sendGone(c) // the cell is gone, perhaps with results that the client does not have
+			return false, false
 		}
 	}
 	for _, s := range sources {
 		sent, err := f.sendFrom(c, s)
-		if c.closed.Load() {
-			return false
+		if c.ctx.Err() != nil {
+			return false, false
 		}
 		more, waits = more || sent.more, waits || sent.waits || err != nil
 	}
-	if more {
-		return true
-	}
-	if waits {
-		c.retry.Store(true)
-	}
-	f.sendBeat(c, waits && len(sources) > 1)
-	return false
+	return more, waits
 }
 
 // sendFrom sends a batch of a source. more reports whether another one may follow, of this source or of one
@@ -199,19 +200,19 @@ func (f *Feed) begin(c *client, s *source) (batch, error) {
 	if !slices.ContainsFunc(f.cfg.Sources(), s.is) { // removed, and tailed for a moment more
 		return batch{}, nil
 	}
-	leave, ok := f.enter(c.app)
+	leave, ok := f.enter(c)
 	if !ok {
 		return batch{}, nil
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
 	defer cancel()
 	first, read, err := s.first(ctx)
 	switch {
 	case err != nil:
 		return batch{}, err
 	case read.removed > 0:
-		f.end(ctx, c)
+		f.sendGone(c)
 		return batch{}, nil
 	}
 	c.at = c.at.with(s.Cell, first)
@@ -223,7 +224,7 @@ const catchUpStall = 10 * time.Second
 
 // deliver sends a batch. If that fails, the client is closed.
 func (f *Feed) deliver(c *client, s *source, next batch, limit time.Duration) batch {
-	if len(next.entries) > 0 && !f.writeWithin(c, limit, next.frames(s, c)) {
+	if len(next.entries) > 0 && !f.write(c, limit, next.frames(s, c)) {
 		return batch{}
 	}
 	if before := c.at[s.Cell]; before != next.to {
@@ -233,21 +234,19 @@ func (f *Feed) deliver(c *client, s *source, next batch, limit time.Duration) ba
 	return next
 }
 
-// sendBeat sends the position, if a heartbeat is due. It means that all results before have been sent, so if
-// some wait, a comment is sent.
+// sendBeat sends the position. It means that all results before have been sent, so if some of several sources wait, a
+// comment is sent.
 func (f *Feed) sendBeat(c *client, waits bool) {
-	switch {
-	case !c.beat.Swap(false):
-	case waits:
-		f.write(c, []byte(":\n\n"))
-	default:
-		f.write(c, PositionFrame(c.at))
+	if waits && len(f.tailed()) > 1 {
+		f.write(c, f.cfg.Stall, []byte(":\n\n"))
+		return
 	}
+	f.write(c, f.cfg.Stall, PositionFrame(c.at))
 }
 
 // catchUp sends results that the tail no longer keeps, read from Redis.
 func (f *Feed) catchUp(c *client, s *source) (batch, error) {
-	leave, ok := f.enter(c.app)
+	leave, ok := f.enter(c)
 	if !ok {
 		return batch{}, nil
 	}
@@ -255,7 +254,7 @@ func (f *Feed) catchUp(c *client, s *source) (batch, error) {
 	next, gone, err := f.readFor(c, s)
 	switch {
 	case gone:
-		f.end(f.ctx, c)
+		f.sendGone(c)
 		return batch{}, nil
 	case err != nil:
 		return batch{}, err
@@ -263,29 +262,29 @@ func (f *Feed) catchUp(c *client, s *source) (batch, error) {
 	return f.deliver(c, s, next, min(f.cfg.Stall, catchUpStall)), nil
 }
 
-// end tells a client that results are missing, and ends its stream.
-func (f *Feed) end(ctx context.Context, c *client) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+// sendGone tells a client that results are missing, and ends its stream.
+func (f *Feed) sendGone(c *client) {
+	ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
 	defer cancel()
 	if ends, err := f.Locate(ctx, Start{}); err == nil {
-		f.write(c, goneFrame(&GoneError{ends}))
+		f.write(c, f.cfg.Stall, goneFrame(&GoneError{ends}))
 	}
-	f.remove(c)
+	c.end()
 }
 
-// enter waits until a batch for an app may be read from Redis. ok is false if the feed is closed.
-func (f *Feed) enter(app string) (leave func(), ok bool) {
+// enter waits until a batch for a client may be read from Redis. ok is false if its stream has ended.
+func (f *Feed) enter(c *client) (leave func(), ok bool) {
 	f.mu.Lock()
-	of := f.behind[app]
+	of := f.behind[c.app]
 	if of == nil {
 		of = make(chan struct{}, maxReadsApp)
-		f.behind[app] = of
+		f.behind[c.app] = of
 	}
 	f.mu.Unlock()
 	for i, slots := range []chan struct{}{of, f.reads} {
 		select {
 		case slots <- struct{}{}:
-		case <-f.ctx.Done():
+		case <-c.ctx.Done():
 			if i > 0 {
 				<-of
 			}
@@ -297,7 +296,7 @@ func (f *Feed) enter(app string) (leave func(), ok bool) {
 
 // readFor reads a batch for a client from Redis. gone reports that results after its position are missing.
 func (f *Feed) readFor(c *client, s *source) (next batch, gone bool, err error) {
-	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
 	defer cancel()
 	at := c.at[s.Cell]
 	read, err := s.readAt(ctx, at.entry.String(), at)
@@ -323,19 +322,17 @@ func (f *Feed) readFor(c *client, s *source) (next batch, gone bool, err error) 
 	return next, false, nil
 }
 
-// write writes frames to the client, or ends the stream. A client that does not accept them for long is cut off.
-func (f *Feed) write(c *client, frames ...[]byte) bool { return f.writeWithin(c, f.cfg.Stall, frames) }
-
-func (f *Feed) writeWithin(c *client, limit time.Duration, frames [][]byte) bool {
-	_ = c.conn.SetWriteDeadline(time.Now().Add(limit))
-	buffers := net.Buffers(frames)
-	n, err := buffers.WriteTo(c.conn)
-	f.cfg.Observe(int(n))
-	if err != nil {
-		f.remove(c)
+// write writes frames to the client, or ends the stream. A client that does not accept them in time is cut off.
+func (f *Feed) write(c *client, limit time.Duration, frames []byte) bool {
+	_ = c.control.SetWriteDeadline(time.Now().Add(limit))
+	if c.ctx.Err() != nil { // the deadline may have replaced the one that ends the stream
 		return false
 	}
-	return true
+	_, err := c.w.Write(frames)
+	if err = errors.Join(err, c.control.Flush()); err != nil {
+		c.end()
+	}
+	return err == nil
 }
 
 // PositionFrame returns the event that tells a client its position. It dispatches nothing.

@@ -1,9 +1,9 @@
 // Package feed sends results to many HTTP clients as server-sent events, from one read of Redis.
 //
 //	release, err := results.Reserve(app)       // ErrBusy, ErrBusyApp
+//	defer release()
 //	from, err := results.Locate(ctx, request)  // ErrMalformed, *GoneError, or an error of Redis
-//	conn, _, err := http.NewResponseController(w).Hijack()
-//	results.Attach(conn, feed.Client{App: app, Token: hash, From: from, Release: release}, head)
+//	results.Serve(w, r, feed.Client{App: app, Token: hash, From: from})
 //
 // # Guarantees
 //
@@ -29,12 +29,11 @@
 //
 //	tail      one goroutine for each cell, while there is a client: waits for entries, reads them, asks which apps
 //	          may read them, keeps the newest 1,000, at most 4 MiB, and wakes the clients of these apps
-//	client    a connection and a cursor, without a goroutine or a buffer while nothing is sent. When woken, it
-//	          sends the results after its position from what the tail keeps or, if it is further behind, from
-//	          Redis, a batch at a time. What the tail has kept for more than 2 s is read from Redis, too, because
-//	          the watches may have changed since
-//	ticker    wakes each client every 15 s to send its position; closes connections whose client has left or whose
-//	          token was removed, every 2 s
+//	client    the goroutine of the request, with a cursor. When woken, it sends the results after its position from
+//	          what the tail keeps or, if it is further behind, from Redis, a batch at a time. What the tail has kept
+//	          for more than 2 s is read from Redis, too, because the watches may have changed since. Every 15 s it
+//	          sends its position
+//	ticker    ends streams whose token was removed, every 2 s
 //
 // So a slow client holds up no other, and needs no more memory than one batch. A client that does not accept
 // a batch within a minute, or within ten seconds while it catches up, is cut off.
@@ -54,7 +53,7 @@
 //	Redis has lost its newest     results of other cells that follow what is lost are sent once the stream has
 //	                              been read to its end
 //	results, as in a failover
-//	the process stops             Close closes all connections; clients resume elsewhere
+//	the process stops             Close ends all streams; clients resume elsewhere
 //	a result cannot be decoded    it is skipped, as is one of an unknown newer type
 //	a watch cannot be decoded     the repository's results are skipped for apps, and logged
 package feed

@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,15 +29,14 @@ type Config struct {
 	// Removed returns the tokens that were removed, of those with the given hashes. [access.Tokens.Removed] implements it.
 	Removed func(ctx context.Context, hashes []string) ([]string, error)
 
-	Max       int           // streams; default 20,000, or three quarters of the limit of open files if that is less
+	Max       int           // streams; default 10,000, or three quarters of the limit of open files if that is less
 	MaxApp    int           // streams of an app; default half of Max
 	Heartbeat time.Duration // between heartbeats of a stream; default 15 s
-	// between checks of tokens and connections, and for which who may read a result is not decided again; default 2 s
+	// between checks of tokens, and for which who may read a result is not decided again; default 2 s
 	Check time.Duration
 	Stall time.Duration // how long a client may take to accept a batch; default 1 min
 
-	Log     *slog.Logger    // default slog.Default
-	Observe func(bytes int) // called with the number of bytes sent to a client; optional
+	Log *slog.Logger // default slog.Default
 }
 
 // Feed sends results to clients. It is safe for concurrent use.
@@ -47,7 +45,7 @@ type Feed struct {
 
 	ctx    context.Context // done when Close is called
 	cancel context.CancelFunc
-	work   sync.WaitGroup // tail, ticker and clients that are sending
+	work   sync.WaitGroup // tail, ticker and clients
 	reads  chan struct{}  // limits batches for clients that are behind
 
 	mu       sync.Mutex
@@ -70,7 +68,7 @@ var (
 )
 
 const (
-	defaultMax  = 20_000
+	defaultMax  = 10_000 // each takes some 40 KB
 	maxReads    = 256 // batches read from Redis that are being sent
 	maxReadsApp = 64
 	readTimeout = 10 * time.Second
@@ -85,9 +83,6 @@ func New(cfg Config) (*Feed, error) {
 	cfg.Heartbeat, cfg.Check = cmp.Or(cfg.Heartbeat, 15*time.Second), cmp.Or(cfg.Check, 2*time.Second)
 	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
-	if cfg.Observe == nil {
-		cfg.Observe = func(int) {}
-	}
 	switch {
 	case cfg.Redis == nil || cfg.Reader == nil || cfg.Sources == nil || cfg.Removed == nil:
 		return nil, errors.New("feed: Config.Redis, Reader, Sources and Removed are required")
@@ -111,7 +106,7 @@ func (f *Feed) Close() {
 	f.mu.Unlock()
 	f.cancel()
 	for _, c := range f.all() {
-		f.remove(c)
+		c.end()
 	}
 	f.work.Wait()
 }
@@ -150,24 +145,19 @@ func (f *Feed) Open() int {
 
 // Client is the reader of a stream.
 type Client struct {
-	App     string // whose results it reads; "" for the operator, who reads all
-	Token   string // hash of the token, whose removal ends the stream; "" for the operator
-	From    Cursor // where the stream begins
-	Release func() // called when the stream has ended; optional
+	App   string // whose results it reads; "" for the operator, who reads all
+	Token string // hash of the token, whose removal ends the stream; "" for the operator
+	From  Cursor // where the stream begins
 }
 
-// Attach sends first, which are the response's headers and the client's position, and then results to a
-// connection, which it takes over, until the client leaves.
-func (f *Feed) Attach(conn net.Conn, who Client, first []byte) {
-	c := &client{conn: conn, app: who.App, token: who.Token, release: who.Release, at: who.From, first: first}
+// add adds a client, unless the feed is closed.
+func (f *Feed) add(c *client) bool {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.closed {
-		f.mu.Unlock()
-		c.close()
-		return
+		return false
 	}
-	// so that clients that come together do not all get heartbeats together
-	c.beatAt = time.Now().Add(rand.N(f.cfg.Heartbeat))
+	f.work.Add(1)
 	f.clients[c] = struct{}{}
 	if f.groups[c.app] == nil {
 		f.groups[c.app] = map[*client]struct{}{}
@@ -177,21 +167,20 @@ func (f *Feed) Attach(conn net.Conn, who Client, first []byte) {
 		f.running = true
 		f.work.Go(f.run)
 	}
-	f.mu.Unlock()
-	f.wake(c)
+	return true
 }
 
-// remove ends a stream.
+// remove removes a client.
 func (f *Feed) remove(c *client) {
+	defer f.work.Done()
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	delete(f.clients, c)
 	if group := f.groups[c.app]; group != nil {
 		if delete(group, c); len(group) == 0 {
 			delete(f.groups, c.app)
 		}
 	}
-	f.mu.Unlock()
-	c.close()
 }
 
 // all returns all clients.
@@ -205,13 +194,13 @@ func (f *Feed) all() []*client {
 	return list
 }
 
-// run tails the sources, sends heartbeats and checks connections until there is no client.
+// run tails the sources and checks tokens until there is no client.
 func (f *Feed) run() {
 	ctx, cancel := context.WithCancel(f.ctx)
 	var tails sync.WaitGroup
 	defer tails.Wait()
 	defer cancel()
-	ticker := time.NewTicker(min(time.Second, f.cfg.Heartbeat, f.cfg.Check))
+	ticker := time.NewTicker(f.period())
 	defer ticker.Stop()
 	for checked := time.Now(); f.isNeeded(); {
 		for _, added := range f.follow() {
@@ -223,16 +212,15 @@ func (f *Feed) run() {
 		case <-f.ctx.Done():
 			continue
 		}
-		now := time.Now()
-		for _, c := range f.due(now) {
-			f.wake(c)
-		}
-		if now.Sub(checked) >= f.cfg.Check {
+		if time.Since(checked) >= f.cfg.Check {
 			f.check()
 			checked = time.Now()
 		}
 	}
 }
+
+// period is how often the sources are looked at, and Redis is asked again if it does not answer.
+func (f *Feed) period() time.Duration { return min(time.Second, f.cfg.Heartbeat, f.cfg.Check) }
 
 // isNeeded reports whether there are clients. If not, the sources are forgotten.
 func (f *Feed) isNeeded() bool {
@@ -275,31 +263,11 @@ func (f *Feed) tailed() []*source {
 	return f.sources
 }
 
-// due returns the clients that get a heartbeat, or for which Redis did not answer.
-func (f *Feed) due(now time.Time) (due []*client) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for c := range f.clients {
-		isDue := c.retry.Swap(false)
-		if !c.beatAt.After(now) {
-			c.beatAt, isDue = now.Add(f.cfg.Heartbeat), true
-			c.beat.Store(true)
-		}
-		if isDue {
-			due = append(due, c)
-		}
-	}
-	return due
-}
-
-// check ends the streams of clients that have left, and of tokens that were removed.
+// check ends the streams of tokens that were removed.
 func (f *Feed) check() {
 	byToken := map[string][]*client{}
 	for _, c := range f.all() {
-		switch {
-		case hasLeft(c.conn):
-			f.remove(c)
-		case c.token != "":
+		if c.token != "" {
 			byToken[c.token] = append(byToken[c.token], c)
 		}
 	}
@@ -318,9 +286,18 @@ func (f *Feed) check() {
 	}
 	for _, hash := range removed {
 		for _, c := range byToken[hash] {
-			f.remove(c)
+			c.end()
 		}
 		f.cfg.Log.InfoContext(ctx, "streams of results ended, their token was removed",
 			"token", fmt.Sprintf("%.12s", hash), "streams", len(byToken[hash]))
 	}
+}
+
+// openFiles returns how many files this process may open.
+func openFiles() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<30 {
+		return 1 << 30
+	}
+	return int(limit.Cur)
 }

@@ -10,6 +10,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -107,23 +109,32 @@ func (w *world) open(app string, start feed.Start) *reading {
 
 func (w *world) openAs(who feed.Client, start feed.Start) *reading {
 	w.Helper()
-	at := testenv.Must(w.feed.Locate(w.Context(), start))(w.T)
-	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(w.T)
-	defer listener.Close()
-	client := testenv.Must(net.Dial("tcp", listener.Addr().String()))(w.T)
-	w.Cleanup(func() { client.Close() })
-	who.From = at
-	server := testenv.Must(listener.Accept())(w.T)
-	for _, one := range []net.Conn{client, server} {
-		_ = one.(*net.TCPConn).SetReadBuffer(64 << 10)
-		_ = one.(*net.TCPConn).SetWriteBuffer(64 << 10)
-	}
-	w.feed.Attach(server, who, feed.PositionFrame(at))
-	r := &reading{T: w.T, conn: client, in: bufio.NewReader(client)}
+	r, at := w.dial(who, start)
 	if first := r.next(); first.id != at.String() || first.kind != "" || first.data != "" {
 		w.Fatalf("first %+v, want the position %s", first, at)
 	}
 	return r
+}
+
+// dial opens a stream, over a connection with small buffers, and returns where it begins.
+func (w *world) dial(who feed.Client, start feed.Start) (*reading, feed.Cursor) {
+	w.Helper()
+	who.From = testenv.Must(w.feed.Locate(w.Context(), start))(w.T)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Connection", "close")
+		w.feed.Serve(rw, r, who)
+	}))
+	server.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		_ = conn.(*net.TCPConn).SetWriteBuffer(64 << 10)
+		return ctx
+	}
+	server.Start()
+	conn := testenv.Must(net.Dial("tcp", server.Listener.Addr().String()))(w.T)
+	_ = conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+	w.Cleanup(func() { conn.Close(); server.Close() })
+	testenv.Must(fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: test\r\n\r\n"))(w.T)
+	response := testenv.Must(http.ReadResponse(bufio.NewReader(conn), nil))(w.T)
+	return &reading{T: w.T, conn: conn, in: bufio.NewReader(response.Body)}, who.From
 }
 
 // next returns the next event, heartbeats included.
@@ -416,16 +427,12 @@ func TestRemovedTokenEndsItsStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{}, 2)
-	release := func() { ended <- struct{}{} }
-	first := w.openAs(feed.Client{App: "docs", Token: access.HashOf(secret), Release: release}, feed.Start{})
-	second := w.openAs(feed.Client{App: "docs", Token: access.HashOf(secret), Release: release}, feed.Start{})
+	first := w.openAs(feed.Client{App: "docs", Token: access.HashOf(secret)}, feed.Start{})
+	second := w.openAs(feed.Client{App: "docs", Token: access.HashOf(secret)}, feed.Start{})
 	kept := w.openAs(feed.Client{App: "docs", Token: access.HashOf(other)}, feed.Start{})
 	testenv.Must(w.tokens.Remove(t.Context(), made.ID))(t)
 	first.ends()
 	second.ends()
-	<-ended
-	<-ended
 	kept.want("synced " + w.add("docs", "acme/widgets"))
 	if n := w.feed.Open(); n != 1 {
 		t.Errorf("%d streams", n)
@@ -518,20 +525,24 @@ func TestStreamsAreLimited(t *testing.T) {
 	reserve("docs", nil)
 	reserve("scan", feed.ErrBusy)
 
-	release := releases[len(releases)-1]
-	left := w.openAs(feed.Client{App: "docs", Release: release}, feed.Start{})
-	left.conn.Close() // which frees its place
-	ctx := testenv.Context(t)
-	for {
-		if _, err := w.feed.Reserve("docs"); err == nil || ctx.Err() != nil {
-			break
-		}
-	}
 	w.feed.Close()
 	reserve("new", feed.ErrClosed)
-	if ctx.Err() != nil {
-		t.Error("the client that has left keeps its place")
+}
+
+func TestClientThatHasLeftIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, redistest.Start(t), func(cfg *feed.Config) { cfg.Heartbeat = time.Hour })
+	left, stays := w.open("docs", feed.Start{}), w.open("docs", feed.Start{})
+	left.conn.Close()
+	ctx := testenv.Context(t)
+	for w.feed.Open() > 1 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
 	}
+	if ctx.Err() != nil {
+		t.Error("the client that has left is not forgotten")
+	}
+	w.watch("docs", "acme/widgets", "")
+	stays.want("synced " + w.add("docs", "acme/widgets"))
 }
 
 func TestCloseEndsStreamsAtOnce(t *testing.T) {
@@ -545,12 +556,8 @@ func TestCloseEndsStreamsAtOnce(t *testing.T) {
 	for _, r := range all {
 		r.ends()
 	}
-	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer listener.Close()
-	conn := testenv.Must(net.Dial("tcp", listener.Addr().String()))(t)
-	defer conn.Close()
-	w.feed.Attach(testenv.Must(listener.Accept())(t), feed.Client{App: "docs"}, nil)
-	(&reading{T: t, conn: conn, in: bufio.NewReader(conn)}).ends()
+	late, _ := w.dial(feed.Client{App: "docs"}, feed.Start{})
+	late.ends()
 	if _, err := w.feed.Locate(context.Background(), feed.Start{}); err != nil {
 		t.Errorf("a position afterwards: %v", err)
 	}

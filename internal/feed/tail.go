@@ -311,7 +311,7 @@ func (s *source) tail() error {
 		s.recent = recent{ready: true, start: read.end, from: read.end, to: read.end}
 		s.feed.mu.Unlock()
 		for _, c := range s.feed.all() {
-			s.feed.wake(c)
+			c.wake()
 		}
 		return nil
 	case len(read.entries) == 0:
@@ -327,7 +327,7 @@ func (s *source) tail() error {
 	s.recent.add(entries)
 	s.feed.mu.Unlock()
 	for _, c := range s.feed.concerned(entries) {
-		s.feed.wake(c)
+		c.wake()
 	}
 	return nil
 }

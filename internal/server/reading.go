@@ -55,10 +55,10 @@ func (s *Reading) mount(mux *routes, cfg Config) {
 		"artifact": s.showArtifact,
 	} {
 		kind, _, _ := strings.Cut(route, "/")
-		mux.Handle("GET /api/v1/repos/{repo}/"+route, s.authenticated(cfg, kind, handle))
+		mux.Handle("GET /api/v1/repos/{repo}/"+route, s.authenticated(cfg, kind, s.limited(handle)))
 	}
 	mux.Handle("GET /api/v1/results", s.authenticated(cfg, "results", s.sendResults))
-	mux.Handle("PUT /api/v1/followers/{name}", s.authenticated(cfg, "followers", s.putFollower))
+	mux.Handle("PUT /api/v1/followers/{name}", s.authenticated(cfg, "followers", s.limited(s.putFollower)))
 	if s.Feed != nil && cfg.running != nil {
 		// so that clients reconnect to another process while other requests finish
 		context.AfterFunc(cfg.running, s.Feed.Close)
@@ -97,17 +97,19 @@ func (s *Reading) dispatch(w http.ResponseWriter, r *http.Request, from request,
 	if at, ok := s.elsewhere(r, r.PathValue("repo")); ok {
 		return s.forward(w, r, from, kind, at)
 	}
-	return s.limited(w, r, from, next)
+	return next(w, r, from)
 }
 
 // limited calls next unless the sender, or all together, have too many requests already.
-func (s *Reading) limited(w http.ResponseWriter, r *http.Request, from request, next reader) error {
-	release, err := s.requests.take(from.who.App, maxRequests, maxRequestsApp, errBusy)
-	if err != nil {
-		return err
+func (s *Reading) limited(next reader) reader {
+	return func(w http.ResponseWriter, r *http.Request, from request) error {
+		release, err := s.requests.take(from.who.App, maxRequests, maxRequestsApp, errBusy)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return next(w, r, from)
 	}
-	defer release()
-	return next(w, r, from)
 }
 
 // GateOf returns the gate that authenticates readers of a listener. A request is the operator's if it has the

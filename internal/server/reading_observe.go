@@ -8,8 +8,9 @@ import (
 
 // ReadingObserver observes requests of readers. [telemetry.Reading] implements it.
 type ReadingObserver interface {
-	Request(kind string, status int, bytes int64) // after the response
-	Pack(shared bool)                             // after a pack was sent
+	Request(kind string, status int)
+	Sent(kind string, bytes int)
+	Pack(shared bool) // after a pack was sent
 }
 
 // observed reports requests for a kind of thing to the observer, if there is one.
@@ -18,8 +19,8 @@ func (s *Reading) observed(kind string, next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer := &measured{ResponseWriter: w, status: http.StatusOK}
-		defer func() { s.Observer.Request(kind, answer.status, answer.sent) }() // also if the handler aborts the response
+		answer := &measured{ResponseWriter: w, to: s.Observer, kind: kind}
+		defer answer.begin(http.StatusOK) // unless it has begun
 		next.ServeHTTP(answer, r)
 	})
 }
@@ -31,21 +32,30 @@ func (s *Reading) gitServed(served gitserve.Served) {
 	}
 }
 
-// measured is a response whose status and size are observed.
+// measured is a response whose status and size are observed as it is sent: some take hours.
 type measured struct {
 	http.ResponseWriter
-	status int
-	sent   int64
+	to    ReadingObserver
+	kind  string
+	begun bool
+}
+
+func (m *measured) begin(status int) {
+	if !m.begun {
+		m.to.Request(m.kind, status)
+	}
+	m.begun = true
 }
 
 func (m *measured) WriteHeader(status int) {
-	m.status = status
+	m.begin(status)
 	m.ResponseWriter.WriteHeader(status)
 }
 
 func (m *measured) Write(b []byte) (int, error) {
+	m.begin(http.StatusOK)
 	n, err := m.ResponseWriter.Write(b)
-	m.sent += int64(n)
+	m.to.Sent(m.kind, n)
 	return n, err
 }
 

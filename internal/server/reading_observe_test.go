@@ -14,13 +14,20 @@ import (
 type observer struct {
 	mu       sync.Mutex
 	requests []string
+	sent     map[string]int
 	packs    int
 }
 
-func (o *observer) Request(kind string, status int, bytes int64) {
+func (o *observer) Request(kind string, status int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.requests = append(o.requests, fmt.Sprint(kind, " ", status, " ", bytes > 0))
+	o.requests = append(o.requests, fmt.Sprint(kind, " ", status))
+}
+
+func (o *observer) Sent(kind string, bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sent[kind] += bytes
 }
 
 func (o *observer) Pack(bool) {
@@ -33,7 +40,7 @@ func TestRequestsOfReadersAreObserved(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)
 	l.depth = events.DepthFull
-	seen := &observer{}
+	seen := &observer{sent: map[string]int{}}
 	l.cfg.Reading.Observer = seen
 	l.serve()
 	l.sync("acme/widgets", "", "docs")
@@ -51,10 +58,15 @@ func TestRequestsOfReadersAreObserved(t *testing.T) {
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	for _, want := range []string{
-		"refs 200 true", "files 200 true", "files 404 true", "archive 401 true", "archive 200 true", "repos 200 true", "results 200 false", "git 200 true",
+		"refs 200", "files 200", "files 404", "archive 401", "archive 200", "repos 200", "results 200", "git 200", // results while they are sent
 	} {
 		if !slices.Contains(seen.requests, want) {
 			t.Errorf("no %q in %q", want, seen.requests)
+		}
+	}
+	for _, kind := range []string{"refs", "files", "archive", "repos", "results", "git"} {
+		if seen.sent[kind] == 0 {
+			t.Errorf("no bytes of %s", kind)
 		}
 	}
 	if seen.packs != 1 {

@@ -1,18 +1,14 @@
 package server
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"net/http"
-	"time"
 
 	"lockstep/internal/access"
 	"lockstep/internal/feed"
 )
 
-// sendResults streams results as server-sent events. The connection of a stream is hijacked, so that an idle
-// stream needs no goroutine.
+// sendResults streams results as server-sent events.
 func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from request) error {
 	if s.Feed == nil {
 		return access.ErrNotFound
@@ -25,9 +21,9 @@ func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from reque
 	if err != nil {
 		return err
 	}
+	defer release()
 	at, err := s.Feed.Locate(r.Context(), start)
 	if err != nil {
-		release()
 		return refusedStart(w, err)
 	}
 	header := w.Header()
@@ -35,25 +31,14 @@ func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from reque
 	header.Set("Cache-Control", "private, no-store")
 	header.Set("X-Accel-Buffering", "no") // nginx
 	if r.Method == http.MethodHead {
-		release()
 		return nil
 	}
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		release()
-		return problem{errors.New("results are streamed over HTTP/1.1 only"), http.StatusHTTPVersionNotSupported}
-	}
-	var head bytes.Buffer
-	head.WriteString("HTTP/1.1 200 OK\r\n")
-	header.Set("Connection", "close")
-	header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-	_ = header.Write(&head) // never fails
-	fmt.Fprintf(&head, "\r\n%s", feed.PositionFrame(at))
-	who := feed.Client{App: from.who.App, From: at, Release: release}
+	header.Set("Connection", "close") // HTTP/2 ignores it
+	who := feed.Client{App: from.who.App, From: at}
 	if !from.who.Operator {
 		who.Token = access.HashOf(access.TokenOf(r))
 	}
-	s.Feed.Attach(conn, who, head.Bytes())
+	s.Feed.Serve(w, r, who)
 	return nil
 }
 

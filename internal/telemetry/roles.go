@@ -160,14 +160,13 @@ func (m *Metrics) Reading(streams func() int) *Reading {
 	}
 }
 
-// Request counts a request that was answered with an HTTP status and a number of bytes.
-func (r *Reading) Request(kind string, status int, bytes int64) {
+// Request counts a request that is answered with an HTTP status.
+func (r *Reading) Request(kind string, status int) {
 	r.requests.WithLabelValues(kind, strconv.Itoa(status/100)+"xx").Inc()
-	r.Sent(kind, bytes)
 }
 
-// Sent counts bytes that were sent after the request was counted.
-func (r *Reading) Sent(kind string, bytes int64) { r.sent.WithLabelValues(kind).Add(float64(bytes)) }
+// Sent counts bytes of a response.
+func (r *Reading) Sent(kind string, bytes int) { r.sent.WithLabelValues(kind).Add(float64(bytes)) }
 
 // Pack counts a pack that was sent.
 func (r *Reading) Pack(shared bool) {
