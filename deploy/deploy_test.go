@@ -294,7 +294,8 @@ func exposition(t *testing.T) string {
 	hooks.Drained("accepted")
 	t.Cleanup(m.Follower(func() telemetry.FollowerFigures { return telemetry.FollowerFigures{} }))
 	reading := m.Reading(func() int { return 1 })
-	reading.Request("git", 200, 1)
+	reading.Request("git", 200)
+	reading.Sent("git", 1)
 	reading.Pack(true)
 	t.Cleanup(m.Volume(func() (telemetry.VolumeFigures, error) {
 		return telemetry.VolumeFigures{Size: 2, Free: 1, FreeInodes: 1, Collected: time.Now()}, nil

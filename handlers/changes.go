@@ -32,6 +32,8 @@ type Changes struct {
 	States  *state.Store    // required with a Limiter
 	Watches *watch.Registry // required with a Limiter
 
+	Asked func(url string) string // returns the URL at which a remote is asked; required with a Limiter
+
 	// Elsewhere adds a message to the stream of the deployment to which its repository belongs, and returns a
 	// name for that, or "" if it belongs to this one; see [Changes.Forward]. entry is the message's stream
 	// entry. Optional.

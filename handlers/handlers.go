@@ -47,6 +47,11 @@ type source struct {
 
 func sourceOf(c events.Change) source { return source{c.URL, c.Credential, c.Foreign} }
 
+// resolve returns the secret of a credential for a remote.
+func (h *Handlers) resolve(ctx context.Context, name, remote string) (wire.Auth, error) {
+	return h.Credentials.Resolve(ctx, name, h.Volume.Asked(remote))
+}
+
 // afterRefusal makes a refused credential retryable if there may be a better one: tokens are rotated and revoked.
 func (h *Handlers) afterRefusal(name string, auth wire.Auth, err error) error {
 	// Another token of the same app does not see more repositories.

@@ -42,7 +42,7 @@ func (c *Changes) enter(ctx context.Context, requests *hosts.Job, change events.
 	if change.Type == events.ChangeDue {
 		return c.enterPoll(ctx, requests, change)
 	}
-	remote, err := url.Parse(change.URL)
+	remote, err := url.Parse(c.Asked(change.URL))
 	if err != nil || change.Type == events.ChangeRemoved && change.Force { // does not contact the remote
 		return nil
 	}
@@ -81,7 +81,7 @@ func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change eve
 	var refused error
 	tried := map[hosts.Target]bool{}
 	for _, w := range set.Watches {
-		remote, err := url.Parse(w.URL)
+		remote, err := url.Parse(c.Asked(w.URL))
 		if err != nil {
 			continue
 		}
@@ -102,12 +102,12 @@ func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change eve
 const maxNoted = 16 // other hosts of a ref that a later sync waits for before its lease
 
 // noteHosts adds the other hosts that a sync of a ref has needed to the state: other refs do not wait for them.
-func noteHosts(outcome *Outcome, job Job) {
+func (h *Handlers) noteHosts(outcome *Outcome, job Job) {
 	if job.Requests == nil {
 		return
 	}
 	change, others := job.Change, []string{}
-	remote, err := url.Parse(change.URL)
+	remote, err := url.Parse(h.Volume.Asked(change.URL))
 	if err != nil {
 		return
 	}

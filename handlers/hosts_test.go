@@ -128,7 +128,8 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 	const url, other = "https://Git.Example.com:443/acme/widgets.git", "https://example.org/acme/widgets"
 	repo, err := events.ParseRepoPath("acme/widgets")
 	must(t, err)
-	changes := handlers.Changes{Namespace: events.DefaultNamespace, Limiter: l.Limiter, States: w.states, Watches: w.watches, Log: quiet()}
+	changes := handlers.Changes{Namespace: events.DefaultNamespace, Limiter: l.Limiter, States: w.states, Watches: w.watches, Log: quiet(),
+		Asked: func(url string) string { return strings.Replace(url, "written.example", "git.example", 1) }}
 	main := mustRef("refs/heads/main")
 	admitted := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	for name, tc := range map[string]struct {
@@ -136,6 +137,7 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 		needed  []hosts.Target // by the last sync of main
 		refused bool
 	}{
+		"push, URL rewritten":        {events.Change{URL: "https://written.example.com/acme/widgets.git", Credential: "ci"}, nil, true},
 		"push":                       {events.Change{URL: url, Credential: "ci"}, nil, true},
 		"other credential":           {events.Change{URL: url}, nil, false},
 		"other host":                 {events.Change{URL: other, Credential: "ci"}, nil, false},

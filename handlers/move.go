@@ -23,7 +23,7 @@ import (
 // ResultMoved to be about the new repository.
 func (h *Handlers) Move(ctx context.Context, job Job) (Outcome, error) {
 	change := job.Change
-	auth, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
+	auth, err := h.resolve(ctx, change.Credential, change.URL)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("move %s: %w", change.Repo, err)
 	}
@@ -183,7 +183,7 @@ func (h *Handlers) formers(ctx context.Context, job Job) (formers []volume.Remot
 		}
 	}
 	for at := range sources {
-		auth, err := h.Credentials.Resolve(ctx, at.credential, at.url)
+		auth, err := h.resolve(ctx, at.credential, at.url)
 		if err != nil && events.DispositionOf(err) != events.Permanent {
 			return nil, err
 		}

@@ -169,7 +169,7 @@ var errUnresolved = errors.New("no credential")
 func (h *Handlers) listRefs(
 	ctx context.Context, job Job, repo events.RepoPath, from source,
 ) (volume.Refs, error) {
-	auth, err := h.Credentials.Resolve(ctx, from.credential, from.url)
+	auth, err := h.resolve(ctx, from.credential, from.url)
 	if err != nil {
 		return volume.Refs{}, fmt.Errorf("%w: %w", errUnresolved, err)
 	}

@@ -55,7 +55,7 @@ func (h *Handlers) checkRedirect(ctx context.Context, move events.Change, watche
 		names = append(names, w.Credential)
 	}
 	for _, name := range names {
-		if _, err := h.Credentials.Resolve(ctx, name, move.URL); err != nil {
+		if _, err := h.resolve(ctx, name, move.URL); err != nil {
 			return err
 		}
 	}

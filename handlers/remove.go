@@ -34,7 +34,7 @@ func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 		err = h.checkUnwatched(change, watches)
 	} else {
 		req.Limiter = job.limiter(change.Credential)
-		req.Auth, err = h.Credentials.Resolve(ctx, change.Credential, change.URL)
+		req.Auth, err = h.resolve(ctx, change.Credential, change.URL)
 	}
 	if err != nil {
 		return Outcome{}, fmt.Errorf("remove %s: %w", change.Repo, err)

@@ -76,7 +76,7 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	if fresh && latest != "" { // an older answer is stored already, or has been replaced
 		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
 	}
-	remember(&outcome, s)
+	h.remember(&outcome, s)
 	forgetReplaced(known, watches, change.App)
 	return outcome, nil
 }
@@ -95,7 +95,7 @@ type syncing struct {
 // covers this one.
 func (h *Handlers) syncRequest(ctx context.Context, s syncing, answer state.RemoteRef) (volume.SyncRequest, error) {
 	job, change := s.job, s.job.Change
-	auth, err := h.Credentials.Resolve(ctx, change.Credential, change.URL)
+	auth, err := h.resolve(ctx, change.Credential, change.URL)
 	if err != nil {
 		return volume.SyncRequest{}, err
 	}
@@ -207,13 +207,13 @@ func (h *Handlers) syncViews(
 
 // remember adds the fields of a sync's outcome that depend on earlier ones: announced commits, hosts, checks and what is
 // missing in the tree.
-func remember(outcome *Outcome, s syncing) {
+func (h *Handlers) remember(outcome *Outcome, s syncing) {
 	change, result := s.job.Change, outcome.Result
 	if change.Pinned() == "" {
 		maps.Copy(outcome.State, s.chain.fields(result.After))
 		s.chain.settles(outcome, s.job, result.After)
 	}
-	noteHosts(outcome, s.job)
+	h.noteHosts(outcome, s.job)
 	checked, unchecked := s.admission.fields(volume.Tip{Ref: result.Ref, Commit: result.After})
 	maps.Copy(outcome.State, checked)
 	missing, had := s.known.MissingFields(result)

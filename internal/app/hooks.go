@@ -58,7 +58,10 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 		spooled = h.spooled
 	}
 	metrics := cfg.Metrics.Hooks(spooled)
-	base := intake.Config{Sources: sources, Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver")}
+	base := intake.Config{
+		Sources: sources, Rewrites: cfg.Rewrites,
+		Log: cfg.Log, Drained: metrics.Drained, Tracer: cfg.Traces.Tracer("receiver"),
+	}
 	own := base
 	own.Registry, own.Spool = watch.NewRegistry(h.client, cfg.Namespace()), h.spool
 	if cfg.cells != nil {

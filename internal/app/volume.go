@@ -29,7 +29,8 @@ func VolumeConfig(cfg config.Config) volume.Config {
 		MaxRepoBytes: int64(limits.MaxRepoBytes), MaxVolumeBytes: int64(limits.MaxVolumeBytes),
 		MinFreeBytes: int64(limits.MinFreeBytes),
 		Net: wire.Config{
-			Hosts: cfg.Hosts, Timeouts: cfg.HostTimeouts, Proxy: cfg.Proxy, CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts,
+			Hosts: cfg.Hosts, Timeouts: cfg.HostTimeouts, Rewrites: cfg.Rewrites, Proxy: cfg.Proxy,
+			CAFile: cfg.CAFile, KnownHosts: cfg.KnownHosts,
 		},
 	}
 }

@@ -168,7 +168,8 @@ func newChanges(
 	}
 	changes := &handlers.Changes{
 		Namespace: cfg.Namespace(), Source: "/lockstep/worker/" + cfg.Worker, Floor: vol.Floor,
-		Limiter: limiter, States: h.States, Watches: h.Watches, Observe: cfg.observe(reporter), Log: cfg.Log,
+		Limiter: limiter, States: h.States, Watches: h.Watches, Asked: vol.Asked,
+		Observe: cfg.observe(reporter), Log: cfg.Log,
 	}
 	backoff := newBackoff(cfg, h.States)
 	if cfg.cells == nil {

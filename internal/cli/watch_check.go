@@ -52,9 +52,10 @@ func checkRemote(ctx context.Context, std term.Streams, cfg config.Config, w wat
 	}
 	defer network.Close()
 	credentials := credential.NewStore(cfg.Credentials, std.Variable, credential.WithTransport(network.Transport()))
-	auth, err := credentials.Resolve(ctx, w.Credential, w.URL)
+	asked := network.Asked(w.URL)
+	auth, err := credentials.Resolve(ctx, w.Credential, asked)
 	for events.DispositionOf(err) == events.Contention && app.Sleep(ctx, time.Second) { // a token is being minted
-		auth, err = credentials.Resolve(ctx, w.Credential, w.URL)
+		auth, err = credentials.Resolve(ctx, w.Credential, asked)
 	}
 	if err != nil {
 		return nil

@@ -26,6 +26,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/redisx"
 )
@@ -59,6 +60,7 @@ type Config struct {
 	Limits       Limits   `koanf:"-"` // LimitItems, parsed
 
 	Hosts        []string `koanf:"hosts"`
+	RewriteItems []string `koanf:"rewrite"`
 	Proxy        string   `koanf:"proxy"`
 	CAFile       string   `koanf:"ca-file"`
 	KnownHosts   string   `koanf:"known-hosts"`
@@ -66,6 +68,7 @@ type Config struct {
 	TimeoutItems []string `koanf:"host-timeouts"`
 
 	HostTimeouts map[string]wire.Timeouts `koanf:"-"` // TimeoutItems, parsed
+	Rewrites     egress.Rewrites          `koanf:"-"` // RewriteItems, parsed
 
 	Roles        []string      `koanf:"roles"`
 	CellReader   string        `koanf:"cell-reader"`
@@ -227,6 +230,9 @@ func (c *Config) checkWork() error {
 		return err
 	}
 	if c.HostTimeouts, err = parseHostTimeouts(separate(c.TimeoutItems)); err != nil {
+		return err
+	}
+	if c.Rewrites, err = parseRewrites(separate(c.RewriteItems)); err != nil {
 		return err
 	}
 	if c.Limits, err = parseLimits(separate(c.LimitItems)); err != nil {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"lockstep/events"
+	"lockstep/internal/egress"
 	"lockstep/internal/git/wire"
 )
 
@@ -28,6 +30,20 @@ func hostNames(text string) []string {
 		return []string{host, bare}
 	}
 	return []string{host}
+}
+
+// parseRewrites parses pairs of URL prefixes. Each has to be one of remotes.
+func parseRewrites(items []string) (egress.Rewrites, error) {
+	all, err := egress.ParseRewrites(items)
+	for _, pair := range all {
+		for _, prefix := range pair {
+			err = cmp.Or(err, events.CheckRemote(prefix+"owner/repo"))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("rewrite: %w", err)
+	}
+	return all, nil
 }
 
 // parseHostTimeouts parses items such as pack=5m and git.example.org:8443/pack=5m, by host; "" is any host.

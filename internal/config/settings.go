@@ -91,6 +91,9 @@ var settings = []entry{
 	{"ca-file", Working | Receiving | Posting, basic, "", "none",
 		"PEM `file` of certificate authorities to trust in addition to the system's"},
 	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
+	{"rewrite", Working | Receiving, basic, []string{}, "none", "`pairs` of URL prefixes FROM=TO: what is " +
+		"written with the first is asked at the second, as with git's insteadOf: " +
+		"https://github.com/=https://git.example.org/mirrors/"},
 	{"host-requests", Working, advanced, []string{"16"}, "16", "maximum `requests` of a worker in flight to one host, " +
 		"and HOST=N for single hosts: 16,github.com=32; fewer while the host limits them"},
 	{"host-timeouts", Working, advanced, []string{"refs=60s", "pack=120s", "silence=60s"}, "refs=60s,pack=120s,silence=60s",

@@ -69,7 +69,7 @@ var (
 
 const (
 	defaultMax  = 10_000 // each takes some 40 KB
-	maxReads    = 256 // batches read from Redis that are being sent
+	maxReads    = 256    // batches read from Redis that are being sent
 	maxReadsApp = 64
 	readTimeout = 10 * time.Second
 )

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"lockstep/events"
+	"lockstep/internal/egress"
 	"lockstep/internal/forge"
 	"lockstep/internal/redisx"
 	"lockstep/internal/spool"
@@ -31,11 +32,12 @@ type Config struct {
 	Sources  *forge.Sources
 	Spool    *spool.Spool // nil disables spooling: deliveries that Redis does not accept fail
 	// how often to look for deliveries of dead processes in the spool, and to retry refused ones; default 15 s
-	Adopt   time.Duration
-	Owns    func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
-	Log     *slog.Logger
-	Drained func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
-	Tracer  trace.Tracer         // records a span of each delivery that leaves the spool; nil disables it
+	Adopt    time.Duration
+	Rewrites egress.Rewrites            // of the URLs of watches: deliveries may name either URL
+	Owns     func(events.RepoPath) bool // whether unknown repositories may be watched automatically here; nil permits all
+	Log      *slog.Logger
+	Drained  func(outcome string) // called for each delivery that leaves the spool, with its outcome or "dropped"; optional
+	Tracer   trace.Tracer         // records a span of each delivery that leaves the spool; nil disables it
 
 	RedisTimeout time.Duration // for all Redis calls of one delivery; default 400 ms
 	SpoolTimeout time.Duration // for the disk write that follows; default 500 ms
@@ -141,6 +143,11 @@ func (in *Intake) deliver(
 	ctx context.Context, src forge.Source, d forge.Delivery, received time.Time,
 ) (Outcome, error) {
 	out := Outcome{Delivery: d.ID}
+	d.Events = slices.Clone(d.Events)
+	for i, e := range d.Events {
+		d.Events[i].URLs = in.cfg.Rewrites.WithWritten(e.URLs)
+		d.Events[i].FromURLs = in.cfg.Rewrites.WithWritten(e.FromURLs)
+	}
 	fresh := false
 	for range maxStale {
 		watches, cached, err := in.watches(ctx, d, fresh)

@@ -109,15 +109,18 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 			return nil, err
 		}
 	}
-	server, err := config.Server(url, ref)
+	asked := s.v.net.Asked(url)
+	server, err := config.Server(asked, ref)
 	if err != nil {
 		return nil, err
 	}
+	server = s.v.net.Asked(server)
 	if from.AuthFor == nil {
 		from.AuthFor = func(context.Context, string) (wire.Auth, error) { return wire.Auth{}, nil }
 	}
 	sender := &wire.Sender{
-		Network: s.v.net, Remote: url, Foreign: foreign, Limits: s.v.cfg.wireLimits(from.Limiter), Auth: from.AuthFor,
+		Network: s.v.net, Remote: asked, Foreign: foreign && asked == url,
+		Limits: s.v.cfg.wireLimits(from.Limiter), Auth: from.AuthFor,
 	}
 	return &lfs.Client{Server: server, Ref: ref, Sender: sender, Store: l.store, Count: s.progress.count}, nil
 }

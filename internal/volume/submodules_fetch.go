@@ -32,6 +32,7 @@ type PartRemote struct {
 
 // partRemote returns how to fetch a submodule.
 func (s *syncer) partRemote(ctx context.Context, url string) (PartRemote, error) {
+	url = s.v.net.Asked(url)
 	if s.req.Submodule != nil {
 		return s.req.Submodule(ctx, url)
 	}

@@ -230,6 +230,9 @@ func (v *Volume) done(step string) {
 	}
 }
 
+// Asked returns the URL at which the remote with a URL is asked; see [wire.Network.Asked].
+func (v *Volume) Asked(url string) string { return v.net.Asked(url) }
+
 // Transport returns an HTTP transport with the same network rules as remotes, for hosts that the operator configures,
 // such as an API that issues tokens.
 func (v *Volume) Transport() http.RoundTripper { return v.net.Transport() }

@@ -30,6 +30,8 @@ type Config struct {
 
 	Timeouts map[string]Timeouts // by host, as [Limiter] names it; "" for all others
 
+	Rewrites egress.Rewrites // of the URLs of remotes; their results are the operator's
+
 	CAFile     string // PEM bundle of additional certificate authorities
 	KnownHosts string // known_hosts file; defaults to those of the user and the system
 
@@ -55,6 +57,7 @@ type Network struct {
 	skippedFiles       sync.Map // default known_hosts files that cannot be read
 	log                *slog.Logger
 	hostTimeouts       map[string]Timeouts // Config.Timeouts
+	rewrites           egress.Rewrites
 
 	operator, foreign, proxied *http.Transport
 
@@ -66,6 +69,7 @@ func NewNetwork(cfg Config) (*Network, error) {
 	n := &Network{
 		proxyFor: http.ProxyFromEnvironment, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
 		checkURL: cfg.CheckURL, checkRef: cfg.CheckRef, hostTimeouts: cfg.Timeouts,
+		rewrites: cfg.Rewrites,
 	}
 	if n.checkURL == nil {
 		n.checkURL = func(string) error { return nil }
@@ -110,6 +114,9 @@ func (n *Network) pool() *http.Transport {
 		ForceAttemptHTTP2:   true,
 	}
 }
+
+// Asked returns the URL at which the remote with a URL is asked. Credentials and limits are those for it.
+func (n *Network) Asked(url string) string { return n.rewrites.Asked(url) }
 
 // Close closes idle connections.
 func (n *Network) Close() {

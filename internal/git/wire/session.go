@@ -53,8 +53,11 @@ type carrier interface {
 }
 
 // Dial creates a session without sending anything. The URL must not contain credentials. It is foreign if it comes
-// from a webhook's payload, not from the operator.
+// from a webhook's payload, not from the operator. auth is for the URL that is [Network.Asked].
 func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*Session, error) {
+	if asked := n.Asked(rawURL); asked != rawURL {
+		rawURL, foreign = asked, false
+	}
 	if err := n.checkURL(rawURL); err != nil {
 		return nil, git.Errorf(git.Permanent, git.ClassConfig, "remote: %w", err)
 	}
