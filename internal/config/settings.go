@@ -89,7 +89,8 @@ var settings = []entry{
 	{"proxy", Working, basic, "", "as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say", "proxy `URL` for all remotes, " +
 		"SSH included: http, https or socks5; the proxy resolves host names"},
 	{"ca-file", Working | Receiving | Posting, basic, "", "none",
-		"PEM `file` of certificate authorities to trust in addition to the system's"},
+		"PEM `file` of certificate authorities to trust in addition to the system's; read again when it " +
+			"changes"},
 	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
 	{"host-requests", Working, advanced, []string{"16"}, "16", "maximum `requests` of a worker in flight to one host, " +
 		"and HOST=N for single hosts: 16,github.com=32; fewer while the host limits them"},
