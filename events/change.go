@@ -190,10 +190,11 @@ var (
 )
 
 // RemoteURL rewrites what a forge's clone button gives as a URL, and returns anything else unchanged. An scp-like remote,
-// "git@host:owner/name.git", becomes ssh://git@host/owner/name.git: a plain SSH server resolves such a path below the
-// user's home, a forge from the root; RemoteURL follows the forges. For a path below the home, write
-// ssh://git@host/~/name. A user name in an http or https URL, as "https://ada@host/owner/name", is dropped: the user name
-// is that of the credential. It stays if it may be a token, so that [CheckRemote] refuses it.
+// "git@host:owner/name.git", becomes ssh://git@host:/owner/name.git: the empty port marks a path that is sent without its
+// slash, as Git does. A plain SSH server resolves it below the user's home, and ssh://git@host/owner/name.git from the
+// root; to a forge, and to [CanonicalRemote], they are the same. A user name in an http or https URL, as
+// "https://ada@host/owner/name", is dropped: the user name is that of the credential. It stays if it may be a token, so
+// that [CheckRemote] refuses it.
 func RemoteURL(remote string) string {
 	if named := httpName.FindStringSubmatch(remote); named != nil && !tokenName.MatchString(named[2]) {
 		return named[1] + named[3]
@@ -202,7 +203,11 @@ func RemoteURL(remote string) string {
 	if parts == nil || strings.Contains(remote, "://") {
 		return remote
 	}
-	u := url.URL{Scheme: "ssh", User: url.User(parts[1]), Host: parts[2], Path: "/" + strings.TrimLeft(parts[3], "/")}
+	host, path := parts[2], parts[3]
+	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "~") {
+		host += ":"
+	}
+	u := url.URL{Scheme: "ssh", User: url.User(parts[1]), Host: host, Path: "/" + strings.TrimLeft(path, "/")}
 	return u.String()
 }
 

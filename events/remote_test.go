@@ -10,12 +10,12 @@ import (
 
 func TestRemoteURL(t *testing.T) {
 	for in, want := range map[string]string{
-		"git@github.com:acme/widgets.git":                                   "ssh://git@github.com/acme/widgets.git",
+		"git@github.com:acme/widgets.git":                                   "ssh://git@github.com:/acme/widgets.git",
 		"git@github.com:/acme/widgets.git":                                  "ssh://git@github.com/acme/widgets.git",
 		"ada@git.local:~/widgets":                                           "ssh://ada@git.local/~/widgets",
-		"git@[::1]:acme/widgets":                                            "ssh://git@[::1]/acme/widgets",
-		"git@git.local:acme/my widgets":                                     "ssh://git@git.local/acme/my%20widgets",
-		"git@git.local:2222/acme/widgets":                                   "ssh://git@git.local/2222/acme/widgets",
+		"git@[::1]:acme/widgets":                                            "ssh://git@[::1]:/acme/widgets",
+		"git@git.local:acme/my widgets":                                     "ssh://git@git.local:/acme/my%20widgets",
+		"git@git.local:2222/acme/widgets":                                   "ssh://git@git.local:/2222/acme/widgets",
 		"https://github.com/acme/widgets":                                   "https://github.com/acme/widgets",
 		"ssh://git@github.com:22/acme/widgets":                              "ssh://git@github.com:22/acme/widgets",
 		"https://acme@dev.azure.com/acme/w/_git/w":                          "https://dev.azure.com/acme/w/_git/w",
@@ -71,6 +71,8 @@ func TestCanonicalRemoteIgnoresSpelling(t *testing.T) {
 		"https://github.com/acme/widgets.git.git/":                            "github.com/acme/widgets.git",
 		"ssh://git@GitHub.com/acme/widgets.git":                               "github.com/acme/widgets",
 		"ssh://git@github.com:22/acme/widgets":                                "github.com/acme/widgets",
+		"ssh://git@github.com:/acme/widgets.git":                              "github.com/acme/widgets",
+		"ssh://git@[2001:db8::1]:/acme/widgets":                               "[2001:db8::1]/acme/widgets",
 		"ssh://git@github.com:443/acme/widgets.git":                           "github.com:443/acme/widgets",
 		"https://github.com:22/acme/widgets":                                  "github.com:22/acme/widgets",
 		"https://example.com/acme%2Fwidgets":                                  "example.com/acme%2Fwidgets", // many servers distinguish it from acme/widgets
@@ -86,7 +88,7 @@ func TestCanonicalRemoteIgnoresSpelling(t *testing.T) {
 
 func TestNewChangeAcceptsSCPLikeRemote(t *testing.T) {
 	c, err := events.NewChange(events.Change{URL: "git@github.com:acme/widgets.git"})
-	if err != nil || c.URL != "ssh://git@github.com/acme/widgets.git" || c.Repo.String() != "acme/widgets" {
+	if err != nil || c.URL != "ssh://git@github.com:/acme/widgets.git" || c.Repo.String() != "acme/widgets" {
 		t.Errorf("got %s, %s, %v", c.URL, c.Repo, err)
 	}
 	if _, err := events.ParseChange([]byte(`{"url":"git@github.com:acme/widgets.git"}`)); err == nil {
@@ -110,6 +112,7 @@ func TestHosts(t *testing.T) {
 	for remote, want := range map[string]struct{ canonical, withPort string }{
 		"https://Git.Example.com:443/acme/widgets.git": {"git.example.com", "git.example.com"},
 		"https://git.example.com:80/acme/widgets":      {"git.example.com", "git.example.com:80"},
+		"ssh://git@Git.Example.com:/acme/widgets":      {"git.example.com", "git.example.com"},
 		"ssh://git@git.example.com:2222/acme/widgets":  {"git.example.com:2222", "git.example.com:2222"},
 		"http://[::1]:8080/acme/widgets":               {"[::1]:8080", "[::1]:8080"},
 	} {

@@ -20,7 +20,7 @@ func runNotifier(ctx context.Context, cfg Config) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
 	namespace := cfg.Namespace()
-	trusted, err := egress.Trust(cfg.CAFile)
+	trust, err := egress.NewTrust(cfg.CAFile)
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func runNotifier(ctx context.Context, cfg Config) error {
 		Earlier: earlierNotifications(cfg, client),
 		Redis:   client, Reader: reader, Namespace: namespace,
 		Registry: watch.NewRegistry(client, namespace), Secrets: credential.NewStore(cfg.Credentials, os.Getenv),
-		Hosts: cfg.NotifyHosts, TLS: trusted, UserAgent: "lockstep/" + ReadBuild().Version,
+		Hosts: cfg.NotifyHosts, Trust: trust, UserAgent: "lockstep/" + ReadBuild().Version,
 		Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
 		Propagator: cfg.Traces.Propagator(),
 	})

@@ -186,12 +186,12 @@ func (a testAnswer) Table(w io.Writer) {
 func postHook(
 	ctx context.Context, cfg config.Config, to *url.URL, header http.Header, body []byte,
 ) (testAnswer, error) {
-	trusted, err := egress.Trust(cfg.CAFile)
+	trust, err := egress.NewTrust(cfg.CAFile)
 	if err != nil {
 		return testAnswer{}, err
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: trusted, DisableKeepAlives: true}
-	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}
+	client := http.Client{Transport: trust.Transport(transport), CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), strings.NewReader(string(body)))

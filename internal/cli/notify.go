@@ -46,12 +46,12 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				trusted, err := egress.Trust(cfg.CAFile)
+				trust, err := egress.NewTrust(cfg.CAFile)
 				if err != nil {
 					return err
 				}
 				got, err := notify.Test(ctx, notify.Config{
-					Secrets: credential.NewStore(cfg.Credentials, std.Variable), Hosts: cfg.NotifyHosts, TLS: trusted,
+					Secrets: credential.NewStore(cfg.Credentials, std.Variable), Hosts: cfg.NotifyHosts, Trust: trust,
 					UserAgent: "lockstep/" + app.ReadBuild().Version,
 				}, w)
 				if err != nil {

@@ -336,11 +336,11 @@ func hasPassword(redisURL string) bool {
 		redisURL = "redis://" + redisURL // as redisx reads it
 	}
 	u, err := url.Parse(redisURL)
-	if err != nil || u.User == nil {
+	if err != nil {
 		return false
 	}
 	_, has := u.User.Password()
-	return has
+	return has || u.Query().Has("password") // of the master, in the URL of Sentinels
 }
 
 // CheckAddress returns an error if address is not host:port. An empty address is valid and disables listening.

@@ -73,6 +73,8 @@ func TestInvalidSettings(t *testing.T) {
 		"address without port":          {args: []string{"--listen", "127.0.0.1"}, want: `listen "127.0.0.1": want host:port`},
 		"invalid port":                  {args: []string{"--admin-listen", "127.0.0.1:httq"}, want: `admin-listen "127.0.0.1:httq": want host:port`},
 		"password in an argument":       {args: []string{"--redis", "redis://u:hunter2@h:1"}, want: "redis-password-file"},
+		"master's password":             {args: []string{"--redis", "redis+sentinel://h:1?master_name=m&password=hunter2"}, want: "redis-password-file"},
+		"no file of a password":         {args: []string{"--redis", "redis+sentinel://h:1?master_name=m&sentinel_password_file=/nonexistent"}, want: "sentinel_password_file: open /nonexistent"},
 		"unknown Redis scheme":          {args: []string{"--redis", "http://h"}, want: "redis:"},
 		"missing secret file":           {args: []string{"--api-token-file", "/nonexistent"}, want: "api-token-file"},
 		"short API token":               {environ: []string{"LOCKSTEP_API_TOKEN=x"}, want: "LOCKSTEP_API_TOKEN: shorter than 16 bytes, so it could be guessed; create a token with: openssl rand -hex 32"},

@@ -89,7 +89,8 @@ var settings = []entry{
 	{"proxy", Working, basic, "", "as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say", "proxy `URL` for all remotes, " +
 		"SSH included: http, https or socks5; the proxy resolves host names"},
 	{"ca-file", Working | Receiving | Posting, basic, "", "none",
-		"PEM `file` of certificate authorities to trust in addition to the system's"},
+		"PEM `file` of certificate authorities to trust in addition to the system's; read again when it " +
+			"changes"},
 	{"known-hosts", Working, basic, "", "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts", "`file` of SSH host keys"},
 	{"rewrite", Working | Receiving, basic, []string{}, "none", "`pairs` of URL prefixes FROM=TO: what is " +
 		"written with the first is asked at the second, as with git's insteadOf: " +

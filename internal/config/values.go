@@ -43,5 +43,9 @@ func redacted(text string) string {
 	if err != nil || u.Host == "" {
 		return "(URL with a password, redacted)"
 	}
+	if query := u.Query(); query.Has("password") {
+		query.Set("password", "xxxxx")
+		u.RawQuery = query.Encode()
+	}
 	return u.Redacted()
 }

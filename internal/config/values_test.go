@@ -31,6 +31,13 @@ func TestValuesRedactPasswords(t *testing.T) {
 	if shown["lease"] != "20s" || shown["hosts"] != "[a.example.org]" || shown["redis"] != "redis://u:xxxxx@h:1" || shown["limits"] != "[default]" {
 		t.Errorf("%v", shown)
 	}
+	c, err = config.Load(nil, "", []string{"LOCKSTEP_REDIS=redis+sentinel://u:hunter2@h:1?master_name=m&password=hunter2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Values()[0].Value, "redis+sentinel://u:xxxxx@h:1?master_name=m&password=xxxxx"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(all, ^config.Group(0))
 	all.VisitAll(func(f *pflag.Flag) {

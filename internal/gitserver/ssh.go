@@ -241,10 +241,10 @@ func (s *SSHServer) run(ctx context.Context, conn net.Conn, channel ssh.Channel,
 	_ = channel.Close()
 }
 
-// uploadPack runs git upload-pack like git-shell.
+// uploadPack runs git upload-pack like a forge: it ignores the slash before a path.
 func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line, version string) uint32 {
-	path, ok := strings.CutPrefix(line, "git-upload-pack '/")
-	path, closed := strings.CutSuffix(path, "'")
+	path, ok := strings.CutPrefix(line, "git-upload-pack '")
+	path, closed := strings.CutSuffix(strings.TrimPrefix(path, "/"), "'")
 	if !ok || !closed || !filepath.IsLocal(path) || strings.ContainsAny(path, `'\`) {
 		return 128
 	}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +33,15 @@ type Received struct {
 	// the signature is valid; if not, only At, Source, Forge, Outcome and Why are set
 	Verified bool  `json:"verified,omitempty"`
 	Skipped  int64 `json:"skipped,omitempty"` // number of requests dropped before this one, because there were too many
+}
+
+// nobodyWatches begins the reason why a delivery was ignored, before the name of its repository.
+const nobodyWatches = "nobody watches "
+
+// isUnwatched reports whether there is no watch of the repository, whatever its ref.
+func (r Received) isUnwatched() bool {
+	name, ok := strings.CutPrefix(r.Why, nobodyWatches)
+	return ok && r.Verified && r.Outcome == Ignored && name == r.Repo[:min(len(r.Repo), len(name))]
 }
 
 const (
@@ -151,18 +162,51 @@ func Recent(ctx context.Context, client redis.UniversalClient, namespace events.
 	verified, refused := journalKeys(namespace)
 	var all []Received
 	for _, key := range []string{verified, refused} {
-		entries, err := client.XRevRange(ctx, key, "+", "-").Result()
+		some, err := recorded(ctx, client, key, "-")
 		if err != nil {
-			return nil, fmt.Errorf("read the received webhooks: %w", err)
+			return nil, err
 		}
-		for _, e := range entries {
-			var r Received
-			text, _ := e.Values["received"].(string)
-			if json.Unmarshal([]byte(text), &r) == nil {
-				all = append(all, r)
-			}
-		}
+		all = append(all, some...)
 	}
 	slices.SortStableFunc(all, func(a, b Received) int { return b.At.Compare(a.At) })
 	return all, nil
+}
+
+// recorded returns the requests of a key from an entry ID on, newest first.
+func recorded(ctx context.Context, client redis.UniversalClient, key, from string) (all []Received, err error) {
+	entries, err := client.XRevRange(ctx, key, "+", from).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the received webhooks: %w", err)
+	}
+	for _, e := range entries {
+		var r Received
+		text, _ := e.Values["received"].(string)
+		if json.Unmarshal([]byte(text), &r) == nil {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+// Unwatched returns the number of deliveries recorded since a time, by Redis' clock, whose repository has no watch, and
+// the names of these repositories, those with most deliveries first.
+func Unwatched(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, since time.Time,
+) (deliveries int, repos []string, err error) {
+	verified, _ := journalKeys(namespace)
+	all, err := recorded(ctx, client, verified, strconv.FormatInt(since.UnixMilli(), 10))
+	if err != nil {
+		return 0, nil, err
+	}
+	counts := map[string]int{}
+	for _, r := range all {
+		if r.isUnwatched() {
+			deliveries++
+			counts[r.Repo]++
+		}
+	}
+	repos = slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	return deliveries, repos, nil
 }

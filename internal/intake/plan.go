@@ -107,7 +107,7 @@ func (p *planner) event(e forge.Event) {
 		}
 	}
 	if len(p.plan.Changes) == before {
-		p.ignore(fmt.Sprintf("nobody watches %s of %s", refName(e.Ref), e.Name()))
+		p.ignore(fmt.Sprintf(nobodyWatches+"%s of %s", refName(e.Ref), e.Name()))
 	}
 }
 
@@ -135,7 +135,7 @@ func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 // unwatched adds an automatic watch for a push to an unwatched repository, if the source allows it.
 func (p *planner) unwatched(e forge.Event) {
 	if e.Kind != forge.Pushed || isDefault(e) == no || !slices.ContainsFunc(e.URLs, p.src.Auto.Allows) {
-		p.ignore(fmt.Sprintf("nobody watches %s", e.Name()))
+		p.ignore(nobodyWatches + e.Name())
 		return
 	}
 	w, err := watch.New(watch.Watch{

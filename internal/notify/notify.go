@@ -3,7 +3,6 @@ package notify
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,8 +46,8 @@ type Config struct {
 	// Hosts lists the hosts that may be posted to, in the form of the setting notify-hosts. If empty, any host is
 	// allowed that is not on a private network. Link-local addresses are never allowed.
 	Hosts     []string
-	TLS       *tls.Config // default: the system's certificate authorities
-	UserAgent string      // default "lockstep"
+	Trust     *egress.Trust // certificate authorities; default: the system's
+	UserAgent string        // default "lockstep"
 
 	// Earlier reports whether all notifications of a repository to an app are posted in the cell that it was
 	// moved from; those of this cell come after them. Nil posts at once.

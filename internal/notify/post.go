@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -32,10 +33,9 @@ func newClient(cfg Config, policy egress.Policy) *http.Client {
 	return &http.Client{
 		Timeout:       cfg.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
+		Transport: cmp.Or(cfg.Trust, &egress.Trust{}).Transport(&http.Transport{
 			Proxy:                  nil,
 			DialContext:            policy.Dial,
-			TLSClientConfig:        cfg.TLS.Clone(),
 			TLSHandshakeTimeout:    dialTimeout,
 			MaxResponseHeaderBytes: maxHeaders,
 			MaxIdleConns:           100,
@@ -45,7 +45,7 @@ func newClient(cfg Config, policy egress.Policy) *http.Client {
 			ForceAttemptHTTP2:      true,
 			// Detects dead connections before the operating system does.
 			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout / 3, PingTimeout: cfg.Timeout / 3},
-		},
+		}),
 	}
 }
 
@@ -105,6 +105,9 @@ func (n *Notifier) request(ctx context.Context, w watch.Watch, i item, now time.
 func (n *Notifier) fault(err error) error {
 	if refused, ok := errors.AsType[*egress.Fault](err); ok {
 		return refused
+	}
+	if unusable, ok := errors.AsType[*egress.TrustError](err); ok {
+		return unusable
 	}
 	if name, ok := errors.AsType[*net.DNSError](err); ok && name.IsNotFound {
 		return errors.New("the host's name does not resolve")

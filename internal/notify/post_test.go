@@ -1,17 +1,21 @@
 package notify
 
 import (
-	"crypto/tls"
-	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"lockstep/internal/egress"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/watch"
 )
 
@@ -36,10 +40,10 @@ func TestDeadHTTP2ConnectionIsAbandoned(t *testing.T) {
 		return nil
 	})
 	w.signsFor(url)
-	authorities := x509.NewCertPool()
-	authorities.AddCert(app.Certificate())
+	caFile := filepath.Join(t.TempDir(), "ca.pem")
+	must(0, os.WriteFile(caFile, authorityOf(app), 0o600))(t)
 	cfg := w.config()
-	cfg.TLS, cfg.Timeout = &tls.Config{RootCAs: authorities}, 3*time.Second
+	cfg.Trust, cfg.Timeout = must(egress.NewTrust(caFile))(t), 3*time.Second
 	n := must(New(cfg))(t)
 	defer n.client.CloseIdleConnections()
 	ask := func() error {
@@ -59,6 +63,40 @@ func TestDeadHTTP2ConnectionIsAbandoned(t *testing.T) {
 	}
 	if err != nil {
 		t.Errorf("it is still used: %v", err)
+	}
+}
+
+// authorityOf returns the certificate of a server, in PEM.
+func authorityOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+// TestCAFileIsReadAgain posts to an app whose authority is added to the file, and then removed, while the notifier runs.
+func TestCAFileIsReadAgain(t *testing.T) {
+	w := newWorld(t)
+	app := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer app.Close()
+	other := must(gitserver.Start(t.TempDir(), gitserver.WithTLS()))(t)
+	defer other.Close()
+	w.signsFor(app.URL)
+	caFile := filepath.Join(t.TempDir(), "ca.pem")
+	write := func(pem []byte) { must(0, os.WriteFile(caFile, pem, 0o600))(t) }
+	write(other.CA())
+	cfg := w.config()
+	cfg.Trust = must(egress.NewTrust(caFile))(t)
+	n := must(New(cfg))(t)
+	defer n.client.CloseIdleConnections()
+	for _, step := range []struct {
+		pem  []byte
+		says string
+	}{
+		{other.CA(), "not trusted"}, {authorityOf(app), ""}, {other.CA(), "not trusted"}, {nil, "ca-file: no certificate"}, {authorityOf(app), ""},
+	} {
+		write(step.pem)
+		_, err := n.post(t.Context(), watch.Watch{NotifyURL: app.URL, NotifySecret: "signer"}, item{ID: "msg_1", Body: "{}"})
+		if (err == nil) != (step.says == "") || err != nil && !strings.Contains(err.Error(), step.says) {
+			t.Errorf("got %v, want %q", err, step.says)
+		}
 	}
 }
 

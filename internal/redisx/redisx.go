@@ -3,12 +3,14 @@
 package redisx
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -45,6 +47,10 @@ type Server struct {
 //	redis+sentinel://host[:26379]?master_name=m[&addr=…]   Sentinel; rediss+sentinel:// for TLS
 //	redis+cluster://host[:6379][?addr=…]                   Cluster; rediss+cluster:// for TLS
 //
+// The user and password of a Sentinel URL are those of the Sentinels; the parameter sentinel_password_file names a file
+// with the password, which is read at each new connection to one. The parameters username and password are for the
+// master.
+//
 // A bare host:port is a standalone server. go-redis' query parameters are accepted. The password, which is asked for at
 // each new connection, takes precedence over the URL's; nil uses that. The error never contains the URL, which may contain a
 // password.
@@ -67,7 +73,7 @@ func Parse(raw string, password func() (string, error)) (Server, error) {
 	case "":
 		server.open, err = standalone(u.String(), password)
 	case "sentinel":
-		server.open, err = sentinel(u.String(), password)
+		server.open, err = sentinel(u, password)
 	case "cluster":
 		server.open, err = cluster(u.String(), password)
 	default:
@@ -118,13 +124,24 @@ func standalone(rawURL string, password func() (string, error)) (func() redis.Un
 	return func() redis.UniversalClient { o := *opt; return redis.NewClient(&o) }, nil
 }
 
-func sentinel(rawURL string, password func() (string, error)) (func() redis.UniversalClient, error) {
-	opt, err := redis.ParseFailoverURL(rawURL)
+func sentinel(u *url.URL, password func() (string, error)) (func() redis.UniversalClient, error) {
+	query := u.Query()
+	file := query.Get(sentinelPassword)
+	query.Del(sentinelPassword)
+	u.RawQuery = query.Encode()
+	opt, err := redis.ParseFailoverURL(u.String())
 	if err != nil {
 		return nil, withoutURL(err)
 	}
 	if opt.MasterName == "" {
 		return nil, errors.New("master_name is missing from the sentinel URL")
+	}
+	if file != "" {
+		if _, err := readPassword(file); err != nil {
+			return nil, err
+		}
+		opt.OnConnect = loginToSentinel(cmp.Or(opt.SentinelUsername, "default"), file)
+		opt.SentinelUsername, opt.SentinelPassword = "", ""
 	}
 	opt.CredentialsProviderContext = login(opt.Username, password)
 	opt.MaxRetries, opt.ContextTimeoutEnabled, opt.DisableIdentity = -1, true, true
@@ -132,6 +149,37 @@ func sentinel(rawURL string, password func() (string, error)) (func() redis.Univ
 	opt.PoolSize, opt.PoolTimeout = poolSize, poolTimeout
 	opt.DialerRetries = 1
 	return func() redis.UniversalClient { o := *opt; return redis.NewFailoverClient(&o) }, nil
+}
+
+const (
+	sentinelPassword = "sentinel_password_file"
+	masterAddress    = "FailoverClient" // what go-redis calls the address of the master
+)
+
+// loginToSentinel returns what go-redis calls for each new connection, to a Sentinel or to the master. It has no
+// credentials provider for Sentinels.
+func loginToSentinel(user, file string) func(context.Context, *redis.Conn) error {
+	return func(ctx context.Context, conn *redis.Conn) error {
+		if strings.Contains(conn.String(), masterAddress) {
+			return nil
+		}
+		password, err := readPassword(file)
+		if err != nil {
+			return err
+		}
+		return conn.AuthACL(ctx, user, password).Err()
+	}
+}
+
+func readPassword(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err == nil && strings.TrimSpace(string(text)) == "" {
+		err = fmt.Errorf("%s is empty", file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %v", sentinelPassword, err) // go-redis returns what an error wraps
+	}
+	return strings.TrimSpace(string(text)), nil
 }
 
 func cluster(rawURL string, password func() (string, error)) (func() redis.UniversalClient, error) {

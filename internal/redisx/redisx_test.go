@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +95,80 @@ func TestPasswordIsReadForEachConnection(t *testing.T) {
 		}
 	}
 	t.Errorf("with the new password: %v", client.Ping(ctx).Err())
+}
+
+// TestSentinelPasswordIsReadForEachConnection connects through Sentinels whose password changes to a master with a user and
+// password of its own.
+func TestSentinelPasswordIsReadForEachConnection(t *testing.T) {
+	t.Parallel()
+	deployment, ctx := redistest.StartSentinel(t), t.Context()
+	u := testenv.Must(url.Parse(deployment.URL()))(t)
+	query := u.Query()
+	var admins []*redis.Client
+	for _, addr := range append(query["addr"], u.Host) {
+		admin := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})
+		t.Cleanup(func() { _ = admin.Close() })
+		admins = append(admins, admin)
+	}
+	former, file := "", filepath.Join(t.TempDir(), "password")
+	rotate := func(password string) { // each connection of an administrator may be a new one
+		for _, admin := range admins {
+			_, err := admin.Pipelined(ctx, func(p redis.Pipeliner) error {
+				p.AuthACL(ctx, "default", former)
+				for _, user := range []string{"default", "watcher"} {
+					p.Do(ctx, "acl", "setuser", user, "on", "resetpass", ">"+password, "+@all")
+				}
+				return nil
+			})
+			testenv.Must(0, err)(t)
+		}
+		former = password
+	}
+	write := func(password string) { testenv.Must(0, os.WriteFile(file, []byte(password+"\n"), 0o600))(t) }
+	master := deployment.Master.Client()
+	testenv.Must(0, master.Do(ctx, "acl", "setuser", "app", "on", ">of-the-master", "~*", "+@all").Err())(t)
+	query.Set("username", "app")
+	query.Set("sentinel_password_file", file)
+	u.RawQuery = query.Encode()
+	connect := func() error {
+		server, err := redisx.Parse(u.String(), func() (string, error) { return "of-the-master", nil })
+		if err != nil {
+			return err
+		}
+		client := server.Open()
+		defer client.Close()
+		write(former) // after the start
+		who, err := client.Do(ctx, "acl", "whoami").Text()
+		if err == nil && who != "app" {
+			t.Errorf("the user at the master is %s", who)
+		}
+		return err
+	}
+
+	rotate("one")
+	write("zero")
+	if err := connect(); err != nil {
+		t.Errorf("with a password: %v", err)
+	}
+	rotate("two")
+	if err := connect(); err != nil {
+		t.Errorf("with a new password: %v", err)
+	}
+	u.User = url.User("watcher")
+	if err := connect(); err != nil {
+		t.Errorf("with a user: %v", err)
+	}
+	former = "wrong"
+	if err := connect(); err == nil || redisx.Unavailable(err) {
+		t.Errorf("with a wrong password: %v", err)
+	}
+	former = ""
+	if err := connect(); err == nil || !strings.Contains(err.Error(), "sentinel_password_file: "+file+" is empty") {
+		t.Errorf("with an empty file: %v", err)
+	}
+	if err := connect(); err == nil || !strings.Contains(err.Error(), "sentinel_password_file: "+file+" is empty") {
+		t.Errorf("with an empty file at start: %v", err)
+	}
 }
 
 func TestUnavailable(t *testing.T) {

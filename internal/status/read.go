@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
+	"lockstep/internal/intake"
 	"lockstep/internal/notify"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
@@ -63,6 +64,7 @@ func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, 
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
 		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
+		func() error { return s.readUnwatched(ctx, client, namespace) },
 		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
 		func() (err error) {
@@ -82,6 +84,13 @@ func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, 
 func (s *Service) readFailingApps(ctx context.Context, boxes notify.Outboxes) error {
 	n, apps, err := boxes.Failing(ctx)
 	s.FailingBoxes, s.FailingApps = n, append([]string{}, apps...) // [] instead of null in JSON
+	return err
+}
+
+func (s *Service) readUnwatched(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
+	n, repos, err := intake.Unwatched(ctx, client, namespace, s.now.Add(-time.Hour))
+	repos = append([]string{}, repos[:min(len(repos), maxListed)]...) // [] instead of null in JSON
+	s.Unwatched = unwatchedStatus{n, repos}
 	return err
 }
 

@@ -39,8 +39,9 @@ type Service struct {
 	Notifications int64            `json:"notifications"`  // waiting to be posted
 	// repositories whose next notification to an app has failed, of all apps
 	FailingBoxes int64           `json:"notifications_failing"`
-	FailingApps  []string        `json:"apps_failing"`    // some of these apps
-	Watched      int64           `json:"watched"`         // repositories
+	FailingApps  []string        `json:"apps_failing"` // some of these apps
+	Watched      int64           `json:"watched"`      // repositories
+	Unwatched    unwatchedStatus `json:"webhooks_unwatched"`
 	Hosts        []server.Host   `json:"hosts,omitempty"` // limited or waited for
 	Volume       *volumeStatus   `json:"volume,omitempty"`
 	Followers    []feed.Follower `json:"followers,omitempty"` // that reported within seven days, the largest lag first
@@ -87,6 +88,12 @@ type failureStatus struct {
 	Lacking  int                  `json:"lacking"`  // number of repositories with missing files
 	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
 	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
+}
+
+// unwatchedStatus describes the webhooks of the last hour, among the last 1,000, whose repository has no watch.
+type unwatchedStatus struct {
+	Count int      `json:"count"`
+	Repos []string `json:"repositories"` // up to 20, most webhooks first
 }
 
 type volumeStatus struct {

@@ -55,6 +55,9 @@ func (s Service) Table(w io.Writer) {
 	fmt.Fprintf(w, "repos\t%s, %d circuits open; %d watched\n", failing, s.Repos.Open, s.Watched)
 	fmt.Fprintf(w, "dead\t%s\n", s.dead())
 	fmt.Fprintf(w, "notify\t%d waiting to be posted%s\n", s.Notifications, s.failingBoxes())
+	if u := s.Unwatched; u.Count > 0 {
+		fmt.Fprintf(w, "hooks\t%d in the last hour without a watch: %s; see watch add\n", u.Count, named(u.Repos))
+	}
 	if v := s.Volume; v != nil {
 		free := ""
 		if v.Root != "" {
@@ -89,11 +92,11 @@ func (r rate) String() string {
 	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, duration(over))
 }
 
-// failingApps names at most three apps.
-func (s Service) failingApps() string {
-	const named = 3
-	text := term.Printable(strings.Join(s.FailingApps[:min(len(s.FailingApps), named)], ", "))
-	if len(s.FailingApps) > named {
+// named returns at most three of the names.
+func named(names []string) string {
+	const most = 3
+	text := term.Printable(strings.Join(names[:min(len(names), most)], ", "))
+	if len(names) > most {
 		text += " and others"
 	}
 	return text
@@ -104,7 +107,7 @@ func (s Service) failingBoxes() string {
 	if s.FailingBoxes == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", %d failing: %s", s.FailingBoxes, s.failingApps())
+	return fmt.Sprintf(", %d failing: %s", s.FailingBoxes, named(s.FailingApps))
 }
 
 func (s Service) dead() string {

@@ -14,6 +14,10 @@ func TestMoveKeepsTheTransport(t *testing.T) {
 			"ssh://git@example.com/acme/widgets.git", "https://example.com/acme/widgets", "https://example.com/acme/gadgets.git",
 			"ssh://git@example.com/acme/gadgets.git", "https://example.com/acme/gadgets.git",
 		},
+		"to HTTPS, from below the home": {
+			"git@example.com:acme/widgets.git", "https://example.com/acme/widgets", "https://example.com/acme/gadgets.git",
+			"ssh://git@example.com:/acme/gadgets.git", "https://example.com/acme/gadgets.git",
+		},
 		"to SSH": {
 			"ssh://git@example.com:22/acme/widgets", "https://example.com/acme/widgets.git", "ssh://git@example.com/acme/gadgets",
 			"ssh://git@example.com/acme/gadgets", "https://example.com/acme/gadgets",

@@ -45,6 +45,9 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	if refused, ok := errors.AsType[*egress.Fault](fault); ok {
 		return hostRefused(host, refused)
 	}
+	if unusable, ok := errors.AsType[*egress.TrustError](fault); ok {
+		return git.Errorf(git.Retryable, git.ClassConfig, "%w; correct the file", unusable)
+	}
 	if late, ok := errors.AsType[*timeoutFault](fault); ok {
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s sent %w", host, late)
 	}

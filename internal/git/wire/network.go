@@ -2,7 +2,6 @@ package wire
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,7 +31,7 @@ type Config struct {
 
 	Rewrites egress.Rewrites // of the URLs of remotes; their results are the operator's
 
-	CAFile     string // PEM bundle of additional certificate authorities
+	CAFile     string // PEM bundle of additional certificate authorities, read again when it changes
 	KnownHosts string // known_hosts file; defaults to those of the user and the system
 
 	// CheckURL returns an error for a URL of a remote that is not to be used. CheckRef returns one for a full
@@ -48,7 +47,7 @@ type Network struct {
 	hosts              egress.Hosts
 	proxy              *url.URL // for all remotes; nil for none
 	proxyFor           func(*http.Request) (*url.URL, error)
-	tls                *tls.Config
+	trust              *egress.Trust
 	knownHosts         []string
 	knownHostsRequired bool // set by Config: the file must exist
 	checkURL           func(string) error
@@ -59,7 +58,7 @@ type Network struct {
 	hostTimeouts       map[string]Timeouts // Config.Timeouts
 	rewrites           egress.Rewrites
 
-	operator, foreign, proxied *http.Transport
+	operator, foreign, proxied *egress.Transport
 
 	remotes remotes
 }
@@ -87,7 +86,7 @@ func NewNetwork(cfg Config) (*Network, error) {
 		}
 		n.proxyFor = http.ProxyURL(n.proxy)
 	}
-	if n.tls, err = egress.Trust(cfg.CAFile); err != nil {
+	if n.trust, err = egress.NewTrust(cfg.CAFile); err != nil {
 		return nil, err
 	}
 	n.knownHosts, n.knownHostsRequired = knownHostsFiles(cfg.KnownHosts)
@@ -96,18 +95,18 @@ func NewNetwork(cfg Config) (*Network, error) {
 			return nil, fmt.Errorf("known-hosts: %w", err)
 		}
 	}
-	n.operator, n.foreign, n.proxied = n.pool(), n.pool(), n.pool()
-	n.operator.DialContext = egress.Policy{Hosts: n.hosts, Timeout: dialTimeout}.Dial
-	n.foreign.DialContext = egress.Policy{Hosts: n.hosts, Foreign: true, Timeout: dialTimeout}.Dial
-	n.proxied.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
-	n.proxied.Proxy = n.proxyFor
-	n.proxied.OnProxyConnectResponse = checkProxyAnswer
+	operator, foreign, proxied := pool(), pool(), pool()
+	operator.DialContext = egress.Policy{Hosts: n.hosts, Timeout: dialTimeout}.Dial
+	foreign.DialContext = egress.Policy{Hosts: n.hosts, Foreign: true, Timeout: dialTimeout}.Dial
+	proxied.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
+	proxied.Proxy = n.proxyFor
+	proxied.OnProxyConnectResponse = checkProxyAnswer
+	n.operator, n.foreign, n.proxied = n.trust.Transport(operator), n.trust.Transport(foreign), n.trust.Transport(proxied)
 	return n, nil
 }
 
-func (n *Network) pool() *http.Transport {
+func pool() *http.Transport {
 	return &http.Transport{
-		TLSClientConfig:     n.tls.Clone(),
 		TLSHandshakeTimeout: tlsTimeout,
 		IdleConnTimeout:     90 * time.Second,
 		MaxIdleConnsPerHost: 8,
@@ -120,7 +119,7 @@ func (n *Network) Asked(url string) string { return n.rewrites.Asked(url) }
 
 // Close closes idle connections.
 func (n *Network) Close() {
-	for _, pool := range []*http.Transport{n.operator, n.foreign, n.proxied} {
+	for _, pool := range []*egress.Transport{n.operator, n.foreign, n.proxied} {
 		pool.CloseIdleConnections()
 	}
 }

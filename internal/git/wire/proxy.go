@@ -77,7 +77,11 @@ func (n *Network) dialCONNECT(ctx context.Context, dialer *net.Dialer, address s
 		}
 	}()
 	if n.proxy.Scheme == "https" {
-		cfg := n.tls.Clone()
+		trusted, err := n.trust.TLS()
+		if err != nil {
+			return nil, err
+		}
+		cfg := trusted.Clone()
 		cfg.ServerName = n.proxy.Hostname()
 		secure := tls.Client(conn, cfg)
 		if err := secure.HandshakeContext(ctx); err != nil {

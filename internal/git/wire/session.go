@@ -69,7 +69,7 @@ func (n *Network) Dial(rawURL string, auth Auth, foreign bool, limits Limits) (*
 		return nil, err
 	}
 	r := &Session{
-		net: n, url: rawURL, host: u.Host, auth: auth, limits: limits, limiterHost: hostPort(u),
+		net: n, url: rawURL, host: strings.TrimSuffix(u.Host, ":"), auth: auth, limits: limits, limiterHost: hostPort(u),
 		wire: &monitor{maxPack: limits.MaxPackBytes, timeouts: n.timeouts(hostPort(u))},
 	}
 	if u.Scheme == "ssh" {

@@ -151,9 +151,10 @@ func userOf(u *url.URL) string {
 	return u.User.Username()
 }
 
-// repositoryPath returns the argument of git-upload-pack: an absolute path, or one relative to a home folder (~).
+// repositoryPath returns the argument of git-upload-pack: an absolute path, or one relative to a home folder (~) or, with
+// an empty port, to that of the user.
 func repositoryPath(u *url.URL) string {
-	if strings.HasPrefix(u.Path, "/~") {
+	if strings.HasPrefix(u.Path, "/~") || strings.HasSuffix(u.Host, ":") {
 		return u.Path[1:]
 	}
 	return u.Path
