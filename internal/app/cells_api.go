@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,7 +15,6 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 // placeAPI makes the endpoints about one repository work in its cell, and the lists of repositories and
@@ -32,8 +30,6 @@ func placeAPI(cfg Config, api *server.Config, client redis.UniversalClient, trac
 	}
 	api.Changes = changesOfAll{all, tracker, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
 	api.Watches = watchesOfAll{all}
-	api.AllLocks, api.Letters = locksByCell{all, &sync.Map{}}.list, &operate.Letters{Cells: all}
-	api.Locks = locksOfAll{api.Locks, all}
 }
 
 // reposOf returns the repositories of all cells, or of a deployment without a directory.
@@ -153,41 +149,6 @@ func (w watchesOfAll) List(ctx context.Context, q watch.Query) (page watch.Page,
 		return page.Next, err
 	})
 	return page, err
-}
-
-// locksOfAll finds the lease of a repository in its cell. It lists those of this process' cell; [locksByCell]
-// lists all.
-type locksOfAll struct {
-	server.Locks
-	set *cells.Set
-}
-
-func (l locksOfAll) inspector(key string) (*locking.Inspector, error) {
-	repo, err := events.ParseRepoPath(key)
-	if err != nil {
-		return nil, err
-	}
-	cell, err := l.set.Of(repo)
-	if err != nil {
-		return nil, err
-	}
-	return locking.NewInspector(locking.InspectorConfig{Redis: l.set.Redis(), Prefix: cell.Namespace.Locks()})
-}
-
-func (l locksOfAll) Status(ctx context.Context, key string) (locking.Status, error) {
-	inspector, err := l.inspector(key)
-	if err != nil {
-		return locking.Status{}, err
-	}
-	return inspector.Status(ctx, key)
-}
-
-func (l locksOfAll) ForceRelease(ctx context.Context, key string, fence uint64) (locking.Holder, error) {
-	inspector, err := l.inspector(key)
-	if err != nil {
-		return locking.Holder{}, err
-	}
-	return inspector.ForceRelease(ctx, key, fence)
 }
 
 // changesOfAll finds a change in the cell that has its entry. It looks in this process' cell first.

@@ -3,9 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -13,7 +11,6 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/dashboard"
 	"lockstep/internal/notify"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
@@ -26,15 +23,7 @@ func placeDashboard(cfg Config, board *dashboard.Config, client redis.UniversalC
 	}
 	all := cells.All(client, cfg.cells)
 	board.Repos, board.AllWatches, board.Cells = boardRepos{reposOfAll{all}}, watchesOfAll{all}, shownCells(cfg, client)
-	locks := locksByCell{all, &sync.Map{}}
-	board.Cell, board.LocksOf = cfg.Cell, func(name string) (server.Locks, error) {
-		cell, ok := all.Cell(name)
-		if !ok {
-			return nil, fmt.Errorf("cell %.70q: %w", name, dashboard.ErrNotFound)
-		}
-		return locks.of(cell)
-	}
-	board.CellOf = func(repo events.RepoPath) (dashboard.RepoCell, error) {
+	board.Cell, board.CellOf = cfg.Cell, func(repo events.RepoPath) (dashboard.RepoCell, error) {
 		cell, err := all.Of(repo)
 		if err != nil || cell.Name == cfg.Cell {
 			return dashboard.RepoCell{}, err

@@ -26,7 +26,7 @@ func openDashboard(
 	states := state.NewStore(client, namespace)
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
-		Locks: api.Locks, AllLocks: api.AllLocks, Letters: api.Letters, Streams: api.Streams,
+		Leases: api.Leases, Letters: api.Letters, Streams: api.Streams,
 		Hosts: api.Hosts, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
 		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
 		Guard: server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},

@@ -22,13 +22,11 @@ import (
 
 // Config configures a Dashboard. Fields are required unless marked optional.
 type Config struct {
-	Redis    redis.UniversalClient                   // follows Results; never closed
-	Results  string                                  // the stream of results
-	Changes  string                                  // the stream of changes
-	Group    string                                  // the workers' consumer group
-	Locks    server.Locks                            // listed often, so share it: [server.ShareLocks]
-	AllLocks server.LocksOfCells                     // lists those of all cells instead; nil without cells
-	LocksOf  func(cell string) (server.Locks, error) // of one cell; nil without cells
+	Redis   redis.UniversalClient // follows Results; never closed
+	Results string                // the stream of results
+	Changes string                // the stream of changes
+	Group   string                // the workers' consumer group
+	Leases  *operate.Leases       // listed often, so they are to be shared
 	// whose data the pages show that are not of all cells; "" without cells
 	Cell    string
 	Letters *operate.Letters
@@ -106,8 +104,8 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	switch {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
 		return nil, errors.New("dashboard: Config.Redis, Results, Changes and Group are required")
-	case cfg.Locks == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil:
-		return nil, errors.New("dashboard: Config.Locks, Letters, Streams, Repos and Watches are required")
+	case cfg.Leases == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil:
+		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos and Watches are required")
 	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
 		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
 	case cfg.Log == nil:

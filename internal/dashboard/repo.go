@@ -138,7 +138,7 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 
 // readRepo reads the page of a repository from its cell.
 func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.RepoPath, admin bool) (any, error) {
-	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
+	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Leases, repo)
 	unknown := errors.Is(err, server.ErrUnknownRepo)
 	if err != nil && !unknown {
 		return nil, err
@@ -148,7 +148,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.Rep
 		return nil, err
 	}
 	if unknown && len(shown.Watches) == 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNotFound, repo)
+		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
 	}
 	shown.Repo.Repo = cmp.Or(shown.Repo.Repo, repo.String())
 	if shown.Circuit.Phase == "" {

@@ -15,16 +15,17 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
+	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
+	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 const (
@@ -136,47 +137,43 @@ func readLeases(
 	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, activities []state.Activity,
 	search time.Duration,
 ) (leaseStatus, error) {
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
-	if err != nil {
-		return leaseStatus{}, err
-	}
+	leases := &operate.Leases{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	searching, cancel := context.WithTimeout(ctx, search)
 	defer cancel()
-	held, err := inspector.List(searching)
-	s := leaseStatus{Complete: err == nil, Contended: []server.Lock{}}
+	held, _, err := leases.List(searching)
+	s := leaseStatus{Complete: err == nil, Contended: []operate.Lease{}}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
-		held, err = leasesOf(ctx, inspector, activities)
+		held, err = leasesOf(ctx, leases, activities)
 	}
 	if err != nil {
 		return leaseStatus{}, err
 	}
 	s.Held = len(held)
-	for _, lock := range held {
-		if len(lock.Waiters) > 0 {
-			s.Contended = append(s.Contended, server.NewLock(lock))
+	for _, lease := range held {
+		if len(lease.Waiters) > 0 {
+			s.Contended = append(s.Contended, lease)
 		}
 	}
-	slices.SortStableFunc(s.Contended, func(a, b server.Lock) int { return cmp.Compare(len(b.Waiters), len(a.Waiters)) })
+	slices.SortStableFunc(s.Contended, func(a, b operate.Lease) int { return cmp.Compare(len(b.Waiters), len(a.Waiters)) })
 	s.Contended = s.Contended[:min(len(s.Contended), maxListed)]
 	return s, nil
 }
 
 // leasesOf returns the leases of activities, up to a limit.
 func leasesOf(
-	ctx context.Context, inspector *locking.Inspector, activities []state.Activity,
-) ([]locking.Status, error) {
-	var held []locking.Status
+	ctx context.Context, leases *operate.Leases, activities []state.Activity,
+) (held []operate.Lease, err error) {
 	for _, activity := range activities[:min(len(activities), 5*maxListed)] {
 		repo, err := events.ParseRepoPath(activity.Repo)
 		if err != nil {
 			continue // not a lease of a worker
 		}
-		lock, err := inspector.Status(ctx, repo.Key())
+		lease, err := leases.Get(ctx, "", repo)
 		if err != nil {
 			return nil, err
 		}
-		if lock.Held {
-			held = append(held, lock)
+		if lease.Held {
+			held = append(held, lease)
 		}
 	}
 	return held, nil

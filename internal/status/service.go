@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockstep/internal/feed"
+	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -69,9 +70,9 @@ type groupStatus struct {
 
 // leaseStatus describes the held leases or, if there are too many keys to search, only those of activities.
 type leaseStatus struct {
-	Complete  bool          `json:"complete"`
-	Held      int           `json:"held"`
-	Contended []server.Lock `json:"contended"` // with waiters, longest queue first
+	Complete  bool            `json:"complete"`
+	Held      int             `json:"held"`
+	Contended []operate.Lease `json:"contended"` // with waiters, longest queue first
 }
 
 // failureStatus describes the failing repositories among those searched.

@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/feed"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
@@ -147,7 +148,7 @@ func (s Service) activityRows(w io.Writer) {
 }
 
 func (s Service) contentionRows(w io.Writer) {
-	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l server.Lock) string {
+	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l operate.Lease) string {
 		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), duration(s.now.Sub(*l.Since)),
 			l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
