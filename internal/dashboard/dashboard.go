@@ -17,6 +17,7 @@ import (
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
+	"lockstep/internal/telemetry"
 	"lockstep/internal/watch"
 )
 
@@ -36,7 +37,7 @@ type Config struct {
 	// of all cells, one cell after the other; nil without cells
 	AllWatches Watches
 	Activities Activities                                           // work in progress; optional
-	Hosts      server.Hosts                                         // limits of requests to hosts; optional
+	Hosts      *telemetry.Hosts                                     // limits of requests to hosts
 	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
 	// notifications; by default read from Redis
 	Outboxes  Outboxes
@@ -104,8 +105,9 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	switch {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
 		return nil, errors.New("dashboard: Config.Redis, Results, Changes and Group are required")
-	case cfg.Leases == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil:
-		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos and Watches are required")
+	case cfg.Leases == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil ||
+		cfg.Hosts == nil:
+		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos, Watches and Hosts are required")
 	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
 		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
 	case cfg.Log == nil:

@@ -228,7 +228,7 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func everything() server.Config {
 	return server.Config{
 		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: noRepos{}, Reading: &server.Reading{}, Leases: &operate.Leases{},
-		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: struct{ server.Hosts }{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
+		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/changes"
 	"lockstep/internal/operate"
+	"lockstep/internal/telemetry"
 )
 
 const (
@@ -49,8 +50,8 @@ type Config struct {
 	Leases    *operate.Leases
 	Letters   *operate.Letters
 	Streams   Streams
-	Slots     int // slots of each worker, for /api/v1/scale
-	Hosts     Hosts
+	Slots     int              // slots of each worker, for /api/v1/scale
+	Hosts     *telemetry.Hosts // limits of requests to hosts
 	Watches   Watches
 	Hooks     *Hooks
 	Reading   *Reading     // serves published trees

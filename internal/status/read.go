@@ -64,7 +64,11 @@ func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, 
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
 		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
-		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
+		func() error {
+			all, err := app.ReadHosts(cfg, client).List(ctx)
+			s.Hosts, s.local = hosts.Busy(all), time.Now()
+			return err
+		},
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
 		func() (err error) {
 			s.Followers, err = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()).List(ctx)
@@ -234,12 +238,6 @@ func failedAt(r server.RepoSummary) time.Time {
 	return r.Failing[0].At
 }
 
-func (s *Service) readHosts(ctx context.Context, reader hosts.Reader) error {
-	all, err := reader.List(ctx)
-	s.Hosts, s.local = server.BusyHosts(all), time.Now()
-	return err
-}
-
 func readReasons(
 	ctx context.Context, client redis.UniversalClient, cfg config.Config, letters int64,
 ) (map[string]int, error) {
@@ -277,17 +275,6 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return s, nil
 }
 
-// limitedHosts returns the number of hosts that limit a credential or do not answer.
-func (s *Service) limitedHosts() int {
-	n := 0
-	for _, h := range s.Hosts {
-		if h.Until != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // judge sets Health and Concerns.
 func (s *Service) judge() {
 	s.Concerns = []string{}
@@ -300,7 +287,8 @@ func (s *Service) judge() {
 			concern("group %s has not settled an entry for %s", term.Printable(g.Group), duration(waited))
 		}
 	}
-	if n := s.limitedHosts(); n > 0 {
+	limited := slices.DeleteFunc(slices.Clone(s.Hosts), func(h hosts.Host) bool { return h.Until.IsZero() })
+	if n := len(limited); n > 0 {
 		concern("hosts limited: %d", n)
 	}
 	if s.Repos.Open > 0 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockstep/internal/feed"
+	"lockstep/internal/hosts"
 	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
@@ -42,7 +43,7 @@ type Service struct {
 	FailingBoxes int64           `json:"notifications_failing"`
 	FailingApps  []string        `json:"apps_failing"`    // some of these apps
 	Watched      int64           `json:"watched"`         // repositories
-	Hosts        []server.Host   `json:"hosts,omitempty"` // limited or waited for
+	Hosts        []hosts.Host    `json:"hosts,omitempty"` // limited or waited for
 	Volume       *volumeStatus   `json:"volume,omitempty"`
 	Followers    []feed.Follower `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
