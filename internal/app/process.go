@@ -19,7 +19,6 @@ import (
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
-	"lockstep/internal/watch"
 )
 
 // Serve runs the roles of a process until ctx is done, then drains. It returns nil after a clean stop. Of its
@@ -196,10 +195,9 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		}
 		return server.Serve(ctx, listener, httpConfig) // without the open endpoints, which name all repositories
 	}
-	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, reposOf(cfg, client),
-		watch.NewRegistry(client, namespace)
+	httpConfig.Changes, httpConfig.Repos = tracker, reposOf(cfg, client)
 	httpConfig.Leases, httpConfig.Streams, httpConfig.Hosts = leases, figures, limits
-	httpConfig.Letters = &operate.Letters{Cells: set}
+	httpConfig.Letters, httpConfig.Watches = &operate.Letters{Cells: set}, &operate.Watches{Cells: set}
 	placeAPI(cfg, &httpConfig, client, tracker)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http

@@ -18,7 +18,6 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
-	"lockstep/internal/watch"
 )
 
 // Config configures a Dashboard. Fields are required unless marked optional.
@@ -29,13 +28,11 @@ type Config struct {
 	Group   string                // the workers' consumer group
 	Leases  *operate.Leases       // listed often, so they are to be shared
 	// whose data the pages show that are not of all cells; "" without cells
-	Cell    string
-	Letters *operate.Letters
-	Streams server.Streams
-	Repos   Repos
-	Watches Watches
-	// of all cells, one cell after the other; nil without cells
-	AllWatches Watches
+	Cell       string
+	Letters    *operate.Letters
+	Streams    server.Streams
+	Repos      Repos
+	Watches    *operate.Watches
 	Activities Activities                                           // work in progress; optional
 	Hosts      *telemetry.Hosts                                     // limits of requests to hosts
 	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
@@ -45,8 +42,6 @@ type Config struct {
 	Followers Followers                                        // shown to admins; optional
 	// of the directory, called often; nil without cells
 	Cells func(context.Context) []Cell
-	// of the directory, for the pages of repositories; nil without cells
-	CellOf func(events.RepoPath) (RepoCell, error)
 	// bytes on the local volume, false if unknown; optional
 	Size func(events.RepoPath) (int64, bool)
 	// published tree on the local volume, "" if unknown; optional
@@ -66,11 +61,6 @@ type Repos interface {
 	server.Repos
 	ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error)
 	Failing(ctx context.Context, limit int) (state.FailingRepos, error)
-}
-
-// Watches lists watches. [watch.Registry] implements it.
-type Watches interface {
-	List(ctx context.Context, q watch.Query) (watch.Page, error)
 }
 
 // Activities lists the operations in progress on all workers. [state.Store] implements it.

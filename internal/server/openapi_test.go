@@ -228,7 +228,7 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func everything() server.Config {
 	return server.Config{
 		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: noRepos{}, Reading: &server.Reading{}, Leases: &operate.Leases{},
-		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
+		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 	}
 }
@@ -311,7 +311,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	client, namespace := redisServer.Client(), events.DefaultNamespace
-	cfg.Repos, cfg.Leases, cfg.Watches = state.NewStore(client, namespace), leasesOf(client), watch.NewRegistry(client, namespace)
+	cfg.Repos, cfg.Leases, cfg.Watches = state.NewStore(client, namespace), leasesOf(client), watchesOf(client)
 	cfg.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
 	cfg.Reading = &server.Reading{Tokens: access.NewTokens(client, namespace), Reader: &access.Reader{

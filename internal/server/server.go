@@ -52,7 +52,7 @@ type Config struct {
 	Streams   Streams
 	Slots     int              // slots of each worker, for /api/v1/scale
 	Hosts     *telemetry.Hosts // limits of requests to hosts
-	Watches   Watches
+	Watches   *operate.Watches
 	Hooks     *Hooks
 	Reading   *Reading     // serves published trees
 	Dashboard http.Handler // serves / and /dashboard/

@@ -49,6 +49,10 @@ func leasesOf(client redis.UniversalClient) *operate.Leases {
 	return &operate.Leases{Cells: cells.Single(client, cells.Member{Namespace: events.DefaultNamespace})}
 }
 
+func watchesOf(client redis.UniversalClient) *operate.Watches {
+	return &operate.Watches{Cells: leasesOf(client).Cells}
+}
+
 func do(t *testing.T, method, url, body string, header http.Header) (status int, text string) {
 	t.Helper()
 	req, err := http.NewRequest(method, url, strings.NewReader(body))
