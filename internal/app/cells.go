@@ -44,6 +44,14 @@ func cellOf(directory *cells.Directory, cfg config.Config) (cells.Cell, error) {
 	return cell, nil
 }
 
+// cellsOf returns all cells, or the only deployment.
+func cellsOf(cfg Config, client redis.UniversalClient) *cells.Set {
+	if cfg.cells == nil {
+		return cells.Single(client, cells.Member{Namespace: cfg.Namespace()})
+	}
+	return cells.All(client, cfg.cells)
+}
+
 // InCell returns cfg for one of the cells of [OpenCells].
 func InCell(cfg config.Config, cell cells.Member) config.Config {
 	cfg.Prefix, cfg.Cell = string(cell.Namespace), cell.Name

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,8 +14,6 @@ import (
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
-	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 // placeAPI makes the endpoints about one repository work in its cell, and the lists of repositories and
@@ -31,9 +28,6 @@ func placeAPI(cfg Config, api *server.Config, client redis.UniversalClient, trac
 		return cell.Namespace.Changes(), err
 	}
 	api.Changes = changesOfAll{all, tracker, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
-	api.Watches = watchesOfAll{all}
-	api.AllLocks, api.Letters = locksByCell{all, &sync.Map{}}.list, &operate.Letters{Cells: all}
-	api.Locks = locksOfAll{api.Locks, all}
 }
 
 // reposOf returns the repositories of all cells, or of a deployment without a directory.
@@ -93,101 +87,6 @@ func (r reposOfAll) List(ctx context.Context, prefix string, cursor uint64, limi
 	}
 	page.Missing = missing
 	return page, nil
-}
-
-// watchesOfAll are the watches of all cells.
-type watchesOfAll struct{ set *cells.Set }
-
-func (w watchesOfAll) registry(repo events.RepoPath) (*watch.Registry, error) {
-	cell, err := w.set.Of(repo)
-	return watch.NewRegistry(w.set.Redis(), cell.Namespace), err
-}
-
-func (w watchesOfAll) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
-	registry, err := w.registry(repo)
-	if err != nil {
-		return watch.Set{}, err
-	}
-	return registry.Of(ctx, repo)
-}
-
-// Put is not atomic for watches of several repositories.
-func (w watchesOfAll) Put(ctx context.Context, watches ...watch.Watch) (changed int, err error) {
-	for _, one := range watches {
-		registry, err := w.registry(one.Repo)
-		if err != nil {
-			return changed, err
-		}
-		n, err := registry.Put(ctx, one)
-		changed += n
-		if err != nil {
-			return changed, err
-		}
-	}
-	return changed, nil
-}
-
-// Remove is not atomic for watches of several repositories.
-func (w watchesOfAll) Remove(ctx context.Context, keys ...watch.Key) (removed int, err error) {
-	for _, key := range keys {
-		registry, err := w.registry(key.Repo)
-		if err != nil {
-			return removed, err
-		}
-		n, err := registry.Remove(ctx, key)
-		removed += n
-		if err != nil {
-			return removed, err
-		}
-	}
-	return removed, nil
-}
-
-// List lists cell by cell, each in order.
-func (w watchesOfAll) List(ctx context.Context, q watch.Query) (page watch.Page, err error) {
-	page.Next, page.Missing, err = operate.Page(ctx, w.set, q.After, func(
-		ctx context.Context, cell cells.Member, after string,
-	) (next string, err error) {
-		q.After = after
-		page, err = watch.NewRegistry(w.set.Redis(), cell.Namespace).List(ctx, q)
-		return page.Next, err
-	})
-	return page, err
-}
-
-// locksOfAll finds the lease of a repository in its cell. It lists those of this process' cell; [locksByCell]
-// lists all.
-type locksOfAll struct {
-	server.Locks
-	set *cells.Set
-}
-
-func (l locksOfAll) inspector(key string) (*locking.Inspector, error) {
-	repo, err := events.ParseRepoPath(key)
-	if err != nil {
-		return nil, err
-	}
-	cell, err := l.set.Of(repo)
-	if err != nil {
-		return nil, err
-	}
-	return locking.NewInspector(locking.InspectorConfig{Redis: l.set.Redis(), Prefix: cell.Namespace.Locks()})
-}
-
-func (l locksOfAll) Status(ctx context.Context, key string) (locking.Status, error) {
-	inspector, err := l.inspector(key)
-	if err != nil {
-		return locking.Status{}, err
-	}
-	return inspector.Status(ctx, key)
-}
-
-func (l locksOfAll) ForceRelease(ctx context.Context, key string, fence uint64) (locking.Holder, error) {
-	inspector, err := l.inspector(key)
-	if err != nil {
-		return locking.Holder{}, err
-	}
-	return inspector.ForceRelease(ctx, key, fence)
 }
 
 // changesOfAll finds a change in the cell that has its entry. It looks in this process' cell first.

@@ -3,58 +3,12 @@ package app
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"sync"
-
-	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/internal/cells"
-	"lockstep/internal/dashboard"
-	"lockstep/internal/notify"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
-	"lockstep/internal/watch"
 )
-
-// placeDashboard makes the dashboard's pages of repositories and of watches show those of all cells, if the
-// process belongs to a directory.
-func placeDashboard(cfg Config, board *dashboard.Config, client redis.UniversalClient) {
-	if cfg.cells == nil {
-		return
-	}
-	all := cells.All(client, cfg.cells)
-	board.Repos, board.AllWatches, board.Cells = boardRepos{reposOfAll{all}}, watchesOfAll{all}, shownCells(cfg, client)
-	locks := locksByCell{all, &sync.Map{}}
-	board.Cell, board.LocksOf = cfg.Cell, func(name string) (server.Locks, error) {
-		cell, ok := all.Cell(name)
-		if !ok {
-			return nil, fmt.Errorf("cell %.70q: %w", name, dashboard.ErrNotFound)
-		}
-		return locks.of(cell)
-	}
-	board.CellOf = func(repo events.RepoPath) (dashboard.RepoCell, error) {
-		cell, err := all.Of(repo)
-		if err != nil || cell.Name == cfg.Cell {
-			return dashboard.RepoCell{}, err
-		}
-		return dashboard.RepoCell{
-			Name: cell.Name, Results: cell.Namespace.Results(),
-			Watches:  watch.NewRegistry(client, cell.Namespace),
-			Outboxes: notify.Outboxes{Redis: client, Namespace: cell.Namespace},
-		}, nil
-	}
-	if publish := board.Publish; publish != nil {
-		board.Publish = func(ctx context.Context, change events.Change) (string, error) {
-			cell, err := all.Of(change.Repo)
-			if err != nil {
-				return "", err
-			}
-			return Enqueue(ctx, client, cell.Namespace, change)
-		}
-	}
-}
 
 // boardRepos are the repositories of all cells for the dashboard.
 type boardRepos struct{ reposOfAll }

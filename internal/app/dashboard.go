@@ -15,7 +15,6 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
-	"lockstep/internal/watch"
 )
 
 // openDashboard starts the dashboard, which shows the data that the API serves. The returned function stops it.
@@ -26,8 +25,8 @@ func openDashboard(
 	states := state.NewStore(client, namespace)
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
-		Locks: api.Locks, AllLocks: api.AllLocks, Letters: api.Letters, Streams: api.Streams,
-		Hosts: api.Hosts, Repos: states, Watches: watch.NewRegistry(client, namespace), Activities: states,
+		Leases: api.Leases, Letters: api.Letters, Streams: api.Streams,
+		Hosts: api.Hosts, Repos: states, Watches: api.Watches, Activities: states,
 		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
 		Guard: server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},
 		Proxy: dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},
@@ -39,10 +38,17 @@ func openDashboard(
 	}
 	if api.Publisher != nil {
 		dashboardConfig.Publish = func(ctx context.Context, change events.Change) (string, error) {
-			return Enqueue(ctx, client, namespace, change)
+			cell, err := api.Watches.Cells.Of(change.Repo)
+			if err != nil {
+				return "", err
+			}
+			return Enqueue(ctx, client, cell.Namespace, change)
 		}
 	}
-	placeDashboard(cfg, &dashboardConfig, client)
+	if cfg.cells != nil {
+		dashboardConfig.Repos, dashboardConfig.Cell = boardRepos{reposOfAll{api.Watches.Cells}}, cfg.Cell
+		dashboardConfig.Cells = shownCells(cfg, client)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	board, err := dashboard.New(ctx, dashboardConfig)
 	if err != nil {

@@ -13,15 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events/stream"
-	"lockstep/internal/cells"
 	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
-	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 // Serve runs the roles of a process until ctx is done, then drains. It returns nil after a clean stop. Of its
@@ -171,11 +168,7 @@ func openRedis(ctx context.Context, cfg Config) (redisx.Server, func(), error) {
 func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
-	if err != nil {
-		return err
-	}
-	namespace := cfg.Namespace()
+	namespace, set := cfg.Namespace(), cellsOf(cfg, client)
 	figures := streamMetrics(cfg, client)
 	cfg.Metrics.Export(figures)
 	limits := telemetry.NewHosts(ReadHosts(cfg.Config, client))
@@ -189,22 +182,22 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	if cfg.Has(config.RoleReader) {
 		tailing := cfg.Redis.Open() // not shared: it blocks in reads of results
 		defer tailing.Close()
+		var err error
 		if httpConfig.Reading, err = openReading(ctx, cfg, client, tailing, listener); err != nil {
 			return err
 		}
 		defer httpConfig.Reading.Close()
 	}
-	locks := server.ShareLocks(inspector)
+	leases := &operate.Leases{Cells: set, Shared: true}
 	if cfg.HasOnly(config.RoleReader) || cfg.follow != nil {
 		if httpConfig.Reading != nil {
-			httpConfig.Reading.Repos, httpConfig.Reading.Locks = reposOf(cfg, client), locks
+			httpConfig.Reading.Repos, httpConfig.Reading.Leases = reposOf(cfg, client), leases
 		}
 		return server.Serve(ctx, listener, httpConfig) // without the open endpoints, which name all repositories
 	}
-	httpConfig.Changes, httpConfig.Repos, httpConfig.Watches = tracker, reposOf(cfg, client),
-		watch.NewRegistry(client, namespace)
-	httpConfig.Locks, httpConfig.Streams, httpConfig.Hosts = locks, figures, limits
-	httpConfig.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
+	httpConfig.Changes, httpConfig.Repos = tracker, reposOf(cfg, client)
+	httpConfig.Leases, httpConfig.Streams, httpConfig.Hosts = leases, figures, limits
+	httpConfig.Letters, httpConfig.Watches = &operate.Letters{Cells: set}, &operate.Watches{Cells: set}
 	placeAPI(cfg, &httpConfig, client, tracker)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http

@@ -14,7 +14,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
-	"lockstep/internal/server"
+	"lockstep/internal/hosts"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
 )
@@ -34,12 +34,10 @@ func newHostsListCommand(std term.Streams) *cobra.Command {
 			return onShared(cmd, std, 30*time.Second, func(
 				ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set,
 			) error {
-				all, err := app.ReadHosts(cfg, client).List(ctx)
+				list, err := app.ReadHosts(cfg, client).List(ctx)
 				if err != nil {
 					return err
 				}
-				list := server.NewHosts(all)
-				server.SortHosts(list)
 				return term.ShowList(std, &out, list, list, hostColumns)
 			})
 		},
@@ -79,11 +77,7 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 				if len(lifted) == 0 {
 					return notLimited(host, only)
 				}
-				list := make(liftedList, len(lifted))
-				for i, l := range lifted {
-					list[i] = liftedBlock{host, string(l.Reason), l.Credential, l.Until.UTC().Round(time.Second)}
-				}
-				return out.Show(std, list, list.Table)
+				return out.Show(std, lifted, liftedBlocks(lifted).Table)
 			})
 		},
 	}, config.Common, &out)
@@ -100,29 +94,22 @@ func notLimited(host string, credential *string) error {
 		status.CredentialName(*credential))
 }
 
-var hostColumns = term.List[server.Host]{
-	Columns: []term.Column[server.Host]{
-		{Head: "HOST", Text: func(h server.Host) string { return h.Host }},
-		{Head: "WAITING", Text: func(h server.Host) string { return strconv.Itoa(h.Waiting) }},
-		{Head: "REASON", Text: func(h server.Host) string { return term.Printable(h.Reason) }},
-		{Head: "UNTIL", Time: func(h server.Host) time.Time { return timeOf(h.Until) }, None: "-"},
+var hostColumns = term.List[hosts.Host]{
+	Columns: []term.Column[hosts.Host]{
+		{Head: "HOST", Text: func(h hosts.Host) string { return h.Host }},
+		{Head: "WAITING", Text: func(h hosts.Host) string { return strconv.Itoa(h.Waiting) }},
+		{Head: "REASON", Text: func(h hosts.Host) string { return term.Printable(string(h.Reason)) }},
+		{Head: "UNTIL", Time: func(h hosts.Host) time.Time { return h.Until }, None: "-"},
 		{Head: "CREDENTIALS", Text: status.HostCredentials},
 	},
-	Name: func(h server.Host) string { return h.Host },
+	Name: func(h hosts.Host) string { return h.Host },
 	Empty: "no requests to hosts within a day; sync a repository with lockstep sync URL, or watch one with lockstep " +
 		"watch add URL --app NAME",
 }
 
-type liftedBlock struct {
-	Host       string    `json:"host"`
-	Reason     string    `json:"reason"`
-	Credential string    `json:"credential"` // empty for anonymous requests
-	Until      time.Time `json:"until"`
-}
+type liftedBlocks []hosts.Lifted
 
-type liftedList []liftedBlock
-
-func (l liftedList) Table(w io.Writer) {
+func (l liftedBlocks) Table(w io.Writer) {
 	fmt.Fprintln(w, "LIFTED\tREASON\tCREDENTIAL\tUNTIL")
 	for _, block := range l {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", term.Printable(block.Host), block.Reason,

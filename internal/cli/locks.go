@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,15 +8,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/operate"
-	"lockstep/internal/server"
 	"lockstep/internal/term"
 	"lockstep/locking"
 )
@@ -34,24 +30,8 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 		Short:   "List held leases",
 		Example: "  lockstep locks ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onCells(cmd, std, locksTimeout, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				byRepo := func(a, b server.Lock) int { return cmp.Compare(a.Repo, b.Repo) }
-				list, _, missing, err := operate.Gather(ctx, set, 0, byRepo, func(
-					cell cells.Member,
-				) (list []server.Lock, more bool, err error) {
-					err = inspecting(func(ctx context.Context, inspector *locking.Inspector) error {
-						held, err := inspector.List(ctx)
-						for _, status := range held {
-							lock := server.NewLock(status)
-							lock.Cell = operate.Shown(set, cell)
-							list = append(list, lock)
-						}
-						return err
-					})(ctx, app.InCell(cfg, cell), client)
-					return list, false, err
-				})
+			return onLeases(cmd, std, func(ctx context.Context, leases *operate.Leases) error {
+				list, missing, err := leases.List(ctx)
 				if err != nil {
 					return err
 				}
@@ -76,13 +56,12 @@ func newLocksShowCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return inspectRepo(cmd, std, repo, func(ctx context.Context, inspector *locking.Inspector) error {
-				status, err := inspector.Status(ctx, repo.Key())
+			return onLeases(cmd, std, func(ctx context.Context, leases *operate.Leases) error {
+				lease, err := leases.Get(ctx, "", repo)
 				if err != nil {
 					return err
 				}
-				detail := lockDetail(server.NewLock(status))
-				return out.Show(std, detail, detail.Table)
+				return out.Show(std, lease, lockDetail(lease).Table)
 			})
 		},
 	}, config.Common, &out)
@@ -91,7 +70,7 @@ func newLocksShowCommand(std term.Streams) *cobra.Command {
 func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 	var fence uint64
 	var out term.Output
-	cmd := &cobra.Command{
+	cmd := withFlags(&cobra.Command{
 		Use:   "release owner/name",
 		Short: "Release a lease by force",
 		Long: "Release a lease by force: its holder's work is cancelled, and after a short delay the next in the\n" +
@@ -104,82 +83,65 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return inspectRepo(cmd, std, repo, func(ctx context.Context, inspector *locking.Inspector) error {
+			return onLeases(cmd, std, func(ctx context.Context, leases *operate.Leases) error {
 				if fence == 0 {
-					status, err := inspector.Status(ctx, repo.Key())
+					lease, err := leases.Get(ctx, "", repo)
 					if err != nil {
 						return err
 					}
-					if !status.Held {
+					if !lease.Held {
 						return fmt.Errorf("%s is not held; there is nothing to release", repo)
 					}
-					fence = status.Fence
+					fence = lease.Fence
 				}
-				former, err := inspector.ForceRelease(ctx, repo.Key(), fence)
+				released, err := leases.Release(ctx, "", repo, fence)
 				if errors.Is(err, locking.ErrNotHeld) {
 					return fmt.Errorf("%s is not held with fence %d; see lockstep locks show %s", repo, fence, repo)
 				}
 				if err != nil {
 					return err
 				}
-				taken := released{repo.String(), fence, server.Party{
-					Worker: former.Worker, Job: former.Job, Operation: former.Operation,
-				}}
-				return out.Show(std, taken, taken.Table)
+				return out.Show(std, released, func(w io.Writer) {
+					fmt.Fprintf(w, "released\t%s (fence %d), held by %s\n", repo, fence, partyText(released.From))
+				})
 			})
 		},
-	}
-	config.AddFlags(cmd.Flags(), config.Common)
+	}, config.Common, &out)
 	cmd.Flags().Uint64Var(&fence, "fence", 0, "`fence` of the lease to release (default: that of the current lease)")
-	out.Add(cmd)
 	return cmd
 }
 
-// inspectRepo runs fn with a lock inspector of the cell of a repository.
-func inspectRepo(
-	cmd *cobra.Command, std term.Streams, repo events.RepoPath, fn func(context.Context, *locking.Inspector) error,
-) error {
-	return onRepo(cmd, std, locksTimeout, repo, inspecting(fn))
+// onLeases runs fn with the leases of all cells.
+func onLeases(cmd *cobra.Command, std term.Streams, fn func(context.Context, *operate.Leases) error) error {
+	return onSet(cmd, std, 30*time.Second, func(ctx context.Context, set *cells.Set) error {
+		return fn(ctx, &operate.Leases{Cells: set})
+	})
 }
 
-const locksTimeout = 30 * time.Second
-
-func inspecting(
-	fn func(context.Context, *locking.Inspector) error,
-) func(context.Context, config.Config, redis.UniversalClient) error {
-	return func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
-		inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
-		if err != nil {
-			return err
-		}
-		return fn(ctx, inspector)
-	}
-}
-
-var lockColumns = term.List[server.Lock]{
-	Columns: []term.Column[server.Lock]{
-		{Head: "REPOSITORY", Text: func(l server.Lock) string { return l.Repo }},
-		{Head: "CELL", Text: func(l server.Lock) string { return l.Cell }, Optional: true},
-		{Head: "OPERATION", Text: func(l server.Lock) string { return l.Holder.Operation }},
-		{Head: "JOB", Text: func(l server.Lock) string { return l.Holder.Job }},
-		{Head: "WORKER", Text: func(l server.Lock) string { return l.Holder.Worker }},
-		{Head: "SINCE", Time: func(l server.Lock) time.Time { return timeOf(l.Since) }},
-		{Head: "WAITING", Text: func(l server.Lock) string { return strconv.Itoa(len(l.Waiters)) }},
-		{Head: "REMAINING", Text: func(l server.Lock) string { return remaining(l).String() }, Wide: true},
-		{Head: "FENCE", Text: func(l server.Lock) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
+var lockColumns = term.List[operate.Lease]{
+	Columns: []term.Column[operate.Lease]{
+		{Head: "REPOSITORY", Text: func(l operate.Lease) string { return l.Repo }},
+		{Head: "CELL", Text: func(l operate.Lease) string { return l.Cell }, Optional: true},
+		{Head: "OPERATION", Text: func(l operate.Lease) string { return l.Holder.Operation }},
+		{Head: "JOB", Text: func(l operate.Lease) string { return l.Holder.Job }},
+		{Head: "WORKER", Text: func(l operate.Lease) string { return l.Holder.Worker }},
+		{Head: "SINCE", Time: func(l operate.Lease) time.Time { return timeOf(l.Since) }},
+		{Head: "WAITING", Text: func(l operate.Lease) string { return strconv.Itoa(len(l.Waiters)) }},
+		{Head: "REMAINING", Text: func(l operate.Lease) string { return remaining(l).String() }, Wide: true},
+		{Head: "FENCE", Text: func(l operate.Lease) string { return strconv.FormatUint(l.Fence, 10) }, Wide: true},
 	},
-	Name:  func(l server.Lock) string { return l.Repo },
+	Name:  func(l operate.Lease) string { return l.Repo },
 	Empty: "no leases are held: no worker is at work on a repository; see lockstep status",
 }
 
-type lockDetail server.Lock
+type lockDetail operate.Lease
 
 func (l lockDetail) Table(w io.Writer) {
 	fmt.Fprintf(w, "repository\t%s\n", l.Repo)
 	if l.Held {
-		fmt.Fprintf(w, "held by\tjob %s (%s) on %s\n", l.Holder.Job, l.Holder.Operation, l.Holder.Worker)
+		fmt.Fprintf(w, "held by\t%s\n", partyText(*l.Holder))
 		fmt.Fprintf(w, "since\t%s\n", term.When(*l.Since))
-		fmt.Fprintf(w, "remaining\t%v\n", remaining(server.Lock(l)))
+		fmt.Fprintf(w, "remaining\t%v\n", remaining(operate.Lease(l)))
 	} else {
 		fmt.Fprintf(w, "held by\tnobody\n")
 	}
@@ -189,19 +151,16 @@ func (l lockDetail) Table(w io.Writer) {
 	waiterRows(w, l.Waiters)
 }
 
-func waiterRows(w io.Writer, waiters []server.Party) {
+func waiterRows(w io.Writer, waiters []operate.Party) {
 	for i, waiter := range waiters {
-		fmt.Fprintf(w, "waits, %d\tjob %s (%s) on %s\n", i+1, waiter.Job, waiter.Operation, waiter.Worker)
+		fmt.Fprintf(w, "waits, %d\t%s\n", i+1, partyText(waiter))
 	}
 }
 
-func remaining(l server.Lock) time.Duration {
+func remaining(l operate.Lease) time.Duration {
 	return (time.Duration(l.RemainingMS) * time.Millisecond).Round(100 * time.Millisecond)
 }
 
-type released server.Released
-
-func (r released) Table(w io.Writer) {
-	fmt.Fprintf(w, "released\t%s (fence %d), held by job %s (%s) on %s\n", r.Repo, r.Fence, r.From.Job,
-		r.From.Operation, r.From.Worker)
+func partyText(p operate.Party) string {
+	return fmt.Sprintf("job %s (%s) on %s", p.Job, p.Operation, p.Worker)
 }

@@ -24,7 +24,6 @@ import (
 	"lockstep/internal/state"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
-	"lockstep/locking"
 )
 
 func newReposCommand(std term.Streams) *cobra.Command {
@@ -146,11 +145,8 @@ type repoDetail struct {
 func readRepo(
 	ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath,
 ) (repoDetail, error) {
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: cfg.Namespace().Locks()})
-	if err != nil {
-		return repoDetail{}, err
-	}
-	recorded, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), inspector, repo)
+	leases := &operate.Leases{Cells: cells.Single(client, cells.Member{Namespace: cfg.Namespace()})}
+	recorded, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), leases, repo)
 	if errors.Is(err, server.ErrUnknownRepo) {
 		return repoDetail{}, fmt.Errorf("%w; see lockstep repos ls and lockstep watch ls", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
-	"lockstep/internal/server"
+	"lockstep/internal/hosts"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
 )
@@ -124,7 +124,7 @@ func readService(
 // allCells is the output of status if there are several cells.
 type allCells struct {
 	Cells   []cellStatus    `json:"cells"`
-	Hosts   []server.Host   `json:"hosts,omitempty"`   // of all cells
+	Hosts   []hosts.Host    `json:"hosts,omitempty"`   // of all cells
 	Missing []cells.Missing `json:"missing,omitempty"` // that do not answer
 
 	withHosts status.Service // prints Hosts

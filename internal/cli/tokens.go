@@ -137,13 +137,8 @@ const tokensTimeout = 30 * time.Second
 
 // watchesNothing reports whether an app has no watch in any cell.
 func watchesNothing(ctx context.Context, set *cells.Set, app string) bool {
-	some := false
-	missing, err := operate.Each(ctx, set, func(cell cells.Member) error {
-		page, err := watch.NewRegistry(set.Redis(), cell.Namespace).List(ctx, watch.Query{App: app, Limit: 1})
-		some = some || len(page.Watches) > 0 || page.Next != ""
-		return err
-	})
-	return err == nil && len(missing) == 0 && !some
+	list, _, missing, err := (&operate.Watches{Cells: set}).List(ctx, watch.Query{App: app, Limit: 1})
+	return err == nil && len(missing) == 0 && len(list) == 0
 }
 
 // forgetToken removes what a deployment that has become a cell still has of a token: its processes that were

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -30,7 +29,8 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
 			return onSet(cmd, std, watchTimeout, func(ctx context.Context, set *cells.Set) error {
-				list, more, missing, err := gatherWatches(ctx, set, prefixOf(args), app, limit)
+				query := watch.Query{Prefix: prefixOf(args), App: app, Limit: limit}
+				list, more, missing, err := (&operate.Watches{Cells: set}).List(ctx, query)
 				if err != nil {
 					return err
 				}
@@ -56,35 +56,6 @@ func prefixOf(args []string) string {
 		return ""
 	}
 	return args[0]
-}
-
-// gatherWatches is [listWatches] over the cells that answer, by repository. It returns the others too.
-func gatherWatches(
-	ctx context.Context, set *cells.Set, prefix, app string, limit int,
-) (list []watch.Watch, more bool, missing []cells.Missing, err error) {
-	byRepo := func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) }
-	return operate.Gather(ctx, set, limit, byRepo, func(cell cells.Member) ([]watch.Watch, bool, error) {
-		return listWatches(ctx, watch.NewRegistry(set.Redis(), cell.Namespace), prefix, app, limit)
-	})
-}
-
-// listWatches returns up to limit watches, all if it is 0, and reports whether there are more.
-func listWatches(
-	ctx context.Context, registry *watch.Registry, prefix, app string, limit int,
-) (list []watch.Watch, more bool, err error) {
-	for q := (watch.Query{Prefix: prefix, App: app, Limit: 1000}); ; {
-		page, err := registry.List(ctx, q)
-		if err != nil {
-			return nil, false, err
-		}
-		list = append(list, page.Watches...)
-		if limit > 0 && len(list) > limit {
-			return list[:limit], true, nil
-		}
-		if q.After = page.Next; q.After == "" {
-			return list, false, nil
-		}
-	}
 }
 
 func watchColumns(filtered bool) term.List[watch.Watch] {
@@ -131,7 +102,8 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return onSet(cmd, std, watchTimeout, func(ctx context.Context, set *cells.Set) error {
-				list, _, missing, err := gatherWatches(ctx, set, prefixOf(args), app, 0)
+				query := watch.Query{Prefix: prefixOf(args), App: app}
+				list, _, missing, err := (&operate.Watches{Cells: set}).List(ctx, query)
 				if err != nil {
 					return err
 				}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/notify"
 )
 
 // Cell is a cell of the directory.
@@ -20,22 +21,21 @@ type Cell struct {
 // Percent is the cell's share of the repositories, 0 to 100.
 func (c Cell) Percent() float64 { return 100 * c.Share }
 
-// RepoCell has what the page of a repository reads of its cell.
-type RepoCell struct {
-	Name     string // "" if it is the cell that the dashboard shows, or the only one
-	Results  string // the stream of results
-	Watches  Watches
-	Outboxes Outboxes
+// repoCell has what the page of a repository reads of its cell.
+type repoCell struct {
+	name     string // "" if it is the cell that the dashboard shows, or the only one
+	results  string // the stream of results
+	outboxes Outboxes
 }
 
 // cellOf returns the cell of a repository.
-func (d *Dashboard) cellOf(repo events.RepoPath) (RepoCell, error) {
-	if d.cfg.CellOf != nil {
-		if cell, err := d.cfg.CellOf(repo); err != nil || cell.Name != "" {
-			return cell, err
-		}
+func (d *Dashboard) cellOf(repo events.RepoPath) (repoCell, error) {
+	cell, err := d.cfg.Watches.Cells.Of(repo)
+	if err != nil || cell.Name == d.cfg.Cell {
+		return repoCell{"", d.cfg.Results, d.cfg.Outboxes}, err
 	}
-	return RepoCell{Results: d.cfg.Results, Watches: d.cfg.Watches, Outboxes: d.cfg.Outboxes}, nil
+	outboxes := notify.Outboxes{Redis: d.cfg.Redis, Namespace: cell.Namespace}
+	return repoCell{cell.Name, cell.Namespace.Results(), outboxes}, nil
 }
 
 // cellTimeout limits the page of a repository in another cell.

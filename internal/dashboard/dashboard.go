@@ -17,28 +17,24 @@ import (
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
-	"lockstep/internal/watch"
+	"lockstep/internal/telemetry"
 )
 
 // Config configures a Dashboard. Fields are required unless marked optional.
 type Config struct {
-	Redis    redis.UniversalClient                   // follows Results; never closed
-	Results  string                                  // the stream of results
-	Changes  string                                  // the stream of changes
-	Group    string                                  // the workers' consumer group
-	Locks    server.Locks                            // listed often, so share it: [server.ShareLocks]
-	AllLocks server.LocksOfCells                     // lists those of all cells instead; nil without cells
-	LocksOf  func(cell string) (server.Locks, error) // of one cell; nil without cells
+	Redis   redis.UniversalClient // follows Results; never closed
+	Results string                // the stream of results
+	Changes string                // the stream of changes
+	Group   string                // the workers' consumer group
+	Leases  *operate.Leases       // listed often, so they are to be shared
 	// whose data the pages show that are not of all cells; "" without cells
-	Cell    string
-	Letters *operate.Letters
-	Streams server.Streams
-	Repos   Repos
-	Watches Watches
-	// of all cells, one cell after the other; nil without cells
-	AllWatches Watches
+	Cell       string
+	Letters    *operate.Letters
+	Streams    server.Streams
+	Repos      Repos
+	Watches    *operate.Watches
 	Activities Activities                                           // work in progress; optional
-	Hosts      server.Hosts                                         // limits of requests to hosts; optional
+	Hosts      *telemetry.Hosts                                     // limits of requests to hosts
 	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
 	// notifications; by default read from Redis
 	Outboxes  Outboxes
@@ -46,8 +42,6 @@ type Config struct {
 	Followers Followers                                        // shown to admins; optional
 	// of the directory, called often; nil without cells
 	Cells func(context.Context) []Cell
-	// of the directory, for the pages of repositories; nil without cells
-	CellOf func(events.RepoPath) (RepoCell, error)
 	// bytes on the local volume, false if unknown; optional
 	Size func(events.RepoPath) (int64, bool)
 	// published tree on the local volume, "" if unknown; optional
@@ -67,11 +61,6 @@ type Repos interface {
 	server.Repos
 	ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error)
 	Failing(ctx context.Context, limit int) (state.FailingRepos, error)
-}
-
-// Watches lists watches. [watch.Registry] implements it.
-type Watches interface {
-	List(ctx context.Context, q watch.Query) (watch.Page, error)
 }
 
 // Activities lists the operations in progress on all workers. [state.Store] implements it.
@@ -106,8 +95,9 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	switch {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
 		return nil, errors.New("dashboard: Config.Redis, Results, Changes and Group are required")
-	case cfg.Locks == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil:
-		return nil, errors.New("dashboard: Config.Locks, Letters, Streams, Repos and Watches are required")
+	case cfg.Leases == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil ||
+		cfg.Hosts == nil:
+		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos, Watches and Hosts are required")
 	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
 		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
 	case cfg.Log == nil:

@@ -39,24 +39,20 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 	if err != nil {
 		return nil, err
 	}
-	query.After, query.Oldest, query.Limit = q.Get("after"), q.Get("order") == "oldest", lettersShown
+	query.Oldest = q.Get("order") == "oldest"
 	shown := deadPage{Oldest: query.Oldest, Total: -1, Cells: !d.cfg.Letters.Cells.IsSingle()}
-	for range cellPages {
+	shown.Letters, shown.Next, shown.Missing, err = fill(d.cfg.Letters.Cells, q.Get("after"), lettersShown, func(
+		after string, limit int,
+	) ([]operate.Letter, string, string, error) {
+		query.After, query.Limit = after, limit
 		page, err := d.cfg.Letters.Page(ctx, query)
-		if errors.Is(err, stream.ErrBadID) {
-			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		shown.Letters = append(shown.Letters, page.Letters...)
-		if page.Missing != "" {
-			shown.Missing = append(shown.Missing, page.Missing)
-		}
-		shown.Next, query.After, query.Limit = page.Next, page.Next, lettersShown-len(shown.Letters)
-		if page.Next == "" || query.Limit == 0 || !shown.Cells {
-			break
-		}
+		return page.Letters, page.Next, page.Missing, err
+	})
+	switch {
+	case errors.Is(err, stream.ErrBadID):
+		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+	case err != nil:
+		return nil, err
 	}
 	if !shown.Cells {
 		if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 {

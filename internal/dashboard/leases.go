@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/server"
+	"lockstep/internal/cells"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 	"lockstep/locking"
 )
 
 type lease struct {
-	server.Lock
+	operate.Lease
 	At     events.Progress // zero if unknown
 	Forced bool            // released by force; it cannot be acquired again for a moment
 }
@@ -41,7 +42,7 @@ func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, 
 	if err != nil {
 		return nil, err
 	}
-	p := leasesPage{Held: len(all), Cells: d.cfg.AllLocks != nil, Missing: missing}
+	p := leasesPage{Held: len(all), Cells: !d.cfg.Leases.Cells.IsSingle(), Missing: missing}
 	for _, l := range all {
 		p.Waiting += len(l.Waiters)
 	}
@@ -49,64 +50,30 @@ func (d *Dashboard) loadLeases(ctx context.Context, _ url.Values, _ bool) (any, 
 	return p, nil
 }
 
-// readLeases returns the held leases, and the cells that do not answer. It knows the progress of work in the
-// dashboard's own cell.
+// readLeases returns the held leases, and the names of the cells that do not answer. It knows the progress of work in
+// the dashboard's own cell.
 func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []string, err error) {
-	held := map[string][]locking.Status{}
-	if d.cfg.AllLocks != nil {
-		held, missing, err = d.cfg.AllLocks(ctx)
-	} else {
-		held[""], err = d.cfg.Locks.List(ctx)
-	}
+	held, unanswered, err := d.cfg.Leases.List(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	busy, err := d.activities(ctx)
-	if err != nil && d.cfg.AllLocks == nil {
+	if err != nil && d.cfg.Leases.Cells.IsSingle() {
 		return nil, nil, err // with cells, the dashboard's own one is missing, like any other
 	}
 	byFence := map[uint64]state.Activity{}
 	for _, a := range busy {
 		byFence[a.Fence] = a
 	}
-	for cell, some := range held {
-		for _, status := range some {
-			one := lease{Lock: server.NewLock(status), Forced: status.Holder.Job == "" && status.Holder.Operation == ""}
-			one.Cell = cell
-			if a, ok := byFence[status.Fence]; ok && cell == d.cfg.Cell && !one.Forced && strings.EqualFold(a.Repo, status.Key) {
-				one.Repo, one.At = a.Repo, a.Progress
-			}
-			leases = append(leases, one)
+	for _, h := range held {
+		one := lease{Lease: h, Forced: h.Holder.Job == "" && h.Holder.Operation == ""}
+		if a, ok := byFence[h.Fence]; ok && h.Cell == d.cfg.Cell && !one.Forced && strings.EqualFold(a.Repo, h.Repo) {
+			one.Repo, one.At = a.Repo, a.Progress
 		}
+		leases = append(leases, one)
 	}
 	slices.SortFunc(leases, func(a, b lease) int { return cmp.Or(a.Since.Compare(*b.Since), cmp.Compare(a.Repo, b.Repo)) })
-	return leases, missing, nil
-}
-
-// locksOf returns the locks of a cell, or those of a repository's cell if it is "".
-func (d *Dashboard) locksOf(cell string) (server.Locks, error) {
-	if cell == "" || d.cfg.LocksOf == nil {
-		return d.cfg.Locks, nil
-	}
-	return d.cfg.LocksOf(cell)
-}
-
-func (d *Dashboard) leaseStatus(ctx context.Context, cell string, repo events.RepoPath) (locking.Status, error) {
-	locks, err := d.locksOf(cell)
-	if err != nil {
-		return locking.Status{}, err
-	}
-	return locks.Status(ctx, repo.Key())
-}
-
-func (d *Dashboard) forceRelease(
-	ctx context.Context, cell string, repo events.RepoPath, fence uint64,
-) (former locking.Holder, err error) {
-	locks, err := d.locksOf(cell)
-	if err != nil {
-		return locking.Holder{}, err
-	}
-	return locks.ForceRelease(ctx, repo.Key(), fence)
+	return leases, operate.Names(unanswered), nil
 }
 
 type confirmation struct {
@@ -126,25 +93,25 @@ func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ vis
 		return
 	}
 	cell := r.FormValue("cell")
-	status, err := d.leaseStatus(r.Context(), cell, repo)
+	held, err := d.cfg.Leases.Get(r.Context(), cell, repo)
 	switch {
-	case errors.Is(err, ErrNotFound):
-		d.fail(w, r, http.StatusNotFound, err)
+	case errors.Is(err, cells.ErrNoCell):
+		d.fail(w, r, http.StatusNotFound, fmt.Errorf("cell %.70q: %w", cell, errNotFound))
 	case err != nil:
 		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
-	case !status.Held || status.Fence != fence:
+	case !held.Held || held.Fence != fence:
 		d.fail(w, r, http.StatusConflict, errNotHeld(repo, fence))
 	default:
 		d.answer(w, r, http.StatusOK, "confirm", "Release the lease on "+repo.String()+"?", confirmation{
 			Action: "/dashboard/leases/release", Back: "/dashboard/leases", Button: "Release the lease",
 			Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}, {"cell", cell}},
 			Facts: [][2]string{
-				{"Repository", repo.String()}, {"Holder", clip(200, status.Holder.Worker)},
-				{"Operation", clip(40, status.Holder.Operation)},
-				{"Job", clip(200, status.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)},
-				{"Waiting", strconv.Itoa(len(status.Waiters))},
+				{"Repository", repo.String()}, {"Holder", clip(200, held.Holder.Worker)},
+				{"Operation", clip(40, held.Holder.Operation)},
+				{"Job", clip(200, held.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)},
+				{"Waiting", strconv.Itoa(len(held.Waiters))},
 			},
-			Since: status.Holder.Since,
+			Since: *held.Since,
 			Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next " +
 				"waiter gets the lease, with a higher fence. A worker that hangs can do no harm: " +
 				"the old fence no longer allows any change.",
@@ -159,10 +126,12 @@ func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 		d.fail(w, r, http.StatusBadRequest, err)
 		return
 	}
-	former, err := d.forceRelease(r.Context(), r.FormValue("cell"), repo, fence)
+	cell := r.FormValue("cell")
+	released, err := d.cfg.Leases.Release(r.Context(), cell, repo, fence)
+	former := released.From
 	switch {
-	case errors.Is(err, ErrNotFound):
-		d.fail(w, r, http.StatusNotFound, err)
+	case errors.Is(err, cells.ErrNoCell):
+		d.fail(w, r, http.StatusNotFound, fmt.Errorf("cell %.70q: %w", cell, errNotFound))
 	case errors.Is(err, locking.ErrNotHeld):
 		d.fail(w, r, http.StatusConflict, errNotHeld(repo, fence))
 	case err != nil:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/cells"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
@@ -38,36 +39,44 @@ type watchesPage struct {
 // cellPages is the number of pages of cells with few items that a page shows.
 const cellPages = 16
 
-func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (any, error) {
-	query := watch.Query{
-		Prefix: strings.TrimSpace(q.Get("prefix")), App: strings.TrimSpace(q.Get("app")), After: q.Get("after"),
-		Limit: listShown,
-	}
-	list, pages := d.cfg.Watches, 1
-	if d.cfg.AllWatches != nil {
-		list, pages = d.cfg.AllWatches, cellPages
-	}
-	var shown watchesPage
-	for range pages {
-		page, err := list.List(ctx, query)
-		if errors.Is(err, watch.ErrBadAfter) {
-			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-		}
+// fill reads pages from a cursor until it has limit rows: one page of a single deployment, several of several cells,
+// as they may be short. It returns the cursor of the next page, and the cells that do not answer.
+func fill[T any](
+	set *cells.Set, after string, limit int,
+	read func(after string, limit int) (rows []T, next, missing string, err error),
+) (list []T, next string, missing []string, err error) {
+	for range cellPages {
+		rows, next, away, err := read(after, limit-len(list))
 		if err != nil {
-			return nil, err
+			return nil, "", nil, err
 		}
-		for _, w := range page.Watches {
-			shown.Watches = append(shown.Watches, d.watchLine(w, admin))
+		if list = append(list, rows...); away != "" {
+			missing = append(missing, away)
 		}
-		if page.Missing != "" {
-			shown.Missing = append(shown.Missing, page.Missing)
-		}
-		shown.Next, query.After, query.Limit = page.Next, page.Next, listShown-len(shown.Watches)
-		if page.Next == "" || query.Limit == 0 {
+		if after = next; next == "" || len(list) == limit || set.IsSingle() {
 			break
 		}
 	}
-	return shown, nil
+	return list, after, missing, nil
+}
+
+func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (any, error) {
+	query := watch.Query{Prefix: strings.TrimSpace(q.Get("prefix")), App: strings.TrimSpace(q.Get("app"))}
+	list, next, missing, err := fill(d.cfg.Watches.Cells, q.Get("after"), listShown, func(
+		after string, limit int,
+	) ([]watch.Watch, string, string, error) {
+		query.After, query.Limit = after, limit
+		page, err := d.cfg.Watches.Page(ctx, query)
+		return page.Watches, page.Next, page.Missing, err
+	})
+	if errors.Is(err, watch.ErrBadAfter) {
+		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+	}
+	shown := watchesPage{Next: next, Missing: missing}
+	for _, w := range list {
+		shown.Watches = append(shown.Watches, d.watchLine(w, admin))
+	}
+	return shown, err
 }
 
 func (d *Dashboard) watchLine(w watch.Watch, admin bool) watchLine {

@@ -14,8 +14,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 )
 
@@ -78,23 +78,12 @@ func (d *Dashboard) loadWorkers(ctx context.Context, _ url.Values, _ bool) (any,
 	return p, nil
 }
 
-type hostsPage struct {
-	Hosts []server.Host
-	Some  bool // the process reads the limits of hosts
-}
+type hostsPage struct{ Hosts []hosts.Host }
 
 // loadHosts loads all hosts used within a day, limited ones first.
 func (d *Dashboard) loadHosts(ctx context.Context, _ url.Values, _ bool) (any, error) {
-	if d.cfg.Hosts == nil {
-		return hostsPage{}, nil
-	}
 	all, err := d.cfg.Hosts.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := hostsPage{server.NewHosts(all), true}
-	server.SortHosts(p.Hosts)
-	return p, nil
+	return hostsPage{all}, err
 }
 
 // Outboxes lists waiting notifications and makes them due. [notify.Outboxes] implements it.

@@ -29,7 +29,6 @@ import (
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/testenv"
-	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
@@ -59,14 +58,11 @@ func startDesk(t *testing.T, change func(*Config)) *desk {
 func (d *desk) open(change func(*Config)) *desk {
 	d.t.Helper()
 	namespace := events.DefaultNamespace
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: d.client, Prefix: namespace.Locks(), Delay: time.Millisecond})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	set := cells.Single(d.client, cells.Member{Namespace: namespace})
 	states := state.NewStore(d.client, namespace)
 	cfg := Config{
 		Redis: d.client, Results: namespace.Results(), Changes: namespace.Changes(), Group: "workers",
-		Locks: inspector, Letters: &operate.Letters{Cells: cells.Single(d.client, cells.Member{Namespace: namespace})}, Repos: states, Activities: states, Watches: watch.NewRegistry(d.client, namespace),
+		Leases: &operate.Leases{Cells: set}, Letters: &operate.Letters{Cells: set}, Repos: states, Activities: states, Watches: &operate.Watches{Cells: set},
 		Streams: telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
 		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: d.client, Prefix: string(namespace)}),
 		Guard:   server.Guard{Token: token, Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),
@@ -76,6 +72,7 @@ func (d *desk) open(change func(*Config)) *desk {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	d.stop = stop
+	var err error
 	if d.board, err = New(ctx, cfg); err != nil {
 		d.t.Fatal(err)
 	}
@@ -349,11 +346,15 @@ func eventually(t *testing.T, ok func() bool, what string) {
 
 func (d *desk) held(key string) bool {
 	d.t.Helper()
-	status, err := d.board.cfg.Locks.Status(d.t.Context(), key)
+	repo, err := events.ParseRepoPath(key)
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return status.Held
+	lease, err := d.board.cfg.Leases.Get(d.t.Context(), "", repo)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return lease.Held
 }
 
 // awaitFree waits until the lease is free: a forced release keeps it reserved for a moment.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lockstep/events/stream"
-	"lockstep/internal/server"
+	"lockstep/internal/hosts"
 	"lockstep/internal/state"
 )
 
@@ -69,9 +69,9 @@ type overview struct {
 	MoreApps     int      // number of apps omitted from FailingApps
 
 	Busy      []state.Activity
-	More      int           // number of activities omitted from Busy
-	Hosts     []server.Host // in use, limited or waited for
-	MoreHosts int           // number of hosts omitted from Hosts
+	More      int          // number of activities omitted from Busy
+	Hosts     []hosts.Host // in use, limited or waited for
+	MoreHosts int          // number of hosts omitted from Hosts
 	Recent    []resultRow
 
 	Followers     []followerLine // for admins only
@@ -153,10 +153,11 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		return nil, err
 	}
 	o.FailingApps, o.MoreApps = first(appsShown, o.FailingApps)
-	if o.Hosts, err = d.hosts(ctx); err != nil {
+	all, err := d.cfg.Hosts.List(ctx)
+	if err != nil {
 		return nil, err
 	}
-	o.Hosts, o.MoreHosts = first(hostsShown, o.Hosts)
+	o.Hosts, o.MoreHosts = first(hostsShown, hosts.Busy(all))
 	if d.cfg.Cells != nil {
 		o.Cells = d.cfg.Cells(ctx)
 	}
@@ -167,16 +168,6 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	}
 	o.setFigures(results)
 	return o, nil
-}
-
-// hosts returns the hosts that are limited or waited for: blocked ones first, then by the number of waiters.
-// It returns none if Config.Hosts is nil.
-func (d *Dashboard) hosts(ctx context.Context) ([]server.Host, error) {
-	if d.cfg.Hosts == nil {
-		return nil, nil
-	}
-	all, err := d.cfg.Hosts.List(ctx)
-	return server.BusyHosts(all), err
 }
 
 // activities returns the operations in progress, or none if Config.Activities is nil.

@@ -93,7 +93,7 @@ func (d *Dashboard) show(name string) http.Handler {
 			d.fail(w, r, http.StatusBadRequest, err)
 			return
 		}
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, errNotFound) {
 			d.fail(w, r, http.StatusNotFound, err)
 			return
 		}
@@ -120,7 +120,7 @@ const (
 func alertFor(err error, admin bool) template.HTML {
 	text := template.HTML(template.HTMLEscapeString(clip(400, err.Error())))
 	switch {
-	case errors.Is(err, errBadQuery) || errors.Is(err, ErrNotFound) || errors.Is(err, errBusy):
+	case errors.Is(err, errBadQuery) || errors.Is(err, errNotFound) || errors.Is(err, errBusy):
 		return text
 	case redisx.Unavailable(err) || errors.Is(err, context.Canceled):
 		if other, ok := errors.AsType[*cellError](err); ok {
@@ -192,8 +192,8 @@ func flat(query url.Values) map[string]string {
 
 var errBadQuery = errors.New("invalid query")
 
-// ErrNotFound means that what a page or an action is about is not there.
-var ErrNotFound = errors.New("not found or removed")
+// errNotFound means that what a page or an action is about is not there.
+var errNotFound = errors.New("not found or removed")
 
 type failure struct {
 	Status int

@@ -124,40 +124,40 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 	if err != nil {
 		return nil, err
 	}
-	if cell.Name == "" {
+	if cell.name == "" {
 		return d.readRepo(ctx, cell, repo, admin)
 	}
 	ctx, cancel := context.WithTimeout(ctx, cellTimeout)
 	defer cancel()
 	shown, err := d.readRepo(ctx, cell, repo, admin)
 	if err != nil {
-		return nil, &cellError{cell.Name, err}
+		return nil, &cellError{cell.name, err}
 	}
 	return shown, nil
 }
 
 // readRepo reads the page of a repository from its cell.
-func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.RepoPath, admin bool) (any, error) {
-	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Locks, repo)
+func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.RepoPath, admin bool) (any, error) {
+	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Leases, repo)
 	unknown := errors.Is(err, server.ErrUnknownRepo)
 	if err != nil && !unknown {
 		return nil, err
 	}
-	shown := repoPage{Repo: repository, Cell: cell.Name}
-	if err := shown.readWatches(ctx, d, cell.Watches, repo, admin); err != nil {
+	shown := repoPage{Repo: repository, Cell: cell.name}
+	if err := shown.readWatches(ctx, d, repo, admin); err != nil {
 		return nil, err
 	}
 	if unknown && len(shown.Watches) == 0 {
-		return nil, fmt.Errorf("%w: %s", ErrNotFound, repo)
+		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
 	}
 	shown.Repo.Repo = cmp.Or(shown.Repo.Repo, repo.String())
 	if shown.Circuit.Phase == "" {
 		shown.Circuit.Phase = state.CircuitClosed
 	}
-	if cell.Name == "" { // the volume of another cell is elsewhere
+	if cell.name == "" { // the volume of another cell is elsewhere
 		shown.Bytes, shown.Sized = d.size(repository.Repo)
 	}
-	past, err := d.histories.of(ctx, cell.Results, repo)
+	past, err := d.histories.of(ctx, cell.results, repo)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.Rep
 		line := head{Ref: ref, Commit: commit}
 		if admin {
 			line.Tree = past.tree(ref, commit)
-			if cell.Name == "" {
+			if cell.name == "" {
 				line.Tree = cmp.Or(d.treeOf(repo, ref, commit), line.Tree)
 			}
 		}
@@ -197,7 +197,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell RepoCell, repo events.Rep
 	}
 	shown.MoreHeads = more
 	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
-	if err := shown.readBoxes(ctx, cell.Outboxes, repo, admin); err != nil {
+	if err := shown.readBoxes(ctx, cell.outboxes, repo, admin); err != nil {
 		return nil, err
 	}
 	return shown, nil
@@ -223,9 +223,11 @@ func deliveredTo(g state.Given, repo server.Repo) delivered {
 }
 
 // readWatches reads the watches of the repository, also of one that no worker has met yet.
-func (p *repoPage) readWatches(
-	ctx context.Context, d *Dashboard, watches Watches, repo events.RepoPath, admin bool,
-) error {
+func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.RepoPath, admin bool) error {
+	watches, err := d.cfg.Watches.In(repo)
+	if err != nil {
+		return err
+	}
 	page, err := watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: repoWatchesShown})
 	if err != nil {
 		return err

@@ -55,11 +55,11 @@ func (d *Dashboard) publishNow(ctx context.Context, repo events.RepoPath) (c eve
 // watch, or a sync if the repository is not watched.
 func (d *Dashboard) changeNow(ctx context.Context, repo events.RepoPath) (events.Change, error) {
 	const source = "/lockstep/dashboard"
-	cell, err := d.cellOf(repo)
+	registry, err := d.cfg.Watches.In(repo)
 	if err != nil {
 		return events.Change{}, err
 	}
-	watches, err := cell.Watches.List(ctx, watch.Query{Prefix: repo.Key(), Limit: 1})
+	watches, err := registry.List(ctx, watch.Query{Prefix: repo.Key(), Limit: 1})
 	if err != nil {
 		return events.Change{}, err
 	}

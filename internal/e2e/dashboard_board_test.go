@@ -21,9 +21,9 @@ import (
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
-	"lockstep/internal/server"
 )
 
 const boardToken = "a-token-for-the-dashboard"
@@ -107,7 +107,7 @@ func (b *board) ask(repo string) {
 	}
 }
 
-func (b *board) lock(repo string) (lock server.Lock) {
+func (b *board) lock(repo string) (lock operate.Lease) {
 	b.t.Helper()
 	resp := proctest.Must(http.Get(b.base + "/api/v1/locks/" + repo))(b.t)
 	defer resp.Body.Close()

@@ -71,8 +71,8 @@ func TestBlockIsSharedAndLifted(t *testing.T) {
 	}
 	r := hosts.Reader{Redis: server.Client(), Prefix: prefix}
 	all := testenv.Must(r.List(t.Context()))(t)
-	if len(all) != 2 || all[0].Target != (hosts.Target{Host: forge}) || all[0].Reason != "" || all[1].Target != robot ||
-		all[1].Waiting != 2 || all[1].Reason != hosts.RateLimit || time.Until(all[1].Until) < 59*time.Minute {
+	if len(all) != 1 || all[0].Host != forge || len(all[0].Limited) != 1 || all[0].Limited[0].Credential != "robot" ||
+		all[0].Waiting != 3 || all[0].Reason != hosts.RateLimit || time.Until(all[0].Until) < 59*time.Minute {
 		t.Errorf("hosts %+v", all)
 	}
 	none := ""

@@ -11,12 +11,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Status is the state of one target that all processes share.
-type Status struct {
-	Target
-	Waiting int       // repositories
-	Reason  Reason    // "" if nobody has to wait for the host
-	Until   time.Time // end of the block by the local clock; zero if there is none
+// Host says who waits for a host, as the API, the command line and the dashboard show it.
+type Host struct {
+	Host    string    `json:"host"`
+	Waiting int       `json:"waiting"`             // repositories
+	Reason  Reason    `json:"reason,omitempty"`    // "" if nobody has to wait for the host
+	Until   time.Time `json:"until,omitzero"`      // end of the longest block; zero if there is none
+	Limited []Limited `json:"limited_credentials"` // whose requests the host does not answer, or limits
+}
+
+// Limited is a credential that is blocked.
+type Limited struct {
+	Credential string    `json:"credential"` // empty for requests without one
+	Until      time.Time `json:"until"`      // by the local clock
+}
+
+// Busy returns the hosts that are limited or waited for.
+func Busy(all []Host) (busy []Host) {
+	for _, h := range all {
+		if h.Waiting > 0 || h.Reason != "" {
+			busy = append(busy, h)
+		}
+	}
+	return busy
 }
 
 // Reader reads the state that all processes share. It needs no [Limiter].
@@ -25,21 +42,55 @@ type Reader struct {
 	Prefix string
 }
 
+// status is the state of one target.
+type status struct {
+	Target
+	waiting int
+	reason  Reason
+	until   time.Time // end of the block; zero if there is none
+}
+
 const listed = 200
 
-// List returns the state of the targets used within a day, of at most the 200 last used, by host.
-func (r Reader) List(ctx context.Context) ([]Status, error) {
+// List returns the hosts used within a day, of at most the 200 targets last used: blocked ones first, then those with
+// the most waiters.
+func (r Reader) List(ctx context.Context) ([]Host, error) {
+	all, err := r.read(ctx)
+	list := []Host{}
+	for _, s := range all {
+		if n := len(list); n == 0 || list[n-1].Host != s.Host {
+			list = append(list, Host{Host: s.Host, Limited: []Limited{}})
+		}
+		h := &list[len(list)-1]
+		h.Waiting += s.waiting
+		if s.until.IsZero() {
+			h.Reason = cmp.Or(h.Reason, s.reason)
+			continue
+		}
+		h.Limited = append(h.Limited, Limited{s.Credential, s.until})
+		if s.until.After(h.Until) {
+			h.Reason, h.Until = s.reason, s.until
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Host) int {
+		return cmp.Or(cmp.Compare(min(1, len(b.Limited)), min(1, len(a.Limited))), cmp.Compare(b.Waiting, a.Waiting))
+	})
+	return list, err
+}
+
+// read returns the state of the targets, by host.
+func (r Reader) read(ctx context.Context) ([]status, error) {
 	names, err := r.Redis.ZRevRange(ctx, r.Prefix+indexSuffix, 0, listed-1).Result()
 	if err != nil {
 		return nil, fmt.Errorf("list hosts: %w", err)
 	}
 	pipe := r.Redis.Pipeline()
-	clock, all := pipe.Time(ctx), make([]Status, 0, len(names))
+	clock, all := pipe.Time(ctx), make([]status, 0, len(names))
 	var states []*redis.SliceCmd
 	var waiting []*redis.IntCmd
 	for _, name := range names {
 		if t, ok := ParseTarget(name); ok {
-			all = append(all, Status{Target: t})
+			all = append(all, status{Target: t})
 			states = append(states, pipe.HMGet(ctx, r.Prefix+hostInfix+name, "blocked", "reason", "allowed"))
 			waiting = append(waiting, pipe.ZCard(ctx, r.Prefix+hostInfix+name+":due"))
 		}
@@ -54,33 +105,40 @@ func (r Reader) List(ctx context.Context) ([]Status, error) {
 		}
 		blocked, _ := strconv.ParseFloat(values[0], 64)
 		allowed, _ := strconv.ParseFloat(values[2], 64)
-		all[i].Waiting = int(waiting[i].Val())
+		all[i].waiting = int(waiting[i].Val())
 		switch left := time.UnixMilli(int64(blocked)).Sub(clock.Val()); {
-		case left > 0:
-			all[i].Reason, all[i].Until = Reason(values[1]), time.Now().Add(left)
+		case left > 0: // its conversion to the local clock differs by milliseconds between reads
+			all[i].reason, all[i].until = Reason(values[1]), time.Now().Add(left).UTC().Truncate(time.Second)
 		case allowed > 0:
-			all[i].Reason = SlowStart
+			all[i].reason = SlowStart
 		}
 	}
-	slices.SortFunc(all, func(a, b Status) int {
+	slices.SortFunc(all, func(a, b status) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Credential, b.Credential))
 	})
 	return all, nil
 }
 
+// Lifted is a block that was lifted.
+type Lifted struct {
+	Host   string `json:"host"`
+	Reason Reason `json:"reason"`
+	Limited
+}
+
 // Clear lifts the blocks of a host for all its credentials, or for one if not nil, and returns them.
 // Afterwards the number of jobs begins with one.
-func (r Reader) Clear(ctx context.Context, name string, credential *string) (lifted []Status, err error) {
-	all, err := r.List(ctx)
+func (r Reader) Clear(ctx context.Context, name string, credential *string) (lifted []Lifted, err error) {
+	all, err := r.read(ctx)
 	for _, s := range all {
-		if s.Host != name || s.Until.IsZero() || credential != nil && *credential != s.Credential {
+		if s.Host != name || s.until.IsZero() || credential != nil && *credential != s.Credential {
 			continue
 		}
 		if err := r.Redis.HSet(ctx, r.Prefix+hostInfix+s.Target.String(), "blocked", 0, "strikes", 0, "struck",
 			0).Err(); err != nil {
 			return lifted, fmt.Errorf("lift the limits of %s: %w", name, err)
 		}
-		lifted = append(lifted, s)
+		lifted = append(lifted, Lifted{name, s.reason, Limited{s.Credential, s.until}})
 	}
 	return lifted, err
 }

@@ -69,6 +69,14 @@ func Unanswered(missing []cells.Missing) error {
 	return errors.New("no answer from cell " + strings.Join(texts, ", "))
 }
 
+// Names returns the names of cells that do not answer, or nil if there are none.
+func Names(missing []cells.Missing) (names []string) {
+	for _, m := range missing {
+		names = append(names, m.Cell)
+	}
+	return names
+}
+
 // Page calls list for the cell of a cursor, with the cell's own cursor, and returns the cursor of the next page: the
 // index of the cell in front of the cell's own one. It is [PageAt] for cursors that are text.
 func Page(

@@ -12,7 +12,6 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/testenv"
-	"lockstep/internal/watch"
 )
 
 // TestTokenOfAnAppIsNotTheOperators sends the token of an app to routes of the operator, on loopback and without an API token: it gets nothing, while
@@ -25,7 +24,7 @@ func TestTokenOfAnAppIsNotTheOperators(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(server.Handler(server.Config{
-		Watches: watch.NewRegistry(client, events.DefaultNamespace), Loopback: true, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Watches: watchesOf(client), Loopback: true, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)
 	for authorization, want := range map[string]int{"": 200, "Bearer " + token: 403, "Basic " + basic("any", token): 403} {

@@ -53,18 +53,18 @@ func TestListHosts(t *testing.T) {
 	request.Header.Set("Authorization", "Bearer t0ken")
 	w := httptest.NewRecorder()
 	documented(t, cfg).ServeHTTP(w, request)
-	var list struct{ Hosts []server.Host }
+	var list struct{ Hosts []hosts.Host }
 	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || w.Code != http.StatusOK || len(list.Hosts) != 2 {
 		t.Fatalf("%d %s (%v), want two hosts", w.Code, w.Body, err)
 	}
-	if h := list.Hosts[1]; h.Host != "idle.example" || h.Waiting != 0 || h.Reason != "" || h.Until != nil {
+	if h := list.Hosts[1]; h.Host != "idle.example" || h.Waiting != 0 || h.Reason != "" || !h.Until.IsZero() {
 		t.Errorf("%+v", h)
 	}
 	h := list.Hosts[0]
 	if h.Host != "git.example:8443" || h.Reason != "rate limit" || h.Waiting != 2 || len(h.Limited) != 1 || h.Limited[0].Credential != "app" {
 		t.Fatalf("%+v", h)
 	}
-	if left := time.Until(*h.Until); left < 50*time.Second || left > 61*time.Second || !h.Limited[0].Until.Equal(*h.Until) {
+	if left := time.Until(h.Until); left < 50*time.Second || left > 61*time.Second || !h.Limited[0].Until.Equal(h.Until) {
 		t.Errorf("until %v, %v", h.Until, h.Limited[0].Until)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
@@ -45,17 +46,17 @@ func TestLocksAreReadableWithoutToken(t *testing.T) {
 	t.Parallel()
 	url, redisServer := startServer(t, "t0ken")
 	lease := hold(t, redisServer)
-	var list struct{ Locks []server.Lock }
+	var list struct{ Locks []operate.Lease }
 	status, text := do(t, "GET", url+"/api/v1/locks", "", nil)
 	if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK || len(list.Locks) != 1 {
 		t.Fatalf("%d %s", status, text)
 	}
-	var lock server.Lock
+	var lock operate.Lease
 	status, text = do(t, "GET", url+"/api/v1/locks/Acme/Widgets", "", nil)
 	if err := json.Unmarshal([]byte(text), &lock); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
 	}
-	if !lock.Held || lock.Repo != "acme/widgets" || *lock.Holder != (server.Party{Worker: "w1", Job: "37", Operation: "sync"}) || lock.Fence != lease.Fence() {
+	if !lock.Held || lock.Repo != "acme/widgets" || *lock.Holder != (operate.Party{Worker: "w1", Job: "37", Operation: "sync"}) || lock.Fence != lease.Fence() {
 		t.Errorf("lock %+v", lock)
 	}
 	if status, text := do(t, "GET", url+"/api/v1/locks/acme/other", "", nil); status != http.StatusOK || !json.Valid([]byte(text)) {
@@ -90,7 +91,7 @@ func TestReleaseNeedsTokenAndFence(t *testing.T) {
 		t.Fatal("one of these requests released the lease")
 	}
 	status, text := do(t, "DELETE", fmt.Sprint(target, "?fence=", lease.Fence()), "", auth)
-	var released server.Released
+	var released operate.ReleasedLease
 	if err := json.Unmarshal([]byte(text), &released); err != nil || status != http.StatusOK || released.From.Job != "37" {
 		t.Fatalf("%d %s", status, text)
 	}
@@ -108,12 +109,8 @@ func TestPublicListenerWithoutTokenRefusesRelease(t *testing.T) {
 	t.Parallel()
 	redisServer := redistest.Start(t)
 	lease := hold(t, redisServer)
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: redisServer.Client(), Prefix: events.DefaultNamespace.Locks()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	handler := documented(t, server.Config{ // not Loopback
-		Locks: inspector, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Leases: leasesOf(redisServer.Client()), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	})
 	request := httptest.NewRequest("DELETE", fmt.Sprint("http://localhost/api/v1/locks/acme/widgets?fence=", lease.Fence()), nil)
 	response := httptest.NewRecorder()

@@ -32,7 +32,6 @@ import (
 	"lockstep/internal/telemetry"
 	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 // TestMain checks, after all tests have passed, that they covered every response in the document.
@@ -228,8 +227,8 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 // everything returns a configuration with all endpoints enabled.
 func everything() server.Config {
 	return server.Config{
-		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: noRepos{}, Reading: &server.Reading{}, Locks: struct{ server.Locks }{},
-		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: struct{ server.Hosts }{}, Watches: struct{ server.Watches }{}, Hooks: &server.Hooks{},
+		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: noRepos{}, Reading: &server.Reading{}, Leases: &operate.Leases{},
+		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 	}
 }
@@ -312,11 +311,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	client, namespace := redisServer.Client(), events.DefaultNamespace
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Repos, cfg.Locks, cfg.Watches = state.NewStore(client, namespace), inspector, watch.NewRegistry(client, namespace)
+	cfg.Repos, cfg.Leases, cfg.Watches = state.NewStore(client, namespace), leasesOf(client), watchesOf(client)
 	cfg.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
 	cfg.Reading = &server.Reading{Tokens: access.NewTokens(client, namespace), Reader: &access.Reader{

@@ -16,6 +16,7 @@ import (
 	"lockstep/internal/feed"
 	"lockstep/internal/git/object"
 	gitserve "lockstep/internal/git/serve"
+	"lockstep/internal/operate"
 	"lockstep/tree"
 )
 
@@ -35,9 +36,9 @@ type Reading struct {
 
 	Observer ReadingObserver // optional
 
-	// Repos and Locks show repositories to the operator, at a process without open endpoints. Optional.
-	Repos Repos
-	Locks Locks
+	// Repos and Leases show repositories to the operator, at a process without open endpoints. Optional.
+	Repos  Repos
+	Leases *operate.Leases
 
 	requests slots
 	forwards slotsByCell // to readers of other cells

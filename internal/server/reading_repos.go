@@ -58,7 +58,7 @@ func (s *Reading) orForApps(cfg Config, open http.Handler, next reader) http.Han
 // listReadable lists the repositories that an app reads. It sends each as soon as it is read.
 func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from request) error {
 	if from.who.Operator {
-		return s.asOperator(w, r, func(repos Repos, _ Locks) http.Handler { return listRepos(repos, anyRequest) })
+		return s.asOperator(w, r, listRepos(s.Repos, anyRequest))
 	}
 	limit, err := pageLimit(r)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 // showReadable shows the state of a repository to an app that watches it.
 func (s *Reading) showReadable(w http.ResponseWriter, r *http.Request, from request) error {
 	if from.who.Operator {
-		return s.asOperator(w, r, func(repos Repos, locks Locks) http.Handler { return showRepo(repos, locks, anyRequest) })
+		return s.asOperator(w, r, showRepo(s.Repos, s.Leases, anyRequest))
 	}
 	repo, err := events.ParseRepoPath(r.PathValue("repo"))
 	if err != nil {
@@ -164,11 +164,11 @@ func (s *Reading) showReadable(w http.ResponseWriter, r *http.Request, from requ
 }
 
 // asOperator serves the operator at a process without open endpoints.
-func (s *Reading) asOperator(w http.ResponseWriter, r *http.Request, handler func(Repos, Locks) http.Handler) error {
-	if s.Repos == nil || s.Locks == nil {
+func (s *Reading) asOperator(w http.ResponseWriter, r *http.Request, handler http.Handler) error {
+	if s.Repos == nil || s.Leases == nil {
 		return access.ErrNotFound
 	}
-	handler(s.Repos, s.Locks).ServeHTTP(w, r)
+	handler.ServeHTTP(w, r)
 	return nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"lockstep/internal/state"
 	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 // listed is a page of repositories as an app gets it.
@@ -150,8 +149,7 @@ func TestOperatorSeesAllRepositories(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)
 	l.sync("acme/widgets", "", "docs")
-	locks := testenv.Must(locking.NewInspector(locking.InspectorConfig{Redis: l.client, Prefix: events.DefaultNamespace.Locks()}))(t)
-	l.cfg.Reading.Repos, l.cfg.Reading.Locks = state.NewStore(l.client, events.DefaultNamespace), locks
+	l.cfg.Reading.Repos, l.cfg.Reading.Leases = state.NewStore(l.client, events.DefaultNamespace), leasesOf(l.client)
 	paths := []string{"", "?limit=1", "?limit=x", "?after=x", "/acme/widgets", "/acme/none", "/acme%2Fwidgets"}
 	answers := func(token string, header ...string) (all []string) {
 		t.Helper()
@@ -171,7 +169,7 @@ func TestOperatorSeesAllRepositories(t *testing.T) {
 		t.Errorf("%s", reader)
 	}
 	open := l.cfg
-	open.Repos, open.Locks = l.cfg.Reading.Repos, locks
+	open.Repos, open.Leases = l.cfg.Reading.Repos, l.cfg.Reading.Leases
 	l.cfg = open
 	l.serve()
 	if got := answers("operator"); !slices.Equal(got, reader) {

@@ -41,7 +41,6 @@ import (
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 // library is a reader of a volume with acme/widgets, which docs watches, and acme/secret, which it does not.
@@ -508,7 +507,7 @@ func TestUncleanPathIsRedirected(t *testing.T) {
 func TestRepositoryMayHaveTheNameOfARoute(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)
-	l.cfg.Repos, l.cfg.Locks = state.NewStore(l.client, events.DefaultNamespace), freeLocks{}
+	l.cfg.Repos, l.cfg.Leases = state.NewStore(l.client, events.DefaultNamespace), leasesOf(l.client)
 	l.serve()
 	for _, repo := range []string{"acme/archive", "group/sub/archive", "group/files/deep"} {
 		testenv.Must(l.git.Create(t.Context(), repo, map[string]string{"README": repo + "\n"}))(t)
@@ -529,12 +528,6 @@ func TestRepositoryMayHaveTheNameOfARoute(t *testing.T) {
 	if resp, _ := l.get("", "acme/widgets"); resp.StatusCode != 404 {
 		t.Errorf("the state of a repository without: %s", resp.Status)
 	}
-}
-
-type freeLocks struct{ server.Locks }
-
-func (freeLocks) Status(_ context.Context, key string) (locking.Status, error) {
-	return locking.Status{Key: key}, nil
 }
 
 // TestUnreadableTree covers trees that are gone or altered, and a volume that is not there.

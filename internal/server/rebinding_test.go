@@ -15,7 +15,6 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
-	"lockstep/locking"
 )
 
 // TestRebindingPageReadsNothing sends the requests of a web page whose name has been rebound to this machine, and those of
@@ -26,13 +25,9 @@ func TestRebindingPageReadsNothing(t *testing.T) {
 	if err := client.HSet(t.Context(), string(events.DefaultNamespace)+"repo:acme/secret-project", "repo", "acme/secret-project").Err(); err != nil {
 		t.Fatal(err)
 	}
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: events.DefaultNamespace.Locks()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	board := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "acme/secret-project") })
 	cfg := server.Config{
-		Repos: state.NewStore(client, events.DefaultNamespace), Locks: inspector, Dashboard: board, Hooks: &server.Hooks{Sources: hubSources(t)},
+		Repos: state.NewStore(client, events.DefaultNamespace), Leases: leasesOf(client), Dashboard: board, Hooks: &server.Hooks{Sources: hubSources(t)},
 		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}
 	for name, tc := range map[string]struct {

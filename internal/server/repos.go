@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 )
 
@@ -42,7 +43,7 @@ type Repo struct {
 	Poll   *time.Time        `json:"next_poll,omitempty"` // by Redis' clock; nil if it is not polled
 	Heads  map[string]string `json:"heads"`               // ref to published commit
 	Given  []state.Given     `json:"given"`               // the commit last delivered to each app
-	Lock   Lock              `json:"lock"`
+	Lock   operate.Lease     `json:"lock"`
 	// of refs whose watches have rules, refused ones first; without Rules and Told
 	Checks []state.Check   `json:"checks,omitempty"`
 	Lacks  []state.Missing `json:"missing_submodules,omitempty"` // by ref
@@ -67,22 +68,22 @@ func NewRepoSummary(s state.Summary) RepoSummary {
 // ErrUnknownRepo is returned for a repository without state.
 var ErrUnknownRepo = errors.New("unknown repository; no worker has processed it under this prefix")
 
-// ReadRepo reads the state and the lock of one repository. It returns [ErrUnknownRepo] if there is neither.
-func ReadRepo(ctx context.Context, repos Repos, locks Locks, repo events.RepoPath) (Repo, error) {
+// ReadRepo reads the state and the lease of one repository. It returns [ErrUnknownRepo] if there is neither.
+func ReadRepo(ctx context.Context, repos Repos, leases *operate.Leases, repo events.RepoPath) (Repo, error) {
 	loaded, now, err := repos.LoadAt(ctx, repo)
 	if err != nil {
 		return Repo{}, err
 	}
-	lock, err := locks.Status(ctx, repo.Key())
+	lease, err := leases.Get(ctx, "", repo)
 	if err != nil {
 		return Repo{}, err
 	}
-	if loaded.IsZero() && !lock.Held {
+	if loaded.IsZero() && !lease.Held {
 		return Repo{}, fmt.Errorf("%s: %w", repo, ErrUnknownRepo)
 	}
 	shown := Repo{
 		RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(),
-		Given: loaded.AllGiven(), Lock: NewLock(lock), Lacks: loaded.Missing(),
+		Given: loaded.AllGiven(), Lock: lease, Lacks: loaded.Missing(),
 	}
 	awaited := loaded.Awaited().Without(func(state.Announcement) bool { return false }, now)
 	if len(awaited.Commits) > 0 {
@@ -155,13 +156,13 @@ func listRepos(repos Repos, admin func(*http.Request) bool) http.Handler {
 }
 
 // showRepo shows a repository, with the errors of its failures if admin permits it.
-func showRepo(repos Repos, locks Locks, admin func(*http.Request) bool) http.Handler {
+func showRepo(repos Repos, leases *operate.Leases, admin func(*http.Request) bool) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		repo, err := events.ParseRepoPath(r.PathValue("repo"))
 		if err != nil {
 			return nil, badRequest(err)
 		}
-		shown, err := ReadRepo(r.Context(), repos, locks, repo)
+		shown, err := ReadRepo(r.Context(), repos, leases, repo)
 		if errors.Is(err, ErrUnknownRepo) {
 			return nil, problem{err, http.StatusNotFound}
 		}

@@ -18,19 +18,14 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
-	"lockstep/locking"
 )
 
 func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
 	t.Helper()
 	redisServer = redistest.Start(t)
 	client := redisServer.Client()
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: events.DefaultNamespace.Locks()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	srv := httptest.NewServer(documented(t, server.Config{
-		Repos: state.NewStore(client, events.DefaultNamespace), Locks: inspector, Metrics: telemetry.New().Handler(),
+		Repos: state.NewStore(client, events.DefaultNamespace), Leases: leasesOf(client), Metrics: telemetry.New().Handler(),
 		Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)
@@ -147,12 +142,8 @@ func TestFailuresOfARepository(t *testing.T) {
 	t.Parallel()
 	redisServer := redistest.Start(t)
 	client := redisServer.Client()
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: events.DefaultNamespace.Locks()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	srv := httptest.NewServer(documented(t, server.Config{
-		Repos: state.NewStore(client, events.DefaultNamespace), Locks: inspector, Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "secret",
+		Repos: state.NewStore(client, events.DefaultNamespace), Leases: leasesOf(client), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "secret",
 	}))
 	t.Cleanup(srv.Close)
 	at := time.Now().UTC().Truncate(time.Second)

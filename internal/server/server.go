@@ -29,6 +29,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/changes"
 	"lockstep/internal/operate"
+	"lockstep/internal/telemetry"
 )
 
 const (
@@ -45,14 +46,13 @@ type Config struct {
 	Topic     string                                // stream of changes
 	TopicOf   func(events.RepoPath) (string, error) // stream of the changes of a repository; defaults to Topic
 	Changes   Changes
-	Repos     Repos // requires Locks
-	Locks     Locks
-	AllLocks  LocksOfCells // lists those of all cells instead, if there are several
+	Repos     Repos // requires Leases
+	Leases    *operate.Leases
 	Letters   *operate.Letters
 	Streams   Streams
-	Slots     int // slots of each worker, for /api/v1/scale
-	Hosts     Hosts
-	Watches   Watches
+	Slots     int              // slots of each worker, for /api/v1/scale
+	Hosts     *telemetry.Hosts // limits of requests to hosts
+	Watches   *operate.Watches
 	Hooks     *Hooks
 	Reading   *Reading     // serves published trees
 	Dashboard http.Handler // serves / and /dashboard/
@@ -148,10 +148,10 @@ func mount(cfg Config) *routes {
 	if cfg.Reading != nil {
 		cfg.Reading.mount(mux, cfg)
 	}
-	if cfg.Locks != nil {
-		mux.Handle("GET /api/v1/locks", listLocks(cfg.Locks, cfg.AllLocks))
-		mux.Handle("GET /api/v1/locks/{repo...}", showLock(cfg.Locks))
-		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Locks)))
+	if cfg.Leases != nil {
+		mux.Handle("GET /api/v1/locks", listLocks(cfg.Leases))
+		mux.Handle("GET /api/v1/locks/{repo...}", showLock(cfg.Leases))
+		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Leases)))
 	}
 	if cfg.Letters != nil {
 		mux.Handle("GET /api/v1/dead", listDead(cfg.Letters))
@@ -187,10 +187,10 @@ func mount(cfg Config) *routes {
 // mountRepos serves the state of repositories: to anybody, except that apps see only their own.
 func mountRepos(mux *routes, cfg Config) {
 	var list, show http.Handler
-	if cfg.Repos != nil && cfg.Locks != nil {
+	if cfg.Repos != nil && cfg.Leases != nil {
 		guard := Guard{cfg.Token, cfg.Loopback}
 		admin := func(r *http.Request) bool { return guard.Check(r) == nil }
-		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, cfg.Locks, admin)
+		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, cfg.Leases, admin)
 	}
 	if s := cfg.Reading; s != nil {
 		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.showReadable)

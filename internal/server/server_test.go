@@ -11,12 +11,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/cells"
+	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
-	"lockstep/locking"
 )
 
 func startServer(t *testing.T, token string) (url string, redisServer *redistest.Server) {
@@ -27,13 +30,9 @@ func startServer(t *testing.T, token string) (url string, redisServer *redistest
 	if err != nil {
 		t.Fatal(err)
 	}
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: events.DefaultNamespace.Locks()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	srv := httptest.NewServer(documented(t, server.Config{
 		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Token: token, Metrics: telemetry.New().Handler(),
-		Locks: inspector, Loopback: true,
+		Leases: leasesOf(client), Loopback: true,
 		Log: slog.New(slog.DiscardHandler),
 		Ready: server.NewHealth(server.Check{Name: "redis", Now: func() error {
 			if client.Ping(context.Background()).Err() != nil {
@@ -44,6 +43,14 @@ func startServer(t *testing.T, token string) (url string, redisServer *redistest
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, redisServer
+}
+
+func leasesOf(client redis.UniversalClient) *operate.Leases {
+	return &operate.Leases{Cells: cells.Single(client, cells.Member{Namespace: events.DefaultNamespace})}
+}
+
+func watchesOf(client redis.UniversalClient) *operate.Watches {
+	return &operate.Watches{Cells: leasesOf(client).Cells}
 }
 
 func do(t *testing.T, method, url, body string, header http.Header) (status int, text string) {

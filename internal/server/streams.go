@@ -1,10 +1,14 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"slices"
 
 	"lockstep/events/stream"
+	"lockstep/internal/hosts"
+	"lockstep/internal/telemetry"
 )
 
 // Streams reads stream statistics, which may be a few seconds old. [telemetry.Streams] implements it.
@@ -62,5 +66,13 @@ func listStreams(streams Streams) http.Handler {
 			list.Streams[i], list.Dead = NewStream(s), s.Dead
 		}
 		return list, nil
+	})
+}
+
+func listHosts(list *telemetry.Hosts) http.Handler {
+	return answering(func(r *http.Request) (any, error) {
+		all, err := list.List(r.Context())
+		byName := func(a, b hosts.Host) int { return cmp.Compare(a.Host, b.Host) }
+		return map[string][]hosts.Host{"hosts": slices.SortedFunc(slices.Values(all), byName)}, err
 	})
 }

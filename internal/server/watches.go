@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,20 +11,13 @@ import (
 	"strings"
 
 	"lockstep/events"
+	"lockstep/internal/operate"
 	"lockstep/internal/watch"
 )
 
-// Watches lists, stores and removes watches. [watch.Registry] implements it.
-type Watches interface {
-	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
-	Put(ctx context.Context, watches ...watch.Watch) (changed int, err error)
-	Remove(ctx context.Context, keys ...watch.Key) (removed int, err error)
-	List(ctx context.Context, q watch.Query) (watch.Page, error)
-}
-
 const maxWatch = 2 << 20 // bytes per document; enough for 10,000 views
 
-func listWatches(watches Watches) http.Handler {
+func listWatches(watches *operate.Watches) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		values := r.URL.Query()
 		limit, err := pageLimit(r)
@@ -33,23 +25,12 @@ func listWatches(watches Watches) http.Handler {
 			return nil, badRequest(err)
 		}
 		query := watch.Query{Prefix: values.Get("prefix"), App: values.Get("app"), After: values.Get("after"), Limit: limit}
-		page, err := watches.List(r.Context(), query)
-		if err != nil {
-			return nil, watchProblem(err)
-		}
-		list := struct {
-			Watches []watch.Watch `json:"watches"`
-			Next    string        `json:"next,omitempty"`
-			Missing string        `json:"missing_cell,omitempty"`
-		}{page.Watches, page.Next, page.Missing}
-		if list.Watches == nil {
-			list.Watches = []watch.Watch{}
-		}
-		return list, nil
+		page, err := watches.Page(r.Context(), query)
+		return page, watchProblem(err)
 	})
 }
 
-func putWatch(watches Watches) http.Handler {
+func putWatch(watches *operate.Watches) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := readBody(w, r, maxWatch)
 		if !ok {
@@ -60,12 +41,16 @@ func putWatch(watches Watches) http.Handler {
 			fail(w, http.StatusBadRequest, err)
 			return
 		}
-		set, err := watches.Of(r.Context(), put.Repo)
+		registry, err := watches.In(put.Repo)
 		if err != nil {
-			failWith(w, watchProblem(err))
+			failWith(w, err)
 			return
 		}
-		if _, err := watches.Put(r.Context(), put); err != nil {
+		set, err := registry.Of(r.Context(), put.Repo)
+		if err == nil {
+			_, err = registry.Put(r.Context(), put)
+		}
+		if err != nil {
 			failWith(w, watchProblem(err))
 			return
 		}
@@ -93,7 +78,7 @@ func readWatch(body []byte) (watch.Watch, error) {
 	return watch.New(w)
 }
 
-func removeWatch(watches Watches) http.Handler {
+func removeWatch(watches *operate.Watches) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		values := r.URL.Query()
 		repo, err := events.ParseRepoPath(values.Get("repo"))
@@ -107,7 +92,11 @@ func removeWatch(watches Watches) http.Handler {
 		if values.Get("app") == "" {
 			return nil, badRequest(errors.New("app is missing"))
 		}
-		removed, err := watches.Remove(r.Context(), watch.Key{App: values.Get("app"), Repo: repo, Ref: ref})
+		registry, err := watches.In(repo)
+		if err != nil {
+			return nil, err
+		}
+		removed, err := registry.Remove(r.Context(), watch.Key{App: values.Get("app"), Repo: repo, Ref: ref})
 		if err != nil {
 			return nil, watchProblem(err)
 		}

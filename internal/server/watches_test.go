@@ -14,7 +14,6 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
-	"lockstep/internal/watch"
 )
 
 // startWatches serves only the registry of watches.
@@ -22,7 +21,7 @@ func startWatches(t *testing.T) (url string, redisServer *redistest.Server) {
 	t.Helper()
 	redisServer = redistest.Start(t)
 	srv := httptest.NewServer(documented(t, server.Config{
-		Watches: watch.NewRegistry(redisServer.Client(), events.DefaultNamespace),
+		Watches: watchesOf(redisServer.Client()),
 		Token:   "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)

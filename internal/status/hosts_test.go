@@ -13,7 +13,6 @@ import (
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
-	"lockstep/internal/server"
 	"lockstep/internal/term"
 )
 
@@ -62,10 +61,10 @@ func TestHostRowsFitTheScreen(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	until := now.Add(42 * time.Second)
-	s := Service{local: now, Hosts: []server.Host{
-		{Host: "gitlab.example.com:8443", Waiting: 9871, Reason: "rate limit", Until: &until, Limited: []server.LimitedCredential{
+	s := Service{local: now, Hosts: []hosts.Host{
+		{Host: "gitlab.example.com:8443", Waiting: 9871, Reason: "rate limit", Until: until, Limited: []hosts.Limited{
 			{Credential: "robot", Until: until}, {Credential: "\x1b[2J", Until: until}, {Until: until}}},
-		{Host: "github.com", Waiting: 12, Reason: "slow start", Limited: []server.LimitedCredential{}},
+		{Host: "github.com", Waiting: 12, Reason: "slow start", Limited: []hosts.Limited{}},
 	}}
 	var rows strings.Builder
 	s.HostRows(&rows)

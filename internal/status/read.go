@@ -15,17 +15,18 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/app"
+	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
 	"lockstep/internal/intake"
 	"lockstep/internal/notify"
+	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
-	"lockstep/locking"
 )
 
 const (
@@ -65,7 +66,11 @@ func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, 
 		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
 		func() error { return s.readUnwatched(ctx, client, namespace) },
-		func() error { return s.readHosts(ctx, app.ReadHosts(cfg, client)) },
+		func() error {
+			all, err := app.ReadHosts(cfg, client).List(ctx)
+			s.Hosts, s.local = hosts.Busy(all), time.Now()
+			return err
+		},
 		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
 		func() (err error) {
 			s.Followers, err = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()).List(ctx)
@@ -145,47 +150,43 @@ func readLeases(
 	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, activities []state.Activity,
 	search time.Duration,
 ) (leaseStatus, error) {
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
-	if err != nil {
-		return leaseStatus{}, err
-	}
+	leases := &operate.Leases{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	searching, cancel := context.WithTimeout(ctx, search)
 	defer cancel()
-	held, err := inspector.List(searching)
-	s := leaseStatus{Complete: err == nil, Contended: []server.Lock{}}
+	held, _, err := leases.List(searching)
+	s := leaseStatus{Complete: err == nil, Contended: []operate.Lease{}}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
-		held, err = leasesOf(ctx, inspector, activities)
+		held, err = leasesOf(ctx, leases, activities)
 	}
 	if err != nil {
 		return leaseStatus{}, err
 	}
 	s.Held = len(held)
-	for _, lock := range held {
-		if len(lock.Waiters) > 0 {
-			s.Contended = append(s.Contended, server.NewLock(lock))
+	for _, lease := range held {
+		if len(lease.Waiters) > 0 {
+			s.Contended = append(s.Contended, lease)
 		}
 	}
-	slices.SortStableFunc(s.Contended, func(a, b server.Lock) int { return cmp.Compare(len(b.Waiters), len(a.Waiters)) })
+	slices.SortStableFunc(s.Contended, func(a, b operate.Lease) int { return cmp.Compare(len(b.Waiters), len(a.Waiters)) })
 	s.Contended = s.Contended[:min(len(s.Contended), maxListed)]
 	return s, nil
 }
 
 // leasesOf returns the leases of activities, up to a limit.
 func leasesOf(
-	ctx context.Context, inspector *locking.Inspector, activities []state.Activity,
-) ([]locking.Status, error) {
-	var held []locking.Status
+	ctx context.Context, leases *operate.Leases, activities []state.Activity,
+) (held []operate.Lease, err error) {
 	for _, activity := range activities[:min(len(activities), 5*maxListed)] {
 		repo, err := events.ParseRepoPath(activity.Repo)
 		if err != nil {
 			continue // not a lease of a worker
 		}
-		lock, err := inspector.Status(ctx, repo.Key())
+		lease, err := leases.Get(ctx, "", repo)
 		if err != nil {
 			return nil, err
 		}
-		if lock.Held {
-			held = append(held, lock)
+		if lease.Held {
+			held = append(held, lease)
 		}
 	}
 	return held, nil
@@ -246,12 +247,6 @@ func failedAt(r server.RepoSummary) time.Time {
 	return r.Failing[0].At
 }
 
-func (s *Service) readHosts(ctx context.Context, reader hosts.Reader) error {
-	all, err := reader.List(ctx)
-	s.Hosts, s.local = server.BusyHosts(all), time.Now()
-	return err
-}
-
 func readReasons(
 	ctx context.Context, client redis.UniversalClient, cfg config.Config, letters int64,
 ) (map[string]int, error) {
@@ -289,17 +284,6 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return s, nil
 }
 
-// limitedHosts returns the number of hosts that limit a credential or do not answer.
-func (s *Service) limitedHosts() int {
-	n := 0
-	for _, h := range s.Hosts {
-		if h.Until != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // judge sets Health and Concerns.
 func (s *Service) judge() {
 	s.Concerns = []string{}
@@ -312,7 +296,8 @@ func (s *Service) judge() {
 			concern("group %s has not settled an entry for %s", term.Printable(g.Group), duration(waited))
 		}
 	}
-	if n := s.limitedHosts(); n > 0 {
+	limited := slices.DeleteFunc(slices.Clone(s.Hosts), func(h hosts.Host) bool { return h.Until.IsZero() })
+	if n := len(limited); n > 0 {
 		concern("hosts limited: %d", n)
 	}
 	if s.Repos.Open > 0 {

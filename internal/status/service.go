@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"lockstep/internal/feed"
+	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -42,7 +44,7 @@ type Service struct {
 	FailingApps  []string        `json:"apps_failing"` // some of these apps
 	Watched      int64           `json:"watched"`      // repositories
 	Unwatched    unwatchedStatus `json:"webhooks_unwatched"`
-	Hosts        []server.Host   `json:"hosts,omitempty"` // limited or waited for
+	Hosts        []hosts.Host    `json:"hosts,omitempty"` // limited or waited for
 	Volume       *volumeStatus   `json:"volume,omitempty"`
 	Followers    []feed.Follower `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
@@ -70,9 +72,9 @@ type groupStatus struct {
 
 // leaseStatus describes the held leases or, if there are too many keys to search, only those of activities.
 type leaseStatus struct {
-	Complete  bool          `json:"complete"`
-	Held      int           `json:"held"`
-	Contended []server.Lock `json:"contended"` // with waiters, longest queue first
+	Complete  bool            `json:"complete"`
+	Held      int             `json:"held"`
+	Contended []operate.Lease `json:"contended"` // with waiters, longest queue first
 }
 
 // failureStatus describes the failing repositories among those searched.

@@ -11,9 +11,9 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 	"lockstep/locking"
@@ -79,8 +79,8 @@ func TestTableFitsScreen(t *testing.T) {
 			{Repo: "acme/widgets", Worker: "w1", Operation: "sync", Since: since, At: now, Progress: events.Progress{Phase: events.PhaseFetch, Done: 12 << 20, Total: 40 << 20, Unit: "bytes"}},
 			{Repo: "acme/gadgets", Worker: "w2", Operation: "sync", Since: since, At: now, Progress: events.Progress{Phase: events.PhaseBuild, Done: 10, Unit: "files"}},
 		},
-		Leases: leaseStatus{Complete: true, Held: 2, Contended: []server.Lock{{
-			Repo: "acme/widgets", Held: true, Since: &since, Holder: &server.Party{Worker: "w1", Job: "c1", Operation: "sync"}, Waiters: make([]server.Party, 2),
+		Leases: leaseStatus{Complete: true, Held: 2, Contended: []operate.Lease{{
+			Repo: "acme/widgets", Held: true, Since: &since, Holder: &operate.Party{Worker: "w1", Job: "c1", Operation: "sync"}, Waiters: make([]operate.Party, 2),
 		}}},
 		Repos:       failureStatus{Complete: true, Looked: 840},
 		DeadReasons: map[string]int{"attempts used up": 2, "malformed": 1}, Notifications: 12, FailingBoxes: 7, FailingApps: []string{"ci", "docs", "scan", "search"},

@@ -12,6 +12,8 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/feed"
+	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
@@ -150,7 +152,7 @@ func (s Service) activityRows(w io.Writer) {
 }
 
 func (s Service) contentionRows(w io.Writer) {
-	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l server.Lock) string {
+	section(w, "WAITED FOR\tBY\tHELD FOR\tHOLDER", s.Leases.Contended, func(l operate.Lease) string {
 		return fmt.Sprintf("%s\t%d\t%s\t%s, job %s on %s", l.Repo, len(l.Waiters), duration(s.now.Sub(*l.Since)),
 			l.Holder.Operation, term.Printable(l.Holder.Job), term.Printable(l.Holder.Worker))
 	})
@@ -158,8 +160,13 @@ func (s Service) contentionRows(w io.Writer) {
 
 // HostRows prints the table of hosts, which Table has unless there are none.
 func (s Service) HostRows(w io.Writer) {
-	section(w, "HOST\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h server.Host) string {
-		return hostRow(h, s.local)
+	section(w, "HOST\tWAITING\tREASON\tUNTIL\tCREDENTIALS", s.Hosts, func(h hosts.Host) string {
+		until := "-"
+		if !h.Until.IsZero() {
+			until = term.Relative(h.Until, s.local)
+		}
+		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.Waiting,
+			term.Dash(term.Printable(string(h.Reason))), until, term.Dash(HostCredentials(h)))
 	})
 }
 
@@ -175,18 +182,8 @@ func (s Service) followerRows(w io.Writer) {
 	})
 }
 
-// hostRow returns the row of a host that was read at the time now.
-func hostRow(h server.Host, now time.Time) string {
-	until := "-"
-	if h.Until != nil {
-		until = term.Relative(*h.Until, now)
-	}
-	return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", term.Printable(h.Host), h.Waiting,
-		term.Dash(term.Printable(h.Reason)), until, term.Dash(HostCredentials(h)))
-}
-
 // HostCredentials returns the names of the credentials that a host limits, or "".
-func HostCredentials(h server.Host) string {
+func HostCredentials(h hosts.Host) string {
 	names := make([]string, len(h.Limited))
 	for i, c := range h.Limited {
 		names[i] = CredentialName(c.Credential)

@@ -1,9 +1,7 @@
 package telemetry
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -71,7 +69,7 @@ func labelable(host string) bool { return len(host) <= maxHostName && utf8.Valid
 // process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Hosts struct {
 	reader hosts.Reader
-	cache  cache[[]hosts.Status]
+	cache  cache[[]hosts.Host]
 }
 
 // NewHosts returns Hosts that read with reader.
@@ -79,7 +77,7 @@ func NewHosts(reader hosts.Reader) *Hosts { return &Hosts{reader: reader} }
 
 // List returns the hosts and credentials used within a day, cached for 5 s. It ignores cancellation of ctx
 // and times out after 2 s.
-func (h *Hosts) List(ctx context.Context) ([]hosts.Status, error) {
+func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
 	return h.cache.get(ctx, sharedTTL, h.reader.List)
 }
 
@@ -98,59 +96,34 @@ var (
 		"Credentials that a host has told to wait, or does not answer.", perHost, nil)
 )
 
-// hostFigures are the values of the gauges of one host.
-type hostFigures struct {
-	name             string
-	waiting, limited int
-	blocked          time.Duration
-}
-
 // collect exports nothing if Redis does not answer: lockstep_streams_up says so.
 func (h *Hosts) collect(gauge gauge) {
 	all, err := h.List(context.Background())
 	if err != nil {
 		return
 	}
-	for _, f := range figuresOf(all, time.Now()) {
-		gauge(hostWaiting, float64(f.waiting), f.name)
-		gauge(hostBlocked, f.blocked.Seconds(), f.name)
-		gauge(hostLimited, float64(f.limited), f.name)
+	for _, host := range labeled(all) {
+		gauge(hostWaiting, float64(host.Waiting), host.Host)
+		gauge(hostBlocked, max(0, time.Until(host.Until).Seconds()), host.Host)
+		gauge(hostLimited, float64(len(host.Limited)), host.Host)
 	}
 }
 
-// figuresOf returns the figures of the 100 hosts that matter most, and the others together: sums, and the
-// longest block. The credentials are sorted by host.
-func figuresOf(all []hosts.Status, now time.Time) []hostFigures {
-	figures := []hostFigures{}
-	for _, s := range all {
-		if n := len(figures); n == 0 || figures[n-1].name != s.Host {
-			figures = append(figures, hostFigures{name: s.Host})
-		}
-		f := &figures[len(figures)-1]
-		f.waiting += s.Waiting
-		if s.Until.After(now) {
-			f.limited++
-			f.blocked = max(f.blocked, s.Until.Sub(now))
-		}
-	}
-	slices.SortStableFunc(figures, func(a, b hostFigures) int {
-		return cmp.Or(cmp.Compare(b.blocked, a.blocked), cmp.Compare(b.waiting, a.waiting))
-	})
-	var shown []hostFigures
-	var rest *hostFigures
-	for _, f := range figures {
-		if len(shown) < maxHosts && labelable(f.name) && f.name != otherHosts {
-			shown = append(shown, f)
+// labeled returns the first 100 hosts, and the others together: sums, and the longest block.
+func labeled(all []hosts.Host) (shown []hosts.Host) {
+	rest := hosts.Host{Host: otherHosts}
+	for _, h := range all {
+		if len(shown) < maxHosts && labelable(h.Host) && h.Host != otherHosts {
+			shown = append(shown, h)
 			continue
 		}
-		if rest == nil {
-			rest = &hostFigures{name: otherHosts}
+		rest.Waiting, rest.Limited = rest.Waiting+h.Waiting, append(rest.Limited, h.Limited...)
+		if h.Until.After(rest.Until) {
+			rest.Until = h.Until
 		}
-		rest.waiting, rest.limited, rest.blocked = rest.waiting+f.waiting, rest.limited+f.limited,
-			max(rest.blocked, f.blocked)
 	}
-	if rest != nil {
-		shown = append(shown, *rest)
+	if len(shown) < len(all) {
+		shown = append(shown, rest)
 	}
 	return shown
 }

@@ -23,9 +23,10 @@ type Query struct {
 
 // Page is one page of watches, ordered by repository, app and ref.
 type Page struct {
-	Watches []Watch
-	Next    string // [Query.After] of the next page; "" on the last one
-	Missing string // name of a cell that does not answer, whose watches the list lacks; never set by Registry
+	Watches []Watch `json:"watches"`
+	Next    string  `json:"next,omitempty"` // [Query.After] of the next page; "" on the last one
+	// name of a cell that does not answer, whose watches the list lacks; never set by Registry
+	Missing string `json:"missing_cell,omitempty"`
 }
 
 // ErrBadAfter means that [Query.After] was not returned as [Page.Next].
@@ -52,7 +53,7 @@ func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
 			return Page{}, err
 		}
 	}
-	var page Page
+	page := Page{Watches: []Watch{}}
 	for scanned := 0; scanned < maxReposScanned; scanned += reposAtOnce {
 		found, err := r.sets(ctx, strings.ToLower(q.Prefix), after)
 		if err != nil {

@@ -1,0 +1,170 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+	"lockstep/locking"
+)
+
+// Lease is the lease of a repository.
+type Lease struct {
+	Repo        string     `json:"repo"`
+	Cell        string     `json:"cell,omitempty"` // in lists, if there are several
+	Held        bool       `json:"held"`
+	Fence       uint64     `json:"fence,omitempty"` // of the last grant, even if the lease is free
+	Holder      *Party     `json:"holder,omitempty"`
+	Since       *time.Time `json:"since,omitempty"`
+	RemainingMS int64      `json:"remaining_ms,omitempty"` // until the lease expires, unless renewed
+	Waiters     []Party    `json:"waiters"`                // in queue order, one per process
+}
+
+// Party is the holder of a lease or a waiter.
+type Party struct {
+	Worker    string `json:"worker"`
+	Job       string `json:"job"`
+	Operation string `json:"operation"`
+}
+
+func newLease(cell string, s locking.Status) Lease {
+	lease := Lease{Repo: s.Key, Cell: cell, Held: s.Held, Fence: s.Fence, Waiters: []Party{}}
+	if s.Held {
+		since := s.Holder.Since.UTC()
+		lease.Holder, lease.Since = &Party{s.Holder.Worker, s.Holder.Job, s.Holder.Operation}, &since
+		lease.RemainingMS = s.Holder.Remaining.Milliseconds()
+	}
+	for _, w := range s.Waiters {
+		lease.Waiters = append(lease.Waiters, Party(w))
+	}
+	return lease
+}
+
+// ReleasedLease names the former holder of a lease that was released by force.
+type ReleasedLease struct {
+	Repo  string `json:"repo"`
+	Fence uint64 `json:"fence"`
+	From  Party  `json:"from"`
+}
+
+// Leases are the leases of a deployment. A method for one repository is given a cell, or "" for that of the repository,
+// and returns [cells.ErrNoCell].
+type Leases struct {
+	Cells  *cells.Set
+	Shared bool // callers share their lists, which are cached: for endpoints that need no authentication
+
+	lists sync.Map // cells.Member → *leaseList
+}
+
+func (l *Leases) in(cell cells.Member) (*locking.Inspector, error) {
+	return locking.NewInspector(locking.InspectorConfig{Redis: l.Cells.Redis(), Prefix: cell.Namespace.Locks()})
+}
+
+func (l *Leases) of(name string, repo events.RepoPath) (cell cells.Member, in *locking.Inspector, err error) {
+	if name == "" {
+		cell, err = l.Cells.Of(repo)
+	} else if named, ok := l.Cells.Cell(name); ok {
+		cell = named
+	} else {
+		err = fmt.Errorf("cell %.70q: %w", name, cells.ErrNoCell)
+	}
+	if err == nil {
+		in, err = l.in(cell)
+	}
+	return cell, in, err
+}
+
+// list returns the list of a cell that callers share.
+func (l *Leases) list(cell cells.Member) *leaseList {
+	list, _ := l.lists.LoadOrStore(cell, &leaseList{turn: make(chan struct{}, 1)})
+	return list.(*leaseList)
+}
+
+// List returns the held leases of all cells that answer, by repository, and the other cells. It scans all keys of Redis.
+func (l *Leases) List(ctx context.Context) (list []Lease, missing []cells.Missing, err error) {
+	byRepo := func(a, b Lease) int { return cmp.Compare(a.Repo, b.Repo) }
+	list, _, missing, err = Gather(ctx, l.Cells, 0, byRepo, func(cell cells.Member) (list []Lease, more bool, err error) {
+		in, err := l.in(cell)
+		if err != nil {
+			return nil, false, err
+		}
+		read := in.List
+		if l.Shared {
+			read = func(ctx context.Context) ([]locking.Status, error) { return l.list(cell).read(ctx, in.List) }
+		}
+		held, err := read(ctx)
+		for _, status := range held {
+			list = append(list, newLease(Shown(l.Cells, cell), status))
+		}
+		return list, false, err
+	})
+	return list, missing, err
+}
+
+// Get returns the lease of a repository, which may be free.
+func (l *Leases) Get(ctx context.Context, cell string, repo events.RepoPath) (Lease, error) {
+	member, in, err := l.of(cell, repo)
+	if err != nil {
+		return Lease{}, err
+	}
+	status, err := in.Status(ctx, repo.Key())
+	return newLease("", status), member.Explain(err)
+}
+
+// Release releases the lease with that fence by force, as [locking.Inspector.ForceRelease] does, and returns
+// [locking.ErrNotHeld] if it is not held any more.
+func (l *Leases) Release(ctx context.Context, cell string, repo events.RepoPath, fence uint64) (ReleasedLease, error) {
+	member, in, err := l.of(cell, repo)
+	if err != nil {
+		return ReleasedLease{}, err
+	}
+	former, err := in.ForceRelease(ctx, repo.Key(), fence)
+	l.list(member).released.Store(time.Now().UnixNano()) // even after an error: the lease may have been released
+	return ReleasedLease{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}}, member.Explain(err)
+}
+
+// leaseList caches the held leases of a cell. Only one call lists at a time, and its result is cached for twenty times
+// as long as that took, but never beyond the next forced release, so that listing takes less than a twentieth of Redis'
+// time.
+type leaseList struct {
+	released atomic.Int64 // time of the last forced release, in ns since 1970
+
+	turn    chan struct{} // semaphore of size 1; guards the fields below
+	started time.Time     // start of the last listing
+	expires time.Time     // of the cached list
+	last    []locking.Status
+}
+
+const (
+	listCacheFactor = 20
+	listTimeout     = 10 * time.Second
+)
+
+func (l *leaseList) read(
+	ctx context.Context, list func(context.Context) ([]locking.Status, error),
+) ([]locking.Status, error) {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-l.turn }()
+	start := time.Now()
+	if start.Before(l.expires) && l.started.UnixNano() >= l.released.Load() {
+		return l.last, nil
+	}
+	// Other callers may be waiting for this list, so it does not end with the caller's context.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	defer cancel()
+	held, err := list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.last, l.started, l.expires = held, start, time.Now().Add(listCacheFactor*time.Since(start))
+	return held, nil
+}

@@ -1,0 +1,55 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+	"lockstep/internal/watch"
+)
+
+// Watches are the watches of a deployment.
+type Watches struct{ Cells *cells.Set }
+
+func (w *Watches) registry(cell cells.Member) *watch.Registry {
+	return watch.NewRegistry(w.Cells.Redis(), cell.Namespace)
+}
+
+// In returns the registry of the cell of a repository.
+func (w *Watches) In(repo events.RepoPath) (*watch.Registry, error) {
+	cell, err := w.Cells.Of(repo)
+	return w.registry(cell), err
+}
+
+// Page lists cell by cell, each in order.
+func (w *Watches) Page(ctx context.Context, q watch.Query) (page watch.Page, err error) {
+	page.Watches = []watch.Watch{}
+	page.Next, page.Missing, err = Page(ctx, w.Cells, q.After, func(
+		ctx context.Context, cell cells.Member, after string,
+	) (next string, err error) {
+		q.After = after
+		page, err = w.registry(cell).List(ctx, q)
+		return page.Next, err
+	})
+	return page, err
+}
+
+// List returns up to q.Limit watches of all cells that answer, all if it is 0, by repository, and the other cells. It
+// reports whether there are more.
+func (w *Watches) List(ctx context.Context, q watch.Query) ([]watch.Watch, bool, []cells.Missing, error) {
+	byRepo := func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) }
+	return Gather(ctx, w.Cells, q.Limit, byRepo, func(cell cells.Member) (list []watch.Watch, more bool, err error) {
+		in := q
+		for in.Limit = 1000; ; {
+			page, err := w.registry(cell).List(ctx, in)
+			list = append(list, page.Watches...)
+			if q.Limit > 0 && len(list) > q.Limit {
+				return list[:q.Limit], true, err
+			}
+			if in.After = page.Next; err != nil || page.Next == "" {
+				return list, false, err
+			}
+		}
+	})
+}
