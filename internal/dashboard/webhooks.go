@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 
+	"lockstep/events"
 	"lockstep/internal/intake"
 )
 
@@ -17,6 +18,12 @@ type webhook struct {
 // Badge returns the style of the verdict.
 func (w webhook) Badge() string {
 	return map[string]string{"accepted": "ok", "ignored": "plain", "refused": "bad"}[w.Verdict]
+}
+
+// HasPage reports whether there may be a page of the repository: its name is a path, and it is not unwatched.
+func (w webhook) HasPage() bool {
+	_, err := events.ParseRepoPath(w.Repo)
+	return err == nil && !w.IsUnwatched()
 }
 
 // verdictOf sums up an outcome.

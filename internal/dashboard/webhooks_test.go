@@ -2,12 +2,49 @@ package dashboard
 
 import (
 	"fmt"
+	"html"
+	"regexp"
 	"strings"
 	"testing"
 
 	"lockstep/events"
 	"lockstep/internal/intake"
 )
+
+// TestWebhooksLinkOnlyPages shows webhooks of repositories that have a page, or none because of their name or because nobody
+// watches them, and follows the links.
+func TestWebhooksLinkOnlyPages(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, nil)
+	d.watchOf("docs", "acme/widgets")
+	j := intake.NewJournal(d.client, events.DefaultNamespace)
+	for repo, why := range map[string]string{
+		"acme/widgets":                       "nobody watches refs/heads/dev of acme/widgets",
+		"acme/others":                        "nobody watches acme/others",
+		"https://git.example.com/a%2Fb":      "nobody watches https://git.example.com/a%2Fb",
+		"https://git.example.com/~ada/w":     "",
+		"acme/..":                            "",
+		"acme/" + strings.Repeat("long", 70): "",
+	} {
+		r := intake.Received{Source: "hub", Outcome: intake.Ignored, Verified: true, Repo: repo, Why: why}
+		if why == "" {
+			r.Outcome, r.Changes = intake.Accepted, 1
+		}
+		j.Record(r)
+	}
+	j.Close()
+	page := d.page("/dashboard/webhooks", bearer)
+	links := regexp.MustCompile(`<th scope="row"><a href="([^"]*)"`).FindAllStringSubmatch(page, -1)
+	if rows := strings.Count(page, `<td data-l="Verdict">`); rows != 6 || len(links) != 1 {
+		t.Fatalf("%d rows with %d links, want 6 with one: %q", rows, len(links), links)
+	}
+	if shown := d.page(html.UnescapeString(links[0][1]), bearer); !strings.Contains(shown, "acme/widgets") {
+		t.Error("the link leads to no page of the repository")
+	}
+	if !strings.Contains(page, "acme/others") || !strings.Contains(page, "git.example.com/~ada/w") {
+		t.Error("a repository without a page is not shown")
+	}
+}
 
 func TestWebhooksAreShownToAdmins(t *testing.T) {
 	t.Parallel()

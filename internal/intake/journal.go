@@ -38,8 +38,8 @@ type Received struct {
 // nobodyWatches begins the reason why a delivery was ignored, before the name of its repository.
 const nobodyWatches = "nobody watches "
 
-// isUnwatched reports whether there is no watch of the repository, whatever its ref.
-func (r Received) isUnwatched() bool {
+// IsUnwatched reports whether there is no watch of the repository, whatever its ref.
+func (r Received) IsUnwatched() bool {
 	name, ok := strings.CutPrefix(r.Why, nobodyWatches)
 	return ok && r.Verified && r.Outcome == Ignored && name == r.Repo[:min(len(r.Repo), len(name))]
 }
@@ -200,7 +200,7 @@ func Unwatched(
 	}
 	counts := map[string]int{}
 	for _, r := range all {
-		if r.isUnwatched() {
+		if r.IsUnwatched() {
 			deliveries++
 			counts[r.Repo]++
 		}
