@@ -22,11 +22,10 @@ func openDashboard(
 	ctx context.Context, cfg Config, client redis.UniversalClient, listener net.Listener, api server.Config,
 ) (*dashboard.Dashboard, func(), error) {
 	namespace, admin := cfg.Namespace(), cfg.Admin()
-	states := state.NewStore(client, namespace)
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Leases: api.Leases, Letters: api.Letters, Streams: api.Streams,
-		Hosts: api.Hosts, Repos: states, Watches: api.Watches, Activities: states,
+		Hosts: api.Hosts, Repos: api.Repos, Watches: api.Watches, Activities: state.NewStore(client, namespace),
 		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
 		Guard: server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},
 		Proxy: dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},
@@ -46,8 +45,7 @@ func openDashboard(
 		}
 	}
 	if cfg.cells != nil {
-		dashboardConfig.Repos, dashboardConfig.Cell = boardRepos{reposOfAll{api.Watches.Cells}}, cfg.Cell
-		dashboardConfig.Cells = shownCells(cfg, client)
+		dashboardConfig.Cell, dashboardConfig.Cells = cfg.Cell, shownCells(cfg, client)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	board, err := dashboard.New(ctx, dashboardConfig)

@@ -188,15 +188,15 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		}
 		defer httpConfig.Reading.Close()
 	}
-	leases := &operate.Leases{Cells: set, Shared: true}
 	if cfg.HasOnly(config.RoleReader) || cfg.follow != nil {
 		if httpConfig.Reading != nil {
-			httpConfig.Reading.Repos, httpConfig.Reading.Leases = reposOf(cfg, client), leases
+			httpConfig.Reading.Repos = &operate.Repos{Cells: set}
 		}
 		return server.Serve(ctx, listener, httpConfig) // without the open endpoints, which name all repositories
 	}
-	httpConfig.Changes, httpConfig.Repos = tracker, reposOf(cfg, client)
-	httpConfig.Leases, httpConfig.Streams, httpConfig.Hosts = leases, figures, limits
+	httpConfig.Changes, httpConfig.Repos = tracker, &operate.Repos{Cells: set}
+	httpConfig.Leases = &operate.Leases{Cells: set, Shared: true}
+	httpConfig.Streams, httpConfig.Hosts = figures, limits
 	httpConfig.Letters, httpConfig.Watches = &operate.Letters{Cells: set}, &operate.Watches{Cells: set}
 	placeAPI(cfg, &httpConfig, client, tracker)
 	if cfg.hooks != nil {

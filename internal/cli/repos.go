@@ -20,7 +20,6 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/operate"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
@@ -89,15 +88,15 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 // listRepos returns up to limit repositories and reports whether there are more.
 func listRepos(
 	ctx context.Context, store *state.Store, prefix string, limit int,
-) (list []server.RepoSummary, more bool, err error) {
-	found := map[string]server.RepoSummary{} // a repository may be on two pages
+) (list []operate.RepoSummary, more bool, err error) {
+	found := map[string]operate.RepoSummary{} // a repository may be on two pages
 	for cursor, last := uint64(0), false; !last && len(found) < limit; {
 		page, err := store.List(ctx, prefix, cursor, limit)
 		if err != nil {
 			return nil, false, err
 		}
 		for _, summary := range page.Repos {
-			found[summary.Repo] = server.NewRepoSummary(summary)
+			found[summary.Repo] = operate.NewRepoSummary(summary)
 		}
 		cursor, last = page.Next, page.Next == 0
 		more = !last
@@ -137,7 +136,7 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 
 // repoDetail is the output of show.
 type repoDetail struct {
-	server.Repo
+	operate.Repo
 	Waiting []waitingNotifications `json:"waiting_notifications,omitempty"` // by app
 	Volume  *onDisk                `json:"volume,omitempty"`
 }
@@ -145,9 +144,9 @@ type repoDetail struct {
 func readRepo(
 	ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath,
 ) (repoDetail, error) {
-	leases := &operate.Leases{Cells: cells.Single(client, cells.Member{Namespace: cfg.Namespace()})}
-	recorded, err := server.ReadRepo(ctx, state.NewStore(client, cfg.Namespace()), leases, repo)
-	if errors.Is(err, server.ErrUnknownRepo) {
+	repos := &operate.Repos{Cells: cells.Single(client, cells.Member{Namespace: cfg.Namespace()})}
+	recorded, err := repos.Get(ctx, repo)
+	if errors.Is(err, operate.ErrUnknownRepo) {
 		return repoDetail{}, fmt.Errorf("%w; see lockstep repos ls and lockstep watch ls", err)
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"lockstep/internal/app"
 	"lockstep/internal/config"
-	"lockstep/internal/server"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
@@ -21,7 +21,7 @@ import (
 
 // listedRepo is a repository in the output of ls.
 type listedRepo struct {
-	server.RepoSummary
+	operate.RepoSummary
 	Cell   string  `json:"cell,omitempty"`   // if there are several
 	Ref    string  `json:"ref,omitempty"`    // the default branch, or else the first published ref
 	Commit string  `json:"commit,omitempty"` // published for Ref
@@ -31,7 +31,7 @@ type listedRepo struct {
 // describeRepos adds the published commits and, if the volume is mounted, the disk usage. It returns the
 // complete list, even if err reports that the disk usage of some repositories cannot be read, or nil.
 func describeRepos(
-	ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, summaries []server.RepoSummary,
+	ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, summaries []operate.RepoSummary,
 ) ([]listedRepo, error) {
 	volume, err := app.ViewVolume(ctx, cfg, client)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/config"
 	"lockstep/internal/notify"
-	"lockstep/internal/server"
+	"lockstep/internal/operate"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
@@ -28,7 +28,7 @@ type waitingNotifications struct {
 
 // readWaiting reads what waits to be posted to the apps that watch the repository, or have received anything of it.
 func readWaiting(
-	ctx context.Context, client redis.UniversalClient, cfg config.Config, repo server.Repo,
+	ctx context.Context, client redis.UniversalClient, cfg config.Config, repo operate.Repo,
 ) ([]waitingNotifications, error) {
 	path, err := events.ParseRepoPath(repo.Repo)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"lockstep/internal/server"
+	"lockstep/internal/operate"
 	"lockstep/internal/term"
 )
 
@@ -15,7 +15,7 @@ func shortRef(ref string) string { return strings.TrimPrefix(ref, "refs/heads/")
 func timeOf(t *time.Time) time.Time { return *cmp.Or(t, &time.Time{}) }
 
 // syncedText says when a repository was last synced.
-func syncedText(r server.RepoSummary) string {
+func syncedText(r operate.RepoSummary) string {
 	if r.Removed != "" {
 		return "removed by entry " + r.Removed
 	}

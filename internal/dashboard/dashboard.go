@@ -31,7 +31,7 @@ type Config struct {
 	Cell       string
 	Letters    *operate.Letters
 	Streams    server.Streams
-	Repos      Repos
+	Repos      *operate.Repos
 	Watches    *operate.Watches
 	Activities Activities                                           // work in progress; optional
 	Hosts      *telemetry.Hosts                                     // limits of requests to hosts
@@ -54,13 +54,6 @@ type Config struct {
 	Realm     string        // separates this deployment's sessions from those of others
 	Version   string        // shown in the footer
 	Log       *slog.Logger
-}
-
-// Repos reads the state of repositories. [state.Store] implements it.
-type Repos interface {
-	server.Repos
-	ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error)
-	Failing(ctx context.Context, limit int) (state.FailingRepos, error)
 }
 
 // Activities lists the operations in progress on all workers. [state.Store] implements it.
@@ -128,7 +121,7 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		followers: &sharedFollowers{list: cfg.Followers}, histories: newHistories(cfg.Redis)}
 	d.hub = newHub(ctx, cfg.Log)
 	d.tail.start = d.hub.run
-	d.index = &repoIndex{repos: cfg.Repos, start: d.hub.run, limit: maxIndexed}
+	d.index = &repoIndex{page: cfg.Repos.Page, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 )
 
@@ -23,7 +24,7 @@ const (
 // such order. It is built in the background while visitors need it, at most a twentieth of the time. It is
 // safe for concurrent use.
 type repoIndex struct {
-	repos Repos
+	page  func(ctx context.Context, prefix, after string, limit int) (operate.RepoPage, error)
 	start func(func(ctx context.Context)) // runs a function in the background
 	limit int                             // repositories
 
@@ -101,19 +102,21 @@ func (x *repoIndex) build(ctx context.Context) {
 
 func (x *repoIndex) read(ctx context.Context) (*indexed, error) {
 	next := &indexed{at: time.Now()}
-	for cursor := uint64(0); ; {
-		page, err := x.repos.List(ctx, "", cursor, indexBatch)
+	for cursor := ""; ; {
+		page, err := x.page(ctx, "", cursor, indexBatch)
 		if err != nil {
 			return nil, err
 		}
-		next.all = append(next.all, page.Repos...)
+		for _, repo := range page.Repos {
+			next.all = append(next.all, repo.Summary)
+		}
 		if page.Missing != "" {
 			next.missing = append(next.missing, page.Missing)
 		}
 		if len(next.all) > x.limit {
 			return &indexed{at: next.at, spent: time.Since(next.at), full: true}, nil
 		}
-		if cursor = page.Next; cursor == 0 {
+		if cursor = page.Next; cursor == "" {
 			break
 		}
 	}

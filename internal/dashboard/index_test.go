@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/state"
+	"lockstep/internal/operate"
 )
 
 // keep stores the state of a repository that was last synced some time ago.
@@ -113,7 +113,15 @@ func TestListWithoutAnIndex(t *testing.T) {
 		t.Errorf("beyond the limit: %s", listed(page))
 	}
 	slow := make(chan struct{})
-	d.board.index = &repoIndex{repos: slowRepos{d.board.cfg.Repos, slow}, start: d.board.hub.run, limit: maxIndexed}
+	d.board.index = &repoIndex{start: d.board.hub.run, limit: maxIndexed, page: func(
+		ctx context.Context, prefix, after string, limit int,
+	) (operate.RepoPage, error) {
+		select {
+		case <-slow:
+		case <-ctx.Done():
+		}
+		return d.board.cfg.Repos.Page(ctx, prefix, after, limit)
+	}}
 	first := d.page("/dashboard/repos", nil)
 	if n := len(strings.Fields(listed(first))); n < listShown || strings.Contains(first, "</strong> repositories") {
 		t.Errorf("%d repositories while they are counted, want a page of %d without totals", n, listShown)
@@ -122,18 +130,4 @@ func TestListWithoutAnIndex(t *testing.T) {
 	if page := d.page("/dashboard/repos?sort=name", nil); !strings.Contains(page, "<strong>61</strong> repositories") {
 		t.Error("no totals once they are counted")
 	}
-}
-
-// slowRepos waits before it lists repositories.
-type slowRepos struct {
-	Repos
-	until chan struct{}
-}
-
-func (s slowRepos) List(ctx context.Context, prefix string, cursor uint64, limit int) (state.Page, error) {
-	select {
-	case <-s.until:
-	case <-ctx.Done():
-	}
-	return s.Repos.List(ctx, prefix, cursor, limit)
 }

@@ -14,7 +14,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cells"
-	"lockstep/internal/server"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
@@ -99,7 +99,7 @@ func (d *Dashboard) pollOf(i watch.Interval) string {
 }
 
 type repoLine struct {
-	server.RepoSummary
+	operate.RepoSummary
 	Ref, Commit string // one published ref, chosen by mainRef
 	Refs        int    // number of other published refs
 	Bytes       int64
@@ -133,13 +133,9 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 	if q.Get("q") != "" || q.Get("sort") != "" || q.Get("state") != "" || q.Get("n") != "" {
 		wait = indexSearchWait
 	}
-	cursor, err := numberOf(q, "after", 0)
+	number, err := strconv.ParseUint(cmp.Or(q.Get("n"), "1"), 10, 64)
 	if err != nil {
-		return nil, err
-	}
-	number, err := numberOf(q, "n", 1)
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: n: want the number from a link of the list", errBadQuery)
 	}
 	all, err := d.index.get(ctx, wait)
 	if err != nil {
@@ -148,39 +144,31 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 	shown := reposPage{Sizes: d.cfg.Size != nil}
 	var found []state.Summary
 	switch prefix := strings.TrimSpace(q.Get("prefix")); {
-	case all != nil && !all.full && cursor == 0:
+	case all != nil && !all.full && q.Get("after") == "":
 		shown.Missing = all.missing
 		found = shown.cut(all, q, prefix, int(min(number, maxIndexed)), d.size)
 	default:
 		shown.Full = all != nil && all.full
-		page, err := d.cfg.Repos.List(ctx, cmp.Or(prefix, strings.TrimSpace(q.Get("q"))), cursor, listShown)
-		if err != nil {
+		page, err := d.cfg.Repos.Page(ctx, cmp.Or(prefix, strings.TrimSpace(q.Get("q"))), q.Get("after"), listShown)
+		switch {
+		case errors.Is(err, watch.ErrBadAfter):
+			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+		case err != nil:
 			return nil, err
 		}
-		found = slices.DeleteFunc(page.Repos, func(s state.Summary) bool { return !hasState(s, q.Get("state")) })
-		if page.Missing != "" {
-			shown.Missing = []string{page.Missing}
+		for _, repo := range page.Repos {
+			if hasState(repo.Summary, q.Get("state")) {
+				found = append(found, repo.Summary)
+			}
 		}
-		if page.Next != 0 {
-			shown.Next = strconv.FormatUint(page.Next, 10)
+		if shown.Next = page.Next; page.Missing != "" {
+			shown.Missing = []string{page.Missing}
 		}
 	}
 	if err := d.describe(ctx, &shown, found); err != nil {
 		return nil, err
 	}
 	return shown, nil
-}
-
-func numberOf(q url.Values, name string, otherwise uint64) (uint64, error) {
-	text := q.Get(name)
-	if text == "" {
-		return otherwise, nil
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %s: want the number from a link of the list", errBadQuery, name)
-	}
-	return n, nil
 }
 
 // cut sets the totals and returns the repositories of a page, from 1.
@@ -215,10 +203,10 @@ func (d *Dashboard) describe(ctx context.Context, shown *reposPage, found []stat
 	shown.Repos = make([]repoLine, len(found))
 	paths := make([]string, len(found))
 	for i, s := range found {
-		shown.Repos[i].RepoSummary, paths[i] = server.NewRepoSummary(s), s.Repo
+		shown.Repos[i].RepoSummary, paths[i] = operate.NewRepoSummary(s), s.Repo
 		shown.Repos[i].Bytes, shown.Repos[i].Sized = d.size(s.Repo)
 	}
-	heads, err := d.cfg.Repos.ManyHeads(ctx, paths)
+	heads, err := d.cfg.Repos.Heads(ctx, paths)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 type repoPage struct {
-	server.Repo
+	operate.Repo
 	Cell  string // if it is another one than that of the dashboard
 	Head  []head
 	Apps  []delivered
@@ -138,8 +138,8 @@ func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any
 
 // readRepo reads the page of a repository from its cell.
 func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.RepoPath, admin bool) (any, error) {
-	repository, err := server.ReadRepo(ctx, d.cfg.Repos, d.cfg.Leases, repo)
-	unknown := errors.Is(err, server.ErrUnknownRepo)
+	repository, err := d.cfg.Repos.Get(ctx, repo)
+	unknown := errors.Is(err, operate.ErrUnknownRepo)
 	if err != nil && !unknown {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 }
 
 // deliveredTo compares what an app received with what is published.
-func deliveredTo(g state.Given, repo server.Repo) delivered {
+func deliveredTo(g state.Given, repo operate.Repo) delivered {
 	shown := delivered{App: cmp.Or(g.App, "no app"), Ref: g.Ref, Commit: g.Commit}
 	switch published := repo.Heads[g.Ref]; {
 	case published == g.Commit && published != "":

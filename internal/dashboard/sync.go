@@ -66,7 +66,7 @@ func (d *Dashboard) changeNow(ctx context.Context, repo events.RepoPath) (events
 	if len(watches.Watches) > 0 && watches.Watches[0].Repo.Equal(repo) { // sorted: its own path is the first
 		return events.NewChange(events.Change{Type: events.ChangeDue, Source: source, Repo: repo})
 	}
-	known, _, err := d.cfg.Repos.LoadAt(ctx, repo)
+	known, _, err := d.cfg.Repos.Load(ctx, repo)
 	if err != nil {
 		return events.Change{}, err
 	}

@@ -78,7 +78,9 @@ func Names(missing []cells.Missing) (names []string) {
 }
 
 // Page calls list for the cell of a cursor, with the cell's own cursor, and returns the cursor of the next page: the
-// index of the cell in front of the cell's own one. It is [PageAt] for cursors that are text.
+// index of the cell in front of the cell's own one. A cell that does not answer is skipped, and its name returned. The
+// order of the cells is that of their names: a list that is read while a cell is added or removed may lack some of it
+// or repeat it.
 func Page(
 	ctx context.Context, set *cells.Set, after string,
 	list func(ctx context.Context, cell cells.Member, after string) (next string, err error),
@@ -92,44 +94,25 @@ func Page(
 	if after != "" && (!isCursor || err != nil || index < 0) {
 		index, own = 0, ":" // which each cell refuses
 	}
-	at, missing, err := PageAt(ctx, set, index, func(ctx context.Context, cell cells.Member) (more bool, err error) {
-		own, err = list(ctx, cell, own)
-		return own != "", err
-	})
-	switch {
-	case err != nil || at < 0:
-		return "", missing, err
-	case at != index:
-		own = ""
-	}
-	return strconv.Itoa(at) + ":" + own, missing, nil
-}
-
-// PageAt calls list for the cell with an index, and returns that of the cell to go on with, -1 at the end. A cell that
-// does not answer is skipped, and its name returned. The order of the cells is that of their names: a list that is read
-// while a cell is added or removed may lack some of it or repeat it.
-func PageAt(
-	ctx context.Context, set *cells.Set, index int, list func(context.Context, cells.Member) (more bool, err error),
-) (next int, missing string, err error) {
 	members := set.Members()
 	if index >= len(members) {
-		return -1, "", nil
+		return "", "", nil
 	}
 	limited, cancel := context.WithTimeout(ctx, cells.AnswerTimeout)
 	defer cancel()
-	more, err := list(limited, members[index])
+	own, err = list(limited, members[index], own)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return 0, "", ctx.Err()
+		return "", "", ctx.Err()
 	case err != nil && !redisx.Unavailable(err) && limited.Err() == nil:
-		return 0, "", err
+		return "", "", err
 	case err != nil:
-		missing = members[index].Name
-	case more:
-		return index, "", nil
+		missing, own = members[index].Name, ""
+	case own != "":
+		return strconv.Itoa(index) + ":" + own, "", nil
 	}
 	if index+1 == len(members) {
-		return -1, missing, nil
+		return "", missing, nil
 	}
-	return index + 1, missing, nil
+	return strconv.Itoa(index+1) + ":", missing, nil
 }

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"bytes"
-	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -14,11 +13,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/internal/access"
@@ -226,18 +225,12 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // everything returns a configuration with all endpoints enabled.
 func everything() server.Config {
+	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	return server.Config{
-		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: noRepos{}, Reading: &server.Reading{}, Leases: &operate.Leases{},
+		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: reposOf(nowhere), Reading: &server.Reading{}, Leases: &operate.Leases{},
 		Letters: &operate.Letters{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 	}
-}
-
-// noRepos knows no repository.
-type noRepos struct{ server.Repos }
-
-func (noRepos) LoadAt(context.Context, events.RepoPath) (state.Repo, time.Time, error) {
-	return state.Repo{}, time.Time{}, nil
 }
 
 func TestOpenAPIDocumentsEveryRoute(t *testing.T) {
@@ -311,7 +304,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	client, namespace := redisServer.Client(), events.DefaultNamespace
-	cfg.Repos, cfg.Leases, cfg.Watches = state.NewStore(client, namespace), leasesOf(client), watchesOf(client)
+	cfg.Repos, cfg.Leases, cfg.Watches = reposOf(client), leasesOf(client), watchesOf(client)
 	cfg.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
 	cfg.Reading = &server.Reading{Tokens: access.NewTokens(client, namespace), Reader: &access.Reader{

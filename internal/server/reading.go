@@ -36,9 +36,7 @@ type Reading struct {
 
 	Observer ReadingObserver // optional
 
-	// Repos and Leases show repositories to the operator, at a process without open endpoints. Optional.
-	Repos  Repos
-	Leases *operate.Leases
+	Repos *operate.Repos // shows them to the operator, at a process without open endpoints; optional
 
 	requests slots
 	forwards slotsByCell // to readers of other cells
@@ -337,6 +335,6 @@ func isRepo(ctx context.Context, cfg Config, path string) bool {
 	if err != nil || cfg.Repos == nil {
 		return false
 	}
-	known, _, err := cfg.Repos.LoadAt(ctx, repo)
+	known, _, err := cfg.Repos.Load(ctx, repo)
 	return err == nil && !known.IsZero()
 }

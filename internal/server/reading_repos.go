@@ -132,7 +132,7 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 // showReadable shows the state of a repository to an app that watches it.
 func (s *Reading) showReadable(w http.ResponseWriter, r *http.Request, from request) error {
 	if from.who.Operator {
-		return s.asOperator(w, r, showRepo(s.Repos, s.Leases, anyRequest))
+		return s.asOperator(w, r, showRepo(s.Repos, anyRequest))
 	}
 	repo, err := events.ParseRepoPath(r.PathValue("repo"))
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *Reading) showReadable(w http.ResponseWriter, r *http.Request, from requ
 
 // asOperator serves the operator at a process without open endpoints.
 func (s *Reading) asOperator(w http.ResponseWriter, r *http.Request, handler http.Handler) error {
-	if s.Repos == nil || s.Leases == nil {
+	if s.Repos == nil {
 		return access.ErrNotFound
 	}
 	handler.ServeHTTP(w, r)

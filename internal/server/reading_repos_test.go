@@ -12,7 +12,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/access"
 	"lockstep/internal/server"
-	"lockstep/internal/state"
 	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
@@ -149,7 +148,7 @@ func TestOperatorSeesAllRepositories(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)
 	l.sync("acme/widgets", "", "docs")
-	l.cfg.Reading.Repos, l.cfg.Reading.Leases = state.NewStore(l.client, events.DefaultNamespace), leasesOf(l.client)
+	l.cfg.Reading.Repos = reposOf(l.client)
 	paths := []string{"", "?limit=1", "?limit=x", "?after=x", "/acme/widgets", "/acme/none", "/acme%2Fwidgets"}
 	answers := func(token string, header ...string) (all []string) {
 		t.Helper()
@@ -169,7 +168,7 @@ func TestOperatorSeesAllRepositories(t *testing.T) {
 		t.Errorf("%s", reader)
 	}
 	open := l.cfg
-	open.Repos, open.Leases = l.cfg.Reading.Repos, l.cfg.Reading.Leases
+	open.Repos = l.cfg.Reading.Repos
 	l.cfg = open
 	l.serve()
 	if got := answers("operator"); !slices.Equal(got, reader) {

@@ -507,7 +507,7 @@ func TestUncleanPathIsRedirected(t *testing.T) {
 func TestRepositoryMayHaveTheNameOfARoute(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t)
-	l.cfg.Repos, l.cfg.Leases = state.NewStore(l.client, events.DefaultNamespace), leasesOf(l.client)
+	l.cfg.Repos, l.cfg.Leases = reposOf(l.client), leasesOf(l.client)
 	l.serve()
 	for _, repo := range []string{"acme/archive", "group/sub/archive", "group/files/deep"} {
 		testenv.Must(l.git.Create(t.Context(), repo, map[string]string{"README": repo + "\n"}))(t)

@@ -13,7 +13,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
-	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 )
 
@@ -27,7 +26,7 @@ func TestRebindingPageReadsNothing(t *testing.T) {
 	}
 	board := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "acme/secret-project") })
 	cfg := server.Config{
-		Repos: state.NewStore(client, events.DefaultNamespace), Leases: leasesOf(client), Dashboard: board, Hooks: &server.Hooks{Sources: hubSources(t)},
+		Repos: reposOf(client), Leases: leasesOf(client), Dashboard: board, Hooks: &server.Hooks{Sources: hubSources(t)},
 		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}
 	for name, tc := range map[string]struct {

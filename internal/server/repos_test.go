@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -25,7 +26,7 @@ func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
 	redisServer = redistest.Start(t)
 	client := redisServer.Client()
 	srv := httptest.NewServer(documented(t, server.Config{
-		Repos: state.NewStore(client, events.DefaultNamespace), Leases: leasesOf(client), Metrics: telemetry.New().Handler(),
+		Repos: reposOf(client), Leases: leasesOf(client), Metrics: telemetry.New().Handler(),
 		Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)
@@ -44,7 +45,7 @@ func TestShowRepository(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold(t, redisServer)
-	var repo server.Repo
+	var repo operate.Repo
 	status, text := do(t, "GET", url+"/api/v1/repos/ACME/widgets", "", nil)
 	if err := json.Unmarshal([]byte(text), &repo); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
@@ -54,7 +55,7 @@ func TestShowRepository(t *testing.T) {
 		c.Phase != state.CircuitOpen || c.Failures != 6 || c.Trips != 2 || !c.OpenUntil.Equal(open) {
 		t.Errorf("%s", text)
 	}
-	var list struct{ Repos []server.RepoSummary }
+	var list struct{ Repos []operate.RepoSummary }
 	status, text = do(t, "GET", url+"/api/v1/repos", "", nil)
 	if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK || len(list.Repos) != 1 || list.Repos[0].Circuit.Phase != state.CircuitOpen {
 		t.Errorf("list: %d %s", status, text)
@@ -79,7 +80,7 @@ func TestListRepositories(t *testing.T) {
 		}
 		status, text := do(t, "GET", url+"/api/v1/repos?limit=10&prefix=acme/&after="+after, "", nil)
 		var list struct {
-			Repos []server.RepoSummary
+			Repos []operate.RepoSummary
 			Next  string
 		}
 		if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK {
@@ -124,7 +125,7 @@ func TestMissingSubmodulesOfARepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var repo server.Repo
+	var repo operate.Repo
 	_, text := do(t, "GET", url+"/api/v1/repos/acme/widgets", "", nil)
 	if err := json.Unmarshal([]byte(text), &repo); err != nil {
 		t.Fatalf("%v: %s", err, text)
@@ -143,7 +144,7 @@ func TestFailuresOfARepository(t *testing.T) {
 	redisServer := redistest.Start(t)
 	client := redisServer.Client()
 	srv := httptest.NewServer(documented(t, server.Config{
-		Repos: state.NewStore(client, events.DefaultNamespace), Leases: leasesOf(client), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "secret",
+		Repos: reposOf(client), Leases: leasesOf(client), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "secret",
 	}))
 	t.Cleanup(srv.Close)
 	at := time.Now().UTC().Truncate(time.Second)

@@ -46,7 +46,7 @@ type Config struct {
 	Topic     string                                // stream of changes
 	TopicOf   func(events.RepoPath) (string, error) // stream of the changes of a repository; defaults to Topic
 	Changes   Changes
-	Repos     Repos // requires Leases
+	Repos     *operate.Repos
 	Leases    *operate.Leases
 	Letters   *operate.Letters
 	Streams   Streams
@@ -187,10 +187,10 @@ func mount(cfg Config) *routes {
 // mountRepos serves the state of repositories: to anybody, except that apps see only their own.
 func mountRepos(mux *routes, cfg Config) {
 	var list, show http.Handler
-	if cfg.Repos != nil && cfg.Leases != nil {
+	if cfg.Repos != nil {
 		guard := Guard{cfg.Token, cfg.Loopback}
 		admin := func(r *http.Request) bool { return guard.Check(r) == nil }
-		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, cfg.Leases, admin)
+		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, admin)
 	}
 	if s := cfg.Reading; s != nil {
 		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.showReadable)

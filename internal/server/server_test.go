@@ -49,6 +49,10 @@ func leasesOf(client redis.UniversalClient) *operate.Leases {
 	return &operate.Leases{Cells: cells.Single(client, cells.Member{Namespace: events.DefaultNamespace})}
 }
 
+func reposOf(client redis.UniversalClient) *operate.Repos {
+	return &operate.Repos{Cells: leasesOf(client).Cells}
+}
+
 func watchesOf(client redis.UniversalClient) *operate.Watches {
 	return &operate.Watches{Cells: leasesOf(client).Cells}
 }

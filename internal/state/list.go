@@ -34,8 +34,6 @@ type Summary struct {
 type Page struct {
 	Repos []Summary
 	Next  uint64 // cursor of the next page; 0 on the last page
-
-	Missing string // name of a cell that does not answer, whose repositories the list lacks; never set by Store
 }
 
 const (

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/internal/server"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 )
@@ -12,7 +12,7 @@ import (
 // TestRefsLeftOutHaveRows has a watch that leaves out refs for two reasons.
 func TestRefsLeftOutHaveRows(t *testing.T) {
 	s := Service{}
-	s.Repos.LeftOut = []server.RepoSummary{{Summary: state.Summary{Repo: "acme/widgets", LeftOut: []state.LeftOut{
+	s.Repos.LeftOut = []operate.RepoSummary{{Summary: state.Summary{Repo: "acme/widgets", LeftOut: []state.LeftOut{
 		{App: "ci", Ref: "refs/heads/*", Reason: state.BeyondMaxRefs, MaxRefs: 100, Count: 50},
 		{App: "docs", Reason: state.InvalidName, Count: 1},
 	}}}}

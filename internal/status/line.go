@@ -11,7 +11,7 @@ import (
 	"lockstep/internal/term"
 )
 
-// Missing is what [server.RepoSummary.Missing] says of a repository.
+// Missing is what [operate.RepoSummary.Missing] says of a repository.
 const Missing = "submodules missing"
 
 // ResultLine formats a result in a few words.

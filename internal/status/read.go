@@ -23,7 +23,6 @@ import (
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
@@ -196,9 +195,9 @@ func leasesOf(
 func readFailures(ctx context.Context, store *state.Store, timeout time.Duration) (failureStatus, error) {
 	var s failureStatus
 	seen := map[string]bool{} // a repository may be on two pages
-	add := func(list *[]server.RepoSummary, repo state.Summary, listed bool) {
+	add := func(list *[]operate.RepoSummary, repo state.Summary, listed bool) {
 		if listed {
-			*list = append(*list, server.NewRepoSummary(repo))
+			*list = append(*list, operate.NewRepoSummary(repo))
 		}
 	}
 	for cursor, until := uint64(0), time.Now().Add(timeout); ; {
@@ -226,21 +225,21 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 		}
 	}
 	s.Failing, s.Refusing, s.Lacking = len(s.Worst), len(s.Refused), len(s.Missing)
-	slices.SortFunc(s.Worst, func(a, b server.RepoSummary) int {
+	slices.SortFunc(s.Worst, func(a, b operate.RepoSummary) int {
 		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), failedAt(b).Compare(failedAt(a)),
 			cmp.Compare(a.Repo, b.Repo))
 	})
-	for _, list := range []*[]server.RepoSummary{&s.Refused, &s.Missing, &s.LeftOut} {
-		slices.SortFunc(*list, func(a, b server.RepoSummary) int { return cmp.Compare(a.Repo, b.Repo) })
+	for _, list := range []*[]operate.RepoSummary{&s.Refused, &s.Missing, &s.LeftOut} {
+		slices.SortFunc(*list, func(a, b operate.RepoSummary) int { return cmp.Compare(a.Repo, b.Repo) })
 	}
-	for _, list := range []*[]server.RepoSummary{&s.Worst, &s.Refused, &s.Missing, &s.LeftOut} {
-		*list = append([]server.RepoSummary{}, (*list)[:min(len(*list), maxListed)]...) // [] instead of null in JSON
+	for _, list := range []*[]operate.RepoSummary{&s.Worst, &s.Refused, &s.Missing, &s.LeftOut} {
+		*list = append([]operate.RepoSummary{}, (*list)[:min(len(*list), maxListed)]...) // [] instead of null in JSON
 	}
 	return s, nil
 }
 
 // failedAt returns the time of the last failure, or the zero time.
-func failedAt(r server.RepoSummary) time.Time {
+func failedAt(r operate.RepoSummary) time.Time {
 	if len(r.Failing) == 0 {
 		return time.Time{}
 	}

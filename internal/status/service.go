@@ -8,7 +8,6 @@ import (
 	"lockstep/internal/hosts"
 	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 )
 
@@ -79,17 +78,17 @@ type leaseStatus struct {
 
 // failureStatus describes the failing repositories among those searched.
 type failureStatus struct {
-	Complete bool                 `json:"complete"` // all repositories were searched
-	Looked   int                  `json:"looked_at"`
-	Failing  int                  `json:"failing"`
-	Open     int                  `json:"circuits_open"`
-	Refused  []server.RepoSummary `json:"refused"` // up to 20 with a refused commit, by path
-	Missing  []server.RepoSummary `json:"missing"` // up to 20 with missing files, by path
+	Complete bool                  `json:"complete"` // all repositories were searched
+	Looked   int                   `json:"looked_at"`
+	Failing  int                   `json:"failing"`
+	Open     int                   `json:"circuits_open"`
+	Refused  []operate.RepoSummary `json:"refused"` // up to 20 with a refused commit, by path
+	Missing  []operate.RepoSummary `json:"missing"` // up to 20 with missing files, by path
 	// up to 20 with refs that watches select, but that are not kept, by path
-	LeftOut  []server.RepoSummary `json:"left_out"`
-	Lacking  int                  `json:"lacking"`  // number of repositories with missing files
-	Refusing int                  `json:"refusing"` // number of repositories with a refused commit
-	Worst    []server.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
+	LeftOut  []operate.RepoSummary `json:"left_out"`
+	Lacking  int                   `json:"lacking"`  // number of repositories with missing files
+	Refusing int                   `json:"refusing"` // number of repositories with a refused commit
+	Worst    []operate.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
 }
 
 // unwatchedStatus describes the webhooks of the last hour, among the last 1,000, whose repository has no watch.

@@ -14,7 +14,6 @@ import (
 	"lockstep/internal/feed"
 	"lockstep/internal/hosts"
 	"lockstep/internal/operate"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 	"lockstep/internal/volume"
@@ -73,8 +72,8 @@ func (s Service) Table(w io.Writer) {
 	s.HostRows(w)
 	s.followerRows(w)
 	s.failureRows(w)
-	refRows(w, "COMMIT REFUSED", s.Repos.Refused, func(r server.RepoSummary) []string { return r.Refused })
-	refRows(w, strings.ToUpper(Missing), s.Repos.Missing, func(r server.RepoSummary) []string { return r.Missing })
+	refRows(w, "COMMIT REFUSED", s.Repos.Refused, func(r operate.RepoSummary) []string { return r.Refused })
+	refRows(w, strings.ToUpper(Missing), s.Repos.Missing, func(r operate.RepoSummary) []string { return r.Missing })
 	s.leftOutRows(w)
 }
 
@@ -195,7 +194,7 @@ func HostCredentials(h hosts.Host) string {
 func CredentialName(name string) string { return cmp.Or(term.Printable(name), "(anonymous)") }
 
 func (s Service) failureRows(w io.Writer) {
-	section(w, "FAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR", s.Repos.Worst, func(r server.RepoSummary) string {
+	section(w, "FAILING\tIN A ROW\tCIRCUIT\tSYNCED\tLAST ERROR", s.Repos.Worst, func(r operate.RepoSummary) string {
 		last := "-"
 		if len(r.Failing) > 0 {
 			last = FailureText(r.Failing[0], maxErrorText)
@@ -206,7 +205,7 @@ func (s Service) failureRows(w io.Writer) {
 
 // leftOutRows prints repositories with refs that watches select, but that are not kept.
 func (s Service) leftOutRows(w io.Writer) {
-	section(w, "REFS LEFT OUT\tHOW MANY", s.Repos.LeftOut, func(r server.RepoSummary) string {
+	section(w, "REFS LEFT OUT\tHOW MANY", s.Repos.LeftOut, func(r operate.RepoSummary) string {
 		texts := make([]string, len(r.LeftOut))
 		for i, l := range r.LeftOut {
 			texts[i] = l.String()
@@ -216,8 +215,8 @@ func (s Service) leftOutRows(w io.Writer) {
 }
 
 // refRows prints repositories with some of their refs.
-func refRows(w io.Writer, heading string, repos []server.RepoSummary, refs func(server.RepoSummary) []string) {
-	section(w, heading+"\tREFS", repos, func(r server.RepoSummary) string {
+func refRows(w io.Writer, heading string, repos []operate.RepoSummary, refs func(operate.RepoSummary) []string) {
+	section(w, heading+"\tREFS", repos, func(r operate.RepoSummary) string {
 		return fmt.Sprintf("%s\t%s", r.Repo, term.Printable(strings.Join(refs(r), " ")))
 	})
 }
@@ -292,7 +291,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
-func (s Service) synced(r server.RepoSummary) string {
+func (s Service) synced(r operate.RepoSummary) string {
 	switch {
 	case r.Removed != "":
 		return "removed"
@@ -303,7 +302,7 @@ func (s Service) synced(r server.RepoSummary) string {
 }
 
 // Circuit formats the state of a circuit breaker.
-func Circuit(c server.Circuit) string {
+func Circuit(c operate.Circuit) string {
 	if c.OpenUntil != nil {
 		return "open until " + c.OpenUntil.Format(time.RFC3339)
 	}

@@ -1,0 +1,180 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
+)
+
+// RepoSummary is a repository in a list, as shown by the API and the command line.
+type RepoSummary struct {
+	state.Summary
+	Synced  *time.Time `json:"synced,omitempty"` // when the last sync was settled
+	Circuit Circuit    `json:"circuit"`
+}
+
+// Circuit is a circuit breaker as shown by the API and the command line.
+type Circuit struct {
+	Phase     state.CircuitPhase `json:"phase"`
+	Failures  int                `json:"failures"` // consecutive failures that count toward opening
+	Trips     int                `json:"trips,omitempty"`
+	OpenUntil *time.Time         `json:"open_until,omitempty"` // only while open; by Redis' clock
+}
+
+// Repo is the complete state of one repository.
+type Repo struct {
+	RepoSummary
+	Remote string            `json:"remote,omitempty"`
+	Poll   *time.Time        `json:"next_poll,omitempty"` // by Redis' clock; nil if it is not polled
+	Heads  map[string]string `json:"heads"`               // ref to published commit
+	Given  []state.Given     `json:"given"`               // the commit last delivered to each app
+	Lock   Lease             `json:"lock"`
+	// of refs whose watches have rules, refused ones first; without Rules and Told
+	Checks []state.Check   `json:"checks,omitempty"`
+	Lacks  []state.Missing `json:"missing_submodules,omitempty"` // by ref
+
+	Awaited *state.Awaited `json:"awaited,omitempty"` // announced commits that the remote does not show yet
+}
+
+// NewRepoSummary converts a summary.
+func NewRepoSummary(s state.Summary) RepoSummary {
+	shown := RepoSummary{Summary: s, Circuit: Circuit{
+		Phase: s.Circuit.Phase(), Failures: s.Circuit.Failures, Trips: s.Circuit.Trips,
+	}}
+	if !s.Synced.IsZero() {
+		shown.Synced = &s.Synced
+	}
+	if shown.Circuit.Phase == state.CircuitOpen {
+		shown.Circuit.OpenUntil = &s.Circuit.Until
+	}
+	return shown
+}
+
+// ErrUnknownRepo is returned for a repository without state.
+var ErrUnknownRepo = errors.New("unknown repository; no worker has processed it under this prefix")
+
+// Repos are the repositories of a deployment.
+type Repos struct{ Cells *cells.Set }
+
+func (r *Repos) store(cell cells.Member) *state.Store {
+	return state.NewStore(r.Cells.Redis(), cell.Namespace)
+}
+
+// Load returns the state of a repository, and the time by Redis' clock.
+func (r *Repos) Load(ctx context.Context, repo events.RepoPath) (state.Repo, time.Time, error) {
+	cell, err := r.Cells.Of(repo)
+	if err != nil {
+		return state.Repo{}, time.Time{}, err
+	}
+	return r.store(cell).LoadAt(ctx, repo)
+}
+
+// Get returns the state and the lease of one repository. It returns [ErrUnknownRepo] if there is neither.
+func (r *Repos) Get(ctx context.Context, repo events.RepoPath) (Repo, error) {
+	cell, err := r.Cells.Of(repo)
+	if err != nil {
+		return Repo{}, err
+	}
+	loaded, now, err := r.store(cell).LoadAt(ctx, repo)
+	if err != nil {
+		return Repo{}, err
+	}
+	lease, err := (&Leases{Cells: r.Cells}).Get(ctx, "", repo)
+	if err != nil {
+		return Repo{}, err
+	}
+	if loaded.IsZero() && !lease.Held {
+		return Repo{}, fmt.Errorf("%s: %w", repo, ErrUnknownRepo)
+	}
+	shown := Repo{
+		RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(),
+		Given: loaded.AllGiven(), Lock: lease, Lacks: loaded.Missing(),
+	}
+	awaited := loaded.Awaited().Without(func(state.Announcement) bool { return false }, now)
+	if len(awaited.Commits) > 0 {
+		shown.Awaited = &awaited
+	}
+	for _, c := range loaded.Checks() {
+		c.Rules, c.Told = "", nil
+		shown.Checks = append(shown.Checks, c)
+	}
+	if shown.Repo == "" {
+		shown.Repo = repo.String()
+	}
+	next, err := r.store(cell).NextPoll(ctx, repo)
+	if !next.IsZero() {
+		shown.Poll = &next
+	}
+	return shown, err
+}
+
+// RepoPage is a page of repositories, all of one cell. It may be short, or even empty, and still have a next one.
+type RepoPage struct {
+	Repos   []RepoSummary `json:"repos"`
+	Next    string        `json:"next,omitempty"`         // cursor of the next page; "" on the last
+	Missing string        `json:"missing_cell,omitempty"` // the cell, if it does not answer
+}
+
+// Page lists cell by cell the repositories whose paths begin with prefix, about limit at a time, as [state.Store.List]
+// does. It returns [watch.ErrBadAfter] for an invalid cursor.
+func (r *Repos) Page(ctx context.Context, prefix, after string, limit int) (page RepoPage, err error) {
+	page.Repos = []RepoSummary{}
+	page.Next, page.Missing, err = Page(ctx, r.Cells, after, func(
+		ctx context.Context, cell cells.Member, after string,
+	) (next string, err error) {
+		cursor, err := strconv.ParseUint(cmp.Or(after, "0"), 10, 64)
+		if err != nil {
+			return "", watch.ErrBadAfter
+		}
+		found, err := r.store(cell).List(ctx, prefix, cursor, limit)
+		for _, summary := range found.Repos {
+			page.Repos = append(page.Repos, NewRepoSummary(summary))
+		}
+		if found.Next != 0 {
+			next = strconv.FormatUint(found.Next, 10)
+		}
+		return next, err
+	})
+	return page, err
+}
+
+// Heads returns the published commits of repositories by ref, none of those of cells that do not answer.
+func (r *Repos) Heads(ctx context.Context, paths []string) ([]map[string]string, error) {
+	heads := make([]map[string]string, len(paths))
+	_, err := Each(ctx, r.Cells, func(cell cells.Member) error {
+		var here []int
+		var some []string
+		for i, path := range paths {
+			repo, err := events.ParseRepoPath(path)
+			if place, failed := r.Cells.Of(repo); err == nil && failed == nil && place == cell {
+				here, some = append(here, i), append(some, path)
+			}
+		}
+		found, err := r.store(cell).ManyHeads(ctx, some)
+		for n, byRef := range found {
+			heads[here[n]] = byRef
+		}
+		return err
+	})
+	return heads, err
+}
+
+// Failing returns the repositories of all cells that answer that failed last, up to limit.
+func (r *Repos) Failing(ctx context.Context, limit int) (all state.FailingRepos, err error) {
+	newest := func(a, b state.Summary) int { return b.Failing[0].At.Compare(a.Failing[0].At) }
+	list, _, missing, err := Gather(ctx, r.Cells, limit, newest, func(cell cells.Member) ([]state.Summary, bool, error) {
+		found, err := r.store(cell).Failing(ctx, limit)
+		all.Total += found.Total
+		return found.Repos, false, err
+	})
+	all.Repos, all.Missing = list, Names(missing)
+	return all, err
+}
