@@ -230,6 +230,8 @@ func CheckRemote(remote string) error {
 			"digits and ._-; name a credential instead")
 	case u.Scheme == "ssh" && strings.ContainsFunc(u.Path, isControl):
 		return errors.New("url has a control character in its path")
+	case u.Scheme == "ssh" && strings.HasPrefix(u.Path, "/-"): // the server may take it for an option
+		return errors.New("url has a path that begins with a dash")
 	case u.Scheme != "ssh" && u.User != nil:
 		return errors.New("url carries credentials; name a credential instead")
 	case u.Hostname() == "" || strings.Trim(u.Path, "/") == "":

@@ -32,6 +32,7 @@ type admission struct {
 }
 
 func (h *Handlers) admission(s ext.Sync) *admission {
+	s.Asked = h.Volume.Asked
 	parts := ext.Join(h.Extensions, s)
 	return &admission{known: s.Known, watches: s.Watches, parts: parts, digests: map[events.Ref]string{}}
 }

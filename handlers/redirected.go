@@ -19,7 +19,8 @@ func (h *Handlers) redirected(
 	if moved == "" || !slices.ContainsFunc(watches, func(w watch.Watch) bool { return w.FollowMoves }) {
 		return events.Change{}, false, nil
 	}
-	if events.CanonicalHost(moved) != events.CanonicalHost(admitted.URL) ||
+	if h.Volume.Asked(admitted.URL) != admitted.URL || // moved is not a URL that anybody writes
+		events.CanonicalHost(moved) != events.CanonicalHost(admitted.URL) ||
 		strings.EqualFold(events.CanonicalRemote(moved), events.CanonicalRemote(admitted.URL)) ||
 		events.CheckRemote(moved) != nil {
 		return events.Change{}, false, nil

@@ -59,14 +59,14 @@ var rank = map[string]int{intake.Ignored: 0, intake.Duplicate: 1, intake.Spooled
 
 func combine(outcomes []intake.Outcome) intake.Outcome {
 	out := outcomes[0]
-	changes := 0
+	changes, unwatched := 0, true
 	for _, one := range outcomes {
-		changes += one.Changes
+		changes, unwatched = changes+one.Changes, unwatched && one.Unwatched
 		if rank[one.Result] > rank[out.Result] {
 			out = one
 		}
 	}
-	out.Changes = changes
+	out.Changes, out.Unwatched = changes, unwatched
 	return out
 }
 

@@ -23,7 +23,7 @@ func (w webhook) Badge() string {
 // HasPage reports whether there may be a page of the repository: its name is a path, and it is not unwatched.
 func (w webhook) HasPage() bool {
 	_, err := events.ParseRepoPath(w.Repo)
-	return err == nil && !w.IsUnwatched()
+	return err == nil && !w.Unwatched
 }
 
 // verdictOf sums up an outcome.

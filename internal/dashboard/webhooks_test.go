@@ -26,7 +26,7 @@ func TestWebhooksLinkOnlyPages(t *testing.T) {
 		"acme/..":                            "",
 		"acme/" + strings.Repeat("long", 70): "",
 	} {
-		r := intake.Received{Source: "hub", Outcome: intake.Ignored, Verified: true, Repo: repo, Why: why}
+		r := intake.Received{Source: "hub", Outcome: intake.Ignored, Verified: true, Repo: repo, Why: why, Unwatched: !strings.Contains(why, " of ")}
 		if why == "" {
 			r.Outcome, r.Changes = intake.Accepted, 1
 		}

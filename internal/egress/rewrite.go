@@ -37,18 +37,20 @@ func ParseRewrites(items []string) (all Rewrites, err error) {
 
 var emptyPort = regexp.MustCompile(`^([a-zA-Z]+://[^/]*):/`)
 
-// checkEnd returns an error if a prefix could end within the name of a host or of a repository.
+// withoutEmptyPort removes the empty port of ssh://git@host:/path, which stands for git@host:path.
+func withoutEmptyPort(url string) string { return emptyPort.ReplaceAllString(url, "$1/") }
+
+// checkEnd returns an error if a prefix could end within the name of a host or of a repository, or has an empty port.
 func checkEnd(prefix string) error {
-	if !strings.HasSuffix(prefix, "/") {
-		return errors.New("want two URL prefixes that end in a slash, with an equals sign between them")
+	if !strings.HasSuffix(prefix, "/") || withoutEmptyPort(prefix) != prefix {
+		return errors.New("want two URL prefixes that end in a slash, with an equals sign between them and no empty port")
 	}
 	return nil
 }
 
-// Asked returns the URL that is asked for a written one. Of several prefixes the longest counts. It ignores the empty port
-// of ssh://git@host:/path, which stands for git@host:path.
+// Asked returns the URL that is asked for a written one. Of several prefixes the longest counts. It ignores an empty port.
 func (r Rewrites) Asked(written string) string {
-	longest, text := [2]string{}, emptyPort.ReplaceAllString(written, "$1/")
+	longest, text := [2]string{}, withoutEmptyPort(written)
 	for _, one := range r {
 		if hasPrefix(text, one[0]) && len(one[0]) > len(longest[0]) {
 			longest = one
@@ -64,12 +66,13 @@ func (r Rewrites) Asked(written string) string {
 func (r Rewrites) WithWritten(urls []string) []string {
 	all := slices.Clone(urls)
 	for _, asked := range urls {
+		asked = withoutEmptyPort(asked)
 		for _, one := range r {
 			if !hasPrefix(asked, one[1]) {
 				continue
 			}
 			written := one[0] + asked[len(one[1]):]
-			if r.Asked(written) == asked && !slices.Contains(all, written) {
+			if strings.EqualFold(r.Asked(written), asked) && !slices.Contains(all, written) {
 				all = append(all, written)
 			}
 		}

@@ -38,6 +38,7 @@ func TestRewrites(t *testing.T) {
 		"https://mirror.example.org/github/ada/x":  {"https://github.com/ada/x", "ssh://git@github.com/ada/x"},
 		"https://mirror.example.org/github/acme/x": {"ssh://git@github.com/acme/x"}, // https is asked elsewhere
 		"ssh://git@ssh.github.com:443/acme/x":      {"https://github.com/acme/x"},
+		"https://Mirror.example.org/github/acme/x": {"ssh://git@github.com/acme/x"},
 		"https://github.com/ada/x":                 nil,
 	} {
 		if got := all.WithWritten([]string{asked, asked}); !slices.Equal(got, append([]string{asked, asked}, want...)) {
@@ -52,6 +53,7 @@ func TestInvalidRewrites(t *testing.T) {
 		"https://github.com/=":                                                   "URL prefixes",
 		"https://github.com=https://mirror.example.org/":                         "slash",
 		"https://github.com/=https://mirror.example.org/github":                  "slash",
+		"ssh://git@github.com:/=https://github.com/":                             "empty port",
 		"git@github.com:=https://github.com/":                                    "URL prefixes",
 		"https://github.com/=https://ada:hunter2@mirror.example.org/":            "password",
 		"https://git.example/=https://git.example/mirrors/":                      "final URL",

@@ -32,6 +32,7 @@ type Sync struct {
 	Change    events.Change                        // zero in a poll or removal
 	Limiter   func(credential string) wire.Limiter // of the change's requests to hosts; nil in a poll or removal
 	Published volume.Published                     // only in a poll
+	Asked     func(url string) string              // as [volume.Volume.Asked]
 }
 
 // Part is the part of an extension in one sync. It implements any of [Filler], [Admitter], [Describer] and [Recorder].

@@ -42,6 +42,7 @@ func (f *Feed) Serve(w http.ResponseWriter, r *http.Request, who Client) {
 		c.end()
 		<-ended
 		_ = c.control.SetWriteDeadline(time.Now().Add(endTimeout))
+		_ = c.control.SetReadDeadline(time.Now().Add(endTimeout)) // of a body that was announced and never came
 	}()
 	_ = c.control.SetReadDeadline(time.Time{}) // that of the request would end the stream
 	if !f.add(c) {

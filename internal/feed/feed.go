@@ -29,7 +29,7 @@ type Config struct {
 	// Removed returns the tokens that were removed, of those with the given hashes. [access.Tokens.Removed] implements it.
 	Removed func(ctx context.Context, hashes []string) ([]string, error)
 
-	Max       int           // streams; default 10,000, or three quarters of the limit of open files if that is less
+	Max       int           // streams; default 5,000, or three quarters of the limit of open files if that is less
 	MaxApp    int           // streams of an app; default half of Max
 	Heartbeat time.Duration // between heartbeats of a stream; default 15 s
 	// between checks of tokens, and for which who may read a result is not decided again; default 2 s
@@ -68,8 +68,8 @@ var (
 )
 
 const (
-	defaultMax  = 10_000 // each takes some 40 KB
-	maxReads    = 256    // batches read from Redis that are being sent
+	defaultMax  = 5000 // each takes some 40 KB
+	maxReads    = 256  // batches read from Redis that are being sent
 	maxReadsApp = 64
 	readTimeout = 10 * time.Second
 )

@@ -117,7 +117,7 @@ func (w *world) openAs(who feed.Client, start feed.Start) *reading {
 }
 
 // dial opens a stream, over a connection with small buffers, and returns where it begins.
-func (w *world) dial(who feed.Client, start feed.Start) (*reading, feed.Cursor) {
+func (w *world) dial(who feed.Client, start feed.Start, header ...string) (*reading, feed.Cursor) {
 	w.Helper()
 	who.From = testenv.Must(w.feed.Locate(w.Context(), start))(w.T)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -132,7 +132,7 @@ func (w *world) dial(who feed.Client, start feed.Start) (*reading, feed.Cursor) 
 	conn := testenv.Must(net.Dial("tcp", server.Listener.Addr().String()))(w.T)
 	_ = conn.(*net.TCPConn).SetReadBuffer(64 << 10)
 	w.Cleanup(func() { conn.Close(); server.Close() })
-	testenv.Must(fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: test\r\n\r\n"))(w.T)
+	testenv.Must(fmt.Fprint(conn, strings.Join(append([]string{"GET / HTTP/1.1", "Host: test"}, header...), "\r\n")+"\r\n\r\n"))(w.T)
 	response := testenv.Must(http.ReadResponse(bufio.NewReader(conn), nil))(w.T)
 	return &reading{T: w.T, conn: conn, in: bufio.NewReader(response.Body)}, who.From
 }
@@ -543,6 +543,20 @@ func TestClientThatHasLeftIsForgotten(t *testing.T) {
 	}
 	w.watch("docs", "acme/widgets", "")
 	stays.want("synced " + w.add("docs", "acme/widgets"))
+}
+
+// TestBodyThatNeverComes has a request that announces a body and sends none, so the server waits for it at the end.
+func TestBodyThatNeverComes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, redistest.Start(t))
+	r, _ := w.dial(feed.Client{App: "docs"}, feed.Start{}, "Content-Length: 10")
+	r.next()
+	w.feed.Close()
+	r.ends()
+	_ = r.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := io.Copy(io.Discard, r.conn); err != nil { // until the server closes the connection
+		t.Error(err)
+	}
 }
 
 func TestCloseEndsStreamsAtOnce(t *testing.T) {

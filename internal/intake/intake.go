@@ -82,6 +82,8 @@ type Outcome struct {
 	Delivery string // ID assigned by the forge, or else generated
 	Changes  int    // number of changes, if accepted
 	Why      string // reason, if ignored; one line
+
+	Unwatched bool // it was ignored as nobody watches its repositories
 }
 
 // Take sends a verified delivery to Redis or, if that fails, to the spool. It takes less than a second by
@@ -179,7 +181,7 @@ func (in *Intake) deliver(
 			fresh = true
 			continue
 		case len(plan.Changes) == 0:
-			out.Result, out.Why = Ignored, plan.Ignored
+			out.Result, out.Why, out.Unwatched = Ignored, plan.Ignored, plan.Unwatched
 			return out, nil
 		}
 		for i := range plan.Changes {

@@ -30,18 +30,11 @@ type Received struct {
 	Changes  int    `json:"changes,omitempty"`
 	Why      string `json:"why,omitempty"` // it was ignored or refused
 
+	Unwatched bool `json:"unwatched,omitempty"` // it was ignored as nobody watches its repositories
+
 	// the signature is valid; if not, only At, Source, Forge, Outcome and Why are set
 	Verified bool  `json:"verified,omitempty"`
 	Skipped  int64 `json:"skipped,omitempty"` // number of requests dropped before this one, because there were too many
-}
-
-// nobodyWatches begins the reason why a delivery was ignored, before the name of its repository.
-const nobodyWatches = "nobody watches "
-
-// IsUnwatched reports whether there is no watch of the repository, whatever its ref.
-func (r Received) IsUnwatched() bool {
-	name, ok := strings.CutPrefix(r.Why, nobodyWatches)
-	return ok && r.Verified && r.Outcome == Ignored && name == r.Repo[:min(len(r.Repo), len(name))]
 }
 
 const (
@@ -200,7 +193,7 @@ func Unwatched(
 	}
 	counts := map[string]int{}
 	for _, r := range all {
-		if r.IsUnwatched() {
+		if r.Unwatched {
 			deliveries++
 			counts[r.Repo]++
 		}

@@ -21,6 +21,8 @@ type Plan struct {
 	Changes []events.Change
 	Auto    []watch.Watch // to put into the registry first
 	Ignored string        // why the delivery has no effect; one line
+
+	Unwatched bool // it has none as nobody watches its repositories, whatever the ref
 }
 
 // Concerned returns the URLs of the remotes whose watches determine the plan of a delivery.
@@ -52,6 +54,8 @@ func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.Remote
 		p.plan.Changes, p.plan.Ignored = nil, ""
 	case len(p.plan.Changes) > 0:
 		p.plan.Ignored = ""
+	default:
+		p.plan.Unwatched = len(d.Events) > 0 && len(p.watches(Concerned(d))) == 0
 	}
 	return p.plan
 }
@@ -107,7 +111,7 @@ func (p *planner) event(e forge.Event) {
 		}
 	}
 	if len(p.plan.Changes) == before {
-		p.ignore(fmt.Sprintf(nobodyWatches+"%s of %s", refName(e.Ref), e.Name()))
+		p.ignore(fmt.Sprintf("nobody watches %s of %s", refName(e.Ref), e.Name()))
 	}
 }
 
@@ -135,7 +139,7 @@ func (p *planner) pushed(e forge.Event, watches []watch.Watch) {
 // unwatched adds an automatic watch for a push to an unwatched repository, if the source allows it.
 func (p *planner) unwatched(e forge.Event) {
 	if e.Kind != forge.Pushed || isDefault(e) == no || !slices.ContainsFunc(e.URLs, p.src.Auto.Allows) {
-		p.ignore(nobodyWatches + e.Name())
+		p.ignore("nobody watches " + e.Name())
 		return
 	}
 	w, err := watch.New(watch.Watch{

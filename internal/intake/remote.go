@@ -74,7 +74,7 @@ func (p *planner) moved(e forge.Event) {
 	if len(from) == 0 {
 		to := p.watches(e.URLs)
 		if p.poll(to); len(to) == 0 {
-			p.ignore(fmt.Sprintf(nobodyWatches+"%s or %s", cmp.Or(e.From.String(), strings.Join(e.FromURLs, " ")), e.Name()))
+			p.ignore(fmt.Sprintf("nobody watches %s or %s", cmp.Or(e.From.String(), strings.Join(e.FromURLs, " ")), e.Name()))
 		}
 		return
 	}

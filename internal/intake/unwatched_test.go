@@ -28,9 +28,9 @@ func TestUnwatchedRepositoriesAreCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		j.Record(intake.Received{Source: "hub", Verified: true, Outcome: out.Result, Repo: intake.Repo(d), Why: out.Why})
+		j.Record(intake.Received{Source: "hub", Verified: true, Outcome: out.Result, Repo: intake.Repo(d), Why: out.Why, Unwatched: out.Unwatched})
 	}
-	j.Record(intake.Received{Source: "hub", Outcome: intake.Ignored, Repo: "acme/evil", Why: "nobody watches acme/evil"})
+	j.Record(intake.Received{Source: "hub", Outcome: intake.Ignored, Repo: "acme/evil", Why: "unauthorized"})
 	j.Close()
 	for since, want := range map[time.Duration]int{-time.Hour: 4, time.Hour: 0} {
 		n, repos, err := intake.Unwatched(t.Context(), r.client, events.DefaultNamespace, time.Now().Add(since))

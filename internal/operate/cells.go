@@ -37,7 +37,9 @@ func Gather[T any](
 	list = []T{}
 	missing, err = Each(ctx, set, func(cell cells.Member) error {
 		rows, rest, err := read(cell)
-		list, more = append(list, rows...), more || rest
+		if err == nil { // else some of its rows are missing
+			list, more = append(list, rows...), more || rest
+		}
 		return err
 	})
 	if !set.IsSingle() {

@@ -29,8 +29,11 @@ func (w *Watches) Page(ctx context.Context, q watch.Query) (page watch.Page, err
 		ctx context.Context, cell cells.Member, after string,
 	) (next string, err error) {
 		q.After = after
-		page, err = w.registry(cell).List(ctx, q)
-		return page.Next, err
+		found, err := w.registry(cell).List(ctx, q)
+		if err == nil {
+			page = found
+		}
+		return found.Next, err
 	})
 	return page, err
 }

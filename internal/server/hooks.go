@@ -137,7 +137,7 @@ func (h *hook) receive(in Intake, from *body, tracer trace.Tracer, start time.Ti
 		return
 	}
 	setStatus(span, http.StatusAccepted)
-	h.received.Delivery = out.Delivery
+	h.received.Delivery, h.received.Unwatched = out.Delivery, out.Unwatched
 	h.done(d, out.Result, out.Changes, out.Why)
 	reply(h.w, http.StatusAccepted, hookAnswer{
 		Delivery: out.Delivery, Accepted: out.Changes, Ignored: out.Why,

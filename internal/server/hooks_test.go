@@ -265,7 +265,7 @@ func TestWebhooksAreRecorded(t *testing.T) {
 		"accepted": {"hub", pushOfWidgets, hubHeader(pushOfWidgets, "push", "d1"),
 			intake.Received{Source: "hub", Forge: "github", Outcome: intake.Accepted, Event: "push", Delivery: "d1", Repo: "acme/widgets", Changes: 1, Verified: true}},
 		"ignored": {"hub", unwatched, hubHeader(unwatched, "push", "d2"),
-			intake.Received{Source: "hub", Forge: "github", Outcome: intake.Ignored, Event: "push", Delivery: "d2", Repo: "acme/others", Why: "nobody watches acme/others", Verified: true}},
+			intake.Received{Source: "hub", Forge: "github", Outcome: intake.Ignored, Event: "push", Delivery: "d2", Repo: "acme/others", Why: "nobody watches acme/others", Verified: true, Unwatched: true}},
 		"refused": {"hub", pushOfWidgets + " ", hubHeader(pushOfWidgets, "push", "d3"),
 			intake.Received{Source: "hub", Forge: "github", Outcome: "unauthorized"}},
 		"unknown": {"none", pushOfWidgets, nil, intake.Received{Source: "none", Outcome: "unknown", Why: "no such webhook source"}},

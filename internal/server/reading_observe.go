@@ -48,7 +48,9 @@ func (m *measured) begin(status int) {
 }
 
 func (m *measured) WriteHeader(status int) {
-	m.begin(status)
+	if status >= 200 { // others come before the answer
+		m.begin(status)
+	}
 	m.ResponseWriter.WriteHeader(status)
 }
 

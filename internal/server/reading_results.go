@@ -22,7 +22,7 @@ func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from reque
 		return err
 	}
 	defer release()
-	at, err := s.Feed.Locate(r.Context(), start)
+	at, err := s.locate(r, from, start)
 	if err != nil {
 		return refusedStart(w, err)
 	}
@@ -33,13 +33,23 @@ func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from reque
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	header.Set("Connection", "close") // HTTP/2 ignores it
+	header.Set("Connection", "close")
 	who := feed.Client{App: from.who.App, From: at}
 	if !from.who.Operator {
 		who.Token = access.HashOf(access.TokenOf(r))
 	}
 	s.Feed.Serve(w, r, who)
 	return nil
+}
+
+// locate returns the position of a stream. It asks Redis, so it counts as a request, while the stream itself does not.
+func (s *Reading) locate(r *http.Request, from request, start feed.Start) (feed.Cursor, error) {
+	release, err := s.requests.take(from.who.App, maxRequests, maxRequestsApp, errBusy)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return s.Feed.Locate(r.Context(), start)
 }
 
 // startOf returns where a stream begins. Last-Event-ID comes first: browsers send it when they repeat a request.

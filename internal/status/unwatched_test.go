@@ -32,7 +32,7 @@ func TestUnwatchedWebhooksAreListed(t *testing.T) {
 	for n := range 25 {
 		for range 1 + (24-n)/24 { // two of the first
 			repo := fmt.Sprintf("acme/r%02d", n)
-			j.Record(intake.Received{Source: "hub", Verified: true, Outcome: intake.Ignored, Repo: repo, Why: "nobody watches " + repo})
+			j.Record(intake.Received{Source: "hub", Verified: true, Outcome: intake.Ignored, Repo: repo, Unwatched: true})
 		}
 	}
 	j.Close()

@@ -114,12 +114,15 @@ func (s *syncer) lfsClient(ctx context.Context, l *largeFiles, folder string) (*
 	if err != nil {
 		return nil, err
 	}
-	server = s.v.net.Asked(server)
+	origin := asked
+	if rewritten := s.v.net.Asked(server); rewritten != server {
+		server, origin = rewritten, rewritten
+	}
 	if from.AuthFor == nil {
 		from.AuthFor = func(context.Context, string) (wire.Auth, error) { return wire.Auth{}, nil }
 	}
 	sender := &wire.Sender{
-		Network: s.v.net, Remote: asked, Foreign: foreign && asked == url,
+		Network: s.v.net, Remote: origin, Foreign: foreign && origin == url,
 		Limits: s.v.cfg.wireLimits(from.Limiter), Auth: from.AuthFor,
 	}
 	return &lfs.Client{Server: server, Ref: ref, Sender: sender, Store: l.store, Count: s.progress.count}, nil

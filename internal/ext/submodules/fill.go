@@ -59,7 +59,7 @@ func (p part) IsFilled(w watch.Watch, ref events.Ref, isDefault bool) bool {
 	}
 	named, err := p.scopes(w.App, ref, isDefault)
 	return err == nil && !slices.ContainsFunc(missing, func(m checkout.Part) bool {
-		return m.URL != "" && named.best(m.URL) != m.Credential
+		return m.URL != "" && named.best(p.Asked(m.URL)) != m.Credential
 	})
 }
 
