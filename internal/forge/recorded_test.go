@@ -210,11 +210,11 @@ func TestGitHubExamples(t *testing.T) {
 		t.Skip("npm pack does not work here")
 	}
 	const (
-		hello = "Codertocat/Hello-World https://github.com/Codertocat/Hello-World.git,ssh://git@github.com/Codertocat/Hello-World.git "
-		octo  = "Octocoders/Hello-World https://github.com/Octocoders/Hello-World.git,ssh://git@github.com/Octocoders/Hello-World.git "
+		hello = "Codertocat/Hello-World https://github.com/Codertocat/Hello-World.git,ssh://git@github.com:/Codertocat/Hello-World.git "
+		octo  = "Octocoders/Hello-World https://github.com/Octocoders/Hello-World.git,ssh://git@github.com:/Octocoders/Hello-World.git "
 		after = "6113728f27ae82c7b1a177c8d03f9e96e0adf246"
 		gone  = "ref_deleted " + hello + "refs/tags/simple-tag - -"
-		moved = "moved " + octo + "from octocat/Hello-World https://github.com/octocat/Hello-World.git,ssh://git@github.com/octocat/Hello-World.git"
+		moved = "moved " + octo + "from octocat/Hello-World https://github.com/octocat/Hello-World.git,ssh://git@github.com:/octocat/Hello-World.git"
 	)
 	want := map[string][]string{
 		"ping":   {"ping", "ping", "ping", "ping"},
