@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	idleStreams   = 10_000
+	idleStreams   = 5_000
 	idleMemory    = 300 << 20
 	idleAddresses = 8 // that the clients connect from
 )
 
-// TestTenThousandStreams has a process with the role reader serve 10,000 idle streams of results, and then one result to each.
-func TestTenThousandStreams(t *testing.T) {
+// TestThousandsOfStreams has a process with the role reader serve 5,000 idle streams of results, and then one result to each.
+func TestThousandsOfStreams(t *testing.T) {
 	testenv.Long(t)
 	testenv.SkipUnderRace(t)
 	raiseOpenFiles(t, idleStreams+2000)
