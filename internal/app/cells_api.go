@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/redis/go-redis/v9"
-
 	"lockstep/events"
 	"lockstep/internal/cells"
 	"lockstep/internal/changes"
@@ -14,11 +12,10 @@ import (
 
 // placeAPI makes changes go to the cell of their repository, and their progress come from there, if the process belongs
 // to a directory. tracker is of this process' cell.
-func placeAPI(cfg Config, api *server.Config, client redis.UniversalClient, tracker *changes.Tracker) {
+func placeAPI(cfg Config, api *server.Config, all *cells.Set, tracker *changes.Tracker) {
 	if cfg.cells == nil {
 		return
 	}
-	all := cells.All(client, cfg.cells)
 	api.TopicOf = func(repo events.RepoPath) (string, error) {
 		cell, err := all.Of(repo)
 		return cell.Namespace.Changes(), err

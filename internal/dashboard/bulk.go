@@ -40,11 +40,7 @@ func (d *Dashboard) findLetters(
 			err = ctx.Err()
 		}
 	}
-	names := make([]string, len(away))
-	for i, cell := range away {
-		names[i] = cell.Cell
-	}
-	return found, more, strings.Join(names, ", "), err
+	return found, more, strings.Join(operate.Names(away), ", "), err
 }
 
 // confirmRetryAll asks before all letters that match are retried.

@@ -50,6 +50,9 @@ func checkEnd(prefix string) error {
 
 // Asked returns the URL that is asked for a written one. Of several prefixes the longest counts. It ignores an empty port.
 func (r Rewrites) Asked(written string) string {
+	if len(r) == 0 { // several times in each sync
+		return written
+	}
 	longest, text := [2]string{}, withoutEmptyPort(written)
 	for _, one := range r {
 		if hasPrefix(text, one[0]) && len(one[0]) > len(longest[0]) {

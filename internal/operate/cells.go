@@ -29,7 +29,8 @@ func Each(ctx context.Context, set *cells.Set, fn func(cells.Member) error) ([]c
 }
 
 // Gather returns the rows that read finds in each cell that answers, and the other cells. The rows of several cells
-// are sorted by compare. It returns up to limit rows, all if it is 0, and reports whether there are more.
+// are sorted by compare. It returns up to limit rows, all if it is 0, and reports whether there are more. Rows that read
+// returns with an error count: a caller may have no time to read them all.
 func Gather[T any](
 	ctx context.Context, set *cells.Set, limit int, compare func(a, b T) int,
 	read func(cells.Member) (rows []T, more bool, err error),
@@ -37,9 +38,7 @@ func Gather[T any](
 	list = []T{}
 	missing, err = Each(ctx, set, func(cell cells.Member) error {
 		rows, rest, err := read(cell)
-		if err == nil { // else some of its rows are missing
-			list, more = append(list, rows...), more || rest
-		}
+		list, more = append(list, rows...), more || rest
 		return err
 	})
 	if !set.IsSingle() {
@@ -49,6 +48,23 @@ func Gather[T any](
 		list, more = list[:limit], true
 	}
 	return list, more, missing, err
+}
+
+// pages returns the rows of the pages of a cell after a cursor, up to limit, all if it is 0, and reports whether there are
+// more. With an error it returns those before it.
+func pages[T any](
+	limit int, after string, read func(after string) (rows []T, next string, err error),
+) (list []T, more bool, err error) {
+	for {
+		rows, next, err := read(after)
+		list = append(list, rows...)
+		if limit > 0 && len(list) > limit {
+			return list[:limit], true, err
+		}
+		if after = next; err != nil || next == "" {
+			return list, false, err
+		}
+	}
 }
 
 // Shown returns the name of a cell for documents: "" if there is only one.

@@ -129,18 +129,13 @@ func (l *Letters) List(ctx context.Context, q LetterQuery) ([]Letter, bool, []ce
 		}
 		return b.At.Compare(a.At)
 	}
+	in := q
+	in.Limit = 0
 	return Gather(ctx, l.Cells, q.Limit, byTime, func(cell cells.Member) (list []Letter, more bool, err error) {
-		in := q
-		for in.Limit = 0; ; {
-			page, next, err := l.read(ctx, cell, in)
-			list = append(list, page...)
-			if q.Limit > 0 && len(list) > q.Limit {
-				return list[:q.Limit], true, err
-			}
-			if in.After = next; err != nil || next == "" {
-				return list, false, err
-			}
-		}
+		return pages(q.Limit, q.After, func(after string) ([]Letter, string, error) {
+			in.After = after
+			return l.read(ctx, cell, in)
+		})
 	})
 }
 

@@ -42,17 +42,17 @@ func (w *Watches) Page(ctx context.Context, q watch.Query) (page watch.Page, err
 // reports whether there are more.
 func (w *Watches) List(ctx context.Context, q watch.Query) ([]watch.Watch, bool, []cells.Missing, error) {
 	byRepo := func(a, b watch.Watch) int { return cmp.Compare(a.Repo.Key(), b.Repo.Key()) }
+	in := q
+	in.Limit = 1000
 	return Gather(ctx, w.Cells, q.Limit, byRepo, func(cell cells.Member) (list []watch.Watch, more bool, err error) {
-		in := q
-		for in.Limit = 1000; ; {
+		list, more, err = pages(q.Limit, q.After, func(after string) ([]watch.Watch, string, error) {
+			in.After = after
 			page, err := w.registry(cell).List(ctx, in)
-			list = append(list, page.Watches...)
-			if q.Limit > 0 && len(list) > q.Limit {
-				return list[:q.Limit], true, err
-			}
-			if in.After = page.Next; err != nil || page.Next == "" {
-				return list, false, err
-			}
+			return page.Watches, page.Next, err
+		})
+		if err != nil {
+			list = nil // a part of a cell would pass for all of it
 		}
+		return list, more, err
 	})
 }
