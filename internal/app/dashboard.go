@@ -27,7 +27,7 @@ func openDashboard(
 		Leases: api.Leases, Letters: api.Letters, Streams: api.Streams,
 		Hosts: api.Hosts, Repos: api.Repos, Watches: api.Watches, Activities: state.NewStore(client, namespace),
 		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
-		Guard: server.Guard{Token: cfg.APIToken(), Loopback: server.Loopback(listener)},
+		Guard: server.Guard{Token: cfg.APIToken, Loopback: server.Loopback(listener)},
 		Proxy: dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},
 		Realm: string(namespace), Version: ReadBuild().Version, Log: cfg.Log,
 	}

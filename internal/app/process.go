@@ -175,7 +175,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	cfg.Metrics.ExportHosts(limits)
 	tracker := changes.NewTracker(client, namespace)
 	httpConfig := server.Config{
-		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken(), Proxies: cfg.Proxies(),
+		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken, Proxies: cfg.Proxies(),
 		Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"), Propagator: cfg.Traces.Propagator(),
 	}
@@ -228,7 +228,7 @@ func serveAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
 		cfg.Metrics.ExportHosts(telemetry.NewHosts(ReadHosts(cfg.Config, client)))
 	}
 	return server.ServeAdmin(ctx, listener, server.Config{
-		Live: cfg.live, Ready: cfg.ready, Metrics: cfg.Metrics.Handler(), Token: cfg.APIToken(), Log: cfg.Log,
+		Live: cfg.live, Ready: cfg.ready, Metrics: cfg.Metrics.Handler(), Token: cfg.APIToken, Log: cfg.Log,
 	})
 }
 

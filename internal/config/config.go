@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/knadh/koanf/parsers/yaml"
@@ -86,10 +87,10 @@ type Config struct {
 	Spool       string        `koanf:"spool"`
 	ResultsKeep time.Duration `koanf:"results-keep"`
 
-	admin    Admin          // parsed admin-header
-	proxies  []netip.Prefix // parsed trusted-proxies
-	apiToken string
-	hasHooks bool // webhook sources are configured
+	admin    Admin                   // parsed admin-header
+	proxies  []netip.Prefix          // parsed trusted-proxies
+	apiToken *atomic.Pointer[string] // as last read; copies of the Config share it
+	hasHooks bool                    // webhook sources are configured
 
 	usualRequests int            // parsed host-requests
 	hostRequests  map[string]int // by host
@@ -188,17 +189,19 @@ func (c *Config) check(environ []string) error {
 	if _, err := c.redisPassword(); err != nil {
 		return Named(err)
 	}
-	if c.apiToken, err = readSecret(c.APITokenFile); err != nil {
-		return Named(fmt.Errorf("api-token-file: %w", err))
+	token, origin := Variable(environ, EnvPrefix+"API_TOKEN"), EnvPrefix+"API_TOKEN"
+	if c.APITokenFile != "" {
+		origin = "api-token-file"
+		if token, err = readSecret(c.APITokenFile); err != nil {
+			return Named(fmt.Errorf("api-token-file: %w", err))
+		}
 	}
-	origin := "api-token-file"
-	if c.apiToken == "" {
-		c.apiToken, origin = Variable(environ, EnvPrefix+"API_TOKEN"), EnvPrefix+"API_TOKEN"
-	}
-	if c.apiToken != "" && len(c.apiToken) < minToken {
+	if token != "" && len(token) < minToken {
 		return Named(fmt.Errorf("%s: shorter than %d bytes, so it could be guessed; create a token with: "+
 			"openssl rand -hex 32", origin, minToken))
 	}
+	c.apiToken = &atomic.Pointer[string]{}
+	c.apiToken.Store(&token)
 	c.hasHooks = c.Hooks != "" || slices.ContainsFunc(environ, func(pair string) bool {
 		return strings.HasPrefix(pair, EnvPrefix+"HOOK_")
 	})
@@ -282,7 +285,7 @@ func (c *Config) checkServe() error {
 		return err
 	}
 	// Webhooks are authenticated by their signatures; without a token the API accepts no changes from other machines.
-	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.apiToken == "" && !c.hasHooks && !loopback(c.Listen) {
+	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.APIToken() == "" && !c.hasHooks && !loopback(c.Listen) {
 		return fmt.Errorf("listen %s: other machines can reach the receiver and no API token is set; "+
 			"set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
 	}
@@ -320,8 +323,17 @@ func (c *Config) redisPassword() (string, error) {
 	return password, nil
 }
 
-// APIToken returns the bearer token of the HTTP API, or "" if there is none.
-func (c *Config) APIToken() string { return c.apiToken }
+// APIToken returns the bearer token of the HTTP API, or "" if there is none. It reads the file of the token again. While
+// that has none that is valid, as when it is being replaced, the last one remains.
+func (c *Config) APIToken() string {
+	if c.apiToken == nil {
+		return ""
+	}
+	if token, err := readSecret(c.APITokenFile); err == nil && len(token) >= minToken {
+		c.apiToken.Store(&token)
+	}
+	return *c.apiToken.Load()
+}
 
 // Has reports whether the process has a role.
 func (c *Config) Has(role string) bool { return slices.Contains(c.Roles, role) }

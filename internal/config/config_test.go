@@ -164,6 +164,34 @@ func TestPublicReceiverWithToken(t *testing.T) {
 	}
 }
 
+func TestAPITokenIsReadAgain(t *testing.T) {
+	file := write(t, "the very first t0ken\n")
+	c, err := config.Load(flags(t, "--api-token-file", file), "", []string{"LOCKSTEP_API_TOKEN=the t0ken of the variable"})
+	if err != nil || c.APIToken() != "the very first t0ken" {
+		t.Fatalf("token %q, error %v", c.APIToken(), err)
+	}
+	copied := c // as processes hand it on
+	for _, step := range []struct{ content, want string }{
+		{"the next, longer t0ken\n", "the next, longer t0ken"},
+		{"", "the next, longer t0ken"},      // being written
+		{"short", "the next, longer t0ken"}, // being written
+		{"the last t0ken of all", "the last t0ken of all"},
+	} {
+		if err := os.WriteFile(file, []byte(step.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := copied.APIToken(); got != step.want {
+			t.Errorf("after %q: token %q, want %q", step.content, got, step.want)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.APIToken(); got != "the last t0ken of all" {
+		t.Errorf("without the file: token %q", got)
+	}
+}
+
 func TestPublicReceiverWithWebhookSources(t *testing.T) {
 	for name, tc := range map[string]struct{ args, environ []string }{
 		"folder":        {args: []string{"--listen", ":8080", "--hooks", "/etc/lockstep/hooks"}},

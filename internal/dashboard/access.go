@@ -20,10 +20,11 @@ type access struct {
 	attempts *attempts
 }
 
-func newAccess(cfg Config) (access, error) {
-	sessions, err := newSessions(cfg.Guard.Token, cfg.Realm)
-	ended := endedSessions{cfg.Redis, cfg.Realm}
-	return access{guard: cfg.Guard, proxy: cfg.Proxy, sessions: sessions, ended: ended, attempts: newAttempts()}, err
+func newAccess(cfg Config) access {
+	return access{
+		guard: cfg.Guard, proxy: cfg.Proxy, sessions: newSessions(cfg.Guard, cfg.Realm),
+		ended: endedSessions{cfg.Redis, cfg.Realm}, attempts: newAttempts(),
+	}
 }
 
 // visitor is the sender of a request. The zero visitor is anonymous and sees only public data.
@@ -43,7 +44,7 @@ func (a *access) visitor(r *http.Request) visitor {
 	if user := a.user(r); user != "" {
 		return visitor{name: user, binding: "user " + user}
 	}
-	if r.Header.Get("Authorization") != "" && a.guard.Token != "" && a.guard.Check(r) == nil {
+	if r.Header.Get("Authorization") != "" && a.guard.HasToken() && a.guard.Check(r) == nil {
 		return visitor{name: "token"}
 	}
 	for _, s := range a.sessions.read(r) {
@@ -51,7 +52,7 @@ func (a *access) visitor(r *http.Request) visitor {
 			return visitor{name: "token", binding: "session " + s.id, expires: s.expires, logout: true}
 		}
 	}
-	if a.guard.Token == "" && !a.proxied(r) && a.guard.Check(r) == nil {
+	if !a.guard.HasToken() && !a.proxied(r) && a.guard.Check(r) == nil {
 		return visitor{name: "localhost", binding: "localhost"}
 	}
 	return visitor{}

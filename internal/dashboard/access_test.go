@@ -25,35 +25,32 @@ func TestAuthentication(t *testing.T) {
 		header http.Header
 		want   string
 	}{
-		"anonymous":                         {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", nil, ""},
-		"the token":                         {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", bearer, "token"},
-		"a wrong token":                     {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer no"}}, ""},
-		"the token with another scheme":     {server.Guard{Token: token}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Basic " + token}}, ""},
-		"local, but a token is configured":  {server.Guard{Token: token, Loopback: true}, Proxy{}, "127.0.0.1", "localhost", nil, ""},
+		"anonymous":                         {server.Guard{Token: fixed(token)}, Proxy{}, "192.0.2.1", "", nil, ""},
+		"the token":                         {server.Guard{Token: fixed(token)}, Proxy{}, "192.0.2.1", "", bearer, "token"},
+		"a wrong token":                     {server.Guard{Token: fixed(token)}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer no"}}, ""},
+		"the token with another scheme":     {server.Guard{Token: fixed(token)}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Basic " + token}}, ""},
+		"local, but a token is configured":  {server.Guard{Token: fixed(token), Loopback: true}, Proxy{}, "127.0.0.1", "localhost", nil, ""},
 		"local without a token":             {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost:8080", nil, "localhost"},
 		"local through a proxy":             {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "localhost", http.Header{"X-Forwarded-For": {"192.0.2.1"}}, ""},
 		"local with a rebound DNS name":     {server.Guard{Loopback: true}, Proxy{}, "127.0.0.1", "evil.example", nil, ""},
 		"remote without a token":            {server.Guard{}, Proxy{}, "192.0.2.1", "localhost", nil, ""},
 		"no token and an empty one given":   {server.Guard{}, Proxy{}, "192.0.2.1", "", http.Header{"Authorization": {"Bearer "}}, ""},
-		"the proxy's user":                  {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
-		"the proxy's user over IPv6":        {server.Guard{Token: token}, proxy, "::ffff:10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
-		"the header from elsewhere":         {server.Guard{Token: token}, proxy, "10.2.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
-		"the header twice":                  {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob", "ada"}}, ""},
-		"an empty header":                   {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {" "}}, ""},
-		"a header with a control character": {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob\u202eada"}}, ""},
-		"a very long header":                {server.Guard{Token: token}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {strings.Repeat("b", 201)}}, ""},
-		"a listed user":                     {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, "ada"},
-		"an unlisted user":                  {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
-		"a user in another case":            {server.Guard{Token: token}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"Ada"}}, ""},
-		"the token through the proxy":       {server.Guard{Token: token}, proxy, "10.1.2.3", "", bearer, "token"},
+		"the proxy's user":                  {server.Guard{Token: fixed(token)}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
+		"the proxy's user over IPv6":        {server.Guard{Token: fixed(token)}, proxy, "::ffff:10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, "bob"},
+		"the header from elsewhere":         {server.Guard{Token: fixed(token)}, proxy, "10.2.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
+		"the header twice":                  {server.Guard{Token: fixed(token)}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob", "ada"}}, ""},
+		"an empty header":                   {server.Guard{Token: fixed(token)}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {" "}}, ""},
+		"a header with a control character": {server.Guard{Token: fixed(token)}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob\u202eada"}}, ""},
+		"a very long header":                {server.Guard{Token: fixed(token)}, proxy, "10.1.2.3", "", http.Header{"X-Forwarded-User": {strings.Repeat("b", 201)}}, ""},
+		"a listed user":                     {server.Guard{Token: fixed(token)}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, "ada"},
+		"an unlisted user":                  {server.Guard{Token: fixed(token)}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"bob"}}, ""},
+		"a user in another case":            {server.Guard{Token: fixed(token)}, some, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"Ada"}}, ""},
+		"the token through the proxy":       {server.Guard{Token: fixed(token)}, proxy, "10.1.2.3", "", bearer, "token"},
 		"through the proxy as localhost":    {server.Guard{Loopback: true}, proxy, "10.1.2.3", "localhost", nil, ""},
-		"the header without a proxy":        {server.Guard{Token: token}, Proxy{}, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, ""},
+		"the header without a proxy":        {server.Guard{Token: fixed(token)}, Proxy{}, "10.1.2.3", "", http.Header{"X-Forwarded-User": {"ada"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, err := newAccess(Config{Guard: tc.guard, Proxy: tc.proxy})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := newAccess(Config{Guard: tc.guard, Proxy: tc.proxy})
 			r := httptest.NewRequest("GET", "/", nil)
 			r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(tc.from), 4711).String()
 			r.Host = tc.host
@@ -73,10 +70,7 @@ func TestAuthentication(t *testing.T) {
 }
 
 func TestOriginSkipsTrustedProxies(t *testing.T) {
-	a, err := newAccess(Config{Guard: server.Guard{Token: token}, Proxy: Proxy{Header: "X-Forwarded-User", From: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := newAccess(Config{Guard: server.Guard{Token: fixed(token)}, Proxy: Proxy{Header: "X-Forwarded-User", From: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}})
 	for name, tc := range map[string]struct {
 		from, forwarded, want string
 	}{
@@ -389,11 +383,7 @@ func TestLogoutDeletesTheCookie(t *testing.T) {
 
 func TestSessionIsValidOnAllReplicasUntilTheTokenChanges(t *testing.T) {
 	make := func(token, realm string) sessions {
-		s, err := newSessions(token, realm)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
+		return newSessions(server.Guard{Token: fixed(token)}, realm)
 	}
 	cookieOf := func(s sessions) *http.Cookie {
 		w := httptest.NewRecorder()
@@ -415,6 +405,12 @@ func TestSessionIsValidOnAllReplicasUntilTheTokenChanges(t *testing.T) {
 	}
 	if none := make("", "a"); valid(none, cookieOf(none)) {
 		t.Error("a session is valid without a token")
+	}
+	present := token
+	rotated := newSessions(server.Guard{Token: func() string { return present }}, "a")
+	before := cookieOf(rotated)
+	if present = "the next token"; valid(rotated, before) || !valid(rotated, cookieOf(rotated)) {
+		t.Error("a session outlives the token that it began with, or none begins with the next one")
 	}
 	for i := range c.Value {
 		changed := []byte(c.Value)

@@ -109,15 +109,11 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 			return intake.Recent(ctx, cfg.Redis, events.Namespace(cfg.Realm))
 		}
 	}
-	access, err := newAccess(cfg)
-	if err != nil {
-		return nil, err
-	}
 	assets, err := loadAssets()
 	if err != nil {
 		return nil, err
 	}
-	d := &Dashboard{cfg: cfg, assets: assets, access: access, tail: newTail(cfg.Redis, cfg.Results),
+	d := &Dashboard{cfg: cfg, assets: assets, access: newAccess(cfg), tail: newTail(cfg.Redis, cfg.Results),
 		followers: &sharedFollowers{list: cfg.Followers}, histories: newHistories(cfg.Redis)}
 	d.hub = newHub(ctx, cfg.Log)
 	d.tail.start = d.hub.run

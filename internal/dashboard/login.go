@@ -24,7 +24,7 @@ func (d *Dashboard) showLogin(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Dashboard) answerLogin(w http.ResponseWriter, r *http.Request, status int, next, why string) {
-	d.answer(w, r, status, "login", "Log in", loginPage{next, why, d.cfg.Guard.Token != "", d.cfg.Proxy.Header != ""})
+	d.answer(w, r, status, "login", "Log in", loginPage{next, why, d.cfg.Guard.HasToken(), d.cfg.Proxy.Header != ""})
 }
 
 // login starts a session for a visitor who submits the API token. It needs no CSRF token, because there is no session
@@ -38,7 +38,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	next, from := safeNext(r.PostForm.Get("next")), d.access.origin(r)
 	log := d.cfg.Log.With("from", from.String())
 	switch {
-	case d.cfg.Guard.Token == "":
+	case !d.cfg.Guard.HasToken():
 		d.answerLogin(w, r, http.StatusForbidden, next, "No API token is configured.")
 	case d.cfg.Guard.Is(strings.TrimSpace(r.PostForm.Get("token"))): // even if the address has too many failed attempts
 		d.access.sessions.start(w, d.access.secure(r))

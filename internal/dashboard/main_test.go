@@ -65,7 +65,7 @@ func (d *desk) open(change func(*Config)) *desk {
 		Leases: &operate.Leases{Cells: set}, Letters: &operate.Letters{Cells: set}, Repos: &operate.Repos{Cells: set}, Activities: states, Watches: &operate.Watches{Cells: set},
 		Streams: telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
 		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: d.client, Prefix: string(namespace)}),
-		Guard:   server.Guard{Token: token, Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),
+		Guard:   server.Guard{Token: fixed(token), Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),
 	}
 	if change != nil {
 		change(&cfg)
@@ -377,3 +377,6 @@ func dialFrom(address string) *http.Transport {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	return &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
 }
+
+// fixed returns a token that does not change.
+func fixed(token string) func() string { return func() string { return token } }

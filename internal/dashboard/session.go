@@ -1,15 +1,15 @@
 package dashboard
 
 import (
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"fmt"
 	"net/http"
 	"time"
+
+	"lockstep/internal/server"
 )
 
 const (
@@ -28,21 +28,15 @@ const (
 // token ends all of them. Without a token there are no sessions, and CSRF tokens are signed with a random
 // key.
 type sessions struct {
-	key      []byte
-	disabled bool
+	guard  server.Guard
+	realm  string
+	random []byte // the key without a token
 }
 
-func newSessions(token, realm string) (sessions, error) {
-	if token == "" {
-		key := make([]byte, sha256.Size)
-		_, _ = rand.Read(key) // never fails
-		return sessions{key: key, disabled: true}, nil
-	}
-	key, err := hkdf.Key(sha256.New, []byte(token), nil, "lockstep dashboard 1 "+realm, sha256.Size)
-	if err != nil {
-		return sessions{}, fmt.Errorf("dashboard: derive a key from the API token: %w", err)
-	}
-	return sessions{key: key}, nil
+func newSessions(guard server.Guard, realm string) sessions {
+	random := make([]byte, sha256.Size)
+	_, _ = rand.Read(random) // never fails
+	return sessions{guard, realm, random}
 }
 
 type session struct {
@@ -83,7 +77,7 @@ const maxSessions = 8
 // read returns the request's sessions, each with a valid signature and not expired. There are several after
 // logins over HTTP and HTTPS, or for several hosts of a domain.
 func (s sessions) read(r *http.Request) (valid []session) {
-	if s.disabled {
+	if !s.guard.HasToken() {
 		return nil
 	}
 	for _, name := range []string{secureCookie, plainCookie} {
@@ -112,7 +106,11 @@ func (s sessions) validCSRF(binding, token string) bool {
 }
 
 func (s sessions) sign(purpose string, content []byte) []byte {
-	mac := hmac.New(sha256.New, s.key)
+	key := s.guard.Key("lockstep dashboard 1 " + s.realm)
+	if key == nil {
+		key = s.random
+	}
+	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(purpose + "\x00"))
 	mac.Write(content)
 	return mac.Sum(nil)

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	"lockstep/internal/server"
 )
 
 func decoded(value string) string {
@@ -15,10 +17,7 @@ func decoded(value string) string {
 }
 
 func TestSessionExpires(t *testing.T) {
-	s, err := newSessions(token, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newSessions(server.Guard{Token: fixed(token)}, "a")
 	signed := func(expires time.Time) *http.Request {
 		value := make([]byte, 8+sessionID)
 		binary.BigEndian.PutUint64(value, uint64(expires.Unix()))

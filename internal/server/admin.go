@@ -29,7 +29,7 @@ func ServeAdmin(ctx context.Context, listener net.Listener, cfg Config) error {
 // AdminHandler returns the handler of [ServeAdmin].
 func AdminHandler(cfg Config) http.Handler {
 	if cfg.Loopback {
-		cfg.Token = "" // local users need no token; ownSite still refuses pages in a local browser
+		cfg.Token = nil // local users need no token; ownSite still refuses pages in a local browser
 	}
 	mux := http.NewServeMux()
 	for pattern, handler := range map[string]http.HandlerFunc{

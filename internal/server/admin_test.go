@@ -41,7 +41,7 @@ func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 		"local with a token, none configured":        {true, "", bearer, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv := httptest.NewServer(server.AdminHandler(server.Config{Token: tc.token, Loopback: tc.loopback, Metrics: telemetry.New().Handler()}))
+			srv := httptest.NewServer(server.AdminHandler(server.Config{Token: fixed(tc.token), Loopback: tc.loopback, Metrics: telemetry.New().Handler()}))
 			defer srv.Close()
 			if status, text := do(t, "GET", srv.URL+path, "", tc.header); status != tc.status {
 				t.Errorf("%d %.200s, want %d", status, text, tc.status)

@@ -150,7 +150,7 @@ func TestGetChangeErrors(t *testing.T) {
 func TestResultNeedsToken(t *testing.T) {
 	t.Parallel()
 	cfg := tracked(t, redistest.Start(t))
-	cfg.Token = "t0ken"
+	cfg.Token = fixed("t0ken")
 	srv := httptest.NewServer(documented(t, cfg))
 	defer srv.Close()
 	for token, want := range map[string]int{"": http.StatusUnauthorized, "other": http.StatusUnauthorized, "t0ken": http.StatusNotFound} {

@@ -29,7 +29,7 @@ func startAdmin(t *testing.T) (url string, redisServer *redistest.Server) {
 	srv := httptest.NewServer(documented(t, server.Config{
 		Letters: &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})},
 		Streams: telemetry.NewStreams(client, string(namespace), namespace.Changes(), namespace.Results()),
-		Token:   "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Token:   fixed("t0ken"), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL, redisServer
@@ -235,7 +235,7 @@ func TestLetterOfSeveralCellsNeedsACell(t *testing.T) {
 		}
 		client.XAdd(t.Context(), &redis.XAddArgs{Stream: cells.PrefixOf(name).Dead(), ID: "5-0", Values: []string{"reason", "r"}})
 	}
-	handler := documented(t, server.Config{Letters: &operate.Letters{Cells: cells.All(client, directory)}, Token: "t0ken", Metrics: http.NotFoundHandler()})
+	handler := documented(t, server.Config{Letters: &operate.Letters{Cells: cells.All(client, directory)}, Token: fixed("t0ken"), Metrics: http.NotFoundHandler()})
 	for request, want := range map[string]int{
 		"GET 5-0": http.StatusConflict, "POST 5-0/retry": http.StatusConflict, "DELETE 5-0": http.StatusConflict, "GET 5-0?cell=eu-1": http.StatusOK,
 	} {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -14,8 +15,18 @@ import (
 // Guard authenticates requests that make changes or read protected data. They need the token or, if none is
 // configured, must come from this machine.
 type Guard struct {
-	Token    string // empty allows local requests only
-	Loopback bool   // the listener accepts local connections only
+	Token    func() string // the present token, as its file may change; nil or "" allows local requests only
+	Loopback bool          // the listener accepts local connections only
+}
+
+// HasToken reports whether a token is configured.
+func (g Guard) HasToken() bool { return g.token() != "" }
+
+func (g Guard) token() string {
+	if g.Token == nil {
+		return ""
+	}
+	return g.Token()
 }
 
 // Errors of [Guard.Check].
@@ -30,7 +41,7 @@ var (
 // token it requires a loopback listener, a local Host header, which protects against DNS rebinding, no sign
 // of a proxy, and no Authorization header: a client with the token of an app is not the operator.
 func (g Guard) Check(r *http.Request) error {
-	if g.Token == "" {
+	if !g.HasToken() {
 		if !g.Loopback || !local(r.Host) || forwarded(r) {
 			return ErrNotLocal
 		}
@@ -49,13 +60,26 @@ func (g Guard) Check(r *http.Request) error {
 // Is reports whether token is the configured token. It returns false if none is configured. It compares hashes, so the
 // time it takes reveals neither the token nor its length.
 func (g Guard) Is(token string) bool {
-	want, got := sha256.Sum256([]byte(g.Token)), sha256.Sum256([]byte(token))
-	return subtle.ConstantTimeCompare(got[:], want[:]) == 1 && g.Token != ""
+	configured := g.token()
+	want, got := sha256.Sum256([]byte(configured)), sha256.Sum256([]byte(token))
+	return subtle.ConstantTimeCompare(got[:], want[:]) == 1 && configured != ""
+}
+
+func (cfg Config) guard() Guard { return Guard{cfg.Token, cfg.Loopback} }
+
+// Key returns a key of 32 bytes for a purpose, which changes with the token; nil if none is configured.
+func (g Guard) Key(purpose string) []byte {
+	token := g.token()
+	if token == "" {
+		return nil
+	}
+	key, _ := hkdf.Key(sha256.New, []byte(token), nil, purpose, sha256.Size) // fails for longer keys only
+	return key
 }
 
 // guarded calls next for requests that pass the guard.
 func guarded(cfg Config, next http.Handler) http.Handler {
-	guard := Guard{cfg.Token, cfg.Loopback}
+	guard := cfg.guard()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch err := guard.Check(r); {
 		case err == nil:
@@ -77,7 +101,7 @@ var errForeignHost = errors.New("without an API token only requests for localhos
 // webhooks, which a tunnel may forward under any name, probes, which show nothing worth reading, and requests
 // from trusted proxies.
 func forLocalhost(cfg Config, next http.Handler) http.Handler {
-	if cfg.Token != "" || !cfg.Loopback {
+	if cfg.guard().HasToken() || !cfg.Loopback {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -34,7 +34,7 @@ func TestListHosts(t *testing.T) {
 	}
 	cfg := server.Config{
 		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(events.DefaultNamespace)}),
-		Metrics: http.NotFoundHandler(), Token: "t0ken",
+		Metrics: http.NotFoundHandler(), Token: fixed("t0ken"),
 	}
 	limited := wire.Answer{Status: 429, Header: http.Header{"Retry-After": {"60"}}}
 	for _, ask := range []error{

@@ -266,7 +266,7 @@ func TestProtectedEndpointsNeedTheToken(t *testing.T) {
 	t.Parallel()
 	cfg := everything()
 	public := documented(t, cfg)
-	cfg.Token = "t0ken"
+	cfg.Token = fixed("t0ken")
 	withToken := documented(t, cfg)
 	for path, item := range document().Paths.Map() {
 		for method, op := range item.Operations() {

@@ -115,12 +115,12 @@ func (s *Reading) limited(next reader) reader {
 // API token. If none is configured, and no app ever had a token, it is also if it is local and has no
 // Authorization header. A request through a trusted proxy is never local.
 func GateOf(cfg Config, tokens *access.Tokens) access.Gate {
-	guard := Guard{cfg.Token, cfg.Loopback}
+	guard := cfg.guard()
 	return access.Gate{
 		Tokens:   tokens,
 		Operator: guard.Is,
 		Open: func(r *http.Request) bool {
-			return guard.Token == "" && !cfg.proxied(r) && guard.Check(r) == nil
+			return !guard.HasToken() && !cfg.proxied(r) && guard.Check(r) == nil
 		},
 		Private: cfg.private,
 	}

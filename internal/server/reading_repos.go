@@ -45,7 +45,7 @@ type ReadableResult struct {
 // orForApps serves requests with the token of an app with next, and others with open. If open is nil, only
 // the operator and apps are served.
 func (s *Reading) orForApps(cfg Config, open http.Handler, next reader) http.Handler {
-	guard, forApps := Guard{Token: cfg.Token}, s.authenticated(cfg, "repos", s.limited(next))
+	guard, forApps := cfg.guard(), s.authenticated(cfg, "repos", s.limited(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if open != nil && (len(r.Header.Values("Authorization")) == 0 || guard.Is(access.TokenOf(r))) {
 			open.ServeHTTP(w, r)

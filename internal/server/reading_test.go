@@ -80,7 +80,7 @@ func newLibrary(t *testing.T) *library {
 	l.watch("docs", "acme/widgets", "")
 	l.watch("scan", "acme/secret", "")
 	l.cfg = server.Config{
-		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "operator", Loopback: true,
+		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: fixed("operator"), Loopback: true,
 		Reading: &server.Reading{Tokens: tokens, Reader: &access.Reader{
 			Watches: l.registry, States: state.NewStore(l.client, namespace),
 			Volume: func(context.Context) (*volume.Volume, error) { return volume.ViewVolume(l.vol.Root()) },
@@ -290,7 +290,7 @@ func TestOnlyLocalRequestsNeedNoToken(t *testing.T) {
 	try := func(when string, status func(want int) int) {
 		for name, tc := range cases {
 			cfg := l.cfg
-			cfg.Token = ""
+			cfg.Token = fixed("")
 			if tc.proxy != "" {
 				cfg.Proxies = []netip.Prefix{netip.MustParsePrefix(tc.proxy)}
 			}
@@ -315,7 +315,7 @@ func TestOnlyLocalRequestsNeedNoToken(t *testing.T) {
 	try("apps have tokens", func(int) int { return 401 })
 
 	cfg := l.cfg
-	cfg.Token = ""
+	cfg.Token = fixed("")
 	srv := httptest.NewServer(documented(t, cfg))
 	t.Cleanup(srv.Close)
 	url := strings.Replace(srv.URL, "://", "://any:"+l.docs+"@", 1) + "/git/acme/secret.git"

@@ -53,7 +53,7 @@ func TestRebindingPageReadsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := cfg
-			cfg.Token = tc.token
+			cfg.Token = fixed(tc.token)
 			if tc.proxy != "" {
 				cfg.Proxies = []netip.Prefix{netip.MustParsePrefix(tc.proxy)}
 			}

@@ -144,7 +144,7 @@ func TestFailuresOfARepository(t *testing.T) {
 	redisServer := redistest.Start(t)
 	client := redisServer.Client()
 	srv := httptest.NewServer(documented(t, server.Config{
-		Repos: reposOf(client), Leases: leasesOf(client), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: "secret",
+		Repos: reposOf(client), Leases: leasesOf(client), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler), Token: fixed("secret"),
 	}))
 	t.Cleanup(srv.Close)
 	at := time.Now().UTC().Truncate(time.Second)

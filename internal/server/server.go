@@ -56,7 +56,8 @@ type Config struct {
 	Hooks     *Hooks
 	Reading   *Reading     // serves published trees
 	Dashboard http.Handler // serves / and /dashboard/
-	Token     string       // bearer token for protected endpoints; empty allows local requests only
+	// bearer token for protected endpoints, read at each request; nil or "" allows local requests only
+	Token func() string
 	// addresses of proxies that authenticate users, forward any Host, and say whether clients use TLS
 	Proxies  []netip.Prefix
 	Loopback bool    // the listener accepts local connections only; set by Serve
@@ -188,7 +189,7 @@ func mount(cfg Config) *routes {
 func mountRepos(mux *routes, cfg Config) {
 	var list, show http.Handler
 	if cfg.Repos != nil {
-		guard := Guard{cfg.Token, cfg.Loopback}
+		guard := cfg.guard()
 		admin := func(r *http.Request) bool { return guard.Check(r) == nil }
 		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, admin)
 	}

@@ -31,7 +31,7 @@ func startServer(t *testing.T, token string) (url string, redisServer *redistest
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(documented(t, server.Config{
-		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Token: token, Metrics: telemetry.New().Handler(),
+		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Token: fixed(token), Metrics: telemetry.New().Handler(),
 		Leases: leasesOf(client), Loopback: true,
 		Log: slog.New(slog.DiscardHandler),
 		Ready: server.NewHealth(server.Check{Name: "redis", Now: func() error {
@@ -162,3 +162,6 @@ func TestNothingIsAcceptedWithoutRedis(t *testing.T) {
 		t.Errorf("metrics: %d", status)
 	}
 }
+
+// fixed returns a token that does not change.
+func fixed(token string) func() string { return func() string { return token } }

@@ -37,7 +37,7 @@ func TestTraceParentIsUsedOnlyWithToken(t *testing.T) {
 	redisServer := redistest.Start(t)
 	cfg := tracked(t, redisServer)
 	tracer, recorder := recordSpans(onlyCallers)
-	cfg.Tracer, cfg.Token = tracer, "t0ken"
+	cfg.Tracer, cfg.Token = tracer, fixed("t0ken")
 	srv := httptest.NewServer(documented(t, cfg))
 	defer srv.Close()
 	if status, _ := do(t, "POST", srv.URL+"/api/v1/changes", plain, http.Header{"Traceparent": {callersParent}}); status != http.StatusUnauthorized {

@@ -22,7 +22,7 @@ func startWatches(t *testing.T) (url string, redisServer *redistest.Server) {
 	redisServer = redistest.Start(t)
 	srv := httptest.NewServer(documented(t, server.Config{
 		Watches: watchesOf(redisServer.Client()),
-		Token:   "t0ken", Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
+		Token:   fixed("t0ken"), Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL + "/api/v1/watches", redisServer
