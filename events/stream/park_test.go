@@ -303,8 +303,12 @@ func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
 	t.Parallel()
 	const total = 200
 	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", keyed(16, time.Minute))
+	client := patient(server.Client())
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+		keyed(16, time.Minute)(c)
+		patient(c.Client)
+		patient(c.Reader)
+	})
 	publishKeyed(t, client, "hot", 20)
 	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
@@ -325,6 +329,13 @@ func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
 		m.Ack()
 	}
 	nothingParked(t, client)
+}
+
+// patient makes a client wait for a reply for as long as a busy machine takes: an entry whose reply is lost comes after
+// the next one of its key.
+func patient(client redis.UniversalClient) redis.UniversalClient {
+	client.(*redis.Client).Options().ReadTimeout = time.Minute
+	return client
 }
 
 // counted counts the calls of the take and unpark scripts.
@@ -350,7 +361,7 @@ func TestManyKeysAreUnparkedWithFewCalls(t *testing.T) {
 	t.Parallel()
 	const keys = 1000
 	server := redistest.Start(t)
-	client, hook := server.Client(), &counted{}
+	client, hook := patient(server.Client()), &counted{}
 	for range 2 {
 		for i := range keys {
 			publishKeyed(t, client, fmt.Sprintf("k%d", i), 1)
@@ -358,7 +369,8 @@ func TestManyKeysAreUnparkedWithFewCalls(t *testing.T) {
 	}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
 		keyed(4*keys, time.Minute)(c)
-		c.Client.AddHook(hook)
+		patient(c.Client).AddHook(hook)
+		patient(c.Reader)
 	})
 	var held []*message.Message
 	for range keys {

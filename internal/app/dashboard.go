@@ -24,7 +24,7 @@ func openDashboard(
 	namespace, admin := cfg.Namespace(), cfg.Admin()
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
-		Leases: api.Leases, Letters: api.Letters, Streams: api.Streams,
+		Leases: api.Leases, Letters: api.Letters, Outboxes: api.Outboxes, Streams: api.Streams,
 		Hosts: api.Hosts, Repos: api.Repos, Watches: api.Watches, Activities: state.NewStore(client, namespace),
 		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
 		Guard: server.Guard{Token: cfg.APIToken, Loopback: server.Loopback(listener)},

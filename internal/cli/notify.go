@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 
 	"github.com/redis/go-redis/v9"
@@ -18,7 +20,8 @@ import (
 )
 
 func newNotifyCommand(std term.Streams) *cobra.Command {
-	return newGroup("notify", "Test notifications", "", newNotifyTestCommand(std))
+	return newGroup("notify", "Show, send or test notifications", "", newNotifyListCommand(std),
+		newNotifySendCommand(std), newNotifyTestCommand(std))
 }
 
 func newNotifyTestCommand(std term.Streams) *cobra.Command {
@@ -60,6 +63,10 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 				answer := testAnswer{w.NotifyURL, got.Status, got.Body, got.Took.Milliseconds()}
 				if err := out.Show(std, answer, answer.Table); err != nil {
 					return err
+				}
+				if got.Status == http.StatusGone {
+					return errors.New("the app answered 410: a notification would silence this watch until it is set again " +
+						"with lockstep watch set; want 2xx")
 				}
 				if got.Status/100 != 2 {
 					return fmt.Errorf("the app answered %d: notifications would be sent again; want 2xx", got.Status)

@@ -19,6 +19,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
+	"lockstep/internal/notify"
 	"lockstep/internal/operate"
 	"lockstep/internal/state"
 	"lockstep/internal/status"
@@ -137,8 +138,8 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 // repoDetail is the output of show.
 type repoDetail struct {
 	operate.Repo
-	Waiting []waitingNotifications `json:"waiting_notifications,omitempty"` // by app
-	Volume  *onDisk                `json:"volume,omitempty"`
+	Waiting []notify.Box `json:"waiting_notifications,omitempty"` // by app
+	Volume  *onDisk      `json:"volume,omitempty"`
 }
 
 func readRepo(
@@ -202,8 +203,8 @@ func (r repoDetail) Table(w io.Writer) {
 		}
 		fmt.Fprintf(w, "given to %s\t%s\t%.12s\n", app, given.Ref, given.Commit)
 	}
-	for _, n := range r.Waiting {
-		fmt.Fprintf(w, "notify %s\t%s\n", term.Printable(n.App), n)
+	for _, box := range r.Waiting {
+		fmt.Fprintf(w, "notify %s\t%s\n", term.Printable(box.App), waitingText(box))
 	}
 	if r.Lock.Held {
 		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job,

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/notify"
 )
 
 // Cell is a cell of the directory.
@@ -23,19 +22,17 @@ func (c Cell) Percent() float64 { return 100 * c.Share }
 
 // repoCell has what the page of a repository reads of its cell.
 type repoCell struct {
-	name     string // "" if it is the cell that the dashboard shows, or the only one
-	results  string // the stream of results
-	outboxes Outboxes
+	name    string // "" if it is the cell that the dashboard shows, or the only one
+	results string // the stream of results
 }
 
 // cellOf returns the cell of a repository.
 func (d *Dashboard) cellOf(repo events.RepoPath) (repoCell, error) {
 	cell, err := d.cfg.Watches.Cells.Of(repo)
 	if err != nil || cell.Name == d.cfg.Cell {
-		return repoCell{"", d.cfg.Results, d.cfg.Outboxes}, err
+		return repoCell{"", d.cfg.Results}, err
 	}
-	outboxes := notify.Outboxes{Redis: d.cfg.Redis, Namespace: cell.Namespace}
-	return repoCell{cell.Name, cell.Namespace.Results(), outboxes}, nil
+	return repoCell{cell.Name, cell.Namespace.Results()}, nil
 }
 
 // cellTimeout limits the page of a repository in another cell.

@@ -13,7 +13,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/intake"
-	"lockstep/internal/notify"
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -37,7 +36,7 @@ type Config struct {
 	Hosts      *telemetry.Hosts                                     // limits of requests to hosts
 	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
 	// notifications; by default read from Redis
-	Outboxes  Outboxes
+	Outboxes  *operate.Outboxes
 	Webhooks  func(context.Context) ([]intake.Received, error) // newest first; by default read from Redis
 	Followers Followers                                        // shown to admins; optional
 	// of the directory, called often; nil without cells
@@ -100,9 +99,6 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		cfg.Consumers = func(ctx context.Context) ([]redis.XInfoConsumer, error) {
 			return stream.Consumers(ctx, cfg.Redis, cfg.Changes, cfg.Group)
 		}
-	}
-	if cfg.Outboxes == nil {
-		cfg.Outboxes = notify.Outboxes{Redis: cfg.Redis, Namespace: events.Namespace(cfg.Realm)}
 	}
 	if cfg.Webhooks == nil {
 		cfg.Webhooks = func(ctx context.Context) ([]intake.Received, error) {

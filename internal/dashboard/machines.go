@@ -12,10 +12,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 )
 
@@ -86,30 +86,23 @@ func (d *Dashboard) loadHosts(ctx context.Context, _ url.Values, _ bool) (any, e
 	return hostsPage{all}, err
 }
 
-// Outboxes lists waiting notifications and makes them due. [notify.Outboxes] implements it.
-type Outboxes interface {
-	Apps(ctx context.Context) ([]notify.App, error)
-	Boxes(ctx context.Context, app string, limit int) ([]notify.Box, error)
-	About(ctx context.Context, repo events.RepoPath, apps []string) (map[string]notify.Box, error)
-	Failing(ctx context.Context) (boxes int64, apps []string, err error)
-	SendNow(ctx context.Context, app string) (int, error)
-}
-
 type outboxPage struct {
-	Apps  []notify.App
-	Total int64
-	App   string // whose boxes are shown; "" for none
-	Boxes []notify.Box
-	More  bool // there are more boxes
+	Apps    []notify.App
+	Total   int64
+	App     string // whose boxes are shown; "" for none
+	Boxes   []notify.Box
+	More    bool     // there are more boxes
+	Missing []string // cells that do not answer
 }
 
 // loadOutbox loads what waits for each app, and the repositories of the one that is chosen.
 func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, admin bool) (any, error) {
 	p := outboxPage{App: q.Get("app")}
-	var err error
-	if p.Apps, err = d.cfg.Outboxes.Apps(ctx); err != nil {
+	apps, missing, err := d.cfg.Outboxes.Apps(ctx)
+	if err != nil {
 		return nil, err
 	}
+	p.Apps, p.Missing = apps, operate.Names(missing)
 	for _, a := range p.Apps {
 		p.Total += a.Items
 	}
@@ -117,12 +110,9 @@ func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, admin bool) (a
 		p.App = p.Apps[0].Name
 	}
 	if p.App != "" {
-		if p.Boxes, err = d.cfg.Outboxes.Boxes(ctx, p.App, outboxesShown+1); err != nil {
+		if p.Boxes, p.More, _, err = d.cfg.Outboxes.Of(ctx, p.App, outboxesShown); err != nil {
 			return nil, err
 		}
-		var more int
-		p.Boxes, more = first(outboxesShown, p.Boxes)
-		p.More = more > 0
 	}
 	for i := range p.Boxes {
 		if !admin {
@@ -135,13 +125,14 @@ func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, admin bool) (a
 // sendNow makes the notifications of an app due.
 func (d *Dashboard) sendNow(w http.ResponseWriter, r *http.Request, v visitor) {
 	app := strings.TrimSpace(r.PostForm.Get("app"))
-	n, err := d.cfg.Outboxes.SendNow(r.Context(), app)
+	sent, err := d.cfg.Outboxes.Send(r.Context(), app)
 	if err != nil {
 		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
 		return
 	}
-	d.cfg.Log.InfoContext(r.Context(), "notifications sent now on the dashboard", "by", v.name, "app", app, "repos", n)
+	d.cfg.Log.InfoContext(r.Context(), "notifications sent now on the dashboard", "by", v.name, "app", app,
+		"repos", sent.Repos)
 	d.setFlash(w, fmt.Sprintf("The notifications of %s repositories to %s are due now; others were already.",
-		count(n), app))
+		count(sent.Repos), app))
 	http.Redirect(w, r, link("/dashboard/outbox", "app", app), http.StatusSeeOther)
 }

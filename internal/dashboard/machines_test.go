@@ -2,10 +2,9 @@ package dashboard
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/notify"
 	"lockstep/internal/state"
 )
 
@@ -84,44 +82,36 @@ func TestAllHostsAreShown(t *testing.T) {
 	}
 }
 
-type fakeOutboxes struct {
-	sent []string
-	err  error
-}
-
-func (o *fakeOutboxes) Apps(context.Context) ([]notify.App, error) {
-	return []notify.App{{Name: "docs", Items: 3, Bytes: 2048, Repos: 2, Next: time.Now()}, {Name: evil, Items: 1}}, nil
-}
-
-func (o *fakeOutboxes) Boxes(_ context.Context, app string, _ int) ([]notify.Box, error) {
-	if app != "docs" {
-		return nil, nil
+// wait stores notifications as package notify keeps them: one of acme/widgets failed four times, one of another repository is
+// being posted.
+func (d *desk) wait(app string) {
+	d.t.Helper()
+	ctx, prefix, box := d.t.Context(), events.DefaultNamespace.Notifications()+":", app+" acme/widgets"
+	later, now := time.Now().Add(time.Hour).UnixMilli(), time.Now().UnixMilli()
+	_, err := d.client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.HSet(ctx, prefix+"counts", app, 3)
+		pipe.HSet(ctx, prefix+"sizes", app, 2048)
+		pipe.ZAdd(ctx, prefix+"apps", redis.Z{Score: float64(later), Member: app})
+		pipe.ZAdd(ctx, prefix+"heads:"+app, redis.Z{Score: 1, Member: "acme/widgets"}, redis.Z{Score: 2, Member: evil})
+		pipe.ZAdd(ctx, prefix+"due:"+app, redis.Z{Score: float64(later), Member: "acme/widgets"})
+		pipe.RPush(ctx, prefix+"box:"+box, "1 {}", "3 {}")
+		pipe.RPush(ctx, prefix+"box:"+app+" "+evil, "2 {}")
+		pipe.HSet(ctx, prefix+"tries", box, 4)
+		pipe.HSet(ctx, prefix+"claims", app+" "+evil, "claim")
+		pipe.HSet(ctx, prefix+"errors:"+app, "acme/widgets", fmt.Sprintf("%d http://docs.internal/ answered 503 %s", now, evil))
+		return nil
+	})
+	if err != nil {
+		d.t.Fatal(err)
 	}
-	return []notify.Box{{Repo: "acme/widgets", Items: 2, Failed: 4, Next: time.Now(), Error: "http://docs.internal/ answered 503 " + evil, ErrorAt: time.Now()}, {Repo: evil, Items: 1, Posting: true}}, nil
-}
-
-func (o *fakeOutboxes) About(ctx context.Context, _ events.RepoPath, apps []string) (map[string]notify.Box, error) {
-	found := map[string]notify.Box{}
-	if boxes, err := o.Boxes(ctx, "docs", 1); err != nil || slices.Contains(apps, "docs") {
-		found["docs"] = boxes[0]
-	}
-	return found, o.err
-}
-
-func (o *fakeOutboxes) Failing(context.Context) (int64, []string, error) {
-	return 3, []string{"docs", evil}, o.err
-}
-
-func (o *fakeOutboxes) SendNow(_ context.Context, app string) (int, error) {
-	o.sent = append(o.sent, app)
-	return 2, o.err
 }
 
 // Why an app has not received a push is on the page of the repository and in the outbox; the error, which names the app's URL, is for
 // admins only.
 func TestRefusedNotificationsAreExplained(t *testing.T) {
 	t.Parallel()
-	d := startDesk(t, func(cfg *Config) { cfg.Outboxes = &fakeOutboxes{} })
+	d := startDesk(t, nil)
+	d.wait("docs")
 	d.watchOf("docs", "acme/widgets")
 	d.watchOf("search", "acme/gadgets")
 	for _, path := range []string{"/dashboard/repo?repo=acme/widgets", "/dashboard/outbox?app=docs"} {
@@ -153,10 +143,17 @@ func TestRefusedNotificationsAreExplained(t *testing.T) {
 
 func TestOutboxIsShownAndSent(t *testing.T) {
 	t.Parallel()
-	boxes := &fakeOutboxes{}
-	d := startDesk(t, func(cfg *Config) { cfg.Outboxes = boxes })
+	d := startDesk(t, nil)
+	d.wait("docs")
+	due := func() time.Duration {
+		score, err := d.client.ZScore(t.Context(), events.DefaultNamespace.Notifications()+":due:docs", "acme/widgets").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Until(time.UnixMilli(int64(score)))
+	}
 	cookie, csrf := d.logIn()
-	for path, want := range map[string]string{"/dashboard/outbox": "<strong>4</strong> waiting", "/dashboard/outbox?app=docs": `<tr id="b-acme/widgets"`} {
+	for path, want := range map[string]string{"/dashboard/outbox": "<strong>3</strong> waiting", "/dashboard/outbox?app=docs": `<tr id="b-acme/widgets"`} {
 		page := d.page(path, cookie)
 		if found := findHarm(t, page); len(found) > 0 || !strings.Contains(page, want) {
 			t.Errorf("%s: harm %q, or no %q", path, found, want)
@@ -165,14 +162,14 @@ func TestOutboxIsShownAndSent(t *testing.T) {
 	if page := d.page("/dashboard/outbox", nil); strings.Contains(page, "Send now") {
 		t.Error("visitors can send notifications")
 	}
-	if resp, _ := d.visit("POST", "/dashboard/outbox/send", url.Values{"app": {"docs"}}, cookie); resp.StatusCode != http.StatusForbidden || len(boxes.sent) > 0 {
+	if resp, _ := d.visit("POST", "/dashboard/outbox/send", url.Values{"app": {"docs"}}, cookie); resp.StatusCode != http.StatusForbidden || due() < time.Minute {
 		t.Errorf("without CSRF: %d, want 403", resp.StatusCode)
 	}
 	form := url.Values{"app": {"docs"}, "csrf": {csrf}}
-	if resp, _ := d.visit("POST", "/dashboard/outbox/send", form, cookie); resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/dashboard/outbox?app=docs" || len(boxes.sent) != 1 {
-		t.Errorf("%d, sent %q", resp.StatusCode, boxes.sent)
+	if resp, _ := d.visit("POST", "/dashboard/outbox/send", form, cookie); resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/dashboard/outbox?app=docs" || due() > 0 {
+		t.Errorf("%d, due in %v", resp.StatusCode, due())
 	}
-	boxes.err = errors.New("no")
+	d.redis.Stop()
 	if resp, _ := d.visit("POST", "/dashboard/outbox/send", form, cookie); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("failed: %d, want 503", resp.StatusCode)
 	}

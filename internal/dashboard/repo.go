@@ -29,7 +29,7 @@ type repoPage struct {
 	Bytes int64
 	Sized bool // Bytes is known
 
-	Boxes   []repoBox // of apps with waiting notifications, by app
+	Boxes   []notify.Box // of apps with waiting notifications, by app
 	Watches []watchLine
 	Letters []operate.Letter
 	More    bool // there are more letters
@@ -89,12 +89,6 @@ type delivered struct {
 	State            string // "up to date", "behind", "failing", or "" if the ref is not published
 	Class            string // of the failure
 	Waits            bool   // for notifications: this or an earlier commit was not posted yet
-}
-
-// repoBox is what waits to be posted to an app about the repository.
-type repoBox struct {
-	App string
-	notify.Box
 }
 
 // Badge returns the style of the state.
@@ -197,7 +191,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 	}
 	shown.MoreHeads = more
 	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
-	if err := shown.readBoxes(ctx, cell.outboxes, repo, admin); err != nil {
+	if err := shown.readBoxes(ctx, d.cfg.Outboxes, repo, admin); err != nil {
 		return nil, err
 	}
 	return shown, nil
@@ -244,7 +238,7 @@ func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.Re
 }
 
 // readBoxes reads what waits to be posted to the apps that watch the repository, or have received anything of it.
-func (p *repoPage) readBoxes(ctx context.Context, outboxes Outboxes, repo events.RepoPath, admin bool) error {
+func (p *repoPage) readBoxes(ctx context.Context, outboxes *operate.Outboxes, repo events.RepoPath, admin bool) error {
 	known := map[string]bool{}
 	for _, w := range p.Watches {
 		known[w.App] = true
@@ -258,15 +252,13 @@ func (p *repoPage) readBoxes(ctx context.Context, outboxes Outboxes, repo events
 	if err != nil {
 		return err
 	}
-	for _, app := range apps {
-		if box, waits := boxes[app]; waits {
-			if !admin {
-				box.Error = "" // names URLs and credentials
-			}
-			p.Boxes = append(p.Boxes, repoBox{app, box})
-			for i := range p.Apps {
-				p.Apps[i].Waits = p.Apps[i].Waits || p.Apps[i].App == app
-			}
+	for _, box := range boxes {
+		if !admin {
+			box.Error = "" // names URLs and credentials
+		}
+		p.Boxes = append(p.Boxes, box)
+		for i := range p.Apps {
+			p.Apps[i].Waits = p.Apps[i].Waits || p.Apps[i].App == box.App
 		}
 	}
 	return nil

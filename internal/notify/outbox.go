@@ -188,13 +188,19 @@ const (
 	isDead   = "dead"
 )
 
+// The reasons of settlements that are no dead letters, as in settle.lua.
+const (
+	reasonAccepted = "accepted" // done: by the app
+	reasonAsked    = "asked"    // failed: the app named the delay
+)
+
 // maxKept is the length of an error that is kept while an item waits for the next attempt, in bytes.
 const maxKept = 500
 
 type settlement struct {
 	what     string
 	delay    time.Duration
-	reason   string // reason for a dead letter, like err and attempts
+	reason   string // of a dead letter, like err and attempts; or see reasonAccepted
 	err      string
 	attempts int
 }

@@ -10,7 +10,8 @@
 --       due:{app}         zset: repo -> when its first item may be sent, ms; if claimed, when the claim ends
 --       heads:{app}       zset: repo -> number of its first item
 --       box:{app} {repo}  list of items: number, space, JSON object
---       errors:{app}      hash: repo -> last error of its first item: number of the item, space, ms, space, error
+--       errors:{app}      hash: repo -> last error of its first item: ms, space, error; '' -> 1 if a box has failed for
+--                         the first time since the app last accepted an item
 --       unwatched:{app} {repo}  exists for some time after the box's watch was found missing
 --       moved:{repo}      new key of a renamed repository
 -- Neither app names nor repository keys contain a space.
@@ -95,7 +96,28 @@ local function forget(app, repo)
   if redis.call('EXISTS', heads_of(app)) == 0 then
     redis.call('HDEL', counts, app)
     redis.call('HDEL', sizes, app)
+    redis.call('DEL', errors_of(app))
   end
+end
+
+-- hasten makes up to a number of boxes of an app due now, and returns how many were not. One whose first item is being
+-- posted stays claimed.
+local function hasten(app, most)
+  local n = 0
+  for _, repo in ipairs(redis.call('ZRANGEBYSCORE', due_of(app), '(' .. number(now), '+inf', 'LIMIT', 0, most)) do
+    if redis.call('HEXISTS', claims, name_of(app, repo)) == 0 then
+      redis.call('ZADD', due_of(app), number(now), repo)
+      n = n + 1
+    end
+  end
+  index(app)
+  return n
+end
+
+-- recovered makes the boxes of an app that has accepted an item due now, if one has failed for the first time since the app
+-- accepted the item before.
+local function recovered(app)
+  if redis.call('HDEL', errors_of(app), '') == 1 then hasten(app, 1000) end
 end
 
 -- pop removes a box's first item. The next one is due at the given time.

@@ -162,7 +162,7 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	retryAfter, err := n.post(ctx, w, c.item)
 	switch {
 	case err == nil:
-		return OutcomeDelivered, settlement{what: isDone}, nil
+		return OutcomeDelivered, settlement{what: isDone, reason: reasonAccepted}, nil
 	case ctx.Err() != nil:
 		return "", settlement{what: isBack}, err
 	case errors.Is(err, errGone):
@@ -203,7 +203,11 @@ func (n *Notifier) failed(c claim, retryAfter time.Duration) (outcome string, s 
 	if !more {
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonUsedUp, attempts: c.failed + 1}
 	}
-	return OutcomeFailed, settlement{what: isFailed, delay: delay}
+	s = settlement{what: isFailed, delay: delay}
+	if retryAfter > 0 {
+		s.reason = reasonAsked
+	}
+	return OutcomeFailed, s
 }
 
 // find returns the watch with that key, following renames of the repository.

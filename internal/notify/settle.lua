@@ -4,7 +4,8 @@
 -- ARGV  1-2 see outbox.lua   3 app   4 repo   5 number of the item   6 the claim
 --       7 "done": remove it   "failed": retry after the delay, count an attempt, keep the error   "back": retry after the delay
 --         "dead": move it to the dead letters
---       8 delay, ms   9 reason   10 error   11 attempts
+--       8 delay, ms   9 reason of a dead letter; "accepted" if it is done because the app accepted it; "asked" if it failed
+--         and the app named the delay   10 error   11 attempts
 -- Returns "settled"
 --         "gone"      the first item is another one: this one was settled or evicted. If the claim is still ours, the
 --                     first item is due after the delay; else nothing changed
@@ -18,15 +19,21 @@ local same = head_of(app, repo) == n
 
 if not ours then
   if not same then return 'gone' end
-  if what == 'done' then pop(app, repo, redis.call('ZSCORE', due_of(app), repo) or number(now)) end
+  if what == 'done' then
+    pop(app, repo, redis.call('ZSCORE', due_of(app), repo) or number(now))
+    if ARGV[9] == 'accepted' then recovered(app) end
+  end
   index(app)
   return 'not ours'
 end
 
 if same and what == 'dead' then bury(app, repo, ARGV[9], ARGV[10], ARGV[11]) end
 if same and what == 'failed' then
-  redis.call('HINCRBY', tries, name_of(app, repo), 1)
-  redis.call('HSET', errors_of(app), repo, n .. ' ' .. number(now) .. ' ' .. ARGV[10])
+  local first = redis.call('HINCRBY', tries, name_of(app, repo), 1) == 1
+  redis.call('HSET', errors_of(app), repo, number(now) .. ' ' .. ARGV[10])
+  -- Only first failures count as trouble of the app, so that a box that fails alone is not hastened by each success of
+  -- another one; and none that the app asked for, as one that limits requests would be sent all at each success.
+  if first and ARGV[9] ~= 'asked' then redis.call('HSET', errors_of(app), '', '1') end
 end
 if same and (what == 'done' or what == 'dead') then
   pop(app, repo, number(now))
@@ -34,5 +41,6 @@ else
   redis.call('ZADD', due_of(app), later, repo)
 end
 redis.call('HDEL', claims, name_of(app, repo))
+if same and what == 'done' and ARGV[9] == 'accepted' then recovered(app) end
 index(app)
 return same and 'settled' or 'gone'

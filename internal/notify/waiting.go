@@ -33,25 +33,26 @@ type Outboxes struct {
 
 // App has the notifications that wait to be posted to an app.
 type App struct {
-	Name         string
-	Items, Bytes int64
-	Repos        int64 // repositories with items
+	Name  string `json:"app"`
+	Items int64  `json:"waiting"`
+	Bytes int64  `json:"bytes"`
+	Repos int64  `json:"repositories"` // with items
 	// of the first attempt or, for an item that is being posted, the end of its claim; by Redis' clock
-	Next time.Time
+	Next time.Time `json:"next,omitzero"`
 }
 
 // Box has the notifications that wait to be posted to an app about one repository. The first blocks the others.
 type Box struct {
-	Repo    string
-	Items   int64
-	Failed  int       // attempts at the first item
-	Posting bool      // the first item is being posted
-	Next    time.Time // of the next attempt, by Redis' clock
-	Queued  time.Time // when the result of the first item was settled; zero if unknown
-
-	// of the last attempt at the first item; "" if it did not fail, or only at a version that does not keep it
-	Error   string
-	ErrorAt time.Time // by Redis' clock
+	App     string    `json:"app"`
+	Repo    string    `json:"repo"`
+	Cell    string    `json:"cell,omitempty"` // in lists, if there are several
+	Items   int64     `json:"waiting"`
+	Failed  int       `json:"failed_attempts,omitempty"` // at the first item
+	Posting bool      `json:"posting,omitempty"`         // the first item is being posted
+	Next    time.Time `json:"next,omitzero"`             // attempt, by Redis' clock
+	Queued  time.Time `json:"since,omitzero"`            // when the result of the first item was settled; zero if unknown
+	Error   string    `json:"error,omitempty"`           // of the last attempt at the first item
+	ErrorAt time.Time `json:"error_at,omitzero"`         // by Redis' clock
 }
 
 func (o Outboxes) key(name string) string { return o.Namespace.Notifications() + ":" + name }
@@ -111,9 +112,8 @@ func (o Outboxes) Boxes(ctx context.Context, app string, limit int) ([]Box, erro
 	return o.read(ctx, keys)
 }
 
-// About returns what waits to be posted about a repository, by app, in one round trip. Apps without waiting
-// notifications are absent.
-func (o Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string) (map[string]Box, error) {
+// About returns what waits to be posted to apps about a repository, in one round trip.
+func (o Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string) ([]Box, error) {
 	keys := make([]boxKey, len(apps))
 	for i, app := range apps {
 		keys[i] = boxKey{app, repo.Key()}
@@ -122,13 +122,7 @@ func (o Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string
 	if err != nil {
 		return nil, err
 	}
-	waiting := map[string]Box{}
-	for i, box := range boxes {
-		if box.Items > 0 {
-			waiting[apps[i]] = box
-		}
-	}
-	return waiting, nil
+	return slices.DeleteFunc(boxes, func(b Box) bool { return b.Items == 0 }), nil
 }
 
 // Failing returns the number of outboxes whose first item has failed, and some of their apps, sorted, in constant time.
@@ -179,25 +173,23 @@ func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
 		}
 	}
 	for i, r := range replies {
-		first := r.first.Val()
-		boxes[i] = Box{Repo: keys[i].repo, Items: r.length.Val(), Posting: r.claim.Err() == nil, Queued: queuedAt(first)}
+		boxes[i] = Box{
+			App: keys[i].app, Repo: keys[i].repo, Items: r.length.Val(), Posting: r.claim.Err() == nil, Queued: queuedAt(r.first.Val()),
+		}
 		boxes[i].Failed, _ = strconv.Atoi(r.tries.Val())
 		if score := r.due.Val(); score > 0 {
 			boxes[i].Next = time.UnixMilli(int64(score)).UTC()
 		}
-		boxes[i].ErrorAt, boxes[i].Error = errorOf(first, r.failed.Val())
+		boxes[i].ErrorAt, boxes[i].Error = errorOf(r.failed.Val())
 	}
 	return boxes, nil
 }
 
-// errorOf returns the kept error of a box's first item, or "" if it is that of an earlier item, which a
-// version that keeps no errors has removed.
-func errorOf(first, kept string) (time.Time, string) {
-	number, _, _ := strings.Cut(first, " ")
-	of, rest, _ := strings.Cut(kept, " ")
-	at, text, ok := strings.Cut(rest, " ")
+// errorOf returns the kept error of a box's first item, or "" if there is none.
+func errorOf(kept string) (time.Time, string) {
+	at, text, ok := strings.Cut(kept, " ")
 	ms, err := strconv.ParseInt(at, 10, 64)
-	if !ok || of != number || err != nil {
+	if !ok || err != nil {
 		return time.Time{}, ""
 	}
 	return time.UnixMilli(ms).UTC(), text

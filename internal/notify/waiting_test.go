@@ -1,7 +1,9 @@
 package notify
 
 import (
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +54,7 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 		t.Errorf("errors %+v, want the first one's, of at most %d bytes", list, maxKept)
 	}
 	about := must(boxes.About(ctx, must(events.ParseRepoPath("Acme/A"))(t), []string{"docs", "ci", "none"}))(t)
-	if len(about) != 2 || about["docs"] != list[0] || !about["ci"].Posting {
+	if len(about) != 2 || about[0] != list[0] || about[1].App != "ci" || !about[1].Posting {
 		t.Errorf("%+v, want the boxes of docs and ci", about)
 	}
 	if failing, apps, err := boxes.Failing(ctx); err != nil || failing != 1 || !slices.Equal(apps, []string{"docs"}) {
@@ -75,7 +77,81 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 	}
 }
 
-// The error belongs to the first item: once that is delivered, or was by a process that keeps no errors, it is not shown for the next.
+// An app that accepts a notification again is posted to about all its repositories at once, but not because of a repository
+// that fails alone.
+func TestRecoveredAppIsPostedToAtOnce(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	boxes := Outboxes{Redis: w.redis, Namespace: namespace}
+	w.watch("docs", "http://127.0.0.1:1/", "acme/a", "acme/b", "acme/c")
+	var results []events.Result
+	for i, repo := range []string{"acme/a", "acme/b", "acme/c", "acme/c", "acme/c", "acme/c"} {
+		results = append(results, synced(t, strconv.Itoa(i), "docs", repo))
+	}
+	n, claimed := w.fed(results...), map[string]claim{}
+	take := func() {
+		claims, _, err := n.outbox.claim(ctx, nobody())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range claims {
+			claimed[c.repo] = c
+		}
+	}
+	settle := func(repo string, s settlement, due ...string) {
+		t.Helper()
+		c, ok := claimed[repo]
+		if !ok {
+			t.Fatalf("%s is not due", repo)
+		}
+		delete(claimed, repo)
+		if err := n.outbox.settle(ctx, c, s); err != nil {
+			t.Fatal(err)
+		}
+		take()
+		if got := slices.Sorted(maps.Keys(claimed)); !slices.Equal(got, due) {
+			t.Errorf("due: %q, want %q", got, due)
+		}
+	}
+	down := settlement{what: isFailed, delay: time.Hour, err: "refused"}
+	accepted := settlement{what: isDone, reason: reasonAccepted}
+	take()
+	settle("acme/a", down, "acme/b", "acme/c")
+	settle("acme/b", down, "acme/c")
+	settle("acme/c", settlement{what: isDone}, "acme/c") // nothing was posted, as of a watch that was removed
+	settle("acme/c", accepted, "acme/a", "acme/b", "acme/c")
+	settle("acme/a", accepted, "acme/b", "acme/c")
+	settle("acme/b", down, "acme/c") // alone
+	settle("acme/c", accepted, "acme/c")
+	if sent, err := boxes.SendNow(ctx, "docs"); sent != 1 || err != nil {
+		t.Fatalf("%d boxes sent, error %v", sent, err)
+	}
+	take()
+	settle("acme/b", accepted, "acme/c")
+}
+
+func TestDelayThatTheAppAskedForIsKept(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.watch("docs", "http://127.0.0.1:1/", "acme/a", "acme/b")
+	n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/b"))
+	claims, _, err := n.outbox.claim(ctx, nobody())
+	if err != nil || len(claims) != 2 {
+		t.Fatalf("%d claims, error %v", len(claims), err)
+	}
+	for i, s := range []settlement{
+		{what: isFailed, delay: time.Hour, reason: reasonAsked, err: "429"}, {what: isDone, reason: reasonAccepted},
+	} {
+		if err := n.outbox.settle(ctx, claims[i], s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again, _, err := n.outbox.claim(ctx, nobody()); err != nil || len(again) > 0 {
+		t.Errorf("%d claims before the hour, error %v", len(again), err)
+	}
+}
+
+// The error belongs to the first item: once that is delivered, it is not shown for the next.
 func TestErrorsEndWithTheirItem(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -91,15 +167,11 @@ func TestErrorsEndWithTheirItem(t *testing.T) {
 	if got := fail(); got != "refused" {
 		t.Fatalf("error %q after a failure", got)
 	}
-	if err := w.redis.LPop(ctx, boxes.key("box:docs acme/a")).Err(); err != nil {
+	if err := n.outbox.settle(ctx, w.claimOne(n), settlement{what: isDone, reason: reasonAccepted}); err != nil {
 		t.Fatal(err)
 	}
 	if got := must(boxes.Boxes(ctx, "docs", 1))(t)[0]; got.Error != "" || !got.ErrorAt.IsZero() {
 		t.Errorf("%+v, want no error of an earlier item", got)
-	}
-	fail()
-	if err := n.outbox.settle(ctx, w.claimOne(n), settlement{what: isDone}); err != nil {
-		t.Fatal(err)
 	}
 	if kept := w.redis.Exists(ctx, boxes.key("errors:docs")).Val(); kept != 0 {
 		t.Error("the error of a delivered item is kept")

@@ -49,6 +49,7 @@ type Config struct {
 	Repos     *operate.Repos
 	Leases    *operate.Leases
 	Letters   *operate.Letters
+	Outboxes  *operate.Outboxes
 	Streams   Streams
 	Slots     int              // slots of each worker, for /api/v1/scale
 	Hosts     *telemetry.Hosts // limits of requests to hosts
@@ -159,6 +160,11 @@ func mount(cfg Config) *routes {
 		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Get)))
 		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, oneDead(cfg.Letters.Retry)))
 		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Drop)))
+	}
+	if cfg.Outboxes != nil {
+		mux.Handle("GET /api/v1/outboxes", guarded(cfg, listOutboxes(cfg.Outboxes)))
+		mux.Handle("GET /api/v1/outboxes/{app}", guarded(cfg, showOutbox(cfg.Outboxes)))
+		mux.Handle("POST /api/v1/outboxes/{app}/send", guarded(cfg, sendOutbox(cfg.Outboxes)))
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
