@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -186,8 +187,21 @@ func troubleOf(job Job, scope events.Scope, err error) state.Trouble {
 	return state.Trouble{
 		Scope: scope, App: change.App, Ref: change.Ref.String(), Operation: change.Type.Operation(),
 		Credential: change.Credential, Watched: change.Watched || change.Type == events.ChangeDue,
-		Class: events.ClassOf(err), Error: router.OneLine(err), Attempts: job.Attempt, Job: change.ID,
+		Class: events.ClassOf(err), Error: causeOf(err, change.Repo), Attempts: job.Attempt, Job: change.ID,
 		At: job.now().UTC(),
+	}
+}
+
+// causeOf returns the text of an error without the steps in front that only name its repository, next to which it is
+// shown: "poll acme/widgets: list refs of acme/widgets: …".
+func causeOf(err error, repo events.RepoPath) string {
+	text := router.OneLine(err)
+	for {
+		step, rest, ok := strings.Cut(text, ": ")
+		if !ok || !strings.HasSuffix(step, " "+repo.String()) {
+			return text
+		}
+		text = rest
 	}
 }
 

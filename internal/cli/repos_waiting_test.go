@@ -52,10 +52,10 @@ func TestRefusedNotificationIsExplained(t *testing.T) {
 		}
 	}
 	shown = run("repos", "show", "acme/widgets", "--json")
-	if !strings.Contains(shown, `"waiting_notifications":[{"app":"docs","waiting":1,"failed_attempts":1,"error":"answered 503 Service Unavailable","since":"20`) {
+	if !strings.Contains(shown, `"waiting_notifications":[{"app":"docs","repo":"acme/widgets","waiting":1,"failed_attempts":1,"next":"20`) {
 		t.Errorf("no notification in %s", shown)
 	}
-	if shown = run("status"); !strings.Contains(shown, "attention: notifications failing: 1") || !strings.Contains(shown, "1 waiting to be posted, 1 failing: docs") {
+	if shown = run("status"); !strings.Contains(shown, "notifications to docs about 1 repository") || !strings.Contains(shown, "1 waiting to be posted, 1 failing: docs") {
 		t.Errorf("status does not report it:\n%s", shown)
 	}
 }

@@ -24,9 +24,10 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [owner/name]",
 		Short: "Show the state of the service or of one repository",
-		Long: "Show the state of the service on one screen: lag and pending entries, the current work of each\n" +
-			"worker, contended leases, hosts, followers, failing repositories and dead letters and, if --root is\n" +
-			"the deployment's volume, its free space. The health line lists problems; the exit code is 0 anyway.\n" +
+		Long: "Show the state of the service on one screen: first what needs a person, and what waits for something\n" +
+			"and goes on by itself; then lag and pending entries, the current work of each worker, contended leases,\n" +
+			"hosts, followers, failing repositories and dead letters and, if --root is the deployment's volume, its\n" +
+			"free space. The exit code is 0 anyway.\n" +
 			"A persist line warns if Redis may lose what it has confirmed, or if that could not be determined.\n" +
 			"\n" +
 			"It only reads Redis, at a cost independent of the number of repositories: it searches for leases and\n" +

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 )
 
@@ -16,7 +17,7 @@ import (
 func (d *Dashboard) livePages() []*page {
 	return []*page{
 		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview,
-			parts: []string{"tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers", "cells"}},
+			parts: []string{"verdict", "tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers", "cells"}},
 		{
 			name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases,
 			parts: []string{"leases"},
@@ -52,6 +53,8 @@ func (d *Dashboard) livePages() []*page {
 }
 
 type overview struct {
+	Verdict operate.Verdict
+
 	Rate     float64       // results per minute, over the last minute
 	P50, P95 time.Duration // latency over the last 5 min
 	Known    bool          // P50 and P95 are known
@@ -109,10 +112,11 @@ type minute struct {
 }
 
 const (
-	busyShown    = 30
-	failingShown = 10
-	hostsShown   = 30
-	resultsShown = 20
+	busyShown     = 30
+	failingShown  = 10
+	failingJudged = 200
+	hostsShown    = 30
+	resultsShown  = 20
 )
 
 func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) (any, error) {
@@ -141,14 +145,15 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		return nil, err
 	}
 	o.Busy, o.More = first(busyShown, o.Busy)
-	failing, err := d.cfg.Repos.Failing(ctx, failingShown)
+	failing, err := d.cfg.Repos.Failing(ctx, failingJudged)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range failing.Repos {
+	shown, _ := first(failingShown, failing.Repos)
+	for _, r := range shown {
 		o.Failing = append(o.Failing, failingRepo{r.Repo, r.Failing[0], len(r.Failing) - 1})
 	}
-	o.MoreFailing, o.MissingCells = failing.Total-int64(len(failing.Repos)), failing.Missing
+	o.MoreFailing, o.MissingCells = failing.Total-int64(len(shown)), failing.Missing
 	if o.FailingBoxes, o.FailingApps, err = d.cfg.Outboxes.Failing(ctx); err != nil {
 		return nil, err
 	}
@@ -158,6 +163,15 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		return nil, err
 	}
 	o.Hosts, o.MoreHosts = first(hostsShown, hosts.Busy(all))
+	watched, err := d.cfg.Watches.Count(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.Verdict = operate.Facts{
+		Watched: watched, Workers: o.Changes.Live, Dead: o.Dead, Hosts: all, Failing: failing.Repos,
+		More: failing.Total - int64(len(failing.Repos)), Boxes: o.FailingBoxes, Apps: o.FailingApps, Now: results.Now,
+		Groups: []operate.GroupWait{{Group: d.cfg.Group, Wait: o.Changes.Oldest}},
+	}.Verdict()
 	if d.cfg.Cells != nil {
 		o.Cells = d.cfg.Cells(ctx)
 	}

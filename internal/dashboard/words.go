@@ -11,19 +11,33 @@ import (
 	"unicode/utf8"
 
 	"lockstep/internal/notify"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 )
 
 func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration,
-		"percent": percent,
-		"ago":     ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName,
+		"percent": percent, "lookAt": lookAt,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName,
 		"failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
 		"outcomes":   func() []string { return outcomeNames },
 	}
+}
+
+// lookAt returns the page where there is more about a concern.
+func lookAt(see operate.Look) string {
+	switch see {
+	case operate.LookRepos:
+		return "/dashboard/repos?state=failing&sort=failures"
+	case operate.LookNotify:
+		return "/dashboard/outbox"
+	case operate.LookVolume:
+		return "/dashboard/workers"
+	}
+	return "/dashboard/" + string(see) // named alike
 }
 
 // boxLine is an outbox at a time.

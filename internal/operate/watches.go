@@ -22,6 +22,16 @@ func (w *Watches) In(repo events.RepoPath) (*watch.Registry, error) {
 	return w.registry(cell), err
 }
 
+// Count returns the number of watched repositories of the cells that answer.
+func (w *Watches) Count(ctx context.Context) (n int64, err error) {
+	_, err = Each(ctx, w.Cells, func(cell cells.Member) error {
+		watched, err := w.registry(cell).Count(ctx)
+		n += watched
+		return err
+	})
+	return n, err
+}
+
 // Page lists cell by cell, each in order.
 func (w *Watches) Page(ctx context.Context, q watch.Query) (page watch.Page, err error) {
 	page.Watches = []watch.Watch{}

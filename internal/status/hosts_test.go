@@ -43,8 +43,8 @@ func TestReadListsLimitedHosts(t *testing.T) {
 	ask("git.example", "acme/1", "robot", wire.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"3600"}}})
 	ask("git.example", "acme/2", "robot", wire.Answer{})
 	s, text := screen()
-	if len(s.Hosts) != 1 || s.Hosts[0].Host != "git.example" || s.Hosts[0].Waiting != 2 || !strings.Contains(s.health(), "hosts limited: 1") {
-		t.Errorf("%+v, %s", s.Hosts, s.health())
+	if len(s.Hosts) != 1 || s.Hosts[0].Host != "git.example" || s.Hosts[0].Waiting != 2 || len(s.Waits) != 1 || !strings.HasPrefix(s.Waits[0].Text, "git.example: rate limit until ") {
+		t.Errorf("%+v, %+v", s.Hosts, s.Verdict)
 	}
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {

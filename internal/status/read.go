@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -33,9 +32,8 @@ const (
 	maxListed     = 20
 	maxLetters    = 200
 	rateWindow    = time.Minute
-	rateEntries   = 100             // results within rateWindow that are read
-	rateBytes     = 2 << 20         // their approximate size
-	longWait      = 5 * time.Minute // an older unsettled entry is a problem
+	rateEntries   = 100     // results within rateWindow that are read
+	rateBytes     = 2 << 20 // their approximate size
 )
 
 // Read returns the state of a service. Its cost does not depend on the size of the service: it searches for
@@ -283,42 +281,24 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 	return s, nil
 }
 
-// judge sets Health and Concerns.
+// judge sets the verdict.
 func (s *Service) judge() {
-	s.Concerns = []string{}
-	concern := func(format string, args ...any) { s.Concerns = append(s.Concerns, fmt.Sprintf(format, args...)) }
-	if s.Workers == 0 {
-		concern("no worker takes changes")
+	facts := operate.Facts{
+		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
+		More: int64(s.Repos.Failing - len(s.Repos.Worst)), Now: s.now,
+		Full: s.Volume != nil && s.Volume.Size > 0 && s.Volume.Free < s.Volume.Size/20,
 	}
-	for _, g := range s.Groups {
-		if waited := time.Duration(g.OldestMS) * time.Millisecond; waited > longWait {
-			concern("group %s has not settled an entry for %s", term.Printable(g.Group), duration(waited))
+	for _, r := range s.Repos.Worst {
+		facts.Failing = append(facts.Failing, r.Summary)
+	}
+	for _, r := range s.Repos.Refused {
+		if !slices.ContainsFunc(facts.Failing, func(f state.Summary) bool { return f.Repo == r.Repo }) {
+			facts.Failing = append(facts.Failing, r.Summary)
 		}
 	}
-	limited := slices.DeleteFunc(slices.Clone(s.Hosts), func(h hosts.Host) bool { return h.Until.IsZero() })
-	if n := len(limited); n > 0 {
-		concern("hosts limited: %d", n)
+	for _, g := range s.Groups {
+		wait := time.Duration(g.OldestMS) * time.Millisecond
+		facts.Groups = append(facts.Groups, operate.GroupWait{Group: g.Group, Wait: wait})
 	}
-	if s.Repos.Open > 0 {
-		concern("circuits open: %d", s.Repos.Open)
-	}
-	if s.Repos.Failing > 0 {
-		concern("repositories failing: %d", s.Repos.Failing)
-	}
-	if s.Repos.Refusing > 0 {
-		concern("commits refused: %d", s.Repos.Refusing)
-	}
-	if s.FailingBoxes > 0 {
-		concern("notifications failing: %d", s.FailingBoxes)
-	}
-	if s.Dead > 0 {
-		concern("dead letters: %d", s.Dead)
-	}
-	if v := s.Volume; v != nil && v.Size > 0 && v.Free < v.Size/20 {
-		concern("the volume is nearly full")
-	}
-	s.Health = "ok"
-	if len(s.Concerns) > 0 {
-		s.Health = "attention"
-	}
+	s.Verdict = facts.Verdict()
 }

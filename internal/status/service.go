@@ -13,10 +13,9 @@ import (
 
 // Service is the state of a running service.
 type Service struct {
-	Redis    string   `json:"redis"`
-	Prefix   string   `json:"prefix"`
-	Health   string   `json:"health"`   // "ok" or "attention"
-	Concerns []string `json:"concerns"` // problems
+	operate.Verdict
+	Redis  string `json:"redis"`
+	Prefix string `json:"prefix"`
 
 	Durability redisx.Durability `json:"durability"` // of Redis; a choice, so it is not a problem
 

@@ -27,8 +27,14 @@ const maxErrorText = 100
 
 // Table prints the state of the service. It fits 80 columns and 24 rows unless much is wrong.
 func (s Service) Table(w io.Writer) {
+	fmt.Fprintf(w, "health\t%s: %s\n", s.Health, s.Well)
+	for _, c := range s.Needs {
+		fmt.Fprintf(w, "needs\t%s\n", term.Printable(c.Text))
+	}
+	for _, c := range s.Waits {
+		fmt.Fprintf(w, "waits\t%s\n", term.Printable(c.Text))
+	}
 	fmt.Fprintf(w, "redis\t%s, prefix %s\n", s.Redis, s.Prefix)
-	fmt.Fprintf(w, "health\t%s\n", s.health())
 	if d := s.Durability; d.Reason != "" {
 		fmt.Fprintf(w, "persist\t%s: %s\n", d.Level, d.Reason)
 	}
@@ -75,13 +81,6 @@ func (s Service) Table(w io.Writer) {
 	refRows(w, "COMMIT REFUSED", s.Repos.Refused, func(r operate.RepoSummary) []string { return r.Refused })
 	refRows(w, strings.ToUpper(Missing), s.Repos.Missing, func(r operate.RepoSummary) []string { return r.Missing })
 	s.leftOutRows(w)
-}
-
-func (s Service) health() string {
-	if len(s.Concerns) == 0 {
-		return s.Health
-	}
-	return s.Health + ": " + strings.Join(s.Concerns, "; ")
 }
 
 // String formats the rate with its window.

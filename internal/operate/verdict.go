@@ -1,0 +1,188 @@
+package operate
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/hosts"
+	"lockstep/internal/state"
+)
+
+// Verdict says what is wrong with a deployment, the same in all places that show it.
+type Verdict struct {
+	Health Health    `json:"health"`
+	Needs  []Concern `json:"needs_a_person"` // goes on only if somebody does something
+	Waits  []Concern `json:"waits"`          // goes on by itself
+	Well   string    `json:"well"`
+}
+
+// Health is a Verdict in a word.
+type Health string
+
+// The healths.
+const (
+	HealthOK        Health = "ok"
+	HealthWaiting   Health = "waiting"   // something waits, nothing needs a person
+	HealthAttention Health = "attention" // something needs a person
+)
+
+// Concern is something that needs a person, or waits.
+type Concern struct {
+	Text string `json:"text"`
+	See  Look   `json:"see"`
+}
+
+// Look is where to look for more.
+type Look string
+
+// The places: commands and pages of about these names.
+const (
+	LookWorkers Look = "workers"
+	LookRepos   Look = "repos"
+	LookHosts   Look = "hosts"
+	LookNotify  Look = "notify"
+	LookDead    Look = "dead"
+	LookVolume  Look = "volume"
+)
+
+// Facts are what a Verdict is derived from.
+type Facts struct {
+	Watched int64 // repositories
+	Workers int   // that take changes
+	Dead    int64
+	Hosts   []hosts.Host    // those not limited do not matter
+	Failing []state.Summary // that fail, or have a refused commit
+	More    int64           // failing repositories that Failing lacks
+	Boxes   int64           // repositories whose next notification to an app has failed
+	Apps    []string        // some of these apps
+	Full    bool            // the volume is nearly full
+
+	Groups []GroupWait
+	Now    time.Time // by Redis' clock
+}
+
+// GroupWait is how long the oldest entry of a consumer group is not settled.
+type GroupWait struct {
+	Group string
+	Wait  time.Duration
+}
+
+// longWait is how old an unsettled entry may be.
+const longWait = 5 * time.Minute
+
+// Verdict derives the verdict.
+func (f Facts) Verdict() Verdict {
+	v := Verdict{Needs: []Concern{}, Waits: []Concern{}}
+	needs := func(see Look, format string, args ...any) {
+		v.Needs = append(v.Needs, Concern{fmt.Sprintf(format, args...), see})
+	}
+	waits := func(see Look, format string, args ...any) {
+		v.Waits = append(v.Waits, Concern{fmt.Sprintf(format, args...), see})
+	}
+	if f.Workers == 0 {
+		needs(LookWorkers, "no worker takes changes")
+	}
+	if f.Full {
+		needs(LookVolume, "the volume is nearly full")
+	}
+	final, retried := f.byClass()
+	for _, class := range slices.Sorted(maps.Keys(final)) {
+		needs(LookRepos, "%s: %s", class, namesOf(final[class]))
+	}
+	if refused := f.refused(); len(refused) > 0 {
+		needs(LookRepos, "commits refused: %s", namesOf(refused))
+	}
+	if f.More > 0 {
+		needs(LookRepos, "%s", counted(f.More, "more repository fails", "more repositories fail"))
+	}
+	if f.Dead > 0 {
+		needs(LookDead, "%s", counted(f.Dead, "dead letter", "dead letters"))
+	}
+	limited := false
+	for _, h := range f.Hosts {
+		if !h.Until.IsZero() {
+			limited = true
+			waits(LookHosts, "%s: %s until %s, %s", h.Host, h.Reason, h.Until.UTC().Format(time.TimeOnly),
+				counted(int64(h.Waiting), "repository waits", "repositories wait"))
+		}
+	}
+	if limited {
+		delete(retried, events.ClassBusy) // they are the hosts' waiting repositories
+	}
+	for _, class := range slices.Sorted(maps.Keys(retried)) {
+		waits(LookRepos, "%s, retried: %s", class, namesOf(retried[class]))
+	}
+	if f.Boxes > 0 {
+		waits(LookNotify, "notifications to %s about %s", listed(f.Apps), counted(f.Boxes, "repository", "repositories"))
+	}
+	for _, g := range f.Groups {
+		if g.Wait > longWait {
+			waits(LookWorkers, "group %s has not settled an entry for %s", g.Group, g.Wait.Round(time.Second))
+		}
+	}
+	watched := counted(f.Watched, "repository is watched", "repositories are watched")
+	v.Well = fmt.Sprintf("%s, %d of them without trouble", watched, max(0, f.Watched-int64(len(f.Failing))-f.More))
+	switch {
+	case len(v.Needs) > 0:
+		v.Health = HealthAttention
+	case len(v.Waits) > 0:
+		v.Health = HealthWaiting
+	default:
+		v.Health = HealthOK
+	}
+	return v
+}
+
+// byClass returns the failing repositories by the class of their errors: those that somebody has to do something about,
+// as nothing tries again before the next push or poll, and those that are retried.
+func (f Facts) byClass() (final, retried map[events.Class][]string) {
+	final, retried = map[events.Class][]string{}, map[events.Class][]string{}
+	for _, repo := range f.Failing {
+		for _, t := range repo.Failing {
+			list := final
+			if t.Next != nil || t.Until != nil && t.Until.After(f.Now) {
+				list = retried
+			}
+			if class := cmp.Or(t.Class, events.ClassInternal); !slices.Contains(list[class], repo.Repo) {
+				list[class] = append(list[class], repo.Repo)
+			}
+		}
+	}
+	return final, retried
+}
+
+func (f Facts) refused() (repos []string) {
+	for _, repo := range f.Failing {
+		if len(repo.Refused) > 0 {
+			repos = append(repos, repo.Repo)
+		}
+	}
+	return repos
+}
+
+// namesOf returns how many repositories there are, and the first names.
+func namesOf(repos []string) string {
+	return counted(int64(len(repos)), "repository", "repositories") + ", " + listed(repos)
+}
+
+// listed returns at most three of the names.
+func listed(names []string) string {
+	const most = 3
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if len(names) > most {
+		text += " and others"
+	}
+	return text
+}
+
+func counted(n int64, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, several)
+}

@@ -1,0 +1,71 @@
+package operate
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"lockstep/events"
+	"lockstep/internal/hosts"
+	"lockstep/internal/state"
+)
+
+func TestVerdict(t *testing.T) {
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	soon := now.Add(time.Minute)
+	fails := func(repo string, class events.Class, next *time.Time) state.Summary {
+		return state.Summary{Repo: repo, Failing: []state.Trouble{{Class: class, Next: next}, {Class: class, Next: next}}}
+	}
+	limited := hosts.Host{Host: "git.example", Reason: "rate limit", Waiting: 6, Until: soon}
+	for name, tc := range map[string]struct {
+		facts        Facts
+		health       Health
+		needs, waits []string
+		well         string
+	}{
+		"nothing is wrong": {
+			Facts{Watched: 3, Workers: 1, Hosts: []hosts.Host{{Host: "git.example"}}}, HealthOK, nil, nil,
+			"3 repositories are watched, 3 of them without trouble",
+		},
+		"what waits for one host is one thing": {
+			Facts{Watched: 9, Workers: 1, Hosts: []hosts.Host{limited}, Failing: []state.Summary{
+				fails("a/1", events.ClassBusy, &soon), fails("a/2", events.ClassBusy, &soon),
+				fails("a/3", events.ClassNetwork, &soon),
+			}}, HealthWaiting, nil, []string{
+				"git.example: rate limit until 12:01:00, 6 repositories wait", "network, retried: 1 repository, a/3",
+			}, "9 repositories are watched, 6 of them without trouble",
+		},
+		"what fails for good, by cause": {
+			Facts{Watched: 1, Workers: 1, Now: now, More: 1, Failing: []state.Summary{
+				fails("a/1", events.ClassAuth, nil), fails("a/2", events.ClassAuth, nil), fails("a/3", events.ClassAuth, nil),
+				fails("a/4", events.ClassAuth, nil), fails("a/5", events.ClassNotFound, nil),
+				{Repo: "a/6", Refused: []string{"refs/heads/main"}},
+				{Repo: "a/7", Failing: []state.Trouble{{Class: events.ClassServer, Until: &soon}}}, // the scope waits
+			}}, HealthAttention, []string{
+				"auth: 4 repositories, a/1, a/2, a/3 and others", "not_found: 1 repository, a/5",
+				"commits refused: 1 repository, a/6", "1 more repository fails",
+			}, []string{"server, retried: 1 repository, a/7"}, "1 repository is watched, 0 of them without trouble",
+		},
+		"the rest": {
+			Facts{
+				Dead: 2, Full: true, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
+				Groups: []GroupWait{{"workers", 4 * time.Minute}, {"indexer", 6 * time.Minute}},
+			}, HealthAttention, []string{"no worker takes changes", "the volume is nearly full", "2 dead letters"}, []string{
+				"notifications to ci, docs, scan and others about 7 repositories", "group indexer has not settled an entry for 6m0s",
+			}, "0 repositories are watched, 0 of them without trouble",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := tc.facts.Verdict()
+			texts := func(list []Concern) (texts []string) {
+				for _, c := range list {
+					texts = append(texts, c.Text)
+				}
+				return texts
+			}
+			if v.Health != tc.health || !slices.Equal(texts(v.Needs), tc.needs) || !slices.Equal(texts(v.Waits), tc.waits) || v.Well != tc.well {
+				t.Errorf("%+v", v)
+			}
+		})
+	}
+}
