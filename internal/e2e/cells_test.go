@@ -142,7 +142,7 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 	job := limiter.Job("acme/repo-1", false)
 	proctest.Must(job.With("").Acquire(ctx, "git.example.com"))(t)(wire.Answer{Status: 429, Header: http.Header{"Retry-After": {"600"}}})
 	job.Leave(ctx)
-	if out, errs, code := proctest.RunLockstep(t, env, "status"); code != 0 || strings.Count(out, "git.example.com") != 1 || !strings.Contains(out, "cell     eu-2") {
+	if out, errs, code := proctest.RunLockstep(t, env, "status"); code != 0 || strings.Count(out, "\ngit.example.com") != 1 || !strings.Contains(out, "cell     eu-2") {
 		t.Errorf("status: exit code %d\n%s%s", code, out, errs)
 	}
 	cluster.Nodes[nodes[2]].Stop()
