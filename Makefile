@@ -43,11 +43,12 @@ test-large: ## Run the long forms of the rest, and the tests that the race detec
 	LOCKSTEP_TEST=all go test ./internal/e2e -skip '$(E2E_RACE)' $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/object ./internal/git/checkout ./internal/git/submodule ./internal/git/wire ./tree $(TESTFLAGS)
 
-test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, 100 power cuts of Redis under load
+test-soak: ## Run the soak tests: 1,000 pushes, 1,000 commits for eight Git clients, 10,000 views, odd and real repositories, 1,000 killed workers, a fifth cell for 10,000 repositories, 100 power cuts of Redis under load, an hour with a forge that fails
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/volume -run 'ManyPushes|RandomSubmodules|OneVersionOfSubmodules|PushCosts' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./internal/git/serve -run RandomHistories -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 30m ./handlers -run 'ViewsAgainstOracle|NamesMatchModel' -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 120m ./internal/e2e -run 'MatchGitClone|AlteredTrees|GitClientsOfAReader|ManyFollowers|CellJoins|PushCosts' -v $(TESTFLAGS)
+	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -count=1 -timeout 90m ./internal/e2e -run ForgeThatFails -v $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 LOCKSTEP_TEST=all go test -race -count=1 -timeout 60m ./internal/e2e ./internal/volume ./internal/cli $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test -count=1 -timeout 60m ./internal/git/... ./internal/volume $(TESTFLAGS)
 	LOCKSTEP_SOAK=1 go test -count=1 -timeout 20m ./internal/gitea -v $(TESTFLAGS)

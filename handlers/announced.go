@@ -236,7 +236,7 @@ func hasExpired(job Job) bool { return job.now().Sub(events.EntryTime(job.Entry)
 func (h *Handlers) awaited(ctx context.Context, job Job) error {
 	awaited, now := job.Known.Awaited(), job.now()
 	switch {
-	case !awaited.Has(job.Entry):
+	case !awaited.Has(job.Entry), awaited.HasTurn(job.Entry):
 		return nil
 	case awaited.Next.After(now):
 		return notVisible(job, awaited.Next.Sub(now))
@@ -273,12 +273,13 @@ func (h *Handlers) look(ctx context.Context, job Job, lacks bool) error {
 	for _, one := range all {
 		switch isKnown := was.Has(one.Entry); {
 		case one.Entry == job.Entry && lacks, l.isPending(one):
-			next.Add(one.Change, one.Entry)
+			next.Add(one.Change, one.Entry, false)
 			deferred = append(deferred, one.Entry)
 			if !isKnown && len(was.Commits) < state.MaxAwaited {
 				next.Looks = 0
 			}
-		case isKnown:
+		case isKnown: // until it has settled, as it may be of no use
+			next.Add(one.Change, one.Entry, true)
 			found = append(found, one.Entry)
 		}
 	}

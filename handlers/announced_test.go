@@ -293,6 +293,43 @@ func TestShownMeanwhileIsSynced(t *testing.T) {
 	}
 }
 
+// TestTwoWaitForWhatIsGone has two changes announce commits that the remote has forgotten, and shows another one that the app lacks: as after a push that
+// nothing has announced. Neither change takes the turns of the other: what is shown is synced, and they look less and less often.
+func TestTwoWaitForWhatIsGone(t *testing.T) {
+	w := newWorld(t).begin()
+	w.create(map[string]string{"a": "1"})
+	url := w.git.URL("acme/widgets")
+	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
+	w.push(map[string]string{"b": "2"})
+	changes := map[string]events.Change{
+		"2-0": {URL: url, App: "docs", After: absent}, "3-0": {URL: url, App: "docs", After: strings.Repeat("ab", 20)},
+	}
+	due := map[string]time.Duration{"2-0": w.later, "3-0": w.later}
+	handled, shown := 0, 0
+	for began := w.later; w.later-began < 50*time.Second && handled < 100; handled++ {
+		entry, other := "2-0", "3-0"
+		if due[other] < due[entry] {
+			entry, other = other, entry
+		}
+		w.later = max(w.later, due[entry])
+		w.waiting = []handlers.Job{w.job(other, changes[other])}
+		now := w.later
+		clear(w.deferred)
+		due[entry] = now + w.awaits(entry, changes[entry])
+		if delay, ok := w.deferred[other]; ok {
+			due[other] = now + delay
+		}
+		w.later = now
+		if n := w.redis.XLen(context.Background(), events.DefaultNamespace.Changes()).Val(); n > 0 && shown == 0 {
+			shown = handled + 1
+			w.mustHandle("4-0", events.Change{URL: url, App: "docs"})
+		}
+	}
+	if shown == 0 || shown > 20 || handled > 50 {
+		t.Errorf("%d handled in 50 s; what is shown was synced after %d", handled, shown)
+	}
+}
+
 func TestAnnouncementsOfAllKinds(t *testing.T) {
 	v1 := mustRef("refs/tags/v1")
 	for name, do := range map[string]func(t *testing.T, w *world, first, second string){
@@ -484,7 +521,7 @@ func TestMoreWaitThanAreStored(t *testing.T) {
 	awaited := state.Awaited{Next: time.Now()}
 	for n := range state.MaxAwaited {
 		one := events.Change{Ref: mustRef(fmt.Sprint("refs/heads/gone-", n)), After: absent}
-		awaited.Add(one, fmt.Sprintf("20-%d", n))
+		awaited.Add(one, fmt.Sprintf("20-%d", n), false)
 	}
 	must(t, w.states.SetAwaited(context.Background(), w.repo(), w.job("2-0", change).Fence, awaited))
 	w.awaits("2-1", change)
@@ -602,7 +639,7 @@ func TestGivenUpTogether(t *testing.T) {
 	w.deleteRef("refs/heads/known")
 	awaited := state.Awaited{}
 	for n, ref := range []string{"a", "b", "c"} {
-		awaited.Add(of(ref), fmt.Sprintf("590000-%d", n))
+		awaited.Add(of(ref), fmt.Sprintf("590000-%d", n), false)
 	}
 	must(t, w.states.SetAwaited(context.Background(), w.repo(), w.job("2-0", of("a")).Fence, awaited))
 	w.later += 20 * time.Minute

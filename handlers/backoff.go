@@ -271,6 +271,8 @@ func disproved(change events.Change, result events.Result) func(state.Trouble) b
 		switch {
 		case t.Scope == events.ScopeCredential:
 			return isOfCredential(t, change)
+		case t.Scope == events.ScopeHostCredential && !t.IsOfPoll():
+			return change.Type == events.ChangePushed && t.Credential == change.Credential
 		case t.Scope != events.ScopeChange:
 			return true
 		case change.Type == events.ChangeDue:
@@ -345,6 +347,8 @@ func forgetUnwatched(known state.Repo, watches []watch.Watch) {
 		case t.Scope == events.ScopeCredential:
 			keeps := t.App != "" && known.HasGiven(t.App)
 			return !keeps && !isNamed(t, watches)
+		case t.Scope == events.ScopeHostCredential:
+			return t.Watched && !t.IsOfPoll() && !isNamed(t, watches)
 		case !t.Watched, t.App == "", t.Scope != events.ScopeChange:
 			return false
 		}

@@ -206,24 +206,28 @@ func TestSuccessEndsTheTroublesThatItDisproves(t *testing.T) {
 	trouble := func(scope events.Scope, operation, app, ref string) state.Trouble {
 		return state.Trouble{Scope: scope, Operation: operation, App: app, Ref: ref, Credential: "one"}
 	}
+	two := trouble(events.ScopeHostCredential, "sync", "scan", main)
+	poll := trouble(events.ScopeHostCredential, "poll", "", "")
+	two.Credential, poll.Credential = "two", ""
 	fails := map[string]state.Trouble{
 		"repo": trouble(events.ScopeRepo, "sync", "scan", main), "host": trouble(events.ScopeHost, "sync", "scan", main),
+		"host of one": trouble(events.ScopeHostCredential, "sync", "scan", main), "host of two": two, "host of a poll": poll,
 		"docs' credential": trouble(events.ScopeCredential, "sync", "docs", main), "scan's credential": trouble(events.ScopeCredential, "sync", "scan", main),
 		"docs": trouble("", "sync", "docs", ""), "docs' main": trouble("", "sync", "docs", main), "docs' topic": trouble("", "sync", "docs", topic),
 		"scan's main": trouble("", "sync", "scan", main), "poll": trouble("", "poll", "", ""), "scan's poll": trouble("", "poll", "scan", ""),
 	}
-	always := []string{"repo", "host"}
+	always := []string{"repo", "host", "host of a poll"}
 	for name, tc := range map[string]struct {
 		change events.Change
 		result events.Result
 		want   []string
 	}{
-		"sync of main": {events.Change{Type: events.ChangePushed, App: "docs", Credential: "one", Ref: mustRef(main)}, events.Result{}, []string{"docs' credential", "docs", "docs' main", "poll", "scan's poll"}},
+		"sync of main": {events.Change{Type: events.ChangePushed, App: "docs", Credential: "one", Ref: mustRef(main)}, events.Result{}, []string{"docs' credential", "docs", "docs' main", "poll", "scan's poll", "host of one"}},
 		"sync of the default": {
 			events.Change{Type: events.ChangePushed, App: "docs", Credential: "one"}, events.Result{Ref: mustRef(main)},
-			[]string{"docs' credential", "docs", "docs' main", "poll", "scan's poll"},
+			[]string{"docs' credential", "docs", "docs' main", "poll", "scan's poll", "host of one"},
 		},
-		"sync with another credential": {events.Change{Type: events.ChangePushed, App: "docs", Credential: "two", Ref: mustRef(topic)}, events.Result{}, []string{"docs", "docs' topic", "poll", "scan's poll"}},
+		"sync with another credential": {events.Change{Type: events.ChangePushed, App: "docs", Credential: "two", Ref: mustRef(topic)}, events.Result{}, []string{"docs", "docs' topic", "poll", "scan's poll", "host of two"}},
 		"poll":                         {events.Change{Type: events.ChangeDue}, events.Result{}, []string{"docs", "poll", "scan's poll"}},
 		"poll with changes":            {events.Change{Type: events.ChangeDue}, events.Result{Due: 1}, []string{"poll", "scan's poll"}},
 		"poll for docs":                {events.Change{Type: events.ChangeDue, App: "docs"}, events.Result{}, []string{"docs"}},

@@ -31,7 +31,7 @@ func baseFor(known state.Repo, change events.Change) func(events.Ref, volume.Pub
 		case change.App == "" && known.Given("", ref) == "":
 			return volume.Base{Commit: published.Commit}
 		}
-		base, since, uncertain := known.Received(change.App, ref, published.Commit, published.Tree)
+		base, since, uncertain := known.Received(change.App, ref, published.Commit, published.Tree, published.Former)
 		return volume.Base{Commit: base, Since: since, Uncertain: uncertain}
 	}
 }

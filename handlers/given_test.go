@@ -175,6 +175,16 @@ func TestAppsEndAtTheHeadAfterRedisReturnsWithOlderData(t *testing.T) {
 			},
 			func(w *world, sync func(), _ string) { w.push(map[string]string{"b": "3"}); sync() },
 		},
+		"a push, and that it was dropped, not settled, and nothing follows": {
+			func(w *world, sync func(), c1 string) {
+				w.push(map[string]string{"a": "2", "c": "1"})
+				sync()
+				w.force(c1)
+				w.push(map[string]string{"b": "2"})
+				w.handleUnsettled("9-9", events.Change{URL: w.git.URL("acme/widgets"), App: "docs"})
+			},
+			func(_ *world, sync func(), _ string) { sync() },
+		},
 		"the removal of the repository": {func(w *world, sync func(), _ string) {
 			away := w.git.Dir("acme/widgets") + ".away"
 			must(w.t, os.Rename(w.git.Dir("acme/widgets"), away))

@@ -160,7 +160,7 @@ func (h *Handlers) syncOutcome(
 		return Outcome{}, err
 	}
 	maps.Copy(forgotten, views)
-	fields := known.UncertainFields(synced.Ref, synced.Former.Commit, synced.Former.Tree)
+	fields := known.UncertainFields(synced.Ref, synced.Former.Commit, synced.Former.Tree, synced.Former.Former)
 	maps.Copy(fields, known.SyncedFields(result, change.URL))
 	maps.Copy(fields, again)
 	maps.Copy(fields, state.OriginFields(change, synced.Ref))

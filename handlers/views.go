@@ -68,7 +68,7 @@ func (h *Handlers) compareViews(
 		return nil, nil, redisError(err)
 	}
 	compared := comparedAt(synced.After, set)
-	given, _, _ := known.Received(synced.App, synced.Ref, "", "")
+	given, _, _ := known.Received(synced.App, synced.Ref, "", "", "")
 	c := &viewComparison{
 		states: h.States, set: set, synced: *synced, given: given,
 		fields: map[string]string{field: compared},

@@ -145,11 +145,13 @@ func (w watchedStorm) awaitHeads() {
 
 // behindApps describes an app that has not the head of a ref, or returns "".
 func (w watchedStorm) behindApps() string {
-	has, known, last := map[chain]map[string]string{}, map[string]events.Result{}, map[chain]events.Result{}
+	has, known, all := map[chain]map[string]string{}, map[string]events.Result{}, map[chain][]events.Result{}
 	for _, r := range w.f.received() {
 		if r.Type != events.ResultSynced {
 			continue
 		}
+		c := chain{r.Repo.String(), r.Ref.String(), r.App}
+		all[c] = append(all[c], r)
 		if first, ok := known[r.ID]; ok {
 			if first.After != r.After || first.Tree != r.Tree {
 				w.t.Errorf("%s is the ID of %s and of %s", r.ID, first.Tree, r.Tree)
@@ -157,8 +159,6 @@ func (w watchedStorm) behindApps() string {
 			continue
 		}
 		known[r.ID] = r
-		c := chain{r.Repo.String(), r.Ref.String(), r.App}
-		last[c] = r
 		if has[c] == nil || r.Full || r.Before == "" {
 			has[c] = map[string]string{}
 		}
@@ -173,8 +173,12 @@ func (w watchedStorm) behindApps() string {
 			for _, app := range stormApps {
 				c, head := chain{repo, ref, app}, w.git.Head(repo, ref)
 				if !maps.Equal(has[c], w.trees[head]) {
-					return fmt.Sprintf("%s has not %.12s of %s of %s, but %v after the result %s from %.12s to %.12s; the commit has %v",
-						app, head, ref, repo, has[c], last[c].ID, last[c].Before, last[c].After, w.trees[head])
+					text := fmt.Sprintf("%s has not %.12s of %s of %s, but %v; the commit has %v; its last results:",
+						app, head, ref, repo, has[c], w.trees[head])
+					for _, r := range all[c][max(0, len(all[c])-20):] {
+						text += fmt.Sprintf("\n%s from %.12s to %.12s, full %v: %v", r.ID, r.Before, r.After, r.Full, r.Files)
+					}
+					return text
 				}
 			}
 		}

@@ -217,12 +217,20 @@ func startTokenAPI(t *testing.T, issue http.HandlerFunc, args ...string) *tokenA
 	t.Helper()
 	git, repo := startGood(t)
 	api := startRemote(t, 3, issue)
-	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(proctest.Must(rsa.GenerateKey(rand.Reader, 2048))(t))})
 	prefix := strings.TrimSuffix(repo, "acme/good.git")
-	env := append(credentialFor("TWO", "two", prefix), "LOCKSTEP_CREDENTIAL_ONE_URLS="+prefix, "LOCKSTEP_CREDENTIAL_ONE_GITHUB_APP_ID=1",
-		"LOCKSTEP_CREDENTIAL_ONE_GITHUB_INSTALLATION_ID=1", "LOCKSTEP_CREDENTIAL_ONE_GITHUB_URL="+strings.TrimSuffix(api.base, "/"),
-		"LOCKSTEP_CREDENTIAL_ONE_GITHUB_PRIVATE_KEY="+string(key))
+	env := append(credentialFor("TWO", "two", prefix), appCredentialFor(t, "ONE", api, prefix)...)
 	return &tokenAPI{startService(t, env, args...), git, api, repo}
+}
+
+// appCredentialFor returns variables that define a GitHub App, whose tokens an API issues, for one prefix of URLs.
+func appCredentialFor(t *testing.T, name string, api *remoteHost, prefix string) []string {
+	t.Helper()
+	name = "LOCKSTEP_CREDENTIAL_" + name
+	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(proctest.Must(rsa.GenerateKey(rand.Reader, 2048))(t))})
+	return []string{
+		name + "_URLS=" + prefix, name + "_GITHUB_APP_ID=1", name + "_GITHUB_INSTALLATION_ID=1",
+		name + "_GITHUB_URL=" + strings.TrimSuffix(api.base, "/"), name + "_GITHUB_PRIVATE_KEY=" + string(key),
+	}
 }
 
 // publishAs publishes a change of an app, with its credential.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/testenv"
 )
@@ -149,43 +150,55 @@ func (s *tokenAPI) waitsForTheOther() string {
 	return "the other app's change had no result within 5 s after a later one of another repository"
 }
 
-// TestCraftedTreesTakeLittleMemory syncs repositories of less than a kilobyte whose trees have ten billion files: they nest ten levels
-// deep, each with ten times the next one.
+// TestCraftedTreesTakeLittleMemory syncs six repositories at once of a few kilobytes whose trees have ten billion files: they nest ten levels deep, each
+// with ten times the next one. A further kind is a line.
 func TestCraftedTreesTakeLittleMemory(t *testing.T) {
 	testenv.Long(t)
 	testenv.SkipUnderRace(t)
 	t.Parallel()
-	const most = 768 << 20 // the garbage of one beside the next; the manifests allow 900 MiB
-	git := proctest.StartGit(t)
-	var urls []string
-	for n := range 6 {
-		repo := fmt.Sprint("acme/crafted-", n)
-		proctest.Must(0, git.CreateEmpty(t.Context(), repo))(t)
-		object := proctest.Must(git.Git(t.Context(), repo, fmt.Sprint(n), "hash-object", "-w", "--stdin"))(t)
-		for level, mode := 0, "100644 blob"; level < 10; level, mode = level+1, "040000 tree" {
-			var entries strings.Builder
-			for i := range 10 {
-				fmt.Fprintf(&entries, "%s %s\t%d\n", mode, object, i)
+	const most = 768 << 20                       // the garbage of one beside the next; the manifests allow 900 MiB
+	for name, prefix := range map[string]string{ // of the names at each level
+		"many files": "", "paths of 2 KB": strings.Repeat("x", 200),
+	} {
+		t.Run(name, func(t *testing.T) {
+			git := proctest.StartGit(t)
+			var urls []string
+			for n := range 6 {
+				repo := fmt.Sprint("acme/crafted-", n)
+				craftTree(t, git, repo, prefix)
+				urls = append(urls, git.URL(repo))
 			}
-			object = proctest.Must(git.Git(t.Context(), repo, entries.String(), "mktree"))(t)
+			s := startService(t, nil, "--slots", "6")
+			for _, url := range urls {
+				s.publish(url)
+			}
+			proctest.Eventually(t, func() bool { return len(s.results()) == len(urls) }, "results of all repositories")
+			if peak := peakMemory(t, s.process.Cmd.Process.Pid); peak > most {
+				t.Errorf("%d MiB of memory in use before all are refused, want at most %d", peak>>20, most>>20)
+			}
+			for _, r := range s.results() {
+				if r.Type != events.ResultFailed {
+					t.Errorf("%s %s, want it refused", r.Type, r.Repo)
+				}
+			}
+		})
+	}
+}
+
+// craftTree creates a repository whose tree has ten billion files. prefix starts the names at each level.
+func craftTree(t *testing.T, git *gitserver.Server, repo, prefix string) {
+	t.Helper()
+	proctest.Must(0, git.CreateEmpty(t.Context(), repo))(t)
+	object := proctest.Must(git.Git(t.Context(), repo, repo, "hash-object", "-w", "--stdin"))(t)
+	for level, mode := 0, "100644 blob"; level < 10; level, mode = level+1, "040000 tree" {
+		var entries strings.Builder
+		for i := range 10 {
+			fmt.Fprintf(&entries, "%s %s\t%s%d\n", mode, object, prefix, i)
 		}
-		commit := proctest.Must(git.Git(t.Context(), repo, "", "-c", "user.name=a", "-c", "user.email=a@example.com", "commit-tree", "-m", "x", object))(t)
-		proctest.Must(0, git.SetRef(t.Context(), repo, "refs/heads/main", commit))(t)
-		urls = append(urls, git.URL(repo))
+		object = proctest.Must(git.Git(t.Context(), repo, entries.String(), "mktree"))(t)
 	}
-	s := startService(t, nil, "--slots", "6")
-	for _, url := range urls {
-		s.publish(url)
-	}
-	proctest.Eventually(t, func() bool { return len(s.results()) == len(urls) }, "results of all repositories")
-	if peak := peakMemory(t, s.process.Cmd.Process.Pid); peak > most {
-		t.Errorf("%d MiB of memory in use before all are refused, want at most %d", peak>>20, most>>20)
-	}
-	for _, r := range s.results() {
-		if r.Type != events.ResultFailed {
-			t.Errorf("%s %s, want it refused", r.Type, r.Repo)
-		}
-	}
+	commit := proctest.Must(git.Git(t.Context(), repo, "", "-c", "user.name=a", "-c", "user.email=a@example.com", "commit-tree", "-m", "x", object))(t)
+	proctest.Must(0, git.SetRef(t.Context(), repo, "refs/heads/main", commit))(t)
 }
 
 // peakMemory returns the largest resident memory of a process so far, in bytes.

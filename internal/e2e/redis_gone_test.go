@@ -59,7 +59,7 @@ func repeated(t *testing.T, file string) map[string]bool {
 	found := map[string]bool{}
 	for _, one := range document.Repos {
 		for _, w := range one.Watches {
-			if base, _, _ := state.RepoOf(one.State).Received(w.App, proctest.Must(events.ParseRef("main"))(t), "", ""); base == "" {
+			if base, _, _ := state.RepoOf(one.State).Received(w.App, proctest.Must(events.ParseRef("main"))(t), "", "", ""); base == "" {
 				found[w.App+" "+one.Repo.String()] = true
 			}
 		}

@@ -3,15 +3,22 @@ package gitea
 import (
 	"bytes"
 	"cmp"
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/crypto/ssh"
 
 	"lockstep/internal/logtest"
 	"lockstep/internal/proctest"
@@ -28,6 +35,8 @@ const (
 type forge struct {
 	t    *testing.T
 	base string // http://127.0.0.1:port
+	ssh  string // 127.0.0.1:port
+	dir  string
 	home string // of git
 	path string // of git, with git-lfs
 }
@@ -53,15 +62,16 @@ func binary(t *testing.T) string {
 func start(t *testing.T) *forge {
 	t.Helper()
 	program := binary(t)
-	dir, address := t.TempDir(), proctest.FreeAddress(t)
-	f := &forge{t: t, base: "http://" + address, home: t.TempDir(), path: program + string(filepath.ListSeparator) + os.Getenv("PATH")}
+	dir, address, overSSH := t.TempDir(), proctest.FreeAddress(t), proctest.FreeAddress(t)
+	f := &forge{t: t, base: "http://" + address, ssh: overSSH, dir: dir, home: t.TempDir(), path: program + string(filepath.ListSeparator) + os.Getenv("PATH")}
 	_, port, _ := strings.Cut(address, ":")
+	_, sshPort, _ := strings.Cut(overSSH, ":")
 	settings := filepath.Join(dir, "app.ini")
 	user := cmp.Or(os.Getenv("USER"), "root")
 	if name, err := exec.Command("id", "-un").Output(); err == nil {
 		user = strings.TrimSpace(string(name))
 	}
-	text := strings.NewReplacer("{dir}", dir, "{port}", port, "{base}", f.base, "{program}", program, "{user}", user).Replace(appIni)
+	text := strings.NewReplacer("{dir}", dir, "{port}", port, "{ssh}", sshPort, "{base}", f.base, "{program}", program, "{user}", user).Replace(appIni)
 	proctest.Must(0, os.WriteFile(settings, []byte(text), 0o600))(t)
 	run := func(args ...string) *exec.Cmd {
 		cmd := exec.Command(filepath.Join(program, "gitea"), append([]string{"--config", settings}, args...)...)
@@ -112,7 +122,11 @@ HTTP_ADDR = 127.0.0.1
 HTTP_PORT = {port}
 ROOT_URL = {base}/
 STATIC_ROOT_PATH = {program}
-DISABLE_SSH = true
+START_SSH_SERVER = true
+BUILTIN_SSH_SERVER_USER = git
+SSH_DOMAIN = 127.0.0.1
+SSH_LISTEN_HOST = 127.0.0.1
+SSH_PORT = {ssh}
 OFFLINE_MODE = true
 LFS_START_SERVER = true
 LFS_JWT_SECRET = AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
@@ -217,6 +231,51 @@ func (f *forge) token(name, scope string) string {
 	var token struct{ SHA1 string }
 	f.call(http.MethodPost, "/users/"+owner+"/tokens", map[string]any{"name": name, "scopes": []string{scope}}, &token)
 	return token.SHA1
+}
+
+// sshCredential makes a key of the owner, and returns the files of a credential with it.
+func (f *forge) sshCredential() map[string]string {
+	f.t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	proctest.Must(0, err)(f.t)
+	authorized := ssh.MarshalAuthorizedKey(proctest.Must(ssh.NewPublicKey(public))(f.t))
+	f.call(http.MethodPost, "/user/keys", map[string]any{"title": "of the tests", "key": string(authorized)}, nil)
+	host := proctest.Must(os.ReadFile(filepath.Join(f.dir, "data", "ssh", "gitea.rsa.pub")))(f.t)
+	address, port, _ := strings.Cut(f.ssh, ":")
+	return map[string]string{
+		"sshKey":     string(pem.EncodeToMemory(proctest.Must(ssh.MarshalPrivateKey(private, ""))(f.t))),
+		"knownHosts": fmt.Sprintf("[%s]:%s %s", address, port, host),
+		"urls":       f.sshURL("") + "\n",
+	}
+}
+
+// sshURL returns the clone URL of a repository of acme over SSH, or the prefix of all for "".
+func (f *forge) sshURL(name string) string {
+	prefix := "ssh://git@" + f.ssh + "/acme/"
+	if name == "" {
+		return prefix
+	}
+	return prefix + name + ".git"
+}
+
+// redeliver delivers a webhook again, as an administrator does in the browser: the API cannot. hook is its path in the API.
+func (f *forge) redeliver(hook, delivery string) {
+	f.t.Helper()
+	browser := &http.Client{Jar: proctest.Must(cookiejar.New(nil))(f.t)}
+	_, id, _ := strings.Cut(hook, "/hooks/")
+	for _, request := range []struct {
+		path string
+		form url.Values
+	}{
+		{"/user/login", url.Values{"user_name": {owner}, "password": {password}}},
+		{"/org/acme/settings/hooks/" + id + "/replay/" + delivery, nil},
+	} {
+		resp := proctest.Must(browser.PostForm(f.base+request.path, request.form))(f.t)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			f.t.Fatalf("POST %s: %s", request.path, resp.Status)
+		}
+	}
 }
 
 // hook creates a webhook of acme to url, and returns its path in the API.

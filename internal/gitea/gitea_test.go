@@ -1,8 +1,10 @@
 package gitea
 
 import (
+	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,7 +100,7 @@ func TestRepositoryRenamedInGitea(t *testing.T) {
 	if watches := s.run("watch", "export"); !strings.Contains(watches, "url: "+f.url("follows-2")) || !strings.Contains(watches, "url: "+f.url("stays")+"\n") {
 		t.Errorf("watches:\n%s", watches)
 	}
-	s.run("watch", "add", f.url("follows-2"), "--app", "docs", "--poll", "never", "--no-check")
+	s.run("watch", "set", "acme/follows-2", "--app", "docs", "--poll", "never")
 	s.synced("docs", f.push("follows-2", "main", map[string]string{"README": "by webhook\n"}))
 	if r, _ := s.synced("docs", f.push("stays-2", "main", map[string]string{"README": "by poll\n"})); r.Path != "acme/stays" {
 		t.Errorf("%+v", r)
@@ -140,12 +142,93 @@ func TestPrivateRepositoryOfGitea(t *testing.T) {
 	}
 
 	f.call(http.MethodDelete, "/users/"+owner+"/tokens/reads", nil, nil)
-	f.push("private", "main", map[string]string{"README": "third\n"})
-	if r := failed("docs"); r.Class != events.ClassAuth || s.read("acme/private/README") != "second\n" {
-		t.Errorf("after its token was revoked: %+v", r)
+	third := f.push("private", "main", map[string]string{"README": "third\n"})
+	s.awaitShown("private", `"auth"`) // the app keeps what it has until that is confirmed
+	if got := s.read("acme/private/README"); got != "second\n" {
+		t.Errorf("after its token was revoked: %q", got)
 	}
 	s.write(filepath.Join(s.credentials, "reads"), map[string]string{"password": f.token("again", "read:repository")})
-	s.synced("docs", f.push("private", "main", map[string]string{"README": "fourth\n"}))
+	s.synced("docs", third)
+}
+
+// TestTokensOfGiteaRotate replaces the token of an app again and again while pushes go on: before the old one is revoked, and after it.
+func TestTokensOfGiteaRotate(t *testing.T) {
+	t.Parallel()
+	f, s := start(t), serve(t, "", "")
+	f.hook(s.hooks, secret)
+	head := f.create("private", true)
+	folder := filepath.Join(s.credentials, "reads")
+	s.write(folder, map[string]string{"username": owner, "password": f.token("reads-0", "read:repository"), "urls": f.base + "/acme/\n"})
+	s.watch(f.url("private"), "--app", "docs", "--credential", "reads")
+	s.synced("docs", head)
+	for n := range 4 {
+		f.push("private", "main", map[string]string{"README": fmt.Sprint("during ", n, "\n")})
+		next, revoke := f.token(fmt.Sprint("reads-", n+1), "read:repository"), "/users/"+owner+"/tokens/"+fmt.Sprint("reads-", n)
+		late := n%2 == 1
+		if late {
+			f.call(http.MethodDelete, revoke, nil, nil)
+			head = f.push("private", "main", map[string]string{"README": fmt.Sprint("refused ", n, "\n")})
+			s.awaitShown("private", `"auth"`)
+		}
+		s.write(folder, map[string]string{"password": next})
+		if !late {
+			f.call(http.MethodDelete, revoke, nil, nil)
+			head = f.push("private", "main", map[string]string{"README": fmt.Sprint("after ", n, "\n")})
+		}
+		if r, before := s.synced("docs", head); slices.ContainsFunc(append(before, r), func(r events.Result) bool { return r.Type == events.ResultFailed }) {
+			t.Errorf("rotation %d: %+v", n, before)
+		}
+	}
+	if shown := s.run("repos", "show", "acme/private", "--output", "json"); strings.Contains(shown, `"failing"`) {
+		t.Errorf("after the last rotation: %s", shown)
+	}
+	proctest.AssertIdle(t, s.redis.Client())
+}
+
+// TestRedeliveryOfGitea delivers the webhook of an older push again, which Gitea does under another ID.
+func TestRedeliveryOfGitea(t *testing.T) {
+	t.Parallel()
+	f, s := start(t), serve(t, "", "")
+	hook := f.hook(s.hooks, secret)
+	s.watch(f.url("widgets"), "--app", "docs")
+	f.create("widgets", false)
+	first := f.push("widgets", "main", map[string]string{"README": "first\n"})
+	s.synced("docs", first)
+	_, line, _ := strings.Cut(s.process.Log.String(), "event=push delivery=")
+	delivery, _, _ := strings.Cut(line, " ")
+	second := f.push("widgets", "main", map[string]string{"README": "second\n"})
+	s.synced("docs", second)
+	deliveries := strings.Count(s.process.Log.String(), "event=push")
+	f.redeliver(hook, delivery)
+	proctest.Eventually(t, func() bool { return strings.Count(s.process.Log.String(), "event=push") > deliveries }, "the redelivery arrives")
+	third := f.push("widgets", "main", map[string]string{"README": "third\n"})
+	if _, before := s.synced("docs", third); slices.ContainsFunc(before, func(r events.Result) bool { return r.After != second && r.After != third }) {
+		t.Errorf("after the redelivery of the push of %s: %+v", first, before)
+	}
+	proctest.AssertIdle(t, s.redis.Client())
+}
+
+// TestOneWebhookOfGiteaForSSHAndHTTP watches a repository over SSH and over HTTP, under two paths.
+func TestOneWebhookOfGiteaForSSHAndHTTP(t *testing.T) {
+	t.Parallel()
+	f, s := start(t), serve(t, "", "")
+	f.hook(s.hooks, secret)
+	head := f.create("both", true)
+	s.write(filepath.Join(s.credentials, "key"), f.sshCredential())
+	s.write(filepath.Join(s.credentials, "reads"), map[string]string{"username": owner, "password": f.token("reads", "read:repository"), "urls": f.base + "/acme/\n"})
+	s.watch(f.url("both"), "--app", "docs", "--credential", "reads")
+	s.watch(f.sshURL("both"), "--app", "ci", "--credential", "key", "--repo", "acme/over-ssh")
+	for n := range 3 {
+		seen := map[string]bool{}
+		s.await("both apps receive the commit", func(r events.Result) bool {
+			seen[r.App] = seen[r.App] || r.Type == events.ResultSynced && r.After == head
+			return seen["docs"] && seen["ci"]
+		})
+		if a, b := s.read("acme/both/README"), s.read("acme/over-ssh/README"); a != b {
+			t.Errorf("after push %d: %q over HTTP, %q over SSH", n, a, b)
+		}
+		head = f.push("both", "main", map[string]string{"README": fmt.Sprint(n, "\n")})
+	}
 }
 
 // others returns the synced results of other apps than docs.

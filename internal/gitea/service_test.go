@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -91,6 +92,16 @@ func (s *service) synced(app, commit string) (events.Result, []events.Result) {
 	return s.await("app "+app+" receives "+commit, func(r events.Result) bool {
 		return r.Type == events.ResultSynced && r.App == app && r.After == commit
 	})
+}
+
+// awaitShown waits until a repository of acme is shown with a text.
+func (s *service) awaitShown(name, text string) {
+	s.t.Helper()
+	shown := ""
+	proctest.Eventually(s.t, func() bool {
+		shown = s.run("repos", "show", "acme/"+name, "--output", "json")
+		return strings.Contains(shown, text)
+	}, "acme/%s is shown with %s", name, text)
 }
 
 // read returns a published file.

@@ -25,6 +25,7 @@ type Announcement struct {
 	Ref    string    `json:"ref"` // empty for the default branch
 	Commit string    `json:"commit"`
 	Since  time.Time `json:"since"`
+	Turn   bool      `json:"turn,omitempty"` // the last look has returned it to the stream, to be synced itself
 }
 
 // Change returns the change as far as it is known.
@@ -56,10 +57,18 @@ func (a Awaited) Has(entry string) bool {
 	return slices.ContainsFunc(a.Commits, func(one Announcement) bool { return one.Entry == entry })
 }
 
-// Add adds the change in an entry, unless there are too many.
-func (a *Awaited) Add(c events.Change, entry string) {
+// HasTurn reports whether the change in an entry waits for no look.
+func (a Awaited) HasTurn(entry string) bool {
+	return slices.ContainsFunc(a.Commits, func(one Announcement) bool { return one.Entry == entry && one.Turn })
+}
+
+// Add adds the change in an entry, perhaps with a turn of its own, unless there are too many.
+func (a *Awaited) Add(c events.Change, entry string, turn bool) {
 	if len(a.Commits) < MaxAwaited {
-		a.Commits = append(a.Commits, Announcement{entry, c.App, c.Ref.String(), c.After, events.EntryTime(entry)})
+		a.Commits = append(a.Commits, Announcement{
+			Entry: entry, App: c.App, Ref: c.Ref.String(), Commit: c.After, Since: events.EntryTime(entry),
+			Turn: turn,
+		})
 	}
 }
 

@@ -15,7 +15,7 @@ const (
 
 	// What a delivery has for the name of its tree if that is not certain.
 	mayHaveMissed = "-" // the app may have received nothing
-	mayHaveMore   = "~" // the app may have received more since, with the commit that follows if that is not empty
+	mayHaveMore   = "~" // the app may have received more since, only the commit that follows if that is not empty
 )
 
 func givenField(app string, ref events.Ref) string { return givenPrefix + ref.String() + ":" + app }
@@ -53,21 +53,32 @@ func (r Repo) IsGiven(app string, ref events.Ref, tree string) bool {
 }
 
 // Received returns the commit of ref that app has received for certain, or "", where commit is published for ref with
-// tree, or "". If uncertain, app may have received others after it, the last one being since, or "" if that is
-// unknown: each tree is delivered in the step that settles its publication, but that of the published one is not in
-// the state, because the worker died before, or because Redis has returned with older data.
-func (r Repo) Received(app string, ref events.Ref, commit, tree string) (base, since string, uncertain bool) {
+// tree, or "", in place of the tree former. If uncertain, app may have received others after it: only since, or "" if
+// there may be several. Each tree is delivered in the step that settles its publication, but that of the published one
+// is not in the state, because the worker died before, or because Redis has returned with older data. If that has not
+// even the former one, it lacks any number of them.
+func (r Repo) Received(app string, ref events.Ref, commit, tree, former string) (base, since string, uncertain bool) {
 	d := r.delivery(app, ref)
 	since, more := strings.CutPrefix(d.tree, mayHaveMore)
 	switch {
 	case d.commit == "", d.tree == mayHaveMissed:
 		return "", "", false
-	case more:
+	case more && r.isDelivered(ref, tree):
 		return d.commit, since, true
+	case more:
+		return d.commit, "", true
 	case !r.isDelivered(ref, tree):
-		return d.commit, commit, true
+		return d.commit, r.onlySince(ref, commit, former), true
 	}
 	return d.commit, "", false
+}
+
+// onlySince returns the commit of a published tree that was delivered to nobody, or "" if the former one was not either.
+func (r Repo) onlySince(ref events.Ref, commit, former string) string {
+	if former != "" && !r.isDelivered(ref, former) {
+		return ""
+	}
+	return commit
 }
 
 func (r Repo) isDelivered(ref events.Ref, tree string) bool {
@@ -81,17 +92,22 @@ func (r Repo) isDelivered(ref events.Ref, tree string) bool {
 
 // UncertainFields returns the fields to set before a tree is delivered to one app, if that published for ref before was
 // not: then the other apps may have received it.
-func (r Repo) UncertainFields(ref events.Ref, commit, tree string) map[string]string {
+func (r Repo) UncertainFields(ref events.Ref, commit, tree, former string) map[string]string {
 	fields := map[string]string{}
 	if r.isDelivered(ref, tree) {
 		return fields
 	}
 	for name, value := range r.fields {
 		d := parseDelivery(value)
-		if strings.HasPrefix(name, givenField("", ref)) && d.tree != mayHaveMissed {
-			d.tree = mayHaveMore + commit
-			fields[name] = d.String()
+		if !strings.HasPrefix(name, givenField("", ref)) || d.tree == mayHaveMissed {
+			continue
 		}
+		if strings.HasPrefix(d.tree, mayHaveMore) {
+			d.tree = mayHaveMore
+		} else {
+			d.tree = mayHaveMore + r.onlySince(ref, commit, former)
+		}
+		fields[name] = d.String()
 	}
 	return fields
 }

@@ -43,7 +43,7 @@ func TestEarlierCommits(t *testing.T) {
 	}
 }
 
-// TestReceived has the tree 2-b published, of the commit b.
+// TestReceived has the tree 2-b published, of the commit b, in place of 1-a.
 func TestReceived(t *testing.T) {
 	t.Parallel()
 	main := testenv.Must(events.ParseRef("main"))(t)
@@ -56,8 +56,11 @@ func TestReceived(t *testing.T) {
 		"an earlier tree":                       {"a 1-a", "b 2-b", [3]any{"a", "", false}},
 		"the same commit, published before":     {"b 1-b", "b 2-b", [3]any{"b", "", false}},
 		"the published tree to nobody":          {"a 1-a", "a 1-a", [3]any{"a", "b", true}},
-		"the same commit, the tree to nobody":   {"b 1-b", "", [3]any{"b", "b", true}},
+		"one before, the published to nobody":   {"z 0-z", "a 1-a", [3]any{"z", "b", true}},
+		"nor the former one":                    {"z 0-z", "z 0-z", [3]any{"z", "", true}},
+		"the same commit, the tree to nobody":   {"b 1-b", "a 1-a", [3]any{"b", "b", true}},
 		"an earlier tree, and perhaps more":     {"a ~c", "b 2-b", [3]any{"a", "c", true}},
+		"perhaps more, the published to nobody": {"a ~c", "a 1-a", [3]any{"a", "", true}},
 		"an earlier tree, and who knows what":   {"a ~", "b 2-b", [3]any{"a", "", true}},
 		"an earlier tree, perhaps":              {"a - c", "b 2-b", [3]any{"", "", false}},
 		"a commit without a tree, as from hand": {"a", "", [3]any{"", "", false}},
@@ -68,7 +71,7 @@ func TestReceived(t *testing.T) {
 				repo.fields[givenField(app, main)] = value
 			}
 		}
-		base, since, uncertain := repo.Received("docs", main, "b", "2-b")
+		base, since, uncertain := repo.Received("docs", main, "b", "2-b", "1-a")
 		if got := [3]any{base, since, uncertain}; got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
@@ -81,11 +84,15 @@ func TestOthersMayHaveReceivedAnUnknownTree(t *testing.T) {
 	main := testenv.Must(events.ParseRef("main"))(t)
 	docs, scan, missed := givenField("docs", main), givenField("scan", main), givenField("missed", main)
 	repo := Repo{fields: map[string]string{docs: "a 1-a z", scan: "a ~b", missed: "a -", "given:refs/heads/dev:docs": "a 1-a"}}
-	want := map[string]string{docs: "a ~c z", scan: "a ~c"}
-	if got := repo.UncertainFields(main, "c", "3-c"); !maps.Equal(got, want) {
+	want := map[string]string{docs: "a ~c z", scan: "a ~"}
+	if got := repo.UncertainFields(main, "c", "3-c", "1-a"); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if got := repo.UncertainFields(main, "a", "1-a"); len(got) != 0 {
+	want[docs] = "a ~ z"
+	if got := repo.UncertainFields(main, "c", "3-c", "2-b"); !maps.Equal(got, want) {
+		t.Errorf("in place of a tree that was given to nobody either: %v, want %v", got, want)
+	}
+	if got := repo.UncertainFields(main, "a", "1-a", ""); len(got) != 0 {
 		t.Errorf("of a tree that was given: %v", got)
 	}
 }

@@ -14,7 +14,7 @@
 //	default             ref that was last published under the plain name; absent if that has gone and the ref stays
 //	given:{ref}:{app}   "{commit} {tree} {commit} …": commit of ref last delivered to app, the name of its tree, and
 //	                    at most 4 commits delivered before, newest first. Instead of a name: "-" if the app may have
-//	                    missed it, "~{commit}" if it may have received more since. A ref contains no colon
+//	                    missed it, "~{commit}" or "~" if it may have received that or more since. A ref contains no colon
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
 //	                    last entry of the stream before the request, resolved ref, commit, and remote
 //	chain:{ref}         "-{entry} {commit}@{entry} …": commits that ref named, see [Repo.Chain]

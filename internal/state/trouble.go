@@ -24,8 +24,8 @@ var heldSource string
 var heldScript = redis.NewScript(heldSource)
 
 // Trouble is the last error of a scope, until a success disproves it. There is one per scope of a repository: one
-// for the repository, one for each app's credential, and one for each app and ref whose changes fail for reasons of
-// their own.
+// for the repository, one for each app's credential, one for each credential at the host, and one for each app and ref
+// whose changes fail for reasons of their own.
 type Trouble struct {
 	Scope events.Scope `json:"scope,omitempty"` // the change's if omitted
 	// App is empty for a poll for all apps, and for changes requested without an app; Ref for the default branch,
@@ -71,6 +71,8 @@ func (t Trouble) key() string {
 	switch {
 	case t.Scope == events.ScopeCredential:
 		return "credential:" + t.Credential + ":" + t.App
+	case t.Scope == events.ScopeHostCredential:
+		return "host_credential:" + t.Credential
 	case t.Scope != events.ScopeChange:
 		return string(t.Scope)
 	case t.IsOfPoll():

@@ -71,6 +71,18 @@ func Soak[T any](usual, soak T) T {
 	return usual
 }
 
+// SoakTime is Soak for how long a load lasts. The race detector finds the same in usual. LOCKSTEP_SOAK_TIME replaces both.
+func SoakTime(t testing.TB, usual, soak time.Duration) time.Duration {
+	t.Helper()
+	if text := os.Getenv("LOCKSTEP_SOAK_TIME"); text != "" {
+		return Must(time.ParseDuration(text))(t)
+	}
+	if underRace {
+		return usual
+	}
+	return Soak(usual, soak)
+}
+
 // Parallel lets n tests run at a time, for a package whose tests mostly wait. TestMain calls it before it
 // runs the tests; go test -parallel overrides it.
 func Parallel(n int) {

@@ -21,6 +21,7 @@ type builder struct {
 	meter    meter
 
 	ref     events.Ref
+	former  string        // the tree that is published for the ref, "" for none
 	store   store         // where the commit's objects are
 	objects *object.Store // open on it
 	plan    *checkout.Plan
@@ -73,6 +74,7 @@ func (b *builder) planCopyFrom(ctx context.Context, tree string, last *checkout.
 		return disk.Error("read a published tree", err)
 	}
 	b.use(in)
+	b.former = filepath.Base(tree)
 	b.last, b.history = last, checkout.History{Depth: g.Depth(), Shallow: object.ReadShallow(g.Dir)}
 	b.plan, err = checkout.NewPlan(ctx, b.objects, object.ParseID(g.BuiltFrom()), last, b.v.cfg.MaxTreeFiles)
 	if err != nil {
@@ -154,7 +156,7 @@ func (b *builder) writeGitDir(dst string, files *checkout.Files) error {
 	place := filepath.Join(checkout.GitDirOf(b.f.tree("any")).Dir, "objects") // not that of dst, which may be deeper
 	alternates, err := filepath.Rel(place, filepath.Join(b.store.dir, "objects"))
 	if err == nil {
-		err = files.WriteGit(dst, b.ref.String(), b.plan.Commit, b.history, b.v.cfg.Links, alternates)
+		err = files.WriteGit(dst, b.ref.String(), b.plan.Commit, b.former, b.history, b.v.cfg.Links, alternates)
 	}
 	return disk.Error("write the tree's .git", err)
 }

@@ -36,12 +36,12 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 }
 
 // isDoubtful reports whether the reader of a base may have files that its changes do not list: a tree of its commit was
-// damaged, or the reader may have later commits, whose files have been changed back since. Only the last of those is
-// known: Redis may have returned with older data, which lacks any number of them. If it is the one that is published now,
-// it is taken for the only one, as after the crash of a worker, so that a change that is settled again has the same result.
-func (s *syncer) isDoubtful(base Base) bool {
+// damaged, or the reader may have later commits, whose files have been changed back since. If the only one is published
+// now, as after the crash of a worker, nothing has been changed back, and a change that is settled again has the same result.
+// If nothing is published, the volume has been replaced.
+func (s *syncer) isDoubtful(t *target, base Base) bool {
 	after := s.plan.Commit.String()
-	hasLater := base.Since != "" && base.Since != after || base.Commit == after
+	hasLater := base.Since != after && t.was.tree != "" || base.Commit == after
 	return base.Uncertain && hasLater || s.wasDamaged(base.Commit)
 }
 
@@ -93,8 +93,6 @@ func (s *syncer) isDeepEnough(t *target) bool {
 
 // current is the complete tree that a name is published for; zero if there is none.
 type current struct{ tree, ref, commit string }
-
-func (c current) publication() Publication { return Publication{c.commit, c.tree} }
 
 // current ignores the trees of a repository that has moved away.
 func (v *Volume) current(f folder, b binding, name string) current {

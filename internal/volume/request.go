@@ -79,14 +79,15 @@ type SyncRequest struct {
 type Publication struct {
 	Commit string
 	Tree   string // its name
+	Former string // name of the tree that was published for the ref before; "" for none
 }
 
 // Base is what a reader of a ref has.
 type Base struct {
 	Commit string // to list changed files from; "" for all files
 
-	// Uncertain says that the reader may have other commits instead, which it received later. Since is the last of
-	// them, or "" if that is unknown.
+	// Uncertain says that the reader may have other commits instead, which it received later. Since is the
+	// only one of them, or "" if there may be several.
 	Uncertain bool
 	Since     string
 }

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/disk"
+	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wire"
 )
@@ -79,7 +80,7 @@ func (s *syncer) run(ctx context.Context) (SyncResult, error) {
 	}
 	if s.isDone(t) {
 		return s.settle(ctx, t, "", SyncResult{
-			Ref: t.Ref, Path: t.names[0], Before: t.now.commit, After: t.now.commit, Former: t.was.publication(),
+			Ref: t.Ref, Path: t.names[0], Before: t.now.commit, After: t.now.commit, Former: s.published(t),
 		})
 	}
 	if err := s.checkSpace(ctx, t); err != nil {
@@ -187,11 +188,19 @@ func (s *syncer) isDone(t *target) bool {
 	return t.now.commit == base.Commit && !base.Uncertain && !s.wasDamaged(t.now.commit)
 }
 
+// published returns what was published for the ref at the start.
+func (s *syncer) published(t *target) Publication {
+	if t.was.tree == "" {
+		return Publication{}
+	}
+	return Publication{t.was.commit, t.was.tree, checkout.GitDirOf(s.f.tree(t.was.tree)).Former()}
+}
+
 func (s *syncer) base(t *target) Base {
 	if s.req.Base == nil {
 		return Base{Commit: t.was.commit}
 	}
-	return s.req.Base(t.Ref, t.was.publication())
+	return s.req.Base(t.Ref, s.published(t))
 }
 
 // make admits the commit that was obtained, fills its plan with submodules and LFS files, and builds its
@@ -203,8 +212,8 @@ func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree stri
 	if err := s.obtainParts(ctx); err != nil {
 		return SyncResult{}, "", err
 	}
-	res = SyncResult{Ref: t.Ref, Path: t.names[0], After: s.plan.Commit.String(), Former: t.was.publication()}
-	if err := s.compare(ctx, s.base(t), &res); err != nil {
+	res = SyncResult{Ref: t.Ref, Path: t.names[0], After: s.plan.Commit.String(), Former: s.published(t)}
+	if err := s.compare(ctx, t, &res); err != nil {
 		return SyncResult{}, "", err
 	}
 	res.Forced = s.isForced(ctx, res.Before)
@@ -217,6 +226,7 @@ func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree stri
 	if s.isPublished(t, s.plan.Commit, &s.parts) {
 		return res, "", nil
 	}
+	s.former = t.was.tree
 	tree, err = s.build(ctx)
 	if err != nil {
 		return SyncResult{}, "", err
@@ -225,10 +235,11 @@ func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree stri
 	return res, tree, nil
 }
 
-// compare lists the files of a result that have changed since a base.
-func (s *syncer) compare(ctx context.Context, base Base, res *SyncResult) error {
+// compare lists the files of a result that have changed since its base.
+func (s *syncer) compare(ctx context.Context, t *target, res *SyncResult) error {
+	base := s.base(t)
 	from := base.Commit
-	if res.Doubtful = s.isDoubtful(base); res.Doubtful {
+	if res.Doubtful = s.isDoubtful(t, base); res.Doubtful {
 		from = ""
 	}
 	changed, err := s.changesSince(ctx, from)

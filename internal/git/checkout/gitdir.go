@@ -43,10 +43,10 @@ const treeConfig = `[core]
 `
 
 // WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns
-// that of a prepared tree into it. alternates is the relative path of the store's objects. That of a selection is
+// that of a prepared tree into it. former is what [GitDir.Former] is to return. alternates is the relative path of the store's objects. That of a selection is
 // not a Git repository, because equal selections of several commits are one tree.
 func (f *Files) WriteGit(
-	path string, ref string, commit object.ID, h History, links LinkPolicy, alternates string,
+	path string, ref string, commit object.ID, former string, h History, links LinkPolicy, alternates string,
 ) error {
 	g := GitDirOf(path)
 	contents := map[string]string{
@@ -71,6 +71,9 @@ func (f *Files) WriteGit(
 		"HEAD":           commit.String() + "\n",
 		linksName:        string(links) + "\n",
 	})
+	if former != "" {
+		contents[formerName] = former + "\n"
+	}
 	if strings.HasPrefix(ref, "refs/heads/") {
 		contents["HEAD"] = "ref: " + ref + "\n"
 		contents["packed-refs"] = "# pack-refs with: peeled fully-peeled sorted \n" + commit.String() + " " + ref + "\n"
@@ -144,6 +147,15 @@ func (g GitDir) Large() string {
 		return ""
 	}
 	return text
+}
+
+// formerName is a file with the name of the tree that was published for the ref before.
+const formerName = "lockstep-former"
+
+// Former returns the name of the tree that was published for the ref before, "" if there was none.
+func (g GitDir) Former() string {
+	former, _ := readLine(filepath.Join(g.Dir, formerName))
+	return former
 }
 
 // linksName is a file with the policy with which the tree was built.
