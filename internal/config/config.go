@@ -285,7 +285,8 @@ func (c *Config) checkServe() error {
 		return err
 	}
 	// Webhooks are authenticated by their signatures; without a token the API accepts no changes from other machines.
-	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && c.APIToken() == "" && !c.hasHooks && !loopback(c.Listen) {
+	open := c.APIToken() == "" && !c.hasHooks && !loopback(c.Listen)
+	if c.Listen != "" && slices.Contains(c.Roles, RoleReceiver) && open {
 		return fmt.Errorf("listen %s: other machines can reach the receiver and no API token is set; "+
 			"set api-token-file or LOCKSTEP_API_TOKEN, or listen on 127.0.0.1", c.Listen)
 	}

@@ -17,7 +17,8 @@ import (
 func (d *Dashboard) livePages() []*page {
 	return []*page{
 		{name: "overview", path: "/{$}", title: "Overview", every: refreshEvery, load: d.loadOverview,
-			parts: []string{"verdict", "tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers", "cells"}},
+			parts: []string{"verdict", "tiles", "failing", "charts", "edge", "minutes", "busy", "hosts", "results", "followers",
+				"cells"}},
 		{
 			name: "leases", path: "/dashboard/leases", title: "Leases", every: refreshEvery, load: d.loadLeases,
 			parts: []string{"leases"},

@@ -174,7 +174,8 @@ func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
 	}
 	for i, r := range replies {
 		boxes[i] = Box{
-			App: keys[i].app, Repo: keys[i].repo, Items: r.length.Val(), Posting: r.claim.Err() == nil, Queued: queuedAt(r.first.Val()),
+			App: keys[i].app, Repo: keys[i].repo, Items: r.length.Val(), Posting: r.claim.Err() == nil,
+			Queued: queuedAt(r.first.Val()),
 		}
 		boxes[i].Failed, _ = strconv.Atoi(r.tries.Val())
 		if score := r.due.Val(); score > 0 {

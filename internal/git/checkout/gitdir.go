@@ -43,8 +43,8 @@ const treeConfig = `[core]
 `
 
 // WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns
-// that of a prepared tree into it. former is what [GitDir.Former] is to return. alternates is the relative path of the store's objects. That of a selection is
-// not a Git repository, because equal selections of several commits are one tree.
+// that of a prepared tree into it. former is what [GitDir.Former] is to return. alternates is the relative path of the
+// store's objects. That of a selection is not a Git repository, because equal selections of several commits are one tree.
 func (f *Files) WriteGit(
 	path string, ref string, commit object.ID, former string, h History, links LinkPolicy, alternates string,
 ) error {
