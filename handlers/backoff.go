@@ -192,13 +192,17 @@ func troubleOf(job Job, scope events.Scope, err error) state.Trouble {
 	}
 }
 
+// steps name what was tried.
+var steps = []string{"sync", "poll", "remove", "move", "fetch", "list refs of"}
+
 // causeOf returns the text of an error without the steps in front that only name its repository, next to which it is
 // shown: "poll acme/widgets: list refs of acme/widgets: …".
 func causeOf(err error, repo events.RepoPath) string {
 	text := router.OneLine(err)
 	for {
 		step, rest, ok := strings.Cut(text, ": ")
-		if !ok || !strings.HasSuffix(step, " "+repo.String()) {
+		what, named := strings.CutSuffix(step, " "+repo.String())
+		if !ok || !named || !slices.Contains(steps, what) {
 			return text
 		}
 		text = rest

@@ -376,3 +376,22 @@ func (c *scanCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		return next(ctx, cmd)
 	}
 }
+
+// Errors are shown beside their repository, so they begin with their cause.
+func TestErrorsBeginWithTheirCause(t *testing.T) {
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"poll acme/widgets: list refs of acme/widgets: git.example answers 404": "git.example answers 404",
+		"sync acme/widgets: access denied to acme/widgets: exit status 1":       "access denied to acme/widgets: exit status 1",
+		"sync acme/gadgets: refused":                                            "sync acme/gadgets: refused",
+		"refused":                                                               "refused",
+		"poll acme/widgets":                                                     "poll acme/widgets",
+	} {
+		if got := handlers.CauseOf(errors.New(text), repo); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,7 +65,7 @@ func newNotifySendCommand(std term.Streams) *cobra.Command {
 		Use:   "send APP",
 		Short: "Post what waits for an app now",
 		Long: "Post what waits for an app now, instead of after the delay since the last failure. A running notifier\n" +
-			"does it. An app that accepts one notification after failures is posted to at once without this.",
+			"does it. An app that accepts a notification after an outage is posted to at once without this.",
 		Example: "  lockstep notify send docs --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,10 +74,13 @@ func newNotifySendCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return out.Show(std, sent, func(w io.Writer) {
-					fmt.Fprintf(w, "due now\tnotifications of %d repositories to %s; others were already\n", sent.Repos,
-						term.Printable(sent.App))
+				err = out.Show(std, sent, func(w io.Writer) {
+					fmt.Fprintf(w, "due now\t%s, repositories: %d\n", term.Printable(sent.App), sent.Repos)
 				})
+				if err != nil || len(sent.Missing) == 0 {
+					return err
+				}
+				return fmt.Errorf("not those of cell %s, which does not answer", strings.Join(sent.Missing, ", "))
 			})
 		},
 	}, config.Common, &out)

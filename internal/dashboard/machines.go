@@ -132,7 +132,10 @@ func (d *Dashboard) sendNow(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	d.cfg.Log.InfoContext(r.Context(), "notifications sent now on the dashboard", "by", v.name, "app", app,
 		"repos", sent.Repos)
-	d.setFlash(w, fmt.Sprintf("The notifications of %s repositories to %s are due now; others were already.",
-		count(sent.Repos), app))
+	text := fmt.Sprintf("Due now: notifications to %s, repositories: %s.", app, count(sent.Repos))
+	if len(sent.Missing) > 0 {
+		text += " No answer from cell " + strings.Join(sent.Missing, ", ") + "."
+	}
+	d.setFlash(w, text)
 	http.Redirect(w, r, link("/dashboard/outbox", "app", app), http.StatusSeeOther)
 }

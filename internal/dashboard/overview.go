@@ -170,8 +170,8 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	}
 	o.Verdict = operate.Facts{
 		Watched: watched, Workers: o.Changes.Live, Dead: o.Dead, Hosts: all, Failing: failing.Repos,
-		More: failing.Total - int64(len(failing.Repos)), Boxes: o.FailingBoxes, Apps: o.FailingApps, Now: results.Now,
-		Groups: []operate.GroupWait{{Group: d.cfg.Group, Wait: o.Changes.Oldest}},
+		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
+		Apps: o.FailingApps, Groups: waitsOf(streams),
 	}.Verdict()
 	if d.cfg.Cells != nil {
 		o.Cells = d.cfg.Cells(ctx)
@@ -183,6 +183,16 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	}
 	o.setFigures(results)
 	return o, nil
+}
+
+// waitsOf returns how long the oldest entries of all consumer groups are not settled.
+func waitsOf(streams []stream.Statistics) (waits []operate.GroupWait) {
+	for _, s := range streams {
+		for _, g := range s.Groups {
+			waits = append(waits, operate.GroupWait{Group: g.Name, Wait: g.Oldest})
+		}
+	}
+	return waits
 }
 
 // activities returns the operations in progress, or none if Config.Activities is nil.

@@ -49,7 +49,7 @@ func (s sessions) start(w http.ResponseWriter, secure bool) {
 	value := make([]byte, 8+sessionID)
 	binary.BigEndian.PutUint64(value, uint64(time.Now().Add(sessionLifetime).Unix()))
 	_, _ = rand.Read(value[8:])
-	value = append(value, s.sign("session", value)...)
+	value = append(value, sign(s.key(), "session", value)...)
 	http.SetCookie(w, cookie(secure, base64.RawURLEncoding.EncodeToString(value), int(sessionLifetime.Seconds())))
 }
 
@@ -80,6 +80,7 @@ func (s sessions) read(r *http.Request) (valid []session) {
 	if !s.guard.HasToken() {
 		return nil
 	}
+	key := s.key()
 	for _, name := range []string{secureCookie, plainCookie} {
 		for _, c := range r.CookiesNamed(name) {
 			value, err := base64.RawURLEncoding.DecodeString(c.Value)
@@ -88,7 +89,7 @@ func (s sessions) read(r *http.Request) (valid []session) {
 			}
 			content, signature := value[:8+sessionID], value[8+sessionID:]
 			expires := time.Unix(int64(binary.BigEndian.Uint64(content)), 0)
-			if hmac.Equal(signature, s.sign("session", content)) && time.Now().Before(expires) && len(valid) < maxSessions {
+			if hmac.Equal(signature, sign(key, "session", content)) && time.Now().Before(expires) && len(valid) < maxSessions {
 				valid = append(valid, session{string(content[8:]), expires})
 			}
 		}
@@ -98,18 +99,22 @@ func (s sessions) read(r *http.Request) (valid []session) {
 
 // csrfToken returns the CSRF token for forms bound to a visitor. See visitor.binding.
 func (s sessions) csrfToken(binding string) string {
-	return base64.RawURLEncoding.EncodeToString(s.sign("form", []byte(binding)))
+	return base64.RawURLEncoding.EncodeToString(sign(s.key(), "form", []byte(binding)))
 }
 
 func (s sessions) validCSRF(binding, token string) bool {
 	return hmac.Equal([]byte(token), []byte(s.csrfToken(binding)))
 }
 
-func (s sessions) sign(purpose string, content []byte) []byte {
-	key := s.guard.Key("lockstep dashboard 1 " + s.realm)
-	if key == nil {
-		key = s.random
+// key returns the key of now.
+func (s sessions) key() []byte {
+	if key := s.guard.Key("lockstep dashboard 1 " + s.realm); key != nil {
+		return key
 	}
+	return s.random
+}
+
+func sign(key []byte, purpose string, content []byte) []byte {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(purpose + "\x00"))
 	mac.Write(content)

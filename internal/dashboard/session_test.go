@@ -21,7 +21,7 @@ func TestSessionExpires(t *testing.T) {
 	signed := func(expires time.Time) *http.Request {
 		value := make([]byte, 8+sessionID)
 		binary.BigEndian.PutUint64(value, uint64(expires.Unix()))
-		value = append(value, s.sign("session", value)...)
+		value = append(value, sign(s.key(), "session", value)...)
 		r := httptest.NewRequest("GET", "/", nil)
 		r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
 		return r
@@ -36,7 +36,7 @@ func TestSessionExpires(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	value := make([]byte, 8+sessionID)
 	binary.BigEndian.PutUint64(value, uint64(time.Now().Add(time.Hour).Unix()))
-	value = append(value, s.sign("form", value)...)
+	value = append(value, sign(s.key(), "form", value)...)
 	r.AddCookie(cookie(true, base64.RawURLEncoding.EncodeToString(value), 0))
 	if len(s.read(r)) > 0 {
 		t.Error("a form's signature is accepted for a session")

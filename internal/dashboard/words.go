@@ -34,8 +34,6 @@ func lookAt(see operate.Look) string {
 		return "/dashboard/repos?state=failing&sort=failures"
 	case operate.LookNotify:
 		return "/dashboard/outbox"
-	case operate.LookVolume:
-		return "/dashboard/workers"
 	}
 	return "/dashboard/" + string(see) // named alike
 }

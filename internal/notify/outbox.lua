@@ -10,8 +10,8 @@
 --       due:{app}         zset: repo -> when its first item may be sent, ms; if claimed, when the claim ends
 --       heads:{app}       zset: repo -> number of its first item
 --       box:{app} {repo}  list of items: number, space, JSON object
---       errors:{app}      hash: repo -> last error of its first item: ms, space, error; '' -> 1 if a box has failed for
---                         the first time since the app last accepted an item
+--       errors:{app}      hash: repo -> last error of its first item: ms, '!' if the app named the delay, space, error;
+--                         '' -> when a box failed for the first time since the app last accepted an item, ms
 --       unwatched:{app} {repo}  exists for some time after the box's watch was found missing
 --       moved:{repo}      new key of a renamed repository
 -- Neither app names nor repository keys contain a space.
@@ -101,11 +101,12 @@ local function forget(app, repo)
 end
 
 -- hasten makes up to a number of boxes of an app due now, and returns how many were not. One whose first item is being
--- posted stays claimed.
-local function hasten(app, most)
+-- posted stays claimed, and one whose delay the app named waits, unless all are hastened.
+local function hasten(app, most, all)
   local n = 0
   for _, repo in ipairs(redis.call('ZRANGEBYSCORE', due_of(app), '(' .. number(now), '+inf', 'LIMIT', 0, most)) do
-    if redis.call('HEXISTS', claims, name_of(app, repo)) == 0 then
+    local named = string.match(redis.call('HGET', errors_of(app), repo) or '', '^%d+!')
+    if redis.call('HEXISTS', claims, name_of(app, repo)) == 0 and (all or not named) then
       redis.call('ZADD', due_of(app), number(now), repo)
       n = n + 1
     end
@@ -114,10 +115,11 @@ local function hasten(app, most)
   return n
 end
 
--- recovered makes the boxes of an app that has accepted an item due now, if one has failed for the first time since the app
--- accepted the item before.
+-- recovered makes the boxes of an app that has accepted an item due now, if it had accepted none for a minute after a first
+-- failure: one that accepts some and refuses others would soon have used up the attempts at those.
 local function recovered(app)
-  if redis.call('HDEL', errors_of(app), '') == 1 then hasten(app, 1000) end
+  local since = tonumber(redis.call('HGET', errors_of(app), '') or '')
+  if since and (now - since < 60000 or hasten(app, 1000) < 1000) then redis.call('HDEL', errors_of(app), '') end
 end
 
 -- pop removes a box's first item. The next one is due at the given time.

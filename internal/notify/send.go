@@ -204,7 +204,7 @@ func (n *Notifier) failed(c claim, retryAfter time.Duration) (outcome string, s 
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonUsedUp, attempts: c.failed + 1}
 	}
 	s = settlement{what: isFailed, delay: delay}
-	if retryAfter > 0 {
+	if retryAfter > 0 && delay <= retryAfter { // else the schedule has decided
 		s.reason = reasonAsked
 	}
 	return OutcomeFailed, s

@@ -29,11 +29,11 @@ end
 
 if same and what == 'dead' then bury(app, repo, ARGV[9], ARGV[10], ARGV[11]) end
 if same and what == 'failed' then
-  local first = redis.call('HINCRBY', tries, name_of(app, repo), 1) == 1
-  redis.call('HSET', errors_of(app), repo, number(now) .. ' ' .. ARGV[10])
+  local first, asked = redis.call('HINCRBY', tries, name_of(app, repo), 1) == 1, ARGV[9] == 'asked'
+  redis.call('HSET', errors_of(app), repo, number(now) .. (asked and '! ' or ' ') .. ARGV[10])
   -- Only first failures count as trouble of the app, so that a box that fails alone is not hastened by each success of
-  -- another one; and none that the app asked for, as one that limits requests would be sent all at each success.
-  if first and ARGV[9] ~= 'asked' then redis.call('HSET', errors_of(app), '', '1') end
+  -- another one.
+  if first and not asked then redis.call('HSETNX', errors_of(app), '', number(now)) end
 end
 if same and (what == 'done' or what == 'dead') then
   pop(app, repo, number(now))

@@ -189,7 +189,7 @@ func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
 // errorOf returns the kept error of a box's first item, or "" if there is none.
 func errorOf(kept string) (time.Time, string) {
 	at, text, ok := strings.Cut(kept, " ")
-	ms, err := strconv.ParseInt(at, 10, 64)
+	ms, err := strconv.ParseInt(strings.TrimSuffix(at, "!"), 10, 64)
 	if !ok || err != nil {
 		return time.Time{}, ""
 	}

@@ -118,7 +118,10 @@ func TestRecoveredAppIsPostedToAtOnce(t *testing.T) {
 	take()
 	settle("acme/a", down, "acme/b", "acme/c")
 	settle("acme/b", down, "acme/c")
-	settle("acme/c", settlement{what: isDone}, "acme/c") // nothing was posted, as of a watch that was removed
+	settle("acme/c", settlement{what: isDone}, "acme/c")                                                          // nothing was posted, as of a watch that was removed
+	if err := w.redis.HIncrBy(ctx, boxes.key("errors:docs"), "", -time.Minute.Milliseconds()).Err(); err != nil { // a minute later
+		t.Fatal(err)
+	}
 	settle("acme/c", accepted, "acme/a", "acme/b", "acme/c")
 	settle("acme/a", accepted, "acme/b", "acme/c")
 	settle("acme/b", down, "acme/c") // alone
@@ -130,24 +133,43 @@ func TestRecoveredAppIsPostedToAtOnce(t *testing.T) {
 	settle("acme/b", accepted, "acme/c")
 }
 
-func TestDelayThatTheAppAskedForIsKept(t *testing.T) {
-	w := newWorld(t)
-	ctx := t.Context()
-	w.watch("docs", "http://127.0.0.1:1/", "acme/a", "acme/b")
-	n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/b"))
-	claims, _, err := n.outbox.claim(ctx, nobody())
-	if err != nil || len(claims) != 2 {
-		t.Fatalf("%d claims, error %v", len(claims), err)
-	}
-	for i, s := range []settlement{
-		{what: isFailed, delay: time.Hour, reason: reasonAsked, err: "429"}, {what: isDone, reason: reasonAccepted},
+// An app that accepts some notifications and refuses others keeps the delays of those, and its own.
+func TestMixedAnswersHastenNothing(t *testing.T) {
+	for name, failed := range map[string]settlement{
+		"within a minute":             {what: isFailed, delay: time.Hour, err: "503"},
+		"the app has named the delay": {what: isFailed, delay: time.Hour, reason: reasonAsked, err: "429"},
 	} {
-		if err := n.outbox.settle(ctx, claims[i], s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if again, _, err := n.outbox.claim(ctx, nobody()); err != nil || len(again) > 0 {
-		t.Errorf("%d claims before the hour, error %v", len(again), err)
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ctx := t.Context()
+			w.watch("docs", "http://127.0.0.1:1/", "acme/a", "acme/b", "acme/c")
+			n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/b"), synced(t, "3", "docs", "acme/c"))
+			claims, _, err := n.outbox.claim(ctx, nobody())
+			if err != nil || len(claims) != 3 {
+				t.Fatalf("%d claims, error %v", len(claims), err)
+			}
+			settle := func(i int, s settlement) {
+				if err := n.outbox.settle(ctx, claims[i], s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			settle(0, failed)
+			boxes := Outboxes{Redis: w.redis, Namespace: namespace}
+			if failed.reason == reasonAsked { // another one has failed a minute ago, without a delay
+				settle(1, settlement{what: isFailed, delay: 0, err: "503"})
+				must(w.redis.HIncrBy(ctx, boxes.key("errors:docs"), "", -time.Minute.Milliseconds()).Result())(t)
+			}
+			settle(2, settlement{what: isDone, reason: reasonAccepted})
+			again, _, err := n.outbox.claim(ctx, nobody())
+			for _, c := range again {
+				if c.repo == claims[0].repo {
+					t.Errorf("%s is due", c.repo)
+				}
+			}
+			if list := must(boxes.Boxes(ctx, "docs", 9))(t); err != nil || list[0].Error != failed.err {
+				t.Errorf("%+v, error %v", list, err)
+			}
+		})
 	}
 }
 

@@ -58,12 +58,13 @@ type Facts struct {
 	Hosts   []hosts.Host    // those not limited do not matter
 	Failing []state.Summary // that fail, or have a refused commit
 	More    int64           // failing repositories that Failing lacks
+	Partial bool            // not all repositories were searched for failures
+	Missing []string        // cells that do not answer, of which nothing is known
 	Boxes   int64           // repositories whose next notification to an app has failed
 	Apps    []string        // some of these apps
 	Full    bool            // the volume is nearly full
 
 	Groups []GroupWait
-	Now    time.Time // by Redis' clock
 }
 
 // GroupWait is how long the oldest entry of a consumer group is not settled.
@@ -84,6 +85,9 @@ func (f Facts) Verdict() Verdict {
 	waits := func(see Look, format string, args ...any) {
 		v.Waits = append(v.Waits, Concern{fmt.Sprintf(format, args...), see})
 	}
+	if len(f.Missing) > 0 {
+		needs(LookWorkers, "no answer from cell %s", listed(f.Missing))
+	}
 	if f.Workers == 0 {
 		needs(LookWorkers, "no worker takes changes")
 	}
@@ -97,9 +101,6 @@ func (f Facts) Verdict() Verdict {
 	if refused := f.refused(); len(refused) > 0 {
 		needs(LookRepos, "commits refused: %s", namesOf(refused))
 	}
-	if f.More > 0 {
-		needs(LookRepos, "%s", counted(f.More, "more repository fails", "more repositories fail"))
-	}
 	if f.Dead > 0 {
 		needs(LookDead, "%s", counted(f.Dead, "dead letter", "dead letters"))
 	}
@@ -107,7 +108,7 @@ func (f Facts) Verdict() Verdict {
 	for _, h := range f.Hosts {
 		if !h.Until.IsZero() {
 			limited = true
-			waits(LookHosts, "%s: %s until %s, %s", h.Host, h.Reason, h.Until.UTC().Format(time.TimeOnly),
+			waits(LookHosts, "%s: %s until %s, %s", h.Host, h.Reason, h.Until.UTC().Format("15:04:05Z"),
 				counted(int64(h.Waiting), "repository waits", "repositories wait"))
 		}
 	}
@@ -117,6 +118,9 @@ func (f Facts) Verdict() Verdict {
 	for _, class := range slices.Sorted(maps.Keys(retried)) {
 		waits(LookRepos, "%s, retried: %s", class, namesOf(retried[class]))
 	}
+	if f.More > 0 {
+		waits(LookRepos, "%s", counted(f.More, "more repository fails", "more repositories fail"))
+	}
 	if f.Boxes > 0 {
 		waits(LookNotify, "notifications to %s about %s", listed(f.Apps), counted(f.Boxes, "repository", "repositories"))
 	}
@@ -125,8 +129,7 @@ func (f Facts) Verdict() Verdict {
 			waits(LookWorkers, "group %s has not settled an entry for %s", g.Group, g.Wait.Round(time.Second))
 		}
 	}
-	watched := counted(f.Watched, "repository is watched", "repositories are watched")
-	v.Well = fmt.Sprintf("%s, %d of them without trouble", watched, max(0, f.Watched-int64(len(f.Failing))-f.More))
+	v.Well = counted(f.Watched, "repository is watched", "repositories are watched") + ", " + f.failing()
 	switch {
 	case len(v.Needs) > 0:
 		v.Health = HealthAttention
@@ -138,6 +141,24 @@ func (f Facts) Verdict() Verdict {
 	return v
 }
 
+// failing says how many repositories fail.
+func (f Facts) failing() string {
+	n := f.More
+	for _, repo := range f.Failing {
+		if len(repo.Failing) > 0 {
+			n++
+		}
+	}
+	text := counted(n, "fails", "fail")
+	if n == 0 {
+		text = "none fails"
+	}
+	if f.Partial {
+		text += " of those that were searched"
+	}
+	return text
+}
+
 // byClass returns the failing repositories by the class of their errors: those that somebody has to do something about,
 // as nothing tries again before the next push or poll, and those that are retried.
 func (f Facts) byClass() (final, retried map[events.Class][]string) {
@@ -145,7 +166,7 @@ func (f Facts) byClass() (final, retried map[events.Class][]string) {
 	for _, repo := range f.Failing {
 		for _, t := range repo.Failing {
 			list := final
-			if t.Next != nil || t.Until != nil && t.Until.After(f.Now) {
+			if t.Next != nil {
 				list = retried
 			}
 			if class := cmp.Or(t.Class, events.ClassInternal); !slices.Contains(list[class], repo.Repo) {

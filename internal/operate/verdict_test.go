@@ -25,26 +25,26 @@ func TestVerdict(t *testing.T) {
 	}{
 		"nothing is wrong": {
 			Facts{Watched: 3, Workers: 1, Hosts: []hosts.Host{{Host: "git.example"}}}, HealthOK, nil, nil,
-			"3 repositories are watched, 3 of them without trouble",
+			"3 repositories are watched, none fails",
 		},
 		"what waits for one host is one thing": {
 			Facts{Watched: 9, Workers: 1, Hosts: []hosts.Host{limited}, Failing: []state.Summary{
 				fails("a/1", events.ClassBusy, &soon), fails("a/2", events.ClassBusy, &soon),
 				fails("a/3", events.ClassNetwork, &soon),
 			}}, HealthWaiting, nil, []string{
-				"git.example: rate limit until 12:01:00, 6 repositories wait", "network, retried: 1 repository, a/3",
-			}, "9 repositories are watched, 6 of them without trouble",
+				"git.example: rate limit until 12:01:00Z, 6 repositories wait", "network, retried: 1 repository, a/3",
+			}, "9 repositories are watched, 3 fail",
 		},
 		"what fails for good, by cause": {
-			Facts{Watched: 1, Workers: 1, Now: now, More: 1, Failing: []state.Summary{
+			Facts{Watched: 1, Workers: 1, More: 1, Partial: true, Missing: []string{"eu-2"}, Failing: []state.Summary{
 				fails("a/1", events.ClassAuth, nil), fails("a/2", events.ClassAuth, nil), fails("a/3", events.ClassAuth, nil),
 				fails("a/4", events.ClassAuth, nil), fails("a/5", events.ClassNotFound, nil),
 				{Repo: "a/6", Refused: []string{"refs/heads/main"}},
-				{Repo: "a/7", Failing: []state.Trouble{{Class: events.ClassServer, Until: &soon}}}, // the scope waits
+				{Repo: "a/7", Failing: []state.Trouble{{Class: events.ClassServer, Until: &soon}}}, // the scope waits, no change
 			}}, HealthAttention, []string{
-				"auth: 4 repositories, a/1, a/2, a/3 and others", "not_found: 1 repository, a/5",
-				"commits refused: 1 repository, a/6", "1 more repository fails",
-			}, []string{"server, retried: 1 repository, a/7"}, "1 repository is watched, 0 of them without trouble",
+				"no answer from cell eu-2", "auth: 4 repositories, a/1, a/2, a/3 and others", "not_found: 1 repository, a/5",
+				"server: 1 repository, a/7", "commits refused: 1 repository, a/6",
+			}, []string{"1 more repository fails"}, "1 repository is watched, 7 fail of those that were searched",
 		},
 		"the rest": {
 			Facts{
@@ -52,7 +52,7 @@ func TestVerdict(t *testing.T) {
 				Groups: []GroupWait{{"workers", 4 * time.Minute}, {"indexer", 6 * time.Minute}},
 			}, HealthAttention, []string{"no worker takes changes", "the volume is nearly full", "2 dead letters"}, []string{
 				"notifications to ci, docs, scan and others about 7 repositories", "group indexer has not settled an entry for 6m0s",
-			}, "0 repositories are watched, 0 of them without trouble",
+			}, "0 repositories are watched, none fails",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

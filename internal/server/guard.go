@@ -15,8 +15,9 @@ import (
 // Guard authenticates requests that make changes or read protected data. They need the token or, if none is
 // configured, must come from this machine.
 type Guard struct {
-	Token    func() string // the present token, as its file may change; nil or "" allows local requests only
-	Loopback bool          // the listener accepts local connections only
+	// The present token, as its file may change; nil, or always "", allows local requests only.
+	Token    func() string
+	Loopback bool // the listener accepts local connections only
 }
 
 // HasToken reports whether a token is configured.

@@ -209,6 +209,9 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 				continue
 			}
 			seen[repo.Repo] = true
+			if len(repo.Failing)+len(repo.Refused) > 0 {
+				s.judged = append(s.judged, repo)
+			}
 			add(&s.Worst, repo, repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 || len(repo.Failing) > 0)
 			add(&s.Refused, repo, len(repo.Refused) > 0)
 			add(&s.Missing, repo, len(repo.Missing) > 0)
@@ -285,16 +288,8 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 func (s *Service) judge() {
 	facts := operate.Facts{
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
-		More: int64(s.Repos.Failing - len(s.Repos.Worst)), Now: s.now,
+		Failing: s.Repos.judged, Partial: !s.Repos.Complete,
 		Full: s.Volume != nil && s.Volume.Size > 0 && s.Volume.Free < s.Volume.Size/20,
-	}
-	for _, r := range s.Repos.Worst {
-		facts.Failing = append(facts.Failing, r.Summary)
-	}
-	for _, r := range s.Repos.Refused {
-		if !slices.ContainsFunc(facts.Failing, func(f state.Summary) bool { return f.Repo == r.Repo }) {
-			facts.Failing = append(facts.Failing, r.Summary)
-		}
 	}
 	for _, g := range s.Groups {
 		wait := time.Duration(g.OldestMS) * time.Millisecond

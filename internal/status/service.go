@@ -88,6 +88,8 @@ type failureStatus struct {
 	Lacking  int                   `json:"lacking"`  // number of repositories with missing files
 	Refusing int                   `json:"refusing"` // number of repositories with a refused commit
 	Worst    []operate.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
+
+	judged []state.Summary // all that fail or have a refused commit
 }
 
 // unwatchedStatus describes the webhooks of the last hour, among the last 1,000, whose repository has no watch.

@@ -101,7 +101,7 @@ func TestTableFitsScreen(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"health   attention: 800 repositories are watched, 800 of them without trouble", "needs    3 dead letters", "waits    notifications to ci, docs, scan and others about 7 repositories", "notify   12 waiting to be posted, 7 failing: ci, docs, scan and others", "dead     3 (attempts used up: 2, malformed: 1)", "results  5000 kept, 12.3/s: the last 100 in 8.1s",
+		"health   attention: 800 repositories are watched, none fails", "needs    3 dead letters", "waits    notifications to ci, docs, scan and others about 7 repositories", "notify   12 waiting to be posted, 7 failing: ci, docs, scan and others", "dead     3 (attempts used up: 2, malformed: 1)", "results  5000 kept, 12.3/s: the last 100 in 8.1s",
 		"sync acme/widgets  1m30s  fetch 12MiB of 40MiB  w1", "sync acme/gadgets  1m30s  build 10 files", "acme/widgets  2   1m30s     sync, job c1 on w1",
 		"indexer  results  unknown  2 ",
 	} {

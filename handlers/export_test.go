@@ -1,0 +1,4 @@
+package handlers
+
+// CauseOf is causeOf.
+var CauseOf = causeOf
