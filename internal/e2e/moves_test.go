@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"lockstep/internal/ext/submodules"
 	"lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/logtest"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -293,6 +295,63 @@ func (r *cellRig) assertCleanedUp(c *cellUnderTest, repos map[string]events.Repo
 			r.Errorf("%s: the mark is gone from the old cell", step)
 		}
 	}
+}
+
+// TestOvertakenMoveDoesNoHarm stops a worker when it has finished a step of a move. Another one completes the move, and the repository moves
+// back. Then the stopped worker goes on.
+func TestOvertakenMoveDoesNoHarm(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	rig := startCells(t, "eu-1", "eu-2")
+	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	steps := []string{"arriving", "marked", "flipped", "requested", "activated"}
+	repos, overtaken, logs := map[string]events.RepoPath{}, map[string]*exec.Cmd{}, map[string]*logtest.Buffer{}
+	for _, step := range steps {
+		repos[step], logs[step] = rig.create(one, step), &logtest.Buffer{}
+		rig.awaitGiven(one, repos[step], rig.push(one, repos[step], "first"))
+		cmd := exec.Command("lockstep-dying", rig.args(two, "--point", "move "+step, "--pass", "1", "--stop")...)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), logs[step], logs[step]
+		proctest.Must(0, cmd.Start())(t)
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		rig.request(repos[step], one, two)
+		proctest.Eventually(t, func() bool {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+			_, state, _ := strings.Cut(string(status), ") ")
+			return err == nil && strings.HasPrefix(state, "T")
+		}, "the worker has stopped after %q", step)
+		overtaken[step] = cmd
+	}
+	rig.startWorker(two)
+	last := map[string]string{}
+	for _, step := range steps {
+		repo := repos[step]
+		rig.awaitMoved(repo, two)
+		rig.awaitGiven(two, repo, rig.push(two, repo, "second"))
+		rig.request(repo, two, one)
+		rig.awaitMoved(repo, one)
+		last[step] = rig.push(one, repo, "third")
+		rig.awaitGiven(one, repo, last[step])
+	}
+	rig.assertCleanedUp(two, repos)
+	for _, step := range steps {
+		proctest.Must(0, overtaken[step].Process.Signal(syscall.SIGCONT))(t)
+		proctest.Eventually(t, func() bool {
+			log := logs[step].String()
+			return strings.Contains(log, "move ended by another worker") || strings.Contains(log, "repository moved to this cell")
+		}, "the worker that had stopped after %q ends its attempt", step)
+	}
+	for _, step := range steps {
+		repo := repos[step]
+		last[step] = rig.push(two, repo, "fourth") // by a receiver with an old copy of the directory
+		rig.awaitGiven(one, repo, last[step])
+		rig.assertTree(one, repo, "fourth")
+		rig.assertRoundTrip(repo, last[step], one, two)
+		if err := rig.directory.Refresh(t.Context()); err != nil || rig.directory.Place(repo).Name != one.name {
+			t.Errorf("%s: placed in %s (%v)", step, rig.directory.Place(repo).Name, err)
+		}
+	}
+	rig.assertCleanedUp(two, repos)
 }
 
 // TestOldCellIsCleanedUpWhateverDies kills the worker of the old cell when it has finished a step. The request of one move is lost after the

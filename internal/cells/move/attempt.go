@@ -293,6 +293,9 @@ func (a *attempt) activate(ctx context.Context, known state.Repo, lease *locking
 	if err != nil {
 		return err
 	}
+	if err := lease.Confirm(ctx); err != nil { // the registry does not ask for it
+		return err
+	}
 	if err := a.new.watches.Receive(ctx, set.Watches); err != nil {
 		return err
 	}

@@ -133,10 +133,15 @@ func (m *Mover) Move(ctx context.Context, r Request) error {
 	return nil
 }
 
-// retry records why an attempt failed, and when the next one is. It returns the error.
+// retry records why an attempt failed, and when the next one is, unless another worker has completed the move
+// meanwhile. It returns the error.
 func (m *Mover) retry(ctx context.Context, log *slog.Logger, r Request, a *attempt, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
+	if requested, kept := a.isRequested(ctx); kept == nil && !requested {
+		log.InfoContext(ctx, "move ended by another worker", "error", err)
+		return err
+	}
 	delay := min(firstRetry<<min(r.Tries, 10), lastRetry)
 	r.Refused = events.DispositionOf(err) == events.Permanent && !a.marked
 	if r.Refused {
