@@ -549,8 +549,8 @@ func TestRefusedMoveIsListed(t *testing.T) {
 	rig.assertChain(repo, second, one)
 }
 
-// TestEverythingIsFetchedAgain moves repositories with files from Git LFS, with a submodule and with a tree of a view, and kills the worker
-// when it has requested them from the remote.
+// TestEverythingIsFetchedAgain moves repositories with files from Git LFS, with a submodule, with a tree of a view and with a branch that
+// nobody watches, and kills the worker when it has requested them from the remote.
 func TestEverythingIsFetchedAgain(t *testing.T) {
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
@@ -593,6 +593,20 @@ func TestEverythingIsFetchedAgain(t *testing.T) {
 		s.last = rig.push(one, s.repo, "first")
 		rig.awaitGiven(one, s.repo, s.last)
 	}
+	byHand, side := rig.create(one, "byhand"), proctest.Must(events.ParseRef("refs/heads/side"))(t)
+	rig.awaitGiven(one, byHand, rig.push(one, byHand, "first"))
+	commit := proctest.Must(rig.git.Commit(t.Context(), byHand.String(), "side", gitserver.Edit{Write: map[string]string{"a": "side"}}))(t)
+	change := proctest.Must(events.NewChange(events.Change{ID: uuid.NewString(), Source: "/test", App: "tool", Repo: byHand, Ref: side, URL: rig.git.URL(byHand.String())}))(t)
+	proctest.Must(0, app.PublishChange(t.Context(), rig.client, one.namespace, change))(t)
+	isPublished := func(c *cellUnderTest) func() bool {
+		return func() bool {
+			known, err := c.states.Load(t.Context(), byHand)
+			got, _ := os.ReadFile(filepath.Join(c.root, byHand.String()+"@side", "a"))
+			return err == nil && known.Head(side) == commit && known.Given("tool", side) == commit && string(got) == "side"
+		}
+	}
+	proctest.Eventually(t, isPublished(one), "a branch is published by hand")
+	rig.request(byHand, one, two)
 	for _, s := range shapes {
 		rig.request(s.repo, one, two)
 		if died, err := runUntilKilled(t.TempDir(), rig.args(two), "move requested", 1, time.Minute); err != nil || !died {
@@ -600,6 +614,7 @@ func TestEverythingIsFetchedAgain(t *testing.T) {
 		}
 	}
 	rig.startWorker(two)
+	proctest.Eventually(t, isPublished(two), "the branch that nobody watches is published in the new cell")
 	for _, s := range shapes {
 		rig.awaitMoved(s.repo, two)
 		proctest.Eventually(t, func() bool { // without a push
