@@ -45,6 +45,14 @@ type CellMove struct {
 	Epoch int64  // of the directory when the move was requested
 }
 
+// ArrivingMark returns the mark in the state of a repository that arrives by the move.
+func (m CellMove) ArrivingMark() string { return m.mark(arrivingKind) }
+
+// MovedMark returns the beginning of the mark in the state of a repository that has left by the move.
+func (m CellMove) MovedMark() string { return m.mark(movedKind) }
+
+func (m CellMove) mark(kind string) string { return fmt.Sprint(kind, " ", m.Cell, " ", m.Epoch) }
+
 func (m CellMove) args(guard locking.Guard) []any {
 	return []any{guard.Owner, strconv.FormatUint(guard.Fence, 10), m.Cell, strconv.FormatInt(m.Epoch, 10)}
 }

@@ -76,6 +76,14 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("its watches can be changed: %v", err)
 	}
+	other := in
+	other.Epoch = 30
+	if err := watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{w}, other.ArrivingMark()); events.ClassOf(err) != events.ClassBusy {
+		t.Errorf("its watches arrive by another move: %v", err)
+	}
+	for range 2 {
+		must(watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{w}, in.ArrivingMark()))
+	}
 	must(load(oldStates).CheckHere(repo))
 	if err := load(newStates).CheckHere(repo); events.ScopeOf(err) != events.ScopeNone || events.RetryAfter(err) <= 0 {
 		t.Errorf("scope %q, retried after %v: want it to wait, and to be nobody's trouble", events.ScopeOf(err), events.RetryAfter(err))

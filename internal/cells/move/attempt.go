@@ -293,10 +293,7 @@ func (a *attempt) activate(ctx context.Context, known state.Repo, lease *locking
 	if err != nil {
 		return err
 	}
-	if err := lease.Confirm(ctx); err != nil { // the registry does not ask for it
-		return err
-	}
-	if err := a.new.watches.Receive(ctx, set.Watches); err != nil {
+	if err := a.new.watches.Receive(ctx, set.Watches, a.move.ArrivingMark()); err != nil {
 		return err
 	}
 	views, err := a.old.states.ViewsBelow(ctx, a.req.Repo, "")

@@ -30,7 +30,7 @@
 // changed. So whoever activates reads the same, as often as it is tried, and needs the lease of the new cell only.
 //
 // An attempt that was overtaken does no harm: the mark of each cell names the other cell and the move's epoch,
-// and each script changes a repository only if it is there by that move. A repository that was activated is
+// and each script, also that of the watches, changes a repository only if it is there by that move. A repository that was activated is
 // not arriving any more, so it is activated once.
 //
 // Until it is activated, changes of the repository wait in both cells: handlers find a mark under the lease,

@@ -124,7 +124,7 @@ func (r Retirer) retire(ctx context.Context, self cells.Cell, repo events.RepoPa
 			next = retireAgain
 			return err
 		}
-		if err := watch.NewRegistry(r.Redis, self.Prefix).Release(ctx, repo); err != nil {
+		if err := watch.NewRegistry(r.Redis, self.Prefix).Release(ctx, repo, move.MovedMark()); err != nil {
 			return err
 		}
 		if err := states.Vacate(ctx, move, lease.Guard()); err != nil {
