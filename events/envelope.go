@@ -81,7 +81,6 @@ type resultData struct {
 	View    string             `json:"view,omitempty"`
 	Subtree string             `json:"subtree,omitempty"`
 	Commit  string             `json:"commit,omitempty"`
-	Follows *Follows           `json:"follows,omitempty"`
 }
 
 // MarshalJSON encodes the change as a CloudEvents document.
@@ -108,7 +107,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
 			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due, LeftOut: r.LeftOut,
 			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View,
-			Subtree: r.Subtree, Commit: r.Commit, Follows: r.Follows,
+			Subtree: r.Subtree, Commit: r.Commit,
 		},
 	})
 }
@@ -298,7 +297,7 @@ func parseResult(document []byte) (Result, error) {
 		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
 		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due, LeftOut: d.LeftOut,
 		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View,
-		Subtree: d.Subtree, Commit: d.Commit, Follows: d.Follows,
+		Subtree: d.Subtree, Commit: d.Commit,
 	}, nil
 }
 

@@ -134,10 +134,8 @@ func goldenResults(t testing.TB) map[string]events.Result {
 	view.ID, view.Type, view.View, view.Subtree = counted.ID+"/guide", events.ResultView, "guide", sha1A
 	view.Deliveries = nil
 	view.Files, view.Truncated = []events.File{{Path: "docs/guide/start.md", Status: events.FileModified}}, false
-	follows := synced
-	follows.Follows = &events.Follows{Cell: "eu-1", Stream: "lockstep:{0}:results", Entry: "1795223511280-0"}
 	return map[string]events.Result{
-		"result_follows_v1": follows, "result_missing_v1": missing, "result_views_v1": counted, "result_view_v1": view,
+		"result_missing_v1": missing, "result_views_v1": counted, "result_view_v1": view,
 		"result_verified_v1": verified, "result_unverified_v1": unverified,
 		"result_full_v1": full, "result_synced_v1": synced, "result_failed_v1": failed, "result_removed_v1": removed,
 		"result_moved_v1": moved, "result_polled_v1": polled, "result_purged_v1": purged,

@@ -105,10 +105,6 @@ type Result struct {
 	Took       time.Duration // duration of the work, in whole milliseconds
 	Fence      uint64        // fence of the lease
 
-	// Follows names the last result of the repository in the cell that it was moved from; nil if it was not
-	// moved. Handle this result after that one.
-	Follows *Follows
-
 	// Synced and view results only. For a view, Before is the commit of the app's previous result for it, and
 	// Files are the view's.
 	Before string // commit of this app's previous result for this ref; empty the first time

@@ -121,7 +121,6 @@ func (c *coverage) covers(ctx context.Context, other Job) (Outcome, bool) {
 	if change.Announced() != "" && !c.chain.supersedes(ctx, c.answer.Commit, other) { // the remote may not have it yet
 		return Outcome{}, false
 	}
-	other.Follows = c.result.Follows
 	covered := other.Result(events.ResultSynced)
 	covered.Ref, covered.Before, covered.After = c.result.Ref, c.result.After, c.result.After
 	covered.Path, covered.Until = c.result.Path, c.result.Until

@@ -23,10 +23,6 @@ type Job struct {
 	// Now returns the time by Redis' clock; [time.Now] if nil.
 	Now func() time.Time
 
-	// Follows is the last result of the repository in the cell that it came from, which the handler reads
-	// from its state; nil if it came from none.
-	Follows *events.Follows
-
 	// Confirm returns nil once the lease is known to be held. It waits while Redis is unreachable, and fails when the
 	// lease is lost or ctx is done. Call it before changing anything that readers can see.
 	Confirm func(ctx context.Context) error
@@ -55,7 +51,7 @@ func (j Job) now() time.Time {
 // Result returns a result of type t for the job, see [events.Change.Result].
 func (j Job) Result(t events.ResultType) events.Result {
 	result := j.Change.Result(t, j.Entry)
-	result.Attempts, result.Fence, result.Follows = j.Attempt, j.Fence, j.Follows
+	result.Attempts, result.Fence = j.Attempt, j.Fence
 	return result
 }
 

@@ -83,7 +83,6 @@ func (h *Handlers) movedOutcome(ctx context.Context, job Job, there state.Repo) 
 	if err != nil {
 		return Outcome{}, err
 	}
-	job.Follows = known.Follows()
 	result := job.Result(events.ResultMoved)
 	result.To, result.Path, result.Tree = change.To, plain.Name, plain.Tree
 	if change.To.Equal(change.Repo) {
@@ -106,7 +105,7 @@ func (h *Handlers) movedOutcome(ctx context.Context, job Job, there state.Repo) 
 		Result: result, State: state.RemovedFields(result, job.Entry), Forget: true, StateTo: fieldsTo,
 	}
 	maps.Copy(outcome.State, moves)
-	maps.Copy(outcome.State, known.FollowsFields())
+	maps.Copy(outcome.State, known.FromFields())
 	published, here, err := h.Volume.Published(change.To)
 	if err != nil {
 		return Outcome{}, err

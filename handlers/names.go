@@ -117,7 +117,6 @@ func (p *polled) watchesDefault() bool {
 
 // remove removes what leaves from the volume, and notes which apps are told.
 func (p *polled) remove(ctx context.Context) error {
-	p.job.Follows = p.known.Follows()
 	plain := p.plain()
 	for _, ref := range p.leaving() {
 		if len(p.told) >= maxTold {

@@ -47,7 +47,6 @@ func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 	if _, err := remove(ctx, req); err != nil {
 		return Outcome{}, h.afterRefusal(change.Credential, req.Auth, err)
 	}
-	job.Follows = known.Follows()
 	result := job.Result(events.ResultRemoved)
 	result.App = "" // apps have results of their own
 	isPlain := known.Default() == change.Ref.String()
@@ -55,7 +54,7 @@ func (h *Handlers) Remove(ctx context.Context, job Job) (Outcome, error) {
 	if change.Ref.IsZero() {
 		fields := state.RemovedFields(result, job.Entry)
 		maps.Copy(fields, known.Moves())
-		maps.Copy(fields, known.FollowsFields())
+		maps.Copy(fields, known.FromFields())
 		maps.Copy(fields, h.admission(ext.Sync{Known: known, Watches: watches}).kept())
 		return Outcome{Result: result, State: fields, Forget: true, More: told}, nil
 	}

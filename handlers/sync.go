@@ -21,7 +21,6 @@ import (
 // reported as removed.
 func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	change, latest, known := job.Change, job.Latest, job.Known
-	job.Follows = known.Follows()
 	if known.RemovedSince(job.Entry) {
 		result := job.Result(events.ResultRemoved)
 		result.Ref, result.App = events.Ref{}, "" // the whole repository; its removal has told the apps
@@ -164,6 +163,7 @@ func (h *Handlers) syncOutcome(
 	maps.Copy(fields, known.SyncedFields(result, change.URL))
 	maps.Copy(fields, again)
 	maps.Copy(fields, state.OriginFields(change, synced.Ref))
+	maps.Copy(fields, known.FetchedFields(synced.Ref))
 	outcome := Outcome{
 		Result: result, State: fields, Drop: drop, Changes: poll, More: more, Views: forgotten,
 	}

@@ -58,6 +58,8 @@ type Reader struct {
 type Visible struct {
 	Repo events.RepoPath // as first spelled
 	Refs []Ref           // by name; never empty
+
+	Unfetched bool // the cell from which it came serves it
 }
 
 // Ref is a visible ref.
@@ -133,7 +135,7 @@ func (r *Reader) visible(
 	watches = slices.DeleteFunc(slices.Clone(watches), func(w watch.Watch) bool {
 		return known.Denied(who.App, w.Credential)
 	})
-	visible := Visible{Repo: repo}
+	visible := Visible{Repo: repo, Unfetched: known.IsUnfetched()}
 	if name, err := events.ParseRepoPath(plain.Name); err == nil {
 		visible.Repo = name
 	}
@@ -198,7 +200,7 @@ func (r *Reader) List(ctx context.Context, q watch.Query, yield func(Visible) er
 	}
 	for _, one := range page.Repos {
 		visible, err := r.visible(ctx, Identity{App: q.App}, one.Repo, one.Watches)
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, ErrNotFound) || visible.Unfetched { // another cell lists that, with all of its refs
 			continue
 		}
 		if err != nil {

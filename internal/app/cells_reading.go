@@ -120,7 +120,8 @@ type movedRepos struct {
 func (m *movedRepos) ask(
 	ctx context.Context, from cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error,
 ) bool {
-	move, left, err := state.NewStore(m.set.Redis(), from.Namespace).MovedTo(ctx, repo)
+	known, err := state.NewStore(m.set.Redis(), from.Namespace).Place(ctx, repo)
+	move, _, left := known.MovedToCell()
 	if err != nil || !left {
 		return false // the caller reads the same cell, and gets the same error
 	}
@@ -129,8 +130,9 @@ func (m *movedRepos) ask(
 		return false
 	}
 	arriving := false
-	answered := m.answering.ask(ctx, to.Name, func(ctx context.Context) (err error) {
-		if _, arriving, err = state.NewStore(m.set.Redis(), to.Namespace).Arriving(ctx, repo); err != nil || arriving {
+	answered := m.answering.ask(ctx, to.Name, func(ctx context.Context) error {
+		known, err := state.NewStore(m.set.Redis(), to.Namespace).Place(ctx, repo)
+		if _, arriving = known.Arriving(); err != nil || arriving {
 			return err
 		}
 		return fn(ctx, to)
@@ -194,16 +196,16 @@ func (c cellReaders) Own() string { return c.own }
 // IsHere implements [server.CellReaders].
 func (c cellReaders) IsHere(repo events.RepoPath) bool { return c.directory.Place(repo).Name == c.own }
 
-// Of implements [server.CellReaders]. Between the change of the directory and the activation of a repository
-// in its new cell, the old one serves it.
+// Of implements [server.CellReaders]. From the change of the directory until a repository is published in its new
+// cell, the old one serves it, unless that is lost.
 func (c cellReaders) Of(ctx context.Context, repo events.RepoPath) (reader server.CellReader, ok bool) {
 	cell := c.directory.Place(repo)
 	if cell.Name == "" {
 		return server.CellReader{}, false
 	}
 	c.answering.ask(ctx, cell.Name, func(ctx context.Context) error {
-		move, arriving, err := state.NewStore(c.redis, cell.Prefix).Arriving(ctx, repo)
-		if old, known := c.directory.Cell(move.Cell); arriving && known {
+		move, elsewhere, err := state.NewStore(c.redis, cell.Prefix).ServedBy(ctx, repo)
+		if old, known := c.directory.Cell(move.Cell); elsewhere && known && old.State != cells.Gone {
 			cell = old
 		}
 		return err

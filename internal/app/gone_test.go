@@ -253,10 +253,8 @@ func TestWhatKeepsARepository(t *testing.T) {
 			},
 		},
 		"a fence ahead of Redis' clock": {keep: func(w *goneWorld) {
-			lease := proctest.Must(w.gc.locker.Acquire(w.Context(), locking.Request{Key: "acme/gone"}))(w)
-			ahead := uint64(time.Now().Add(time.Hour).UnixMicro())
-			proctest.Must(0, w.gc.volume.RaiseFloor(w.Context(), w.repo("acme/gone"), lease.Fence(), ahead))(w)
-			_ = lease.Release(w.Context())
+			ahead := fmt.Appendf(nil, "%020d\n", time.Now().Add(time.Hour).UnixMicro())
+			proctest.Must(0, os.WriteFile(filepath.Join(w.root, ".lockstep/repos/acme/gone/fence"), ahead, 0o644))(w)
 		}},
 		"a volume that is not mounted": {
 			keep: func(w *goneWorld) { proctest.Must(0, os.Rename(w.root, w.root+"-away"))(w) },

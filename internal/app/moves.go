@@ -36,8 +36,7 @@ func (m moves) run(ctx context.Context) {
 	}
 	mover, err := move.New(move.Config{
 		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker,
-		Worker: m.cfg.Worker, Fetch: m.fetch,
-		Token: m.cfg.APIToken(), Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.cfg.Log,
+		Worker: m.cfg.Worker, Fetch: m.fetch, Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.cfg.Log,
 	})
 	if err != nil {
 		m.cfg.Log.ErrorContext(ctx, "moves between cells do not run", "error", err)
@@ -54,26 +53,22 @@ func (m moves) run(ctx context.Context) {
 	running.Wait()
 }
 
-// fetch requests a poll, which requests the syncs of watched refs, and syncs of other refs that are not
-// published in an intact tree. If several credentials were used for such a ref, it waits for its next change:
-// it is unknown which app has which.
+// fetch requests syncs of the refs that were published and that not only watches have requested, and then a poll, which
+// requests those of watched refs. If several credentials were used for such a ref, it waits for its next change: it
+// is unknown which app has which.
 func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo) error {
-	published, _, err := m.volume.Published(repo)
-	if err != nil {
-		return err
-	}
-	changes := []events.Change{{Type: events.ChangeDue, Repo: repo}}
+	var changes []events.Change
 	for _, given := range known.AllGiven() {
 		ref, err := events.ParseRef(given.Ref)
-		if err != nil || published.Commits[ref] != "" || known.OnlyWatched(ref) {
+		if err != nil || known.Head(ref) == "" || known.OnlyWatched(ref) {
 			continue
 		}
 		if change, ok := resync(known, given.App, ref); ok {
-			change.Repo, change.Submodules = repo, published.Submodules[ref]
+			change.Repo = repo
 			changes = append(changes, change)
 		}
 	}
-	for _, change := range changes {
+	for _, change := range append(changes, events.Change{Type: events.ChangeDue, Repo: repo}) {
 		change.Source = "/lockstep/worker/" + m.cfg.Worker
 		change, err := events.NewChange(change)
 		if err == nil {

@@ -5,10 +5,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"lockstep/events"
-	"lockstep/internal/cells"
 	"lockstep/internal/credential"
 	"lockstep/internal/egress"
 	"lockstep/internal/notify"
@@ -28,8 +24,7 @@ func runNotifier(ctx context.Context, cfg Config) error {
 	reader := cfg.Redis.With(heartbeatHook{hb}).Open() // blocks for up to a second at a time
 	defer reader.Close()
 	notifier, err := notify.New(notify.Config{
-		Earlier: earlierNotifications(cfg, client),
-		Redis:   client, Reader: reader, Namespace: namespace,
+		Redis: client, Reader: reader, Namespace: namespace,
 		Registry: watch.NewRegistry(client, namespace), Secrets: credential.NewStore(cfg.Credentials, os.Getenv),
 		Hosts: cfg.NotifyHosts, Trust: trust, UserAgent: "lockstep/" + ReadBuild().Version,
 		Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
@@ -47,21 +42,4 @@ func runNotifier(ctx context.Context, cfg Config) error {
 	defer hb.notReady(errEnded)
 	notifier.Run(ctx)
 	return nil
-}
-
-// earlierNotifications returns what tells a notifier whether the notifications of another cell are posted,
-// nil without cells. Those of a cell that is gone, or lost, are not waited for.
-func earlierNotifications(
-	cfg Config, client redis.UniversalClient,
-) func(context.Context, events.Follows, events.RepoPath, string) (bool, error) {
-	if cfg.cells == nil {
-		return nil
-	}
-	return func(ctx context.Context, follows events.Follows, repo events.RepoPath, app string) (bool, error) {
-		cell, ok := cfg.cells.Cell(follows.Cell)
-		if !ok || cell.State == cells.Gone {
-			return true, nil
-		}
-		return notify.Outboxes{Redis: client, Namespace: cell.Prefix}.AllSent(ctx, repo, []string{app}, follows.Entry)
-	}
 }

@@ -236,9 +236,11 @@ func moveTo(t *testing.T, client redis.UniversalClient, d Deployment, repo event
 	fillCell(t, client, member(t, d, to), repo.String())
 	if vacated {
 		must(client.Del(ctx, old.Namespace.Repo(repo)).Result())(t)
-		must(0, watch.NewRegistry(client, old.Namespace).Release(ctx, repo))(t)
 	}
 	must(client.HSet(ctx, old.Namespace.Repo(repo), "cell", "moved "+to+" 3 0-0", "repo", repo.String()).Result())(t)
+	if vacated {
+		must(0, watch.NewRegistry(client, old.Namespace).Release(ctx, repo, "moved "+to+" 3"))(t)
+	}
 }
 
 // lose deletes all keys with a prefix.

@@ -45,12 +45,11 @@ func newReposMoveCommand(std term.Streams) *cobra.Command {
 	cmd := withFlags(&cobra.Command{
 		Use:   "move OWNER/NAME --to CELL",
 		Short: "Move a repository to another cell",
-		Long: "Move a repository to another cell, with what is published of it, its watches and what apps have\n" +
-			"received, and keep it there whatever the weights of the cells. The workers of that cell copy it from\n" +
-			"a reader of the other one; the remote is not asked. If the command is interrupted, or a process of\n" +
-			"either cell dies, the move goes on, and the command can be repeated. A repository with files from\n" +
-			"Git LFS, submodules or trees of views is not copied, but fetched from its remote again. Exit code 1\n" +
-			"if the move is refused.",
+		Long: "Move a repository to another cell, with its watches and what apps have received, and keep it there\n" +
+			"whatever the weights of the cells. It ends when that cell works on the repository, and fetches it from\n" +
+			"its remote; until it is published there, readers serve it from the former cell. If the command is\n" +
+			"interrupted, or a process of either cell dies, the move goes on, and the command can be repeated. Exit\n" +
+			"code 1 if the move is refused.",
 		Example: "  lockstep repos move acme/widgets --to eu-2 --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep repos move acme/widgets --to eu-2 --no-wait --redis redis+cluster://127.0.0.1:7000",
 		Args: term.WrongUse(term.OneArg),
@@ -132,7 +131,7 @@ func moveRepo(
 		case r.Refused && r.Tries > tries:
 			return moved, errors.New(term.OneLine(errors.New(r.Error)))
 		case r.Error != "" && r.Tries > tries:
-			progress(fmt.Sprintf("attempt failed after step %q, will retry: %s", r.Step, term.OneLine(errors.New(r.Error))))
+			progress("attempt failed, will retry: " + term.OneLine(errors.New(r.Error)))
 		}
 		tries = r.Tries
 		select {

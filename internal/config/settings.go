@@ -111,7 +111,7 @@ var settings = []entry{
 		"receiver (webhooks and changes over HTTP), worker, notifier (posts results to apps), scheduler (polls, " +
 		"reconciliation), reader (serves published trees over HTTP to apps with a token; needs the volume read-only)"},
 	{"cell-reader", Serving, advanced, "", "none", "base `URL` of the HTTP API of this cell's readers, " +
-		"for the directory of cells, from which other cells copy what is moved and get what their clients ask for"},
+		"for the directory of cells, from which other cells get what their clients ask for"},
 	{"poll-every", Serving, basic, time.Hour, "", "`interval` between polls of a watched repository, with jitter; " +
 		"a watch can override it; 0: poll only where a watch says so"},
 	{"listen", Serving | Probing | Following, basic, "", "none",

@@ -85,7 +85,7 @@ func TestCellsOfTheComposeFile(t *testing.T) {
 		repo := proctest.Must(events.ParseRepoPath(name))(t)
 		proctest.Eventually(t, func() bool {
 			known, err := state.NewStore(client, cells.PrefixOf("eu-2")).Load(ctx, repo)
-			return err == nil && known.IsHere() && known.Given("docs", mainRef) != ""
+			return err == nil && known.IsHere() && known.Given("docs", mainRef) != "" && !known.IsUnfetched()
 		}, "%s is in the cell that is left", name)
 		text, err := os.ReadFile(filepath.Join(dir, "eu-2", name, "a"))
 		if err != nil || string(text) != name {

@@ -44,6 +44,7 @@ type joining struct {
 	sent   []sentPush
 	failed int       // attempts to publish that got no confirmation, which may have added an entry all the same
 	killed time.Time // when a master was killed
+	deaths bool      // workers were killed, which may have been fetching
 }
 
 // sentPush is a push that a replica has confirmed.
@@ -56,7 +57,7 @@ type sentPush struct {
 var joinedCells = []string{"eu-1", "eu-2", "eu-3", "eu-4"}
 
 // TestCellJoinsUnderLoad adds a fifth cell to four on a Redis Cluster with replicas while pushes go on. A fifth of the repositories moves, no
-// push is lost or answered twice, no app sees a hole, and the remotes are not asked. The latencies are logged: they need a quiet machine.
+// push is lost or answered twice, no app sees a hole, and each repository that moves is fetched once. The latencies are logged: they need a quiet machine.
 // LOCKSTEP_SOAK=1, without the race detector, has 10,000 repositories.
 func TestCellJoinsUnderLoad(t *testing.T) {
 	testenv.Long(t)
@@ -82,6 +83,7 @@ func TestCellJoinsWhateverDies(t *testing.T) {
 	testenv.Long(t)
 	j := startJoining(t, sized(40, 10_000))
 	asked := j.asked()
+	j.deaths = true
 	fifth := j.addWeighted("eu-5", sized(9*cells.DefaultWeight, cells.DefaultWeight)) // of few repositories, enough have to move
 	kills := map[string]int{}
 	joined := make(chan struct{})
@@ -251,7 +253,7 @@ func (j *joining) pushUntil(end time.Time, done func() bool) (began time.Time) {
 			asked = time.Now()
 		}
 		i := rand.N(len(j.repos))
-		i -= i % 3 / 2 // never to each third one: its remote must not be asked for a move
+		i -= i % 3 / 2 // never to each third one: it is fetched for its move only
 		repo := j.repos[i].String()
 		j.contents[repo] = uuid.NewString()
 		commit, err := j.git.Commit(ctx, repo, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": j.contents[repo]}})
@@ -275,7 +277,7 @@ func (j *joining) isSettled() bool {
 
 // killAll kills n processes while the fifth cell joins, and then starts its worker for good.
 func (j *joining) killAll(fifth *cellUnderTest, n int, kills map[string]int) {
-	steps := []string{"staged", "leased", "copied", "floored", "marked", "flipped", "watched", "requested", "activated", "done"}
+	steps := []string{"arriving", "marked", "flipped", "requested", "activated", "done"}
 	dir, count := j.TempDir(), 0
 	perDeath := max(1, len(j.repos)/5*3/n) // so that moves are left until the last kill
 	for count < n {
@@ -440,12 +442,11 @@ func countAnswers(found map[string][]answer) map[string]int {
 	return counts
 }
 
-// asked returns how often the remote of each repository was asked.
+// asked returns how often each repository was fetched.
 func (j *joining) asked() []int {
 	asked := make([]int, len(j.repos))
 	for i, repo := range j.repos {
-		stats := j.git.Stats(repo.String())
-		asked[i] = stats.InfoRefs + stats.UploadPacks
+		asked[i] = j.git.Stats(repo.String()).UploadPacks
 	}
 	return asked
 }
@@ -454,6 +455,7 @@ func (j *joining) asked() []int {
 func (j *joining) check(fifth *cellUnderTest, asked []int, calm int) {
 	j.Helper()
 	found := j.awaitAnswers()
+	j.awaitIdle()
 	now := j.asked()
 	counts, doubled := countAnswers(found), 0
 	pushed := map[int]int{}
@@ -465,7 +467,7 @@ func (j *joining) check(fifth *cellUnderTest, asked []int, calm int) {
 			pushed[p.repo]++
 		}
 	}
-	moved, holes, requests, unpushed := 0, 0, 0, 0
+	moved, holes, fetches, unpushed := 0, 0, 0, 0
 	stays := func(repo int) bool { return j.directory.Place(j.repos[repo]).Name != fifth.name }
 	for i, repo := range j.repos {
 		order := []*cellUnderTest{j.homes[i]}
@@ -473,7 +475,9 @@ func (j *joining) check(fifth *cellUnderTest, asked []int, calm int) {
 			order = append(order, fifth)
 			moved++
 			if pushed[i] == 0 {
-				requests += now[i] - asked[i]
+				if fetches += now[i] - asked[i]; now[i] == asked[i] {
+					j.Errorf("%s was not fetched by its new cell", repo)
+				}
 				unpushed++
 			}
 		}
@@ -484,10 +488,10 @@ func (j *joining) check(fifth *cellUnderTest, asked []int, calm int) {
 		j.checkTree(order[len(order)-1], i)
 	}
 	share := float64(moved) / float64(len(j.repos))
-	j.Logf("%d of %d repositories have moved: %.1f %%; %d pushes, lost 0, with more than one result %d; holes %d; requests to remotes for moves %d; %d attempts without confirmation",
-		moved, len(j.repos), 100*share, len(j.sent), doubled, holes, requests, j.failed)
-	if doubled > 0 || requests > 0 || unpushed == 0 {
-		j.Errorf("%d doubled, %d requests for moves of %d repositories", doubled, requests, unpushed)
+	j.Logf("%d of %d repositories have moved: %.1f %%; %d pushes, lost 0, with more than one result %d; holes %d; %d moved without a push, fetched %d times; %d attempts without confirmation",
+		moved, len(j.repos), 100*share, len(j.sent), doubled, holes, unpushed, fetches, j.failed)
+	if doubled > 0 || fetches > unpushed && !j.deaths || unpushed == 0 {
+		j.Errorf("%d doubled, %d fetches for moves of %d repositories", doubled, fetches, unpushed)
 	}
 	if len(j.repos) >= 10_000 && (share < 0.18 || share > 0.22) {
 		j.Errorf("%.1f %% of the repositories have moved, want 18 to 22", 100*share)
@@ -498,7 +502,7 @@ func (j *joining) check(fifth *cellUnderTest, asked []int, calm int) {
 // chain checks that the results of a repository go from commit to commit, through cells in order, up to its head.
 func (j *joining) chain(i int, answers []answer, order []*cellUnderTest) error {
 	repo, before := j.repos[i], ""
-	for n, cell := range order {
+	for _, cell := range order {
 		for _, a := range answers {
 			if a.cell != cell {
 				continue
@@ -508,8 +512,6 @@ func (j *joining) chain(i int, answers []answer, order []*cellUnderTest) error {
 				return fmt.Errorf("%s in %s: result %s: %s", repo, cell.name, a.Type, a.Error)
 			case a.Before != before:
 				return fmt.Errorf("%s in %s: result from %.12q to %.12q, want from %.12q", repo, cell.name, a.Before, a.After, before)
-			case n > 0 && (a.Follows == nil || a.Follows.Cell != order[n-1].name):
-				return fmt.Errorf("%s in %s: result follows %v, want one of %s", repo, cell.name, a.Follows, order[n-1].name)
 			}
 			before = a.After
 		}

@@ -164,7 +164,7 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 }
 
 // TestRepositoryIsServedWhileItMoves kills the worker that moves a repository when the directory has changed and the new cell does not have it
-// yet: the readers of both cells serve and list it, from the old one.
+// yet: the readers of both cells serve and list it, from the old one. That goes on until the remote answers and the new cell has fetched it.
 func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -206,7 +206,17 @@ func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	}
 	time.Sleep(1500 * time.Millisecond) // the copies of the directory are a second old at most
 	check("while it moves", "/api/v1/repos?after=eu-1:")
+	rig.git.Answer(repo.String(), http.StatusServiceUnavailable)
 	rig.startWorker(two)
 	rig.awaitMoved(repo, two)
+	proctest.Eventually(t, func() bool {
+		known, err := two.states.Load(t.Context(), repo)
+		failing, _ := known.Failing()
+		return err == nil && len(failing) > 0
+	}, "the new cell cannot fetch it")
+	time.Sleep(3 * time.Second) // longer than the old names stay once they may go
+	check("before it is fetched", "/api/v1/repos?after=eu-1:")
+	rig.git.Answer(repo.String(), 0)
+	rig.assertCleanedUp(one, map[string]events.RepoPath{"moves": repo})
 	check("after", "/api/v1/repos?after=eu-2:")
 }

@@ -21,17 +21,22 @@ import (
 )
 
 // A dying worker is the worker of lockstep serve in a process that kills itself with SIGKILL when it passes a step of a sync or of a move
-// to another cell for the n-th time.
+// to another cell for the n-th time. It can stop itself with SIGSTOP instead.
 
 // death kills the process at a step.
 type death struct {
 	point string
+	stop  bool
 	left  atomic.Int64 // passes until the kill
 }
 
 // pass kills the process if it is the last pass of the chosen step.
 func (d *death) pass(point string) {
-	if point == d.point && d.left.Add(-1) == 0 {
+	switch {
+	case point != d.point || d.left.Add(-1) != 0:
+	case d.stop:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	default:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
@@ -53,6 +58,7 @@ func dyingMain() {
 	}}
 	config.AddFlags(cmd.Flags(), config.Common|config.Working|config.Serving)
 	cmd.Flags().StringVar(&d.point, "point", "", "")
+	cmd.Flags().BoolVar(&d.stop, "stop", false, "")
 	cmd.Flags().Int64Var(&left, "pass", 0, "")
 	if err := cmd.ExecuteContext(context.Background()); err != nil {
 		os.Exit(term.ExitCode(err))

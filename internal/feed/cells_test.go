@@ -59,11 +59,11 @@ func (r *reading) silent() {
 	r.Helper()
 	for range 4 {
 		if e := r.next(); e.kind != "" {
-			r.Fatalf("got %+v before the result that it follows", e)
+			r.Fatalf("got %+v, want nothing", e)
 		}
 	}
 	if e := r.next(); e.id != "" {
-		r.Errorf("got the position %+v while a result is held", e)
+		r.Errorf("got the position %+v while a cell cannot be read", e)
 	}
 }
 
@@ -114,19 +114,16 @@ func (m *manyCells) setCells(cells ...string) {
 	m.cells = cells
 }
 
-// addTo adds a result to the stream of a cell under an ID, "*" for the next one.
-func (m *manyCells) addTo(cell, id string, edit ...func(*events.Result)) (result string) {
+// addTo adds a result to the stream of a cell.
+func (m *manyCells) addTo(cell string) (result string) {
 	m.Helper()
 	m.added++
 	r := events.Result{
 		ID: fmt.Sprint("r", m.added), Type: events.ResultSynced, Source: "/test", Time: time.Now(), Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(m.T),
 		Ref: testenv.Must(events.ParseRef("main"))(m.T), After: "a", Path: "acme/widgets",
 	}
-	for _, e := range edit {
-		e(&r)
-	}
 	fields := testenv.Must(stream.Fields(testenv.Must(changes.ResultMessage(r))(m.T)))(m.T)
-	testenv.Must(m.client.XAdd(m.Context(), &redis.XAddArgs{Stream: namespaceOf(cell).Results(), ID: id, Values: fields}).Result())(m.T)
+	testenv.Must(m.client.XAdd(m.Context(), &redis.XAddArgs{Stream: namespaceOf(cell).Results(), Values: fields}).Result())(m.T)
 	return "synced " + r.ID
 }
 
@@ -134,11 +131,11 @@ func (m *manyCells) addTo(cell, id string, edit ...func(*events.Result)) (result
 func TestResultsOfCells(t *testing.T) {
 	t.Parallel()
 	m := newCells(t, "eu-2", "eu-1")
-	early := m.addTo("eu-1", "*")
+	early := m.addTo("eu-1")
 	operator := m.open("", feed.Start{})
 	var want []string
 	for i := range 20 {
-		one := m.addTo([]string{"eu-1", "eu-2"}[i%2], "*")
+		one := m.addTo([]string{"eu-1", "eu-2"}[i%2])
 		operator.want(one)
 		want = append(want, one)
 	}
@@ -151,7 +148,7 @@ func TestResultsOfCells(t *testing.T) {
 	if whole := append(slices.Clone(want), early); len(slices.Compact(got)) != 21 || slices.ContainsFunc(whole, func(s string) bool { return !slices.Contains(got, s) }) {
 		t.Errorf("from the start: %v", got)
 	}
-	after := m.addTo("eu-2", "*")
+	after := m.addTo("eu-2")
 	m.open("", feed.Start{Cursor: operator.last}).want(after)
 	testenv.Must(m.client.XTrimMaxLen(t.Context(), namespaceOf("eu-2").Results(), 0).Result())(t)
 	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: operator.last}); !isGone(err) {
@@ -164,67 +161,39 @@ func isGone(err error) bool {
 	return ok
 }
 
-// TestMovedRepositoryIsHeld sends what a repository has in its old cell before what it has in the new one.
-func TestMovedRepositoryIsHeld(t *testing.T) {
+// TestOtherCellsGoOn sends what the other cells have while one cannot be read, without saying that all was sent.
+func TestOtherCellsGoOn(t *testing.T) {
 	t.Parallel()
 	m := newCells(t, "eu-1", "eu-2")
-	const last = "9000000000000-0"
-	follows := func(r *events.Result) {
-		r.Follows = &events.Follows{Cell: "eu-1", Stream: events.DefaultNamespace.Results(), Entry: last}
-	}
 	operator := m.open("", feed.Start{})
 	m.away.Store(events.DefaultNamespace.Results())
-	held := m.addTo("eu-2", "*", follows)
-	behind := m.addTo("eu-2", "*")
-	before := m.addTo("eu-1", last)
+	missed := m.addTo("eu-1")
+	operator.want(m.addTo("eu-2"))
 	operator.silent()
 	m.away.Store("none")
-	operator.want(before, held, behind)
-	late := m.open("", feed.Start{Oldest: true}) // reads from Redis
-	late.want(before, held, behind)
+	operator.want(missed)
 	m.setCells("eu-2")
-	m.open("", feed.Start{Oldest: true}).want(held, behind) // the old cell is gone
-	if got := late.result(); got != "gone" {
+	if got := operator.result(); got != "gone" {
 		t.Errorf("a stream with a position in a cell that is gone: %s", got)
 	}
-}
-
-// TestResultsThatFollowLostOnesAreSent has the old cell lose the result that others follow, as in a failover, and be emptied.
-func TestResultsThatFollowLostOnesAreSent(t *testing.T) {
-	t.Parallel()
-	m := newCells(t, "eu-1", "eu-2")
-	follows := func(r *events.Result) {
-		r.Follows = &events.Follows{Cell: "eu-1", Stream: events.DefaultNamespace.Results(), Entry: "9000000000000-0"}
-	}
-	kept := m.addTo("eu-1", "*")
-	live := m.open("", feed.Start{Oldest: true})
-	live.want(kept)
-	one := m.addTo("eu-2", "*", follows)
-	live.want(one)
-	late := m.open("", feed.Start{Oldest: true})
-	if got := []string{late.result(), late.result()}; !slices.Contains(got, kept) || !slices.Contains(got, one) {
-		t.Errorf("from the start: %v, want %s and %s", got, kept, one)
-	}
-	testenv.Must(m.client.XTrimMaxLen(t.Context(), events.DefaultNamespace.Results(), 0).Result())(t)
-	m.open("", feed.Start{Oldest: true}).want(one)
 }
 
 // TestCellsAreAddedAndRemoved has a stream go on when a deployment becomes a cell, and others come and go.
 func TestCellsAreAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	m := newCells(t, "")
-	first := m.addTo("", "*")
+	first := m.addTo("")
 	single := m.open("", feed.Start{Oldest: true})
 	single.want(first)
 
 	m.setCells("eu-1", "eu-2")
-	one, two := m.addTo("eu-1", "*"), m.addTo("eu-2", "*")
+	one, two := m.addTo("eu-1"), m.addTo("eu-2")
 	both := m.open("", feed.Start{Cursor: single.last})
 	if got := []string{both.result(), both.result()}; !slices.Contains(got, one) || !slices.Contains(got, two) {
 		t.Errorf("after the cursor of the former deployment: %v, want %s and %s", got, one, two)
 	}
 	m.setCells("eu-1", "eu-2", "eu-3")
-	three := m.addTo("eu-3", "*")
+	three := m.addTo("eu-3")
 	both.want(three)
 	m.setCells("eu-1", "eu-3")
 	if got := both.result(); got != "gone" {
@@ -232,7 +201,7 @@ func TestCellsAreAddedAndRemoved(t *testing.T) {
 	}
 	m.setCells("eu-1")
 	m.refreshed = []string{"eu-1", "eu-2", "eu-3"} // the copy of the directory is older than the cursor
-	four := m.addTo("eu-3", "*")
+	four := m.addTo("eu-3")
 	m.open("", feed.Start{Cursor: both.last}).want(four)
 	m.refreshed = nil
 	m.setCells("eu-4", "eu-5")

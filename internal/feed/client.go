@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"time"
-
-	"lockstep/events"
 )
 
 // client is a response that results are sent in. Only the goroutine of the request uses its position and the response.
@@ -100,16 +98,12 @@ type batch struct {
 	bytes   int
 	to      position // the client's position once it has them
 	more    bool     // there may be more
-	waits   bool     // not all results of the source that are known can be sent yet
+	waits   bool     // the source cannot be read now
 }
 
-// add appends an entry, unless it must be held. The caller holds the lock.
-func (b *batch) add(from *source, c *client, e entry) {
+// add appends an entry.
+func (b *batch) add(c *client, e entry) {
 	if e.isFor(c) {
-		if e.follows != nil && !from.feed.has(c, *e.follows) {
-			b.waits = true
-			return
-		}
 		b.entries = append(b.entries, e)
 		b.bytes += len(e.frame)
 	}
@@ -128,24 +122,6 @@ func (b *batch) frames(from *source, c *client) []byte {
 		frames = append(frames, id, e.frame)
 	}
 	return bytes.Join(frames, nil)
-}
-
-// has reports whether a client has the results of another cell up to that which is followed, or cannot get
-// it. The caller holds the lock.
-func (f *Feed) has(c *client, follows events.Follows) bool {
-	entry, valid := parseEntry(follows.Entry)
-	i := slices.IndexFunc(f.sources, func(s *source) bool { return s.Cell == follows.Cell && s.results == follows.Stream })
-	if i < 0 || !valid {
-		return true
-	}
-	at, ok := c.at[follows.Cell]
-	if ok && at.entry.compare(entry) >= 0 {
-		return true
-	}
-	if f.sources[i].awaited.compare(entry) < 0 {
-		f.sources[i].awaited = entry
-	}
-	return f.sources[i].lost.compare(entry) >= 0
 }
 
 // sendNext sends a batch of each source to a client. more reports that there may be more, and waits that results cannot
@@ -172,8 +148,7 @@ func (f *Feed) sendNext(c *client) (more, waits bool) {
 	return more, waits
 }
 
-// sendFrom sends a batch of a source. more reports whether another one may follow, of this source or of one
-// that waited for it.
+// sendFrom sends a batch of a source. more reports whether another one may follow.
 func (f *Feed) sendFrom(c *client, s *source) (sent batch, err error) {
 	at, ok := c.at[s.Cell]
 	switch {
@@ -228,9 +203,8 @@ func (f *Feed) deliver(c *client, s *source, next batch, limit time.Duration) ba
 	if len(next.entries) > 0 && !f.write(c, limit, next.frames(s, c)) {
 		return batch{}
 	}
-	if before := c.at[s.Cell]; before != next.to {
+	if c.at[s.Cell] != next.to {
 		c.at = c.at.with(s.Cell, next.to)
-		next.more = next.more || len(f.tailed()) > 1 // another one may have waited for this
 	}
 	return next
 }
@@ -311,15 +285,10 @@ func (f *Feed) readFor(c *client, s *source) (next batch, gone bool, err error) 
 	if err != nil {
 		return batch{}, false, err
 	}
-	next.to = at
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	for _, e := range entries {
-		if next.add(s, c, e); next.waits {
-			break
-		}
+		next.add(c, e)
 	}
-	next.more = !next.waits
+	next.more = true
 	return next, false, nil
 }
 

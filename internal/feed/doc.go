@@ -8,7 +8,7 @@
 // # Guarantees
 //
 // A client gets each result that its app may read, in the order of the stream, from its position on. With
-// several cells that is the order of each; a result that follows one of another cell comes after it. If
+// several cells that is the order of each, so there is none between the results of a repository in two cells. If
 // results are missing, it gets the event gone, the stream ends, and the next request with its position gets a
 // [GoneError]. It may get a result again after it has reconnected.
 //
@@ -47,12 +47,8 @@
 // # Failures
 //
 //	Redis does not answer         streams stay open, with heartbeats at their positions; they continue once Redis
-//	                              is back. Results of other cells are sent, but for those that come after one of
-//	                              this cell. Heartbeats are comments meanwhile: a position means that all results
-//	                              before have been sent
-//	Redis has lost its newest     results of other cells that follow what is lost are sent once the stream has
-//	                              been read to its end
-//	results, as in a failover
+//	                              is back. Results of other cells are sent. Heartbeats are comments meanwhile: a
+//	                              position means that all results before have been sent
 //	the process stops             Close ends all streams; clients resume elsewhere
 //	a result cannot be decoded    it is skipped, as is one of an unknown newer type
 //	a watch cannot be decoded     the repository's results are skipped for apps, and logged

@@ -50,11 +50,7 @@ type source struct {
 
 	renewals singleflight.Group // of renew
 
-	// Guarded by [Feed.mu].
-	recent  recent
-	awaited entryID // the last entry that a result of another cell follows and a client does not have
-	// up to here, entries that are followed and that the stream does not have will not come: Redis has lost them
-	lost entryID
+	recent recent // guarded by [Feed.mu]
 }
 
 func (f *Feed) source(of Source) *source {
@@ -68,10 +64,9 @@ func (s *source) is(of Source) bool { return s.Cell == of.Cell && s.Namespace ==
 // entry is a result as it is sent.
 type entry struct {
 	at       position
-	id       []byte          // the line with the cursor, if there is one source; nil if each client has its own
-	frame    []byte          // the event without that line; nil if nobody gets it
-	follows  *events.Follows // the result of another cell that comes first; nil if there is none
-	result   events.Result   // without its files; the zero value if frame is nil
+	id       []byte        // the line with the cursor, if there is one source; nil if each client has its own
+	frame    []byte        // the event without that line; nil if nobody gets it
+	result   events.Result // without its files; the zero value if frame is nil
 	audience access.Audience
 	decided  time.Time // when the audience was
 }
@@ -150,23 +145,16 @@ func (s *source) next(c *client, at position) (next batch, outdated, ok bool) {
 	first := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].at.entry.compare(at.entry) > 0 })
 	next.to = at
 	for _, e := range r.entries[first:] {
-		if s.isOutdated(e, c) {
+		if c.app != "" && e.isFor(c) && time.Since(e.decided) > s.feed.cfg.Check {
 			next.more = len(next.entries) > 0
 			return next, !next.more, next.more
 		}
-		if next.add(s, c, e); next.waits || next.more {
+		if next.add(c, e); next.more {
 			return next, false, true
 		}
 	}
 	next.to = r.to
 	return next, false, true
-}
-
-// isOutdated reports whether a client would get an entry now, and it was decided a while ago that its app may
-// read it. The caller holds the lock.
-func (s *source) isOutdated(e entry, c *client) bool {
-	waits := e.follows != nil && !s.feed.has(c, *e.follows)
-	return c.app != "" && e.isFor(c) && !waits && time.Since(e.decided) > s.feed.cfg.Check
 }
 
 // renew decides again who may read the entries after a position that were decided a while ago. Clients that
@@ -236,7 +224,7 @@ func (s *source) prepare(ctx context.Context, from position, read page) ([]entry
 		if at.entry == read.end.entry {
 			at.added = read.end.added
 		}
-		entries[i] = entry{at: at, audience: audiences[i], decided: decided, follows: result.Follows}
+		entries[i] = entry{at: at, audience: audiences[i], decided: decided}
 		if result.Type != "" {
 			entries[i].frame = frameOf(result)
 			result.Files = nil // of any number
@@ -294,7 +282,7 @@ func (s *source) log() *slog.Logger {
 // tail reads the next results and wakes the clients that may read them, or waits for some.
 func (s *source) tail() error {
 	s.feed.mu.Lock()
-	ready, from, awaited := s.recent.ready, s.recent.to, s.awaited
+	ready, from := s.recent.ready, s.recent.to
 	s.feed.mu.Unlock()
 	at := atEnd
 	if ready {
@@ -315,7 +303,6 @@ func (s *source) tail() error {
 		}
 		return nil
 	case len(read.entries) == 0:
-		s.noteLost(awaited)
 		_, err := s.feed.cfg.Reader.Next(s.ctx, stream.Cursor{s.results: at})
 		return err
 	}
@@ -330,15 +317,6 @@ func (s *source) tail() error {
 		c.wake()
 	}
 	return nil
-}
-
-// noteLost notes that the stream ended before an entry that was awaited already when it was read.
-func (s *source) noteLost(awaited entryID) {
-	s.feed.mu.Lock()
-	defer s.feed.mu.Unlock()
-	if s.recent.to.entry.compare(awaited) < 0 {
-		s.lost = awaited
-	}
 }
 
 // concerned returns the clients that get one of entries.

@@ -177,16 +177,11 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 		n.cfg.Log.ErrorContext(ctx, "result skipped, it is too long", "repo", repo, "entry", entry.ID, "bytes", len(body))
 		return nil
 	}
-	follows := ""
-	if result.Follows != nil {
-		follows = result.Follows.String()
-	}
 	trace := n.traceOf(entry)
 	for _, w := range chosen {
 		b.items = append(b.items, item{
 			ID: idOf(result, w.App), Type: result.Type, App: w.App, Repo: w.Repo, Ref: w.Ref, Entry: entry.ID,
-			Body: string(body), Follows: follows,
-			traceContext: trace,
+			Body: string(body), traceContext: trace,
 		})
 	}
 	return nil

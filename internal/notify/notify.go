@@ -49,10 +49,6 @@ type Config struct {
 	Trust     *egress.Trust // certificate authorities; default: the system's
 	UserAgent string        // default "lockstep"
 
-	// Earlier reports whether all notifications of a repository to an app are posted in the cell that it was
-	// moved from; those of this cell come after them. Nil posts at once.
-	Earlier func(ctx context.Context, follows events.Follows, repo events.RepoPath, app string) (bool, error)
-
 	Schedule []time.Duration // delays before each attempt; default [DefaultSchedule]
 	Timeout  time.Duration   // of one post; default 15 s, at most 20 s
 	PerApp   int             // posts in flight to one app; default 4; a slow app gets 1

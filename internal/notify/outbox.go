@@ -47,7 +47,6 @@ type item struct {
 	Entry string            `json:"entry"` // ID in results
 	Body  string            `json:"body"`
 
-	Follows string `json:"follows,omitempty"` // see [Config.Earlier]; "" for a repository that was not moved
 	traceContext
 }
 

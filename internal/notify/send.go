@@ -153,9 +153,6 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 		return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed},
 			errors.New("the watch is silenced: " + w.Silenced)
 	}
-	if sent, err := n.earlierSent(findCtx, c.item); err != nil || !sent {
-		return "", settlement{what: isBack, delay: 2 * idle}, err
-	}
 	if !time.Now().Before(ends) { // the claim might expire during the post
 		return "", settlement{what: isBack}, errLate
 	}
@@ -170,15 +167,6 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	}
 	outcome, s = n.failed(c, retryAfter)
 	return outcome, s, err
-}
-
-// earlierSent reports whether an item need not wait for notifications of the cell that its repository was moved from.
-func (n *Notifier) earlierSent(ctx context.Context, i item) (bool, error) {
-	follows, ok := events.ParseFollows(i.Follows)
-	if !ok || n.cfg.Earlier == nil {
-		return true, nil
-	}
-	return n.cfg.Earlier(ctx, follows, i.Repo, i.App)
 }
 
 // gone silences a watch whose app answered 410 and returns the settlement. If the watch's URL has changed

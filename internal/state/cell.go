@@ -3,7 +3,6 @@ package state
 import (
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -22,15 +21,21 @@ import (
 //	moved {cell} {epoch} {entry}    it was moved to that cell; entry is the last result here
 //	arriving {cell} {epoch}         it is being moved here from that cell
 //
+// Once it has arrived, [fromField] says where it came from, as long as it is here:
+//
+//	{cell} {epoch}                  that cell serves it, until this one has published it
+//	{cell} {epoch} fetched          this cell has published it
+//
 // The field changes only under the lease, and everything that works on a repository reads it under the lease.
 // So no handler that found it absent can still be at work when it is set: setting it needs the lease, and
 // settling needs the fence of a lease that is still held.
 const (
-	cellField    = "cell"
-	followsField = "follows"
+	cellField = "cell"
+	fromField = "from"
 
 	movedKind    = "moved"
 	arrivingKind = "arriving"
+	fetched      = " fetched"
 )
 
 // CellMove is a move of a repository between two cells.
@@ -39,6 +44,14 @@ type CellMove struct {
 	Cell  string // the other cell
 	Epoch int64  // of the directory when the move was requested
 }
+
+// ArrivingMark returns the mark in the state of a repository that arrives by the move.
+func (m CellMove) ArrivingMark() string { return m.mark(arrivingKind) }
+
+// MovedMark returns the beginning of the mark in the state of a repository that has left by the move.
+func (m CellMove) MovedMark() string { return m.mark(movedKind) }
+
+func (m CellMove) mark(kind string) string { return fmt.Sprint(kind, " ", m.Cell, " ", m.Epoch) }
 
 func (m CellMove) args(guard locking.Guard) []any {
 	return []any{guard.Owner, strconv.FormatUint(guard.Fence, 10), m.Cell, strconv.FormatInt(m.Epoch, 10)}
@@ -57,27 +70,30 @@ func (r Repo) Arriving() (CellMove, bool) {
 	return CellMove{Cell: cell, Epoch: epoch}, kind == arrivingKind
 }
 
-// Arriving returns the move by which a repository is about to come to this cell, or false.
-func (s *Store) Arriving(ctx context.Context, repo events.RepoPath) (CellMove, bool, error) {
-	known, err := s.loadCell(ctx, repo)
-	move, ok := known.Arriving()
-	return move, ok, err
+// ServedBy returns the move by which a repository is about to come to this cell, or has come without having been
+// published here yet: the other cell serves it. It returns false if this one does.
+func (s *Store) ServedBy(ctx context.Context, repo events.RepoPath) (CellMove, bool, error) {
+	known, err := s.Place(ctx, repo)
+	if move, arriving := known.Arriving(); arriving || err != nil {
+		return move, arriving, err
+	}
+	move, came := known.From()
+	if !came || known.isFetched() {
+		return CellMove{}, false, nil
+	}
+	known, err = s.LoadReadable(ctx, repo)
+	return move, known.IsUnfetched(), err
 }
 
-// MovedTo returns the move by which a repository has left this cell, or false.
-func (s *Store) MovedTo(ctx context.Context, repo events.RepoPath) (CellMove, bool, error) {
-	known, err := s.loadCell(ctx, repo)
-	move, _, ok := known.MovedToCell()
-	return move, ok, err
-}
-
-// loadCell returns a state with nothing but its cell field.
-func (s *Store) loadCell(ctx context.Context, repo events.RepoPath) (Repo, error) {
-	value, err := s.redis.HGet(ctx, s.namespace.Repo(repo), cellField).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
+// Place returns a state with nothing but the fields about cells.
+func (s *Store) Place(ctx context.Context, repo events.RepoPath) (Repo, error) {
+	values, err := s.redis.HMGet(ctx, s.namespace.Repo(repo), cellField, fromField).Result()
+	if err != nil {
 		return Repo{}, fmt.Errorf("read the cell of %s: %w", repo, err)
 	}
-	return Repo{fields: map[string]string{cellField: value}}, nil
+	place, _ := values[0].(string)
+	from, _ := values[1].(string)
+	return Repo{fields: map[string]string{cellField: place, fromField: from}}, nil
 }
 
 // IsHere reports whether the repository is in this cell, as far as the state tells.
@@ -116,30 +132,68 @@ func (r Repo) CheckHere(repo events.RepoPath) error {
 	}
 }
 
-// Follows returns the last result of the repository in the cell that it came from, or nil if it came from none.
-func (r Repo) Follows() *events.Follows {
-	follows, ok := events.ParseFollows(r.fields[followsField])
-	if !ok {
-		return nil
-	}
-	return &follows
+// From returns the move by which the repository has come to this cell, or false.
+func (r Repo) From() (CellMove, bool) {
+	_, cell, epoch, _ := parseCell("from " + r.fields[fromField])
+	return CellMove{Cell: cell, Epoch: epoch}, cell != ""
 }
 
-// FollowsFields returns the field to keep when the others are cleared.
-func (r Repo) FollowsFields() map[string]string {
-	if value := r.fields[followsField]; value != "" {
-		return map[string]string{followsField: value}
+// FromFields returns the field to keep when the others are cleared.
+func (r Repo) FromFields() map[string]string {
+	if value := r.fields[fromField]; value != "" {
+		return map[string]string{fromField: value}
 	}
 	return nil
 }
 
-// CarriedToCell returns the fields that a repository takes to another cell. Entry IDs of two cells cannot be
-// compared, so the answers of the remote that coalescing reuses, the newest announcements and the tombstone
-// stay behind, and so do failures.
+// IsUnfetched reports whether the repository has come from another cell, and this one has not published yet what
+// apps were given there: nothing of it, or not all refs that watches have requested.
+func (r Repo) IsUnfetched() bool { return r.lacks("") }
+
+// lacks is IsUnfetched once ref is published, too.
+func (r Repo) lacks(ref string) bool {
+	if r.isFetched() {
+		return false
+	}
+	heads, given := r.Heads(), false
+	for _, one := range r.AllGiven() {
+		given = true
+		if one.Ref != ref && heads[one.Ref] == "" && r.fields["watched:"+one.Ref] != "" {
+			return true
+		}
+	}
+	return given && ref == "" && len(heads) == 0
+}
+
+// FetchedFields returns the field to set once ref is published, if nothing is to be fetched any more after that.
+func (r Repo) FetchedFields(ref events.Ref) map[string]string {
+	if r.isFetched() || r.lacks(ref.String()) {
+		return nil
+	}
+	return map[string]string{fromField: r.fields[fromField] + fetched}
+}
+
+// isFetched reports whether the state says that nothing is to be fetched any more, or that it came from no cell.
+func (r Repo) isFetched() bool {
+	from := r.fields[fromField]
+	return from == "" || strings.HasSuffix(from, fetched)
+}
+
+// CarriedToCell returns the fields that a repository takes to another cell, where nothing is published. Entry IDs of
+// two cells cannot be compared, so the answers of the remote that coalescing reuses, the newest announcements and
+// the tombstone stay behind, and so do failures.
 func (r Repo) CarriedToCell() map[string]string {
 	fields := r.Exported()
-	delete(fields, cellField)
-	delete(fields, followsField)
+	for name, value := range fields {
+		d := parseDelivery(value)
+		switch kind, _, _ := strings.Cut(name, ":"); {
+		case kind == "head":
+			delete(fields, name)
+		case kind+":" == givenPrefix && !strings.ContainsAny(d.tree[:1], mayHaveMissed+mayHaveMore):
+			d.tree = elsewhere
+			fields[name] = d.String()
+		}
+	}
 	return fields
 }
 
@@ -172,76 +226,65 @@ func cellScript(name string) *redis.Script {
 func (s *Store) runCell(
 	ctx context.Context, client redis.Scripter, script *redis.Script, move CellMove, guard locking.Guard, want string,
 	keys []string, args ...any,
-) ([]string, error) {
+) error {
 	keys = append([]string{guard.Key, s.namespace.Repo(move.Repo)}, keys...)
 	reply, err := script.Run(ctx, client, keys, append(move.args(guard), args...)...).StringSlice()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("move %s: %w", move.Repo, err)
+		return fmt.Errorf("move %s: %w", move.Repo, err)
 	case len(reply) > 0 && reply[0] == want:
-		return reply, nil
+		return nil
 	case len(reply) == 1 && reply[0] == "lost":
-		return nil, fmt.Errorf("move %s: %w", move.Repo, locking.ErrLost)
+		return fmt.Errorf("move %s: %w", move.Repo, locking.ErrLost)
 	case len(reply) == 1 && reply[0] == "occupied":
-		return nil, events.Errorf(events.Permanent, events.ClassConflict,
+		return events.Errorf(events.Permanent, events.ClassConflict,
 			"move %s: there is another repository at this path in the new cell", move.Repo)
 	}
-	return nil, events.Errorf(events.Permanent, events.ClassConflict,
+	return events.Errorf(events.Permanent, events.ClassConflict,
 		"move %s: it is elsewhere, or arrives by another move: %.200q", move.Repo, reply)
 }
 
-// Depart marks a repository as moved to another cell, which is the commit point of the move, and returns the
-// last entry in the stream of results. Its polls end. It is safe to repeat: a later call returns the same
-// entry. client is that of the master, for a caller that then waits for replicas; nil selects the Store's.
-func (s *Store) Depart(
-	ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard,
-) (last string, err error) {
+// Depart marks a repository as moved to another cell, which is the commit point of the move. Its polls end. It is
+// safe to repeat. client is that of the master, for a caller that then waits for replicas; nil selects the Store's.
+func (s *Store) Depart(ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard) error {
 	if client == nil {
 		client = s.redis
 	}
 	keys := []string{s.namespace.Poll(), s.namespace.Results(), s.namespace.Departed(), s.namespace.Failing()}
-	reply, err := s.runCell(ctx, client, departScript, move, guard, "moved", keys, move.Repo.Key(), move.Repo.String())
-	if err != nil || len(reply) != 2 {
-		return "", err
-	}
-	return reply[1], nil
+	return s.runCell(ctx, client, departScript, move, guard, "moved", keys, move.Repo.Key(), move.Repo.String())
 }
 
 // Vacate removes the state of a repository that [Store.Depart] has marked, except for the mark.
 func (s *Store) Vacate(ctx context.Context, move CellMove, guard locking.Guard) error {
-	_, err := s.runCell(ctx, s.redis, vacateScript, move, guard, "vacated", []string{s.namespace.Views(move.Repo)})
-	return err
+	return s.runCell(ctx, s.redis, vacateScript, move, guard, "vacated", []string{s.namespace.Views(move.Repo)})
 }
 
 // Arrive marks a repository as arriving from another cell. It returns an error of the class
-// [events.ClassConflict] if there is one here.
+// [events.ClassConflict] if there is one here, or if a later move concerns it.
 func (s *Store) Arrive(ctx context.Context, move CellMove, guard locking.Guard) error {
-	_, err := s.runCell(ctx, s.redis, arriveScript, move, guard, "arriving",
+	return s.runCell(ctx, s.redis, arriveScript, move, guard, "arriving",
 		[]string{s.namespace.Views(move.Repo), s.namespace.Departed()}, move.Repo.Key())
-	return err
 }
 
 // Abandon removes the mark of [Store.Arrive].
 func (s *Store) Abandon(ctx context.Context, move CellMove, guard locking.Guard) error {
-	_, err := s.runCell(ctx, s.redis, abandonScript, move, guard, "abandoned", nil)
-	return err
+	return s.runCell(ctx, s.redis, abandonScript, move, guard, "abandoned", nil)
 }
 
-// Activate stores the state of a repository that arrives, after which changes of it are handled here. Its
-// next results name follows. It is safe to repeat.
+// Activate stores the state of a repository that arrives, after which changes of it are handled here. It is safe
+// to repeat.
 func (s *Store) Activate(
-	ctx context.Context, move CellMove, guard locking.Guard, follows events.Follows, fields, views map[string]string,
+	ctx context.Context, move CellMove, guard locking.Guard, fields, views map[string]string,
 ) error {
-	args := []any{follows.String()}
+	var args []any
 	for _, all := range []map[string]string{fields, views} {
 		args = append(args, 2*len(all))
 		for name, value := range maps.All(all) {
 			args = append(args, name, value)
 		}
 	}
-	_, err := s.runCell(ctx, s.redis, activateScript, move, guard, "active", []string{s.namespace.Views(move.Repo)},
+	return s.runCell(ctx, s.redis, activateScript, move, guard, "active", []string{s.namespace.Views(move.Repo)},
 		args...)
-	return err
 }
 
 // IsVacated reports whether only the mark of [Store.Depart] is left.

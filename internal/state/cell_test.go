@@ -49,9 +49,10 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	}
 	carried := map[string]string{
 		"repo": "Acme/widgets", "url": "https://git.example.com/acme/widgets", "synced": "2026-01-02T03:04:05Z",
-		"head:refs/heads/main": "c1", "given:refs/heads/main:search": "c1", "trouble": `{"repo":"Acme/widgets","all":{"credential:bot:search":{"scope":"credential","app":"search","ref":"","operation":"sync","class":"auth","failures":1,"job":"j1","at":"2026-11-29T03:00:00Z","credential":"bot"}}}`,
+		"given:refs/heads/main:search": "c1 . c0", "given:refs/heads/main:lost": "c1 -", "watched:refs/heads/main": "1",
+		"trouble": `{"repo":"Acme/widgets","all":{"credential:bot:search":{"scope":"credential","app":"search","ref":"","operation":"sync","class":"auth","failures":1,"job":"j1","at":"2026-11-29T03:00:00Z","credential":"bot"}}}`,
 	}
-	stays := map[string]string{"asked:refs/heads/main:": "1-0 refs/heads/main c1 u", "chain:refs/heads/main": "- c1", "awaited": "{}", "tombstone": "1-0", "fence": "7"}
+	stays := map[string]string{"asked:refs/heads/main:": "1-0 refs/heads/main c1 u", "chain:refs/heads/main": "- c1", "awaited": "{}", "tombstone": "1-0", "fence": "7", "head:refs/heads/main": "c1", "given:refs/heads/main:search": "c1 7-c1 c0"}
 	must(client.HSet(ctx, old.Repo(repo), carried).Err())
 	must(client.HSet(ctx, old.Repo(repo), stays).Err())
 	must(client.Do(ctx, "XADD", old.Results(), "5-0", "a", "b").Err())
@@ -61,7 +62,7 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 
 	stale := oldLease.Guard()
 	stale.Fence--
-	if _, err := oldStates.Depart(ctx, nil, out, stale); !errors.Is(err, locking.ErrLost) {
+	if err := oldStates.Depart(ctx, nil, out, stale); !errors.Is(err, locking.ErrLost) {
 		t.Errorf("Depart with another fence: %v, want %v", err, locking.ErrLost)
 	}
 	for range 2 {
@@ -75,15 +76,22 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("its watches can be changed: %v", err)
 	}
+	other := in
+	other.Epoch = 30
+	if err := watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{w}, other.ArrivingMark()); events.ClassOf(err) != events.ClassBusy {
+		t.Errorf("its watches arrive by another move: %v", err)
+	}
+	for range 2 {
+		must(watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{w}, in.ArrivingMark()))
+	}
 	must(load(oldStates).CheckHere(repo))
 	if err := load(newStates).CheckHere(repo); events.ScopeOf(err) != events.ScopeNone || events.RetryAfter(err) <= 0 {
 		t.Errorf("scope %q, retried after %v: want it to wait, and to be nobody's trouble", events.ScopeOf(err), events.RetryAfter(err))
 	}
 
 	for range 2 {
-		last, err := oldStates.Depart(ctx, nil, out, oldLease.Guard())
-		must(err)
-		if last != "5-0" {
+		must(oldStates.Depart(ctx, nil, out, oldLease.Guard()))
+		if _, last, _ := load(oldStates).MovedToCell(); last != "5-0" {
 			t.Errorf("the last result is %s, want 5-0", last)
 		}
 		must(client.Do(ctx, "XADD", old.Results(), "*", "a", "b").Err()) // changes nothing
@@ -95,20 +103,25 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	if err := known.CheckHere(repo); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("the repository may be worked on in the old cell: %v", err)
 	}
-	if _, err := oldStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-3", Epoch: 4}, oldLease.Guard()); events.ClassOf(err) != events.ClassConflict {
+	if err := oldStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-3", Epoch: 4}, oldLease.Guard()); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("it can be moved to a third cell, too: %v", err)
 	}
 	if got := known.CarriedToCell(); !maps.Equal(got, carried) {
 		t.Errorf("carried %v, want %v", got, carried)
 	}
-	follows := events.Follows{Cell: "eu-1", Stream: old.Results(), Entry: "5-0"}
+	if _, elsewhere, err := newStates.ServedBy(ctx, repo); !elsewhere || err != nil {
+		t.Errorf("the new cell serves what has not arrived: %v", err)
+	}
 	for range 2 {
-		must(newStates.Activate(ctx, in, newLease.Guard(), follows, known.CarriedToCell(), map[string]string{"refs/heads/main:search": "c1 d"}))
+		must(newStates.Activate(ctx, in, newLease.Guard(), known.CarriedToCell(), map[string]string{"refs/heads/main:search": "c1 d"}))
 	}
 	arrived := load(newStates)
 	must(arrived.CheckHere(repo))
-	if f := arrived.Follows(); f == nil || *f != follows || arrived.Given("search", mainRef(t)) != "c1" {
-		t.Errorf("arrived with %v after %v", arrived, f)
+	if from, ok := arrived.From(); !ok || from != (state.CellMove{Cell: "eu-1", Epoch: 3}) || arrived.Given("search", mainRef(t)) != "c1" {
+		t.Errorf("arrived from %v with %v", from, arrived)
+	}
+	if base, _, uncertain := arrived.Received("search", mainRef(t), "", "", ""); base != "c1" || uncertain {
+		t.Errorf("base %q, uncertain %t: the app has what it was given in the other cell", base, uncertain)
 	}
 	for range 2 {
 		must(oldStates.Vacate(ctx, out, oldLease.Guard()))
@@ -124,6 +137,86 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	if err := newStates.Arrive(ctx, in, newLease.Guard()); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("another repository can arrive over this one: %v", err)
 	}
+
+	// It moves back. Then nobody completes the first move again.
+	must(oldStates.Arrive(ctx, state.CellMove{Repo: repo, Cell: "eu-2", Epoch: 4}, oldLease.Guard()))
+	must(newStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 4}, newLease.Guard()))
+	if err := newStates.Arrive(ctx, in, newLease.Guard()); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("it arrives by a move before that by which it left: %v", err)
+	}
+	if err := newStates.Activate(ctx, in, newLease.Guard(), carried, nil); events.ClassOf(err) != events.ClassConflict {
+		t.Errorf("it is activated again after it has left: %v", err)
+	}
+	must(newStates.Arrive(ctx, state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 5}, newLease.Guard()))
+}
+
+// TestFormerCellServesUntilAllIsFetched publishes the refs of a repository that has come from another cell, one by one.
+func TestFormerCellServesUntilAllIsFetched(t *testing.T) {
+	t.Parallel()
+	ctx, client := t.Context(), redistest.Start(t).Client()
+	repo, err := events.ParseRepoPath("acme/widgets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	states, key := state.NewStore(client, events.DefaultNamespace), events.DefaultNamespace.Repo(repo)
+	isServedBy := func() string {
+		t.Helper()
+		move, elsewhere, err := states.ServedBy(ctx, repo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if known, err := states.Load(ctx, repo); err != nil || known.IsUnfetched() != elsewhere {
+			t.Errorf("served elsewhere: %t, and unfetched: %t (%v)", elsewhere, known.IsUnfetched(), err)
+		}
+		if !elsewhere {
+			return ""
+		}
+		return move.Cell
+	}
+	publish := func(ref string) {
+		t.Helper()
+		parsed, err := events.ParseRef(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known, err := states.Load(ctx, repo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client.HSet(ctx, key, "head:"+ref, "c1")
+		if fields := known.FetchedFields(parsed); len(fields) > 0 {
+			client.HSet(ctx, key, fields)
+		}
+	}
+	given := func(fields ...string) {
+		client.Del(ctx, key)
+		client.HSet(ctx, key, "from", "eu-1 3")
+		for _, field := range fields {
+			client.HSet(ctx, key, field, "c1 .")
+		}
+	}
+	want := func(when, cell string, fetched bool) {
+		t.Helper()
+		if got := isServedBy(); got != cell {
+			t.Errorf("%s: served by %q, want %q", when, got, cell)
+		}
+		if from := client.HGet(ctx, key, "from").Val(); (from == "eu-1 3 fetched") != fetched {
+			t.Errorf("%s: the state says %q", when, from)
+		}
+	}
+	given("given:refs/heads/a:docs", "given:refs/heads/b:docs", "given:refs/heads/byhand:docs", "watched:refs/heads/a", "watched:refs/heads/b")
+	want("nothing published", "eu-1", false)
+	publish("refs/heads/a")
+	want("one of two", "eu-1", false)
+	publish("refs/heads/b")
+	want("both, but not that which nobody watches", "", true)
+	given("given:refs/heads/byhand:docs")
+	want("nobody watches any", "eu-1", false)
+	publish("refs/heads/byhand")
+	want("that was fetched", "", true)
+	given("given:refs/heads/a:docs", "watched:refs/heads/a")
+	client.HDel(ctx, key, "given:refs/heads/a:docs", "watched:refs/heads/a")
+	want("the remote has none any more", "", false)
 }
 
 func mainRef(t *testing.T) events.Ref {

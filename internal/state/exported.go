@@ -20,7 +20,7 @@ var fieldKinds = map[string]bool{
 
 	"fence": false, "asked": false, "chain": false, awaitedField: false, "hosts": false,
 	"tombstone": false, leftOutField: false, TroubleField: false,
-	cellField: false, followsField: false,
+	cellField: false, fromField: false,
 }
 
 // Exported returns the fields to export. Of the troubles, these are the refused credentials.

@@ -16,6 +16,7 @@ const (
 	// What a delivery has for the name of its tree if that is not certain.
 	mayHaveMissed = "-" // the app may have received nothing
 	mayHaveMore   = "~" // the app may have received more since, only the commit that follows if that is not empty
+	elsewhere     = "." // the app has received the tree in the cell from which the repository came
 )
 
 func givenField(app string, ref events.Ref) string { return givenPrefix + ref.String() + ":" + app }
@@ -81,7 +82,9 @@ func (r Repo) onlySince(ref events.Ref, commit, former string) string {
 	return commit
 }
 
+// isDelivered reports whether an app was given a tree of ref, or in another cell the last one if tree is "".
 func (r Repo) isDelivered(ref events.Ref, tree string) bool {
+	tree = cmp.Or(tree, elsewhere)
 	for name, value := range r.fields {
 		if strings.HasPrefix(name, givenField("", ref)) && parseDelivery(value).tree == tree {
 			return true

@@ -12,11 +12,11 @@ import (
 // call, and so atomically.
 const fieldsAtOnce = 10_000
 
-// readableFields matches the fields of which [Store.LoadReadable] needs some: given, head and trouble.
-const readableFields = "[ght]*"
+// readableFields matches the fields of which [Store.LoadReadable] needs some: from, given, head, trouble and watched.
+const readableFields = "[fghtw]*"
 
 // LoadReadable returns the part of repo's state that says what apps may read: heads, what apps were given,
-// and which credentials are refused.
+// which credentials are refused, and whether another cell still serves it.
 func (s *Store) LoadReadable(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	fields, err := s.read(ctx, repo, readableFields)
 	return Repo{fields: fields}, err

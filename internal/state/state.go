@@ -14,7 +14,8 @@
 //	default             ref that was last published under the plain name; absent if that has gone and the ref stays
 //	given:{ref}:{app}   "{commit} {tree} {commit} …": commit of ref last delivered to app, the name of its tree, and
 //	                    at most 4 commits delivered before, newest first. Instead of a name: "-" if the app may have
-//	                    missed it, "~{commit}" or "~" if it may have received that or more since. A ref contains no colon
+//	                    missed it, "~{commit}" or "~" if it may have received that or more since, "." if the tree is
+//	                    in the cell that the repository came from. A ref contains no colon
 //	asked:{ref}:{cred}  "{entry} {ref} {commit} {url}": the remote's last answer for ref with that credential:
 //	                    last entry of the stream before the request, resolved ref, commit, and remote
 //	chain:{ref}         "-{entry} {commit}@{entry} …": commits that ref named, see [Repo.Chain]
@@ -34,8 +35,8 @@
 //	                    [hosts.Target], separated by spaces
 //	trouble             last error of each scope that fails, as JSON: see [Trouble]; absent if none does
 //	cell                the repository is not in this cell: see [CellMove]; absent if it is
-//	follows             last result of the repository in the cell that it came from: see [events.Follows]; absent
-//	                    if it came from none
+//	from                the cell that it came from, and whether this one has published it: see [Repo.IsUnfetched];
+//	                    absent if it came from none
 package state
 
 import (
@@ -325,7 +326,8 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 	for name, value := range r.fields {
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
-		case "repo", "url", "fence", "tombstone", "moved", "asked", "chain", awaitedField, leftOutField, TroubleField, cellField:
+		case "repo", "url", "fence", "tombstone", "moved", "asked", "chain", awaitedField, leftOutField, TroubleField, cellField,
+			fromField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value

@@ -13,9 +13,9 @@ import (
 
 // Service is the state of a running service.
 type Service struct {
-	operate.Verdict
 	Redis  string `json:"redis"`
 	Prefix string `json:"prefix"`
+	operate.Verdict
 
 	Durability redisx.Durability `json:"durability"` // of Redis; a choice, so it is not a problem
 

@@ -45,17 +45,6 @@ func (f folder) floor() (uint64, error) {
 	return fence, nil
 }
 
-// RaiseFloor raises the recorded fence to at least floor, the fence of the repository's last lease in another
-// cell, so that fences go on growing when it has moved. The caller holds the lease with the given fence, and
-// afterwards does nothing more on the volume with it.
-func (v *Volume) RaiseFloor(ctx context.Context, repo events.RepoPath, fence, floor uint64) error {
-	f := v.folder(repo)
-	if err := f.record(ctx, fence); err != nil || floor <= fence {
-		return err
-	}
-	return f.record(ctx, floor)
-}
-
 // record raises the recorded fence to this one on disk, or fails with ErrStale.
 func (f folder) record(ctx context.Context, fence uint64) error {
 	err := f.recordUnsynced(ctx, fence)

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -135,13 +136,11 @@ func TestPurgeWaitsForTheForge(t *testing.T) {
 	_, leaked, after := w.leak(events.DepthFull)
 	head := w.sync("").After
 	w.purge()
-	url := w.git.URL(widgets)
-	req := w.request("")
-	req.URL = "http://127.0.0.1:1/" + widgets + ".git"
-	req.Via, req.URL = req.URL, url
-	if _, err := w.volume.Sync(t.Context(), req); events.ClassOf(err) != events.ClassNetwork {
-		t.Errorf("%v, want an error of the network", err)
+	w.git.Answer(widgets, http.StatusServiceUnavailable)
+	if _, err := w.volume.Sync(t.Context(), w.request("")); events.ClassOf(err) != events.ClassServer {
+		t.Errorf("%v, want an error of the server", err)
 	}
+	w.git.Answer(widgets, 0)
 	w.mustBeSound(widgets, head)
 	w.gc(false)
 	w.mustBeSound(widgets, head)

@@ -21,13 +21,11 @@ import (
 
 // SyncRequest is a request to bring one ref of a repository up to date.
 type SyncRequest struct {
-	Repo events.RepoPath
-	URL  string     // the remote, http, https or ssh, without credentials in it
-	Ref  events.Ref // zero for the remote's default branch
-	Pin  string     // commit to publish for Ref, whatever Ref points to; optional. A Ref that is a commit is its own
-	// where to fetch from instead of URL, as long as the path is bound to URL: a reader that has a copy; optional
-	Via   string
-	Auth  wire.Auth    // used only for this operation, with Via if that is set; zero is anonymous
+	Repo  events.RepoPath
+	URL   string       // the remote, http, https or ssh, without credentials in it
+	Ref   events.Ref   // zero for the remote's default branch
+	Pin   string       // commit to publish for Ref, whatever Ref points to; optional. A Ref that is a commit is its own
+	Auth  wire.Auth    // used only for this operation; zero is anonymous
 	Fence uint64       // fence of the lease on Repo; above zero
 	Depth events.Depth // minimum history; existing history is never cut
 
@@ -94,9 +92,6 @@ type Base struct {
 
 // pinned returns the commit to publish whatever the ref points to, or "".
 func (req SyncRequest) pinned() string { return cmp.Or(req.Pin, req.Ref.Commit()) }
-
-// from returns the URL to fetch from.
-func (req SyncRequest) from() string { return cmp.Or(req.Via, req.URL) }
 
 // Tip is a ref and its commit.
 type Tip struct {

@@ -108,10 +108,8 @@ func (s *syncer) enter(ctx context.Context) (err error) {
 		return err
 	}
 	s.v.done("fenced")
-	for _, url := range []string{s.req.URL, s.req.from()} {
-		if err := checkURL(url); err != nil {
-			return err
-		}
+	if err := checkURL(s.req.URL); err != nil {
+		return err
 	}
 	if s.binding, err = s.v.bind(ctx, s.f, s.req.Repo, s.req.URL, s.fence); err != nil {
 		return err
@@ -154,7 +152,7 @@ func (s *syncer) aim(at tip) *target {
 func (s *syncer) list(ctx context.Context) (t *target, err error) {
 	s.slot.leave()
 	s.progress.begin(events.PhaseList, "", 0)
-	if s.remote, err = s.v.net.Dial(s.req.from(), s.req.Auth, s.req.Foreign,
+	if s.remote, err = s.v.net.Dial(s.req.URL, s.req.Auth, s.req.Foreign,
 		s.v.cfg.wireLimits(s.req.Limiter)); err != nil {
 		return nil, err
 	}

@@ -13,8 +13,9 @@ import (
 // else may change them: see write.lua.
 
 // Receive stores the watches of a repository that arrives from another cell, in place of any that are left of
-// an interrupted move. It requests no poll: the next one is due an interval from now. It is safe to repeat.
-func (r *Registry) Receive(ctx context.Context, watches []Watch) error {
+// an interrupted move. It requests no poll: the next one is due an interval from now. It is safe to repeat. It
+// writes nothing unless the state has that mark, so that an attempt that was overtaken does no harm.
+func (r *Registry) Receive(ctx context.Context, watches []Watch, mark string) error {
 	if len(watches) == 0 {
 		return nil
 	}
@@ -26,23 +27,23 @@ func (r *Registry) Receive(ctx context.Context, watches []Watch) error {
 		return fmt.Errorf("receive watches of %d repositories at once: want one", len(edits))
 	}
 	e := edits[0]
-	return r.move(ctx, e.repo, e.put)
+	return r.move(ctx, e.repo, e.put, mark)
 }
 
 // Release removes the watches of a repository that was moved to another cell. Its clone is not removed by
-// that. It is safe to repeat.
-func (r *Registry) Release(ctx context.Context, repo events.RepoPath) error {
-	return r.move(ctx, repo, nil)
+// that. It is safe to repeat, and requires a mark as [Registry.Receive] does.
+func (r *Registry) Release(ctx context.Context, repo events.RepoPath, mark string) error {
+	return r.move(ctx, repo, nil, mark)
 }
 
 // move replaces the watches of a repository, for a move between cells.
-func (r *Registry) move(ctx context.Context, repo events.RepoPath, docs map[string]string) error {
+func (r *Registry) move(ctx context.Context, repo events.RepoPath, docs map[string]string, mark string) error {
 	return r.untilWritten(ctx, repo, func() error {
 		was, err := r.load(ctx, repo)
 		if err != nil || maps.Equal(was.docs, docs) {
 			return err
 		}
-		return r.write(ctx, nil, rewrite{was: was, docs: docs, moves: true})
+		return r.write(ctx, nil, rewrite{was: was, docs: docs, moves: mark})
 	})
 }
 

@@ -84,7 +84,7 @@ func (r *Registry) untilWritten(ctx context.Context, repo events.RepoPath, try f
 type rewrite struct {
 	was   contents
 	docs  map[string]string
-	moves bool // between cells
+	moves string // the mark of a move between cells in the state, without which nothing is written; "" for none may be there
 }
 
 // requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests
@@ -142,7 +142,7 @@ func (w rewrite) requests(repo events.RepoPath) ([]events.Change, error) {
 func (w rewrite) args() []any {
 	repo := w.was.repo
 	if len(w.docs) == 0 {
-		return []any{repo.Key(), w.was.version, "0", "0", w.moved(), 0, 0}
+		return []any{repo.Key(), w.was.version, "0", "0", w.moves, 0, 0}
 	}
 	every, usual := pollOf(w.docs)
 	polled := "0"
@@ -162,16 +162,8 @@ func (w rewrite) args() []any {
 			drop = append(drop, field)
 		}
 	}
-	args := append([]any{repo.Key(), w.was.version, "1", polled, w.moved(), len(drop)}, drop...)
+	args := append([]any{repo.Key(), w.was.version, "1", polled, w.moves, len(drop)}, drop...)
 	return append(append(args, len(set)), set...)
-}
-
-// moved returns the argument of write.lua for w.moves.
-func (w rewrite) moved() string {
-	if w.moves {
-		return "1"
-	}
-	return "0"
 }
 
 // remotes returns the remote keys before and after the write. If one of them does not exist, both are the same.

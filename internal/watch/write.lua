@@ -5,7 +5,7 @@
 --         then for each set: the set (hash), the remote before and the remote after (hashes); if there is none before
 --         or none after, both are the same; and the state of the repository (hash);
 -- ARGV    1 a new version   2 '1' if a change polls the sets for all apps   3 number of sets; then for each: repository key, the version read ('' for none), '1' if
---         the set stays and '0' if it is removed, '1' if it is polled, '1' if a move between cells writes it, number of fields to
+--         the set stays and '0' if it is removed, '1' if it is polled, '' or the mark in the state by which a move between cells writes it, number of fields to
 --         remove, those, number of names and values to set, those in turn
 --         then the number of changes; then for each: number of names and values of its entry, those in turn
 -- Returns {verdict, …}
@@ -36,7 +36,7 @@ local sets, messages = {}, {}
 local version, asked, count = arg(), arg() == '1', tonumber(arg())
 for i = 1, count do
   sets[i] = {hash = KEYS[4 * i], before = KEYS[4 * i + 1], after = KEYS[4 * i + 2], state = KEYS[4 * i + 3],
-    key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', moves = arg() == '1', drop = list(), set = list()}
+    key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', moves = arg(), drop = list(), set = list()}
 end
 for i = 1, tonumber(arg()) do messages[i] = list() end
 
@@ -44,7 +44,8 @@ redis.call('XLEN', changes)
 redis.call('ZCARD', index)
 redis.call('ZCARD', poll)
 for _, s in ipairs(sets) do
-  if not s.moves and redis.call('HEXISTS', s.state, 'cell') == 1 then return {'moved', s.key} end
+  local place = redis.call('HGET', s.state, 'cell') or ''
+  if place ~= s.moves and (s.moves == '' or string.sub(place, 1, #s.moves + 1) ~= s.moves .. ' ') then return {'moved', s.key} end
   redis.call('HLEN', s.before)
   redis.call('HLEN', s.after)
   if (redis.call('HGET', s.hash, 'version') or '') ~= s.read then return {'raced', s.key} end
@@ -71,7 +72,7 @@ for _, s in ipairs(sets) do
     redis.call('HSET', s.hash, 'version', version)
     for i = 1, #s.set, 2 do redis.call('HSET', s.hash, s.set[i], s.set[i + 1]) end
     for _, name in ipairs(s.drop) do redis.call('HDEL', s.hash, name) end
-    if asked or s.moves then redis.call('HSET', s.hash, 'asked', now) end
+    if asked or s.moves ~= '' then redis.call('HSET', s.hash, 'asked', now) end
     redis.call('ZADD', index, 0, s.key)
     redis.call('HSET', s.after, s.key, '1')
   end

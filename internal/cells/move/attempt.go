@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -12,7 +13,6 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
-	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
@@ -23,27 +23,23 @@ type attempt struct {
 	move state.CellMove // as the new cell records it
 
 	old, new cell
-	step     string // the last one finished
-	marked   bool   // the commit point is behind
-	moot     bool   // nobody wants the move any more
+	marked   bool // the commit point is behind
+	moot     bool // nobody wants the move any more
 }
 
 // done notes a finished step.
-func (a *attempt) done(step string) {
-	a.step = step
-	a.cfg.Step(step, a.req.Repo)
-}
+func (a *attempt) done(step string) { a.cfg.Step(step, a.req.Repo) }
 
 // out is the move as the old cell records it.
 func (a *attempt) out() state.CellMove {
-	return state.CellMove{Repo: a.req.Repo, Cell: a.cfg.Cell, Epoch: a.req.Epoch}
+	return state.CellMove{Repo: a.req.Repo, Cell: a.cfg.Cell, Epoch: a.move.Epoch}
 }
 
 func (a *attempt) run(ctx context.Context) (err error) {
 	if a.req.From == a.cfg.Cell {
 		return nil
 	}
-	if err = a.cfg.Directory.Refresh(ctx); err != nil { // where the reader of the old cell is
+	if err = a.cfg.Directory.Refresh(ctx); err != nil {
 		return err
 	}
 	if a.old, err = a.open(a.req.From); err != nil {
@@ -58,18 +54,26 @@ func (a *attempt) run(ctx context.Context) (err error) {
 	}
 	move, _, departed := known.MovedToCell()
 	switch {
-	case departed && move.Cell == a.cfg.Cell && !a.isOvertaken():
-		// an earlier attempt, perhaps by a request that was lost since
-		a.marked, a.req.Epoch, a.move.Epoch = true, move.Epoch, move.Epoch
+	case departed && move.Cell == a.cfg.Cell && !a.isOvertaken(): // by an earlier attempt
+		a.marked = true
 	case !a.isWanted():
 		a.moot = true
 		return a.abandon(ctx)
 	default:
-		if err := a.stage(ctx); err != nil {
+		if err := a.here(ctx, 0, a.arrive); err != nil {
 			return err
 		}
 	}
-	return a.withBoth(ctx, a.commit)
+	if err := a.there(ctx, a.mark); err != nil || !a.marked {
+		return err
+	}
+	a.done("marked")
+	if known, err = a.old.states.Load(ctx, a.req.Repo); err != nil { // it does not change any more
+		return err
+	}
+	return a.here(ctx, known.Fence(), func(ctx context.Context, lease *locking.Lease) error {
+		return a.complete(ctx, known, lease)
+	})
 }
 
 // isWanted reports whether the repository shall still be moved: the old cell may have been lost since the
@@ -85,56 +89,35 @@ func (a *attempt) isOvertaken() bool {
 	return a.old.State == cells.Gone && at != a.old.Name && at != a.new.Name
 }
 
-// stage copies what is published while the old cell works on the repository.
-func (a *attempt) stage(ctx context.Context) error {
+type step func(ctx context.Context, lease *locking.Lease) error
+
+// here calls fn under the lease of the new cell, whose fence is above after and that of the volume, which the
+// repository may have been on before.
+func (a *attempt) here(ctx context.Context, after uint64, fn step) error {
 	floor, err := a.cfg.Volume.Floor(a.req.Repo)
 	if err != nil {
 		return err
 	}
-	return a.cfg.Locker.Do(ctx, a.request(floor), func(ctx context.Context, lease *locking.Lease) error {
-		if requested, err := a.isRequested(ctx); err != nil || !requested {
-			return err
-		}
-		if err := a.new.states.Arrive(ctx, a.move, lease.Guard()); err != nil {
-			return err
-		}
-		if err := a.copy(ctx, lease); err != nil {
-			return err
-		}
-		a.done("staged")
-		return nil
+	return a.cfg.Locker.Do(ctx, a.request(max(floor, after)), fn)
+}
+
+// there calls fn under the lease of the old cell.
+func (a *attempt) there(ctx context.Context, fn step) error {
+	locker, err := locking.New(locking.Config{
+		Redis: a.cfg.Redis, PubSub: a.cfg.PubSub, Prefix: a.old.Prefix.Locks(), Lease: a.cfg.Lease, Wait: a.cfg.Wait,
+		Worker: a.cfg.Worker, Log: a.cfg.Log, KeyName: "repo",
 	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }() // the lease is released by then
+	return locker.Do(ctx, a.request(0), fn)
 }
 
 func (a *attempt) request(floor uint64) locking.Request {
 	return locking.Request{
 		Key: a.req.Repo.Key(), Job: "move/" + a.req.From + "/" + a.cfg.Cell, Operation: "move", Floor: floor,
 	}
-}
-
-// withBoth calls fn while it holds the leases of both cells, taken in the order of the cells' names, so that
-// two moves cannot wait for each other.
-func (a *attempt) withBoth(ctx context.Context, fn func(ctx context.Context, old, here *locking.Lease) error) error {
-	other, err := a.locker(a.old.Cell)
-	if err != nil {
-		return err
-	}
-	floor, err := a.cfg.Volume.Floor(a.req.Repo)
-	if err != nil {
-		return err
-	}
-	if a.old.Name < a.new.Name {
-		return other.Do(ctx, a.request(0), func(ctx context.Context, old *locking.Lease) error {
-			return a.cfg.Locker.Do(ctx, a.request(max(floor, old.Fence())), func(
-				ctx context.Context, here *locking.Lease,
-			) error {
-				return fn(ctx, old, here)
-			})
-		})
-	}
-	return a.cfg.Locker.Do(ctx, a.request(floor), func(ctx context.Context, here *locking.Lease) error {
-		return other.Do(ctx, a.request(0), func(ctx context.Context, old *locking.Lease) error { return fn(ctx, old, here) })
-	})
 }
 
 // isRequested reports whether the request is still kept: another worker may have completed the move while
@@ -144,9 +127,33 @@ func (a *attempt) isRequested(ctx context.Context) (bool, error) {
 	return kept, err
 }
 
-// commit takes the steps from "leased" on.
-func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
-	a.done("leased")
+// arrive marks the repository as arriving in the new cell. It removes what is left there of its last stay,
+// except for pinned trees.
+func (a *attempt) arrive(ctx context.Context, lease *locking.Lease) error {
+	if requested, err := a.isRequested(ctx); err != nil || !requested {
+		return err
+	}
+	known, err := a.new.states.Load(ctx, a.req.Repo)
+	if err != nil {
+		return err
+	}
+	if _, _, left := known.MovedToCell(); left {
+		_, err := a.cfg.Volume.Remove(ctx, volume.RemoveRequest{
+			Repo: a.req.Repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm,
+		})
+		if err != nil && events.DispositionOf(err) != events.Contention {
+			return err
+		}
+	}
+	if err := a.new.states.Arrive(ctx, a.move, lease.Guard()); err != nil {
+		return err
+	}
+	a.done("arriving")
+	return nil
+}
+
+// mark marks the repository as moved in the old cell, unless the move is done, or not wanted any more.
+func (a *attempt) mark(ctx context.Context, lease *locking.Lease) error {
 	if requested, err := a.isRequested(ctx); err != nil || !requested {
 		return err
 	}
@@ -154,45 +161,29 @@ func (a *attempt) commit(ctx context.Context, old, here *locking.Lease) error {
 	if err != nil {
 		return err
 	}
-	move, last, departed := known.MovedToCell()
+	move, _, departed := known.MovedToCell()
+	a.marked = departed && move.Cell == a.cfg.Cell
 	switch {
-	case departed && move.Cell != a.cfg.Cell:
+	case a.marked: // an earlier attempt may have failed before a replica had the mark
+		a.move.Epoch = move.Epoch
+		return a.depart(ctx, lease.Guard())
+	case departed:
 		return events.Errorf(events.Permanent, events.ClassConflict, "%s was moved from cell %s to cell %s", a.req.Repo,
 			a.old.Name, move.Cell)
-	case departed:
-		a.marked = true
 	case !known.IsHere():
 		return events.Errorf(events.Retryable, events.ClassBusy, "%s has not arrived in cell %s yet", a.req.Repo, a.old.Name)
 	}
-	active, gone, err := a.isActive(ctx, last)
-	if err != nil || gone {
+	set, err := a.old.watches.Of(ctx, a.req.Repo)
+	if err != nil {
 		return err
 	}
-	if !departed {
-		if err := a.copy(ctx, here); err != nil {
-			return err
-		}
-		a.done("copied")
-	}
-	if !active {
-		if err := a.cfg.Volume.RaiseFloor(ctx, a.req.Repo, here.Fence(), max(old.Fence(), known.Fence())); err != nil {
-			return err
-		}
-		a.done("floored")
-	}
-	if err := here.Confirm(ctx); err != nil {
+	if err := a.new.watches.CheckReceive(ctx, set.Watches); err != nil {
 		return err
 	}
-	if !departed {
-		if err := a.checkArriving(ctx); err != nil {
-			return err
-		}
-	}
-	if last, err = a.mark(ctx, old); err != nil {
+	if err := a.checkArriving(ctx); err != nil {
 		return err
 	}
-	a.done("marked")
-	return a.complete(ctx, known, last, old, here, active)
+	return a.depart(ctx, lease.Guard())
 }
 
 // checkArriving checks before the mark that no other attempt has abandoned the move, and that it is still wanted.
@@ -215,53 +206,37 @@ func (a *attempt) checkArriving(ctx context.Context) error {
 	return nil
 }
 
-// isActive reports whether the move has been completed in the new cell, and whether the repository has left
-// that one since: it was marked as arriving there before the old cell marked it as moved.
-func (a *attempt) isActive(ctx context.Context, last string) (active, gone bool, err error) {
-	known, err := a.new.states.Load(ctx, a.req.Repo)
-	if err != nil || !a.marked {
-		return false, false, err
-	}
-	_, _, gone = known.MovedToCell()
-	follows := known.Follows()
-	return known.IsHere() && follows != nil && follows.Cell == a.old.Name && follows.Entry == last, gone, nil
-}
-
-// mark marks the repository as moved in the old cell, and returns the last entry of its results. If its Redis
-// has replicas, one of them has the mark then.
-func (a *attempt) mark(ctx context.Context, old *locking.Lease) (last string, err error) {
-	guard := old.Guard()
+// depart writes the mark. If the old cell's Redis has replicas, one of them has it then.
+func (a *attempt) depart(ctx context.Context, guard locking.Guard) error {
 	node, err := masterOf(ctx, a.cfg.Redis, guard.Key)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if node == nil {
-		if last, err = a.old.states.Depart(ctx, nil, a.out(), guard); err != nil {
-			return last, err
-		}
-		a.marked = true
-		return last, nil
+		err = a.old.states.Depart(ctx, nil, a.out(), guard)
+		a.marked = err == nil
+		return err
 	}
 	conn := node.Conn() // WAIT is about the writes of its connection
 	defer conn.Close()
-	if last, err = a.old.states.Depart(ctx, conn, a.out(), guard); err != nil {
-		return "", err
+	if err = a.old.states.Depart(ctx, conn, a.out(), guard); err != nil {
+		return err
 	}
 	a.marked = true
 	replication, err := conn.Info(ctx, "replication").Result()
 	if err != nil || strings.Contains(replication, "connected_slaves:0") ||
 		!strings.Contains(replication, "connected_slaves:") {
-		return last, err
+		return err
 	}
 	replicas, err := conn.Wait(ctx, 1, a.cfg.Confirm).Result()
 	if err != nil {
-		return last, err
+		return err
 	}
 	if replicas == 0 {
-		return last, events.Errorf(events.Retryable, events.ClassInternal,
+		return events.Errorf(events.Retryable, events.ClassInternal,
 			"no replica of the old cell's Redis has confirmed the mark within %v", a.cfg.Confirm)
 	}
-	return last, nil
+	return nil
 }
 
 // masterOf returns the client of the master that has a key, or nil for a kind of client that has no such notion.
@@ -275,10 +250,64 @@ func masterOf(ctx context.Context, client redis.UniversalClient, key string) (*r
 	return nil, nil
 }
 
-// complete takes the steps after the commit point. known is the state in the old cell.
-func (a *attempt) complete(
-	ctx context.Context, known state.Repo, last string, old, here *locking.Lease, active bool,
-) error {
+// complete takes the steps after the commit point. known is the state in the old cell, which does not change any more.
+func (a *attempt) complete(ctx context.Context, known state.Repo, lease *locking.Lease) error {
+	there, err := a.new.states.Load(ctx, a.req.Repo)
+	if err != nil {
+		return err
+	}
+	if next, _, left := there.MovedToCell(); left && next.Epoch >= a.move.Epoch { // it was completed long ago
+		return nil
+	}
+	from, came := there.From()
+	active := came && from == (state.CellMove{Cell: a.old.Name, Epoch: a.move.Epoch})
+	if !active { // again, as Redis may have lost the mark
+		if err := a.new.states.Arrive(ctx, a.move, lease.Guard()); err != nil {
+			return err
+		}
+	}
+	if err := lease.Confirm(ctx); err != nil {
+		return err
+	}
+	if err := a.flip(ctx); err != nil {
+		return err
+	}
+	a.done("flipped")
+	if active {
+		return nil
+	}
+	if err := a.cfg.Fetch(ctx, a.req.Repo, known); err != nil {
+		return fmt.Errorf("request the refs of %s: %w", a.req.Repo, err)
+	}
+	a.done("requested")
+	if err := a.activate(ctx, known, lease); err != nil {
+		return err
+	}
+	a.done("activated")
+	return nil
+}
+
+// activate gives the new cell the watches and the state.
+func (a *attempt) activate(ctx context.Context, known state.Repo, lease *locking.Lease) error {
+	set, err := a.old.watches.Of(ctx, a.req.Repo)
+	if err != nil {
+		return err
+	}
+	if err := a.new.watches.Receive(ctx, set.Watches, a.move.ArrivingMark()); err != nil {
+		return err
+	}
+	views, err := a.old.states.ViewsBelow(ctx, a.req.Repo, "")
+	if err != nil {
+		return err
+	}
+	fields := known.CarriedToCell()
+	fields["fence"] = strconv.FormatUint(lease.Fence(), 10)
+	fields["repo"] = cmp.Or(known.Path(), a.req.Repo.String())
+	return a.new.states.Activate(ctx, a.move, lease.Guard(), fields, views)
+}
+
+// flip places the repository in the new cell.
+func (a *attempt) flip(ctx context.Context) error {
 	if _, err := a.cfg.Directory.Flip(ctx, a.req.Repo, a.old.Name, a.new.Name); err != nil && !a.isPlaced() {
 		return fmt.Errorf("place %s in cell %s: %w", a.req.Repo, a.new.Name, err)
 	}
@@ -287,65 +316,19 @@ func (a *attempt) complete(
 			return fmt.Errorf("pin %s: %w", a.req.Repo, err)
 		}
 	}
-	a.done("flipped")
-	if active {
-		return nil
-	}
-	set, err := a.old.watches.Of(ctx, a.req.Repo)
-	if err != nil {
-		return err
-	}
-	if err := a.new.watches.Receive(ctx, set.Watches); err != nil {
-		return err
-	}
-	a.done("watched")
-	if err := a.fetch(ctx, known); err != nil {
-		return err
-	}
-	views, err := a.old.states.ViewsBelow(ctx, a.req.Repo, "")
-	if err != nil {
-		return err
-	}
-	published, _, err := a.cfg.Volume.Published(a.req.Repo)
-	if err != nil {
-		return err
-	}
-	fields := known.CarriedToCell()
-	state.Republish(fields, published.Commits, published.Trees)
-	fields["fence"] = strconv.FormatUint(max(old.Fence(), here.Fence()), 10)
-	fields["repo"] = a.spelled(known, set.Watches)
-	follows := events.Follows{Cell: a.old.Name, Stream: a.old.Prefix.Results(), Entry: last}
-	if err := a.new.states.Activate(ctx, a.move, here.Guard(), follows, fields, views); err != nil {
-		return err
-	}
-	a.done("activated")
 	return nil
-}
-
-func (a *attempt) spelled(known state.Repo, watches []watch.Watch) string {
-	if path := known.Path(); path != "" {
-		return path
-	}
-	if len(watches) > 0 {
-		return watches[0].Repo.String()
-	}
-	return a.req.Repo.String()
 }
 
 // isPlaced reports whether the directory places the repository in the new cell, which a repeated Flip refuses
 // once the weights do.
 func (a *attempt) isPlaced() bool { return a.cfg.Directory.Place(a.req.Repo).Name == a.new.Name }
 
-// abandon removes what a move has copied that is refused or not wanted any more.
+// abandon ends a move that is refused, or not wanted any more.
 func (a *attempt) abandon(ctx context.Context) error {
 	if a.new.states == nil {
 		return nil
 	}
-	floor, err := a.cfg.Volume.Floor(a.req.Repo)
-	if err != nil {
-		return err
-	}
-	return a.cfg.Locker.Do(ctx, a.request(floor), func(ctx context.Context, lease *locking.Lease) error {
+	return a.here(ctx, 0, func(ctx context.Context, lease *locking.Lease) error {
 		known, err := a.new.states.Load(ctx, a.req.Repo)
 		if err != nil {
 			return err
@@ -355,12 +338,6 @@ func (a *attempt) abandon(ctx context.Context) error {
 			return nil
 		}
 		a.move.Epoch = arriving.Epoch
-		_, err = a.cfg.Volume.Remove(ctx, volume.RemoveRequest{
-			Repo: a.req.Repo, Fence: lease.Fence(), Force: true, Confirm: lease.Confirm,
-		})
-		if err != nil {
-			return err
-		}
 		return a.new.states.Abandon(ctx, a.move, lease.Guard())
 	})
 }

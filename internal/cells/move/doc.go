@@ -11,53 +11,65 @@
 //
 // # Protocol
 //
-// Two cells are in two slots, which share no script. So each step concerns one cell, is repeatable, and is
-// fenced by that cell's lease. The request is kept in the new cell until the last step, and any worker of
-// that cell continues it.
+// A move is a rename to another cell: what Redis knows of the repository goes there, the files are fetched
+// again. Two cells are in two slots, which share no script. So each step concerns one cell, under the
+// repository's lease there, and is repeatable. Nobody holds both leases. The request is kept in the new cell
+// until the last step, and any worker of that cell continues it.
 //
-//	staged     under the new cell's lease: the repository is marked as arriving, so that nothing works on it
-//	           there, and what is published is copied from the old cell's reader
-//	leased     both leases are held, taken in the order of the cells' names
-//	copied     what has changed since is copied
-//	floored    the new volume's fence is at least that of the old lease
-//	marked     in the old cell, under its lease: the repository is marked as moved, and its polls end. This is the
-//	           commit point: before it the repository is in the old cell, after it in the new one. If the old cell
-//	           has replicas, one has the mark
+//	arriving   in the new cell: the repository is marked as arriving, so that nothing works on it there
+//	marked     in the old cell: the repository is marked as moved, and its polls end. This is the commit point:
+//	           before it the repository is in the old cell, after it in the new one. If the old cell has replicas,
+//	           one has the mark
 //	flipped    the directory places the repository in the new cell
-//	watched    the new cell has the watches
-//	requested  what was not copied is requested from the repository's remote, by changes in the new cell
-//	activated  the new cell has the state, and works on it
+//	requested  in the new cell: its refs are requested from the repository's remote, by changes that wait there
+//	activated  in the new cell: it has the watches and the state, and works on the repository
 //	done       the request is removed
+//
+// The mark freezes the old cell's state and watches: handlers read it under the lease before they work, settling
+// needs the fence of a lease that is still held, and watches of a repository that is marked cannot be
+// changed. So whoever activates reads the same, as often as it is tried, and needs the lease of the new cell only.
+//
+// An attempt that was overtaken does no harm: the mark of each cell names the other cell and the move's epoch,
+// and each script, also that of the watches, changes a repository only if it is there by that move. A repository that was activated is
+// not arriving any more, so it is activated once.
 //
 // Until it is activated, changes of the repository wait in both cells: handlers find a mark under the lease,
 // and give them back. Then those in the old cell are forwarded. A [Retirer] of the old cell cleans up:
 //
-//	released   nobody needs the old watches any more: apps have got all results of the old cell. The watches and
-//	           the state, but for the mark, are removed
+//	released   the new cell has published the repository, and apps have got all notifications of the old one. The
+//	           watches and the state, but for the mark, are removed
 //	removed    twice the grace of trees later, the old names, trees and objects are removed. Pinned trees stay
 //	           until they are closed
 //
+// Until the new cell has published every watched ref that apps were given, readers have the old cell serve the
+// repository: see [state.Repo.IsUnfetched].
+//
 // # What is carried over
 //
-// Published trees of all refs, with the history that is kept of them; watches; what each app has received, of
-// refs and of views; which credentials the remote refuses; checks; records of renames. Not the remote's
-// answers, announcements and the tombstone, because they name entries of the old cell's stream, and not
-// failures. Notifications that wait stay in the old cell, which goes on posting them; the new cell posts its
-// own after them. The forge is not asked.
+// Watches; what each app has received, of refs and of views; which credentials the remote refuses; checks;
+// records of renames. Not the remote's answers, announcements and the tombstone, because they name entries of
+// the old cell's stream, and not failures. Notifications that wait stay in the old cell, which goes on posting
+// them. Fences go on growing.
 //
-// Git does not carry files from Git LFS, of submodules, and trees of views. A repository with any of them is
-// not copied, but synced from its remote as soon as it is activated. Until then the new cell has no tree of
-// it; the old names are still there.
+// # What is lost
+//
+// The order of results and notifications of the two cells: only fences and commits tell it. Each ref of a moved
+// repository is fetched once. If it has changed meanwhile, the next result lists the whole tree, because the
+// new volume does not have the commit before. A ref that no watch selects is fetched if it is known by which
+// credential; otherwise it waits for its next change.
 //
 // # Failures
 //
 //	a process dies                      another worker of the new cell continues, once its leases have ended
 //	before the mark, with an error      the repository stays in the old cell; the request is tried again, with backoff
-//	refused for good                    as before, but the copy is removed, and the request is tried again every hour
-//	not wanted any more: the weights    before the mark, the copy is removed and the request dropped
+//	refused for good                    as before, but the request is tried again every hour
+//	not wanted any more: the weights    before the mark, the request is dropped
 //	changed, or the old cell was lost
 //	after the mark                      the move can only be completed; until then changes of the repository wait
 //	the request is lost (Redis failed   the Retirer of the old cell finds the mark and requests the move again
 //	over to a replica without it)
-//	the old cell has no reader          retried; the error says so
+//	the remote does not answer          the repository is in the new cell; readers of the old one serve what they
+//	                                    have, and keep it, until the new one has fetched it
+//	the old cell is lost before that    the new cell serves what it has
+//	renamed before it is fetched        its next results have no commit before
 package move

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"time"
 
@@ -30,11 +29,8 @@ type Config struct {
 	Locker    *locking.Locker       // of Cell
 	Worker    string                // name of this process
 
-	// Fetch publishes changes in Cell that fetch from the remote what Volume lacks. known is the state in the old cell.
+	// Fetch publishes changes in Cell that fetch the published refs from the remote. known is the state in the old cell.
 	Fetch func(ctx context.Context, repo events.RepoPath, known state.Repo) error
-
-	Token     string            // of the readers' operator; "" if they need none
-	Transport http.RoundTripper // for requests to readers; defaults to that of Volume
 
 	Lease   time.Duration // of the leases in other cells; 10 s
 	Wait    time.Duration // for a lease; 60 s
@@ -53,9 +49,6 @@ const (
 type Mover struct {
 	cfg   Config
 	queue *Queue
-
-	mu      sync.Mutex
-	lockers map[string]*locking.Locker // of other cells, by prefix
 }
 
 // New returns a Mover.
@@ -69,28 +62,23 @@ func New(cfg Config) (*Mover, error) {
 	if cfg.PubSub == nil {
 		cfg.PubSub = cfg.Redis
 	}
-	if cfg.Transport == nil {
-		cfg.Transport = cfg.Volume.Transport()
-	}
 	if cfg.Step == nil {
 		cfg.Step = func(string, events.RepoPath) {}
 	}
-	return &Mover{cfg: cfg, queue: NewQueue(cfg.Redis, self.Prefix), lockers: map[string]*locking.Locker{}}, nil
+	return &Mover{cfg: cfg, queue: NewQueue(cfg.Redis, self.Prefix)}, nil
 }
 
 const (
 	pollEvery  = time.Second
-	claimHold  = 3 // leases, after which another worker tries; both take the leases
+	claimHold  = 3 // leases, after which another worker tries
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 	refusedFor = time.Hour
 )
 
-// Run moves repositories until ctx is done. It then waits for the moves in flight, which end soon, and closes
-// its lockers.
+// Run moves repositories until ctx is done. It then waits for the moves in flight, which end soon.
 func (m *Mover) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	defer m.close()
 	defer running.Wait()
 	slots := make(chan struct{}, atOnce)
 	for ctx.Err() == nil {
@@ -145,24 +133,29 @@ func (m *Mover) Move(ctx context.Context, r Request) error {
 	return nil
 }
 
-// retry records why an attempt failed, and when the next one is. It returns the error.
+// retry records why an attempt failed, and when the next one is, unless another worker has completed the move
+// meanwhile. It returns the error.
 func (m *Mover) retry(ctx context.Context, log *slog.Logger, r Request, a *attempt, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
+	if requested, kept := a.isRequested(ctx); kept == nil && !requested {
+		log.InfoContext(ctx, "move ended by another worker", "error", err)
+		return err
+	}
 	delay := min(firstRetry<<min(r.Tries, 10), lastRetry)
 	r.Refused = events.DispositionOf(err) == events.Permanent && !a.marked
 	if r.Refused {
 		delay = refusedFor
 		if cleared := a.abandon(ctx); cleared != nil {
-			log.WarnContext(ctx, "copy of a refused move cannot be removed, will retry", "error", cleared)
+			log.WarnContext(ctx, "refused move cannot be ended, will retry", "error", cleared)
 			r.Refused, delay = false, lastRetry
 		}
 	}
-	r.Step, r.Error, r.Class, r.Tries = a.step, err.Error(), events.ClassOf(err), r.Tries+1
+	r.Error, r.Class, r.Tries = err.Error(), events.ClassOf(err), r.Tries+1
 	if kept := m.queue.retry(ctx, r, delay/2+rand.N(delay/2), a.marked); kept != nil {
 		err = errors.Join(err, kept)
 	}
-	log.WarnContext(ctx, "move not completed, will retry", "step", a.step, "error", err, "delay", delay)
+	log.WarnContext(ctx, "move not completed, will retry", "marked", a.marked, "error", err, "delay", delay)
 	return err
 }
 
@@ -183,34 +176,6 @@ func (m *Mover) claimed(ctx context.Context, r Request, fn func() error) error {
 	defer renewal.Wait()
 	defer stop()
 	return fn()
-}
-
-// locker returns the locker of another cell.
-func (m *Mover) locker(cell cells.Cell) (*locking.Locker, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	prefix := cell.Prefix.Locks()
-	if l := m.lockers[prefix]; l != nil {
-		return l, nil
-	}
-	l, err := locking.New(locking.Config{
-		Redis: m.cfg.Redis, PubSub: m.cfg.PubSub, Prefix: prefix, Lease: m.cfg.Lease, Wait: m.cfg.Wait,
-		Worker: m.cfg.Worker, Log: m.cfg.Log, KeyName: "repo",
-	})
-	if err != nil {
-		return nil, err
-	}
-	m.lockers[prefix] = l
-	return l, nil
-}
-
-func (m *Mover) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, l := range m.lockers {
-		_ = l.Close(context.Background())
-	}
-	clear(m.lockers)
 }
 
 // cell is what a move reads and writes of a cell in Redis.

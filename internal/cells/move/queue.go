@@ -22,7 +22,6 @@ type Request struct {
 	Pin   bool            `json:"pin,omitempty"` // it stays in the new cell whatever the weights
 
 	Requested time.Time    `json:"requested"`
-	Step      string       `json:"step,omitempty"`  // the last step that a failed attempt has finished
 	Tries     int          `json:"tries,omitempty"` // failed attempts
 	Error     string       `json:"error,omitempty"` // of the last attempt
 	Class     events.Class `json:"class,omitempty"`

@@ -119,12 +119,12 @@ func (r Retirer) retire(ctx context.Context, self cells.Cell, repo events.RepoPa
 		if known.IsVacated() {
 			return r.remove(ctx, self, repo, lease)
 		}
-		ready, err := r.isReady(ctx, self, move, known, last)
+		ready, err := r.isReady(ctx, self, move, last)
 		if err != nil || !ready {
 			next = retireAgain
 			return err
 		}
-		if err := watch.NewRegistry(r.Redis, self.Prefix).Release(ctx, repo); err != nil {
+		if err := watch.NewRegistry(r.Redis, self.Prefix).Release(ctx, repo, move.MovedMark()); err != nil {
 			return err
 		}
 		if err := states.Vacate(ctx, move, lease.Guard()); err != nil {
@@ -159,11 +159,11 @@ func (r Retirer) remove(ctx context.Context, self cells.Cell, repo events.RepoPa
 	return nil
 }
 
-// isReady reports whether the watches and the state of a repository that has left can go: it is worked on in
-// the new cell, and apps have got the results of this one. If the new cell does not work on it, it makes sure
-// that the move is completed.
+// isReady reports whether the watches, the state and the names of a repository that has left can go: the new
+// cell has published it, or it has left that one too, and apps have got the results of this one. If the new
+// cell does not work on it, it makes sure that the move is completed.
 func (r Retirer) isReady(
-	ctx context.Context, self cells.Cell, move state.CellMove, known state.Repo, last string,
+	ctx context.Context, self cells.Cell, move state.CellMove, last string,
 ) (bool, error) {
 	to, ok := r.Directory.Cell(move.Cell)
 	if !ok {
@@ -173,12 +173,16 @@ func (r Retirer) isReady(
 	if err != nil {
 		return false, err
 	}
-	follows := there.Follows()
-	if _, _, leftAgain := there.MovedToCell(); !leftAgain &&
-		(follows == nil || follows.Cell != self.Name || follows.Entry != last) {
+	from, came := there.From()
+	next, _, leftAgain := there.MovedToCell()
+	switch {
+	case leftAgain && next.Epoch >= move.Epoch:
+	case !came || from.Cell != self.Name || from.Epoch != move.Epoch:
 		_, err := NewQueue(r.Redis, to.Prefix).Request(ctx,
 			Request{Repo: move.Repo, From: self.Name, Epoch: move.Epoch}, false)
 		return false, err
+	case there.IsUnfetched():
+		return false, nil
 	}
 	set, err := watch.NewRegistry(r.Redis, self.Prefix).Of(ctx, move.Repo)
 	if err != nil {

@@ -5,5 +5,5 @@
 -- Returns {'abandoned'}   it does not arrive here
 --         {'lost'}        see lease.lua
 
-if at('arriving ' .. ARGV[3] .. ' ' .. ARGV[4]) then redis.call('HDEL', state, 'cell') end
+if is(place, 'arriving ' .. ARGV[3] .. ' ' .. ARGV[4]) then redis.call('HDEL', state, 'cell') end
 return {'abandoned'}

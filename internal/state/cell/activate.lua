@@ -1,17 +1,18 @@
 -- activate.lua gives a repository that arrives from another cell its state, after which it is worked on here. lease.lua precedes it.
 --
 -- KEYS    1-2 see lease.lua   3 state of its views (hash)
--- ARGV    1-2 see lease.lua   3 the other cell   4 epoch of the move   5 value of the field follows
+-- ARGV    1-2 see lease.lua   3 the other cell   4 epoch of the move
 --         then the number of names and values of the state, those in turn, and likewise of the views
 -- Returns {'active'}   it is worked on here, since now or an earlier call
 --         {'lost'}     see lease.lua
 --         {'elsewhere', value}   it does not arrive by that move; nothing changed
 -- Fails with WRONGTYPE if a key has another type, and with OOM; a repeated call completes it.
 
-if place == '' and redis.call('HGET', state, 'follows') == ARGV[5] then return {'active'} end
-if not at('arriving ' .. ARGV[3] .. ' ' .. ARGV[4]) then return {'elsewhere', place} end
+local move = ARGV[3] .. ' ' .. ARGV[4]
+if place == '' and is(redis.call('HGET', state, 'from'), move) then return {'active'} end
+if not is(place, 'arriving ' .. move) then return {'elsewhere', place} end
 
-local argAt = 5
+local argAt = 4
 local function set(key)
   argAt = argAt + 1
   local n = tonumber(ARGV[argAt])
@@ -21,6 +22,6 @@ end
 redis.call('HLEN', KEYS[3])
 set(state)
 set(KEYS[3])
-redis.call('HSET', state, 'follows', ARGV[5])
+redis.call('HSET', state, 'from', move)
 redis.call('HDEL', state, 'cell')
 return {'active'}

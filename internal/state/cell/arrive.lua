@@ -5,10 +5,14 @@
 -- Returns {'arriving'}   marked, now or by an earlier call
 --         {'lost'}       see lease.lua
 --         {'occupied'}   there is a repository here; nothing changed
+--         {'elsewhere', value}   it has come, left, or begun to arrive by a later move; nothing changed
 --
 -- What is left of a repository that was moved from here before is forgotten, but not its fence. Failures of changes that were sent here by
 -- mistake are no repository.
 
+local from = redis.call('HGET', state, 'from') or ''
+local last = math.max(tonumber(string.match(place, '^%S+ %S+ (%d+)') or 0), tonumber(string.match(from, '^%S+ (%d+)') or 0))
+if last > tonumber(ARGV[4]) then return {'elsewhere', place .. from} end
 if place == '' then
   for _, name in ipairs(redis.call('HKEYS', state)) do
     local kind = string.match(name, '^[^:]*')

@@ -2,15 +2,16 @@
 --
 -- KEYS    1-2 see lease.lua   3 poll (ZSET)   4 results (stream)   5 departed (ZSET: repository key -> ms)   6 failing (hash)
 -- ARGV    1-2 see lease.lua   3 the other cell   4 epoch of the move   5 repository key   6 its path
--- Returns {'moved', last}   marked, now or by an earlier call; last is the last entry of results when it was marked, '0-0' for none
---         {'lost'}          see lease.lua
+-- Returns {'moved'}   marked, now or by an earlier call
+--         {'lost'}    see lease.lua
 --         {'elsewhere', value}   it is marked otherwise, or not here yet; nothing changed
 -- Fails with WRONGTYPE if a key has another type, and with OOM; then nothing changed.
 --
--- A repeated call writes the same mark again, so that a caller can wait until replicas have it.
+-- The mark ends with the last entry of results then, '0-0' for none. A repeated call writes the same mark again, so that a caller can wait
+-- until replicas have it.
 
 local mark = 'moved ' .. ARGV[3] .. ' ' .. ARGV[4]
-if place ~= '' and not at(mark) then return {'elsewhere', place} end
+if place ~= '' and not is(place, mark) then return {'elsewhere', place} end
 
 local last = string.match(place, ' (%S+)$')
 if place == '' then
@@ -24,4 +25,4 @@ redis.call('HSET', state, 'cell', mark .. ' ' .. last, 'repo', ARGV[6])
 redis.call('ZREM', KEYS[3], ARGV[5])
 redis.call('HDEL', KEYS[6], ARGV[5])
 redis.call('ZADD', KEYS[5], 'NX', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), ARGV[5])
-return {'moved', last}
+return {'moved'}

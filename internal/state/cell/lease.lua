@@ -11,5 +11,5 @@ if h[1] ~= ARGV[1] or h[2] ~= ARGV[2] or (tonumber(h[3] or '') or 0) <= time[1] 
 
 local state = KEYS[2]
 local place = redis.call('HGET', state, 'cell') or ''
--- at reports whether the field cell has this value, without what follows its first three words.
-local function at(value) return string.sub(place .. ' ', 1, #value + 1) == value .. ' ' end
+-- is reports whether a text has this value, perhaps with further words after it.
+local function is(text, value) return string.sub((text or '') .. ' ', 1, #value + 1) == value .. ' ' end

@@ -6,7 +6,7 @@
 --         {'lost'}      see lease.lua
 --         {'elsewhere', value}   it is not marked as moved there; nothing changed
 
-if not at('moved ' .. ARGV[3] .. ' ' .. ARGV[4]) then return {'elsewhere', place} end
+if not is(place, 'moved ' .. ARGV[3] .. ' ' .. ARGV[4]) then return {'elsewhere', place} end
 local kept = redis.call('HMGET', state, 'repo', 'fence')
 redis.call('DEL', state, KEYS[3])
 redis.call('HSET', state, 'cell', place)
