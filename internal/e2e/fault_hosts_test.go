@@ -279,7 +279,7 @@ func TestHostThatFailsForAllGetsFewRequests(t *testing.T) {
 }
 
 // TestHostThatAnswersAgain has a host break all connections, or answer none until it is restarted. Once it answers, the repositories that
-// only waited for it are synced soon, although a backoff takes half a minute. For those that failed see changeWaitsAfterOutage.
+// only waited for it are synced soon, although a backoff takes half a minute. For those that failed see TestChangeThatFailedIsSyncedAfterTheOutage.
 func TestHostThatAnswersAgain(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

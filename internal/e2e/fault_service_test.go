@@ -29,7 +29,7 @@ import (
 	"lockstep/internal/redistest"
 )
 
-// The files fault_*_test.go, known_failures_test.go, apps_test.go and push_cost_test.go see of Lockstep what its users see: processes, entries
+// The files fault_*_test.go, apps_test.go and push_cost_test.go see of Lockstep what its users see: processes, entries
 // of streams, HTTP, files. They import nothing of ours but test support, and package events to decode results.
 
 // service is a lockstep process, with a Redis and a volume.
