@@ -131,6 +131,8 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 		return err
 	case disposition == events.Contention && !ofHost:
 		return err
+	case isMistake(job.Change, err): // its result tells who has made it; the repository is well
+		return err
 	case scope == events.ScopeCredential && job.Change.Type != events.ChangePushed:
 		scope = events.ScopeChange // it may be another credential, or another remote
 	}
@@ -156,6 +158,11 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 	}
 	_ = b.record(ctx, job, t)
 	return &events.Error{Disposition: disposition, Scope: scope, Class: t.Class, RetryAfter: wait, Err: err}
+}
+
+// isMistake reports whether a change that no watch has requested failed because it names a ref that is not there.
+func isMistake(change events.Change, err error) bool {
+	return events.ClassOf(err) == events.ClassNoRef && !change.Watched && !change.Ref.IsZero()
 }
 
 // refusal returns the error of a refusal: the change is tried again until it is confirmed.

@@ -314,7 +314,7 @@ func TestLastAttemptHasNoNext(t *testing.T) {
 	}{
 		"an attempt":          {troubleOf(events.ScopeChange, events.ClassInternal), 8, true, true},
 		"the last":            {troubleOf(events.ScopeChange, events.ClassInternal), 9, false, true},
-		"permanent":           {events.Errorf(events.Permanent, events.ClassNoRef, "no such ref"), 1, false, false},
+		"permanent":           {events.Errorf(events.Permanent, events.ClassConflict, "another repository"), 1, false, false},
 		"the repository's":    {errServer, 9, false, true}, // others wait
 		"a wait for the host": {&events.Error{Disposition: events.Contention, Scope: events.ScopeHost, RetryAfter: time.Minute, Err: errServer}, 9, true, true},
 	} {
@@ -324,6 +324,35 @@ func TestLastAttemptHasNoNext(t *testing.T) {
 			_ = g.run(tc.err)
 			if failing, _ := g.known().Failing(); len(failing) != 1 || (failing[0].Next != nil) != tc.next || (failing[0].Until != nil) != tc.until || failing[0].Attempts != tc.attempt {
 				t.Errorf("%+v, want one with a next attempt: %v, a wait: %v", failing, tc.next, tc.until)
+			}
+		})
+	}
+}
+
+// A ref that is not there is a mistake of whom requested it, unless a watch did.
+func TestMistypedRefIsNoTroubleOfTheRepository(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ref      string
+		watched  bool
+		troubles int
+	}{
+		"requested by hand":  {"refs/heads/tpyo", false, 0},
+		"requested by watch": {"refs/heads/gone", true, 1},
+		"the default branch": {"", false, 1}, // the repository is empty
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGauntlet(t)
+			g.job.Change.Watched, g.job.Change.Ref = tc.watched, events.Ref{}
+			if tc.ref != "" {
+				ref, err := events.ParseRef(tc.ref)
+				must(t, err)
+				g.job.Change.Ref = ref
+			}
+			if err := g.run(events.Errorf(events.Permanent, events.ClassNoRef, "no such ref")); events.ClassOf(err) != events.ClassNoRef {
+				t.Errorf("%v, want the change to fail", err)
+			}
+			if failing, _ := g.known().Failing(); len(failing) != tc.troubles {
+				t.Errorf("%+v, want %d", failing, tc.troubles)
 			}
 		})
 	}

@@ -25,8 +25,9 @@ const deadTimeout = 5 * time.Minute
 
 func newDeadCommand(std term.Streams) *cobra.Command {
 	return newGroup("dead", "Show, retry or drop dead letters",
-		"An event that fails permanently, or too often, becomes a dead letter: the original event with the reason and the\n"+
-			"error. Letters are kept for 30 days, up to 50,000 of them and 256 MiB.",
+		"An event that cannot be read, that kills workers, or that still fails after all attempts becomes a dead letter: the\n"+
+			"original event with the reason and the error. A change that fails for good at once has a failed result instead, and\n"+
+			"its repository is failing in lockstep status. Letters are kept for 30 days, up to 50,000 of them and 256 MiB.",
 		newDeadListCommand(std), newDeadShowCommand(std), newDeadRetryCommand(std), newDeadDropCommand(std))
 }
 
