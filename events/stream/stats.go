@@ -39,6 +39,8 @@ type GroupStatistics struct {
 	// while it is idle
 	Live   int
 	Oldest time.Duration // age of the oldest unsettled entry, read or not; 0 if there is none
+
+	OldestEntry string // its ID
 }
 
 // Group returns the statistics of the group called name.
@@ -130,9 +132,9 @@ func groupStats(
 		switch {
 		case s.Length == 0:
 		case len(pending) > 0:
-			g.Oldest = age(now, pending[0].ID)
+			g.Oldest, g.OldestEntry = age(now, pending[0].ID), pending[0].ID
 		case len(unread) > 0:
-			g.Oldest = age(now, unread[0].ID)
+			g.Oldest, g.OldestEntry = age(now, unread[0].ID), unread[0].ID
 		}
 	}
 	slices.SortFunc(groups, func(a, b GroupStatistics) int { return strings.Compare(a.Name, b.Name) })

@@ -169,7 +169,8 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		return nil, err
 	}
 	o.Verdict = operate.Facts{
-		Watched: watched, Workers: o.Changes.Live, Dead: o.Dead, Hosts: all, Failing: failing.Repos,
+		Watched: watched, Workers: o.Changes.Live, Silent: o.Changes.Consumers - o.Changes.Live, Dead: o.Dead,
+		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
 		Apps: o.FailingApps, Groups: waitsOf(streams),
 	}.Verdict()
@@ -189,7 +190,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 func waitsOf(streams []stream.Statistics) (waits []operate.GroupWait) {
 	for _, s := range streams {
 		for _, g := range s.Groups {
-			waits = append(waits, operate.GroupWait{Group: g.Name, Wait: g.Oldest})
+			waits = append(waits, operate.GroupWait{Group: g.Name, Entry: g.OldestEntry, Wait: g.Oldest})
 		}
 	}
 	return waits

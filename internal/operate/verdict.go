@@ -54,6 +54,7 @@ const (
 type Facts struct {
 	Watched int64 // repositories
 	Workers int   // that take changes
+	Silent  int   // workers without a heartbeat for 15 s, until they are forgotten
 	Dead    int64
 	Hosts   []hosts.Host    // those not limited do not matter
 	Failing []state.Summary // that fail, or have a refused commit
@@ -70,6 +71,7 @@ type Facts struct {
 // GroupWait is how long the oldest entry of a consumer group is not settled.
 type GroupWait struct {
 	Group string
+	Entry string
 	Wait  time.Duration
 }
 
@@ -104,6 +106,10 @@ func (f Facts) Verdict() Verdict {
 	if f.Dead > 0 {
 		needs(LookDead, "%s", counted(f.Dead, "dead letter", "dead letters"))
 	}
+	if f.Silent > 0 {
+		silent := counted(int64(f.Silent), "worker", "workers")
+		waits(LookWorkers, "%s, not heard for 15 s or more: others take the work over", silent)
+	}
 	limited := false
 	for _, h := range f.Hosts {
 		if !h.Until.IsZero() {
@@ -126,7 +132,7 @@ func (f Facts) Verdict() Verdict {
 	}
 	for _, g := range f.Groups {
 		if g.Wait > longWait {
-			waits(LookWorkers, "group %s has not settled an entry for %s", g.Group, g.Wait.Round(time.Second))
+			waits(LookWorkers, "group %s has not settled entry %s for %s", g.Group, g.Entry, g.Wait.Round(time.Second))
 		}
 	}
 	v.Well = counted(f.Watched, "repository is watched", "repositories are watched") + ", " + f.failing()

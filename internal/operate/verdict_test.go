@@ -48,10 +48,11 @@ func TestVerdict(t *testing.T) {
 		},
 		"the rest": {
 			Facts{
-				Dead: 2, Full: true, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
-				Groups: []GroupWait{{"workers", 4 * time.Minute}, {"indexer", 6 * time.Minute}},
+				Dead: 2, Silent: 1, Full: true, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
+				Groups: []GroupWait{{"workers", "1-0", 4 * time.Minute}, {"indexer", "2-0", 6 * time.Minute}},
 			}, HealthAttention, []string{"no worker takes changes", "the volume is nearly full", "2 dead letters"}, []string{
-				"notifications to ci, docs, scan and others about 7 repositories", "group indexer has not settled an entry for 6m0s",
+				"1 worker, not heard for 15 s or more: others take the work over",
+				"notifications to ci, docs, scan and others about 7 repositories", "group indexer has not settled entry 2-0 for 6m0s",
 			}, "0 repositories are watched, none fails",
 		},
 	} {

@@ -116,7 +116,7 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 	for _, one := range []stream.Statistics{changes, results} {
 		for _, g := range one.Groups {
 			s.Groups = append(s.Groups, groupStatus{one.Stream, g.Name, g.Lag, g.Pending, g.Late, g.Consumers, g.Live,
-				g.Oldest.Milliseconds()})
+				g.Oldest.Milliseconds(), g.OldestEntry})
 		}
 	}
 	return nil
@@ -292,8 +292,11 @@ func (s *Service) judge() {
 		Full: s.Volume != nil && s.Volume.Size > 0 && s.Volume.Free < s.Volume.Size/20,
 	}
 	for _, g := range s.Groups {
+		if g.Group == events.WorkersGroup {
+			facts.Silent = g.Consumers - g.Live
+		}
 		wait := time.Duration(g.OldestMS) * time.Millisecond
-		facts.Groups = append(facts.Groups, operate.GroupWait{Group: g.Group, Wait: wait})
+		facts.Groups = append(facts.Groups, operate.GroupWait{Group: g.Group, Entry: g.Oldest, Wait: wait})
 	}
 	s.Verdict = facts.Verdict()
 }

@@ -66,6 +66,7 @@ type groupStatus struct {
 	Consumers int    `json:"consumers"`
 	Live      int    `json:"live"` // consumers with a heartbeat or read within stream.LiveFor
 	OldestMS  int64  `json:"oldest_unsettled_ms"`
+	Oldest    string `json:"oldest_unsettled,omitempty"` // its entry
 }
 
 // leaseStatus describes the held leases or, if there are too many keys to search, only those of activities.
