@@ -283,7 +283,7 @@ func disproved(change events.Change, result events.Result) func(state.Trouble) b
 		case t.Scope == events.ScopeCredential:
 			return isOfCredential(t, change)
 		case t.Scope == events.ScopeHostCredential && !t.IsOfPoll():
-			return change.Type == events.ChangePushed && t.Credential == change.Credential
+			return change.Type != events.ChangeDue && t.Credential == change.Credential
 		case t.Scope != events.ScopeChange:
 			return true
 		case change.Type == events.ChangeDue:
@@ -359,7 +359,8 @@ func forgetUnwatched(known state.Repo, watches []watch.Watch) {
 			keeps := t.App != "" && known.HasGiven(t.App)
 			return !keeps && !isNamed(t, watches)
 		case t.Scope == events.ScopeHostCredential:
-			return t.Watched && !t.IsOfPoll() && !isNamed(t, watches)
+			named := func(w watch.Watch) bool { return w.Credential == t.Credential }
+			return !t.IsOfPoll() && !slices.ContainsFunc(watches, named)
 		case !t.Watched, t.App == "", t.Scope != events.ScopeChange:
 			return false
 		}

@@ -66,6 +66,7 @@ type coverage struct {
 	answer    state.RemoteRef
 	result    events.Result
 	admission *admission
+	former    volume.Publication         // what was published before
 	otherApps bool                       // other apps' jobs may be settled
 	stored    func() (storedRefs, error) // after the sync
 
@@ -168,8 +169,7 @@ func (c *coverage) answersApp(other Job) bool {
 	case appSettled:
 		return true
 	}
-	var any volume.Publication // the same for both
-	if baseFor(c.known, change)(c.result.Ref, any) != baseFor(c.known, c.job.Change)(c.result.Ref, any) {
+	if baseFor(c.known, change)(c.result.Ref, c.former) != baseFor(c.known, c.job.Change)(c.result.Ref, c.former) {
 		return false
 	}
 	return c.admission.fill(new(volume.SyncRequest), change.App, c.result.Ref, c.result.IsDefault()) == nil

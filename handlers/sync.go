@@ -169,7 +169,9 @@ func (h *Handlers) syncOutcome(
 	}
 	if answer.Until != "" {
 		replaces := len(drop)+len(poll) > 0
-		outcome.Covers = h.newCoverage(s, answer, result, !synced.Doubtful && !replaces).covers
+		c := h.newCoverage(s, answer, result, !synced.Doubtful && !replaces)
+		c.former = synced.Former
+		outcome.Covers = c.covers
 	}
 	return outcome, nil
 }

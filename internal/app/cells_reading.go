@@ -50,6 +50,15 @@ func (t cellTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.network.RoundTrip(r)
 }
 
+// presentReader returns a reader of the cell m whose apps are those of a repository's present cell, also while this one
+// serves it.
+func presentReader(client redis.UniversalClient, moved *movedRepos, m cells.Member) access.Reader {
+	return access.Reader{
+		Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m},
+		States:  movedStates{state.NewStore(client, m.Namespace), moved, m},
+	}
+}
+
 // resultSources returns the cells whose results a reader sends, its own first.
 func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader) func() []feed.Source {
 	if cfg.cells == nil {
@@ -58,10 +67,7 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 	}
 	moved := &movedRepos{set: cells.All(client, cfg.cells)}
 	source := func(m cells.Member) feed.Source {
-		reader := access.Reader{
-			Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m},
-			States:  movedStates{state.NewStore(client, m.Namespace), moved, m},
-		}
+		reader := presentReader(client, moved, m)
 		return feed.Source{Cell: m.Name, Namespace: m.Namespace, Audiences: reader.Audiences}
 	}
 	return func() []feed.Source {
@@ -163,12 +169,44 @@ func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (set watch.S
 	return w.Registry.Of(ctx, repo)
 }
 
+// OfApp implements [access.Watches].
+func (w movedWatches) OfApp(
+	ctx context.Context, app string, repo events.RepoPath,
+) (watches []watch.Watch, err error) {
+	if w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
+		watches, err = watch.NewRegistry(w.moved.set.Redis(), to.Namespace).OfApp(ctx, app, repo)
+		if _, invalid := errors.AsType[*events.Error](err); invalid {
+			return nil // an answer
+		}
+		return err
+	}) {
+		return watches, err
+	}
+	return w.Registry.OfApp(ctx, app, repo)
+}
+
 // movedStates are the states of a cell, and for a repository that has left it, those in its present cell, if
 // that answers.
 type movedStates struct {
 	*state.Store
 	moved *movedRepos
 	cell  cells.Member
+}
+
+// LoadReadable implements [access.States]: what is published here, and who is refused there.
+func (s movedStates) LoadReadable(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
+	known, err := s.Store.LoadReadable(ctx, repo)
+	if err != nil {
+		return known, err
+	}
+	s.moved.ask(ctx, s.cell, repo, func(ctx context.Context, to cells.Member) error {
+		present, err := state.NewStore(s.moved.set.Redis(), to.Namespace).LoadTroubles(ctx, repo)
+		if err == nil {
+			known = known.RefusedAs(present)
+		}
+		return err
+	})
+	return known, nil
 }
 
 // DeniedOf implements [access.States].

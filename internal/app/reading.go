@@ -11,6 +11,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/access"
+	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
 	"lockstep/internal/server"
@@ -36,6 +37,11 @@ func openReading(
 			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace),
 			Volume: opener.open, Copies: cfg.follow != nil,
 		},
+	}
+	if cfg.cells != nil {
+		moved := &movedRepos{set: cells.All(client, cfg.cells)}
+		present := presentReader(client, moved, cells.Member{Name: cfg.Cell, Namespace: namespace})
+		reading.Reader.Watches, reading.Reader.States = present.Watches, present.States
 	}
 	reading.Followers = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared())
 	if err := placeReading(cfg, reading, client); err != nil {

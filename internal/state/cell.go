@@ -23,8 +23,8 @@ import (
 //
 // Once it has arrived, [fromField] says where it came from, as long as it is here:
 //
-//	{cell} {epoch}                  that cell serves it, until this one has published it
-//	{cell} {epoch} fetched          this cell has published it
+//	{cell} {epoch} {ms}             that cell serves it, until this one has published it; ms is when it arrived
+//	{cell} {epoch} {ms} fetched     this cell has published it
 //
 // The field changes only under the lease, and everything that works on a repository reads it under the lease.
 // So no handler that found it absent can still be at work when it is set: setting it needs the lease, and
@@ -146,8 +146,12 @@ func (r Repo) FromFields() map[string]string {
 	return nil
 }
 
+// fetchWait is how long the other cell serves a repository of which this one has published some refs: longer than the fetch
+// of all takes. One that cannot be published here must not hold back the others.
+const fetchWait = 10 * time.Minute
+
 // IsUnfetched reports whether the repository has come from another cell, and this one has not published yet what
-// apps were given there: nothing of it, or not all refs that watches have requested.
+// apps were given there: nothing of it or, within some minutes, not all refs that watches have requested.
 func (r Repo) IsUnfetched() bool { return r.lacks("") }
 
 // lacks is IsUnfetched once ref is published, too.
@@ -156,6 +160,9 @@ func (r Repo) lacks(ref string) bool {
 		return false
 	}
 	heads, given := r.Heads(), false
+	if len(heads) > 0 && time.Since(r.arrivedAt()) > fetchWait {
+		return false
+	}
 	for _, one := range r.AllGiven() {
 		given = true
 		if one.Ref != ref && heads[one.Ref] == "" && r.fields["watched:"+one.Ref] != "" {
@@ -165,12 +172,32 @@ func (r Repo) lacks(ref string) bool {
 	return given && ref == "" && len(heads) == 0
 }
 
+// arrivedAt returns when the repository came to this cell, the zero time if it did not.
+func (r Repo) arrivedAt() time.Time {
+	_, _, _, ms := parseCell("from " + r.fields[fromField])
+	at, err := strconv.ParseInt(ms, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(at)
+}
+
 // FetchedFields returns the field to set once ref is published, if nothing is to be fetched any more after that.
 func (r Repo) FetchedFields(ref events.Ref) map[string]string {
 	if r.isFetched() || r.lacks(ref.String()) {
 		return nil
 	}
 	return map[string]string{fromField: r.fields[fromField] + fetched}
+}
+
+// RefusedAs returns the state with the troubles, and so the refused credentials, of another state of the repository.
+func (r Repo) RefusedAs(other Repo) Repo {
+	fields := maps.Clone(r.fields)
+	delete(fields, TroubleField)
+	if text := other.fields[TroubleField]; text != "" {
+		fields[TroubleField] = text
+	}
+	return Repo{fields: fields, watched: r.watched}
 }
 
 // isFetched reports whether the state says that nothing is to be fetched any more, or that it came from no cell.

@@ -2,8 +2,10 @@ package state_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/redistest"
@@ -188,9 +190,10 @@ func TestFormerCellServesUntilAllIsFetched(t *testing.T) {
 			client.HSet(ctx, key, fields)
 		}
 	}
+	came := fmt.Sprintf("eu-1 3 %d", time.Now().UnixMilli())
 	given := func(fields ...string) {
 		client.Del(ctx, key)
-		client.HSet(ctx, key, "from", "eu-1 3")
+		client.HSet(ctx, key, "from", came)
 		for _, field := range fields {
 			client.HSet(ctx, key, field, "c1 .")
 		}
@@ -200,7 +203,7 @@ func TestFormerCellServesUntilAllIsFetched(t *testing.T) {
 		if got := isServedBy(); got != cell {
 			t.Errorf("%s: served by %q, want %q", when, got, cell)
 		}
-		if from := client.HGet(ctx, key, "from").Val(); (from == "eu-1 3 fetched") != fetched {
+		if from := client.HGet(ctx, key, "from").Val(); (from == came+" fetched") != fetched {
 			t.Errorf("%s: the state says %q", when, from)
 		}
 	}
@@ -217,6 +220,13 @@ func TestFormerCellServesUntilAllIsFetched(t *testing.T) {
 	given("given:refs/heads/a:docs", "watched:refs/heads/a")
 	client.HDel(ctx, key, "given:refs/heads/a:docs", "watched:refs/heads/a")
 	want("the remote has none any more", "", false)
+	came = fmt.Sprintf("eu-1 3 %d", time.Now().Add(-time.Hour).UnixMilli())
+	given("given:refs/heads/a:docs", "given:refs/heads/b:docs", "watched:refs/heads/a", "watched:refs/heads/b")
+	want("an hour later, nothing published", "eu-1", false)
+	client.HSet(ctx, key, "head:refs/heads/a", "c1")
+	want("an hour later, one that cannot be published", "", false)
+	publish("refs/heads/a")
+	want("an hour later, the other one again", "", true)
 }
 
 func mainRef(t *testing.T) events.Ref {

@@ -54,7 +54,7 @@ func (r Repo) IsGiven(app string, ref events.Ref, tree string) bool {
 }
 
 // Received returns the commit of ref that app has received for certain, or "", where commit is published for ref with
-// tree, or "", in place of the tree former. If uncertain, app may have received others after it: only since, or "" if
+// tree, or "", in place of the tree former. If uncertain, app may have received others after it: only since, or "" or "~" if
 // there may be several. Each tree is delivered in the step that settles its publication, but that of the published one
 // is not in the state, because the worker died before, or because Redis has returned with older data. If that has not
 // even the former one, it lacks any number of them.
@@ -65,9 +65,9 @@ func (r Repo) Received(app string, ref events.Ref, commit, tree, former string) 
 	case d.commit == "", d.tree == mayHaveMissed:
 		return "", "", false
 	case more && r.isDelivered(ref, tree):
-		return d.commit, since, true
-	case more:
-		return d.commit, "", true
+		return d.commit, cmp.Or(since, mayHaveMore), true
+	case more: // several, also if nothing is published any more
+		return d.commit, mayHaveMore, true
 	case !r.isDelivered(ref, tree):
 		return d.commit, r.onlySince(ref, commit, former), true
 	}

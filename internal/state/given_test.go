@@ -60,8 +60,8 @@ func TestReceived(t *testing.T) {
 		"nor the former one":                    {"z 0-z", "z 0-z", [3]any{"z", "", true}},
 		"the same commit, the tree to nobody":   {"b 1-b", "a 1-a", [3]any{"b", "b", true}},
 		"an earlier tree, and perhaps more":     {"a ~c", "b 2-b", [3]any{"a", "c", true}},
-		"perhaps more, the published to nobody": {"a ~c", "a 1-a", [3]any{"a", "", true}},
-		"an earlier tree, and who knows what":   {"a ~", "b 2-b", [3]any{"a", "", true}},
+		"perhaps more, the published to nobody": {"a ~c", "a 1-a", [3]any{"a", "~", true}},
+		"an earlier tree, and who knows what":   {"a ~", "b 2-b", [3]any{"a", "~", true}},
 		"an earlier tree, perhaps":              {"a - c", "b 2-b", [3]any{"", "", false}},
 		"a commit without a tree, as from hand": {"a", "", [3]any{"", "", false}},
 	} {

@@ -38,10 +38,10 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 // isDoubtful reports whether the reader of a base may have files that its changes do not list: a tree of its commit was
 // damaged, or the reader may have later commits, whose files have been changed back since. If the only one is published
 // now, as after the crash of a worker, nothing has been changed back, and a change that is settled again has the same
-// result. If nothing is published, the volume has been replaced.
+// result. If nothing is published, the volume has been replaced, which alone leaves no doubt.
 func (s *syncer) isDoubtful(t *target, base Base) bool {
 	after := s.plan.Commit.String()
-	hasLater := base.Since != after && t.was.tree != "" || base.Commit == after
+	hasLater := base.Since != after && (t.was.tree != "" || base.Since != "") || base.Commit == after
 	return base.Uncertain && hasLater || s.wasDamaged(base.Commit)
 }
 

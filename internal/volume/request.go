@@ -85,7 +85,7 @@ type Base struct {
 	Commit string // to list changed files from; "" for all files
 
 	// Uncertain says that the reader may have other commits instead, which it received later. Since is the
-	// only one of them, or "" if there may be several.
+	// only one of them, or no commit if there may be several.
 	Uncertain bool
 	Since     string
 }

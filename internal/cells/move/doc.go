@@ -41,8 +41,9 @@
 //	removed    twice the grace of trees later, the old names, trees and objects are removed. Pinned trees stay
 //	           until they are closed
 //
-// Until the new cell has published every watched ref that apps were given, readers have the old cell serve the
-// repository: see [state.Repo.IsUnfetched].
+// Until the new cell has published every watched ref that apps were given or, after ten minutes, any of them, readers
+// have the old cell serve the repository: see [state.Repo.IsUnfetched]. Who may read it is decided in the new one. It
+// cannot be moved on meanwhile.
 //
 // # What is carried over
 //

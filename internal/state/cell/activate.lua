@@ -22,6 +22,6 @@ end
 redis.call('HLEN', KEYS[3])
 set(state)
 set(KEYS[3])
-redis.call('HSET', state, 'from', move)
+redis.call('HSET', state, 'from', move .. string.format(' %.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
 redis.call('HDEL', state, 'cell')
 return {'active'}

@@ -21,7 +21,8 @@ end
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
-redis.call('HSET', state, 'cell', mark .. ' ' .. last, 'repo', ARGV[6])
+redis.call('HSET', state, 'cell', mark .. ' ' .. last)
+redis.call('HSETNX', state, 'repo', ARGV[6]) -- else it keeps its spelling
 redis.call('ZREM', KEYS[3], ARGV[5])
 redis.call('HDEL', KEYS[6], ARGV[5])
 redis.call('ZADD', KEYS[5], 'NX', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), ARGV[5])
