@@ -55,8 +55,8 @@
 // # What is lost
 //
 // The order of results and notifications of the two cells: only fences and commits tell it. Each ref of a moved
-// repository is fetched once. If it has changed meanwhile, the next result lists the whole tree, because the
-// new volume does not have the commit before. A ref that no watch selects is fetched if it is known by which
+// repository is fetched once. If it has changed meanwhile, the next result lists the whole tree, unless the
+// depth covers the commit before. A ref that no watch selects is fetched if it is known by which
 // credential; otherwise it waits for its next change.
 //
 // # Failures
