@@ -131,7 +131,7 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 		return err
 	case disposition == events.Contention && !ofHost:
 		return err
-	case isMistake(job.Change, err): // its result tells who has made it; the repository is well
+	case isMistake(job, err): // its result tells who has made it; the repository is well
 		return err
 	case scope == events.ScopeCredential && job.Change.Type != events.ChangePushed:
 		scope = events.ScopeChange // it may be another credential, or another remote
@@ -160,9 +160,11 @@ func (b Backoff) failed(ctx context.Context, job Job, err error) error {
 	return &events.Error{Disposition: disposition, Scope: scope, Class: t.Class, RetryAfter: wait, Err: err}
 }
 
-// isMistake reports whether a change that no watch has requested failed because it names a ref that is not there.
-func isMistake(change events.Change, err error) bool {
-	return events.ClassOf(err) == events.ClassNoRef && !change.Watched && !change.Ref.IsZero()
+// isMistake reports whether a change that no watch has requested failed because it names a ref that is not there, and has not
+// failed before, which is recorded.
+func isMistake(job Job, err error) bool {
+	change := job.Change
+	return events.ClassOf(err) == events.ClassNoRef && !change.Watched && !change.Ref.IsZero() && job.Attempt <= 1
 }
 
 // refusal returns the error of a refusal: the change is tried again until it is confirmed.
@@ -283,7 +285,7 @@ func disproved(change events.Change, result events.Result) func(state.Trouble) b
 		case t.Scope == events.ScopeCredential:
 			return isOfCredential(t, change)
 		case t.Scope == events.ScopeHostCredential && !t.IsOfPoll():
-			return change.Type != events.ChangeDue && t.Credential == change.Credential
+			return change.Type != events.ChangeDue && !isForcedRemoval(change) && t.Credential == change.Credential
 		case t.Scope != events.ScopeChange:
 			return true
 		case change.Type == events.ChangeDue:

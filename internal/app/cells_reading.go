@@ -185,6 +185,25 @@ func (w movedWatches) OfApp(
 	return w.Registry.OfApp(ctx, app, repo)
 }
 
+// ReposOf implements [access.Watches]. A repository whose watches are in its present cell, and are none, is left out.
+func (w movedWatches) ReposOf(ctx context.Context, q watch.Query) (page watch.AppPage, err error) {
+	if page, err = w.Registry.ReposOf(ctx, q); err != nil {
+		return page, err
+	}
+	kept := page.Repos[:0]
+	for _, one := range page.Repos {
+		watches, err := w.OfApp(ctx, q.App, one.Repo)
+		if err != nil {
+			return page, err
+		}
+		if one.Watches = watches; len(watches) > 0 {
+			kept = append(kept, one)
+		}
+	}
+	page.Repos = kept
+	return page, nil
+}
+
 // movedStates are the states of a cell, and for a repository that has left it, those in its present cell, if
 // that answers.
 type movedStates struct {

@@ -55,8 +55,8 @@ func (m moves) run(ctx context.Context) {
 
 // fetch requests syncs of the refs that were published and that not only watches have requested, and then a poll, which
 // requests those of watched refs. If several credentials were used for such a ref, it waits for its next change: it
-// is unknown which app has which.
-func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo) error {
+// is unknown which app has which. It reports whether there are such syncs.
+func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo) (byHand bool, err error) {
 	var changes []events.Change
 	for _, given := range known.AllGiven() {
 		ref, err := events.ParseRef(given.Ref)
@@ -68,6 +68,7 @@ func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo
 			changes = append(changes, change)
 		}
 	}
+	byHand = len(changes) > 0
 	for _, change := range append(changes, events.Change{Type: events.ChangeDue, Repo: repo}) {
 		change.Source = "/lockstep/worker/" + m.cfg.Worker
 		change, err := events.NewChange(change)
@@ -75,10 +76,10 @@ func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo
 			err = PublishChange(ctx, m.redis, m.cfg.Namespace(), change)
 		}
 		if err != nil {
-			return err
+			return byHand, err
 		}
 	}
-	return nil
+	return byHand, nil
 }
 
 // resync returns a change that requests again what an app has been given.

@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/follow"
 	"lockstep/internal/proctest"
 	"lockstep/internal/testenv"
+	"lockstep/internal/watch"
 )
 
 // TestReaderOfACellServesAllCells reads repositories of two cells from the reader of one: with Git, over HTTP, with a follower and as a stream
@@ -216,6 +217,25 @@ func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	}, "the new cell cannot fetch it")
 	time.Sleep(3 * time.Second) // longer than the old names stay once they may go
 	check("before it is fetched", "/api/v1/repos?after=eu-1:")
+	rig.pin = true // or nobody wants it
+	rig.request(repo, two, one)
+	proctest.Eventually(t, func() bool {
+		request, kept, err := rig.queue(one).Get(t.Context(), repo)
+		return err == nil && kept && strings.Contains(request.Error, "has not fetched")
+	}, "it is not moved on before it is fetched")
+	check("while it is to move back", "/api/v1/repos?after=eu-1:")
+	proctest.Must(0, rig.client.Del(t.Context(), one.namespace.Arrivals(), one.namespace.Arrivals()+":due").Err())(t)
+	registry := watch.NewRegistry(rig.client, two.namespace)
+	set := proctest.Must(registry.Of(t.Context(), repo))(t)
+	for _, w := range set.Watches { // who may read it is decided in its present cell
+		proctest.Must(registry.Remove(t.Context(), w.Key()))(t)
+	}
+	for _, path := range []string{"/api/v1/repos/" + repo.String() + "/refs", "/api/v1/repos?after=eu-1:"} {
+		if served(one.reader, path) || served(two.reader, path) {
+			t.Errorf("without a watch: %s has %s", path, repo)
+		}
+	}
+	proctest.Must(registry.Put(t.Context(), set.Watches...))(t)
 	rig.git.Answer(repo.String(), 0)
 	rig.assertCleanedUp(one, map[string]events.RepoPath{"moves": repo})
 	check("after", "/api/v1/repos?after=eu-2:")

@@ -106,7 +106,7 @@ func (f Facts) Verdict() Verdict {
 	if f.Dead > 0 {
 		needs(LookDead, "%s", counted(f.Dead, "dead letter", "dead letters"))
 	}
-	if f.Silent > 0 {
+	if f.Silent > 0 && f.Workers > 0 {
 		silent := counted(int64(f.Silent), "worker", "workers")
 		waits(LookWorkers, "%s, not heard for 15 s or more: others take the work over", silent)
 	}

@@ -146,23 +146,32 @@ func (r Repo) FromFields() map[string]string {
 	return nil
 }
 
-// fetchWait is how long the other cell serves a repository of which this one has published some refs: longer than the fetch
-// of all takes. One that cannot be published here must not hold back the others.
-const fetchWait = 10 * time.Minute
+// How long a repository of which this cell has published some refs waits for the others, which it may be unable to publish.
+// The clocks of processes may differ by less than that.
+const (
+	serveWait = 10 * time.Minute // readers are served from the other cell
+	keepWait  = 24 * time.Hour   // the other cell keeps its files
+)
 
 // IsUnfetched reports whether the repository has come from another cell, and this one has not published yet what
 // apps were given there: nothing of it or, within some minutes, not all refs that watches have requested.
-func (r Repo) IsUnfetched() bool { return r.lacks("") }
+func (r Repo) IsUnfetched() bool { return r.lacks("") && !r.hasWaited(serveWait) }
 
-// lacks is IsUnfetched once ref is published, too.
+// NeedsOther reports whether the repository has come from another cell whose files are not to be removed yet: it is
+// IsUnfetched within a day.
+func (r Repo) NeedsOther() bool { return r.lacks("") && !r.hasWaited(keepWait) }
+
+// hasWaited reports whether a part of the repository is published, and the rest was waited for that long.
+func (r Repo) hasWaited(d time.Duration) bool {
+	return len(r.Heads()) > 0 && time.Since(r.arrivedAt()) > d
+}
+
+// lacks reports whether something is to be fetched yet, once ref is published, too.
 func (r Repo) lacks(ref string) bool {
 	if r.isFetched() {
 		return false
 	}
 	heads, given := r.Heads(), false
-	if len(heads) > 0 && time.Since(r.arrivedAt()) > fetchWait {
-		return false
-	}
 	for _, one := range r.AllGiven() {
 		given = true
 		if one.Ref != ref && heads[one.Ref] == "" && r.fields["watched:"+one.Ref] != "" {
@@ -298,12 +307,16 @@ func (s *Store) Abandon(ctx context.Context, move CellMove, guard locking.Guard)
 	return s.runCell(ctx, s.redis, abandonScript, move, guard, "abandoned", nil)
 }
 
-// Activate stores the state of a repository that arrives, after which changes of it are handled here. It is safe
-// to repeat.
+// Activate stores the state of a repository that arrives, after which changes of it are handled here: of which something
+// is to be fetched, or nothing. It is safe to repeat.
 func (s *Store) Activate(
-	ctx context.Context, move CellMove, guard locking.Guard, fields, views map[string]string,
+	ctx context.Context, move CellMove, guard locking.Guard, fields, views map[string]string, fetches bool,
 ) error {
 	var args []any
+	if !fetches {
+		fields = maps.Clone(fields)
+		fields[fromField] = strings.TrimSpace(fetched)
+	}
 	for _, all := range []map[string]string{fields, views} {
 		args = append(args, 2*len(all))
 		for name, value := range maps.All(all) {

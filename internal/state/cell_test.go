@@ -115,7 +115,7 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 		t.Errorf("the new cell serves what has not arrived: %v", err)
 	}
 	for range 2 {
-		must(newStates.Activate(ctx, in, newLease.Guard(), known.CarriedToCell(), map[string]string{"refs/heads/main:search": "c1 d"}))
+		must(newStates.Activate(ctx, in, newLease.Guard(), known.CarriedToCell(), map[string]string{"refs/heads/main:search": "c1 d"}, true))
 	}
 	arrived := load(newStates)
 	must(arrived.CheckHere(repo))
@@ -146,7 +146,7 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	if err := newStates.Arrive(ctx, in, newLease.Guard()); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("it arrives by a move before that by which it left: %v", err)
 	}
-	if err := newStates.Activate(ctx, in, newLease.Guard(), carried, nil); events.ClassOf(err) != events.ClassConflict {
+	if err := newStates.Activate(ctx, in, newLease.Guard(), carried, nil, true); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("it is activated again after it has left: %v", err)
 	}
 	must(newStates.Arrive(ctx, state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 5}, newLease.Guard()))
@@ -226,7 +226,7 @@ func TestFormerCellServesUntilAllIsFetched(t *testing.T) {
 	client.HSet(ctx, key, "head:refs/heads/a", "c1")
 	want("an hour later, one that cannot be published", "", false)
 	publish("refs/heads/a")
-	want("an hour later, the other one again", "", true)
+	want("an hour later, the other one again", "", false)
 }
 
 func mainRef(t *testing.T) events.Ref {

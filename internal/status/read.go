@@ -292,7 +292,7 @@ func (s *Service) judge() {
 		Full: s.Volume != nil && s.Volume.Size > 0 && s.Volume.Free < s.Volume.Size/20,
 	}
 	for _, g := range s.Groups {
-		if g.Group == events.WorkersGroup {
+		if g.Group == events.WorkersGroup && g.Stream == events.Namespace(s.Prefix).Changes() {
 			facts.Silent = g.Consumers - g.Live
 		}
 		wait := time.Duration(g.OldestMS) * time.Millisecond

@@ -196,7 +196,7 @@ func (a *attempt) mark(ctx context.Context, lease *locking.Lease) error {
 // one has the only copy, from which readers are served.
 func (a *attempt) checkFetched(known state.Repo) error {
 	from, _ := known.From()
-	if serving, there := a.cfg.Directory.Cell(from.Cell); !there || serving.State == cells.Gone || !known.IsUnfetched() {
+	if serving, there := a.cfg.Directory.Cell(from.Cell); !there || serving.State == cells.Gone || !known.NeedsOther() {
 		return nil
 	}
 	return events.Errorf(events.Retryable, events.ClassBusy, "cell %s has not fetched %s yet, which came from cell %s",
@@ -293,11 +293,12 @@ func (a *attempt) complete(ctx context.Context, known state.Repo, lease *locking
 	if active {
 		return nil
 	}
-	if err := a.cfg.Fetch(ctx, a.req.Repo, known); err != nil {
+	byHand, err := a.cfg.Fetch(ctx, a.req.Repo, known)
+	if err != nil {
 		return fmt.Errorf("request the refs of %s: %w", a.req.Repo, err)
 	}
 	a.done("requested")
-	if err := a.activate(ctx, known, lease); err != nil {
+	if err := a.activate(ctx, known, lease, byHand); err != nil {
 		return err
 	}
 	a.done("activated")
@@ -305,7 +306,7 @@ func (a *attempt) complete(ctx context.Context, known state.Repo, lease *locking
 }
 
 // activate gives the new cell the watches and the state.
-func (a *attempt) activate(ctx context.Context, known state.Repo, lease *locking.Lease) error {
+func (a *attempt) activate(ctx context.Context, known state.Repo, lease *locking.Lease, byHand bool) error {
 	set, err := a.old.watches.Of(ctx, a.req.Repo)
 	if err != nil {
 		return err
@@ -320,7 +321,8 @@ func (a *attempt) activate(ctx context.Context, known state.Repo, lease *locking
 	fields := known.CarriedToCell()
 	fields["fence"] = strconv.FormatUint(lease.Fence(), 10)
 	fields["repo"] = cmp.Or(known.Path(), a.req.Repo.String())
-	return a.new.states.Activate(ctx, a.move, lease.Guard(), fields, views)
+	fetches := byHand || len(set.Watches) > 0
+	return a.new.states.Activate(ctx, a.move, lease.Guard(), fields, views, fetches)
 }
 
 // flip places the repository in the new cell.

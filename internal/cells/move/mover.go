@@ -29,8 +29,9 @@ type Config struct {
 	Locker    *locking.Locker       // of Cell
 	Worker    string                // name of this process
 
-	// Fetch publishes changes in Cell that fetch the published refs from the remote. known is the state in the old cell.
-	Fetch func(ctx context.Context, repo events.RepoPath, known state.Repo) error
+	// Fetch publishes changes in Cell that fetch the published refs from the remote, and reports whether there are some that
+	// not only watches have requested. known is the state in the old cell.
+	Fetch func(ctx context.Context, repo events.RepoPath, known state.Repo) (byHand bool, err error)
 
 	Lease   time.Duration // of the leases in other cells; 10 s
 	Wait    time.Duration // for a lease; 60 s

@@ -181,7 +181,7 @@ func (r Retirer) isReady(
 		_, err := NewQueue(r.Redis, to.Prefix).Request(ctx,
 			Request{Repo: move.Repo, From: self.Name, Epoch: move.Epoch}, false)
 		return false, err
-	case there.IsUnfetched():
+	case there.NeedsOther():
 		return false, nil
 	}
 	set, err := watch.NewRegistry(r.Redis, self.Prefix).Of(ctx, move.Repo)

@@ -22,6 +22,7 @@ end
 redis.call('HLEN', KEYS[3])
 set(state)
 set(KEYS[3])
-redis.call('HSET', state, 'from', move .. string.format(' %.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
+local fetched = redis.call('HGET', state, 'from') == 'fetched' and ' fetched' or '' -- nothing is to be fetched
+redis.call('HSET', state, 'from', move .. string.format(' %.0f', time[1] * 1000 + math.floor(time[2] / 1000)) .. fetched)
 redis.call('HDEL', state, 'cell')
 return {'active'}
