@@ -314,7 +314,11 @@ func (h *Handlers) unseen(
 		return Outcome{}, false, nil
 	}
 	awaited := job.Known.Awaited()
-	isLate := hasExpired(job) || awaited.Has(job.Entry) && awaited.Looks >= patience
+	looks := awaited.Looks
+	if awaited.HasTurn(job.Entry) { // what it waits for may be among the changes that have just arrived
+		looks -= patience
+	}
+	isLate := hasExpired(job) || awaited.Has(job.Entry) && looks >= patience
 	if isLate && err == nil && synced.After != job.Known.Given(change.App, synced.Ref) {
 		change.ID = fmt.Sprintf("%s%s/%s", lookID, job.Entry, synced.After)
 		change.Before, change.After = "", ""

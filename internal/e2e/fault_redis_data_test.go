@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,34 +184,36 @@ func clockIsSet(t *testing.T, from, to time.Duration, kill bool) (failure string
 		doomed.Kill()
 	}
 	close(resume) // for the second worker, too, which may have begun already
-	unready := false
-	for time.Since(began) < 60*time.Second && client.XLen(ctx, events.DefaultNamespace.Results()).Val() < int64(sent) {
+	unready, counts := false, map[string]int{}
+	count := func() int { // of pushes: what a ref shows while a push waits for its commit may be synced by a change of its own
+		clear(counts)
+		for _, r := range resultsIn(t, client) {
+			for _, id := range r.Deliveries {
+				if strings.HasPrefix(id, "push-") {
+					counts[id]++
+				}
+			}
+			if r.Type != events.ResultSynced {
+				t.Errorf("%s %s: %s", r.Type, r.Repo, r.Error)
+			}
+		}
+		return len(counts)
+	}
+	for time.Since(began) < 60*time.Second && count() < sent {
 		unready = unready || !isReady(address)
 		time.Sleep(100 * time.Millisecond)
 	}
 	if unready {
 		t.Error("the worker is not ready although Redis and the worker work")
 	}
-	if n := client.XLen(ctx, events.DefaultNamespace.Results()).Val(); n < int64(sent) {
+	if n := count(); n < sent {
 		return fmt.Sprintf("%d of %d changes have a result %v after the clock was set from %v to %v", n, sent, time.Since(began).Round(time.Second), from, to)
 	}
 	t.Logf("all changes have a result %v after the clock was set", time.Since(began).Round(100*time.Millisecond))
-	counts := map[string]int{}
-	for _, r := range proctest.AwaitResults(t, client, sent) {
-		for _, id := range r.Deliveries {
-			counts[id]++
-		}
-		if r.Type != events.ResultSynced {
-			t.Errorf("%s %s: %s", r.Type, r.Repo, r.Error)
-		}
-	}
 	for id, n := range counts {
 		if n != 1 {
 			t.Errorf("change %s has %d results", id, n)
 		}
-	}
-	if len(counts) != sent {
-		t.Errorf("%d of %d changes have a result", len(counts), sent)
 	}
 	for _, repo := range repos {
 		assertCheckout(t, filepath.Join(root, repo), git.Head(repo, "refs/heads/main"))
