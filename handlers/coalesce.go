@@ -87,10 +87,12 @@ const (
 
 // newCoverage returns the coverage of a sync, whose watches were read after the answer's Until. otherApps
 // allows to settle other apps' jobs.
-func (h *Handlers) newCoverage(s syncing, answer state.RemoteRef, result events.Result, otherApps bool) *coverage {
+func (h *Handlers) newCoverage(
+	s syncing, answer state.RemoteRef, result events.Result, former volume.Publication, otherApps bool,
+) *coverage {
 	c := &coverage{
 		stored: h.storedOnce(s.job.Change.Repo), job: s.job, known: s.known, answer: answer, result: result,
-		admission: s.admission, chain: s.chain, otherApps: otherApps,
+		admission: s.admission, chain: s.chain, former: former, otherApps: otherApps,
 		watches: map[string][]watch.Watch{}, covered: map[string]appCoverage{},
 	}
 	for _, w := range s.watches {

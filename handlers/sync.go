@@ -169,9 +169,7 @@ func (h *Handlers) syncOutcome(
 	}
 	if answer.Until != "" {
 		replaces := len(drop)+len(poll) > 0
-		c := h.newCoverage(s, answer, result, !synced.Doubtful && !replaces)
-		c.former = synced.Former
-		outcome.Covers = c.covers
+		outcome.Covers = h.newCoverage(s, answer, result, synced.Former, !synced.Doubtful && !replaces).covers
 	}
 	return outcome, nil
 }

@@ -50,9 +50,9 @@ func (t cellTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.network.RoundTrip(r)
 }
 
-// presentReader returns a reader of the cell m whose apps are those of a repository's present cell, also while this one
-// serves it.
-func presentReader(client redis.UniversalClient, moved *movedRepos, m cells.Member) access.Reader {
+// readerOfPresent returns a reader of the cell m whose apps are those of a repository's present cell, also while
+// this one serves it.
+func readerOfPresent(client redis.UniversalClient, moved *movedRepos, m cells.Member) access.Reader {
 	return access.Reader{
 		Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m},
 		States:  movedStates{state.NewStore(client, m.Namespace), moved, m},
@@ -67,7 +67,7 @@ func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader)
 	}
 	moved := &movedRepos{set: cells.All(client, cfg.cells)}
 	source := func(m cells.Member) feed.Source {
-		reader := presentReader(client, moved, m)
+		reader := readerOfPresent(client, moved, m)
 		return feed.Source{Cell: m.Name, Namespace: m.Namespace, Audiences: reader.Audiences}
 	}
 	return func() []feed.Source {
@@ -155,31 +155,44 @@ type movedWatches struct {
 	cell  cells.Member
 }
 
-// Of implements [access.Watches].
-func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (set watch.Set, err error) {
-	if w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
-		set, err = watch.NewRegistry(w.moved.set.Redis(), to.Namespace).Of(ctx, repo)
+// present returns what read finds among the watches in the present cell of a repository that has left w's; ok is
+// false if it has not, or if that one has no answer.
+func present[T any](
+	ctx context.Context, w movedWatches, repo events.RepoPath, read func(context.Context, *watch.Registry) (T, error),
+) (found T, ok bool, err error) {
+	ok = w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
+		found, err = read(ctx, watch.NewRegistry(w.moved.set.Redis(), to.Namespace))
 		if _, invalid := errors.AsType[*events.Error](err); invalid {
 			return nil // an answer
 		}
 		return err
-	}) {
+	})
+	return found, ok, err
+}
+
+// Of implements [access.Watches].
+func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
+	set, ok, err := present(ctx, w, repo, func(ctx context.Context, in *watch.Registry) (watch.Set, error) {
+		return in.Of(ctx, repo)
+	})
+	if ok {
 		return set, err
 	}
 	return w.Registry.Of(ctx, repo)
 }
 
-// OfApp implements [access.Watches].
-func (w movedWatches) OfApp(
+// ofApp returns the watches of an app in the present cell of a repository that has left w's.
+func (w movedWatches) ofApp(
 	ctx context.Context, app string, repo events.RepoPath,
-) (watches []watch.Watch, err error) {
-	if w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
-		watches, err = watch.NewRegistry(w.moved.set.Redis(), to.Namespace).OfApp(ctx, app, repo)
-		if _, invalid := errors.AsType[*events.Error](err); invalid {
-			return nil // an answer
-		}
-		return err
-	}) {
+) (watches []watch.Watch, ok bool, err error) {
+	return present(ctx, w, repo, func(ctx context.Context, in *watch.Registry) ([]watch.Watch, error) {
+		return in.OfApp(ctx, app, repo)
+	})
+}
+
+// OfApp implements [access.Watches].
+func (w movedWatches) OfApp(ctx context.Context, app string, repo events.RepoPath) ([]watch.Watch, error) {
+	if watches, ok, err := w.ofApp(ctx, app, repo); ok {
 		return watches, err
 	}
 	return w.Registry.OfApp(ctx, app, repo)
@@ -192,11 +205,14 @@ func (w movedWatches) ReposOf(ctx context.Context, q watch.Query) (page watch.Ap
 	}
 	kept := page.Repos[:0]
 	for _, one := range page.Repos {
-		watches, err := w.OfApp(ctx, q.App, one.Repo)
-		if err != nil {
+		watches, ok, err := w.ofApp(ctx, q.App, one.Repo)
+		if ok && err != nil {
 			return page, err
 		}
-		if one.Watches = watches; len(watches) > 0 {
+		if ok {
+			one.Watches = watches
+		}
+		if len(one.Watches) > 0 {
 			kept = append(kept, one)
 		}
 	}

@@ -40,8 +40,8 @@ func openReading(
 	}
 	if cfg.cells != nil {
 		moved := &movedRepos{set: cells.All(client, cfg.cells)}
-		present := presentReader(client, moved, cells.Member{Name: cfg.Cell, Namespace: namespace})
-		reading.Reader.Watches, reading.Reader.States = present.Watches, present.States
+		of := readerOfPresent(client, moved, cells.Member{Name: cfg.Cell, Namespace: namespace})
+		reading.Reader.Watches, reading.Reader.States = of.Watches, of.States
 	}
 	reading.Followers = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared())
 	if err := placeReading(cfg, reading, client); err != nil {

@@ -21,7 +21,7 @@ const boxesListed = 1000
 
 func newNotifyListCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	cmd := withFlags(&cobra.Command{
+	return withListFlags(&cobra.Command{
 		Use:   "ls [app]",
 		Short: "List the notifications that wait to be posted",
 		Long: "List the apps for which notifications wait, those with the most first; or, of one app, the repositories,\n" +
@@ -56,7 +56,6 @@ func newNotifyListCommand(std term.Streams) *cobra.Command {
 			})
 		},
 	}, config.Common, &out)
-	return cmd
 }
 
 func newNotifySendCommand(std term.Streams) *cobra.Command {

@@ -77,10 +77,10 @@ const maxSessions = 8
 // read returns the request's sessions, each with a valid signature and not expired. There are several after
 // logins over HTTP and HTTPS, or for several hosts of a domain.
 func (s sessions) read(r *http.Request) (valid []session) {
-	if !s.guard.HasToken() {
+	key := s.tokenKey()
+	if key == nil {
 		return nil
 	}
-	key := s.key()
 	for _, name := range []string{secureCookie, plainCookie} {
 		for _, c := range r.CookiesNamed(name) {
 			value, err := base64.RawURLEncoding.DecodeString(c.Value)
@@ -108,11 +108,14 @@ func (s sessions) validCSRF(binding, token string) bool {
 
 // key returns the key of now.
 func (s sessions) key() []byte {
-	if key := s.guard.Key("lockstep dashboard 1 " + s.realm); key != nil {
+	if key := s.tokenKey(); key != nil {
 		return key
 	}
 	return s.random
 }
+
+// tokenKey returns the key that is derived from the token, nil without one.
+func (s sessions) tokenKey() []byte { return s.guard.Key("lockstep dashboard 1 " + s.realm) }
 
 func sign(key []byte, purpose string, content []byte) []byte {
 	mac := hmac.New(sha256.New, key)

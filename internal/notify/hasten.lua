@@ -4,4 +4,6 @@
 -- ARGV  1-2 see outbox.lua   3 app   4 maximum number of boxes
 -- Returns the number of boxes that were not due.
 
-return hasten(ARGV[3], ARGV[4], true)
+local n = hasten(ARGV[3], ARGV[4], true)
+index(ARGV[3])
+return n

@@ -100,18 +100,17 @@ local function forget(app, repo)
   end
 end
 
--- hasten makes up to a number of boxes of an app due now, and returns how many were not. One whose first item is being
--- posted stays claimed, and one whose delay the app named waits, unless all are hastened.
+-- hasten makes up to a number of boxes of an app due now, and returns how many were not; index(app) is to follow. One whose
+-- first item is being posted stays claimed, and one whose delay the app named waits, unless all are hastened.
 local function hasten(app, most, all)
   local n = 0
   for _, repo in ipairs(redis.call('ZRANGEBYSCORE', due_of(app), '(' .. number(now), '+inf', 'LIMIT', 0, most)) do
-    local named = string.match(redis.call('HGET', errors_of(app), repo) or '', '^%d+!')
-    if redis.call('HEXISTS', claims, name_of(app, repo)) == 0 and (all or not named) then
+    local waits = not all and string.match(redis.call('HGET', errors_of(app), repo) or '', '^%d+!')
+    if not waits and redis.call('HEXISTS', claims, name_of(app, repo)) == 0 then
       redis.call('ZADD', due_of(app), number(now), repo)
       n = n + 1
     end
   end
-  index(app)
   return n
 end
 

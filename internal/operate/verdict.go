@@ -88,7 +88,7 @@ func (f Facts) Verdict() Verdict {
 		v.Waits = append(v.Waits, Concern{fmt.Sprintf(format, args...), see})
 	}
 	if len(f.Missing) > 0 {
-		needs(LookWorkers, "no answer from cell %s", listed(f.Missing))
+		needs(LookWorkers, "no answer from cell %s", Listed(f.Missing))
 	}
 	if f.Workers == 0 {
 		needs(LookWorkers, "no worker takes changes")
@@ -128,7 +128,7 @@ func (f Facts) Verdict() Verdict {
 		waits(LookRepos, "%s", counted(f.More, "more repository fails", "more repositories fail"))
 	}
 	if f.Boxes > 0 {
-		waits(LookNotify, "notifications to %s about %s", listed(f.Apps), counted(f.Boxes, "repository", "repositories"))
+		waits(LookNotify, "notifications to %s about %s", Listed(f.Apps), counted(f.Boxes, "repository", "repositories"))
 	}
 	for _, g := range f.Groups {
 		if g.Wait > longWait {
@@ -194,11 +194,11 @@ func (f Facts) refused() (repos []string) {
 
 // namesOf returns how many repositories there are, and the first names.
 func namesOf(repos []string) string {
-	return counted(int64(len(repos)), "repository", "repositories") + ", " + listed(repos)
+	return counted(int64(len(repos)), "repository", "repositories") + ", " + Listed(repos)
 }
 
-// listed returns at most three of the names.
-func listed(names []string) string {
+// Listed returns at most three of the names.
+func Listed(names []string) string {
 	const most = 3
 	text := strings.Join(names[:min(len(names), most)], ", ")
 	if len(names) > most {

@@ -63,7 +63,7 @@ func (s Service) Table(w io.Writer) {
 	fmt.Fprintf(w, "dead\t%s\n", s.dead())
 	fmt.Fprintf(w, "notify\t%d waiting to be posted%s\n", s.Notifications, s.failingBoxes())
 	if u := s.Unwatched; u.Count > 0 {
-		fmt.Fprintf(w, "hooks\t%d in the last hour without a watch: %s; see watch add\n", u.Count, named(u.Repos))
+		fmt.Fprintf(w, "hooks\t%d in the last hour without a watch: %s; see watch add\n", u.Count, term.Printable(operate.Listed(u.Repos)))
 	}
 	if v := s.Volume; v != nil {
 		free := ""
@@ -92,22 +92,12 @@ func (r rate) String() string {
 	return fmt.Sprintf("%.1f/s: the last %d in %s", r.PerSecond, r.Results, duration(over))
 }
 
-// named returns at most three of the names.
-func named(names []string) string {
-	const most = 3
-	text := term.Printable(strings.Join(names[:min(len(names), most)], ", "))
-	if len(names) > most {
-		text += " and others"
-	}
-	return text
-}
-
 // failingBoxes says how many repositories have a notification that failed, and of which apps.
 func (s Service) failingBoxes() string {
 	if s.FailingBoxes == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", %d failing: %s", s.FailingBoxes, named(s.FailingApps))
+	return fmt.Sprintf(", %d failing: %s", s.FailingBoxes, term.Printable(operate.Listed(s.FailingApps)))
 }
 
 func (s Service) dead() string {

@@ -64,6 +64,8 @@ type target struct {
 	now   current  // published under the first name at the start
 	was   current  // published for the ref at the start, under any name
 	check Check    // of the commit; nil for none
+
+	former Publication // was, with the tree that it replaced
 }
 
 // run goes through the steps of a sync.
@@ -80,7 +82,7 @@ func (s *syncer) run(ctx context.Context) (SyncResult, error) {
 	}
 	if s.isDone(t) {
 		return s.settle(ctx, t, "", SyncResult{
-			Ref: t.Ref, Path: t.names[0], Before: t.now.commit, After: t.now.commit, Former: s.published(t),
+			Ref: t.Ref, Path: t.names[0], Before: t.now.commit, After: t.now.commit, Former: t.former,
 		})
 	}
 	if err := s.checkSpace(ctx, t); err != nil {
@@ -143,6 +145,9 @@ func (s *syncer) aim(at tip) *target {
 			t.was = t.now
 		}
 	}
+	if t.was.tree != "" {
+		t.former = Publication{t.was.commit, t.was.tree, checkout.GitDirOf(s.f.tree(t.was.tree)).Former()}
+	}
 	s.ref = t.Ref
 	s.setCheck(t)
 	return t
@@ -186,19 +191,11 @@ func (s *syncer) isDone(t *target) bool {
 	return t.now.commit == base.Commit && !base.Uncertain && !s.wasDamaged(t.now.commit)
 }
 
-// published returns what was published for the ref at the start.
-func (s *syncer) published(t *target) Publication {
-	if t.was.tree == "" {
-		return Publication{}
-	}
-	return Publication{t.was.commit, t.was.tree, checkout.GitDirOf(s.f.tree(t.was.tree)).Former()}
-}
-
 func (s *syncer) base(t *target) Base {
 	if s.req.Base == nil {
 		return Base{Commit: t.was.commit}
 	}
-	return s.req.Base(t.Ref, s.published(t))
+	return s.req.Base(t.Ref, t.former)
 }
 
 // make admits the commit that was obtained, fills its plan with submodules and LFS files, and builds its
@@ -210,7 +207,7 @@ func (s *syncer) make(ctx context.Context, t *target) (res SyncResult, tree stri
 	if err := s.obtainParts(ctx); err != nil {
 		return SyncResult{}, "", err
 	}
-	res = SyncResult{Ref: t.Ref, Path: t.names[0], After: s.plan.Commit.String(), Former: s.published(t)}
+	res = SyncResult{Ref: t.Ref, Path: t.names[0], After: s.plan.Commit.String(), Former: t.former}
 	if err := s.compare(ctx, t, &res); err != nil {
 		return SyncResult{}, "", err
 	}
