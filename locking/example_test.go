@@ -6,17 +6,19 @@ import (
 	"fmt"
 	"time"
 
-	"lockstep/internal/redisx"
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/locking"
 )
 
 // open returns a Locker on an embedded Redis.
 func open() (locker *locking.Locker, closeAll func()) {
-	server, err := redisx.StartEmbedded()
+	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
-	client := server.Open()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	locker, err = locking.New(locking.Config{Redis: client, Prefix: "{refresh}:", Worker: "w1"})
 	if err != nil {
 		panic(err)
@@ -31,12 +33,12 @@ func open() (locker *locking.Locker, closeAll func()) {
 // The example of the package documentation, on an embedded Redis.
 func Example() {
 	ctx := context.Background()
-	server, err := redisx.StartEmbedded()
+	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
 	defer server.Close()
-	client := server.Open()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	refresh := func(_ context.Context, fence uint64) error {
 		fmt.Println("refreshing, fenced:", fence > 0)

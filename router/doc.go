@@ -1,22 +1,20 @@
 // Package router carries messages from a subscriber through locking and retries to a handler.
 //
-//	route := router.Route{
-//		Name: "greet", Topic: prefix + "names", Subscriber: subscriber, // a stream.Subscriber
-//		Locker: locker, Request: func(msg *message.Message) ([]locking.Request, error) { // one message per name at a time
-//			return []locking.Request{{Key: string(msg.Payload), Job: msg.UUID}}, nil
-//		},
-//		Handler: func(msg *message.Message) ([]*message.Message, error) {
-//			greeting := message.NewMessage(msg.UUID, []byte("Hello, "+string(msg.Payload)+"!"))
-//			return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{{Stream: prefix + "greetings", Message: greeting}}})
-//		},
+//	greet := func(msg *message.Message) ([]*message.Message, error) {
+//		greeting := message.NewMessage(msg.UUID, []byte("Hello, "+string(msg.Payload)+"!"))
+//		return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{{Stream: "greeter:{0}:greetings", Message: greeting}}})
 //	}
-//	r, err := router.New(router.Config{Routes: []router.Route{route}})
-//	if err != nil {
-//		return err
+//	worker := router.Worker{
+//		Client: client, Prefix: "greeter:{0}:", Group: "greeters",
+//		Key:      func(msg *message.Message) string { return string(msg.Payload) }, // one message per name at a time
+//		Handlers: map[string]message.HandlerFunc{"greeter:{0}:names": greet},
 //	}
-//	return router.Run(ctx, r)
+//	return worker.Run(ctx)
 //
-// It is Watermill's router with these middlewares around each handler, outermost first:
+// A [Worker] is a [Route] for each topic in [New] and [Run], which can be composed otherwise: with another Pub/Sub, another lock,
+// a tracer, several locks for a message.
+//
+// The router is Watermill's, with these middlewares around each handler, outermost first:
 //
 //	trace      creates a span for each delivery; optional
 //	dispose    decides what an error means: ack, retry after a delay, failed result or dead letter

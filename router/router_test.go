@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -165,5 +169,77 @@ func TestRefusedMessageAcquiresNothing(t *testing.T) {
 	}
 	if n := client.XLen(context.Background(), events.DefaultNamespace.Dead()).Val(); n != 0 {
 		t.Errorf("%d dead letters", n)
+	}
+}
+
+func TestWorkerNeedsItsFields(t *testing.T) {
+	t.Parallel()
+	handlers := map[string]message.HandlerFunc{topic: func(*message.Message) ([]*message.Message, error) { return nil, nil }}
+	key := func(*message.Message) string { return "" }
+	client := redis.NewClient(&redis.Options{})
+	t.Cleanup(func() { _ = client.Close() })
+	for name, w := range map[string]router.Worker{
+		"client":   {Prefix: prefix, Group: "workers", Key: key, Handlers: handlers},
+		"prefix":   {Client: client, Group: "workers", Key: key, Handlers: handlers},
+		"group":    {Client: client, Prefix: prefix, Key: key, Handlers: handlers},
+		"key":      {Client: client, Prefix: prefix, Group: "workers", Handlers: handlers},
+		"handlers": {Client: client, Prefix: prefix, Group: "workers", Key: key},
+	} {
+		if err := w.Run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "router: ") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}
+
+func TestWorkerHandlesOneMessagePerKeyOverProcesses(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	publisher := testenv.Must(stream.NewPublisher(stream.PublisherConfig{Client: client}, nil))(t)
+	const messages = 60
+	for i := range messages {
+		if err := publisher.Publish(topic, message.NewMessage(strconv.Itoa(i), []byte{byte('a' + i%3)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	inFlight, failed, done := map[string]int{}, map[string]bool{}, 0
+	handle := func(msg *message.Message) ([]*message.Message, error) {
+		key := string(msg.Payload)
+		mu.Lock()
+		inFlight[key]++
+		together, first := inFlight[key], !failed[msg.UUID]
+		failed[msg.UUID] = true
+		mu.Unlock()
+		if together > 1 {
+			t.Errorf("%d messages of %s at a time", together, key)
+		}
+		runtime.Gosched()
+		mu.Lock()
+		defer mu.Unlock()
+		inFlight[key]--
+		if first && msg.UUID == "7" {
+			return nil, errors.New("once")
+		}
+		if done++; done == messages {
+			defer cancel()
+		}
+		return router.Commit(msg, stream.Settlement{})
+	}
+	w := router.Worker{
+		Client: client, Prefix: prefix, Group: "workers", Key: func(msg *message.Message) string { return string(msg.Payload) },
+		Handlers: map[string]message.HandlerFunc{topic: handle}, Retry: router.Retry{Base: time.Millisecond}, Log: quiet(),
+	}
+	errs := make(chan error, 2)
+	for range 2 {
+		go func() { errs <- w.Run(ctx) }()
+	}
+	for range 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := client.XPending(context.WithoutCancel(ctx), topic, "workers").Val().Count; n != 0 {
+		t.Errorf("%d messages pending", n)
 	}
 }

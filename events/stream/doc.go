@@ -12,25 +12,21 @@
 //		"github.com/redis/go-redis/v9"
 //
 //		"lockstep/events/stream"
-//		"lockstep/locking"
 //		"lockstep/router"
 //	)
 //
 //	func main() {
-//		client := redis.NewClient(&redis.Options{})
-//		locker, _ := locking.New(locking.Config{Redis: client, Prefix: "shop:{0}:lock:"}) // errors omitted
-//		item := func(msg *message.Message) string { return msg.Metadata.Get("item") }
-//		subscriber, _ := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Prefix: "shop:{0}:", ConsumerGroup: "indexer", Key: item}, nil)
-//		orders := router.Route{
-//			Name: "orders", Topic: "shop:{0}:orders", Subscriber: subscriber, Locker: locker,
-//			Request: func(msg *message.Message) ([]locking.Request, error) { return []locking.Request{{Key: item(msg)}}, nil },
-//			Handler: func(msg *message.Message) ([]*message.Message, error) {
-//				indexed := stream.Output{Stream: "shop:{0}:indexed", Message: message.NewMessage("indexed-"+msg.UUID, msg.Payload)}
-//				return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{indexed}})
-//			},
+//		worker := router.Worker{
+//			Client: redis.NewClient(&redis.Options{}), Prefix: "shop:{0}:", Group: "indexer",
+//			Key:      func(msg *message.Message) string { return msg.Metadata.Get("item") },
+//			Handlers: map[string]message.HandlerFunc{"shop:{0}:orders": index},
 //		}
-//		r, _ := router.New(router.Config{Routes: []router.Route{orders}})
-//		_ = router.Run(context.Background(), r)
+//		_ = worker.Run(context.Background())
+//	}
+//
+//	func index(msg *message.Message) ([]*message.Message, error) {
+//		indexed := stream.Output{Stream: "shop:{0}:indexed", Message: message.NewMessage("indexed-"+msg.UUID, msg.Payload)}
+//		return router.Commit(msg, stream.Settlement{Outputs: []stream.Output{indexed}})
 //	}
 //
 // A program for watermill-redisstream runs after changing its import: the constructors, the fields of the

@@ -5,20 +5,29 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events/stream"
-	"lockstep/internal/redisx"
 )
 
-// The loop of the package documentation, for one message.
-func Example() {
-	redis, err := redisx.StartEmbedded()
+// startRedis returns a client of a Redis in this process, and what stops it.
+func startRedis() (client *redis.Client, stop func()) {
+	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
 	}
-	defer redis.Close()
-	client := redis.Open()
-	defer client.Close()
+	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return client, func() {
+		_ = client.Close()
+		server.Close()
+	}
+}
+
+// The loop of the package documentation, for one message.
+func Example() {
+	client, stop := startRedis()
+	defer stop()
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		panic(err)
@@ -54,20 +63,15 @@ func Example() {
 
 // One message in, one message out and a state update, all in one atomic step.
 func ExampleDelivery_Settle() {
-	redis, err := redisx.StartEmbedded()
-	if err != nil {
-		panic(err)
-	}
-	defer redis.Close()
-	client := redis.Open()
-	defer client.Close()
+	client, stop := startRedis()
+	defer stop()
 
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		panic(err)
 	}
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Client: client, Reader: redis.Open(), Prefix: "shop:{0}:", ConsumerGroup: "indexer",
+		Client: client, Prefix: "shop:{0}:", ConsumerGroup: "indexer",
 	}, nil)
 	if err != nil {
 		panic(err)
@@ -102,13 +106,8 @@ func ExampleDelivery_Settle() {
 // One message at a time, in order: Window 1. Other Watermill subscribers call it Concurrency: 1. A nacked message comes
 // again after its delay, so that later messages may overtake it.
 func ExampleSubscriberConfig_oneAtATime() {
-	server, err := redisx.StartEmbedded()
-	if err != nil {
-		panic(err)
-	}
-	defer server.Close()
-	client := server.Open()
-	defer client.Close()
+	client, stop := startRedis()
+	defer stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)

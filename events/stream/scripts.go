@@ -288,7 +288,7 @@ const (
 	mayUnpark = '+'
 	mustWait  = '-'
 
-	afterFailure = "!" // after mustWait: a failed attempt, so Wake ignores the entry; less than any letter
+	afterFailure = "!" // after mustWait: a failed attempt, which Hasten ignores; less than any letter
 )
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 )
 
 // Sibling is a parked entry with the same key, and what [Delivery.SettleSiblings] writes for it.
@@ -59,6 +60,24 @@ func (d *Delivery) Defer(ctx context.Context, entries []string, delay time.Durat
 	}
 	if len(entries) > 0 {
 		d.sub.wakeReader()
+	}
+	return nil
+}
+
+// Hasten makes the parked entries of a key due that wait only for a delay, up to limit, the oldest first. Those whose
+// attempt failed keep their delay. It does nothing if the group or the stream does not exist.
+func Hasten(ctx context.Context, client redis.UniversalClient, prefix, topic, group, key string, limit int) error {
+	g := groupOf(client, prefix, topic, group)
+	entries, err := g.readParked(ctx, key, mustWait, labelOf(key, mustWait)+afterFailure+"\xff", limit)
+	if err == nil && len(entries) > 0 {
+		backs := make([]giveBack, len(entries))
+		for i, e := range entries {
+			backs[i] = giveBack{id: e.id, key: key, how: deferred, deaths: -1}
+		}
+		_, err = g.nackAs(ctx, parked, backs)
+	}
+	if err != nil && !noGroup(err) && !noStream(err) {
+		return fmt.Errorf("hasten what waits for %s in %s: %w", key, topic, err)
 	}
 	return nil
 }

@@ -121,3 +121,46 @@ func TestDeferredSiblingsWaitTogether(t *testing.T) {
 		t.Errorf("%d entries in the parked index; want the one that is still deferred", n)
 	}
 }
+
+func TestHastenedEntriesAreDueNow(t *testing.T) {
+	t.Parallel()
+	ctx, server := context.Background(), redistest.Start(t)
+	client := server.Client()
+	publishKeyed(t, client, "hot", 3)
+	w := start(t, server, "a", keyed(8, time.Minute))
+	hasten := func(key string) {
+		t.Helper()
+		if err := stream.Hasten(ctx, client, prefix, topic, group, key, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	failed := w.next()
+	if err := delivery(t, failed).Nack(ctx, time.Hour, true); err != nil {
+		t.Fatal(err)
+	}
+	failed.Ack()
+	inFlight := w.next()
+	hasten("hot") // changes neither what is in flight nor what may run next
+	w.none(300 * time.Millisecond)
+	inFlight.Ack()
+
+	deferred := w.next()
+	if err := delivery(t, deferred).Nack(ctx, time.Hour, false); err != nil {
+		t.Fatal(err)
+	}
+	deferred.Ack()
+	eventually(t, "all are parked", func() bool { return pending(t, client)["(parked)"] == 2 })
+	hasten("cold")
+	w.none(300 * time.Millisecond)
+	hasten("hot")
+	if m := w.next(); m.UUID != deferred.UUID {
+		t.Errorf("%s is next; want %s, which did not fail", m.UUID, deferred.UUID)
+	} else {
+		m.Ack()
+	}
+	w.none(300 * time.Millisecond)
+	if err := stream.Hasten(ctx, client, prefix, "nothing", group, "hot", 10); err != nil {
+		t.Errorf("a stream that does not exist: %v", err)
+	}
+}

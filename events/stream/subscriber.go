@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 )
 
 // Subscriber delivers entries of streams to a consumer group, and redelivers each until it is finished. It is
@@ -130,11 +131,16 @@ func (d draining) Subscribe(ctx context.Context, topic string) (<-chan *message.
 }
 
 func (s *Subscriber) group(topic, consumer string) *group {
-	key := func(kind string) string { return indexKey(s.cfg.Prefix, kind, topic, s.cfg.ConsumerGroup) }
+	g := groupOf(s.cfg.Client, s.cfg.Prefix, topic, s.cfg.ConsumerGroup)
+	g.consumer, g.start = consumer, s.cfg.OldestId
+	return g
+}
+
+func groupOf(client redis.UniversalClient, prefix, topic, name string) *group {
+	key := func(kind string) string { return indexKey(prefix, kind, topic, name) }
 	return &group{
-		redis: onceClient{s.cfg.Client}, stream: topic, name: s.cfg.ConsumerGroup, consumer: consumer,
+		redis: onceClient{client}, stream: topic, name: name, clock: new(clock),
 		due: key("due"), failures: key("failures"), parkedIndex: key("parked"), parkedLabels: key("labels"),
-		start: s.cfg.OldestId, clock: new(clock),
 	}
 }
 

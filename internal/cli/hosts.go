@@ -15,6 +15,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
 )
@@ -51,8 +52,8 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 		Use:   "clear HOST",
 		Short: "Lift the block of a host",
 		Long: "Lift the block of a host that told Lockstep to wait, or that did not answer, with the blocks of all\n" +
-			"its credentials; with --credential, only that one. Waiting changes begin within 90 s, slowly, so\n" +
-			"a host that still wants to be left alone gets few requests before it is blocked again. HOST is as\n" +
+			"its credentials; with --credential, only that one. Waiting changes begin at once, slowly, so a\n" +
+			"host that still wants to be left alone gets few requests before it is blocked again. HOST is as\n" +
 			"shown by hosts ls, with the port unless it is the default.",
 		Example: "  lockstep hosts clear git.example.com --redis redis://127.0.0.1:6379\n  lockstep hosts clear " +
 			"git.example.com --credential robot",
@@ -68,9 +69,9 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 				only = &name
 			}
 			return onShared(cmd, std, 30*time.Second, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set,
+				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
 			) error {
-				lifted, err := app.ReadHosts(cfg, client).Clear(ctx, host, only)
+				lifted, err := operate.LiftBlocks(ctx, set, app.ReadHosts(cfg, client), host, only)
 				if err != nil {
 					return err
 				}

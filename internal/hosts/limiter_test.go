@@ -79,7 +79,8 @@ func TestBlockIsSharedAndLifted(t *testing.T) {
 	if lifted := testenv.Must(r.Clear(t.Context(), forge, &none))(t); len(lifted) != 0 {
 		t.Errorf("lifted %+v", lifted)
 	}
-	if lifted := testenv.Must(r.Clear(t.Context(), forge, nil))(t); len(lifted) != 1 || lifted[0].Credential != "robot" {
+	if lifted := testenv.Must(r.Clear(t.Context(), forge, nil))(t); len(lifted) != 1 ||
+		lifted[0].Credential != "robot" || !slices.Equal(lifted[0].Waiting, []string{"acme/a", "acme/b"}) {
 		t.Errorf("lifted %+v", lifted)
 	}
 	j := other.Job("acme/b", false)

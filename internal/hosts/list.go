@@ -124,21 +124,27 @@ type Lifted struct {
 	Host   string `json:"host"`
 	Reason Reason `json:"reason"`
 	Limited
+	Waiting []string `json:"-"` // keys of the first repositories that wait
 }
 
+const hastened = 64 // repositories that ask at once after a block is lifted; the others within 90 s
+
 // Clear lifts the blocks of a host for all its credentials, or for one if not nil, and returns them.
-// Afterwards the number of jobs begins with one.
+// Afterwards the number of jobs begins with one. The caller makes the changes of Waiting due.
 func (r Reader) Clear(ctx context.Context, name string, credential *string) (lifted []Lifted, err error) {
 	all, err := r.read(ctx)
 	for _, s := range all {
 		if s.Host != name || s.until.IsZero() || credential != nil && *credential != s.Credential {
 			continue
 		}
-		if err := r.Redis.HSet(ctx, r.Prefix+hostInfix+s.Target.String(), "blocked", 0, "strikes", 0, "struck",
-			0).Err(); err != nil {
+		key := r.Prefix + hostInfix + s.Target.String()
+		pipe := r.Redis.TxPipeline()
+		pipe.HSet(ctx, key, "blocked", 0, "strikes", 0, "struck", 0)
+		waiting := pipe.ZRange(ctx, key+":queue", 0, hastened-1)
+		if _, err := pipe.Exec(ctx); err != nil {
 			return lifted, fmt.Errorf("lift the limits of %s: %w", name, err)
 		}
-		lifted = append(lifted, Lifted{name, s.reason, Limited{s.Credential, s.until}})
+		lifted = append(lifted, Lifted{name, s.reason, Limited{s.Credential, s.until}, waiting.Val()})
 	}
 	return lifted, err
 }
