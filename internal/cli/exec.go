@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -36,7 +38,8 @@ func newExecCommand(std term.Streams) *cobra.Command {
 			"\n" +
 			"A result is one JSON document from the results stream. The command replaces the lockstep process, so\n" +
 			"input, output, signals and exit code are its own. It runs in the tree and gets the tree's absolute\n" +
-			"path, its commit and its ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF.\n" +
+			"path, its commit and its ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF. Git trusts the tree,\n" +
+			"although it belongs to the workers' user.\n" +
 			"\n" +
 			"Exit codes when the command does not run: 1 nothing is published under the name or the volume\n" +
 			"failed, 2 wrong usage, 3 the result's tree is gone, 126 the command cannot be run, 127 command not\n" +
@@ -127,8 +130,24 @@ func become(t *tree.Tree, command, environ []string) error {
 		return fmt.Errorf("hand the pin to the command: %w", err)
 	}
 	cmd := exec.Cmd{Dir: t.Dir(), Env: append(slices.Clone(environ),
-		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir())}
-	return commandError(unix.Exec(path, command, cmd.Environ())) // the last of several values counts
+		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir(),
+		"GIT_OPTIONAL_LOCKS=0")}
+	cmd.Env = append(cmd.Env, gitConfig(environ, "safe.directory", t.Dir())...) // the tree belongs to the workers' user
+	return commandError(unix.Exec(path, command, cmd.Environ()))                // the last of several values counts
+}
+
+// gitConfig returns the variables that add a value to git's configuration, and to what environ adds to it already.
+func gitConfig(environ []string, key, value string) []string {
+	n := 0
+	for _, variable := range environ {
+		if count, ok := strings.CutPrefix(variable, "GIT_CONFIG_COUNT="); ok {
+			n, _ = strconv.Atoi(count)
+		}
+	}
+	return []string{
+		fmt.Sprintf("GIT_CONFIG_COUNT=%d", n+1), fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n, key),
+		fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, value),
+	}
 }
 
 func commandError(err error) error {

@@ -6,15 +6,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/storer"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	gogitserver "github.com/go-git/go-git/v5/plumbing/transport/server"
+	"github.com/go-git/go-git/v5/storage/filesystem"
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
@@ -64,6 +69,26 @@ func TestOtherServers(t *testing.T) {
 			_, err := w.volume.Sync(t.Context(), req)
 			testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
 		})
+	}
+}
+
+// TestGoGitOpensATree opens a tree in the way of docs/reading.md.
+func TestGoGitOpensATree(t *testing.T) {
+	onlySHA1(t)
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1", "dir/b": "2"})
+	commit := w.push(map[string]string{"a": "2"})
+	res := testenv.Must(w.volume.Sync(t.Context(), w.request("")))(t)
+	dir := testenv.Must(filepath.EvalSymlinks(filepath.Join(w.volume.Root(), res.Path)))(t)
+
+	objects := filesystem.Options{AlternatesFS: osfs.New(filepath.Join(dir, "../.."))}
+	storage := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, ".git")), cache.NewObjectLRUDefault(), objects)
+	head := testenv.Must(storer.ResolveReference(storage, plumbing.HEAD))(t)
+	found := testenv.Must(object.GetCommit(storage, head.Hash()))(t)
+	file := testenv.Must(found.File("a"))(t)
+	if content := testenv.Must(file.Contents())(t); head.Hash().String() != commit || content != "2" {
+		t.Errorf("%s with %q, want %s with 2", head.Hash(), content, commit)
 	}
 }
 
