@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -25,6 +27,7 @@ type maintainer struct {
 	locker    *locking.Locker       // nil if offline
 	redis     redis.UniversalClient // nil if offline
 	namespace events.Namespace
+	stderr    io.Writer // for progress
 }
 
 // maintenanceFlags select repositories on the volume.
@@ -86,7 +89,7 @@ func (f *maintenanceFlags) onVolume(
 			return err
 		}
 		defer volume.Close()
-		return fn(ctx, maintainer{volume: volume, namespace: cfg.Namespace()})
+		return fn(ctx, maintainer{volume: volume, namespace: cfg.Namespace(), stderr: std.Stderr})
 	}
 	if cfg.Redis == "" {
 		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service, or stop all workers and "+
@@ -119,29 +122,37 @@ func (f *maintenanceFlags) onVolume(
 		return err
 	}
 	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
-	return redisx.Explain(server, fn(ctx, maintainer{volume, locker, commands, cfg.Namespace()}))
+	return redisx.Explain(server, fn(ctx, maintainer{volume, locker, commands, cfg.Namespace(), std.Stderr}))
 }
 
 // each calls fn for the given repositories, or for all if there are none, and counts the errors. Only ctx
-// ends it early.
+// ends it early. It prints its progress on standard error every 10 s.
 func (m maintainer) each(
 	ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error,
 ) (failed int) {
+	var current atomic.Value // text
+	stop := every(progressEvery, func(context.Context) { fmt.Fprintln(m.stderr, current.Load()) })
+	defer stop()
+	done := 0
 	visit := func(repo events.RepoPath, err error) bool {
-		if fn(repo, err) != nil {
+		current.Store(fmt.Sprintf("%d repositories done, %d of them failed; now %s, since %s", done, failed, repo,
+			time.Now().Format(time.TimeOnly)))
+		if done++; fn(repo, err) != nil {
 			failed++
 		}
 		return ctx.Err() == nil
 	}
-	for _, repo := range repos {
-		if !visit(repo, nil) {
-			return failed
+	all := m.volume.Repos()
+	if len(repos) > 0 {
+		all = func(yield func(events.RepoPath, error) bool) {
+			for _, repo := range repos {
+				if !yield(repo, nil) {
+					return
+				}
+			}
 		}
 	}
-	if len(repos) > 0 {
-		return failed
-	}
-	for repo, err := range m.volume.Repos() {
+	for repo, err := range all {
 		if !visit(repo, err) {
 			break
 		}

@@ -21,26 +21,33 @@ const progressEvery = 10 * time.Second // shorter syncs print nothing
 func showProgress(
 	std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change,
 ) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
 	states := state.NewStore(client, cfg.Namespace())
 	began := time.Now()
-	var printed sync.WaitGroup
-	printed.Go(func() {
-		tick := time.NewTicker(progressEvery)
+	return every(progressEvery, func(ctx context.Context) {
+		if all, err := states.Activities(ctx); err == nil { // otherwise the result reports the problem
+			fmt.Fprintf(std.Stderr, "%s after %v: %s\n", change.Repo, time.Since(began).Round(time.Second),
+				progressText(all, change))
+		}
+	})
+}
+
+// every calls fn in intervals until stop, which waits for it. The context of fn ends then.
+func every(interval time.Duration, fn func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-			}
-			if all, err := states.Activities(ctx); err == nil { // otherwise the result reports the problem
-				fmt.Fprintf(std.Stderr, "%s after %v: %s\n", change.Repo, time.Since(began).Round(time.Second),
-					progressText(all, change))
+				fn(ctx)
 			}
 		}
 	})
-	return func() { cancel(); printed.Wait() }
+	return func() { cancel(); ended.Wait() }
 }
 
 // progressText returns the progress of a change or, if it is not running, of another change of its repository.

@@ -109,6 +109,32 @@ func TestPublishAndWaitPrintsProgress(t *testing.T) {
 	}
 }
 
+func TestTailAndVerifyPrintProgress(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
+	large(t, git, "acme/widgets")
+	gate := newGated(t, git)
+	proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root).AwaitLog("worker takes changes")
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: gate.url("acme/widgets")}))(t)
+	proctest.Must(0, app.PublishChange(t.Context(), server.Client(), events.DefaultNamespace, change))(t)
+
+	tail := proctest.Start(t, "tail", "acme/", "--count", "1", "--redis", server.URL())
+	other := proctest.Start(t, "tail", "other/", "--redis", server.URL())
+	tail.AwaitLog("acme/widgets after 1")
+	verify := proctest.Start(t, "repos", "verify", "acme/widgets", "--redis", server.URL(), "--root", root)
+	verify.AwaitLog("0 repositories done, 0 of them failed; now acme/widgets, since ")
+	gate.open()
+	for _, p := range []*proctest.Process{tail, verify} {
+		if code := p.AwaitExit(time.Minute); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	if log := other.Log.String(); strings.Contains(log, "acme/widgets") {
+		t.Errorf("tail of other repositories: %s", log)
+	}
+}
+
 func TestActivityOfDeadWorkerDisappears(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
