@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
 	"lockstep/internal/server"
+	"lockstep/internal/status"
 	"lockstep/internal/telemetry"
 )
 
@@ -197,6 +198,9 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	httpConfig.Changes, httpConfig.Repos = tracker, &operate.Repos{Cells: set}
 	httpConfig.Leases = &operate.Leases{Cells: set, Shared: true}
 	httpConfig.Streams, httpConfig.Hosts = figures, limits
+	shown := cfg.Config
+	shown.Redis = cfg.Redis.String() // of an embedded one, the settings have none
+	httpConfig.Verdict = status.Reader{Redis: client, Config: shown, Cells: set, Volume: ViewVolume}.Verdict
 	httpConfig.Letters, httpConfig.Watches = &operate.Letters{Cells: set}, &operate.Watches{Cells: set}
 	httpConfig.Outboxes = &operate.Outboxes{Cells: set}
 	placeAPI(cfg, &httpConfig, set, tracker)

@@ -19,11 +19,10 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/config"
+	"lockstep/events/stream"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
-	"lockstep/internal/status"
 	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
@@ -352,9 +351,9 @@ func (s *shell) typed(command string) (string, int) {
 
 // idle reports whether all changes are settled.
 func (s *shell) idle() bool {
-	cfg := config.Config{Redis: s.redis.URL(), Prefix: string(events.DefaultNamespace)}
-	status, err := status.Read(context.Background(), s.redis.Client(), cfg)
-	return err == nil && status.Unread == 0 && status.Pending == 0
+	changes, err := stream.Stats(context.Background(), s.redis.Client(), string(events.DefaultNamespace), events.DefaultNamespace.Changes())
+	workers, ok := changes.Group(events.WorkersGroup)
+	return err == nil && ok && workers.Lag == 0 && workers.Pending == 0
 }
 
 // startProxy starts an HTTP proxy that connects every CONNECT request to the Git server.

@@ -2,9 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
-	"io"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -13,7 +10,6 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
-	"lockstep/internal/hosts"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
 )
@@ -52,7 +48,8 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 			err := onCells(cmd, std, timeout, func(
 				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
 			) error {
-				read := readService(cfg, client, set)
+				service := status.Reader{Redis: client, Config: cfg, Cells: set, Volume: app.ViewVolume}
+				read := func(ctx context.Context) (term.Table, error) { return service.Read(ctx) }
 				if len(args) == 1 {
 					cell, err := set.Of(repo)
 					if err != nil {
@@ -66,14 +63,14 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 				if again {
 					return term.Follow(ctx, std, out, read)
 				}
-				status, err := read(ctx)
+				found, err := read(ctx)
 				if err != nil {
 					return err
 				}
-				if err := out.Show(std, status, status.Table); err != nil {
+				if err := out.Show(std, found, found.Table); err != nil {
 					return err
 				}
-				if all, ok := status.(allCells); ok {
+				if all, ok := found.(status.AllCells); ok {
 					return lacking(all.Missing)
 				}
 				return nil
@@ -88,64 +85,4 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().BoolVarP(&again, "watch", "w", false, "refresh every 2 s until interrupted")
 	out.Add(cmd)
 	return cmd
-}
-
-// statusTimeout limits the read of one cell among several.
-const statusTimeout = 1500 * time.Millisecond
-
-// readService returns what reads the state of the service: of the deployment, or of each cell.
-func readService(
-	cfg config.Config, client redis.UniversalClient, set *cells.Set,
-) func(context.Context) (term.Table, error) {
-	if set.IsSingle() {
-		cfg = app.InCell(cfg, set.Members()[0])
-		return func(ctx context.Context) (term.Table, error) { return status.Read(ctx, client, cfg) }
-	}
-	return func(ctx context.Context) (term.Table, error) {
-		all := allCells{Cells: []cellStatus{}}
-		for _, a := range cells.Gather(ctx, set.Members(), statusTimeout, func(
-			ctx context.Context, cell cells.Member,
-		) (status.Service, error) {
-			return status.Read(ctx, client, app.InCell(cfg, cell))
-		}) {
-			if a.Err != nil {
-				all.Missing = append(all.Missing, a.Missing())
-				continue
-			}
-			if all.Hosts == nil {
-				all.Hosts, all.withHosts = a.Value.Hosts, a.Value
-			}
-			a.Value.Hosts = nil
-			all.Cells = append(all.Cells, cellStatus{a.Name, a.Value})
-		}
-		return all, nil
-	}
-}
-
-// allCells is the output of status if there are several cells.
-type allCells struct {
-	Cells   []cellStatus    `json:"cells"`
-	Hosts   []hosts.Host    `json:"hosts,omitempty"`   // of all cells
-	Missing []cells.Missing `json:"missing,omitempty"` // that do not answer
-
-	withHosts status.Service // prints Hosts
-}
-
-type cellStatus struct {
-	Cell string `json:"cell"`
-	status.Service
-}
-
-func (a allCells) Table(w io.Writer) {
-	for i, c := range a.Cells {
-		if i > 0 {
-			fmt.Fprintln(w)
-		}
-		fmt.Fprintf(w, "cell\t%s\n", c.Cell)
-		c.Service.Table(w)
-	}
-	a.withHosts.HostRows(w)
-	for _, m := range a.Missing {
-		fmt.Fprintf(w, "\ncell\t%s\nhealth\t%s\n", m.Cell, "no answer: "+term.Printable(m.Error))
-	}
 }

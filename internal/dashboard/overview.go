@@ -168,11 +168,15 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	if err != nil {
 		return nil, err
 	}
+	unasked, err := d.cfg.Watches.Overdue(ctx, d.cfg.PollEvery > 0)
+	if err != nil {
+		return nil, err
+	}
 	o.Verdict = operate.Facts{
 		Watched: watched, Workers: o.Changes.Live, Silent: o.Changes.Consumers - o.Changes.Live, Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
-		Apps: o.FailingApps, Groups: waitsOf(streams),
+		Apps: o.FailingApps, Groups: waitsOf(streams), Unasked: unasked,
 	}.Verdict()
 	if d.cfg.Cells != nil {
 		o.Cells = d.cfg.Cells(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/cells"
 	"lockstep/internal/hosts"
 	"lockstep/internal/state"
 )
@@ -64,8 +65,15 @@ type Facts struct {
 	Boxes   int64           // repositories whose next notification to an app has failed
 	Apps    []string        // some of these apps
 	Full    bool            // the volume is nearly full
+	Unasked Unasked
 
 	Groups []GroupWait
+}
+
+// Unasked is how many repositories are not polled although a poll is due, because no scheduler runs.
+type Unasked struct {
+	Repos int64
+	Since time.Time
 }
 
 // GroupWait is how long the oldest entry of a consumer group is not settled.
@@ -92,6 +100,10 @@ func (f Facts) Verdict() Verdict {
 	}
 	if f.Workers == 0 {
 		needs(LookWorkers, "no worker takes changes")
+	}
+	if f.Unasked.Repos > 0 {
+		needs(LookWorkers, "no scheduler polls: %s overdue, since %s",
+			counted(f.Unasked.Repos, "repository is", "repositories are"), f.Unasked.Since.Format("2006-01-02T15:04:05Z"))
 	}
 	if f.Full {
 		needs(LookVolume, "the volume is nearly full")
@@ -136,15 +148,40 @@ func (f Facts) Verdict() Verdict {
 		}
 	}
 	v.Well = counted(f.Watched, "repository is watched", "repositories are watched") + ", " + f.failing()
+	v.Health = v.health()
+	return v
+}
+
+func (v Verdict) health() Health {
 	switch {
 	case len(v.Needs) > 0:
-		v.Health = HealthAttention
+		return HealthAttention
 	case len(v.Waits) > 0:
-		v.Health = HealthWaiting
-	default:
-		v.Health = HealthOK
+		return HealthWaiting
 	}
-	return v
+	return HealthOK
+}
+
+// MergeVerdicts returns the verdict on a service of several cells: what each has, after its name.
+func MergeVerdicts(byCell map[string]Verdict, missing []cells.Missing) Verdict {
+	all := Verdict{Needs: []Concern{}, Waits: []Concern{}}
+	if len(missing) > 0 {
+		all.Needs = append(all.Needs, Concern{"no answer from cell " + Listed(Names(missing)), LookWorkers})
+	}
+	var well []string
+	for _, cell := range slices.Sorted(maps.Keys(byCell)) {
+		v := byCell[cell]
+		for _, c := range v.Needs {
+			all.Needs = append(all.Needs, Concern{cell + ": " + c.Text, c.See})
+		}
+		for _, c := range v.Waits {
+			all.Waits = append(all.Waits, Concern{cell + ": " + c.Text, c.See})
+		}
+		well = append(well, cell+": "+v.Well)
+	}
+	all.Well = strings.Join(well, "; ")
+	all.Health = all.health()
+	return all
 }
 
 // failing says how many repositories fail.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/cells"
 	"lockstep/internal/hosts"
 	"lockstep/internal/state"
 )
@@ -48,9 +49,10 @@ func TestVerdict(t *testing.T) {
 		},
 		"the rest": {
 			Facts{
-				Dead: 2, Silent: 1, Full: true, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
+				Dead: 2, Silent: 1, Full: true, Unasked: Unasked{3, now}, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
 				Groups: []GroupWait{{"workers", "1-0", 4 * time.Minute}, {"indexer", "2-0", 6 * time.Minute}},
-			}, HealthAttention, []string{"no worker takes changes", "the volume is nearly full", "2 dead letters"}, []string{
+			}, HealthAttention, []string{"no worker takes changes",
+				"no scheduler polls: 3 repositories are overdue, since 2026-11-30T12:00:00Z", "the volume is nearly full", "2 dead letters"}, []string{
 				"notifications to ci, docs, scan and others about 7 repositories", "group indexer has not settled entry 2-0 for 6m0s",
 			}, "0 repositories are watched, none fails",
 		},
@@ -67,5 +69,20 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("%+v", v)
 			}
 		})
+	}
+}
+
+func TestVerdictOfSeveralCells(t *testing.T) {
+	t.Parallel()
+	v := MergeVerdicts(map[string]Verdict{
+		"eu-1": Facts{Watched: 1, Workers: 1, Dead: 1}.Verdict(), "eu-2": Facts{Workers: 1}.Verdict(),
+	}, []cells.Missing{{Cell: "eu-3"}})
+	want := []Concern{{"no answer from cell eu-3", LookWorkers}, {"eu-1: 1 dead letter", LookDead}}
+	if v.Health != HealthAttention || !slices.Equal(v.Needs, want) || len(v.Waits) != 0 ||
+		v.Well != "eu-1: 1 repository is watched, none fails; eu-2: 0 repositories are watched, none fails" {
+		t.Errorf("%+v", v)
+	}
+	if v := MergeVerdicts(map[string]Verdict{"eu-1": Facts{Workers: 1}.Verdict()}, nil); v.Health != HealthOK {
+		t.Errorf("%+v", v)
 	}
 }

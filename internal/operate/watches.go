@@ -32,6 +32,19 @@ func (w *Watches) Count(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
+// Overdue returns the repositories of the cells that answer whose polls are overdue: see [watch.Registry.Overdue].
+func (w *Watches) Overdue(ctx context.Context, usually bool) (all Unasked, err error) {
+	_, err = Each(ctx, w.Cells, func(cell cells.Member) error {
+		n, since, err := w.registry(cell).Overdue(ctx, usually)
+		all.Repos += n
+		if n > 0 {
+			all.Since = earlier(all.Since, since)
+		}
+		return err
+	})
+	return all, err
+}
+
 // Page lists cell by cell, each in order.
 func (w *Watches) Page(ctx context.Context, q watch.Query) (page watch.Page, err error) {
 	page.Watches = []watch.Watch{}

@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
@@ -66,5 +69,33 @@ func TestListHosts(t *testing.T) {
 	}
 	if left := time.Until(h.Until); left < 50*time.Second || left > 61*time.Second || !h.Limited[0].Until.Equal(h.Until) {
 		t.Errorf("until %v, %v", h.Until, h.Limited[0].Until)
+	}
+}
+
+func TestShowStatus(t *testing.T) {
+	t.Parallel()
+	failed := error(nil)
+	cfg := server.Config{
+		Metrics: http.NotFoundHandler(), Token: fixed("t0ken"),
+		Verdict: func(context.Context) (operate.Verdict, error) { return operate.Facts{Dead: 2}.Verdict(), failed },
+	}
+	get := func(token string) *httptest.ResponseRecorder {
+		t.Helper()
+		request := httptest.NewRequest("GET", "/api/v1/status", nil)
+		request.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		documented(t, cfg).ServeHTTP(w, request)
+		return w
+	}
+	var v operate.Verdict
+	w := get("t0ken")
+	if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil || w.Code != http.StatusOK || v.Health != operate.HealthAttention || len(v.Needs) != 2 {
+		t.Errorf("%d %s (%v)", w.Code, w.Body, err)
+	}
+	if w := get("wrong"); w.Code != http.StatusUnauthorized {
+		t.Errorf("%d without a token", w.Code)
+	}
+	if failed = errors.New("redis: connection refused"); get("t0ken").Code != http.StatusServiceUnavailable {
+		t.Errorf("%d without Redis", w.Code)
 	}
 }

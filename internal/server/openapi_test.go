@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -230,6 +231,7 @@ func everything() server.Config {
 		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: reposOf(nowhere), Reading: &server.Reading{}, Leases: &operate.Leases{},
 		Letters: &operate.Letters{}, Outboxes: &operate.Outboxes{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
+		Verdict: func(ctx context.Context) (operate.Verdict, error) { return operate.Verdict{}, nowhere.Ping(ctx).Err() },
 	}
 }
 
@@ -313,6 +315,7 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	}}
 	cfg.Reading.Feed, cfg.Reading.Followers = newFeed(t, redisServer, cfg.Reading), feed.NewFollowers(client, "", namespace, namespace)
 	cfg.Hosts = telemetry.NewHosts(hosts.Reader{Redis: client, Prefix: string(namespace)})
+	cfg.Verdict = func(ctx context.Context) (operate.Verdict, error) { return operate.Verdict{}, client.Ping(ctx).Err() }
 	handler := documented(t, cfg)
 	redisServer.Stop()
 	var requests sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/hosts"
+	"lockstep/internal/operate"
 	"lockstep/internal/telemetry"
 )
 
@@ -67,6 +68,10 @@ func listStreams(streams Streams) http.Handler {
 		}
 		return list, nil
 	})
+}
+
+func showVerdict(verdict func(context.Context) (operate.Verdict, error)) http.Handler {
+	return answering(func(r *http.Request) (any, error) { return verdict(r.Context()) })
 }
 
 func listHosts(list *telemetry.Hosts) http.Handler {

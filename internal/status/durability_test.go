@@ -39,7 +39,7 @@ func TestStatusWarnsOfRedisThatMayLoseWrites(t *testing.T) {
 			if tc.set != nil {
 				tc.set(t, client)
 			}
-			s := proctest.Must(Read(t.Context(), client, config.Config{Redis: server.URL(), Prefix: string(events.DefaultNamespace)}))(t)
+			s := proctest.Must(read(t.Context(), client, config.Config{Redis: server.URL(), Prefix: string(events.DefaultNamespace)}, nil, searchTimeout))(t)
 			var rows strings.Builder
 			s.Table(&rows)
 			var got string

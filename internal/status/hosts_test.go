@@ -31,7 +31,7 @@ func TestReadListsLimitedHosts(t *testing.T) {
 	screen := func() (Service, string) {
 		t.Helper()
 		cfg := config.Config{Redis: redisServer.URL(), Prefix: string(events.DefaultNamespace)}
-		s := proctest.Must(Read(t.Context(), client, cfg))(t)
+		s := proctest.Must(read(t.Context(), client, cfg, nil, searchTimeout))(t)
 		var rows strings.Builder
 		s.Table(&rows)
 		return s, term.Align(rows.String())

@@ -13,7 +13,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
@@ -24,6 +23,7 @@ import (
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
+	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -36,13 +36,9 @@ const (
 	rateBytes     = 2 << 20 // their approximate size
 )
 
-// Read returns the state of a service. Its cost does not depend on the size of the service: it searches for
-// leases and failures for a limited time.
-func Read(ctx context.Context, client redis.UniversalClient, cfg config.Config) (Service, error) {
-	return read(ctx, client, cfg, searchTimeout)
-}
-
-func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, search time.Duration) (Service, error) {
+func read(
+	ctx context.Context, client redis.UniversalClient, cfg config.Config, volume *volume.Volume, search time.Duration,
+) (Service, error) {
 	namespace := cfg.Namespace()
 	redisServer, err := cfg.RedisServer()
 	if err != nil {
@@ -62,13 +58,17 @@ func read(ctx context.Context, client redis.UniversalClient, cfg config.Config, 
 		func() (err error) { s.Notifications, err = notify.Waiting(ctx, client, namespace); return },
 		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
+		func() (err error) {
+			s.Unasked.Repos, s.Unasked.Since, err = watch.NewRegistry(client, namespace).Overdue(ctx, cfg.PollEvery > 0)
+			return err
+		},
 		func() error { return s.readUnwatched(ctx, client, namespace) },
 		func() error {
-			all, err := app.ReadHosts(cfg, client).List(ctx)
+			all, err := hosts.Reader{Redis: client, Prefix: string(cfg.Shared())}.List(ctx)
 			s.Hosts, s.local = hosts.Busy(all), time.Now()
 			return err
 		},
-		func() (err error) { s.Volume, err = readVolume(ctx, client, cfg); return },
+		func() (err error) { s.Volume, err = readVolume(ctx, client, namespace, volume); return },
 		func() (err error) {
 			s.Followers, err = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()).List(ctx)
 			return
@@ -263,8 +263,10 @@ func readReasons(
 }
 
 // readVolume returns the registered volume, with its free space if it is mounted here.
-func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Config) (*volumeStatus, error) {
-	id, err := client.Get(ctx, cfg.Namespace().Volume()).Result()
+func readVolume(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
+) (*volumeStatus, error) {
+	id, err := client.Get(ctx, namespace.Volume()).Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil // no worker has started yet
 	}
@@ -272,9 +274,8 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 		return nil, err
 	}
 	s := &volumeStatus{ID: id}
-	volume, err := app.ViewVolume(ctx, cfg, client)
-	if err != nil || volume == nil {
-		return s, err
+	if volume == nil {
+		return s, nil
 	}
 	space, err := volume.Space()
 	if err != nil {
@@ -288,7 +289,7 @@ func readVolume(ctx context.Context, client redis.UniversalClient, cfg config.Co
 func (s *Service) judge() {
 	facts := operate.Facts{
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
-		Failing: s.Repos.judged, Partial: !s.Repos.Complete,
+		Failing: s.Repos.judged, Partial: !s.Repos.Complete, Unasked: s.Unasked,
 		Full: s.Volume != nil && s.Volume.Size > 0 && s.Volume.Free < s.Volume.Size/20,
 	}
 	for _, g := range s.Groups {

@@ -46,6 +46,8 @@ type Service struct {
 	Volume       *volumeStatus   `json:"volume,omitempty"`
 	Followers    []feed.Follower `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
+	Unasked operate.Unasked `json:"-"`
+
 	now   time.Time // Redis time
 	local time.Time // when the hosts were read
 }

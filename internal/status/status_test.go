@@ -46,7 +46,7 @@ func TestReadReportsIncompleteSearch(t *testing.T) {
 	if leases.Complete || leases.Held != 1 {
 		t.Errorf("leases %+v, want the one of the activity, incomplete", leases)
 	}
-	status := proctest.Must(read(ctx, client, cfg, time.Nanosecond))(t)
+	status := proctest.Must(read(ctx, client, cfg, nil, time.Nanosecond))(t)
 	if got := status.Repos; got.Complete || got.Looked == 0 || got.Looked >= repos || got.Failing == 0 || len(got.Worst) != maxListed {
 		t.Errorf("repositories %+v, want some", got)
 	}
@@ -57,7 +57,7 @@ func TestReadReportsIncompleteSearch(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, screen.String())
 		}
 	}
-	status = proctest.Must(read(ctx, client, cfg, time.Minute))(t)
+	status = proctest.Must(read(ctx, client, cfg, nil, time.Minute))(t)
 	if got := status.Repos; !got.Complete || got.Looked != repos || got.Failing != repos/2 || !status.Leases.Complete {
 		t.Errorf("with enough time: %+v, %+v", got, status.Leases)
 	}

@@ -20,7 +20,7 @@ func TestUnwatchedWebhooksAreListed(t *testing.T) {
 	server := redistest.Start(t)
 	cfg := config.Config{Redis: server.URL(), Prefix: string(events.DefaultNamespace)}
 	show := func() (screen, text string) {
-		s := proctest.Must(Read(t.Context(), server.Client(), cfg))(t)
+		s := proctest.Must(read(t.Context(), server.Client(), cfg, nil, searchTimeout))(t)
 		var rows strings.Builder
 		s.Table(&rows)
 		return term.Align(rows.String()), string(proctest.Must(json.Marshal(s))(t))

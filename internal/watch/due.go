@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,6 +52,40 @@ func (r *Registry) EnqueueDue(
 		next = time.Duration(maxInterval)
 	}
 	return int(reply[0]), next, nil
+}
+
+// Overdue returns how many repositories, among the first 1,000, have a poll that was due a minute ago, and since when the
+// first is due. While any scheduler runs, there are none. A watch without an interval is polled if usually is set.
+func (r *Registry) Overdue(ctx context.Context, usually bool) (n int64, since time.Time, err error) {
+	now, err := r.redis.Time(ctx).Result()
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("count overdue polls: %w", err)
+	}
+	due, err := r.redis.ZRangeByScoreWithScores(ctx, r.namespace.Poll(), &redis.ZRangeBy{
+		Min: "-inf", Max: strconv.FormatInt(now.Add(-time.Minute).UnixMilli(), 10), Count: maxDue,
+	}).Result()
+	if err != nil || len(due) == 0 {
+		return 0, time.Time{}, err
+	}
+	pipe := r.redis.Pipeline()
+	sets := make([]*redis.SliceCmd, len(due))
+	for i, z := range due {
+		sets[i] = pipe.HMGet(ctx, r.ofPrefix()+z.Member.(string), "interval", "usual")
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return 0, time.Time{}, fmt.Errorf("count overdue polls: %w", err)
+	}
+	for i, set := range sets {
+		interval, _ := set.Val()[0].(string)
+		usual, _ := set.Val()[1].(string)
+		if ms, _ := strconv.ParseFloat(interval, 64); ms <= 0 && (usual != "1" || !usually) {
+			continue
+		}
+		if n++; since.IsZero() {
+			since = time.UnixMilli(int64(due[i].Score)).UTC()
+		}
+	}
+	return n, since, nil
 }
 
 // Interval is the time between polls of a remote. The zero Interval uses the setting poll-every.

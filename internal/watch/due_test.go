@@ -66,6 +66,31 @@ func TestDueRepositoryIsPolledOncePerInterval(t *testing.T) {
 	}
 }
 
+func TestOverduePollsAreCounted(t *testing.T) {
+	b := newBench(t)
+	never := of(t, "docs", "acme/never", "")
+	never.Poll = watch.Never
+	often := of(t, "docs", "acme/often", "")
+	often.Poll = watch.Interval(time.Minute)
+	b.put(of(t, "docs", "acme/usual", ""), never, often)
+	overdue := func(usually bool, want int64) {
+		t.Helper()
+		n, since, err := b.Overdue(t.Context(), usually)
+		if err != nil || n != want || since.IsZero() != (want == 0) || want > 0 && time.Since(since) < time.Minute {
+			t.Errorf("%d overdue since %v (%v), want %d", n, since, err, want)
+		}
+	}
+	overdue(true, 0)
+	long := float64(b.client.Time(t.Context()).Val().Add(-time.Hour).UnixMilli())
+	for _, key := range []string{"acme/usual", "acme/never", "acme/often", "acme/gone"} {
+		b.client.ZAdd(t.Context(), pollKey, redis.Z{Score: long, Member: key})
+	}
+	overdue(true, 2)
+	overdue(false, 1)
+	b.enqueueDue(10, time.Minute)
+	overdue(true, 0)
+}
+
 func TestAddedAppDoesNotPostponeThePollForTheOthers(t *testing.T) {
 	b := newBench(t)
 	b.put(of(t, "docs", "acme/widgets", ""), of(t, "ci", "acme/widgets", ""))
