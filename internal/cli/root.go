@@ -29,7 +29,7 @@ func newRootCommand(std term.Streams) *cobra.Command {
 		newTailCommand(std), newReposCommand(std), newDeadCommand(std), newDoctorCommand(std), newExecCommand(std),
 		newDemoCommand(std))
 	addGroup(root, &cobra.Group{ID: "advanced", Title: "Advanced commands:"},
-		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std),
+		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std), newWorkersCommand(std),
 		newCellsCommand(std), newTokensCommand(std), newFollowCommand(std),
 		newWorkspaceCommand(std), newReconcileCommand(std), newExportCommand(std), newImportCommand(std),
 		newConfigCommand(std), newHealthcheckCommand(std), newVersionCommand(std))

@@ -168,8 +168,12 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	if err != nil {
 		return nil, err
 	}
+	workers, _, err := d.cfg.Workers.List(ctx)
+	if err != nil {
+		return nil, err
+	}
 	o.Verdict = operate.Facts{
-		Watched: watched, Workers: o.Changes.Live, Silent: o.Changes.Consumers - o.Changes.Live, Dead: o.Dead,
+		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers), Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
 		Apps: o.FailingApps, Groups: waitsOf(streams),

@@ -50,6 +50,7 @@ type Config struct {
 	Leases    *operate.Leases
 	Letters   *operate.Letters
 	Outboxes  *operate.Outboxes
+	Workers   *operate.Workers
 	Streams   Streams
 	Slots     int              // slots of each worker, for /api/v1/scale
 	Hosts     *telemetry.Hosts // limits of requests to hosts
@@ -165,6 +166,10 @@ func mount(cfg Config) *routes {
 		mux.Handle("GET /api/v1/outboxes", guarded(cfg, listOutboxes(cfg.Outboxes)))
 		mux.Handle("GET /api/v1/outboxes/{app}", guarded(cfg, showOutbox(cfg.Outboxes)))
 		mux.Handle("POST /api/v1/outboxes/{app}/send", guarded(cfg, sendOutbox(cfg.Outboxes)))
+	}
+	if cfg.Workers != nil {
+		mux.Handle("GET /api/v1/workers", listWorkers(cfg.Workers))
+		mux.Handle("DELETE /api/v1/workers/{name}", guarded(cfg, removeWorker(cfg.Workers)))
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
