@@ -42,7 +42,7 @@ func (d *Dashboard) livePages() []*page {
 		{name: "results", path: "/dashboard/results", title: "Results", every: refreshEvery, load: d.loadResults,
 			params: []string{"repo", "outcome", "app"}, parts: []string{"results"}},
 		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true,
-			load: d.loadDead, params: []string{"repo", "reason", "app", "order", "after"}, parts: []string{"letters"}},
+			load: d.loadDead, params: append([]string{"order", "after"}, deadFilters...), parts: []string{"letters"}},
 		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * refreshEvery, expensive: true,
 			load: d.loadWatches, params: []string{"prefix", "app", "after"}, parts: []string{"watches"}},
 		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * refreshEvery, expensive: true,

@@ -19,7 +19,7 @@ func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration,
 		"percent": percent, "lookAt": lookAt,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "keep": keep, "lack": lack, "word": word, "ref": refName,
 		"failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
@@ -206,4 +206,15 @@ func link(path string, pairs ...string) string {
 		return path
 	}
 	return path + "?" + query.Encode()
+}
+
+// keep is link with the parameters of a list's query, but not its page.
+func keep(path string, query map[string]string, pairs ...string) string {
+	var kept []string
+	for name, value := range query {
+		if name != "after" && name != "n" {
+			kept = append(kept, name, value)
+		}
+	}
+	return link(path, append(kept, pairs...)...)
 }

@@ -157,7 +157,8 @@ func mount(cfg Config) *routes {
 		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Leases)))
 	}
 	if cfg.Letters != nil {
-		mux.Handle("GET /api/v1/dead", listDead(cfg.Letters))
+		mux.Handle("GET /api/v1/dead", listDead(cfg.Letters, cfg.admin))
+		mux.Handle("POST /api/v1/dead/retry", guarded(cfg, retryDead(cfg.Letters)))
 		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Get)))
 		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, oneDead(cfg.Letters.Retry)))
 		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Drop)))
@@ -200,9 +201,8 @@ func mount(cfg Config) *routes {
 func mountRepos(mux *routes, cfg Config) {
 	var list, show http.Handler
 	if cfg.Repos != nil {
-		guard := cfg.guard()
-		admin := func(r *http.Request) bool { return guard.Check(r) == nil }
-		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, admin)
+		list, show = listRepos(cfg.Repos, cfg.admin), showRepo(cfg.Repos, cfg.admin)
+		mux.Handle("DELETE /api/v1/repos/{repo...}", guarded(cfg, removeRepo(cfg.Repos)))
 	}
 	if s := cfg.Reading; s != nil {
 		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.showReadable)
