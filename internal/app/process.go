@@ -199,6 +199,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	httpConfig.Streams, httpConfig.Hosts = figures, limits
 	httpConfig.Letters, httpConfig.Watches = &operate.Letters{Cells: set}, &operate.Watches{Cells: set}
 	httpConfig.Outboxes, httpConfig.Workers = &operate.Outboxes{Cells: set}, &operate.Workers{Cells: set}
+	httpConfig.Results = &operate.Results{Cells: set}
 	placeAPI(cfg, &httpConfig, set, tracker)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http

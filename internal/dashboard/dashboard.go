@@ -33,6 +33,7 @@ type Config struct {
 	Watches    *operate.Watches
 	Activities Activities       // work in progress; optional
 	Hosts      *telemetry.Hosts // limits of requests to hosts
+	Outcomes   *operate.Results // single ones
 	Workers    *operate.Workers // of all cells
 	// notifications; by default read from Redis
 	Outboxes  *operate.Outboxes
@@ -87,8 +88,8 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
 		return nil, errors.New("dashboard: Config.Redis, Results, Changes and Group are required")
 	case cfg.Leases == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil ||
-		cfg.Hosts == nil || cfg.Workers == nil:
-		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos, Watches, Hosts and Workers are required")
+		cfg.Hosts == nil || cfg.Workers == nil || cfg.Outcomes == nil:
+		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos, Watches, Hosts, Workers and Outcomes are required")
 	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
 		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
 	case cfg.Log == nil:
@@ -138,6 +139,7 @@ func (d *Dashboard) routes() *http.ServeMux {
 	mux.Handle("POST /dashboard/repo/sync", d.action(d.syncNow))
 	mux.Handle("POST /dashboard/outbox/send", d.action(d.sendNow))
 	mux.Handle("POST /dashboard/workers/remove", d.action(d.removeWorker))
+	mux.Handle("GET /dashboard/result", d.forAdmins(d.showResult))
 	mux.Handle("GET /dashboard/dead/letter", d.forAdmins(d.showLetter))
 	mux.Handle("POST /dashboard/dead/retry", d.action(d.retry))
 	mux.Handle("GET /dashboard/dead/retry-all", d.forAdmins(d.confirmRetryAll))

@@ -37,10 +37,10 @@ func (d *Dashboard) livePages() []*page {
 		},
 		{
 			name: "webhooks", path: "/dashboard/webhooks", title: "Webhooks", every: 2 * refreshEvery,
-			load: d.loadWebhooks, params: []string{"q", "verdict"}, parts: []string{"hooks"},
+			load: d.loadWebhooks, params: []string{"q", "verdict", "n"}, parts: []string{"hooks"},
 		},
 		{name: "results", path: "/dashboard/results", title: "Results", every: refreshEvery, load: d.loadResults,
-			params: []string{"repo", "outcome", "app"}, parts: []string{"results"}},
+			params: []string{"repo", "outcome", "app", "class", "n"}, parts: []string{"results"}},
 		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true,
 			load: d.loadDead, params: append([]string{"order", "after"}, deadFilters...), parts: []string{"letters"}},
 		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * refreshEvery, expensive: true,

@@ -19,7 +19,7 @@ func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration,
 		"percent": percent, "lookAt": lookAt,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "keep": keep, "lack": lack, "word": word, "ref": refName,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "keep": keep, "pages": pagesOf, "lack": lack, "word": word, "ref": refName,
 		"failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
@@ -217,4 +217,15 @@ func keep(path string, query map[string]string, pairs ...string) string {
 		}
 	}
 	return link(path, append(kept, pairs...)...)
+}
+
+// pages are the links to the pages of a list: Param has the next one, which is "" on the last.
+type pages struct {
+	Path        string
+	Query       map[string]string
+	Param, Next string
+}
+
+func pagesOf(path string, query map[string]string, param, next string) pages {
+	return pages{path, query, param, next}
 }

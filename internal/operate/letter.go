@@ -72,6 +72,7 @@ func (l *Letter) read(entry stream.Letter) json.Marshaler {
 	}
 	if r, err := events.ParseResult(msg.Payload); err == nil {
 		l.Repo, l.Type, l.App, l.Ref, l.Job = r.Repo.String(), string(r.Type), r.App, r.Ref.String(), r.ID
+		l.App = cmp.Or(l.App, entry.Original["app"]) // of a notification
 		return r
 	}
 	return nil

@@ -51,6 +51,7 @@ type Config struct {
 	Letters   *operate.Letters
 	Outboxes  *operate.Outboxes
 	Workers   *operate.Workers
+	Results   *operate.Results
 	Streams   Streams
 	Slots     int              // slots of each worker, for /api/v1/scale
 	Hosts     *telemetry.Hosts // limits of requests to hosts
@@ -167,6 +168,15 @@ func mount(cfg Config) *routes {
 		mux.Handle("GET /api/v1/outboxes", guarded(cfg, listOutboxes(cfg.Outboxes)))
 		mux.Handle("GET /api/v1/outboxes/{app}", guarded(cfg, showOutbox(cfg.Outboxes)))
 		mux.Handle("POST /api/v1/outboxes/{app}/send", guarded(cfg, sendOutbox(cfg.Outboxes)))
+	}
+	if cfg.Results != nil {
+		mux.Handle("GET /api/v1/results/{id...}", guarded(cfg, answering(func(r *http.Request) (any, error) {
+			result, err := cfg.Results.Get(r.Context(), r.PathValue("id"))
+			if errors.Is(err, operate.ErrNoResult) {
+				err = problem{err, http.StatusNotFound}
+			}
+			return result, err
+		})))
 	}
 	if cfg.Workers != nil {
 		mux.Handle("GET /api/v1/workers", listWorkers(cfg.Workers))
