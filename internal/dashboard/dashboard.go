@@ -43,6 +43,7 @@ type Config struct {
 	Cells func(context.Context) []Cell
 	// bytes on the local volume, false if unknown; optional
 	Size func(events.RepoPath) (int64, bool)
+	Full func() bool // the local volume is nearly full; optional
 	// published tree on the local volume, "" if unknown; optional
 	Tree func(repo events.RepoPath, ref events.Ref, commit string) string
 	// adds a change to Changes; nil disables Sync now

@@ -178,3 +178,11 @@ func TestOutboxIsShownAndSent(t *testing.T) {
 		t.Errorf("failed: %d, want 503", resp.StatusCode)
 	}
 }
+
+func TestFullVolumeNeedsAPerson(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, func(cfg *Config) { cfg.Full = func() bool { return true } })
+	if page := d.page("/", nil); !strings.Contains(page, `<a href="/dashboard/repos?sort=size">the volume is nearly full</a>`) {
+		t.Errorf("the verdict does not say so: %s", page)
+	}
+}

@@ -176,7 +176,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers), Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
-		Apps: o.FailingApps, Groups: waitsOf(streams),
+		Apps: o.FailingApps, Groups: waitsOf(streams), Full: d.cfg.Full != nil && d.cfg.Full(),
 	}.Verdict()
 	if d.cfg.Cells != nil {
 		o.Cells = d.cfg.Cells(ctx)

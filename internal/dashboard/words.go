@@ -34,6 +34,8 @@ func lookAt(see operate.Look) string {
 		return "/dashboard/repos?state=failing&sort=failures"
 	case operate.LookNotify:
 		return "/dashboard/outbox"
+	case operate.LookVolume:
+		return "/dashboard/repos?sort=size"
 	}
 	return "/dashboard/" + string(see) // named alike
 }

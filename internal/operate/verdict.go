@@ -75,6 +75,9 @@ type GroupWait struct {
 	Wait  time.Duration
 }
 
+// NearlyFull reports whether a volume has less than a twentieth of its size free. A size of 0 is unknown.
+func NearlyFull(free, size int64) bool { return size > 0 && free < size/20 }
+
 // longWait is how old an unsettled entry may be.
 const longWait = 5 * time.Minute
 

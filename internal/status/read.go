@@ -298,7 +298,7 @@ func (s *Service) judge() {
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
 		Lost:    s.Lost,
 		Failing: s.Repos.judged, Partial: !s.Repos.Complete,
-		Full: s.Volume != nil && s.Volume.Size > 0 && s.Volume.Free < s.Volume.Size/20,
+		Full: s.Volume != nil && operate.NearlyFull(s.Volume.Free, s.Volume.Size),
 	}
 	for _, g := range s.Groups {
 		wait := time.Duration(g.OldestMS) * time.Millisecond
