@@ -166,7 +166,7 @@ func (d Disposer) giveUp(
 	if reason == "" {
 		err = delivery.Settle(ctx, s)
 	} else {
-		err = delivery.DeadLetter(ctx, reason, OneLine(cause), s)
+		err = delivery.DeadLetter(ctx, reason, events.ClassOf(cause), OneLine(cause), s)
 	}
 	if err == nil && d.OnGiveUp != nil {
 		d.OnGiveUp(msg, cause, delivery.Attempt())

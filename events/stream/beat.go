@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -76,13 +77,25 @@ func (s *subscription) sweep(ctx context.Context) {
 	s.removeDeadConsumers(ctx)
 }
 
-// removeDeadConsumers removes consumers, such as those of killed processes, that have sent no heartbeat for
-// long and have nothing pending. It is safe for live consumers: their next heartbeat re-creates them.
+const (
+	missingFor  = 7 * 24 * time.Hour // how long a consumer that did not leave stays in the group
+	mostMissing = 100                // such consumers that a group keeps
+)
+
+// removeDeadConsumers removes consumers that have sent no heartbeat for long and have nothing pending, such as those of
+// killed processes. Others keep missing, so that operators see them: for a week, unless this consumer has started on the
+// same host since, which a restarted process does. It is safe for live consumers: their next heartbeat re-creates them.
 func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	err := withTimeout(ctx, func(ctx context.Context) error {
-		all, err := s.group.redis.XInfoConsumers(ctx, s.group.stream, s.group.name).Result()
+		missing := 0
+		all, err := Consumers(ctx, s.group.redis, s.group.stream, s.group.name)
 		for _, c := range all {
-			if err == nil && c.Pending == 0 && c.Idle > 10*s.cfg.MaxIdleTime {
+			replaced := hostOf(c.Name) == hostOf(s.group.consumer) && c.Idle > time.Since(s.started)
+			dead := c.Idle > 10*s.cfg.MaxIdleTime || replaced && c.Idle > LiveFor
+			if err != nil || c.Pending > 0 || !dead {
+				continue
+			}
+			if missing++; replaced || c.Idle > missingFor || missing > mostMissing {
 				err = s.group.leave(ctx, c.Name)
 			}
 		}
@@ -91,6 +104,12 @@ func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	if err != nil {
 		s.log.DebugContext(ctx, "cannot remove dead consumers", "stream", s.group.stream, "error", err)
 	}
+}
+
+// hostOf returns the host in the name of a consumer; see [UniqueConsumer].
+func hostOf(consumer string) string {
+	parts := strings.Split(consumer, "-")
+	return strings.Join(parts[:max(len(parts)-2, 0)], "-")
 }
 
 // LiveFor is how long a consumer counts as live after its last heartbeat or read.

@@ -3,6 +3,7 @@ package stream_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -197,6 +198,34 @@ func TestCloseFromAHandlerReturnsAfterTheGrace(t *testing.T) {
 	m.Ack() // too late: the entry was returned
 	if n := pending(t, client)["(parked)"]; n != 1 {
 		t.Errorf("%d entries wait to be delivered again; want 1", n)
+	}
+}
+
+func TestDeadConsumerIsMissingUntilItIsReplacedOrRemoved(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	server := redistest.StartReal(t)
+	client := server.Client()
+	client.XGroupCreateMkStream(ctx, topic, group, "0")
+	for _, name := range []string{"pod-a-1-x", "pod-b-1-x"} {
+		client.XGroupCreateConsumer(ctx, topic, group, name)
+	}
+	time.Sleep(5 * time.Millisecond) // they are idle for longer than the consumer below runs
+	start(t, server, "pod-a-1-y", func(c *stream.SubscriberConfig) {
+		c.MaxIdleTime, c.ClaimInterval = 50*time.Millisecond, 20*time.Millisecond
+	})
+	start(t, server, "pod-c-1-x", func(c *stream.SubscriberConfig) { c.ClaimInterval = 20 * time.Millisecond })
+	eventually(t, "the one whose host came back is gone", func() bool { return !slices.Contains(consumers(t, client), "pod-a-1-x") })
+	if names := consumers(t, client); !slices.Contains(names, "pod-b-1-x") || len(names) != 3 {
+		t.Errorf("consumers %v; want the one on another host too", names)
+	}
+	for range 2 {
+		if gone, err := stream.RemoveConsumer(ctx, client, topic, group, "pod-b-1-x"); !gone || err != nil {
+			t.Errorf("%t, %v", gone, err)
+		}
+	}
+	if names := consumers(t, client); len(names) != 2 {
+		t.Errorf("consumers %v", names)
 	}
 }
 

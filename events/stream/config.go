@@ -127,7 +127,7 @@ func (noObserver) Lapsed(string, string)                  {}
 
 func (c SubscriberConfig) withDefaults(logger watermill.LoggerAdapter) (SubscriberConfig, error) {
 	c.Prefix = cmp.Or(c.Prefix, string(events.DefaultNamespace))
-	c.Consumer = cmp.Or(c.Consumer, uniqueConsumer())
+	c.Consumer = cmp.Or(c.Consumer, UniqueConsumer())
 	c.Dead = cmp.Or(c.Dead, c.Prefix+"dead")
 	c.DeadCap = cmp.Or(c.DeadCap, 100_000)
 	c.Window = cmp.Or(c.Window, 1024)
@@ -221,8 +221,8 @@ func (c SubscriberConfig) refused() string {
 
 var startID = regexp.MustCompile(`^\d{1,20}(-\d{1,20})?$`)
 
-// uniqueConsumer returns a name that no earlier process on this host has used.
-func uniqueConsumer() string {
+// UniqueConsumer returns the name of a consumer that no earlier process has used: host, process ID, and random text.
+func UniqueConsumer() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"

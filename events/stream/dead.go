@@ -37,6 +37,7 @@ type Letter struct {
 	ID       string    // ID in the dead stream
 	At       time.Time // when the entry was dead-lettered
 	Reason   string    // a word or two, to group by
+	Class    string    // kind of fault; "" if unknown
 	Error    string    // one line
 	Attempts int
 
@@ -203,7 +204,7 @@ func parseLetter(e redis.XMessage) Letter {
 		}
 	}
 	text := func(name string) string { s, _ := e.Values[name].(string); return s }
-	l.Reason, l.Error, l.Truncated = text("reason"), text("error"), text("truncated")
+	l.Reason, l.Class, l.Error, l.Truncated = text("reason"), text("class"), text("error"), text("truncated")
 	l.Stream, l.Group, l.Consumer, l.Entry = text("stream"), text("group"), text("consumer"), text("entry")
 	l.Attempts, _ = strconv.Atoi(text("attempts"))
 	l.At = events.EntryTime(e.ID)

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
@@ -27,7 +28,7 @@ func giveUp(t testing.TB, w *worker, n int, reason string) {
 	t.Helper()
 	for range n {
 		m := w.next()
-		if err := delivery(t, m).DeadLetter(context.Background(), reason, "remote says no", stream.Settlement{}); err != nil {
+		if err := delivery(t, m).DeadLetter(context.Background(), reason, events.ClassAuth, "remote says no", stream.Settlement{}); err != nil {
 			t.Fatal(err)
 		}
 		m.Ack()

@@ -259,7 +259,7 @@ func (s *subscription) stillMine(former *Delivery, e entry) bool {
 
 func (s *subscription) deadLetterUndecodable(ctx context.Context, d *Delivery, cause error) {
 	defer d.cancel(nil)
-	err := d.DeadLetter(ctx, "undecodable", cause.Error(), Settlement{})
+	err := d.DeadLetter(ctx, "undecodable", "", cause.Error(), Settlement{})
 	if err != nil {
 		s.log.ErrorContext(ctx, "cannot dead-letter an undecodable entry; it will be redelivered",
 			"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.Dead, "error", err)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"lockstep/events"
 )
 
 // Settlement is the data to write when an entry is finished. On Cluster, all keys share the stream's hash tag.
@@ -57,10 +59,11 @@ func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 }
 
 // DeadLetter is [Delivery.Settle] for an entry that is given up. It also adds a letter with the entry's
-// fields, each name prefixed by "original:", to the dead stream. reason is a word or two, to group by; cause
-// is one line about what failed, and must not contain a secret.
-func (d *Delivery) DeadLetter(ctx context.Context, reason, cause string, s Settlement) error {
-	return d.settle(ctx, Dead, &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, reason, cause, d.attempt}, s)
+// fields, each name prefixed by "original:", to the dead stream. reason is a word or two, to group by, as is class, the
+// kind of fault; cause is one line about what failed, and must not contain a secret.
+func (d *Delivery) DeadLetter(ctx context.Context, reason string, class events.Class, cause string, s Settlement) error {
+	letter := &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, reason, string(class), cause, d.attempt}
+	return d.settle(ctx, Dead, letter, s)
 }
 
 func (d *Delivery) settle(ctx context.Context, how string, letter *deadLetter, s Settlement) error {
@@ -106,10 +109,10 @@ func (g *Guard) refused() error {
 }
 
 type deadLetter struct {
-	stream        string
-	cap           int64
-	reason, cause string
-	attempts      int
+	stream               string
+	cap                  int64
+	reason, class, cause string
+	attempts             int
 }
 
 // settleCall is the input of one call of the settle script.
@@ -139,7 +142,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 	keys, args := c.keys, append(c.args, id, owner)
 	if dead != nil {
 		keys = append(keys, dead.stream)
-		args = append(args, 1, dead.cap, dead.reason, dead.cause, dead.attempts)
+		args = append(args, 1, dead.cap, dead.reason, dead.class, dead.cause, dead.attempts)
 	} else {
 		args = append(args, 0)
 	}

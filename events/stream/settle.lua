@@ -9,7 +9,7 @@
 --         and 0, or 1 to release the guard's lease unless someone waits for it, followed by the range of labels
 --         of the entry's siblings for ZRANGEBYLEX
 --         number of entries, at most 256; then for each its ID, the name that it must be pending under, and
---         0, or 1 for a dead letter, followed by the stream's cap, reason, error and attempts
+--         0, or 1 for a dead letter, followed by the stream's cap, reason, class, error and attempts
 --         number of outputs; for each the number of its fields and values, and these
 --         number of hashes; for each 1 to clear it first, else 0, ms until it expires, or 0, the number of fields to
 --         remove, and these, the number of its fields and values, and these
@@ -44,7 +44,7 @@ if arg() == '1' then
 end
 for n = 1, tonumber(arg()) do
   local e = {id = arg(), owner = arg(), outputs = {}, hashes = {}}
-  if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), error = arg(), attempts = arg()} end
+  if arg() == '1' then e.dead = {key = key(), cap = arg(), reason = arg(), class = arg(), error = arg(), attempts = arg()} end
   for i = 1, tonumber(arg()) do e.outputs[i] = {key = key(), fields = list()} end
   for i = 1, tonumber(arg()) do e.hashes[i] = {key = key(), clear = arg() == '1', expire = arg(), drop = list(), fields = list()} end
   entries[n] = e
@@ -98,7 +98,7 @@ end
 
 local function add_dead_letter(id, dead)
   local at = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-  local letter = {'reason', dead.reason, 'error', dead.error, 'attempts', dead.attempts,
+  local letter = {'reason', dead.reason, 'class', dead.class, 'error', dead.error, 'attempts', dead.attempts,
     'stream', stream, 'group', group, 'entry', id, 'consumer', consumer, 'at', at}
   local original = redis.call('XRANGE', stream, id, id)[1]
   local fields = original and original[2] or {}

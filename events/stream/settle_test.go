@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
 )
@@ -43,7 +44,7 @@ func TestSettleIsAtomicAndHappensOnce(t *testing.T) {
 	if err := d.Settle(m.Context(), result()); err != nil {
 		t.Fatalf("again: %v", err)
 	}
-	if err := d.DeadLetter(m.Context(), "", "", stream.Settlement{}); !errors.Is(err, stream.ErrNotOwner) {
+	if err := d.DeadLetter(m.Context(), "", "", "", stream.Settlement{}); !errors.Is(err, stream.ErrNotOwner) {
 		t.Errorf("DeadLetter after Settle: %v; want ErrNotOwner", err)
 	}
 	clean(t, client)
@@ -216,7 +217,7 @@ func TestDeadLetterKeepsTheOriginalFields(t *testing.T) {
 	m := w.next()
 	d := delivery(t, m)
 	w.gate.loseReply.Store(1)
-	if err := d.DeadLetter(ctx, "retries exhausted", "remote says no", result()); err != nil {
+	if err := d.DeadLetter(ctx, "retries exhausted", events.ClassAuth, "remote says no", result()); err != nil {
 		t.Fatal(err)
 	}
 	m.Ack()

@@ -34,7 +34,7 @@ type GroupStatistics struct {
 	Parked    int64 // pending entries that wait to be redelivered
 	Due       int64 // pending entries with a due time; if fewer than Pending, the next sweep adds the rest
 	Late      int64 // entries past their due time; many mean too few or slow consumers
-	Consumers int   // consumers, including recently dead ones
+	Consumers int   // consumers, including missing ones
 	// consumers with a heartbeat or read within LiveFor; before Redis 7.2 only a [Subscriber] counts as live
 	// while it is idle
 	Live   int
@@ -183,7 +183,7 @@ func GroupCursor(ctx context.Context, client redis.UniversalClient, topic, group
 	return "", nil
 }
 
-// Consumers returns the consumers of a group, including those that crashed recently, the most recently active
+// Consumers returns the consumers of a group, including those that crashed, the most recently active
 // first. A group that does not exist has none. A consumer is live if it has been idle for less than
 // [LiveFor]; before Redis 7.2 only a [Subscriber] is live while nothing arrives.
 func Consumers(ctx context.Context, client redis.UniversalClient, topic, group string) ([]redis.XInfoConsumer, error) {
@@ -196,6 +196,16 @@ func Consumers(ctx context.Context, client redis.UniversalClient, topic, group s
 		return cmp.Or(cmp.Compare(a.Idle, b.Idle), cmp.Compare(a.Name, b.Name))
 	})
 	return all, nil
+}
+
+// RemoveConsumer removes a consumer from a group, unless entries are pending for it, and reports whether it is gone. A
+// live one comes back with its next heartbeat.
+func RemoveConsumer(ctx context.Context, client redis.UniversalClient, topic, group, name string) (bool, error) {
+	gone, err := leaveScript.Run(ctx, client, []string{topic}, group, name).Bool()
+	if err != nil {
+		return false, fmt.Errorf("remove consumer %s of %s: %w", name, group, err)
+	}
+	return gone, nil
 }
 
 // ReadWatermarks returns the IDs of the newest entry of the stream called topic, "0-0" if there is none, and
@@ -237,7 +247,7 @@ func Waits(
 		if waits || err != nil {
 			break
 		}
-		if c.Name == parked {
+		if c.Name == parked || c.Pending == 0 {
 			continue
 		}
 		var inFlight []redis.XPendingExt

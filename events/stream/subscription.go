@@ -32,9 +32,10 @@ type subscription struct {
 	endings  chan ending
 	attends  sync.WaitGroup
 	wake     chan struct{} // has a token if read should try again
-	sweeps   int           // sweeps so far
-	lastBeat atomic.Int64  // start of the last successful heartbeat round, Unix ns
-	heard    time.Time     // last heartbeat of the consumer, or read that returned entries; used by read alone
+	started  time.Time
+	sweeps   int          // sweeps so far
+	lastBeat atomic.Int64 // start of the last successful heartbeat round, Unix ns
+	heard    time.Time    // last heartbeat of the consumer, or read that returned entries; used by read alone
 
 	graceOver context.Context // done when the grace period ends
 	abandon   context.CancelFunc
@@ -45,6 +46,7 @@ func newSubscription(s *Subscriber, g *group, base context.Context) *subscriptio
 	return &subscription{
 		cfg: s.cfg, group: g, outage: s.outage, log: s.cfg.Log.With("group", g.name, "consumer", g.consumer), base: base,
 		out: make(chan *message.Message), flight: newFlight(), wake: make(chan struct{}, 1),
+		started:   time.Now(),
 		endings:   make(chan ending, s.cfg.Window), // one per delivery in flight, so that a send never blocks
 		graceOver: graceOver, abandon: abandon,
 	}

@@ -12,6 +12,7 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/dashboard"
 	"lockstep/internal/feed"
+	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/volume"
@@ -25,7 +26,7 @@ func openDashboard(
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Leases: api.Leases, Letters: api.Letters, Outboxes: api.Outboxes, Streams: api.Streams,
-		Hosts: api.Hosts, Repos: api.Repos, Watches: api.Watches, Activities: state.NewStore(client, namespace),
+		Hosts: api.Hosts, Workers: api.Workers, Outcomes: api.Results, Repos: api.Repos, Watches: api.Watches, Activities: state.NewStore(client, namespace),
 		PollEvery: cfg.PollEvery, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
 		Guard: server.Guard{Token: cfg.APIToken, Loopback: server.Loopback(listener)},
 		Proxy: dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},
@@ -33,7 +34,7 @@ func openDashboard(
 	}
 	if cfg.Has(config.RoleWorker) {
 		local := &localVolume{ctx: ctx, cfg: cfg.Config, redis: client}
-		dashboardConfig.Size, dashboardConfig.Tree = local.size, local.tree
+		dashboardConfig.Size, dashboardConfig.Tree, dashboardConfig.Full = local.size, local.tree, local.full
 	}
 	if api.Publisher != nil {
 		dashboardConfig.Publish = func(ctx context.Context, change events.Change) (string, error) {
@@ -75,6 +76,16 @@ func (s *localVolume) size(repo events.RepoPath) (int64, bool) {
 	}
 	usage := volume.Usage(repo)
 	return usage.Bytes + usage.Added, !usage.Measured.IsZero() || usage.Added > 0
+}
+
+// full reports whether the volume is nearly full, false if that is unknown.
+func (s *localVolume) full() bool {
+	volume := s.open()
+	if volume == nil {
+		return false
+	}
+	space, err := volume.Space()
+	return err == nil && operate.NearlyFull(space.Free, space.Size)
 }
 
 // tree returns the tree of a published commit, relative to the root, or "" if another commit is published.

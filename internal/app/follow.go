@@ -88,7 +88,7 @@ func runFollower(ctx context.Context, cfg Config) error {
 	defer pubsub.Close()
 	locker, err := locking.New(locking.Config{
 		Redis: client, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
-		Worker: NewWorkerName(), Log: cfg.Log, KeyName: "repo",
+		Worker: stream.UniqueConsumer(), Log: cfg.Log, KeyName: "repo",
 	})
 	if err != nil {
 		return invalid(err)

@@ -45,10 +45,14 @@ func ResultWatermarks(
 	}
 }
 
-// ClaimVolume registers the volume as the deployment's. It returns an error if another volume is registered.
+// ClaimVolume registers the volume as the deployment's. It returns an error if another volume is registered, or if workers
+// of another deployment use this one.
 func ClaimVolume(
 	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
 ) error {
+	if err := awaitUnused(ctx, client, namespace, volume); err != nil {
+		return err
+	}
 	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
 		return err
 	}
@@ -67,6 +71,49 @@ func ClaimVolume(
 			volume.Root(), volume.ID(), namespace, id, namespace.Volume())
 	}
 	return nil
+}
+
+// useInterval is the time between two marks that a worker leaves on its volume.
+const useInterval = 2 * time.Second
+
+// awaitUnused returns an error if workers of another deployment mark the volume: ones that have not registered it here. If
+// a worker has not removed its mark, as after kill -9, awaitUnused waits to see whether the mark changes.
+func awaitUnused(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
+) error {
+	first := volume.UseMark()
+	for began := time.Now(); time.Since(began) < 3*useInterval; {
+		known, err := client.Exists(ctx, namespace.Volume()).Result()
+		mark := volume.UseMark() // after the key: workers register their volume before they mark it
+		switch {
+		case err != nil || known > 0 || mark == "":
+			return err
+		case mark != first:
+			if known, err = client.Exists(ctx, namespace.Volume()).Result(); err != nil || known > 0 {
+				return err
+			}
+			return fmt.Errorf("root %s is volume %s, which workers of another deployment use, with another Redis or "+
+				"--prefix: choose another --root, or stop them", volume.Root(), volume.ID())
+		case !Sleep(ctx, useInterval/4):
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// markVolume marks the volume as in use until ctx is done, and registers it again if Redis has lost that.
+func markVolume(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
+) {
+	defer volume.EndUse()
+	for {
+		if client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err() == nil {
+			_ = volume.MarkUse() // a volume that cannot be written fails its syncs
+		}
+		if !Sleep(ctx, useInterval) {
+			return
+		}
+	}
 }
 
 // ViewVolume opens the deployment's volume for reading. It returns nil if cfg.Root is not that volume or is

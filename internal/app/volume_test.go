@@ -1,8 +1,11 @@
 package app
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"lockstep/events"
 	"lockstep/internal/redistest"
@@ -23,4 +26,28 @@ func TestNewerFormatInRedisIsRefused(t *testing.T) {
 	}
 	testenv.Must(client.Del(t.Context(), key).Result())(t)
 	testenv.Must(0, ClaimVolume(t.Context(), client, events.DefaultNamespace, vol))(t)
+}
+
+func TestVolumeOfAnotherDeploymentIsRefusedWhileThatUsesIt(t *testing.T) {
+	t.Parallel()
+	ours, theirs := redistest.Start(t).Client(), redistest.Start(t).Client()
+	vol := testenv.Must(volume.OpenVolume(t.TempDir(), volume.Config{}))(t)
+	t.Cleanup(vol.Close)
+	namespace := events.DefaultNamespace
+	testenv.Must(0, ClaimVolume(t.Context(), ours, namespace, vol))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var marking sync.WaitGroup
+	marking.Go(func() { markVolume(ctx, ours, namespace, vol) })
+	for vol.UseMark() == "" {
+		time.Sleep(time.Millisecond)
+	}
+	if err := ClaimVolume(t.Context(), theirs, namespace, vol); err == nil || !strings.Contains(err.Error(), "another deployment") {
+		t.Errorf("another Redis: %v", err)
+	}
+	testenv.Must(0, ClaimVolume(t.Context(), ours, namespace, vol))(t)
+	testenv.Must(ours.FlushDB(t.Context()).Result())(t)
+	testenv.Must(0, ClaimVolume(t.Context(), ours, namespace, vol))(t) // Redis has lost it: the worker registers it again
+	stop()
+	marking.Wait()
+	testenv.Must(0, ClaimVolume(t.Context(), theirs, namespace, vol))(t)
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
@@ -58,7 +57,7 @@ type Config struct {
 // RunWorker handles changes until ctx is done, then drains. It waits if Redis is unavailable at the start.
 func RunWorker(ctx context.Context, cfg Config) error {
 	if cfg.Worker == "" {
-		cfg.Worker = NewWorkerName()
+		cfg.Worker = stream.UniqueConsumer()
 	}
 	cfg.Log = cfg.Log.With("worker", cfg.Worker)
 	commands, pubsub := cfg.Redis.Open(), cfg.Redis.Open()
@@ -104,7 +103,8 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		volume: vol, states: changes.States, locker: locker, redis: commands, namespace: cfg.Namespace(), worker: cfg.Worker,
 		interval: gcInterval(cfg.TreeGrace), safe: goneAfter(cfg), log: cfg.Log, freed: cfg.Metrics.Freed,
 	}
-	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run}
+	mark := func(ctx context.Context) { markVolume(ctx, commands, cfg.Namespace(), vol) }
+	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run, mark}
 	if cfg.cells != nil {
 		beside = append(beside, moves{cfg: cfg, redis: commands, pubsub: pubsub, volume: vol, locker: locker}.run)
 	}
@@ -299,15 +299,6 @@ func drain(
 
 // drainMargin is the time beyond the grace period to return unfinished changes to the stream.
 const drainMargin = 5 * time.Second
-
-// NewWorkerName returns a unique worker name with the host name and the process id.
-func NewWorkerName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), watermill.NewShortUUID())
-}
 
 // redisRetryDelay is the time between attempts to use an unavailable Redis.
 const redisRetryDelay = 500 * time.Millisecond

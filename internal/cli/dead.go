@@ -33,19 +33,22 @@ func newDeadCommand(std term.Streams) *cobra.Command {
 
 // deadFlags select letters.
 type deadFlags struct {
-	repo, reason string
-	all          bool
-	out          term.Output
+	repo, reason, class, host string
+
+	all bool
+	out term.Output
 }
 
 func (f *deadFlags) Add(cmd *cobra.Command) {
 	config.AddFlags(cmd.Flags(), config.Common)
 	cmd.Flags().StringVar(&f.repo, "repo", "", "repository `owner/name` of the letters")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "`reason` of the letters, as ls prints it")
+	cmd.Flags().StringVar(&f.class, "class", "", "`class` of the fault, as ls prints it")
+	cmd.Flags().StringVar(&f.host, "host", "", "`host` of the remote, with the port unless it is the default")
 }
 
 func (f *deadFlags) query(oldest bool, limit int) (q operate.LetterQuery, err error) {
-	q = operate.LetterQuery{Reason: f.reason, Oldest: oldest, Limit: limit}
+	q = operate.LetterQuery{Reason: f.reason, Class: f.class, Host: f.host, Oldest: oldest, Limit: limit}
 	if f.repo != "" {
 		q.Repo, err = events.ParseRepoPath(f.repo)
 	}
@@ -119,6 +122,7 @@ func newDeadRetryCommand(std term.Streams) *cobra.Command {
 			"including groups that had settled it. A letter is retried at most once.",
 		Example: "  lockstep dead retry 1795223511284-0 --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --repo acme/widgets --dry-run --redis redis://127.0.0.1:6379\n" +
+			"  lockstep dead retry --host git.example.com --class network --redis redis://127.0.0.1:6379\n" +
 			"  lockstep dead retry --all --redis redis://127.0.0.1:6379",
 	}, "retry all letters", func(
 		ctx context.Context, letters *operate.Letters, selected []operate.Letter, _ int, out term.Output,
@@ -166,11 +170,11 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 	var dryRun bool
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
-		switch filtered := flags.repo != "" || flags.reason != ""; {
+		switch filtered := flags.repo+flags.reason+flags.class+flags.host != ""; {
 		case len(ids) > 0 && (filtered || flags.all):
-			return term.UsageError(errors.New("select letters either by id or by --repo, --reason or --all"))
+			return term.UsageError(errors.New("select letters either by id or by --repo, --reason, --class, --host or --all"))
 		case len(ids) == 0 && !filtered && !flags.all:
-			return term.UsageError(errors.New("select letters by id, --repo, --reason or --all"))
+			return term.UsageError(errors.New("select letters by id, --repo, --reason, --class, --host or --all"))
 		}
 		for _, id := range ids {
 			if _, _, ok := events.ParseEntryID(id); !ok {
@@ -250,7 +254,9 @@ var deadColumns = term.List[operate.Letter]{
 		{Head: "GIVEN UP", Time: func(l operate.Letter) time.Time { return l.At }},
 		{Head: "REPOSITORY", Text: func(l operate.Letter) string { return l.Repo }},
 		{Head: "REASON", Text: func(l operate.Letter) string { return term.Printable(l.Reason) }},
+		{Head: "CLASS", Text: func(l operate.Letter) string { return term.Dash(term.Printable(l.Class)) }},
 		{Head: "ATTEMPTS", Text: func(l operate.Letter) string { return strconv.Itoa(l.Attempts) }},
+		{Head: "HOST", Text: func(l operate.Letter) string { return term.Dash(term.Printable(l.Host)) }, Wide: true},
 		{Head: "STREAM", Text: func(l operate.Letter) string { return term.Printable(l.Stream) }, Wide: true},
 		{Head: "GROUP", Text: func(l operate.Letter) string { return term.Printable(l.Group) }, Wide: true},
 		{Head: "ERROR", Text: func(l operate.Letter) string { return term.Printable(l.Error) }},

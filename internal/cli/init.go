@@ -20,6 +20,7 @@ import (
 	"text/template"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
@@ -44,7 +45,8 @@ var initTemplates = template.Must(template.New("").Funcs(template.FuncMap{
 type setup struct {
 	Redis, Listen, Forge, NotifyURL, App, Service, Dir string
 
-	url string // of the receiver, as the forge reaches it
+	url    string      // of the receiver, as the forge reaches it
+	before *deployment // that is added to; nil for a new one
 
 	Binary, User    string // for the unit
 	Port, Published string // of the container
@@ -59,11 +61,18 @@ func newInitCommand(std term.Streams) *cobra.Command {
 		Short: "Write the settings and secrets of a new deployment",
 		Long: "Write lockstep.yaml, new secrets that only this user can read and, with --service, a file that runs\n" +
 			"the service, and print the values for the forge's webhook form. If one of the files exists, it\n" +
-			"writes nothing. All paths in lockstep.yaml are relative to its folder: run lockstep there.",
+			"writes nothing. All paths in lockstep.yaml are relative to its folder: run lockstep there.\n" +
+			"\n" +
+			"In a folder that has lockstep.yaml, add the secrets of another --forge, or of another --app with\n" +
+			"--notify-url. Files that exist stay as they are, lockstep.yaml too: it prints what to add there.",
 		Example: "  lockstep init\n" +
 			"  lockstep init --forge gitea --url https://lockstep.example.org --service systemd\n" +
-			"  lockstep init --forge github --app docs --notify-url https://docs.example.com/hooks/lockstep",
-		RunE: func(*cobra.Command, []string) error {
+			"  lockstep init --forge github --app docs --notify-url https://docs.example.com/hooks/lockstep\n" +
+			"  lockstep init --app scan --notify-url https://scan.example.com/hooks/lockstep",
+		RunE: func(*cobra.Command, []string) (err error) {
+			if s.before, err = readDeployment(s.Dir); err != nil {
+				return err
+			}
 			if err := s.complete(); err != nil {
 				return term.UsageError(err)
 			}
@@ -92,6 +101,9 @@ func (s *setup) complete() (err error) {
 	if s.Dir, err = filepath.Abs(s.Dir); err != nil {
 		return err
 	}
+	if s.before != nil {
+		s.Redis, s.Listen, s.Service = cmp.Or(s.before.Redis, s.Redis), cmp.Or(s.before.Listen, s.Listen), none
+	}
 	s.url = strings.TrimRight(cmp.Or(s.url, "http://"+s.Listen), "/")
 	at, _ := url.Parse(s.Redis) // nil for host:port
 	_, redisErr := redisx.Parse(s.Redis, nil)
@@ -102,6 +114,9 @@ func (s *setup) complete() (err error) {
 			"leave it out and set redis-password-file")
 	case redisErr != nil:
 		return fmt.Errorf("--redis: %w", redisErr)
+	case s.before != nil && s.Forge == none && s.NotifyURL == "":
+		return fmt.Errorf("%s exists: name what to add, --forge, or --app and --notify-url; or choose another folder with "+
+			"--dir", filepath.Join(s.Dir, config.DefaultFile))
 	case s.Listen == "":
 		return errors.New("--listen: want host:port, as in 127.0.0.1:8080")
 	case kindErr != nil && s.Forge != none:
@@ -180,9 +195,15 @@ func (s *setup) printNext(w io.Writer) {
 	if s.Service == "compose" {
 		run = "docker compose exec lockstep /lockstep"
 	}
+	if s.before != nil {
+		start = run + " config validate"
+	}
 	fmt.Fprintf(w, "\nNext, in %s:\n  %s\n  %s watch add URL --app %s", s.Dir, start, run, s.App)
 	if s.NotifyURL != "" {
 		fmt.Fprintf(w, " --notify-url %s --notify-secret %s", s.NotifyURL, s.App)
+	}
+	if s.Forge == none && s.before == nil {
+		fmt.Fprint(w, " --poll 1m\nWithout webhooks, a push is noticed by the next poll, each hour unless --poll says otherwise.")
 	}
 	fmt.Fprintln(w, "\nSee docs/tutorial.md.")
 }
@@ -200,9 +221,11 @@ func (s *setup) files() []setupFile {
 		_, _ = rand.Read(b) // never fails
 		return b
 	}
-	hook, credential := filepath.Join("hooks", s.Forge), filepath.Join("credentials", s.App)
+	was := cmp.Or(s.before, &deployment{})
+	hook := filepath.Join(cmp.Or(was.Hooks, "hooks"), s.Forge)
+	credential := filepath.Join(cmp.Or(was.Credentials, "credentials"), s.App)
 	return slices.DeleteFunc([]setupFile{
-		{"api-token", hex.EncodeToString(secret()) + "\n", true},
+		{"api-token", hex.EncodeToString(secret()) + "\n", s.before == nil},
 		{filepath.Join(hook, "forge"), s.Forge + "\n", s.Forge != none},
 		{filepath.Join(hook, "secret"), hex.EncodeToString(secret()) + "\n", s.Forge != none},
 		{filepath.Join(credential, "signingSecret"), "whsec_" + base64.StdEncoding.EncodeToString(secret()) + "\n",
@@ -210,24 +233,74 @@ func (s *setup) files() []setupFile {
 		{filepath.Join(credential, "urls"), s.NotifyURL + "\n", s.NotifyURL != ""},
 		{"compose.yaml", "", s.Service == "compose"},
 		{"lockstep.service", "", s.Service == "systemd"},
-		{"lockstep.yaml", "", true},
+		{config.DefaultFile, "", s.before == nil},
 	}, func(f setupFile) bool { return !f.wanted })
 }
 
-// write writes the files. If one of them exists, it writes nothing and returns an error.
+// deployment is what init reads of the settings of one that exists.
+type deployment struct {
+	Redis       string
+	Listen      string
+	Hooks       string
+	Credentials string
+	NotifyHosts []string `yaml:"notify-hosts"`
+}
+
+// readDeployment returns the deployment in a folder, or nil if there is none.
+func readDeployment(dir string) (*deployment, error) {
+	path := filepath.Join(dir, config.DefaultFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	found := &deployment{}
+	if err == nil {
+		err = yaml.Unmarshal(text, found)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return found, nil
+}
+
+// printLeft prints what is to be added to the settings of a deployment that exists.
+func (s *setup) printLeft(w io.Writer, left []string) {
+	if len(left) > 0 {
+		fmt.Fprintf(w, "left as they are: %s\n", strings.Join(left, ", "))
+	}
+	var lines []string
+	if s.Forge != none && s.before.Hooks == "" {
+		lines = append(lines, "hooks: hooks")
+	}
+	if s.NotifyURL != "" && s.before.Credentials == "" {
+		lines = append(lines, "credentials: credentials")
+	}
+	if s.PrivateHost != "" && !slices.Contains(s.before.NotifyHosts, s.PrivateHost) {
+		lines = append(lines, fmt.Sprintf("notify-hosts: [%s]", strings.Join(append(s.before.NotifyHosts, s.PrivateHost), ", ")))
+	}
+	if len(lines) > 0 {
+		fmt.Fprintf(w, "\nTo set in %s, then restart:\n  %s\n", config.DefaultFile, strings.Join(lines, "\n  "))
+	}
+}
+
+// write writes the files. If one of them exists, it writes nothing and returns an error, or leaves that one if it adds to a
+// deployment.
 func (s *setup) write(w io.Writer) error {
-	var names []string
+	var names, left []string
 	files := s.files()
-	for _, f := range files {
+	for i, f := range slices.Backward(files) {
 		path := filepath.Join(s.Dir, f.name)
 		_, err := os.Lstat(path)
+		if err == nil && s.before != nil {
+			left, files = append(left, f.name), slices.Delete(files, i, i+1)
+			continue
+		}
 		if err == nil {
 			return fmt.Errorf("%s exists; nothing was written: edit it, remove it, or choose another folder with --dir", path)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		names = append(names, f.name)
 	}
 	for _, folder := range []string{"repos", "spool"} { // else Docker creates them, as root
 		if err := os.MkdirAll(filepath.Join(s.Dir, folder), 0o755); err != nil {
@@ -251,7 +324,11 @@ func (s *setup) write(w io.Writer) error {
 		if err := os.WriteFile(path, []byte(f.content), perm); err != nil {
 			return err
 		}
+		names = append(names, f.name)
 	}
-	_, err := fmt.Fprintf(w, "written in %s: %s\n", s.Dir, strings.Join(names, ", "))
-	return err
+	fmt.Fprintf(w, "written in %s: %s\n", s.Dir, cmp.Or(strings.Join(names, ", "), "nothing"))
+	if s.before != nil {
+		s.printLeft(w, left)
+	}
+	return nil
 }

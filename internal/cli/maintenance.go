@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/app"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
@@ -116,7 +117,7 @@ func (f *maintenanceFlags) onVolume(
 	}
 	locker, err := locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
-		Worker: "cli-" + app.NewWorkerName(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError), KeyName: "repo",
+		Worker: "cli-" + stream.UniqueConsumer(), Log: app.NewLogger(std.Stderr, cfg, slog.LevelError), KeyName: "repo",
 	})
 	if err != nil {
 		return err

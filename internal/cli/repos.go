@@ -29,7 +29,7 @@ import (
 func newReposCommand(std term.Streams) *cobra.Command {
 	return newGroup("repos", "Show and maintain repositories", "",
 		newReposListCommand(std), newReposShowCommand(std), newReposGCCommand(std), newReposVerifyCommand(std),
-		newReposMoveCommand(std), newReposPurgeCommand(std))
+		newReposMoveCommand(std), newReposPurgeCommand(std), newReposRemoveCommand(std))
 }
 
 func newReposListCommand(std term.Streams) *cobra.Command {
@@ -133,6 +133,33 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 			})
 		},
 	}, config.Common|config.Reading, &out)
+}
+
+func newReposRemoveCommand(std term.Streams) *cobra.Command {
+	var out term.Output
+	return withFlags(&cobra.Command{
+		Use:   "rm OWNER/NAME",
+		Short: "Remove a repository that never existed, with its failures and dead letters",
+		Long: "Remove what is known of a repository that no app watches and that is not published, as after a mistyped\n" +
+			"URL: its state, failures and dead letters. A change of it that still waits brings it back.",
+		Example: "  lockstep repos rm acme/wigdets --redis redis://127.0.0.1:6379",
+		Args:    term.WrongUse(term.OneArg),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			repo, err := events.ParseRepoPath(args[0])
+			if err != nil {
+				return term.UsageError(err)
+			}
+			return onSet(cmd, std, deadTimeout, func(ctx context.Context, set *cells.Set) error {
+				removed, err := (&operate.Repos{Cells: set}).Remove(ctx, repo)
+				if err != nil {
+					return err
+				}
+				return out.Show(std, removed, func(w io.Writer) {
+					fmt.Fprintf(w, "removed\t%s, dead letters: %d\n", removed.Repo, removed.Letters)
+				})
+			})
+		},
+	}, config.Common, &out)
 }
 
 // repoDetail is the output of show.

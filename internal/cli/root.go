@@ -26,10 +26,10 @@ func newRootCommand(std term.Streams) *cobra.Command {
 	root.PersistentFlags().String("config", "", "settings `file` (default lockstep.yaml if it exists)")
 	addGroup(root, &cobra.Group{ID: "basic", Title: "Basic commands:"},
 		newInitCommand(std), newServeCommand(std), newWatchCommand(std), newSyncCommand(std), newStatusCommand(std),
-		newTailCommand(std), newReposCommand(std), newDeadCommand(std), newDoctorCommand(std), newExecCommand(std),
+		newTailCommand(std), newResultCommand(std), newReposCommand(std), newDeadCommand(std), newDoctorCommand(std), newExecCommand(std),
 		newDemoCommand(std))
 	addGroup(root, &cobra.Group{ID: "advanced", Title: "Advanced commands:"},
-		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std),
+		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std), newWorkersCommand(std),
 		newCellsCommand(std), newTokensCommand(std), newFollowCommand(std),
 		newWorkspaceCommand(std), newReconcileCommand(std), newExportCommand(std), newImportCommand(std),
 		newConfigCommand(std), newHealthcheckCommand(std), newVersionCommand(std))

@@ -18,7 +18,7 @@ const (
 )
 
 // deadFilters are the parameters that select the letters of a bulk retry.
-var deadFilters = []string{"repo", "reason", "app"}
+var deadFilters = []string{"repo", "reason", "class", "host", "app"}
 
 func filtersOf(given url.Values) (kept url.Values) {
 	return (&page{params: deadFilters}).query(given)
@@ -94,8 +94,7 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 		}
 	}
 	d.cfg.Log.InfoContext(r.Context(), "dead letters retried on the dashboard", "by", v.name, "letters", done,
-		"kept", kept,
-		"repo", filters.Get("repo"), "reason", filters.Get("reason"), "app", filters.Get("app"), "error", err)
+		"kept", kept, "filters", filters.Encode(), "error", err)
 	text := count(done) + " dead letters are back in their streams."
 	if kept > 0 {
 		text += fmt.Sprintf(" %s cannot be retried.", count(kept))
@@ -116,5 +115,5 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 
 // deadURL returns the URL of the dead letters with the filters.
 func deadURL(filters url.Values) string {
-	return link("/dashboard/dead", "repo", filters.Get("repo"), "reason", filters.Get("reason"), "app", filters.Get("app"))
+	return keep("/dashboard/dead", flat(filters))
 }

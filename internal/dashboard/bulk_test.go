@@ -48,8 +48,11 @@ func TestRetryAllDeadLettersThatMatch(t *testing.T) {
 			t.Errorf("%s: %d, want %d; %d letters are left: %s", name, resp.StatusCode, tc.status, left(), text)
 		}
 	}
-	resp, _ := d.visit("POST", "/dashboard/dead/retry-all", url.Values{"csrf": {csrf}, "app": {"docs"}}, cookie)
-	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/dashboard/dead?app=docs" || left() != 4 {
+	if page := d.page("/dashboard/dead?host=example.org", cookie); strings.Count(page, `<tr id="d-`) != 5 || !strings.Contains(page, `href="/dashboard/dead?host=example.org&amp;reason=attempts"`) {
+		t.Errorf("the filter by host shows %d letters, or its links lose it", strings.Count(page, `<tr id="d-`))
+	}
+	resp, _ := d.visit("POST", "/dashboard/dead/retry-all", url.Values{"csrf": {csrf}, "app": {"docs"}, "host": {"example.org"}}, cookie)
+	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "/dashboard/dead?app=docs&host=example.org" || left() != 4 {
 		t.Errorf("of one app: %d to %s, %d letters are left, want 4", resp.StatusCode, resp.Header.Get("Location"), left())
 	}
 	if n := d.client.XLen(t.Context(), events.DefaultNamespace.Changes()).Val(); n != 3 {

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/intake"
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
@@ -32,9 +31,10 @@ type Config struct {
 	Streams    server.Streams
 	Repos      *operate.Repos
 	Watches    *operate.Watches
-	Activities Activities                                           // work in progress; optional
-	Hosts      *telemetry.Hosts                                     // limits of requests to hosts
-	Consumers  func(context.Context) ([]redis.XInfoConsumer, error) // of Group; by default read from Redis
+	Activities Activities       // work in progress; optional
+	Hosts      *telemetry.Hosts // limits of requests to hosts
+	Outcomes   *operate.Results // single ones
+	Workers    *operate.Workers // of all cells
 	// notifications; by default read from Redis
 	Outboxes  *operate.Outboxes
 	Webhooks  func(context.Context) ([]intake.Received, error) // newest first; by default read from Redis
@@ -43,6 +43,7 @@ type Config struct {
 	Cells func(context.Context) []Cell
 	// bytes on the local volume, false if unknown; optional
 	Size func(events.RepoPath) (int64, bool)
+	Full func() bool // the local volume is nearly full; optional
 	// published tree on the local volume, "" if unknown; optional
 	Tree func(repo events.RepoPath, ref events.Ref, commit string) string
 	// adds a change to Changes; nil disables Sync now
@@ -88,17 +89,12 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
 		return nil, errors.New("dashboard: Config.Redis, Results, Changes and Group are required")
 	case cfg.Leases == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil ||
-		cfg.Hosts == nil:
-		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos, Watches and Hosts are required")
+		cfg.Hosts == nil || cfg.Workers == nil || cfg.Outcomes == nil:
+		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos, Watches, Hosts, Workers and Outcomes are required")
 	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
 		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
 	case cfg.Log == nil:
 		return nil, errors.New("dashboard: Config.Log is required")
-	}
-	if cfg.Consumers == nil {
-		cfg.Consumers = func(ctx context.Context) ([]redis.XInfoConsumer, error) {
-			return stream.Consumers(ctx, cfg.Redis, cfg.Changes, cfg.Group)
-		}
 	}
 	if cfg.Webhooks == nil {
 		cfg.Webhooks = func(ctx context.Context) ([]intake.Received, error) {
@@ -143,6 +139,8 @@ func (d *Dashboard) routes() *http.ServeMux {
 	mux.Handle("POST /dashboard/leases/release", d.action(d.release))
 	mux.Handle("POST /dashboard/repo/sync", d.action(d.syncNow))
 	mux.Handle("POST /dashboard/outbox/send", d.action(d.sendNow))
+	mux.Handle("POST /dashboard/workers/remove", d.action(d.removeWorker))
+	mux.Handle("GET /dashboard/result", d.forAdmins(d.showResult))
 	mux.Handle("GET /dashboard/dead/letter", d.forAdmins(d.showLetter))
 	mux.Handle("POST /dashboard/dead/retry", d.action(d.retry))
 	mux.Handle("GET /dashboard/dead/retry-all", d.forAdmins(d.confirmRetryAll))

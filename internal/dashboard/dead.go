@@ -34,7 +34,7 @@ const (
 )
 
 // loadDead loads a page of dead letters, without their payloads: with several cells, those of one after the other.
-func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, error) {
+func (d *Dashboard) loadDead(ctx context.Context, q url.Values, admin bool) (any, error) {
 	query, err := deadQuery(q)
 	if err != nil {
 		return nil, err
@@ -54,6 +54,9 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 	case err != nil:
 		return nil, err
 	}
+	if !admin {
+		server.HideErrors(shown.Letters)
+	}
 	if !shown.Cells {
 		if streams, err := d.cfg.Streams.Read(ctx); err == nil && len(streams) > 0 {
 			shown.Total = streams[0].Dead
@@ -62,9 +65,12 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, _ bool) (any, er
 	return shown, nil
 }
 
-// deadQuery parses the filters by repository, reason and app.
+// deadQuery parses the filters.
 func deadQuery(q url.Values) (query operate.LetterQuery, err error) {
-	query = operate.LetterQuery{Reason: q.Get("reason"), App: strings.TrimSpace(q.Get("app"))}
+	query = operate.LetterQuery{
+		Reason: q.Get("reason"), Class: q.Get("class"), Host: strings.TrimSpace(q.Get("host")),
+		App: strings.TrimSpace(q.Get("app")),
+	}
 	if text := strings.TrimSpace(q.Get("repo")); text != "" {
 		if query.Repo, err = events.ParseRepoPath(text); err != nil {
 			err = fmt.Errorf("%w: %w", errBadQuery, err)

@@ -2,10 +2,15 @@ package dashboard
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"lockstep/internal/operate"
 )
 
 // groupWithin is the longest time between results of a row: those of changes that one sync answers arrive together.
@@ -57,16 +62,33 @@ func (r resultRow) Filter() string {
 	return link("/dashboard/results", "repo", r.Repo, "outcome", r.Outcome)
 }
 
+// showResult shows one result.
+func (d *Dashboard) showResult(w http.ResponseWriter, r *http.Request, _ visitor) {
+	result, err := d.cfg.Outcomes.Get(r.Context(), r.FormValue("id"))
+	switch {
+	case errors.Is(err, operate.ErrNoResult):
+		d.fail(w, r, http.StatusNotFound, err)
+	case err != nil:
+		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
+	default:
+		s, _ := settledOf(result.Entry, result.Result)
+		d.answer(w, r, http.StatusOK, "result", "Result "+result.Entry, struct {
+			operate.Result
+			Row settled
+		}{result, s})
+	}
+}
+
 type resultsPage struct {
 	Rows  []resultRow
-	More  bool      // there are more rows
+	Next  string    // number of the next page; "" on the last
 	Total int       // results that match
 	Since time.Time // of the oldest result searched; zero if there is none
 }
 
 const resultRowsShown = 60
 
-// loadResults loads the newest results, filtered by a part of the repository's name, by outcome, and by app.
+// loadResults loads the newest results, filtered by a part of the repository's name, by outcome, app and class.
 func (d *Dashboard) loadResults(ctx context.Context, q url.Values, admin bool) (any, error) {
 	recent, err := d.tail.snapshot(ctx)
 	if err != nil {
@@ -78,18 +100,30 @@ func (d *Dashboard) loadResults(ctx context.Context, q url.Values, admin bool) (
 	}
 	found := matchingResults(recent.Recent, q, admin)
 	p.Total = len(found)
-	p.Rows, p.More = groupResults(found, resultRowsShown)
+	rows, _ := groupResults(found, recentKept)
+	p.Rows, p.Next = pageOf(rows, q.Get("n"), resultRowsShown)
 	return p, nil
 }
 
-// matchingResults filters results. Only admins see, and so filter by, apps.
+// pageOf returns a page of a list, by its number from 1, and the number of the next one, or "".
+func pageOf[T any](all []T, number string, size int) (shown []T, next string) {
+	n, _ := strconv.ParseUint(number, 10, 16) // 0 if it is invalid
+	from := min(int(max(n, 1)-1)*size, len(all))
+	shown, more := first(size, all[from:])
+	if more > 0 {
+		next = strconv.FormatUint(max(n, 1)+1, 10)
+	}
+	return shown, next
+}
+
+// matchingResults filters results. Only admins see, and so filter by, apps and classes.
 func matchingResults(results []settled, q url.Values, admin bool) (found []settled) {
 	repo := strings.ToLower(strings.TrimSpace(q.Get("repo")))
-	outcome, app := q.Get("outcome"), strings.TrimSpace(q.Get("app"))
+	outcome, app, class := q.Get("outcome"), strings.TrimSpace(q.Get("app")), q.Get("class")
 	for _, s := range results {
 		if strings.Contains(strings.ToLower(s.Repo), repo) &&
 			(outcome == "" || s.Outcome == outcome || outcome == "other" && s.kind == outOther) &&
-			(app == "" || admin && s.App == app) {
+			(app == "" || admin && s.App == app) && (class == "" || admin && s.Class == class) {
 			found = append(found, s)
 		}
 	}

@@ -2,9 +2,12 @@ package dashboard
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"lockstep/events"
 )
 
 func TestResultsOfOneSyncShareARow(t *testing.T) {
@@ -42,7 +45,7 @@ func TestResultsAreFiltered(t *testing.T) {
 		d.settle(synced(t, "acme/widgets"), time.Second)
 	}
 	for path, want := range map[string]string{
-		"?repo=WIDG": "3 1", "?outcome=failed": "1 1", "?outcome=failed&repo=widgets": "0 0", "?app=ci": "1 1", "?outcome=bogus": "0 0", "": "4 2", "?repo=%3Cscript%3E": "0 0",
+		"?repo=WIDG": "3 1", "?outcome=failed": "1 1", "?outcome=failed&repo=widgets": "0 0", "?app=ci": "1 1", "?outcome=bogus": "0 0", "?class=auth": "1 1", "?class=network": "0 0", "?n=2": "0 0", "": "4 2", "?repo=%3Cscript%3E": "0 0",
 	} {
 		page := d.page("/dashboard/results"+path, bearer)
 		rows, total := strings.Count(page, `<tr id="r-`), "0"
@@ -58,5 +61,41 @@ func TestResultsAreFiltered(t *testing.T) {
 	}
 	if page := d.page("/", bearer); !strings.Contains(page, ">×3</a>") || !strings.Contains(page, `data-l="App" class="name">docs`) {
 		t.Error("the overview does not count the results of a row, or name their app")
+	}
+}
+
+func TestResultHasAPage(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, nil)
+	result := synced(t, "acme/widgets")
+	result.Files = []events.File{{Path: "docs/" + evil, Status: events.FileAdded}}
+	entry := d.settle(result, time.Second)
+	list := d.page("/dashboard/results?app=docs", bearer)
+	if !strings.Contains(list, `href="/dashboard/result?id=`+entry+`"`) || strings.Contains(d.page("/dashboard/results", nil), "/dashboard/result?") {
+		t.Errorf("want a link to the result, for admins only: %s", list)
+	}
+	page := d.page("/dashboard/result?id="+entry, bearer)
+	for _, want := range []string{result.After, "<h2>Notifications</h2>", "<h2>Files</h2>", `/dashboard/results?repo=acme%2Fwidgets`, entry} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in %s", want, page)
+		}
+	}
+	if found := findHarm(t, page); len(found) > 0 {
+		t.Errorf("the page contains %q", found)
+	}
+	if resp, _ := d.visit("GET", "/dashboard/result?id=1-1", nil, bearer); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown: %d", resp.StatusCode)
+	}
+	if resp, _ := d.visit("GET", "/dashboard/result?id="+entry, nil, http.Header{"X-Forwarded-For": {"192.0.2.1"}}); resp.StatusCode == http.StatusOK {
+		t.Errorf("an anonymous visitor sees it: %d", resp.StatusCode)
+	}
+}
+
+func TestPagesOfAList(t *testing.T) {
+	for number, want := range map[string]string{"": "[1 2] 2", "1": "[1 2] 2", "2": "[3 4] 3", "3": "[5] ", "4": "[] ", "x": "[1 2] 2", "99999999": "[] "} {
+		shown, next := pageOf([]int{1, 2, 3, 4, 5}, number, 2)
+		if got := fmt.Sprint(shown, " ", next); got != want {
+			t.Errorf("%q: %s, want %s", number, got, want)
+		}
 	}
 }

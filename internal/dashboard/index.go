@@ -188,6 +188,7 @@ func (x *indexed) find(text, only, order string, size func(string) (int64, bool)
 	return found
 }
 
+// hasState reports whether a repository has a state, or fails with a class. "" is any.
 func hasState(s state.Summary, only string) bool {
 	switch only {
 	case "failing":
@@ -197,7 +198,7 @@ func hasState(s state.Summary, only string) bool {
 	case "removed":
 		return s.Removed != ""
 	}
-	return true
+	return only == "" || slices.ContainsFunc(s.Failing, func(t state.Trouble) bool { return string(t.Class) == only })
 }
 
 // lastFailure returns when a repository failed last, zero if it does not fail, and the oldest time if that is unknown.

@@ -36,7 +36,7 @@ func TestRepositoriesAreSearchedSortedAndCounted(t *testing.T) {
 		cfg.Size = func(repo events.RepoPath) (int64, bool) { return int64(len(repo.String())), true }
 	})
 	d.keep("acme/Widgets", time.Hour)
-	d.keep("acme/docs", time.Minute, "trouble", `{"all":{"repo":{"scope":"repo","failures":2}}}`)
+	d.keep("acme/docs", time.Minute, "trouble", `{"all":{"repo":{"scope":"repo","failures":2,"class":"network","at":"`+time.Now().UTC().Format(time.RFC3339)+`"}}}`)
 	d.keep("tools/widget-maker", 2*time.Hour)
 	d.keep("zoo/long-name-of-a-repository", time.Second)
 	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Repo(mustRepo(t, "acme/new")), "repo", "acme/new", "trouble", `{"all":{"repo":{"scope":"repo","failures":1}}}`).Err(); err != nil {
@@ -44,20 +44,22 @@ func TestRepositoriesAreSearchedSortedAndCounted(t *testing.T) {
 	}
 	d.page("/dashboard/repos?sort=name", nil) // waits for the index
 	for query, want := range map[string]string{
-		"":                             "acme/docs acme/new acme/Widgets tools/widget-maker zoo/long-name-of-a-repository",
-		"?q=WIDGET":                    "acme/Widgets tools/widget-maker",
-		"?prefix=acme/w":               "acme/Widgets",
-		"?q=*":                         "",
-		"?state=failing":               "acme/docs acme/new",
-		"?state=never":                 "acme/new",
-		"?state=removed":               "",
-		"?sort=failures&q=o":           "acme/docs tools/widget-maker zoo/long-name-of-a-repository",
-		"?sort=newest":                 "zoo/long-name-of-a-repository acme/docs acme/Widgets tools/widget-maker acme/new",
-		"?sort=oldest&q=acme":          "acme/new acme/Widgets acme/docs",
-		"?sort=size":                   "zoo/long-name-of-a-repository tools/widget-maker acme/Widgets acme/docs acme/new",
-		"?sort=bogus&state=bogus&q=zo": "zoo/long-name-of-a-repository",
-		"?n=0":                         "acme/docs acme/new acme/Widgets tools/widget-maker zoo/long-name-of-a-repository",
-		"?n=99999999999":               "acme/docs acme/new acme/Widgets tools/widget-maker zoo/long-name-of-a-repository",
+		"":                    "acme/docs acme/new acme/Widgets tools/widget-maker zoo/long-name-of-a-repository",
+		"?q=WIDGET":           "acme/Widgets tools/widget-maker",
+		"?prefix=acme/w":      "acme/Widgets",
+		"?q=*":                "",
+		"?state=failing":      "acme/docs acme/new",
+		"?state=never":        "acme/new",
+		"?state=removed":      "",
+		"?sort=failures&q=o":  "acme/docs tools/widget-maker zoo/long-name-of-a-repository",
+		"?sort=newest":        "zoo/long-name-of-a-repository acme/docs acme/Widgets tools/widget-maker acme/new",
+		"?sort=oldest&q=acme": "acme/new acme/Widgets acme/docs",
+		"?sort=size":          "zoo/long-name-of-a-repository tools/widget-maker acme/Widgets acme/docs acme/new",
+		"?sort=bogus&q=zo":    "zoo/long-name-of-a-repository",
+		"?state=network":      "acme/docs",
+		"?state=bogus":        "",
+		"?n=0":                "acme/docs acme/new acme/Widgets tools/widget-maker zoo/long-name-of-a-repository",
+		"?n=99999999999":      "acme/docs acme/new acme/Widgets tools/widget-maker zoo/long-name-of-a-repository",
 	} {
 		page := d.page("/dashboard/repos"+query, nil)
 		if got := listed(page); got != want {

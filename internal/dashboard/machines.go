@@ -1,37 +1,32 @@
 package dashboard
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"lockstep/events/stream"
 	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
+	"lockstep/internal/server"
 	"lockstep/internal/state"
 )
 
 // worker is a consumer of changes.
 type worker struct {
-	redis.XInfoConsumer
-	Live  bool
-	Heard time.Time // by this process's clock, to the second
-	Busy  []state.Activity
-	More  int // number of activities omitted from Busy
+	operate.Worker
+	Busy []state.Activity
+	More int // number of activities omitted from Busy
 }
 
 type workersPage struct {
 	Workers     []worker
 	MoreWorkers int
 	Streams     []stream.Statistics
+	Missing     []string // cells that do not answer
 }
 
 const (
@@ -52,21 +47,14 @@ func (d *Dashboard) loadWorkers(ctx context.Context, _ url.Values, _ bool) (any,
 	if err != nil {
 		return nil, err
 	}
-	all, err := d.cfg.Consumers(ctx)
+	all, missing, err := d.cfg.Workers.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	live := func(c redis.XInfoConsumer) bool { return c.Idle < stream.LiveFor }
-	slices.SortStableFunc(all, func(a, b redis.XInfoConsumer) int { // stable rows: not by the last heartbeat
-		if live(a) != live(b) {
-			return map[bool]int{true: -1, false: 1}[live(a)]
-		}
-		return cmp.Compare(a.Name, b.Name)
-	})
+	p.Missing = operate.Names(missing)
 	all, p.MoreWorkers = first(workersShown, all)
-	now := time.Now()
 	for _, c := range all {
-		w := worker{XInfoConsumer: c, Live: live(c), Heard: now.Add(-c.Idle).Truncate(time.Second)}
+		w := worker{Worker: c}
 		for _, a := range busy {
 			if a.Worker == c.Name {
 				w.Busy = append(w.Busy, a)
@@ -76,6 +64,23 @@ func (d *Dashboard) loadWorkers(ctx context.Context, _ url.Values, _ bool) (any,
 		p.Workers = append(p.Workers, w)
 	}
 	return p, nil
+}
+
+// removeWorker removes a missing worker.
+func (d *Dashboard) removeWorker(w http.ResponseWriter, r *http.Request, v visitor) {
+	name := r.PostForm.Get("name")
+	gone, err := d.cfg.Workers.Remove(r.Context(), r.PostForm.Get("cell"), name)
+	if err != nil {
+		status := server.WorkerStatus(err)
+		if status == http.StatusServiceUnavailable {
+			err = errRedis
+		}
+		d.fail(w, r, status, err)
+		return
+	}
+	d.cfg.Log.InfoContext(r.Context(), "missing worker removed on the dashboard", "by", v.name, "worker", name)
+	d.setFlash(w, fmt.Sprintf("Worker %s is removed.", gone.Name))
+	http.Redirect(w, r, "/dashboard/workers", http.StatusSeeOther)
 }
 
 type hostsPage struct{ Hosts []hosts.Host }

@@ -13,6 +13,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 )
 
 type busyWith []state.Activity
@@ -21,49 +22,52 @@ func (b busyWith) Activities(context.Context) ([]state.Activity, error) { return
 
 func TestWorkersAndGroupsAreShown(t *testing.T) {
 	t.Parallel()
-	d := startDesk(t, func(cfg *Config) {
-		cfg.Activities = busyWith(someBusy)
-		cfg.Consumers = func(context.Context) ([]redis.XInfoConsumer, error) {
-			return []redis.XInfoConsumer{
-				{Name: "w9", Idle: time.Second}, {Name: "w0-" + evil, Idle: time.Minute}, {Name: "w1", Pending: 3, Idle: 2 * time.Second},
-			}, nil
-		}
-	})
-	if err := d.client.XGroupCreateMkStream(t.Context(), events.DefaultNamespace.Changes(), "other-group", "0").Err(); err != nil {
-		t.Fatal(err)
+	d := startDesk(t, func(cfg *Config) { cfg.Activities = busyWith(someBusy) })
+	changes := events.DefaultNamespace.Changes()
+	for _, group := range []string{"other-group", "workers"} {
+		testenv.Must(d.client.XGroupCreateMkStream(t.Context(), changes, group, "0").Result())(t)
 	}
+	d.client.XAdd(t.Context(), &redis.XAddArgs{Stream: changes, Values: []string{"a", "b"}})
+	for _, name := range []string{"w9", "w0-" + evil} {
+		testenv.Must(d.client.XGroupCreateConsumer(t.Context(), changes, "workers", name).Result())(t)
+	}
+	testenv.Must(d.client.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: "workers", Consumer: "w1", Streams: []string{changes, ">"}}).Result())(t)
 	page := d.page("/dashboard/workers", nil)
 	if found := findHarm(t, page); len(found) > 0 {
 		t.Errorf("the page contains %q", found)
 	}
-	w1, w9, w0 := strings.Index(page, `<tr id="w-w1"`), strings.Index(page, `<tr id="w-w9"`), strings.Index(page, `<tr id="w-w0-`)
-	if w1 < 0 || w9 < w1 || w0 < w9 {
-		t.Errorf("rows at %d, %d, %d, want live ones first, by name", w1, w9, w0)
+	w0, w1, w9 := strings.Index(page, `<tr id="w-w0-`), strings.Index(page, `<tr id="w-w1"`), strings.Index(page, `<tr id="w-w9"`)
+	if w0 < 0 || w1 < w0 || w9 < w1 {
+		t.Errorf("rows at %d, %d, %d, want them by name", w0, w1, w9)
 	}
-	for _, want := range []string{`/dashboard/repo?repo=acme%2Fwidgets`, "not heard", "other-group"} {
+	for _, want := range []string{`/dashboard/repo?repo=acme%2Fwidgets`, "other-group", `<td data-l="Pending" class="n">1</td>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q", want)
 		}
 	}
 }
 
-// TestConsumersAreReadFromRedis covers the default of Config.Consumers.
-func TestConsumersAreReadFromRedis(t *testing.T) {
+func TestWorkerThatIsNotMissingStays(t *testing.T) {
 	t.Parallel()
 	d := startDesk(t, nil)
-	if page := d.page("/dashboard/workers", nil); !strings.Contains(page, "No worker takes changes") {
-		t.Error("want no workers before the group exists")
-	}
 	changes := events.DefaultNamespace.Changes()
-	if err := d.client.XGroupCreateMkStream(t.Context(), changes, "workers", "0").Err(); err != nil {
-		t.Fatal(err)
+	testenv.Must(d.client.XGroupCreateMkStream(t.Context(), changes, "workers", "0").Result())(t)
+	testenv.Must(d.client.XGroupCreateConsumer(t.Context(), changes, "workers", "w1").Result())(t)
+	cookie, csrf := d.logIn()
+	for name, status := range map[string]int{"w1": http.StatusConflict, "w2": http.StatusNotFound} {
+		if resp, text := d.visit("POST", "/dashboard/workers/remove", url.Values{"csrf": {csrf}, "name": {name}}, cookie); resp.StatusCode != status {
+			t.Errorf("%s: %d, want %d: %s", name, resp.StatusCode, status, text)
+		}
 	}
-	d.client.XAdd(t.Context(), &redis.XAddArgs{Stream: changes, Values: []string{"a", "b"}})
-	if err := d.client.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: "workers", Consumer: "w1", Streams: []string{changes, ">"}}).Err(); err != nil {
-		t.Fatal(err)
+	if resp, _ := d.visit("POST", "/dashboard/workers/remove", url.Values{"csrf": {csrf}, "name": {"w1"}}, nil); resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without a login: %d", resp.StatusCode)
 	}
-	if page := d.page("/dashboard/workers", nil); !strings.Contains(page, `<tr id="w-w1"`) || !strings.Contains(page, `<td data-l="Pending" class="n">1</td>`) {
-		t.Errorf("want w1 with a pending change: %s", page)
+}
+
+func TestNoWorkerIsShownBeforeThereIsAGroup(t *testing.T) {
+	t.Parallel()
+	if page := startDesk(t, nil).page("/dashboard/workers", nil); !strings.Contains(page, "No worker takes changes") {
+		t.Error("want no workers before the group exists")
 	}
 }
 
@@ -172,5 +176,13 @@ func TestOutboxIsShownAndSent(t *testing.T) {
 	d.redis.Stop()
 	if resp, _ := d.visit("POST", "/dashboard/outbox/send", form, cookie); resp.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("failed: %d, want 503", resp.StatusCode)
+	}
+}
+
+func TestFullVolumeNeedsAPerson(t *testing.T) {
+	t.Parallel()
+	d := startDesk(t, func(cfg *Config) { cfg.Full = func() bool { return true } })
+	if page := d.page("/", nil); !strings.Contains(page, `<a href="/dashboard/repos?sort=size">the volume is nearly full</a>`) {
+		t.Errorf("the verdict does not say so: %s", page)
 	}
 }

@@ -63,10 +63,10 @@ func (d *desk) open(change func(*Config)) *desk {
 	cfg := Config{
 		Redis: d.client, Results: namespace.Results(), Changes: namespace.Changes(), Group: "workers",
 		Leases: &operate.Leases{Cells: set}, Letters: &operate.Letters{Cells: set}, Repos: &operate.Repos{Cells: set}, Activities: states, Watches: &operate.Watches{Cells: set},
-		Outboxes: &operate.Outboxes{Cells: set},
-		Streams:  telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
-		Hosts:    telemetry.NewHosts(hosts.Reader{Redis: d.client, Prefix: string(namespace)}),
-		Guard:    server.Guard{Token: fixed(token), Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),
+		Outboxes: &operate.Outboxes{Cells: set}, Workers: &operate.Workers{Cells: set}, Outcomes: &operate.Results{Cells: set},
+		Streams: telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
+		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: d.client, Prefix: string(namespace)}),
+		Guard:   server.Guard{Token: fixed(token), Loopback: true}, Realm: string(namespace), Version: "v1", Log: slog.New(slog.NewTextHandler(d.log, nil)),
 	}
 	if change != nil {
 		change(&cfg)

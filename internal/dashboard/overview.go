@@ -37,12 +37,12 @@ func (d *Dashboard) livePages() []*page {
 		},
 		{
 			name: "webhooks", path: "/dashboard/webhooks", title: "Webhooks", every: 2 * refreshEvery,
-			load: d.loadWebhooks, params: []string{"q", "verdict"}, parts: []string{"hooks"},
+			load: d.loadWebhooks, params: []string{"q", "verdict", "n"}, parts: []string{"hooks"},
 		},
 		{name: "results", path: "/dashboard/results", title: "Results", every: refreshEvery, load: d.loadResults,
-			params: []string{"repo", "outcome", "app"}, parts: []string{"results"}},
+			params: []string{"repo", "outcome", "app", "class", "n"}, parts: []string{"results"}},
 		{name: "dead", path: "/dashboard/dead", title: "Dead letters", every: 2 * refreshEvery, expensive: true,
-			load: d.loadDead, params: []string{"repo", "reason", "app", "order", "after"}, parts: []string{"letters"}},
+			load: d.loadDead, params: append([]string{"order", "after"}, deadFilters...), parts: []string{"letters"}},
 		{name: "watches", path: "/dashboard/watches", title: "Watches", every: 4 * refreshEvery, expensive: true,
 			load: d.loadWatches, params: []string{"prefix", "app", "after"}, parts: []string{"watches"}},
 		{name: "repos", path: "/dashboard/repos", title: "Repositories", every: 2 * refreshEvery, expensive: true,
@@ -172,11 +172,15 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	if err != nil {
 		return nil, err
 	}
+	workers, _, err := d.cfg.Workers.List(ctx)
+	if err != nil {
+		return nil, err
+	}
 	o.Verdict = operate.Facts{
-		Watched: watched, Workers: o.Changes.Live, Silent: o.Changes.Consumers - o.Changes.Live, Dead: o.Dead,
+		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers), Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
-		Apps: o.FailingApps, Groups: waitsOf(streams), Unasked: unasked,
+		Apps: o.FailingApps, Groups: waitsOf(streams), Unasked: unasked, Full: d.cfg.Full != nil && d.cfg.Full(),
 	}.Verdict()
 	if d.cfg.Cells != nil {
 		o.Cells = d.cfg.Cells(ctx)

@@ -48,7 +48,7 @@ type pageData struct {
 }
 
 // parentTabs maps pages without a tab to the tab that they belong to.
-var parentTabs = map[string]string{"repo": "repos", "letter": "dead"}
+var parentTabs = map[string]string{"repo": "repos", "letter": "dead", "result": "results"}
 
 type tab struct{ Name, Path, Title string }
 
@@ -73,8 +73,8 @@ func (d *Dashboard) parsePages() (map[string]*page, error) {
 		return nil, fmt.Errorf("dashboard: templates: %w", err)
 	}
 	pages := map[string]*page{}
-	for _, p := range append(d.livePages(), &page{name: "login"}, &page{name: "letter"}, &page{name: "confirm"},
-		&page{name: "failure"}) {
+	for _, p := range append(d.livePages(), &page{name: "login"}, &page{name: "letter"}, &page{name: "result"},
+		&page{name: "confirm"}, &page{name: "failure"}) {
 		p.template, err = template.Must(base.Clone()).ParseFS(templates, "templates/"+p.name+".html")
 		if err != nil {
 			return nil, fmt.Errorf("dashboard: templates: %w", err)

@@ -185,7 +185,7 @@ func TestListPaginationAndFilters(t *testing.T) {
 	}
 	_, after, _ := strings.Cut(first, `id="next" class="button" href="`)
 	next, _, _ := strings.Cut(after, `"`)
-	if second := d.page(strings.ReplaceAll(next, "&amp;", "&"), nil); strings.Count(second, "<tr id=") != 5 || !strings.Contains(second, "error 0.") {
+	if second := d.page(strings.ReplaceAll(next, "&amp;", "&"), bearer); strings.Count(second, "<tr id=") != 5 || !strings.Contains(second, "error 0.") {
 		t.Errorf("%d on the next page, want 5", strings.Count(second, "<tr id="))
 	}
 	if page := d.page("/dashboard/dead?repo=acme/other", nil); strings.Count(page, "<tr id=") != 1 {

@@ -176,6 +176,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 	shown.Letters, shown.More = letters, moreLetters && len(letters) == repoLettersShown
 	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
 	if !admin {
+		server.HideErrors(shown.Letters)
 		server.HideMissing(shown.Lacks)
 	}
 	rows, lacking := 0, shown.Lacks[:0:0]

@@ -39,7 +39,7 @@ func verdictOf(r intake.Received) string {
 
 type webhooksPage struct {
 	Hooks   []webhook
-	More    int // number of webhooks omitted
+	Next    string // number of the next page; "" on the last
 	Counts  [3]verdictCount
 	Skipped int64 // not recorded among the others
 }
@@ -75,7 +75,7 @@ func (d *Dashboard) loadWebhooks(ctx context.Context, q url.Values, admin bool) 
 			p.Hooks = append(p.Hooks, w)
 		}
 	}
-	p.Hooks, p.More = first(hooksShown, p.Hooks)
+	p.Hooks, p.Next = pageOf(p.Hooks, q.Get("n"), hooksShown)
 	return p, nil
 }
 

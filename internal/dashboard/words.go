@@ -19,7 +19,7 @@ func templateFuncs(a assets) template.FuncMap {
 	return template.FuncMap{
 		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration,
 		"percent": percent, "lookAt": lookAt,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "lack": lack, "word": word, "ref": refName,
+		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "keep": keep, "pages": pagesOf, "lack": lack, "word": word, "ref": refName,
 		"failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },
@@ -34,6 +34,8 @@ func lookAt(see operate.Look) string {
 		return "/dashboard/repos?state=failing&sort=failures"
 	case operate.LookNotify:
 		return "/dashboard/outbox"
+	case operate.LookVolume:
+		return "/dashboard/repos?sort=size"
 	}
 	return "/dashboard/" + string(see) // named alike
 }
@@ -206,4 +208,26 @@ func link(path string, pairs ...string) string {
 		return path
 	}
 	return path + "?" + query.Encode()
+}
+
+// keep is link with the parameters of a list's query, but not its page.
+func keep(path string, query map[string]string, pairs ...string) string {
+	var kept []string
+	for name, value := range query {
+		if name != "after" && name != "n" {
+			kept = append(kept, name, value)
+		}
+	}
+	return link(path, append(kept, pairs...)...)
+}
+
+// pages are the links to the pages of a list: Param has the next one, which is "" on the last.
+type pages struct {
+	Path        string
+	Query       map[string]string
+	Param, Next string
+}
+
+func pagesOf(path string, query map[string]string, param, next string) pages {
+	return pages{path, query, param, next}
 }

@@ -83,8 +83,12 @@ func TestRetryUntilTheAppAnswers(t *testing.T) {
 	if n := w.waiting(); n != 0 || len(w.letters()) != 0 {
 		t.Errorf("%d queued, %d dead letters", n, len(w.letters()))
 	}
-	if left := w.redis.Keys(t.Context(), namespace.Notifications()+":*").Val(); !slices.Equal(left, []string{namespace.Notifications() + ":numbers"}) {
+	left := slices.Sorted(slices.Values(w.redis.Keys(t.Context(), namespace.Notifications()+":*").Val()))
+	if !slices.Equal(left, []string{namespace.Notifications() + ":numbers", namespace.Notifications() + ":sent:docs"}) {
 		t.Errorf("left in Redis: %q", left)
+	}
+	if n := w.redis.ZCard(t.Context(), left[1]).Val(); n != 3*each {
+		t.Errorf("%d results are recorded as accepted, want %d", n, 3*each)
 	}
 }
 

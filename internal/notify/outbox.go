@@ -211,7 +211,8 @@ func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
 	if s.what == isFailed {
 		text = strings.ToValidUTF8(text[:min(len(text), maxKept)], "")
 	}
-	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, text, s.attempts)
+	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, text, s.attempts,
+		c.item.Entry)
 	return settleScript.Run(ctx, o.redis, o.keys, args...).Err()
 }
 

@@ -12,6 +12,7 @@
 --       box:{app} {repo}  list of items: number, space, JSON object
 --       errors:{app}      hash: repo -> last error of its first item: ms, '!' if the app named the delay, space, error;
 --                         '' -> when a box failed for the first time since the app last accepted an item, ms
+--       sent:{app}        zset: entry of a result -> when the app accepted its notification, ms
 --       unwatched:{app} {repo}  exists for some time after the box's watch was found missing
 --       moved:{repo}      new key of a renamed repository
 -- Neither app names nor repository keys contain a space.
@@ -34,6 +35,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function due_of(app) return prefix .. 'due:' .. app end
 local function heads_of(app) return prefix .. 'heads:' .. app end
 local function errors_of(app) return prefix .. 'errors:' .. app end
+local function sent_to(app) return prefix .. 'sent:' .. app end
 local function name_of(app, repo) return app .. ' ' .. repo end
 local function box_of(app, repo) return prefix .. 'box:' .. name_of(app, repo) end
 

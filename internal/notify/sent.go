@@ -2,14 +2,90 @@ package notify
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/watch"
 )
+
+// The states of a [Post].
+const (
+	PostAccepted = "accepted" // by the app
+	PostWaiting  = "waiting"
+	PostUnread   = "unread"   // no notifier has read the result yet
+	PostEnded    = "ended"    // accepted, dropped or given up; when is not known any more
+	PostGivenUp  = "given up" // see the dead letter
+)
+
+// Post is the notification of an app about a result.
+type Post struct {
+	App    string    `json:"app"`
+	ID     string    `json:"id"` // webhook-id
+	State  string    `json:"state"`
+	At     time.Time `json:"at,omitzero"`      // when the app accepted it, or when it was given up
+	Box    *Box      `json:"outbox,omitempty"` // while it waits
+	Letter string    `json:"letter,omitempty"` // dead letter of one that was given up
+}
+
+// Posts returns the notifications about a result with an entry, by the present watches of the repository that it concerns.
+func (o Outboxes) Posts(ctx context.Context, r events.Result, entry string, set watch.Set) ([]Post, error) {
+	posts := []Post{}
+	if !watch.Notable(r) {
+		return posts, nil
+	}
+	last, err := stream.GroupCursor(ctx, o.Redis, o.Namespace.Results(), Group)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range recipients(r, set) {
+		p := Post{App: w.App, ID: idOf(r, w.App), State: PostEnded}
+		at, err := o.Redis.ZScore(ctx, o.key("sent:"+w.App), entry).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("read what was sent to %s: %w", w.App, err)
+		}
+		items, failed := o.Redis.LRange(ctx, o.key("box:"+w.App+" "+w.Repo.Key()), 0, -1).Result()
+		if failed != nil {
+			return nil, fmt.Errorf("read the outbox of %s: %w", w.App, failed)
+		}
+		switch waits := slices.ContainsFunc(items, func(text string) bool { return entryOf(text) == entry }); {
+		case err == nil:
+			p.State, p.At = PostAccepted, time.UnixMilli(int64(at)).UTC()
+		case waits:
+			boxes, err := o.About(ctx, w.Repo, []string{w.App})
+			if err != nil {
+				return nil, err
+			}
+			if p.State = PostWaiting; len(boxes) > 0 {
+				p.Box = &boxes[0]
+			}
+		case last == "" || events.EntryAfter(entry, last):
+			p.State = PostUnread
+		}
+		posts = append(posts, p)
+	}
+	return posts, nil
+}
+
+// IsID reports whether an ID is the webhook-id of the notification of the result's app.
+func IsID(id string, r events.Result) bool {
+	return strings.HasPrefix(id, "msg_") && id == idOf(r, r.App)
+}
+
+// entryOf returns the entry of the result of an item of a box.
+func entryOf(text string) string {
+	_, document, _ := strings.Cut(text, " ") // after its number
+	var one item
+	_ = json.Unmarshal([]byte(document), &one) // "" if it is corrupt
+	return one.Entry
+}
 
 // AllSent reports whether nothing is left to post to apps of the results of a repository up to an entry: the
 // notifiers have read it, and the outboxes of the repository are empty. Without apps, or if no notifier has

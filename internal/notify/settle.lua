@@ -6,11 +6,20 @@
 --         "dead": move it to the dead letters
 --       8 delay, ms   9 reason of a dead letter; "accepted" if it is done because the app accepted it; "asked" if it failed
 --         and the app named the delay   10 error   11 attempts
+--       12 entry of the item's result
 -- Returns "settled"
 --         "gone"      the first item is another one: this one was settled or evicted. If the claim is still ours, the
 --                     first item is due after the delay; else nothing changed
 --         "not ours"  the claim ended and another process has claimed the item; nothing changed, except that "done" removes
 --                     it. The next item is then not sent before the other claim is settled or ends
+
+-- accepted records when an app accepted the notification of a result: of the last 1,000, for a week after the last.
+local function accepted(app, entry)
+  recovered(app)
+  redis.call('ZADD', sent_to(app), number(now), entry)
+  redis.call('ZREMRANGEBYRANK', sent_to(app), 0, -1001)
+  redis.call('PEXPIRE', sent_to(app), 604800000)
+end
 
 local app, repo, n, claim, what = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local later = number(now + tonumber(ARGV[8]))
@@ -21,7 +30,7 @@ if not ours then
   if not same then return 'gone' end
   if what == 'done' then
     pop(app, repo, redis.call('ZSCORE', due_of(app), repo) or number(now))
-    if ARGV[9] == 'accepted' then recovered(app) end
+    if ARGV[9] == 'accepted' then accepted(app, ARGV[12]) end
   end
   index(app)
   return 'not ours'
@@ -41,6 +50,6 @@ else
   redis.call('ZADD', due_of(app), later, repo)
 end
 redis.call('HDEL', claims, name_of(app, repo))
-if same and what == 'done' and ARGV[9] == 'accepted' then recovered(app) end
+if same and what == 'done' and ARGV[9] == 'accepted' then accepted(app, ARGV[12]) end
 index(app)
 return same and 'settled' or 'gone'

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	_ "embed" // the script
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -175,7 +174,7 @@ func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
 	for i, r := range replies {
 		boxes[i] = Box{
 			App: keys[i].app, Repo: keys[i].repo, Items: r.length.Val(), Posting: r.claim.Err() == nil,
-			Queued: queuedAt(r.first.Val()),
+			Queued: events.EntryTime(entryOf(r.first.Val())),
 		}
 		boxes[i].Failed, _ = strconv.Atoi(r.tries.Val())
 		if score := r.due.Val(); score > 0 {
@@ -194,16 +193,6 @@ func errorOf(kept string) (time.Time, string) {
 		return time.Time{}, ""
 	}
 	return time.UnixMilli(ms).UTC(), text
-}
-
-// queuedAt returns when the result of an item was settled.
-func queuedAt(text string) time.Time {
-	_, document, _ := strings.Cut(text, " ") // after its number
-	var first item
-	if json.Unmarshal([]byte(document), &first) != nil {
-		return time.Time{}
-	}
-	return events.EntryTime(first.Entry)
 }
 
 // SendNow makes the waiting notifications of an app due now, instead of after the delay since their last

@@ -18,6 +18,7 @@ type Letter struct {
 	Cell     string    `json:"cell,omitempty"` // if there are several
 	At       time.Time `json:"at"`
 	Reason   string    `json:"reason"`
+	Class    string    `json:"class,omitempty"` // "" if unknown
 	Error    string    `json:"error"`
 	Attempts int       `json:"attempts"`
 
@@ -25,7 +26,8 @@ type Letter struct {
 	Type string `json:"type,omitempty"`
 	App  string `json:"app,omitempty"`
 	Ref  string `json:"ref,omitempty"`
-	Job  string `json:"job,omitempty"` // ID of the change or result
+	Host string `json:"host,omitempty"` // of the change's remote
+	Job  string `json:"job,omitempty"`  // ID of the change or result
 
 	Stream   string `json:"stream"`
 	Group    string `json:"group"`
@@ -40,7 +42,7 @@ type Letter struct {
 // newLetter describes a letter. It includes the event only if full is set.
 func newLetter(cell string, l stream.Letter, full bool) Letter {
 	shown := Letter{
-		ID: l.ID, Cell: cell, At: l.At, Reason: l.Reason, Error: l.Error, Attempts: l.Attempts, Truncated: l.Truncated,
+		ID: l.ID, Cell: cell, At: l.At, Reason: l.Reason, Class: l.Class, Error: l.Error, Attempts: l.Attempts, Truncated: l.Truncated,
 		Stream: l.Stream, Group: l.Group, Consumer: l.Consumer, Entry: l.Entry,
 	}
 	event := shown.read(l)
@@ -65,10 +67,12 @@ func (l *Letter) read(entry stream.Letter) json.Marshaler {
 	if c, err := events.ParseChange(msg.Payload); err == nil {
 		c.ID = cmp.Or(c.ID, msg.UUID)
 		l.Repo, l.Type, l.App, l.Ref, l.Job = c.Repo.String(), string(c.Type), c.App, c.Ref.String(), c.ID
+		l.Host = events.CanonicalHost(c.URL)
 		return c
 	}
 	if r, err := events.ParseResult(msg.Payload); err == nil {
 		l.Repo, l.Type, l.App, l.Ref, l.Job = r.Repo.String(), string(r.Type), r.App, r.Ref.String(), r.ID
+		l.App = cmp.Or(l.App, entry.Original["app"]) // of a notification
 		return r
 	}
 	return nil
@@ -79,17 +83,20 @@ type LetterQuery struct {
 	Repo   events.RepoPath // also in an unreadable entry
 	App    string
 	Reason string
+	Class  string
+	Host   string
 	Whole  bool // only complete ones, which can be retried
 	Oldest bool // the oldest first
 	Limit  int
 	After  string // continue after that page
 }
 
-// matches reports whether a letter, described by l, is of the app and the repository and complete. Unreadable entries
+// matches reports whether a letter, described by l, is of the app, class, host and repository and complete. Unreadable entries
 // are of a repository if their field repo is its path, or any field contains the path in quotes.
 func (q LetterQuery) matches(l Letter, entry stream.Letter) bool {
 	switch {
-	case q.App != "" && l.App != q.App, q.Whole && (entry.Truncated != "" || len(entry.Original) == 0):
+	case q.App != "" && l.App != q.App, q.Class != "" && l.Class != q.Class,
+		q.Host != "" && !strings.EqualFold(l.Host, q.Host), q.Whole && (entry.Truncated != "" || len(entry.Original) == 0):
 		return false
 	case q.Repo.IsZero() || l.Repo != "":
 		return q.Repo.IsZero() || strings.EqualFold(l.Repo, q.Repo.Key())

@@ -12,6 +12,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
+	"lockstep/locking"
 )
 
 // RepoSummary is a repository in a list, as shown by the API and the command line.
@@ -177,4 +178,59 @@ func (r *Repos) Failing(ctx context.Context, limit int) (all state.FailingRepos,
 	})
 	all.Repos, all.Missing = list, Names(missing)
 	return all, err
+}
+
+// ErrRepoStays means that a repository cannot be removed. Its text says why.
+var ErrRepoStays = errors.New("the repository is not removed")
+
+// RemovedRepo is a repository of which nothing is known any more.
+type RemovedRepo struct {
+	Repo    string `json:"repo"`
+	Letters int    `json:"letters"` // dead letters that were dropped with it
+}
+
+// Remove deletes what is known of a repository that is not watched and not published, such as one that never existed: its
+// state with its failures, and its dead letters. A change of it that still waits brings it back. Remove returns
+// [ErrUnknownRepo] or [ErrRepoStays].
+func (r *Repos) Remove(ctx context.Context, repo events.RepoPath) (RemovedRepo, error) {
+	removed := RemovedRepo{Repo: repo.String()}
+	shown, err := r.Get(ctx, repo)
+	if err != nil {
+		return removed, err
+	}
+	cell, err := r.Cells.Of(repo)
+	if err != nil {
+		return removed, err
+	}
+	watched, err := watch.NewRegistry(r.Cells.Redis(), cell.Namespace).Of(ctx, repo)
+	switch {
+	case err != nil:
+		return removed, cell.Explain(err)
+	case len(watched.Watches) > 0:
+		return removed, fmt.Errorf("%w: %s watches it; see lockstep watch rm", ErrRepoStays, watched.Watches[0].App)
+	case len(shown.Heads) > 0:
+		return removed, fmt.Errorf("%w: it is published; see lockstep publish --removed --force", ErrRepoStays)
+	}
+	locker, err := locking.New(locking.Config{Redis: r.Cells.Redis(), Prefix: cell.Namespace.Locks(), KeyName: "repo"})
+	if err != nil {
+		return removed, err
+	}
+	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
+	gone, request := false, locking.Request{Key: repo.Key(), Job: "rm", Operation: "rm", Wait: 5 * time.Second}
+	err = locker.Do(ctx, request, func(ctx context.Context, lease *locking.Lease) error {
+		gone, err = r.store(cell).Forget(ctx, repo, lease.Guard())
+		return err
+	})
+	if errors.Is(err, locking.ErrTimeout) || err == nil && !gone {
+		err = fmt.Errorf("%w: a worker is at work on it; try again", ErrRepoStays)
+	}
+	if err != nil {
+		return removed, cell.Explain(err)
+	}
+	letters := &Letters{Cells: r.Cells}
+	found, _, _, err := letters.List(ctx, LetterQuery{Repo: repo})
+	if err == nil {
+		removed.Letters, err = letters.DropAll(ctx, found)
+	}
+	return removed, err
 }

@@ -53,9 +53,9 @@ const (
 
 // Facts are what a Verdict is derived from.
 type Facts struct {
-	Watched int64 // repositories
-	Workers int   // that take changes
-	Silent  int   // workers without a heartbeat for 15 s, until they are forgotten
+	Watched int64    // repositories
+	Workers int      // that take changes
+	Lost    []Worker // that are missing
 	Dead    int64
 	Hosts   []hosts.Host    // those not limited do not matter
 	Failing []state.Summary // that fail, or have a refused commit
@@ -82,6 +82,9 @@ type GroupWait struct {
 	Entry string
 	Wait  time.Duration
 }
+
+// NearlyFull reports whether a volume has less than a twentieth of its size free. A size of 0 is unknown.
+func NearlyFull(free, size int64) bool { return size > 0 && free < size/20 }
 
 // longWait is how old an unsettled entry may be.
 const longWait = 5 * time.Minute
@@ -118,9 +121,12 @@ func (f Facts) Verdict() Verdict {
 	if f.Dead > 0 {
 		needs(LookDead, "%s", counted(f.Dead, "dead letter", "dead letters"))
 	}
-	if f.Silent > 0 && f.Workers > 0 {
-		silent := counted(int64(f.Silent), "worker", "workers")
-		waits(LookWorkers, "%s, not heard for 15 s or more: others take the work over", silent)
+	if len(f.Lost) > 0 && f.Workers > 0 {
+		names := make([]string, len(f.Lost))
+		for i, w := range f.Lost {
+			names[i] = w.Name + " since " + w.Heard.UTC().Format("2006-01-02T15:04:05Z")
+		}
+		waits(LookWorkers, "%s: %s", counted(int64(len(names)), "worker is missing", "workers are missing"), Listed(names))
 	}
 	limited := false
 	for _, h := range f.Hosts {

@@ -29,11 +29,11 @@ func TestVerdict(t *testing.T) {
 			"3 repositories are watched, none fails",
 		},
 		"what waits for one host is one thing": {
-			Facts{Watched: 9, Workers: 1, Silent: 1, Hosts: []hosts.Host{limited}, Failing: []state.Summary{
+			Facts{Watched: 9, Workers: 1, Lost: []Worker{{Name: "pod-1-x", Heard: now}}, Hosts: []hosts.Host{limited}, Failing: []state.Summary{
 				fails("a/1", events.ClassBusy, &soon), fails("a/2", events.ClassBusy, &soon),
 				fails("a/3", events.ClassNetwork, &soon),
 			}}, HealthWaiting, nil, []string{
-				"1 worker, not heard for 15 s or more: others take the work over", "git.example: rate limit until 12:01:00Z, 6 repositories wait", "network, retried: 1 repository, a/3",
+				"1 worker is missing: pod-1-x since 2026-11-30T12:00:00Z", "git.example: rate limit until 12:01:00Z, 6 repositories wait", "network, retried: 1 repository, a/3",
 			}, "9 repositories are watched, 3 fail",
 		},
 		"what fails for good, by cause": {
@@ -49,7 +49,7 @@ func TestVerdict(t *testing.T) {
 		},
 		"the rest": {
 			Facts{
-				Dead: 2, Silent: 1, Full: true, Unasked: Unasked{3, now}, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
+				Dead: 2, Lost: []Worker{{}}, Full: true, Unasked: Unasked{3, now}, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
 				Groups: []GroupWait{{"workers", "1-0", 4 * time.Minute}, {"indexer", "2-0", 6 * time.Minute}},
 			}, HealthAttention, []string{"no worker takes changes",
 				"no scheduler polls: 3 repositories are overdue, since 2026-11-30T12:00:00Z", "the volume is nearly full", "2 dead letters"}, []string{

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,21 +12,56 @@ import (
 	"lockstep/internal/operate"
 )
 
-func listDead(letters *operate.Letters) http.Handler {
+// listDead lists letters, with their errors if admin permits it.
+func listDead(letters *operate.Letters, admin func(*http.Request) bool) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		query, err := deadQuery(r)
 		if err != nil {
 			return nil, badRequest(err)
 		}
 		page, err := letters.Page(r.Context(), query)
+		if !admin(r) {
+			HideErrors(page.Letters)
+		}
 		return page, deadProblem(err)
 	})
 }
 
-// deadQuery parses ?repo=, ?reason=, ?order=oldest, ?limit= and ?after=.
+// HideErrors removes the errors of letters, which name hosts and credentials.
+func HideErrors(letters []operate.Letter) {
+	for i := range letters {
+		letters[i].Error = ""
+	}
+}
+
+// retryDead retries complete letters that match, the oldest first.
+func retryDead(letters *operate.Letters) http.Handler {
+	return answering(func(r *http.Request) (any, error) {
+		query, err := deadQuery(r)
+		if err != nil {
+			return nil, badRequest(err)
+		}
+		query.Whole, query.Oldest, query.Limit = true, true, cmp.Or(query.Limit, 1000)
+		found, more, missing, err := letters.List(r.Context(), query)
+		if err != nil {
+			return nil, deadProblem(err)
+		}
+		done, err := letters.RetryAll(r.Context(), found)
+		return struct {
+			operate.RetriedLetters
+			More    bool     `json:"more,omitempty"`
+			Missing []string `json:"missing_cells,omitempty"`
+		}{done, more, operate.Names(missing)}, err
+	})
+}
+
+// deadQuery parses ?repo=, ?reason=, ?class=, ?host=, ?app=, ?order=oldest, ?limit= and ?after=.
 func deadQuery(r *http.Request) (query operate.LetterQuery, err error) {
 	values := r.URL.Query()
-	query = operate.LetterQuery{Reason: values.Get("reason"), After: values.Get("after")}
+	query = operate.LetterQuery{
+		Reason: values.Get("reason"), Class: values.Get("class"), Host: values.Get("host"), App: values.Get("app"),
+		After: values.Get("after"),
+	}
 	switch order := values.Get("order"); order {
 	case "", "newest":
 	case "oldest":

@@ -247,3 +247,40 @@ func TestLetterOfSeveralCellsNeedsACell(t *testing.T) {
 		}
 	}
 }
+
+func TestRetryAllDeadOfAHost(t *testing.T) {
+	t.Parallel()
+	url, redisServer := startAdmin(t)
+	client := redisServer.Client()
+	for i, host := range []string{"git.example", "git.example", "other.example"} {
+		change, err := events.NewChange(events.Change{ID: fmt.Sprint("c", i), URL: "https://" + host + "/acme/widgets.git"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload, err := json.Marshal(change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bury(t, client, "attempts used up", "_watermill_message_uuid", change.ID, "payload", string(payload))
+	}
+	if status, text := do(t, "GET", url+"/api/v1/dead?host=git.example", "", nil); status != http.StatusOK ||
+		strings.Count(text, `"host":"git.example"`) != 2 || strings.Contains(text, "remote says no") || strings.Contains(text, "other") {
+		t.Errorf("%d %s, want two letters, without their errors", status, text)
+	}
+	if _, text := do(t, "GET", url+"/api/v1/dead", "", auth); strings.Count(text, "remote says no") != 3 {
+		t.Errorf("with the token: %s", text)
+	}
+	if status, _ := do(t, "POST", url+"/api/v1/dead/retry?host=git.example", "", nil); status != http.StatusUnauthorized {
+		t.Errorf("without the token: %d", status)
+	}
+	if _, text := do(t, "POST", url+"/api/v1/dead/retry?host=git.example&class=auth", "", auth); !strings.HasPrefix(text, `{"retried":[],"refused":[]}`) {
+		t.Errorf("of another class: %s", text)
+	}
+	if status, _ := do(t, "POST", url+"/api/v1/dead/retry?limit=x", "", auth); status != http.StatusBadRequest {
+		t.Errorf("with an invalid limit: %d", status)
+	}
+	status, text := do(t, "POST", url+"/api/v1/dead/retry?host=git.example", "", auth)
+	if left := client.XLen(t.Context(), events.DefaultNamespace.Dead()).Val(); status != http.StatusOK || strings.Count(text, `"entry":`) != 2 || left != 1 {
+		t.Errorf("%d %s, %d left, want two retried and one left", status, text, left)
+	}
+}

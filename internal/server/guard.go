@@ -70,6 +70,9 @@ func equal(configured, token string) bool {
 
 func (cfg Config) guard() Guard { return Guard{cfg.Token, cfg.Loopback} }
 
+// admin reports whether a request has the rights of the API token.
+func (cfg Config) admin(r *http.Request) bool { return cfg.guard().Check(r) == nil }
+
 // Key returns a key of 32 bytes for a purpose, which changes with the token; nil if none is configured.
 func (g Guard) Key(purpose string) []byte {
 	token := g.token()

@@ -229,7 +229,7 @@ func everything() server.Config {
 	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	return server.Config{
 		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: reposOf(nowhere), Reading: &server.Reading{}, Leases: &operate.Leases{},
-		Letters: &operate.Letters{}, Outboxes: &operate.Outboxes{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
+		Letters: &operate.Letters{}, Outboxes: &operate.Outboxes{}, Workers: &operate.Workers{}, Results: &operate.Results{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 		Verdict: func(ctx context.Context) (operate.Verdict, error) { return operate.Verdict{}, nowhere.Ping(ctx).Err() },
 	}
@@ -308,7 +308,8 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	client, namespace := redisServer.Client(), events.DefaultNamespace
 	cfg.Repos, cfg.Leases, cfg.Watches = reposOf(client), leasesOf(client), watchesOf(client)
 	cfg.Letters = &operate.Letters{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
-	cfg.Outboxes = &operate.Outboxes{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
+	cfg.Outboxes = &operate.Outboxes{Cells: cfg.Letters.Cells}
+	cfg.Workers, cfg.Results = &operate.Workers{Cells: cfg.Letters.Cells}, &operate.Results{Cells: cfg.Letters.Cells}
 	cfg.Streams = telemetry.NewStreams(client, string(namespace), namespace.Changes())
 	cfg.Reading = &server.Reading{Tokens: access.NewTokens(client, namespace), Reader: &access.Reader{
 		Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace),

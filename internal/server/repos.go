@@ -66,3 +66,21 @@ func showRepo(repos *operate.Repos, admin func(*http.Request) bool) http.Handler
 		return shown, err
 	})
 }
+
+// removeRepo removes what is known of a repository that has nothing.
+func removeRepo(repos *operate.Repos) http.Handler {
+	return answering(func(r *http.Request) (any, error) {
+		repo, err := events.ParseRepoPath(r.PathValue("repo"))
+		if err != nil {
+			return nil, badRequest(err)
+		}
+		removed, err := repos.Remove(r.Context(), repo)
+		switch {
+		case errors.Is(err, operate.ErrUnknownRepo):
+			return nil, problem{err, http.StatusNotFound}
+		case errors.Is(err, operate.ErrRepoStays):
+			return nil, problem{err, http.StatusConflict}
+		}
+		return removed, err
+	})
+}

@@ -51,6 +51,8 @@ type Config struct {
 	Letters   *operate.Letters
 	Outboxes  *operate.Outboxes
 	Verdict   func(context.Context) (operate.Verdict, error)
+	Workers   *operate.Workers
+	Results   *operate.Results
 	Streams   Streams
 	Slots     int              // slots of each worker, for /api/v1/scale
 	Hosts     *telemetry.Hosts // limits of requests to hosts
@@ -157,7 +159,8 @@ func mount(cfg Config) *routes {
 		mux.Handle("DELETE /api/v1/locks/{repo...}", guarded(cfg, releaseLock(cfg.Leases)))
 	}
 	if cfg.Letters != nil {
-		mux.Handle("GET /api/v1/dead", listDead(cfg.Letters))
+		mux.Handle("GET /api/v1/dead", listDead(cfg.Letters, cfg.admin))
+		mux.Handle("POST /api/v1/dead/retry", guarded(cfg, retryDead(cfg.Letters)))
 		mux.Handle("GET /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Get)))
 		mux.Handle("POST /api/v1/dead/{id}/retry", guarded(cfg, oneDead(cfg.Letters.Retry)))
 		mux.Handle("DELETE /api/v1/dead/{id}", guarded(cfg, oneDead(cfg.Letters.Drop)))
@@ -169,6 +172,19 @@ func mount(cfg Config) *routes {
 	}
 	if cfg.Verdict != nil {
 		mux.Handle("GET /api/v1/status", guarded(cfg, showVerdict(cfg.Verdict)))
+	}
+	if cfg.Results != nil {
+		mux.Handle("GET /api/v1/results/{id...}", guarded(cfg, answering(func(r *http.Request) (any, error) {
+			result, err := cfg.Results.Get(r.Context(), r.PathValue("id"))
+			if errors.Is(err, operate.ErrNoResult) {
+				err = problem{err, http.StatusNotFound}
+			}
+			return result, err
+		})))
+	}
+	if cfg.Workers != nil {
+		mux.Handle("GET /api/v1/workers", listWorkers(cfg.Workers))
+		mux.Handle("DELETE /api/v1/workers/{name}", guarded(cfg, removeWorker(cfg.Workers)))
 	}
 	if cfg.Streams != nil {
 		mux.Handle("GET /api/v1/streams", listStreams(cfg.Streams))
@@ -199,9 +215,8 @@ func mount(cfg Config) *routes {
 func mountRepos(mux *routes, cfg Config) {
 	var list, show http.Handler
 	if cfg.Repos != nil {
-		guard := cfg.guard()
-		admin := func(r *http.Request) bool { return guard.Check(r) == nil }
-		list, show = listRepos(cfg.Repos, admin), showRepo(cfg.Repos, admin)
+		list, show = listRepos(cfg.Repos, cfg.admin), showRepo(cfg.Repos, cfg.admin)
+		mux.Handle("DELETE /api/v1/repos/{repo...}", guarded(cfg, removeRepo(cfg.Repos)))
 	}
 	if s := cfg.Reading; s != nil {
 		list, show = s.orForApps(cfg, list, s.listReadable), s.orForApps(cfg, show, s.showReadable)

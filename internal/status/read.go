@@ -51,6 +51,7 @@ func read(
 	for _, read := range []func() error{
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
+		func() error { return s.readLost(ctx, client, namespace) },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
 		func() (err error) { s.Leases, err = readLeases(ctx, client, namespace, s.Activities, search); return },
 		func() (err error) { s.Repos, err = readFailures(ctx, store, search); return },
@@ -120,6 +121,13 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 		}
 	}
 	return nil
+}
+
+func (s *Service) readLost(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
+	workers := operate.Workers{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
+	all, _, err := workers.List(ctx)
+	s.Lost = operate.Lost(all)
+	return err
 }
 
 func readRate(ctx context.Context, client redis.UniversalClient, topic string) (r rate, now time.Time, err error) {
@@ -289,13 +297,11 @@ func readVolume(
 func (s *Service) judge() {
 	facts := operate.Facts{
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
+		Lost:    s.Lost,
 		Failing: s.Repos.judged, Partial: !s.Repos.Complete, Unasked: s.Unasked,
-		Full: s.Volume != nil && s.Volume.Size > 0 && s.Volume.Free < s.Volume.Size/20,
+		Full: s.Volume != nil && operate.NearlyFull(s.Volume.Free, s.Volume.Size),
 	}
 	for _, g := range s.Groups {
-		if g.Group == events.WorkersGroup && g.Stream == events.Namespace(s.Prefix).Changes() {
-			facts.Silent = g.Consumers - g.Live
-		}
 		wait := time.Duration(g.OldestMS) * time.Millisecond
 		facts.Groups = append(facts.Groups, operate.GroupWait{Group: g.Group, Entry: g.Oldest, Wait: wait})
 	}

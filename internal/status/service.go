@@ -25,8 +25,10 @@ type Service struct {
 	Due     int64 `json:"due"`     // pending with a due time
 	Late    int64 `json:"late"`    // pending past their due time
 	Workers int   `json:"workers"` // that take changes: live consumers of the workers group
-	Results int64 `json:"results"`
-	Dead    int64 `json:"dead"`
+	// without a heartbeat for 100 s; up to 100, until they come back, are replaced or removed, or for a week
+	Lost    []operate.Worker `json:"workers_missing"`
+	Results int64            `json:"results"`
+	Dead    int64            `json:"dead"`
 
 	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest unsettled change
 

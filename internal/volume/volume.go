@@ -223,6 +223,23 @@ func makeID(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
+func (v *Volume) usePath() string { return filepath.Join(v.root, adminDir, "in-use") }
+
+// MarkUse shows other deployments that the volume is in use, by a text that changes.
+func (v *Volume) MarkUse() error { return os.WriteFile(v.usePath(), []byte(rand.Text()), 0o644) }
+
+// EndUse removes the mark. Processes that go on put it back.
+func (v *Volume) EndUse() { _ = os.Remove(v.usePath()) }
+
+// UseMark returns the last mark, or "" if there is none.
+func (v *Volume) UseMark() string {
+	content, err := os.ReadFile(v.usePath())
+	if err != nil {
+		return ""
+	}
+	return "mark " + string(content) // which may be empty while it is written
+}
+
 // done reports a finished step to tests.
 func (v *Volume) done(step string) {
 	if v.cfg.Step != nil {

@@ -1,0 +1,49 @@
+package server_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"lockstep/events"
+	"lockstep/internal/cells"
+	"lockstep/internal/operate"
+	"lockstep/internal/redistest"
+	"lockstep/internal/server"
+	"lockstep/internal/testenv"
+	"lockstep/internal/watch"
+)
+
+func TestRepositoryIsRemoved(t *testing.T) {
+	t.Parallel()
+	client, ctx, namespace := redistest.Start(t).Client(), t.Context(), events.DefaultNamespace
+	handler := documented(t, server.Config{
+		Repos: &operate.Repos{Cells: cells.Single(client, cells.Member{Namespace: namespace})}, Token: fixed("t0ken"), Metrics: http.NotFoundHandler(),
+	})
+	ask := func(method, path, want string, status int) {
+		t.Helper()
+		r := httptest.NewRequest(method, path, nil)
+		r.Header.Set("Authorization", "Bearer t0ken")
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, r); w.Code != status || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s %s: %d %s, want %d %s", method, path, w.Code, w.Body, status, want)
+		}
+	}
+	change := testenv.Must(events.NewChange(events.Change{URL: "https://git.example/acme/wigdets.git", App: "docs"}))(t)
+	repo := "/api/v1/repos/acme/wigdets"
+	ask("DELETE", "/api/v1/repos/x", "not a repository path", http.StatusBadRequest)
+	ask("DELETE", repo, "unknown repository", http.StatusNotFound)
+	testenv.Must(client.HSet(ctx, namespace.Repo(change.Repo), "repo", "acme/wigdets").Result())(t)
+	w := testenv.Must(watch.New(watch.Watch{App: "docs", URL: change.URL}))(t)
+	registry := watch.NewRegistry(client, namespace)
+	if _, _, _, err := registry.Create(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	ask("DELETE", repo, "docs watches it", http.StatusConflict)
+	if _, err := registry.Remove(ctx, w.Key()); err != nil {
+		t.Fatal(err)
+	}
+	ask("DELETE", repo, `{"repo":"acme/wigdets","letters":0}`, http.StatusOK)
+	ask("DELETE", repo, "unknown repository", http.StatusNotFound)
+}
