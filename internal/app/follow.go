@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -73,7 +74,7 @@ func Follow(ctx context.Context, cfg config.Config, f FollowConfig, log *slog.Lo
 	}
 	defer record.Close()
 	f.volume, f.record = vol, record
-	return Serve(ctx, Config{Config: cfg, Log: log, follow: &f})
+	return Serve(ctx, Config{Config: cfg, Log: log, Getenv: f.variables(os.Getenv), follow: &f})
 }
 
 // runFollower follows until ctx is done.
