@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// parseCommands parses pairs such as docs=/usr/local/bin/reindex --all, and a command without an app. No command has a comma,
-// which separates them in a variable.
+// parseCommands parses pairs such as docs=/usr/local/bin/reindex --all, and a command without an app. No command has a
+// comma, which separates them in a variable.
 func parseCommands(items []string) (map[string][]string, error) {
 	commands := map[string][]string{}
 	for item := range strings.SplitSeq(strings.Join(items, ","), ",") {

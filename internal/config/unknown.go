@@ -24,10 +24,6 @@ func (u UnknownVariable) String() string {
 var serviceVariable = regexp.MustCompile(
 	`(^|_)(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|(^|_)PORT=[a-z]+://`)
 
-// IsOfService reports whether a variable, NAME=VALUE, was set by Kubernetes or Docker for a service whose name begins like a
-// prefix of ours, such as LOCKSTEP_PORT_80_TCP.
-func IsOfService(pair string) bool { return serviceVariable.MatchString(pair) }
-
 // otherVariables have a meaning, but set no setting: API_TOKEN, those that exec sets for its command, and
 // those of the tests.
 var otherVariables = []string{"API_TOKEN", "TREE", "COMMIT", "REF", "NAME", "WORKSPACE", "TEST", "SEED", "SOAK", "SOAK_TIME",
@@ -41,7 +37,7 @@ func unknownVariables(environ []string) (unknown []UnknownVariable) {
 	for _, pair := range environ {
 		pair, ok := strings.CutPrefix(pair, EnvPrefix)
 		name, value, _ := strings.Cut(pair, "=")
-		if !ok || value == "" || slices.Contains(otherVariables, name) || IsOfService(pair) {
+		if !ok || value == "" || slices.Contains(otherVariables, name) || serviceVariable.MatchString(pair) {
 			continue
 		}
 		if slices.ContainsFunc(otherPrefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {

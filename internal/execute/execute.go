@@ -45,10 +45,12 @@ const (
 	closeWait = 2 * time.Second // for processes that keep the output open after the command's end
 )
 
-// Run runs the command in a tree that is published under a name, with input as its standard input. It returns the end of
-// the output, standard error included. On a timeout, or when ctx is done, the command's process group is killed; if this
-// process dies, the kernel kills the command. All processes that inherit the tree's pin keep the tree.
-func (c Command) Run(ctx context.Context, t *tree.Tree, name string, input []byte, more ...string) (string, error) {
+// Run runs the command in a tree that is published under a name, with input as its standard input. It returns the end
+// of the output, standard error included. On a timeout, or when ctx is done, the command's process group is killed; if
+// this process dies, the kernel kills the command. All processes that inherit the tree's pin keep the tree.
+func (c Command) Run(
+	ctx context.Context, t *tree.Tree, name string, input []byte, more ...string,
+) (output string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("did not end within %v, killed", c.Timeout))
 	defer cancel()
 	var out tail
@@ -62,7 +64,7 @@ func (c Command) Run(ctx context.Context, t *tree.Tree, name string, input []byt
 	// The kernel sends Pdeathsig when the thread ends that started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := cmd.Run()
+	err = cmd.Run()
 	text := strings.ToValidUTF8(string(out), "")
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil: // a child process goes on in the background
@@ -85,8 +87,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Environ returns the environment of a command that runs in a folder, for a tree: that of a process without its secrets, and
-// without variables that make git use another repository.
+// Environ returns the environment of a command that runs in a folder, for a tree: that of a process without its
+// secrets, and without variables that make git use another repository.
 func Environ(environ []string, t *tree.Tree, dir string) []string {
 	return append(slices.DeleteFunc(slices.Clone(environ), isDropped), // the last of several values counts
 		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+dir)

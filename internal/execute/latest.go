@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Latest calls a function for names, such as those of published trees, at least once after each call of [Latest.Offer], and
-// again until it succeeds. Calls for the same name do not overlap. The fields must not change after the first call of Offer.
+// Latest calls a function for names, such as those of published trees, at least once after each call of [Latest.Offer],
+// and again until it succeeds. Calls for the same name do not overlap. The fields must not change after the first call
+// of Offer.
 type Latest struct {
 	Do          func(ctx context.Context, name string) error
 	First, Last time.Duration // pauses after a failure: First is doubled after each, up to Last
@@ -21,8 +22,8 @@ type Latest struct {
 	open map[string]chan struct{} // names that are not done; the channel holds a newer offer
 }
 
-// Offer has the function called for a name, in the background. A call that waits after a failure is made at once. Nothing is
-// called when ctx is done.
+// Offer has the function called for a name, in the background. A call that waits after a failure is made at once.
+// Nothing is called when ctx is done.
 func (l *Latest) Offer(ctx context.Context, name string) {
 	l.once.Do(func() { l.slots, l.open = make(chan struct{}, l.AtOnce), map[string]chan struct{}{} })
 	l.mu.Lock()

@@ -22,8 +22,8 @@ func hasTree(r events.Result) bool {
 	return r.Type == events.ResultSynced || r.Type == events.ResultView
 }
 
-// run runs the command of an app in the tree of a result, and renews the claim meanwhile, so that no other process runs it. If
-// the tree is gone, it runs in the one that is published now.
+// run runs the command of an app in the tree of a result, and renews the claim meanwhile, so that no other process runs
+// it. If the tree is gone, it runs in the one that is published now.
 func (n *Notifier) run(ctx context.Context, w watch.Watch, c claim, command execute.Command) error {
 	result, err := events.ParseResult([]byte(c.item.Body))
 	if err != nil || !hasTree(result) { // queued for a URL
