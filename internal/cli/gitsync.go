@@ -156,7 +156,7 @@ func (s *gitSync) prepare(cmd *cobra.Command, std term.Streams) (watches []watch
 	}
 	s.cfg.Redis, s.cfg.Cell, s.cfg.Credentials, s.cfg.Root = "", "", "", filepath.Join(s.root, ".git-sync")
 	s.cfg.Limits.FetchTimeout, s.cfg.MaxAttempts, s.cfg.Grace = s.syncTimeout, 1, 0
-	s.cfg.TreeGrace = cmp.Or(s.stale, s.cfg.TreeGrace)
+	s.cfg.TreeGrace, s.cfg.ResultsKeep = cmp.Or(s.stale, s.cfg.TreeGrace), time.Minute
 	s.log = app.NewLogger(std.Stderr, s.cfg, slog.LevelInfo)
 	if s.command != "" {
 		s.hook, err = execute.New([]string{s.command}, s.commandTimeout, append(std.Environ, "GITSYNC_REPO="+w.URL))
@@ -253,6 +253,7 @@ func (s *gitSync) sync(ctx context.Context, client redis.UniversalClient, watche
 	}
 	if s.ready.Store(true); s.commit != result.After {
 		s.log.InfoContext(ctx, "synced", "commit", result.After, "link", s.link)
+		app.ReleaseMemory()
 	}
 	s.name, s.commit = result.Path, result.After
 	return nil
@@ -260,8 +261,7 @@ func (s *gitSync) sync(ctx context.Context, client redis.UniversalClient, watche
 
 // callHooks calls the hooks that have not succeeded for the commit.
 func (s *gitSync) callHooks(ctx context.Context) (err error) {
-	hooks := map[string]func(context.Context) error{s.command: s.runCommand, s.webhook: s.callWebhook}
-	for name, call := range hooks {
+	for name, call := range map[string]func(context.Context) error{s.command: s.runCommand, s.webhook: s.callWebhook} {
 		if name == "" || s.called[name] == s.commit {
 			continue
 		}
