@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -73,7 +74,7 @@ func Follow(ctx context.Context, cfg config.Config, f FollowConfig, log *slog.Lo
 	}
 	defer record.Close()
 	f.volume, f.record = vol, record
-	return Serve(ctx, Config{Config: cfg, Log: log, follow: &f})
+	return Serve(ctx, Config{Config: cfg, Log: log, Getenv: f.variables(os.Getenv), follow: &f})
 }
 
 // runFollower follows until ctx is done.
@@ -94,6 +95,10 @@ func runFollower(ctx context.Context, cfg Config) error {
 		return invalid(err)
 	}
 	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
+	runs, err := newFollowerRuns(cfg, vol)
+	if err != nil {
+		return err
+	}
 	f, err := follow.New(follow.Config{
 		Reader: reader, Volume: vol, Record: cfg.follow.record,
 		Publish: func(ctx context.Context, change events.Change) error {
@@ -106,7 +111,7 @@ func runFollower(ctx context.Context, cfg Config) error {
 		},
 		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),
 		CompareEvery: cfg.PollEvery, TokenWait: cfg.follow.TokenWait, Name: cfg.follow.Name, Version: ReadBuild().Version,
-		State: hb.notReady, Log: cfg.Log,
+		Pending: runs.pending, State: hb.notReady, Log: cfg.Log,
 	})
 	if err != nil {
 		return invalid(err)
@@ -115,10 +120,18 @@ func runFollower(ctx context.Context, cfg Config) error {
 		s := f.Status()
 		return telemetry.FollowerFigures{Connected: s.Connected, Repos: s.Repos, Behind: s.Behind, Lag: s.Lag()}
 	})()
+	ctx, stopRuns := context.WithCancel(ctx)
+	if runs != nil {
+		defer runs.Wait()
+	}
+	defer stopRuns()
+	if err := runs.begin(ctx); err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	settling, stop := context.WithCancel(ctx)
 	defer stop()
-	g.Go(func() error { return settleFollowed(settling, cfg, f) })
+	g.Go(func() error { return settleFollowed(settling, cfg, f, runs) })
 	g.Go(func() error {
 		defer stop()
 		err := f.Run(ctx)
@@ -145,14 +158,15 @@ func revoked(ctx context.Context, cfg Config, f *follow.Follower, err error) err
 	return err
 }
 
-// settleFollowed passes the results of the worker to a follower until ctx is done.
-func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower) error {
+// settleFollowed passes the results of the worker to a follower and its command until ctx is done.
+func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower, runs *followerRuns) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
 	after := stream.Cursor{cfg.Namespace().Results(): "0-0"}
 	for {
 		err := stream.NewReader(client).Follow(ctx, after, func(_ string, e redis.XMessage) error {
 			if result, err := changes.ParseResult(e); err == nil {
+				runs.settled(ctx, result)
 				f.Settle(ctx, result)
 			}
 			return nil

@@ -1,15 +1,37 @@
 package app
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
+	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/egress"
+	"lockstep/internal/execute"
 	"lockstep/internal/notify"
 	"lockstep/internal/watch"
 )
+
+// Commands returns the commands of the setting exec by app, "" for that of a follower.
+func Commands(cfg config.Config, following bool) (map[string]execute.Command, error) {
+	commands := map[string]execute.Command{}
+	for app, words := range cfg.Commands() {
+		if following != (app == "") {
+			return nil, invalid(fmt.Errorf("exec: %q is for %s; want APP=COMMAND to serve, and COMMAND to follow",
+				strings.Join(words, " "), cmp.Or(app, "no app")))
+		}
+		command, err := execute.New(words, cfg.ExecTimeout, os.Environ())
+		if err != nil {
+			return nil, invalid(config.Named(fmt.Errorf("exec: %w", err)))
+		}
+		commands[app] = command
+	}
+	return commands, nil
+}
 
 // runNotifier posts results to apps until ctx is done, then finishes posts in flight within the grace period.
 func runNotifier(ctx context.Context, cfg Config) error {
@@ -26,6 +48,7 @@ func runNotifier(ctx context.Context, cfg Config) error {
 	notifier, err := notify.New(notify.Config{
 		Redis: client, Reader: reader, Namespace: namespace,
 		Registry: watch.NewRegistry(client, namespace), Secrets: credential.NewStore(cfg.Credentials, os.Getenv),
+		Commands: cfg.commands, Root: cfg.Root,
 		Hosts: cfg.NotifyHosts, Trust: trust, UserAgent: "lockstep/" + ReadBuild().Version,
 		Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
 		Propagator: cfg.Traces.Propagator(),

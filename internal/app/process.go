@@ -34,6 +34,10 @@ func Serve(ctx context.Context, process Config) error {
 		return invalid(fmt.Errorf("a process without the worker role requires %s: no other process can use an "+
 			"embedded Redis", config.Names("redis")))
 	}
+	var err error
+	if process.commands, err = Commands(cfg, process.follow != nil); err != nil {
+		return err
+	}
 	redisServer, closeRedis, err := openRedis(ctx, process)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
+	"lockstep/internal/execute"
 	"lockstep/internal/ext"
 	"lockstep/internal/ext/lfs"
 	"lockstep/internal/ext/signatures"
@@ -42,14 +43,17 @@ type Config struct {
 	Metrics *telemetry.Metrics
 	Traces  *telemetry.Traces // nil disables tracing
 
-	follow      *FollowConfig    // nil unless this process follows a reader
-	cells       *cells.Directory // nil without cells; closeCells closes its client
+	commands    map[string]execute.Command // by app; see Commands
+	follow      *FollowConfig              // nil unless this process follows a reader
+	cells       *cells.Directory           // nil without cells; closeCells closes its client
 	closeCells  func() error
 	hooks       *hookReceiver  // nil if this process receives no webhooks
 	health      *health        // nil outside Serve
 	live, ready *server.Health // checks of health
 
 	NoPrepare bool // prepare no trees for later pushes
+
+	Getenv func(name string) string // returns the variables of credentials for remotes; nil for os.Getenv
 
 	Step func(name string) // see [volume.Config]; optional
 }
@@ -157,8 +161,8 @@ func newChanges(
 	reporter *state.Reporter,
 ) (*handlers.Changes, error) {
 	getenv := os.Getenv
-	if cfg.follow != nil {
-		getenv = cfg.follow.variables(getenv)
+	if cfg.Getenv != nil {
+		getenv = cfg.Getenv
 	}
 	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(vol.Transport()))
 	h := &handlers.Handlers{

@@ -74,7 +74,7 @@ func newHookTestCommand(std term.Streams) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), hookTimeout)
 			defer cancel()
-			answer, err := postHook(ctx, cfg, to, header, body)
+			answer, err := postHook(ctx, cfg, http.MethodPost, to, header, body)
 			if err != nil {
 				return fmt.Errorf("%s: %w", to.Redacted(), err)
 			}
@@ -182,9 +182,9 @@ func (a testAnswer) Table(w io.Writer) {
 	}
 }
 
-// postHook posts a delivery. It follows no redirects, as forges lose the body then.
+// postHook sends a delivery. It follows no redirects, as forges lose the body then.
 func postHook(
-	ctx context.Context, cfg config.Config, to *url.URL, header http.Header, body []byte,
+	ctx context.Context, cfg config.Config, method string, to *url.URL, header http.Header, body []byte,
 ) (testAnswer, error) {
 	trust, err := egress.NewTrust(cfg.CAFile)
 	if err != nil {
@@ -194,7 +194,7 @@ func postHook(
 	client := http.Client{Transport: trust.Transport(transport), CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), strings.NewReader(string(body)))
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), strings.NewReader(string(body)))
 	if err != nil {
 		return testAnswer{}, err
 	}

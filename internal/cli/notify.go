@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -33,7 +35,9 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 		Long: "Send a notification of type " + notify.TestType + " to the URL of an app's watch,\n" +
 			"signed with the watch's credential, and print what the app answers. It has no commit, and is sent\n" +
 			"once, also if the watch's notifications are silenced. Run it with the settings of a notifier, for\n" +
-			"the credential and the hosts that may be posted to. Exit code 1 if the answer is not 2xx.",
+			"the credential and the hosts that may be posted to. Exit code 1 if the answer is not 2xx.\n" +
+			"\n" +
+			"If --exec has a command for the app, that is run here instead, in the tree that is published now.",
 		Example: "  lockstep notify test acme/widgets --app docs --credentials credentials --redis redis://127.0.0.1:6379\n" +
 			"  lockstep notify test acme/widgets --app docs --ref 'refs/tags/v*' --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
@@ -45,7 +49,12 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 			return onRepo(cmd, std, watchTimeout, key.Repo, func(
 				ctx context.Context, cfg config.Config, client redis.UniversalClient,
 			) error {
-				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key)
+				commands, err := app.Commands(cfg, false)
+				if err != nil {
+					return err
+				}
+				_, runs := commands[key.App]
+				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key, !runs)
 				if err != nil {
 					return err
 				}
@@ -53,10 +62,17 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if runs {
+					ctx = cmd.Context() // its own timeout counts
+				}
 				got, err := notify.Test(ctx, notify.Config{
 					Secrets: credential.NewStore(cfg.Credentials, std.Variable), Hosts: cfg.NotifyHosts, Trust: trust,
-					UserAgent: "lockstep/" + app.ReadBuild().Version,
+					UserAgent: "lockstep/" + app.ReadBuild().Version, Commands: commands, Root: cfg.Root,
 				}, w)
+				if runs {
+					answer := testRun{cfg.Commands()[key.App], got.Body, got.Took.Milliseconds()}
+					return errors.Join(err, out.Show(std, answer, answer.Table))
+				}
 				if err != nil {
 					return fmt.Errorf("%s: %w", term.Printable(w.NotifyURL), err)
 				}
@@ -81,8 +97,22 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 	return cmd
 }
 
-// findWatch returns the watch with this key, which must have a notify URL.
-func findWatch(ctx context.Context, registry *watch.Registry, key watch.Key) (watch.Watch, error) {
+// testRun is a run of a command with a test notification.
+type testRun struct {
+	Command []string `json:"command"`
+	Output  string   `json:"output,omitempty"` // its end
+	TookMS  int64    `json:"took_ms"`
+}
+
+func (r testRun) Table(w io.Writer) {
+	fmt.Fprintf(w, "ran\t%s, in %d ms\n", term.Printable(strings.Join(r.Command, " ")), r.TookMS)
+	if text := strings.TrimSpace(r.Output); text != "" {
+		fmt.Fprintf(w, "printed\t%s\n", term.Printable(text))
+	}
+}
+
+// findWatch returns the watch with this key, which must have a notify URL if posts is set.
+func findWatch(ctx context.Context, registry *watch.Registry, key watch.Key, posts bool) (watch.Watch, error) {
 	set, err := registry.Of(ctx, key.Repo)
 	if err != nil {
 		return watch.Watch{}, err
@@ -91,7 +121,7 @@ func findWatch(ctx context.Context, registry *watch.Registry, key watch.Key) (wa
 	switch {
 	case i < 0:
 		return watch.Watch{}, notWatched(ctx, registry, key.Repo, key.App)
-	case set.Watches[i].NotifyURL == "":
+	case posts && set.Watches[i].NotifyURL == "":
 		return watch.Watch{}, fmt.Errorf("this watch of %s has no URL for notifications; "+
 			"see --notify-url in lockstep watch add --help", term.Printable(key.App))
 	}

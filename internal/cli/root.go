@@ -30,7 +30,7 @@ func newRootCommand(std term.Streams) *cobra.Command {
 		newDemoCommand(std))
 	addGroup(root, &cobra.Group{ID: "advanced", Title: "Advanced commands:"},
 		newPublishCommand(std), newHookCommand(std), newNotifyCommand(std), newHostsCommand(std), newLocksCommand(std), newWorkersCommand(std),
-		newCellsCommand(std), newTokensCommand(std), newFollowCommand(std),
+		newCellsCommand(std), newTokensCommand(std), newFollowCommand(std), newGitSyncCommand(std),
 		newWorkspaceCommand(std), newReconcileCommand(std), newExportCommand(std), newImportCommand(std),
 		newConfigCommand(std), newHealthcheckCommand(std), newVersionCommand(std))
 	root.AddCommand(newExitCodesTopic(), newEnvironmentTopic())

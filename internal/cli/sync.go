@@ -149,35 +149,41 @@ func syncThrough(
 // syncEmbedded handles the change with a worker and a Redis inside this process.
 func syncEmbedded(
 	ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change,
-) (events.Result, error) {
+) (result events.Result, err error) {
+	cfg.Grace = 0 // an interrupted sync need not finish
+	process := app.Config{Config: cfg, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces}
+	err = besideWorker(ctx, process, func(ctx context.Context, client redis.UniversalClient) (err error) {
+		defer showProgress(std, client, cfg, change)()
+		result, err = request(ctx, client, cfg, change)
+		return err
+	})
+	return result, err
+}
+
+// besideWorker calls fn beside a worker and a Redis inside this process.
+func besideWorker(
+	ctx context.Context, process app.Config, fn func(context.Context, redis.UniversalClient) error,
+) error {
 	embedded, err := redisx.StartEmbedded()
 	if err != nil {
-		return events.Result{}, err
+		return err
 	}
 	defer embedded.Close()
-	cfg.Grace = 0 // an interrupted sync need not finish
-	var result events.Result
+	process.Redis, process.NoPrepare = embedded.Server, true
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return app.RunWorker(ctx, process) })
 	g.Go(func() error {
-		return app.RunWorker(ctx, app.Config{
-			Config: cfg, Redis: embedded.Server, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(),
-			Traces: traces, NoPrepare: true,
-		})
-	})
-	g.Go(func() error {
-		var err error
 		client := embedded.Open()
 		defer client.Close()
-		defer showProgress(std, client, cfg, change)()
-		if result, err = request(ctx, client, cfg, change); err != nil {
+		if err := fn(ctx, client); err != nil {
 			return err
 		}
 		return errAnswered
 	})
 	if err := g.Wait(); !errors.Is(err, errAnswered) {
-		return events.Result{}, err
+		return err
 	}
-	return result, nil
+	return nil
 }
 
 // request publishes the change and waits for its result.

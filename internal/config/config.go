@@ -79,6 +79,8 @@ type Config struct {
 	APITokenFile string        `koanf:"api-token-file"`
 	Grace        time.Duration `koanf:"grace"`
 	NotifyHosts  []string      `koanf:"notify-hosts"`
+	ExecItems    []string      `koanf:"exec"`
+	ExecTimeout  time.Duration `koanf:"exec-timeout"`
 
 	AdminHeader    string   `koanf:"admin-header"`
 	TrustedProxies []string `koanf:"trusted-proxies"`
@@ -91,6 +93,7 @@ type Config struct {
 	proxies  []netip.Prefix          // parsed trusted-proxies
 	apiToken *atomic.Pointer[string] // as last read; copies of the Config share it
 	hasHooks bool                    // webhook sources are configured
+	commands map[string][]string     // parsed exec
 
 	usualRequests int            // parsed host-requests
 	hostRequests  map[string]int // by host
@@ -271,6 +274,7 @@ func (c *Config) checkServe() error {
 	err := cmp.Or(
 		atLeast("grace", c.Grace, 0, "0s or more"),
 		atLeast("results-keep", c.ResultsKeep, time.Minute, "at least 1m"),
+		atLeast("exec-timeout", c.ExecTimeout, time.Second, "at least 1s"),
 	)
 	if c.PollEvery != 0 { // never
 		err = cmp.Or(err, atLeast("poll-every", c.PollEvery, time.Second, "0s or at least 1s"))
@@ -279,6 +283,9 @@ func (c *Config) checkServe() error {
 		return err
 	}
 	if err := c.checkProxies(); err != nil {
+		return err
+	}
+	if c.commands, err = parseCommands(c.ExecItems); err != nil {
 		return err
 	}
 	if err := errors.Join(CheckAddress("listen", c.Listen), CheckAddress("admin-listen", c.AdminListen)); err != nil {

@@ -40,7 +40,7 @@ const (
 	Probing                     // commands that query a running process
 	Following                   // follow
 	Receiving                   // commands that read the webhook sources
-	Posting                     // commands that post to apps
+	Posting                     // commands that notify apps
 )
 
 // tier is where a setting is documented.
@@ -72,7 +72,7 @@ var settings = []entry{
 		"minimum `level` to log: debug, info, warn or error"},
 	{"log-format", Common | Following, basic, "text", "", "`format` of the log on standard error: text or json"},
 
-	{"root", Working | Reading | Keeping, basic, "repos", "", "`folder` in which repositories are published"},
+	{"root", Working | Reading | Keeping | Posting, basic, "repos", "", "`folder` in which repositories are published"},
 	{"credentials", Working | Posting, basic, "", "none", "`folder` of credentials: one subfolder each, " +
 		"with files such as username, password, sshKey, urls"},
 	{"worker", Working, advanced, "", "host-pid-random", "`name` of this process in leases and results"},
@@ -134,6 +134,10 @@ var settings = []entry{
 	{"notify-hosts", Serving | Posting, basic, []string{}, "any outside private networks", "`hosts` to which " +
 		"notifications may be posted: names, *.example.org, addresses or ranges, optionally with :port; " +
 		"if empty, any host outside private networks"},
+	{"exec", Serving | Following | Posting, basic, []string{}, "none", "`commands` to run in a published tree: APP=COMMAND " +
+		"in place of notifications to an app; COMMAND for follow; its words are separated by spaces, and no shell is used"},
+	{"exec-timeout", Serving | Following | Posting, advanced, 5 * time.Minute, "", "`duration` after which such a command is " +
+		"killed, to be run again"},
 	{"results-keep", Serving, advanced, time.Hour, "", "minimum `duration` for which results stay readable"},
 }
 

@@ -26,7 +26,7 @@ var serviceVariable = regexp.MustCompile(
 
 // otherVariables have a meaning, but set no setting: API_TOKEN, those that exec sets for its command, and
 // those of the tests.
-var otherVariables = []string{"API_TOKEN", "TREE", "COMMIT", "REF", "WORKSPACE", "TEST", "SEED", "SOAK", "SOAK_TIME",
+var otherVariables = []string{"API_TOKEN", "TREE", "COMMIT", "REF", "NAME", "WORKSPACE", "TEST", "SEED", "SOAK", "SOAK_TIME",
 	"SCREENSHOTS"}
 
 // otherPrefixes start variables with names of users' choice.

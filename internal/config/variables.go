@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // checkVariables returns an error that names the first variable whose value does not parse.
@@ -46,4 +48,24 @@ func (s entry) want() string {
 		return "a list of strings"
 	}
 	return "a string, quoted if necessary"
+}
+
+// SetFlags sets flags that are not given from variables with a prefix: PREFIX_ONE_TIME sets one-time. A variable that sets no
+// flag is an error, unless its value is empty or false.
+func SetFlags(flags *pflag.FlagSet, prefix string, environ []string) error {
+	for _, pair := range environ {
+		variable, value, _ := strings.Cut(pair, "=")
+		name, ours := strings.CutPrefix(variable, prefix)
+		flag := flags.Lookup(settingName(name))
+		switch {
+		case !ours || value == "" || serviceVariable.MatchString(pair) || flag != nil && flag.Changed:
+		case flag == nil && value != "false":
+			return fmt.Errorf("%s: unknown or not supported", variable)
+		case flag != nil:
+			if err := flags.Set(flag.Name, value); err != nil {
+				return fmt.Errorf("%s: %w", variable, err)
+			}
+		}
+	}
+	return nil
 }

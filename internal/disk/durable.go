@@ -52,6 +52,39 @@ func replace(path string, content []byte, mode os.FileMode, synced bool) error {
 // TempInfix is part of the names of temporary files, which a crash may leave behind.
 const TempInfix = ".tmp-"
 
+// Link atomically replaces a symbolic link, or creates it and the folders above it, so that it leads to a path by a
+// relative target. It fails if anything but a link is in its place.
+func Link(path, link string) error {
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+		return err
+	}
+	var dirs [2]string // without links, as the target is relative to where they lead
+	for i, one := range []string{link, path} {
+		abs, err := filepath.Abs(filepath.Dir(one))
+		if err != nil {
+			return err
+		}
+		if dirs[i], err = filepath.EvalSymlinks(abs); err != nil {
+			return err
+		}
+	}
+	target, err := filepath.Rel(dirs[0], filepath.Join(dirs[1], filepath.Base(path)))
+	if err != nil {
+		return err
+	}
+	now, err := os.Readlink(link)
+	if err == nil && now == target || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	temp := link + TempInfix + strconv.Itoa(os.Getpid())
+	_ = os.Remove(temp)
+	if err := os.Symlink(target, temp); err != nil {
+		return err
+	}
+	defer os.Remove(temp) // fails after the rename
+	return os.Rename(temp, link)
+}
+
 // WriteNew writes and syncs a new file, which must not exist.
 func WriteNew(path string, content []byte) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

@@ -51,6 +51,8 @@ type Config struct {
 	Name    string // of the follower, for its reports; "" sends none
 	Version string // of the program, for its reports
 
+	Pending func() int // returns the number of refs that are published, but not processed here yet; default 0
+
 	State func(why error) // called when Status.Err may have changed; optional
 	Log   *slog.Logger
 }
@@ -102,7 +104,7 @@ type Status struct {
 	CaughtUp  bool      // the repositories of the first list are published, or have failed
 	Refused   bool      // the reader refuses the token
 	Repos     int       // listed
-	Behind    int       // refs that are not published yet
+	Behind    int       // refs that are not published yet, or for which Config.Pending counts
 	Cursor    string    // everything up to here is published; "" if unknown
 	Level     time.Time // last time at which nothing was behind, or the start
 }
@@ -151,6 +153,9 @@ func New(cfg Config) (*Follower, error) {
 	}
 	if cfg.CompareEvery == 0 {
 		cfg.CompareEvery = time.Hour
+	}
+	if cfg.Pending == nil {
+		cfg.Pending = func() int { return 0 }
 	}
 	if cfg.TokenWait == 0 {
 		cfg.TokenWait = 2 * time.Minute

@@ -33,7 +33,7 @@ func (f *Follower) update(ctx context.Context) {
 	}
 	caughtUp, hasFirst := false, f.hasFirst()
 	f.setStatus(func(s *Status) {
-		s.Behind, s.Cursor = len(f.position.open), f.position.cursor
+		s.Behind, s.Cursor = len(f.position.open)+f.cfg.Pending(), f.position.cursor
 		if f.restart || len(f.compared) > 0 { // how many are behind is not known yet
 			s.Behind = max(s.Behind, 1)
 		}

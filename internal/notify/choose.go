@@ -5,15 +5,18 @@ import (
 	"slices"
 
 	"lockstep/events"
+	"lockstep/internal/execute"
 	"lockstep/internal/ext/views"
 	"lockstep/internal/watch"
 )
 
-// recipients returns the watches to notify of a result: for each app, the one that selects the ref most specifically.
-func recipients(r events.Result, set watch.Set) []watch.Watch {
+// recipients returns the watches to notify of a result: for each app, the one that selects the ref most specifically. Apps
+// with a command need no URL, and are only notified of results with a tree.
+func recipients(r events.Result, set watch.Set, commands map[string]execute.Command) []watch.Watch {
 	best := map[string]watch.Watch{}
 	for _, w := range set.Watches {
-		if w.NotifyURL == "" || w.Silenced != "" || r.App != "" && r.App != w.App {
+		_, runs := commands[w.App]
+		if runs && !hasTree(r) || !runs && (w.NotifyURL == "" || w.Silenced != "") || r.App != "" && r.App != w.App {
 			continue
 		}
 		if !concerns(w, r) {

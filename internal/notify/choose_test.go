@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/execute"
 	"lockstep/internal/ext/views"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
@@ -55,10 +56,25 @@ func TestRecipients(t *testing.T) {
 	}
 	silenced := on("docs", "")
 	silenced.Silenced = "2026-11-21T18:00:00Z answered 410 Gone"
+	runsDocs := map[string]execute.Command{"docs": {}}
+	type test struct {
+		result   events.Result
+		set      watch.Set
+		want     []string // app and ref
+		commands map[string]execute.Command
+	}
+	tests := map[string]test{
+		"a command, without a URL":           {result(same), watch.Set{Watches: []watch.Watch{on("docs", "")}}, []string{"docs "}, runsDocs},
+		"a command, silenced":                {result(same), set(silenced), []string{"docs "}, runsDocs},
+		"a command, no file of interest":     {result(same), set(docsOnly), nil, runsDocs},
+		"a command, a failure":               {result(failed(events.ClassAuth, "")), set(on("docs", "")), nil, runsDocs},
+		"a command, a view":                  {ofView("api"), set(withViews), []string{"docs "}, runsDocs},
+		"another app's command, without URL": {result(func(r *events.Result) { r.App = "site" }), watch.Set{Watches: []watch.Watch{on("site", "")}}, nil, runsDocs},
+	}
 	for name, tc := range map[string]struct {
 		result events.Result
 		set    watch.Set
-		want   []string // app and ref
+		want   []string
 	}{
 		"the default branch":                     {result(same), set(on("docs", ""), on("site", "")), []string{"docs "}},
 		"an exact ref before the default branch": {result(same), set(on("docs", ""), on("docs", "main")), []string{"docs refs/heads/main"}},
@@ -95,10 +111,13 @@ func TestRecipients(t *testing.T) {
 		"removed default branch":                 {result(removed("docs", "main")), set(on("docs", "")), []string{"docs "}},
 		"unknown type":                           {result(func(r *events.Result) { r.Type = "lockstep.result.dreamt.v1" }), set(on("docs", "")), nil},
 	} {
+		tests[name] = test{tc.result, tc.set, tc.want, nil}
+	}
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			if watch.Notable(tc.result) {
-				for _, w := range recipients(tc.result, tc.set) {
+				for _, w := range recipients(tc.result, tc.set, tc.commands) {
 					got = append(got, w.App+" "+w.Ref.String())
 				}
 			}

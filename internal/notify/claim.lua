@@ -1,5 +1,5 @@
 -- claim.lua claims the first items of outboxes that are due. A claimed item is not claimed again until its claim ends;
--- claims are not renewed.
+-- settle.lua renews that of a command.
 --
 -- KEYS  1-6 see outbox.lua
 -- ARGV  1-2 see outbox.lua   3 duration of a claim, ms   4 unique token of these claims

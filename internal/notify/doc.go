@@ -1,5 +1,5 @@
 // Package notify posts results to the apps that watch a repository, at the URLs that their watches name, signed
-// according to Standard Webhooks.
+// according to Standard Webhooks, or runs the commands that the configuration has for apps.
 //
 // # Guarantees
 //
@@ -14,7 +14,8 @@
 //	feed     reads the next results and finds the watches that they concern. In one script, it advances the
 //	         consumer group and appends an item to the outbox of each app and repository. Any number of processes
 //	         may feed: the script accepts the first and makes the others read again
-//	claim    claims the first items of outboxes that are due. A claim lasts one minute, longer than any post
+//	claim    claims the first items of outboxes that are due. A claim lasts one minute, longer than any post; that
+//	         of a command is renewed while it runs
 //	settle   records the outcome: the item is removed and the next one is due now, the item is retried later, or it
 //	         becomes a dead letter and the next one is due now
 //
@@ -32,8 +33,9 @@
 //	a process dies during a post    its claim ends within a minute and another process posts it again, with the same
 //	                                ID
 //	it dies around the feed script  before it, nothing was read; after it, the items are in the outboxes
+//	it dies during a command        the kernel kills the command; then as during a post
 //	Redis is unreachable            nothing is fed or claimed; posts in flight are repeated unless their outcome can
-//	                                be recorded within the claim
+//	                                be recorded within the claim; a command is killed before its claim ends
 //	the process is stopped          posts finish within the grace period; the others are returned, due immediately
 //	the group is deleted            a running process creates it again at the last position that it knows. If none
 //	                                runs, the first one creates it at the stream's end and skips what came meanwhile

@@ -165,7 +165,7 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 		}
 		sets[repo.Key()] = set
 	}
-	chosen := recipients(result, set)
+	chosen := recipients(result, set, n.cfg.Commands)
 	if len(chosen) == 0 {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/egress"
+	"lockstep/internal/execute"
 	"lockstep/internal/watch"
 )
 
@@ -49,6 +50,10 @@ type Config struct {
 	Trust     *egress.Trust // certificate authorities; default: the system's
 	UserAgent string        // default "lockstep"
 
+	// Commands are run for apps in place of posts, by app, in the trees of the volume at Root.
+	Commands map[string]execute.Command
+	Root     string
+
 	Schedule []time.Duration // delays before each attempt; default [DefaultSchedule]
 	Timeout  time.Duration   // of one post; default 15 s, at most 20 s
 	PerApp   int             // posts in flight to one app; default 4; a slow app gets 1
@@ -77,7 +82,7 @@ const (
 	OutcomeFailed    = "failed"    // will be retried
 	OutcomeGivenUp   = "given up"  // dead letter: no attempts left
 	OutcomeGone      = "gone"      // dead letter: the app answered 410
-	OutcomeUnwatched = "unwatched" // dropped: the watch or its URL no longer exists
+	OutcomeUnwatched = "unwatched" // dropped: the watch or its URL no longer exists, or there is no tree for the command
 )
 
 const (

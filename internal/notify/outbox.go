@@ -185,6 +185,7 @@ const (
 	isFailed = "failed"
 	isBack   = "back"
 	isDead   = "dead"
+	isKept   = "kept"
 )
 
 // The reasons of settlements that are no dead letters, as in settle.lua.
@@ -206,6 +207,17 @@ type settlement struct {
 
 // settle records the outcome of a claim. It is safe to call again if it got no reply.
 func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
+	_, err := o.runSettle(ctx, c, s)
+	return err
+}
+
+// keep renews a claim. It returns false if the claim has ended.
+func (o outbox) keep(ctx context.Context, c claim) (bool, error) {
+	return o.runSettle(ctx, c, settlement{what: isKept, delay: o.cfg.claim})
+}
+
+// runSettle reports whether the claim had not ended.
+func (o outbox) runSettle(ctx context.Context, c claim, s settlement) (held bool, err error) {
 	args := append([]any{}, o.common...)
 	text := s.err
 	if s.what == isFailed {
@@ -213,7 +225,8 @@ func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
 	}
 	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, text, s.attempts,
 		c.item.Entry)
-	return settleScript.Run(ctx, o.redis, o.keys, args...).Err()
+	reply, err := settleScript.Run(ctx, o.redis, o.keys, args...).Text()
+	return reply == "settled", err
 }
 
 // movedTo returns the key that a repository was renamed to, "" if it was not renamed.

@@ -12,7 +12,9 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"lockstep/internal/egress"
+	"lockstep/internal/execute"
 	"lockstep/internal/watch"
+	"lockstep/tree"
 )
 
 // TestType is the type of the events that [Test] sends.
@@ -21,16 +23,17 @@ const TestType = "lockstep.test.v1"
 // Answer is the response of an app to a test notification.
 type Answer struct {
 	ID     string // webhook-id
-	Status int
-	Body   string // its first 200 bytes
+	Status int    // 0 of a command
+	Body   string // its first 200 bytes; of a command, the end of its output
 	Took   time.Duration
 }
 
 // Test posts a test notification to the URL of a watch, signed as its notifications are, and returns the
-// response. It needs Secrets of cfg, and uses Hosts, TLS, UserAgent and Timeout. It queues and records
-// nothing.
+// response. If the app has a command, it runs that instead, in the tree that is published now. It needs Secrets of cfg, and
+// uses Hosts, TLS, UserAgent, Timeout, Commands and Root. It queues and records nothing.
 func Test(ctx context.Context, cfg Config, w watch.Watch) (Answer, error) {
-	if w.NotifyURL == "" {
+	command, runs := cfg.Commands[w.App]
+	if w.NotifyURL == "" && !runs {
 		return Answer{}, errors.New("the watch has no notify_url")
 	}
 	hosts, err := egress.ParseHosts("notify-hosts", cfg.Hosts)
@@ -52,6 +55,10 @@ func Test(ctx context.Context, cfg Config, w watch.Watch) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
+	if runs {
+		output, err := runTest(ctx, cfg.Root, w, command, body)
+		return Answer{ID: id, Body: output, Took: time.Since(now)}, err
+	}
 	resp, err := n.request(ctx, w, item{ID: id, Body: string(body)}, now)
 	if err != nil {
 		return Answer{ID: id}, err
@@ -59,4 +66,22 @@ func Test(ctx context.Context, cfg Config, w watch.Watch) (Answer, error) {
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // the status decides
 	return Answer{ID: id, Status: resp.StatusCode, Body: string(text), Took: time.Since(now)}, nil
+}
+
+// runTest runs a command in the tree that is published for a watch; of a pattern, in that of the default branch.
+func runTest(ctx context.Context, root string, w watch.Watch, command execute.Command, body []byte) (string, error) {
+	name := w.Repo.String()
+	t, err := tree.Open(root, name)
+	if ref, single := w.Ref.Ref(); single && !ref.IsZero() && (err != nil || t.Ref() != ref) {
+		if err == nil {
+			_ = t.Close()
+		}
+		name += "@" + ref.Suffix()
+		t, err = tree.Open(root, name)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer t.Close()
+	return command.Run(ctx, t, name, body)
 }

@@ -19,6 +19,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/credential"
+	"lockstep/internal/execute"
 	"lockstep/internal/redistest"
 	"lockstep/internal/redisx"
 	"lockstep/internal/watch"
@@ -35,6 +36,7 @@ func childMain(redisURL, credentials string) {
 		Redis: client, Reader: server.Open(), Registry: watch.NewRegistry(client, namespace),
 		Secrets: credential.NewStore(credentials, func(string) string { return "" }), Hosts: []string{"127.0.0.1"}, claim: shortClaim, Timeout: shortClaim / 3,
 		Schedule: slices.Repeat([]time.Duration{20 * time.Millisecond}, 1000),
+		Root:     os.Getenv("LOCKSTEP_TEST_ROOT"), Commands: map[string]execute.Command{"hook": shell(os.Getenv("LOCKSTEP_TEST_SCRIPT"))},
 	})
 	if err != nil {
 		panic(err)
@@ -77,10 +79,11 @@ func TestProcessKilledDuringAPost(t *testing.T) {
 }
 
 // child starts a notifier process. It is killed when the test ends, if not before.
-func (w *world) child() (kill func()) {
+func (w *world) child(env ...string) (kill func()) {
 	w.t.Helper()
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), "LOCKSTEP_TEST_NOTIFIER="+w.server.URL(), "LOCKSTEP_TEST_CREDENTIALS="+w.dir)
+	child.Env = append(child.Env, env...)
 	child.Stderr = w.log
 	if err := child.Start(); err != nil {
 		w.t.Fatal(err)

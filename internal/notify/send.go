@@ -98,7 +98,8 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	outcome, s, err := n.attempt(ctx, c)
 	end(outcome, err)
 	took := time.Since(began)
-	l.attempted, l.slow = outcome != "", took >= n.cfg.Timeout/3
+	_, runs := n.cfg.Commands[c.app]
+	l.attempted, l.slow = outcome != "", took >= n.cfg.Timeout/3 && !runs
 	log := n.cfg.Log.With("app", c.app, "repo", c.item.Repo, "id", c.item.ID, "type", c.item.Type,
 		"attempt", c.failed+1, "took", took)
 	if err != nil {
@@ -115,7 +116,7 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	case outcome == OutcomeDelivered:
 		log.DebugContext(ctx, "app notified")
 	case outcome == OutcomeUnwatched:
-		log.InfoContext(ctx, "notification dropped, the watch or its notify_url was removed")
+		log.InfoContext(ctx, "notification dropped, the watch, its notify_url or the tree was removed")
 	case outcome == OutcomeFailed:
 		log.WarnContext(ctx, "notification failed, will retry", "error", err, "in", s.delay)
 	default:
@@ -130,7 +131,8 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 	if c.unreadable != nil {
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonBad}, c.unreadable
 	}
-	// The claim is divided into thirds: finding the watch, the post, and recording the outcome.
+	command, runs := n.cfg.Commands[c.app]
+	// The claim is divided into thirds: finding the watch, the post, and recording the outcome. That of a command is renewed.
 	ends := c.since.Add(n.cfg.claim / 3)
 	findCtx, cancel := context.WithDeadline(ctx, ends)
 	defer cancel()
@@ -147,20 +149,27 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 			return "", settlement{what: isBack, delay: max(left, idle/10)}, err
 		}
 		return OutcomeUnwatched, settlement{what: isDone}, nil
-	case w.NotifyURL == "":
+	case w.NotifyURL == "" && !runs:
 		return OutcomeUnwatched, settlement{what: isDone}, nil
-	case w.Silenced != "":
+	case w.Silenced != "" && !runs:
 		return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed},
 			errors.New("the watch is silenced: " + w.Silenced)
 	}
 	if !time.Now().Before(ends) { // the claim might expire during the post
 		return "", settlement{what: isBack}, errLate
 	}
-	retryAfter, err := n.post(ctx, w, c.item)
+	var retryAfter time.Duration
+	if runs {
+		err = n.run(ctx, w, c, command)
+	} else {
+		retryAfter, err = n.post(ctx, w, c.item)
+	}
 	switch {
 	case err == nil:
 		return OutcomeDelivered, settlement{what: isDone, reason: reasonAccepted}, nil
-	case ctx.Err() != nil:
+	case errors.Is(err, errNoTree):
+		return OutcomeUnwatched, settlement{what: isDone}, nil
+	case ctx.Err() != nil, errors.Is(err, errLost):
 		return "", settlement{what: isBack}, err
 	case errors.Is(err, errGone):
 		return n.gone(ctx, c, w)

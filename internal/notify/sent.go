@@ -13,6 +13,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/execute"
 	"lockstep/internal/watch"
 )
 
@@ -45,7 +46,13 @@ func (o Outboxes) Posts(ctx context.Context, r events.Result, entry string, set 
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range recipients(r, set) {
+	unnamed := map[string]execute.Command{} // apps that notifiers may have commands for
+	for _, w := range set.Watches {
+		if w.NotifyURL == "" {
+			unnamed[w.App] = execute.Command{}
+		}
+	}
+	for _, w := range recipients(r, set, unnamed) {
 		p := Post{App: w.App, ID: idOf(r, w.App), State: PostEnded}
 		at, err := o.Redis.ZScore(ctx, o.key("sent:"+w.App), entry).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
@@ -68,6 +75,9 @@ func (o Outboxes) Posts(ctx context.Context, r events.Result, entry string, set 
 			}
 		case last == "" || events.EntryAfter(entry, last):
 			p.State = PostUnread
+		}
+		if _, ok := unnamed[w.App]; ok && (p.State == PostUnread || p.State == PostEnded) {
+			continue
 		}
 		posts = append(posts, p)
 	}

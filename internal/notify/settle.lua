@@ -3,11 +3,11 @@
 -- KEYS  1-6 see outbox.lua
 -- ARGV  1-2 see outbox.lua   3 app   4 repo   5 number of the item   6 the claim
 --       7 "done": remove it   "failed": retry after the delay, count an attempt, keep the error   "back": retry after the delay
---         "dead": move it to the dead letters
+--         "dead": move it to the dead letters   "kept": the claim lasts for another delay
 --       8 delay, ms   9 reason of a dead letter; "accepted" if it is done because the app accepted it; "asked" if it failed
 --         and the app named the delay   10 error   11 attempts
 --       12 entry of the item's result
--- Returns "settled"
+-- Returns "settled"   for "kept": the claim is still ours, even if its item was evicted
 --         "gone"      the first item is another one: this one was settled or evicted. If the claim is still ours, the
 --                     first item is due after the delay; else nothing changed
 --         "not ours"  the claim ended and another process has claimed the item; nothing changed, except that "done" removes
@@ -48,6 +48,10 @@ if same and (what == 'done' or what == 'dead') then
   pop(app, repo, number(now))
 else
   redis.call('ZADD', due_of(app), later, repo)
+end
+if what == 'kept' then
+  index(app)
+  return 'settled'
 end
 redis.call('HDEL', claims, name_of(app, repo))
 if same and what == 'done' and ARGV[9] == 'accepted' then accepted(app, ARGV[12]) end

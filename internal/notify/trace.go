@@ -46,9 +46,17 @@ func (n *Notifier) trace(ctx context.Context, c claim) (_ context.Context, end f
 	}
 	i := c.item
 	ctx = propagator.Extract(ctx, propagation.MapCarrier{"traceparent": i.Parent, "tracestate": i.State})
-	ctx, span := n.cfg.Tracer.Start(ctx, "POST notification", trace.WithSpanKind(trace.SpanKindClient))
-	span.SetAttributes(semconv.HTTPRequestMethodPost, attribute.String("lockstep.notification", i.ID),
+	name, kind := "POST notification", trace.SpanKindClient
+	_, runs := n.cfg.Commands[c.app]
+	if runs {
+		name, kind = "run command", trace.SpanKindInternal
+	}
+	ctx, span := n.cfg.Tracer.Start(ctx, name, trace.WithSpanKind(kind))
+	span.SetAttributes(attribute.String("lockstep.notification", i.ID),
 		attribute.String("lockstep.app", c.app), attribute.String("lockstep.repo", i.Repo.String()))
+	if !runs {
+		span.SetAttributes(semconv.HTTPRequestMethodPost)
+	}
 	if c.failed > 0 {
 		span.SetAttributes(semconv.HTTPRequestResendCount(c.failed))
 	}

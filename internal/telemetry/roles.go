@@ -109,7 +109,7 @@ func (m *Metrics) Reconciled(report schedule.Report) {
 type FollowerFigures struct {
 	Connected bool
 	Repos     int           // that the token reads
-	Behind    int           // refs that are not published yet
+	Behind    int           // refs that are not published yet, or whose command has not succeeded
 	Lag       time.Duration // time since everything that the reader has was published here; 0 if it still is
 }
 
@@ -119,7 +119,7 @@ var (
 	followerRepos = prometheus.NewDesc("lockstep_follower_repositories",
 		"Repositories that this follower keeps, as of its last list.", nil, nil)
 	followerBehind = prometheus.NewDesc("lockstep_follower_behind",
-		"Refs that the reader has and this follower has not published yet.", nil, nil)
+		"Refs that the reader has and this follower has not published yet, or whose command has not succeeded.", nil, nil)
 	followerLag = prometheus.NewDesc("lockstep_follower_lag_seconds",
 		"Time since this follower last had everything that its reader has; 0 if it has it now.", nil, nil)
 )

@@ -9,10 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 	"syscall"
 
+	"lockstep/internal/execute"
 	"lockstep/internal/volume"
 	"lockstep/tree"
 )
@@ -128,24 +127,6 @@ func (e Exec) start(ctx context.Context, s scratch) (*exec.Cmd, error) {
 // connect gives a child process this one's input, output and error, and ends it with this process.
 func (e Exec) connect(cmd *exec.Cmd, dir string) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(slices.DeleteFunc(slices.Clone(e.Environ), isDropped), // the last of several values counts
-		"LOCKSTEP_WORKSPACE="+dir, "LOCKSTEP_TREE="+e.Tree.Dir(), "LOCKSTEP_COMMIT="+e.Tree.Commit(),
-		"LOCKSTEP_REF="+e.Tree.Ref().String(), "PWD="+dir)
+	cmd.Env = append(execute.Environ(e.Environ, e.Tree, dir), "LOCKSTEP_WORKSPACE="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}
-
-// dropped are the variables that the command does not get from the caller.
-var dropped = []string{
-	"LOCKSTEP_API_TOKEN", "LOCKSTEP_REDIS", "LOCKSTEP_PROXY", // have secrets, as LOCKSTEP_CREDENTIAL_* and LOCKSTEP_HOOK_*
-	// With these, as set for hooks, git would work on another repository.
-	"GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
-	"GIT_ALTERNATE_OBJECT_DIRECTORIES",
-	"GIT_QUARANTINE_PATH", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_REPLACE_REF_BASE",
-	"GIT_NO_REPLACE_OBJECTS",
-}
-
-func isDropped(pair string) bool {
-	name, _, _ := strings.Cut(pair, "=")
-	return slices.Contains(dropped, name) || strings.HasPrefix(name, "LOCKSTEP_CREDENTIAL_") ||
-		strings.HasPrefix(name, "LOCKSTEP_HOOK_")
 }

@@ -189,10 +189,8 @@ func (r Retirer) isReady(
 		return false, err
 	}
 	var apps []string
-	for _, w := range set.Watches {
-		if w.NotifyURL != "" {
-			apps = append(apps, w.App)
-		}
+	for _, w := range set.Watches { // those without a URL may have a command
+		apps = append(apps, w.App)
 	}
 	return notify.Outboxes{Redis: r.Redis, Namespace: self.Prefix}.AllSent(ctx, move.Repo, apps, last)
 }

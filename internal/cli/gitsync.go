@@ -1,0 +1,300 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"lockstep/events"
+	"lockstep/internal/app"
+	"lockstep/internal/config"
+	"lockstep/internal/disk"
+	"lockstep/internal/execute"
+	"lockstep/internal/ext/submodules"
+	"lockstep/internal/telemetry"
+	"lockstep/internal/term"
+	"lockstep/internal/watch"
+	"lockstep/tree"
+)
+
+// gitSync is what the flags of git-sync say, and what was synced.
+type gitSync struct {
+	repo, ref, root, link, submodules, username, password, passwordFile, knownHosts string
+	command, webhook, method, bind                                                  string
+	sshKeys                                                                         []string
+	depth, maxFailures, status                                                      int
+	oneTime, checkHosts, metrics                                                    bool
+	period, syncTimeout, stale                                                      time.Duration
+	commandTimeout, commandBackoff, webhookTimeout, webhookBackoff                  time.Duration
+
+	cfg          config.Config
+	log          *slog.Logger
+	urls         string // that the credential is for
+	hook         execute.Command
+	name, commit string            // published name, and its commit; "" before the first sync
+	called       map[string]string // commits for which the hooks have succeeded
+	ready        atomic.Bool       // there is a commit
+}
+
+// newFlags returns those flags of git-sync 4.7 that are honoured, and some that need no effect.
+func (s *gitSync) newFlags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("git-sync", pflag.ContinueOnError)
+	for name, to := range map[string]*string{"repo": &s.repo, "ref": &s.ref, "root": &s.root, "link": &s.link,
+		"submodules": &s.submodules, "username": &s.username, "password": &s.password, "password-file": &s.passwordFile,
+		"ssh-known-hosts-file": &s.knownHosts, "exechook-command": &s.command, "webhook-url": &s.webhook,
+		"webhook-method": &s.method, "http-bind": &s.bind, "git-gc": new(string)} {
+		f.StringVar(to, name, *to, "as in git-sync")
+	}
+	for name, to := range map[string]*time.Duration{"period": &s.period, "sync-timeout": &s.syncTimeout,
+		"stale-worktree-timeout": &s.stale, "exechook-timeout": &s.commandTimeout, "exechook-backoff": &s.commandBackoff,
+		"webhook-timeout": &s.webhookTimeout, "webhook-backoff": &s.webhookBackoff} {
+		f.DurationVar(to, name, *to, "as in git-sync")
+	}
+	for name, to := range map[string]*bool{"one-time": &s.oneTime, "ssh-known-hosts": &s.checkHosts,
+		"http-metrics": &s.metrics, "add-user": new(bool)} {
+		f.BoolVar(to, name, *to, "as in git-sync")
+	}
+	f.IntVar(&s.depth, "depth", s.depth, "as in git-sync")
+	f.IntVar(&s.maxFailures, "max-failures", s.maxFailures, "as in git-sync")
+	f.IntVar(&s.status, "webhook-success-status", s.status, "as in git-sync")
+	f.IntP("verbose", "v", 0, "no effect; see LOCKSTEP_LOG_LEVEL")
+	f.StringSliceVar(&s.sshKeys, "ssh-key-file", s.sshKeys, "as in git-sync, but only one")
+	return f
+}
+
+func newGitSyncCommand(std term.Streams) *cobra.Command {
+	s := gitSync{ref: "HEAD", submodules: "recursive", depth: 1, checkHosts: true, method: http.MethodPost, status: 200,
+		sshKeys: []string{"/etc/git-secret/ssh"}, knownHosts: "/etc/git-secret/known_hosts", period: 10 * time.Second,
+		syncTimeout: 2 * time.Minute, commandTimeout: 30 * time.Second, commandBackoff: 3 * time.Second,
+		webhookTimeout: time.Second, webhookBackoff: 3 * time.Second, called: map[string]string{}}
+	cmd := &cobra.Command{
+		Use:   "git-sync",
+		Short: "Sync one repository with git-sync's flags and variables",
+		Long: "Sync one repository to a link, with the flags and GITSYNC_* variables of git-sync 4.7, a worker and a\n" +
+			"Redis in this process, until SIGTERM. What cannot be honoured is refused; --add-user and --git-gc have no\n" +
+			"effect. The link leads to a published name in --root/.git-sync, so mount the whole --root. Trees are\n" +
+			"read-only; their commit is in .git/lockstep-commit, not in their name.",
+		Example: "  lockstep git-sync --repo https://example.com/acme/widgets.git --root /git --link current --one-time",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			term.OutliveTerminal()
+			watches, err := s.prepare(cmd, std)
+			if err != nil {
+				return term.UsageError(err)
+			}
+			log := app.NewLogger(std.Stderr, s.cfg, silent) // of the worker, whose results are logged
+			process := app.Config{Config: s.cfg, Log: log, Metrics: telemetry.New(), Getenv: s.variable}
+			return s.run(cmd.Context(), process, watches)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return term.UsageError(fmt.Errorf(notHonoured, err)) })
+	cmd.Flags().AddFlagSet(s.newFlags())
+	return cmd
+}
+
+const notHonoured = "%w; docs/migrating.md says what to use instead of what is not supported"
+
+// prepare reads the variables, checks the flags, and returns watches of the ref as a branch and as a tag.
+func (s *gitSync) prepare(cmd *cobra.Command, std term.Streams) (watches []watch.Watch, err error) {
+	if err := config.SetFlags(cmd.LocalNonPersistentFlags(), "GITSYNC_", std.Environ); err != nil {
+		return nil, fmt.Errorf(notHonoured, err)
+	}
+	if s.cfg, err = loadSettings(cmd, std); err != nil {
+		return nil, err
+	}
+	modes := map[string]events.Submodules{"recursive": events.SubmodulesRequired, "off": events.SubmodulesOff}
+	mode, known := modes[s.submodules]
+	u, notURL := url.Parse(events.RemoteURL(s.repo))
+	switch {
+	case notURL != nil || s.repo == "" || s.root == "": // a password may be in it
+		return nil, errors.New("--repo, a URL, and --root are required (GITSYNC_REPO, GITSYNC_ROOT)")
+	case !s.checkHosts || len(s.sshKeys) != 1 || strings.Contains(s.sshKeys[0], ":"):
+		return nil, errors.New("--ssh-known-hosts=false and several --ssh-key-file are not supported")
+	case !known:
+		return nil, fmt.Errorf("--submodules %s is not supported: want recursive or off", s.submodules)
+	case s.period < 10*time.Millisecond:
+		return nil, fmt.Errorf("--period %v: want at least 10ms", s.period)
+	}
+	w := watch.Watch{App: "git-sync", Poll: watch.Never, Depth: cmp.Or(events.Depth(s.depth), events.DepthFull)}
+	if password, has := u.User.Password(); has && u.Scheme != "ssh" && s.username == "" {
+		s.username, s.password, u.User = u.User.Username(), password, nil
+	}
+	w.URL, s.urls = u.String(), u.Scheme+"://"+events.HostPort(u)+"/"
+	if s.username != "" {
+		w.Credential = "git-sync"
+	}
+	if u.Scheme == "ssh" {
+		w.Credential, s.cfg.KnownHosts = "git-sync", s.knownHosts
+	}
+	w.Options = watch.With(submodules.Options{Mode: mode, Credentials: strings.Fields(w.Credential)})
+	for _, ref := range []string{s.ref, "refs/tags/" + s.ref} {
+		if w.Ref, err = watch.ParseSelector(ref); err == nil {
+			w, err = watch.New(w)
+		}
+		if err != nil {
+			return nil, err
+		}
+		watches = append(watches, w)
+	}
+	if s.link = cmp.Or(s.link, filepath.Base(strings.Trim(s.repo, "/"))); !filepath.IsAbs(s.link) {
+		s.link = filepath.Join(s.root, s.link)
+	}
+	s.cfg.Redis, s.cfg.Cell, s.cfg.Credentials, s.cfg.Root = "", "", "", filepath.Join(s.root, ".git-sync")
+	s.cfg.Limits.FetchTimeout, s.cfg.MaxAttempts, s.cfg.Grace = s.syncTimeout, 1, 0
+	s.cfg.TreeGrace, s.cfg.ResultsKeep = cmp.Or(s.stale, s.cfg.TreeGrace), time.Minute
+	s.log = app.NewLogger(std.Stderr, s.cfg, slog.LevelInfo)
+	if s.command != "" {
+		s.hook, err = execute.New([]string{s.command}, s.commandTimeout, append(std.Environ, "GITSYNC_REPO="+w.URL))
+	}
+	return watches, err
+}
+
+// variable returns what the variables of the credential would say.
+func (s *gitSync) variable(name string) string {
+	read := func(file string) string { text, _ := os.ReadFile(file); return string(text) } // without it, the sync fails
+	password := cmp.Or(s.password, strings.TrimSpace(read(s.passwordFile)))
+	return map[bool]map[string]string{
+		true:  {"URLS": s.urls, "SSH_KEY": read(s.sshKeys[0])},
+		false: {"URLS": s.urls, "USERNAME": s.username, "PASSWORD": password},
+	}[strings.HasPrefix(s.urls, "ssh:")][strings.TrimPrefix(name, "LOCKSTEP_CREDENTIAL_GIT_SYNC_")]
+}
+
+// run syncs until ctx is done, or once. It fails like the last sync or, if that has succeeded, its hooks.
+func (s *gitSync) run(ctx context.Context, process app.Config, watches []watch.Watch) (failed error) {
+	if s.bind != "" {
+		listener, err := net.Listen("tcp", s.bind)
+		if err != nil {
+			return fmt.Errorf("--http-bind: %w", err)
+		}
+		answer := func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case s.metrics && r.URL.Path == "/metrics":
+				process.Metrics.Handler().ServeHTTP(w, r)
+			case !s.ready.Load():
+				http.Error(w, "there is no tree yet", http.StatusServiceUnavailable)
+			}
+		}
+		server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(answer)}
+		defer server.Close()
+		go func() { _ = server.Serve(listener) }() // until Close
+	}
+	for failures := 1; ; failures++ { // with a new worker, which knows of no backoff
+		err := besideWorker(ctx, process, func(ctx context.Context, client redis.UniversalClient) error {
+			if _, err := watch.NewRegistry(client, s.cfg.Namespace()).Put(ctx, watches...); err != nil {
+				return err
+			}
+			for pause := s.period; ctx.Err() == nil; app.Sleep(ctx, pause) {
+				if err := s.sync(ctx, client, watches); err != nil {
+					return err
+				}
+				failures, failed, pause = 0, s.callHooks(ctx), s.period
+				if s.oneTime {
+					return nil
+				}
+				if failed != nil {
+					pause = min(s.period, s.commandBackoff, s.webhookBackoff)
+					s.log.ErrorContext(ctx, "hook failed, will retry", "error", failed, "next", pause)
+				}
+			}
+			return nil
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			return failed
+		case s.maxFailures >= 0 && failures >= s.maxFailures:
+			return err
+		}
+		s.log.ErrorContext(ctx, "sync failed, will retry", "error", err, "next", s.period)
+		app.Sleep(ctx, s.period)
+	}
+}
+
+// sync syncs once, and updates the link.
+func (s *gitSync) sync(ctx context.Context, client redis.UniversalClient, watches []watch.Watch) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.syncTimeout, errors.New("no end within --sync-timeout"))
+	defer cancel()
+	var result events.Result
+	for i, w := range watches {
+		ref, _ := w.Ref.Ref()
+		change, err := w.Change(uuid.NewString(), "/lockstep/git-sync", ref, "")
+		if err == nil {
+			result, err = request(ctx, client, s.cfg, change)
+		}
+		if err != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		if result.Type == events.ResultSynced {
+			slices.Reverse(watches[:i+1]) // a tag is asked for first from now on
+			break
+		}
+	}
+	if result.Type != events.ResultSynced {
+		return errors.New(cmp.Or(result.Error, "the remote has no such ref"))
+	}
+	if err := disk.Link(filepath.Join(s.cfg.Root, result.Path), s.link); err != nil {
+		return fmt.Errorf("--link: %w", err)
+	}
+	if s.ready.Store(true); s.commit != result.After {
+		s.log.InfoContext(ctx, "synced", "commit", result.After, "link", s.link)
+		app.ReleaseMemory()
+	}
+	s.name, s.commit = result.Path, result.After
+	return nil
+}
+
+// callHooks calls the hooks that have not succeeded for the commit.
+func (s *gitSync) callHooks(ctx context.Context) (err error) {
+	for name, call := range map[string]func(context.Context) error{s.command: s.runCommand, s.webhook: s.callWebhook} {
+		if name == "" || s.called[name] == s.commit {
+			continue
+		}
+		if failed := call(ctx); failed != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", name, failed))
+		} else {
+			s.called[name] = s.commit
+		}
+	}
+	return err
+}
+
+func (s *gitSync) runCommand(ctx context.Context) error {
+	t, err := tree.Open(s.cfg.Root, s.name)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	output, err := s.hook.Run(ctx, t, s.name, nil, "GITSYNC_HASH="+t.Commit())
+	s.log.InfoContext(ctx, "exechook called", "commit", t.Commit(), "output", output)
+	return err
+}
+
+func (s *gitSync) callWebhook(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.webhookTimeout)
+	defer cancel()
+	to, err := url.Parse(s.webhook)
+	if err != nil {
+		return err
+	}
+	answer, err := postHook(ctx, s.cfg, s.method, to, http.Header{"Gitsync-Hash": {s.commit}}, nil)
+	if err == nil && s.status > 0 && answer.Status != s.status {
+		err = fmt.Errorf("answered %d, want %d", answer.Status, s.status)
+	}
+	return err
+}
