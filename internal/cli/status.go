@@ -27,8 +27,8 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 			"A persist line warns if Redis may lose what it has confirmed, or if that could not be determined.\n" +
 			"\n" +
 			"It only reads Redis, at a cost independent of the number of repositories: it searches for leases and\n" +
-			"failures for a quarter of a second each, and says so if that does not cover all of them. Spooled\n" +
-			"webhooks are in the metrics of the receivers only.",
+			"missing files for a quarter of a second each, and says so if that does not cover all of them.\n" +
+			"Spooled webhooks are in the metrics of the receivers only.",
 		Example: "  lockstep status --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status --watch --redis redis://127.0.0.1:6379\n" +
 			"  lockstep status acme/widgets --redis redis://127.0.0.1:6379 -o yaml",

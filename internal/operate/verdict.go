@@ -60,7 +60,6 @@ type Facts struct {
 	Hosts   []hosts.Host    // those not limited do not matter
 	Failing []state.Summary // that fail, or have a refused commit
 	More    int64           // failing repositories that Failing lacks
-	Partial bool            // not all repositories were searched for failures
 	Missing []string        // cells that do not answer, of which nothing is known
 	Boxes   int64           // repositories whose next notification to an app has failed
 	Apps    []string        // some of these apps
@@ -198,14 +197,10 @@ func (f Facts) failing() string {
 			n++
 		}
 	}
-	text := counted(n, "fails", "fail")
 	if n == 0 {
-		text = "none fails"
+		return "none fails"
 	}
-	if f.Partial {
-		text += " of those that were searched"
-	}
-	return text
+	return counted(n, "fails", "fail")
 }
 
 // byClass returns the failing repositories by the class of their errors: those that somebody has to do something about,

@@ -37,7 +37,7 @@ func TestVerdict(t *testing.T) {
 			}, "9 repositories are watched, 3 fail",
 		},
 		"what fails for good, by cause": {
-			Facts{Watched: 1, Workers: 1, More: 1, Partial: true, Missing: []string{"eu-2"}, Failing: []state.Summary{
+			Facts{Watched: 1, Workers: 1, More: 1, Missing: []string{"eu-2"}, Failing: []state.Summary{
 				fails("a/1", events.ClassAuth, nil), fails("a/2", events.ClassAuth, nil), fails("a/3", events.ClassAuth, nil),
 				fails("a/4", events.ClassAuth, nil), fails("a/5", events.ClassNotFound, nil),
 				{Repo: "a/6", Refused: []string{"refs/heads/main"}},
@@ -45,7 +45,7 @@ func TestVerdict(t *testing.T) {
 			}}, HealthAttention, []string{
 				"no answer from cell eu-2", "auth: 4 repositories, a/1, a/2, a/3 and others", "not_found: 1 repository, a/5",
 				"server: 1 repository, a/7", "commits refused: 1 repository, a/6",
-			}, []string{"1 more repository fails"}, "1 repository is watched, 7 fail of those that were searched",
+			}, []string{"1 more repository fails"}, "1 repository is watched, 7 fail",
 		},
 		"the rest": {
 			Facts{

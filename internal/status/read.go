@@ -30,6 +30,7 @@ import (
 const (
 	searchTimeout = 250 * time.Millisecond // for leases, and again for failures
 	maxListed     = 20
+	maxJudged     = 1000
 	maxLetters    = 200
 	rateWindow    = time.Minute
 	rateEntries   = 100     // results within rateWindow that are read
@@ -200,10 +201,23 @@ func leasesOf(
 // readFailures searches for failing repositories until the timeout.
 func readFailures(ctx context.Context, store *state.Store, timeout time.Duration) (failureStatus, error) {
 	var s failureStatus
+	failing, err := store.Failing(ctx, maxJudged) // all of them, however many keys Redis has
+	if err != nil {
+		return s, err
+	}
+	s.judged, s.more = failing.Repos, failing.Total-int64(len(failing.Repos))
 	seen := map[string]bool{} // a repository may be on two pages
 	add := func(list *[]operate.RepoSummary, repo state.Summary, listed bool) {
 		if listed {
 			*list = append(*list, operate.NewRepoSummary(repo))
+		}
+	}
+	known := map[string]bool{}
+	for _, repo := range failing.Repos {
+		known[repo.Repo] = true
+		add(&s.Worst, repo, true)
+		if repo.Circuit.Phase() == state.CircuitOpen {
+			s.Open++
 		}
 	}
 	for cursor, until := uint64(0), time.Now().Add(timeout); ; {
@@ -217,14 +231,15 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 				continue
 			}
 			seen[repo.Repo] = true
-			if len(repo.Failing)+len(repo.Refused) > 0 {
+			if len(repo.Refused) > 0 && !known[repo.Repo] {
 				s.judged = append(s.judged, repo)
 			}
-			add(&s.Worst, repo, repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 || len(repo.Failing) > 0)
+			isFailing := repo.Circuit.Failures > 0 || repo.Circuit.Trips > 0 || len(repo.Failing) > 0
+			add(&s.Worst, repo, isFailing && !known[repo.Repo])
 			add(&s.Refused, repo, len(repo.Refused) > 0)
 			add(&s.Missing, repo, len(repo.Missing) > 0)
 			add(&s.LeftOut, repo, len(repo.LeftOut) > 0)
-			if repo.Circuit.Phase() == state.CircuitOpen {
+			if repo.Circuit.Phase() == state.CircuitOpen && !known[repo.Repo] {
 				s.Open++
 			}
 		}
@@ -233,7 +248,7 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 			break
 		}
 	}
-	s.Failing, s.Refusing, s.Lacking = len(s.Worst), len(s.Refused), len(s.Missing)
+	s.Failing, s.Refusing, s.Lacking = max(len(s.Worst), int(failing.Total)), len(s.Refused), len(s.Missing)
 	slices.SortFunc(s.Worst, func(a, b operate.RepoSummary) int {
 		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), failedAt(b).Compare(failedAt(a)),
 			cmp.Compare(a.Repo, b.Repo))
@@ -298,7 +313,7 @@ func (s *Service) judge() {
 	facts := operate.Facts{
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
 		Lost:    s.Lost,
-		Failing: s.Repos.judged, Partial: !s.Repos.Complete, Unasked: s.Unasked,
+		Failing: s.Repos.judged, More: s.Repos.more, Unasked: s.Unasked,
 		Full: s.Volume != nil && operate.NearlyFull(s.Volume.Free, s.Volume.Size),
 	}
 	for _, g := range s.Groups {

@@ -80,7 +80,7 @@ type leaseStatus struct {
 	Contended []operate.Lease `json:"contended"` // with waiters, longest queue first
 }
 
-// failureStatus describes the failing repositories among those searched.
+// failureStatus describes the failing repositories, and what else the search found.
 type failureStatus struct {
 	Complete bool                  `json:"complete"` // all repositories were searched
 	Looked   int                   `json:"looked_at"`
@@ -94,7 +94,8 @@ type failureStatus struct {
 	Refusing int                   `json:"refusing"` // number of repositories with a refused commit
 	Worst    []operate.RepoSummary `json:"worst"`    // up to 20, most consecutive failures first, then the last failed
 
-	judged []state.Summary // all that fail or have a refused commit
+	judged []state.Summary // that fail, or have a refused commit
+	more   int64           // failing ones that judged lacks
 }
 
 // unwatchedStatus describes the webhooks of the last hour, among the last 1,000, whose repository has no watch.

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,19 +47,25 @@ func TestReadReportsIncompleteSearch(t *testing.T) {
 	if leases.Complete || leases.Held != 1 {
 		t.Errorf("leases %+v, want the one of the activity, incomplete", leases)
 	}
+	proctest.Must(client.HSet(ctx, events.DefaultNamespace.Repo(proctest.Must(events.ParseRepoPath("zz/last"))(t)), "repo", "zz/last",
+		"trouble", fmt.Sprintf(`{"repo":"zz/last","all":{"c":{"class":"auth","operation":"sync","job":"1","at":%q}}}`, time.Now().UTC().Format(time.RFC3339))).Result())(t)
+	proctest.Must(client.HSet(ctx, events.DefaultNamespace.Failing(), "zz/last", time.Now().UnixMilli()).Result())(t)
 	status := proctest.Must(read(ctx, client, cfg, nil, time.Nanosecond))(t)
+	if !slices.Contains(status.Needs, operate.Concern{Text: "auth: 1 repository, zz/last", See: operate.LookRepos}) {
+		t.Errorf("needs %+v, want the failing repository, which the search has not found", status.Needs)
+	}
 	if got := status.Repos; got.Complete || got.Looked == 0 || got.Looked >= repos || got.Failing == 0 || len(got.Worst) != maxListed {
 		t.Errorf("repositories %+v, want some", got)
 	}
 	var screen strings.Builder
 	status.Table(&screen)
-	for _, want := range []string{"searched (incomplete)", "at least 0 held (search incomplete)", "more; see -o json"} {
+	for _, want := range []string{"search for missing files incomplete after", "at least 0 held (search incomplete)", "more; see -o json"} {
 		if !strings.Contains(screen.String(), want) {
 			t.Errorf("no %q in\n%s", want, screen.String())
 		}
 	}
 	status = proctest.Must(read(ctx, client, cfg, nil, time.Minute))(t)
-	if got := status.Repos; !got.Complete || got.Looked != repos || got.Failing != repos/2 || !status.Leases.Complete {
+	if got := status.Repos; !got.Complete || got.Looked != repos+1 || got.Failing != repos/2+1 || !status.Leases.Complete {
 		t.Errorf("with enough time: %+v, %+v", got, status.Leases)
 	}
 }

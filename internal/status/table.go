@@ -57,7 +57,7 @@ func (s Service) Table(w io.Writer) {
 		len(s.Leases.Contended))
 	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
 	if !s.Repos.Complete {
-		failing = fmt.Sprintf("%d failing of %d searched (incomplete)", s.Repos.Failing, s.Repos.Looked)
+		failing = fmt.Sprintf("%d failing; search for missing files incomplete after %d", s.Repos.Failing, s.Repos.Looked)
 	}
 	fmt.Fprintf(w, "repos\t%s, %d circuits open; %d watched\n", failing, s.Repos.Open, s.Watched)
 	fmt.Fprintf(w, "dead\t%s\n", s.dead())
