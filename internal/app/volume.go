@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -53,6 +54,12 @@ func ClaimVolume(
 	if err := awaitUnused(ctx, client, namespace, volume); err != nil {
 		return err
 	}
+	return registerVolume(ctx, client, namespace, volume)
+}
+
+func registerVolume(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
+) error {
 	if err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err(); err != nil {
 		return err
 	}
@@ -67,51 +74,50 @@ func ClaimVolume(
 	}
 	if id != volume.ID() {
 		return fmt.Errorf("root %s is volume %s, but workers under prefix %s publish to volume %s: mount that one, "+
-			"choose another --prefix or, if that volume is lost permanently, delete the key %s",
+			"choose another --prefix or, if that volume is lost permanently, stop all workers and delete the key %s",
 			volume.Root(), volume.ID(), namespace, id, namespace.Volume())
 	}
 	return nil
 }
 
-// useInterval is the time between two marks that a worker leaves on its volume.
-const useInterval = 2 * time.Second
+// registerInterval is the time between two checks of a worker whether Redis still knows its volume.
+const registerInterval = 2 * time.Second
 
-// awaitUnused returns an error if workers of another deployment mark the volume: ones that have not registered it here. If
-// a worker has not removed its mark, as after kill -9, awaitUnused waits to see whether the mark changes.
+// awaitUnused returns an error if workers of another deployment use the volume: ones that do not register it here.
 func awaitUnused(
 	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
 ) error {
-	first := volume.UseMark()
-	for began := time.Now(); time.Since(began) < 3*useInterval; {
+	for began := time.Now(); ; {
 		known, err := client.Exists(ctx, namespace.Volume()).Result()
-		mark := volume.UseMark() // after the key: workers register their volume before they mark it
-		switch {
-		case err != nil || known > 0 || mark == "":
+		if err != nil || known > 0 {
 			return err
-		case mark != first:
-			if known, err = client.Exists(ctx, namespace.Volume()).Result(); err != nil || known > 0 {
-				return err
-			}
+		}
+		if used, err := volume.IsUsed(); err != nil || !used {
+			return err
+		}
+		if time.Since(began) > 3*registerInterval {
 			return fmt.Errorf("root %s is volume %s, which workers of another deployment use, with another Redis or "+
 				"--prefix: choose another --root, or stop them", volume.Root(), volume.ID())
-		case !Sleep(ctx, useInterval/4):
+		}
+		if !Sleep(ctx, registerInterval/4) {
 			return context.Cause(ctx)
 		}
 	}
-	return nil
 }
 
-// markVolume marks the volume as in use until ctx is done, and registers it again if Redis has lost that.
-func markVolume(
-	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume,
+// keepRegistered registers the volume again whenever Redis has lost that, until ctx is done.
+func keepRegistered(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume, log *slog.Logger,
 ) {
-	defer volume.EndUse()
-	for {
-		if client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Err() == nil {
-			_ = volume.MarkUse() // a volume that cannot be written fails its syncs
+	for differs := false; Sleep(ctx, registerInterval); {
+		if set, err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Result(); err != nil || set {
+			continue
 		}
-		if !Sleep(ctx, useInterval) {
-			return
+		id, err := client.Get(ctx, namespace.Volume()).Result()
+		if err == nil && id != volume.ID() && !differs {
+			log.ErrorContext(ctx, "workers under this prefix publish to another volume, stop this one or those",
+				"root", volume.Root(), "volume", volume.ID(), "other", id)
+			differs = true
 		}
 	}
 }

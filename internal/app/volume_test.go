@@ -2,10 +2,10 @@ package app
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"lockstep/events"
 	"lockstep/internal/redistest"
@@ -35,19 +35,24 @@ func TestVolumeOfAnotherDeploymentIsRefusedWhileThatUsesIt(t *testing.T) {
 	t.Cleanup(vol.Close)
 	namespace := events.DefaultNamespace
 	testenv.Must(0, ClaimVolume(t.Context(), ours, namespace, vol))(t)
-	ctx, stop := context.WithCancel(t.Context())
-	var marking sync.WaitGroup
-	marking.Go(func() { markVolume(ctx, ours, namespace, vol) })
-	for vol.UseMark() == "" {
-		time.Sleep(time.Millisecond)
-	}
+	release := testenv.Must(vol.Use(t.Context()))(t)
 	if err := ClaimVolume(t.Context(), theirs, namespace, vol); err == nil || !strings.Contains(err.Error(), "another deployment") {
 		t.Errorf("another Redis: %v", err)
 	}
 	testenv.Must(0, ClaimVolume(t.Context(), ours, namespace, vol))(t)
+	second := testenv.Must(vol.Use(t.Context()))(t)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var registering sync.WaitGroup
+	registering.Go(func() { keepRegistered(ctx, ours, namespace, vol, slog.New(slog.DiscardHandler)) })
 	testenv.Must(ours.FlushDB(t.Context()).Result())(t)
 	testenv.Must(0, ClaimVolume(t.Context(), ours, namespace, vol))(t) // Redis has lost it: the worker registers it again
 	stop()
-	marking.Wait()
+	registering.Wait()
+	release()
+	if used := testenv.Must(vol.IsUsed())(t); !used {
+		t.Error("not used by the second worker")
+	}
+	second()
 	testenv.Must(0, ClaimVolume(t.Context(), theirs, namespace, vol))(t)
 }

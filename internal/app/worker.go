@@ -77,9 +77,20 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	cfg.Root = vol.Root()
 	hb := cfg.health.heartbeat(changesHandler)
 	hb.notReady(errWaitingRedis)
-	claim := func() error { return ClaimVolume(ctx, commands, cfg.Namespace(), vol) }
+	claimVolume := ClaimVolume
+	if cfg.Config.Redis == "" { // an embedded Redis is that of one process, so fences alone order such workers
+		claimVolume = registerVolume
+	}
+	claim := func() error { return claimVolume(ctx, commands, cfg.Namespace(), vol) }
 	if err := awaitRedis(ctx, cfg.Redis, cfg.Log, claim); err != nil {
 		return err
+	}
+	if cfg.Config.Redis != "" {
+		release, err := vol.Use(ctx)
+		if err != nil {
+			return err
+		}
+		defer release()
 	}
 	hb.notReady(errStarting)
 	locker, err := newLocker(cfg, commands, pubsub)
@@ -107,8 +118,8 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		volume: vol, states: changes.States, locker: locker, redis: commands, namespace: cfg.Namespace(), worker: cfg.Worker,
 		interval: gcInterval(cfg.TreeGrace), safe: goneAfter(cfg), log: cfg.Log, freed: cfg.Metrics.Freed,
 	}
-	mark := func(ctx context.Context) { markVolume(ctx, commands, cfg.Namespace(), vol) }
-	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run, mark}
+	register := func(ctx context.Context) { keepRegistered(ctx, commands, cfg.Namespace(), vol, cfg.Log) }
+	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run, register}
 	if cfg.cells != nil {
 		beside = append(beside, moves{cfg: cfg, redis: commands, pubsub: pubsub, volume: vol, locker: locker}.run)
 	}

@@ -22,7 +22,7 @@
 //	{root}/{owner}/{name}@{ref}~/{app}/{selection} → a subtree for an app; without {ref} of the default branch
 //	{root}/.lockstep/volume            the volume's ID
 //	{root}/.lockstep/bind.lock         held while a path is first bound to a remote
-//	{root}/.lockstep/in-use            a random text that workers replace every 2 s
+//	{root}/.lockstep/in-use            locked, shared, by each worker of a service
 //	{root}/.lockstep/usage             disk usage of all repositories at the last garbage collection
 //	{root}/.lockstep/repos/{owner}/{name}/
 //	    lock, fence                    file lock; the highest fence recorded

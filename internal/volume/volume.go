@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"lockstep/events"
 	"lockstep/internal/disk"
 	"lockstep/internal/git/checkout"
@@ -225,19 +227,26 @@ func makeID(path string) ([]byte, error) {
 
 func (v *Volume) usePath() string { return filepath.Join(v.root, adminDir, "in-use") }
 
-// MarkUse shows other deployments that the volume is in use, by a text that changes.
-func (v *Volume) MarkUse() error { return os.WriteFile(v.usePath(), []byte(rand.Text()), 0o644) }
-
-// EndUse removes the mark. Processes that go on put it back.
-func (v *Volume) EndUse() { _ = os.Remove(v.usePath()) }
-
-// UseMark returns the last mark, or "" if there is none.
-func (v *Volume) UseMark() string {
-	content, err := os.ReadFile(v.usePath())
+// Use marks the volume as used by a worker, until release or the end of the process.
+func (v *Volume) Use(ctx context.Context) (release func(), err error) {
+	file, err := os.OpenFile(v.usePath(), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
-		return ""
+		return nil, disk.Error("mark the volume as used", err)
 	}
-	return "mark " + string(content) // which may be empty while it is written
+	if err := awaitLock(ctx, file, unix.LOCK_SH); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return func() { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN); _ = file.Close() }, nil
+}
+
+// IsUsed reports whether a worker uses the volume, of any deployment.
+func (v *Volume) IsUsed() (bool, error) {
+	release, ok, err := claimFile(v.usePath())
+	if ok {
+		release()
+	}
+	return err == nil && !ok, disk.Error("find out whether the volume is used", err)
 }
 
 // done reports a finished step to tests.
