@@ -211,6 +211,9 @@ func (r repoDetail) Table(w io.Writer) {
 				nextPoll(r.Awaited.Next, time.Now()))
 		}
 	}
+	if r.Polled != nil {
+		fmt.Fprintf(w, "polled\t%s\n", term.When(*r.Polled))
+	}
 	if r.Poll != nil {
 		fmt.Fprintf(w, "next poll\t%s\n", nextPoll(*r.Poll, time.Now()))
 	}

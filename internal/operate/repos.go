@@ -34,7 +34,8 @@ type Circuit struct {
 type Repo struct {
 	RepoSummary
 	Remote string            `json:"remote,omitempty"`
-	Poll   *time.Time        `json:"next_poll,omitempty"` // by Redis' clock; nil if it is not polled
+	Polled *time.Time        `json:"polled,omitempty"`    // when a poll was requested last; by Redis' clock, as the next one
+	Poll   *time.Time        `json:"next_poll,omitempty"` // nil if it is not polled
 	Heads  map[string]string `json:"heads"`               // ref to published commit
 	Given  []state.Given     `json:"given"`               // the commit last delivered to each app
 	Lock   Lease             `json:"lock"`
@@ -110,7 +111,10 @@ func (r *Repos) Get(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	if shown.Repo == "" {
 		shown.Repo = repo.String()
 	}
-	next, err := r.store(cell).NextPoll(ctx, repo)
+	last, next, err := r.store(cell).Polls(ctx, repo)
+	if !last.IsZero() {
+		shown.Polled = &last
+	}
 	if !next.IsZero() {
 		shown.Poll = &next
 	}

@@ -220,14 +220,20 @@ func (s *Store) LoadAt(ctx context.Context, repo events.RepoPath) (Repo, time.Ti
 	return known, now, err
 }
 
-// NextPoll returns when a repository is polled next, by Redis' clock, or the zero time if it is not polled.
-func (s *Store) NextPoll(ctx context.Context, repo events.RepoPath) (time.Time, error) {
-	ms, err := s.redis.ZScore(ctx, s.namespace.Poll(), repo.Key()).Result()
-	if errors.Is(err, redis.Nil) {
-		return time.Time{}, nil
+// Polls returns when a poll of a repository was requested last, and when the next one is due, by Redis' clock. A time is
+// zero if there is none.
+func (s *Store) Polls(ctx context.Context, repo events.RepoPath) (last, next time.Time, err error) {
+	pipe := s.redis.Pipeline()
+	due := pipe.ZScore(ctx, s.namespace.Poll(), repo.Key())
+	asked := pipe.HGet(ctx, s.watchesOf(repo.Key()), "asked")
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return last, next, fmt.Errorf("read the polls of %s: %w", repo, err)
 	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next poll of %s: %w", repo, err)
+	if due.Err() == nil {
+		next = time.UnixMilli(int64(due.Val())).UTC()
 	}
-	return time.UnixMilli(int64(ms)).UTC(), nil
+	if ms, err := asked.Int64(); err == nil && ms > 0 {
+		last = time.UnixMilli(ms).UTC()
+	}
+	return last, next, nil
 }
