@@ -278,9 +278,10 @@ func everyPage(t *testing.T, b *board, open func(*testing.T) *tab) {
 	}
 	proctest.Eventually(t, waiting, "a waiter for acme/monorepo")
 	ids := b.letters()
+	latest := proctest.Must(b.client.XRevRangeN(t.Context(), events.DefaultNamespace.Results(), "+", "-", 1).Result())(t)[0].ID
 	page := asAdmin(t, open, "/")
 	for name, path := range map[string]string{
-		"overview": "/", "leases": "/dashboard/leases", "dead": "/dashboard/dead", "repos": "/dashboard/repos", "watches": "/dashboard/watches",
+		"result": "/dashboard/result?id=" + latest, "overview": "/", "leases": "/dashboard/leases", "dead": "/dashboard/dead", "repos": "/dashboard/repos", "watches": "/dashboard/watches",
 		"results": "/dashboard/results", "workers": "/dashboard/workers", "hosts": "/dashboard/hosts", "outbox": "/dashboard/outbox", "webhooks": "/dashboard/webhooks",
 		"week": "/?range=7d", "repo": "/dashboard/repo?repo=acme/widgets", "letter": "/dashboard/dead/letter?id=" + ids[0],
 		"confirm": fmt.Sprintf("/dashboard/leases/release?repo=acme/monorepo&fence=%d", fence), "absent": "/dashboard/absent",
