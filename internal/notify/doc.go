@@ -33,7 +33,8 @@
 //	a process dies during a post    its claim ends within a minute and another process posts it again, with the same
 //	                                ID
 //	it dies around the feed script  before it, nothing was read; after it, the items are in the outboxes
-//	it dies during a command        the kernel kills the command; then as during a post
+//	it dies during a command        the kernel kills the program, but not what it has started, which may go on beside
+//	                                the repeated run; then as during a post
 //	Redis is unreachable            nothing is fed or claimed; posts in flight are repeated unless their outcome can
 //	                                be recorded within the claim; a command is killed before its claim ends
 //	the process is stopped          posts finish within the grace period; the others are returned, due immediately
