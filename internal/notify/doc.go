@@ -23,8 +23,11 @@
 // never lags behind because of an app, so it pins neither the stream nor trees.
 //
 // Each attempt reads the URL from the registry and the secret from the credential's directory, so a corrected URL or
-// a rotated secret applies from the next attempt. Items whose watch is gone, or has no URL, are dropped. Outboxes
-// contain no secrets.
+// a rotated secret applies from the next attempt. Items whose watch is gone, or has no URL, are dropped, unless
+// they wait for a notifier with the app's command. Outboxes contain no secrets.
+//
+// A command runs in the tree of its result. If that is gone, it runs in the one published now, but not in an older one,
+// and by one process only once for all such results. If nothing is published on a mounted volume, the item is dropped.
 //
 // # Failures
 //
