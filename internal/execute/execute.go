@@ -141,7 +141,7 @@ func GitVariables(environ []string, t *tree.Tree) []string {
 // dropped are the variables that a command does not get.
 var dropped = []string{
 	"LOCKSTEP_API_TOKEN", "LOCKSTEP_REDIS", "LOCKSTEP_PROXY", // have secrets, as those with the prefixes below
-	"GITSYNC_PASSWORD", "GITSYNC_GITHUB_APP_PRIVATE_KEY", "OTEL_EXPORTER_OTLP_HEADERS",
+	"GITSYNC_PASSWORD", "GITSYNC_GITHUB_APP_PRIVATE_KEY", "GITSYNC_WEBHOOK_URL", "OTEL_EXPORTER_OTLP_HEADERS",
 	"OTEL_EXPORTER_OTLP_TRACES_HEADERS",
 	// With these, as set for hooks, git would work on another repository.
 	"GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
