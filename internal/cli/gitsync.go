@@ -177,7 +177,7 @@ func (s *gitSync) addHooks(environ []string) error {
 			return err
 		}
 		call := func(ctx context.Context) error { return s.runCommand(ctx, command) }
-		s.hooks = append(s.hooks, gitSyncHook{name: "exechook", call: call, backoff: s.commandBackoff})
+		s.hooks = append(s.hooks, gitSyncHook{name: s.command, call: call, backoff: s.commandBackoff})
 	}
 	if s.webhook != "" {
 		to, err := url.Parse(s.webhook)
