@@ -114,6 +114,22 @@ func TestGitSyncSaysWhyItFails(t *testing.T) {
 	}
 }
 
+// TestGitSyncRetriesAHookWithoutASync has a period in which the hook is called again, and a webhook never configured.
+func TestGitSyncRetriesAHookWithoutASync(t *testing.T) {
+	t.Parallel()
+	git := proctest.StartGit(t)
+	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"file": "1"}))(t)
+	dir := t.TempDir()
+	hook, runs := filepath.Join(dir, "hook"), filepath.Join(dir, "runs")
+	proctest.Must(0, os.WriteFile(hook, []byte("#!/bin/sh\necho run >>"+runs+"\ntest $(wc -l <"+runs+") -gt 2\n"), 0o755))(t)
+	p := proctest.StartCommand(t, proctest.Command(t, "git-sync", "--repo", git.URL("acme/widgets"), "--root", filepath.Join(dir, "git"),
+		"--period", "1h", "--exechook-command", hook, "--exechook-backoff", "50ms", "--webhook-backoff", "0"))
+	proctest.Eventually(t, func() bool { text, _ := os.ReadFile(runs); return strings.Count(string(text), "run") == 3 }, "the hook is retried")
+	if code := p.Terminate(); code != 0 || strings.Count(p.Log.String(), "will retry") != 2 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestGitSyncStoppedBeforeItsOnlySync has a remote that never answers.
 func TestGitSyncStoppedBeforeItsOnlySync(t *testing.T) {
 	t.Parallel()
