@@ -107,12 +107,16 @@ func (r *followerRuns) offer(ctx context.Context, repo events.RepoPath, known ma
 func (r *followerRuns) settled(ctx context.Context, result events.Result) {
 	switch {
 	case r == nil:
-	case result.Type == events.ResultSynced:
-		r.Offer(ctx, result.Path)
+	case result.Type == events.ResultSynced: // of the default branch may have two names, but the result has one
+		r.offerAll(ctx, result.Repo)
 	case result.Type == events.ResultMoved:
-		if err := r.offer(ctx, result.To, map[string]bool{}); err != nil {
-			r.log.WarnContext(ctx, "volume cannot be read, command not run", "repo", result.To.String(), "error", err)
-		}
+		r.offerAll(ctx, result.To)
+	}
+}
+
+func (r *followerRuns) offerAll(ctx context.Context, repo events.RepoPath) {
+	if err := r.offer(ctx, repo, map[string]bool{}); err != nil {
+		r.log.WarnContext(ctx, "volume cannot be read, command not run", "repo", repo.String(), "error", err)
 	}
 }
 

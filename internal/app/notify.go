@@ -3,10 +3,13 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
@@ -33,6 +36,18 @@ func Commands(cfg config.Config, following bool) (map[string]execute.Command, er
 	return commands, nil
 }
 
+var errNotMounted = errors.New("not the deployment's volume, in whose trees a notifier runs the commands of exec: " +
+	"mount it, for example by running the roles worker and notifier in one process")
+
+// isMounted returns errNotMounted if cfg.Root is not the deployment's volume.
+func isMounted(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
+	vol, err := ViewVolume(ctx, cfg, client)
+	if err == nil && vol == nil {
+		err = fmt.Errorf("root %s is %w", cfg.Root, errNotMounted)
+	}
+	return err
+}
+
 // runNotifier posts results to apps until ctx is done, then finishes posts in flight within the grace period.
 func runNotifier(ctx context.Context, cfg Config) error {
 	client := cfg.Redis.Open()
@@ -42,13 +57,19 @@ func runNotifier(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	mounted := func(ctx context.Context) error { return isMounted(ctx, cfg.Config, client) }
+	if len(cfg.commands) > 0 && !cfg.Has(config.RoleWorker) { // a worker creates the volume, or fails
+		if err := mounted(ctx); errors.Is(err, errNotMounted) && client.Exists(ctx, namespace.Volume()).Val() > 0 {
+			return err
+		}
+	}
 	hb := cfg.health.heartbeat(notifierHandler)
 	reader := cfg.Redis.With(heartbeatHook{hb}).Open() // blocks for up to a second at a time
 	defer reader.Close()
 	notifier, err := notify.New(notify.Config{
 		Redis: client, Reader: reader, Namespace: namespace,
 		Registry: watch.NewRegistry(client, namespace), Secrets: credential.NewStore(cfg.Credentials, os.Getenv),
-		Commands: cfg.commands, Root: cfg.Root,
+		Commands: cfg.commands, Root: cfg.Root, Mounted: mounted,
 		Hosts: cfg.NotifyHosts, Trust: trust, UserAgent: "lockstep/" + ReadBuild().Version,
 		Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
 		Propagator: cfg.Traces.Propagator(),

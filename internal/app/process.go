@@ -35,8 +35,10 @@ func Serve(ctx context.Context, process Config) error {
 			"embedded Redis", config.Names("redis")))
 	}
 	var err error
-	if process.commands, err = Commands(cfg, process.follow != nil); err != nil {
-		return err
+	if process.follow != nil || cfg.Has(config.RoleNotifier) { // others may not have the programs
+		if process.commands, err = Commands(cfg, process.follow != nil); err != nil {
+			return err
+		}
 	}
 	redisServer, closeRedis, err := openRedis(ctx, process)
 	if err != nil {

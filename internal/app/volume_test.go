@@ -2,13 +2,19 @@ package app
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"lockstep/events"
+	"lockstep/internal/config"
+	"lockstep/internal/execute"
 	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 )
@@ -55,4 +61,24 @@ func TestVolumeOfAnotherDeploymentIsRefusedWhileThatUsesIt(t *testing.T) {
 	}
 	second()
 	testenv.Must(0, ClaimVolume(t.Context(), theirs, namespace, vol))(t)
+}
+
+func TestEmptyRootIsNotMounted(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	vol := testenv.Must(volume.OpenVolume(t.TempDir(), volume.Config{}))(t)
+	t.Cleanup(vol.Close)
+	cfg := config.Config{Root: vol.Root()}
+	testenv.Must(0, ClaimVolume(t.Context(), client, cfg.Namespace(), vol))(t)
+	testenv.Must(0, isMounted(t.Context(), cfg, client))(t)
+	other := testenv.Must(volume.OpenVolume(t.TempDir(), volume.Config{}))(t)
+	t.Cleanup(other.Close)
+	for _, root := range []string{t.TempDir(), other.Root()} {
+		cfg.Root = root
+		process := Config{Config: cfg, commands: map[string]execute.Command{"docs": {}}, Redis: testenv.Must(redisx.Parse("redis://"+
+			client.(*redis.Client).Options().Addr, nil))(t)}
+		if err := runNotifier(t.Context(), process); !errors.Is(err, errNotMounted) {
+			t.Errorf("%s: %v", root, err)
+		}
+	}
 }

@@ -8,14 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/config"
+	"lockstep/internal/execute"
 	"lockstep/internal/term"
 	"lockstep/tree"
 )
@@ -130,24 +129,9 @@ func become(t *tree.Tree, command, environ []string) error {
 		return fmt.Errorf("hand the pin to the command: %w", err)
 	}
 	cmd := exec.Cmd{Dir: t.Dir(), Env: append(slices.Clone(environ),
-		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir(),
-		"GIT_OPTIONAL_LOCKS=0")}
-	cmd.Env = append(cmd.Env, gitConfig(environ, "safe.directory", t.Dir())...) // the tree belongs to the workers' user
-	return commandError(unix.Exec(path, command, cmd.Environ()))                // the last of several values counts
-}
-
-// gitConfig returns the variables that add a value to git's configuration, and to what environ adds to it already.
-func gitConfig(environ []string, key, value string) []string {
-	n := 0
-	for _, variable := range environ {
-		if count, ok := strings.CutPrefix(variable, "GIT_CONFIG_COUNT="); ok {
-			n, _ = strconv.Atoi(count)
-		}
-	}
-	return []string{
-		fmt.Sprintf("GIT_CONFIG_COUNT=%d", n+1), fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", n, key),
-		fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, value),
-	}
+		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir())}
+	cmd.Env = append(cmd.Env, execute.GitVariables(environ, t)...)
+	return commandError(unix.Exec(path, command, cmd.Environ())) // the last of several values counts
 }
 
 func commandError(err error) error {

@@ -27,6 +27,7 @@ import (
 	"lockstep/internal/disk"
 	"lockstep/internal/execute"
 	"lockstep/internal/ext/submodules"
+	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
@@ -46,10 +47,18 @@ type gitSync struct {
 	cfg          config.Config
 	log          *slog.Logger
 	urls         string // that the credential is for
-	hook         execute.Command
-	name, commit string            // published name, and its commit; "" before the first sync
-	called       map[string]string // commits for which the hooks have succeeded
-	ready        atomic.Bool       // there is a commit
+	hooks        []gitSyncHook
+	name, commit string      // published name, and its commit; "" before the first sync
+	ready        atomic.Bool // there is a commit
+}
+
+// gitSyncHook is a configured hook.
+type gitSyncHook struct {
+	name    string // in logs
+	call    func(context.Context) error
+	backoff time.Duration
+	commit  string    // for which it has succeeded
+	due     time.Time // after a failure
 }
 
 // newFlags returns those flags of git-sync 4.7 that are honoured, and some that need no effect.
@@ -82,7 +91,7 @@ func newGitSyncCommand(std term.Streams) *cobra.Command {
 	s := gitSync{ref: "HEAD", submodules: "recursive", depth: 1, checkHosts: true, method: http.MethodPost, status: 200,
 		sshKeys: []string{"/etc/git-secret/ssh"}, knownHosts: "/etc/git-secret/known_hosts", period: 10 * time.Second,
 		syncTimeout: 2 * time.Minute, commandTimeout: 30 * time.Second, commandBackoff: 3 * time.Second,
-		webhookTimeout: time.Second, webhookBackoff: 3 * time.Second, called: map[string]string{}}
+		webhookTimeout: time.Second, webhookBackoff: 3 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "git-sync",
 		Short: "Sync one repository with git-sync's flags and variables",
@@ -158,10 +167,27 @@ func (s *gitSync) prepare(cmd *cobra.Command, std term.Streams) (watches []watch
 	s.cfg.Limits.FetchTimeout, s.cfg.MaxAttempts, s.cfg.Grace = s.syncTimeout, 1, 0
 	s.cfg.TreeGrace, s.cfg.ResultsKeep = cmp.Or(s.stale, s.cfg.TreeGrace), time.Minute
 	s.log = app.NewLogger(std.Stderr, s.cfg, slog.LevelInfo)
+	return watches, s.addHooks(append(std.Environ, "GITSYNC_REPO="+w.URL))
+}
+
+func (s *gitSync) addHooks(environ []string) error {
 	if s.command != "" {
-		s.hook, err = execute.New([]string{s.command}, s.commandTimeout, append(std.Environ, "GITSYNC_REPO="+w.URL))
+		command, err := execute.New([]string{s.command}, s.commandTimeout, environ)
+		if err != nil {
+			return err
+		}
+		call := func(ctx context.Context) error { return s.runCommand(ctx, command) }
+		s.hooks = append(s.hooks, gitSyncHook{name: s.command, call: call, backoff: s.commandBackoff})
 	}
-	return watches, err
+	if s.webhook != "" {
+		to, err := url.Parse(s.webhook)
+		if err != nil || to.Host == "" { // a secret may be in it
+			return errors.New("--webhook-url: want a URL with a host")
+		}
+		call := func(ctx context.Context) error { return s.callWebhook(ctx, to) }
+		s.hooks = append(s.hooks, gitSyncHook{name: "webhook at " + to.Host, call: call, backoff: s.webhookBackoff})
+	}
+	return nil
 }
 
 // variable returns what the variables of the credential would say.
@@ -198,31 +224,45 @@ func (s *gitSync) run(ctx context.Context, process app.Config, watches []watch.W
 			if _, err := watch.NewRegistry(client, s.cfg.Namespace()).Put(ctx, watches...); err != nil {
 				return err
 			}
-			for pause := s.period; ctx.Err() == nil; app.Sleep(ctx, pause) {
+			for ctx.Err() == nil {
 				if err := s.sync(ctx, client, watches); err != nil {
 					return err
 				}
-				failures, failed, pause = 0, s.callHooks(ctx), s.period
+				failures = 1
 				if s.oneTime {
+					failed = s.callHooks(ctx)
 					return nil
 				}
-				if failed != nil {
-					pause = min(s.period, s.commandBackoff, s.webhookBackoff)
-					s.log.ErrorContext(ctx, "hook failed, will retry", "error", failed, "next", pause)
-				}
+				s.rest(ctx)
 			}
-			return nil
+			return ctx.Err()
 		})
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && !s.oneTime:
 			return nil
 		case err == nil:
 			return failed
-		case s.maxFailures >= 0 && failures >= s.maxFailures:
+		case ctx.Err() != nil, s.maxFailures >= 0 && failures >= s.maxFailures:
 			return err
 		}
 		s.log.ErrorContext(ctx, "sync failed, will retry", "error", err, "next", s.period)
-		app.Sleep(ctx, s.period)
+		s.rest(ctx)
+	}
+}
+
+// rest calls the hooks that are due, until the next sync is.
+func (s *gitSync) rest(ctx context.Context) {
+	for sync := time.Now().Add(s.period); ; {
+		_ = s.callHooks(ctx) // logged
+		next := sync
+		for _, h := range s.hooks {
+			if h.commit != s.commit && h.due.Before(next) {
+				next = h.due
+			}
+		}
+		if !app.Sleep(ctx, time.Until(next)) || !time.Now().Before(sync) {
+			return
+		}
 	}
 }
 
@@ -231,17 +271,19 @@ func (s *gitSync) sync(ctx context.Context, client redis.UniversalClient, watche
 	ctx, cancel := context.WithTimeoutCause(ctx, s.syncTimeout, errors.New("no end within --sync-timeout"))
 	defer cancel()
 	var result events.Result
-	for i, w := range watches {
+	for i, w := range watches { // of a tag only if there is no such branch
 		ref, _ := w.Ref.Ref()
 		change, err := w.Change(uuid.NewString(), "/lockstep/git-sync", ref, "")
 		if err == nil {
 			result, err = request(ctx, client, s.cfg, change)
 		}
 		if err != nil {
-			return errors.Join(err, context.Cause(ctx))
+			return errors.Join(err, context.Cause(ctx), s.trouble(ctx, client, change.Repo))
 		}
 		if result.Type == events.ResultSynced {
 			slices.Reverse(watches[:i+1]) // a tag is asked for first from now on
+		}
+		if result.Class != events.ClassNoRef {
 			break
 		}
 	}
@@ -259,39 +301,52 @@ func (s *gitSync) sync(ctx context.Context, client redis.UniversalClient, watche
 	return nil
 }
 
-// callHooks calls the hooks that have not succeeded for the commit.
+// trouble returns the last error of the repository, for which a worker waits.
+func (s *gitSync) trouble(ctx context.Context, client redis.UniversalClient, repo events.RepoPath) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	known, err := state.NewStore(client, s.cfg.Namespace()).LoadTroubles(ctx, repo)
+	if failing, _ := known.Failing(); err == nil && len(failing) > 0 {
+		return errors.New(failing[0].Error)
+	}
+	return nil
+}
+
+// callHooks calls the hooks that are due and have not succeeded for the commit.
 func (s *gitSync) callHooks(ctx context.Context) (err error) {
-	for name, call := range map[string]func(context.Context) error{s.command: s.runCommand, s.webhook: s.callWebhook} {
-		if name == "" || s.called[name] == s.commit {
+	for i := range s.hooks {
+		h := &s.hooks[i]
+		if h.commit == s.commit || time.Now().Before(h.due) {
 			continue
 		}
-		if failed := call(ctx); failed != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", name, failed))
-		} else {
-			s.called[name] = s.commit
+		failed := h.call(ctx)
+		if failed == nil {
+			h.commit = s.commit
+			continue
+		}
+		h.due = time.Now().Add(h.backoff)
+		err = errors.Join(err, fmt.Errorf("%s: %w", h.name, failed))
+		if !s.oneTime {
+			s.log.ErrorContext(ctx, "hook failed, will retry", "hook", h.name, "error", failed, "next", h.backoff)
 		}
 	}
 	return err
 }
 
-func (s *gitSync) runCommand(ctx context.Context) error {
+func (s *gitSync) runCommand(ctx context.Context, command execute.Command) error {
 	t, err := tree.Open(s.cfg.Root, s.name)
 	if err != nil {
 		return err
 	}
 	defer t.Close()
-	output, err := s.hook.Run(ctx, t, s.name, nil, "GITSYNC_HASH="+t.Commit())
+	output, err := command.Run(ctx, t, s.name, nil, "GITSYNC_HASH="+t.Commit())
 	s.log.InfoContext(ctx, "exechook called", "commit", t.Commit(), "output", output)
 	return err
 }
 
-func (s *gitSync) callWebhook(ctx context.Context) error {
+func (s *gitSync) callWebhook(ctx context.Context, to *url.URL) error {
 	ctx, cancel := context.WithTimeout(ctx, s.webhookTimeout)
 	defer cancel()
-	to, err := url.Parse(s.webhook)
-	if err != nil {
-		return err
-	}
 	answer, err := postHook(ctx, s.cfg, s.method, to, http.Header{"Gitsync-Hash": {s.commit}}, nil)
 	if err == nil && s.status > 0 && answer.Status != s.status {
 		err = fmt.Errorf("answered %d, want %d", answer.Status, s.status)

@@ -46,7 +46,7 @@ func TestGitSyncFollowsPushes(t *testing.T) {
 	cmd := proctest.Command(t, "git-sync", "--link", "link")
 	cmd.Env = append(os.Environ(), "GITSYNC_REPO="+strings.Replace(git.URL("acme/widgets"), "http://", "http://ada:hunter2@", 1), "GITSYNC_REF=main",
 		"GITSYNC_ROOT="+filepath.Join(dir, "git"), "GITSYNC_PERIOD=100ms", "GITSYNC_EXECHOOK_COMMAND="+hook, "GITSYNC_EXECHOOK_BACKOFF=50ms",
-		"GITSYNC_WEBHOOK_URL="+app.URL, "GITSYNC_WEBHOOK_METHOD=PUT", "GITSYNC_WEBHOOK_BACKOFF=50ms", "GITSYNC_HTTP_BIND="+address, "GITSYNC_HTTP_METRICS=true")
+		"GITSYNC_WEBHOOK_URL="+strings.Replace(app.URL, "http://", "http://x:hunter2@", 1)+"/hunter2", "GITSYNC_WEBHOOK_METHOD=PUT", "GITSYNC_WEBHOOK_BACKOFF=50ms", "GITSYNC_HTTP_BIND="+address, "GITSYNC_HTTP_METRICS=true")
 	git.RequireAuth("acme/widgets", "ada", "hunter2")
 	began := time.Now()
 	p := proctest.StartCommand(t, cmd)
@@ -92,6 +92,58 @@ func residentOf(t *testing.T, pid int) string {
 		}
 	}
 	return "?"
+}
+
+// TestGitSyncSaysWhyItFails revokes a password, and never accepts it again.
+func TestGitSyncSaysWhyItFails(t *testing.T) {
+	t.Parallel()
+	git := proctest.StartGit(t)
+	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"file": "1"}))(t)
+	git.RequireAuth("acme/widgets", "ada", "hunter2")
+	root := t.TempDir()
+	p := proctest.StartCommand(t, proctest.Command(t, "git-sync", "--link", "link", "--repo", git.URL("acme/widgets"), "--root", root,
+		"--username", "ada", "--password", "hunter2", "--period", "100ms", "--sync-timeout", "2s", "--max-failures", "2"))
+	proctest.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(root, "link/file")); return err == nil }, "the first tree is published")
+	git.RequireAuth("acme/widgets", "ada", "hunter3")
+	if code := p.AwaitExit(time.Minute); code == 0 {
+		t.Error("exit code 0")
+	}
+	log := p.Log.String()
+	if strings.Count(log, "sync failed, will retry") != 1 || strings.Count(log, "401") < 2 {
+		t.Errorf("want one failure with its cause, then another one:\n%s", log)
+	}
+}
+
+// TestGitSyncRetriesAHookWithoutASync has a period in which the hook is called again, and a webhook never configured.
+func TestGitSyncRetriesAHookWithoutASync(t *testing.T) {
+	t.Parallel()
+	git := proctest.StartGit(t)
+	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"file": "1"}))(t)
+	dir := t.TempDir()
+	hook, runs := filepath.Join(dir, "hook"), filepath.Join(dir, "runs")
+	proctest.Must(0, os.WriteFile(hook, []byte("#!/bin/sh\necho run >>"+runs+"\ntest $(wc -l <"+runs+") -gt 2\n"), 0o755))(t)
+	p := proctest.StartCommand(t, proctest.Command(t, "git-sync", "--repo", git.URL("acme/widgets"), "--root", filepath.Join(dir, "git"),
+		"--period", "1h", "--exechook-command", hook, "--exechook-backoff", "50ms", "--webhook-backoff", "0"))
+	proctest.Eventually(t, func() bool { text, _ := os.ReadFile(runs); return strings.Count(string(text), "run") == 3 }, "the hook is retried")
+	if code := p.Terminate(); code != 0 || strings.Count(p.Log.String(), "will retry") != 2 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestGitSyncStoppedBeforeItsOnlySync has a remote that never answers.
+func TestGitSyncStoppedBeforeItsOnlySync(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 100)
+	remote := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(remote.Close)
+	p := proctest.StartCommand(t, proctest.Command(t, "git-sync", "--one-time", "--repo", remote.URL+"/acme/widgets.git", "--root", t.TempDir()))
+	<-asked
+	if code := p.Terminate(); code == 0 {
+		t.Error("exit code 0")
+	}
 }
 
 // TestGitSyncOfTagsAndPrivateRepositories syncs once over HTTP and SSH.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -46,8 +47,9 @@ const (
 )
 
 // Run runs the command in a tree that is published under a name, with input as its standard input. It returns the end
-// of the output, standard error included. On a timeout, or when ctx is done, the command's process group is killed; if
-// this process dies, the kernel kills the command. All processes that inherit the tree's pin keep the tree.
+// of the output, standard error included. On a timeout, or when ctx is done, the command's process group is killed. If
+// this process dies, the kernel kills the program, but not the processes that it has started: they may go on beside a
+// repeated run. All processes that inherit the tree's pin keep the tree.
 func (c Command) Run(
 	ctx context.Context, t *tree.Tree, name string, input []byte, more ...string,
 ) (output string, err error) {
@@ -56,7 +58,8 @@ func (c Command) Run(
 	var out tail
 	cmd := exec.CommandContext(ctx, c.Words[0], c.Words[1:]...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = t.Dir(), bytes.NewReader(input), &out, &out
-	cmd.Env = append(Environ(c.Environ, t, t.Dir()), append(more, "LOCKSTEP_NAME="+name)...)
+	cmd.Env = append(Environ(c.Environ, t, t.Dir()), GitVariables(c.Environ, t)...)
+	cmd.Env = append(append(cmd.Env, more...), "LOCKSTEP_NAME="+name)
 	cmd.ExtraFiles = []*os.File{t.Pin()}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -65,6 +68,9 @@ func (c Command) Run(
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
+	if cmd.Process != nil {
+		reap(cmd.Process.Pid, ctx.Err() != nil)
+	}
 	text := strings.ToValidUTF8(string(out), "")
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil: // a child process goes on in the background
@@ -76,6 +82,29 @@ func (c Command) Run(
 		return text, fmt.Errorf("%w: %s", err, strings.ToValidUTF8(last[max(0, len(last)-maxReason):], ""))
 	}
 	return text, err
+}
+
+const (
+	reapTries = 50
+	reapPause = 10 * time.Millisecond
+)
+
+// reap removes the ended processes of a process group that have become children of this one, as those of PID 1 do in a
+// container. There may be some until all of a killed group have ended.
+func reap(group int, killed bool) {
+	for range reapTries {
+		for {
+			pid, err := syscall.Wait4(-group, nil, syscall.WNOHANG, nil)
+			if pid > 0 || errors.Is(err, syscall.EINTR) {
+				continue
+			}
+			if err != nil || !killed { // there are none, or they go on in the background
+				return
+			}
+			break
+		}
+		time.Sleep(reapPause) // there is no signal of their end but SIGCHLD, which is of all children
+	}
 }
 
 // tail keeps the end of what is written to it.
@@ -94,10 +123,25 @@ func Environ(environ []string, t *tree.Tree, dir string) []string {
 		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+dir)
 }
 
+// GitVariables returns the variables with which git reads a tree: without writing to it, and trusting it, although it
+// belongs to the workers' user. environ may add to git's configuration already.
+func GitVariables(environ []string, t *tree.Tree) []string {
+	n := 0
+	for _, variable := range environ {
+		if count, ok := strings.CutPrefix(variable, "GIT_CONFIG_COUNT="); ok {
+			n, _ = strconv.Atoi(count)
+		}
+	}
+	return []string{
+		"GIT_OPTIONAL_LOCKS=0", fmt.Sprintf("GIT_CONFIG_COUNT=%d", n+1),
+		fmt.Sprintf("GIT_CONFIG_KEY_%d=safe.directory", n), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", n, t.Dir()),
+	}
+}
+
 // dropped are the variables that a command does not get.
 var dropped = []string{
 	"LOCKSTEP_API_TOKEN", "LOCKSTEP_REDIS", "LOCKSTEP_PROXY", // have secrets, as those with the prefixes below
-	"GITSYNC_PASSWORD", "GITSYNC_GITHUB_APP_PRIVATE_KEY", "OTEL_EXPORTER_OTLP_HEADERS",
+	"GITSYNC_PASSWORD", "GITSYNC_GITHUB_APP_PRIVATE_KEY", "GITSYNC_WEBHOOK_URL", "OTEL_EXPORTER_OTLP_HEADERS",
 	"OTEL_EXPORTER_OTLP_TRACES_HEADERS",
 	// With these, as set for hooks, git would work on another repository.
 	"GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",

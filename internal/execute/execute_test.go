@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"lockstep/internal/testenv"
 	"lockstep/tree"
 )
@@ -91,6 +93,33 @@ func TestTimeoutKillsTheProcessGroup(t *testing.T) {
 	}
 	must(t, at.Close())
 	awaitUnpinned(t, dir)
+}
+
+// In a container, this process is PID 1, to which the children of a killed command fall.
+func TestChildrenOfAKilledCommandAreReaped(t *testing.T) {
+	must(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
+	at, _ := published(t)
+	file := filepath.Join(t.TempDir(), "pid")
+	c := shell("sleep 1000 & echo $! >" + file + "; (sleep 1000 & sleep 1000) & wait")
+	c.Timeout = 500 * time.Millisecond
+	if _, err := c.Run(t.Context(), at, "acme/widgets", nil); err == nil {
+		t.Error("not killed")
+	}
+	pid, err := os.ReadFile(file)
+	must(t, err)
+	if text, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat"); err == nil {
+		t.Errorf("still there: %s", text)
+	}
+}
+
+func TestGitReadsTheTree(t *testing.T) {
+	at, dir := published(t)
+	c := shell("echo $GIT_OPTIONAL_LOCKS $GIT_CONFIG_COUNT $GIT_CONFIG_KEY_2 $GIT_CONFIG_VALUE_2")
+	c.Environ = append(c.Environ, "GIT_CONFIG_COUNT=2")
+	if output, err := c.Run(t.Context(), at, "acme/widgets", nil); output != "0 3 safe.directory "+dir+"\n" || err != nil {
+		t.Errorf("%q, %v", output, err)
+	}
 }
 
 func awaitUnpinned(t *testing.T, dir string) {

@@ -23,8 +23,11 @@
 // never lags behind because of an app, so it pins neither the stream nor trees.
 //
 // Each attempt reads the URL from the registry and the secret from the credential's directory, so a corrected URL or
-// a rotated secret applies from the next attempt. Items whose watch is gone, or has no URL, are dropped. Outboxes
-// contain no secrets.
+// a rotated secret applies from the next attempt. Items whose watch is gone, or has no URL, are dropped, unless
+// they wait for a notifier with the app's command. Outboxes contain no secrets.
+//
+// A command runs in the tree of its result. If that is gone, it runs in the one published now, but not in an older one,
+// and by one process only once for all such results. If nothing is published on a mounted volume, the item is dropped.
 //
 // # Failures
 //
@@ -33,7 +36,8 @@
 //	a process dies during a post    its claim ends within a minute and another process posts it again, with the same
 //	                                ID
 //	it dies around the feed script  before it, nothing was read; after it, the items are in the outboxes
-//	it dies during a command        the kernel kills the command; then as during a post
+//	it dies during a command        the kernel kills the program, but not what it has started, which may go on beside
+//	                                the repeated run; then as during a post
 //	Redis is unreachable            nothing is fed or claimed; posts in flight are repeated unless their outcome can
 //	                                be recorded within the claim; a command is killed before its claim ends
 //	the process is stopped          posts finish within the grace period; the others are returned, due immediately

@@ -128,6 +128,7 @@ func (n *Notifier) batch(ctx context.Context, last string, results, again []redi
 		back := putBack{id: entry.ID}
 		if i, err := itemOf(entry); err == nil {
 			i.traceContext = n.traceOf(entry)
+			_, i.Runs = n.cfg.Commands[i.App]
 			b.items = append(b.items, i)
 		} else {
 			back.unusable = true
@@ -179,9 +180,10 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	}
 	trace := n.traceOf(entry)
 	for _, w := range chosen {
+		_, runs := n.cfg.Commands[w.App]
 		b.items = append(b.items, item{
 			ID: idOf(result, w.App), Type: result.Type, App: w.App, Repo: w.Repo, Ref: w.Ref, Entry: entry.ID,
-			Body: string(body), traceContext: trace,
+			Body: string(body), Runs: runs, traceContext: trace,
 		})
 	}
 	return nil

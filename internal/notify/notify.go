@@ -53,6 +53,7 @@ type Config struct {
 	// Commands are run for apps in place of posts, by app, in the trees of the volume at Root.
 	Commands map[string]execute.Command
 	Root     string
+	Mounted  func(context.Context) error // nil if the deployment's volume is at Root; required with Commands
 
 	Schedule []time.Duration // delays before each attempt; default [DefaultSchedule]
 	Timeout  time.Duration   // of one post; default 15 s, at most 20 s
@@ -101,6 +102,9 @@ type Notifier struct {
 	wake   chan struct{} // signals that items may be due
 
 	feeding, sending outage
+
+	ran    sync.Map // last tree of the runs whose own tree was gone, by app and published name
+	warned sync.Map // apps whose runs this notifier has no command for
 }
 
 // New returns a Notifier. It does not start it; see [Notifier.Run].
@@ -126,6 +130,8 @@ func New(cfg Config) (*Notifier, error) {
 	switch {
 	case cfg.Redis == nil || cfg.Reader == nil || cfg.Registry == nil || cfg.Secrets == nil:
 		return nil, errors.New("notify: Config.Redis, Reader, Registry and Secrets are required")
+	case len(cfg.Commands) > 0 && cfg.Mounted == nil:
+		return nil, errors.New("notify: Config.Mounted is required with Commands")
 	case len(cfg.Schedule) == 0:
 		return nil, errors.New("notify: the Schedule is empty")
 	case cfg.Timeout < 0 || cfg.Timeout > cfg.claim/3:

@@ -46,6 +46,7 @@ type item struct {
 	Ref   watch.Selector    `json:"ref"`
 	Entry string            `json:"entry"` // ID in results
 	Body  string            `json:"body"`
+	Runs  bool              `json:"runs,omitempty"` // queued by a notifier that has a command for the app
 
 	traceContext
 }

@@ -36,7 +36,7 @@ func childMain(redisURL, credentials string) {
 		Redis: client, Reader: server.Open(), Registry: watch.NewRegistry(client, namespace),
 		Secrets: credential.NewStore(credentials, func(string) string { return "" }), Hosts: []string{"127.0.0.1"}, claim: shortClaim, Timeout: shortClaim / 3,
 		Schedule: slices.Repeat([]time.Duration{20 * time.Millisecond}, 1000),
-		Root:     os.Getenv("LOCKSTEP_TEST_ROOT"), Commands: map[string]execute.Command{"hook": shell(os.Getenv("LOCKSTEP_TEST_SCRIPT"))},
+		Root:     os.Getenv("LOCKSTEP_TEST_ROOT"), Mounted: func(context.Context) error { return nil }, Commands: map[string]execute.Command{"hook": shell(os.Getenv("LOCKSTEP_TEST_SCRIPT"))},
 	})
 	if err != nil {
 		panic(err)

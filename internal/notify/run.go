@@ -3,6 +3,8 @@ package notify
 import (
 	"context"
 	"errors"
+	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,8 +15,11 @@ import (
 )
 
 var (
-	errNoTree = errors.New("the result names no tree")
+	errNoTree = errors.New("there is no tree")
+	errOlder  = errors.New("the published tree is older than that of the result, which is gone")
 	errLost   = errors.New("the claim could not be renewed, command killed")
+
+	errNoCommand = errors.New("there is no command for the app")
 )
 
 // hasTree reports whether a result names a tree.
@@ -23,30 +28,72 @@ func hasTree(r events.Result) bool {
 }
 
 // run runs the command of an app in the tree of a result, and renews the claim meanwhile, so that no other process runs
-// it. If the tree is gone, it runs in the one that is published now.
-func (n *Notifier) run(ctx context.Context, w watch.Watch, c claim, command execute.Command) error {
+// it. If the tree is gone, it runs in the one that is published now, once for several results.
+func (n *Notifier) run(ctx context.Context, w watch.Watch, c claim, command execute.Command) (err error) {
 	result, err := events.ParseResult([]byte(c.item.Body))
 	if err != nil || !hasTree(result) { // queued for a URL
 		return errNoTree
 	}
-	name := w.Repo.String() + strings.TrimPrefix(result.Path, result.Repo.String()) // the repository may have been renamed
+	name := w.Repo.String() // the repository may have been renamed
+	if _, suffix, ok := strings.Cut(result.Path, "@"); ok {
+		name += "@" + suffix
+	}
 	t, err := tree.OpenResult(n.cfg.Root, result)
-	if errors.Is(err, tree.ErrGone) {
-		t, err = tree.Open(n.cfg.Root, name)
+	isGone := errors.Is(err, tree.ErrGone)
+	if isGone {
+		t, err = n.current(ctx, name, result)
 	}
 	if err != nil {
 		return err
 	}
 	defer t.Close()
+	if isGone {
+		key := c.app + " " + name
+		if last, _ := n.ran.Load(key); last == t.Dir() {
+			return nil
+		}
+		defer func() {
+			if err == nil {
+				n.ran.Store(key, t.Dir())
+			}
+		}()
+	}
 	ctx, stop := context.WithCancelCause(ctx)
 	kept := make(chan struct{})
 	defer func() { stop(nil); <-kept }()
-	go func() { defer close(kept); n.keep(ctx, c, stop) }()
+	keeping, cancel := context.WithTimeout(ctx, command.Timeout+n.cfg.claim) // a run that cannot be killed is given up
+	defer cancel()
+	go func() { defer close(kept); n.keep(keeping, c, stop) }()
 	output, err := command.Run(ctx, t, name, []byte(c.item.Body))
 	if output != "" {
 		n.cfg.Log.InfoContext(ctx, "command printed", "app", c.app, "name", name, "commit", t.Commit(), "output", output)
 	}
 	return err
+}
+
+// current opens the tree that is published under a name instead of that of a result, which is gone. It fails with
+// errNoTree if there is none any more.
+func (n *Notifier) current(ctx context.Context, name string, r events.Result) (*tree.Tree, error) {
+	if err := n.cfg.Mounted(ctx); err != nil { // else everything is gone
+		return nil, err
+	}
+	t, err := tree.Open(n.cfg.Root, name)
+	switch {
+	case errors.Is(err, tree.ErrNotPublished):
+		return nil, errNoTree
+	case err != nil:
+		return nil, err
+	case r.Type == events.ResultSynced && t.Ref() == r.Ref && fenceOf(t.Dir()) < fenceOf(r.Tree): // a view may go back
+		return nil, errors.Join(errOlder, t.Close())
+	}
+	return t, nil
+}
+
+// fenceOf returns the fence in the name of a tree, {fence}-{commit}.
+func fenceOf(dir string) uint64 {
+	text, _, _ := strings.Cut(path.Base(dir), "-")
+	fence, _ := strconv.ParseUint(text, 10, 64) // 0 for other names
+	return fence
 }
 
 // keep renews a claim until ctx is done. If that fails, it calls lost before the claim ends.

@@ -1,11 +1,14 @@
 package notify
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,10 +27,19 @@ type hooked struct {
 	*world
 	root string // of the volume
 	dir  string // for the command's files
+
+	unmounted atomic.Bool
+}
+
+func (h *hooked) mounted(context.Context) error {
+	if h.unmounted.Load() {
+		return errors.New("not mounted")
+	}
+	return nil
 }
 
 func newHooked(t *testing.T) *hooked {
-	h := &hooked{newWorld(t), t.TempDir(), t.TempDir()}
+	h := &hooked{world: newWorld(t), root: t.TempDir(), dir: t.TempDir()}
 	h.put(watch.Watch{App: "hook", Repo: must(events.ParseRepoPath("acme/a"))(t), URL: "https://git.example.org/acme/a"})
 	return h
 }
@@ -37,6 +49,7 @@ func (h *hooked) runs(script string) (stop func()) {
 	h.t.Helper()
 	return h.run(func(c *Config) {
 		c.Commands, c.Root = map[string]execute.Command{"hook": shell(h.script(script))}, h.root
+		c.Mounted = h.mounted
 		c.Schedule = slices.Repeat([]time.Duration{20 * time.Millisecond}, 100)
 		c.claim, c.Timeout = shortClaim, shortClaim/3
 	})
@@ -101,9 +114,59 @@ func TestCommandRunsInTheCurrentTreeIfThatOfTheResultIsGone(t *testing.T) {
 	now := h.tree(2)
 	must(0, os.RemoveAll(filepath.Join(h.root, gone.Tree)))(t)
 	h.runs(`echo "$LOCKSTEP_COMMIT" >>$DIR/runs`)
+	again := gone
+	again.ID = "again//hook acme/a"
+	h.publish(gone, again)
+	h.await(OutcomeDelivered, 2)
+	if runs := h.read("runs"); !slices.Equal(runs, []string{now.After}) {
+		t.Errorf("runs %q", runs)
+	}
+}
+
+func TestRunOfARemovedRefIsDroppedIfTheVolumeIsMounted(t *testing.T) {
+	h := newHooked(t)
+	gone := h.tree(1)
+	must(0, os.RemoveAll(filepath.Join(h.root, gone.Tree)))(t)
+	must(0, os.Remove(filepath.Join(h.root, "acme/a")))(t)
+	h.unmounted.Store(true)
+	h.runs(`echo run >>$DIR/runs`)
 	h.publish(gone)
+	h.await(OutcomeFailed, 2)
+	h.unmounted.Store(false)
+	h.await(OutcomeUnwatched, 1)
+	if h.waiting() != 0 || h.read("runs")[0] != "" {
+		t.Errorf("%d wait, runs %q", h.waiting(), h.read("runs"))
+	}
+}
+
+func TestRunDoesNotGoBack(t *testing.T) {
+	h := newHooked(t)
+	h.tree(1)
+	gone := h.tree(2)
+	must(0, os.RemoveAll(filepath.Join(h.root, gone.Tree)))(t)
+	h.tree(1)
+	h.runs(`echo "$LOCKSTEP_COMMIT" >>$DIR/runs`)
+	h.publish(gone)
+	h.await(OutcomeFailed, 2)
+	now := h.tree(3)
 	h.await(OutcomeDelivered, 1)
 	if runs := h.read("runs"); !slices.Equal(runs, []string{now.After}) {
+		t.Errorf("runs %q", runs)
+	}
+}
+
+func TestRunWaitsForANotifierWithTheCommand(t *testing.T) {
+	h := newHooked(t)
+	stop := h.runs(`exit 1`)
+	h.publish(h.tree(1), h.tree(2))
+	h.await(OutcomeFailed, 1)
+	stop()
+	stop = h.run()
+	h.eventually(func() bool { return strings.Contains(h.log.String(), "this one has none") }, "a warning")
+	stop()
+	h.runs(`echo "$LOCKSTEP_NAME" >>$DIR/runs`)
+	h.await(OutcomeDelivered, 2)
+	if runs := h.read("runs"); !slices.Equal(runs, []string{"acme/a", "acme/a"}) {
 		t.Errorf("runs %q", runs)
 	}
 }

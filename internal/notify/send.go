@@ -21,6 +21,9 @@ const (
 	reasonBad    = "malformed"
 )
 
+// othersTurn is how long a notifier without the command leaves a run to the others.
+const othersTurn = 10 * time.Second
+
 var errLate = errors.New("reading the watch took too long")
 
 // inFlight counts the posts of a process. It is not safe for concurrent use.
@@ -149,6 +152,12 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 			return "", settlement{what: isBack, delay: max(left, idle/10)}, err
 		}
 		return OutcomeUnwatched, settlement{what: isDone}, nil
+	case w.NotifyURL == "" && !runs && c.item.Runs:
+		if _, warned := n.warned.LoadOrStore(c.app, true); !warned {
+			n.cfg.Log.WarnContext(ctx, "runs wait for a notifier with a command for their app: this one has none, and "+
+				"the watch no notify_url; give all notifiers the same exec", "app", c.app, "repo", c.item.Repo)
+		}
+		return "", settlement{what: isBack, delay: othersTurn}, errNoCommand
 	case w.NotifyURL == "" && !runs:
 		return OutcomeUnwatched, settlement{what: isDone}, nil
 	case w.Silenced != "" && !runs:
