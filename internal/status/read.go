@@ -21,6 +21,7 @@ import (
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
+	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 	"lockstep/internal/volume"
@@ -61,6 +62,9 @@ func read(
 		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
 		func() (err error) {
+			if schedule.Backlog(s.Unread, s.Late) > schedule.MaxBacklog {
+				return nil // schedulers pause
+			}
 			s.Unasked.Repos, s.Unasked.Since, err = watch.NewRegistry(client, namespace).Overdue(ctx, cfg.PollEvery > 0)
 			return err
 		},
