@@ -180,7 +180,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		return nil, err
 	}
 	o.Verdict = operate.Facts{
-		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers), Dead: o.Dead,
+		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers, d.cfg.Grace), Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
 		Apps: o.FailingApps, Groups: waitsOf(streams), Unasked: unasked, Full: d.cfg.Full != nil && d.cfg.Full(),
