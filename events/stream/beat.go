@@ -84,7 +84,8 @@ const (
 
 // removeDeadConsumers removes consumers that have sent no heartbeat for long and have nothing pending, such as those of
 // killed processes. Others keep missing, so that operators see them: for a week, unless this consumer has started on the
-// same host since, which a restarted process does; only the names of [UniqueConsumer] tell. It is safe for live consumers: their next heartbeat re-creates them.
+// same host since, which a restarted process does and names of [UniqueConsumer] tell. It is safe for live consumers: their
+// next heartbeat re-creates them.
 func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	err := withTimeout(ctx, func(ctx context.Context) error {
 		missing, host := 0, hostOf(s.group.consumer)

@@ -84,8 +84,8 @@ func (o Outboxes) Posts(ctx context.Context, r events.Result, entry string, set 
 	return posts, nil
 }
 
-// IsID reports whether an ID is the webhook-id of the notification of a result: of its app or, if it has none, of one of the
-// apps.
+// IsID reports whether an ID is the webhook-id of the notification of a result: of its app or, if it has none, of one of
+// the apps.
 func IsID(id string, r events.Result, apps []string) bool {
 	if r.App != "" {
 		apps = []string{r.App}

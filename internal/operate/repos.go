@@ -202,9 +202,9 @@ func mayForget(known state.Repo) error {
 }
 
 // Remove deletes what is known of a repository that is not watched and not published, such as one that never existed: its
-// state with its failures, and its dead letters. A change of it that still waits brings it back. The record of a removal or
-// a move stays, as older changes may wait: garbage collection knows when none does. Remove returns [ErrUnknownRepo] or
-// [ErrRepoStays].
+// state with its failures, and its dead letters. A change of it that still waits brings it back. The record of a removal
+// or a move stays, as older changes may wait: garbage collection knows when none does. Remove returns [ErrUnknownRepo]
+// or [ErrRepoStays].
 func (r *Repos) Remove(ctx context.Context, repo events.RepoPath) (RemovedRepo, error) {
 	removed := RemovedRepo{Repo: repo.String()}
 	if _, err := r.Get(ctx, repo); err != nil {

@@ -92,8 +92,8 @@ func (r *Results) find(ctx context.Context, cell cells.Member, id string) (Resul
 	})
 }
 
-// watching returns a function that returns the apps that watch the repository of a result for no app that apps are notified
-// of, and reads each repository's once.
+// watching returns a function that returns the apps that watch the repository of a result, if that is for no app and apps
+// are notified of it. It reads those of each repository once.
 func (r *Results) watching(ctx context.Context, cell cells.Member) func(events.Result) []string {
 	registry, known := watch.NewRegistry(r.Cells.Redis(), cell.Namespace), map[string][]string{}
 	return func(result events.Result) []string {

@@ -69,8 +69,8 @@ type Facts struct {
 	Groups []GroupWait
 }
 
-// Unasked is how many repositories are not polled although a poll is due, because no scheduler runs: none while schedulers pause,
-// see [schedule.MaxBacklog].
+// Unasked is how many repositories are not polled although a poll is due, because no scheduler runs. None is while
+// schedulers pause: see [schedule.MaxBacklog].
 type Unasked struct {
 	Repos int64
 	Since time.Time
