@@ -194,17 +194,17 @@ func mayForget(known state.Repo) error {
 	switch {
 	case len(known.Heads()) > 0:
 		return fmt.Errorf("%w: it is published; see lockstep publish --removed --force", ErrRepoStays)
-	case len(known.Moves()) > 0, known.RemovedSince("0-0"):
-		return fmt.Errorf("%w: changes from before its removal or move may wait; garbage collection forgets it later, once it "+
-			"has no dead letters", ErrRepoStays)
+	case len(known.Moves()) > 0:
+		return fmt.Errorf("%w: changes from before its move may wait; garbage collection forgets it later, once it has no dead "+
+			"letters", ErrRepoStays)
 	}
 	return nil
 }
 
 // Remove deletes what is known of a repository that is not watched and not published, such as one that never existed: its
-// state with its failures, and its dead letters. A change of it that still waits brings it back. The record of a removal
-// or a move stays, as older changes may wait: garbage collection knows when none does. Remove returns [ErrUnknownRepo]
-// or [ErrRepoStays].
+// state with its failures, and its dead letters. A change of it that still waits brings it back, but the
+// record of a move stays for such changes: garbage collection knows when there is none. Remove returns [ErrUnknownRepo] or
+// [ErrRepoStays].
 func (r *Repos) Remove(ctx context.Context, repo events.RepoPath) (RemovedRepo, error) {
 	removed := RemovedRepo{Repo: repo.String()}
 	if _, err := r.Get(ctx, repo); err != nil {
