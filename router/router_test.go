@@ -191,6 +191,44 @@ func TestWorkerNeedsItsFields(t *testing.T) {
 	}
 }
 
+// A message that waits for a key that is worked on elsewhere is given back when the worker stops, not after Grace.
+func TestStoppingWorkerDoesNotAwaitLocks(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client()
+	locker := testenv.Must(locking.New(locking.Config{Redis: client, Prefix: prefix + "lock:workers:", Log: quiet()}))(t)
+	holding, stopped := make(chan struct{}), make(chan error, 1)
+	defer func() { _ = locker.Close(context.WithoutCancel(t.Context())) }()
+	held, release := context.WithCancel(t.Context())
+	defer release()
+	go func() {
+		_ = locker.Do(held, locking.Request{Key: "a", Job: "elsewhere"}, func(ctx context.Context, _ *locking.Lease) error {
+			close(holding)
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	testenv.Receive(t, holding, "lease")
+	ctx, cancel := context.WithCancel(t.Context())
+	w := router.Worker{
+		Client: client, Prefix: prefix, Group: "workers", Log: quiet(),
+		Key: func(msg *message.Message) string { return string(msg.Payload) },
+		Handlers: map[string]message.HandlerFunc{topic: func(*message.Message) ([]*message.Message, error) {
+			t.Error("handled while the key is held elsewhere")
+			return nil, nil
+		}},
+	}
+	publishTo(t, newPublisher(t, client), topic, "1", []byte("a"))
+	go func() { stopped <- w.Run(ctx) }()
+	for client.Exists(ctx, prefix+"lock:workers:a:queue").Val() == 0 && t.Context().Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	began := time.Now()
+	cancel()
+	if err := testenv.Receive(t, stopped, "end of Run"); err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
 func TestWorkerHandlesOneMessagePerKeyOverProcesses(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,7 +22,7 @@ import (
 type Worker struct {
 	Client redis.UniversalClient // never closed
 	Prefix string                // of its keys in Redis, with a {hash tag} for Redis Cluster, as in the topics
-	Group  string                // consumer group
+	Group  string                // consumer group; groups handle the same keys independently
 
 	// Key returns the subject of a message. Messages with the key "" are independent of all others.
 	Key      func(*message.Message) string
@@ -46,14 +47,20 @@ func (w Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	locker, err := locking.New(locking.Config{Redis: w.Client, Prefix: w.Prefix + "lock:", Wait: w.Wait, Log: w.Log})
+	locker, err := locking.New(locking.Config{Redis: w.Client, Prefix: w.Prefix + "lock:" + w.Group + ":", Wait: w.Wait, Log: w.Log})
 	if err != nil {
 		return err
 	}
+	closing, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	closed := make(chan error, 1)
+	closeLocker := sync.OnceFunc(func() { go func() { closed <- locker.Close(closing) }() })
+	stop := context.AfterFunc(ctx, closeLocker) // during the drain, so that messages that wait for a lock return at once
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		err = errors.Join(err, locker.Close(ctx))
+		defer giveUp()
+		stop()
+		closeLocker()
+		defer time.AfterFunc(5*time.Second, giveUp).Stop()
+		err = errors.Join(err, <-closed)
 	}()
 	var routes []Route
 	for _, topic := range slices.Sorted(maps.Keys(w.Handlers)) {

@@ -3,8 +3,8 @@ package stream
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -84,13 +84,14 @@ const (
 
 // removeDeadConsumers removes consumers that have sent no heartbeat for long and have nothing pending, such as those of
 // killed processes. Others keep missing, so that operators see them: for a week, unless this consumer has started on the
-// same host since, which a restarted process does. It is safe for live consumers: their next heartbeat re-creates them.
+// same host since, which a restarted process does and names of [UniqueConsumer] tell. It is safe for live consumers: their
+// next heartbeat re-creates them.
 func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	err := withTimeout(ctx, func(ctx context.Context) error {
-		missing := 0
+		missing, host := 0, hostOf(s.group.consumer)
 		all, err := Consumers(ctx, s.group.redis, s.group.stream, s.group.name)
 		for _, c := range all {
-			replaced := hostOf(c.Name) == hostOf(s.group.consumer) && c.Idle > time.Since(s.started)
+			replaced := host != "" && hostOf(c.Name) == host && c.Idle > time.Since(s.started)
 			dead := c.Idle > 10*s.cfg.MaxIdleTime || replaced && c.Idle > LiveFor
 			if err != nil || c.Pending > 0 || !dead {
 				continue
@@ -106,10 +107,14 @@ func (s *subscription) removeDeadConsumers(ctx context.Context) {
 	}
 }
 
-// hostOf returns the host in the name of a consumer; see [UniqueConsumer].
+var uniqueName = regexp.MustCompile(`^(.+)-\d+-[^-]+$`)
+
+// hostOf returns the host in the name of a consumer, "" if it is not one of [UniqueConsumer].
 func hostOf(consumer string) string {
-	parts := strings.Split(consumer, "-")
-	return strings.Join(parts[:max(len(parts)-2, 0)], "-")
+	if parts := uniqueName.FindStringSubmatch(consumer); parts != nil {
+		return parts[1]
+	}
+	return ""
 }
 
 // LiveFor is how long a consumer counts as live after its last heartbeat or read.

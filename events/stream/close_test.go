@@ -207,24 +207,26 @@ func TestDeadConsumerIsMissingUntilItIsReplacedOrRemoved(t *testing.T) {
 	server := redistest.StartReal(t)
 	client := server.Client()
 	client.XGroupCreateMkStream(ctx, topic, group, "0")
-	for _, name := range []string{"pod-a-1-x", "pod-b-1-x"} {
+	for _, name := range []string{"pod-a-1-x", "pod-b-1-x", "shard-1"} {
 		client.XGroupCreateConsumer(ctx, topic, group, name)
 	}
 	time.Sleep(5 * time.Millisecond) // they are idle for longer than the consumer below runs
-	start(t, server, "pod-a-1-y", func(c *stream.SubscriberConfig) {
+	soon := func(c *stream.SubscriberConfig) {
 		c.MaxIdleTime, c.ClaimInterval = 50*time.Millisecond, 20*time.Millisecond
-	})
+	}
+	start(t, server, "shard-2", soon)
+	start(t, server, "pod-a-1-y", soon)
 	start(t, server, "pod-c-1-x", func(c *stream.SubscriberConfig) { c.ClaimInterval = 20 * time.Millisecond })
 	eventually(t, "the one whose host came back is gone", func() bool { return !slices.Contains(consumers(t, client), "pod-a-1-x") })
-	if names := consumers(t, client); !slices.Contains(names, "pod-b-1-x") || len(names) != 3 {
-		t.Errorf("consumers %v; want the one on another host too", names)
+	if names := consumers(t, client); !slices.Contains(names, "pod-b-1-x") || !slices.Contains(names, "shard-1") || len(names) != 5 {
+		t.Errorf("consumers %v; want the ones on other hosts and without a host too", names)
 	}
 	for range 2 {
 		if gone, err := stream.RemoveConsumer(ctx, client, topic, group, "pod-b-1-x"); !gone || err != nil {
 			t.Errorf("%t, %v", gone, err)
 		}
 	}
-	if names := consumers(t, client); len(names) != 2 {
+	if names := consumers(t, client); len(names) != 4 {
 		t.Errorf("consumers %v", names)
 	}
 }
@@ -236,12 +238,12 @@ func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 	client := server.Client()
 	client.XGroupCreateMkStream(ctx, topic, group, "0")
 	publish(t, client, 1)
-	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "dead, with an entry", Streams: []string{topic, ">"}, Block: -1})
-	client.XGroupCreateConsumer(ctx, topic, group, "dead, without")
+	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "pod-1-dead", Streams: []string{topic, ">"}, Block: -1})
+	client.XGroupCreateConsumer(ctx, topic, group, "pod-2-idle")
 	if names := consumers(t, client); len(names) != 2 {
 		t.Fatalf("consumers %v; want two", names)
 	}
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
+	w := start(t, server, "pod-3-live", func(c *stream.SubscriberConfig) {
 		c.MaxIdleTime, c.ClaimInterval = 50*time.Millisecond, 20*time.Millisecond
 	})
 	var acked atomic.Int32
@@ -253,7 +255,7 @@ func TestDeadConsumerIsRemovedOnceNothingIsPending(t *testing.T) {
 	}()
 	eventually(t, "only the living one is left", func() bool {
 		names := consumers(t, client)
-		return len(names) == 1 && names[0] == "a"
+		return len(names) == 1 && names[0] == "pod-3-live"
 	})
 	clean(t, client) // the entry of the dead consumer is settled too
 	before := acked.Load()

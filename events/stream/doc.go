@@ -98,8 +98,8 @@
 //	the due index is lost        a sweep every 30 s gives pending entries a new due time; live consumers keep
 //	                             theirs. Every eighth sweep inspects all entries, in case the index has due times
 //	                             of entries that are gone
-//	a consumer never leaves      its name stays in the group for a week, or until another one starts on its host; the
-//	                             sweep removes it then
+//	a consumer never leaves      its name stays in the group for a week or, if it is of UniqueConsumer, until another
+//	                             one of these starts on its host; the sweep removes it then
 //	a group stops reading        the Trimmer keeps its entries up to its cap, then counts and logs what it drops
 //	a read times out             the next read is of one entry, then of twice as many each time
 //	Subscribe's ctx ends         the messages' contexts end with it, unacked messages are returned uncounted, and the

@@ -39,15 +39,14 @@ func runScheduler(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// backlog counts the changes waiting for a worker. Parked changes do not count: while one remote is unavailable, others
-// must still be polled.
+// backlog counts the changes waiting for a worker.
 func backlog(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) (int, error) {
 	figures, err := stream.Stats(ctx, client, string(namespace), namespace.Changes())
 	if err != nil {
 		return 0, err
 	}
 	group, _ := figures.Group(events.WorkersGroup)
-	return int(max(group.Lag, 0) + group.Late), nil
+	return schedule.Backlog(group.Lag, group.Late), nil
 }
 
 const reconcileEvery = 6 * time.Hour

@@ -102,7 +102,7 @@ func (s *setup) complete() (err error) {
 		return err
 	}
 	if s.before != nil {
-		s.Redis, s.Listen, s.Service = cmp.Or(s.before.Redis, s.Redis), cmp.Or(s.before.Listen, s.Listen), none
+		s.Listen, s.Service = cmp.Or(s.before.Listen, s.Listen), none
 	}
 	s.url = strings.TrimRight(cmp.Or(s.url, "http://"+s.Listen), "/")
 	at, _ := url.Parse(s.Redis) // nil for host:port
@@ -180,7 +180,7 @@ func (s *setup) printNext(w io.Writer) {
 		form, rows := forge.FormOf(forge.Kind(s.Forge)), ""
 		for _, row := range [][2]string{
 			{cmp.Or(form.URL, "URL"), s.url + "/hooks/" + s.Forge}, {"Content type", form.ContentType},
-			{form.Secret, "the text in " + filepath.Join("hooks", s.Forge, "secret")}, {"Events", form.Events},
+			{form.Secret, "the text in " + filepath.Join(s.hook(), "secret")}, {"Events", form.Events},
 		} {
 			if row[1] != "" {
 				rows += fmt.Sprintf("  %s\t%s\n", row[0], row[1])
@@ -214,6 +214,20 @@ type setupFile struct {
 	wanted        bool
 }
 
+// existing returns the settings of the deployment that is added to, none for a new one.
+func (s *setup) existing() deployment { return *cmp.Or(s.before, &deployment{}) }
+
+// hook returns the folder of the forge's webhooks, as in the settings.
+func (s *setup) hook() string { return filepath.Join(cmp.Or(s.existing().Hooks, "hooks"), s.Forge) }
+
+// path returns where a file of the deployment is.
+func (s *setup) path(name string) string {
+	if filepath.IsAbs(name) { // as hooks and credentials of an existing one may be
+		return name
+	}
+	return filepath.Join(s.Dir, name)
+}
+
 // files returns what to write, lockstep.yaml last.
 func (s *setup) files() []setupFile {
 	secret := func() []byte {
@@ -221,9 +235,7 @@ func (s *setup) files() []setupFile {
 		_, _ = rand.Read(b) // never fails
 		return b
 	}
-	was := cmp.Or(s.before, &deployment{})
-	hook := filepath.Join(cmp.Or(was.Hooks, "hooks"), s.Forge)
-	credential := filepath.Join(cmp.Or(was.Credentials, "credentials"), s.App)
+	hook, credential := s.hook(), filepath.Join(cmp.Or(s.existing().Credentials, "credentials"), s.App)
 	return slices.DeleteFunc([]setupFile{
 		{"api-token", hex.EncodeToString(secret()) + "\n", s.before == nil},
 		{filepath.Join(hook, "forge"), s.Forge + "\n", s.Forge != none},
@@ -239,11 +251,25 @@ func (s *setup) files() []setupFile {
 
 // deployment is what init reads of the settings of one that exists.
 type deployment struct {
-	Redis       string
 	Listen      string
 	Hooks       string
 	Credentials string
-	NotifyHosts []string `yaml:"notify-hosts"`
+	NotifyHosts hostList `yaml:"notify-hosts"`
+}
+
+// hostList is a list, or its text with commas.
+type hostList []string
+
+func (l *hostList) UnmarshalYAML(node *yaml.Node) error {
+	list := []string{node.Value}
+	if node.Kind != yaml.ScalarNode {
+		list = nil
+		if err := node.Decode(&list); err != nil {
+			return err
+		}
+	}
+	*l = strings.FieldsFunc(strings.Join(list, ","), func(r rune) bool { return r == ',' || r == ' ' })
+	return nil
 }
 
 // readDeployment returns the deployment in a folder, or nil if there is none.
@@ -289,7 +315,7 @@ func (s *setup) write(w io.Writer) error {
 	var names, left []string
 	files := s.files()
 	for i, f := range slices.Backward(files) {
-		path := filepath.Join(s.Dir, f.name)
+		path := s.path(f.name)
 		_, err := os.Lstat(path)
 		if err == nil && s.before != nil {
 			left, files = append(left, f.name), slices.Delete(files, i, i+1)
@@ -303,6 +329,9 @@ func (s *setup) write(w io.Writer) error {
 		}
 	}
 	for _, folder := range []string{"repos", "spool"} { // else Docker creates them, as root
+		if s.before != nil {
+			break // root and spool may be elsewhere
+		}
 		if err := os.MkdirAll(filepath.Join(s.Dir, folder), 0o755); err != nil {
 			return err
 		}
@@ -317,7 +346,7 @@ func (s *setup) write(w io.Writer) error {
 			}
 			f.content = text.String()
 		}
-		path := filepath.Join(s.Dir, f.name)
+		path := s.path(f.name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
 		}

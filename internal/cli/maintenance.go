@@ -132,6 +132,7 @@ func (m maintainer) each(
 	ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error,
 ) (failed int) {
 	var current atomic.Value // text
+	current.Store("looking for repositories, none found yet")
 	stop := every(progressEvery, func(context.Context) { fmt.Fprintln(m.stderr, current.Load()) })
 	defer stop()
 	done := 0

@@ -10,6 +10,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/internal/hosts"
 	"lockstep/internal/operate"
+	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 )
 
@@ -168,16 +169,18 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	if err != nil {
 		return nil, err
 	}
-	unasked, err := d.cfg.Watches.Overdue(ctx, d.cfg.PollEvery > 0)
-	if err != nil {
-		return nil, err
+	var unasked operate.Unasked
+	if schedule.Backlog(o.Changes.Lag, o.Changes.Late) <= schedule.MaxBacklog { // else schedulers pause
+		if unasked, err = d.cfg.Watches.Overdue(ctx, d.cfg.PollEvery > 0); err != nil {
+			return nil, err
+		}
 	}
 	workers, _, err := d.cfg.Workers.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	o.Verdict = operate.Facts{
-		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers), Dead: o.Dead,
+		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers, d.cfg.Grace), Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
 		Apps: o.FailingApps, Groups: waitsOf(streams), Unasked: unasked, Full: d.cfg.Full != nil && d.cfg.Full(),

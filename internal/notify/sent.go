@@ -84,9 +84,13 @@ func (o Outboxes) Posts(ctx context.Context, r events.Result, entry string, set 
 	return posts, nil
 }
 
-// IsID reports whether an ID is the webhook-id of the notification of the result's app.
-func IsID(id string, r events.Result) bool {
-	return strings.HasPrefix(id, "msg_") && id == idOf(r, r.App)
+// IsID reports whether an ID is the webhook-id of the notification of a result: of its app or, if it has none, of one of
+// the apps.
+func IsID(id string, r events.Result, apps []string) bool {
+	if r.App != "" {
+		apps = []string{r.App}
+	}
+	return slices.ContainsFunc(apps, func(app string) bool { return id == idOf(r, app) })
 }
 
 // entryOf returns the entry of the result of an item of a box.

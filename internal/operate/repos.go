@@ -193,13 +193,25 @@ type RemovedRepo struct {
 	Letters int    `json:"letters"` // dead letters that were dropped with it
 }
 
+// mayForget returns [ErrRepoStays] if something of a state is still needed.
+func mayForget(known state.Repo) error {
+	switch {
+	case len(known.Heads()) > 0:
+		return fmt.Errorf("%w: it is published; see lockstep publish --removed --force", ErrRepoStays)
+	case len(known.Moves()) > 0:
+		return fmt.Errorf("%w: changes from before its move may wait; garbage collection forgets it later, once it has no dead "+
+			"letters", ErrRepoStays)
+	}
+	return nil
+}
+
 // Remove deletes what is known of a repository that is not watched and not published, such as one that never existed: its
-// state with its failures, and its dead letters. A change of it that still waits brings it back. Remove returns
-// [ErrUnknownRepo] or [ErrRepoStays].
+// state with its failures, and its dead letters. A change of it that still waits brings it back, but the
+// record of a move stays for such changes: garbage collection knows when there is none. Remove returns [ErrUnknownRepo] or
+// [ErrRepoStays].
 func (r *Repos) Remove(ctx context.Context, repo events.RepoPath) (RemovedRepo, error) {
 	removed := RemovedRepo{Repo: repo.String()}
-	shown, err := r.Get(ctx, repo)
-	if err != nil {
+	if _, err := r.Get(ctx, repo); err != nil {
 		return removed, err
 	}
 	cell, err := r.Cells.Of(repo)
@@ -212,8 +224,6 @@ func (r *Repos) Remove(ctx context.Context, repo events.RepoPath) (RemovedRepo, 
 		return removed, cell.Explain(err)
 	case len(watched.Watches) > 0:
 		return removed, fmt.Errorf("%w: %s watches it; see lockstep watch rm", ErrRepoStays, watched.Watches[0].App)
-	case len(shown.Heads) > 0:
-		return removed, fmt.Errorf("%w: it is published; see lockstep publish --removed --force", ErrRepoStays)
 	}
 	locker, err := locking.New(locking.Config{Redis: r.Cells.Redis(), Prefix: cell.Namespace.Locks(), KeyName: "repo"})
 	if err != nil {
@@ -222,7 +232,13 @@ func (r *Repos) Remove(ctx context.Context, repo events.RepoPath) (RemovedRepo, 
 	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
 	gone, request := false, locking.Request{Key: repo.Key(), Job: "rm", Operation: "rm", Wait: 5 * time.Second}
 	err = locker.Do(ctx, request, func(ctx context.Context, lease *locking.Lease) error {
-		gone, err = r.store(cell).Forget(ctx, repo, lease.Guard())
+		known, err := r.store(cell).Load(ctx, repo)
+		if err == nil {
+			err = mayForget(known)
+		}
+		if err == nil {
+			gone, err = r.store(cell).Forget(ctx, repo, lease.Guard())
+		}
 		return err
 	})
 	if errors.Is(err, locking.ErrTimeout) || err == nil && !gone {

@@ -25,6 +25,11 @@ func TestRepositoryThatNeverExistedIsRemoved(t *testing.T) {
 		t.Errorf("published: %v", err)
 	}
 	testenv.Must(client.HDel(ctx, namespace.Repo(repo), "head:refs/heads/main").Result())(t)
+	testenv.Must(client.HSet(ctx, namespace.Repo(repo), "moved:acme/widgets", "5-0 https://git.example/acme/widgets").Result())(t)
+	if _, err := repos.Remove(ctx, repo); !errors.Is(err, ErrRepoStays) {
+		t.Errorf("moved: %v", err)
+	}
+	testenv.Must(client.HDel(ctx, namespace.Repo(repo), "moved:acme/widgets").Result())(t)
 	testenv.Must(client.HSet(ctx, namespace.Failing(), repo.Key(), "1").Result())(t)
 	for _, name := range []string{"acme/wigdets", "acme/widgets"} {
 		testenv.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: namespace.Dead(), Values: []string{

@@ -70,7 +70,10 @@ func (r *Results) find(ctx context.Context, cell cells.Member, id string) (Resul
 	at := slices.IndexFunc(parts, func(part string) bool { _, _, ok := events.ParseEntryID(part); return ok })
 	topic, reader := cell.Namespace.Results(), stream.NewReader(r.Cells.Redis())
 	if strings.HasPrefix(id, "msg_") {
-		return first(reader.Backward(ctx, topic, "+", "-"), "", func(result events.Result) bool { return notify.IsID(id, result) })
+		watching := r.watching(ctx, cell)
+		return first(reader.Backward(ctx, topic, "+", "-"), "", func(result events.Result) bool {
+			return notify.IsID(id, result, watching(result))
+		})
 	}
 	if at < 0 {
 		return Result{}, nil
@@ -87,6 +90,25 @@ func (r *Results) find(ctx context.Context, cell cells.Member, id string) (Resul
 	return first(reader.Forward(ctx, topic, since, "+"), parts[at], func(result events.Result) bool {
 		return result.ID == id || result.Entry() == id
 	})
+}
+
+// watching returns a function that returns the apps that watch the repository of a result, if that is for no app and apps
+// are notified of it. It reads those of each repository once.
+func (r *Results) watching(ctx context.Context, cell cells.Member) func(events.Result) []string {
+	registry, known := watch.NewRegistry(r.Cells.Redis(), cell.Namespace), map[string][]string{}
+	return func(result events.Result) []string {
+		repo := watch.ConcernedRepo(result)
+		apps, ok := known[repo.Key()]
+		if result.App != "" || ok || !watch.Notable(result) {
+			return apps
+		}
+		set, _ := registry.Of(ctx, repo) // what cannot be read does not match
+		for _, w := range set.Watches {
+			apps = append(apps, w.App)
+		}
+		known[repo.Key()] = apps
+		return apps
+	}
 }
 
 // first returns the first of a number of results that matches, among those with a text in their documents, or one without

@@ -58,7 +58,7 @@ func TestResultHasItsChangeWebhookAndNotifications(t *testing.T) {
 	if len(posted) != 3 || !strings.HasPrefix(posted[0].ID, "msg_") {
 		t.Fatalf("%+v", posted)
 	}
-	for _, id := range []string{entry, asked, result.ID} {
+	for _, id := range []string{entry, asked, result.ID, posted[0].ID, posted[2].ID} {
 		found, err := results.Get(ctx, id)
 		if err != nil || found.Entry != entry || found.Change == nil || found.Change.ID != change.ID || found.Webhook == nil || found.Webhook.Delivery != "d-1" {
 			t.Fatalf("%s: %+v, %v", id, found, err)

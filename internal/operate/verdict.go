@@ -69,7 +69,8 @@ type Facts struct {
 	Groups []GroupWait
 }
 
-// Unasked is how many repositories are not polled although a poll is due, because no scheduler runs.
+// Unasked is how many repositories are not polled although a poll is due, because no scheduler runs. None is while
+// schedulers pause: see [schedule.MaxBacklog].
 type Unasked struct {
 	Repos int64
 	Since time.Time
@@ -167,19 +168,27 @@ func (v Verdict) health() Health {
 	return HealthOK
 }
 
-// MergeVerdicts returns the verdict on a service of several cells: what each has, after its name.
+// MergeVerdicts returns the verdict on a service of several cells: what each has, after its name. Cells share hosts, so a
+// limited one is there once, as its first cell has it.
 func MergeVerdicts(byCell map[string]Verdict, missing []cells.Missing) Verdict {
 	all := Verdict{Needs: []Concern{}, Waits: []Concern{}}
 	if len(missing) > 0 {
 		all.Needs = append(all.Needs, Concern{"no answer from cell " + Listed(Names(missing)), LookWorkers})
 	}
 	var well []string
+	limited := map[string]bool{}
 	for _, cell := range slices.Sorted(maps.Keys(byCell)) {
 		v := byCell[cell]
 		for _, c := range v.Needs {
 			all.Needs = append(all.Needs, Concern{cell + ": " + c.Text, c.See})
 		}
 		for _, c := range v.Waits {
+			if host, _, _ := strings.Cut(c.Text, ": "); c.See == LookHosts {
+				if limited[host] {
+					continue
+				}
+				limited[host] = true
+			}
 			all.Waits = append(all.Waits, Concern{cell + ": " + c.Text, c.See})
 		}
 		well = append(well, cell+": "+v.Well)

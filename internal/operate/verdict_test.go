@@ -74,11 +74,18 @@ func TestVerdict(t *testing.T) {
 
 func TestVerdictOfSeveralCells(t *testing.T) {
 	t.Parallel()
+	until := time.Date(2026, 11, 30, 12, 5, 0, 0, time.UTC)
+	one := []hosts.Host{{Host: "git.example:8443", Reason: "rate", Until: until, Waiting: 3}}
+	two := []hosts.Host{{Host: "git.example:8443", Reason: "rate", Until: until, Waiting: 4}, {Host: "hub.example", Reason: "rate", Until: until}}
 	v := MergeVerdicts(map[string]Verdict{
-		"eu-1": Facts{Watched: 1, Workers: 1, Dead: 1}.Verdict(), "eu-2": Facts{Workers: 1}.Verdict(),
+		"eu-1": Facts{Watched: 1, Workers: 1, Dead: 1, Hosts: one}.Verdict(), "eu-2": Facts{Workers: 1, Hosts: two}.Verdict(),
 	}, []cells.Missing{{Cell: "eu-3"}})
 	want := []Concern{{"no answer from cell eu-3", LookWorkers}, {"eu-1: 1 dead letter", LookDead}}
-	if v.Health != HealthAttention || !slices.Equal(v.Needs, want) || len(v.Waits) != 0 ||
+	waits := []Concern{
+		{"eu-1: git.example:8443: rate until 12:05:00Z, 3 repositories wait", LookHosts},
+		{"eu-2: hub.example: rate until 12:05:00Z, 0 repositories wait", LookHosts},
+	}
+	if v.Health != HealthAttention || !slices.Equal(v.Needs, want) || !slices.Equal(v.Waits, waits) ||
 		v.Well != "eu-1: 1 repository is watched, none fails; eu-2: 0 repositories are watched, none fails" {
 		t.Errorf("%+v", v)
 	}

@@ -55,9 +55,10 @@ func (w *Workers) List(ctx context.Context) (list []Worker, missing []cells.Miss
 	return list, missing, err
 }
 
-// Lost returns the workers that are missing for longer than it takes to drain, or to start another one on the same host.
-func Lost(all []Worker) []Worker {
-	const lostAfter = 100 * time.Second
+// Lost returns the workers that are missing for longer than it takes to drain, with the grace of this process, or to start
+// another one on the same host. A worker with a longer grace may be among them while it drains.
+func Lost(all []Worker, grace time.Duration) []Worker {
+	lostAfter := max(100*time.Second, grace+30*time.Second)
 	return slices.DeleteFunc(all, func(w Worker) bool { return time.Since(w.Heard) < lostAfter })
 }
 

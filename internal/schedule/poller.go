@@ -21,9 +21,15 @@ type Poller struct {
 	Log     *slog.Logger
 }
 
+// MaxBacklog is the [Backlog] above which pollers pause.
+const MaxBacklog = 5000
+
+// Backlog is how many changes wait for a worker, by the figures of the workers' group. Parked changes do not count: while
+// one remote is unavailable, others must still be polled.
+func Backlog(lag, late int64) int { return int(max(lag, 0) + late) }
+
 const (
 	pollsAtOnce = 100
-	maxBacklog  = 5000
 	minSleep    = time.Second
 	maxSleep    = 15 * time.Second // a watch with a shorter interval may be added meanwhile
 )
@@ -38,7 +44,7 @@ func (p Poller) Run(ctx context.Context) {
 		case <-time.After(sleep):
 		}
 		queued, next, waiting, err := p.poll(ctx)
-		if waiting > maxBacklog {
+		if waiting > MaxBacklog {
 			if !late {
 				p.Log.WarnContext(ctx, "polls paused, workers are behind", "waiting", waiting)
 			}
@@ -74,7 +80,7 @@ func (p Poller) poll(ctx context.Context) (queued int, next time.Duration, waiti
 	if err != nil {
 		return 0, 0, 0, err
 	}
-	if waiting > maxBacklog {
+	if waiting > MaxBacklog {
 		return 0, 0, waiting, nil
 	}
 	queued, next, err = p.Due.EnqueueDue(ctx, pollsAtOnce, p.Usual)

@@ -34,12 +34,17 @@ func HideErrors(letters []operate.Letter) {
 	}
 }
 
-// retryDead retries complete letters that match, the oldest first.
+// retryDead retries complete letters that match, the oldest first. It wants a filter or ?all=true: a forgotten or
+// misspelt filter must not mean all letters.
 func retryDead(letters *operate.Letters) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
 		query, err := deadQuery(r)
 		if err != nil {
 			return nil, badRequest(err)
+		}
+		if all := r.URL.Query().Get("all") == "true"; !all && query.Repo.IsZero() &&
+			cmp.Or(query.Reason, query.Class, query.Host, query.App) == "" {
+			return nil, badRequest(errors.New("want repo, reason, class, host or app, or all=true"))
 		}
 		query.Whole, query.Oldest, query.Limit = true, true, cmp.Or(query.Limit, 1000)
 		found, more, missing, err := letters.List(r.Context(), query)

@@ -276,11 +276,19 @@ func TestRetryAllDeadOfAHost(t *testing.T) {
 	if _, text := do(t, "POST", url+"/api/v1/dead/retry?host=git.example&class=auth", "", auth); !strings.HasPrefix(text, `{"retried":[],"refused":[]}`) {
 		t.Errorf("of another class: %s", text)
 	}
-	if status, _ := do(t, "POST", url+"/api/v1/dead/retry?limit=x", "", auth); status != http.StatusBadRequest {
+	if status, _ := do(t, "POST", url+"/api/v1/dead/retry?limit=x&all=true", "", auth); status != http.StatusBadRequest {
 		t.Errorf("with an invalid limit: %d", status)
 	}
 	status, text := do(t, "POST", url+"/api/v1/dead/retry?host=git.example", "", auth)
 	if left := client.XLen(t.Context(), events.DefaultNamespace.Dead()).Val(); status != http.StatusOK || strings.Count(text, `"entry":`) != 2 || left != 1 {
 		t.Errorf("%d %s, %d left, want two retried and one left", status, text, left)
+	}
+	for _, query := range []string{"", "?all=false", "?limit=5", "?hots=git.example"} {
+		if status, text := do(t, "POST", url+"/api/v1/dead/retry"+query, "", auth); status != http.StatusBadRequest {
+			t.Errorf("with %q: %d %s", query, status, text)
+		}
+	}
+	if status, text := do(t, "POST", url+"/api/v1/dead/retry?all=true", "", auth); status != http.StatusOK || strings.Count(text, `"entry":`) != 1 {
+		t.Errorf("all: %d %s", status, text)
 	}
 }

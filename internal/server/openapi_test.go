@@ -322,7 +322,8 @@ func TestUnavailableWithoutRedis(t *testing.T) {
 	var requests sync.WaitGroup
 	bodies := map[string]string{"/api/v1/changes": plain, "/api/v1/watches": `{"app":"docs","url":"https://example.com/acme/widgets.git"}`,
 		"/api/v1/followers/{name}": `{"cursor":"MSBBQkNERUZHSElKS0xNTk9QIDAtMCAw"}`}
-	queries := map[string]string{"DELETE /api/v1/watches": "?repo=acme/widgets&app=docs", "DELETE /api/v1/locks/{repo}": "?fence=1"}
+	queries := map[string]string{"DELETE /api/v1/watches": "?repo=acme/widgets&app=docs", "DELETE /api/v1/locks/{repo}": "?fence=1",
+		"POST /api/v1/dead/retry": "?all=true"}
 	for path, item := range document().Paths.Map() {
 		for method, op := range item.Operations() {
 			if op.Responses.Status(http.StatusServiceUnavailable) == nil || !strings.HasPrefix(path, "/api/") {

@@ -21,6 +21,7 @@ import (
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
 	"lockstep/internal/redisx"
+	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 	"lockstep/internal/volume"
@@ -52,7 +53,7 @@ func read(
 	for _, read := range []func() error{
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
-		func() error { return s.readLost(ctx, client, namespace) },
+		func() error { return s.readLost(ctx, client, namespace, cfg.Grace) },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
 		func() (err error) { s.Leases, err = readLeases(ctx, client, namespace, s.Activities, search); return },
 		func() (err error) { s.Repos, err = readFailures(ctx, store, search); return },
@@ -61,6 +62,9 @@ func read(
 		func() error { return s.readFailingApps(ctx, notify.Outboxes{Redis: client, Namespace: namespace}) },
 		func() (err error) { s.Watched, err = watch.NewRegistry(client, namespace).Count(ctx); return },
 		func() (err error) {
+			if schedule.Backlog(s.Unread, s.Late) > schedule.MaxBacklog {
+				return nil // schedulers pause
+			}
 			s.Unasked.Repos, s.Unasked.Since, err = watch.NewRegistry(client, namespace).Overdue(ctx, cfg.PollEvery > 0)
 			return err
 		},
@@ -124,10 +128,12 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 	return nil
 }
 
-func (s *Service) readLost(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
+func (s *Service) readLost(
+	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, grace time.Duration,
+) error {
 	workers := operate.Workers{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
 	all, _, err := workers.List(ctx)
-	s.Lost = operate.Lost(all)
+	s.Lost = operate.Lost(all, grace)
 	return err
 }
 

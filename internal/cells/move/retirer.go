@@ -188,9 +188,19 @@ func (r Retirer) isReady(
 	if err != nil {
 		return false, err
 	}
-	var apps []string
-	for _, w := range set.Watches { // those without a URL may have a command
-		apps = append(apps, w.App)
+	var posted, run []string
+	for _, w := range set.Watches {
+		if w.NotifyURL != "" {
+			posted = append(posted, w.App)
+		} else {
+			run = append(run, w.App)
+		}
 	}
-	return notify.Outboxes{Redis: r.Redis, Namespace: self.Prefix}.AllSent(ctx, move.Repo, apps, last)
+	outboxes := notify.Outboxes{Redis: r.Redis, Namespace: self.Prefix}
+	sent, err := outboxes.AllSent(ctx, move.Repo, posted, last)
+	if err != nil || !sent {
+		return false, err
+	}
+	// apps without a URL may have a command; whether a notifier still runs them, only their outboxes tell
+	return outboxes.AllSent(ctx, move.Repo, run, "")
 }
