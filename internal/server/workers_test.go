@@ -20,7 +20,7 @@ import (
 
 func TestWorkers(t *testing.T) {
 	t.Parallel()
-	client, ctx, changes := redistest.StartReal(t).Client(), t.Context(), events.DefaultNamespace.Changes()
+	client, ctx, changes := redistest.Start(t).Client(), t.Context(), events.DefaultNamespace.Changes()
 	handler := documented(t, server.Config{
 		Workers: &operate.Workers{Cells: cells.Single(client, cells.Member{Namespace: events.DefaultNamespace})},
 		Token:   fixed("t0ken"), Metrics: http.NotFoundHandler(),
@@ -46,5 +46,5 @@ func TestWorkers(t *testing.T) {
 	ask("GET", "/api/v1/workers", "", `"name":"pod-1-x","live":false`, http.StatusOK)
 	ask("DELETE", "/api/v1/workers/pod-1-y", "Bearer t0ken", "no other worker has taken over", http.StatusConflict)
 	ask("DELETE", "/api/v1/workers/pod-1-x", "Bearer t0ken", `"name":"pod-1-x","live":false`, http.StatusOK)
-	ask("DELETE", "/api/v1/workers/pod-1-x", "Bearer t0ken", "no worker has this name", http.StatusNotFound)
+	ask("DELETE", "/api/v1/workers/pod-1-z", "Bearer t0ken", "no worker has this name", http.StatusNotFound)
 }
