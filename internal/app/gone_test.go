@@ -218,10 +218,10 @@ func TestWhatKeepsARepository(t *testing.T) {
 					Repo: w.repo("acme/gone"), URL: w.git.URL("acme/stays"),
 				}))(w)))(w)
 				proctest.Eventually(w.T, func() bool {
-					known := proctest.Must(w.gc.states.Load(w.Context(), w.repo("acme/gone")))(w)
-					failing, _ := known.Failing()
-					return len(failing) > 0
-				}, "the change has failed")
+					changes := proctest.Must(stream.Stats(w.Context(), w.client, string(w.gc.namespace), w.gc.namespace.Changes()))(w)
+					workers, _ := changes.Group(events.WorkersGroup)
+					return workers.Parked == 1
+				}, "the change has failed, and waits")
 			},
 			end: func(w *goneWorld) {
 				w.git.Answer("acme/stays", 0)

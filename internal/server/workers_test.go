@@ -20,7 +20,7 @@ import (
 
 func TestWorkers(t *testing.T) {
 	t.Parallel()
-	client, ctx, changes := redistest.Start(t).Client(), t.Context(), events.DefaultNamespace.Changes()
+	client, ctx, changes := redistest.StartReal(t).Client(), t.Context(), events.DefaultNamespace.Changes()
 	handler := documented(t, server.Config{
 		Workers: &operate.Workers{Cells: cells.Single(client, cells.Member{Namespace: events.DefaultNamespace})},
 		Token:   fixed("t0ken"), Metrics: http.NotFoundHandler(),
