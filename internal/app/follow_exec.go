@@ -67,7 +67,7 @@ func (r *followerRuns) begin(ctx context.Context) error {
 	known := map[string]bool{}
 	for repo, err := range r.volume.Repos() {
 		if err == nil {
-			err = r.offer(ctx, repo, known)
+			err = r.offer(ctx, repo, events.Ref{}, known)
 		}
 		if err != nil { // a sync repairs it
 			r.log.WarnContext(ctx, "repository on the volume cannot be read, skipped", "repo", repo.String(), "error", err)
@@ -82,10 +82,14 @@ func (r *followerRuns) begin(ctx context.Context) error {
 	return err
 }
 
-// offer offers the names of a repository whose trees are not those of the last runs, and adds their files to known.
-func (r *followerRuns) offer(ctx context.Context, repo events.RepoPath, known map[string]bool) error {
+// offer offers the names of a repository, or of one of its refs, whose trees are not those of the last runs, and adds
+// their files to known.
+func (r *followerRuns) offer(ctx context.Context, repo events.RepoPath, only events.Ref, known map[string]bool) error {
 	published, _, err := r.volume.Published(repo)
 	for ref, of := range published.Trees {
+		if !only.IsZero() && ref != only {
+			continue
+		}
 		var names []string
 		if ref == published.Plain {
 			names = append(names, repo.String())
@@ -108,15 +112,13 @@ func (r *followerRuns) settled(ctx context.Context, result events.Result) {
 	switch {
 	case r == nil:
 	case result.Type == events.ResultSynced: // of the default branch may have two names, but the result has one
-		r.offerAll(ctx, result.Repo)
+		if err := r.offer(ctx, result.Repo, result.Ref, map[string]bool{}); err != nil {
+			r.Offer(ctx, result.Path) // fails, and is retried
+		}
 	case result.Type == events.ResultMoved:
-		r.offerAll(ctx, result.To)
-	}
-}
-
-func (r *followerRuns) offerAll(ctx context.Context, repo events.RepoPath) {
-	if err := r.offer(ctx, repo, map[string]bool{}); err != nil {
-		r.log.WarnContext(ctx, "volume cannot be read, command not run", "repo", repo.String(), "error", err)
+		if err := r.offer(ctx, result.To, events.Ref{}, map[string]bool{}); err != nil {
+			r.log.WarnContext(ctx, "volume cannot be read, command not run", "repo", result.To.String(), "error", err)
+		}
 	}
 }
 

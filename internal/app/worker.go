@@ -77,21 +77,18 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	cfg.Root = vol.Root()
 	hb := cfg.health.heartbeat(changesHandler)
 	hb.notReady(errWaitingRedis)
-	claimVolume := ClaimVolume
-	if cfg.Config.Redis == "" { // an embedded Redis is that of one process, so fences alone order such workers
-		claimVolume = registerVolume
+	claim, err := claimer(ctx, cfg, commands, vol)
+	if err != nil {
+		return err
 	}
-	claim := func() error { return claimVolume(ctx, commands, cfg.Namespace(), vol) }
 	if err := awaitRedis(ctx, cfg.Redis, cfg.Log, claim); err != nil {
 		return err
 	}
-	if cfg.Config.Redis != "" {
-		release, err := vol.Use(ctx)
-		if err != nil {
-			return err
-		}
-		defer release()
+	release, err := useVolume(ctx, cfg, vol)
+	if err != nil {
+		return err
 	}
+	defer release()
 	hb.notReady(errStarting)
 	locker, err := newLocker(cfg, commands, pubsub)
 	if err != nil {
@@ -136,6 +133,30 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	defer cfg.Metrics.Volume(volumeFigures(vol))()
 	defer cfg.Metrics.Limiter(limiter.Load)()
 	return handle(ctx, cfg, hb, route, locker, limiter, slots)
+}
+
+// claimer returns what registers the volume. Workers with an embedded Redis may share one, as fences order them, but not
+// with a service, whose results name trees that they would delete.
+func claimer(
+	ctx context.Context, cfg Config, commands redis.UniversalClient, vol *volume.Volume,
+) (claim func() error, err error) {
+	if cfg.Config.Redis != "" {
+		return func() error { return ClaimVolume(ctx, commands, cfg.Namespace(), vol) }, nil
+	}
+	used, err := vol.IsUsed()
+	if used {
+		err = fmt.Errorf("root %s is the volume of a running service: name its Redis with --redis, or choose another --root",
+			vol.Root())
+	}
+	return func() error { return registerVolume(ctx, commands, cfg.Namespace(), vol) }, err
+}
+
+// useVolume marks the volume as that of a service until release.
+func useVolume(ctx context.Context, cfg Config, vol *volume.Volume) (release func(), err error) {
+	if cfg.Config.Redis == "" {
+		return func() {}, nil
+	}
+	return vol.Use(ctx)
 }
 
 // openVolume opens the volume. prepares is told of trees to prepare.

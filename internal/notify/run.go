@@ -34,9 +34,12 @@ func (n *Notifier) run(ctx context.Context, w watch.Watch, c claim, command exec
 	if err != nil || !hasTree(result) { // queued for a URL
 		return errNoTree
 	}
-	name := w.Repo.String() // the repository may have been renamed
-	if _, suffix, ok := strings.Cut(result.Path, "@"); ok {
-		name += "@" + suffix
+	name := result.Path // as on the volume, which may differ in case from the watch
+	if !w.Repo.Equal(result.Repo) {
+		name = w.Repo.String() // the repository has been renamed
+		if _, suffix, ok := strings.Cut(result.Path, "@"); ok {
+			name += "@" + suffix
+		}
 	}
 	t, err := tree.OpenResult(n.cfg.Root, result)
 	isGone := errors.Is(err, tree.ErrGone)

@@ -19,10 +19,14 @@ const (
 	reasonGone   = "gone"
 	reasonUsedUp = "attempts used up"
 	reasonBad    = "malformed"
+
+	reasonNoCommand = "no command"
 )
 
-// othersTurn is how long a notifier without the command leaves a run to the others.
-const othersTurn = 10 * time.Second
+const (
+	othersTurn       = 10 * time.Second // until a run is claimed again that was claimed by a notifier without the command
+	longestForOthers = 24 * time.Hour   // after the result, a run that no notifier has a command for is given up
+)
 
 var errLate = errors.New("reading the watch took too long")
 
@@ -152,6 +156,8 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 			return "", settlement{what: isBack, delay: max(left, idle/10)}, err
 		}
 		return OutcomeUnwatched, settlement{what: isDone}, nil
+	case w.NotifyURL == "" && !runs && c.item.Runs && time.Since(events.EntryTime(c.item.Entry)) > longestForOthers:
+		return OutcomeGivenUp, settlement{what: isDead, reason: reasonNoCommand, attempts: c.failed}, errNoCommand
 	case w.NotifyURL == "" && !runs && c.item.Runs:
 		if _, warned := n.warned.LoadOrStore(c.app, true); !warned {
 			n.cfg.Log.WarnContext(ctx, "runs wait for a notifier with a command for their app: this one has none, and "+

@@ -226,8 +226,11 @@ func (s *Store) Polls(ctx context.Context, repo events.RepoPath) (last, next tim
 	pipe := s.redis.Pipeline()
 	due := pipe.ZScore(ctx, s.namespace.Poll(), repo.Key())
 	asked := pipe.HGet(ctx, s.watchesOf(repo.Key()), "asked")
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return last, next, fmt.Errorf("read the polls of %s: %w", repo, err)
+	_, _ = pipe.Exec(ctx)
+	for _, err := range []error{due.Err(), asked.Err()} {
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return last, next, fmt.Errorf("read the polls of %s: %w", repo, err)
+		}
 	}
 	if due.Err() == nil {
 		next = time.UnixMilli(int64(due.Val())).UTC()
