@@ -41,7 +41,6 @@ var documents = map[string]document{
 		notRun: map[string]string{
 			"go run ./cmd/lockstep demo": "testdata/script/demo.txtar and .ci/run run it",
 			"make up":                    "starts containers",
-			"git commit --allow-empty":   "pushes to the reader's repository",
 		},
 	},
 	"docs/operations.md": {
@@ -353,7 +352,7 @@ func (s *shell) typed(command string) (string, int) {
 func (s *shell) idle() bool {
 	changes, err := stream.Stats(context.Background(), s.redis.Client(), string(events.DefaultNamespace), events.DefaultNamespace.Changes())
 	workers, ok := changes.Group(events.WorkersGroup)
-	return err == nil && ok && workers.Lag == 0 && workers.Pending == 0
+	return err == nil && (ok || changes.Length == 0) && workers.Lag == 0 && workers.Pending == 0
 }
 
 // startProxy starts an HTTP proxy that connects every CONNECT request to the Git server.
