@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
-
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/object"
 	"lockstep/internal/git/wildmatch"
@@ -74,7 +72,7 @@ func (s *Set) addIDs(
 	for i, name := range names {
 		id, ok := found[int32(i)]
 		if !ok {
-			id = tree.Format().Hash(plumbing.TreeObject, nil)
+			id = tree.Format().EmptyTree()
 		}
 		ids[name] = id.String()
 	}

@@ -167,6 +167,9 @@ func (f Format) Hash(kind plumbing.ObjectType, content []byte) ID {
 	return h.ID()
 }
 
+// EmptyTree returns the ID of a tree without entries.
+func (f Format) EmptyTree() ID { return f.Hash(plumbing.TreeObject, nil) }
+
 // Corruptf returns an error for missing or damaged objects: retryable, of ClassCorrupt. If it wraps an error that
 // has a class, it keeps that class.
 func Corruptf(format string, args ...any) error {
