@@ -18,9 +18,9 @@ type ChangeType string
 // The types of changes, as written in a CloudEvents document.
 const (
 	ChangePushed ChangeType = "lockstep.change.pushed.v1" // bring the clone up to date
-	// the repository or ref may be gone: ask the remote, then remove the clone
+	// the repository or ref may be gone: ask the remote, then remove the clone.
 	ChangeRemoved ChangeType = "lockstep.change.removed.v1"
-	// the repository may have moved to To: ask the remote, then move the clone
+	// the repository may have moved to To: ask the remote, then move the clone.
 	ChangeMoved ChangeType = "lockstep.change.moved.v1"
 	ChangeDue   ChangeType = "lockstep.change.due.v1" // a poll is due: ask the remote whether a watched ref has moved
 )
@@ -185,7 +185,7 @@ var (
 	scpLike  = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,63})@([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:@]+)$`)
 	userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	httpName = regexp.MustCompile(`^(?i:(https?://))([A-Za-z0-9][A-Za-z0-9._%+-]{0,38})@([^@]+)$`)
-	// tokens of GitHub, GitLab and Atlassian; those of Gitea and Azure DevOps are longer than a name
+	// tokens of GitHub, GitLab and Atlassian; those of Gitea and Azure DevOps are longer than a name.
 	tokenName = regexp.MustCompile(`^(gh[a-z]_|github_pat_|gl[a-z]*-|AT[A-Z]{2})`)
 )
 

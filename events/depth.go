@@ -70,7 +70,7 @@ type Submodules string
 // The values of Submodules.
 const (
 	SubmodulesOff Submodules = "" // they are empty folders
-	// those that cannot be fetched are empty folders, and results list them
+	// those that cannot be fetched are empty folders, and results list them.
 	SubmodulesBestEffort Submodules = "best-effort"
 	SubmodulesRequired   Submodules = "required" // a sync fails if one cannot be fetched
 )

@@ -48,7 +48,7 @@ const (
 	ClassQuota    Class = "quota"     // a limit on bytes or files is exceeded
 	ClassVolume   Class = "volume"    // the volume is full, read-only or failing
 	ClassConflict Class = "conflict"  // another repository owns the path, or a similar conflict
-	// nothing is wrong: the change must wait for a lease or a host, or its app no longer watches the repository
+	// nothing is wrong: the change must wait for a lease or a host, or its app no longer watches the repository.
 	ClassBusy    Class = "busy"
 	ClassConfig  Class = "config"  // the event, or a setting such as the name of a credential, is wrong
 	ClassRefused Class = "refused" // the rules of a watch refuse the commit

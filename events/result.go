@@ -16,7 +16,7 @@ const (
 	ResultRemoved ResultType = "lockstep.result.removed.v1" // the clone is removed, or only the tree of Ref if Ref is set
 	ResultMoved   ResultType = "lockstep.result.moved.v1"   // the clone is now at To
 	ResultPolled  ResultType = "lockstep.result.polled.v1"  // the remote was polled; see Due
-	// View of the published tree has changed; follows a synced result
+	// View of the published tree has changed; follows a synced result.
 	ResultView   ResultType = "lockstep.result.view.v1"
 	ResultPurged ResultType = "lockstep.result.purged.v1" // an operator had Commit deleted; delete what was taken from it
 )

@@ -34,7 +34,7 @@ type Stage string
 const (
 	StageReceive Stage = "receive" // from Received to Queued
 	StageQueue   Stage = "queue"   // to Delivered, on the first delivery
-	// to Delivered, on a later delivery: earlier ones and the delays between them included
+	// to Delivered, on a later delivery: earlier ones and the delays between them included.
 	StageRetry     Stage = "retry"
 	StageLease     Stage = "lease"     // to Leased
 	StageSlot      Stage = "slot"      // to Began: waits for a work slot, but those within a stage

@@ -42,8 +42,8 @@ type SubscriberConfig struct {
 
 	// Where a new group starts, or a Subscribe without a group: "0" at the stream's first entry, "$" after its last, or
 	// after an ID. By default a group starts at "0", and a Subscribe without one at "$".
-	OldestId       string //nolint:revive // the name in watermill-redisstream
-	FanOutOldestId string //nolint:revive // the name in watermill-redisstream
+	OldestId       string
+	FanOutOldestId string
 
 	DisableIndefiniteInitialBlock bool // has no effect: no read blocks for longer than BlockTime
 

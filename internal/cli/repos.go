@@ -142,7 +142,7 @@ func newReposRemoveCommand(std term.Streams) *cobra.Command {
 		Short: "Remove a repository that never existed, with its failures and dead letters",
 		Long: "Remove what is known of a repository that no app watches and that is not published, as after a mistyped\n" +
 			"URL: its state, failures and dead letters. A change of it that still waits brings it back.",
-		Example: "  lockstep repos rm acme/wigdets --redis redis://127.0.0.1:6379",
+		Example: "  lockstep repos rm acme/widget --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, err := events.ParseRepoPath(args[0])
@@ -206,9 +206,9 @@ func (r repoDetail) Table(w io.Writer) {
 	}
 	if r.Awaited != nil {
 		for _, a := range r.Awaited.Commits {
-			fmt.Fprintf(w, "announced\t%s\t%s\t%.12s\tnot visible yet, since %s, next look %s\n",
+			fmt.Fprintf(w, "announced\t%s\t%s\t%.12s\tnot visible yet, since %s, next look %s, given up at %s\n",
 				cmp.Or(term.Printable(a.App), "(no app)"), cmp.Or(a.Ref, "default branch"), a.Commit, term.When(a.Since),
-				nextPoll(r.Awaited.Next, time.Now()))
+				nextPoll(r.Awaited.Next, time.Now()), a.Since.Add(state.AwaitedFor).Format(time.RFC3339))
 		}
 	}
 	if r.Polled != nil {

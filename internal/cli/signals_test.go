@@ -63,7 +63,7 @@ func TestServicesSurviveTheReaderOfTheirLog(t *testing.T) {
 			p := proctest.StartCommand(t, cmd)
 			_ = write.Close()
 			lines := bufio.NewScanner(read)
-			for lines.Scan() && !strings.Contains(lines.Text(), tc.ready) { //nolint:revive // only the last line matters
+			for lines.Scan() && !strings.Contains(lines.Text(), tc.ready) {
 			}
 			_ = read.Close()
 			if code := p.Terminate(); code != term.ExitDone {

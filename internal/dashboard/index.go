@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// repositories, about 200 bytes each; beyond, lists are neither sorted nor searched by parts of names
+	// repositories, about 200 bytes each; beyond, lists are neither sorted nor searched by parts of names.
 	maxIndexed   = 200_000
 	indexBatch   = 1000
 	indexTimeout = time.Minute // of a build

@@ -180,7 +180,9 @@ func relativeTime(now, at time.Time, how string) template.HTML {
 		case "for":
 			text = formatDuration(max(0, now.Sub(at)))
 		case "in":
-			text = "in " + formatDuration(max(0, at.Sub(now)))
+			if text = "due"; at.After(now) {
+				text = "in " + formatDuration(at.Sub(now))
+			}
 		}
 	}
 	// contains no untrusted text

@@ -50,7 +50,7 @@ func (r *Reader) results(ctx context.Context, after string, pause time.Duration)
 	if after != "" {
 		header["Last-Event-ID"] = after
 	}
-	resp, err := r.openStream(ctx, header)
+	resp, err := r.openStream(ctx, header) //nolint:bodyclose // Close of the stream does
 	if err != nil {
 		s.silent.Stop()
 		err = s.explain(err)

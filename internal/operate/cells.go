@@ -125,7 +125,7 @@ func Page(
 	case err != nil && !redisx.Unavailable(err) && limited.Err() == nil:
 		return "", "", err
 	case err != nil:
-		missing, own = members[index].Name, ""
+		missing = members[index].Name
 	case own != "":
 		return strconv.Itoa(index) + ":" + own, "", nil
 	}

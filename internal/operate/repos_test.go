@@ -16,11 +16,11 @@ func TestRepositoryThatNeverExistedIsRemoved(t *testing.T) {
 	t.Parallel()
 	client, ctx, namespace := redistest.Start(t).Client(), t.Context(), events.DefaultNamespace
 	set := cells.Single(client, cells.Member{Namespace: namespace})
-	repos, repo := &Repos{Cells: set}, testenv.Must(events.ParseRepoPath("acme/wigdets"))(t)
+	repos, repo := &Repos{Cells: set}, testenv.Must(events.ParseRepoPath("acme/widget"))(t)
 	if _, err := repos.Remove(ctx, repo); !errors.Is(err, ErrUnknownRepo) {
 		t.Errorf("unknown: %v", err)
 	}
-	testenv.Must(client.HSet(ctx, namespace.Repo(repo), "repo", "acme/wigdets", "head:refs/heads/main", "abc").Result())(t)
+	testenv.Must(client.HSet(ctx, namespace.Repo(repo), "repo", "acme/widget", "head:refs/heads/main", "abc").Result())(t)
 	if _, err := repos.Remove(ctx, repo); !errors.Is(err, ErrRepoStays) {
 		t.Errorf("published: %v", err)
 	}
@@ -31,7 +31,7 @@ func TestRepositoryThatNeverExistedIsRemoved(t *testing.T) {
 	}
 	testenv.Must(client.HDel(ctx, namespace.Repo(repo), "moved:acme/widgets").Result())(t)
 	testenv.Must(client.HSet(ctx, namespace.Failing(), repo.Key(), "1").Result())(t)
-	for _, name := range []string{"acme/wigdets", "acme/widgets"} {
+	for _, name := range []string{"acme/widget", "acme/widgets"} {
 		testenv.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: namespace.Dead(), Values: []string{
 			"reason", "malformed", "stream", namespace.Changes(), "original:repo", name,
 		}}).Result())(t)

@@ -36,7 +36,7 @@ type Result struct {
 type Results struct{ Cells *cells.Set }
 
 // ErrNoResult means that there is no result with an ID.
-var ErrNoResult = errors.New("no such result, or it is not kept any more")
+var ErrNoResult = errors.New("no such result: its change is not settled, or it is not kept any more")
 
 const resultsSearched = 25_000 // since the change that is answered, or the newest
 

@@ -177,7 +177,7 @@ func readPassword(file string) (string, error) {
 		err = fmt.Errorf("%s is empty", file)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s: %v", sentinelPassword, err) // go-redis returns what an error wraps
+		return "", fmt.Errorf("%s: %v", sentinelPassword, err) //nolint:errorlint // go-redis returns what an error wraps
 	}
 	return strings.TrimSpace(string(text)), nil
 }

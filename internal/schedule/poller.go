@@ -31,7 +31,8 @@ func Backlog(lag, late int64) int { return int(max(lag, 0) + late) }
 const (
 	pollsAtOnce = 100
 	minSleep    = time.Second
-	maxSleep    = 15 * time.Second // a watch with a shorter interval may be added meanwhile
+	maxSleep    = 2 * time.Second // a watch with a shorter interval may be added meanwhile
+	longPause   = 15 * time.Second
 )
 
 // Run queues polls until ctx is done. It retries while Redis is unreachable.
@@ -48,7 +49,7 @@ func (p Poller) Run(ctx context.Context) {
 			if !late {
 				p.Log.WarnContext(ctx, "polls paused, workers are behind", "waiting", waiting)
 			}
-			late, sleep = true, maxSleep
+			late, sleep = true, longPause
 			continue
 		}
 		late = false
@@ -59,7 +60,7 @@ func (p Poller) Run(ctx context.Context) {
 			if !failing {
 				p.Log.WarnContext(ctx, "polls cannot be queued, will retry", "error", err)
 			}
-			failing, sleep = true, maxSleep/2+rand.N(maxSleep/2)
+			failing, sleep = true, longPause/2+rand.N(longPause/2)
 			continue
 		case failing:
 			p.Log.InfoContext(ctx, "polls resumed")

@@ -15,8 +15,6 @@ import (
 	"lockstep/internal/telemetry"
 )
 
-var profiles = []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/profile", "/debug/pprof/trace"}
-
 func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 	t.Parallel()
 	const path = "/debug/pprof/goroutine?debug=1"

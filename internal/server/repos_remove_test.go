@@ -30,11 +30,11 @@ func TestRepositoryIsRemoved(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want %d %s", method, path, w.Code, w.Body, status, want)
 		}
 	}
-	change := testenv.Must(events.NewChange(events.Change{URL: "https://git.example/acme/wigdets.git", App: "docs"}))(t)
-	repo := "/api/v1/repos/acme/wigdets"
+	change := testenv.Must(events.NewChange(events.Change{URL: "https://git.example/acme/widget.git", App: "docs"}))(t)
+	repo := "/api/v1/repos/acme/widget"
 	ask("DELETE", "/api/v1/repos/x", "not a repository path", http.StatusBadRequest)
 	ask("DELETE", repo, "unknown repository", http.StatusNotFound)
-	testenv.Must(client.HSet(ctx, namespace.Repo(change.Repo), "repo", "acme/wigdets").Result())(t)
+	testenv.Must(client.HSet(ctx, namespace.Repo(change.Repo), "repo", "acme/widget").Result())(t)
 	w := testenv.Must(watch.New(watch.Watch{App: "docs", URL: change.URL}))(t)
 	registry := watch.NewRegistry(client, namespace)
 	if _, _, _, err := registry.Create(ctx, w); err != nil {
@@ -44,6 +44,6 @@ func TestRepositoryIsRemoved(t *testing.T) {
 	if _, err := registry.Remove(ctx, w.Key()); err != nil {
 		t.Fatal(err)
 	}
-	ask("DELETE", repo, `{"repo":"acme/wigdets","letters":0}`, http.StatusOK)
+	ask("DELETE", repo, `{"repo":"acme/widget","letters":0}`, http.StatusOK)
 	ask("DELETE", repo, "unknown repository", http.StatusNotFound)
 }

@@ -34,7 +34,7 @@ func TestResultIsShown(t *testing.T) {
 			t.Errorf("%s %s: %d %s, want %d %s", method, path, w.Code, w.Body, status, want)
 		}
 	}
-	change := testenv.Must(events.NewChange(events.Change{URL: "https://git.example/acme/wigdets.git", App: "docs"}))(t)
+	change := testenv.Must(events.NewChange(events.Change{URL: "https://git.example/acme/widget.git", App: "docs"}))(t)
 	payload := testenv.Must(json.Marshal(events.Result{
 		ID: "r1", Type: events.ResultFailed, Source: "/lockstep/worker/w1", Time: time.Now(), Repo: change.Repo, App: "docs",
 		Deliveries: []string{change.ID}, Attempts: 1, Class: events.ClassNotFound, Error: "no such repository",

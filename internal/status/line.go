@@ -60,6 +60,9 @@ func FailureText(f state.Trouble, limit int) string {
 	next := "given up until the next push or poll"
 	if f.Next != nil {
 		next = "next attempt " + f.Next.Format(time.RFC3339)
+		if f.Next.Before(time.Now()) { // it waits for its turn at a host, or for a worker
+			next = "next attempt due"
+		}
 	}
 	text := term.Printable(f.Error)
 	if len(text) > limit {

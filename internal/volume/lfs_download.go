@@ -84,7 +84,7 @@ func (s *syncer) downloadLarge(
 		case folder == "" || ctx.Err() != nil:
 			return nil, aboutPart(fmt.Errorf("%w: %w", ErrLFS, err))
 		default:
-			failed[folder] = s.refusedLarge(ctx, folder, aboutPart(fmt.Errorf("%v: %w", ErrLFS, err)))
+			failed[folder] = s.refusedLarge(ctx, folder, aboutPart(fmt.Errorf("%v: %w", ErrLFS, err))) //nolint:errorlint // only the text: the part fails
 		}
 	}
 	return failed, nil

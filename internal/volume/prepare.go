@@ -177,10 +177,11 @@ func (f folder) hasPrepared(tree string) bool {
 
 const (
 	maxPrepared = 8 // prepared trees of one repository; beyond that the oldest goes
-	// a tree is prepared only while 1/spareShare of a quota, or of the volume's bytes and inodes, is free,
+	// a tree is prepared only while 1/spareShare of a quota, or of the volume's bytes and inodes, is free, or spareBytes
+	// and spareInodes.
 	spareShare = 10
 
-	spareBytes  = 1 << 30 // or these
+	spareBytes  = 1 << 30
 	spareInodes = 500_000
 )
 

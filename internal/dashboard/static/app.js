@@ -68,7 +68,7 @@ function updateTimes(root) {
 	for (const time of root.querySelectorAll("time[data-how]")) {
 		const age = (now - Date.parse(time.dateTime)) / 1000;
 		const how = time.dataset.how;
-		const text = how === "in" ? "in " + formatSeconds(-age) : how === "for" ? formatSeconds(age) : formatSeconds(age) + " ago";
+		const text = how === "in" ? (age < 0 ? "in " + formatSeconds(-age) : "due") : how === "for" ? formatSeconds(age) : formatSeconds(age) + " ago";
 		if (time.textContent !== text) time.textContent = text;
 	}
 }

@@ -4,7 +4,7 @@
 package main
 
 import (
-	"log"
+	"log" //nolint:depguard // for Fatal alone, before there is a logger
 	"os"
 	"os/signal"
 	"runtime/coverage"
