@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,10 +36,10 @@ func newExecCommand(std term.Streams) *cobra.Command {
 			"one commit. It stays in place, even if a new tree is published meanwhile, until the command and all\n" +
 			"child processes that inherit its pin have ended. Do not write to it: use lockstep workspace exec.\n" +
 			"\n" +
-			"A result is one JSON document from the results stream. The command replaces the lockstep process, so\n" +
-			"input, output, signals and exit code are its own. It runs in the tree and gets the tree's absolute\n" +
-			"path, its commit and its ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT and LOCKSTEP_REF. Git trusts the tree,\n" +
-			"although it belongs to the workers' user.\n" +
+			"A result is one JSON document from the results stream, or of lockstep result -o json. The command\n" +
+			"replaces the lockstep process, so input, output, signals and exit code are its own. It runs in the\n" +
+			"tree and gets the tree's absolute path, its commit and its ref as LOCKSTEP_TREE, LOCKSTEP_COMMIT\n" +
+			"and LOCKSTEP_REF. Git trusts the tree, although it belongs to the workers' user.\n" +
 			"\n" +
 			"Exit codes when the command does not run: 1 nothing is published under the name or the volume\n" +
 			"failed, 2 wrong usage, 3 the result's tree is gone, 126 the command cannot be run, 127 command not\n" +
@@ -97,6 +98,10 @@ func readResult(file string) (events.Result, error) {
 	document, err := read()
 	if err != nil {
 		return events.Result{}, err
+	}
+	var shown struct{ Result json.RawMessage } // by lockstep result
+	if json.Unmarshal(document, &shown) == nil && shown.Result != nil {
+		document = shown.Result
 	}
 	return events.ParseResult(document)
 }
