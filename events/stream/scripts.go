@@ -307,6 +307,16 @@ func (g *group) nackAs(ctx context.Context, name string, backs []giveBack) (refu
 	return nackScript.Run(ctx, g.redis, keys, args...).StringSlice()
 }
 
+// deferParked changes when parked entries of a key are redelivered. It skips those that are no longer parked.
+func (g *group) deferParked(ctx context.Context, key string, ids []string, delay time.Duration) error {
+	backs := make([]giveBack, len(ids))
+	for i, id := range ids {
+		backs[i] = giveBack{id: id, key: key, delayMS: ceilMS(delay), how: deferred, deaths: -1}
+	}
+	_, err := g.nackAs(ctx, parked, backs)
+	return err
+}
+
 // sweep repairs the due index for one batch of pending entries, and returns where to continue, or "". Unless it is
 // thorough, it trusts an index that has as many due times as there are pending entries.
 func (g *group) sweep(

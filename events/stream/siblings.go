@@ -46,14 +46,7 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 // Defer delays the redelivery of siblings, as nacking each with that delay does. It skips those that are no longer parked.
 func (d *Delivery) Defer(ctx context.Context, entries []string, delay time.Duration) error {
 	for batch := range slices.Chunk(entries, endingsAtOnce) {
-		backs := make([]giveBack, len(batch))
-		for i, id := range batch {
-			backs[i] = giveBack{id: id, key: d.key, delayMS: ceilMS(delay), how: deferred, deaths: -1}
-		}
-		err := withTimeout(ctx, func(ctx context.Context) error {
-			_, err := d.sub.group.nackAs(ctx, parked, backs)
-			return err
-		})
+		err := withTimeout(ctx, func(ctx context.Context) error { return d.sub.group.deferParked(ctx, d.key, batch, delay) })
 		if err != nil {
 			return fmt.Errorf("defer siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
 		}
@@ -70,11 +63,11 @@ func Hasten(ctx context.Context, client redis.UniversalClient, prefix, topic, gr
 	g := groupOf(client, prefix, topic, group)
 	entries, err := g.readParked(ctx, key, mustWait, labelOf(key, mustWait)+afterFailure+"\xff", limit)
 	if err == nil && len(entries) > 0 {
-		backs := make([]giveBack, len(entries))
+		ids := make([]string, len(entries))
 		for i, e := range entries {
-			backs[i] = giveBack{id: e.id, key: key, how: deferred, deaths: -1}
+			ids[i] = e.id
 		}
-		_, err = g.nackAs(ctx, parked, backs)
+		err = g.deferParked(ctx, key, ids, 0)
 	}
 	if err != nil && !noGroup(err) && !noStream(err) {
 		return fmt.Errorf("hasten what waits for %s in %s: %w", key, topic, err)

@@ -133,10 +133,9 @@ func become(t *tree.Tree, command, environ []string) error {
 	if _, err := unix.FcntlInt(t.Pin().Fd(), unix.F_SETFD, 0); err != nil {
 		return fmt.Errorf("hand the pin to the command: %w", err)
 	}
-	cmd := exec.Cmd{Dir: t.Dir(), Env: append(slices.Clone(environ),
-		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+t.Dir())}
-	cmd.Env = append(cmd.Env, execute.GitVariables(environ, t)...)
-	return commandError(unix.Exec(path, command, cmd.Environ())) // the last of several values counts
+	variables := append(execute.TreeVariables(t, t.Dir()), execute.GitVariables(environ, t)...)
+	cmd := exec.Cmd{Dir: t.Dir(), Env: slices.Concat(environ, variables)}
+	return commandError(unix.Exec(path, command, cmd.Environ()))
 }
 
 func commandError(err error) error {

@@ -119,8 +119,15 @@ func (t *tail) Write(p []byte) (int, error) {
 // Environ returns the environment of a command that runs in a folder, for a tree: that of a process without its
 // secrets, and without variables that make git use another repository.
 func Environ(environ []string, t *tree.Tree, dir string) []string {
-	return append(slices.DeleteFunc(slices.Clone(environ), isDropped), // the last of several values counts
-		"LOCKSTEP_TREE="+t.Dir(), "LOCKSTEP_COMMIT="+t.Commit(), "LOCKSTEP_REF="+t.Ref().String(), "PWD="+dir)
+	return append(slices.DeleteFunc(slices.Clone(environ), isDropped), TreeVariables(t, dir)...)
+}
+
+// TreeVariables returns the variables that name a tree to a command that runs in a folder. They belong after others: the
+// last of several values counts.
+func TreeVariables(t *tree.Tree, dir string) []string {
+	return []string{
+		"LOCKSTEP_TREE=" + t.Dir(), "LOCKSTEP_COMMIT=" + t.Commit(), "LOCKSTEP_REF=" + t.Ref().String(), "PWD=" + dir,
+	}
 }
 
 // GitVariables returns the variables with which git reads a tree: without writing to it, and trusting it, although it

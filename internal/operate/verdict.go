@@ -106,7 +106,7 @@ func (f Facts) Verdict() Verdict {
 	}
 	if f.Unasked.Repos > 0 {
 		needs(LookWorkers, "no scheduler polls: %s overdue, since %s",
-			counted(f.Unasked.Repos, "repository is", "repositories are"), f.Unasked.Since.Format("2006-01-02T15:04:05Z"))
+			counted(f.Unasked.Repos, "repository is", "repositories are"), f.Unasked.Since.Format(time.RFC3339))
 	}
 	if f.Full {
 		needs(LookVolume, "the volume is nearly full")
@@ -124,7 +124,7 @@ func (f Facts) Verdict() Verdict {
 	if len(f.Lost) > 0 && f.Workers > 0 {
 		names := make([]string, len(f.Lost))
 		for i, w := range f.Lost {
-			names[i] = w.Name + " since " + w.Heard.UTC().Format("2006-01-02T15:04:05Z")
+			names[i] = w.Name + " since " + w.Heard.UTC().Format(time.RFC3339)
 		}
 		waits(LookWorkers, "%s: %s", counted(int64(len(names)), "worker is missing", "workers are missing"), Listed(names))
 	}

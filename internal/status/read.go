@@ -65,7 +65,7 @@ func read(
 			if schedule.Backlog(s.Unread, s.Late) > schedule.MaxBacklog {
 				return nil // schedulers pause
 			}
-			s.Unasked.Repos, s.Unasked.Since, err = watch.NewRegistry(client, namespace).Overdue(ctx, cfg.PollEvery > 0)
+			s.unasked.Repos, s.unasked.Since, err = watch.NewRegistry(client, namespace).Overdue(ctx, cfg.PollEvery > 0)
 			return err
 		},
 		func() error { return s.readUnwatched(ctx, client, namespace) },
@@ -319,7 +319,7 @@ func (s *Service) judge() {
 	facts := operate.Facts{
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
 		Lost:    s.Lost,
-		Failing: s.Repos.judged, More: s.Repos.more, Unasked: s.Unasked,
+		Failing: s.Repos.judged, More: s.Repos.more, Unasked: s.unasked,
 		Full: s.Volume != nil && operate.NearlyFull(s.Volume.Free, s.Volume.Size),
 	}
 	for _, g := range s.Groups {

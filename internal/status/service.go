@@ -48,10 +48,9 @@ type Service struct {
 	Volume       *volumeStatus   `json:"volume,omitempty"`
 	Followers    []feed.Follower `json:"followers,omitempty"` // that reported within seven days, the largest lag first
 
-	Unasked operate.Unasked `json:"-"`
-
-	now   time.Time // Redis time
-	local time.Time // when the hosts were read
+	unasked operate.Unasked
+	now     time.Time // Redis time
+	local   time.Time // when the hosts were read
 }
 
 // rate counts the results of the last OverMS.

@@ -55,7 +55,8 @@ func (r *Registry) EnqueueDue(
 }
 
 // Overdue returns how many repositories, among the first 1,000, have a poll that was due a minute ago, and since when the
-// first is due. While a scheduler polls, there are none; it pauses while workers are behind. A watch without an interval is polled if usually is set.
+// first is due. While a scheduler polls, there are none; it pauses while workers are behind. A watch without an interval
+// is polled if usually is set.
 func (r *Registry) Overdue(ctx context.Context, usually bool) (n int64, since time.Time, err error) {
 	now, err := r.redis.Time(ctx).Result()
 	if err != nil {
