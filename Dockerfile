@@ -1,7 +1,7 @@
 # One static binary, without shell, git or C library.
 #
 #   docker build -t lockstep .
-#   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/lockstep:1.0 .
+#   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.com/lockstep:0.1.0 .
 #
 # lockstep version prints the commit, which the build reads from .git. VERSION, REVISION, CREATED and
 # SOURCE set the image's labels.
