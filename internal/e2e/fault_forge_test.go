@@ -186,6 +186,7 @@ type sample struct {
 	at      time.Time
 	limited bool            // the host, for a credential
 	failing map[string]bool // by repository
+	status  string          // all that was shown
 }
 
 // forgeApps are the apps, each with its credential and the branches that it watches.
@@ -209,7 +210,7 @@ func startFaultyForge(t *testing.T) *faultyForge {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = fmt.Fprintf(w, `{"token":%q,"expires_at":%q}`, forgeApps[botApp].secret, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	}))
-	env := appCredentialFor(t, "BOT", f.issuer, f.remote.base)
+	env := append(appCredentialFor(t, "BOT", f.issuer, f.remote.base), "LOCKSTEP_RESULTS_KEEP=6h") // all results are read at the end
 	for app, a := range forgeApps {
 		if app != botApp {
 			env = append(env, credentialFor(strings.ToUpper(app), a.secret, f.remote.base)...)
@@ -389,7 +390,7 @@ func (f *faultyForge) shown() sample {
 	for _, one := range status.Repositories.Worst {
 		s.failing[one.Repo] = true
 	}
-	s.limited = len(status.Hosts) > 0
+	s.limited, s.status = len(status.Hosts) > 0, out
 	return s
 }
 
@@ -558,9 +559,11 @@ func (f *faultyForge) stalls(repo string, at time.Time) bool {
 func (f *faultyForge) assertShown() {
 	f.Helper()
 	slack := testenv.Soak(3*time.Second, time.Second) // for a busy machine
-	var hidden []string
-	shown := 0
+	var hidden []string                               // one sample of each push
+	shown, all := 0, 0
 	for _, w := range f.waits() {
+		one := ""
+
 		if w.given.Sub(w.at) < 2*slack {
 			continue
 		}
@@ -572,9 +575,13 @@ func (f *faultyForge) assertShown() {
 			case f.stalls(w.repo, s.at): // that is no failure
 			case s.at.After(f.due(w.forgePush, w.app, s.at, w.receipts)): // nor is a turn that is near
 			default:
-				hidden = append(hidden, fmt.Sprintf("%s: the push of %s to %s of %s for %s, given at %s, after %s", clock(s.at), clock(w.at), w.ref, w.repo, w.app,
-					clock(w.given), f.faultsUntil(w)))
+				all++
+				one = fmt.Sprintf("%s: the push of %s to %s of %s for %s, given at %s, after %s: %s", clock(s.at), clock(w.at), w.ref, w.repo, w.app,
+					clock(w.given), f.faultsUntil(w), s.status)
 			}
+		}
+		if one != "" {
+			hidden = append(hidden, one)
 		}
 	}
 	f.Logf("%d samples show why a push is late", shown)
@@ -582,7 +589,7 @@ func (f *faultyForge) assertShown() {
 		f.Error("no sample shows a failure, so the test proves nothing")
 	}
 	if len(hidden) > 0 {
-		f.Errorf("%d samples show no failure: %q", len(hidden), hidden[:min(10, len(hidden))])
+		f.Errorf("%d samples of %d pushes show no failure: %s", all, len(hidden), strings.Join(hidden[:min(10, len(hidden))], "\n"))
 	}
 }
 
