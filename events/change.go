@@ -48,27 +48,31 @@ const (
 )
 
 // Change is a request to bring one repository up to date. Only [ParseChange] and [NewChange] return a validated Change.
+// Its JSON is a CloudEvents document, whose data the fields after the first four are.
 type Change struct {
-	ID     string     // identity of the change, the same on every retry; at most 255 bytes
-	Type   ChangeType // kind of change
-	Source string     // publisher, such as "/lockstep/cli" or "/hooks/github"
-	Time   time.Time  // when the publisher requested it; zero if unknown
+	ID     string     `json:"-"` // identity of the change, the same on every retry; at most 255 bytes
+	Type   ChangeType `json:"-"` // kind of change
+	Source string     `json:"-"` // publisher, such as "/lockstep/cli" or "/hooks/github"
+	Time   time.Time  `json:"-"` // when the publisher requested it; zero if unknown
 
-	Repo       RepoPath   // path of the clone
-	URL        string     // remote, http, https or ssh, without credentials; the new URL if Type is ChangeMoved
-	To         RepoPath   // new path, for ChangeMoved only
-	Ref        Ref        // zero for the remote's default branch, or for the whole repository if Type is ChangeRemoved
-	App        string     // app that requested the change; optional
-	Credential string     // name of the credential to use; optional
-	Before     string     // commit the ref named before; empty if unknown
-	After      string     // commit the ref names now; empty if unknown
-	Pin        bool       // publish After under the ref's name, whatever the ref names now
-	Force      bool       // remove the clone even if the remote still has the repository
-	Depth      Depth      // history to keep; the deepest request of all apps wins
-	Submodules Submodules // whether the tree has the files of its submodules, if no watch of the ref is stricter
-	OnBusy     BusyPolicy // what to do when another job holds the repository
-	Watched    bool       // drop the change if App no longer watches the repository
-	Foreign    bool       // URL comes from a webhook's payload, not from the operator
+	Repo RepoPath `json:"repo"` // path of the clone
+	// remote, http, https or ssh, without credentials; the new URL if Type is ChangeMoved
+	URL string   `json:"url,omitempty"`
+	To  RepoPath `json:"to,omitzero"` // new path, for ChangeMoved only
+	// zero for the remote's default branch, or for the whole repository if Type is ChangeRemoved
+	Ref        Ref        `json:"ref,omitzero"`
+	App        string     `json:"app,omitempty"`        // app that requested the change; optional
+	Credential string     `json:"credential,omitempty"` // name of the credential to use; optional
+	Before     string     `json:"before,omitempty"`     // commit the ref named before; empty if unknown
+	After      string     `json:"after,omitempty"`      // commit the ref names now; empty if unknown
+	Force      bool       `json:"force,omitempty"`      // remove the clone even if the remote still has the repository
+	Depth      Depth      `json:"depth,omitempty"`      // history to keep; the deepest request of all apps wins
+	OnBusy     BusyPolicy `json:"on_busy,omitempty"`    // what to do when another job holds the repository
+	Watched    bool       `json:"watched,omitempty"`    // drop the change if App no longer watches the repository
+	Pin        bool       `json:"pin,omitempty"`        // publish After under the ref's name, whatever the ref names now
+	Foreign    bool       `json:"foreign,omitempty"`    // URL comes from a webhook's payload, not from the operator
+	// whether the tree has the files of its submodules, if no watch of the ref is stricter
+	Submodules Submodules `json:"submodules,omitempty"`
 }
 
 // NewChange fills in defaults (random ID, type, source, time, repository path derived from the URL, busy policy),

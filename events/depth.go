@@ -47,8 +47,10 @@ func (d Depth) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText parses with [ParseDepth].
 func (d *Depth) UnmarshalText(text []byte) (err error) {
-	*d, err = ParseDepth(string(text))
-	return err
+	if *d, err = ParseDepth(string(text)); err != nil {
+		return fmt.Errorf("depth: %w", err)
+	}
+	return nil
 }
 
 // Covers reports whether a clone of depth d contains at least the history of depth other.
@@ -84,6 +86,12 @@ func ParseSubmodules(text string) (Submodules, error) {
 		return s, nil
 	}
 	return SubmodulesOff, fmt.Errorf("submodules %s: want off, best-effort or required", quote(text))
+}
+
+// UnmarshalText parses with [ParseSubmodules].
+func (s *Submodules) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSubmodules(string(text))
+	return err
 }
 
 // Or returns the stricter of two values.

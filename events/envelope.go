@@ -32,83 +32,28 @@ type envelope[T any] struct {
 	Data            T      `json:"data"`
 }
 
-type changeData struct {
-	Repo       RepoPath   `json:"repo"`
-	URL        string     `json:"url,omitempty"`
-	To         RepoPath   `json:"to,omitzero"`
-	Ref        string     `json:"ref,omitempty"`
-	App        string     `json:"app,omitempty"`
-	Credential string     `json:"credential,omitempty"`
-	Before     string     `json:"before,omitempty"`
-	After      string     `json:"after,omitempty"`
-	Force      bool       `json:"force,omitempty"`
-	Depth      string     `json:"depth,omitempty"`
-	OnBusy     BusyPolicy `json:"on_busy,omitempty"`
-	Watched    bool       `json:"watched,omitempty"`
-	Pin        bool       `json:"pin,omitempty"`
-	Foreign    bool       `json:"foreign,omitempty"`
-	Submodules Submodules `json:"submodules,omitempty"`
-}
-
-type resultData struct {
-	Repo       RepoPath `json:"repo"`
-	App        string   `json:"app,omitempty"`
-	Ref        Ref      `json:"ref"`
-	Deliveries []string `json:"deliveries,omitempty"`
-	Attempts   int      `json:"attempts,omitempty"`
-	TookMS     int64    `json:"took_ms"`
-	Fence      uint64   `json:"fence,omitempty"`
-	Before     string   `json:"before,omitempty"`
-	After      string   `json:"after,omitempty"`
-	Path       string   `json:"path,omitempty"`
-	Tree       string   `json:"tree,omitempty"`
-	Files      []File   `json:"files,omitempty"`
-	Full       bool     `json:"full,omitempty"`
-	Truncated  bool     `json:"truncated,omitempty"`
-	Until      string   `json:"until,omitempty"`
-	Class      Class    `json:"class,omitempty"`
-	Error      string   `json:"error,omitempty"`
-	Retryable  bool     `json:"retryable,omitempty"`
-	To         RepoPath `json:"to,omitzero"`
-	Due        int      `json:"due,omitempty"`
-	LeftOut    int      `json:"left_out,omitempty"`
-
-	Forced       bool          `json:"forced,omitempty"`
-	Verification *Verification `json:"verification,omitempty"`
-
-	Missing []MissingSubmodule `json:"missing_submodules,omitempty"`
-	Views   *ViewCounts        `json:"views,omitempty"`
-	View    string             `json:"view,omitempty"`
-	Subtree string             `json:"subtree,omitempty"`
-	Commit  string             `json:"commit,omitempty"`
-}
+// The data of a document: the types without their methods.
+type (
+	changeData Change
+	resultData Result
+)
 
 // MarshalJSON encodes the change as a CloudEvents document.
 func (c Change) MarshalJSON() ([]byte, error) {
 	return json.Marshal(envelope[changeData]{
 		SpecVersion: specVersion, ID: c.ID, Source: c.Source, Type: string(c.Type),
 		Subject: c.Repo.String(), Time: formatTime(c.Time), DataContentType: contentJSON,
-		Data: changeData{
-			Repo: c.Repo, URL: c.URL, To: c.To, Ref: c.Ref.String(), App: c.App, Credential: c.Credential,
-			Before: c.Before, After: c.After, Force: c.Force, Depth: c.Depth.String(), OnBusy: c.OnBusy,
-			Watched: c.Watched, Foreign: c.Foreign, Pin: c.Pin, Submodules: c.Submodules,
-		},
+		Data: changeData(c),
 	})
 }
 
 // MarshalJSON encodes the result as a CloudEvents document.
 func (r Result) MarshalJSON() ([]byte, error) {
+	r.Took /= time.Millisecond // a number of ms in the document
 	return json.Marshal(envelope[resultData]{
 		SpecVersion: specVersion, ID: r.ID, Source: r.Source, Type: string(r.Type),
 		Subject: r.Repo.String(), Time: formatTime(r.Time), DataContentType: contentJSON,
-		Data: resultData{
-			Repo: r.Repo, App: r.App, Ref: r.Ref, Deliveries: r.Deliveries, Attempts: r.Attempts,
-			TookMS: r.Took.Milliseconds(), Fence: r.Fence, Before: r.Before, After: r.After,
-			Path: r.Path, Tree: r.Tree, Files: r.Files, Full: r.Full, Truncated: r.Truncated, Until: r.Until,
-			Class: r.Class, Error: r.Error, Retryable: r.Retryable, To: r.To, Due: r.Due, LeftOut: r.LeftOut,
-			Forced: r.Forced, Verification: r.Verification, Missing: r.Missing, Views: r.Views, View: r.View,
-			Subtree: r.Subtree, Commit: r.Commit,
-		},
+		Data: resultData(r),
 	})
 }
 
@@ -161,38 +106,20 @@ func parseCloudEvent(document []byte) (Change, error) {
 	if err := doc.check(); err != nil {
 		return Change{}, err
 	}
-	ref, err := ParseRef(doc.Data.Ref)
-	if err != nil {
-		return Change{}, err
-	}
 	at, err := parseTime(doc.Time)
-	if err != nil {
-		return Change{}, err
-	}
-	d := doc.Data
-	depth, err := ParseDepth(d.Depth)
-	if err != nil {
-		return Change{}, fmt.Errorf("depth: %w", err)
-	}
-	if d.Submodules, err = ParseSubmodules(string(d.Submodules)); err != nil {
-		return Change{}, err
-	}
-	return Change{
-		ID: doc.ID, Type: ChangeType(doc.Type), Source: doc.Source, Time: at,
-		Repo: d.Repo, URL: d.URL, To: d.To, Ref: ref, App: d.App, Credential: d.Credential,
-		Before: d.Before, After: d.After, Force: d.Force, Depth: depth, OnBusy: d.OnBusy,
-		Watched: d.Watched, Foreign: d.Foreign, Pin: d.Pin, Submodules: d.Submodules,
-	}, nil
+	c := Change(doc.Data)
+	c.ID, c.Type, c.Source, c.Time = doc.ID, ChangeType(doc.Type), doc.Source, at
+	return c, err
 }
 
 func parsePlain(document []byte) (Change, error) {
 	var f struct {
 		ID         string     `json:"id"`
 		Type       string     `json:"type"`
-		Repo       string     `json:"repo"`
+		Repo       RepoPath   `json:"repo"`
 		URL        string     `json:"url"`
 		To         RepoPath   `json:"to"`
-		Ref        string     `json:"ref"`
+		Ref        Ref        `json:"ref"`
 		App        string     `json:"app"`
 		Credential string     `json:"credential"`
 		Before     string     `json:"before"`
@@ -201,34 +128,26 @@ func parsePlain(document []byte) (Change, error) {
 		Force      string     `json:"force"`
 		Depth      Depth      `json:"depth"`
 		OnBusy     BusyPolicy `json:"on_busy"`
-		Submodules string     `json:"submodules"`
+		Submodules Submodules `json:"submodules"`
 	}
 	if err := decode(document, &f); err != nil {
 		return Change{}, err
 	}
 	c := Change{
-		ID: f.ID, Type: plainType(f.Type), Source: "/lockstep/plain", URL: f.URL, To: f.To, App: f.App,
-		Credential: f.Credential, Before: f.Before, After: f.After, Depth: f.Depth, OnBusy: f.OnBusy,
+		ID: f.ID, Type: plainType(f.Type), Source: "/lockstep/plain", Repo: f.Repo, URL: f.URL, To: f.To, Ref: f.Ref,
+		App: f.App, Credential: f.Credential, Before: f.Before, After: f.After, Depth: f.Depth, OnBusy: f.OnBusy,
+		Submodules: f.Submodules,
 	}
 	var err error
-	if f.Repo != "" {
-		c.Repo, err = ParseRepoPath(f.Repo)
-	} else if f.URL != "" && c.Type != ChangeMoved { // the url of a move is the new one
-		c.Repo, err = RepoPathFromURL(f.URL)
-	}
-	if err != nil {
-		return Change{}, err
-	}
-	if c.Ref, err = ParseRef(f.Ref); err != nil {
-		return Change{}, err
+	if c.Repo.IsZero() && f.URL != "" && c.Type != ChangeMoved { // the url of a move is the new one
+		if c.Repo, err = RepoPathFromURL(f.URL); err != nil {
+			return Change{}, err
+		}
 	}
 	if c.Force, err = parseBool("force", f.Force); err != nil {
 		return Change{}, err
 	}
-	if c.Pin, err = parseBool("pin", f.Pin); err != nil {
-		return Change{}, err
-	}
-	c.Submodules, err = ParseSubmodules(f.Submodules)
+	c.Pin, err = parseBool("pin", f.Pin)
 	return c, err
 }
 
@@ -286,26 +205,20 @@ func parseResult(document []byte) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	d := doc.Data
-	if err := d.check(); err != nil {
+	if err := doc.Data.check(); err != nil {
 		return Result{}, err
 	}
-	return Result{
-		ID: doc.ID, Type: ResultType(doc.Type), Source: doc.Source, Time: at,
-		Repo: d.Repo, App: d.App, Ref: d.Ref, Deliveries: d.Deliveries, Attempts: d.Attempts,
-		Took: time.Duration(d.TookMS) * time.Millisecond, Fence: d.Fence, Before: d.Before, After: d.After,
-		Path: d.Path, Tree: d.Tree, Files: d.Files, Full: d.Full, Truncated: d.Truncated, Until: d.Until,
-		Class: d.Class, Error: d.Error, Retryable: d.Retryable, To: d.To, Due: d.Due, LeftOut: d.LeftOut,
-		Forced: d.Forced, Verification: d.Verification, Missing: d.Missing, Views: d.Views, View: d.View,
-		Subtree: d.Subtree, Commit: d.Commit,
-	}, nil
+	r := Result(doc.Data)
+	r.ID, r.Type, r.Source, r.Time = doc.ID, ResultType(doc.Type), doc.Source, at
+	r.Took *= time.Millisecond
+	return r, nil
 }
 
 func (d resultData) check() error {
 	switch {
 	case d.Repo.IsZero():
 		return errors.New("repo is missing")
-	case d.TookMS < 0 || d.TookMS > math.MaxInt64/int64(time.Millisecond):
+	case d.Took < 0 || d.Took > math.MaxInt64/time.Millisecond:
 		return errors.New("took_ms is out of range")
 	case d.Path != "" && !fs.ValidPath(d.Path), d.Tree != "" && !fs.ValidPath(d.Tree):
 		return errors.New("path or tree is not a path below the root")

@@ -93,7 +93,9 @@ func WithScope(err error, s Scope) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Disposition: DispositionOf(err), Scope: s, Class: ClassOf(err), RetryAfter: RetryAfter(err), Err: err}
+	e := faultOf(err)
+	e.Scope, e.Err = s, err
+	return &e
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -112,47 +114,30 @@ type Fault interface {
 	Fault() (disposition, scope, class string, retryAfter time.Duration)
 }
 
-// DispositionOf returns the disposition of the outermost [Fault] in err's chain, or [Retryable] if there is none.
-func DispositionOf(err error) Disposition {
+// faultOf returns the values of the outermost [Fault] in err's chain, or those of an error without one.
+func faultOf(err error) (e Error) {
 	f, ok := errors.AsType[Fault](err)
 	if !ok {
-		return Retryable
+		return Error{Class: ClassInternal}
 	}
-	text, _, _, _ := f.Fault()
+	disposition, scope, class, after := f.Fault()
 	for _, d := range []Disposition{Contention, Permanent, Malformed} {
-		if d.String() == text {
-			return d
+		if d.String() == disposition {
+			e.Disposition = d
 		}
 	}
-	return Retryable
+	e.Scope, e.Class, e.RetryAfter = Scope(scope), Class(class), after
+	return e
 }
+
+// DispositionOf returns the disposition of the outermost [Fault] in err's chain, or [Retryable] if there is none.
+func DispositionOf(err error) Disposition { return faultOf(err).Disposition }
 
 // ClassOf returns the class of the outermost [Fault] in err's chain, or [ClassInternal] if there is none.
-func ClassOf(err error) Class {
-	f, ok := errors.AsType[Fault](err)
-	if !ok {
-		return ClassInternal
-	}
-	_, _, class, _ := f.Fault()
-	return Class(class)
-}
+func ClassOf(err error) Class { return faultOf(err).Class }
 
 // ScopeOf returns the scope of the outermost [Fault] in err's chain, or [ScopeChange] if that has none.
-func ScopeOf(err error) Scope {
-	f, ok := errors.AsType[Fault](err)
-	if !ok {
-		return ScopeChange
-	}
-	_, scope, _, _ := f.Fault()
-	return Scope(scope)
-}
+func ScopeOf(err error) Scope { return faultOf(err).Scope }
 
 // RetryAfter returns the delay that the outermost [Fault] in err's chain requests, or 0 for the usual backoff.
-func RetryAfter(err error) time.Duration {
-	f, ok := errors.AsType[Fault](err)
-	if !ok {
-		return 0
-	}
-	_, _, _, after := f.Fault()
-	return after
-}
+func RetryAfter(err error) time.Duration { return faultOf(err).RetryAfter }

@@ -88,64 +88,69 @@ type ViewCounts struct {
 	Unchanged int `json:"unchanged"`
 }
 
-// Result is the outcome of a [Change].
+// Result is the outcome of a [Change]. Its JSON is a CloudEvents document, whose data the fields after the first four
+// are.
 type Result struct {
 	// ID names one content: a result of another commit, or of a tree that was published again, has another ID. It is the
 	// same for every attempt at the same stream entry that ends with the same tree.
-	ID     string
-	Type   ResultType // kind of outcome
-	Source string     // worker, such as "/lockstep/worker/w1"
-	Time   time.Time  // when the change was settled
+	ID     string     `json:"-"`
+	Type   ResultType `json:"-"` // kind of outcome
+	Source string     `json:"-"` // worker, such as "/lockstep/worker/w1"
+	Time   time.Time  `json:"-"` // when the change was settled
 
-	Repo       RepoPath      // path of the clone
-	App        string        // app that requested the change
-	Ref        Ref           // resolved ref; never zero in a synced result
-	Deliveries []string      // IDs of the changes that this result answers
-	Attempts   int           // number of attempts, including this one
-	Took       time.Duration // duration of the work, in whole milliseconds
-	Fence      uint64        // fence of the lease
+	Repo       RepoPath      `json:"repo"`                 // path of the clone
+	App        string        `json:"app,omitempty"`        // app that requested the change
+	Ref        Ref           `json:"ref"`                  // resolved ref; never zero in a synced result
+	Deliveries []string      `json:"deliveries,omitempty"` // IDs of the changes that this result answers
+	Attempts   int           `json:"attempts,omitempty"`   // number of attempts, including this one
+	Took       time.Duration `json:"took_ms"`              // duration of the work, in whole milliseconds
+	Fence      uint64        `json:"fence,omitempty"`      // fence of the lease
 
 	// Synced and view results only. For a view, Before is the commit of the app's previous result for it, and
 	// Files are the view's.
-	Before string // commit of this app's previous result for this ref; empty the first time
-	After  string // commit now published; equal to Before if nothing changed, see Unchanged
-	Path   string // published name, relative to the root; for a view, the name of its tree if it has one
-	Tree   string // immutable tree behind it, relative to the root
-	Files  []File // files that changed from Before to After
+	Before string `json:"before,omitempty"` // commit of this app's previous result for this ref; empty the first time
+	After  string `json:"after,omitempty"`  // commit now published; equal to Before if nothing changed, see Unchanged
+	// published name, relative to the root; for a view, the name of its tree if it has one
+	Path  string `json:"path,omitempty"`
+	Tree  string `json:"tree,omitempty"`  // immutable tree behind it, relative to the root
+	Files []File `json:"files,omitempty"` // files that changed from Before to After
 	// Before is no longer available, its tree was altered or damaged, or the app may have received other commits
 	// since, because Redis has lost data: Files lists the whole tree
-	Full      bool
-	Truncated bool   // Files is incomplete
-	Until     string // last entry of the changes stream when the remote was asked: the result covers changes up to it
+	Full      bool `json:"full,omitempty"`
+	Truncated bool `json:"truncated,omitempty"` // Files is incomplete
+	// last entry of the changes stream when the remote was asked: the result covers changes up to it
+	Until string `json:"until,omitempty"`
+
+	// Failed results only.
+	Class     Class  `json:"class,omitempty"`     // kind of fault
+	Error     string `json:"error,omitempty"`     // one line: what failed and what to do; never contains a secret
+	Retryable bool   `json:"retryable,omitempty"` // a retry might succeed, but attempts ran out
+
+	To      RepoPath `json:"to,omitzero"`        // moved results: the new path
+	Due     int      `json:"due,omitempty"`      // polled results: number of changes requested
+	LeftOut int      `json:"left_out,omitempty"` // polled results: number of refs that patterns match, but do not keep
 
 	// Forced reports that history was rewritten: After does not descend from Before or, in a failed result,
 	// the refused commit does not descend from one that was published. It is false if the clone's history is
 	// too short to tell.
-	Forced bool
+	Forced bool `json:"forced,omitempty"`
 
 	// Verification says who signed what Ref names, or why it is not verified. It is nil unless the app's
 	// watch asks for it, or the result failed because of it.
-	Verification *Verification
+	Verification *Verification `json:"verification,omitempty"`
 
 	// Missing lists submodules whose folders are empty because they could not be fetched; at most 100 of
 	// them, and for a view those in it. A watch that asks for submodules with best-effort accepts that.
-	Missing []MissingSubmodule
+	Missing []MissingSubmodule `json:"missing_submodules,omitempty"`
 
-	Views *ViewCounts // synced results only: of the app's views of Ref; nil if it has none
+	// synced results only: of the app's views of Ref; nil if it has none
+	Views *ViewCounts `json:"views,omitempty"`
 
 	// View results only. The view's files are in Tree, among others unless the watch asks for trees of views.
-	View    string // its name
-	Subtree string // ID of the tree object with only the view's files
+	View    string `json:"view,omitempty"`    // its name
+	Subtree string `json:"subtree,omitempty"` // ID of the tree object with only the view's files
 
-	// Failed results only.
-	Class     Class  // kind of fault
-	Error     string // one line: what failed and what to do; never contains a secret
-	Retryable bool   // a retry might succeed, but attempts ran out
-
-	To      RepoPath // moved results: the new path
-	Due     int      // polled results: number of changes requested
-	LeftOut int      // polled results: number of refs that patterns match, but do not keep
-	Commit  string   // purged results: hash of the commit to delete, with its descendants
+	Commit string `json:"commit,omitempty"` // purged results: hash of the commit to delete, with its descendants
 }
 
 // Entry returns the ID of the stream entry whose change the result answers, or "" if it answers none. The ID of the

@@ -64,7 +64,6 @@ func (b Backoff) Wrap(next Handler) Handler {
 			return Outcome{}, redisError(err)
 		}
 		job.Known = known
-		before := known.TroubleText()
 		if !isForcedRemoval(job.Change) && known.CircuitAt(job.now()).Phase() == state.CircuitHalfOpen {
 			b.Observe(state.CircuitHalfOpen)
 		}
@@ -72,7 +71,7 @@ func (b Backoff) Wrap(next Handler) Handler {
 		if err != nil {
 			return Outcome{}, b.failed(ctx, job, err)
 		}
-		return b.worked(ctx, job, before, outcome), nil
+		return b.worked(ctx, job, outcome), nil
 	}
 }
 
@@ -236,8 +235,8 @@ func (b Backoff) record(ctx context.Context, job Job, t state.Trouble) error {
 }
 
 // worked adds the end of the troubles that an outcome disproves. An outcome without state, such as that of an
-// outdated change, proves nothing, unless it is that of a poll. before is the value of their field at first.
-func (b Backoff) worked(ctx context.Context, job Job, before string, outcome Outcome) Outcome {
+// outdated change, proves nothing, unless it is that of a poll.
+func (b Backoff) worked(ctx context.Context, job Job, outcome Outcome) Outcome {
 	if len(outcome.State) == 0 && outcome.Result.Type != events.ResultPolled {
 		return outcome
 	}
@@ -255,14 +254,13 @@ func (b Backoff) worked(ctx context.Context, job Job, before string, outcome Out
 		_ = b.record(ctx, job, troubleOf(job, events.ScopeChange, refusal))
 		return outcome
 	}
-	return outcome.withoutTroubles(job.Known, before, disproved(job.Change, outcome.Result))
+	return outcome.withoutTroubles(job.Known, disproved(job.Change, outcome.Result))
 }
 
-// withoutTroubles adds to an outcome the removal of the troubles that match from a state. before is the value of
-// their field at first.
-func (o Outcome) withoutTroubles(known state.Repo, before string, match func(state.Trouble) bool) Outcome {
+// withoutTroubles adds to an outcome the removal of the troubles that match from a state.
+func (o Outcome) withoutTroubles(known state.Repo, match func(state.Trouble) bool) Outcome {
 	known.Forget(match)
-	set, drop := known.TroubleFields(before)
+	set, drop := known.TroubleFields()
 	if len(set) > 0 {
 		maps.Copy(set, o.State)
 		o.State = set

@@ -149,7 +149,7 @@ func (c *coverage) covers(ctx context.Context, other Job) (Outcome, bool) {
 		c.chain.settles(&outcome, other, c.answer.Commit)
 	}
 	outcome.Result = covered
-	return outcome.withoutTroubles(c.known, c.known.TroubleText(), disproved(change, covered)), true
+	return outcome.withoutTroubles(c.known, disproved(change, covered)), true
 }
 
 // answersApp reports whether the result of the sync is also that of another app's job.

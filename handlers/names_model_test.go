@@ -692,8 +692,8 @@ func (m *namesModel) checkState() {
 	m.t.Helper()
 	known := testenv.Must(m.states.Load(m.t.Context(), m.repo()))(m.t)
 	known.Forget(func(t state.Trouble) bool { return t.Ref == "refs/heads/hand" && t.App == "" }) // what was requested by hand
-	if text := known.TroubleText(); strings.Contains(text, "scope") {
-		m.t.Errorf("the repository is failing: %s", text)
+	if failing := scoped(known); len(failing) > 0 {
+		m.t.Errorf("the repository is failing: %+v", failing)
 	}
 	published, _, err := m.handlers.Volume.Published(m.repo())
 	must(m.t, err)

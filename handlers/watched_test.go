@@ -503,7 +503,7 @@ func TestAppsThatLeaveTakeTheirFieldsAlong(t *testing.T) {
 	w.watch("stays", "")
 	w.due("10-0")
 	fields := func() []string {
-		all := testenv.Must(w.states.Fields(t.Context(), w.repo()))(t)
+		all := w.redis.HGetAll(t.Context(), events.DefaultNamespace.Repo(w.repo())).Val()
 		maps.DeleteFunc(all, func(name, _ string) bool { return strings.HasPrefix(name, "chain:") }) // one per ref
 		return slices.Sorted(maps.Keys(all))
 	}

@@ -2,7 +2,6 @@ package locking
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -27,24 +26,13 @@ const (
 	renewalBatch = 200 // maximum leases per script call, which bounds how long it blocks Redis
 )
 
-// Redis is the client interface that a Locker needs. Every [redis.UniversalClient] implements it. The client
-// should not retry by itself (MaxRetries: -1), because retries hide from the Locker how long Redis has been
-// unavailable. It should honour deadlines (ContextTimeoutEnabled), or an unresponsive Redis keeps Acquire
-// waiting longer than Request.Wait.
-type Redis interface {
-	redis.Scripter
-	Subscriber
-}
-
-// Subscriber opens subscriptions.
-type Subscriber interface {
-	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
-}
-
 // Config configures a Locker. Only Redis is required.
 type Config struct {
-	Redis  Redis      // runs the scripts; never closed by the Locker
-	PubSub Subscriber // opens the Locker's one subscription; defaults to Redis; never closed by the Locker
+	// Redis runs the scripts. The client should not retry by itself (MaxRetries: -1), because retries hide from the
+	// Locker how long Redis has been unavailable. It should honour deadlines (ContextTimeoutEnabled), or an unresponsive
+	// Redis keeps Acquire waiting longer than Request.Wait. It is never closed by the Locker.
+	Redis  redis.UniversalClient
+	PubSub redis.UniversalClient // opens the Locker's one subscription; defaults to Redis; never closed by the Locker
 
 	// Prefix is the prefix of every key and channel: the lease of "k" is the hash Prefix+"k", its waiters are in
 	// Prefix+"k:queue" and Prefix+"k:waiters". On Cluster it must contain a hash tag. The default is "{lock}:".

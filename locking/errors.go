@@ -10,8 +10,8 @@ var (
 	// ErrTimeout: others held the key for the whole wait. It is safe to try again later. The error is a *TimeoutError.
 	ErrTimeout = errors.New("lock timeout")
 
-	// ErrHeld: the key is held, and the request's policy is Skip. The error is a *HeldError.
-	ErrHeld = errors.New("lock is held")
+	// ErrHeld: the key is held, and the request's policy is Skip or Yield.
+	ErrHeld = errors.New("is held")
 
 	// ErrLost: another request has owned the lease since, or it was released by force.
 	ErrLost = errors.New("lease lost")
@@ -49,14 +49,5 @@ func (e *TimeoutError) Error() string {
 // Is reports whether target is ErrTimeout.
 func (e *TimeoutError) Is(target error) bool { return target == ErrTimeout }
 
-// HeldError describes a request that was skipped. It is an ErrHeld.
-type HeldError struct {
-	Key    string
-	Holder Holder
-}
-
-// Error returns a message such as: acme/widgets is held by job 37 (worker w1, sync).
-func (e *HeldError) Error() string { return fmt.Sprintf("%s is held by %s", e.Key, e.Holder) }
-
-// Is reports whether target is ErrHeld.
-func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+// heldBy returns the error of a request that was skipped, such as: acme/widgets is held by job 37 (worker w1, sync).
+func heldBy(key string, holder Holder) error { return fmt.Errorf("%s %w by %s", key, ErrHeld, holder) }

@@ -100,7 +100,7 @@ func throughHangs(t *testing.T, term, outage time.Duration, times int) {
 // slow is a Redis that runs each call of a script only after delay, even if its caller has given up, and publishes its
 // replies.
 type slow struct {
-	locking.Redis
+	redis.UniversalClient
 	hash    string
 	delay   atomic.Int64
 	replies chan *redis.Cmd
@@ -111,12 +111,12 @@ type slow struct {
 func (s *slow) EvalSha(ctx context.Context, hash string, keys []string, args ...any) *redis.Cmd {
 	delay := time.Duration(s.delay.Load())
 	if hash != s.hash || delay == 0 {
-		return s.Redis.EvalSha(ctx, hash, keys, args...)
+		return s.UniversalClient.EvalSha(ctx, hash, keys, args...)
 	}
 	s.calls.Go(func() {
 		select {
 		case <-time.After(delay):
-			s.replies <- s.Redis.EvalSha(context.WithoutCancel(ctx), hash, keys, args...)
+			s.replies <- s.UniversalClient.EvalSha(context.WithoutCancel(ctx), hash, keys, args...)
 		case <-s.done:
 		}
 	})
@@ -135,7 +135,7 @@ func startSlow(t *testing.T, server *redistest.Server, hash string) (process, *s
 		late.calls.Wait()
 	})
 	p := start(t, server, "w1", func(cfg *locking.Config) {
-		late.Redis = cfg.Redis
+		late.UniversalClient = cfg.Redis
 		cfg.Redis = late
 	})
 	release(t, must(t, p, "other", "1")) // tells Redis' clock

@@ -41,7 +41,7 @@ type process struct {
 // start opens a Locker named worker with its own client, and closes it at the end of the test.
 func start(t testing.TB, server *redistest.Server, worker string, change ...func(*locking.Config)) process {
 	t.Helper()
-	p := process{log: newRecorder(), calls: &tap{Redis: server.Client()}}
+	p := process{log: newRecorder(), calls: &tap{UniversalClient: server.Client()}}
 	cfg := locking.Config{
 		Redis: p.calls, PubSub: server.Client(), Prefix: prefix, Worker: worker,
 		Lease: 2 * time.Second, Wait: 20 * time.Second, Log: slog.New(p.log),
@@ -157,7 +157,7 @@ func wantErr(t testing.TB, err, want error) {
 
 // tap counts the script calls of a client, and can delay them or lose their replies.
 type tap struct {
-	locking.Redis
+	redis.UniversalClient
 	mu     sync.Mutex
 	calls  map[string]int
 	keys   int
@@ -174,17 +174,17 @@ func (c *tap) EvalSha(ctx context.Context, hash string, keys []string, args ...a
 		before(hash, keys)
 	}
 	if after != nil {
-		cmd := c.Redis.EvalSha(ctx, hash, keys, args...)
+		cmd := c.UniversalClient.EvalSha(ctx, hash, keys, args...)
 		if cmd.Err() == nil {
 			after(hash)
 		}
 		return c.note(cmd, hash, keys)
 	}
-	return c.note(c.Redis.EvalSha(ctx, hash, keys, args...), hash, keys)
+	return c.note(c.UniversalClient.EvalSha(ctx, hash, keys, args...), hash, keys)
 }
 
 func (c *tap) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
-	return c.note(c.Redis.Eval(ctx, script, keys, args...), redis.NewScript(script).Hash(), keys)
+	return c.note(c.UniversalClient.Eval(ctx, script, keys, args...), redis.NewScript(script).Hash(), keys)
 }
 
 func (c *tap) note(cmd *redis.Cmd, hash string, keys []string) *redis.Cmd {

@@ -23,31 +23,20 @@ const (
 	statusBatch = 100 // locks per request
 )
 
-// InspectorConfig configures an Inspector. Only Redis is required.
-type InspectorConfig struct {
-	Redis  redis.UniversalClient // never closed by the Inspector
-	Prefix string                // prefix of the Lockers; default "{lock}:"
-
-	// Delay is how long a lease released by force stays unavailable, so that its holder can notice;
-	// default 2 s. Only the fence protects against a holder that does not notice.
-	Delay time.Duration
-}
+// forcedDelay is how long a lease released by force stays unavailable, so that its holder can notice. Only the fence
+// protects against a holder that does not notice.
+const forcedDelay = 2 * time.Second
 
 // Inspector shows holders and waiters of all Lockers with its prefix, and releases leases by force. It
 // holds no leases itself. It is safe for concurrent use.
-type Inspector struct{ cfg InspectorConfig }
+type Inspector struct {
+	redis  redis.UniversalClient
+	prefix string
+}
 
-// NewInspector returns an Inspector.
-func NewInspector(cfg InspectorConfig) (*Inspector, error) {
-	cfg.Prefix = cmp.Or(cfg.Prefix, "{lock}:")
-	cfg.Delay = cmp.Or(cfg.Delay, 2*time.Second)
-	switch {
-	case cfg.Redis == nil:
-		return nil, errors.New("locking: InspectorConfig.Redis is required")
-	case cfg.Delay < 0:
-		return nil, fmt.Errorf("locking: InspectorConfig.Delay is %v; must not be negative", cfg.Delay)
-	}
-	return &Inspector{cfg}, nil
+// NewInspector returns an Inspector of the Lockers with a prefix, by default "{lock}:". The client is never closed.
+func NewInspector(client redis.UniversalClient, prefix string) *Inspector {
+	return &Inspector{client, cmp.Or(prefix, "{lock}:")}
 }
 
 // Status is the state of a lock at one moment.
@@ -64,27 +53,21 @@ type Waiter struct{ Worker, Job, Operation string }
 
 // Status reads the lock of key. A key that was never requested is not held.
 func (i *Inspector) Status(ctx context.Context, key string) (Status, error) {
-	return statusOf(key, statusScript.Run(ctx, i.cfg.Redis, statusKeys(i.cfg.Prefix+key), maxWaiters))
+	return statusOf(key, statusScript.Run(ctx, i.redis, statusKeys(i.prefix+key), maxWaiters))
 }
 
 // statuses reads many locks in one request, each at a slightly different moment.
 func (i *Inspector) statuses(ctx context.Context, locks []string) ([]Status, error) {
 	replies := make([]*redis.Cmd, len(locks))
-	pipe := i.cfg.Redis.Pipeline()
+	pipe := i.redis.Pipeline()
 	for n, lock := range locks {
-		replies[n] = statusScript.EvalSha(ctx, pipe, statusKeys(lock), maxWaiters)
+		replies[n] = statusScript.Eval(ctx, pipe, statusKeys(lock), maxWaiters)
 	}
 	_, _ = pipe.Exec(ctx) // each reply contains its own error
 	all := make([]Status, len(locks))
 	for n, lock := range locks {
-		key := strings.TrimPrefix(lock, i.cfg.Prefix)
 		var err error
-		if redis.HasErrorPrefix(replies[n].Err(), "NOSCRIPT") {
-			all[n], err = i.Status(ctx, key)
-		} else {
-			all[n], err = statusOf(key, replies[n])
-		}
-		if err != nil {
+		if all[n], err = statusOf(strings.TrimPrefix(lock, i.prefix), replies[n]); err != nil {
 			return nil, err
 		}
 	}
@@ -125,17 +108,11 @@ func statusOf(key string, cmd *redis.Cmd) (Status, error) {
 func (i *Inspector) List(ctx context.Context) ([]Status, error) {
 	var held []Status
 	err := i.scan(ctx, func(locks []string) error {
-		flags, err := heldScript.Run(ctx, i.cfg.Redis, locks).Int64Slice()
+		owned, err := i.owned(ctx, locks)
 		if err != nil {
 			return err
 		}
-		var out []string
-		for n, flag := range flags {
-			if flag == 1 {
-				out = append(out, locks[n])
-			}
-		}
-		for batch := range slices.Chunk(out, statusBatch) {
+		for batch := range slices.Chunk(owned, statusBatch) {
 			some, err := i.statuses(ctx, batch)
 			if err != nil {
 				return err
@@ -151,17 +128,37 @@ func (i *Inspector) List(ctx context.Context) ([]Status, error) {
 	return slices.CompactFunc(held, func(a, b Status) bool { return a.Key == b.Key }), nil // a scan may repeat keys
 }
 
+// owned returns those of many locks that have an owner, whose lease may have expired.
+func (i *Inspector) owned(ctx context.Context, locks []string) (owned []string, err error) {
+	replies := make([]*redis.StringCmd, len(locks))
+	_, _ = i.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for n, lock := range locks {
+			replies[n] = pipe.HGet(ctx, lock, "owner")
+		}
+		return nil // each reply has its own error
+	})
+	for n, reply := range replies {
+		switch err := reply.Err(); {
+		case err == nil:
+			owned = append(owned, locks[n])
+		case !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE"): // not a lock
+			return nil, err
+		}
+	}
+	return owned, nil
+}
+
 // scan calls fn with batches of keys that may be locks.
 func (i *Inspector) scan(ctx context.Context, fn func(locks []string) error) error {
-	var node redis.Cmdable = i.cfg.Redis
-	if cluster, ok := i.cfg.Redis.(*redis.ClusterClient); ok {
-		master, err := cluster.MasterForKey(ctx, i.cfg.Prefix) // the hash tag puts all keys on one master
+	var node redis.Cmdable = i.redis
+	if cluster, ok := i.redis.(*redis.ClusterClient); ok {
+		master, err := cluster.MasterForKey(ctx, i.prefix) // the hash tag puts all keys on one master
 		if err != nil {
 			return err
 		}
 		node = master
 	}
-	pattern := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(i.cfg.Prefix) + "*"
+	pattern := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(i.prefix) + "*"
 	for cursor := uint64(0); ; {
 		keys, next, err := node.Scan(ctx, cursor, pattern, scanBatch).Result()
 		if err != nil {
@@ -182,11 +179,11 @@ func (i *Inspector) scan(ctx context.Context, fn func(locks []string) error) err
 }
 
 // ForceRelease releases the lease with this fence and returns its former holder, whose context is cancelled with cause
-// ErrLost. After InspectorConfig.Delay the first waiter gets the lease, with a higher fence. ForceRelease returns
+// ErrLost. After two seconds the first waiter gets the lease, with a higher fence. ForceRelease returns
 // ErrNotHeld if the lease with that fence is not held any more.
 func (i *Inspector) ForceRelease(ctx context.Context, key string, fence uint64) (Holder, error) {
-	former, err := forceScript.Run(ctx, i.cfg.Redis, []string{i.cfg.Prefix + key},
-		strconv.FormatUint(fence, 10), i.cfg.Delay.Microseconds()).StringSlice()
+	former, err := forceScript.Run(ctx, i.redis, []string{i.prefix + key},
+		strconv.FormatUint(fence, 10), forcedDelay.Microseconds()).StringSlice()
 	switch {
 	case err != nil:
 		return Holder{}, fmt.Errorf("force release of %s: %w", key, err)

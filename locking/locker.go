@@ -57,7 +57,7 @@ func New(cfg Config) (*Locker, error) {
 // Acquire waits for the lease of req.Key, in order of arrival, for at most req.Wait. The caller must Release the lease.
 // The lease's context derives from ctx, but the lease stays held after ctx is done, until it is released.
 //
-// Acquire returns a *TimeoutError, a *HeldError, ErrBadRequest, ErrClosed, ErrUnavailable or the cause of ctx's
+// Acquire returns a *TimeoutError, ErrHeld, ErrBadRequest, ErrClosed, ErrUnavailable or the cause of ctx's
 // cancellation. When ctx is done it first waits up to 2 s for a pending call to Redis. A failed request leaves nothing
 // behind in Redis.
 func (l *Locker) Acquire(ctx context.Context, req Request) (*Lease, error) {

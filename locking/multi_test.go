@@ -70,7 +70,7 @@ func TestLosingOneOfSeveralLeasesCancelsTheWork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := inspector(t, server, time.Millisecond).ForceRelease(t.Context(), leases[lost].Key(), leases[lost].Fence()); err != nil {
+			if _, err := locking.NewInspector(server.Client(), prefix).ForceRelease(t.Context(), leases[lost].Key(), leases[lost].Fence()); err != nil {
 				t.Fatal(err)
 			}
 			soon(t, leases.Context().Done(), "cancellation")

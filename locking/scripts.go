@@ -20,12 +20,11 @@ const (
 var lua embed.FS
 
 var (
-	acquireScript = script("clock", "deadline", "atonce", "queue", "acquire")
+	acquireScript = script("clock", "atonce", "queue", "acquire")
 	releaseScript = script("free", "clock", "queue", "release")
 	renewScript   = script("clock", "renew")
 	reclaimScript = script("clock", "reclaim")
 	statusScript  = script("clock", "status")
-	heldScript    = script("clock", "held")
 	forceScript   = script("clock", "force")
 )
 

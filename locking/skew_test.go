@@ -18,7 +18,7 @@ import (
 // skewed is a Redis whose clock is some seconds off, which has the same effect as a wrong clock of the workers.
 // It records arguments that are close to the worker's clock, in any unit.
 type skewed struct {
-	locking.Redis
+	redis.UniversalClient
 	by   int64
 	mu   sync.Mutex
 	sent []string
@@ -41,7 +41,7 @@ func (s *skewed) Eval(ctx context.Context, script string, keys []string, args ..
 		panic("the scripts read Redis' clock in another way than this test knows")
 	}
 	s.note(args)
-	return s.Redis.Eval(ctx, strings.Replace(script, reading, fmt.Sprintf("(%s + %d)", reading, s.by), 1), keys, args...)
+	return s.UniversalClient.Eval(ctx, strings.Replace(script, reading, fmt.Sprintf("(%s + %d)", reading, s.by), 1), keys, args...)
 }
 
 func (s *skewed) note(args []any) {
@@ -67,9 +67,9 @@ func TestWrongWorkerClockIsHarmless(t *testing.T) {
 			var clocks []*skewed
 			skew := func(cfg *locking.Config) {
 				client := cfg.Redis.(*tap)
-				clock := &skewed{Redis: client.Redis, by: by}
+				clock := &skewed{UniversalClient: client.UniversalClient, by: by}
 				clocks = append(clocks, clock)
-				client.Redis = clock
+				client.UniversalClient = clock
 			}
 			const term = time.Second
 			a, b := start(t, server, "a", skew, lease(term)), start(t, server, "b", skew, lease(term))

@@ -2,9 +2,7 @@ package locking_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -13,63 +11,6 @@ import (
 	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
-
-func TestMutualExclusionUnderStress(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	observed := &tally{}
-	var processes []process
-	for i := range 4 {
-		processes = append(processes, start(t, server, fmt.Sprint("w", i), func(cfg *locking.Config) { cfg.Observer = observed }))
-	}
-	const keys, rounds = 3, 15
-	var counter [keys]int // guarded only by the locks
-	var fences [keys]uint64
-	var done sync.WaitGroup
-	var mu sync.Mutex
-	granted := 0
-	for g := range 24 {
-		done.Go(func() {
-			p := processes[g%len(processes)]
-			for range rounds {
-				k := rand.IntN(keys)
-				ctx, cancel := context.WithCancel(t.Context())
-				if rand.IntN(4) == 0 { // cancel the request
-					time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, cancel)
-				}
-				err := p.Do(ctx, locking.Request{Key: fmt.Sprint(k)}, func(_ context.Context, l *locking.Lease) error {
-					if l.Fence() <= fences[k] {
-						t.Errorf("fence %d follows %d", l.Fence(), fences[k])
-					}
-					fences[k] = l.Fence()
-					counter[k]++
-					return nil
-				})
-				cancel()
-				switch {
-				case err == nil:
-					mu.Lock()
-					granted++
-					mu.Unlock()
-				case !errors.Is(err, context.Canceled):
-					t.Error(err)
-				}
-			}
-		})
-	}
-	done.Wait()
-	if total := counter[0] + counter[1] + counter[2]; total != granted {
-		t.Fatalf("%d changes were made in %d grants", total, granted)
-	}
-	for k := range keys {
-		nothingQueued(t, server, processes[k], fmt.Sprint(k))
-	}
-	seen := observed.all()
-	// A request that is cancelled early does not begin to wait.
-	if n := seen["began"]; n < granted || n > 24*rounds || seen["acquired"]+seen["cancelled"] != n || seen["released"] < seen["acquired"] {
-		t.Fatalf("observed %v of %d requests, %d of them granted", seen, 24*rounds, granted)
-	}
-}
 
 // Connections break and Redis restarts repeatedly. The storage must only see increasing fences, and every
 // request must be granted.

@@ -33,13 +33,13 @@ func dial(t testing.TB, url string) redis.UniversalClient {
 // at makes a process use another Redis server.
 func at(t testing.TB, url string) func(*locking.Config) {
 	return func(cfg *locking.Config) {
-		cfg.Redis.(*tap).Redis = dial(t, url)
+		cfg.Redis.(*tap).UniversalClient = dial(t, url)
 		cfg.PubSub = dial(t, url)
 	}
 }
 
 // bare makes a process use its client without the tap, so that New sees the client's type.
-func bare(cfg *locking.Config) { cfg.Redis = cfg.Redis.(*tap).Redis }
+func bare(cfg *locking.Config) { cfg.Redis = cfg.Redis.(*tap).UniversalClient }
 
 // until polls a condition until it holds, or fails the test.
 func until(t testing.TB, what string, holds func() bool) {
@@ -205,10 +205,7 @@ func TestOnACluster(t *testing.T) {
 		return start(t, node, worker, at(t, cluster.URL()), bare, func(cfg *locking.Config) { cfg.Prefix = prefix })
 	}
 	a, b, c := on("a", longer), on("b", longer), on("c", longer)
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: longer, Delay: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inspector := locking.NewInspector(client, longer)
 
 	t.Run("a lease is handed over in order of arrival, by message", func(t *testing.T) {
 		fastest := time.Hour
@@ -299,10 +296,7 @@ func TestOnACluster(t *testing.T) {
 	})
 
 	t.Run("a killed waiter costs one hand-over lease", func(t *testing.T) {
-		short, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: prefix})
-		if err != nil {
-			t.Fatal(err)
-		}
+		short := locking.NewInspector(client, prefix)
 		inLine := func(n int) func() bool {
 			return func() bool {
 				status, err := short.Status(t.Context(), "k")

@@ -54,7 +54,7 @@ func (l *Locker) join(w *waiter) (*ticket, error) {
 	if w.req.IfHeld != WaitInLine && q.refuses(w.req) {
 		holder := l.holderOf(q)
 		l.mu.Unlock()
-		return nil, &HeldError{Key: w.req.Key, Holder: holder}
+		return nil, heldBy(w.req.Key, holder)
 	}
 	q.waiters = append(q.waiters, w)
 	if q.lease != nil {
@@ -118,7 +118,7 @@ func (l *Locker) noteHeld(t *ticket, a answer) time.Duration {
 			return 0
 		}
 		q.waiters = slices.Delete(q.waiters, 0, 1)
-		t.requester.done <- outcome{err: &HeldError{Key: q.key, Holder: a.holder}}
+		t.requester.done <- outcome{err: heldBy(q.key, a.holder)}
 		l.mu.Unlock()
 		return 0
 	}

@@ -61,10 +61,7 @@ func command(ctx context.Context, out io.Writer, address string, every time.Dura
 	}
 	client := server.Open()
 	defer client.Close()
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: locks})
-	if err != nil {
-		return err
-	}
+	inspector := locking.NewInspector(client, locks)
 	switch verb, domains := args[0], args[1:]; {
 	case verb == "run" && len(domains) > 0:
 		s := service{open: server.Open, log: slog.Default(), refresh: lookUp}

@@ -95,10 +95,7 @@ func TestDomainIsNeverRefreshedConcurrently(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // until the skipped one is settled, for which there is no signal
 	}
 
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: locks, Delay: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	inspector := locking.NewInspector(client, locks)
 	var out strings.Builder
 	if err := status(ctx, &out, inspector); err != nil || !strings.Contains(out.String(), "example.com is being refreshed by job") {
 		t.Errorf("status %q, %v", out.String(), err)

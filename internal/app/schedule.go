@@ -75,11 +75,7 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 		return err
 	}
 	began := time.Now()
-	r, err := NewReconciler(cfg.Config, client, volume, cfg.Log)
-	if err != nil {
-		return err
-	}
-	report, err := r.Run(ctx)
+	report, err := NewReconciler(cfg.Config, client, volume, cfg.Log).Run(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,18 +88,14 @@ func reconcile(ctx context.Context, cfg Config, client redis.UniversalClient) er
 // NewReconciler returns a reconciler of the deployment.
 func NewReconciler(
 	cfg config.Config, client redis.UniversalClient, volume *volume.Volume, log *slog.Logger,
-) (schedule.Reconciler, error) {
+) schedule.Reconciler {
 	namespace := cfg.Namespace()
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()})
-	if err != nil {
-		return schedule.Reconciler{}, err
-	}
 	return schedule.Reconciler{
 		Registry: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace), Volume: volume,
-		Locks: inspector,
+		Locks: locking.NewInspector(client, namespace.Locks()),
 		Publish: func(ctx context.Context, change events.Change) error {
 			return PublishChange(ctx, client, namespace, change)
 		},
 		Source: "/lockstep/reconcile", Log: log,
-	}, nil
+	}
 }

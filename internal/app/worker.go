@@ -196,7 +196,7 @@ func newChanges(
 	if cfg.Getenv != nil {
 		getenv = cfg.Getenv
 	}
-	credentials := credential.NewStore(cfg.Credentials, getenv, credential.WithTransport(vol.Transport()))
+	credentials := credential.NewStore(cfg.Credentials, getenv).WithTransport(vol.Transport())
 	h := &handlers.Handlers{
 		Volume: vol, States: state.NewStore(commands, cfg.Namespace()), Log: cfg.Log, Credentials: credentials,
 		Watches:    watch.NewRegistry(commands, cfg.Namespace()),
@@ -243,12 +243,11 @@ func newRoute(
 	if cfg.cells != nil {
 		before = []message.HandlerMiddleware{changes.Forward, changes.Limit}
 	}
-	backoff := handlers.Backoff{Store: changes.States, Retry: retries(cfg), Log: cfg.Log}
 	return router.Route{
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: subscriber, Handler: changes.Handle,
 		Before: before, Locker: locker, Request: changes.Request,
 		Tracer: cfg.Traces.Tracer("worker"), Dispose: changes.Dispose(retries(cfg)),
-		OnPoison: backoff.Poisoned,
+		OnPoison: newBackoff(cfg, changes.States).Poisoned,
 	}, nil
 }
 

@@ -38,10 +38,7 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 				if volume == nil {
 					return term.UsageError(fmt.Errorf("%s is not the volume of this prefix; set --root to its directory", cfg.Root))
 				}
-				r, err := app.NewReconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
-				if err != nil {
-					return err
-				}
+				r := app.NewReconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
 				r.Source, r.Poll, r.Prune, r.DryRun = "/lockstep/cli", true, prune, dryRun
 				report, err := r.Run(ctx)
 				if err != nil {

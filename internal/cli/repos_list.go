@@ -41,12 +41,7 @@ func describeRepos(
 	for i, summary := range summaries {
 		names[i] = summary.Repo
 	}
-	store := state.NewStore(client, cfg.Namespace())
-	heads, err := store.ManyHeads(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	defaults, err := store.ManyDefaults(ctx, names)
+	published, err := state.NewStore(client, cfg.Namespace()).LoadHeads(ctx, names)
 	if err != nil {
 		return nil, err
 	}
@@ -54,11 +49,12 @@ func describeRepos(
 	for i, summary := range summaries {
 		disk, diskErr := describe(volume, summary.Repo)
 		err = errors.Join(err, diskErr)
-		list[i] = listedRepo{RepoSummary: summary, Cell: cell, Ref: defaults[i], Volume: disk}
-		if refs := slices.Sorted(maps.Keys(heads[i])); heads[i][list[i].Ref] == "" && len(refs) > 0 {
+		heads := published[i].Heads()
+		list[i] = listedRepo{RepoSummary: summary, Cell: cell, Ref: published[i].Default(), Volume: disk}
+		if refs := slices.Sorted(maps.Keys(heads)); heads[list[i].Ref] == "" && len(refs) > 0 {
 			list[i].Ref = refs[0]
 		}
-		list[i].Commit = heads[i][list[i].Ref]
+		list[i].Commit = heads[list[i].Ref]
 	}
 	return list, err
 }

@@ -51,7 +51,7 @@ func checkRemote(ctx context.Context, std term.Streams, cfg config.Config, w wat
 		return nil
 	}
 	defer network.Close()
-	credentials := credential.NewStore(cfg.Credentials, std.Variable, credential.WithTransport(network.Transport()))
+	credentials := credential.NewStore(cfg.Credentials, std.Variable).WithTransport(network.Transport())
 	asked := network.Asked(w.URL)
 	auth, err := credentials.Resolve(ctx, w.Credential, asked)
 	for events.DispositionOf(err) == events.Contention && app.Sleep(ctx, time.Second) { // a token is being minted

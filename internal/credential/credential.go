@@ -60,21 +60,16 @@ type Store struct {
 	github github
 }
 
-// Option configures a [Store].
-type Option func(*Store)
-
-// WithTransport sets the transport for GitHub's API. It defaults to [http.DefaultTransport].
-func WithTransport(transport http.RoundTripper) Option {
-	return func(s *Store) { s.github.client.Transport = transport }
-}
-
 // NewStore returns a Store that reads the directories in dir and variables with getenv, such as [os.Getenv]. If dir is
 // empty, it only reads variables.
-func NewStore(dir string, getenv func(string) string, opts ...Option) *Store {
-	s := &Store{dir: dir, getenv: getenv, github: newGitHub()}
-	for _, opt := range opts {
-		opt(s)
-	}
+func NewStore(dir string, getenv func(string) string) *Store {
+	return &Store{dir: dir, getenv: getenv, github: newGitHub()}
+}
+
+// WithTransport sets the transport for GitHub's API, by default [http.DefaultTransport], and returns s. It must not be
+// called once s is in use.
+func (s *Store) WithTransport(transport http.RoundTripper) *Store {
+	s.github.client.Transport = transport
 	return s
 }
 
@@ -146,10 +141,6 @@ func MayBeSent(url string) bool {
 
 // known returns the texts of a credential's files. It fails if there is no secret for a remote among them.
 func (s *Store) known(name string) (map[string]string, error) {
-	if !namePattern.MatchString(name) {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential name %q: want at most 100 letters, digits, dots, underscores or hyphens", name)
-	}
 	texts, err := s.read(name, false)
 	if err != nil {
 		return nil, err
@@ -189,6 +180,10 @@ func (s *Store) Where(name, file string) string {
 // read returns the texts of a credential's files, either its public keys or all others. They are of the same
 // version if they are replaced meanwhile.
 func (s *Store) read(name string, public bool) (texts map[string]string, err error) {
+	if !namePattern.MatchString(name) {
+		return nil, events.Errorf(events.Permanent, events.ClassConfig,
+			"credential name %.110q: want at most 100 letters, digits, dots, underscores or hyphens", name)
+	}
 	ofVariables := false
 	read := func() error {
 		texts, ofVariables = map[string]string{}, false

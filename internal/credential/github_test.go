@@ -148,7 +148,7 @@ func TestGitHubAppToken(t *testing.T) {
 func TestRevokedTokenIsDropped(t *testing.T) {
 	key, text := newKey(t)
 	fake := &api{key: &key.PublicKey}
-	store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+	store := credential.NewStore(appFolder(t, "https://api.test", text), none).WithTransport(inMemory{fake})
 	resolve := func() wire.Auth {
 		t.Helper()
 		secret, err := store.Resolve(t.Context(), "app", onGitHub)
@@ -187,7 +187,7 @@ func TestYoungTokenIsKept(t *testing.T) {
 	folder := appFolder(t, "https://api.test", text)
 	synctest.Test(t, func(t *testing.T) {
 		fake := &api{key: &key.PublicKey}
-		store := credential.NewStore(folder, none, credential.WithTransport(inMemory{fake}))
+		store := credential.NewStore(folder, none).WithTransport(inMemory{fake})
 		for at := 0 * time.Second; at < 5*time.Minute; at += 7 * time.Second {
 			if !store.Refused("app", testenv.Must(store.Resolve(t.Context(), "app", onGitHub))(t)) {
 				t.Errorf("after %v: a retry is said to be useless", at)
@@ -205,7 +205,7 @@ func TestFailingAPIReceivesOneRequest(t *testing.T) {
 	key, text := newKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		fake := &api{key: &key.PublicKey, status: http.StatusBadGateway, hold: make(chan struct{})}
-		store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+		store := credential.NewStore(appFolder(t, "https://api.test", text), none).WithTransport(inMemory{fake})
 		resolve := func() {
 			if _, err := store.Resolve(t.Context(), "app", onGitHub); events.ClassOf(err) != events.ClassServer {
 				t.Errorf("got %v", err)
@@ -239,7 +239,7 @@ func TestSlowAPIHoldsNobody(t *testing.T) {
 	}{"a token": {0, events.ClassOf(nil)}, "an error": {http.StatusBadGateway, events.ClassServer}} {
 		synctest.Test(t, func(t *testing.T) {
 			fake := &api{key: &key.PublicKey, status: tc.status, hold: make(chan struct{})}
-			store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+			store := credential.NewStore(appFolder(t, "https://api.test", text), none).WithTransport(inMemory{fake})
 			resolve := func() error { _, err := store.Resolve(t.Context(), "app", onGitHub); return err }
 			for range 3 {
 				began := time.Now()
@@ -269,7 +269,7 @@ func TestTokenIsRenewed(t *testing.T) {
 	key, text := newKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		fake := &api{key: &key.PublicKey}
-		store := credential.NewStore(appFolder(t, "https://api.test", text), none, credential.WithTransport(inMemory{fake}))
+		store := credential.NewStore(appFolder(t, "https://api.test", text), none).WithTransport(inMemory{fake})
 		want := func(token string) {
 			t.Helper()
 			if secret, err := store.Resolve(t.Context(), "app", onGitHub); err != nil || secret.Password != token {

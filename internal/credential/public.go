@@ -1,7 +1,5 @@
 package credential
 
-import "lockstep/events"
-
 // maxKeys is the maximum size of a file of public keys, in bytes.
 const maxKeys = 1 << 20
 
@@ -9,9 +7,5 @@ const maxKeys = 1 << 20
 // not exist. They are public: the credential's URL prefixes do not matter. Errors are permanent, except if a file
 // cannot be read.
 func (s *Store) PublicKeys(name string) (map[string]string, error) {
-	if !namePattern.MatchString(name) {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential name %.110q: want at most 100 letters, digits, dots, underscores or hyphens", name)
-	}
 	return s.read(name, true)
 }

@@ -11,10 +11,6 @@ import (
 // anybody who can name a credential could have it sign for another server. Errors are permanent, except if a
 // file cannot be read.
 func (s *Store) SigningSecrets(name, url string) ([]string, error) {
-	if !namePattern.MatchString(name) {
-		return nil, events.Errorf(events.Permanent, events.ClassConfig,
-			"credential name %.110q: want at most 100 letters, digits, dots, underscores or hyphens", name)
-	}
 	texts, err := s.read(name, false)
 	if err != nil {
 		return nil, err

@@ -109,10 +109,7 @@ func (d *demo) run(ctx, until context.Context, o *Options) (err error) {
 		d.client = c.WithTimeout(stepTimeout) // the embedded Redis is as slow as this process
 	}
 	defer d.client.Close()
-	if d.locks, err = locking.NewInspector(locking.InspectorConfig{Redis: d.client,
-		Prefix: events.DefaultNamespace.Locks()}); err != nil {
-		return err
-	}
+	d.locks = locking.NewInspector(d.client, events.DefaultNamespace.Locks())
 	d.say("to watch from another terminal: lockstep status --redis %s", d.redis)
 	if err := d.createRepos(ctx); err != nil {
 		return err

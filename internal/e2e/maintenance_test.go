@@ -122,7 +122,7 @@ func TestVerifyIgnoresRepositoryRemovedMeanwhile(t *testing.T) {
 	client, namespace := server.Client(), events.DefaultNamespace
 	locker := proctest.Must(locking.New(locking.Config{Redis: client, Prefix: namespace.Locks(), Worker: "w1"}))(t)
 	defer locker.Close(ctx)
-	inspector := proctest.Must(locking.NewInspector(locking.InspectorConfig{Redis: client, Prefix: namespace.Locks()}))(t)
+	inspector := locking.NewInspector(client, namespace.Locks())
 	var verify *proctest.Process
 	proctest.Must(0, locker.Do(ctx, locking.Request{Key: gone.Key(), Floor: 1}, func(ctx context.Context, lease *locking.Lease) error {
 		verify = proctest.Start(t, "repos", "verify", "--all", "--json", "--redis", server.URL(), "--root", root)

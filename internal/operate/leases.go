@@ -61,22 +61,19 @@ type Leases struct {
 	lists sync.Map // cells.Member → *leaseList
 }
 
-func (l *Leases) in(cell cells.Member) (*locking.Inspector, error) {
-	return locking.NewInspector(locking.InspectorConfig{Redis: l.Cells.Redis(), Prefix: cell.Namespace.Locks()})
+func (l *Leases) in(cell cells.Member) *locking.Inspector {
+	return locking.NewInspector(l.Cells.Redis(), cell.Namespace.Locks())
 }
 
-func (l *Leases) of(name string, repo events.RepoPath) (cell cells.Member, in *locking.Inspector, err error) {
+func (l *Leases) of(name string, repo events.RepoPath) (cells.Member, error) {
 	if name == "" {
-		cell, err = l.Cells.Of(repo)
-	} else if named, ok := l.Cells.Cell(name); ok {
-		cell = named
-	} else {
-		err = fmt.Errorf("cell %.70q: %w", name, cells.ErrNoCell)
+		return l.Cells.Of(repo)
 	}
-	if err == nil {
-		in, err = l.in(cell)
+	cell, ok := l.Cells.Cell(name)
+	if !ok {
+		return cells.Member{}, fmt.Errorf("cell %.70q: %w", name, cells.ErrNoCell)
 	}
-	return cell, in, err
+	return cell, nil
 }
 
 // list returns the list of a cell that callers share.
@@ -89,13 +86,9 @@ func (l *Leases) list(cell cells.Member) *leaseList {
 func (l *Leases) List(ctx context.Context) (list []Lease, missing []cells.Missing, err error) {
 	byRepo := func(a, b Lease) int { return cmp.Compare(a.Repo, b.Repo) }
 	list, _, missing, err = Gather(ctx, l.Cells, 0, byRepo, func(cell cells.Member) (list []Lease, more bool, err error) {
-		in, err := l.in(cell)
-		if err != nil {
-			return nil, false, err
-		}
-		read := in.List
+		read := l.in(cell).List
 		if l.Shared {
-			read = func(ctx context.Context) ([]locking.Status, error) { return l.list(cell).read(ctx, in.List) }
+			read = func(ctx context.Context) ([]locking.Status, error) { return l.list(cell).read(ctx, l.in(cell).List) }
 		}
 		held, err := read(ctx)
 		for _, status := range held {
@@ -108,22 +101,22 @@ func (l *Leases) List(ctx context.Context) (list []Lease, missing []cells.Missin
 
 // Get returns the lease of a repository, which may be free.
 func (l *Leases) Get(ctx context.Context, cell string, repo events.RepoPath) (Lease, error) {
-	member, in, err := l.of(cell, repo)
+	member, err := l.of(cell, repo)
 	if err != nil {
 		return Lease{}, err
 	}
-	status, err := in.Status(ctx, repo.Key())
+	status, err := l.in(member).Status(ctx, repo.Key())
 	return newLease("", status), member.Explain(err)
 }
 
 // Release releases the lease with that fence by force, as [locking.Inspector.ForceRelease] does, and returns
 // [locking.ErrNotHeld] if it is not held any more.
 func (l *Leases) Release(ctx context.Context, cell string, repo events.RepoPath, fence uint64) (ReleasedLease, error) {
-	member, in, err := l.of(cell, repo)
+	member, err := l.of(cell, repo)
 	if err != nil {
 		return ReleasedLease{}, err
 	}
-	former, err := in.ForceRelease(ctx, repo.Key(), fence)
+	former, err := l.in(member).ForceRelease(ctx, repo.Key(), fence)
 	l.list(member).released.Store(time.Now().UnixNano()) // even after an error: the lease may have been released
 	return ReleasedLease{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}}, member.Explain(err)
 }

@@ -163,9 +163,9 @@ func (r *Repos) Heads(ctx context.Context, paths []string) ([]map[string]string,
 				here, some = append(here, i), append(some, path)
 			}
 		}
-		found, err := r.store(cell).ManyHeads(ctx, some)
-		for n, byRef := range found {
-			heads[here[n]] = byRef
+		found, err := r.store(cell).LoadHeads(ctx, some)
+		for n, known := range found {
+			heads[here[n]] = known.Heads()
 		}
 		return err
 	})

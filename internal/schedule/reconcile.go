@@ -15,12 +15,6 @@ import (
 	"lockstep/locking"
 )
 
-// Registry reads watches. [watch.Registry] implements it.
-type Registry interface {
-	Repos(ctx context.Context) iter.Seq2[events.RepoPath, error]
-	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
-}
-
 // Volume reads the published trees. [volume.Volume] implements it.
 type Volume interface {
 	Repos() iter.Seq2[events.RepoPath, error]
@@ -61,7 +55,7 @@ type Report struct {
 
 // Reconciler compares the registry, the state in Redis and the volume.
 type Reconciler struct {
-	Registry Registry
+	Registry *watch.Registry
 	States   *state.Store
 	Volume   Volume
 	Locks    *locking.Inspector

@@ -61,13 +61,9 @@ func newWorld(t *testing.T) *world {
 	fields := state.Repo{}.SyncedFields(result, w.own.URL)
 	w.set(fields)
 	w.set(state.OriginFields(events.Change{Watched: true}, synced.Ref))
-	inspector, err := locking.NewInspector(locking.InspectorConfig{Redis: w.client, Prefix: events.DefaultNamespace.Locks()})
-	if err != nil {
-		t.Fatal(err)
-	}
 	w.r = schedule.Reconciler{
 		Registry: watch.NewRegistry(w.client, events.DefaultNamespace), States: state.NewStore(w.client, events.DefaultNamespace),
-		Volume: vol, Locks: inspector, Source: "/test", Log: slog.New(slog.DiscardHandler),
+		Volume: vol, Locks: locking.NewInspector(w.client, events.DefaultNamespace.Locks()), Source: "/test", Log: slog.New(slog.DiscardHandler),
 		Publish: func(_ context.Context, change events.Change) error {
 			w.queued = append(w.queued, change)
 			return nil
@@ -151,17 +147,15 @@ func TestManyOrphansAreOnlyReported(t *testing.T) {
 	}
 }
 
-// late is a registry that calls then after it has listed the repositories.
+// late is a volume that calls then before it lists the repositories, which is after the registry has listed them.
 type late struct {
-	schedule.Registry
+	schedule.Volume
 	then func()
 }
 
-func (l late) Repos(ctx context.Context) iter.Seq2[events.RepoPath, error] {
-	return func(yield func(events.RepoPath, error) bool) {
-		l.Registry.Repos(ctx)(yield)
-		l.then()
-	}
+func (l late) Repos() iter.Seq2[events.RepoPath, error] {
+	l.then()
+	return l.Volume.Repos()
 }
 
 func TestRepositoryWatchedAgainIsNotAnOrphan(t *testing.T) {
@@ -175,7 +169,7 @@ func TestRepositoryWatchedAgainIsNotAnOrphan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.r.Registry = late{w.r.Registry, func() { then(w) }}
+			w.r.Volume = late{w.r.Volume, func() { then(w) }}
 			if kinds, removed := w.found(); len(kinds) > 0 || removed {
 				t.Errorf("found %v, removed %v; want it left alone", kinds, removed)
 			}

@@ -20,14 +20,14 @@ import (
 type Activity struct {
 	Repo      string    `json:"repo"`
 	Job       string    `json:"job"` // ID of the change
-	Worker    string    `json:"worker"`
+	Worker    string    `json:"worker,omitempty"`
 	Operation string    `json:"operation"` // sync, remove, move or poll
 	App       string    `json:"app,omitempty"`
 	Ref       string    `json:"ref,omitempty"`
-	Since     time.Time `json:"since"` // start of the work, by Redis' clock
+	Since     time.Time `json:"since,omitzero"` // start of the work, by Redis' clock
 	Fence     uint64    `json:"fence"`
 	events.Progress
-	At time.Time `json:"at"` // time of the worker's last report, by Redis' clock
+	At time.Time `json:"at,omitzero"` // time of the worker's last report, by Redis' clock
 }
 
 //go:embed activity.lua
@@ -40,16 +40,10 @@ const (
 	reportExpiry = time.Minute     // older reports are deleted
 )
 
-// jobReport is a worker's report of one change. It contains durations, because the worker's clock may be wrong.
+// jobReport is a worker's report of one change, without Worker, Since and At: its clock may be wrong.
 type jobReport struct {
-	Repo      string `json:"repo"`
-	Job       string `json:"job"`
-	Operation string `json:"operation"`
-	App       string `json:"app,omitempty"`
-	Ref       string `json:"ref,omitempty"`
-	Fence     uint64 `json:"fence"`
-	TookMS    int64  `json:"took_ms"` // since the start of the work
-	events.Progress
+	Activity
+	TookMS int64 `json:"took_ms"` // since the start of the work
 }
 
 // Activities returns the work in progress on all workers, longest-running first. Work appears after about half a
@@ -88,10 +82,9 @@ func activitiesOf(worker, value string, now time.Time) []Activity {
 	}
 	all := make([]Activity, len(jobs))
 	for i, job := range jobs {
-		all[i] = Activity{
-			Repo: job.Repo, Job: job.Job, Worker: worker, Operation: job.Operation, App: job.App, Ref: job.Ref,
-			Since: at.Add(-time.Duration(job.TookMS) * time.Millisecond), Fence: job.Fence, Progress: job.Progress, At: at,
-		}
+		all[i] = job.Activity
+		all[i].Worker, all[i].At = worker, at
+		all[i].Since = at.Add(-time.Duration(job.TookMS) * time.Millisecond)
 	}
 	return all
 }

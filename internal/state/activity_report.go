@@ -37,10 +37,8 @@ type Reporter struct {
 
 // activity is a job in progress.
 type activity struct {
-	change   events.Change
-	fence    uint64
-	start    time.Time
-	progress events.Progress
+	jobReport
+	start time.Time
 }
 
 // NewReporter returns the Reporter of the named worker.
@@ -53,8 +51,12 @@ func NewReporter(client redis.Scripter, namespace events.Namespace, worker strin
 
 // Begin adds a job, identified by a pointer, to the work in progress until End. It does not call Redis.
 func (r *Reporter) Begin(job any, change events.Change, fence uint64) {
+	report := jobReport{Activity: Activity{
+		Repo: change.Repo.String(), Job: change.ID, Operation: change.Type.Operation(), App: change.App,
+		Ref: change.Ref.String(), Fence: fence,
+	}}
 	r.mu.Lock()
-	r.jobs[job] = &activity{change: change, fence: fence, start: time.Now()}
+	r.jobs[job] = &activity{report, time.Now()}
 	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
@@ -67,7 +69,7 @@ func (r *Reporter) Progress(job any, p events.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if one := r.jobs[job]; one != nil {
-		one.progress = p
+		one.Progress = p
 	}
 }
 
@@ -153,20 +155,12 @@ func (r *Reporter) longJobs(now time.Time) (jobs []jobReport, elapsed []time.Dur
 		}
 	}
 	slices.SortFunc(all, func(x, y *activity) int {
-		return cmp.Or(x.start.Compare(y.start), cmp.Compare(x.change.ID, y.change.ID))
+		return cmp.Or(x.start.Compare(y.start), cmp.Compare(x.Job, y.Job))
 	})
 	for _, a := range all[:min(len(all), maxReportedJobs)] {
-		jobs, elapsed = append(jobs, a.report()), append(elapsed, now.Sub(a.start))
+		jobs, elapsed = append(jobs, a.jobReport), append(elapsed, now.Sub(a.start))
 	}
 	return jobs, elapsed
-}
-
-func (a *activity) report() jobReport {
-	change := a.change
-	return jobReport{
-		Repo: change.Repo.String(), Job: change.ID, Operation: change.Type.Operation(), App: change.App,
-		Ref: change.Ref.String(), Fence: a.fence, Progress: a.progress,
-	}
 }
 
 func (r *Reporter) write(ctx context.Context, args ...any) bool {

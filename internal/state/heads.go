@@ -2,32 +2,32 @@ package state
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 )
 
-const headScanCount = 1000 // approximately how many fields per repository [Store.ManyHeads] scans
+const headScanCount = 1000 // approximately how many fields per repository [Store.LoadHeads] scans
 
-// ManyHeads returns the published commit of each ref, for each of the repositories, in one round trip. The result is
-// incomplete for repositories with very many refs or apps, and empty for invalid paths.
-func (s *Store) ManyHeads(ctx context.Context, repos []string) ([]map[string]string, error) {
-	replies := make([]*redis.ScanCmd, len(repos))
+// LoadHeads returns the part of the state of each of the repositories that says what is published, [Repo.Heads] and
+// [Repo.Default], in one round trip. The heads of repositories with very many refs or apps are incomplete; invalid
+// paths have no state.
+func (s *Store) LoadHeads(ctx context.Context, repos []string) ([]Repo, error) {
+	heads, defaults := make([]*redis.ScanCmd, len(repos)), make([]*redis.StringCmd, len(repos))
 	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, path := range repos {
 			if repo, err := events.ParseRepoPath(path); err == nil {
-				replies[i] = pipe.HScan(ctx, s.namespace.Repo(repo), 0, "head:*", headScanCount)
+				heads[i] = pipe.HScan(ctx, s.namespace.Repo(repo), 0, "head:*", headScanCount)
+				defaults[i] = pipe.HGet(ctx, s.namespace.Repo(repo), DefaultField)
 			}
 		}
 		return nil // each reply has its own error
 	})
-	all := make([]map[string]string, len(repos))
-	for i, reply := range replies {
-		all[i] = map[string]string{}
+	all := make([]Repo, len(repos))
+	for i, reply := range heads {
+		all[i] = RepoOf(map[string]string{})
 		if reply == nil {
 			continue
 		}
@@ -36,34 +36,11 @@ func (s *Store) ManyHeads(ctx context.Context, repos []string) ([]map[string]str
 			return nil, fmt.Errorf("load the heads of %s: %w", repos[i], err)
 		}
 		for n := 0; n+1 < len(fields); n += 2 {
-			all[i][strings.TrimPrefix(fields[n], "head:")] = fields[n+1]
+			all[i].fields[fields[n]] = fields[n+1]
 		}
-	}
-	return all, nil
-}
-
-// ManyDefaults returns the ref last published under the plain name, for each of the repositories, in one
-// round trip. It is empty if that is unknown, and for invalid paths.
-func (s *Store) ManyDefaults(ctx context.Context, repos []string) ([]string, error) {
-	replies := make([]*redis.StringCmd, len(repos))
-	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, path := range repos {
-			if repo, err := events.ParseRepoPath(path); err == nil {
-				replies[i] = pipe.HGet(ctx, s.namespace.Repo(repo), DefaultField)
-			}
+		if ref := defaults[i].Val(); ref != "" {
+			all[i].fields[DefaultField] = ref
 		}
-		return nil // each reply has its own error
-	})
-	all := make([]string, len(repos))
-	for i, reply := range replies {
-		if reply == nil {
-			continue
-		}
-		ref, err := reply.Result()
-		if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
-			return nil, fmt.Errorf("load the default branch of %s: %w", repos[i], err)
-		}
-		all[i] = ref
 	}
 	return all, nil
 }

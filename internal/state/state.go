@@ -69,22 +69,18 @@ func NewStore(client redis.UniversalClient, namespace events.Namespace) *Store {
 // Repo is the state of one repository. The zero value has no state.
 type Repo struct {
 	fields  map[string]string
-	watched bool // only read where [Repo.Summary] needs it
+	stored  string // the value of [TroubleField] in Redis, which [Repo.Forget] does not change
+	watched bool   // only read where [Repo.Summary] needs it
 }
 
 // RepoOf returns the state with the given fields.
-func RepoOf(fields map[string]string) Repo { return Repo{fields: fields} }
+func RepoOf(fields map[string]string) Repo { return Repo{fields: fields, stored: fields[TroubleField]} }
 
-// Load returns the state of repo, which is zero if there is none.
-func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
-	fields, err := s.Fields(ctx, repo)
-	return Repo{fields: fields}, err
-}
-
-// Fields returns the fields of repo's state, none if it has no state. More than about 8,000 are not read
+// Load returns the state of repo, which is zero if there is none. More than about 8,000 fields are not read
 // atomically: see [Store.read].
-func (s *Store) Fields(ctx context.Context, repo events.RepoPath) (map[string]string, error) {
-	return s.read(ctx, repo, "")
+func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
+	fields, err := s.read(ctx, repo, "")
+	return RepoOf(fields), err
 }
 
 // HostsField returns the field with the other hosts, and their credentials, that the last sync of a ref needed. Ref is as

@@ -187,11 +187,10 @@ func (r Repo) Forget(match func(Trouble) bool) {
 	}
 }
 
-// TroubleFields returns the field to set or to drop if the troubles of a loaded state were changed by
-// [Repo.Forget]. Before is the field's value at first, see [Repo.TroubleText].
-func (r Repo) TroubleFields(before string) (set map[string]string, drop []string) {
+// TroubleFields returns the field to set or to drop if [Repo.Forget] has changed the troubles of a loaded state.
+func (r Repo) TroubleFields() (set map[string]string, drop []string) {
 	switch now := r.fields[TroubleField]; now {
-	case before:
+	case r.stored:
 		return nil, nil
 	case "":
 		return nil, []string{TroubleField}
@@ -199,9 +198,6 @@ func (r Repo) TroubleFields(before string) (set map[string]string, drop []string
 		return map[string]string{TroubleField: now}, nil
 	}
 }
-
-// TroubleText returns the value of [TroubleField], or "".
-func (r Repo) TroubleText() string { return r.fields[TroubleField] }
 
 // withRefusals returns the value of [TroubleField] with the troubles of r and the refusals of other, which are true
 // elsewhere, too. It returns "" if there are none.

@@ -131,6 +131,8 @@ func (i Interval) MarshalText() ([]byte, error) { return []byte(i.String()), nil
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (i *Interval) UnmarshalText(text []byte) (err error) {
-	*i, err = ParseInterval(string(text))
-	return err
+	if *i, err = ParseInterval(string(text)); err != nil {
+		return fmt.Errorf("poll: %w", err)
+	}
+	return nil
 }

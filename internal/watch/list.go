@@ -42,16 +42,9 @@ const (
 // List returns one page of watches. It scans at most 10,000 repositories, so a page may be short or empty without
 // being the last. Watches that are added or removed meanwhile may be missing.
 func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
-	limit := cmp.Or(q.Limit, defaultPage)
-	if limit < 1 || limit > maxPage {
-		return Page{}, fmt.Errorf("limit %d: want 1 to %d", q.Limit, maxPage)
-	}
-	var after position
-	if q.After != "" {
-		var err error
-		if after, err = parsePosition(q.After); err != nil {
-			return Page{}, err
-		}
+	limit, after, err := q.bounds()
+	if err != nil {
+		return Page{}, err
 	}
 	page := Page{Watches: []Watch{}}
 	for scanned := 0; scanned < maxReposScanned; scanned += reposAtOnce {
@@ -84,6 +77,17 @@ func (r *Registry) List(ctx context.Context, q Query) (Page, error) {
 	}
 	page.Next = after.String()
 	return page, nil
+}
+
+// bounds returns the limit of a page, and the position after which it starts.
+func (q Query) bounds() (limit int, after position, err error) {
+	if limit = cmp.Or(q.Limit, defaultPage); limit < 1 || limit > maxPage {
+		return 0, position{}, fmt.Errorf("limit %d: want 1 to %d", q.Limit, maxPage)
+	}
+	if q.After != "" {
+		after, err = parsePosition(q.After)
+	}
+	return limit, after, err
 }
 
 // Repos iterates over the watched repositories in order, including those with watches that cannot be decoded. It stops

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -43,34 +42,21 @@ func addFields(found map[string]string, fields []string) {
 	}
 }
 
-// AppRepo is a repository with the watches of one app, by ref.
-type AppRepo struct {
-	Repo    events.RepoPath
-	Watches []Watch // never empty
-}
-
 // AppPage is one page of the repositories that an app watches, in order.
 type AppPage struct {
-	Repos []AppRepo
-	Next  string // [Query.After] of the next page; "" on the last one
+	Repos []Stored // with the app's watches, never none
+	Next  string   // [Query.After] of the next page; "" on the last one
 }
 
 // ReposOf returns one page of the repositories that the app of a query watches. Like [Registry.List], it
 // scans at most 10,000 repositories. It skips watches that cannot be decoded.
 func (r *Registry) ReposOf(ctx context.Context, q Query) (AppPage, error) {
-	limit := cmp.Or(q.Limit, defaultPage)
-	if limit < 1 || limit > maxPage {
-		return AppPage{}, fmt.Errorf("limit %d: want 1 to %d", q.Limit, maxPage)
+	limit, after, err := q.bounds()
+	if err != nil {
+		return AppPage{}, err
 	}
 	if err := CheckApp(q.App); err != nil {
 		return AppPage{}, err
-	}
-	var after position
-	if q.After != "" {
-		var err error
-		if after, err = parsePosition(q.After); err != nil {
-			return AppPage{}, err
-		}
 	}
 	var page AppPage
 	for scanned := 0; scanned < maxReposScanned; scanned += reposAtOnce {
@@ -99,7 +85,7 @@ func (r *Registry) ReposOf(ctx context.Context, q Query) (AppPage, error) {
 }
 
 // ofAppAll returns those of the repositories with these keys that an app watches.
-func (r *Registry) ofAppAll(ctx context.Context, app string, keys []string) ([]AppRepo, error) {
+func (r *Registry) ofAppAll(ctx context.Context, app string, keys []string) ([]Stored, error) {
 	replies := make([]*redis.ScanCmd, len(keys))
 	_, _ = r.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, key := range keys {
@@ -107,7 +93,7 @@ func (r *Registry) ofAppAll(ctx context.Context, app string, keys []string) ([]A
 		}
 		return nil // each reply has its own error
 	})
-	var repos []AppRepo
+	var repos []Stored
 	for i, key := range keys {
 		fields, next, err := replies[i].Result()
 		if err != nil {
@@ -123,11 +109,11 @@ func (r *Registry) ofAppAll(ctx context.Context, app string, keys []string) ([]A
 				return nil, err
 			}
 			if len(watches) > 0 {
-				repos = append(repos, AppRepo{watches[0].Repo, watches})
+				repos = append(repos, Stored{watches[0].Repo, watches})
 			}
 			continue
 		}
-		one := AppRepo{Repo: repo}
+		one := Stored{Repo: repo}
 		for j := 1; j < len(fields); j += 2 {
 			if w, err := parse([]byte(fields[j])); err == nil && w.Repo.Equal(repo) {
 				one.Repo, one.Watches = w.Repo, append(one.Watches, w)

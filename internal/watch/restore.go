@@ -11,7 +11,7 @@ import (
 	"lockstep/events"
 )
 
-// Stored is the watches of one repository.
+// Stored is watches of one repository.
 type Stored struct {
 	Repo    events.RepoPath // as first watched
 	Watches []Watch         // by app, then ref

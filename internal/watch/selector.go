@@ -2,6 +2,7 @@ package watch
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 
@@ -70,8 +71,10 @@ func (s Selector) MarshalText() ([]byte, error) { return []byte(s.text), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (s *Selector) UnmarshalText(text []byte) (err error) {
-	*s, err = ParseSelector(string(text))
-	return err
+	if *s, err = ParseSelector(string(text)); err != nil {
+		return fmt.Errorf("ref: %w", err)
+	}
+	return nil
 }
 
 // RemoteKey returns the key that a remote is indexed by: the host and path of [events.CanonicalRemote] in lower case,

@@ -15,33 +15,34 @@ import (
 
 // Watch is an app's subscription to refs of a repository. [New] validates one.
 type Watch struct {
-	App  string          `json:"app"`
-	Repo events.RepoPath `json:"repo"`
-	URL  string          `json:"url"`          // the remote, without credentials
-	Ref  Selector        `json:"ref,omitzero"` // zero for the default branch
+	App  string          `json:"app" yaml:"app"`
+	Repo events.RepoPath `json:"repo" yaml:"repo,omitempty"`
+	URL  string          `json:"url" yaml:"url"`                    // the remote, without credentials
+	Ref  Selector        `json:"ref,omitzero" yaml:"ref,omitempty"` // zero for the default branch
 	// how many of the refs that a pattern matches are kept; zero for [DefaultMaxRefs]
-	MaxRefs    int          `json:"max_refs,omitempty"`
-	Credential string       `json:"credential,omitempty"` // name of the credential to fetch with; empty for none
-	Depth      events.Depth `json:"depth,omitempty"`      // history to fetch
-	Poll       Interval     `json:"poll,omitzero"`        // zero for the setting poll-every
+	MaxRefs int `json:"max_refs,omitempty" yaml:"max_refs,omitempty"`
+	// name of the credential to fetch with; empty for none
+	Credential string       `json:"credential,omitempty" yaml:"credential,omitempty"`
+	Depth      events.Depth `json:"depth,omitempty" yaml:"depth,omitempty"` // history to fetch
+	Poll       Interval     `json:"poll,omitzero" yaml:"poll,omitempty"`    // zero for the setting poll-every
 
 	// NotifyURL receives the results, if not empty. NotifySecret names the credential that signs them.
-	NotifyURL    string `json:"notify_url,omitempty"`
-	NotifySecret string `json:"notify_secret,omitempty"`
+	NotifyURL    string `json:"notify_url,omitempty" yaml:"notify_url,omitempty"`
+	NotifySecret string `json:"notify_secret,omitempty" yaml:"notify_secret,omitempty"`
 
 	// Paths are globs of files (** crosses directories). Syncs that changed none of them cause no notification.
-	Paths []string `json:"paths,omitempty"`
+	Paths []string `json:"paths,omitempty" yaml:"paths,omitempty"`
 
 	// FollowMoves moves the repository, with all its watches, when a poll finds that its remote permanently
 	// redirects to another path of the same host.
-	FollowMoves bool `json:"follow_moves,omitempty"`
+	FollowMoves bool `json:"follow_moves,omitempty" yaml:"follow_moves,omitempty"`
 
-	Auto bool `json:"auto,omitempty"` // created for the first webhook of a repository
+	Auto bool `json:"auto,omitempty" yaml:"auto,omitempty"` // created for the first webhook of a repository
 
 	// Silenced records when and why notifications to the app were disabled; empty while they are enabled.
-	Silenced string `json:"silenced,omitempty"`
+	Silenced string `json:"silenced,omitempty" yaml:"-"`
 
-	Options Options `json:"-"` // of extensions; their fields follow in the document
+	Options Options `json:"-" yaml:"-"` // of extensions; their fields follow in the document
 }
 
 // Key is a watch's identity: an app watches a selection of refs of a repository once.

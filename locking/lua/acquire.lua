@@ -10,7 +10,7 @@
 -- Returns {'granted', now, fence, expires}
 --      or {'held', now, fence, expires, rank, since, worker, job, operation, yields}; rank -1 means not queued. A lease
 --         whose holder may be about to renew it is still held after it has expired
---      or {'late', now}, see deadline.lua
+--      or {'late', now}, see atonce.lua
 -- Times are µs of Redis' clock.
 -- Refuses nothing.
 

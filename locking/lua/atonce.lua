@@ -1,5 +1,8 @@
--- atonce.lua precedes acquire.lua. It grants a lease that nobody holds or waits for, without further setup.
--- Only the first grant in each six hours extends the key's expiry, which is often enough.
+-- atonce.lua precedes acquire.lua. After a hang, Redis runs calls whose callers have given up. Such a call must not
+-- take a lease, so it changes nothing. Otherwise atonce.lua grants a lease that nobody holds or waits for, without
+-- further setup. Only the first grant in each six hours extends the key's expiry, which is often enough.
+
+if ARGV[13] ~= '0' and now > tonumber(ARGV[13]) then return {'late', now} end
 
 local h = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'since')
 if not h[1] and redis.call('EXISTS', KEYS[2]) == 0 then

@@ -24,7 +24,7 @@ type Config struct {
 	Cell      string // the cell that repositories are moved to
 	Directory *cells.Directory
 	Redis     redis.UniversalClient // for the keys of all cells; must not retry by itself
-	PubSub    locking.Subscriber    // defaults to Redis
+	PubSub    redis.UniversalClient // defaults to Redis
 	Volume    *volume.Volume        // of Cell
 	Locker    *locking.Locker       // of Cell
 	Worker    string                // name of this process
