@@ -29,7 +29,6 @@ type Changes struct {
 	Floor     func(events.RepoPath) (uint64, error) // returns the highest fence on the volume; optional
 
 	Limiter *hosts.Limiter  // limits the requests to hosts; optional
-	States  *state.Store    // required with a Limiter
 	Watches *watch.Registry // required with a Limiter
 
 	Asked func(url string) string // returns the URL at which a remote is asked; required with a Limiter

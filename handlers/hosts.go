@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -12,11 +11,10 @@ import (
 	"lockstep/events"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
-	"lockstep/internal/state"
 )
 
-// Limit is the middleware that waits until a change may send requests to its remote's host, and to the other hosts that
-// the last sync of its ref needed. A change that must wait elsewhere is refused, before anything is acquired for it.
+// Limit is the middleware that waits until a change may send requests to its remote's host. A change that must wait
+// elsewhere is refused, before anything is acquired for it.
 func (c *Changes) Limit(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		change, err := parseOnce(msg)
@@ -46,31 +44,7 @@ func (c *Changes) enter(ctx context.Context, requests *hosts.Job, change events.
 	if err != nil || change.Type == events.ChangeRemoved && change.Force { // does not contact the remote
 		return nil
 	}
-	own := hosts.Target{Host: events.HostPort(remote), Credential: change.Credential}
-	targets := []hosts.Target{own}
-	if c.Limiter.IsLimited() && change.Type == events.ChangePushed { // the other types only list the remote's refs
-		needed, err := c.States.Hosts(ctx, change.Repo, change.Ref)
-		if err != nil {
-			return redisError(err)
-		}
-		for _, text := range strings.Fields(needed) {
-			if target, ok := hosts.ParseTarget(text); ok && target.Host != own.Host {
-				targets = append(targets, target)
-			}
-		}
-	}
-	var refused error
-	for _, target := range slices.Backward(targets) {
-		err := requests.Enter(ctx, target) // also after a refusal: a repository keeps its places only while it asks
-		switch {
-		case err == nil:
-		case events.RetryAfter(err) == 0:
-			return err
-		case refused == nil || events.RetryAfter(err) > events.RetryAfter(refused):
-			refused = err
-		}
-	}
-	return refused
+	return requests.Enter(ctx, hosts.Target{Host: events.HostPort(remote), Credential: change.Credential})
 }
 
 func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change events.Change) error {
@@ -97,32 +71,6 @@ func (c *Changes) enterPoll(ctx context.Context, requests *hosts.Job, change eve
 		refused = cmp.Or(refused, err)
 	}
 	return refused
-}
-
-const maxNoted = 16 // other hosts of a ref that a later sync waits for before its lease
-
-// noteHosts adds the other hosts that a sync of a ref has needed to the state: other refs do not wait for them.
-func (h *Handlers) noteHosts(outcome *Outcome, job Job) {
-	if job.Requests == nil {
-		return
-	}
-	change, others := job.Change, []string{}
-	remote, err := url.Parse(h.Volume.Asked(change.URL))
-	if err != nil {
-		return
-	}
-	targets := job.Requests.Targets()
-	for _, target := range targets {
-		if target.Host != events.HostPort(remote) && len(others) < maxNoted {
-			others = append(others, target.String())
-		}
-	}
-	switch {
-	case len(others) > 0:
-		outcome.State[state.HostsField(change.Ref)] = strings.Join(others, " ")
-	case len(targets) > 0 && job.Known.NeedsHosts(change.Ref):
-		outcome.Drop = append(outcome.Drop, state.HostsField(change.Ref))
-	}
 }
 
 // limiter returns the limiter of a job's requests with a credential, or nil without limits.

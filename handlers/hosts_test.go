@@ -16,31 +16,37 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/ext/submodules"
 	"lockstep/internal/git/wire"
-	"lockstep/internal/gitserver"
 	"lockstep/internal/hosts"
-	"lockstep/internal/state"
 	"lockstep/internal/testenv"
-	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
 // limited is a limiter of the requests of the handlers, and those that it was asked for.
 type limited struct {
 	*hosts.Limiter
-	mu    sync.Mutex
-	asked []string   // hosts
-	last  *hosts.Job // requests of the last job
+	prefix string
+	mu     sync.Mutex
+	asked  []string // hosts
+}
+
+// credentials returns those that requests were sent with.
+func (l *limited) credentials(w *world) map[string]bool {
+	used := map[string]bool{}
+	for _, name := range testenv.Must(w.redis.ZRange(w.t.Context(), l.prefix+"hosts", 0, -1).Result())(w.t) {
+		target, _ := hosts.ParseTarget(name)
+		used[target.Credential] = true
+	}
+	return used
 }
 
 // limitHosts returns a limiter, which the next jobs keep to.
 func (w *world) limitHosts() *limited {
 	w.t.Helper()
-	l := &limited{}
+	l := &limited{prefix: "lockstep:" + rand.Text() + ":"}
 	w.limits = l
 	limiter, err := hosts.New(hosts.Config{
-		Redis: w.server.Client(), Prefix: "lockstep:" + rand.Text() + ":",
+		Redis: w.server.Client(), Prefix: l.prefix,
 		Observe: func(host string, o hosts.Outcome, _ hosts.Reason) {
 			if o == "" {
 				return
@@ -57,9 +63,9 @@ func (w *world) limitHosts() *limited {
 
 // requests returns those of a job, until the end of the test.
 func (l *limited) requests(w *world, change events.Change) *hosts.Job {
-	l.last = l.Job(change.Repo.Key(), change.Type == events.ChangeDue)
-	w.t.Cleanup(func() { l.last.Leave(context.Background()) })
-	return l.last
+	job := l.Job(change.Repo.Key(), change.Type == events.ChangeDue)
+	w.t.Cleanup(func() { job.Leave(context.Background()) })
+	return job
 }
 
 // block has a host refuse requests with a credential for a minute.
@@ -94,8 +100,8 @@ func TestRequestsAreLimited(t *testing.T) {
 	if want := []string{host, host}; !slices.Equal(l.asked, want) { // the list of refs, and a fetch
 		t.Errorf("requests to %v, want %v", l.asked, want)
 	}
-	if targets := job.Requests.Targets(); !slices.Equal(targets, []hosts.Target{{Host: host, Credential: "ci"}}) {
-		t.Errorf("targets %v", targets)
+	if used := l.credentials(w); len(used) != 1 || !used["ci"] {
+		t.Errorf("requests with the credentials %v", used)
 	}
 }
 
@@ -128,32 +134,22 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 	const url, other = "https://Git.Example.com:443/acme/widgets.git", "https://example.org/acme/widgets"
 	repo, err := events.ParseRepoPath("acme/widgets")
 	must(t, err)
-	changes := handlers.Changes{Namespace: events.DefaultNamespace, Limiter: l.Limiter, States: w.states, Watches: w.watches, Log: quiet(),
+	changes := handlers.Changes{Namespace: events.DefaultNamespace, Limiter: l.Limiter, Watches: w.watches, Log: quiet(),
 		Asked: func(url string) string { return strings.Replace(url, "written.example", "git.example", 1) }}
-	main := mustRef("refs/heads/main")
 	admitted := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	for name, tc := range map[string]struct {
 		change  events.Change
-		needed  []hosts.Target // by the last sync of main
 		refused bool
 	}{
-		"push, URL rewritten":        {events.Change{URL: "https://written.example.com/acme/widgets.git", Credential: "ci"}, nil, true},
-		"push":                       {events.Change{URL: url, Credential: "ci"}, nil, true},
-		"other credential":           {events.Change{URL: url}, nil, false},
-		"other host":                 {events.Change{URL: other, Credential: "ci"}, nil, false},
-		"over SSH":                   {events.Change{URL: "ssh://git@git.example.com/acme/widgets.git", Credential: "ci"}, nil, true},
-		"removal":                    {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci"}, nil, true},
-		"forced removal":             {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, nil, false},
-		"poll":                       {events.Change{Type: events.ChangeDue, Repo: repo}, nil, false},
-		"other host, needs this one": {events.Change{URL: other, Ref: main}, []hosts.Target{{Host: "example.org"}, blocked}, true},
-		"another ref needs this one": {events.Change{URL: other}, []hosts.Target{blocked}, false},
+		"push, URL rewritten": {events.Change{URL: "https://written.example.com/acme/widgets.git", Credential: "ci"}, true},
+		"push":                {events.Change{URL: url, Credential: "ci"}, true},
+		"other credential":    {events.Change{URL: url}, false},
+		"other host":          {events.Change{URL: other, Credential: "ci"}, false},
+		"over SSH":            {events.Change{URL: "ssh://git@git.example.com/acme/widgets.git", Credential: "ci"}, true},
+		"removal":             {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci"}, true},
+		"forced removal":      {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, false},
+		"poll":                {events.Change{Type: events.ChangeDue, Repo: repo}, false},
 	} {
-		w.redis.Del(t.Context(), events.DefaultNamespace.Repo(repo))
-		var texts []string
-		for _, target := range tc.needed {
-			texts = append(texts, target.String())
-		}
-		must(t, w.redis.HSet(t.Context(), events.DefaultNamespace.Repo(repo), state.HostsField(main), strings.Join(texts, " ")).Err())
 		change, err := events.NewChange(tc.change)
 		must(t, err)
 		document, err := json.Marshal(change)
@@ -178,34 +174,6 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 	if _, err := changes.Limit(admitted)(message.NewMessage("1", []byte("{"))); err != nil {
 		t.Errorf("a malformed message: %v; want it left to Request", err)
 	}
-}
-
-// TestOtherRefsDoNotWaitForHostsOfSubmodules has one ref with a submodule on another host, until nobody asks for it.
-func TestOtherRefsDoNotWaitForHostsOfSubmodules(t *testing.T) {
-	w := newWorld(t)
-	w.limitHosts()
-	other := newThief(t, http.NotFound)
-	v, err := volume.OpenVolume(w.root, volume.Config{Net: wire.Config{Hosts: []string{"127.0.0.1"}}})
-	must(t, err)
-	t.Cleanup(v.Close)
-	w.handlers.Volume = v
-	w.withSubmodule(other.URL + "/acme/lib.git")
-	url, main := w.git.URL("acme/widgets"), mustRef("refs/heads/main")
-	of := w.watchAs(watch.Watch{App: "parts", URL: url, Options: watch.With(submodules.Options{Mode: events.SubmodulesBestEffort})}, gitserver.Main)
-	must(t, w.git.SetRef(t.Context(), "acme/widgets", "refs/heads/dev", w.git.Head("acme/widgets", "refs/heads/main")))
-	w.watch("docs", "dev")
-	needs := func(entry string, ref events.Ref, app, want string) {
-		t.Helper()
-		w.mustHandle(entry, events.Change{URL: url, Ref: ref, App: app, Watched: true})
-		if got := testenv.Must(w.states.Hosts(t.Context(), w.repo(), ref))(t); got != want {
-			t.Errorf("%s: needs %q, want %q", entry, got, want)
-		}
-	}
-	needs("1-0", main, "parts", hosts.Target{Host: events.CanonicalHost(other.URL + "/x")}.String())
-	needs("2-0", mustRef("refs/heads/dev"), "docs", "")
-	w.watch("another", gitserver.Main)
-	w.unwatch(of)
-	needs("3-0", main, "another", "")
 }
 
 // TestPollUsesCredentialThatIsNotLimited polls with two watches, one or both of whose credentials are limited.

@@ -77,10 +77,7 @@ func TestSubmodulesHaveCredentialsOfTheirOwn(t *testing.T) {
 			t.Errorf("%s is %q", path, w.read("acme/widgets/"+path))
 		}
 	}
-	used := map[string]bool{}
-	for _, target := range requests.last.Targets() {
-		used[target.Credential] = true
-	}
+	used := requests.credentials(w)
 	if len(used) != 4 || !used["own"] || !used["wide"] || !used["narrow"] || !used[""] {
 		t.Errorf("requests with the credentials %v, want each to count for its own", used)
 	}

@@ -75,7 +75,7 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	if fresh && latest != "" { // an older answer is stored already, or has been replaced
 		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
 	}
-	h.remember(&outcome, s)
+	remember(&outcome, s)
 	forgetReplaced(known, watches, change.App)
 	return outcome, nil
 }
@@ -205,15 +205,14 @@ func (h *Handlers) syncViews(
 	return more, views, h.publishViews(ctx, job, watches, *result, more)
 }
 
-// remember adds the fields of a sync's outcome that depend on earlier ones: announced commits, hosts, checks and what is
+// remember adds the fields of a sync's outcome that depend on earlier ones: announced commits, checks and what is
 // missing in the tree.
-func (h *Handlers) remember(outcome *Outcome, s syncing) {
+func remember(outcome *Outcome, s syncing) {
 	change, result := s.job.Change, outcome.Result
 	if change.Pinned() == "" {
 		maps.Copy(outcome.State, s.chain.fields(result.After))
 		s.chain.settles(outcome, s.job, result.After)
 	}
-	h.noteHosts(outcome, s.job)
 	checked, unchecked := s.admission.fields(volume.Tip{Ref: result.Ref, Commit: result.After})
 	maps.Copy(outcome.State, checked)
 	missing, had := s.known.MissingFields(result)

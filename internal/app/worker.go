@@ -112,8 +112,9 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	prepares.volume, prepares.locker = vol, locker
 	trimmer := retention(cfg, commands)
 	collector := gc{
-		volume: vol, states: changes.States, locker: locker, redis: commands, namespace: cfg.Namespace(), worker: cfg.Worker,
-		interval: gcInterval(cfg.TreeGrace), safe: goneAfter(cfg), log: cfg.Log, freed: cfg.Metrics.Freed,
+		volume: vol, states: state.NewStore(commands, cfg.Namespace()), locker: locker, redis: commands,
+		namespace: cfg.Namespace(), worker: cfg.Worker, interval: gcInterval(cfg.TreeGrace), safe: goneAfter(cfg),
+		log: cfg.Log, freed: cfg.Metrics.Freed,
 	}
 	register := func(ctx context.Context) { keepRegistered(ctx, commands, cfg.Namespace(), vol, cfg.Log) }
 	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run, register}
@@ -204,7 +205,7 @@ func newChanges(
 	}
 	changes := &handlers.Changes{
 		Namespace: cfg.Namespace(), Source: "/lockstep/worker/" + cfg.Worker, Floor: vol.Floor,
-		Limiter: limiter, States: h.States, Watches: h.Watches, Asked: vol.Asked,
+		Limiter: limiter, Watches: h.Watches, Asked: vol.Asked,
 		Observe: cfg.observe(reporter), Log: cfg.Log,
 	}
 	backoff := newBackoff(cfg, h.States)
@@ -247,7 +248,7 @@ func newRoute(
 		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: subscriber, Handler: changes.Handle,
 		Before: before, Locker: locker, Request: changes.Request,
 		Tracer: cfg.Traces.Tracer("worker"), Dispose: changes.Dispose(retries(cfg)),
-		OnPoison: newBackoff(cfg, changes.States).Poisoned,
+		OnPoison: newBackoff(cfg, state.NewStore(commands, cfg.Namespace())).Poisoned,
 	}, nil
 }
 

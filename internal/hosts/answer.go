@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -36,7 +34,7 @@ func classify(a wire.Answer) (Outcome, time.Duration) {
 		return Refused, after
 	case a.Status == http.StatusServiceUnavailable:
 		return Failed, after
-	case a.Status >= 500, isSilence(a.Err):
+	case a.Status >= 500, class == git.ClassNetwork, errors.Is(a.Err, context.DeadlineExceeded):
 		return Failed, 0
 	case class == git.ClassAuth, class == git.ClassNotFound, class == git.ClassNoRef: // over SSH, no status says so
 		return OK, 0
@@ -46,14 +44,4 @@ func classify(a wire.Answer) (Outcome, time.Duration) {
 		return OK, said.Reset
 	}
 	return OK, 0
-}
-
-// isSilence reports whether the host has not answered, or not to the end.
-func isSilence(err error) bool {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return false
-	}
-	timeout, ok := errors.AsType[net.Error](err)
-	return git.ClassOf(err) == git.ClassNetwork || ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

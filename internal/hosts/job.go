@@ -3,10 +3,7 @@ package hosts
 import (
 	"context"
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"lockstep/events"
@@ -15,10 +12,12 @@ import (
 )
 
 const (
-	maxSilent = 3  // requests in a row of one job that a host leaves without an answer
-	tooMany   = 3  // repositories without a good answer that make a fault the host's
-	repeats   = 20 // times that a job sends a request again that the host limits, under its lease
-	maxHosts  = 64 // of one job: a repository decides where some of its files are
+	good, limited = "good", "limited" // what to report of a target
+
+	maxSilent = 3               // requests in a row of one job that a host leaves without an answer
+	tooMany   = 3               // repositories without a good answer that make a fault the host's
+	maxHosts  = 64              // of one job: a repository decides where some of its files are
+	patience  = 2 * time.Second // how long a job without its lease waits in this process to ask Redis again
 )
 
 // Job is what one job has to do with hosts. It is safe for concurrent use.
@@ -26,29 +25,21 @@ type Job struct {
 	l     *Limiter
 	repo  string
 	poll  bool
-	token string
-
-	// Guarded by Limiter.mu.
-	turns    map[Target]*turn
-	silent   map[string]int // requests in a row without an answer, by host
-	sentAway bool           // it must wait elsewhere for one of them
+	turns map[Target]*turn // guarded by Limiter.mu
 }
 
 // turn is the right of a job to send requests to a target.
 type turn struct {
-	since    time.Time // when its repository began to wait
-	in       bool      // it may send requests unless the target is blocked
-	shared   bool      // it is one of a few over all processes, after a block
-	asked    bool      // Redis has let it in, which ended the place of its repository
-	sent     bool
+	first    *place // that of Enter, or nil
+	in       bool   // it may send requests unless the target is blocked
+	shared   bool   // its repository is one of a few over all processes, after a block
 	answered bool
-	refused  bool // the last request
-	repeated int  // how often
+	silent   int // requests in a row without an answer
 }
 
 func (j *Job) turn(t Target) *turn {
 	if j.turns[t] == nil {
-		j.turns[t] = &turn{since: time.Now()}
+		j.turns[t] = &turn{}
 	}
 	return j.turns[t]
 }
@@ -58,10 +49,24 @@ func (j *Job) turn(t Target) *turn {
 // is one of contention, with the delay after which to try again; if the host is the reason, it wraps a
 // retryable fault.
 func (j *Job) Enter(ctx context.Context, t Target) error {
+	l, p := j.l, &place{job: j, target: t}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(j.l.ctx, func() { cancel(context.Cause(j.l.ctx)) })()
-	return j.wait(ctx, t, &place{job: j})
+	defer context.AfterFunc(l.ctx, func() { cancel(context.Cause(l.ctx)) })()
+	if err := j.wait(ctx, p); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	j.turn(t).first = p
+	l.mu.Unlock()
+	time.AfterFunc(firstRequest, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !p.sent {
+			l.release(p)
+		}
+	})
+	return nil
 }
 
 // With returns the limiter of the job's requests with a credential.
@@ -76,8 +81,12 @@ type limiter struct {
 func (a limiter) Acquire(ctx context.Context, name string) (done func(wire.Answer) bool, err error) {
 	t, j, l := Target{name, a.credential}, a.job, a.job.l
 	l.mu.Lock()
-	p, silent, known := &place{job: j, sent: true, steady: j.turn(t).answered}, j.silent[name], len(j.turns)
-	maps.DeleteFunc(l.hostOf(name).places, func(p *place, _ bool) bool { return p.job == j && !p.sent })
+	own, p := j.turn(t), &place{job: j, target: t}
+	if own.first != nil && !own.first.sent {
+		p = own.first
+	}
+	p.sent = true
+	silent, known := own.silent, len(j.turns)
 	l.mu.Unlock()
 	if known > maxHosts {
 		return nil, git.Errorf(git.Permanent, git.ClassQuota, "the repository needs more than %d hosts", maxHosts)
@@ -85,84 +94,73 @@ func (a limiter) Acquire(ctx context.Context, name string) (done func(wire.Answe
 	if silent >= maxSilent {
 		return nil, git.Errorf(git.Retryable, git.ClassNetwork, "%s did not answer %d requests in a row", name, silent)
 	}
-	if err := j.wait(ctx, t, p); err != nil {
+	if err := j.wait(ctx, p); err != nil {
 		return nil, err
 	}
-	return func(answer wire.Answer) bool { return j.done(ctx, t, p, answer) }, nil
+	return func(answer wire.Answer) bool { return j.done(ctx, p, answer) }, nil
 }
 
 // wait waits for a turn, and then for a place.
-func (j *Job) wait(ctx context.Context, t Target, p *place) error {
+func (j *Job) wait(ctx context.Context, p *place) error {
 	l := j.l
 	for asked := false; ; {
 		l.mu.Lock()
-		h, own, s := l.hostOf(t.Host), j.turn(t), l.sharedOf(t)
+		h, own, s := l.hostOf(p.target.Host), j.turn(p.target), l.shared[p.target]
+		isPlaced := slices.Contains(h.places, p)
+		if isPlaced && !s.isBlocked() && (asked || !own.shared || s.isFree()) {
+			p.began = time.Now()
+			l.mu.Unlock()
+			return nil
+		}
+		if isPlaced {
+			l.release(p)
+		}
 		room := l.room(h, j.poll)
 		if p.sent && (own.in || room > 0) { // it may not cost its lease, nor room, to wait for itself
 			room = unlimited
 		}
-		if asked || !s.isBlocked() && !own.shared && (own.in && p.sent || room > 0 && s.isFree()) {
+		hasTurn := !s.isBlocked() && (asked || s.isFree() || p.sent && own.in && !own.shared)
+		if hasTurn && (room > 0 || own.shared) {
 			own.in = true
-			w := &waiter{place: p, target: t, ready: make(chan bool, 1)}
-			if !p.sent {
-				w.since = own.since
-			}
-			l.enqueue(h, w)
+			h.enqueue(p)
 			l.mu.Unlock()
 			select {
-			case ok := <-w.ready:
-				if ok {
-					return nil
-				}
-				asked = false
+			case <-p.ready:
 				continue
 			case <-ctx.Done():
-				l.leave(w)
+				l.mu.Lock()
+				l.release(p)
+				l.mu.Unlock()
 				return context.Cause(ctx)
 			}
 		}
 		l.mu.Unlock()
-		delay, err := j.ask(ctx, t, room, p.sent)
+		delay, err := j.ask(ctx, p, room)
 		if err != nil {
 			return err
 		}
-		if asked = delay == 0; asked {
-			continue
-		}
-		if err := j.sleep(ctx, delay); err != nil {
+		asked = delay == 0
+		if err := l.sleep(ctx, delay); err != nil {
 			return err
 		}
 	}
 }
 
-// ask asks Redis whether the job may go on. The delay is above 0 if it should ask again then, because its turn is near.
-func (j *Job) ask(ctx context.Context, t Target, room int, leased bool) (delay time.Duration, err error) {
-	r, err := j.call(ctx, t, "ask", j.repo, room, rand.N(30_000))
-	l := j.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	own, s := j.turn(t), l.sharedOf(t)
-	if err != nil { // Redis is away, so this process keeps to the blocks that it knows
-		if ctx.Err() != nil || !s.isBlocked() {
-			return 0, context.Cause(ctx)
-		}
-		return 0, j.refused(t, min(time.Until(s.until), time.Minute)+rand.N(time.Second))
+// sleep waits in this process.
+func (l *Limiter) sleep(ctx context.Context, d time.Duration) error {
+	l.asleep.Add(1)
+	defer l.asleep.Add(-1)
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	own.since = time.Now().Add(-max(r.age, time.Since(own.since)))
-	own.shared = own.shared || r.mine
-	own.asked = own.asked || r.delay == 0
-	if r.delay == 0 || r.here && (own.shared || !leased && l.waiting[true]+l.waiting[false] < l.cfg.Window/4) {
-		return r.delay, nil
-	}
-	if r.here {
-		r.delay += 5 * time.Second
-	}
-	return 0, j.refused(t, r.delay)
 }
 
-// refused returns the error of a job that must wait elsewhere.
-func (j *Job) refused(t Target, after time.Duration) error {
-	s, reason, scope := j.l.sharedOf(t), AtLimit, events.ScopeNone
+// refused returns the error of a job that must wait elsewhere. The caller holds mu.
+func (l *Limiter) refused(t Target, after time.Duration) error {
+	s, reason, scope := l.shared[t], AtLimit, events.ScopeNone
 	if s.allowed > 0 {
 		reason = SlowStart
 	}
@@ -175,150 +173,104 @@ func (j *Job) refused(t Target, after time.Duration) error {
 		err = events.Errorf(events.Retryable, classes[reason], "requests to %s with credential %q must wait: %s until %s",
 			t.Host, t.Credential, reason, s.until.UTC().Format(time.RFC3339))
 	}
-	j.sentAway = true
-	j.l.cfg.Observe(t.Host, "", reason)
+	l.cfg.Observe(t.Host, "", reason)
 	return &events.Error{
 		Disposition: events.Contention, Scope: scope, Class: events.ClassBusy, RetryAfter: after, Err: err,
 	}
 }
 
-// sleep waits in this process.
-func (j *Job) sleep(ctx context.Context, d time.Duration) error {
-	l := j.l
-	l.mu.Lock()
-	l.waiting[j.poll]++
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		l.waiting[j.poll]--
-		l.mu.Unlock()
-	}()
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// leave ends a waiter, and its place if it has got one.
-func (l *Limiter) leave(w *waiter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.hostOf(w.target.Host)
-	if i := slices.Index(h.queue, w); i >= 0 {
-		l.dequeue(h, i)
-	}
-	delete(h.places, w.place)
-	l.admit(h)
-}
-
-// done ends a request, and reports whether it may be sent again: after a block that is short, by a job that
-// was let in after an earlier one. Another job of the repository would only begin anew.
-func (j *Job) done(ctx context.Context, t Target, p *place, a wire.Answer) (again bool) {
-	l := j.l
+// done ends a request, and reports whether the host has limited it. Then Acquire decides whether the job waits, or
+// returns with the place of its repository.
+func (j *Job) done(ctx context.Context, p *place, a wire.Answer) (again bool) {
+	l, t := j.l, p.target
 	outcome, after := classify(a)
 	l.cfg.Observe(t.Host, outcome, "")
 	l.mu.Lock()
-	now, h, own, s := time.Now(), l.hostOf(t.Host), j.turn(t), l.sharedOf(t)
-	delete(h.places, p)
-	if j.poll && !slices.ContainsFunc(h.queue, func(w *waiter) bool { return w.job == j }) {
-		h.places[&place{job: j, began: now}] = true // for its next request: another poll would make more than half
+	now, s := time.Now(), l.shared[t]
+	report, reason := j.learn(p, a, outcome, after)
+	until := now.Add(max(after, time.Second))
+	if report == limited && until.After(s.until) {
+		s.until, s.reason = until, reason
+		l.shared[t] = s
 	}
-	own.sent, own.refused = true, outcome == Refused
+	l.mu.Unlock()
+	if report != "" {
+		_, news, _ := j.call(context.WithoutCancel(ctx), t, report, after.Milliseconds(), now.Sub(p.began).Milliseconds(),
+			string(reason))
+		log := l.cfg.Log.With("host", t.Host, "credential", t.Credential)
+		if news && report == limited {
+			log.WarnContext(ctx, "host limited", "reason", string(reason), "until", until)
+		} else if news {
+			log.InfoContext(ctx, "host no longer limited")
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.release(p) // not before all processes know of a block
+	return outcome == Refused
+}
+
+// learn keeps what an answer says about the host, and returns what to report of the target: that it is limited, for a
+// reason, or good, or "" for nothing.
+func (j *Job) learn(p *place, a wire.Answer, outcome Outcome, after time.Duration) (report string, reason Reason) {
+	now, h, own := time.Now(), j.l.hostOf(p.target.Host), j.turn(p.target)
 	if a.Status != 0 || a.Latency > 0 || outcome == OK {
-		h.replied, own.answered, j.silent[t.Host], h.known[j.repo] = now, true, 0, now
+		h.replied, h.known[j.repo], own.answered, own.silent = now, now, true, 0
 	}
-	report, reason, keep := "", RateLimit, ""
 	switch {
-	case outcome == OK && after > 0: // nothing is left of its quota
-		report = "limited"
+	case outcome == Refused, outcome == OK && after > 0: // nothing is left of its quota
+		return limited, RateLimit
 	case outcome == OK:
 		h.good = now
 		clear(h.failures)
-		if own.shared || s.allowed > 0 {
-			report = "good"
-		}
-	case outcome == Refused:
-		report, again = "limited", own.shared && after < time.Minute && own.repeated < repeats
-		if own.repeated++; !again {
-			keep = j.repo
-		}
-		if own.repeated > repeats { // the host may limit this repository alone: others try first
-			own.since = now
+		if j.l.shared[p.target].allowed > 0 {
+			report = good
 		}
 	case outcome == Failed:
-		// otherwise it answers others, but has never answered this one
-		counts := len(h.known) == 0 || !h.known[j.repo].IsZero()
+		reason = RateLimit
 		if a.Status == 0 {
-			j.silent[t.Host]++
-			delete(h.known, j.repo)
-			h.silent, reason = now, NoAnswer
+			own.silent++
+			reason = NoAnswer
 		} else if after == 0 {
 			reason = ServerError
 		}
-		if p.began.Before(h.good) {
-			break // it answers others
-		}
-		if counts && len(h.failures) < tooMany {
-			h.failures[j.repo] = true
-		}
-		if a.Unreachable || len(h.failures) == tooMany {
-			report = "limited"
+		if h.fails(j.repo, p.began, a) {
+			report = limited
 		}
 	}
-	if report == "limited" {
-		l.block(t, reason, now.Add(max(after, time.Second)))
-	}
-	l.admit(h)
-	l.mu.Unlock()
-	if report == "" {
-		return again
-	}
-	r, err := j.call(context.WithoutCancel(ctx), t, report, keep, after.Milliseconds(), now.Sub(p.began).Milliseconds(),
-		string(reason))
-	if log := l.cfg.Log.With("host", t.Host, "credential", t.Credential); err == nil && r.news && report == "good" {
-		log.InfoContext(ctx, "host no longer limited")
-	} else if err == nil && r.news {
-		log.WarnContext(ctx, "host limited", "reason", string(reason), "until", now.Add(r.left))
-	}
-	return again
+	return report, reason
 }
 
-// Leave ends the job: what it was let in for is free again. If it must wait elsewhere, its repository gets
-// back the places that it has not used.
+// fails keeps a failure, and reports whether it is the host's, not the repository's.
+func (h *host) fails(repo string, began time.Time, a wire.Answer) bool {
+	counts := len(h.known) == 0 || !h.known[repo].IsZero() // otherwise it answers others, but has never answered this one
+	if a.Status == 0 {
+		delete(h.known, repo)
+	}
+	if began.Before(h.good) { // it answers others
+		return false
+	}
+	if counts && len(h.failures) < tooMany {
+		h.failures[repo] = true
+	}
+	return a.Unreachable || len(h.failures) == tooMany
+}
+
+// Leave ends the job: what it was let in for is free again.
 func (j *Job) Leave(ctx context.Context) {
-	l, left := j.l, map[Target]string{} // to tell Redis, with the repository if it gets back its place
+	l := j.l
+	var shared []Target
 	l.mu.Lock()
 	for t, own := range j.turns {
-		switch {
-		case own.asked && !own.sent && j.sentAway:
-			left[t] = j.repo
-		case own.shared:
-			left[t] = "" // otherwise it counts for 20 s
+		if own.first != nil {
+			l.release(own.first)
 		}
-		h := l.hostOf(t.Host)
-		maps.DeleteFunc(h.places, func(p *place, _ bool) bool { return p.job == j })
-		if own.shared && own.answered && !own.refused {
-			l.sharedOf(t).passed++
+		if own.shared { // otherwise it counts for 20 s
+			shared = append(shared, t)
 		}
-		l.admit(h)
 	}
 	l.mu.Unlock()
-	for t, repo := range left {
-		_, _ = j.call(context.WithoutCancel(ctx), t, "left", repo)
+	for _, t := range shared {
+		_, _, _ = j.call(context.WithoutCancel(ctx), t, "left")
 	}
-}
-
-// Targets returns the targets that have answered the job.
-func (j *Job) Targets() (targets []Target) {
-	j.l.mu.Lock()
-	defer j.l.mu.Unlock()
-	for t, own := range j.turns {
-		if own.answered {
-			targets = append(targets, t)
-		}
-	}
-	slices.SortFunc(targets, func(a, b Target) int { return strings.Compare(a.String(), b.String()) })
-	return targets
 }

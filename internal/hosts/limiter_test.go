@@ -1,13 +1,12 @@
 package hosts_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,6 +41,15 @@ func ask(t *testing.T, l *hosts.Limiter, repo string, a wire.Answer) error {
 	return err
 }
 
+// refuse has a host refuse a request of a repository, which does not come back, and waits until others may.
+func (w *world) refuse(repo string, a wire.Answer) {
+	w.Helper()
+	if err := ask(w.T, w.processes[0], repo, a); err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(git.RetryAfter(a.Err) + 2*time.Second)
+}
+
 // mustWait checks the error of a job that must wait because the host has limited its credential.
 func mustWait(t *testing.T, err error) (after time.Duration) {
 	t.Helper()
@@ -72,7 +80,7 @@ func TestBlockIsSharedAndLifted(t *testing.T) {
 	r := hosts.Reader{Redis: server.Client(), Prefix: prefix}
 	all := testenv.Must(r.List(t.Context()))(t)
 	if len(all) != 1 || all[0].Host != forge || len(all[0].Limited) != 1 || all[0].Limited[0].Credential != "robot" ||
-		all[0].Waiting != 3 || all[0].Reason != hosts.RateLimit || time.Until(all[0].Until) < 59*time.Minute {
+		all[0].Waiting != 2 || all[0].Reason != hosts.RateLimit || time.Until(all[0].Until) < 59*time.Minute {
 		t.Errorf("hosts %+v", all)
 	}
 	none := ""
@@ -122,9 +130,12 @@ func TestRedisAway(t *testing.T) {
 	if err := ask(t, l, "acme/a", good); err != nil {
 		t.Fatal(err)
 	}
-	if err := ask(t, l, "acme/a", tooMany(time.Minute)); err != nil {
-		t.Fatal(err)
+	var flying []func(wire.Answer) bool
+	for range 2 {
+		flying = append(flying, testenv.Must(l.Job("acme/a", false).With("robot").Acquire(t.Context(), forge))(t))
 	}
+	flying[0](tooMany(time.Minute))
+	flying[1](tooMany(time.Second)) // does not shorten the block
 	if after := mustWait(t, ask(t, l, "acme/b", good)); after < 50*time.Second {
 		t.Errorf("retry after %v", after)
 	}
@@ -214,41 +225,17 @@ func TestTargetsAreParsed(t *testing.T) {
 			t.Errorf("%q: %+v", bad, got)
 		}
 	}
-	l := open(t, redistest.Start(t))
-	j := l.Job("acme/a", false)
-	defer j.Leave(t.Context())
-	for _, a := range []wire.Answer{good, {Err: git.Errorf(git.Permanent, git.ClassConfig, "refused here")}} {
-		host := forge
-		if a.Err != nil {
-			host = "other.example"
-		}
-		done := testenv.Must(j.With("robot").Acquire(t.Context(), host))(t)
-		done(a)
-	}
-	if got := j.Targets(); !slices.Equal(got, []hosts.Target{robot}) {
-		t.Errorf("targets %v, want those that answered", got)
-	}
 }
 
 // TestRepositoryThatIsRefusedAloneLetsOthersTry has a host limit one repository for ever, which is first in line after a block.
 func TestRepositoryThatIsRefusedAloneLetsOthersTry(t *testing.T) {
 	t.Parallel()
 	simulate(t, 1, nil, func(w *world) {
+		w.refuse("acme/refused", tooMany(time.Second))
 		refused := w.processes[0].Job("acme/refused", false)
 		requests := 0
-		for again := true; again && requests < 100; requests++ {
-			done, err := refused.With("robot").Acquire(w.Context(), forge)
-			if err != nil {
-				t.Fatal(err)
-			}
-			again = done(tooMany(time.Second))
-			if requests == 0 { // begin anew, as the job that is let in after the block
-				refused.Leave(w.Context())
-				time.Sleep(1100 * time.Millisecond) // Redis begins the block a little later than this process
-				refused = w.processes[0].Job("acme/refused", false)
-				again = true
-			}
-		}
+		refuse := func(string) (time.Duration, wire.Answer) { requests++; return 0, tooMany(time.Second) }
+		mustWait(t, request(w.Context(), refused.With("robot"), forge, "", refuse))
 		refused.Leave(w.Context())
 		if requests < 3 || requests > 30 {
 			t.Errorf("%d requests of one job", requests)
@@ -258,38 +245,6 @@ func TestRepositoryThatIsRefusedAloneLetsOthersTry(t *testing.T) {
 		defer other.Leave(w.Context())
 		if err := other.Enter(w.Context(), robot); err != nil {
 			t.Errorf("another repository: %v", err)
-		}
-	})
-}
-
-// TestPlaceAtOneHostIsKeptWhileAnotherIsAwaited has a repository wait for two limited hosts.
-func TestPlaceAtOneHostIsKeptWhileAnotherIsAwaited(t *testing.T) {
-	t.Parallel()
-	simulate(t, 1, nil, func(w *world) {
-		l, second := w.processes[0], hosts.Target{Host: "lfs.example", Credential: "robot"}
-		block := func(target hosts.Target, d time.Duration) {
-			j := l.Job("acme/first", false)
-			defer j.Leave(w.Context())
-			done, err := j.With(target.Credential).Acquire(w.Context(), target.Host)
-			if err != nil {
-				t.Fatal(err)
-			}
-			done(tooMany(d))
-		}
-		block(robot, 10*time.Second)
-		block(second, time.Hour)
-		both := l.Job("acme/both", false)
-		mustWait(t, both.Enter(w.Context(), robot))
-		mustWait(t, both.Enter(w.Context(), second))
-		both.Leave(w.Context())
-		time.Sleep(10 * time.Second)
-		both = l.Job("acme/both", false) // now it is its turn at one of them
-		_ = both.Enter(w.Context(), robot)
-		mustWait(t, both.Enter(w.Context(), second))
-		both.Leave(w.Context())
-		queue := testenv.Must(w.client.ZRange(w.Context(), prefix+"host:"+robot.String()+":queue", 0, -1).Result())(t)
-		if !slices.Contains(queue, "acme/both") {
-			t.Errorf("the queue is %v", queue)
 		}
 	})
 }
@@ -311,38 +266,164 @@ func TestCancelledJobSaysNothingOfRedis(t *testing.T) {
 	mustWait(t, j.Enter(t.Context(), robot)) // Redis is asked
 }
 
-// farRedis is a Redis whose round trips take a while, so that calls overlap.
-type farRedis struct{ redis.Scripter }
-
-func (r farRedis) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	time.Sleep(5 * time.Millisecond)
-	return r.Scripter.EvalSha(ctx, sha, keys, args...)
+// TestJobSendsItsFirstRequestsTogether has a job with many files on a host that answers one request a second, right after a
+// block.
+func TestJobSendsItsFirstRequestsTogether(t *testing.T) {
+	t.Parallel()
+	simulate(t, 2, nil, func(w *world) {
+		w.refuse("acme/other", tooMany(time.Second))
+		began, host := time.Now(), &perSecond{}
+		j := w.processes[1].Job("acme/files", false)
+		defer j.Leave(w.Context())
+		for n := range 12 {
+			w.jobs.Go(func() {
+				if err := request(w.Context(), j.With("robot"), forge, "", host.answer); err != nil {
+					t.Errorf("request %d: %v", n, err)
+				}
+			})
+		}
+		w.jobs.Wait()
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("12 requests took %v", took)
+		}
+	})
 }
 
-// TestChangesLetInAreReportedOnce has many jobs ask Redis at the same time, each of which could report the changes that were let in since
-// the last call. The rate, of which all waits follow, is a mean over 10 s.
-func TestChangesLetInAreReportedOnce(t *testing.T) {
+// TestGoodAnswerDuringABlockDoesNotEndIt has a host answer one of two requests, and limit the other.
+func TestGoodAnswerDuringABlockDoesNotEndIt(t *testing.T) {
 	t.Parallel()
-	const jobs = 30
-	var let atomic.Int64
-	server := redistest.Start(t)
-	l := testenv.Must(hosts.New(hosts.Config{Redis: farRedis{server.Client()}, Prefix: prefix, Limit: 4, Window: 16}))(t)
-	var all sync.WaitGroup
-	for n := range jobs {
-		all.Go(func() {
-			for i := range 10 {
-				j := l.Job(fmt.Sprintf("acme/r-%d-%d", n, i), false)
-				if j.Enter(t.Context(), robot) == nil {
-					let.Add(1)
-					time.Sleep(20 * time.Millisecond) // the remote's answer
-				}
-				j.Leave(t.Context())
+	var log bytes.Buffer
+	simulate(t, 1, func(cfg *hosts.Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) }, func(w *world) {
+		w.refuse("acme/a", tooMany(time.Second))
+		j := w.processes[0].Job("acme/a", false)
+		defer j.Leave(w.Context())
+		var flying []func(wire.Answer) bool
+		for range 2 {
+			flying = append(flying, testenv.Must(j.With("robot").Acquire(w.Context(), forge))(t))
+		}
+		flying[0](tooMany(time.Second))
+		flying[1](good)
+		logged := func(limited, ended int) {
+			t.Helper()
+			text := log.String()
+			if n := strings.Count(text, "host limited"); n != limited {
+				t.Errorf("%d lines of a block, want %d:\n%s", n, limited, text)
 			}
-		})
-	}
-	all.Wait()
-	text := testenv.Must(server.Client().HGet(t.Context(), prefix+"host:"+robot.String(), "rate").Result())(t)
-	if rate := testenv.Must(strconv.ParseFloat(text, 64))(t); rate <= 0 || rate > float64(let.Load())/10 {
-		t.Errorf("rate %v a second after %d changes within 10 s", rate, let.Load())
-	}
+			if n := strings.Count(text, "no longer limited"); n != ended {
+				t.Errorf("%d lines of its end, want %d:\n%s", n, ended, text)
+			}
+		}
+		logged(1, 0)
+		for range 10 {
+			answer := func(string) (time.Duration, wire.Answer) { return time.Millisecond, good }
+			if err := request(w.Context(), j.With("robot"), forge, "", answer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		logged(1, 1)
+	})
+}
+
+// TestJobThatEndsTakesNoPlaceOfAnother has two jobs of a repository, the first of which has lost its turn.
+func TestJobThatEndsTakesNoPlaceOfAnother(t *testing.T) {
+	t.Parallel()
+	simulate(t, 2, nil, func(w *world) {
+		w.refuse("acme/x", tooMany(time.Second))
+		enter := func(process int, repo string) (*hosts.Job, error) {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			defer cancel()
+			j := w.processes[process].Job(repo, false)
+			return j, j.Enter(ctx, robot)
+		}
+		first := testenv.Must(enter(0, "acme/a"))(t)
+		time.Sleep(5 * time.Second) // it does not send a request
+		between := testenv.Must(enter(0, "acme/b"))(t)
+		defer between.Leave(w.Context())
+		second, err := enter(1, "acme/a")
+		if err == nil {
+			t.Fatal("two repositories are let in after a block")
+		}
+		defer second.Leave(w.Context())
+		first.Leave(w.Context())
+		key := prefix + "host:" + robot.String() + ":queue"
+		if place, err := w.client.ZScore(w.Context(), key, "acme/a").Result(); err != nil || place < 0 {
+			t.Errorf("the place of the second job is %v, %v", place, err)
+		}
+	})
+}
+
+// TestClockOfRedisGoesBack sets Redis' clock back by an hour during a block, and while a repository has been let in.
+func TestClockOfRedisGoesBack(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, nil, func(w *world) {
+		l := w.processes[0]
+		w.shift.Store(time.Hour.Milliseconds())
+		if err := ask(t, l, "acme/a", tooMany(5*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		w.shift.Store(0)
+		began := time.Now()
+		first := l.Job("acme/b", false)
+		defer first.Leave(w.Context())
+		for err := first.Enter(w.Context(), robot); err != nil; err = first.Enter(w.Context(), robot) {
+			time.Sleep(events.RetryAfter(err))
+		}
+		if took := time.Since(began); took < 4*time.Second || took > 10*time.Second {
+			t.Errorf("the block ends after %v, want about 5 s", took)
+		}
+		w.shift.Store(-time.Hour.Milliseconds())
+		var let atomic.Int64
+		for n := range 5 {
+			w.jobs.Go(func() {
+				ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+				defer cancel()
+				j := l.Job(repoName(n), false)
+				defer j.Leave(w.Context())
+				if err := j.Enter(ctx, robot); err == nil {
+					let.Add(1)
+					time.Sleep(2 * time.Second)
+				}
+			})
+		}
+		w.jobs.Wait()
+		if let.Load() != 1 {
+			t.Errorf("%d other repositories are let in, want one", let.Load())
+		}
+	})
+}
+
+// TestBlockLastsASecondAtLeast has a host name a shorter time.
+func TestBlockLastsASecondAtLeast(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, nil, func(w *world) {
+		err := &git.Error{Retry: git.Contention, Class: git.ClassBusy, RetryAfter: 5 * time.Millisecond, Err: errors.New("limited")}
+		began := time.Now()
+		if err := ask(t, w.processes[0], "acme/a", wire.Answer{Status: 429, Err: err}); err != nil {
+			t.Fatal(err)
+		}
+		j := w.processes[0].Job("acme/b", false)
+		defer j.Leave(w.Context())
+		if err := j.Enter(w.Context(), robot); err != nil || time.Since(began) < 900*time.Millisecond {
+			t.Errorf("let in after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestJobWithManyRequestsLeavesRoomForOthers has one job wait with many requests under its lease.
+func TestJobWithManyRequestsLeavesRoomForOthers(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, func(cfg *hosts.Config) { cfg.Limit, cfg.Window = 1, 64 }, func(w *world) {
+		l := w.processes[0]
+		j := l.Job("acme/large", false)
+		defer j.Leave(w.Context())
+		answer := func(string) (time.Duration, wire.Answer) { return 100 * time.Millisecond, good }
+		for range 100 {
+			w.jobs.Go(func() { _ = request(w.Context(), j.With("robot"), forge, "", answer) })
+		}
+		time.Sleep(time.Second)
+		if err := l.Job("acme/small", false).Enter(w.Context(), robot); err != nil {
+			t.Errorf("another repository: %v", err)
+		}
+		w.jobs.Wait()
+	})
 }

@@ -3,7 +3,7 @@ package hosts
 import (
 	"context"
 	_ "embed"
-	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,9 +13,9 @@ import (
 
 const (
 	hostInfix   = "host:" // after the prefix, followed by [Target.String]
+	queueSuffix = ":queue"
 	indexSuffix = "hosts"
 	callTimeout = 2 * time.Second
-	awayFor     = time.Second
 	freshFor    = 500 * time.Millisecond // how long a process relies on what Redis has said, if nobody had to wait
 )
 
@@ -48,84 +48,57 @@ type shared struct {
 	reason  Reason
 	allowed int64 // jobs at a time after a block; 0 for no limit
 	waiting int64 // repositories
-	passed  int   // changes let in since the last call
 }
 
-func (s *shared) isBlocked() bool { return time.Now().Before(s.until) }
+func (s shared) isBlocked() bool { return time.Now().Before(s.until) }
 
 // isFree reports whether jobs may go on without a call.
-func (s *shared) isFree() bool {
+func (s shared) isFree() bool {
 	return !s.isBlocked() && s.allowed == 0 && s.waiting == 0 && time.Since(s.learned) < freshFor
 }
 
-func (l *Limiter) sharedOf(t Target) *shared {
-	if l.shared[t] == nil {
-		l.shared[t] = &shared{}
+// call runs the script. To op ask it returns the delay after which to ask again, 0 to go on, and whether the
+// repository is one of those allowed after a block, and otherwise whether such a limit has begun or ended.
+func (j *Job) call(ctx context.Context, t Target, op string, args ...any) (delay time.Duration, flag bool, err error) {
+	l, kind := j.l, "push"
+	if j.poll {
+		kind = "poll"
 	}
-	return l.shared[t]
-}
-
-// block stores a block, and sends away the jobs that wait for the target.
-func (l *Limiter) block(t Target, reason Reason, until time.Time) {
-	s, h := l.sharedOf(t), l.hostOf(t.Host)
-	s.until, s.reason = until, reason
-	for i := len(h.queue) - 1; i >= 0; i-- {
-		if h.queue[i].target == t {
-			l.dequeue(h, i).ready <- false
-		}
-	}
-}
-
-// reply is that of the script to a job.
-type reply struct {
-	left  time.Duration // until the end of the block
-	news  bool          // a block has begun or ended
-	delay time.Duration // 0 to go on
-	here  bool          // wait in the process
-	age   time.Duration // since the repository began to wait
-	mine  bool          // the job is one of those allowed after a block
-}
-
-// call runs the script. After Redis has failed to answer it fails at once, for a second.
-func (j *Job) call(ctx context.Context, t Target, op, repo string, args ...any) (r reply, err error) {
-	l, kind := j.l, map[bool]string{true: "poll", false: "push"}[j.poll]
-	l.mu.Lock()
-	if time.Now().Before(l.away) {
-		l.mu.Unlock()
-		return r, errors.New("redis did not answer recently")
-	}
-	s := l.sharedOf(t)
-	passed := s.passed
-	s.passed = 0 // calls run concurrently, and only one may report them
-	args = append([]any{0, t.String(), op, j.token, repo, kind, time.Since(j.turn(t).since).Milliseconds(), passed},
-		args...)
-	l.mu.Unlock()
-	limited, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	keys := []string{l.cfg.Prefix + hostInfix + t.String(), l.cfg.Prefix + indexSuffix}
-	values, err := script.Run(limited, l.cfg.Redis, keys, args...).Slice()
+	values, err := script.Run(ctx, l.cfg.Redis, keys, append([]any{0, t.String(), op, j.repo, kind}, args...)...).Slice()
+	if err != nil {
+		return 0, false, err
+	}
+	number := func(i int) int64 { n, _ := values[i].(int64); return n }
+	reason, _ := values[1].(string)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil {
-		s.passed += passed
+	l.shared[t] = shared{
+		learned: time.Now(), until: time.Now().Add(time.Duration(number(0)) * time.Millisecond), reason: Reason(reason),
+		allowed: number(2), waiting: number(3),
 	}
-	if err != nil && ctx.Err() != nil { // says nothing of Redis
-		return r, err
+	return time.Duration(number(4)) * time.Millisecond, number(5) == 1, nil
+}
+
+// ask asks Redis whether it is the turn of the job's repository. The delay is 0 if so, and otherwise that after
+// which to ask again.
+func (j *Job) ask(ctx context.Context, p *place, room int) (delay time.Duration, err error) {
+	delay, isShared, err := j.call(ctx, p.target, "ask", room, rand.N(30_000))
+	if err != nil && ctx.Err() != nil {
+		return 0, context.Cause(ctx)
 	}
-	if err != nil {
-		if l.away.IsZero() {
-			l.cfg.Log.WarnContext(ctx, "limits of hosts not shared, redis failed", "error", err)
-		}
-		l.away = time.Now().Add(awayFor)
-		return r, err
+	l := j.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.shared[p.target]
+	if err != nil && (room == 0 || s.isBlocked()) { // Redis is away, so this process keeps to the blocks that it knows
+		delay = max(0, min(time.Until(s.until), time.Minute)) + time.Second
 	}
-	l.away = time.Time{}
-	number := func(i int) int64 { n, _ := values[i].(int64); return n }
-	millis := func(i int) time.Duration { return time.Duration(number(i)) * time.Millisecond }
-	s.learned, s.until, s.allowed, s.waiting = time.Now(), time.Time{}, number(2), number(3)
-	if left := millis(0); left > 0 {
-		reason, _ := values[1].(string)
-		l.block(t, Reason(reason), time.Now().Add(left))
+	j.turn(p.target).shared = isShared
+	if delay == 0 || isShared || !p.sent && delay <= patience && l.asleep.Load() < int64(l.cfg.Window/8) {
+		return delay, nil
 	}
-	return reply{millis(0), number(4) == 1, millis(5), number(6) == 1, millis(7), number(8) == 1}, nil
+	return 0, l.refused(p.target, delay)
 }

@@ -42,6 +42,7 @@ type world struct {
 	jobs  sync.WaitGroup
 	log   []settlement
 	takes atomic.Int64
+	shift atomic.Int64 // of Redis' clock, in ms
 }
 
 // settlement is a change that was settled.
@@ -64,7 +65,7 @@ func simulate(t *testing.T, n int, change func(*hosts.Config), test func(w *worl
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, client: client, locks: map[string]chan struct{}{}}
 		for range n {
-			cfg := hosts.Config{Redis: virtual{client, &sync.Mutex{}}, Prefix: prefix}
+			cfg := hosts.Config{Redis: virtual{client, &sync.Mutex{}, &w.shift}, Prefix: prefix}
 			if change != nil {
 				change(&cfg)
 			}
@@ -81,7 +82,8 @@ func simulate(t *testing.T, n int, change func(*hosts.Config), test func(w *worl
 // virtual tells the scripts the virtual time.
 type virtual struct {
 	*redis.Client
-	one *sync.Mutex // go-redis' own limit of connections does not work in virtual time
+	one   *sync.Mutex // go-redis' own limit of connections does not work in virtual time
+	shift *atomic.Int64
 }
 
 func (v virtual) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
@@ -96,11 +98,11 @@ func (v virtual) Eval(ctx context.Context, script string, keys []string, args ..
 	return v.Client.Eval(ctx, script, keys, v.moved(args)...)
 }
 
-func (virtual) moved(args []any) []any {
+func (v virtual) moved(args []any) []any {
 	var real syscall.Timeval
 	_ = syscall.Gettimeofday(&real)
 	args = slices.Clone(args)
-	args[0] = time.Now().UnixMilli() - real.Nano()/int64(time.Millisecond)
+	args[0] = time.Now().UnixMilli() - real.Nano()/int64(time.Millisecond) + v.shift.Load()
 	return args
 }
 

@@ -18,7 +18,7 @@ var fieldKinds = map[string]bool{
 	"repo": true, "url": true, "synced": true, "head": true, "given": true, "moved": true, "watched": true,
 	"byhand": true, "check": true, DefaultField: true, refusedField: true, missingField: true,
 
-	"fence": false, "asked": false, "chain": false, awaitedField: false, "hosts": false,
+	"fence": false, "asked": false, "chain": false, awaitedField: false,
 	"tombstone": false, leftOutField: false, TroubleField: false,
 	cellField: false, fromField: false,
 }

@@ -31,8 +31,6 @@
 //	missing:{ref}       what the published tree of ref lacks, as JSON: see [Missing]
 //	missing             refs whose trees lack something, separated by spaces; may list refs that are gone
 //	leftout             refs that watches select, but that the last poll has left out, as JSON: see [LeftOut]
-//	hosts:{ref}         other hosts, with credentials, that the last sync of ref, as changes spell it, needed, as
-//	                    [hosts.Target], separated by spaces
 //	trouble             last error of each scope that fails, as JSON: see [Trouble]; absent if none does
 //	cell                the repository is not in this cell: see [CellMove]; absent if it is
 //	from                the cell that it came from, and whether this one has published it: see [Repo.IsUnfetched];
@@ -42,7 +40,6 @@ package state
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,22 +78,6 @@ func RepoOf(fields map[string]string) Repo { return Repo{fields: fields, stored:
 func (s *Store) Load(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	fields, err := s.read(ctx, repo, "")
 	return RepoOf(fields), err
-}
-
-// HostsField returns the field with the other hosts, and their credentials, that the last sync of a ref needed. Ref is as
-// in changes.
-func HostsField(ref events.Ref) string { return "hosts:" + ref.String() }
-
-// NeedsHosts reports whether the last sync of ref needed other hosts.
-func (r Repo) NeedsHosts(ref events.Ref) bool { return r.fields[HostsField(ref)] != "" }
-
-// Hosts returns the other hosts, and their credentials, that the last sync of a ref needed, "" for none.
-func (s *Store) Hosts(ctx context.Context, repo events.RepoPath, ref events.Ref) (string, error) {
-	value, err := s.redis.HGet(ctx, s.namespace.Repo(repo), HostsField(ref)).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return "", fmt.Errorf("load the hosts of %s: %w", repo, err)
-	}
-	return value, nil
 }
 
 // Heads returns the published commit of each ref.
@@ -263,9 +244,8 @@ func (r Repo) FieldsOf(ref events.Ref) []string {
 		kind, rest, _ := strings.Cut(name, ":")
 		about, _, _ := strings.Cut(rest, ":") // a ref contains no colon
 		switch kind {
-		case "head", "given", "asked", "chain", "watched", "byhand", "check", "missing", "hosts":
-			isDefault := kind == "hosts" && about == "" && r.Default() == ref.String()
-			if about == ref.String() || isDefault {
+		case "head", "given", "asked", "chain", "watched", "byhand", "check", "missing":
+			if about == ref.String() {
 				names = append(names, name)
 			}
 		case DefaultField:
